@@ -137,10 +137,10 @@ pub fn wheel(bytes: &[u8]) -> bool {
     let report = wheel::verify(&written, &wheel::VerifyOptions::default());
     let report = report.expect("what was written is read");
     assert_eq!(
-        report.count(verify::Outcome::Fault),
+        report.count(kpack_split::Severity::Fault),
         0,
         "{:?}",
-        report.checks
+        report.findings
     );
     true
 }

@@ -6,11 +6,16 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::archive::ArchiveError;
 
+use crate::finding::{Id, ids};
+
 /// Why an operation on files failed.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Error {
     /// An input is damaged or unsupported.
     Refused {
+        /// What kind of problem it is.
+        id: Id,
         /// The file.
         path: PathBuf,
         /// What was expected and what was found.
@@ -39,7 +44,7 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused { path, reason } => write!(f, "{}: {reason}", shown(path)),
+            Self::Refused { path, reason, .. } => write!(f, "{}: {reason}", shown(path)),
             Self::Io { path, action, .. } => write!(f, "cannot {action} {}", shown(path)),
             Self::Changed { path } => write!(
                 f,
@@ -69,11 +74,40 @@ impl Error {
         }
     }
 
+    /// The ID of the problem.
+    pub fn id(&self) -> Id {
+        match self {
+            Self::Refused { id, .. } => *id,
+            Self::Io { .. } => ids::SYSTEM,
+            Self::Changed { .. } => ids::CHANGED,
+            Self::Compiler(_) => ids::COMPILER,
+            Self::Usage(_) => ids::USAGE,
+        }
+    }
+
     /// [`Error::Refused`], for `reason`.
     pub fn refused(path: &Path, reason: impl Into<String>) -> Self {
+        Self::rejected(ids::UNKNOWN_FILE, path, reason)
+    }
+
+    /// [`Error::Refused`], for `reason`.
+    pub fn rejected(id: Id, path: &Path, reason: impl Into<String>) -> Self {
         Self::Refused {
+            id,
             path: path.to_owned(),
             reason: reason.into(),
+        }
+    }
+
+    /// The same, with another reason if it is [`Error::Refused`].
+    pub fn with_reason(self, change: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Self::Refused { id, path, reason } => Self::Refused {
+                id,
+                path,
+                reason: change(reason),
+            },
+            error => error,
         }
     }
 
@@ -101,7 +135,7 @@ impl Error {
             ArchiveError::Io(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
                 Self::io(path, action, error)
             }
-            error => Self::refused(path, error.to_string()),
+            error => Self::rejected(ids::DAMAGED_ARCHIVE, path, error.to_string()),
         }
     }
 

@@ -10,10 +10,14 @@ pub mod archives;
 pub mod elf;
 mod error;
 pub mod files;
+pub mod finding;
 pub mod interrupt;
+#[cfg(feature = "serde")]
+pub mod lossy;
 pub mod parallel;
 pub mod publish;
 pub mod report;
 
 pub use archives::{Spirv, Storage};
 pub use error::{Error, escaped, shown};
+pub use finding::{Finding, Id, Severity, ids};

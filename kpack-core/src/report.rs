@@ -5,30 +5,38 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 use kpack_format::archive::Written;
 
+use crate::finding::{Finding, Id, Severity};
+
 /// The results of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Report {
     /// The binaries, in the given order.
     pub files: Vec<FileReport>,
     /// The archives with the binaries' device code, by target; empty with `install::Only::Host`.
     pub archives: Vec<ArchiveReport>,
     /// Archives removed because they were empty.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::lossy::paths"))]
     pub removed: Vec<PathBuf>,
     /// Notes, and problems that did not stop the run.
-    pub notices: Vec<Notice>,
+    pub findings: Vec<Finding>,
 }
 
 /// A binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct FileReport {
     /// Its path in the prefix.
     pub path: String,
     /// The outcome.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub outcome: Outcome,
 }
 
 /// The outcome for a binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(tag = "outcome", rename_all = "kebab-case"))]
 pub enum Outcome {
     /// It was split, or in a partial run, the requested part was done.
     Split {
@@ -43,6 +51,7 @@ pub enum Outcome {
     },
     /// It was split before the link. Its code objects were added to the archives, and its markers
     /// now refer to them.
+    #[cfg_attr(feature = "serde", serde(rename = "placed"))]
     Relocated {
         /// Number of wrappers.
         wrappers: usize,
@@ -71,8 +80,10 @@ pub enum Outcome {
 
 /// An archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ArchiveReport {
     /// The file.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::lossy::path"))]
     pub path: PathBuf,
     /// Its target.
     pub target: String,
@@ -97,60 +108,17 @@ impl ArchiveReport {
     }
 }
 
-/// A message about a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Notice {
-    /// Its severity.
-    pub severity: Severity,
-    /// The file.
-    pub path: PathBuf,
-    /// The message.
-    pub text: String,
-}
-
-impl Notice {
-    /// A message about the file at `path`.
-    pub fn new(severity: Severity, path: impl Into<PathBuf>, text: impl Into<String>) -> Self {
-        Self {
-            severity,
-            path: path.into(),
-            text: text.into(),
-        }
-    }
-}
-
-/// Severity of a notice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// For information.
-    Note,
-    /// Probably not intended.
-    Warning,
-    /// What it is about was not written.
-    Error,
-}
-
-impl Severity {
-    /// Its name in output: `note`, `warning`, `error`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Note => "note",
-            Self::Warning => "warning",
-            Self::Error => "error",
-        }
-    }
-}
-
 impl Report {
     /// Adds a [`Severity::Note`].
-    pub fn note(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
-        self.notices.push(Notice::new(Severity::Note, path, text));
+    pub fn note(&mut self, id: Id, path: impl Into<PathBuf>, text: impl Into<String>) {
+        self.findings
+            .push(Finding::new(Severity::Note, id, path, text));
     }
 
     /// Adds a [`Severity::Warning`].
-    pub fn warn(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
-        self.notices
-            .push(Notice::new(Severity::Warning, path, text));
+    pub fn warn(&mut self, id: Id, path: impl Into<PathBuf>, text: impl Into<String>) {
+        self.findings
+            .push(Finding::new(Severity::Warning, id, path, text));
     }
 }
 

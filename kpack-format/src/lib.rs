@@ -45,6 +45,7 @@ pub mod code_object;
 pub mod digest;
 pub mod dynamic_symbols;
 mod exhaustion;
+pub mod finding;
 mod generic;
 pub mod kfd;
 pub mod manifest;

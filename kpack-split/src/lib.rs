@@ -13,10 +13,8 @@ pub mod input;
 pub mod install;
 pub mod join;
 pub mod leftover;
-pub mod lossy;
-pub mod report_json;
 pub mod split;
 pub mod words;
 
-pub use kpack_core::{Error, Spirv, Storage, report};
+pub use kpack_core::{Error, Finding, Id, Severity, Spirv, Storage, ids, report};
 use kpack_core::{parallel, publish};

@@ -19,9 +19,9 @@ use super::record::Digest;
 use super::writer::{Content, Item};
 use kpack_artifact::classify::{Class, Classification, Topic, classify};
 use kpack_artifact::databases::Selection;
-use kpack_core::Error;
 use kpack_core::publish::make_directories;
-use kpack_core::report::{Notice, Progress, Severity};
+use kpack_core::report::Progress;
+use kpack_core::{Error, Finding, Severity, ids};
 use kpack_split::input;
 use kpack_split::install::{self, install};
 
@@ -30,11 +30,16 @@ const COMPONENT: &str = "lib";
 
 /// Notices that are being collected.
 #[derive(Default)]
-pub(super) struct Notices(pub(super) Vec<Notice>);
+pub(super) struct Notices(pub(super) Vec<Finding>);
 
 impl Notices {
+    pub(super) fn push(&mut self, finding: Finding) {
+        self.0.push(finding);
+    }
+
     pub(super) fn add(&mut self, severity: Severity, path: &Path, text: impl Into<String>) {
-        self.0.push(Notice::new(severity, path, text));
+        self.0
+            .push(Finding::new(severity, ids::UNSORTED, path, text));
     }
 
     pub(super) fn warn(&mut self, path: &Path, text: impl Into<String>) {
@@ -215,13 +220,23 @@ impl<'a> SplitWheel<'a> {
                 let content = Content::Archive(archive.path);
                 self.devices.add(&target, &path, 0o644, content)?;
             }
-            for notice in report.notices {
-                let within = notice.path.strip_prefix(&self.tree).unwrap_or(&notice.path);
-                let text = format!("member `{}`: {}", within.display(), notice.text);
-                notices.add(notice.severity, &self.wheel.path, text);
+            for finding in report.findings {
+                notices.push(self.of_member(finding));
             }
         }
         Ok(())
+    }
+
+    /// A finding about the unpacked tree, as one about the wheel.
+    fn of_member(&self, finding: Finding) -> Finding {
+        let text = match &finding.path {
+            Some(path) => {
+                let within = path.strip_prefix(&self.tree).unwrap_or(path);
+                format!("member `{}`: {}", within.display(), finding.text)
+            }
+            None => finding.text,
+        };
+        Finding::new(finding.severity, finding.id, &self.wheel.path, text)
     }
 
     /// Gives each device wheel a fragment of each manifest that lists its archives.
@@ -326,7 +341,7 @@ fn in_site(wheel: &Wheel) -> BTreeMap<PathBuf, (SitePackages, usize)> {
 /// An error about an unpacked file as one about the member.
 fn in_wheel(wheel: &Wheel, trees: &[&Path], error: Error) -> Error {
     match &error {
-        Error::Refused { path, reason } => {
+        Error::Refused { path, reason, .. } => {
             let member = trees.iter().find_map(|tree| path.strip_prefix(tree).ok());
             match member {
                 Some(member) => member_error(&wheel.path, &member.to_string_lossy(), reason),

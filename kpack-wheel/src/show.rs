@@ -14,7 +14,7 @@ use kpack_core::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Description {
     /// The file.
-    #[serde(serialize_with = "kpack_split::lossy::path")]
+    #[serde(serialize_with = "kpack_core::lossy::path")]
     pub path: PathBuf,
     /// The project.
     pub name: String,
@@ -41,7 +41,7 @@ pub struct Device {
     /// The extras that ask for it alone.
     pub extras: Vec<String>,
     /// Its file, if it was named.
-    #[serde(serialize_with = "kpack_split::lossy::optional")]
+    #[serde(serialize_with = "kpack_core::lossy::optional_path")]
     pub path: Option<PathBuf>,
     /// Its size in bytes, if it was named.
     pub size: Option<u64>,

@@ -17,8 +17,9 @@ use super::set::ALL;
 use super::writer::{self, Item};
 use kpack_artifact::stage::Stage;
 use kpack_core::Error;
+use kpack_core::Finding;
 use kpack_core::parallel;
-use kpack_core::report::{Notice, Progress};
+use kpack_core::report::Progress;
 use kpack_split::words::list;
 
 /// The size up to which PyPI accepts files by default.
@@ -32,7 +33,7 @@ pub struct Report {
     /// The device wheels, then the host wheels.
     pub wheels: Vec<Written>,
     /// Notes, and problems that did not stop the run.
-    pub notices: Vec<Notice>,
+    pub findings: Vec<Finding>,
 }
 
 /// A wheel that was written.
@@ -114,7 +115,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     Ok(Report {
         inputs,
         wheels: written,
-        notices: notices.0,
+        findings: notices.0,
     })
 }
 

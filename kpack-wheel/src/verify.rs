@@ -1,5 +1,6 @@
 //! Verifies host wheels with their device wheels.
 
+use kpack_core::Severity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::num::NonZeroUsize;
@@ -11,7 +12,7 @@ use super::archive::{Place, Wheel};
 use super::members::Member;
 use super::record::Digest;
 use super::set::{ALL, Pins, device_of};
-use kpack_artifact::verify::{self, Outcome, Report, Subject};
+use kpack_artifact::verify::{self, Report, Subject};
 use kpack_core::Error;
 use kpack_core::parallel;
 
@@ -100,12 +101,12 @@ fn sound(path: &Path, report: &mut Report) -> Result<Option<Wheel>, Error> {
     });
     match read {
         Ok((wheel, count)) => {
-            let faults = report.count(Outcome::Fault);
+            let faults = report.count(Severity::Fault);
             for member in wheel.without_hash() {
                 let text = format!("RECORD has no hash of `{}`", member.name);
                 report.fault(Subject::Wheel, path, text);
             }
-            if report.count(Outcome::Fault) == faults {
+            if report.count(Severity::Fault) == faults {
                 let text = format!("{count} members as listed in RECORD");
                 report.ok(Subject::Wheel, path, text);
             }
@@ -200,19 +201,20 @@ fn overlay(
         jobs: options.jobs,
     };
     let found = verify::verify(std::slice::from_ref(&tree), &options, &mut |_, _, _| {})?;
-    for mut check in found.checks {
+    for mut check in found.findings {
         // Files in the host wheel, or the fat one, instead of temporary ones.
         for (directory, wheel) in [(&tree, Some(host)), (&original, fat)] {
             let Some(wheel) = wheel else { continue };
-            check.path = match check.path.strip_prefix(directory) {
-                Ok(within) if within != Path::new("") => wheel.path.join(within),
-                Ok(_) => wheel.path.clone(),
-                Err(_) => check.path,
-            };
+            if let Ok(within) = check.file().strip_prefix(directory) {
+                check.path = Some(match within == Path::new("") {
+                    true => wheel.path.clone(),
+                    false => wheel.path.join(within),
+                });
+            }
             let (from, to) = (directory.to_string_lossy(), wheel.path.to_string_lossy());
             check.text = check.text.replace(&*from, &to);
         }
-        report.checks.push(check);
+        report.findings.push(check);
     }
     Ok(())
 }

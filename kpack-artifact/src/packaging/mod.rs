@@ -2,6 +2,7 @@
 
 mod wire;
 
+use kpack_core::ids;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -96,7 +97,11 @@ impl Configuration {
         let unknown: Vec<String> = unknown.collect();
         // A key that is misspelled may be the one that is missing.
         if let (Err(error), Some(reason)) = (&wire, unknown.first()) {
-            return Err(Error::refused(path, format!("{reason}, and {error}")));
+            return Err(Error::rejected(
+                ids::BAD_CONFIGURATION,
+                path,
+                format!("{reason}, and {error}"),
+            ));
         }
         let wire = wire.map_err(|error| {
             let place = format!(" at line {} column {}", error.line(), error.column());
@@ -107,7 +112,11 @@ impl Configuration {
                 false => "",
             };
             let place = (error.line(), error.column());
-            Error::refused(path, located(place, format_args!("{reason}{hint}")))
+            Error::rejected(
+                ids::BAD_CONFIGURATION,
+                path,
+                located(place, format_args!("{reason}{hint}")),
+            )
         })?;
         let mut configuration = Self {
             primary_shard: wire.primary_shard,
@@ -139,7 +148,7 @@ impl Configuration {
     /// Errors about keys that are unknown. They may be for other programs, or misspelled.
     pub fn unknown_keys(&self) -> impl Iterator<Item = Error> {
         let unknown = self.unknown.iter();
-        unknown.map(|reason| Error::refused(&self.path, reason))
+        unknown.map(|reason| Error::rejected(ids::BAD_CONFIGURATION, &self.path, reason))
     }
 
     /// The groups of a component.
@@ -149,7 +158,11 @@ impl Configuration {
 
     /// An error about the value at `keys`, with its line and column.
     pub(super) fn refuse(&self, keys: &[&str], reason: impl fmt::Display) -> Error {
-        Error::refused(&self.path, located(place(&self.text, keys), reason))
+        Error::rejected(
+            ids::BAD_CONFIGURATION,
+            &self.path,
+            located(place(&self.text, keys), reason),
+        )
     }
 
     fn checked(&self, at: &[&str], wire: Map<WireGroup>) -> Result<Vec<TargetGroup>, Error> {

@@ -1,5 +1,6 @@
 //! One component of all shards: its generic artifact, and those of its groups.
 
+use kpack_core::ids;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use kpack_format::{Selection, TargetId};
 
 use super::manifests;
 use super::shards::{ComponentArtifacts, DeviceArtifact, Shards, parts};
-use super::{Artifact, Notice, Options, Severity};
+use super::{Artifact, Finding, Options, Severity};
 use crate::classify::Topic;
 use crate::databases;
 use crate::mark;
@@ -33,7 +34,7 @@ pub(super) struct Component<'a> {
     /// The databases that were split, the same in all shards.
     databases: databases::Selection,
     pub(super) artifacts: Vec<Artifact>,
-    pub(super) findings: Vec<Notice>,
+    pub(super) findings: Vec<Finding>,
     /// The device code, by target: a tree for each shard that has some.
     pub(super) device: BTreeMap<TargetId, Vec<Tree>>,
     /// The targets of each shard, in order.
@@ -109,7 +110,7 @@ impl<'a> Component<'a> {
                          split all shards with the same --split-databases",
                         databases, own
                     );
-                    self.say(Severity::Error, path, text);
+                    self.say(Severity::Fault, path, text);
                 }
             }
         }
@@ -184,7 +185,7 @@ impl<'a> Component<'a> {
                         {
                             let known = known.root.display();
                             let text = format!("it is in {known} as well; remove one of them");
-                            self.say(Severity::Error, &file.from, text);
+                            self.say(Severity::Fault, &file.from, text);
                         }
                         known.add_missing(tree);
                         continue;
@@ -204,7 +205,7 @@ impl<'a> Component<'a> {
         let validation = &self.options.configuration.validation;
         let (severity, text) = match validation.error_on_unlisted_architecture {
             true => (
-                Severity::Error,
+                Severity::Fault,
                 format!("no group lists {target}; add it to one"),
             ),
             false => (
@@ -228,12 +229,13 @@ impl<'a> Component<'a> {
         path: impl Into<PathBuf>,
         text: impl Into<String>,
     ) {
-        self.findings.push(Notice::new(severity, path, text));
+        self.findings
+            .push(Finding::new(severity, ids::UNSORTED, path, text));
     }
 
     /// Says what differs in the tree at `root` from `other`, the worst first: what is an error is not
     /// to be cut off.
-    pub(super) fn say_differences(&mut self, mut found: Vec<Notice>, root: &Path, other: &str) {
+    pub(super) fn say_differences(&mut self, mut found: Vec<Finding>, root: &Path, other: &str) {
         found.sort_by_key(|finding| Reverse(finding.severity));
         let more = found.len().saturating_sub(MOST_DIFFERENCES);
         let worst = found.get(MOST_DIFFERENCES).map(|finding| finding.severity);
@@ -257,17 +259,17 @@ impl<'a> Component<'a> {
     /// Reports the damaged files of a tree.
     pub(super) fn report_damage(&mut self, tree: &Tree) {
         for (path, text) in &tree.rejected {
-            self.say(Severity::Error, path, text);
+            self.say(Severity::Fault, path, text);
         }
         for found in tree.about(Topic::Damaged) {
-            self.say(Severity::Error, &found.path, &found.text);
+            self.say(Severity::Fault, &found.path, &found.text);
         }
     }
 
     /// Reports what does not belong in a tree with this role, with `advice`.
     pub(super) fn nothing_misplaced(&mut self, tree: &Tree, role: &Role, advice: &str) {
         for (item, reason) in misplaced(tree, role) {
-            self.say(Severity::Error, &item.from, format!("it {reason}{advice}"));
+            self.say(Severity::Fault, &item.from, format!("it {reason}{advice}"));
         }
     }
 
@@ -323,7 +325,7 @@ impl<'a> Component<'a> {
         }
         let validation = &self.options.configuration.validation;
         let severity = match validation.error_on_missing_architecture {
-            true => Severity::Error,
+            true => Severity::Fault,
             false => Severity::Warning,
         };
         let shards = self.options.shards_dir.join("*");

@@ -106,7 +106,7 @@ impl<'a> Component<'a> {
             };
             let path = self.options.shards_dir.join(primary);
             self.say(
-                Severity::Error,
+                Severity::Fault,
                 path.join(self.artifact_name(names::GENERIC)),
                 text,
             );
@@ -154,7 +154,7 @@ impl<'a> Component<'a> {
         for path in wrong {
             let text = "it is not a split binary, although archives have its kernels: it is truncated, or \
                         another file; split again";
-            self.say(Severity::Error, path, text);
+            self.say(Severity::Fault, path, text);
         }
         Ok(())
     }
@@ -181,7 +181,7 @@ impl<'a> Component<'a> {
                      and those of other shards have other names; run `kpack install` on it before \
                      `kpack split`"
                 );
-                self.say(Severity::Error, &item.from, text);
+                self.say(Severity::Fault, &item.from, text);
             }
             if let Some(ids) = &mut ids {
                 ids.collect(path, markers);

@@ -1,5 +1,6 @@
 //! The artifacts of groups: device code of all shards.
 
+use kpack_core::ids;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +10,7 @@ use kpack_format::TargetId;
 
 use super::compare::{DifferenceKind, TreeDifference, differences};
 use super::component::Component;
-use super::{Artifact, Notice, Severity};
+use super::{Artifact, Finding, Severity};
 use crate::packaging::TargetGroup;
 use crate::tree::Tree;
 use kpack_core::Error;
@@ -44,7 +45,7 @@ impl Component<'_> {
                             known.from.display(),
                             group.name
                         );
-                        self.say(Severity::Error, &item.from, text);
+                        self.say(Severity::Fault, &item.from, text);
                     }
                     continue;
                 }
@@ -97,14 +98,14 @@ impl Component<'_> {
         differences: &[TreeDifference],
     ) {
         let (strict, shard) = (self.strict(), &*other.shard);
-        let mut said: Vec<Notice> = Vec::new();
+        let mut said: Vec<Finding> = Vec::new();
         for TreeDifference { path, kind, text } in differences {
             let first = taken.entries.get(path);
             let from = other.entries.get(path).or(first);
             let from = from.map_or_else(|| other.root.join(path), |item| item.from.clone());
             let first = first.map_or(&*taken.shard, |item| &*item.shard);
             let (severity, what) = match kind {
-                _ if strict => (Severity::Error, String::new()),
+                _ if strict => (Severity::Fault, String::new()),
                 DifferenceKind::OnlyFirst => continue,
                 DifferenceKind::OnlySecond => (Severity::Warning, "; it is taken".to_owned()),
                 DifferenceKind::Content | DifferenceKind::Layout => {
@@ -115,13 +116,13 @@ impl Component<'_> {
                         "; taking {first}'s would lose something of {shard}'s, so let only \
                          one shard build for {target}"
                     );
-                    (Severity::Error, what)
+                    (Severity::Fault, what)
                 }
             };
             let text = format!(
                 "device code for {target} that shards {first} and {shard} both have: {text}{what}"
             );
-            said.push(Notice::new(severity, from, text));
+            said.push(Finding::new(severity, ids::UNSORTED, from, text));
         }
         let worst = said
             .iter_mut()

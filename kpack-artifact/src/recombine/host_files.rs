@@ -1,5 +1,6 @@
 //! Compares the primary shard's generic artifact, which is taken, with the others.
 
+use kpack_core::ids;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::compare::{DifferenceKind, TreeDifference, differences};
 use super::component::Component;
 use super::merge::MOST_NAMES;
-use super::{Notice, Severity};
+use super::{Finding, Severity};
 use crate::classify::{Class, Node};
 use crate::databases::{ForAll, MustMatch};
 use crate::differences;
@@ -41,7 +42,7 @@ impl Component<'_> {
             let counts = compares || matches!(item.node, Node::File { .. });
             counts && item.shared(path).is_none() && !shared.contains(path)
         })?;
-        let mut said: Vec<Notice> = Vec::new();
+        let mut said: Vec<Finding> = Vec::new();
         let mut layout: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
         for difference in found {
             // The copy that is not taken, if there are two.
@@ -58,13 +59,13 @@ impl Component<'_> {
                     same.push(item.from.clone());
                     continue;
                 }
-                (_, true) => Some((Severity::Error, host_file(first, tree, &difference.text))),
+                (_, true) => Some((Severity::Fault, host_file(first, tree, &difference.text))),
                 (_, false) => {
                     left_out(first, item, &difference)?.map(|text| (Severity::Warning, text))
                 }
             };
             if let Some((severity, text)) = what {
-                said.push(Notice::new(severity, &item.from, text));
+                said.push(Finding::new(severity, ids::UNSORTED, &item.from, text));
             }
         }
         for (text, paths) in layout {
@@ -75,7 +76,7 @@ impl Component<'_> {
                     host_file(first, tree, &several(&paths, &text)),
                 ),
             };
-            said.push(Notice::new(Severity::Note, path, text));
+            said.push(Finding::new(Severity::Note, ids::UNSORTED, path, text));
         }
         self.say_differences(said, &tree.root, &first.shard);
         Ok(())
@@ -97,7 +98,7 @@ impl Component<'_> {
         let (a, b, text) = (&first.shard, &tree.shard, &difference.text);
         if same_bytes(first, tree, &difference.path)? {
             let text = host_file(first, tree, text);
-            return Ok(compares.then_some((Severity::Error, text)));
+            return Ok(compares.then_some((Severity::Fault, text)));
         }
         Ok(Some(match why {
             MustMatch::Mapping => {
@@ -108,11 +109,11 @@ impl Component<'_> {
                      TensileLiteLibrary_lazy_<target>_Mapping.dat or a directory for each target \
                      ({text})"
                 );
-                (Severity::Error, text)
+                (Severity::Fault, text)
             }
             MustMatch::Fallback => {
                 let (severity, end) = match compares || self.strict() {
-                    true => (Severity::Error, String::new()),
+                    true => (Severity::Fault, String::new()),
                     false => (Severity::Warning, format!("; {a}'s is taken")),
                 };
                 let text = format!(

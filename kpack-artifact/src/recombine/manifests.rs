@@ -4,6 +4,7 @@
 //! has a fragment of it, `<module>_<component>.<group>.kpm`, with the group's targets. Since the names
 //! differ, artifacts can be copied over each other in any order, and packages share no file.
 
+use kpack_core::ids;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use kpack_format::TargetId;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::{Group, archive_end};
 
-use super::{Artifact, Notice, Severity, is_error};
+use super::{Artifact, Finding, Severity, is_error};
 use crate::rules::{not_as_listed, unreadable};
 use crate::tree::{Item, Tree};
 use kpack_core::Error;
@@ -51,7 +52,7 @@ pub(super) fn merge(
     groups: &[Tree],
     wanted: &dyn Fn(&str) -> bool,
     archives: &Archives,
-) -> Result<(Vec<ModuleManifest>, Vec<Notice>), Error> {
+) -> Result<(Vec<ModuleManifest>, Vec<Finding>), Error> {
     let mut merge = ManifestMerge::read(generics)?;
     for tree in groups {
         let kpacks = tree.entries.iter();
@@ -69,7 +70,7 @@ struct ManifestMerge {
     modules: BTreeMap<PathBuf, ModuleManifest>,
     /// What the shards' manifests list, by manifest and target.
     listed: BTreeMap<PathBuf, BTreeMap<String, Vec<ListedArchive>>>,
-    findings: Vec<Notice>,
+    findings: Vec<Finding>,
 }
 
 /// What a shard's manifest says of an archive.
@@ -118,7 +119,8 @@ impl ManifestMerge {
     }
 
     fn say(&mut self, severity: Severity, path: &Path, text: String) {
-        self.findings.push(Notice::new(severity, path, text));
+        self.findings
+            .push(Finding::new(severity, ids::UNSORTED, path, text));
     }
 
     /// Adds an archive to the manifest of its module.
@@ -184,7 +186,7 @@ impl ManifestMerge {
     ) -> Result<Option<KpackFile>, Error> {
         let Some(targets) = self.listed.get(manifest) else {
             if let Some(reason) = unreadable(&item.from, archives)? {
-                self.say(Severity::Error, &item.from, format!("it {reason}"));
+                self.say(Severity::Fault, &item.from, format!("it {reason}"));
             }
             let present = Present {
                 path: item.from.clone(),
@@ -212,7 +214,7 @@ impl ManifestMerge {
                 manifest.display()
             );
         }
-        self.say(Severity::Error, &item.from, reason);
+        self.say(Severity::Fault, &item.from, reason);
         Ok(None)
     }
 
@@ -226,7 +228,8 @@ impl ManifestMerge {
             let said = |target: &str| {
                 let end = archive_end(target);
                 let mut errors = self.findings.iter().filter(|finding| is_error(finding));
-                errors.any(|finding| finding.path.to_string_lossy().ends_with(&end))
+                let at_end = |path: &PathBuf| path.to_string_lossy().ends_with(&end);
+                errors.any(|finding| finding.path.as_ref().is_some_and(at_end))
             };
             for (target, listed) in targets {
                 if let Some(first) = listed.first()
@@ -235,7 +238,12 @@ impl ManifestMerge {
                     && !said(target)
                 {
                     let text = format!("it promises an archive for {target}, which no shard has");
-                    missing.push(Notice::new(Severity::Error, &first.manifest, text));
+                    missing.push(Finding::new(
+                        Severity::Fault,
+                        ids::UNSORTED,
+                        &first.manifest,
+                        text,
+                    ));
                 }
             }
         }
@@ -245,7 +253,12 @@ impl ManifestMerge {
                 "no group has an archive of {}: its binaries will find no device code",
                 module.manifest.component_name
             );
-            missing.push(Notice::new(Severity::Warning, &module.like, text));
+            missing.push(Finding::new(
+                Severity::Warning,
+                ids::UNSORTED,
+                &module.like,
+                text,
+            ));
         }
         self.findings.append(&mut missing);
     }

@@ -91,7 +91,7 @@ impl Component<'_> {
     /// Compares copies that cannot be merged, for `reason`, as host files.
     fn all_the_same(&mut self, copies: &[&Item], reason: &str) -> Result<(), Error> {
         let severity = match self.compares_host_files() {
-            true => Severity::Error,
+            true => Severity::Fault,
             false => Severity::Warning,
         };
         let Some((first, others)) = copies.split_first() else {
@@ -121,7 +121,7 @@ impl Component<'_> {
             }
             let before = copies[..=index].iter();
             let (severity, end) = match self.strict() {
-                true => (Severity::Error, "let only one shard build for it"),
+                true => (Severity::Fault, "let only one shard build for it"),
                 false => (Severity::Warning, "the first one's is taken"),
             };
             let text = format!(

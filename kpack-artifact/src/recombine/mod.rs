@@ -30,7 +30,7 @@ use super::packaging::Configuration;
 use kpack_core::Error;
 use kpack_split::words::list;
 
-pub use kpack_core::report::{Notice, Severity};
+pub use kpack_core::{Finding, Severity};
 pub use plan::plan;
 
 /// What to recombine, and how.
@@ -54,7 +54,7 @@ pub struct Recombination {
     /// The artifacts, by name.
     pub artifacts: Vec<Artifact>,
     /// Findings about the shards. A component with an error is not written.
-    pub findings: Vec<Notice>,
+    pub findings: Vec<Finding>,
     /// The components with errors.
     pub failed: BTreeSet<String>,
     /// Whether reading one of them failed, rather than that its shards were refused.
@@ -88,7 +88,7 @@ pub struct Artifact {
 }
 
 /// A finding, and the components that it is about.
-type Concerning = (Vec<String>, Notice);
+type Concerning = (Vec<String>, Finding);
 
 impl Recombination {
     /// Number of errors.
@@ -124,8 +124,8 @@ impl Recombination {
     }
 }
 
-fn is_error(finding: &Notice) -> bool {
-    finding.severity == Severity::Error
+fn is_error(finding: &Finding) -> bool {
+    finding.severity == Severity::Fault
 }
 
 fn as_text<S: serde::Serializer>(

@@ -1,11 +1,12 @@
 //! From shards and a configuration to the artifacts to be written.
 
+use kpack_core::ids;
 use std::collections::BTreeSet;
 
 use super::component::Component;
 use super::shards::Shards;
 use super::together::{overlaps, stale, unique_names};
-use super::{Notice, Options, Recombination, Severity, is_error};
+use super::{Finding, Options, Recombination, Severity, is_error};
 use crate::split::resolve;
 use kpack_core::Error;
 use kpack_core::parallel;
@@ -81,20 +82,20 @@ pub fn plan(
     Ok(plan)
 }
 
-fn failed(error: Error, options: &Options) -> Notice {
+fn failed(error: Error, options: &Options) -> Finding {
     let (path, text) = match error {
-        Error::Refused { path, reason } => (path, reason),
+        Error::Refused { path, reason, .. } => (path, reason),
         error => (options.shards_dir.clone(), error.in_one_line()),
     };
-    Notice::new(Severity::Error, path, text)
+    Finding::new(Severity::Fault, ids::UNSORTED, path, text)
 }
 
 /// Reports what the shards' directory has besides shards, and configured components that no shard has.
-fn unused(options: &Options, shards: &Shards) -> Vec<Notice> {
+fn unused(options: &Options, shards: &Shards) -> Vec<Finding> {
     let mut findings = Vec::new();
     for path in &shards.leftovers {
         let text = format!("skipped: {}", leftover::TEXT);
-        findings.push(Notice::new(Severity::Warning, path, text));
+        findings.push(Finding::new(Severity::Warning, ids::UNSORTED, path, text));
     }
     for (path, missed) in &shards.others {
         let is_shard = path.parent() == Some(&options.shards_dir);
@@ -108,7 +109,7 @@ fn unused(options: &Options, shards: &Shards) -> Vec<Notice> {
             true => Severity::Warning,
             false => Severity::Note,
         };
-        findings.push(Notice::new(severity, path, text));
+        findings.push(Finding::new(severity, ids::UNSORTED, path, text));
     }
     for component in options.configuration.overrides.keys() {
         if !shards.components().contains(component.as_str()) {
@@ -117,7 +118,12 @@ fn unused(options: &Options, shards: &Shards) -> Vec<Notice> {
                 format_args!("no shard has the component `{component}`"),
             );
             let text = reason.in_one_line();
-            findings.push(Notice::new(Severity::Warning, &options.shards_dir, text));
+            findings.push(Finding::new(
+                Severity::Warning,
+                ids::UNSORTED,
+                &options.shards_dir,
+                text,
+            ));
         }
     }
     findings

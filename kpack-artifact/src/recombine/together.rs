@@ -1,10 +1,11 @@
 //! Checks all artifacts together, as they are in one directory and installed into one root.
 
+use kpack_core::ids;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::shards::{Shards, by_name};
-use super::{Artifact, Concerning, Notice, Options, Severity};
+use super::{Artifact, Concerning, Finding, Options, Severity};
 use crate::names;
 use crate::rules::conflicts;
 use crate::tree::is_artifact;
@@ -24,7 +25,7 @@ pub(super) fn unique_names(artifacts: &[Artifact], options: &Options) -> Vec<Con
             let text = format!(
                 "it would be an artifact of {other} and of {component}; give the group another name"
             );
-            let finding = Notice::new(Severity::Error, path, text);
+            let finding = Finding::new(Severity::Fault, ids::UNSORTED, path, text);
             findings.push((vec![other.to_owned(), component.clone()], finding));
         }
     }
@@ -43,7 +44,7 @@ pub(super) fn overlaps(
             let path = options.output_dir.join(&artifact.name);
             let text =
                 format!("shards list the prefixes `{outer}` and `{inner}` for it, which overlap");
-            let finding = Notice::new(Severity::Error, path, text);
+            let finding = Finding::new(Severity::Fault, ids::UNSORTED, path, text);
             found.push((vec![artifact.component.clone()], finding));
         }
     }
@@ -63,10 +64,15 @@ pub(super) fn overlaps(
         let (entry, other) = (conflict.entry, conflict.other);
         let severity = match conflict.is_harmless {
             true => Severity::Warning,
-            false => Severity::Error,
+            false => Severity::Fault,
         };
         let path = options.output_dir.join(entry.artifact).join(entry.path);
-        let finding = Notice::new(severity, path, format!("it {}", conflict.text));
+        let finding = Finding::new(
+            severity,
+            ids::UNSORTED,
+            path,
+            format!("it {}", conflict.text),
+        );
         let components = [other.component, entry.component];
         found.push((components.map(str::to_owned).to_vec(), finding));
     }
@@ -119,7 +125,7 @@ pub(super) fn stale(
         let (severity, text) = match components.contains(&component) {
             _ if is_planned => continue,
             true => (
-                Severity::Error,
+                Severity::Fault,
                 format!(
                     "stale: this configuration has no such artifact of {component} (was a group \
                      renamed or removed?), and packages would be made from it; remove it, or \
@@ -132,7 +138,7 @@ pub(super) fn stale(
                 format!("it stays, although no shard has the component {component}"),
             ),
         };
-        let finding = Notice::new(severity, path, text);
+        let finding = Finding::new(severity, ids::UNSORTED, path, text);
         findings.push((vec![component.to_owned()], finding));
     }
     findings.extend(report_leftovers(&all, planned));
@@ -149,7 +155,10 @@ fn report_leftovers(directories: &[PathBuf], planned: &[Artifact]) -> Vec<Concer
         if !planned.iter().any(replaces) {
             let text = "leftover of an interrupted run, which this run does not replace; remove it, \
                         if no other run is at work";
-            findings.push((Vec::new(), Notice::new(Severity::Warning, path, text)));
+            findings.push((
+                Vec::new(),
+                Finding::new(Severity::Warning, ids::UNSORTED, path, text),
+            ));
         }
     }
     findings

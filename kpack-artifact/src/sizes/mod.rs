@@ -27,7 +27,7 @@ pub struct Sizes {
     /// The latest modification time of any file, in seconds since 1970.
     pub newest: i64,
     /// Leftover directories of interrupted runs. They are in no row.
-    #[serde(serialize_with = "kpack_split::lossy::list")]
+    #[serde(serialize_with = "kpack_core::lossy::paths")]
     pub leftovers: Vec<PathBuf>,
 }
 

@@ -13,7 +13,8 @@ use super::report::Report;
 use super::targets::refuse_none_expected;
 use kpack_core::Error;
 use kpack_core::parallel;
-use kpack_core::report::{Notice, Progress, Severity};
+use kpack_core::report::Progress;
+use kpack_core::{Finding, Severity, ids};
 use kpack_split::split::Budget;
 use kpack_split::words::list;
 
@@ -32,8 +33,7 @@ pub struct BatchReport {
     /// The artifact directories, by name.
     pub artifacts: Vec<Outcome>,
     /// Notices about the batch as a whole.
-    #[serde(serialize_with = "kpack_split::report_json::list")]
-    pub notices: Vec<Notice>,
+    pub findings: Vec<Finding>,
 }
 
 /// The result for one artifact directory of a batch.
@@ -52,7 +52,7 @@ pub struct Failure {
     /// Name and component.
     pub artifact_prefix: String,
     /// The artifact directory.
-    #[serde(serialize_with = "kpack_split::lossy::path")]
+    #[serde(serialize_with = "kpack_core::lossy::path")]
     pub artifact_dir: PathBuf,
     /// Why, with the file.
     pub error: String,
@@ -102,7 +102,7 @@ pub fn batch(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchRep
 fn split_all(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchReport, Error> {
     let mut report = BatchReport::default();
     let output = &options.each.output_dir;
-    let artifacts = parent_dir::find(&options.parent_dir, output, &mut report.notices)?;
+    let artifacts = parent_dir::find(&options.parent_dir, output, &mut report.findings)?;
     let mut read = parallel::map(artifacts, |artifact| {
         let options = Options {
             artifact_dir: artifact.sources[0].1.clone(),
@@ -170,8 +170,8 @@ fn judge(options: &BatchOptions, read: &[Read], report: &mut BatchReport) -> Res
         list(lacks.iter().copied()),
         list(found.iter().copied())
     );
-    let notice = Notice::new(Severity::Warning, &options.parent_dir, text);
-    report.notices.push(notice);
+    let notice = Finding::new(Severity::Warning, ids::UNSORTED, &options.parent_dir, text);
+    report.findings.push(notice);
     if lacks.len() < expected.iter().count() {
         return Ok(());
     }
@@ -181,7 +181,7 @@ fn judge(options: &BatchOptions, read: &[Read], report: &mut BatchReport) -> Res
             .map(|failure| format!("\n  and {}", failure.in_one_line()))
             .collect();
         match error {
-            Error::Refused { path, reason } => Error::refused(&path, reason + &also),
+            Error::Refused { path, reason, .. } => Error::refused(&path, reason + &also),
             error => error,
         }
     })

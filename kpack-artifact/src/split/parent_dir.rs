@@ -11,7 +11,7 @@ use crate::tree::is_of_group;
 use crate::{manifest_txt, names};
 use kpack_core::Error;
 use kpack_core::publish::is_leftover;
-use kpack_core::report::{Notice, Severity};
+use kpack_core::{Finding, Severity, ids};
 use kpack_split::leftover::{self, directories};
 
 pub(super) struct BatchArtifact {
@@ -24,7 +24,7 @@ pub(super) struct BatchArtifact {
 pub(super) fn find(
     parent: &Path,
     output: &Path,
-    notices: &mut Vec<Notice>,
+    notices: &mut Vec<Finding>,
 ) -> Result<Vec<BatchArtifact>, Error> {
     let metadata = parent
         .metadata()
@@ -64,7 +64,7 @@ pub(super) fn find(
 }
 
 /// The directories in `parent` that list prefixes, in order. The others are noted.
-fn artifact_directories(parent: &Path, notices: &mut Vec<Notice>) -> Result<Vec<PathBuf>, Error> {
+fn artifact_directories(parent: &Path, notices: &mut Vec<Finding>) -> Result<Vec<PathBuf>, Error> {
     let mut paths = directories(parent)?;
     paths.retain(|path| {
         let list = path.join(manifest_txt::FILE_NAME).metadata();
@@ -76,7 +76,7 @@ fn artifact_directories(parent: &Path, notices: &mut Vec<Notice>) -> Result<Vec<
             // One that cannot be read fails when it is split.
             return true;
         };
-        notices.push(Notice::new(Severity::Note, path, text));
+        notices.push(Finding::new(Severity::Note, ids::UNSORTED, path, text));
         false
     });
     Ok(paths)

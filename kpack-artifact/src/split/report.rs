@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use kpack_core::report::{ArchiveReport, FileReport, Notice, Severity};
+use kpack_core::report::{ArchiveReport, FileReport};
+use kpack_core::{Finding, Severity, ids};
 
 /// The result for one artifact directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -12,7 +13,7 @@ pub struct Report {
     /// Name and component, such as `blas_lib`.
     pub artifact_prefix: String,
     /// The artifact directory that was read.
-    #[serde(serialize_with = "kpack_split::lossy::path")]
+    #[serde(serialize_with = "kpack_core::lossy::path")]
     pub artifact_dir: PathBuf,
     /// Whether there is device code or a kernel database in it, or binaries whose device code was
     /// split off before. Where not, there is a generic artifact only.
@@ -33,21 +34,18 @@ pub struct Report {
     /// The split artifacts, the generic one first.
     pub artifacts: Vec<ArtifactReport>,
     /// The binaries that were split.
-    #[serde(serialize_with = "kpack_split::report_json::list")]
     pub binaries: Vec<FileReport>,
     /// The archives with their device code.
-    #[serde(serialize_with = "kpack_split::report_json::list")]
     pub archives: Vec<ArchiveReport>,
     /// What is worth knowing, or wrong but no reason to stop.
-    #[serde(serialize_with = "kpack_split::report_json::list")]
-    pub notices: Vec<Notice>,
+    pub findings: Vec<Finding>,
 }
 
 /// A split artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ArtifactReport {
     /// The directory.
-    #[serde(serialize_with = "kpack_split::lossy::path")]
+    #[serde(serialize_with = "kpack_core::lossy::path")]
     pub path: PathBuf,
     /// Its target; `None` for the generic one.
     pub target: Option<String>,
@@ -61,11 +59,12 @@ pub struct ArtifactReport {
 
 impl Report {
     pub(super) fn note(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
-        self.notices.push(Notice::new(Severity::Note, path, text));
+        self.findings
+            .push(Finding::new(Severity::Note, ids::UNSORTED, path, text));
     }
 
     pub(super) fn warn(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
-        self.notices
-            .push(Notice::new(Severity::Warning, path, text));
+        self.findings
+            .push(Finding::new(Severity::Warning, ids::UNSORTED, path, text));
     }
 }

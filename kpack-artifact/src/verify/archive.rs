@@ -1,5 +1,6 @@
 //! Verifies an archive: its header and table, and each stored code object once.
 
+use kpack_core::Severity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Seek};
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::path::Path;
 use kpack_format::archive::{Archive, Targets, Toc};
 use kpack_format::names::Group;
 
-use super::{Context, Outcome, Report, Subject};
+use super::{Context, Report, Subject};
 use kpack_core::Error;
 use kpack_core::parallel::lock;
 use kpack_split::input::damage;
@@ -22,7 +23,7 @@ pub(super) fn verify(
     context: &Context<'_>,
     report: &mut Report,
 ) -> Result<bool, Error> {
-    let faults = report.count(Outcome::Fault);
+    let faults = report.count(Severity::Fault);
     let archive = report.accepted(Subject::Archive, path, context.lookup.archives.open(path))?;
     let Some(archive) = archive else {
         return Ok(false);
@@ -40,7 +41,7 @@ pub(super) fn verify(
     }
     without_kernels(path, &toc, archive.count(), report);
     let stored = code_objects(path, &toc, &mut archive, report)?;
-    let holds = report.count(Outcome::Fault) == faults;
+    let holds = report.count(Severity::Fault) == faults;
     if holds {
         let what = match toc.checksums {
             Some(_) => "sizes, checksums",
@@ -159,7 +160,7 @@ mod tests {
 
         // Then each target is a fault, and the code object was read once.
         assert_eq!((opened, stored), (1, 1));
-        assert_eq!(report.count(Outcome::Fault), 200);
+        assert_eq!(report.count(Severity::Fault), 200);
         drop(archive);
         assert!(counting.1 < 20_000, "{} bytes", counting.1);
     }

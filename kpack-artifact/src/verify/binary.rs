@@ -1,6 +1,7 @@
 //! Verifies a split binary: its sections, wrappers and markers, and whether it finds its code
 //! objects.
 
+use kpack_core::Severity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
@@ -9,7 +10,7 @@ use kpack_format::marker::Marker;
 use kpack_format::names::{GFXARCH, SearchPath};
 
 use super::joined;
-use super::{Context, Outcome, Report, Subject, resolution};
+use super::{Context, Report, Subject, resolution};
 use kpack_core::Error;
 use kpack_format::names::is_object;
 use kpack_split::elf::{self, DeviceCode, FAT_SECTION, FatBinary, SplitWrapper};
@@ -60,7 +61,7 @@ fn check(
     context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let faults = report.count(Outcome::Fault);
+    let faults = report.count(Severity::Fault);
     let path = &binary.path;
     match &binary.kept {
         None => converted(binary, report)?,
@@ -128,7 +129,7 @@ fn check_group(
         );
         report.note(Subject::Marker, path, text);
     }
-    if report.count(Outcome::Fault) == faults {
+    if report.count(Severity::Fault) == faults {
         let text = format!("`{kernel_name}`, {}", counted(indices.len(), "wrapper"));
         report.ok(Subject::Marker, path, text);
     }

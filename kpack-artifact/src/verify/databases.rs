@@ -1,8 +1,9 @@
 //! Verifies the kernel databases of an install prefix outside of artifact directories.
 
+use kpack_core::Severity;
 use std::path::Path;
 
-use super::{Context, Outcome, Report, Subject};
+use super::{Context, Report, Subject};
 use crate::classify::{Classification, Observation, Topic, classify_databases};
 use crate::gaps::{Gap, files_in, gaps};
 use kpack_core::Error;
@@ -16,7 +17,7 @@ pub(super) fn verify(
     context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let faults = report.count(Outcome::Fault);
+    let faults = report.count(Severity::Fault);
     let content = or_refused(classify_databases(prefix))?.unwrap_or_else(|(path, reason)| {
         report.fault(Subject::File, &path, reason);
         Classification::default()
@@ -32,7 +33,7 @@ pub(super) fn verify(
     }
     let gaps = gaps(files_in(&content, Path::new(""), prefix));
     report_gaps(gaps, Subject::File, context, report);
-    if !content.entries.is_empty() && report.count(Outcome::Fault) == faults {
+    if !content.entries.is_empty() && report.count(Severity::Fault) == faults {
         let files = counted(content.entries.len(), "file");
         let text =
             format!("{files} of kernel databases, as their names say and with what they name");

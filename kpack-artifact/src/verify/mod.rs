@@ -14,6 +14,7 @@ mod report;
 mod resolution;
 mod unsplit;
 
+use kpack_core::Finding;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -34,7 +35,7 @@ use kpack_split::leftover::{self, is_leftover_entry};
 use artifacts::Artifacts;
 use unsplit::Original;
 
-pub use report::{Check, Outcome, Report, Subject};
+pub use report::{Report, Subject};
 
 /// What to verify, and how.
 #[derive(Debug, Clone, Default)]
@@ -197,11 +198,11 @@ fn verify_files(
 /// Reports a directory with nothing to verify: it is probably the wrong one.
 fn nothing_checked(path: &Path, report: &mut Report) {
     let real = path.canonicalize();
-    let is_below = |check: &Check| {
+    let is_below = |check: &Finding| {
         let mut roots = [Some(path), real.as_deref().ok()].into_iter().flatten();
-        roots.any(|root| check.path.starts_with(root))
+        roots.any(|root| check.file().starts_with(root))
     };
-    let mut checks = report.checks.iter();
+    let mut checks = report.findings.iter();
     if !checks.any(|check| is_below(check) && check.text != leftover::TEXT) {
         let text = "there is nothing to verify: no artifact directory, and no binary with device \
                     code, split or not, no .kpack archive, no .kpm manifest and no kernel \

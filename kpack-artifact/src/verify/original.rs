@@ -1,12 +1,13 @@
 //! Compares a split binary with its unsplit original: every code object byte for byte, and the host
 //! code.
 
+use kpack_core::Severity;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Seek, SeekFrom};
 use std::path::Path;
 
-use super::{Context, Options, Outcome, Report, Subject};
+use super::{Context, Options, Report, Subject};
 use kpack_format::TargetId;
 use kpack_format::offload_bundle;
 use kpack_split::input::{CodePlace, Resolver};
@@ -200,7 +201,7 @@ fn compare_code(
     options: &Options,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let faults = report.count(Outcome::Fault);
+    let faults = report.count(Severity::Fault);
     let mut in_original = BTreeSet::new();
     let (mut equal, mut left_out) = (0, 0);
     for sharing in by_bundle(wrappers.iter()) {
@@ -240,7 +241,7 @@ fn compare_code(
             report.fault(Subject::CodeObjects, path, text);
         }
     }
-    if report.count(Outcome::Fault) == faults {
+    if report.count(Severity::Fault) == faults {
         let limited = match left_out {
             0 => String::new(),
             n => format!(", {n} for targets that were not asked for"),

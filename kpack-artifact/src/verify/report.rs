@@ -1,23 +1,11 @@
 //! The report of a verification: one line for each check.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 
-use kpack_core::Error;
+use kpack_core::{Error, Finding, Id, Severity, ids};
 use kpack_split::input::or_refused;
-
-/// The outcome of a check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Outcome {
-    /// It passed.
-    Ok,
-    /// A fact worth knowing that is not a fault.
-    Note,
-    /// It failed.
-    Fault,
-}
 
 /// The subject of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -46,43 +34,41 @@ pub enum Subject {
     Wheel,
 }
 
-/// One check.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Check {
-    /// The outcome.
-    pub outcome: Outcome,
-    /// The subject.
-    pub subject: Subject,
-    /// The file.
-    #[serde(serialize_with = "kpack_split::lossy::path")]
-    pub path: PathBuf,
-    /// What was verified, or what was expected and what was found.
-    pub text: String,
+impl Subject {
+    fn id(self, severity: Severity) -> Id {
+        match (self, severity) {
+            (Self::Archive, Severity::Ok) => ids::ARCHIVE_SOUND,
+            (Self::HostImage, Severity::Fault) => ids::HOST_DIFFERS,
+            _ => ids::UNSORTED,
+        }
+    }
 }
 
 /// All checks, in the order they were made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// The checks.
-    pub checks: Vec<Check>,
+    /// What was found; a check that passed is one, too.
+    pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// Number of checks with this outcome.
-    pub fn count(&self, outcome: Outcome) -> usize {
-        let checks = self.checks.iter();
-        checks.filter(|check| check.outcome == outcome).count()
+    /// Number of findings of this severity.
+    pub fn count(&self, severity: Severity) -> usize {
+        let findings = self.findings.iter();
+        findings
+            .filter(|finding| finding.severity == severity)
+            .count()
     }
 
     /// Whether there are no faults.
     pub fn holds(&self) -> bool {
-        self.count(Outcome::Fault) == 0
+        self.count(Severity::Fault) == 0
     }
 
     /// Adds the checks of other reports, in order.
     pub(super) fn extend(&mut self, others: impl IntoIterator<Item = Self>) {
-        let checks = others.into_iter().flat_map(|other| other.checks);
-        self.checks.extend(checks);
+        let findings = others.into_iter().flat_map(|other| other.findings);
+        self.findings.extend(findings);
     }
 
     /// The result; one that was refused is a fault.
@@ -100,17 +86,13 @@ impl Report {
 
     pub(super) fn add(
         &mut self,
-        outcome: Outcome,
+        severity: Severity,
         subject: Subject,
         path: &Path,
         text: impl Into<String>,
     ) {
-        self.checks.push(Check {
-            outcome,
-            subject,
-            path: path.to_owned(),
-            text: text.into(),
-        });
+        self.findings
+            .push(Finding::new(severity, subject.id(severity), path, text));
     }
 
     /// Adds faults, or `holds` if there are none.
@@ -131,15 +113,15 @@ impl Report {
 
     /// Adds a check that passed.
     pub fn ok(&mut self, subject: Subject, path: &Path, text: impl Into<String>) {
-        self.add(Outcome::Ok, subject, path, text);
+        self.add(Severity::Ok, subject, path, text);
     }
 
     pub(super) fn note(&mut self, subject: Subject, path: &Path, text: impl Into<String>) {
-        self.add(Outcome::Note, subject, path, text);
+        self.add(Severity::Note, subject, path, text);
     }
 
     /// Adds a fault.
     pub fn fault(&mut self, subject: Subject, path: &Path, text: impl Into<String>) {
-        self.add(Outcome::Fault, subject, path, text);
+        self.add(Severity::Fault, subject, path, text);
     }
 }

@@ -1,5 +1,6 @@
 //! Verifies that a split binary finds each of its code objects through its marker.
 
+use kpack_core::Severity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,7 @@ use kpack_format::TargetId;
 use kpack_format::marker::{Marker, of_another_build};
 use kpack_format::names::KernelName;
 
-use super::{Context, Options, Outcome, Report, Subject, means};
+use super::{Context, Options, Report, Subject, means};
 use kpack_core::Error;
 use kpack_split::input::{
     CodePlace, Kpacks, LinkedElf, Obstacle, Resolver, or_refused, read_manifest,
@@ -38,7 +39,7 @@ pub(super) fn verify(
     report: &mut Report,
 ) -> Result<(), Error> {
     let path = binary.path.as_path();
-    let faults = report.count(Outcome::Fault);
+    let faults = report.count(Severity::Fault);
     let resolver = context.resolver(binary, marker, kernel_name)?;
     let mut this = Resolution {
         path,
@@ -72,7 +73,7 @@ pub(super) fn verify(
     this.stale(report);
     this.read(context, report)?;
     let found: usize = this.count_by_index.values().sum();
-    if report.count(Outcome::Fault) == faults && found > 0 {
+    if report.count(Severity::Fault) == faults && found > 0 {
         let through = Kpacks::found_through([&this.resolver.kpacks]);
         let (found, targets) = (counted(found, "code object"), list(&targets));
         let text = format!("{found} for {targets}{through}");
@@ -113,10 +114,10 @@ impl Resolution<'_> {
         // marker has its code ID, or if the caller names it.
         let expected = self.marker.code_ids.get(target);
         let outcome = match expected {
-            Some(id) if self.resolver.code_ids(target).contains(id) => Outcome::Note,
-            Some(_) => Outcome::Fault,
-            None if absent.iter().all(|index| self.may_lack(*index, target)) => Outcome::Note,
-            None => Outcome::Fault,
+            Some(id) if self.resolver.code_ids(target).contains(id) => Severity::Note,
+            Some(_) => Severity::Fault,
+            None if absent.iter().all(|index| self.may_lack(*index, target)) => Severity::Note,
+            None => Severity::Fault,
         };
         report.add(outcome, Subject::Resolution, self.path, text);
     }
@@ -145,8 +146,8 @@ impl Resolution<'_> {
         let mut expected = self.marker.code_ids.keys();
         let is_elsewhere = expected.any(|target| !targets.contains(target));
         let outcome = match self.options.targets.is_empty() && !is_elsewhere {
-            true => Outcome::Fault,
-            false => Outcome::Note,
+            true => Severity::Fault,
+            false => Severity::Note,
         };
         report.add(outcome, Subject::Resolution, self.path, text);
     }
@@ -194,12 +195,12 @@ impl Resolution<'_> {
             let paths = self.marker.kpack_search_paths.join("`, `");
             let (outcome, text) = match is_expected {
                 true => (
-                    Outcome::Note,
+                    Severity::Note,
                     "its manifest lists no archive: splitting left out all of its device code"
                         .to_owned(),
                 ),
                 false => (
-                    Outcome::Fault,
+                    Severity::Fault,
                     format!("no archive found; its search path is `{paths}`"),
                 ),
             };

@@ -1,5 +1,6 @@
 //! Compares a split tree with the unsplit one: nothing lost, nothing added, nothing changed.
 
+use kpack_core::Severity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::names::{is_archive, is_manifest};
 
 use super::artifacts::Set;
-use super::{Context, Outcome, Report, Subject, original};
+use super::{Context, Report, Subject, original};
 use crate::classify::{Class, Classification, Entry, Node, classify};
 use crate::databases::{ForAll, Selection, for_all, recognise};
 use crate::differences::same_bytes;
@@ -189,7 +190,7 @@ struct Pair {
 
 impl Pair {
     fn compare(&self, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
-        let faults = report.count(Outcome::Fault);
+        let faults = report.count(Severity::Fault);
         let content = context.original.prefixes.get(&self.unsplit);
         let entries = content.map_or(&[][..], |content| &content.entries);
         let compared = entries
@@ -206,7 +207,7 @@ impl Pair {
         }
         let expected = entries.iter().map(|entry| entry.path.clone()).collect();
         self.nothing_added(&expected, context, report)?;
-        if report.count(Outcome::Fault) == faults {
+        if report.count(Severity::Fault) == faults {
             let limited = match left_out {
                 0 => String::new(),
                 n => format!(", {n} of targets that were not asked for"),
@@ -286,7 +287,7 @@ impl Pair {
         context: &Context<'_>,
         report: &mut Report,
     ) -> Result<(), Error> {
-        let faults = report.count(Outcome::Fault);
+        let faults = report.count(Severity::Fault);
         let mut expected = BTreeSet::new();
         let mut files = 0;
         for entry in manifest_txt::walk_outside(&self.unsplit, prefixes) {
@@ -311,7 +312,7 @@ impl Pair {
                 }
             }
         }
-        if files > 0 && report.count(Outcome::Fault) == faults {
+        if files > 0 && report.count(Severity::Fault) == faults {
             let text = format!("{} in no prefix, as before", counted(files, "file"));
             report.ok(Subject::Files, &self.unsplit, text);
         }

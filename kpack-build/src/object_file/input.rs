@@ -1,5 +1,6 @@
 //! Input objects and static libraries, and how each will be split.
 
+use kpack_core::ids;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
@@ -87,7 +88,13 @@ impl ObjectInput {
         match kind {
             Some(FileKind::Object) => {}
             None if examine::is_bitcode(&start) => {}
-            other => return Err(Error::refused(path, expected(&start, other))),
+            other => {
+                return Err(Error::rejected(
+                    ids::UNKNOWN_FILE,
+                    path,
+                    expected(&start, other),
+                ));
+            }
         }
         input.add(None, search_paths, spirv)?;
         Ok(input)
@@ -107,11 +114,11 @@ impl ObjectInput {
         spirv: Spirv,
     ) -> Result<(), Error> {
         let path = self.path.clone();
-        let in_member = |error| match (member, error) {
-            (Some((_, member)), Error::Refused { path, reason }) => {
-                Error::refused(&path, format!("member `{}`: {reason}", member.name))
+        let in_member = |error: Error| match (member, error) {
+            (Some((_, member)), error) => {
+                error.with_reason(|reason| format!("member `{}`: {reason}", member.name))
             }
-            (_, error) => error,
+            (None, error) => error,
         };
         let failed = |error: ElfError| in_member(elf_error(&path, error));
         let file = self.file.clone();
@@ -242,6 +249,7 @@ impl ObjectInput {
         };
         for member in self.without_wrappers.iter().flatten() {
             report.note(
+                ids::WITHOUT_WRAPPERS,
                 &self.path,
                 format!("member `{member}` stays unchanged: {WITHOUT_WRAPPERS}"),
             );
@@ -251,13 +259,17 @@ impl ObjectInput {
                 Some(member) => format!("member `{member}` stays unchanged: {note}"),
                 None => note.clone(),
             };
-            report.note(&self.path, note);
+            report.note(ids::SPIRV_KEPT, &self.path, note);
         }
         for note in self.units.iter().filter_map(|unit| unit.code.note()) {
-            report.note(&self.path, note);
+            report.note(ids::SPIRV_KEPT, &self.path, note);
         }
         if let Outcome::LeftAlone { reason } = &outcome {
-            report.note(&self.path, format!("stays unchanged: {reason}"));
+            report.note(
+                ids::UNCHANGED,
+                &self.path,
+                format!("stays unchanged: {reason}"),
+            );
         }
         let path = self.name();
         report.files.push(FileReport { path, outcome });

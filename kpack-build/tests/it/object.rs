@@ -10,8 +10,9 @@ use std::time::SystemTime;
 
 use kpack_artifact::verify;
 use kpack_build::Error;
+use kpack_build::Finding;
 use kpack_build::object_file::{Options, split};
-use kpack_build::report::{Notice, Outcome, Report};
+use kpack_build::report::{Outcome, Report};
 use kpack_format::archive::{Archive, Scheme};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, bundle, code, code_object};
 use kpack_tests::process::run;
@@ -830,8 +831,12 @@ fn device_code_without_wrappers_is_not_called_none() {
             .map(|directory| fs::read(tree.path(&format!("{directory}{}", file.path))).unwrap());
         assert_eq!(before, after);
     }
-    let of_member = |notice: &Notice| notice.text.starts_with("member `data.o`");
-    assert!(report.notices.iter().any(of_member), "{:?}", report.notices);
+    let of_member = |notice: &Finding| notice.text.starts_with("member `data.o`");
+    assert!(
+        report.findings.iter().any(of_member),
+        "{:?}",
+        report.findings
+    );
 }
 
 #[test]

@@ -9,8 +9,8 @@ use kpack_format::TargetId;
 use super::output::{self, Text, count};
 use super::verify::label;
 use crate::doctor::{self, Options};
-use kpack_artifact::verify::Outcome;
 use kpack_core::Error;
+use kpack_core::Severity;
 
 /// Find out why kernels do not load on this machine, and what to do
 ///
@@ -55,18 +55,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     } else {
         let mut text = Text::default();
         for finding in &report.findings {
-            if arguments.quiet && finding.outcome != Outcome::Fault {
+            if arguments.quiet && finding.severity != Severity::Fault {
                 continue;
             }
-            let path = finding.path.as_ref();
-            let path = path.map_or(String::new(), |path| format!("{}: ", path.display()));
             text.line(format_args!(
-                "{} {path}{}",
-                label(finding.outcome),
-                finding.text
+                "{} {}",
+                label(finding.severity),
+                output::described(finding)
             ));
-            if let Some(advice) = &finding.advice {
-                text.line(format_args!("      what to do: {advice}"));
+            if let Some(help) = &finding.help {
+                text.line(format_args!("      what to do: {help}"));
             }
         }
         if !arguments.quiet {

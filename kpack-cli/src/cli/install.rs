@@ -8,8 +8,7 @@ use super::output::{self, Text, count, size};
 use super::progress::{Bar, DEVICE_CODE};
 use super::storage::{InstallHint, StorageArguments};
 use kpack_core::Error;
-use kpack_split::install::{self, InstallOptions, Notice, Outcome, Report, Severity};
-use kpack_split::report_json::Json;
+use kpack_split::install::{self, InstallOptions, Outcome, Report};
 
 /// Split installed binaries: move device code into archives, and leave a marker
 ///
@@ -80,22 +79,15 @@ impl Output {
 
     /// Prints what was done.
     pub(super) fn print(&self, report: &Report) -> Result<ExitCode, Error> {
-        for notice in &report.notices {
-            print_notice(notice, self.quiet);
+        for finding in &report.findings {
+            output::complain_finding(finding, self.quiet);
         }
         if self.json {
-            output::json(&report.json())?;
+            output::json(report)?;
         } else if !self.quiet {
             summary(report).write()?;
         }
         Ok(ExitCode::SUCCESS)
-    }
-}
-
-pub(super) fn print_notice(notice: &Notice, quiet: bool) {
-    if notice.severity > Severity::Note || !quiet {
-        let text = format_args!("{}: {}", notice.path.display(), notice.text);
-        output::complain(notice.severity.as_str(), text);
     }
 }
 

@@ -23,6 +23,7 @@ macro_rules! exit_codes {
 }
 
 mod doctor;
+mod explain;
 mod extract;
 mod install;
 mod join;
@@ -85,6 +86,7 @@ enum Command {
     Report(report::Arguments),
     Verify(verify::Arguments),
     Doctor(doctor::Arguments),
+    Explain(explain::Arguments),
     Wheel(wheel::Arguments),
     Targets(targets::Arguments),
 }
@@ -115,6 +117,7 @@ pub fn main() -> ExitCode {
             | Command::List(_)
             | Command::Verify(_)
             | Command::Doctor(_)
+            | Command::Explain(_)
             | Command::Targets(_)
     ) || matches!(&cli.command, Command::Report(report) if report.only_prints());
     // These leave nothing to clean up, so signals may end them at any moment.
@@ -141,6 +144,7 @@ pub fn main() -> ExitCode {
         Command::Report(arguments) => report::run(arguments),
         Command::Verify(arguments) => verify::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
+        Command::Explain(arguments) => explain::run(arguments),
         Command::Wheel(arguments) => wheel::run(arguments),
         Command::Targets(arguments) => targets::run(arguments),
     };
@@ -187,7 +191,7 @@ fn exit_code(error: &Error) -> u8 {
     match error {
         Error::Usage(_) => 2,
         Error::Refused { .. } | Error::Changed { .. } | Error::Compiler(_) => 3,
-        Error::Io { .. } => 4,
+        _ => 4,
     }
 }
 

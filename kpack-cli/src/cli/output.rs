@@ -11,7 +11,7 @@ use kpack_core::escaped;
 use rocm_kpack::Environment;
 use serde::Serialize;
 
-use kpack_core::Error;
+use kpack_core::{Error, Finding, Severity};
 
 /// The name of standard output in errors.
 pub(super) const STDOUT: &str = "standard output";
@@ -79,6 +79,36 @@ pub(super) fn complain(kind: &str, text: impl Display) {
     let _ = writeln!(io::stderr().lock(), "kpack: {kind}: {}", lines.join("\n  "));
 }
 
+/// The word for a finding on standard error.
+pub(super) fn kind(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Ok | Severity::Note => "note",
+        Severity::Warning => "warning",
+        Severity::Fault => "error",
+    }
+}
+
+/// Writes a finding to standard error, with its ID; if `quiet`, only one that is more than a note.
+pub(super) fn complain_finding(finding: &Finding, quiet: bool) {
+    if finding.severity > Severity::Note || !quiet {
+        complain(kind(finding.severity), described(finding));
+    }
+}
+
+/// A finding in words: its path, its text and its ID.
+pub(super) fn described(finding: &Finding) -> String {
+    let path = finding.path.as_ref();
+    let path = path.map_or(String::new(), |path| format!("{}: ", path.display()));
+    let (first, rest) = match finding.text.split_once('\n') {
+        Some((first, rest)) => (first, format!("\n{rest}")),
+        None => (finding.text.as_str(), String::new()),
+    };
+    match finding.severity {
+        Severity::Ok => format!("{path}{first}{rest}"),
+        _ => format!("{path}{first} [{}]{rest}", finding.id),
+    }
+}
+
 /// Says which variables of the loader are set, for commands that ignore them: what is installed is the same
 /// for everybody.
 pub(super) fn note_ignored_variables(quiet: bool) {
@@ -97,6 +127,9 @@ pub(super) fn complain_error(error: &Error) {
         Error::Compiler(text) => {
             let lines: Vec<String> = text.lines().map(|line| escaped(line).to_string()).collect();
             let _ = writeln!(io::stderr().lock(), "kpack: error: {}", lines.join("\n"));
+        }
+        Error::Refused { id, .. } => {
+            complain("error", format_args!("{} [{id}]", error.in_one_line()));
         }
         error => complain("error", error.in_one_line()),
     }

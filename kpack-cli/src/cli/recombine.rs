@@ -9,11 +9,10 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::install::print_notice;
 use super::output::{self, Text, count, size};
 use super::progress::{ALL, Bar, Verbosity, draw_target, style};
 use kpack_artifact::packaging::Configuration;
-use kpack_artifact::recombine::{Artifact, Notice, Options, Recombination, plan};
+use kpack_artifact::recombine::{Artifact, Finding, Options, Recombination, plan};
 use kpack_core::Error;
 use kpack_core::parallel;
 
@@ -82,8 +81,7 @@ struct Summary<'a> {
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     failed: &'a BTreeSet<String>,
     artifacts: &'a [Artifact],
-    #[serde(serialize_with = "kpack_split::report_json::list")]
-    findings: &'a [Notice],
+    findings: &'a [Finding],
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
@@ -136,7 +134,7 @@ fn recombine(arguments: &Arguments, planned: &mut Recombination) -> Result<(), E
     })?;
     bar.finish_and_clear();
     for finding in &planned.findings {
-        print_notice(finding, arguments.verbosity.quiet);
+        output::complain_finding(finding, arguments.verbosity.quiet);
     }
     if arguments.dry_run || planned.failed.len() == planned.components {
         return planned.failure(&options.shards_dir);

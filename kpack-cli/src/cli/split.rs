@@ -15,8 +15,8 @@ use kpack_artifact::split::{
     self, BatchOptions, BatchReport, Failure, Layout, Options, Outcome, Report, Unknown,
 };
 use kpack_core::Error;
-use kpack_core::shown;
-use kpack_split::install::{Notice, Severity, Unexpected};
+use kpack_core::{Finding, Severity};
+use kpack_split::install::Unexpected;
 
 /// Split artifact directories into a generic artifact and one for each GPU target
 ///
@@ -203,26 +203,20 @@ fn selection(names: &[String]) -> Result<Selection, Error> {
 /// The most notices of one severity that are printed for an artifact; the JSON has them all.
 const MOST_NOTICES: usize = 40;
 
-fn print_notices(notices: &[Notice], verbosity: &Verbosity) {
+fn print_notices(notices: &[Finding], verbosity: &Verbosity) {
     let most = if verbosity.verbose {
         usize::MAX
     } else {
         MOST_NOTICES
     };
     for severity in [Severity::Warning, Severity::Note] {
-        if severity == Severity::Note && verbosity.quiet {
-            continue;
-        }
-        let kind = severity.as_str();
         let of_kind = || notices.iter().filter(|notice| notice.severity == severity);
         for notice in of_kind().take(most) {
-            output::complain(
-                kind,
-                format_args!("{}: {}", shown(&notice.path), notice.text),
-            );
+            output::complain_finding(notice, verbosity.quiet);
         }
         let more = of_kind().count().saturating_sub(most);
-        if more > 0 {
+        if more > 0 && !(severity == Severity::Note && verbosity.quiet) {
+            let kind = output::kind(severity);
             let what = count(more as u64, &format!("more {kind}"));
             output::complain(kind, format_args!("{what}; --verbose lists all of them"));
         }
@@ -231,7 +225,7 @@ fn print_notices(notices: &[Notice], verbosity: &Verbosity) {
 
 fn print_one(result: Result<Report, Error>, arguments: &Arguments) -> Result<ExitCode, Error> {
     if let Ok(report) = &result {
-        print_notices(&report.notices, &arguments.verbosity);
+        print_notices(&report.findings, &arguments.verbosity);
     }
     let (outcome, result) = match result {
         Ok(report) => (Outcome::Split(report), Ok(ExitCode::SUCCESS)),
@@ -271,13 +265,13 @@ fn print_batch(
             return Err(error);
         }
     };
-    print_notices(&report.notices, &arguments.verbosity);
+    print_notices(&report.findings, &arguments.verbosity);
     let mut text = Text::default();
     let mut split = 0;
     for outcome in &report.artifacts {
         match outcome {
             Outcome::Split(report) => {
-                print_notices(&report.notices, &arguments.verbosity);
+                print_notices(&report.findings, &arguments.verbosity);
                 add_summary(&mut text, report);
                 split += 1;
             }

@@ -1,5 +1,6 @@
 //! `kpack verify`.
 
+use kpack_core::Severity;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,7 +12,7 @@ use kpack_format::TargetId;
 
 use super::output::{self, Text, count};
 use super::progress::Verbosity;
-use kpack_artifact::verify::{self, Options, Outcome, Report};
+use kpack_artifact::verify::{self, Options, Report};
 use kpack_core::Error;
 
 /// Verify binaries, archives, manifests, install prefixes or artifact directories
@@ -85,17 +86,18 @@ pub(super) fn print(report: &Report, json: bool, quiet: bool) -> Result<ExitCode
         output::json(report)?;
     } else {
         let mut text = Text::default();
-        for check in &report.checks {
-            let (outcome, path) = (check.outcome, check.path.display());
-            if outcome == Outcome::Fault || !quiet {
-                text.line(format_args!("{} {path}: {}", label(outcome), check.text));
+        for finding in &report.findings {
+            let severity = finding.severity;
+            if severity == Severity::Fault || !quiet {
+                let described = output::described(finding);
+                text.line(format_args!("{} {described}", label(severity)));
             }
         }
         if !quiet {
             text.line(format_args!(
                 "{}, {}",
-                count(report.checks.len() as u64, "check"),
-                count(report.count(Outcome::Fault) as u64, "fault")
+                count(report.findings.len() as u64, "check"),
+                count(report.count(Severity::Fault) as u64, "fault")
             ));
         }
         text.write()?;
@@ -107,11 +109,12 @@ pub(super) fn print(report: &Report, json: bool, quiet: bool) -> Result<ExitCode
     })
 }
 
-/// An outcome at the start of a line, as wide as the others.
-pub(super) fn label(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Fault => "FAULT",
-        Outcome::Note => "note ",
-        Outcome::Ok => "ok   ",
+/// A severity at the start of a line, as wide as the others.
+pub(super) fn label(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Fault => "FAULT",
+        Severity::Warning => "warn ",
+        Severity::Note => "note ",
+        Severity::Ok => "ok   ",
     }
 }

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use super::install::print_notice;
 use super::output::{self, Text, size};
 use super::progress::{Bar, DEVICE_CODE};
 use super::storage::StorageArguments;
@@ -115,8 +114,8 @@ fn split(arguments: &Split) -> Result<ExitCode, Error> {
     let bar = Bar::new(arguments.quiet, DEVICE_CODE);
     let report = wheel::split(&options, &bar)?;
     bar.finish();
-    for notice in &report.notices {
-        print_notice(notice, arguments.quiet);
+    for finding in &report.findings {
+        output::complain_finding(finding, arguments.quiet);
     }
     if arguments.quiet {
         return Ok(ExitCode::SUCCESS);

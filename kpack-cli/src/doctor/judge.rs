@@ -1,5 +1,6 @@
 //! Judges what was found. Reads nothing.
 
+use kpack_core::ids;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use kpack_format::{Delivery, Generic, TargetId};
 
 use super::facts::{Binary, Code, Form, HipRuntime, Join, Loader, Process, Runtime};
 use super::{Finding, Machine};
-use kpack_artifact::verify::Outcome;
+use kpack_core::Severity;
 use kpack_split::words::{list, list_some};
 
 /// Names in one message; more help nobody.
@@ -41,30 +42,34 @@ fn of_machine(machine: &Machine) -> Vec<Finding> {
         _ if machine.asked => {}
         None => {
             let text = "which GPUs this machine has is unknown: it has no KFD, or an old one";
-            findings.push(Finding::new(Outcome::Note, None, text).advise(name_one));
+            findings
+                .push(Finding::general(Severity::Note, ids::UNSORTED, text).with_help(name_one));
         }
         Some(gpus) if gpus.is_empty() => {
             let text = "this machine has no GPU";
-            findings.push(Finding::new(Outcome::Note, None, text).advise(name_one));
+            findings
+                .push(Finding::general(Severity::Note, ids::UNSORTED, text).with_help(name_one));
         }
         Some(_) => {
             let all = list(machine.to_join());
             let variables = list(&machine.hidden_by);
             findings.push(
                 match (machine.hidden_by.is_empty(), machine.seen.as_slice()) {
-                    (true, _) => Finding::new(Outcome::Ok, None, format!("this machine has {all}")),
+                    (true, _) => {
+                        Finding::general(Severity::Ok, ids::GPUS, format!("this machine has {all}"))
+                    }
                     (false, []) => {
                         let text =
                             format!("this machine has {all}, but programs see no GPU: {variables}");
                         let advice = format!("unset {variables}");
-                        Finding::new(Outcome::Fault, None, text).advise(advice)
+                        Finding::general(Severity::Fault, ids::HIDDEN_GPUS, text).with_help(advice)
                     }
                     (false, seen) => {
                         let text = format!(
                             "this machine has {all}; programs see only {}: {variables}",
                             list(seen)
                         );
-                        Finding::new(Outcome::Note, None, text)
+                        Finding::general(Severity::Note, ids::HIDDEN_GPUS, text)
                     }
                 },
             );
@@ -72,30 +77,33 @@ fn of_machine(machine: &Machine) -> Vec<Finding> {
     }
     if machine.environment.disable {
         let text = "ROCM_KPACK_DISABLE is set: the loader finds nothing";
-        findings.push(Finding::new(Outcome::Fault, None, text).advise("unset ROCM_KPACK_DISABLE"));
+        findings.push(
+            Finding::general(Severity::Fault, ids::UNSORTED, text)
+                .with_help("unset ROCM_KPACK_DISABLE"),
+        );
     }
     if !machine.environment.path.is_empty() {
         let text = "ROCM_KPACK_PATH is set: the loader looks there, not where markers lead";
-        findings.push(Finding::new(Outcome::Note, None, text));
+        findings.push(Finding::general(Severity::Note, ids::UNSORTED, text));
     } else if !machine.environment.path_prefix.is_empty() {
         let text =
             "ROCM_KPACK_PATH_PREFIX is set: the loader looks there before where markers lead";
-        findings.push(Finding::new(Outcome::Note, None, text));
+        findings.push(Finding::general(Severity::Note, ids::UNSORTED, text));
     }
     findings
 }
 
 fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &mut Vec<Finding>) {
-    let path = Some(binary.path.as_path());
+    let path = binary.path.as_path();
     let form = match &binary.form {
         Form::Damaged(reason) => {
-            let damaged = Finding::new(Outcome::Fault, path, reason);
-            return findings.push(damaged.advise("install it again"));
+            let damaged = Finding::new(Severity::Fault, ids::UNSORTED, path, reason);
+            return findings.push(damaged.with_help("install it again"));
         }
         Form::EarlyMarker => {
             let text = "its marker is in the early plain-text form, which names no kernels; whether it \
                         has code is unknown";
-            return findings.push(Finding::new(Outcome::Note, path, text));
+            return findings.push(Finding::new(Severity::Note, ids::UNSORTED, path, text));
         }
         Form::Fat => "not split",
         Form::Joined => "joined",
@@ -107,21 +115,21 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
     if !supported.is_empty() {
         let (targets, through) = (list(&supported), &binary.found_through);
         let text = format!("{form}, with code for {targets}{through}");
-        findings.push(Finding::new(Outcome::Ok, path, text));
+        findings.push(Finding::new(Severity::Ok, ids::UNSORTED, path, text));
     }
     let wants_all = matches!(&process.runtime, Runtime::Found(hip) if hip.wants_all());
     let loses_all = wants_all && !supported.is_empty();
     // Many machines have a second GPU that nobody computes with.
     let outcome = if supported.is_empty() || machine.asked || loses_all {
-        Outcome::Fault
+        Severity::Fault
     } else {
-        Outcome::Note
+        Severity::Note
     };
     findings.extend(binary.code.iter().filter_map(|(gpu, code)| match code {
         Code::Here => None,
         Code::Fault(text, advice) => {
             let text = format!("{form}, but {text}");
-            Some(Finding::new(Outcome::Fault, path, text).advise(advice))
+            Some(Finding::new(Severity::Fault, ids::UNSORTED, path, text).with_help(advice))
         }
         Code::Nowhere(known) => match generic(&binary.form, known, gpu) {
             Ok(Some(Generic { target, since })) => {
@@ -129,7 +137,7 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
                     "{form}, without code for {gpu}; HIP runtimes take its code for {} since {since}",
                     target.processor()
                 );
-                Some(Finding::new(Outcome::Note, path, text))
+                Some(Finding::new(Severity::Note, ids::UNSORTED, path, text))
             }
             found => {
                 let mut text = match known.is_empty() {
@@ -157,7 +165,7 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
                         ));
                     }
                 }
-                Some(Finding::new(outcome, path, text).advise(advice))
+                Some(Finding::new(outcome, ids::UNSORTED, path, text).with_help(advice))
             }
         },
     }));
@@ -243,25 +251,25 @@ impl<'a> Processes<'a> {
 
     fn judge(&self, machine: &Machine, findings: &mut Vec<Finding>) {
         let files = names(&self.files);
-        let finding = |outcome, text: String| Finding::new(outcome, None, text);
+        let finding = |outcome, text: String| Finding::general(outcome, ids::UNSORTED, text);
         findings.push(match self.runtime {
             Runtime::Unknown(why) => {
                 let text = format!("the HIP runtime of {files} is unknown: {why}");
-                finding(Outcome::Note, text)
+                finding(Severity::Note, text)
             }
             Runtime::Fails(why) => {
-                finding(Outcome::Fault, format!("{files} cannot be loaded: {why}"))
+                finding(Severity::Fault, format!("{files} cannot be loaded: {why}"))
             }
             Runtime::None => finding(
-                Outcome::Note,
+                Severity::Note,
                 format!("{files} needs no HIP runtime itself"),
             )
-            .advise("run `kpack doctor` for the program, library or module that needs one"),
+            .with_help("run `kpack doctor` for the program, library or module that needs one"),
             Runtime::Missing(name) => finding(
-                Outcome::Fault,
+                Severity::Fault,
                 format!("{files} needs {name}, which was not found"),
             )
-            .advise("install ROCm's HIP runtime, or add its directory to LD_LIBRARY_PATH"),
+            .with_help("install ROCm's HIP runtime, or add its directory to LD_LIBRARY_PATH"),
             Runtime::Found(hip) => self.of_runtime(hip, machine),
         });
         if let Runtime::Found(hip) = self.runtime
@@ -272,13 +280,13 @@ impl<'a> Processes<'a> {
     }
 
     fn of_runtime(&self, hip: &HipRuntime, machine: &Machine) -> Finding {
-        let finding = |outcome, text: String| Finding::new(outcome, Some(&hip.path), text);
+        let finding = |outcome, text: String| Finding::new(outcome, ids::UNSORTED, &hip.path, text);
         let loads = self.loads(&hip.path);
         let reads = |whose: &str, loader: &Path| {
             let loader = loader.display();
             let text =
                 format!("this HIP runtime reads markers, with {whose} loader, {loader}{loads}");
-            finding(Outcome::Ok, text)
+            finding(Severity::Ok, text)
         };
         match &hip.loader {
             Some(Loader::Kpack(loader)) => reads("kpack's", loader),
@@ -286,7 +294,7 @@ impl<'a> Processes<'a> {
             Some(Loader::Missing(name)) => {
                 let files = names(&self.files);
                 let text = format!("the HIP runtime of {files} needs {name}, which was not found");
-                finding(Outcome::Fault, text).advise(
+                finding(Severity::Fault, text).with_help(
                     "install the loader (`librocm-kpack0`), or add its directory to LD_LIBRARY_PATH",
                 )
             }
@@ -296,7 +304,7 @@ impl<'a> Processes<'a> {
                     None => ", and no binary here needs that".to_owned(),
                 };
                 let text = format!("this HIP runtime does not read markers{text}{loads}");
-                finding(Outcome::Ok, text)
+                finding(Severity::Ok, text)
             }
             None => {
                 let split = self.split.iter().map(|binary| binary.path.as_path());
@@ -312,9 +320,9 @@ impl<'a> Processes<'a> {
                     self.shim.is_some() || self.split.iter().all(|binary| binary.has_shim);
                 if has_shim {
                     text.push_str("; KPACK_HIP=off stops the shim");
-                    return finding(Outcome::Fault, text).advise("unset KPACK_HIP");
+                    return finding(Severity::Fault, text).with_help("unset KPACK_HIP");
                 }
-                finding(Outcome::Fault, text).advise(self.mend(machine))
+                finding(Severity::Fault, text).with_help(self.mend(machine))
             }
         }
     }
@@ -331,11 +339,11 @@ impl<'a> Processes<'a> {
         let split = names(&Vec::from_iter(split));
         let (outcome, text) = if hip.asks_once() && !machine.asked {
             let text = "this HIP runtime asks for code once for all GPUs";
-            (Outcome::Fault, text)
+            (Severity::Fault, text)
         } else {
             let text = "HIP runtimes up to ROCm 7.14 ask for code once for all GPUs; if this one does, and \
                         a machine has several kinds";
-            (Outcome::Note, text)
+            (Severity::Note, text)
         };
         let text = format!(
             "{text}: {split} gets code for {first} alone, and fails on {} (hipErrorNoBinaryForGpu)",
@@ -346,7 +354,7 @@ impl<'a> Processes<'a> {
             None => format!("{}; or {shim}", join(&self.split, machine)),
             Some(reason) => format!("{shim}; `kpack join` refuses: {reason}"),
         };
-        Some(Finding::new(outcome, Some(&hip.path), text).advise(advice))
+        Some(Finding::new(outcome, ids::UNSORTED, &hip.path, text).with_help(advice))
     }
 
     /// Who loads the HIP runtime at `path`, for the end of a message.

@@ -7,8 +7,9 @@ mod dynamic_linker;
 mod facts;
 mod judge;
 
+use kpack_core::Finding;
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kpack_format::TargetId;
 use kpack_format::kfd::NODES;
@@ -17,8 +18,8 @@ use rocm_kpack::{Environment, Gpu, ShimMode, gpus_at, visible};
 use serde::Serialize;
 
 use facts::Process;
-use kpack_artifact::verify::Outcome;
 use kpack_core::Error;
+use kpack_core::Severity;
 use kpack_split::input::Lookup;
 
 /// What to examine.
@@ -108,38 +109,6 @@ fn distinct(targets: &[TargetId]) -> Vec<TargetId> {
     distinct
 }
 
-/// A finding, and what to do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// Whether it is a fault.
-    pub outcome: Outcome,
-    /// The file, if it is about one.
-    #[serde(serialize_with = "kpack_split::lossy::optional")]
-    pub path: Option<PathBuf>,
-    /// What was found.
-    pub text: String,
-    /// What to do about it.
-    pub advice: Option<String>,
-}
-
-impl Finding {
-    fn new(outcome: Outcome, path: Option<&Path>, text: impl Into<String>) -> Self {
-        Self {
-            outcome,
-            path: path.map(Path::to_owned),
-            text: text.into(),
-            advice: None,
-        }
-    }
-
-    fn advise(self, advice: impl Into<String>) -> Self {
-        Self {
-            advice: Some(advice.into()),
-            ..self
-        }
-    }
-}
-
 /// All findings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
@@ -150,9 +119,9 @@ pub struct Report {
 impl Report {
     /// The number of faults.
     pub fn faults(&self) -> usize {
-        let outcomes = self.findings.iter().map(|finding| finding.outcome);
-        outcomes
-            .filter(|outcome| *outcome == Outcome::Fault)
+        let findings = self.findings.iter();
+        findings
+            .filter(|finding| finding.severity == Severity::Fault)
             .count()
     }
 }

@@ -23,7 +23,7 @@ use kpack_split::input::unlinked::Unlinked;
 /// What is common to all files.
 #[derive(Serialize)]
 struct Common<'a> {
-    #[serde(serialize_with = "kpack_split::lossy::path")]
+    #[serde(serialize_with = "kpack_core::lossy::path")]
     path: &'a Path,
     size: u64,
     kind: &'static str,

@@ -1,5 +1,6 @@
 //! Directories of a build, whose paths must not appear in a release.
 
+use kpack_core::ids;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::BufReader;
@@ -87,15 +88,16 @@ impl BuildDirectories {
             };
             if let Some(text) = found {
                 if !options.allow_build_paths {
-                    return Err(Error::refused(&shown, text));
+                    return Err(Error::rejected(ids::BUILD_PATH, &shown, text));
                 }
-                report.warn(&shown, text);
+                report.warn(ids::BUILD_PATH, &shown, text);
                 continue;
             }
             let bytes = File::open(file.path()).map_err(|e| Error::io(file.path(), "open", e))?;
             let place = build_paths::find(bytes, &self.fetched, &[]);
             if let Some(place) = place.map_err(|e| Error::io(file.path(), "read", e))? {
                 report.note(
+                    ids::BUILD_PATH,
                     &shown,
                     format!(
                         "it contains the path `{}` of Cargo's registry, for panic messages; \

@@ -1,5 +1,6 @@
 //! Collects the files of a release.
 
+use kpack_core::ids;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::Path;
@@ -64,6 +65,7 @@ impl<'a> Release<'a> {
         let (linked, reason) = match split::read(&binary.path, Some(Spirv::Keep))? {
             BinaryKind::Fat(_, linked) => {
                 self.report.warn(
+                    ids::FAT_BINARY,
                     &binary.path,
                     "keeps device code that was not split before the link; split it in the staged \
                      directory with `kpack install`",
@@ -73,7 +75,8 @@ impl<'a> Release<'a> {
             BinaryKind::Split(linked) => (Some(linked), "already split".to_owned()),
             BinaryKind::Kept(file) => {
                 let reason = file.code.note().unwrap_or_default();
-                self.report.note(&binary.path, reason.clone());
+                self.report
+                    .note(ids::SPIRV_KEPT, &binary.path, reason.clone());
                 (None, reason)
             }
             BinaryKind::LeftAlone(reason) => (None, reason),
@@ -142,6 +145,7 @@ impl<'a> Release<'a> {
         if groups.is_empty() {
             let binaries = Vec::from_iter(report.files.iter().map(|file| file.path.as_str()));
             report.warn(
+                ids::NO_DEVICE_CODE,
                 &output.path,
                 format!(
                     "no program has kernels that were split before the link: {}",

@@ -81,7 +81,7 @@ fn shards_of_different_choices_are_refused_by_name() {
     let text = "other databases were split than in shard linux-a (expected rocblas, hipblaslt, ";
     assert_said(
         &plan,
-        Severity::Error,
+        Severity::Fault,
         &["linux-b/blas_lib_generic", text, "found none)"],
     );
 }

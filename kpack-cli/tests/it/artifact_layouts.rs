@@ -12,7 +12,7 @@ use std::path::Path;
 use crate::blas::{HIPBLASLT, ROCBLAS, artifact, fat, files, options, overlay, run, write};
 use crate::verified::{check, checks};
 use kpack_artifact::split::Layout;
-use kpack_artifact::verify::Outcome;
+use kpack_core::Severity;
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::sha256;
 use kpack_format::marker::Marker;
@@ -103,7 +103,7 @@ fn split(library: &FatLibrary, kernel_name: &str, host: &Path) {
 }
 
 fn faults(tree: &Tree, path: &str) -> Vec<String> {
-    checks(&check(tree, path), Outcome::Fault)
+    checks(&check(tree, path), Severity::Fault)
 }
 
 /// That artifacts hold, installed too, and after they were recombined.

@@ -55,7 +55,7 @@ fn names_that_are_no_text_are_kept_and_messages_stay_on_their_lines() {
     for name in [&b"bad\xff.txt"[..], b"two\nlines.txt", b"two\ngfx1100.csv"] {
         assert_eq!(fs::read(copy.join(OsStr::from_bytes(name))).unwrap(), name);
     }
-    let text = &report.notices.last().unwrap().text;
+    let text = &report.findings.last().unwrap().text;
     assert!(text.contains("`two\\ngfx1100.csv`"), "{text}");
 
     // Kernels are named after the path of their binary, which must be text.
@@ -75,9 +75,9 @@ fn packages_are_not_opened_and_a_note_says_so() {
     let report = run(&options(&input, &output));
     assert!(
         report
-            .notices
+            .findings
             .iter()
-            .any(|notice| notice.path.ends_with(&wheel)
+            .any(|notice| notice.file().ends_with(&wheel)
                 && notice.text == "packages are not opened, so device code in it is not split"),
         "{report:#?}"
     );
@@ -205,7 +205,7 @@ fn leftovers_of_an_interrupted_run_are_not_artifacts() {
     let report = batch(&options, &()).unwrap();
     assert_eq!(report.artifacts.len(), 1);
     assert_eq!(report.failures().count(), 0);
-    assert!(report.notices[0].text.starts_with("leftover"));
+    assert!(report.findings[0].text.starts_with("leftover"));
 }
 
 /// Documents can begin with anything, and tests contain files that are broken on purpose.
@@ -318,7 +318,7 @@ fn files_of_two_prefixes_that_are_installed_at_one_path() {
     license(HIPBLASLT, "BSD");
     let report = run(&options(&input, &output));
     let text = "and both are installed as share/LICENSE";
-    let notices = report.notices.iter();
+    let notices = report.findings.iter();
     let said = notices.filter(|notice| notice.text.contains(text));
     assert_eq!(said.count(), 1, "{report:#?}");
 }

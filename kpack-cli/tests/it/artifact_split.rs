@@ -79,7 +79,7 @@ fn each_target_gets_its_own_and_the_generic_artifact_nothing_specific() {
     assert!(report.device_code);
     assert_eq!(warnings(&report), Vec::<String>::new());
     let notes: Vec<&str> = report
-        .notices
+        .findings
         .iter()
         .map(|notice| notice.text.as_str())
         .collect();
@@ -395,9 +395,9 @@ fn binaries_that_cannot_be_read_for_device_code_stay_as_they_are() {
     write(&input, &foreign, bytes);
     let report = run(&options(&input, &output));
     let noted = report
-        .notices
+        .findings
         .iter()
-        .find(|notice| notice.path.ends_with(&stripped));
+        .find(|notice| notice.file().ends_with(&stripped));
     assert!(
         noted.unwrap().text.contains("no section headers"),
         "{report:#?}"
@@ -543,7 +543,7 @@ fn one_artifact_of_a_batch_that_fails_does_not_stop_the_others() {
     );
     let failure = report.failures().next().unwrap();
     assert!(failure.error.contains("librocblas.so.5"), "{failure:?}");
-    assert!(report.notices[0].text.contains("skipped"));
+    assert!(report.findings[0].text.contains("skipped"));
     assert!(output.path("sparse_run_gfx1100").is_dir());
     assert!(!output.path("fft_lib_generic").exists());
 

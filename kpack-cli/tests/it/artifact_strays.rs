@@ -127,7 +127,7 @@ fn a_damaged_file_among_them_is_copied() {
     let whole = fs::read(library).unwrap();
     write(&input, "core.1234", &whole[..whole.len() - 100]);
     let report = run(&options(&input, &output));
-    let noted = report.notices.iter().any(|notice| {
+    let noted = report.findings.iter().any(|notice| {
         notice.severity == Severity::Note && notice.text.starts_with("in no prefix, and damaged")
     });
     assert!(noted, "{report:#?}");

@@ -2,10 +2,10 @@
 //! skipped, and nothing is split if there is code for none of them.
 
 use crate::markers;
+use kpack_core::Severity;
 use std::fs;
 
 use kpack_artifact::split::{BatchOptions, BatchReport, Layout, Options, Outcome, Report, batch};
-use kpack_artifact::verify;
 use kpack_format::TargetId;
 use kpack_split::Error;
 use kpack_split::install::Unexpected;
@@ -139,7 +139,7 @@ fn an_expected_target_with_features_takes_what_leaves_them_open() {
     let mut options = options(&tree, &output);
     options.targets = vec!["gfx90a:xnack+".parse().unwrap()];
     let report = run(&options);
-    assert_eq!(report.artifacts.len(), 2, "{:?}", report.notices);
+    assert_eq!(report.artifacts.len(), 2, "{:?}", report.findings);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn where_none_of_the_expected_targets_is_there_the_generic_artifact_is_all() {
         // It is complete, unless the target is asked for.
         let report = check(&output, "");
         assert!(report.holds(), "{layout:?}: {report:#?}");
-        let notes = checks(&report, verify::Outcome::Note);
+        let notes = checks(&report, Severity::Note);
         let library = "librocblas.so.5: its manifest lists no archive";
         assert!(
             notes.iter().any(|note| note.contains(library)),
@@ -340,10 +340,10 @@ fn an_artifact_of_a_batch_may_have_nothing_for_the_expected_targets() {
     )));
     assert_eq!(reports[2].artifacts.len(), 2);
     assert!(
-        report.notices.iter().any(|notice| notice.text
+        report.findings.iter().any(|notice| notice.text
             == "no artifact in it has anything for gfx1201; there is device code for gfx1100, \
                 gfx942"),
         "{:?}",
-        report.notices
+        report.findings
     );
 }

@@ -272,10 +272,10 @@ fn files_of_a_database_in_another_place_are_counted() {
     options.targets = vec!["gfx1100".parse().unwrap()];
     let report = run(&options);
     let moved = report
-        .notices
+        .findings
         .iter()
         .filter(|notice| notice.text.contains("moved to gfx"));
-    assert_eq!(moved.count(), 4, "{:#?}", report.notices);
+    assert_eq!(moved.count(), 4, "{:#?}", report.findings);
     let input = input.root().to_str().unwrap();
     let found = faults(&check_with(&output, "", Some(input), &["gfx1100"]));
     assert_eq!(found, [""; 0]);

@@ -218,13 +218,13 @@ fn a_group_that_names_a_variant_takes_the_files_of_the_plain_processor_along() {
     assert_eq!(found, [""; 0]);
 
     let strict = configuration(groups, r#""error_on_unlisted_architecture": true"#);
-    assert_said(&planned(&tree, &strict), Severity::Error, &unlisted);
+    assert_said(&planned(&tree, &strict), Severity::Fault, &unlisted);
     let groups = r#""mi100": {"architectures": ["gfx908"]}"#;
     let strict = configuration(groups, r#""error_on_unlisted_architecture": true"#);
     let plan = planned(&tree, &strict);
     assert_said(
         &plan,
-        Severity::Error,
+        Severity::Fault,
         &["blas_lib_gfx90a", "no group lists gfx90a; "],
     );
 }

@@ -377,5 +377,8 @@ fn a_name_that_is_not_text_does_not_break_the_report() {
     fs::copy(tree.path("lib/libvec.so"), odd).unwrap();
     let output = kpack(&tree, &["verify", "lib", "--json"]);
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(value["checks"].as_array().unwrap().len() > 4, "{output:?}");
+    assert!(
+        value["findings"].as_array().unwrap().len() > 4,
+        "{output:?}"
+    );
 }

@@ -8,9 +8,9 @@ use std::process::Command;
 
 use crate::command::{command, said};
 use insta::assert_snapshot;
-use kpack_artifact::verify::Outcome;
 use kpack_build::object_file;
-use kpack_cli::doctor::{Finding, Options, examine};
+use kpack_cli::doctor::{Options, examine};
+use kpack_core::{Finding, Severity};
 use kpack_split::install::{InstallOptions, install};
 use kpack_split::join::{JoinOptions, join};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
@@ -117,12 +117,12 @@ fn findings(tree: &Tree, path: &str, gpu: &str) -> Vec<Finding> {
 fn troubles(findings: &[Finding], tree: &Tree) -> Vec<String> {
     let troubles = findings
         .iter()
-        .filter(|finding| finding.outcome != Outcome::Ok);
+        .filter(|finding| finding.severity != Severity::Ok);
     let line = |finding: &Finding| {
         let path = finding.path.as_ref().map(|path| path.display().to_string());
-        let advice = finding.advice.as_deref().unwrap_or("nothing");
+        let advice = finding.help.as_deref().unwrap_or("nothing");
         let path = path.unwrap_or_default();
-        let line = format!("{:?} {path}: {}; {advice}", finding.outcome, finding.text);
+        let line = format!("{:?} {path}: {}; {advice}", finding.severity, finding.text);
         line.replace(tree.root().to_str().unwrap(), "/tree")
     };
     troubles.map(line).collect()
@@ -154,7 +154,7 @@ fn what_it_advises_for_an_old_runtime_mends_it() {
     let first = said(&tree, &["doctor", "prefix", "--arch", "gfx1030"]);
     assert_eq!(tree.snapshot_with_times(), before);
     let findings = findings(&tree, "prefix", "gfx1030");
-    let advice = findings.iter().find_map(|finding| finding.advice.clone());
+    let advice = findings.iter().find_map(|finding| finding.help.clone());
     let join = advice.unwrap().replace("run `", "").replace('`', "");
     let kpack = env!("CARGO_BIN_EXE_kpack");
     run(Command::new("sh")
@@ -826,7 +826,7 @@ fn join_is_advised_for_all_gpus_of_the_machine() {
              `kpack join --prefix /tree/prefix --arch gfx1030 --arch gfx942 lib/libvec.so`"
         ]
     );
-    let advice = found.iter().find_map(|finding| finding.advice.as_ref());
+    let advice = found.iter().find_map(|finding| finding.help.as_ref());
     run_advice(advice.unwrap());
     let found = on_machine(&tree, "prefix", &gpus);
     assert_eq!(troubles(&found, &tree), [""; 0]);
@@ -915,7 +915,7 @@ fn a_join_says_which_code_it_drops() {
         let gpus = gpus.iter().map(|gpu| gpu.parse().unwrap());
         let options = JoinOptions::new(tree.path("prefix"), gpus, ["lib/libvec.so"]);
         let report = join(&options, &()).unwrap();
-        Vec::from_iter(report.notices.into_iter().map(|notice| notice.text))
+        Vec::from_iter(report.findings.into_iter().map(|notice| notice.text))
     };
     assert_eq!(warnings(&["gfx942", "gfx1030"]), [""; 0]);
     let dropped = warnings(&["gfx1030"]);
@@ -960,12 +960,15 @@ fn variables_that_hide_gpus() {
         return;
     };
     let machine = "this machine has gfx1030, gfx942";
-    let sees = |gpu, variable| format!("note  {machine}; programs see only {gpu}: {variable}");
+    let sees = |gpu, variable| {
+        format!("note  {machine}; programs see only {gpu}: {variable} [hidden-gpus]")
+    };
     assert_eq!(found, (sees("gfx942", "HIP_VISIBLE_DEVICES"), 0));
     let found = doctor(("ROCR_VISIBLE_DEVICES", "0")).unwrap();
     assert_eq!(found, (sees("gfx1030", "ROCR_VISIBLE_DEVICES"), 1));
     let found = doctor(("ROCR_VISIBLE_DEVICES", "")).unwrap();
-    let hidden = format!("FAULT {machine}, but programs see no GPU: ROCR_VISIBLE_DEVICES");
+    let hidden =
+        format!("FAULT {machine}, but programs see no GPU: ROCR_VISIBLE_DEVICES [hidden-gpus]");
     assert_eq!(found, (hidden, 1));
 }
 

@@ -396,7 +396,7 @@ fn what_has_no_device_code_is_left_alone_with_a_notice() {
     let report = run(&options(&tree, &files));
     assert_eq!(tree.snapshot_with_times(), before);
     let notices: Vec<&str> = report
-        .notices
+        .findings
         .iter()
         .map(|notice| notice.text.as_str())
         .collect();
@@ -431,7 +431,7 @@ fn unexpected_targets_are_dropped_refused_or_kept() {
             Unexpected::Drop => {
                 let report = result.unwrap();
                 assert!(
-                    report.notices[0]
+                    report.findings[0]
                         .text
                         .contains("gfx90a:xnack+, which --arch does not list"),
                     "{report:?}"
@@ -464,7 +464,7 @@ fn a_target_that_is_nowhere_is_refused_and_says_what_is_there() {
     options.architectures = targets(&["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"]);
     let report = run(&options);
     let texts: Vec<&str> = report
-        .notices
+        .findings
         .iter()
         .map(|notice| notice.text.as_str())
         .collect();

@@ -76,11 +76,11 @@ fn all_binaries_with_device_code_in_the_prefix() {
     // then the fat ones are split, and the run says what it could not read.
     let split: Vec<&str> = report.files.iter().map(|file| &*file.path).collect();
     assert_eq!(split, ["lib/libvec.so", "libexec/deep/tool.so"]);
-    let [notice] = &report.notices[..] else {
-        panic!("{:?}", report.notices);
+    let [notice] = &report.findings[..] else {
+        panic!("{:?}", report.findings);
     };
     assert!(
-        notice.path.ends_with("prefix/lib/libriscv.so"),
+        notice.file().ends_with("prefix/lib/libriscv.so"),
         "{notice:?}"
     );
     assert!(notice.text.starts_with("skipped: "), "{notice:?}");
@@ -105,7 +105,7 @@ fn device_code_that_the_host_does_not_expect_is_named() {
         options.sources = vec![source];
         let report = install(&options, &()).unwrap();
         // then a warning names the targets for which it is of another build.
-        let said = report.notices.iter().map(|notice| notice.text.as_str());
+        let said = report.findings.iter().map(|notice| notice.text.as_str());
         let said = Vec::from_iter(said);
         match expected {
             None => assert_eq!(said, [""; 0]),
@@ -136,7 +136,7 @@ fn device_code_is_installed_while_its_host_is_copied() {
         options.sources = vec![library.clone()];
         let report = install(&options, &()).unwrap();
         // then it is there, and the host file is as it was.
-        assert!(report.notices.is_empty(), "{:?}", report.notices);
+        assert!(report.findings.is_empty(), "{:?}", report.findings);
         assert!(tree.path("prefix/lib/.kpack/vec_lib_gfx942.kpack").exists());
         assert_eq!(std::fs::read(&host).unwrap(), whole[..copied]);
     }

@@ -154,7 +154,7 @@ fn extended_attributes_stay() {
     set_attribute(&library, "user.origin", b"mirror");
     let report = install(&options(&tree), &()).unwrap();
     assert_eq!(attribute(&library, "user.origin").unwrap(), b"mirror");
-    assert_eq!(report.notices, []);
+    assert_eq!(report.findings, []);
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn file_capabilities_stay_or_are_said_to_be_lost() {
             &CAPABILITY,
         );
     }
-    assert_eq!(install(&options(&tree), &()).unwrap().notices, []);
+    assert_eq!(install(&options(&tree), &()).unwrap().findings, []);
     let kept = attribute(&tree.path("lib/libvec.so"), "security.capability");
     assert_eq!(kept.unwrap(), CAPABILITY);
 

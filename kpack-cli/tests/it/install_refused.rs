@@ -1,6 +1,7 @@
 //! Given damaged or unsupported input, when it is installed, then an error names file and reason, and not a
 //! byte of the tree changes.
 
+use kpack_core::Severity;
 use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::Write;
@@ -9,7 +10,8 @@ use std::process::Command;
 
 use crate::command::{command, words};
 use crate::verified::assert_holds_against;
-use kpack_artifact::verify::{self, Outcome, Subject};
+use kpack_artifact::verify;
+use kpack_core::ids;
 use kpack_split::Error;
 use kpack_split::install::{InstallOptions, Only, install};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code};
@@ -560,9 +562,9 @@ proptest! {
             let split = tree.path("lib/libvec.so");
             if tree.path("lib/.kpack").exists() {
                 let report = verify::verify(&[split], &options, &mut |_, _, _| {}).unwrap();
-                let fault = report.checks.iter().find(|check| {
-                    check.outcome == Outcome::Fault
-                        && (headers_hold || check.subject != Subject::HostImage)
+                let fault = report.findings.iter().find(|check| {
+                    check.severity == Severity::Fault
+                        && (headers_hold || check.id != ids::HOST_DIFFERS)
                 });
                 prop_assert!(fault.is_none(), "{fault:#?}");
             }

@@ -1,6 +1,7 @@
 //! Given split binaries, when they are joined, then they have the chosen targets' device code and their
 //! own host code, and can be split again; where that cannot be, nothing has changed.
 
+use kpack_core::Severity;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -95,8 +96,8 @@ fn targets_of(path: &Path) -> Vec<String> {
 fn faults(path: &Path) -> Vec<String> {
     let options = verify::Options::default();
     let report = verify::verify(&[path.to_owned()], &options, &mut |_, _, _| {}).unwrap();
-    let faults = report.checks.into_iter();
-    let faults = faults.filter(|check| check.outcome == verify::Outcome::Fault);
+    let faults = report.findings.into_iter();
+    let faults = faults.filter(|check| check.severity == Severity::Fault);
     faults.map(|check| check.text).collect()
 }
 
@@ -159,7 +160,7 @@ fn other_code_in_a_joined_binary_is_a_fault() {
         ..Default::default()
     };
     let report = verify::verify(&[path], &options, &mut |_, _, _| {}).unwrap();
-    assert_eq!(report.count(verify::Outcome::Fault), 2);
+    assert_eq!(report.count(Severity::Fault), 2);
 }
 
 #[test]
@@ -210,14 +211,14 @@ fn generic_code_is_put_back_where_a_gpu_has_none_of_its_own() {
         let targets: BTreeSet<String> = targets_of(&binary).into_iter().collect();
         let expected: BTreeSet<String> = expected.iter().map(ToString::to_string).collect();
         assert_eq!(targets, expected, "{gpu}");
-        let told = report.notices.iter();
+        let told = report.findings.iter();
         let told = told.filter(|notice| notice.text.contains("HIP runtimes take it since ROCm"));
         let has_generic = expected.iter().any(|target| target.ends_with("-generic"));
         assert_eq!(
             told.count(),
             usize::from(has_generic),
             "{:?}",
-            report.notices
+            report.findings
         );
         let verified = verify::Options {
             targets: vec![gpu.parse().unwrap()],
@@ -269,7 +270,7 @@ fn splitting_it_again_keeps_the_code_for_other_targets() {
     let targets = ["gfx1100", "gfx942", "gfx90a:xnack-", "gfx90a:xnack+"];
     options.architectures = targets.map(|target| target.parse().unwrap()).into();
     let report = install(&options, &()).unwrap();
-    assert_eq!(report.notices, []);
+    assert_eq!(report.findings, []);
     assert_eq!(tree.snapshot(), split);
 }
 
@@ -369,7 +370,7 @@ fn what_there_is_no_code_for_is_refused_with_what_there_is() {
     // Of two, one that is there is put back.
     let report = join(&options(&tree, &["gfx1030", "gfx942"]), &()).unwrap();
     assert!(
-        report.notices[0]
+        report.findings[0]
             .text
             .contains("no device code for gfx1030")
     );
@@ -600,7 +601,7 @@ fn file_capabilities_stay() {
     let name = "security.capability";
     setxattr(&path, name, &CAPABILITY, XattrFlags::empty()).unwrap();
     let report = join(&options(&tree, &["gfx1100"]), &()).unwrap();
-    assert_eq!(report.notices, []);
+    assert_eq!(report.findings, []);
     let mut kept = Vec::with_capacity(256);
     getxattr(&path, name, rustix::buffer::spare_capacity(&mut kept)).unwrap();
     assert_eq!(kept, CAPABILITY);

@@ -8,10 +8,9 @@ use std::path::Path;
 use crate::planned::{CONFIGURATION, assert_said, planned, recombine, said, with_validation};
 use crate::shards::{PREFIX, three_shards, write};
 use crate::verified::{check, check_with, checks, faults};
-use kpack_artifact::recombine::Severity;
 use kpack_artifact::sizes::measure;
 use kpack_artifact::split::{Options, Report, split};
-use kpack_artifact::verify::Outcome;
+use kpack_core::Severity;
 use kpack_tests::tree::Tree;
 use rusqlite::{Connection, params};
 
@@ -111,15 +110,18 @@ fn it_is_device_code_for_its_targets() {
     let before = fs::read(tree.path(&format!("in/{PREFIX}/{CACHE}"))).unwrap();
     let files = tree.files();
     let report = split_it(&tree);
-    let said: Vec<String> = report.notices.iter().map(|n| n.text.clone()).collect();
+    let said: Vec<String> = report.findings.iter().map(|n| n.text.clone()).collect();
     let text = "has device code for gfx1100, gfx942, in one file for all targets";
     assert!(report.device_code);
     assert_eq!(said, [text]);
     let generic = tree.path(&format!("out/fft_lib_generic/{PREFIX}/{CACHE}"));
     assert_eq!(fs::read(generic).unwrap(), before);
     for place in ["out", "installed"] {
-        assert_one(&checks(&check(&tree, place), Outcome::Note), &[CACHE, text]);
-        assert_eq!(checks(&check(&tree, place), Outcome::Fault), [""; 0]);
+        assert_one(
+            &checks(&check(&tree, place), Severity::Note),
+            &[CACHE, text],
+        );
+        assert_eq!(checks(&check(&tree, place), Severity::Fault), [""; 0]);
     }
     let sizes = measure(&[tree.path("out")], &[tree.path("in")]).unwrap();
     let mut rows = sizes.rows.iter();
@@ -160,7 +162,7 @@ fn caches_of_several_shards_are_merged_row_by_row() {
         row("fft_4", "gfx942"),
     ];
     assert_eq!(content(&merged), all);
-    assert_eq!(checks(&check(&tree, "out"), Outcome::Fault), [""; 0]);
+    assert_eq!(checks(&check(&tree, "out"), Severity::Fault), [""; 0]);
     assert_eq!(faults_against(&tree), [""; 0]);
     // A second run gives the same bytes.
     let bytes = fs::read(&merged).unwrap();
@@ -193,7 +195,7 @@ fn a_kernel_that_is_not_the_same_in_two_shards_is_named() {
         "what it has for gfx1100 fft_4 (HIP 60443483, generator 01ab) is not the same in shards \
          linux-a and linux-b",
     ];
-    assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &parts);
+    assert_said(&planned(&tree, CONFIGURATION), Severity::Fault, &parts);
     let lenient = with_validation("error_on_duplicate_device_code", false);
     assert_said(&planned(&tree, &lenient), Severity::Warning, &parts);
 
@@ -234,12 +236,12 @@ fn a_damaged_one_is_named() {
     for damage in [&truncated as &dyn Fn(&Path), &garbled, &text] {
         let tree = artifact(damage);
         let report = split_it(&tree);
-        let notice = &report.notices[0];
+        let notice = &report.findings[0];
         assert!(notice.text.starts_with(reason), "{notice:?}");
-        assert!(notice.path.ends_with(CACHE), "{notice:?}");
+        assert!(notice.file().ends_with(CACHE), "{notice:?}");
         assert!(!report.device_code);
         for place in ["out", "installed"] {
-            let faults = checks(&check(&tree, place), Outcome::Fault);
+            let faults = checks(&check(&tree, place), Severity::Fault);
             assert_one(&faults, &[CACHE, reason]);
         }
         measure(&[tree.path("out")], &[]).unwrap();
@@ -248,7 +250,7 @@ fn a_damaged_one_is_named() {
         let [_, path] = places(&tree, "linux-b");
         damage(&path);
         let parts = ["linux-b", CACHE, reason];
-        assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &parts);
+        assert_said(&planned(&tree, CONFIGURATION), Severity::Fault, &parts);
     }
 }
 
@@ -275,9 +277,9 @@ fn one_of_another_format_is_a_host_file() {
     ] {
         let tree = artifact(|path| other(path, table));
         let report = split_it(&tree);
-        let said: Vec<String> = report.notices.iter().map(|n| n.text.clone()).collect();
+        let said: Vec<String> = report.findings.iter().map(|n| n.text.clone()).collect();
         assert_one(&said, &[reason]);
-        assert_eq!(checks(&check(&tree, "out"), Outcome::Fault), [""; 0]);
+        assert_eq!(checks(&check(&tree, "out"), Severity::Fault), [""; 0]);
 
         let tree = three_shards();
         let [_, path] = places(&tree, "linux-b");
@@ -287,6 +289,6 @@ fn one_of_another_format_is_a_host_file() {
         let [_, path] = places(&tree, "linux-c");
         cache(&path, &[("fft_4", "gfx1100", "A", 1)]);
         let parts = [CACHE, reason, "cannot be merged", "differs"];
-        assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &parts);
+        assert_said(&planned(&tree, CONFIGURATION), Severity::Fault, &parts);
     }
 }

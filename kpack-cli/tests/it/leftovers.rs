@@ -1,12 +1,13 @@
 //! Given what killed runs left behind, when a tree is verified or its binaries are taken, then nothing of that
 //! passes for output.
 
+use kpack_core::Severity;
 use std::fs;
 use std::os::unix::fs::symlink;
 
 use crate::shards::write;
 use crate::verified::{check, checks, faults};
-use kpack_artifact::verify::{self, Outcome, verify};
+use kpack_artifact::verify::{self, verify};
 use kpack_build::Error;
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
@@ -55,7 +56,7 @@ fn verify_reports_each_hidden_name() {
     }
     let report = check(&tree, "");
     assert_eq!(faults(&report), [""; 0]);
-    let notes = checks(&report, Outcome::Note);
+    let notes = checks(&report, Severity::Note);
     let unknown = HIDDEN.iter().filter(|(_, path)| {
         let path = path.trim_end_matches('/');
         let line = format!("/{path}: leftover of an interrupted run");
@@ -92,7 +93,7 @@ fn a_name_with_nothing_inside_is_none_of_kpack_s() {
     }
     let report = check(&tree, "");
     assert_eq!(faults(&report), [""; 0]);
-    let notes = checks(&report, Outcome::Note);
+    let notes = checks(&report, Severity::Note);
     assert!(
         !notes.iter().any(|note| note.contains("leftover")),
         "{notes:#?}"

@@ -1,6 +1,7 @@
 //! Given split binaries in places where loader and tools once disagreed, when they are looked at, then all
 //! find the same archives, and say what led there.
 
+use kpack_core::Severity;
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
@@ -9,7 +10,7 @@ use std::process::Output;
 
 use crate::command::{command, kpack, said};
 use crate::verified::{check, checks, faults};
-use kpack_artifact::verify::{Options, Outcome, verify};
+use kpack_artifact::verify::{Options, verify};
 use kpack_cli::doctor;
 use kpack_cli::inspect::{Content, inspect};
 use kpack_format::TargetId;
@@ -92,9 +93,14 @@ fn examined(tree: &Tree, path: &str) -> Vec<String> {
     };
     let report = doctor::examine(&[tree.path(path)], &options).unwrap();
     let root = tree.root().canonicalize().unwrap();
-    let line = |finding: doctor::Finding| {
+    let line = |finding: kpack_core::Finding| {
         let path = finding.path.unwrap_or_default();
-        let line = format!("{:?} {}: {}", finding.outcome, path.display(), finding.text);
+        let line = format!(
+            "{:?} {}: {}",
+            finding.severity,
+            path.display(),
+            finding.text
+        );
         line.replace(root.to_str().unwrap(), "/tree")
             .replace(tree.root().to_str().unwrap(), "/tree")
     };
@@ -110,7 +116,7 @@ fn the_loader_and_all_tools_find_archives_beside_links() {
     for path in ["site", "site/lib/libvec.so"] {
         let report = check(&tree, path);
         assert_eq!(faults(&report), [""; 0], "{path}");
-        let found = checks(&report, Outcome::Ok);
+        let found = checks(&report, Severity::Ok);
         let code = "4 code objects for gfx1030, gfx942, \
                     found through a symbolic link to the binary";
         assert!(
@@ -259,7 +265,7 @@ fn nothing_is_searched_beside_a_link_to_a_program() {
 #[test]
 fn a_walk_takes_each_file_once_and_no_linked_directory() {
     let tree = split();
-    let count = |path: &str| check(&tree, path).checks.len();
+    let count = |path: &str| check(&tree, path).findings.len();
     let before = count("prefix");
     symlink("libvec.so", tree.path("prefix/lib/libvec.so.1")).unwrap();
     symlink("nowhere", tree.path("prefix/lib/dangling.so")).unwrap();
@@ -276,7 +282,7 @@ fn a_walk_takes_each_file_once_and_no_linked_directory() {
     // Only a link leads to it.
     let tree = links();
     symlink("libvec.so", tree.path("site/lib/libvec.so.1")).unwrap();
-    let checks = check(&tree, "site").checks;
+    let checks = check(&tree, "site").findings;
     let of_code = checks
         .iter()
         .filter(|check| check.text.contains("code objects for"));

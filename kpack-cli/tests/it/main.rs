@@ -21,6 +21,7 @@ mod compatible;
 mod concurrent;
 mod doctor;
 mod elf_layouts;
+mod findings;
 mod inspect;
 mod install;
 mod install_again;

@@ -330,7 +330,7 @@ fn targets_that_no_shard_has_or_no_group_takes_are_listed() {
     let plan = planned(&tree, &strict);
     assert_said(
         &plan,
-        Severity::Error,
+        Severity::Fault,
         &["no shard has gfx1101 for group `gfx110X`"],
     );
 }
@@ -448,7 +448,7 @@ fn host_files_that_differ_are_shown() {
         ["linux-c", "lib/more", "only shard linux-c has it", ""],
         ["linux-c", "fallback.dat", "mode 644 against 600", ""],
     ] {
-        assert_said(&plan, Severity::Error, &parts);
+        assert_said(&plan, Severity::Fault, &parts);
     }
     let options = options(&tree, CONFIGURATION);
     let error = plan.apply(&options, &()).unwrap_err().in_one_line();
@@ -482,7 +482,7 @@ fn a_host_binary_with_another_layout_gets_a_note() {
     fs::write(path, bytes).unwrap();
     assert_said(
         &planned(&tree, CONFIGURATION),
-        Severity::Error,
+        Severity::Fault,
         &[file, "text `%.4s %llu` against `%.4s %llx`"],
     );
 }
@@ -501,7 +501,7 @@ fn a_function_of_another_size_is_not_a_difference_in_layout() {
     let plan = planned(&tree, CONFIGURATION);
     assert_said(
         &plan,
-        Severity::Error,
+        Severity::Fault,
         &["linux-c", "librocblas.so.5", "differs: "],
     );
 }
@@ -548,7 +548,7 @@ fn duplicate_device_code_is_an_error_unless_it_is_identical() {
     let plan = planned(&tree, CONFIGURATION);
     assert_said(
         &plan,
-        Severity::Error,
+        Severity::Fault,
         &[
             "TensileLibrary_Type_SS_gfx942.co",
             "shards linux-a and linux-c both have",
@@ -611,11 +611,11 @@ fn files_in_the_wrong_artifact_are_refused() {
             "it is for gfx942, but in an artifact for gfx1101",
         ],
     ] {
-        assert_said(&plan, Severity::Error, &parts);
+        assert_said(&plan, Severity::Fault, &parts);
     }
     assert_said(
         &plan,
-        Severity::Error,
+        Severity::Fault,
         &[
             "Kernels_gfx1100.hsaco",
             "is only for gfx1100 (rocblas), but in a generic artifact",
@@ -623,7 +623,7 @@ fn files_in_the_wrong_artifact_are_refused() {
     );
     assert_said(
         &plan,
-        Severity::Error,
+        Severity::Fault,
         &[
             "instinct",
             "TensileLibrary_Type_SS_gfx942.co",
@@ -641,7 +641,7 @@ fn an_archive_that_a_manifest_promises_and_no_shard_has() {
     let plan = planned(&tree, CONFIGURATION);
     assert_said(
         &plan,
-        Severity::Error,
+        Severity::Fault,
         &[
             "linux-c",
             "rocblas_lib.kpm",
@@ -656,7 +656,7 @@ fn a_target_that_was_promised_and_is_lost_as_a_whole() {
     fs::remove_dir_all(tree.path("shards/linux-c/blas_lib_gfx942")).unwrap();
     let plan = planned(&tree, CONFIGURATION);
     let promised = "promises an archive for gfx942, which no shard has";
-    assert_said(&plan, Severity::Error, &["linux-c", promised]);
+    assert_said(&plan, Severity::Fault, &["linux-c", promised]);
 }
 
 /// Device code of an earlier build does not belong to the host files of this one.
@@ -669,7 +669,7 @@ fn an_archive_that_no_manifest_lists() {
     fs::write(tree.path(&manifest), listed.to_bytes()).unwrap();
     let plan = planned(&tree, CONFIGURATION);
     let text = "lists gfx942: it belongs to another build";
-    assert_said(&plan, Severity::Error, &["linux-c", text]);
+    assert_said(&plan, Severity::Fault, &["linux-c", text]);
 }
 
 #[test]
@@ -718,7 +718,7 @@ fn a_component_that_the_primary_shard_does_not_build() {
     aside("generic");
     let plan = planned(&tree, CONFIGURATION);
     let parts = ["linux-a/blas_lib_generic", "no host files of blas_lib"];
-    assert_said(&plan, Severity::Error, &parts);
+    assert_said(&plan, Severity::Fault, &parts);
     assert_eq!(said(&plan).len(), 1, "{:#?}", said(&plan));
     // It has nothing at all.
     aside("gfx1100");
@@ -747,7 +747,7 @@ fn a_component_that_the_primary_shard_does_not_build() {
     }
     let plan = planned(&tree, CONFIGURATION);
     let parts = ["no shard has host files of blas_lib: linux-b, linux-c have device code only"];
-    assert_said(&plan, Severity::Error, &parts);
+    assert_said(&plan, Severity::Fault, &parts);
 }
 
 #[test]

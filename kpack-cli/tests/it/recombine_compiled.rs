@@ -128,7 +128,7 @@ fn any_other_difference_is_an_error() {
         "IDs of compilation units",
         "text `_Z3runPf` against `_Z3ranPf`",
     ];
-    assert_said(&plan, Severity::Error, &parts);
+    assert_said(&plan, Severity::Fault, &parts);
 
     // A name in host and device code must be the same in both: here device code looks for a variable by
     // the other build's name.
@@ -144,7 +144,7 @@ fn any_other_difference_is_an_error() {
         compiled(&tree, "linux-c", &with(theirs), &["gfx942"]);
         let plan = planned(&tree, CONFIGURATION);
         let text = format!("text `{ours}` against `{theirs}`");
-        assert_said(&plan, Severity::Error, &["librocblas.so.5", &text]);
+        assert_said(&plan, Severity::Fault, &["librocblas.so.5", &text]);
     }
 }
 
@@ -310,7 +310,7 @@ fn libraries_of_split_objects_that_were_not_installed_are_refused() {
     }
     let plan = planned(&tree, CONFIGURATION);
     let parts = ["linux-a", "librocblas.so.5", "kpack install"];
-    assert_said(&plan, Severity::Error, &parts);
+    assert_said(&plan, Severity::Fault, &parts);
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn code_that_is_not_the_same_is_an_error_wherever_it_is() {
     compiled(&tree, "linux-c", &with(1003), &["gfx942"]);
     let plan = planned(&tree, CONFIGURATION);
     let parts = ["linux-c", "librocblas.so.5", ".text"];
-    assert_said(&plan, Severity::Error, &parts);
+    assert_said(&plan, Severity::Fault, &parts);
 }
 
 /// Numbers that differ by the distance that code has moved are not addresses if nothing relocates them.
@@ -365,7 +365,7 @@ fn numbers_that_look_like_moved_addresses_are_an_error() {
         let plan = planned(&tree, CONFIGURATION);
         assert_said(
             &plan,
-            Severity::Error,
+            Severity::Fault,
             &["linux-c", "librocblas.so.5", "differs: "],
         );
     }

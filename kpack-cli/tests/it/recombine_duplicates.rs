@@ -61,7 +61,7 @@ fn what_only_a_later_shard_has_for_a_target_is_kept() {
     let strict = planned(&tree, CONFIGURATION);
     for file in [object, library] {
         let parts = [file, "linux-c", "only shard linux-c has it"];
-        assert_said(&strict, Severity::Error, &parts);
+        assert_said(&strict, Severity::Fault, &parts);
     }
     let plan = recombined(&tree);
     for file in [object, library] {
@@ -135,12 +135,12 @@ fn databases_for_all_targets_in_every_build() {
         "shards linux-a and linux-b both have",
         "(--gpu-targets)",
     ];
-    assert_said(&plan, Severity::Error, &parts);
+    assert_said(&plan, Severity::Fault, &parts);
     for line in said(&plan) {
         assert!(!line.contains("which no shard has"), "{line}");
     }
     for finding in &plan.findings {
-        assert!(finding.path.exists(), "{}", finding.path.display());
+        assert!(finding.file().exists(), "{}", finding.file().display());
     }
 }
 
@@ -156,7 +156,7 @@ fn more_files_beside_the_same_kpacks() {
         "shards linux-a and linux-c both have",
         "only shard linux-c has it",
     ];
-    assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &parts);
+    assert_said(&planned(&tree, CONFIGURATION), Severity::Fault, &parts);
 }
 
 /// Lists the shard's files for gfx942 in its manifest.
@@ -201,7 +201,7 @@ fn kernels_that_only_a_later_shard_has_are_not_lost() {
         "only shard linux-c has lib/librocblas.so.5#2",
         "let only one shard build for gfx942",
     ];
-    assert_said(&plan, Severity::Error, &parts);
+    assert_said(&plan, Severity::Fault, &parts);
     // The other way round, the first shard's archive has all kernels.
     let [ours, theirs] = ["linux-a", "linux-c"].map(|s| tree.path(&at(s, "gfx942", archive)));
     fs::rename(&ours, tree.path("aside")).unwrap();
@@ -219,7 +219,7 @@ fn a_later_shards_host_files_in_a_targets_artifact() {
     let tree = with_duplicates();
     write(&tree.path(&at("linux-c", "gfx942", "lib/host.txt")), b"");
     let parts = ["linux-c/blas_lib_gfx942", "host.txt", "it is for the host"];
-    assert_said(&lenient(&tree), Severity::Error, &parts);
+    assert_said(&lenient(&tree), Severity::Fault, &parts);
 }
 
 #[test]
@@ -240,13 +240,13 @@ fn an_unsplit_file_of_another_shard_is_not_a_host_file() {
     for configuration in [CONFIGURATION, &lenient] {
         let plan = planned(&tree, configuration);
         let parts = ["linux-b", "librocblas.so.5", "is a fat binary"];
-        assert_said(&plan, Severity::Error, &parts);
+        assert_said(&plan, Severity::Fault, &parts);
         let parts = [
             "linux-c",
             "Kernels_gfx942.hsaco",
             "is only for gfx942 (rocblas)",
         ];
-        assert_said(&plan, Severity::Error, &parts);
+        assert_said(&plan, Severity::Fault, &parts);
     }
     let parts = [
         "share/some.bin",

@@ -31,7 +31,7 @@ fn put(tree: &Tree, shard: &str, file: &str, bytes: &[u8]) {
 /// Every finding is about an existing file.
 fn assert_there(plan: &Recombination) {
     for finding in &plan.findings {
-        let path = &finding.path;
+        let path = finding.file();
         assert!(path.symlink_metadata().is_ok(), "{}", path.display());
     }
 }
@@ -50,9 +50,9 @@ fn fallback_files_of_one_shard_are_not_for_the_others_targets() {
         put(&tree, shard, &file, &fallback(target));
     }
     for (duplicates, host_files, severity) in [
-        (true, true, Severity::Error),
-        (false, true, Severity::Error),
-        (true, false, Severity::Error),
+        (true, true, Severity::Fault),
+        (false, true, Severity::Fault),
+        (true, false, Severity::Fault),
         (false, false, Severity::Warning),
     ] {
         let plan = planned(&tree, &validated(duplicates, host_files));
@@ -128,7 +128,7 @@ fn what_only_one_shard_has_is_named_where_it_is() {
         ),
     ] {
         let path = format!("{file}/blas_lib_generic");
-        assert_said(&plan, Severity::Error, &[&path, text]);
+        assert_said(&plan, Severity::Fault, &[&path, text]);
     }
 }
 
@@ -196,7 +196,7 @@ fn the_rpath_of_a_build_directory_is_named() {
     );
     let rpath = format!("RPATH `{}` against `{}`", build[0], build[1]);
     let plan = planned(&tree, CONFIGURATION);
-    assert_said(&plan, Severity::Error, &["linux-b", "libhost.so", &rpath]);
+    assert_said(&plan, Severity::Fault, &["linux-b", "libhost.so", &rpath]);
 
     if !require::tool("cmake") {
         return;
@@ -219,7 +219,7 @@ fn the_rpath_of_a_build_directory_is_named() {
         "linked with an RPATH 12 bytes shorter",
         "CMAKE_BUILD_WITH_INSTALL_RPATH",
     ];
-    assert_said(&plan, Severity::Error, &parts);
+    assert_said(&plan, Severity::Fault, &parts);
 }
 
 /// MIOpen has such plugins, one for each target.
@@ -281,7 +281,7 @@ fn host_files_of_one_target_come_from_the_shard_that_builds_for_it() {
     write(&other, b"");
     let plan = planned(&tree, CONFIGURATION);
     let parts = ["libConv_gfx1100.so.1", "only shard linux-a has it"];
-    assert_said(&plan, Severity::Error, &parts);
+    assert_said(&plan, Severity::Fault, &parts);
     let parts = ["libConv_gfx1101.so.1", "only shard linux-b has it"];
-    assert_said(&plan, Severity::Error, &parts);
+    assert_said(&plan, Severity::Fault, &parts);
 }

@@ -31,7 +31,7 @@ fn change_manifest(tree: &Tree, change: impl FnOnce(&mut Manifest)) {
 /// Nothing is written, and this is why.
 fn assert_refused(tree: &Tree, parts: &[&str]) {
     let plan = planned(tree, CONFIGURATION);
-    assert_said(&plan, Severity::Error, parts);
+    assert_said(&plan, Severity::Fault, parts);
     assert_eq!(plan.errors(), 1, "{:#?}", said(&plan));
     plan.apply(&options(tree, CONFIGURATION), &()).unwrap_err();
     assert!(!tree.path("out").exists());

@@ -254,7 +254,7 @@ fn different_code_for_one_target_is_a_duplicate() {
         TRANSFORM,
         "what it has for gfx942 is not the same in shards linux-a and linux-c",
     ];
-    assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &parts);
+    assert_said(&planned(&tree, CONFIGURATION), Severity::Fault, &parts);
     let allowed = with_validation("error_on_duplicate_device_code", false);
     assert_said(&recombine(&tree, &allowed), Severity::Warning, &parts);
     assert_eq!(fs::read(output(&tree, TRANSFORM)).unwrap(), ours);
@@ -312,7 +312,7 @@ fn kernel_numbers_of_two_builds_are_not_merged() {
                 "TensileLiteLibrary_lazy_<target>_Mapping.dat or a directory for each target",
                 "let one shard build this library for all targets",
             ];
-            assert_said(&plan, Severity::Error, &parts);
+            assert_said(&plan, Severity::Fault, &parts);
             assert_eq!(said(&plan).len(), 1);
         }
     }
@@ -324,7 +324,7 @@ fn kernel_numbers_of_two_builds_are_not_merged() {
     }
     for configuration in [CONFIGURATION, &lax] {
         let parts = ["linux-b", MAPPING, "only shard linux-b has it"];
-        assert_said(&planned(&tree, configuration), Severity::Error, &parts);
+        assert_said(&planned(&tree, configuration), Severity::Fault, &parts);
     }
 }
 
@@ -354,7 +354,7 @@ fn files_of_hipsparselt_are_merged_as_those_of_hipblaslt() {
         put("linux-a", MAPPING, &mapping(&[(0, "BB_gfx1100")]));
         put("linux-c", MAPPING, &mapping(&[(0, "BB_gfx942")]));
         let parts = [MAPPING, "linux-a's and linux-c's cannot be merged"];
-        assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &parts);
+        assert_said(&planned(&tree, CONFIGURATION), Severity::Fault, &parts);
     }
 }
 
@@ -407,7 +407,7 @@ fn what_is_no_such_table_is_a_host_file() {
         EXTENSIONS,
         "it cannot be merged with shard linux-a's (it has the key `version`), and differs",
     ];
-    assert_said(&plan, Severity::Error, &parts);
+    assert_said(&plan, Severity::Fault, &parts);
     assert_eq!(plan.errors(), 1);
     let lenient = with_validation("verify_generic_artifacts_match", false);
     assert_said(&planned(&tree, &lenient), Severity::Warning, &parts);

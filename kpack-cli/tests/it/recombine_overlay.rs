@@ -27,7 +27,7 @@ fn groups_of_an_earlier_configuration() {
         "out/blas_lib_instinct: ",
         "stale: this configuration has no such artifact of blas_lib",
     ];
-    assert_said(&plan, Severity::Error, &parts);
+    assert_said(&plan, Severity::Fault, &parts);
     assert_eq!(plan.errors(), 1);
     assert!(
         tree.path("out/blas_lib_instinct/artifact_manifest.txt")
@@ -131,7 +131,7 @@ fn other_files_in_two_prefixes_of_one_artifact() {
     let text = "and both are installed as share/LICENSE";
     assert_said(
         &plan,
-        Severity::Error,
+        Severity::Fault,
         &["rocBLAS/stage/share/LICENSE", text],
     );
     let found = faults(&check(&tree, "shards/linux-a"));
@@ -145,7 +145,7 @@ fn other_files_in_two_prefixes_of_one_artifact() {
         fs::remove_file(tree.path(&file)).unwrap();
         symlink("LICENSE.md", tree.path(&file)).unwrap();
     }
-    assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &[text]);
+    assert_said(&planned(&tree, CONFIGURATION), Severity::Fault, &[text]);
     let found = faults(&check(&tree, "shards/linux-a"));
     assert!(found.iter().any(|fault| fault.contains(text)), "{found:#?}");
 }
@@ -168,7 +168,7 @@ fn a_file_in_two_prefixes_of_two_artifacts() {
     );
     let plan = planned(&tree, &apart);
     let parts = ["Type_SS_gfx942.co", "it is in blas_lib_instinct as well"];
-    assert_said(&plan, Severity::Error, &parts);
+    assert_said(&plan, Severity::Fault, &parts);
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn two_artifacts_of_one_name() {
             "lib_all": {"architectures": ["gfx1100"]}}}}}"#;
     let plan = planned(&tree, configuration);
     let parts = ["out/blas_lib_all: ", "an artifact of blas and of blas_lib"];
-    assert_said(&plan, Severity::Error, &parts);
+    assert_said(&plan, Severity::Fault, &parts);
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn prefixes_of_two_shards_that_overlap() {
     write(&tree.path(list), format!("{PREFIX}/lib\n").as_bytes());
     let plan = planned(&tree, CONFIGURATION);
     let text = format!("the prefixes `{PREFIX}` and `{PREFIX}/lib` for it, which overlap");
-    assert_said(&plan, Severity::Error, &["out/blas_lib_instinct", &text]);
+    assert_said(&plan, Severity::Fault, &["out/blas_lib_instinct", &text]);
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn a_path_that_two_components_install() {
     let text =
         format!("it is not the same as blas_lib_generic/{PREFIX}/{file} of another component");
     let parts = ["more_lib_generic", file, &text];
-    assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &parts);
+    assert_said(&planned(&tree, CONFIGURATION), Severity::Fault, &parts);
     let found = faults(&check(&tree, "shards"));
     let text = format!("of another component, and both are installed as {file}");
     for shard in ["linux-a", "linux-b", "linux-c"] {
@@ -307,7 +307,7 @@ fn a_host_binary_that_two_components_install_with_other_code_ids() {
     let text =
         format!("it is not the same as blas_lib_generic/{PREFIX}/{file} of another component");
     let parts = ["more_lib_generic", file, &text];
-    assert_said(&planned(&tree, &lenient), Severity::Error, &parts);
+    assert_said(&planned(&tree, &lenient), Severity::Fault, &parts);
 }
 
 /// One module is in two artifacts, so their archives have the same name.
@@ -332,7 +332,7 @@ fn archives_that_two_components_install() {
         archive,
         "is not the same as blas_lib_gfx110X",
     ];
-    assert_said(&plan, Severity::Error, &parts);
+    assert_said(&plan, Severity::Fault, &parts);
     let found = faults(&check(&tree, "shards/linux-a"));
     let is_found = |fault: &String| {
         fault.contains(archive)

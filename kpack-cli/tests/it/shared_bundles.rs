@@ -103,7 +103,7 @@ fn assert_equals_the_original(path: &Path, original: PathBuf) {
         ..verify::Options::default()
     };
     let report = verify::verify(&[path.to_owned()], &options, &mut |_, _, _| {}).unwrap();
-    assert_eq!(report.count(verify::Outcome::Fault), 0, "{report:?}");
+    assert_eq!(report.count(kpack_core::Severity::Fault), 0, "{report:?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Given fat binaries with SPIR-V, when they are split, then today's HIP runtimes still find it.
 
+use kpack_core::Severity;
 use std::fs::{self, File};
 use std::io::Cursor;
 use std::path::Path;
@@ -40,8 +41,8 @@ fn faults_against(path: &Path, original: &Path) -> Vec<String> {
         ..Default::default()
     };
     let report = verify::verify(&[path.to_owned()], &options, &mut |_, _, _| {}).unwrap();
-    let faults = report.checks.into_iter();
-    let faults = faults.filter(|check| check.outcome == verify::Outcome::Fault);
+    let faults = report.findings.into_iter();
+    let faults = faults.filter(|check| check.severity == Severity::Fault);
     faults.map(|check| check.text).collect()
 }
 
@@ -104,8 +105,8 @@ fn unsplit(library: &FatLibrary) -> Tree {
 fn faults(path: &Path) -> Vec<String> {
     let options = verify::Options::default();
     let report = verify::verify(&[path.to_owned()], &options, &mut |_, _, _| {}).unwrap();
-    let faults = report.checks.into_iter();
-    let faults = faults.filter(|check| check.outcome == verify::Outcome::Fault);
+    let faults = report.findings.into_iter();
+    let faults = faults.filter(|check| check.severity == Severity::Fault);
     faults.map(|check| check.text).collect()
 }
 
@@ -144,7 +145,7 @@ fn wrappers_with_spirv_stay_fat_and_the_others_are_split() {
         );
         assert_eq!(*size_after, fs::metadata(&path).unwrap().len());
         assert!(*size_after < fs::metadata(tree.path("fat")).unwrap().len());
-        let note = &report.notices[0].text;
+        let note = &report.findings[0].text;
         assert!(note.contains("2 of 4 wrappers have SPIR-V code"), "{note}");
 
         let bundles = library.bundles().unwrap();
@@ -245,7 +246,7 @@ fn a_library_with_nothing_else_stays_as_it_is() {
         let report = install(&options, &()).unwrap();
         let outcome = &report.files[0].outcome;
         assert!(matches!(outcome, Outcome::LeftAlone { .. }), "{outcome:?}");
-        let note = &report.notices[0].text;
+        let note = &report.findings[0].text;
         assert!(note.contains("1 of 1 wrappers have SPIR-V code"), "{note}");
         assert_eq!(tree.snapshot(), before);
     }
@@ -281,9 +282,9 @@ fn objects_with_spirv_stay_whole() {
     let report = object_file::split(&options, &()).unwrap();
     assert!(matches!(report.files[0].outcome, Outcome::LeftAlone { .. }));
     assert!(
-        report.notices[0].text.contains("have SPIR-V code"),
+        report.findings[0].text.contains("have SPIR-V code"),
         "{:?}",
-        report.notices
+        report.findings
     );
     assert_eq!(
         fs::read(tree.path("host/add.o")).unwrap(),
@@ -308,10 +309,10 @@ fn an_artifact_keeps_it_in_the_generic_one() {
     let options = artifact::Options::new(tree.path("artifact"), &output, "vec_lib");
     let report = artifact::split(&options, &()).unwrap();
     let notes = report
-        .notices
+        .findings
         .iter()
         .filter(|notice| notice.text.contains("SPIR-V"));
-    assert_eq!(notes.count(), 2, "{:?}", report.notices);
+    assert_eq!(notes.count(), 2, "{:?}", report.findings);
     assert_eq!(faults(&output), [""; 0]);
     assert_eq!(faults_against(&output, &tree.path("artifact")), [""; 0]);
 }

@@ -29,7 +29,7 @@ fn a_path_of_the_build_machine_is_refused() {
     let report = stage(&options, text.as_bytes()).unwrap();
     assert!(
         report
-            .notices
+            .findings
             .iter()
             .any(|notice| notice.text.contains("of this machine"))
     );

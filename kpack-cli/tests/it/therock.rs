@@ -104,7 +104,10 @@ fn names_of_files_are_told_where_that_is_asked_for() {
     ];
     let strict = fails(&tree, &[&recombine[..], &["--strict"]].concat(), 3);
     let unknown = "packaging.json: line 3, column 18: unknown key `release`";
-    assert_eq!(strict, format!("kpack: error: {unknown}\n"));
+    assert_eq!(
+        strict,
+        format!("kpack: error: {unknown} [bad-configuration]\n")
+    );
     assert!(!tree.path("packages").exists());
     let text = said(&[&recombine[..], &["--verbose"]].concat());
     assert!(

@@ -2,13 +2,14 @@
 //! where; and a complete tree has no fault.
 
 use crate::verified;
+use kpack_core::Severity;
 use std::fs::{self, File};
 use std::io::Cursor;
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::verified::{assert_found, check, check_with, faults};
-use kpack_artifact::verify::{self, Outcome, Report, verify};
+use kpack_artifact::verify::{self, Report, verify};
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::sha256;
 use kpack_format::manifest::Manifest;
@@ -224,7 +225,7 @@ fn a_wrapper_for_targets_that_are_not_installed() {
     fs::write(fragment, manifest.to_bytes()).unwrap();
     let report = check(&tree, "lib");
     assert_eq!(faults(&report), [""; 0]);
-    let notes = verified::checks(&report, Outcome::Note);
+    let notes = verified::checks(&report, Severity::Note);
     assert!(
         notes
             .iter()

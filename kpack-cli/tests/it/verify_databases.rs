@@ -5,8 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use kpack_artifact::split::{Options, split};
-use kpack_artifact::verify::Outcome;
-use kpack_split::install::Severity;
+use kpack_core::Severity;
 use kpack_tests::fixture::{
     Storage, bundle, code, code_object, lazy_library, library_file, library_of_kernels,
 };
@@ -87,7 +86,7 @@ fn every_file_that_a_lazy_library_needs_is_missed() {
         if name.contains("gfx9") {
             assert_eq!(faults(&report), [""; 0], "{name}");
             assert!(
-                checks(&report, Outcome::Note)
+                checks(&report, Severity::Note)
                     .iter()
                     .any(|note| note.contains(&name))
             );
@@ -97,7 +96,7 @@ fn every_file_that_a_lazy_library_needs_is_missed() {
         fs::remove_file(&original).unwrap();
         let report = check_with(&tree, "root", Some("original"), &[]);
         assert_eq!(faults(&report), [""; 0], "{name}");
-        let notes = checks(&report, Outcome::Note);
+        let notes = checks(&report, Severity::Note);
         let same = "it is the same in the unsplit tree";
         assert!(
             notes
@@ -212,7 +211,7 @@ fn links_that_lead_into_the_artifact_of_another_target() {
     let options = Options::new(tree.path("in/blas_lib"), tree.path("out"), "blas_lib");
     let report = split(&options, &()).unwrap();
     let warned = report
-        .notices
+        .findings
         .iter()
         .filter(|notice| notice.severity == Severity::Warning);
     let warned: Vec<_> = warned.map(|notice| &notice.text).collect();

@@ -9,7 +9,7 @@ use crate::shards::{DATABASE, PREFIX, shard, three_shards, write};
 use crate::verified::{check, check_with, checks, faults};
 use kpack_artifact::recombine::Severity;
 use kpack_artifact::sizes::measure;
-use kpack_artifact::verify::{self, Outcome, verify};
+use kpack_artifact::verify::{self, verify};
 use kpack_format::archive::{Archive, ArchiveWriter, Scheme};
 use kpack_format::digest::sha256;
 use kpack_format::manifest::Manifest;
@@ -45,7 +45,7 @@ fn a_directory_with_nothing_to_verify() {
     shard(&tree, "linux-a", &["gfx1100"]);
     let paths = ["shards", "empty"].map(|path| tree.path(path));
     let report = verify(&paths, &verify::Options::default(), &mut |_, _, _| {}).unwrap();
-    let found = checks(&report, Outcome::Fault);
+    let found = checks(&report, Severity::Fault);
     assert!(
         matches!(&found[..], [fault] if fault.contains("empty: there is nothing")),
         "{found:#?}"
@@ -73,8 +73,8 @@ fn leftovers_of_an_interrupted_run_are_not_artifacts() {
     write(&generic.join(PREFIX).join("lib/.libx.so.tmp"), b"\x7fELF");
     for path in ["shards", "shards/linux-a"] {
         let report = check(&tree, path);
-        assert_eq!(checks(&report, Outcome::Fault), [""; 0]);
-        let notes = checks(&report, Outcome::Note);
+        assert_eq!(checks(&report, Severity::Fault), [""; 0]);
+        let notes = checks(&report, Severity::Note);
         for name in [".blas_lib.tmp", ".blas_lib_generic.old", ".libx.so.tmp"] {
             let named = notes.iter().filter(|note| note.contains(name));
             let said = "leftover of an interrupted run";
@@ -187,7 +187,7 @@ fn databases_of_an_install_prefix() {
         found.filter(|fault| !missing(fault)).collect()
     };
     assert_eq!(found("root"), [""; 0]);
-    let notes = checks(&check(&tree, "root"), Outcome::Ok);
+    let notes = checks(&check(&tree, "root"), Severity::Ok);
     let text = "3 files of kernel databases, as their names say and with what they name";
     assert!(notes.iter().any(|note| note.contains(text)), "{notes:#?}");
     let library = tree.path(&format!(
@@ -226,7 +226,7 @@ fn damaged_files_are_not_recombined() {
     let bytes = fs::read(&library).unwrap();
     fs::write(&library, &bytes[..bytes.len() - 1]).unwrap();
     let parts = ["linux-c", "Type_SS_gfx942.dat", "it is damaged"];
-    assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &parts);
+    assert_said(&planned(&tree, CONFIGURATION), Severity::Fault, &parts);
     // A problem with another component is reported, too.
     let archive = file("linux-a", "gfx1100", "lib/.kpack/rocblas_lib_gfx1100.kpack");
     fs::write(&archive, b"KPAK").unwrap();
@@ -236,8 +236,8 @@ fn damaged_files_are_not_recombined() {
         write(&doc.join("doc/stage/README"), shard.as_bytes());
     }
     let plan = planned(&tree, CONFIGURATION);
-    assert_said(&plan, Severity::Error, &["rocblas_lib_gfx1100.kpack"]);
-    assert_said(&plan, Severity::Error, &["doc/stage/README", "host file"]);
+    assert_said(&plan, Severity::Fault, &["rocblas_lib_gfx1100.kpack"]);
+    assert_said(&plan, Severity::Fault, &["doc/stage/README", "host file"]);
     let lenient = with_validation("verify_generic_artifacts_match", false);
     let options = options(&tree, &lenient);
     let plan = kpack_artifact::recombine::plan(&options, &|_, _| {}).unwrap();
@@ -285,7 +285,7 @@ fn a_named_target_without_code_of_a_binary() {
     let tree = other_names();
     let faults = |targets: &[&str]| {
         let report = check_with(&tree, "prefix", None, targets);
-        checks(&report, Outcome::Fault)
+        checks(&report, Severity::Fault)
     };
     let expected = "lib/libvec.so: the archive for gfx942 has no code object of this binary";
     let found = faults(&["gfx942"]);
@@ -312,7 +312,7 @@ fn a_promised_target_without_the_code_that_the_binary_was_built_with() {
     let marker = marker.to_bytes();
     bytes[at..at + marker.len()].copy_from_slice(&marker);
     fs::write(&path, bytes).unwrap();
-    let faults = checks(&check(&tree, "prefix"), Outcome::Fault);
+    let faults = checks(&check(&tree, "prefix"), Severity::Fault);
     let expected = "the archive for gfx942 has no code object of this binary";
     assert!(
         faults.iter().any(|fault| fault.contains(expected)),
@@ -323,7 +323,7 @@ fn a_promised_target_without_the_code_that_the_binary_was_built_with() {
 #[test]
 fn kernels_that_no_marker_leads_to() {
     let tree = other_names();
-    let notes = checks(&check(&tree, "prefix"), Outcome::Note);
+    let notes = checks(&check(&tree, "prefix"), Severity::Note);
     let expected =
         "vec_lib_gfx942.kpack: has kernels of `lib/libother.so`, which no marker refers to";
     assert!(
@@ -331,7 +331,7 @@ fn kernels_that_no_marker_leads_to() {
         "{notes:?}"
     );
     // Verifying one binary alone cannot tell.
-    let notes = checks(&check(&tree, "prefix/lib/libvec.so"), Outcome::Note);
+    let notes = checks(&check(&tree, "prefix/lib/libvec.so"), Severity::Note);
     assert!(
         !notes.iter().any(|note| note.contains("libother")),
         "{notes:?}"
@@ -347,10 +347,10 @@ fn an_installed_binary_that_is_gone_or_truncated() {
     for (bytes, outcome, expected) in [
         (
             Some(""),
-            Outcome::Fault,
+            Severity::Fault,
             "which is not a split binary; it is truncated, or another file",
         ),
-        (None, Outcome::Note, "which no marker refers to"),
+        (None, Severity::Note, "which no marker refers to"),
     ] {
         match bytes {
             Some(bytes) => fs::write(&library, bytes).unwrap(),
@@ -385,6 +385,6 @@ fn a_truncated_host_binary() {
 
         let plan = planned(&tree, CONFIGURATION);
         let parts = ["librocblas.so.5", "it is not a split binary"];
-        assert_said(&plan, Severity::Error, &parts);
+        assert_said(&plan, Severity::Fault, &parts);
     }
 }

@@ -1,6 +1,7 @@
 //! Given the artifacts of a split or a recombination, when something is in the wrong place, lost or
 //! damaged, then verification finds it; and a complete tree has no fault.
 
+use kpack_core::Severity;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +11,7 @@ use crate::planned::{CONFIGURATION, recombine};
 use crate::shards::{DATABASE, PREFIX, shard, three_shards, write};
 use crate::verified::{assert_found, check, check_with, faults};
 use kpack_artifact::split::{Options, Unknown, split};
-use kpack_artifact::verify::{self, Outcome};
+use kpack_artifact::verify::{self};
 use kpack_format::manifest::Manifest;
 use kpack_split::Error;
 use kpack_split::install;
@@ -124,7 +125,7 @@ fn split_artifacts_are_complete() {
         );
     }
     let texts: Vec<String> = check_with(&tree, "shards/linux-a", Some("in/linux-a"), &[])
-        .checks
+        .findings
         .into_iter()
         .map(|check| check.text)
         .collect();
@@ -148,7 +149,7 @@ fn one_file_of_an_artifact_is_verified_with_the_others() {
     for file in ["lib/librocblas.so.5", "lib/.kpack/rocblas_lib.kpm", "lib"] {
         let report = check(&tree, &at("generic", file));
         assert_eq!(faults(&report), [""; 0]);
-        assert!(!report.checks.is_empty());
+        assert!(!report.findings.is_empty());
     }
     let library = at("generic", "lib/librocblas.so.5");
     let fat = format!("in/linux-a/blas_lib/{PREFIX}/lib/librocblas.so.5");
@@ -549,7 +550,7 @@ fn device_code_in_no_known_place() {
         "5 files, 1 of them with device code outside of the known places",
         "4 files, device code only for gfx942",
     ] {
-        let mut texts = report.checks.iter().map(|check| &check.text);
+        let mut texts = report.findings.iter().map(|check| &check.text);
         assert!(
             texts.any(|text| text == expected),
             "{expected}\n{report:#?}"
@@ -617,7 +618,7 @@ fn a_file_for_all_targets_that_lacks_one() {
         ),
     ] {
         let report = put(file, &part);
-        assert_eq!(report.count(Outcome::Fault), 1, "{report:#?}");
+        assert_eq!(report.count(Severity::Fault), 1, "{report:#?}");
         assert_found(
             &report,
             &[
@@ -655,7 +656,7 @@ fn what_is_in_no_prefix_is_compared_too() {
     let against = || check_with(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
     let report = against();
     assert_eq!(faults(&report), [""; 0]);
-    let mut texts = report.checks.iter().map(|check| check.text.as_str());
+    let mut texts = report.findings.iter().map(|check| check.text.as_str());
     assert!(texts.any(|text| text == "2 files in no prefix, as before"));
 
     let generic = tree.path("shards/linux-a/blas_lib_generic");
@@ -672,7 +673,7 @@ fn what_is_in_no_prefix_is_compared_too() {
     ] {
         assert_found(&report, &parts);
     }
-    assert_eq!(report.count(Outcome::Fault), 4, "{report:#?}");
+    assert_eq!(report.count(Severity::Fault), 4, "{report:#?}");
 }
 
 #[test]
@@ -683,9 +684,9 @@ fn what_is_in_no_prefix_is_not_recombined() {
     let report = check_with(&tree, "out", Some("in/linux-a"), &targets);
     assert_eq!(faults(&report), [""; 0]);
     let mut notes = report
-        .checks
+        .findings
         .iter()
-        .filter(|check| check.outcome == Outcome::Note);
+        .filter(|check| check.severity == Severity::Note);
     assert!(notes.any(|note| note.text.contains("recombined artifacts do not have it")));
 }
 

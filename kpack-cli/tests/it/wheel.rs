@@ -406,7 +406,7 @@ fn warnings() {
         .write(&tree.path("dist"))
         .unwrap();
     let report = run_split(&tree, [&fat]);
-    let texts: Vec<&str> = report.notices.iter().map(|notice| &*notice.text).collect();
+    let texts: Vec<&str> = report.findings.iter().map(|notice| &*notice.text).collect();
     let mut settings = insta::Settings::clone_current();
     settings.add_filter(r"\d+ bytes, \d+ before", "[sizes]");
     settings.add_filter(r"have \d+ %", "have [percent] %");

@@ -166,11 +166,11 @@ fn rejected(bytes: &[u8], expected: &str) {
     assert!(error.to_string().contains(expected), "{error}");
     assert!(!tree.path("out").exists());
     let report = verify(&[fat], &VerifyOptions::default()).unwrap();
-    let mut texts = report.checks.iter().map(|check| &check.text);
+    let mut texts = report.findings.iter().map(|check| &check.text);
     assert!(
         texts.any(|text| text.contains(expected)),
         "{:?}",
-        report.checks
+        report.findings
     );
 }
 
@@ -200,7 +200,7 @@ fn more_extras_than_there_are_gpus_are_a_fault() {
     let fat = tree.path(FAT);
     fs::write(&fat, with_metadata(&String::from_iter(fields))).unwrap();
     let report = verify(&[fat], &VerifyOptions::default()).unwrap();
-    let text = &report.checks[0].text;
+    let text = &report.findings[0].text;
     assert!(text.contains("more than 1000 extras"), "{text}");
 }
 
@@ -318,8 +318,8 @@ fn sets_of_several_versions_and_builds_verify_together() {
     let report = split(&Options::new(wheels, tree.path("out")), &()).unwrap();
     let written: Vec<_> = report.wheels.into_iter().map(|wheel| wheel.path).collect();
     let report = verify(&written, &VerifyOptions::default()).unwrap();
-    let faults = report.count(kpack_artifact::verify::Outcome::Fault);
-    assert_eq!(faults, 0, "{:?}", report.checks);
+    let faults = report.count(kpack_core::Severity::Fault);
+    assert_eq!(faults, 0, "{:?}", report.findings);
 }
 
 /// RECORD of the wheel, whose rows have no hashes.
@@ -495,19 +495,19 @@ fn libraries_that_another_tool_split_are_named() {
         assert!(shown[0].contains(expected), "{shown:?}");
         let report = verify(&[path], &VerifyOptions::default()).unwrap();
         assert!(
-            report.checks.iter().any(|check| check.text == shown[0]),
+            report.findings.iter().any(|check| check.text == shown[0]),
             "{:?}",
-            report.checks
+            report.findings
         );
         assert_eq!(
             report
-                .checks
+                .findings
                 .iter()
                 .filter(|check| check.text.contains("host wheel"))
                 .count(),
             0,
             "{:?}",
-            report.checks
+            report.findings
         );
     }
 }

@@ -1,5 +1,6 @@
 //! Manifests as files.
 
+use crate::ids;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -24,12 +25,14 @@ pub fn parse_manifest(path: &Path, source: impl Read) -> Result<manifest::Manife
         .read_to_end(&mut bytes)
         .map_err(|e| Error::io(path, "read", e))?;
     if bytes.len() as u64 > MAX_SIZE {
-        return Err(Error::refused(
+        return Err(Error::rejected(
+            ids::DAMAGED_MANIFEST,
             path,
             "larger than 16 MiB, so not a manifest",
         ));
     }
-    manifest::Manifest::read(&bytes).map_err(|e| Error::refused(path, e.to_string()))
+    manifest::Manifest::read(&bytes)
+        .map_err(|e| Error::rejected(ids::DAMAGED_MANIFEST, path, e.to_string()))
 }
 
 /// The fragments of a module's manifest in `directory`, `<name>.<part>.kpm`: one for each package

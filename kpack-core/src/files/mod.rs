@@ -3,6 +3,7 @@
 mod identify;
 mod manifest;
 
+use crate::ids;
 use std::fs::{self, File};
 use std::io::{BufReader, Cursor, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
@@ -26,7 +27,7 @@ pub use manifest::{manifest_parts, parse_manifest, read_manifest};
 /// Opens a regular file for reading.
 pub fn open(path: &Path) -> Result<File, Error> {
     interrupt::check(path, "open")?;
-    let not_regular = || Error::refused(path, "not a regular file");
+    let not_regular = || Error::rejected(ids::NOT_A_FILE, path, "not a regular file");
     // Opening a FIFO would wait for a writer.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let opened = File::options().read(true).custom_flags(flags).open(path);
@@ -93,7 +94,7 @@ pub fn bundle_error(path: &Path, place: &str, error: BundleError) -> Error {
         {
             Error::io(path, "read", error)
         }
-        error => Error::refused(path, format!("{place}{error}")),
+        error => Error::rejected(ids::DAMAGED_BUNDLE, path, format!("{place}{error}")),
     }
 }
 
@@ -107,7 +108,9 @@ pub fn wrapper_error(path: &Path, wrapper: u32, offset: u64, error: BundleError)
 pub fn elf_error(path: &Path, error: ElfError) -> Error {
     match error {
         ElfError::Io(e) if e.kind() != ErrorKind::UnexpectedEof => Error::io(path, "read", e),
-        other => Error::refused(path, other.to_string()),
+        ElfError::Relocatable => Error::rejected(ids::UNKNOWN_FILE, path, error.to_string()),
+        ElfError::Unsound(_) => Error::rejected(ids::UNSOUND_OUTPUT, path, error.to_string()),
+        error => Error::rejected(ids::DAMAGED_BINARY, path, error.to_string()),
     }
 }
 

@@ -87,12 +87,10 @@ impl KpackDir {
             };
             self.directory.check_output(&name, FileType::RegularFile)?;
             let path = self.path().join(name);
-            let archive = files::open_archive(&path).map_err(|error| match error {
-                Error::Refused { path, reason } => Error::refused(
-                    &path,
-                    format!("{reason}. Restore it, or remove it and split all binaries of the module again"),
-                ),
-                error => error,
+            let archive = files::open_archive(&path).map_err(|error| {
+                error.with_reason(|reason| {
+                    format!("{reason}. Restore it, or remove it and split all binaries of the module again")
+                })
             })?;
             // `a_b` may also be module `a` with component `b…`; only the archive tells.
             if archive.toc().group_name == *self.group {

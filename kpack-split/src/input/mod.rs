@@ -58,7 +58,7 @@ pub fn until_unchanged<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> Resu
 pub fn or_refused<T>(result: Result<T, Error>) -> Result<Result<T, (PathBuf, String)>, Error> {
     match result {
         Ok(value) => Ok(Ok(value)),
-        Err(Error::Refused { path, reason }) => Ok(Err((path, reason))),
+        Err(Error::Refused { path, reason, .. }) => Ok(Err((path, reason))),
         Err(error) => Err(error),
     }
 }

@@ -1,5 +1,6 @@
 //! Writes the results into the prefix: everything under hidden names first, then renamed.
 
+use kpack_core::ids;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::File;
@@ -92,7 +93,7 @@ impl Run<'_> {
             staged.check()?;
             let ((), lost) = staged.fill(old, |file| plan.write(path, old, file))?;
             for lost in lost {
-                report.warn(path, lost);
+                report.warn(ids::ATTRIBUTE_LOST, path, lost);
             }
             staged.sync()?;
             transaction.host(staged);
@@ -112,8 +113,12 @@ impl Run<'_> {
     fn manifest(&self, directory: &KpackDir, report: &mut Report) -> Result<Manifest, Error> {
         let old = match directory.manifest() {
             Ok(old) => old,
-            Err(Error::Refused { path, reason }) => {
-                report.warn(path, format!("{reason}; it is rewritten"));
+            Err(Error::Refused { path, reason, .. }) => {
+                report.warn(
+                    ids::DAMAGED_MANIFEST,
+                    path,
+                    format!("{reason}; it is rewritten"),
+                );
                 None
             }
             Err(error) => return Err(error),
@@ -135,6 +140,7 @@ impl Run<'_> {
     fn warn_of_fewer(&self, old: Option<&KpackFile>, written: &Written, report: &mut Report) {
         if let Some(old) = old.filter(|old| old.kernel_count > written.kernel_count) {
             report.warn(
+                ids::FEWER_KERNELS,
                 self.kpacks.path.join(&old.filename),
                 format!(
                     "the manifest lists {} kernels, the archive has {}; name every binary of \

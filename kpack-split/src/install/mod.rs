@@ -11,6 +11,7 @@ mod options;
 mod plans;
 mod targets;
 
+use kpack_core::ids;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 
@@ -27,9 +28,10 @@ use apply::Run;
 use plans::HostPlans;
 use targets::{split_already, wanted_targets};
 
-pub use crate::report::{ArchiveReport, FileReport, Notice, Outcome, Progress, Report, Severity};
+pub use crate::report::{ArchiveReport, FileReport, Outcome, Progress, Report};
 pub use crate::split::Unexpected;
 pub use host::HostPlan;
+pub use kpack_core::{Finding, Severity};
 pub use options::{InstallOptions, Only};
 
 /// Splits binaries of an install prefix.
@@ -237,7 +239,11 @@ fn binaries(
             None => prefix.binary(file)?,
         };
         if located.name != file.to_string_lossy() && !file.is_absolute() {
-            report.note(file, format!("resolves to {} in the prefix", located.name));
+            report.note(
+                ids::RESOLVED_ELSEWHERE,
+                file,
+                format!("resolves to {} in the prefix", located.name),
+            );
         }
         if binaries.iter().any(|known| known.located == located) {
             continue;
@@ -263,10 +269,10 @@ fn all_binaries(
         let (path, file) = found?;
         let image = match Image::read(file).map_err(|e| input::elf_error(&path, e)) {
             Ok(image) => image,
-            Err(Error::Refused { path, reason })
+            Err(Error::Refused { id, path, reason })
                 if !input::has_bundle(&path, &input::open(&path)?)? =>
             {
-                report.warn(path, format!("skipped: {reason}"));
+                report.warn(id, path, format!("skipped: {reason}"));
                 continue;
             }
             Err(error) => return Err(error),
@@ -278,8 +284,12 @@ fn all_binaries(
             binaries.push(binary);
         }
     }
-    if binaries.iter().all(InstallBinary::is_split) && report.notices.is_empty() {
-        report.note(root, "contains no unsplit binary with device code");
+    if binaries.iter().all(InstallBinary::is_split) && report.findings.is_empty() {
+        report.note(
+            ids::NO_DEVICE_CODE,
+            root,
+            "contains no unsplit binary with device code",
+        );
     }
     Ok(binaries)
 }
@@ -299,7 +309,7 @@ fn file_reports<'a>(
         let outcome = match (&binary.content, placed) {
             (BinaryContent::Fat(fat), placed) => {
                 if let Some(note) = fat.code.note() {
-                    report.note(path, note);
+                    report.note(ids::SPIRV_KEPT, path, note);
                 }
                 let size = fat.code.file_size();
                 Outcome::Split {
@@ -315,7 +325,7 @@ fn file_reports<'a>(
             (_, Some(wrappers)) => Outcome::Relocated { wrappers, targets },
             (BinaryContent::Split(_), None) => Outcome::AlreadySplit,
             (BinaryContent::LeftAlone(reason), None) => {
-                report.note(path, format!("stays unchanged: {reason}"));
+                report.note(ids::UNCHANGED, path, format!("stays unchanged: {reason}"));
                 let reason = reason.clone();
                 Outcome::LeftAlone { reason }
             }

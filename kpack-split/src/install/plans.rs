@@ -1,6 +1,7 @@
 //! Plans of the host files. They are made before device code is read, so that unsupported files are
 //! refused early, and completed with the IDs of the device code.
 
+use kpack_core::ids;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::PathBuf;
@@ -92,7 +93,7 @@ pub(super) fn warn_of_other_builds(
                 "expects other device code for {}, so it does not load this; install the host file of the same build",
                 Vec::from_iter(others).join(", ")
             );
-            report.warn(path, text);
+            report.warn(ids::STALE_ARCHIVE, path, text);
         }
     }
 }

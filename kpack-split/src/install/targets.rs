@@ -1,5 +1,6 @@
 //! The targets whose device code a run keeps, and whether the binaries have them.
 
+use kpack_core::ids;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -88,7 +89,8 @@ pub(super) fn wanted_targets(
             0 | 1 => String::new(),
             count => format!(", nor has any of the other {} binaries", count - 1),
         };
-        return Err(Error::refused(
+        return Err(Error::rejected(
+            ids::MISSING_TARGET,
             first,
             format!(
                 "it has no device code for {}{others}; there is device code for {}",
@@ -121,6 +123,7 @@ fn check_targets(
     let lacks = expected.unmatched(&Vec::from_iter(own.union(&elsewhere)));
     if !lacks.is_empty() {
         report.warn(
+            ids::MISSING_TARGET,
             path,
             format!(
                 "has no device code for {}, only for {}",
@@ -137,6 +140,7 @@ fn check_targets(
     match options.unexpected {
         Unexpected::Keep => {}
         Unexpected::Drop => report.warn(
+            ids::UNEXPECTED_TARGET,
             path,
             format!(
                 "skipping device code for {}, which --arch does not list",
@@ -144,7 +148,8 @@ fn check_targets(
             ),
         ),
         Unexpected::Error => {
-            return Err(Error::refused(
+            return Err(Error::rejected(
+                ids::UNEXPECTED_TARGET,
                 path,
                 format!(
                     "it has device code for {}; expected only {}",

@@ -1,5 +1,6 @@
 //! The joined file that replaces a split binary.
 
+use kpack_core::ids;
 use std::path::Path;
 
 use super::JoinOptions;
@@ -63,7 +64,7 @@ impl MarkedBinary {
                 code.write(self, &input, plan.bundles(), file, progress)
             })?;
             for lost in lost {
-                report.warn(path, lost);
+                report.warn(ids::ATTRIBUTE_LOST, path, lost);
             }
             let file = staged.file();
             plan.check(&input, file).map_err(|e| failed(path, e))?;

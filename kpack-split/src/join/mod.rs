@@ -9,6 +9,7 @@ mod code;
 mod differences;
 mod joined;
 
+use kpack_core::ids;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -164,7 +165,7 @@ fn plan(
             None => "no split binary is in it".to_owned(),
         };
         let text = format!("{text}; symbolic links are not followed");
-        return Err(Error::refused(&options.prefix, text));
+        return Err(Error::rejected(ids::NOTHING_SPLIT, &options.prefix, text));
     }
     let chosen = choose(binaries, options, report)?.into_iter();
     let planned = chosen.map(|(binary, code)| {
@@ -198,10 +199,14 @@ fn named_binaries(
                     binary.marker.kpack_search_paths.join("`, `"),
                     options.module.as_deref().unwrap_or_default()
                 );
-                return Err(Error::refused(&located.path, text));
+                return Err(Error::rejected(ids::OTHER_MODULE, &located.path, text));
             }
             Joinable::LeftAlone(reason) => {
-                report.note(&located.path, format!("stays unchanged: {reason}"));
+                report.note(
+                    ids::UNCHANGED,
+                    &located.path,
+                    format!("stays unchanged: {reason}"),
+                );
                 left_alone(located.name, &reason, report);
             }
         }
@@ -224,7 +229,7 @@ fn locate(prefix: &Prefix, file: &Path, options: &JoinOptions) -> Result<Located
         "it is a symbolic link to {}, which others may share; write the joined binary elsewhere with --output, or name that file",
         real.display()
     );
-    Err(Error::refused(&link.path, text))
+    Err(Error::rejected(ids::SHARED_LINK, &link.path, text))
 }
 
 /// Every split binary of the module in the prefix.
@@ -259,7 +264,7 @@ fn choose(
                 "has no device code for {lacking}, only for {}",
                 code.known()
             );
-            report.warn(&binary.located.path, text);
+            report.warn(ids::MISSING_TARGET, &binary.located.path, text);
         }
         let dropped = binary.dropped_by(&code);
         if !dropped.is_empty() && !code.targets().is_empty() && options.output.is_none() {
@@ -267,10 +272,10 @@ fn choose(
                 "loses its code for {0}; to keep it, add `--arch {0}`",
                 dropped.join(",")
             );
-            report.warn(&binary.located.path, text);
+            report.warn(ids::CODE_DROPPED, &binary.located.path, text);
         }
         for text in code.about_generic(&options.architectures) {
-            report.note(&binary.located.path, text);
+            report.note(ids::GENERIC_CODE, &binary.located.path, text);
         }
         chosen.push((binary, code));
     }
@@ -285,7 +290,11 @@ fn choose(
         for why in code.about_generic(&options.architectures) {
             text.push_str(&format!(" ({why})"));
         }
-        return Err(Error::refused(&first.located.path, text));
+        return Err(Error::rejected(
+            ids::MISSING_TARGET,
+            &first.located.path,
+            text,
+        ));
     }
     for (binary, _) in without {
         let reason = "no device code for the chosen targets";

@@ -218,7 +218,7 @@ impl Presplit {
                 }
                 let read = archive.read(&wrapper.kernel, target);
                 read.map_err(|error| match Error::archive(&source.path, "read", error) {
-                    Error::Refused { path, reason } => {
+                    Error::Refused { path, reason, .. } => {
                         Error::refused(&path, format!("{reason}. {COMPILE_AGAIN}"))
                     }
                     error => error,

@@ -148,15 +148,15 @@ pub(crate) fn overlay(output: &Tree, artifacts: &[&str]) -> Tree {
 /// The warnings, with paths in the artifact directory.
 pub(crate) fn warnings(report: &Report) -> Vec<String> {
     let warnings = report
-        .notices
+        .findings
         .iter()
         .filter(|notice| notice.severity == Severity::Warning);
     warnings
         .map(|notice| {
             let path = notice
-                .path
+                .file()
                 .strip_prefix(&report.artifact_dir)
-                .unwrap_or(&notice.path);
+                .unwrap_or(notice.file());
             format!("{}: {}", path.display(), notice.text)
         })
         .collect()

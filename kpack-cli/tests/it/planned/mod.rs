@@ -6,7 +6,7 @@ use std::fs;
 use std::num::NonZeroUsize;
 
 use kpack_artifact::packaging::Configuration;
-use kpack_artifact::recombine::{Notice, Options, Recombination, Severity, plan};
+use kpack_artifact::recombine::{Finding, Options, Recombination, Severity, plan};
 use kpack_tests::tree::Tree;
 
 /// Two groups.
@@ -51,8 +51,8 @@ pub(crate) fn recombine(tree: &Tree, configuration: &str) -> Recombination {
 
 /// Findings, with the path from the tree's root.
 pub(crate) fn said(plan: &Recombination) -> Vec<String> {
-    let line = |finding: &Notice| {
-        let path = finding.path.to_string_lossy();
+    let line = |finding: &Finding| {
+        let path = finding.file().to_string_lossy();
         let path = path.split_once("/shards").map_or(&*path, |(_, path)| path);
         format!("{:?} {path}: {}", finding.severity, finding.text)
     };

@@ -2,9 +2,11 @@
 
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
+use kpack_core::Finding;
+use kpack_core::Severity;
 use std::path::Path;
 
-use kpack_artifact::verify::{Check, Options, Outcome, Report, verify};
+use kpack_artifact::verify::{Options, Report, verify};
 use kpack_tests::tree::Tree;
 
 /// Verifies a path of a tree.
@@ -31,17 +33,17 @@ fn report(path: &Path, options: &Options) -> Report {
     verify(&[path.to_owned()], options, &mut |_, _, _| {}).unwrap()
 }
 
-/// The checks of one outcome, each as `path: text`.
-pub(crate) fn checks(report: &Report, outcome: Outcome) -> Vec<String> {
-    let checks = report.checks.iter();
-    let checks = checks.filter(|check| check.outcome == outcome);
-    let line = |check: &Check| format!("{}: {}", check.path.display(), check.text);
+/// The findings of one severity, each as `path: text`.
+pub(crate) fn checks(report: &Report, severity: Severity) -> Vec<String> {
+    let checks = report.findings.iter();
+    let checks = checks.filter(|check| check.severity == severity);
+    let line = |check: &Finding| format!("{}: {}", check.file().display(), check.text);
     checks.map(line).collect()
 }
 
 /// The faults in a report.
 pub(crate) fn faults(report: &Report) -> Vec<String> {
-    checks(report, Outcome::Fault)
+    checks(report, Severity::Fault)
 }
 
 /// Some fault has all of `parts`.

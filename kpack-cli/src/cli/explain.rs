@@ -1,0 +1,81 @@
+//! `kpack explain`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use kpack_core::finding::catalogue::{Entry, SECTIONS, entry};
+
+use super::output::Text;
+use kpack_core::Error;
+
+/// Say what a finding means, why it matters, and what to do
+///
+/// Warnings, faults and errors end with their ID: [stale-archive]. IDs are stable; the words of a message are not.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes:
+  0  success
+  2  there is no such ID")]
+pub(super) struct Arguments {
+    /// IDs of findings; all are listed without any
+    #[arg(value_name = "ID")]
+    ids: Vec<String>,
+    /// Print the page of all findings, in Markdown
+    #[arg(long, hide = true, conflicts_with = "ids")]
+    markdown: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let entries = arguments.ids.iter().map(|id| known(id));
+    let entries: Vec<&Entry> = entries.collect::<Result<_, _>>()?;
+    let mut text = Text::default();
+    if arguments.markdown {
+        page(&mut text);
+    } else if entries.is_empty() {
+        for section in SECTIONS {
+            let rows = section.entries.iter();
+            let rows = rows.map(|entry| vec![entry.id.to_string(), entry.meaning.to_owned()]);
+            text.table(0, &[section.title, ""], rows);
+        }
+    }
+    for (index, entry) in entries.into_iter().enumerate() {
+        if index > 0 {
+            text.line("");
+        }
+        text.line(entry.id);
+        text.line(format_args!("  {}", entry.meaning));
+        text.line(format_args!("  Why it matters: {}", entry.why));
+        text.line(format_args!("  What to do: {}", entry.help));
+    }
+    text.write()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn known(id: &str) -> Result<&'static Entry, Error> {
+    let name = id.trim_start_matches('[').trim_end_matches(']');
+    entry(name).ok_or_else(|| {
+        let text = format!("`{id}` is not the ID of a finding; `kpack explain` lists them");
+        Error::usage(text)
+    })
+}
+
+/// docs/findings.md.
+fn page(text: &mut Text) {
+    text.line("# Findings");
+    text.line("");
+    text.line("What kpack reports has a stable ID: the last word of a message, in brackets, and `id` in JSON. Scripts may");
+    text.line("compare IDs; the words of messages change. `kpack explain ID` prints an entry of this page.");
+    for section in SECTIONS {
+        text.line("");
+        text.line(format_args!("## {}", section.title));
+        for entry in section.entries {
+            text.line("");
+            text.line(format_args!("### {}", entry.id));
+            text.line("");
+            text.line(entry.meaning);
+            text.line("");
+            text.line(format_args!("- Why it matters: {}", entry.why));
+            text.line(format_args!("- What to do: {}", entry.help));
+        }
+    }
+}

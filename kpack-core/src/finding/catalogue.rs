@@ -1,0 +1,345 @@
+//! All findings: the ID of each, what it means, why it matters, and what to do.
+//!
+//! `kpack explain ID` prints an entry, and docs/findings.md is made from them. A test fails for an ID that no
+//! test asserts.
+
+use kpack_format::finding;
+
+use super::Id;
+
+/// An entry of the catalogue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Entry {
+    /// The ID.
+    pub id: Id,
+    /// What it means.
+    pub meaning: &'static str,
+    /// Why it matters.
+    pub why: &'static str,
+    /// What to do.
+    pub help: &'static str,
+}
+
+/// Entries about one subject.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Section {
+    /// Its heading.
+    pub title: &'static str,
+    /// The entries.
+    pub entries: &'static [Entry],
+}
+
+/// The entry for the ID with this name.
+pub fn entry(name: &str) -> Option<&'static Entry> {
+    let mut entries = SECTIONS.iter().flat_map(|section| section.entries);
+    entries.find(|entry| entry.id.as_str() == name)
+}
+
+/// Declares the IDs and the list of sections.
+macro_rules! catalogue {
+    ($($title:literal { $($id:ident = $name:expr; $meaning:literal $why:literal $help:literal)* })*) => {
+        $($(
+            #[doc = $meaning]
+            pub const $id: Id = Id::new($name);
+        )*)*
+
+        /// The catalogue.
+        pub const SECTIONS: &[Section] = &[$(Section {
+            title: $title,
+            entries: &[$(Entry { id: $id, meaning: $meaning, why: $why, help: $help }),*],
+        }),*];
+    };
+}
+
+catalogue! {
+    "Not sorted yet" {
+        UNSORTED = "unsorted";
+            "A finding without a kind of its own."
+            "None."
+            "None."
+    }
+
+    "Files" {
+        NOT_A_FILE = "not-a-file";
+            "A directory, a device, a FIFO or a socket is where a regular file is expected."
+            "Reading it could block, or change the system."
+            "Name a regular file, or a link to one."
+
+        UNKNOWN_FILE = "unknown-file";
+            "The file is not of a kind that this command reads."
+            "kpack tells files apart by their first bytes, and guesses nothing."
+            "Name a file of a kind that the message lists; `kpack show FILE` tells what a file is."
+
+        CHANGED = "changed-while-read";
+            "The file was replaced or modified while kpack read it."
+            "The parts that were read may not fit together, so nothing was written."
+            "Run the command again when nothing else writes the file."
+
+        OUTSIDE_PREFIX = "outside-prefix";
+            "A path leads out of the install prefix."
+            "Markers hold paths relative to the binary, so both must move together."
+            "Name a path within the prefix, or another prefix."
+
+        LEFTOVER = "leftover";
+            "A hidden file or directory that a run of kpack left when it was killed."
+            "It takes space, and is not part of what is installed."
+            "Run the command again, which removes it, or delete it."
+
+        OUTPUT_IN_THE_WAY = "output-in-the-way";
+            "Something that is not kpack's to replace is where output would go."
+            "kpack replaces regular files that it could have written, and nothing else."
+            "Remove it, or choose another output."
+
+        SYSTEM = "system";
+            "A call of the operating system failed."
+            "The message has the call and its cause. What was being written was not published."
+            "Remove the cause: a full disk, permissions, too many open files. Then run the command again."
+
+        USAGE = "usage";
+            "The arguments contradict each other, or one is invalid."
+            "Nothing was read or written."
+            "Correct the command; `--help` lists the arguments."
+
+        RESOLVED_ELSEWHERE = "resolved-elsewhere";
+            "A named file is a link to another file of the prefix, which is split instead."
+            "The archives are named after the file, not after the link."
+            "Nothing."
+
+        SHARED_LINK = "shared-link";
+            "The file is a symbolic link to one that others may share."
+            "Package managers such as uv link many installations to one file."
+            "Write to `--output`, or name the file itself."
+
+        ATTRIBUTE_LOST = "attribute-lost";
+            "The owner, a permission or an extended attribute of a file could not be kept."
+            "File capabilities and labels decide what a program may do."
+            "Run as root, or set the attribute again."
+
+        UNCHANGED = "unchanged";
+            "The file stays as it is."
+            "The message says why."
+            "Nothing."
+
+        UNSOUND_OUTPUT = "unsound-output";
+            "The file that kpack wrote did not pass its own check, so it was not published."
+            "This is a fault of kpack."
+            "Report it, with the linker and its options. The input is unchanged."
+
+        COMPILER = "compiler";
+            "There is no suitable compiler, or it failed."
+            "Its messages follow."
+            "Correct the source, or name another compiler."
+    }
+
+    "Binaries" {
+        DAMAGED_BINARY = "damaged-binary";
+            "The headers of an ELF file contradict each other or the file's size."
+            "What kpack cannot read for certain, it does not rewrite."
+            "Build or install the file again."
+
+        UNSUPPORTED_BINARY = "unsupported-binary";
+            "The file is sound, but of a form that kpack does not rewrite."
+            "A wrong rewrite would show only when the program runs."
+            "The message names the form; link the binary without it."
+
+        DAMAGED_BUNDLE = "damaged-bundle";
+            "Device code in the binary cannot be read as an offload bundle."
+            "Splitting it would lose code objects."
+            "Build or install the file again."
+
+        DAMAGED_CODE_OBJECT = "damaged-code-object";
+            "A code object is not an ELF file for an AMD GPU, or its headers are wrong."
+            "A HIP runtime would reject it when a kernel is loaded."
+            "Build the file again."
+
+        UNACCOUNTED_CODE = "unaccounted-code";
+            "Bytes between bundles are neither padding nor in the bundle of a wrapper."
+            "Splitting would lose them."
+            "Build the file again; if it stays, report the linker and its options."
+
+        NO_DEVICE_CODE = "no-device-code";
+            "The binary has no device code."
+            "There is nothing to split, join or verify."
+            "Name a binary that was compiled for HIP."
+
+        SPLIT_ALREADY = "split-already";
+            "The binary is split already, and its marker does not fit what was asked for."
+            "A binary is split once; its archives keep the names that its marker has."
+            "Split the unsplit binary, or pass the module, component and directory that the marker has."
+
+        SPLIT_BY_ANOTHER_TOOL = "split-by-another-tool";
+            "Another tool split the binary, and its archives are not at hand."
+            "Without them, its kernels do not load."
+            "Install the archives that the message names beside the binary."
+
+        SPLIT_BEFORE_LINK = "split-before-link";
+            "The objects of the binary were split before the link, each with a marker of its own."
+            "Their code objects are in the build tree until the binary is installed."
+            "Run `kpack install` for it first."
+
+        RECOMPILED_AFTER_LINK = "recompiled-after-link";
+            "No archive has the device code of an object that was split before the link."
+            "The object was compiled again afterwards, so host and device code would not fit."
+            "Link again."
+
+        NO_ROOM = "no-room";
+            "The new marker, or the new headers, do not fit into the binary."
+            "Nothing else in the file may move."
+            "Install to a shorter path, or follow the message."
+
+        WITHOUT_WRAPPERS = "without-wrappers";
+            "There is device code, but nothing that registers it."
+            "kpack finds code objects by their wrappers."
+            "Nothing, if no host code uses it."
+
+        OTHER_MODULE = "other-module";
+            "The marker of the binary refers to another module."
+            "Its code is in the archives of that module."
+            "Name the module that the marker has, or none."
+
+        FAT_BINARY = "fat-binary";
+            "A binary still carries its device code."
+            "It is as large as before, and needs no archives."
+            "Split it with `kpack install`, if that was intended."
+
+        BUILD_PATH = "build-path";
+            "A released file contains the path of a directory of the build."
+            "It tells others where you build, and differs between builds."
+            "Pass `--remap-path-prefix` to the compiler, or `--allow-build-paths`."
+
+        NOTHING_SPLIT = "nothing-split";
+            "No split binary is in the prefix."
+            "There is nothing to join or verify."
+            "Name the prefix that the binaries were installed to."
+
+        SPIRV_KEPT = "spirv-kept";
+            "A wrapper with SPIR-V stays in the binary."
+            "HIP runtimes do not read SPIR-V from archives."
+            "Nothing, or `--spirv drop` where all GPUs have code of their own."
+    }
+
+    "Comparison with the unsplit original" {
+        HOST_DIFFERS = "host-differs";
+            "The host part of a split or joined binary differs from the unsplit original's."
+            "Splitting changes the device code and what leads to it, and nothing else."
+            "Split the original again; if it stays, report it."
+    }
+
+    "This machine" {
+        GPUS = "gpus";
+            "The GPUs of the machine."
+            "kpack judges by them."
+            "Nothing; `--arch` names others."
+
+        HIDDEN_GPUS = "hidden-gpus";
+            "A variable hides GPUs of the machine from programs."
+            "Programs load no kernels for them."
+            "Unset the variable, if that was not intended."
+    }
+
+    "Configuration" {
+        BAD_CONFIGURATION = "bad-configuration";
+            "The configuration is not valid JSON, or has a wrong value or an unknown key."
+            "A misspelled key would be ignored, and with it what you asked for."
+            "Correct the place that the message names."
+    }
+
+    "Targets" {
+        MISSING_TARGET = finding::MISSING_TARGET.as_str();
+            "There is no device code for a GPU target."
+            "Kernels do not load on such a GPU."
+            "Install the archive for the target, or build with it in `--offload-arch`."
+
+        CODE_DROPPED = "code-dropped";
+            "The joined binary has code for a target now, and loses it."
+            "GPUs of that target run it no longer."
+            "Name all GPUs of the machine, or `--arch native`."
+
+        GENERIC_CODE = "generic-code";
+            "A GPU gets the code of a generic target, such as gfx11-generic."
+            "HIP runtimes take it since a certain version of ROCm; the message says which."
+            "Nothing, if the runtime is that new."
+
+        UNEXPECTED_TARGET = "unexpected-target";
+            "There is device code for a target that was not expected here."
+            "It would be lost, or lie in a package that other GPUs do without."
+            "Add the target to those expected, or build without it."
+    }
+
+    "Archives" {
+        ARCHIVE_SOUND = "archive-sound";
+            "An archive and all of its code objects are as they must be."
+            "For information."
+            "Nothing."
+
+        MISSING_ARCHIVE = finding::MISSING_ARCHIVE.as_str();
+            "No archive is where the marker and the search paths lead."
+            "The kernels in it do not load."
+            "Install the package with the archive, or split the binary again."
+
+        DAMAGED_ARCHIVE = finding::DAMAGED_ARCHIVE.as_str();
+            "An archive cannot be read."
+            "The kernels in it do not load."
+            "Install it again, or split the binary again."
+
+        MISSING_KERNEL = finding::MISSING_KERNEL.as_str();
+            "An archive has code for the target, but not this kernel's."
+            "The kernel does not load."
+            "Install the archive that belongs to this build of the binary."
+
+        STALE_ARCHIVE = finding::STALE_ARCHIVE.as_str();
+            "An archive has the code of another build of the binary."
+            "Host and device code would not fit, so the loader refuses it."
+            "Install binary and archive from the same build."
+    }
+
+    "Manifests and markers" {
+        FEWER_KERNELS = "fewer-kernels";
+            "An archive has fewer kernels than the one that it replaces."
+            "Kernels of binaries that this run does not name are lost."
+            "Name all binaries of the module in one run."
+
+        DAMAGED_MANIFEST = "damaged-manifest";
+            "A manifest (`.kpm`) cannot be read."
+            "It lists the archives of a module. `kpack` does not overwrite what it cannot read."
+            "Restore it, or remove it and split all binaries of the module again."
+
+        DAMAGED_MARKER = "damaged-marker";
+            "A marker (`.rocm_kpack_ref`) cannot be read."
+            "The loader cannot tell which archives have the code."
+            "Install the binary again."
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_distinct_lower_case_words() {
+        let mut names: Vec<&str> = SECTIONS
+            .iter()
+            .flat_map(|section| section.entries)
+            .map(|entry| entry.id.as_str())
+            .collect();
+        for name in &names {
+            let fits = |c: char| c.is_ascii_lowercase() || c == '-';
+            assert!(name.chars().all(fits) && !name.starts_with('-'), "{name}");
+        }
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn texts_are_sentences() {
+        for entry in SECTIONS.iter().flat_map(|section| section.entries) {
+            for text in [entry.meaning, entry.why, entry.help] {
+                assert!(text.ends_with('.'), "{}: {text}", entry.id);
+            }
+        }
+    }
+}
