@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use kpack_format::names::{is_archive, is_manifest};
+use kpack_format::marker::SECTION_NAME;
 use zip::ZipArchive;
 use zip::result::ZipError;
 
@@ -274,34 +274,32 @@ impl Wheel {
         members.filter(|m| self.record.get(&m.name).is_some_and(|row| !row.has_hash()))
     }
 
-    /// Unpacks the ELF files, archives and manifests to the paths that `to` says.
-    pub(super) fn unpack_binaries(
-        &self,
-        directory: &Path,
-        to: &(dyn Fn(&Member) -> Option<PathBuf> + Sync),
-    ) -> Result<(), Error> {
-        publish::check_room(&self.path, "unpack", directory, unpacked(&self.members))?;
-        parallel::try_map(&self.members, |member| {
-            let name = Path::new(&member.name);
-            if let Some(path) = to(member)
-                && (is_archive(name) || is_manifest(name) || self.is_elf(member)?)
-            {
+    /// Whether a member in `site-packages` may be a split binary: an ELF file with the name of a marker's section.
+    pub(super) fn may_be_split(&self, member: &Member) -> Result<bool, Error> {
+        let failed = |error| zip_error(&self.path, Some(&member.name), error);
+        if matches!(self.place(member), Place::Elsewhere) {
+            return Ok(false);
+        }
+        let mut zip = self.zip.clone();
+        let mut reader = with_memory(|| zip.by_index(member.index)).map_err(failed)?;
+        let mut magic = Vec::new();
+        let read = reader.by_ref().take(4).read_to_end(&mut magic);
+        let found = read.and_then(|_| Ok(magic == *b"\x7fELF" && has_marker_section(reader)?));
+        found.map_err(|error| failed(error.into()))
+    }
+
+    /// Unpacks `members` of `site-packages` into `directory`.
+    pub(super) fn unpack_some(&self, members: &[&Member], directory: &Path) -> Result<(), Error> {
+        let size = unpacked(members.iter().copied());
+        publish::check_room(&self.path, "unpack", directory, size)?;
+        parallel::try_map(members, |member| {
+            if let Place::Site(_, path) = self.place(member) {
+                let path = directory.join(path);
                 self.read(member, &mut create(&path)?, &path)?;
             }
             Ok(())
         })
         .map(drop)
-    }
-
-    /// Whether a member is an ELF file.
-    fn is_elf(&self, member: &Member) -> Result<bool, Error> {
-        let failed = |error| zip_error(&self.path, Some(&member.name), error);
-        let mut zip = self.zip.clone();
-        let reader = with_memory(|| zip.by_index(member.index)).map_err(failed)?;
-        let mut magic = Vec::new();
-        let read = reader.take(4).read_to_end(&mut magic);
-        read.map_err(|error| failed(error.into()))?;
-        Ok(magic == *b"\x7fELF")
     }
 
     /// As [`read_all`](Self::read_all); also unpacks each member to the path in `directory` that `to` says.
@@ -440,6 +438,29 @@ fn dist_info(path: &Path, name: &WheelName, members: &[Member]) -> Result<String
                 }
             ),
         )),
+    }
+}
+
+/// Whether the name of a marker's section is among these bytes, which are read in small parts.
+fn has_marker_section(mut from: impl Read) -> io::Result<bool> {
+    let name = SECTION_NAME.as_bytes();
+    let mut some = vec![0; 64 << 10];
+    let mut kept = 0;
+    loop {
+        let count = match from.read(&mut some[kept..]) {
+            Ok(0) => return Ok(false),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        let end = kept + count;
+        let mut starts = (0..end).filter(|at| some[*at] == name[0]);
+        if starts.any(|at| some[at..end].starts_with(name)) {
+            return Ok(true);
+        }
+        // The name may cross the boundary between two parts.
+        kept = end.min(name.len() - 1);
+        some.copy_within(end - kept..end, 0);
     }
 }
 

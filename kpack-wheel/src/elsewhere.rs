@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::archive::{Place, Wheel};
+use super::archive::Wheel;
+use super::members::Member;
 use kpack_artifact::classify::{Class, Classification, classify};
 use kpack_artifact::databases::Selection;
 use kpack_core::Error;
-use kpack_core::publish::make_directories;
+use kpack_core::parallel;
+use kpack_format::names::{is_archive, is_manifest};
 use kpack_split::input::{self, LinkedElf, Lookup};
 
 /// A library that another tool split.
@@ -46,7 +48,8 @@ impl fmt::Display for SplitElsewhere {
 }
 
 impl Wheel {
-    /// The libraries that another tool split, in a wheel that is neither a host wheel of kpack's nor a device wheel.
+    /// The libraries that another tool split, in a wheel that is not a host wheel of kpack's. Unpacks only these
+    /// libraries, and if there are any, the archives.
     ///
     /// # Errors
     /// [`Error::Refused`] for damage; [`Error::Io`].
@@ -54,16 +57,19 @@ impl Wheel {
         if self.pins()?.are_of_host() {
             return Ok(Vec::new());
         }
-        let scratch = TempDir::new();
-        let scratch =
-            scratch.map_err(|e| Error::io(&std::env::temp_dir(), "create files in", e))?;
-        let tree = scratch.path().join("site");
-        make_directories(&tree)?;
-        self.unpack_binaries(scratch.path(), &|member| match self.place(member) {
-            Place::Site(_, path) => Some(tree.join(path)),
-            Place::Elsewhere => None,
-        })?;
-        self.split_elsewhere_in(&tree, &classify(&tree, &Selection::Auto)?)
+        let split = parallel::try_map(&self.members, |member| self.may_be_split(member))?;
+        if !split.contains(&true) {
+            return Ok(Vec::new());
+        }
+        let needed = self.members.iter().zip(split).filter(|(member, split)| {
+            let name = Path::new(&member.name);
+            *split || is_archive(name) || is_manifest(name)
+        });
+        let needed: Vec<&Member> = needed.map(|(member, _)| member).collect();
+        let tree = TempDir::new();
+        let tree = tree.map_err(|e| Error::io(&std::env::temp_dir(), "create files in", e))?;
+        self.unpack_some(&needed, tree.path())?;
+        self.split_elsewhere_in(tree.path(), &classify(tree.path(), &Selection::Auto)?)
     }
 
     /// As [`split_elsewhere`](Self::split_elsewhere), in `tree`, where the wheel was unpacked, with what was

@@ -31,8 +31,8 @@ pub(super) struct Member {
 const MAX_RATIO: u64 = 1032;
 
 /// The size in bytes of all members, unpacked.
-pub(super) fn unpacked(members: &[Member]) -> u64 {
-    let sizes = members.iter().map(|member| member.size);
+pub(super) fn unpacked<'a>(members: impl IntoIterator<Item = &'a Member>) -> u64 {
+    let sizes = members.into_iter().map(|member| member.size);
     sizes.fold(0, u64::saturating_add)
 }
 

@@ -3,9 +3,11 @@
 
 use std::fs;
 use std::io::{Cursor, Write};
+use std::process::Command;
 
 use kpack_split::Error;
 use kpack_tests::fixture::{Wheel, add_and_mul};
+use kpack_tests::process;
 use kpack_tests::tree::Tree;
 use kpack_wheel::{Options, VerifyOptions, describe, split, verify};
 use zip::write::SimpleFileOptions;
@@ -526,7 +528,7 @@ fn little_memory_is_an_error() {
             "ulimit -v {kilobytes}; exec timeout -s KILL 60 {} wheel split {FAT} --quiet --output-dir out",
             env!("CARGO_BIN_EXE_kpack")
         );
-        let mut shell = std::process::Command::new("sh");
+        let mut shell = Command::new("sh");
         shell.args(["-c", &script]).current_dir(tree.root());
         let run = shell.env("RUST_BACKTRACE", "0").output().unwrap();
         let said = String::from_utf8_lossy(&run.stderr);
@@ -546,4 +548,15 @@ fn little_memory_is_an_error() {
     }
     assert!(codes.contains(&Some(0)), "{codes:?}");
     eprintln!("exit codes: {codes:?}");
+}
+
+/// Given a wheel without a split library, and no place for scratch files, when it is described, then nothing is unpacked.
+#[test]
+fn describing_a_wheel_that_was_not_split_unpacks_nothing() {
+    let tree = Tree::new();
+    wheel().write(tree.root()).unwrap();
+    let mut show = Command::new(env!("CARGO_BIN_EXE_kpack"));
+    show.args(["wheel", "show", FAT]).current_dir(tree.root());
+    let shown = process::try_run(show.env("TMPDIR", "/nonexistent")).unwrap();
+    assert!(shown.contains("vec 1.0"), "{shown}");
 }
