@@ -15,8 +15,8 @@ use super::output::{self, Text};
 use crate::inspect::{CodeObjects, SelectedCode};
 use kpack_core::Error;
 use kpack_core::publish::{
-    CreatedDirectories, Directory, StagedFile, check_named_output, check_room, scratch_file,
-    write_output,
+    CreatedDirectories, Directory, HiddenDirectory, HiddenName, Renames, StagedFile,
+    check_named_output, check_room, scratch_file, write_output,
 };
 
 /// Extract code objects from a binary, object, static library, archive or offload bundle
@@ -84,14 +84,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         );
         return Err(Error::refused(&arguments.file, reason));
     }
+    let size = size.saturating_add(found.scratch_size());
     let room = |directory: &Path| check_room(&arguments.file, "extract", directory, size);
     match (&arguments.output_dir, &arguments.output) {
         (Some(directory), _) => write_all(found, directory, &room)?,
         (None, Some(output)) if output.as_os_str() != "-" => {
             check_named_output(output)?;
-            room(output.parent().unwrap_or(Path::new("")))?;
-            found.read(&std::env::temp_dir(), &mut |_, code_object| {
-                write_one(output, code_object)
+            let directory = match output.parent() {
+                Some(directory) if directory != Path::new("") => directory,
+                _ => Path::new("."),
+            };
+            room(directory)?;
+            found.read(directory, &mut |_, code_object| {
+                write_output(output, |staged| fill(staged, code_object))
             })?;
         }
         (None, _) => {
@@ -108,34 +113,75 @@ fn write_all(
     directory: &Path,
     room: &dyn Fn(&Path) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let path_of = |kernel: &str, target: &TargetId| directory.join(file_name(kernel, target));
     let mut names = BTreeSet::new();
     for (kernel, target) in found.selected() {
-        let path = path_of(kernel, target);
-        if !names.insert(path.clone()) {
+        let name = file_name(kernel, target);
+        let path = directory.join(&name);
+        if !names.insert(name) {
             let reason = "it would hold two code objects; select fewer with --kernel";
             return Err(Error::refused(&path, reason));
         }
     }
     let mut made = CreatedDirectories::default();
-    let opened = Arc::new(Directory::make(directory, &mut made)?);
-    names.iter().try_for_each(|path| check_named_output(path))?;
+    let opened = Directory::make(directory, &mut made)?;
+    let mut paths = names.iter().map(|name| directory.join(name));
+    paths.try_for_each(|path| check_named_output(&path))?;
     room(directory)?;
     let mut text = Text::default();
     for (kernel, target) in found.selected() {
-        let path = path_of(kernel, target);
+        let path = directory.join(file_name(kernel, target));
         text.line(format_args!("{}: {kernel}, {target}", path.display()));
     }
-    found.read(directory, &mut |names, code_object| {
-        let mut paths = names.iter().map(|(kernel, target)| path_of(kernel, target));
+    let hidden = HiddenDirectory::lock(&directory.join("kpack-extract"))?;
+    hidden.empty(&|_| true)?;
+    let written = write_hidden(found, &opened, hidden.path());
+    let published = written.and_then(|()| publish(&names, directory, &hidden));
+    // What was replaced, or after an error what was written.
+    hidden.empty(&|_| true)?;
+    published?;
+    drop(hidden);
+    made.keep();
+    text.write()
+}
+
+/// Writes all code objects into the directory `hidden`, with the modes of the files of the same names in `output`.
+fn write_hidden(found: CodeObjects, output: &Directory, hidden: &Path) -> Result<(), Error> {
+    let opened = Arc::new(Directory::open(hidden)?);
+    found.read(hidden, &mut |names, code_object| {
+        let names = names
+            .iter()
+            .map(|(kernel, target)| file_name(kernel, target));
+        let mut paths = names.map(|name| hidden.join(name));
         let Some(first) = paths.next() else {
             return Ok(());
         };
-        write_one(&first, code_object)?;
+        write_output(&first, |staged| {
+            fill(staged, code_object)?;
+            match output.open_file(first.file_name().unwrap_or_default())? {
+                Some(there) => staged.keep_mode(&there),
+                None => Ok(()),
+            }
+        })?;
         paths.try_for_each(|path| link(&opened, &first, &path))
-    })?;
-    made.keep();
-    text.write()
+    })
+}
+
+/// Gives all files in `hidden` their names in `directory`, or none.
+fn publish(
+    names: &BTreeSet<String>,
+    directory: &Path,
+    hidden: &HiddenDirectory,
+) -> Result<(), Error> {
+    let mut renames = Renames::default();
+    for name in names {
+        let aside = HiddenName::Replaced.of(name);
+        let (new, path) = (hidden.path().join(name), directory.join(name));
+        check_named_output(&path)?;
+        renames.replace(&new, &path, &hidden.path().join(aside))?;
+    }
+    Directory::open(directory)?.sync()?;
+    renames.keep();
+    Ok(())
 }
 
 /// `lib_libvec.so-0-gfx1100.hsaco`.
@@ -145,11 +191,9 @@ fn file_name(kernel: &str, target: &TargetId) -> String {
     format!("{binary}-{}-{target}.hsaco", index.unwrap_or(0))
 }
 
-fn write_one(path: &Path, code_object: SelectedCode<'_>) -> Result<(), Error> {
-    write_output(path, |staged| {
-        let failed = |e| Error::io(path, "write", e);
-        code_object.write_to(&mut Watched(staged.file()), &failed)
-    })
+fn fill(staged: &mut StagedFile, code_object: SelectedCode<'_>) -> Result<(), Error> {
+    let failed = |e| Error::io(staged.path(), "write", e);
+    code_object.write_to(&mut Watched(staged.file()), &failed)
 }
 
 /// Gives the file at `first` a second name, in the same directory; copies it if the file system has no links.

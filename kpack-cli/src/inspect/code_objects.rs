@@ -7,7 +7,7 @@ use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use kpack_build::object_file;
-use kpack_core::archives::{Content, PackedCode};
+use kpack_core::archives::{Content, LARGE_CODE_OBJECT, PackedCode};
 use kpack_core::elf::Wrapper;
 use kpack_format::TargetId;
 use kpack_format::archive::Archive;
@@ -110,6 +110,18 @@ impl CodeObjects {
         sizes.into_values().fold(0, u64::saturating_add)
     }
 
+    /// The most bytes of scratch files that [`read`](Self::read) needs at a time.
+    pub fn scratch_size(&self) -> u64 {
+        let Contents::Bundles(files) = &self.contents else {
+            return 0;
+        };
+        let sizes = files.iter().flat_map(PackedCode::entries);
+        let large = sizes
+            .map(|(.., size)| size)
+            .filter(|size| *size > LARGE_CODE_OBJECT);
+        large.max().unwrap_or(0)
+    }
+
     /// Reads each code object once, and passes it to `each` with the kernels and targets that share it. Large
     /// ones of bundles are kept in files in the directory `scratch`.
     ///
@@ -140,7 +152,12 @@ impl CodeObjects {
                 let selected = BTreeSet::from_iter(&self.selected);
                 let targets: BTreeSet<&TargetId> = selected.iter().map(|(_, own)| own).collect();
                 let wanted = |own: &TargetId| targets.contains(own);
-                for (first, code) in numbered(files) {
+                let firsts: Vec<u32> = numbered(files).map(|(first, _)| first).collect();
+                for (first, code) in firsts.into_iter().zip(files) {
+                    code.keep_wrappers(&|index| {
+                        let name = name_in(&self.path, first + index);
+                        selected.iter().any(|(kernel, _)| *kernel == name)
+                    });
                     for code_object in code.code_objects(&wanted, scratch) {
                         let (wrappers, id, content) = code_object?;
                         let Some(target) = id.target().cloned() else {

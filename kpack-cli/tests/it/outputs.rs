@@ -2,7 +2,7 @@
 //! replaced, and anything else stays and is an error: a device, FIFO, link, socket or directory.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::command::{kpack, words};
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{Kind, Wheel, add_and_mul, code_object};
-use kpack_tests::process::run;
+use kpack_tests::process::{self, run};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
@@ -311,4 +311,127 @@ fn a_large_code_object_is_extracted_in_little_memory() {
         }
     }
     assert_eq!(tree.path("out").metadata().unwrap().len(), size as u64);
+}
+
+#[test]
+fn damage_that_is_met_late_leaves_the_output_directory_as_it_was() {
+    // Given an archive of two code objects, the second damaged, and a file with the name of the first.
+    let tree = Tree::new();
+    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+    let library = add_and_mul(["gfx942", "gfx90a"], ["gfx942", "gfx90a"]);
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    let options = InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
+    install(&options, &()).unwrap();
+    fs::create_dir(tree.path("out")).unwrap();
+    let first = tree.path("out/lib_libvec.so-0-gfx942.hsaco");
+    fs::write(&first, "earlier").unwrap();
+    let whole = fs::read(tree.path(ARCHIVE)).unwrap();
+    let starts = |at: &usize| whole[*at..].starts_with(b"\x28\xb5\x2f\xfd");
+    let frames: Vec<usize> = (0..whole.len()).filter(starts).collect();
+    let mut damaged = whole.clone();
+    damaged[frames[1] + 12] ^= 1;
+    fs::write(tree.path(ARCHIVE), damaged).unwrap();
+    let before = tree.snapshot();
+
+    // When all are extracted, into that directory or a new one, then nothing changes.
+    for directory in ["out", "new"] {
+        let said = kpack(
+            &tree,
+            &words(&format!("extract {ARCHIVE} --output-dir {directory}")),
+        );
+        assert_eq!(said.status.code(), Some(3), "{said:?}");
+        assert!(tree.snapshot() == before, "{directory}");
+    }
+
+    // When the archive is whole again, then all are there.
+    fs::write(tree.path(ARCHIVE), whole).unwrap();
+    let said = kpack(
+        &tree,
+        &words(&format!("extract {ARCHIVE} --output-dir out")),
+    );
+    assert!(said.status.success(), "{said:?}");
+    let names = fs::read_dir(tree.path("out")).unwrap();
+    let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(
+        names,
+        [
+            "lib_libvec.so-0-gfx942.hsaco",
+            "lib_libvec.so-1-gfx942.hsaco"
+        ]
+    );
+    assert!(fs::read(&first).unwrap().starts_with(b"\x7fELF"));
+}
+
+#[test]
+fn one_kernel_of_a_binary_is_extracted_without_the_others() {
+    // Given a binary whose second bundle is damaged.
+    let tree = Tree::new();
+    let codes = [0, 1].map(|seed| {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let bytes: Vec<u8> = (0..600_000).map(|_| random.u8(..50)).collect();
+        code_object("gfx942", &bytes).unwrap()
+    });
+    let library = codes
+        .iter()
+        .fold(kpack_tests::fixture::FatLibrary::new(), |library, code| {
+            let code = [("gfx942".to_owned(), code.clone())];
+            library.wrapper(kpack_tests::fixture::Storage::Zlib(2), code)
+        });
+    library.build(&tree.path("fat.so")).unwrap();
+    let mut bytes = fs::read(tree.path("fat.so")).unwrap();
+    let bundles: Vec<usize> = (0..bytes.len())
+        .filter(|at| bytes[*at..].starts_with(b"CCOB"))
+        .collect();
+    assert_eq!(bundles.len(), 2);
+    let end = bundles[1] + 300_000;
+    bytes[end..end + 8].fill(0xff);
+    fs::write(tree.path("fat.so"), bytes).unwrap();
+    for (index, expected) in [(0, 0), (1, 3)] {
+        let line = format!("extract fat.so --kernel fat.so#{index} --arch gfx942 -o out");
+        let said = kpack(&tree, &words(&line));
+        assert_eq!(said.status.code(), Some(expected), "{said:?}");
+    }
+    assert_eq!(fs::read(tree.path("out")).unwrap(), codes[0]);
+}
+
+/// Given a file that its owner may not read, when a command writes it, then that replaces it: the directory is theirs.
+#[test]
+fn an_own_file_without_permissions_is_replaced() {
+    if !require::root() {
+        return;
+    }
+    let tree = Tree::new();
+    let kpack = tree.path("kpack");
+    process::copy(env!("CARGO_BIN_EXE_kpack"), &kpack);
+    fs::write(
+        tree.path("code.hsaco"),
+        code_object("gfx942", &[1; 100]).unwrap(),
+    )
+    .unwrap();
+    for name in ["out", "out.kpack"] {
+        fs::write(tree.path(name), "earlier").unwrap();
+        fs::set_permissions(tree.path(name), fs::Permissions::from_mode(0)).unwrap();
+    }
+    process::run(
+        Command::new("chown")
+            .args(["-R", "65534:65534"])
+            .arg(tree.root()),
+    );
+    let extract = |output: &str| {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .arg(&kpack);
+        let command = command
+            .args(["extract", "code.hsaco", "-o", output])
+            .current_dir(tree.root());
+        process::output(command)
+    };
+    let said = extract("out");
+    assert!(said.status.success(), "{said:?}");
+    assert!(fs::read(tree.path("out")).unwrap().starts_with(b"\x7fELF"));
+    // Its name says that it may be needed.
+    let said = extract("out.kpack");
+    assert_eq!(said.status.code(), Some(3), "{said:?}");
 }

@@ -15,7 +15,7 @@ use crate::publish::scratch_file;
 
 /// Code objects larger than this, in bytes, are not kept in memory. Those of real libraries are
 /// smaller.
-const LARGE: u64 = 64 << 20;
+pub const LARGE_CODE_OBJECT: u64 = 64 << 20;
 /// Bytes of a large code object that are kept in memory at a time.
 const PART: u64 = 1 << 20;
 
@@ -62,7 +62,7 @@ impl Content {
                 ),
             }));
         }
-        if size <= LARGE {
+        if size <= LARGE_CODE_OBJECT {
             return Ok(Self::Held(entry.read().map_err(failed)?));
         }
         let mut file = scratch_file(scratch)?;

@@ -200,6 +200,12 @@ impl PackedCode {
         sizes.fold(0, u64::saturating_add)
     }
 
+    /// Leaves out the bundles that none of the wrappers that `keep` accepts points to; they still count.
+    pub fn keep_wrappers(&mut self, keep: &dyn Fn(u32) -> bool) {
+        let is_kept = |located: &LocatedBundle| located.wrappers.iter().any(|index| keep(*index));
+        self.bundles.retain(is_kept);
+    }
+
     /// Each wanted code object with its target and the indices of its wrappers. Large ones are in
     /// files in the directory `scratch`. Reads every bundle to its end, so that damage anywhere is
     /// found.

@@ -9,7 +9,7 @@ mod spirv;
 mod storage;
 
 pub use compress::{Budget, Compression, compress};
-pub use content::Content;
+pub use content::{Content, LARGE_CODE_OBJECT};
 pub use device_code::{KeptBundle, PackedCode};
 pub use spirv::Spirv;
 pub use storage::Storage;

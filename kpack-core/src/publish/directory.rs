@@ -182,6 +182,13 @@ impl Directory {
         Ok(metadata.is_file().then_some(file))
     }
 
+    /// The permission bits of a regular file in it, which need not be readable.
+    pub(super) fn mode_of(&self, name: &OsStr) -> Option<u32> {
+        let there = rustix::fs::statat(&self.file, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let is_file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
+        is_file.then_some(there.st_mode & 0o777)
+    }
+
     /// As [`check_output`](super::check_output), for an entry of it.
     pub(super) fn check_output(&self, name: &OsStr, new: FileType) -> Result<(), Error> {
         let path = self.path.join(name);

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{Error as IoError, ErrorKind};
 use std::path::Path;
 
+use kpack_format::names::{is_archive, is_manifest};
 use rustix::fs::{FileType, statvfs};
 
 use super::directory::Directory;
@@ -42,7 +43,16 @@ pub fn check_named_output(path: &Path) -> Result<(), Error> {
     if fs::symlink_metadata(path).is_err() {
         return Ok(());
     }
-    match files::open(path).and_then(|file| files::identify(path, &file))? {
+    let kind = match files::open(path) {
+        // Whoever owns its directory may replace it. Its name has to tell.
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+            is_archive(path)
+                .then_some(FileKind::Archive)
+                .or(is_manifest(path).then_some(FileKind::Manifest))
+        }
+        opened => files::identify(path, &opened?)?,
+    };
+    match kind {
         Some(FileKind::Archive | FileKind::Manifest) => {
             let reason = "it is an archive or manifest of kpack, which binaries may need; choose another name";
             Err(Error::refused(path, reason))

@@ -171,9 +171,7 @@ impl StagedFile {
     pub fn sync(&self) -> Result<(), Error> {
         let failed = |error| Error::io(&self.path, "write", error);
         if !self.has_mode {
-            let there = self.directory.open_file(&self.name)?;
-            let there = there.and_then(|file| file.metadata().ok());
-            let mode = there.map_or(MODE, |there| there.mode() & 0o777);
+            let mode = self.directory.mode_of(&self.name).unwrap_or(MODE);
             self.file
                 .set_permissions(Permissions::from_mode(mode))
                 .map_err(failed)?;
@@ -189,8 +187,14 @@ impl StagedFile {
     /// Whether the existing file has the same bytes.
     fn is_unchanged(&self) -> Result<bool, Error> {
         let failed = |e| Error::io(&self.path, "read", e);
-        let Some(there) = self.directory.open_file(&self.name)? else {
-            return Ok(false);
+        let there = match self.directory.open_file(&self.name) {
+            Ok(Some(there)) => there,
+            // Whoever may write the directory may replace a file that they cannot read.
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
+                return Ok(false);
+            }
+            Ok(None) => return Ok(false),
+            Err(error) => return Err(error),
         };
         let size = |file: &File| Ok(file.metadata().map_err(failed)?.len());
         if size(&there)? != size(&self.file)? {
