@@ -83,7 +83,10 @@ pub(crate) fn load<M: Memory>(cache: &Cache, request: &Request<'_>) -> Result<M,
     };
     let loaded = found.archive.load_into::<M>(&found.kernel, &found.target);
     if cache.environment().debug {
-        let trouble = search.trouble(&other_builds);
+        let mut trouble = search.trouble(&other_builds);
+        if !cache.is_news(request.binary, std::slice::from_ref(&trouble)) {
+            trouble.clear();
+        }
         say(&format!("{}{trouble}", outcome_of(&found, &loaded)));
     }
     loaded
@@ -239,6 +242,7 @@ impl<'a> Search<'a> {
             let answer = self.ask(archive, rule, target);
             match answer {
                 Answer::Found(_) | Answer::NoTarget => return answer,
+                Answer::OtherBuild if other_builds.iter().any(|o| Arc::ptr_eq(o, archive)) => {}
                 Answer::OtherBuild => other_builds.push(Arc::clone(archive)),
                 Answer::NoKernel => {}
             }

@@ -316,6 +316,39 @@ fn the_next_archive_is_taken_where_one_is_of_another_build() {
 }
 
 #[test]
+fn an_archive_that_is_skipped_is_named_once() {
+    const NAME: &str = "lookup::an_archive_that_is_skipped_is_named_once";
+    if env::var_os("KPACK_TEST_LOADS").is_none() {
+        // Given the loader in a process of its own, then it says on standard error that it skipped the archive.
+        let mut this = Command::new(env::current_exe().unwrap());
+        this.args(["--exact", NAME, "--nocapture"]);
+        let printed = process::output(this.env("KPACK_TEST_LOADS", "1"));
+        let said = String::from_utf8(printed.stderr).unwrap();
+        assert!(printed.status.success(), "{said}");
+        assert_eq!(said.matches("skipped ").count(), 1, "{said}");
+        let lines = said.lines().filter(|line| line.starts_with("kpack: "));
+        assert_eq!(lines.count(), 3, "{said}");
+        return;
+    }
+    let tree = Tree::new();
+    let (first, second) = (tree.path("lib/a/a.kpack"), tree.path("lib/b/b.kpack"));
+    write(&first, "gfx1100", &[(KERNEL, b"two")]);
+    write(&second, "gfx1100", &[(KERNEL, b"one")]);
+    let marker = Marker {
+        kpack_search_paths: ["a/a.kpack", "b/b.kpack"].map(str::to_owned).to_vec(),
+        ..marker_of_build("gfx1100", &[b"one"])
+    };
+    let cache = Cache::new(Environment {
+        debug: true,
+        ..Environment::default()
+    });
+    for _ in 0..3 {
+        let isas = ["gfx1100:xnack+", "gfx1100"];
+        assert_eq!(load_with(&cache, &tree, &marker, &isas).unwrap(), "one");
+    }
+}
+
+#[test]
 fn markers_and_archives_without_ids_are_accepted() {
     let tree = Tree::new();
     let path = tree.path(&kpack("gfx1100"));
