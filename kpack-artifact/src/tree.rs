@@ -95,7 +95,7 @@ impl Siblings {
                 found.leftovers.push(path);
             } else if is_artifact(&path) {
                 artifacts.push(path);
-            } else if !name.as_encoded_bytes().starts_with(b".") {
+            } else {
                 found.others.push(path);
             }
         }

@@ -8,6 +8,7 @@ use kpack_format::TargetId;
 use crate::classify::{Class, Node};
 use crate::tree::{Item, Role, Siblings, Tree, is_of_group};
 use kpack_core::Error;
+use kpack_core::publish::is_leftover;
 use kpack_split::leftover::{directories, leftovers};
 
 /// A shard: the split artifacts that one machine built.
@@ -91,10 +92,6 @@ impl Shards {
             others.extend(found.others.into_iter().map(|path| (path, false)));
             let mut artifacts: BTreeMap<String, ComponentArtifacts> = BTreeMap::new();
             for (path, component, role) in found.artifacts {
-                let file_name = path.file_name().unwrap_or_default();
-                if file_name.as_encoded_bytes().starts_with(b".") {
-                    continue;
-                }
                 let own = match &role {
                     Role::Generic => None,
                     Role::Target(target) => {
@@ -233,9 +230,9 @@ pub(super) fn parts(tree: &Tree, own: Option<&TargetId>) -> BTreeMap<TargetId, T
     parts
 }
 
-/// The directories among these that are not hidden, by name. Hidden ones are work in progress.
+/// The directories among these that are not kpack's work in progress, by name.
 pub(super) fn by_name(directories: &[PathBuf]) -> impl Iterator<Item = (&str, &PathBuf)> {
     let named = directories.iter();
     let named = named.filter_map(|path| Some((path.file_name()?.to_str()?, path)));
-    named.filter(|(name, _)| !name.starts_with('.'))
+    named.filter(|(name, _)| !is_leftover(name.as_ref()))
 }

@@ -197,3 +197,24 @@ fn a_family_is_called_by_its_pattern() {
             .is_file()
     );
 }
+
+/// Only kpack's own hidden names are work in progress.
+#[test]
+fn a_shard_may_have_a_hidden_name() {
+    let tree = three_shards();
+    fs::rename(tree.path("shards/linux-c"), tree.path("shards/.linux-c")).unwrap();
+    let plan = planned(&tree, CONFIGURATION);
+    assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
+    let has_it = |plan: &recombine::Recombination| {
+        let mut shards = plan.artifacts.iter().flat_map(|artifact| &artifact.shards);
+        shards.any(|shard| shard.ends_with("linux-c"))
+    };
+    assert!(has_it(&plan));
+    // An interrupted run's.
+    fs::rename(
+        tree.path("shards/.linux-c"),
+        tree.path("shards/.linux-c.tmp"),
+    )
+    .unwrap();
+    assert!(!has_it(&planned(&tree, CONFIGURATION)));
+}
