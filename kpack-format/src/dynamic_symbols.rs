@@ -16,6 +16,9 @@ pub enum Linkage {
     Exported,
 }
 
+/// So many symbols with one hash value are followed at most. Real tables have some.
+const MAX_CHAIN: u64 = 1 << 16;
+
 /// Size of a symbol in bytes.
 const SYMBOL: u64 = 24;
 
@@ -59,7 +62,8 @@ pub fn linkage(
             } else {
                 // The last chain ends with an odd number.
                 let chains = start.checked_add(4 * buckets)?;
-                while number(chains.checked_add(4 * (last - first))?)? & 1 == 0 {
+                let end = last + MAX_CHAIN;
+                while last < end && number(chains.checked_add(4 * (last - first))?)? & 1 == 0 {
                     last += 1;
                 }
                 last + 1
@@ -143,6 +147,24 @@ mod tests {
                 assert_eq!(linkages(base, table), found);
             }
         }
+    }
+
+    #[test]
+    fn a_chain_without_an_end_is_not_followed_forever() {
+        let reads = std::cell::Cell::new(0_u64);
+        let tags = [elf::DT_GNU_HASH, elf::DT_STRTAB, elf::DT_SYMTAB];
+        let dynamic = tags.map(|tag| (tag.0 as u64, 0));
+        // As in a large file with holes, after a table with one bucket.
+        let read = |address: u64, size: u64| {
+            reads.set(reads.get() + 1);
+            let mut bytes = vec![0; size as usize];
+            if address == 0 || address == 16 {
+                bytes[0] = 1;
+            }
+            (reads.get() < 1 << 20).then_some(bytes)
+        };
+        assert_eq!(linkage(&dynamic, 0, "one", read), None);
+        assert!(reads.get() < 1 << 17, "{}", reads.get());
     }
 
     #[test]

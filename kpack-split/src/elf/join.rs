@@ -11,6 +11,7 @@
 //! record of what the headers were ([`former`](super::former)); the marker stays, so that the result can
 //! be split again and says where the rest of its code is.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 
@@ -129,13 +130,17 @@ impl Plan {
     ) -> Result<Self, ElfError> {
         let image = Image::read(self.result(input))?;
         let sizes = Vec::from_iter(kept.iter().map(|bundle| bundle.size));
+        let own = kept.iter().enumerate().flat_map(|(bundle, kept)| {
+            let wrappers = kept.wrappers.iter();
+            wrappers.map(move |wrapper| (*wrapper, bundle))
+        });
+        let bundle_of = BTreeMap::from_iter(own);
         let wrappers = |bundles: &[u64]| {
-            let wrapper = |(position, planned): (usize, &PlannedWrapper)| {
-                let own = |bundle: &KeptBundle| bundle.wrappers.contains(&(position as u32));
-                match kept.iter().position(own) {
-                    Some(bundle) => PlannedWrapper::fat(planned.address, bundles[bundle]),
-                    None => *planned,
-                }
+            let wrapper = |(position, planned): (usize, &PlannedWrapper)| match bundle_of
+                .get(&(position as u32))
+            {
+                Some(bundle) => PlannedWrapper::fat(planned.address, bundles[*bundle]),
+                None => *planned,
             };
             let planned = self.wrappers.iter().enumerate();
             planned.map(wrapper).collect()
