@@ -382,3 +382,32 @@ fn a_name_that_is_not_text_does_not_break_the_report() {
         "{output:?}"
     );
 }
+
+#[test]
+fn refusals_exit_with_3_and_change_nothing() {
+    let split = split_prefix();
+    let tree = split_prefix();
+    add_and_mul(["gfx1100", "gfx942"], ["gfx1100", "gfx942"])
+        .build(&tree.path("lib/libother.so"))
+        .unwrap();
+    for (tree, line, why) in [
+        (
+            &tree,
+            "install --prefix . --module vec --all --arch gfx1030",
+            "it has no device code for gfx1030",
+        ),
+        (&split, "verify lib --against lib", "split"),
+        (
+            &split,
+            "verify lib/libvec.so --against lib/libvec.so",
+            "split",
+        ),
+    ] {
+        let before = tree.snapshot();
+        let output = kpack(tree, &words(line));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(3), "{line}: {said}");
+        assert!(said.contains(why), "{line}: {said}");
+        assert!(tree.snapshot() == before, "{line}");
+    }
+}
