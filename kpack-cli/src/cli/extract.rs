@@ -1,6 +1,7 @@
 //! `kpack extract`.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -95,14 +96,26 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
                 _ => Path::new("."),
             };
             room(directory)?;
+            let mut written = None;
             found.read(directory, &mut |_, code_object| {
-                write_output(output, |staged| fill(staged, code_object))
+                let staged = StagedFile::write(output, |staged| fill(staged, code_object))?;
+                written = Some(staged.0);
+                Ok(())
             })?;
+            // Damage after the code object is known by now, too.
+            if let Some(staged) = written {
+                staged.commit()?;
+            }
         }
         (None, _) => {
             let scratch = std::env::temp_dir();
             room(&scratch)?;
-            found.read(&scratch, &mut |_, code_object| print(&scratch, code_object))?;
+            let mut file = scratch_file(&scratch)?;
+            found.read(&scratch, &mut |_, code_object| {
+                let failed = |e| Error::io(&scratch, "write a scratch file in", e);
+                code_object.write_to(&mut Watched(&file), &failed)
+            })?;
+            print(&scratch, &mut file)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -211,13 +224,11 @@ fn link(directory: &Arc<Directory>, first: &Path, path: &Path) -> Result<(), Err
     })
 }
 
-/// Writes a code object to standard output, once it is verified.
-fn print(scratch: &Path, code_object: SelectedCode<'_>) -> Result<(), Error> {
-    let failed = |e| Error::io(scratch, "write a scratch file in", e);
-    let mut file = scratch_file(scratch)?;
-    code_object.write_to(&mut Watched(&file), &failed)?;
+/// Writes a code object, which is complete in a scratch file, to standard output.
+fn print(scratch: &Path, file: &mut File) -> Result<(), Error> {
+    let failed = |e| Error::io(scratch, "read a scratch file in", e);
     file.rewind().map_err(failed)?;
     let mut out = io::stdout().lock();
-    let copied = io::copy(&mut file, &mut out).and_then(|_| out.flush());
+    let copied = io::copy(file, &mut out).and_then(|_| out.flush());
     copied.map_err(|e| Error::io(Path::new(output::STDOUT), "write to", e))
 }

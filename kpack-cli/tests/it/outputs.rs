@@ -392,7 +392,8 @@ fn one_kernel_of_a_binary_is_extracted_without_the_others() {
         let said = kpack(&tree, &words(&line));
         assert_eq!(said.status.code(), Some(expected), "{said:?}");
     }
-    assert_eq!(fs::read(tree.path("out")).unwrap(), codes[0]);
+    // What was extracted before stays.
+    assert!(fs::read(tree.path("out")).unwrap() == codes[0]);
 }
 
 /// Given a file that its owner may not read, when a command writes it, then that replaces it: the directory is theirs.
@@ -411,7 +412,7 @@ fn an_own_file_without_permissions_is_replaced() {
     .unwrap();
     for name in ["out", "out.kpack"] {
         fs::write(tree.path(name), "earlier").unwrap();
-        fs::set_permissions(tree.path(name), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(tree.path(name), fs::Permissions::from_mode(0o000)).unwrap();
     }
     process::run(
         Command::new("chown")
