@@ -65,6 +65,9 @@ function(_kpack_read_arguments command)
           set(keyword "")
         endif()
       else()
+        if(keyword STREQUAL "DESTINATION" AND NOT kind STREQUAL "INCLUDES")
+          _kpack_relative("${word}" word)
+        endif()
         list(APPEND kpack_FORWARDED "${word}")
         if(keyword IN_LIST install_single OR keyword IN_LIST install_multiple)
           list(APPEND kpack_${kind}_${keyword} "${word}")
@@ -103,10 +106,35 @@ function(_kpack_read_arguments command)
     _kpack_fail(${command} "${keyword} needs a value.")
   endif()
 
+  _kpack_relative("${kpack_KPACK_DESTINATION}" kpack_KPACK_DESTINATION)
+
   foreach(name IN LISTS own_single own_multiple own_flags read ITEMS FORWARDED UNKNOWN)
     set(kpack_${name} "${kpack_${name}}" PARENT_SCOPE)
   endforeach()
 endfunction()
+
+# Sets <output> to <destination>, relative to CMAKE_INSTALL_PREFIX if it is an absolute path below it.
+# Nix and many RPM macros set CMAKE_INSTALL_LIBDIR and the like to such paths.
+function(_kpack_relative destination output)
+  if(IS_ABSOLUTE "${destination}")
+    cmake_path(SET prefix NORMALIZE "${CMAKE_INSTALL_PREFIX}")
+    cmake_path(SET directory NORMALIZE "${destination}")
+    cmake_path(IS_PREFIX prefix "${directory}" below)
+    if(below)
+      cmake_path(RELATIVE_PATH directory BASE_DIRECTORY "${prefix}" OUTPUT_VARIABLE destination)
+    endif()
+  endif()
+  set(${output} "${destination}" PARENT_SCOPE)
+endfunction()
+
+# Makes the directories that install(TARGETS) takes by default relative, in the caller's scope.
+macro(_kpack_relative_defaults)
+  foreach(_kpack_directory BINDIR SBINDIR LIBEXECDIR LIBDIR INCLUDEDIR)
+    if(DEFINED CMAKE_INSTALL_${_kpack_directory})
+      _kpack_relative("${CMAKE_INSTALL_${_kpack_directory}}" CMAKE_INSTALL_${_kpack_directory})
+    endif()
+  endforeach()
+endmacro()
 
 # Rejects words that no keyword takes.
 function(_kpack_refuse_unknown command)
@@ -129,7 +157,7 @@ endfunction()
 # Checks everything that does not depend on targets: names, target IDs, destinations, choices. Sets
 # kpack_ARCHITECTURES in the caller's scope to canonical target IDs without repetitions.
 function(_kpack_check_arguments command)
-  if(kpack_TARGETS STREQUAL "")
+  if(kpack_TARGETS STREQUAL "" AND NOT kpack_EVERYTHING)
     _kpack_fail(${command} "TARGETS is missing; name the targets to split.")
   endif()
   if(kpack_MODULE STREQUAL "")
@@ -223,7 +251,7 @@ function(_kpack_check_destination command keyword destination)
   if(IS_ABSOLUTE "${destination}")
     _kpack_fail(${command} "${keyword} is \"${destination}\", an absolute path. Kernel "
       "names and the paths from a binary to its archives are relative to the install prefix: "
-      "write it relative to CMAKE_INSTALL_PREFIX.")
+      "choose a directory below CMAKE_INSTALL_PREFIX (${CMAKE_INSTALL_PREFIX}).")
   elseif(normal MATCHES "^\\.\\.(/|$)")
     _kpack_fail(${command} "${keyword} is \"${destination}\", which leaves the install prefix.")
   endif()

@@ -204,6 +204,36 @@ function(_kpack_cpack_component device host target suffix weak)
   _kpack_cpack_rpm_device()
 endfunction()
 
+# Tells the install rules of the component <host> how users install the package of its device component
+# <device>, if the names of all these packages differ in the target ID alone. Runs once per generator.
+function(_kpack_cpack_hint device host suffix)
+  set(variable "KPACK_INSTALL_HINT_${host}")
+  unset(ENV{${variable}})
+  _kpack_cpack_unit("${device}" unit)
+  if(NOT unit STREQUAL device OR NOT CPACK_${CPACK_GENERATOR}_COMPONENT_INSTALL
+     OR CPACK_COMPONENTS_GROUPING STREQUAL "ALL_COMPONENTS_IN_ONE")
+    return()
+  elseif(CPACK_GENERATOR STREQUAL "DEB")
+    set(hint "apt install")
+    _kpack_cpack_deb_package("${device}" package version)
+  elseif(CPACK_GENERATOR STREQUAL "RPM")
+    set(hint "dnf install")
+    if(EXISTS "/etc/zypp")
+      set(hint "zypper install")
+    endif()
+    _kpack_cpack_rpm_package("${device}" package version)
+  else()
+    return()
+  endif()
+  string(REPLACE "-${suffix}" "-@GFXARCH@" package "${package}")
+  set_property(GLOBAL APPEND PROPERTY "${variable} ${CPACK_GENERATOR}" "${package}")
+  get_property(packages GLOBAL PROPERTY "${variable} ${CPACK_GENERATOR}")
+  list(REMOVE_DUPLICATES packages)
+  if(packages MATCHES "^[^;]*-@GFXARCH@$")
+    set(ENV{${variable}} "${hint} ${packages}")
+  endif()
+endfunction()
+
 # CPack starts the description of every Debian package with the project's summary. If packages have
 # a summary of their own, give each the description that CPack would make, and keep CPack from
 # adding the summary by making it the default one.

@@ -22,6 +22,7 @@ function(kpack_install)
   _kpack_read_arguments(kpack_install ${ARGN})
   _kpack_check_arguments(kpack_install)
   _kpack_refuse_unknown(kpack_install)
+  _kpack_relative_defaults()
   # Rules of a directory run in order of declaration, so the rule that copies the files and sets
   # their RPATH comes first. It also reports problems with the targets in CMake's words.
   install(TARGETS ${kpack_TARGETS} ${kpack_FORWARDED})
@@ -31,10 +32,21 @@ endfunction()
 # kpack_split_installed(TARGETS <target>... MODULE <name> DESTINATION <dir> [COMPONENT <name>] ...)
 #
 # Splits targets that another command installed earlier in the same directory. Takes the arguments
-# of kpack_install() that say where and when the files are installed.
+# of kpack_install() that say where and when the files are installed. Without TARGETS:
+#
+# kpack_split_installed([MODULE <name>] [ARCHITECTURES <target ID>...] [KPACK_DESTINATION <dir>]
+#                       [UNEXPECTED drop|error|keep] [COMPRESSION zstd|none] [LEVEL <n>]
+#                       [INSTALL_HINT <text>])
+#
+# Splits every binary that the project installs.
 function(kpack_split_installed)
   _kpack_read_arguments(kpack_split_installed ${ARGN})
+  if(kpack_TARGETS STREQUAL "")
+    _kpack_split_everything(kpack_split_installed)
+    return()
+  endif()
   _kpack_check_arguments(kpack_split_installed)
+  _kpack_relative_defaults()
   foreach(word IN LISTS kpack_FORWARDED)
     if(word MATCHES "^(EXPORT|PERMISSIONS|NAMELINK_COMPONENT|NAMELINK_ONLY|NAMELINK_SKIP|INCLUDES|FILE_SET|RUNTIME_DEPENDENCIES|RUNTIME_DEPENDENCY_SET)$")
       _kpack_fail(kpack_split_installed "${word} belongs to the command that installs the targets.")

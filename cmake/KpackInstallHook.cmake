@@ -5,9 +5,10 @@ include_guard(GLOBAL)
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.22...3.31)
 
-# Starts the list of files of one rule.
-function(_kpack_hook_begin command)
+# Starts the list of files of one rule of an install component.
+function(_kpack_hook_begin command install_component)
   set_property(GLOBAL PROPERTY KPACK_HOOK_COMMAND "${command}")
+  set_property(GLOBAL PROPERTY KPACK_HOOK_COMPONENT "${install_component}")
   set_property(GLOBAL PROPERTY KPACK_HOOK_FILE_COUNT 0)
 endfunction()
 
@@ -30,11 +31,7 @@ endfunction()
 function(_kpack_hook_run mode device_target helper module component kpack_destination)
   get_property(command GLOBAL PROPERTY KPACK_HOOK_COMMAND)
   get_property(count GLOBAL PROPERTY KPACK_HOOK_FILE_COUNT)
-  set(prefix "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}")
-  if(prefix STREQUAL "")
-    set(prefix "/") # cmake_install.cmake removes the slash.
-  endif()
-  get_filename_component(prefix "${prefix}" ABSOLUTE)
+  _kpack_hook_prefix(prefix)
   set(options ${ARGN})
   if(mode STREQUAL "device")
     # A device rule handles one target and reads the unsplit files of the build tree.
@@ -85,11 +82,6 @@ function(_kpack_hook_run mode device_target helper module component kpack_destin
   if(files STREQUAL "")
     return()
   endif()
-  if(NOT EXISTS "${helper}")
-    message(FATAL_ERROR "${command}(): the helper ${helper} was removed after the project was configured. "
-      "The installed files are not split. Configure again with Kpack_EXECUTABLE.")
-  endif()
-
   set(only "")
   set(for "")
   if(mode STREQUAL "device")
@@ -99,9 +91,103 @@ function(_kpack_hook_run mode device_target helper module component kpack_destin
     file(MAKE_DIRECTORY "${prefix}")
   elseif(mode STREQUAL "host")
     set(only --only host)
+    # cpack says what its packages are called.
+    get_property(install_component GLOBAL PROPERTY KPACK_HOOK_COMPONENT)
+    set(hint "$ENV{KPACK_INSTALL_HINT_${install_component}}")
+    if(NOT hint STREQUAL "" AND NOT "${options}" MATCHES "(^|;)--install-hint=")
+      list(APPEND only "--install-hint=${hint}")
+    endif()
+  endif()
+  _kpack_hook_split()
+  set(CMAKE_INSTALL_MANIFEST_FILES "${CMAKE_INSTALL_MANIFEST_FILES}" PARENT_SCOPE)
+endfunction()
+
+# Splits every binary that this run has installed and that no other rule has split. Further arguments
+# are options of the helper.
+function(_kpack_hook_everything helper module kpack_destination)
+  get_property(command GLOBAL PROPERTY KPACK_HOOK_COMMAND)
+  _kpack_hook_prefix(prefix)
+  set(options ${ARGN})
+  set(component lib)
+  if(CMAKE_INSTALL_COMPONENT)
+    set(component "${CMAKE_INSTALL_COMPONENT}")
+  endif()
+  if(NOT "$ENV{CMAKE_INSTALL_MODE}" MATCHES "^(COPY)?$")
+    message(FATAL_ERROR "${command}(): CMAKE_INSTALL_MODE is $ENV{CMAKE_INSTALL_MODE}, which may link installed "
+      "files to the build tree; splitting them would rewrite it. Unset CMAKE_INSTALL_MODE, or set it to COPY.")
+  endif()
+  if(prefix MATCHES ";")
+    message(FATAL_ERROR "${command}(): the install prefix ${prefix} contains a semicolon, which CMake's list "
+      "of installed files cannot express. Name the TARGETS.")
+  endif()
+  get_property(split GLOBAL PROPERTY KPACK_HOOK_SPLIT)
+  set(files "")
+  set(installed ${CMAKE_INSTALL_MANIFEST_FILES})
+  list(REMOVE_DUPLICATES installed)
+  get_filename_component(base "${CMAKE_INSTALL_PREFIX}/" ABSOLUTE)
+  foreach(path IN LISTS installed)
+    cmake_path(NORMAL_PATH path)
+    _kpack_hook_is_linked("$ENV{DESTDIR}${path}" linked)
+    if(NOT linked)
+      continue()
+    endif()
+    cmake_path(IS_PREFIX base "${path}" below)
+    if(NOT below)
+      file(STRINGS "$ENV{DESTDIR}${path}" code REGEX "^\\.hip_fatbin$" LIMIT_COUNT 1)
+      if(NOT code STREQUAL "")
+        message(FATAL_ERROR "${command}(): ${path} has device code, and is installed outside of the install "
+          "prefix ${CMAKE_INSTALL_PREFIX}. Kernels are named by paths relative to the install prefix.")
+      endif()
+      continue()
+    endif()
+    cmake_path(RELATIVE_PATH path BASE_DIRECTORY "${base}" OUTPUT_VARIABLE file)
+    if(NOT file IN_LIST split)
+      list(APPEND files "${file}")
+    endif()
+  endforeach()
+  if(files STREQUAL "")
+    return()
+  endif()
+  # Only the helper knows which of them have device code.
+  list(APPEND options --quiet)
+  set(only "")
+  _kpack_hook_split()
+  set(CMAKE_INSTALL_MANIFEST_FILES "${CMAKE_INSTALL_MANIFEST_FILES}" PARENT_SCOPE)
+endfunction()
+
+# Sets <output> to the install prefix with DESTDIR.
+function(_kpack_hook_prefix output)
+  set(prefix "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}")
+  if(prefix STREQUAL "")
+    set(prefix "/") # cmake_install.cmake removes the slash.
+  endif()
+  get_filename_component(prefix "${prefix}" ABSOLUTE)
+  set(${output} "${prefix}" PARENT_SCOPE)
+endfunction()
+
+# Sets <output> to whether <path> is a linked ELF file: neither a symbolic link nor an object file.
+function(_kpack_hook_is_linked path output)
+  set(${output} FALSE PARENT_SCOPE)
+  if(IS_SYMLINK "${path}" OR IS_DIRECTORY "${path}" OR NOT EXISTS "${path}")
+    return()
+  endif()
+  file(READ "${path}" header LIMIT 18 HEX)
+  # e_type is ET_EXEC or ET_DYN.
+  if(header MATCHES "^7f454c46.*(0[23]00|000[23])$")
+    set(${output} TRUE PARENT_SCOPE)
+  endif()
+endfunction()
+
+# Runs the helper for the files. Reads variables of its caller, and adds to CMAKE_INSTALL_MANIFEST_FILES
+# there.
+macro(_kpack_hook_split)
+  if(NOT EXISTS "${helper}")
+    message(FATAL_ERROR "${command}(): the helper ${helper} was removed after the project was configured. "
+      "The installed files are not split. Configure again with Kpack_EXECUTABLE.")
   endif()
   foreach(file IN LISTS files)
     message(STATUS "Splitting: ${prefix}/${file}${for}")
+    set_property(GLOBAL APPEND PROPERTY KPACK_HOOK_SPLIT "${file}")
   endforeach()
   execute_process(COMMAND "${helper}" install --prefix "${prefix}" --module "${module}"
     --component "${component}" --kpack-dir "${kpack_destination}" ${only} ${options} -- ${files}
@@ -111,10 +197,8 @@ function(_kpack_hook_run mode device_target helper module component kpack_destin
     message(FATAL_ERROR "${command}(): kpack could not split ${words} (exit code ${result}, its message "
       "is above). The install is not complete.")
   endif()
-
   _kpack_hook_list_files()
-  set(CMAKE_INSTALL_MANIFEST_FILES "${CMAKE_INSTALL_MANIFEST_FILES}" PARENT_SCOPE)
-endfunction()
+endmacro()
 
 # Checks whether CMake installed <path>, relative to the prefix, in this run. A file of an earlier
 # run is already split, and a later rule would overwrite it with the fat binary.
@@ -165,7 +249,7 @@ function(_kpack_hook_check_copy installed target built)
 endfunction()
 
 # Adds the module's archives and manifest to the list of installed files, without DESTDIR, as
-# file(INSTALL) does. Reads and sets variables of _kpack_hook_run().
+# file(INSTALL) does. Reads variables of the function that splits.
 macro(_kpack_hook_list_files)
   set(stem "${module}_${component}")
   set(directory "${prefix}/${kpack_destination}")
@@ -181,10 +265,35 @@ macro(_kpack_hook_list_files)
       # Compare as text, since a path may contain semicolons.
       string(FIND ";${CMAKE_INSTALL_MANIFEST_FILES};" ";${path};" position)
       if(position EQUAL -1)
-        list(APPEND CMAKE_INSTALL_MANIFEST_FILES "${path}")
+        _kpack_hook_lists("${path}" lists)
+        if(lists)
+          list(APPEND CMAKE_INSTALL_MANIFEST_FILES "${path}")
+        endif()
       endif()
     endif()
   endforeach()
 endmacro()
+
+# Sets <output> to whether this directory lists an archive. With INSTALL_PARALLEL, each directory has a
+# process and a list of its own, and one of those that write to the archive lists it.
+function(_kpack_hook_lists path output)
+  set(${output} TRUE PARENT_SCOPE)
+  if(NOT CMAKE_INSTALL_LOCAL_ONLY)
+    return()
+  endif()
+  cmake_path(GET _kpack_script PARENT_PATH claims)
+  string(SHA256 name "${CMAKE_INSTALL_CONFIG_NAME} ${path}")
+  set(claim "${claims}/listed/${name}")
+  file(LOCK "${claims}/listed" DIRECTORY GUARD FUNCTION)
+  set(owner "${_kpack_script}")
+  if(EXISTS "${claim}")
+    file(READ "${claim}" owner)
+  else()
+    file(WRITE "${claim}" "${owner}")
+  endif()
+  if(NOT owner STREQUAL _kpack_script)
+    set(${output} FALSE PARENT_SCOPE)
+  endif()
+endfunction()
 
 cmake_policy(POP)

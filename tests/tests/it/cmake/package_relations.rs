@@ -13,6 +13,7 @@ with_each_package!(["cmake", "cpack", "cc", "dpkg-deb", "rpm", "rpmbuild"] =>
     the_project_chooses_how_much_it_recommends,
     names_and_versions_of_rpm_packages_are_followed,
     every_package_has_a_summary_of_its_own,
+    manifests_say_how_to_install_a_gpus_package,
 );
 
 /// The device packages of `packages`, in the order of ARCHITECTURES.
@@ -162,4 +163,32 @@ fn every_package_has_a_summary_of_its_own(package: &Package) {
         description(&file(&project, ".deb", "vectools-1.2.3-Linux-lib.")),
         ("Vector tools".to_owned(), "Adds and multiplies.".to_owned())
     );
+}
+
+/// The names of packages are known when cpack runs. A manifest that no package holds has no hint.
+fn manifests_say_how_to_install_a_gpus_package(package: &Package) {
+    let hint = |project: &Project<'_>, directory: &str| {
+        let manifests = walkdir::WalkDir::new(project.build.join(directory)).into_iter();
+        let manifest = manifests
+            .map(|entry| entry.unwrap().into_path())
+            .find(|path| path.ends_with("lib/.kpack/veclib_lib.kpm"))
+            .unwrap();
+        let shown = output_of(&package.helper, &[OsStr::new("show"), manifest.as_os_str()]);
+        let line = shown
+            .lines()
+            .find_map(|line| line.strip_prefix("install hint: "));
+        line.map(str::to_owned)
+    };
+    let own = "-DCPACK_RPM_LIB_PACKAGE_NAME=libvec1";
+    let project = packed(package, "TGZ;DEB;RPM", &[own]);
+    let staged = |generator: &str| hint(&project, &format!("_CPack_Packages/Linux/{generator}"));
+    assert_eq!(staged("DEB").unwrap(), "apt install vectools-lib-@GFXARCH@");
+    let rpm = staged("RPM").unwrap();
+    assert!(rpm.ends_with(" install libvec1-@GFXARCH@"), "{rpm}");
+    assert_eq!(staged("TGZ"), None);
+
+    // One package has an unrelated name.
+    let other = "-DCPACK_DEBIAN_LIB-GFX942_PACKAGE_NAME=vec-for-mi300";
+    let project = packed(package, "DEB", &[other]);
+    assert_eq!(hint(&project, "_CPack_Packages/Linux/DEB"), None);
 }
