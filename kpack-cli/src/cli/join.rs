@@ -25,6 +25,8 @@ use kpack_split::join::{self, JoinOptions};
 Examples:
   Join all split binaries of a prefix for this machine's GPUs:
     kpack join --prefix /opt/rocm --arch native
+  In a package's trigger, join what is installed:
+    kpack join --prefix /usr --arch native --installed
   Join one, and compare it with the unsplit original:
     kpack join --prefix stage --arch gfx1030 --against build/libvec.so lib/libvec.so
 
@@ -67,12 +69,14 @@ impl Architecture {
         }
     }
 
-    fn targets(&self) -> Result<Vec<TargetId>, Error> {
+    fn targets(&self, installed: bool) -> Result<Vec<TargetId>, Error> {
         if let Self::Target(target) = self {
             return Ok(vec![target.clone()]);
         }
         // What is hidden from a process today may be seen by one tomorrow.
         match agents() {
+            None if installed => Ok(Vec::new()),
+            Some(gpus) if gpus.is_empty() && installed => Ok(Vec::new()),
             Some(gpus) if gpus.is_empty() => Err(Error::usage(
                 "--arch native: this machine has no GPU; name its targets",
             )),
@@ -89,7 +93,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut options = arguments.options.clone();
     targets::warn_of_unknown(arguments.arch.iter().filter_map(Architecture::named));
     for architecture in &arguments.arch {
-        options.architectures.extend(architecture.targets()?);
+        options
+            .architectures
+            .extend(architecture.targets(options.installed)?);
+    }
+    if options.architectures.is_empty() && options.installed {
+        if !arguments.print.is_quiet() {
+            println!("this machine has no GPU; nothing is joined");
+        }
+        return Ok(ExitCode::SUCCESS);
     }
     options.architectures.sort();
     options.architectures.dedup();

@@ -720,3 +720,36 @@ proptest! {
         }
     }
 }
+
+/// A package manager installs the package of a GPU before or after the binaries, or not at all.
+#[test]
+fn what_is_installed_is_joined() {
+    let tree = split(&library(1));
+    let archive = tree.path("prefix/lib/.kpack/vec_lib_gfx1100.kpack");
+    let bytes = fs::read(&archive).unwrap();
+    fs::remove_file(&archive).unwrap();
+    let mut options = options(&tree, &["gfx1100"]);
+    options.files.clear();
+    options.installed = true;
+    let before = fs::read(tree.path("prefix").join(FILE)).unwrap();
+    let report = join(&options, &()).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+    assert_eq!(fs::read(tree.path("prefix").join(FILE)).unwrap(), before);
+
+    fs::write(&archive, &bytes).unwrap();
+    join(&options, &()).unwrap();
+    assert_eq!(targets_of(&tree.path("prefix").join(FILE)), ["gfx1100"]);
+
+    // Damage is an error.
+    let mut damaged = bytes.clone();
+    damaged[100] ^= 1;
+    fs::write(&archive, &damaged).unwrap();
+    options.architectures.push("gfx942".parse().unwrap());
+    let text = refused(&tree, &options);
+    assert!(text.contains("vec_lib_gfx1100.kpack"), "{text}");
+
+    // Nothing is split.
+    fs::remove_dir_all(tree.path("prefix")).unwrap();
+    fs::create_dir(tree.path("prefix")).unwrap();
+    join(&options, &()).unwrap();
+}

@@ -13,6 +13,7 @@ use kpack_format::names::KernelName;
 use kpack_format::offload_bundle::{Entry, Layout};
 use kpack_format::{Delivery, TargetId};
 
+use super::JoinOptions;
 use super::binary::MarkedBinary;
 use crate::Error;
 use crate::elf::DeviceCode;
@@ -52,8 +53,10 @@ impl Code {
     /// Chooses the code objects of `binary`.
     ///
     /// # Errors
-    /// [`Error::Refused`] if an archive for a chosen target is missing, damaged, or of another build.
-    pub(super) fn choose(binary: &MarkedBinary, chosen: &[TargetId]) -> Result<Self, Error> {
+    /// [`Error::Refused`] if an archive for a chosen target is missing, damaged, or of another build; with
+    /// [`installed`](JoinOptions::installed), if it is damaged or of another build.
+    pub(super) fn choose(binary: &MarkedBinary, options: &JoinOptions) -> Result<Self, Error> {
+        let chosen = &*options.architectures;
         let resolver = open(binary)?;
         let promised = resolver.kpacks.targets().map(str::to_owned);
         let promised = promised.chain(binary.marker.code_ids.keys().cloned());
@@ -74,6 +77,12 @@ impl Code {
             let is_own = of_gpu(&id);
             let needs = |wrapper: &Vec<Chosen>| is_own || needs_generic(wrapper, id, chosen);
             if !wrappers.iter().any(needs) {
+                continue;
+            }
+            if options.installed
+                && let Some(Obstacle::Missing(_)) = resolver.obstacle(&target)
+            {
+                known.remove(&target);
                 continue;
             }
             check_archive(binary, &resolver, &target)?;

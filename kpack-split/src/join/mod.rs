@@ -35,6 +35,10 @@ pub struct JoinOptions {
     /// Join only binaries of this module. Default: of all modules
     #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
     pub module: Option<String>,
+    /// Join what the installed archives have code for. It is no error if an archive is missing, if nothing is split, or
+    /// if this machine has no GPU: for package managers, which install one package after the other
+    #[cfg_attr(feature = "clap", arg(long))]
+    pub installed: bool,
     /// GPU targets to put back. A target without features, such as gfx90a, stands for all of its variants
     #[cfg_attr(feature = "clap", arg(skip))]
     pub architectures: Vec<TargetId>,
@@ -63,6 +67,7 @@ impl JoinOptions {
         Self {
             prefix: prefix.into(),
             module: None,
+            installed: false,
             architectures: architectures.into_iter().collect(),
             files: files.into_iter().map(Into::into).collect(),
             output: None,
@@ -159,7 +164,7 @@ fn plan(
     } else {
         named_binaries(&prefix, options, report)?
     };
-    if binaries.is_empty() && report.files.is_empty() {
+    if binaries.is_empty() && report.files.is_empty() && !options.installed {
         let text = match &options.module {
             Some(module) => format!("no split binary of module `{module}` is in it"),
             None => "no split binary is in it".to_owned(),
@@ -257,9 +262,9 @@ fn choose(
 ) -> Result<Vec<(MarkedBinary, Code)>, Error> {
     let mut chosen = Vec::new();
     for binary in binaries {
-        let code = Code::choose(&binary, &options.architectures)?;
+        let code = Code::choose(&binary, options)?;
         let lacking = code.lacking(&options.architectures);
-        if !lacking.is_empty() {
+        if !lacking.is_empty() && !options.installed {
             let text = format!(
                 "has no device code for {lacking}, only for {}",
                 code.known()
@@ -281,7 +286,9 @@ fn choose(
     }
     let has_code = |(_, code): &(MarkedBinary, Code)| !code.targets().is_empty();
     let (planned, without): (Vec<_>, Vec<_>) = chosen.into_iter().partition(has_code);
-    if let (true, Some((first, code))) = (planned.is_empty(), without.first()) {
+    if let (true, Some((first, code))) = (planned.is_empty(), without.first())
+        && !options.installed
+    {
         let mut text = format!(
             "it has no device code for {}; there is device code for {}",
             code.lacking(&options.architectures),
