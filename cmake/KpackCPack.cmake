@@ -4,8 +4,9 @@
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.22...3.31)
 
-# A maintainer script that does nothing.
-set(_kpack_script_without_effect "${CMAKE_CURRENT_LIST_DIR}/device-package/postinst")
+# In place of the project's maintainer scripts: files without effect.
+set(_kpack_no_triggers "${CMAKE_CURRENT_LIST_DIR}/device-package/triggers")
+set(_kpack_script_without_effect "${CMAKE_CURRENT_LIST_DIR}/device-package/scriptlet")
 
 # Without these, the DEB, RPM and archive generators put all components into one package.
 foreach(_kpack_generator DEB RPM ARCHIVE)
@@ -127,11 +128,13 @@ macro(_kpack_cpack_deb_device)
     set(KPACK_DEVICE_PACKAGE_${upper} TRUE PARENT_SCOPE)
   endif()
   if(NOT "${CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA}" STREQUAL "")
-    _kpack_cpack_default(CPACK_DEBIAN_${upper}_PACKAGE_CONTROL_EXTRA "${_kpack_script_without_effect}")
+    _kpack_cpack_default(CPACK_DEBIAN_${upper}_PACKAGE_CONTROL_EXTRA "${_kpack_no_triggers}")
   endif()
   _kpack_cpack_deb_package("${device}" device_package version)
   set(other "${device_package} (= ${version})")
   if(weak STREQUAL "recommend")
+    # A package that says which GPUs the machine has provides kpack-without-<processor> for all others.
+    string(APPEND other " | kpack-without-${processor}")
     _kpack_cpack_append(CPACK_DEBIAN_${host_upper}_PACKAGE_RECOMMENDS
       CPACK_DEBIAN_PACKAGE_RECOMMENDS "${other}")
   elseif(weak STREQUAL "suggest")
@@ -157,17 +160,23 @@ macro(_kpack_cpack_rpm_device)
       _kpack_cpack_default(CPACK_RPM_${upper}_${script}_SCRIPT_FILE "${_kpack_script_without_effect}")
     endif()
   endforeach()
-  if(NOT weak STREQUAL "none")
-    _kpack_cpack_rpm_package("${device}" device_package version)
-    # CPack has no variable for Recommends, and ignores the one for Suggests with current rpm. But
-    # it copies Provides to the spec file verbatim, and a package provides itself anyway.
-    set(provides "${package} = ${version}")
+  # CPack has no variable for Supplements, and ignores the one for Suggests with current rpm. But
+  # it copies Provides to the spec file verbatim, and a package provides itself anyway.
+  set(host_package "${package}")
+  _kpack_cpack_rpm_package("${device}" device_package version)
+  if(weak STREQUAL "recommend")
+    # Installed with the host package on a machine with this GPU, and on one whose GPU no package names.
+    set(provides "${device_package} = ${version}")
+    _kpack_cpack_first(provides CPACK_RPM_${upper}_PACKAGE_PROVIDES CPACK_RPM_PACKAGE_PROVIDES provides)
+    set(CPACK_RPM_${upper}_PACKAGE_PROVIDES "${provides}
+Supplements: (${host_package} and kpack-gpu(${processor}))
+Supplements: (${host_package} unless kpack-gpu-named)" PARENT_SCOPE)
+  elseif(weak STREQUAL "suggest")
+    set(provides "${host_package} = ${version}")
     _kpack_cpack_first(provides
       CPACK_RPM_${host_upper}_PACKAGE_PROVIDES CPACK_RPM_PACKAGE_PROVIDES provides)
-    set(tag_of_recommend Recommends)
-    set(tag_of_suggest Suggests)
     set(CPACK_RPM_${host_upper}_PACKAGE_PROVIDES
-      "${provides}\n${tag_of_${weak}}: ${device_package} = ${version}" PARENT_SCOPE)
+      "${provides}\nSuggests: ${device_package} = ${version}" PARENT_SCOPE)
   endif()
 endmacro()
 
@@ -200,6 +209,7 @@ function(_kpack_cpack_component device host target suffix weak)
   endif()
   set(summary "${subject} - device code for ${target}")
 
+  string(REGEX REPLACE ":.*" "" processor "${target}")
   _kpack_cpack_deb_device()
   _kpack_cpack_rpm_device()
 endfunction()

@@ -9,7 +9,7 @@ use crate::cmake::project::{Project, files_with_extension, output_of};
 
 with_each_package!(["cmake", "cpack", "cc", "dpkg-deb", "rpm", "rpmbuild"] =>
     a_debian_host_package_recommends_its_device_packages,
-    an_rpm_host_package_recommends_its_device_packages,
+    rpm_device_packages_supplement_their_host_package,
     the_project_chooses_how_much_it_recommends,
     names_and_versions_of_rpm_packages_are_followed,
     every_package_has_a_summary_of_its_own,
@@ -63,21 +63,30 @@ fn a_debian_host_package_recommends_its_device_packages(package: &Package) {
     let own = "-DCPACK_DEBIAN_LIB_PACKAGE_RECOMMENDS=vec-doc";
     let project = packed(package, "DEB", &[own]);
     let host = file(&project, ".deb", "vectools-1.2.3-Linux-lib.");
-    let devices = DEVICES.map(|name| format!("{name} (= 1.2.3)")).join(", ");
+    let devices = DEVICES.map(|name| {
+        let processor = name.split(['-', '.']).nth(2).unwrap();
+        format!("{name} (= 1.2.3) | kpack-without-{processor}")
+    });
+    let devices = devices.join(", ");
     assert_eq!(control(&host, "Recommends"), format!("vec-doc, {devices}"));
     assert_eq!(control(&host, "Suggests"), "");
 }
 
-fn an_rpm_host_package_recommends_its_device_packages(package: &Package) {
+fn rpm_device_packages_supplement_their_host_package(package: &Package) {
     let project = packed(package, "RPM", &[]);
     let host = file(&project, ".rpm", "vectools-1.2.3-Linux-lib.");
-    let mut devices = DEVICES.map(|name| format!("{name} = 1.2.3-1"));
-    devices.sort();
-    assert_eq!(query(&host, "--recommends"), devices);
+    assert_eq!(query(&host, "--recommends"), [""; 0]);
     let device = file(&project, ".rpm", "vectools-1.2.3-Linux-lib-gfx1100");
     let requires = query(&device, "--requires");
     assert_eq!(requires, ["vectools-lib = 1.2.3-1"]);
-    assert_eq!(query(&device, "--recommends"), [""; 0]);
+    let device = file(&project, ".rpm", "vectools-1.2.3-Linux-lib-gfx90a");
+    assert_eq!(
+        query(&device, "--supplements"),
+        [
+            "(vectools-lib and kpack-gpu(gfx90a))",
+            "(vectools-lib unless kpack-gpu-named)"
+        ]
+    );
 }
 
 fn the_project_chooses_how_much_it_recommends(package: &Package) {
@@ -125,8 +134,8 @@ fn names_and_versions_of_rpm_packages_are_followed(package: &Package) {
     assert_eq!(query(&host, "--qf=%{NAME}"), ["libvec1"]);
     assert!(query(&host, "--provides").contains(&"vec".to_owned()));
     assert_eq!(
-        query(&host, "--recommends")[0],
-        "libvec1-gfx1100 = 2:1.2.3-4"
+        query(&device, "--supplements")[0],
+        "(libvec1 and kpack-gpu(gfx90a))"
     );
 }
 
