@@ -74,6 +74,14 @@ const TOOLS: &[Tool] = &[
     ("file", "file", "CPack's DEB generator"),
     ("dpkg-shlibdeps", "dpkg-dev", "CPack's DEB generator"),
     ("rpmbuild", "rpm", "CPack's RPM generator"),
+    ("dh", "debhelper", "builds the example of a Debian package"),
+    ("lintian", "lintian", "checks Debian packages"),
+    ("dnf", "dnf", "chooses RPM packages to install"),
+    (
+        "createrepo_c",
+        "createrepo-c",
+        "a repository of RPM packages",
+    ),
     ("python3", "python3", "makes and unpacks Python wheels"),
     ("pip3", "python3-pip", "downloads and builds Python wheels"),
     (

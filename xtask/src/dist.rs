@@ -5,11 +5,14 @@ pub(crate) mod licences;
 mod manual;
 mod shim;
 
+use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use kpack_format::code_object::processors;
+use kpack_format::{Delivery, TargetId};
 use object::Endianness;
 use object::elf::{DT_SONAME, FileHeader64};
 use object::read::elf::{Dyn, FileHeader};
@@ -72,6 +75,7 @@ impl Built {
             Part::Helper => "kpack".to_owned(),
             Part::Loader => self.so_name()?.replace(".so.", "").replace('_', "-"),
             Part::Development => "librocm-kpack-dev".to_owned(),
+            Part::Join => "kpack-join".to_owned(),
         })
     }
 }
@@ -85,16 +89,19 @@ pub(crate) enum Part {
     Loader,
     /// What programs are built with that call the loader.
     Development,
+    /// What joins installed binaries, for a package with triggers.
+    Join,
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 3] = [Self::Helper, Self::Loader, Self::Development];
+    pub(crate) const ALL: [Self; 4] = [Self::Helper, Self::Loader, Self::Development, Self::Join];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Helper => "helper",
             Self::Loader => "loader",
             Self::Development => "development",
+            Self::Join => "join",
         }
     }
 }
@@ -150,6 +157,14 @@ pub(crate) fn fill_with(
             install_development(prefix, libdir, built)?;
             licences::install(&documents, &["kpack-runtime"])
         }
+        Part::Join => {
+            let script = repository::root().join("packaging/join/join-installed");
+            copy_file(&script, &prefix.join("libexec/kpack/join-installed"))?;
+            copy_file(
+                &repository::root().join("LICENSE-MIT"),
+                &documents.join("copyright"),
+            )
+        }
     }
 }
 
@@ -163,12 +178,53 @@ fn install_helper(prefix: &Path, documents: &Path, built: &Built) -> Result<()> 
     copy_file(&static_shim, &prefix.join("lib/libkpack_hip.a"))?;
     copy_tree(&root.join("cmake"), &prefix.join("lib/cmake/Kpack"))?;
     copy_tree(&root.join("therock"), &prefix.join("share/kpack/therock"))?;
+    install_packagers_tools(prefix)?;
     manual::install(prefix)?;
     copy_tree(&root.join("docs"), &documents.join("docs"))?;
     for name in ["README.md", "LICENSE-APACHE", "LICENSE-MIT"] {
         copy_file(&root.join(name), &documents.join(name))?;
     }
     Ok(())
+}
+
+/// What [`install_packagers_tools`] installs for Debian packages, below the prefix.
+pub(crate) const FOR_DEBIAN: [&str; 2] = [
+    "bin/dh_kpack",
+    "share/perl5/Debian/Debhelper/Sequence/kpack.pm",
+];
+/// And for RPM packages.
+pub(crate) const FOR_RPM: [&str; 1] = ["lib/rpm/macros.d/macros.kpack"];
+
+/// Installs what the packages of programs with GPU code are made with.
+fn install_packagers_tools(prefix: &Path) -> Result<()> {
+    let source = repository::root().join("packaging");
+    let files = FOR_DEBIAN.map(|file| ("debian", file));
+    let files = files
+        .into_iter()
+        .chain(FOR_RPM.map(|file| ("rpm", file)))
+        .chain([(".", "bin/kpack-gpu-package")]);
+    for (directory, file) in files {
+        let name = Path::new(file).file_name().context("a file has a name")?;
+        copy_file(&source.join(directory).join(name), &prefix.join(file))?;
+    }
+    // Each processor, with the generic targets whose code runs on it.
+    let mut lines = String::new();
+    for name in processors().filter(|name| !name.ends_with("-generic")) {
+        let gpu: TargetId = name.parse()?;
+        let generic = [Delivery::Bundle, Delivery::Archive].map(|delivery| gpu.generic(delivery));
+        let generic: BTreeSet<String> = generic
+            .into_iter()
+            .flatten()
+            .map(|generic| generic.target.processor().to_owned())
+            .collect();
+        lines.push_str(name);
+        for generic in generic {
+            lines.push(' ');
+            lines.push_str(&generic);
+        }
+        lines.push('\n');
+    }
+    write_file(&prefix.join("share/kpack/processors"), lines.as_bytes())
 }
 
 /// Installs the loader's headers, its static library, and its CMake and pkg-config packages.

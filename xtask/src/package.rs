@@ -135,9 +135,27 @@ fn pack(system: System, built: &Built, output: &Path) -> Result<Packages> {
         let directory = parts.join(part.name());
         dist::fill_with(part, &directory, &system.libdir(), &package, built)?;
     }
+    let of_others: &[&str] = match system {
+        System::Deb => &dist::FOR_RPM,
+        System::Rpm => &dist::FOR_DEBIAN,
+    };
+    for file in of_others {
+        let file = parts.join(Part::Helper.name()).join(file);
+        fs::remove_file(&file).with_context(|| file.display().to_string())?;
+        // Directories that are empty now.
+        let directories = file.ancestors().skip(1);
+        for directory in directories.take_while(|directory| *directory != parts) {
+            if fs::remove_dir(directory).is_err() {
+                break;
+            }
+        }
+    }
     let (source, build) = (repository::root().join("packaging"), work.join("build"));
     let loader = built.package(Part::Loader)?;
-    process::run!("cmake -S {source} -B {build} -DKPACK_PARTS={parts} -DKPACK_LOADER={loader}")?;
+    let libdir = system.libdir();
+    process::run!(
+        "cmake -S {source} -B {build} -DKPACK_PARTS={parts} -DKPACK_LOADER={loader} -DKPACK_LIBDIR={libdir}"
+    )?;
     let made = work.join("made");
     let configuration = build.join("CPackConfig.cmake");
     process::run!("cpack -G {generator} --config {configuration} -B {made}")?;

@@ -30,6 +30,7 @@ macro_rules! with_each_package {
 }
 
 mod arguments;
+mod distributions;
 mod find_package;
 mod install;
 mod manual;
