@@ -18,8 +18,8 @@ endfunction()
 
 # Reads ARGN, and sets in the caller's scope:
 #   kpack_TARGETS kpack_MODULE kpack_KPACK_COMPONENT kpack_ARCHITECTURES kpack_KPACK_DESTINATION
-#   kpack_DEVICE_COMPONENTS kpack_UNEXPECTED kpack_COMPRESSION kpack_LEVEL kpack_SPLIT_AT
-#   kpack_INSTALL_HINT kpack_RUNTIME_SHIM
+#   kpack_DEVICE_COMPONENTS kpack_UNEXPECTED kpack_SPIRV kpack_COMPRESSION kpack_LEVEL
+#   kpack_SPLIT_AT kpack_INSTALL_HINT kpack_RUNTIME_SHIM
 #   kpack_FORWARDED     the arguments that are install(TARGETS)'s own, in the order given
 #   kpack_UNKNOWN       words that follow no keyword that takes them
 #   kpack_<KIND>_<KEY>  for each artifact kind, or GENERAL for arguments before the first kind
@@ -27,8 +27,8 @@ function(_kpack_read_arguments command)
   # The artifact kinds, which group the arguments after them (CMake manual, install(TARGETS)).
   set(kinds ARCHIVE LIBRARY RUNTIME OBJECTS FRAMEWORK BUNDLE PRIVATE_HEADER PUBLIC_HEADER RESOURCE
     FILE_SET CXX_MODULES_BMI INCLUDES)
-  set(own_single MODULE KPACK_COMPONENT KPACK_DESTINATION UNEXPECTED COMPRESSION LEVEL SPLIT_AT
-    INSTALL_HINT)
+  set(own_single MODULE KPACK_COMPONENT KPACK_DESTINATION UNEXPECTED SPIRV COMPRESSION LEVEL
+    SPLIT_AT INSTALL_HINT)
   set(own_multiple TARGETS ARCHITECTURES)
   set(own_flags DEVICE_COMPONENTS RUNTIME_SHIM)
   set(install_single DESTINATION COMPONENT NAMELINK_COMPONENT EXPORT RUNTIME_DEPENDENCY_SET)
@@ -174,6 +174,9 @@ function(_kpack_check_arguments command)
   endif()
   if(NOT kpack_UNEXPECTED STREQUAL "" AND kpack_ARCHITECTURES STREQUAL "")
     _kpack_fail(${command} "UNEXPECTED needs ARCHITECTURES: without them every target is expected.")
+  endif()
+  if(NOT kpack_SPIRV MATCHES "^(|keep|drop|archive)$")
+    _kpack_fail(${command} "SPIRV is \"${kpack_SPIRV}\" (expected keep, drop or archive).")
   endif()
   if(NOT kpack_COMPRESSION MATCHES "^(|zstd|none)$")
     _kpack_fail(${command} "COMPRESSION is \"${kpack_COMPRESSION}\" (expected zstd or none).")

@@ -39,7 +39,7 @@ function(_kpack_options output)
   foreach(target IN LISTS kpack_ARCHITECTURES)
     string(APPEND options " [==[--arch]==] [==[${target}]==]")
   endforeach()
-  foreach(keyword UNEXPECTED COMPRESSION LEVEL INSTALL_HINT)
+  foreach(keyword UNEXPECTED SPIRV COMPRESSION LEVEL INSTALL_HINT)
     if(NOT kpack_${keyword} STREQUAL "")
       string(TOLOWER "${keyword}" option)
       string(REPLACE "_" "-" option "${option}")
@@ -154,6 +154,7 @@ function(_kpack_add_rule command component excluded files)
   _kpack_claim(${command} "${kpack_component}" "${effective}")
 
   _kpack_options(options)
+
   # Generate a script for each configuration, since install(CODE) evaluates generator expressions
   # only if CMP0087 is NEW at the end of the caller's directory.
   get_property(package_dir GLOBAL PROPERTY KPACK_PACKAGE_DIR)

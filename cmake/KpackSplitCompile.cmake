@@ -4,7 +4,8 @@ include_guard(GLOBAL)
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.22...3.31)
 
-# kpack_split_compile(TARGETS <target>... MODULE <name> [COMPRESSION zstd|none] [LEVEL <n>])
+# kpack_split_compile(TARGETS <target>... MODULE <name> [SPIRV keep|drop|archive]
+#                     [COMPRESSION zstd|none] [LEVEL <n>])
 #
 # Splits the objects of targets as they are compiled. Use it for object and static libraries that
 # are linked into binaries of kpack_install(... SPLIT_AT compile).
@@ -47,7 +48,7 @@ function(_kpack_set_launcher command target)
   endif()
   get_property(helper GLOBAL PROPERTY KPACK_HELPER)
   set(launcher "${helper}" launch --module "${kpack_MODULE}")
-  foreach(keyword COMPRESSION LEVEL)
+  foreach(keyword SPIRV COMPRESSION LEVEL)
     if(NOT kpack_${keyword} STREQUAL "")
       string(TOLOWER "${keyword}" option)
       list(APPEND launcher "--${option}=${kpack_${keyword}}")

@@ -222,6 +222,7 @@ impl<'a> Build<'a> {
         let mut options = object_file::Options::new(&self.module, &self.hidden, objects);
         options.component = COMPONENT.to_owned();
         options.storage.jobs = self.threads;
+        options.storage.spirv = self.hip.spirv;
         // Build scripts are compiled without optimisation, which makes zstd slow. Staging
         // compresses.
         let Some(directory) = self.directory.to_str() else {

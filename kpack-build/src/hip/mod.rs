@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use build::{Build, Kind};
 use environment::Environment;
-use kpack_core::Error;
+use kpack_core::{Error, Spirv};
 
 pub use flags::workspaces;
 pub use library::INCLUDE_DIRECTORIES;
@@ -54,6 +54,7 @@ pub struct Hip {
     standard: Option<String>,
     module: Option<String>,
     compiler: Option<PathBuf>,
+    spirv: Spirv,
     out_dir: Option<PathBuf>,
     silent: bool,
     without_runtime: bool,
@@ -158,6 +159,13 @@ impl Hip {
     /// supports all GPU targets of the build.
     pub fn compiler(&mut self, path: impl AsRef<Path>) -> &mut Self {
         self.compiler = Some(path.as_ref().to_owned());
+        self
+    }
+
+    /// How to treat kernels with SPIR-V (`amdgcnspirv` among the targets). Defaults to [`Spirv::Keep`]: the
+    /// library keeps them, with their device code for all targets.
+    pub fn spirv(&mut self, spirv: Spirv) -> &mut Self {
+        self.spirv = spirv;
         self
     }
 

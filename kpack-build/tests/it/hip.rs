@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use kpack_build::{Hip, Library};
+use kpack_build::{Hip, Library, Spirv};
 use kpack_tests::tree::Tree;
 use kpack_tests::{process, require};
 
@@ -469,4 +469,52 @@ fn an_out_dir_that_is_in_the_way() {
     let mut hip = build(&tree, &[]);
     hip.compiler("cc").offload_arch("gfx1100");
     insta::assert_snapshot!(error(&tree, &hip));
+}
+
+/// Given a compiler for SPIR-V, whose translator leaves LLVM bitcode in place, then the library keeps the SPIR-V unless the build
+/// says otherwise.
+#[test]
+fn kernels_with_spirv() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = package();
+    let translator = "#!/bin/sh\nexit 0\n";
+    for name in ["llvm-spirv", "amd-llvm-spirv", "llvm-spirv-19"] {
+        let path = tree.path(name);
+        fs::write(&path, translator).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let path = format!(
+        "{}:{}",
+        tree.root().display(),
+        std::env::var("PATH").unwrap()
+    );
+    let archive = tree.path("out/kpack/vector/.kpack/vec_lib_amdgcnspirv.kpack");
+    for (spirv, is_archived) in [
+        (None, false),
+        (Some(Spirv::Archive), true),
+        (Some(Spirv::Drop), false),
+        (Some(Spirv::Keep), false),
+    ] {
+        let more = [
+            ("HIPCXX", "clang++-19"),
+            ("KPACK_OFFLOAD_ARCH", "amdgcnspirv"),
+            ("PATH", &path),
+        ];
+        let mut hip = build(&tree, &more);
+        if let Some(spirv) = spirv {
+            hip.spirv(spirv);
+        }
+        compile(&hip);
+        assert_eq!(archive.exists(), is_archived, "{spirv:?}");
+        let library = fs::read(tree.path("out/kpack/vector/libvector.a")).unwrap();
+        let mut parts = library.windows(24);
+        let is_kept = parts.any(|part| part == b"__CLANG_OFFLOAD_BUNDLE__");
+        assert_eq!(
+            is_kept,
+            matches!(spirv, None | Some(Spirv::Keep)),
+            "{spirv:?}"
+        );
+    }
 }

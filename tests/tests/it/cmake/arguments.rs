@@ -76,6 +76,10 @@ const WRONG: &[(&str, &str)] = &[
         "UNEXPECTED is \"explode\" (expected drop, error or keep)",
     ),
     ("UNEXPECTED error)", "UNEXPECTED needs ARCHITECTURES"),
+    (
+        "SPIRV burn)",
+        "SPIRV is \"burn\" (expected keep, drop or archive)",
+    ),
     ("COMPRESSION lzma)", "(expected zstd or none)"),
     ("LEVEL high)", "LEVEL is \"high\" (expected 1 to 22)"),
     (
