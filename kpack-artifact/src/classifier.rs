@@ -19,7 +19,7 @@ use super::target_name::{self, only};
 use kpack_core::Error;
 use kpack_core::shown;
 use kpack_split::elf::{DeviceCode, NoDeviceCode};
-use kpack_split::input::{self, FileKind, LinkedElf, unlinked};
+use kpack_split::input::{self, ClosedElf, FileKind, LinkedElf, ParsedBinaries, unlinked};
 
 /// What the pointers begin with that Git LFS puts in the place of files.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
@@ -30,12 +30,15 @@ pub(super) struct Classified {
     pub(super) observations: Vec<Observation>,
     /// Its content, if it is a library file of Tensile, or the targets of a bundle for all targets.
     pub(super) library: Option<Library>,
+    /// What was read of a binary with device code, split or not.
+    pub(super) binary: Option<ClosedElf>,
 }
 
 /// Classifies one entry of a walk below `prefix`. Directories are taken to be empty.
 pub(super) fn classify_entry(
     prefix: &Path,
     databases: &Selection,
+    parsed: Option<&ParsedBinaries>,
     found: &DirEntry,
 ) -> Result<Classified, Error> {
     let path = found.path().strip_prefix(prefix).unwrap_or(found.path());
@@ -44,8 +47,10 @@ pub(super) fn classify_entry(
         path,
         name: path.to_string_lossy(),
         databases,
+        parsed,
         observations: Vec::new(),
         library: None,
+        binary: None,
     };
     let (node, class) = classifier.entry(found)?;
     let path = path.to_owned();
@@ -53,6 +58,7 @@ pub(super) fn classify_entry(
         entry: Entry { path, node, class },
         observations: classifier.observations,
         library: classifier.library,
+        binary: classifier.binary,
     })
 }
 
@@ -62,8 +68,10 @@ struct Classifier<'a> {
     path: &'a Path,
     name: Cow<'a, str>,
     databases: &'a Selection,
+    parsed: Option<&'a ParsedBinaries>,
     observations: Vec<Observation>,
     library: Option<Library>,
+    binary: Option<ClosedElf>,
 }
 
 impl Classifier<'_> {
@@ -303,7 +311,13 @@ impl Classifier<'_> {
         }
         let file = file.try_clone();
         let file = file.map_err(|error| Error::io(self.full, "read", error))?;
-        let linked = LinkedElf::read(self.full, file)?;
+        let linked = match self.parsed {
+            Some(parsed) => parsed.read(self.full, file)?,
+            None => LinkedElf::read(self.full, file)?,
+        };
+        if !matches!(linked.code, DeviceCode::None(_)) {
+            self.binary = Some(linked.close()?);
+        }
         Ok(match &linked.code {
             DeviceCode::Fat(fat) if linked.has_only_spirv(fat) => {
                 let text = "stays unchanged: all of its bundles have SPIR-V code, which HIP runtimes do not read from archives (--spirv drop removes the SPIR-V, --spirv archive moves it)";

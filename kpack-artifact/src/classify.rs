@@ -5,6 +5,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use walkdir::{DirEntry, WalkDir};
 
@@ -13,6 +14,7 @@ pub(super) use super::classifier::classify_entry;
 use super::databases::{self, Selection};
 use kpack_core::Error;
 use kpack_core::parallel;
+use kpack_split::input::ParsedBinaries;
 use kpack_split::leftover::is_leftover_entry;
 
 pub use super::entry::{Class, Classification, Entry, KPACK, Node, Observation, Topic};
@@ -23,7 +25,19 @@ pub use super::entry::{Class, Classification, Entry, KPACK, Node, Observation, T
 /// [`Error::Io`]; [`Error::Refused`] for a damaged file of a database or archive in `.kpack`, and
 /// for what is neither a file, a directory nor a symbolic link.
 pub fn classify(prefix: &Path, databases: &Selection) -> Result<Classification, Error> {
-    classify_found(prefix, databases, &walk(prefix)?)
+    classify_found(prefix, databases, None, &walk(prefix)?)
+}
+
+/// As [`classify`], without parsing the binaries that are `parsed`.
+///
+/// # Errors
+/// As [`classify`].
+pub(crate) fn classify_once(
+    prefix: &Path,
+    databases: &Selection,
+    parsed: &ParsedBinaries,
+) -> Result<Classification, Error> {
+    classify_found(prefix, databases, Some(parsed), &walk(prefix)?)
 }
 
 /// As [`classify`], without FIFOs, sockets and devices, which have no bytes.
@@ -39,7 +53,7 @@ pub(crate) fn classify_without_special_files(
         let kind = entry.file_type();
         kind.is_file() || kind.is_dir() || kind.is_symlink()
     });
-    classify_found(prefix, databases, &found)
+    classify_found(prefix, databases, None, &found)
 }
 
 /// Everything below `directory`, sorted by path.
@@ -55,7 +69,10 @@ fn walk(directory: &Path) -> Result<Vec<DirEntry>, Error> {
 ///
 /// # Errors
 /// As [`classify`].
-pub(crate) fn classify_databases(prefix: &Path) -> Result<Classification, Error> {
+pub(crate) fn classify_databases(
+    prefix: &Path,
+    parsed: &ParsedBinaries,
+) -> Result<Classification, Error> {
     let walk = WalkDir::new(prefix).min_depth(1).sort_by_file_name();
     let is_of_one = |entry: &DirEntry| {
         let path = entry.path().strip_prefix(prefix).unwrap_or(entry.path());
@@ -65,24 +82,30 @@ pub(crate) fn classify_databases(prefix: &Path) -> Result<Classification, Error>
     let walk = walk.into_iter();
     let walk = walk.filter_entry(|entry| !is_leftover_entry(entry));
     let found: Vec<DirEntry> = walk.flatten().filter(is_of_one).collect();
-    classify_found(prefix, &Selection::Auto, &found)
+    classify_found(prefix, &Selection::Auto, Some(parsed), &found)
 }
 
 fn classify_found(
     prefix: &Path,
     databases: &Selection,
+    parsed: Option<&ParsedBinaries>,
     found: &[DirEntry],
 ) -> Result<Classification, Error> {
     let mut classification = Classification::default();
-    let classified = parallel::try_map(found, |found| classify_entry(prefix, databases, found))?;
+    let classified = parallel::try_map(found, |found| {
+        classify_entry(prefix, databases, parsed, found)
+    })?;
     for Classified {
         entry,
         observations,
         library,
+        binary,
     } in classified
     {
         let library = library.map(|library| (entry.path.clone(), library));
         classification.libraries.extend(library);
+        let binary = binary.map(|binary| (entry.path.clone(), Arc::new(binary)));
+        classification.binaries.extend(binary);
         classification.entries.push(entry);
         classification.observations.extend(observations);
     }

@@ -9,8 +9,8 @@ use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 
 use super::output::Edits;
+use crate::tree::Item;
 use kpack_core::Error;
-use kpack_split::input::LinkedElf;
 
 /// What other shards' host files tell of device code, for the host files that are taken.
 #[derive(Default)]
@@ -40,13 +40,13 @@ impl MoreCodeIds {
         }
     }
 
-    /// What changes in the host file `from`, which is taken, where it has room for more IDs.
-    pub(super) fn edits(&self, path: &Path, from: &Path) -> Result<Edits, Error> {
+    /// What changes in the host file `item`, which is taken, where it has room for more IDs.
+    pub(super) fn edits(&self, path: &Path, item: &Item) -> Result<Edits, Error> {
         let more = match self.by_path.get(path) {
             Some(more) if more.iter().any(|marker| !marker.code_ids.is_empty()) => more,
             _ => return Ok(Edits::new()),
         };
-        edits(from, &|marker, room| {
+        edits(item, &|marker, room| {
             let plain = marker.without_additions();
             let more = more.iter().find(|more| more.without_additions() == plain)?;
             with_more(marker, more, room)
@@ -54,14 +54,14 @@ impl MoreCodeIds {
     }
 }
 
-/// What changes in the host file `from` when its markers lose the IDs of the targets that are left
+/// What changes in the host file `item` when its markers lose the IDs of the targets that are left
 /// out, which a binary that is split now does not expect either.
-pub(super) fn without(from: &Path, left_out: &BTreeSet<TargetId>) -> Result<Edits, Error> {
+pub(super) fn without(item: &Item, left_out: &BTreeSet<TargetId>) -> Result<Edits, Error> {
     if left_out.is_empty() {
         return Ok(Edits::new());
     }
     let is_left_out = |target: &str| target.parse().is_ok_and(|t| left_out.contains(&t));
-    edits(from, &|marker, room| {
+    edits(item, &|marker, room| {
         let mut fewer = marker.clone();
         fewer.code_ids.retain(|target, _| !is_left_out(target));
         let changed = fewer != *marker;
@@ -71,8 +71,8 @@ pub(super) fn without(from: &Path, left_out: &BTreeSet<TargetId>) -> Result<Edit
 
 /// What `change` makes of each marker of a host file, given the room that the marker has; `None`
 /// where it stays as it is.
-fn edits(from: &Path, change: &dyn Fn(&Marker, usize) -> Option<Vec<u8>>) -> Result<Edits, Error> {
-    let linked = LinkedElf::open(from)?;
+fn edits(item: &Item, change: &dyn Fn(&Marker, usize) -> Option<Vec<u8>>) -> Result<Edits, Error> {
+    let linked = item.linked()?;
     let mut edits = BTreeMap::new();
     for group in linked.markers()? {
         for wrapper in &group.wrappers {

@@ -1,8 +1,8 @@
 //! Reads which targets a file's content names: a code object, bundle, archive or library file.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::BufReader;
+use std::fs::File;
+use std::io::{BufReader, Read};
 use std::path::Path;
 
 use kpack_format::TargetId;
@@ -13,7 +13,7 @@ use kpack_format::tensile::Library;
 use super::kernel_cache::Unreadable;
 use super::target_name::only;
 use kpack_core::Error;
-use kpack_split::input::{self, FileKind};
+use kpack_split::input::{self, FileKind, LinkedElf};
 use kpack_split::split;
 use kpack_split::words::list;
 
@@ -52,6 +52,10 @@ impl FileContent {
         library: bool,
     ) -> Result<Self, Error> {
         let refused = |error: &dyn std::fmt::Display| Error::refused(path, error.to_string());
+        let clone = || {
+            let clone = file.try_clone();
+            clone.map_err(|error| Error::io(path, "read", error))
+        };
         Ok(match kind {
             Some(FileKind::CodeObject) => {
                 let read = CodeObject::read(&mut BufReader::new(file), size);
@@ -66,17 +70,19 @@ impl FileContent {
                         .collect(),
                 )
             }
-            Some(FileKind::Linked) => match split::read(path, None)? {
+            Some(FileKind::Linked) => match split::of(LinkedElf::read(path, clone()?)?, None)? {
                 split::BinaryKind::Fat(fat, _) => Self::Bundle(fat.code.targets()),
                 _ => Self::Silent,
             },
             Some(FileKind::Archive) => {
-                let archive = input::open_archive(path)?;
+                let archive = input::read_archive(path, clone()?)?;
                 let targets = archive.toc().gfx_arches.iter().map(|target| target.parse());
                 Self::Archive(targets.collect::<Result<_, _>>().map_err(|e| refused(&e))?)
             }
             None if library => {
-                let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
+                let mut bytes = Vec::new();
+                let read = clone()?.read_to_end(&mut bytes);
+                read.map_err(|e| Error::io(path, "read", e))?;
                 match Library::read(&bytes) {
                     Ok(library) => Self::Library(library),
                     Err(error) => Self::NoLibrary(Unreadable {

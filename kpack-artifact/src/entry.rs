@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use kpack_core::Spirv;
 use kpack_format::TargetId;
 use kpack_format::tensile::Library;
+use kpack_split::input::ClosedElf;
 
 /// The content of a prefix.
 #[derive(Debug, Clone, Default)]
@@ -18,6 +20,8 @@ pub struct Classification {
     pub observations: Vec<Observation>,
     /// The library files of Tensile, by path.
     pub libraries: BTreeMap<PathBuf, Library>,
+    /// What was read of the binaries with device code, split or not, by path.
+    pub binaries: BTreeMap<PathBuf, Arc<ClosedElf>>,
 }
 
 /// A file, symbolic link or directory.

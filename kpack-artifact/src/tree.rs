@@ -9,7 +9,7 @@ use kpack_format::names::{Group, is_manifest};
 use kpack_format::tensile::Library;
 use walkdir::{DirEntry, WalkDir};
 
-use super::classify::{Class, Classification, KPACK, Node, Observation, Topic, classify};
+use super::classify::{Class, Classification, KPACK, Node, Observation, Topic, classify_once};
 use super::databases::{ForAll, Merge, Selection, for_all};
 use super::entry::no_more_kept;
 use super::manifest_txt;
@@ -17,7 +17,7 @@ use super::mark;
 use super::names;
 use kpack_core::publish::is_leftover;
 use kpack_core::{Error, Spirv};
-use kpack_split::input::or_refused;
+use kpack_split::input::{ClosedElf, LinkedElf, ParsedBinaries, or_refused};
 use kpack_split::leftover::{directories, is_leftover_entry};
 
 /// What belongs in an artifact directory.
@@ -195,11 +195,24 @@ pub(crate) struct Item {
     pub(crate) class: Class,
     /// The prefix that it is in, of those of the artifact.
     pub(crate) prefix: Arc<str>,
+    /// What was read of it, if it is a binary with device code, split or not.
+    pub(crate) binary: Option<Arc<ClosedElf>>,
 }
 
 impl Item {
     pub(crate) fn is_directory(&self) -> bool {
         matches!(self.node, Node::Directory { .. })
+    }
+
+    /// The binary, opened again.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] if it was replaced or modified.
+    pub(crate) fn linked(&self) -> Result<LinkedElf, Error> {
+        match &self.binary {
+            Some(closed) => closed.open(),
+            None => LinkedElf::open(&self.from),
+        }
     }
 
     /// Size in bytes; 0 if it is not a file.
@@ -275,6 +288,16 @@ impl Tree {
         root: &Path,
         databases: &Selection,
     ) -> Result<Self, Error> {
+        Self::read_once(shard, root, databases, &ParsedBinaries::default())
+    }
+
+    /// As [`read_with`](Self::read_with), without parsing the binaries that are `parsed`.
+    pub(crate) fn read_once(
+        shard: &str,
+        root: &Path,
+        databases: &Selection,
+        parsed: &ParsedBinaries,
+    ) -> Result<Self, Error> {
         let mut tree = Self::empty(shard, root);
         for prefix in manifest_txt::read(root)? {
             match manifest_txt::directory(root, &prefix)? {
@@ -286,7 +309,7 @@ impl Tree {
         tree.unlisted = unlisted.collect::<Result<_, Error>>()?;
         for prefix in BTreeSet::from_iter(tree.prefixes.clone()) {
             let directory = root.join(&prefix);
-            match or_refused(classify(&directory, databases))? {
+            match or_refused(classify_once(&directory, databases, parsed))? {
                 Ok(content) => tree.add(&prefix, &directory, content),
                 Err(refused) => tree.rejected.push(refused),
             }
@@ -322,6 +345,7 @@ impl Tree {
             node,
             class,
             prefix: Arc::clone(&within),
+            binary: None,
         };
         for above in Path::new(prefix).ancestors() {
             if above != Path::new("") {
@@ -335,8 +359,9 @@ impl Tree {
             .extend(libraries.map(|(path, library)| (Path::new(prefix).join(path), library)));
         for entry in content.entries {
             let path = Path::new(prefix).join(&entry.path);
+            let binary = content.binaries.get(&entry.path).cloned();
             let item = item(directory.join(&entry.path), entry.node, entry.class);
-            self.entries.insert(path, item);
+            self.entries.insert(path, Item { binary, ..item });
         }
         let observations = content.observations.into_iter();
         self.observations

@@ -12,7 +12,7 @@ use kpack_artifact::databases::Selection;
 use kpack_core::Error;
 use kpack_core::parallel;
 use kpack_format::names::{is_archive, is_manifest};
-use kpack_split::input::{self, LinkedElf, Lookup};
+use kpack_split::input::{LinkedElf, Lookup};
 
 /// A library that another tool split.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,8 +88,10 @@ impl Wheel {
             if entry.class != Class::Split {
                 continue;
             }
-            let path = tree.join(&entry.path);
-            let linked = LinkedElf::read(&path, input::open(&path)?)?;
+            let linked = match classified.binaries.get(&entry.path) {
+                Some(closed) => closed.open()?,
+                None => LinkedElf::open(&tree.join(&entry.path))?,
+            };
             let mut missing = Vec::new();
             for group in linked.markers()? {
                 let files = lookup.find(&linked.loaded_as(), &group.marker)?.files;

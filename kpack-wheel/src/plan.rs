@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kpack_format::TargetId;
 use kpack_format::manifest::Manifest;
@@ -23,7 +24,8 @@ use kpack_core::publish::make_directories;
 use kpack_core::report::Progress;
 use kpack_core::{Error, Finding, Severity, ids};
 use kpack_split::input;
-use kpack_split::install::{self, install};
+use kpack_split::input::ClosedElf;
+use kpack_split::install::{self, install_parsed};
 
 /// The component of the archives.
 const COMPONENT: &str = "lib";
@@ -101,7 +103,8 @@ impl<'a> SplitWheel<'a> {
             devices: Devices::new(wheel, options),
         };
         plan.sort(&found, &members, notices)?;
-        plan.install(options, progress, notices).map_err(failed)?;
+        plan.install(options, found.binaries, progress, notices)
+            .map_err(failed)?;
         if plan.devices.is_empty() {
             let is_split = found
                 .entries
@@ -180,9 +183,14 @@ impl<'a> SplitWheel<'a> {
     fn install(
         &mut self,
         options: &Options,
+        binaries: BTreeMap<PathBuf, Arc<ClosedElf>>,
         progress: &dyn Progress,
         notices: &mut Notices,
     ) -> Result<(), Error> {
+        let parsed = binaries.into_iter();
+        let parsed = parsed
+            .map(|(path, binary)| (self.tree.join(path), binary))
+            .collect();
         let mut tops: BTreeMap<&str, Vec<&String>> = BTreeMap::new();
         for path in &self.split {
             let top = path.split_once('/').map_or("", |(top, _)| top);
@@ -201,7 +209,7 @@ impl<'a> SplitWheel<'a> {
                 "pip install '{project}[device-@GFXARCH@]=={version}'"
             ));
             one.storage = options.storage;
-            let report = install(&one, progress)?;
+            let report = install_parsed(&one, &parsed, progress)?;
             let manifest = one
                 .kpack_dir
                 .join(Group::new(&module, COMPONENT).manifest());

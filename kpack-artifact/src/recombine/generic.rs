@@ -15,7 +15,6 @@ use crate::rules::{HostFault, kernels_without_host};
 use crate::tree::{Role, Tree};
 use kpack_core::Error;
 use kpack_format::names::is_object;
-use kpack_split::input::LinkedElf;
 use kpack_split::words::list;
 
 impl<'a> Component<'a> {
@@ -64,7 +63,7 @@ impl<'a> Component<'a> {
                 continue;
             }
             let edits = match item.class {
-                Class::Split => ids.edits(path, &item.from)?,
+                Class::Split => ids.edits(path, item)?,
                 _ => Edits::new(),
             };
             artifact.output.add_edited(path, item, edits);
@@ -172,7 +171,7 @@ impl<'a> Component<'a> {
         }
         let split = tree.entries.iter();
         for (path, item) in split.filter(|(_, item)| item.class == Class::Split) {
-            let markers = LinkedElf::open(&item.from)?.markers()?;
+            let markers = item.linked()?.markers()?;
             let markers: Vec<Marker> = markers.into_iter().map(|group| group.marker).collect();
             let mut names = markers.iter().filter_map(|m| m.kernel_name.as_deref());
             if let Some(name) = names.find(|name| is_object(name)) {

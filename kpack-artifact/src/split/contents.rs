@@ -16,7 +16,7 @@ use crate::classify::{Class, Topic};
 use crate::manifest_txt;
 use crate::mark;
 use kpack_core::Error;
-use kpack_split::input::{LinkedElf, Lookup, or_refused, read_manifest};
+use kpack_split::input::{Lookup, or_refused, read_manifest};
 use kpack_split::split::Presplit;
 
 /// What is in an artifact.
@@ -105,8 +105,9 @@ fn refuse_uninstalled(trees: &Trees, report: &mut Report) -> Result<(), Error> {
         .filter(|(.., item)| item.class == Class::Split);
     let lookup = Lookup::default();
     for (.., item) in split {
-        let linked = LinkedElf::open(&item.from);
-        let read = linked.and_then(|linked| Presplit::read(linked, false, &lookup));
+        let read = item
+            .linked()
+            .and_then(|linked| Presplit::read(linked, false, &lookup));
         match or_refused(read)? {
             Ok(None) => {}
             Ok(Some(_)) => {

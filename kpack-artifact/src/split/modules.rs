@@ -154,16 +154,17 @@ pub(super) fn module(
 }
 
 /// A fat binary, with all of its names in the install prefix.
-struct Named {
+struct Named<'a> {
     prefix: String,
+    item: &'a Item,
     files: Vec<(PathBuf, PathBuf)>,
     names: Vec<LocatedBinary>,
 }
 
-impl Named {
+impl Named<'_> {
     fn read(self, kpacks: &KpackPath, group: &Group, spirv: Spirv) -> Result<ModuleBinary, Error> {
         let (_, from) = &self.files[0];
-        let BinaryKind::Fat(file, _) = split::read(from, Some(spirv))? else {
+        let BinaryKind::Fat(file, _) = split::of(self.item.linked()?, Some(spirv))? else {
             return Err(Error::refused(from, "it changed while it was read"));
         };
         let marker = Marker {
@@ -182,8 +183,8 @@ impl Named {
 }
 
 /// The binaries that fat files are names of.
-fn names(tree: &Tree, fat: &[(&PathBuf, &Item)]) -> Result<Vec<Named>, Error> {
-    let mut binaries: Vec<Named> = Vec::new();
+fn names<'a>(tree: &Tree, fat: &[(&PathBuf, &'a Item)]) -> Result<Vec<Named<'a>>, Error> {
+    let mut binaries: Vec<Named<'a>> = Vec::new();
     let mut inodes = HashMap::new();
     for (path, item) in fat {
         let prefix = &*item.prefix;
@@ -200,6 +201,7 @@ fn names(tree: &Tree, fat: &[(&PathBuf, &Item)]) -> Result<Vec<Named>, Error> {
             }
             None => binaries.push(Named {
                 prefix: prefix.to_owned(),
+                item,
                 files: vec![file],
                 names: vec![located],
             }),

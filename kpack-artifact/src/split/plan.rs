@@ -268,7 +268,7 @@ impl<'a> Planner<'a> {
             (Some(bytes), _) => output.add_bytes(path, bytes, &item.from),
             (None, Class::Split) => {
                 let left_out = &self.targets.left_out;
-                output.add_edited(path, item, code_ids::without(&item.from, left_out)?);
+                output.add_edited(path, item, code_ids::without(item, left_out)?);
             }
             (None, _) => match self.hosts.get(item.from.as_path()) {
                 Some((module, size)) => output.add_host(path, item, *module, *size),

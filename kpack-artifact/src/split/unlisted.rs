@@ -25,7 +25,12 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
             let reason = "it is no file, directory or symbolic link, and in no prefix; remove it";
             return Err(Error::refused(found.path(), reason));
         }
-        match or_refused(classify::classify_entry(root, &Selection::Auto, found))? {
+        match or_refused(classify::classify_entry(
+            root,
+            &Selection::Auto,
+            None,
+            found,
+        ))? {
             Ok(read) => entries.push(read.entry),
             // It is not installed, so its damage does not matter.
             Err((path, reason)) => {
@@ -62,6 +67,7 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
             node: entry.node,
             class: in_no_prefix(entry.class),
             prefix: "".into(),
+            binary: None,
         };
         tree.entries.insert(entry.path, item);
     }

@@ -18,10 +18,12 @@ pub(super) fn verify(
     report: &mut Report,
 ) -> Result<(), Error> {
     let faults = report.count(Severity::Fault);
-    let content = or_refused(classify_databases(prefix))?.unwrap_or_else(|(path, reason)| {
-        report.fault(Subject::File, &path, reason);
-        Classification::default()
-    });
+    let content = or_refused(classify_databases(prefix, &context.parsed))?.unwrap_or_else(
+        |(path, reason)| {
+            report.fault(Subject::File, &path, reason);
+            Classification::default()
+        },
+    );
     for Observation { topic, path, text } in &content.observations {
         match topic {
             Topic::Contradiction | Topic::Damaged => {

@@ -28,8 +28,7 @@ use walkdir::WalkDir;
 use kpack_core::Error;
 use kpack_core::parallel::{self, lock, processors};
 use kpack_format::names::is_object;
-use kpack_split::elf::Image;
-use kpack_split::input::{self, FileKind, LinkedElf, Lookup, Resolver, placed};
+use kpack_split::input::{self, FileKind, LinkedElf, Lookup, ParsedBinaries, Resolver, placed};
 use kpack_split::leftover::{self, is_leftover_entry};
 
 use artifacts::Artifacts;
@@ -104,6 +103,7 @@ fn verify_all(
         original: Original::default(),
         whole: BTreeSet::new(),
         asked_for: Mutex::default(),
+        parsed: ParsedBinaries::default(),
     };
     if let Some(original) = &options.against {
         let [path] = paths else {
@@ -116,12 +116,12 @@ fn verify_all(
         }
         if !path.is_dir() {
             on_file(path, 0, 1);
-            let binary = LinkedElf::open(path)?;
+            let binary = context.parsed.open(path)?;
             binary::verify(&binary, true, &context, &mut report)?;
             original::compare(&binary, original, &context, &mut report)?;
             return Ok(report);
         }
-        context.original = Original::read(original)?;
+        context.original = Original::read(original, &context.parsed)?;
     }
     let files = files(paths, &mut report)?;
     verify_files(&files, &mut context, on_file, &mut report)?;
@@ -221,6 +221,7 @@ struct Context<'a> {
     /// The binaries whose markers refer to an archive, by its resolved path.
     asked_for: Mutex<BTreeMap<PathBuf, BTreeSet<String>>>,
     lookup: Lookup,
+    parsed: ParsedBinaries,
 }
 
 impl Context<'_> {
@@ -333,18 +334,12 @@ impl Work {
 
     fn binary(&self, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
         let path = &self.path;
-        let image = Image::read(input::open(path)?).map_err(|e| input::elf_error(path, e));
-        let image = match image {
+        let linked = match context.parsed.read_headers(path, input::open(path)?)? {
             // Most files found are for other hosts or have no section headers.
-            Err(Error::Refused { .. }) if !self.asked_for => return Ok(()),
-            image => image?,
+            Err(_) if !self.asked_for => return Ok(()),
+            linked => linked?,
         };
-        binary::verify(
-            &LinkedElf::of(path, image)?,
-            self.asked_for,
-            context,
-            report,
-        )
+        binary::verify(&linked, self.asked_for, context, report)
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) fn compare(
     report: &mut Report,
 ) -> Result<(), Error> {
     let path = &binary.path;
-    let unsplit = LinkedElf::open(original)?;
+    let unsplit = context.parsed.open(original)?;
     let fat = match &unsplit.code {
         DeviceCode::Fat(fat) => fat,
         DeviceCode::Split(_) => {
@@ -43,7 +43,7 @@ pub(super) fn compare(
         DeviceCode::Fat(FatBinary {
             joined: Some(_), ..
         }) => {
-            let differences = join::differences(binary, original)?;
+            let differences = join::differences(binary, &unsplit)?;
             let text = "its code objects and host code are the original's";
             report.faults_or(Subject::CodeObjects, path, differences, text);
             return Ok(());

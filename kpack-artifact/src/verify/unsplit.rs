@@ -10,7 +10,7 @@ use kpack_format::names::{is_archive, is_manifest};
 
 use super::artifacts::Set;
 use super::{Context, Report, Subject, original};
-use crate::classify::{Class, Classification, Entry, Node, classify};
+use crate::classify::{Class, Classification, Entry, Node, classify_once};
 use crate::databases::{ForAll, Selection, for_all, recognise};
 use crate::differences::same_bytes;
 use crate::gaps::{Gap, files_in, gaps};
@@ -21,7 +21,7 @@ use crate::split::artifact_prefix;
 use crate::tree::{Role, is_artifact};
 use kpack_core::Error;
 use kpack_core::parallel;
-use kpack_split::input::{LinkedElf, or_refused};
+use kpack_split::input::{ParsedBinaries, or_refused};
 use kpack_split::leftover::directories;
 use kpack_split::words::{counted, list_some};
 
@@ -40,8 +40,8 @@ impl Original {
     /// Reads an install prefix, an artifact directory, or a directory of these.
     ///
     /// # Errors
-    /// As [`classify`]; [`Error::Refused`] if it is itself split, so that it could not show a loss.
-    pub(super) fn read(unsplit: &Path) -> Result<Self, Error> {
+    /// As [`classify_once`]; [`Error::Refused`] if it is itself split, so that it could not show a loss.
+    pub(super) fn read(unsplit: &Path, parsed: &ParsedBinaries) -> Result<Self, Error> {
         let mut original = Self::default();
         let artifacts = artifacts(unsplit)?;
         let mut prefixes = Vec::new();
@@ -57,7 +57,7 @@ impl Original {
             prefixes.push(unsplit.to_owned());
         }
         for prefix in prefixes.into_iter().filter(|prefix| prefix.is_dir()) {
-            let content = classify(&prefix, &Selection::Auto)?;
+            let content = classify_once(&prefix, &Selection::Auto, parsed)?;
             original.prefixes.insert(prefix, content);
         }
         let entries = || {
@@ -367,7 +367,7 @@ impl Pair {
             {
                 Ok(())
             }
-            Class::Fat => original::compare(&LinkedElf::open(place)?, unsplit, context, report),
+            Class::Fat => original::compare(&context.parsed.open(place)?, unsplit, context, report),
             _ if same_bytes(place, unsplit)? => Ok(()),
             _ => {
                 if let Some(text) = lost_in_merge(place, unsplit, path)? {
@@ -386,7 +386,8 @@ impl Pair {
         report: &mut Report,
     ) -> Result<(), Error> {
         for root in self.roots.iter().filter(|root| root.is_dir()) {
-            let content = match or_refused(classify(root, &Selection::Auto))? {
+            let content = match or_refused(classify_once(root, &Selection::Auto, &context.parsed))?
+            {
                 Ok(content) => content,
                 Err((path, reason)) => {
                     report.fault(Subject::Files, &path, reason);

@@ -2,19 +2,17 @@
 //! an offload bundle.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{self, BufReader, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use kpack_build::object_file;
 use kpack_core::archives::{Content, LARGE_CODE_OBJECT, PackedCode};
 use kpack_core::elf::Wrapper;
 use kpack_format::TargetId;
-use kpack_format::archive::Archive;
 use kpack_format::names::KernelName;
 
 use kpack_core::Error;
-use kpack_split::input::{FileKind, identify, open, open_archive};
+use kpack_split::input::{ArchiveFile, FileKind, identify, open, open_archive};
 use kpack_split::split;
 use kpack_split::words::{list, list_some};
 
@@ -27,7 +25,7 @@ pub struct CodeObjects {
 }
 
 enum Contents {
-    Archive(Box<Archive<BufReader<File>>>),
+    Archive(Box<ArchiveFile>),
     /// One for each object. Wrappers are counted through all of them.
     Bundles(Vec<PackedCode>),
 }
@@ -187,7 +185,7 @@ enum Source<'a> {
     /// In an archive, from which it is read in parts.
     Stored {
         path: &'a Path,
-        archive: &'a mut Archive<BufReader<File>>,
+        archive: &'a mut ArchiveFile,
         kernel: &'a str,
         target: String,
     },

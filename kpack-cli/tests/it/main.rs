@@ -35,6 +35,7 @@ mod layouts;
 mod leftovers;
 mod lookup;
 mod markers;
+mod opened_once;
 mod outputs;
 mod planned;
 mod presplit;

@@ -2,6 +2,7 @@
 
 mod identify;
 mod manifest;
+mod shared_file;
 
 use crate::ids;
 use std::fs::{self, File};
@@ -23,6 +24,7 @@ use crate::interrupt;
 
 pub use identify::{FileKind, START, identify, kind_of};
 pub use manifest::{manifest_parts, parse_manifest, read_manifest};
+pub use shared_file::SharedFile;
 
 /// Opens a regular file for reading.
 pub fn open(path: &Path) -> Result<File, Error> {
@@ -70,10 +72,23 @@ pub fn digest(path: &Path) -> Result<Sha256, Error> {
     }
 }
 
+/// An archive in a file.
+pub type ArchiveFile = archive::Archive<BufReader<SharedFile>>;
+
 /// Opens an archive. Damage is [`Error::Refused`].
-pub fn open_archive(path: &Path) -> Result<archive::Archive<BufReader<File>>, Error> {
-    let file = open(path)?;
-    archive::Archive::open(BufReader::new(file)).map_err(|e| Error::archive(path, "read", e))
+pub fn open_archive(path: &Path) -> Result<ArchiveFile, Error> {
+    read_archive(path, open(path)?)
+}
+
+/// Reads the archive `file`, which is at `path`. Damage is [`Error::Refused`].
+pub fn read_archive(path: &Path, file: File) -> Result<ArchiveFile, Error> {
+    let reader = BufReader::new(SharedFile::new(file));
+    archive::Archive::open(reader).map_err(|e| Error::archive(path, "read", e))
+}
+
+/// The same archive for another thread, neither opened nor parsed again.
+pub fn share_archive(archive: &ArchiveFile) -> ArchiveFile {
+    archive.share(BufReader::new(archive.source().get_ref().again()))
 }
 
 /// Reads the table of a wrapper's bundle.

@@ -10,9 +10,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use super::identity::Identity;
 use crate::Error;
 use crate::interrupt;
 
@@ -191,11 +192,25 @@ impl Directory {
 
     /// As [`check_output`](super::check_output), for an entry of it.
     pub(super) fn check_output(&self, name: &OsStr, new: FileType) -> Result<(), Error> {
-        let path = self.path.join(name);
+        match self.entry(name)? {
+            Some(there) => {
+                let kind = FileType::from_raw_mode(there.st_mode);
+                check_kind(&self.path.join(name), kind, new)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The identity of the entry of that name, if there is one.
+    pub(super) fn identity(&self, name: &OsStr) -> Result<Option<Identity>, Error> {
+        Ok(self.entry(name)?.as_ref().map(Identity::of_entry))
+    }
+
+    fn entry(&self, name: &OsStr) -> Result<Option<Stat>, Error> {
         match rustix::fs::statat(&self.file, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(there) => check_kind(&path, FileType::from_raw_mode(there.st_mode), new),
-            Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(Error::io(&path, "write", error.into())),
+            Ok(there) => Ok(Some(there)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(Error::io(&self.path.join(name), "write", error.into())),
         }
     }
 

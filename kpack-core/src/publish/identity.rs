@@ -4,6 +4,8 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use rustix::fs::Stat;
+
 use crate::Error;
 use crate::files;
 
@@ -26,6 +28,16 @@ impl Identity {
             size: metadata.len(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
         })
+    }
+
+    /// The identity that a directory's entry tells.
+    pub(super) fn of_entry(entry: &Stat) -> Self {
+        Self {
+            device: entry.st_dev,
+            inode: entry.st_ino,
+            size: entry.st_size as u64,
+            modified: (entry.st_mtime, entry.st_mtime_nsec as i64),
+        }
     }
 
     /// Opens the file at `path`.

@@ -34,7 +34,7 @@ pub struct Present {
     /// The file.
     pub path: PathBuf,
     /// Its contents.
-    pub archive: Archive<BufReader<File>>,
+    pub archive: files::ArchiveFile,
 }
 
 impl KpackDir {

@@ -181,7 +181,11 @@ impl StagedFile {
 
     /// Fails if the file to replace is not the original any more.
     pub fn check(&self) -> Result<(), Error> {
-        self.replaced().map(drop)
+        let there = self.directory.identity(&self.name)?;
+        if self.replaces.is_some() && there != self.replaces {
+            return Err(Error::changed(&self.path));
+        }
+        Ok(())
     }
 
     /// Whether the existing file has the same bytes.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::sync::Arc;
 
 use super::codec::{decode_in_parts, in_parts, with_capacity};
 use super::error::malformed;
@@ -12,9 +13,9 @@ use crate::digest::{Hasher, Sha256, sha256};
 #[derive(Debug)]
 pub struct Archive<R> {
     source: R,
-    index: Index,
+    index: Arc<Index>,
     /// Offset and size of each stored code object that an entry names, by ordinal.
-    stored: BTreeMap<u32, (u64, u64)>,
+    stored: Arc<BTreeMap<u32, (u64, u64)>>,
     decoder: Decoder,
 }
 
@@ -29,10 +30,25 @@ impl<R: Read + Seek> Archive<R> {
         let stored = index.places(&mut source)?;
         Ok(Self {
             source,
-            index,
-            stored,
+            index: Arc::new(index),
+            stored: Arc::new(stored),
             decoder: Decoder::default(),
         })
+    }
+
+    /// The same archive with a reader of its own, so that several threads can read it. `source` is the same file.
+    pub fn share<S>(&self, source: S) -> Archive<S> {
+        Archive {
+            source,
+            index: Arc::clone(&self.index),
+            stored: Arc::clone(&self.stored),
+            decoder: Decoder::default(),
+        }
+    }
+
+    /// What it is read from.
+    pub fn source(&self) -> &R {
+        &self.source
     }
 
     /// The table of contents.

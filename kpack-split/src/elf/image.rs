@@ -11,7 +11,7 @@ use super::refuse;
 use super::{ElfError, ReadAt};
 
 /// A linked ELF file with its headers in memory; everything else is read on demand.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Image<S> {
     source: S,
     /// Size of the file in bytes.

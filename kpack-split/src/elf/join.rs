@@ -185,6 +185,8 @@ pub(crate) fn take_out<S: ReadAt>(
 /// A split binary, or a joined one as if its device code were cut out. Offsets are those of the file as
 /// it is.
 struct SplitImage<'a, S> {
+    /// The headers of the file as it is.
+    input: Image<()>,
     image: Image<&'a S>,
     /// Index of `.hip_fatbin`.
     fat: usize,
@@ -224,6 +226,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             );
         };
         let mut split = Self {
+            input: image.over(()),
             image: image.over(image.source()),
             fat,
             marker: own,
@@ -510,6 +513,7 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
             refuse!("its marker is not in the file");
         };
         let parts = Parts {
+            input: self.split.input.clone(),
             wrappers,
             marker_offset,
             marker,

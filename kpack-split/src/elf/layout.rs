@@ -103,6 +103,7 @@ impl Plan {
         device_code(&geometry, marker, &mut edits);
 
         let parts = Parts {
+            input: image.over(()),
             wrappers,
             marker_offset: geometry.kept_offset(geometry.marker.start),
             marker: geometry.marker.clone(),

@@ -31,8 +31,8 @@ pub struct Plan {
     pub(crate) marker: Range<u64>,
     /// Offset of the marker in the output.
     marker_offset: u64,
-    /// Size of the input in bytes.
-    input_size: u64,
+    /// The headers of the input.
+    input: Box<Image<()>>,
     gaps: Gaps,
     /// End of the input's kept bytes; the tail replaces everything after it.
     kept_end: u64,
@@ -188,6 +188,8 @@ pub(crate) fn offset_of<S: ReadAt>(
 
 /// Everything a plan is made from.
 pub(crate) struct Parts {
+    /// The headers of the input.
+    pub(crate) input: Image<()>,
     pub(crate) wrappers: Vec<PlannedWrapper>,
     pub(crate) marker: Range<u64>,
     /// Offset of the marker in the input.
@@ -202,6 +204,7 @@ impl Plan {
     /// Completes a plan for `image`: headers, and the tables at the end of the file.
     pub(crate) fn assemble<S: ReadAt>(image: &Image<S>, parts: Parts) -> Result<Self, ElfError> {
         let Parts {
+            input,
             gaps,
             segments,
             table,
@@ -235,7 +238,7 @@ impl Plan {
             wrappers: parts.wrappers,
             marker_offset: gaps.output_offset(parts.marker_offset),
             marker: parts.marker,
-            input_size: image.size,
+            input: Box::new(input),
             kept_end: written.kept_end,
             segments,
             sections: written.sections,
@@ -258,7 +261,7 @@ impl Plan {
     pub(crate) fn after(self, before: Plan, bundles: Vec<(Range<u64>, u64)>) -> Self {
         Self {
             bundles,
-            input_size: before.input_size,
+            input: before.input.clone(),
             before: Some(Box::new(before)),
             ..self
         }
@@ -391,7 +394,7 @@ fn read_back(input: &File, output: &File, plan: &Plan) -> Result<(), ElfError> {
     }
     check::sound(&image)?;
     check_wrappers(&image, plan)?;
-    memory::check(&Image::read(input)?, &image, &plan.marker)
+    memory::check(&plan.input.over(input), &image, &plan.marker)
 }
 
 fn check_wrappers(image: &Image<&File>, plan: &Plan) -> Result<(), ElfError> {
@@ -462,7 +465,7 @@ impl<S: ReadAt> ReadAt for Planned<'_, S> {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let range = |r: &Range<u64>| format!("{:#x}..{:#x}", r.start, r.end);
-        let sizes = (self.input_size, self.output_size());
+        let sizes = (self.input.size, self.output_size());
         writeln!(f, "{} bytes -> {} bytes", sizes.0, sizes.1)?;
         writeln!(f, "{} wrappers", self.wrappers.len())?;
         writeln!(f, "marker at {}", range(&self.marker))?;

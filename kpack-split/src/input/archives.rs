@@ -1,8 +1,7 @@
 //! Opens archives, and keeps some of them open for the next check or binary.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{BufReader, Read, Seek};
+use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -10,12 +9,14 @@ use kpack_format::archive::{Archive, Toc};
 use kpack_format::code_object::HEAD_SIZE;
 use kpack_format::{Sha256, TargetId};
 
-use super::{check_code_object, check_code_object_head, digest, open_archive, or_refused};
+use super::{
+    ArchiveFile, check_code_object, check_code_object_head, digest, open_archive, or_refused,
+};
 use crate::Error;
 use crate::parallel::lock;
 
 /// An open archive, which several binaries may share.
-pub type OpenArchive = Arc<Mutex<Archive<BufReader<File>>>>;
+pub type OpenArchive = Arc<Mutex<ArchiveFile>>;
 
 /// Larger code objects are not held in memory to check them.
 const LARGE: u64 = 64 << 20;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use kpack_format::marker::{MAX_SIZE, Marker, SECTION_NAME};
 use kpack_format::offload_bundle::{Bundle, COMPRESSED_MAGIC, PLAIN_MAGIC};
@@ -13,8 +14,10 @@ use object::elf::PT_INTERP;
 use super::{elf_error, open, open_bundle, wrapper_error};
 use crate::Error;
 use crate::elf::{DeviceCode, ElfError, FatBinary, Image, ReadAt, Wrapper};
+use crate::parallel::lock;
+use crate::publish::Identity;
 
-/// An executable or shared object, opened and parsed once.
+/// An executable or shared object, open and parsed.
 #[derive(Debug)]
 pub struct LinkedElf {
     /// The file.
@@ -27,7 +30,81 @@ pub struct LinkedElf {
     pub kept: Option<FatBinary>,
 }
 
+/// What was read of a binary. The file is closed, because there may be thousands of binaries.
+#[derive(Debug, Clone)]
+pub struct ClosedElf {
+    path: PathBuf,
+    identity: Identity,
+    headers: Image<()>,
+    code: DeviceCode,
+    kept: Option<FatBinary>,
+}
+
+impl ClosedElf {
+    /// Opens the file again, without parsing it.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] if it was replaced or modified.
+    pub fn open(&self) -> Result<LinkedElf, Error> {
+        Ok(self.over(&self.path, self.identity.open(&self.path)?))
+    }
+
+    /// The same binary, opened as `file` at `path`.
+    fn over(&self, path: &Path, file: File) -> LinkedElf {
+        LinkedElf {
+            path: path.to_owned(),
+            image: self.headers.over(file),
+            code: self.code.clone(),
+            kept: self.kept.clone(),
+        }
+    }
+}
+
+/// The binaries that a run parsed, so that it parses none twice.
+#[derive(Debug, Default)]
+pub struct ParsedBinaries(Mutex<BTreeMap<Identity, Arc<ClosedElf>>>);
+
+impl ParsedBinaries {
+    /// Opens the binary at `path`.
+    pub fn open(&self, path: &Path) -> Result<LinkedElf, Error> {
+        self.read(path, open(path)?)
+    }
+
+    /// Reads `file`, which is at `path`.
+    pub fn read(&self, path: &Path, file: File) -> Result<LinkedElf, Error> {
+        self.read_headers(path, file)?
+    }
+
+    /// As [`read`](Self::read); the inner error says why the headers cannot be read, as those of files for other
+    /// hosts.
+    pub fn read_headers(&self, path: &Path, file: File) -> Result<Result<LinkedElf, Error>, Error> {
+        let identity = Identity::of(path, &file)?;
+        let known = lock(&self.0).get(&identity).cloned();
+        if let Some(known) = known {
+            return Ok(Ok(known.over(path, file)));
+        }
+        let image = match Image::read(file).map_err(|e| elf_error(path, e)) {
+            Err(error @ Error::Refused { .. }) => return Ok(Err(error)),
+            image => image?,
+        };
+        let linked = LinkedElf::of(path, image)?;
+        lock(&self.0).insert(identity, Arc::new(linked.close()?));
+        Ok(Ok(linked))
+    }
+}
+
 impl LinkedElf {
+    /// What was read of it, without the open file.
+    pub fn close(&self) -> Result<ClosedElf, Error> {
+        Ok(ClosedElf {
+            path: self.path.clone(),
+            identity: Identity::of(&self.path, self.image.source())?,
+            headers: self.image.over(()),
+            code: self.code.clone(),
+            kept: self.kept.clone(),
+        })
+    }
+
     /// Opens and reads the file at `path`.
     pub fn open(path: &Path) -> Result<Self, Error> {
         Self::read(path, open(path)?)

@@ -16,10 +16,11 @@ use crate::Error;
 
 pub use archives::{Archives, OpenArchive, damage};
 pub use kpack_core::files::{
-    FileKind, bundle_error, check_code_object, check_code_object_head, digest, elf_error, identify,
-    list, manifest_parts, open, open_archive, open_bundle, read_manifest, wrapper_error,
+    ArchiveFile, FileKind, bundle_error, check_code_object, check_code_object_head, digest,
+    elf_error, identify, list, manifest_parts, open, open_archive, open_bundle, read_archive,
+    read_manifest, share_archive, wrapper_error,
 };
-pub use linked::{LinkedElf, by_bundle, has_bundle, is_spirv_archived};
+pub use linked::{ClosedElf, LinkedElf, ParsedBinaries, by_bundle, has_bundle, is_spirv_archived};
 pub use locate::{KpackPath, LocatedBinary, Prefix, add_linked, plain};
 pub use lookup::{Kpack, Kpacks, Lookup, placed, prefix_of};
 pub use markers::MarkerGroup;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use kpack_format::CodeId;
 use kpack_format::archive::ArchiveError;
@@ -12,7 +13,7 @@ use rocm_kpack::lookup::{Answer, Listing, Rule, Rules};
 
 use super::archives::damage;
 use crate::Error;
-use crate::input::{Kpacks, Lookup, OpenArchive, or_refused, read_manifest};
+use crate::input::{Kpacks, Lookup, OpenArchive, or_refused, read_manifest, share_archive};
 use crate::parallel::lock;
 
 /// The opened archives of a split binary.
@@ -113,6 +114,24 @@ impl Resolver {
             damaged,
             kpacks,
         })
+    }
+
+    /// The same for another thread: the archives are neither opened nor parsed again.
+    pub(crate) fn share(&self) -> Self {
+        let archives = self.archives.iter().map(|opened| OpenedArchive {
+            target: opened.target.clone(),
+            path: opened.path.clone(),
+            archive: Arc::new(Mutex::new(share_archive(&lock(&opened.archive)))),
+            code_id: opened.code_id,
+        });
+        Self {
+            rules: self.rules,
+            marker: self.marker.clone(),
+            kernel_name: self.kernel_name.clone(),
+            archives: archives.collect(),
+            damaged: self.damaged.clone(),
+            kpacks: self.kpacks.clone(),
+        }
     }
 
     /// Archives with device code of another build of the binary, and their targets.

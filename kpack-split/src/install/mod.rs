@@ -14,6 +14,8 @@ mod targets;
 use kpack_core::ids;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
@@ -21,7 +23,9 @@ use kpack_format::names::Group;
 
 use crate::Error;
 use crate::elf::Image;
-use crate::input::{self, KpackPath, LinkedElf, LocatedBinary, Lookup, MarkerGroup, Prefix};
+use crate::input::{
+    self, ClosedElf, KpackPath, LinkedElf, LocatedBinary, Lookup, MarkerGroup, Prefix,
+};
 use crate::parallel;
 use crate::split::{self, BinaryKind, Budget, Compression, FatFile, PackedCode, Presplit, Spirv};
 use apply::Run;
@@ -53,15 +57,29 @@ pub use options::{InstallOptions, Only};
 /// [`Error::Io`]. On failure no file of the prefix has changed, unless replacing files failed
 /// half-way: then each replaced file is complete and consistent with the others.
 pub fn install(options: &InstallOptions, progress: &dyn Progress) -> Result<Report, Error> {
+    install_parsed(options, &BTreeMap::new(), progress)
+}
+
+/// As [`install`], without parsing the binaries that are `parsed`, by path without symbolic links.
+///
+/// # Errors
+/// As [`install`].
+pub fn install_parsed(
+    options: &InstallOptions,
+    parsed: &BTreeMap<PathBuf, Arc<ClosedElf>>,
+    progress: &dyn Progress,
+) -> Result<Report, Error> {
     options.validate()?;
-    parallel::with_jobs(options.storage.jobs, || install_all(options, progress))
+    parallel::with_jobs(options.storage.jobs, || {
+        input::until_unchanged(|| attempt(options, parsed, progress))
+    })
 }
 
-fn install_all(options: &InstallOptions, progress: &dyn Progress) -> Result<Report, Error> {
-    input::until_unchanged(|| attempt(options, progress))
-}
-
-fn attempt(options: &InstallOptions, progress: &dyn Progress) -> Result<Report, Error> {
+fn attempt(
+    options: &InstallOptions,
+    parsed: &BTreeMap<PathBuf, Arc<ClosedElf>>,
+    progress: &dyn Progress,
+) -> Result<Report, Error> {
     let prefix = Prefix::new(&options.prefix)?;
     let kpacks = prefix.kpack_dir(&options.kpack_dir)?;
     let group = Group::new(&options.module, &options.component);
@@ -69,7 +87,7 @@ fn attempt(options: &InstallOptions, progress: &dyn Progress) -> Result<Report, 
 
     prefix.remove_leftovers(&options.files)?;
     let lookup = Lookup::default();
-    let binaries = binaries(&prefix, options, &lookup, &mut report)?;
+    let binaries = binaries(&prefix, options, parsed, &lookup, &mut report)?;
     let fat: Vec<&InstallBinary> = binaries.iter().filter(|b| b.has_device_code()).collect();
     let known = split_already(&binaries, &kpacks, &group, options, &lookup)?;
     let wanted = wanted_targets(options, &fat, known, &mut report)?;
@@ -225,6 +243,7 @@ impl InstallBinary {
 fn binaries(
     prefix: &Prefix,
     options: &InstallOptions,
+    parsed: &BTreeMap<PathBuf, Arc<ClosedElf>>,
     lookup: &Lookup,
     report: &mut Report,
 ) -> Result<Vec<InstallBinary>, Error> {
@@ -248,7 +267,12 @@ fn binaries(
         if binaries.iter().any(|known| known.located == located) {
             continue;
         }
-        let input = split::read(source.unwrap_or(&located.path), Some(options.storage.spirv))?;
+        let path = source.unwrap_or(&located.path);
+        let spirv = Some(options.storage.spirv);
+        let input = match parsed.get(path) {
+            Some(closed) => split::of(closed.open()?, spirv)?,
+            None => split::read(path, spirv)?,
+        };
         binaries.push(InstallBinary::new(located, input, lookup)?);
     }
     Ok(binaries)

@@ -9,7 +9,7 @@ use kpack_format::marker::Marker;
 use kpack_format::names::SearchPath;
 
 use crate::Error;
-use crate::elf::{self, DeviceCode, FatBinary, SplitWrapper};
+use crate::elf::{self, DeviceCode, FatBinary, Image, SplitWrapper};
 use crate::input::{self, FileKind, LinkedElf, LocatedBinary, MarkerGroup};
 use crate::publish::Identity;
 use crate::split::code_ids;
@@ -28,6 +28,7 @@ pub(super) struct MarkedBinary {
     /// The path by which a loader knows it.
     pub(super) loaded_as: PathBuf,
     pub(super) identity: Identity,
+    pub(super) headers: Image<()>,
     pub(super) marker: Marker,
     pub(super) kernel_name: String,
     /// Addresses of the marker, with the room that a marker of a later split needs.
@@ -120,6 +121,7 @@ impl MarkedBinary {
         Ok(Self {
             host_entry: format!("host-{}--", linked.image.host_triple()),
             identity: Identity::of(&located.path, linked.image.source())?,
+            headers: linked.image.over(()),
             loaded_as: linked.loaded_as(),
             located,
             marker,

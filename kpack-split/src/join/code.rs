@@ -55,9 +55,13 @@ impl Code {
     /// # Errors
     /// [`Error::Refused`] if an archive for a chosen target is missing, damaged, or of another build; with
     /// [`installed`](JoinOptions::installed), if it is damaged or of another build.
-    pub(super) fn choose(binary: &MarkedBinary, options: &JoinOptions) -> Result<Self, Error> {
+    pub(super) fn choose(
+        binary: &MarkedBinary,
+        options: &JoinOptions,
+        lookup: &Lookup,
+    ) -> Result<Self, Error> {
         let chosen = &*options.architectures;
-        let resolver = open(binary)?;
+        let resolver = open(binary, lookup)?;
         let promised = resolver.kpacks.targets().map(str::to_owned);
         let promised = promised.chain(binary.marker.code_ids.keys().cloned());
         let mut known: BTreeSet<String> = promised.collect();
@@ -207,6 +211,7 @@ impl Code {
         input: &File,
         offsets: &[u64],
         output: &File,
+        lookup: &Lookup,
         progress: &dyn Progress,
     ) -> Result<(), Error> {
         let failed = |error| Error::io(&binary.located.path, "write the joined binary of", error);
@@ -224,12 +229,13 @@ impl Code {
                 pieces.push((bundle, code, start + place));
             }
         }
+        let resolver = open(binary, lookup)?;
         let idle = Mutex::new(Vec::new());
         let digests = parallel::try_map(pieces, |(bundle, code, at)| {
             let Chosen { target, place, .. } = code;
             let index = bundle.index(binary);
             let known = lock(&idle).pop();
-            let mut resolver = known.map_or_else(|| open(binary), Ok)?;
+            let mut resolver = known.unwrap_or_else(|| resolver.share());
             let (bytes, digest) = read(binary, &mut resolver, index, target)?;
             if bytes.len() as u64 != place.size {
                 return Err(Error::changed(&binary.located.path));
@@ -352,10 +358,9 @@ fn needs_generic(wrapper: &[Chosen], id: &TargetId, chosen: &[TargetId]) -> bool
 }
 
 /// The archives of a binary.
-fn open(binary: &MarkedBinary) -> Result<Resolver, Error> {
-    let lookup = Lookup::default();
+fn open(binary: &MarkedBinary, lookup: &Lookup) -> Result<Resolver, Error> {
     Resolver::open(
-        &lookup,
+        lookup,
         &binary.loaded_as,
         &binary.marker,
         &binary.kernel_name,

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Seek, SeekFrom};
-use std::path::Path;
 
 use kpack_format::TargetId;
 use kpack_format::digest::{Hasher, Sha256};
@@ -20,20 +19,20 @@ pub type Checksums = BTreeMap<String, BTreeMap<u32, Sha256>>;
 ///
 /// # Errors
 /// [`Error::Refused`] if one of them cannot be read, or the original is no fat binary.
-pub fn differences(binary: &LinkedElf, original: &Path) -> Result<Vec<String>, Error> {
-    let unsplit = LinkedElf::open(original)?;
+pub fn differences(binary: &LinkedElf, unsplit: &LinkedElf) -> Result<Vec<String>, Error> {
     let (DeviceCode::Fat(joined), DeviceCode::Fat(fat)) = (&binary.code, &unsplit.code) else {
-        return Err(Error::refused(original, "the original is not a fat binary"));
+        let reason = "the original is not a fat binary";
+        return Err(Error::refused(&unsplit.path, reason));
     };
     let kept = binary.with_spirv(joined, binary.kept_marker()?.as_ref())?;
-    let mut differences = kept_differences((binary, joined), (&unsplit, fat), &kept)?;
+    let mut differences = kept_differences((binary, joined), (unsplit, fat), &kept)?;
     let found = digests(binary, joined, &|index, _| !kept.contains(&index))?;
     let targets: BTreeSet<&String> = found.keys().collect();
-    let expected = digests(&unsplit, fat, &|index, target| {
+    let expected = digests(unsplit, fat, &|index, target| {
         !kept.contains(&index) && targets.contains(&target.to_string())
     })?;
     differences.extend(compare(&found, &expected));
-    let expected = entry_ids(&unsplit, fat)?;
+    let expected = entry_ids(unsplit, fat)?;
     for (entry, found) in entry_ids(binary, joined)? {
         let (index, target) = &entry;
         if let Some(expected) = expected.get(&entry).filter(|id| **id != found) {

@@ -8,8 +8,8 @@ use super::binary::MarkedBinary;
 use super::code::Code;
 use super::differences;
 use crate::Error;
-use crate::elf::{ElfError, Image, JoinPlan, NewCode};
-use crate::input::{LinkedElf, elf_error};
+use crate::elf::{ElfError, JoinPlan, NewCode};
+use crate::input::{LinkedElf, Lookup, elf_error};
 use crate::publish::{self, StagedFile};
 use crate::report::{Outcome, Progress, Report};
 
@@ -28,7 +28,7 @@ impl MarkedBinary {
             sizes: &code.bundle_sizes(self),
             marker: self.marker_at.clone(),
         };
-        let plan = Image::read(&file).and_then(|image| JoinPlan::new(&image, &new));
+        let plan = JoinPlan::new(&self.headers.over(&file), &new);
         plan.map_err(|error| elf_error(&self.located.path, error))
     }
 
@@ -38,6 +38,7 @@ impl MarkedBinary {
         code: &Code,
         plan: &JoinPlan,
         options: &JoinOptions,
+        lookup: &Lookup,
         progress: &dyn Progress,
         report: &mut Report,
     ) -> Result<Outcome, Error> {
@@ -61,7 +62,7 @@ impl MarkedBinary {
             }
             let ((), lost) = staged.fill(&input, |file| {
                 plan.write(&input, file).map_err(|e| failed(path, e))?;
-                code.write(self, &input, plan.bundles(), file, progress)
+                code.write(self, &input, plan.bundles(), file, lookup, progress)
             })?;
             for lost in lost {
                 report.warn(ids::ATTRIBUTE_LOST, path, lost);
@@ -95,7 +96,7 @@ fn failed(path: &Path, error: ElfError) -> Error {
 
 /// Refuses a joined binary that differs from the unsplit original in more than the targets.
 fn compare(joined: &LinkedElf, original: &Path) -> Result<(), Error> {
-    let differences = differences::differences(joined, original)?;
+    let differences = differences::differences(joined, &LinkedElf::open(original)?)?;
     if differences.is_empty() {
         Ok(())
     } else {

@@ -18,7 +18,7 @@ use kpack_format::TargetId;
 
 use crate::Error;
 use crate::elf::JoinPlan;
-use crate::input::{self, LocatedBinary, Prefix};
+use crate::input::{self, LocatedBinary, Lookup, Prefix};
 use crate::parallel::{self, processors};
 use crate::report::{FileReport, Outcome, Progress, Report};
 use binary::{Joinable, MarkedBinary};
@@ -117,7 +117,7 @@ pub fn join(options: &JoinOptions, progress: &dyn Progress) -> Result<Report, Er
 /// # Errors
 /// As [`join`].
 pub fn planned_targets(options: &JoinOptions) -> Result<BTreeSet<String>, Error> {
-    let planned = plan(options, &mut Report::default())?;
+    let planned = plan(options, &Lookup::default(), &mut Report::default())?;
     let targets = planned.iter().flat_map(|(_, code, _)| code.targets());
     Ok(targets.cloned().collect())
 }
@@ -134,12 +134,13 @@ fn attempt(
     joined: &mut BTreeMap<String, Outcome>,
 ) -> Result<Report, Error> {
     let mut report = Report::default();
-    let planned = plan(options, &mut report)?;
+    let lookup = Lookup::default();
+    let planned = plan(options, &lookup, &mut report)?;
     Prefix::new(&options.prefix)?.remove_leftovers(&options.files)?;
     progress.start(planned.iter().map(|(_, code, _)| code.size()).sum());
     for (binary, code, plan) in planned {
         progress.file(&binary.located.path);
-        let outcome = binary.write(&code, &plan, options, progress, &mut report)?;
+        let outcome = binary.write(&code, &plan, options, &lookup, progress, &mut report)?;
         let path = binary.located.name;
         let outcome = match outcome {
             Outcome::Joined { .. } => {
@@ -156,6 +157,7 @@ fn attempt(
 /// Plans everything. What does not fit is refused before anything changes.
 fn plan(
     options: &JoinOptions,
+    lookup: &Lookup,
     report: &mut Report,
 ) -> Result<Vec<(MarkedBinary, Code, JoinPlan)>, Error> {
     let prefix = Prefix::new(&options.prefix)?;
@@ -172,7 +174,7 @@ fn plan(
         let text = format!("{text}; symbolic links are not followed");
         return Err(Error::rejected(ids::NOTHING_SPLIT, &options.prefix, text));
     }
-    let chosen = choose(binaries, options, report)?.into_iter();
+    let chosen = choose(binaries, options, lookup, report)?.into_iter();
     let planned = chosen.map(|(binary, code)| {
         let plan = binary.plan(&code)?;
         Ok((binary, code, plan))
@@ -258,11 +260,12 @@ fn all_binaries(prefix: &Prefix, options: &JoinOptions) -> Result<Vec<MarkedBina
 fn choose(
     binaries: Vec<MarkedBinary>,
     options: &JoinOptions,
+    lookup: &Lookup,
     report: &mut Report,
 ) -> Result<Vec<(MarkedBinary, Code)>, Error> {
     let mut chosen = Vec::new();
     for binary in binaries {
-        let code = Code::choose(&binary, options)?;
+        let code = Code::choose(&binary, options, lookup)?;
         let lacking = code.lacking(&options.architectures);
         if !lacking.is_empty() && !options.installed {
             let text = format!(

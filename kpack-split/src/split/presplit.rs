@@ -5,17 +5,16 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::BufReader;
 use std::path::PathBuf;
 
 use kpack_format::TargetId;
-use kpack_format::archive::{Archive, ArchiveWriter};
+use kpack_format::archive::ArchiveWriter;
 use kpack_format::marker::Marker;
 use kpack_format::names::{Group, KernelName};
 
 use crate::Error;
 use crate::elf::{DeviceCode, SplitWrapper};
-use crate::input::{LinkedElf, Lookup, OpenArchive};
+use crate::input::{ArchiveFile, LinkedElf, Lookup, OpenArchive};
 use crate::parallel::lock;
 
 /// Advice for an archive that changed since the object was compiled.
@@ -207,7 +206,7 @@ impl Presplit {
     fn check_code_objects(
         &self,
         source: &BuiltArchive,
-        archive: &mut Archive<BufReader<File>>,
+        archive: &mut ArchiveFile,
     ) -> Result<(), Error> {
         let mut checked = BTreeSet::new();
         for wrapper in &self.wrappers {

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 
 use super::{Context, Report, Subject};
 use crate::manifest_txt;
+use crate::mark;
 use crate::tree::{Role, Siblings, Tree, find_artifacts, is_artifact};
 use kpack_core::Error;
 use kpack_core::parallel;
-use kpack_split::input::Overlay;
+use kpack_split::input::{Overlay, ParsedBinaries};
 
 /// The artifact directories to verify, and the ones next to them that belong to the same
 /// components.
@@ -165,7 +166,7 @@ impl Artifacts {
             let mut members = Vec::new();
             let mut own = Vec::new();
             for (root, role) in &set.roots {
-                match Member::read(set, role, root, asked_for(root))? {
+                match Member::read(set, role, root, asked_for(root), &context.parsed)? {
                     Ok(member) => members.push(member),
                     Err(fault) => own.push((root.clone(), fault)),
                 }
@@ -200,8 +201,12 @@ impl Member {
         role: &Role,
         root: &Path,
         path: Option<&Path>,
+        parsed: &ParsedBinaries,
     ) -> Result<Result<Self, Report>, Error> {
-        match Tree::read(&set.component, path.unwrap_or(root)) {
+        let root = path.unwrap_or(root);
+        let tree = mark::databases(root)
+            .and_then(|databases| Tree::read_once(&set.component, root, &databases, parsed));
+        match tree {
             Ok(tree) => Ok(Ok(Self {
                 role: role.clone(),
                 asked_for: path.is_some(),
