@@ -35,7 +35,8 @@ endfunction()
 # of kpack_install() that say where and when the files are installed. Without TARGETS:
 #
 # kpack_split_installed([MODULE <name>] [ARCHITECTURES <target ID>...] [KPACK_DESTINATION <dir>]
-#                       [UNEXPECTED drop|error|keep] [COMPRESSION zstd|none] [LEVEL <n>]
+#                       [UNEXPECTED drop|error|keep] [SPIRV keep|drop|archive]
+#                       [COMPRESSION zstd|none] [LEVEL <n>]
 #                       [INSTALL_HINT <text>])
 #
 # Splits every binary that the project installs.
