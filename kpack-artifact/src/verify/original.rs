@@ -4,12 +4,13 @@
 use kpack_core::Severity;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufReader, Seek, SeekFrom};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::{Context, Options, Report, Subject};
 use kpack_format::TargetId;
-use kpack_format::offload_bundle;
+use kpack_format::digest::{Hasher, Sha256};
+use kpack_format::offload_bundle::{BundleError, CodeObjectReader, EntryId};
 use kpack_split::input::{CodePlace, Resolver};
 use kpack_split::join;
 
@@ -93,6 +94,39 @@ pub(super) fn compare(
     Ok(())
 }
 
+/// A code object of the original, and the IDs of its entries.
+struct OriginalCode {
+    ids: Vec<EntryId>,
+    content: OriginalContent,
+}
+
+enum OriginalContent {
+    Held(Vec<u8>),
+    /// Only its size and SHA-256 are in memory.
+    Large((u64, Sha256)),
+}
+
+/// Larger code objects, in bytes, are not held in memory to compare them.
+const LARGE: u64 = 4 << 20;
+
+impl OriginalCode {
+    fn read<R: Read + Seek>(mut entry: CodeObjectReader<'_, R>) -> Result<Self, BundleError> {
+        let (ids, size) = (entry.ids().to_vec(), entry.size());
+        let content = if size <= LARGE {
+            OriginalContent::Held(entry.read()?)
+        } else {
+            let mut hasher = Hasher::default();
+            let mut part = Vec::new();
+            while entry.append(&mut part, LARGE / 16)? > 0 {
+                hasher.update(&part);
+                part.clear();
+            }
+            OriginalContent::Large((size, hasher.finish()))
+        };
+        Ok(Self { ids, content })
+    }
+}
+
 /// How code objects differ from one code object of the original, by resolver and location.
 type Compared = BTreeMap<(usize, CodePlace), Option<String>>;
 
@@ -133,10 +167,10 @@ impl Kernels {
     fn faults(
         &mut self,
         position: u32,
-        code: &offload_bundle::BundledCode,
+        (code, id_of): (&OriginalCode, &EntryId),
         compared: &mut Compared,
     ) -> Result<Vec<String>, Error> {
-        let target = code.target.to_string();
+        let target = id_of.target().map_or_else(String::new, ToString::to_string);
         let mut faults = Vec::new();
         let mut places = Vec::new();
         if let Some((resolver_of, index)) = self.wrappers.get(&position) {
@@ -146,23 +180,27 @@ impl Kernels {
                 let difference = match compared.entry((*resolver_of, place)) {
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(new) => {
-                        let read = resolver.read(place, *index, &target);
+                        let difference = match &code.content {
+                            OriginalContent::Held(bytes) => {
+                                resolver.read(place, *index, &target).map(|stored| {
+                                    (stored != *bytes).then(|| difference(bytes, &stored))
+                                })
+                            }
+                            OriginalContent::Large(original) => resolver
+                                .digest(place, *index, &target)
+                                .map(|stored| large_difference(*original, stored)),
+                        };
                         let path = resolver.path(place);
-                        let read = read.map_err(|error| Error::archive(path, "read", error));
-                        new.insert(match or_refused(read)? {
-                            Ok(bytes) if bytes == code.bytes => None,
-                            Ok(bytes) => Some(difference(&code.bytes, &bytes)),
-                            Err((_, reason)) => Some(reason),
-                        })
+                        let read = difference.map_err(|e| Error::archive(path, "read", e));
+                        new.insert(or_refused(read)?.unwrap_or_else(|(_, reason)| Some(reason)))
                     }
                 };
                 let id = resolver.entry_id(place, *index, &target);
                 let reason = match difference {
                     Some(reason) => reason.clone(),
-                    None if id == code.id.as_str() => continue,
+                    None if id == id_of.as_str() => continue,
                     None => format!(
-                        "`kpack join` would give it the entry ID `{id}`, the original has `{}`",
-                        code.id
+                        "`kpack join` would give it the entry ID `{id}`, the original has `{id_of}`"
                     ),
                 };
                 let path = resolver.path(place).display();
@@ -219,15 +257,18 @@ fn compare_code(
             in_original.extend(sharing.iter().map(|w| (w.co_index, target.clone())));
         }
         let wanted = |target: &TargetId| options.wants(&target.to_string(), &own);
-        for code in bundle.code_objects(reader, wanted).map_err(refused)? {
-            let code = code.map_err(refused)?;
+        let mut code_objects = bundle.code_objects(reader, wanted).map_err(refused)?;
+        while let Some(entry) = code_objects.next_entry().map_err(refused)? {
+            let code = OriginalCode::read(entry).map_err(refused)?;
             let mut compared = Compared::new();
-            for index in sharing.iter().map(|wrapper| wrapper.co_index) {
-                let found = kernels.faults(index, &code, &mut compared)?;
-                equal += usize::from(found.is_empty());
-                for what in found {
-                    let text = format!("index {index} for {}: {what}", code.target);
-                    report.fault(Subject::CodeObjects, path, text);
+            for (id, target) in code.ids.iter().filter_map(|id| Some((id, id.target()?))) {
+                for index in sharing.iter().map(|wrapper| wrapper.co_index) {
+                    let found = kernels.faults(index, (&code, id), &mut compared)?;
+                    equal += usize::from(found.is_empty());
+                    for what in found {
+                        let text = format!("index {index} for {target}: {what}");
+                        report.fault(Subject::CodeObjects, path, text);
+                    }
                 }
             }
         }
@@ -256,14 +297,24 @@ fn compare_code(
     Ok(())
 }
 
+fn large_difference(original: (u64, Sha256), stored: (u64, Sha256)) -> Option<String> {
+    if original == stored {
+        None
+    } else if original.0 == stored.0 {
+        Some("differs from the original's".to_owned())
+    } else {
+        Some(sizes_differ(original.0, stored.0))
+    }
+}
+
+fn sizes_differ(original: u64, stored: u64) -> String {
+    format!("has {stored} bytes; the original's has {original}")
+}
+
 fn difference(original: &[u8], stored: &[u8]) -> String {
     let at = original.iter().zip(stored).position(|(a, b)| a != b);
     match at {
         Some(at) => format!("differs from the original's at byte {at:#x}"),
-        None => format!(
-            "has {} bytes; the original's has {}",
-            stored.len(),
-            original.len()
-        ),
+        None => sizes_differ(original.len() as u64, stored.len() as u64),
     }
 }

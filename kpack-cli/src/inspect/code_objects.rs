@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use kpack_build::object_file;
-use kpack_core::archives::{Content, LARGE_CODE_OBJECT, PackedCode};
+use kpack_core::archives::{Budget, Content, LARGE_CODE_OBJECT, PackedCode};
 use kpack_core::elf::Wrapper;
 use kpack_format::TargetId;
 use kpack_format::names::KernelName;
@@ -150,13 +150,14 @@ impl CodeObjects {
                 let selected = BTreeSet::from_iter(&self.selected);
                 let targets: BTreeSet<&TargetId> = selected.iter().map(|(_, own)| own).collect();
                 let wanted = |own: &TargetId| targets.contains(own);
+                let budget = Budget::default();
                 let firsts: Vec<u32> = numbered(files).map(|(first, _)| first).collect();
                 for (first, code) in firsts.into_iter().zip(files) {
                     code.keep_wrappers(&|index| {
                         let name = name_in(&self.path, first + index);
                         selected.iter().any(|(kernel, _)| *kernel == name)
                     });
-                    for code_object in code.code_objects(&wanted, scratch) {
+                    for code_object in code.code_objects(&wanted, scratch, &budget) {
                         let (wrappers, id, content) = code_object?;
                         let Some(target) = id.target().cloned() else {
                             continue;

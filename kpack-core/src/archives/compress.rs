@@ -20,8 +20,10 @@ use crate::parallel::{self, lock};
 use crate::publish;
 use crate::report::Progress;
 
-/// Limit for uncompressed code objects in flight, in bytes. A larger one goes alone.
+/// Limit for code objects in flight and windows of decompressors, in bytes. What is larger goes alone.
 const IN_FLIGHT: u64 = 96 << 20;
+/// The code objects that are in flight beside a large window.
+const BESIDE_WINDOW: u64 = 12 << 20;
 
 /// Settings for compressing code objects.
 pub struct Compression<'a> {
@@ -35,8 +37,8 @@ pub struct Compression<'a> {
     pub budget: &'a Budget,
 }
 
-/// Limit for compressed code objects that wait for an earlier one, in bytes.
-const EARLY: u64 = 16 << 20;
+/// Limit for compressed code objects in memory that wait for an earlier one, in bytes.
+const EARLY: u64 = 8 << 20;
 
 /// A code object to compress.
 struct Job<'a> {
@@ -65,6 +67,7 @@ pub fn compress(
     let run = Run {
         compression,
         claimed: Mutex::default(),
+        sizes: Mutex::default(),
         encoders: Mutex::default(),
         output: Mutex::default(),
     };
@@ -72,7 +75,7 @@ pub fn compress(
     let mut files: Vec<_> = files.iter().collect();
     files.sort_by_key(|(name, _)| name);
     let jobs = files.iter().flat_map(|(name, file)| {
-        file.code_objects(wanted, compression.scratch)
+        file.code_objects(wanted, compression.scratch, compression.budget)
             .map(move |code| (name, file, code))
     });
     let jobs = jobs.enumerate().map(|(number, (name, file, code))| {
@@ -124,6 +127,8 @@ struct Run<'a> {
     compression: &'a Compression<'a>,
     /// Code objects that a thread compresses or has compressed.
     claimed: Mutex<HashSet<(TargetId, Sha256)>>,
+    /// The sizes of large code objects, which are hashed while they are compressed.
+    sizes: Mutex<HashSet<(TargetId, u64)>>,
     /// Idle encoders.
     encoders: Mutex<Vec<Encoder>>,
     output: Mutex<Output>,
@@ -150,7 +155,7 @@ struct Addition {
 
 impl Addition {
     fn size(&self) -> u64 {
-        self.stored.size()
+        self.stored.held()
     }
 }
 
@@ -177,9 +182,12 @@ impl Output {
 impl Run<'_> {
     /// Checks a code object and stores it compressed in its target's archive.
     fn store(&self, job: Job<'_>) -> Result<Option<Shared>, Error> {
-        let checksum = job.content.checksum();
         let number = job.number;
-        if !lock(&self.claimed).insert((job.target.clone(), checksum)) {
+        let path = &job.file.path;
+        let checksum = self.checksum(&job)?;
+        if let Some(checksum) = checksum
+            && !lock(&self.claimed).insert((job.target.clone(), checksum))
+        {
             self.add(number, None)?;
             return Ok(Some(Shared {
                 kernels: job.kernels,
@@ -188,13 +196,13 @@ impl Run<'_> {
                 checksum,
             }));
         }
-        let path = &job.file.path;
         check_target(&job).map_err(|reason| Error::refused(path, reason))?;
         let stored = self.encode(&job.content, checksum);
         let stored = stored.map_err(|failure| match failure {
             Failure::Archive(error) => Error::archive(path, "compress", error),
             Failure::Scratch(error) => error,
         })?;
+        lock(&self.claimed).insert((job.target.clone(), stored.checksum()));
         let addition = Addition {
             target: job.target,
             entry_id: job.entry_id,
@@ -205,7 +213,20 @@ impl Run<'_> {
         Ok(None)
     }
 
-    fn encode(&self, content: &Content, checksum: Sha256) -> Result<Stored, Failure> {
+    /// The SHA-256 of a code object before it is compressed. A large one of a size that no other has is
+    /// read only once: `None`.
+    fn checksum(&self, job: &Job<'_>) -> Result<Option<Sha256>, Error> {
+        let known = job.content.known_checksum();
+        let size = (job.target.clone(), job.content.size());
+        if known.is_some() || lock(&self.sizes).insert(size) {
+            return Ok(known);
+        }
+        let read = job.content.checksum();
+        read.map(Some)
+            .map_err(|e| Error::io(&job.file.path, "read", e))
+    }
+
+    fn encode(&self, content: &Content, checksum: Option<Sha256>) -> Result<Stored, Failure> {
         let Compression {
             storage, scratch, ..
         } = *self.compression;
@@ -264,46 +285,69 @@ fn check_target(job: &Job<'_>) -> Result<(), String> {
     })
 }
 
-/// Limit for bytes in flight.
+/// Limit for memory that several runs may share.
+#[derive(Default)]
 pub struct Budget {
-    used: Mutex<u64>,
+    used: Mutex<Used>,
     freed: Condvar,
-    limit: u64,
+}
+
+/// Bytes in use.
+#[derive(Default)]
+struct Used {
+    code_objects: u64,
+    windows: u64,
 }
 
 /// A share of the budget, returned on drop.
-struct Permit<'a> {
+pub(super) struct Permit<'a> {
     budget: &'a Budget,
-    size: u64,
-}
-
-impl Default for Budget {
-    fn default() -> Self {
-        Self {
-            used: Mutex::new(0),
-            freed: Condvar::new(),
-            limit: IN_FLIGHT,
-        }
-    }
+    share: Used,
 }
 
 impl Budget {
-    /// Waits until `size` bytes fit, or nothing else is in flight.
+    /// Waits until a code object of `size` bytes fits, or no other is in flight.
     fn take(&self, size: u64) -> Permit<'_> {
-        let full = |used: &mut u64| *used > 0 && *used + size > self.limit;
+        let share = Used {
+            code_objects: size,
+            windows: 0,
+        };
+        self.wait(share, &|used| {
+            let room = IN_FLIGHT.saturating_sub(used.windows).max(BESIDE_WINDOW);
+            used.code_objects > 0 && used.code_objects + size > room
+        })
+    }
+
+    /// Waits until a window of `size` bytes fits, or no other is open and no code object in flight is in its
+    /// way.
+    pub(super) fn take_window(&self, size: u64) -> Permit<'_> {
+        let share = Used {
+            code_objects: 0,
+            windows: size,
+        };
+        self.wait(share, &|used| {
+            let windows = used.windows + size;
+            let room = IN_FLIGHT.saturating_sub(windows).max(BESIDE_WINDOW);
+            size > 0 && (used.windows > 0 && windows > IN_FLIGHT || used.code_objects > room)
+        })
+    }
+
+    fn wait(&self, share: Used, is_full: &dyn Fn(&Used) -> bool) -> Permit<'_> {
         let used = lock(&self.used);
-        let mut used = self
-            .freed
-            .wait_while(used, full)
-            .unwrap_or_else(PoisonError::into_inner);
-        *used += size;
-        Permit { budget: self, size }
+        let used = self.freed.wait_while(used, |used| is_full(used));
+        let mut used = used.unwrap_or_else(PoisonError::into_inner);
+        used.code_objects += share.code_objects;
+        used.windows += share.windows;
+        let budget = self;
+        Permit { budget, share }
     }
 }
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        *lock(&self.budget.used) -= self.size;
+        let mut used = lock(&self.budget.used);
+        used.code_objects -= self.share.code_objects;
+        used.windows -= self.share.windows;
         self.budget.freed.notify_all();
     }
 }

@@ -1,8 +1,11 @@
-//! A code object on its way into an archive: in memory, or if large, in a nameless file.
+//! A code object on its way into an archive: in memory, or if large, in a file.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveError, ArchiveWriter, Encoded, Encoder, MAX_CODE_OBJECT};
@@ -13,41 +16,92 @@ use crate::Error;
 use crate::files;
 use crate::publish::scratch_file;
 
-/// Code objects larger than this, in bytes, are not kept in memory. Those of real libraries are
-/// smaller.
-pub const LARGE_CODE_OBJECT: u64 = 64 << 20;
-/// Bytes of a large code object that are kept in memory at a time.
-const PART: u64 = 1 << 20;
+/// Larger code objects, in bytes, are read and compressed in parts. The limit does not depend on where a
+/// code object comes from, since it decides how the archive's frame looks.
+pub const LARGE_CODE_OBJECT: u64 = 4 << 20;
+/// The compressed form of a code object of up to this size is kept in memory, if the code object is not.
+const LARGE_FRAME: u64 = 64 << 20;
+/// Bytes of a large code object that are read at a time.
+const PART: u64 = 256 << 10;
 
 /// An uncompressed code object.
+#[derive(Clone)]
 pub enum Content {
     /// In memory.
     Held(Vec<u8>),
-    /// In a file of its own.
-    Spooled(Spooled),
+    /// In a file.
+    Large(FileRange),
 }
 
-/// A file that holds a large code object, uncompressed or compressed.
-pub struct Spooled {
-    file: File,
-    size: u64,
-    checksum: Sha256,
+/// A part of a file: a large code object, uncompressed or compressed.
+#[derive(Clone)]
+pub struct FileRange {
+    file: Arc<File>,
+    range: Range<u64>,
+    /// Its SHA-256, or that of the code object of which it is the compressed form; `None` if it is still to
+    /// be read.
+    checksum: Option<Sha256>,
+}
+
+impl FileRange {
+    fn size(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    fn reader(&self) -> impl Read + Seek + '_ {
+        RangeReader { of: self, at: 0 }
+    }
+}
+
+/// Reads a range without moving the file's position, which threads share.
+struct RangeReader<'a> {
+    of: &'a FileRange,
+    /// From the start of the range.
+    at: u64,
+}
+
+impl Read for RangeReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let size = self.of.size().saturating_sub(self.at);
+        let size = size.min(buffer.len() as u64) as usize;
+        let start = self.of.range.start + self.at;
+        let read = self.of.file.read_at(&mut buffer[..size], start)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+impl Seek for RangeReader<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            SeekFrom::End(by) => self.of.size().checked_add_signed(by),
+        };
+        self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
 }
 
 /// A code object as it is stored.
 pub(super) enum Stored {
     Held(Encoded),
-    Spooled { stored: Spooled, original_size: u64 },
+    Large {
+        frame: FileRange,
+        checksum: Sha256,
+        original_size: u64,
+    },
 }
 
 impl Content {
-    /// Reads a code object; a large one goes into a file in the directory `scratch`. `failed` adds
-    /// the location to an error.
+    /// Reads a code object. A large one stays in `bundle`, the file and the offset of its bundle; one of a
+    /// compressed bundle goes into a file in the directory `scratch`. `failed` adds the location to an error.
     ///
     /// # Errors
     /// [`Error::Refused`], before reading, for one that is too large for any reader.
     pub(super) fn read<R: Read + Seek>(
         mut entry: CodeObjectReader<'_, R>,
+        bundle: Option<(&Arc<File>, u64)>,
         scratch: &Path,
         failed: &dyn Fn(BundleError) -> Error,
     ) -> Result<Self, Error> {
@@ -65,6 +119,14 @@ impl Content {
         if size <= LARGE_CODE_OBJECT {
             return Ok(Self::Held(entry.read().map_err(failed)?));
         }
+        if let Some((file, bundle)) = bundle {
+            let start = bundle + entry.offset();
+            return Ok(Self::Large(FileRange {
+                file: Arc::clone(file),
+                range: start..start + size,
+                checksum: None,
+            }));
+        }
         let mut file = scratch_file(scratch)?;
         let mut hasher = Hasher::default();
         let mut part = Vec::new();
@@ -74,36 +136,18 @@ impl Content {
             written.map_err(|e| Error::io(scratch, "write a scratch file in", e))?;
             part.clear();
         }
-        let checksum = hasher.finish();
-        Ok(Self::Spooled(Spooled {
-            file,
-            size,
-            checksum,
+        Ok(Self::Large(FileRange {
+            file: Arc::new(file),
+            range: 0..size,
+            checksum: Some(hasher.finish()),
         }))
-    }
-
-    /// A copy.
-    pub(super) fn copy(&self, scratch: &Path) -> Result<Self, Error> {
-        Ok(match self {
-            Self::Held(bytes) => Self::Held(bytes.clone()),
-            Self::Spooled(spooled) => {
-                let mut file = scratch_file(scratch)?;
-                self.write_to(&mut file)
-                    .map_err(|e| Error::io(scratch, "write a scratch file in", e))?;
-                Self::Spooled(Spooled { file, ..*spooled })
-            }
-        })
     }
 
     /// Writes all of it.
     pub fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
         match self {
             Self::Held(bytes) => out.write_all(bytes),
-            Self::Spooled(spooled) => {
-                let mut from = &spooled.file;
-                from.rewind()?;
-                io::copy(&mut from, out).map(drop)
-            }
+            Self::Large(large) => io::copy(&mut large.reader(), out).map(drop),
         }
     }
 
@@ -111,64 +155,103 @@ impl Content {
     pub fn size(&self) -> u64 {
         match self {
             Self::Held(bytes) => bytes.len() as u64,
-            Self::Spooled(spooled) => spooled.size,
+            Self::Large(large) => large.size(),
         }
     }
 
-    /// Bytes in memory.
+    /// Bytes in memory, now or while it is compressed.
     pub(super) fn held(&self) -> u64 {
         match self {
             Self::Held(bytes) => bytes.len() as u64,
-            Self::Spooled(_) => 0,
+            Self::Large(large) if large.frame_is_held() => large.size() / 2,
+            Self::Large(_) => 0,
+        }
+    }
+
+    /// Its SHA-256, if that takes no more than memory. Compressing tells it in any case.
+    pub(super) fn known_checksum(&self) -> Option<Sha256> {
+        match self {
+            Self::Held(bytes) => Some(sha256(bytes)),
+            Self::Large(large) => large.checksum,
         }
     }
 
     /// Its SHA-256.
-    pub(super) fn checksum(&self) -> Sha256 {
-        match self {
-            Self::Held(bytes) => sha256(bytes),
-            Self::Spooled(spooled) => spooled.checksum,
+    pub(super) fn checksum(&self) -> io::Result<Sha256> {
+        if let Some(known) = self.known_checksum() {
+            return Ok(known);
         }
+        let mut hashing = HashingWriter::default();
+        self.write_to(&mut hashing)?;
+        Ok(hashing.0.finish())
     }
 
     /// Checks by its own header that it is for `target`; the error says what differs.
     pub(super) fn check(&self, target: &TargetId) -> Result<(), String> {
         match self {
             Self::Held(bytes) => files::check_code_object(bytes, target),
-            Self::Spooled(Spooled { file, size, .. }) => {
-                let mut file = file;
-                file.rewind().map_err(|e| e.to_string())?;
-                files::check_code_object_file(file, *size, target)
-            }
+            Self::Large(large) => files::check_code_object_in(large.reader(), large.size(), target),
         }
     }
 
-    /// Compresses it; `checksum` is the code object's.
+    /// Compresses it; `checksum` is the code object's, if it is known.
     pub(super) fn encode(
         &self,
         encoder: &mut Encoder,
-        checksum: Sha256,
+        checksum: Option<Sha256>,
         scratch: &Path,
     ) -> Result<Stored, Failure> {
-        let spooled = match self {
-            Self::Held(bytes) => return Ok(Stored::Held(encoder.encode(bytes, checksum)?)),
-            Self::Spooled(spooled) => spooled,
+        let large = match self {
+            Self::Held(bytes) => {
+                let checksum = checksum.unwrap_or_else(|| sha256(bytes));
+                return Ok(Stored::Held(encoder.encode(bytes, checksum)?));
+            }
+            Self::Large(large) => large,
         };
-        let mut from = &spooled.file;
-        from.rewind().map_err(ArchiveError::Io)?;
+        let original_size = large.size();
+        if large.frame_is_held() {
+            let mut bytes = Vec::new();
+            let checksum = encoder.encode_stream(&mut large.reader(), original_size, &mut bytes)?;
+            return Ok(Stored::Held(Encoded {
+                bytes,
+                original_size,
+                checksum,
+            }));
+        }
         let mut file = scratch_file(scratch).map_err(Failure::Scratch)?;
-        encoder.encode_stream(&mut from, spooled.size, &mut file)?;
+        let checksum = encoder.encode_stream(&mut large.reader(), original_size, &mut file)?;
         let size = file.stream_position().map_err(ArchiveError::Io)?;
-        let stored = Spooled {
-            file,
-            size,
+        Ok(Stored::Large {
+            frame: FileRange {
+                file: Arc::new(file),
+                range: 0..size,
+                checksum: None,
+            },
             checksum,
-        };
-        let original_size = spooled.size;
-        Ok(Stored::Spooled {
-            stored,
             original_size,
         })
+    }
+}
+
+impl FileRange {
+    /// Whether its compressed form is kept in memory: not beside a decompressor's window.
+    fn frame_is_held(&self) -> bool {
+        self.checksum.is_none() && self.size() <= LARGE_FRAME
+    }
+}
+
+/// Hashes what is written to it.
+#[derive(Default)]
+struct HashingWriter(Hasher);
+
+impl Write for HashingWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -177,7 +260,23 @@ impl Stored {
     pub(super) fn size(&self) -> u64 {
         match self {
             Self::Held(encoded) => encoded.bytes.len() as u64,
-            Self::Spooled { stored, .. } => stored.size,
+            Self::Large { frame, .. } => frame.size(),
+        }
+    }
+
+    /// Bytes in memory.
+    pub(super) fn held(&self) -> u64 {
+        match self {
+            Self::Held(encoded) => encoded.bytes.len() as u64,
+            Self::Large { .. } => 0,
+        }
+    }
+
+    /// The SHA-256 of the code object.
+    pub(super) fn checksum(&self) -> Sha256 {
+        match self {
+            Self::Held(encoded) => encoded.checksum,
+            Self::Large { checksum, .. } => *checksum,
         }
     }
 
@@ -189,14 +288,13 @@ impl Stored {
     ) -> Result<(), ArchiveError> {
         match self {
             Self::Held(encoded) => archive.add(kernel, encoded),
-            Self::Spooled {
-                stored,
+            Self::Large {
+                frame,
+                checksum,
                 original_size,
             } => {
-                let mut file = &stored.file;
-                file.rewind()?;
-                let (size, checksum) = (stored.size, stored.checksum);
-                archive.add_from(kernel, &mut file, size, *original_size, checksum)
+                let mut reader = frame.reader();
+                archive.add_from(kernel, &mut reader, frame.size(), *original_size, *checksum)
             }
         }
     }

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kpack_format::TargetId;
-use kpack_format::offload_bundle::{Bundle, Entry, EntryId};
+use kpack_format::offload_bundle::{Bundle, Entry, EntryId, Format};
 
 use super::Spirv;
+use super::compress::Budget;
 use super::content::Content;
 use crate::Error;
 use crate::elf;
@@ -206,20 +207,22 @@ impl PackedCode {
         self.bundles.retain(is_kept);
     }
 
-    /// Each wanted code object with its target and the indices of its wrappers. Large ones are in
-    /// files in the directory `scratch`. Reads every bundle to its end, so that damage anywhere is
+    /// Each wanted code object with its target and the indices of its wrappers. Large ones of compressed
+    /// bundles are in files in the directory `scratch`; decompressing takes memory from `budget`. Reads every
+    /// bundle to its end, so that damage anywhere is
     /// found.
     pub fn code_objects<'a>(
         &'a self,
         wanted: &'a (dyn Fn(&TargetId) -> bool + Sync),
         scratch: &'a Path,
+        budget: &'a Budget,
     ) -> impl Iterator<Item = Result<CodeObject<'a>, Error>> + Send + 'a {
         let (file, failed) = match self.open() {
             Ok(file) => (Some(Arc::new(file)), None),
             Err(error) => (None, Some(Err(error))),
         };
         let of_bundle = move |file: &Arc<File>, located| {
-            let code_objects = self.of_bundle(file.clone(), located, wanted, scratch);
+            let code_objects = self.of_bundle(file.clone(), located, wanted, scratch, budget);
             let (code_objects, failed) = match code_objects {
                 Ok(code_objects) => (Some(code_objects), None),
                 Err(error) => (None, Some(Err(error))),
@@ -239,12 +242,16 @@ impl PackedCode {
         located: &'a LocatedBundle,
         wanted: &'a (dyn Fn(&TargetId) -> bool + Sync),
         scratch: &'a Path,
+        budget: &'a Budget,
     ) -> Result<impl Iterator<Item = Result<CodeObject<'a>, Error>> + Send + 'a, Error> {
         let wrapper = located.wrappers.first().copied().unwrap_or_default();
         let failed = move |error| files::wrapper_error(&self.path, wrapper, located.offset, error);
         let start = file.seek(SeekFrom::Start(located.offset));
         start.map_err(|error| Error::io(&self.path, "read", error))?;
-        let mut code_objects = located.bundle.code_objects(file, wanted).map_err(failed)?;
+        let source = Arc::clone(&file);
+        let code_objects = located.bundle.code_objects(file, wanted);
+        let mut code_objects = code_objects.map_err(failed)?;
+        let window = budget.take_window(code_objects.window());
         // Entries of further targets that name the same bytes.
         let mut same = Vec::new();
         let mut next = move || {
@@ -255,15 +262,21 @@ impl PackedCode {
                 return Ok(None);
             };
             let mut ids = entry.ids().to_vec();
-            let content = Content::read(entry, scratch, &failed)?;
+            let in_place = match located.bundle.format {
+                Format::Compressed { .. } => None,
+                Format::Plain | Format::CodeObject => Some((&source, located.offset)),
+            };
+            let content = Content::read(entry, in_place, scratch, &failed)?;
             let last = ids.pop();
             for id in ids {
-                same.push((&*located.wrappers, id, content.copy(scratch)?));
+                same.push((&*located.wrappers, id, content.clone()));
             }
             Ok(last.map(|id| (&*located.wrappers, id, content)))
         };
         let mut ended = false;
         Ok(std::iter::from_fn(move || {
+            // Held until the bundle is read.
+            let _window = &window;
             let result = if ended { Ok(None) } else { next() };
             ended |= result.is_err();
             result.transpose()

@@ -135,9 +135,15 @@ pub fn check_code_object(bytes: &[u8], target: &TargetId) -> Result<(), String> 
     check_target(target, || CodeObject::read(&mut Cursor::new(bytes), size))
 }
 
-/// Like [`check_code_object`], for a file that holds one code object.
-pub fn check_code_object_file(file: &File, size: u64, target: &TargetId) -> Result<(), String> {
-    check_target(target, || CodeObject::read(&mut BufReader::new(file), size))
+/// Like [`check_code_object`], for a code object of `size` bytes that is read from `source`.
+pub fn check_code_object_in(
+    source: impl Read + Seek,
+    size: u64,
+    target: &TargetId,
+) -> Result<(), String> {
+    check_target(target, || {
+        CodeObject::read(&mut BufReader::new(source), size)
+    })
 }
 
 /// Like [`check_code_object`], given only the first bytes and the size.

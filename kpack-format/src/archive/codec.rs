@@ -1,14 +1,14 @@
 //! Compression of single code objects.
 
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 
 use super::frame::check_frame;
 use super::{ArchiveError, Scheme};
 use crate::Sha256;
 #[cfg(feature = "compression")]
 use crate::backend::WriteBuf;
-use crate::backend::{Compressor, Decompressor, frame_reader};
+use crate::backend::{Compressor, Decompressor, Hasher, frame_reader};
 
 /// The message of a program without zstd.
 pub(super) const NO_COMPRESSION: &str = "it is compressed, and this program was built without Zstandard (feature `compression` of kpack-format)";
@@ -65,21 +65,38 @@ impl Encoder {
     }
 
     /// Compresses a code object of `size` bytes from `source` into `out`, holding only a window of
-    /// it. The same bytes give the same result, though not that of [`encode`](Self::encode).
+    /// it, and returns its SHA-256. The same bytes give the same result, though not that of
+    /// [`encode`](Self::encode).
     ///
     /// # Errors
     /// A failed read or write, too little memory, or another size.
     pub fn encode_stream<W: Write>(
-        &self,
+        &mut self,
         source: &mut impl Read,
         size: u64,
         mut out: W,
-    ) -> Result<(), ArchiveError> {
-        match &self.0 {
-            Some(compressor) => compressor.compress_stream(source, size, out)?,
-            None => _ = io::copy(source, &mut out)?,
+    ) -> Result<Sha256, ArchiveError> {
+        let mut hasher = Hasher::default();
+        let mut source = Hashed(source, &mut hasher);
+        match &mut self.0 {
+            Some(compressor) => compressor.compress_stream(&mut source, size, out)?,
+            None if io::copy(&mut source, &mut out)? != size => {
+                return Err(ArchiveError::Io(io::ErrorKind::UnexpectedEof.into()));
+            }
+            None => {}
         }
-        Ok(())
+        Ok(hasher.finish())
+    }
+}
+
+/// Hashes what is read.
+struct Hashed<'a, R>(R, &'a mut Hasher);
+
+impl<R: Read> Read for Hashed<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.0.read(buffer)?;
+        self.1.update(&buffer[..read]);
+        Ok(read)
     }
 }
 
@@ -171,11 +188,41 @@ pub(super) fn decode_in_parts(
     take: &mut dyn FnMut(&[u8]) -> bool,
 ) -> Result<(), DecodeError> {
     check_frame(frame, original_size).map_err(DecodeError::Damaged)?;
-    let size = in_parts(frame_reader(frame)?, take).map_err(|error| match error.kind() {
+    let size = frame_parts(frame, take)?;
+    check_size(size, original_size)
+}
+
+/// Like [`decode_in_parts`], for a frame that fills `stored` and is not held in memory either.
+pub(super) fn decode_stream(
+    stored: impl Read,
+    original_size: u64,
+    take: &mut dyn FnMut(&[u8]) -> bool,
+) -> Result<(), DecodeError> {
+    let mut goes_on = true;
+    let mut take = |part: &[u8]| {
+        goes_on = take(part);
+        goes_on
+    };
+    let mut stored = BufReader::with_capacity(128 << 10, stored);
+    let size = frame_parts(&mut stored, &mut take)?;
+    check_size(size, original_size)?;
+    let rest = io::copy(&mut stored, &mut io::sink()).unwrap_or(1);
+    if goes_on && rest > 0 {
+        return Err(DecodeError::Damaged(format!(
+            "{rest} bytes follow its frame"
+        )));
+    }
+    Ok(())
+}
+
+fn frame_parts(
+    frame: impl BufRead,
+    take: &mut dyn FnMut(&[u8]) -> bool,
+) -> Result<u64, DecodeError> {
+    in_parts(frame_reader(frame)?, take).map_err(|error| match error.kind() {
         io::ErrorKind::OutOfMemory => DecodeError::OutOfMemory,
         _ => DecodeError::Damaged(format!("its frame cannot be decompressed: {error}")),
-    })?;
-    check_size(size, original_size)
+    })
 }
 
 /// Reads `source` to its end, or until `take` returns false; returns the number of bytes read.

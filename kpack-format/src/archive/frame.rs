@@ -19,6 +19,14 @@ pub(super) fn content_size(start: &[u8]) -> Result<u64, String> {
     size.ok_or_else(|| "neither its frame nor the TOC has the size of a code object".to_owned())
 }
 
+/// The memory that decompressing the frame that starts with `start` in parts takes: its window, if it has
+/// more than `size` bytes of content.
+pub(crate) fn window(start: &[u8], size: u64) -> u64 {
+    let header = Header::read(start);
+    let window = header.ok().and_then(|header| header.window);
+    window.map_or(size, |window| window.min(size))
+}
+
 /// Checks, without decompressing, that one frame fills `frame` and can hold `original_size` bytes:
 /// by the size in its header, and by its blocks. zstd's own function trusts the header.
 ///
@@ -87,6 +95,8 @@ struct Header {
     content_size: Option<u64>,
     /// Size of the checksum after the last block, in bytes.
     checksum_size: usize,
+    /// Size of the window, in bytes; `None` if all of the content is.
+    window: Option<u64>,
 }
 
 impl Header {
@@ -124,6 +134,10 @@ impl Header {
             size,
             content_size,
             checksum_size: if descriptor >> 2 & 1 == 1 { 4 } else { 0 },
+            window: frame.get(5).filter(|_| !single_segment).map(|window| {
+                let base = 1_u64 << (10 + (window >> 3));
+                base + base / 8 * u64::from(window & 7)
+            }),
         })
     }
 }

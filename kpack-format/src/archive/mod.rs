@@ -20,6 +20,7 @@ pub use entries::{Iter, Targets, TocEntry};
 pub use error::ArchiveError;
 pub use finish::Written;
 pub use frame::check_frame;
+pub(crate) use frame::window;
 pub use index::Index;
 pub use limits::{MAX_CODE_OBJECT, MAX_KERNELS, MAX_TOC};
 pub use reader::Archive;

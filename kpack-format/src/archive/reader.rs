@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
 
-use super::codec::{decode_in_parts, in_parts, with_capacity};
+use super::codec::{decode_in_parts, decode_stream, in_parts, with_capacity};
 use super::error::malformed;
 use super::{ArchiveError, DecodeError, Decoder, Index, Scheme, Toc, TocEntry};
 use crate::digest::{Hasher, Sha256, sha256};
+
+/// A larger stored code object, in bytes, is not held in memory to verify it.
+const LARGE: u64 = 2 << 20;
 
 /// An open archive: its TOC, and code objects on demand.
 #[derive(Debug)]
@@ -125,6 +128,21 @@ impl<R: Read + Seek> Archive<R> {
         self.digest(kernel, target, &entry, take).map(drop)
     }
 
+    /// Verifies the code object of `kernel` for `target` as [`read`](Self::read) does, holding only part of
+    /// it. Returns its size and SHA-256.
+    ///
+    /// # Errors
+    /// As [`read_head`](Self::read_head).
+    pub fn read_digest(
+        &mut self,
+        kernel: &str,
+        target: &str,
+    ) -> Result<(u64, Sha256), ArchiveError> {
+        let entry = self.toc().entry(kernel, target)?.clone();
+        let digest = self.digest(kernel, target, &entry, &mut |_| Ok(()))?;
+        Ok((entry.original_size, digest))
+    }
+
     /// Verifies a code object and returns its SHA-256, passing it to `take` in parts.
     pub(super) fn digest(
         &mut self,
@@ -151,8 +169,14 @@ impl<R: Read + Seek> Archive<R> {
                 }
             }
             Scheme::ZstdPerKernel => {
-                let stored = self.stored_bytes(entry.ordinal)?;
-                let decoded = decode_in_parts(&stored, entry.original_size, &mut take);
+                let decoded = if size > LARGE {
+                    self.source.seek(SeekFrom::Start(offset))?;
+                    let stored = (&mut self.source).take(size);
+                    decode_stream(stored, entry.original_size, &mut take)
+                } else {
+                    let stored = self.stored_bytes(entry.ordinal)?;
+                    decode_in_parts(&stored, entry.original_size, &mut take)
+                };
                 if refused.is_none() {
                     decoded.map_err(|error| undecoded(error, offset, kernel, target))?;
                 }

@@ -1,11 +1,12 @@
 //! The feature `compression`: Zstandard, zlib, and a fast SHA-256.
 
-use std::io::{self, BufReader, Read, Take, Write};
+use std::io::{self, BufRead, BufReader, Read, Take, Write};
 
 use ring::digest::{Context, SHA256};
 use zstd::bulk;
-use zstd::stream::{read, write};
-use zstd::zstd_safe::{DCtx, compress_bound, get_error_name};
+use zstd::stream::read;
+use zstd::zstd_safe::{CCtx, DCtx, InBuffer, OutBuffer, ResetDirective};
+use zstd::zstd_safe::{compress_bound, get_error_name};
 
 /// Memory to decompress into.
 pub use zstd::zstd_safe::WriteBuf;
@@ -46,9 +47,11 @@ const NO_MEMORY: usize = 64usize.wrapping_neg();
 /// By default, zstd accepts windows of up to 128 MiB, the largest that clang uses.
 const WINDOW_LOG: (u32, u32) = (10, 27);
 
+/// Bytes that are read, hashed and compressed at a time: they stay in a processor's cache.
+const PART: usize = 256 << 10;
+
 /// Compresses frames, one after another.
 pub(crate) struct Compressor {
-    level: i32,
     compressor: bulk::Compressor<'static>,
     /// Room for a frame, which is usually much smaller.
     frame: Vec<u8>,
@@ -60,7 +63,6 @@ impl Compressor {
         // Readers that skip SHA-256 still notice damage.
         compressor.include_checksum(true)?;
         Ok(Self {
-            level,
             compressor,
             frame: Vec::new(),
         })
@@ -77,16 +79,44 @@ impl Compressor {
 
     /// Compresses the `size` bytes of `source` into `out`, holding a window of them.
     pub(crate) fn compress_stream(
-        &self,
+        &mut self,
         source: &mut impl Read,
         size: u64,
-        out: impl Write,
+        mut out: impl Write,
     ) -> io::Result<()> {
-        let mut encoder = write::Encoder::new(out, self.level)?;
-        encoder.include_checksum(true)?;
-        encoder.set_pledged_src_size(Some(size))?;
-        io::copy(source, &mut encoder)?;
-        encoder.finish().map(drop)
+        let failed = |code| io::Error::other(get_error_name(code));
+        let context = self.compressor.context_mut();
+        let started = context.reset(ResetDirective::SessionOnly);
+        let started = started.and_then(|_| context.set_pledged_src_size(Some(size)));
+        started.map_err(failed)?;
+        let mut frame = with_capacity(CCtx::out_size())?;
+        let mut part = vec![0; PART];
+        loop {
+            let read = match source.read(&mut part) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
+            let mut input = InBuffer::around(&part[..read]);
+            loop {
+                frame.clear();
+                let mut output = OutBuffer::around(&mut frame);
+                let left = match read {
+                    0 => context.end_stream(&mut output).map_err(failed)?,
+                    _ => {
+                        let compressed = context.compress_stream(&mut output, &mut input);
+                        compressed.map_err(failed)?;
+                        read - input.pos()
+                    }
+                };
+                out.write_all(output.as_slice())?;
+                if left == 0 {
+                    break;
+                }
+            }
+            if read == 0 {
+                return Ok(());
+            }
+        }
     }
 }
 
@@ -115,8 +145,8 @@ impl Decompressor {
     }
 }
 
-/// The contents of a frame that fills `frame`.
-pub(crate) fn frame_reader(frame: &[u8]) -> Result<impl Read, DecodeError> {
+/// The contents of the frame at the start of `frame`.
+pub(crate) fn frame_reader(frame: impl BufRead) -> Result<impl Read, DecodeError> {
     let decoder = read::Decoder::with_buffer(frame);
     let decoder = decoder.map_err(|_| DecodeError::OutOfMemory)?;
     Ok(decoder.single_frame())

@@ -2,7 +2,7 @@
 //! Zstandard takes too long. Compressed data is refused.
 
 use std::convert::Infallible;
-use std::io::{self, BufReader, Read, Take, Write};
+use std::io::{self, BufRead, BufReader, Read, Take, Write};
 use std::marker::PhantomData;
 
 use crate::Sha256;
@@ -44,7 +44,7 @@ impl Compressor {
     }
 
     pub(crate) fn compress_stream(
-        &self,
+        &mut self,
         _: &mut impl Read,
         _: u64,
         _: impl Write,
@@ -62,7 +62,7 @@ impl Decompressor {
     }
 }
 
-pub(crate) fn frame_reader(_: &[u8]) -> Result<io::Empty, DecodeError> {
+pub(crate) fn frame_reader(_: impl BufRead) -> Result<io::Empty, DecodeError> {
     Err(DecodeError::NoCompression)
 }
 

@@ -94,6 +94,14 @@ pub struct CodeObjects<R: Read> {
 }
 
 impl<R: Read + Seek> CodeObjects<R> {
+    /// The memory that decompressing takes, in bytes.
+    pub fn window(&self) -> u64 {
+        match &self.content {
+            Some(Content::Compressed(stream)) => stream.window,
+            _ => 0,
+        }
+    }
+
     /// The next code object, to be read in parts or as a whole; unread bytes are skipped.
     ///
     /// # Errors

@@ -1,8 +1,9 @@
 //! Reads compressed bundles, `CCOB`: a header, and a plain bundle compressed as a whole.
 
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 
 use super::{Bundle, BundleError, Format, Method, failed, malformed, table};
+use crate::archive::window;
 use crate::backend::BundleReader;
 use crate::little_endian;
 
@@ -110,18 +111,25 @@ pub(super) struct Stream<R: Read> {
     limit: u64,
     /// Whether the compressed data must fill them all.
     exact: bool,
+    /// Bytes of memory that the decoder takes.
+    pub(super) window: u64,
 }
 
 impl<R: Read> Stream<R> {
     fn new(source: R, header: &Header, limit: u64) -> Result<Self, BundleError> {
         let limit = limit - header.size;
-        let source = BufReader::with_capacity(64 << 10, source.take(limit));
+        let mut source = BufReader::with_capacity(64 << 10, source.take(limit));
+        let window = match header.method {
+            Method::Zlib => 0,
+            Method::Zstd => window(source.fill_buf()?, header.uncompressed_size),
+        };
         Ok(Self {
             decoder: BundleReader::new(source, header.method, header.uncompressed_size)?,
             at: 0,
             uncompressed_size: header.uncompressed_size,
             limit,
             exact: header.total_size.is_some(),
+            window,
         })
     }
 

@@ -19,7 +19,7 @@ use crate::parallel::lock;
 pub type OpenArchive = Arc<Mutex<ArchiveFile>>;
 
 /// Larger code objects are not held in memory to check them.
-const LARGE: u64 = 64 << 20;
+const LARGE: u64 = 8 << 20;
 
 /// Maximum number of unused archives that stay open: the system limits open files, and trees have
 /// thousands of archives.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use kpack_format::CodeId;
 use kpack_format::archive::ArchiveError;
+use kpack_format::digest::Sha256;
 use kpack_format::marker::Marker;
 use kpack_format::names::KernelName;
 use kpack_format::offload_bundle::code_object_id;
@@ -213,6 +214,18 @@ impl Resolver {
     ) -> Result<Vec<u8>, ArchiveError> {
         let kernel = self.kernel(index);
         lock(&self.archives[place.archive].archive).read(&kernel, target)
+    }
+
+    /// Verifies the code object of wrapper `index` for `target` at `place`, holding only part of it; returns
+    /// its size and SHA-256.
+    pub fn digest(
+        &mut self,
+        place: CodePlace,
+        index: u32,
+        target: &str,
+    ) -> Result<(u64, Sha256), ArchiveError> {
+        let kernel = self.kernel(index);
+        lock(&self.archives[place.archive].archive).read_digest(&kernel, target)
     }
 
     /// The ID of a bundle's entry for the code object of wrapper `index` for `target` at `place`.
