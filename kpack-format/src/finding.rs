@@ -25,6 +25,18 @@ impl fmt::Display for Id {
     }
 }
 
+/// A call of the operating system failed.
+pub const SYSTEM: Id = Id::new("system");
+/// An argument is invalid.
+pub const USAGE: Id = Id::new("usage");
+/// A marker cannot be read.
+pub const DAMAGED_MARKER: Id = Id::new("damaged-marker");
+/// `ROCM_KPACK_DISABLE` turns the loader off.
+pub const LOADER_DISABLED: Id = Id::new("loader-disabled");
+/// A variable sends the loader to other archives than markers name.
+pub const SEARCH_PATHS_SET: Id = Id::new("search-paths-set");
+/// No GPU was found on the machine.
+pub const NO_GPU: Id = Id::new("no-gpu");
 /// No archive is where the marker and the search paths lead.
 pub const MISSING_ARCHIVE: Id = Id::new("missing-archive");
 /// An archive is there, and cannot be read.

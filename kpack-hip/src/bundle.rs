@@ -2,6 +2,7 @@
 
 use std::env::consts::ARCH;
 
+use kpack_format::finding::{self, Id};
 use kpack_format::offload_bundle::Layout;
 use memmap2::{Mmap, MmapMut};
 use rocm_kpack::{Cache, CodeObject, Request, TargetId};
@@ -30,6 +31,16 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// What kind of problem it is.
+    pub fn id(&self) -> Id {
+        match self {
+            Self::Loader(error) => error.id(),
+            Self::TooMany { .. } => finding::NO_GPU,
+        }
+    }
+}
+
 impl Bundle {
     /// The code objects of `request` that may run on `gpus`; for all GPUs if nobody can tell which ones
     /// there are. Ignores the request's ISAs.
@@ -55,7 +66,7 @@ impl Bundle {
                 Err((_, error)) if code_objects.len() < 2 => return Err(error),
                 // Another GPU's code object, perhaps.
                 Err((Some(damaged), error)) => {
-                    cache.warn(request.binary, &error);
+                    cache.warn(request.binary, error.id(), &error);
                     code_objects.remove(damaged);
                 }
                 Err((None, error)) => return Err(error),

@@ -8,6 +8,7 @@ use std::hash::Hash;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kpack_format::finding::Id;
 use parking_lot::{Mutex, RwLock};
 
 use crate::archive::Memory;
@@ -110,16 +111,16 @@ impl Cache {
     }
 
     /// Says on standard error what is wrong with a binary, with `ROCM_KPACK_DEBUG`.
-    pub fn complain(&self, binary: &Path, error: &dyn Display) {
+    pub fn complain(&self, binary: &Path, id: Id, error: &dyn Display) {
         if self.environment.debug {
-            search::say(&format!("{}: {error}", search::escaped(binary)));
+            search::say(&format!("{}: {error} [{id}]", search::escaped(binary)));
         }
     }
 
     /// Says on standard error what is wrong with a binary or an archive, once.
-    pub fn warn(&self, path: &Path, error: &dyn Display) {
+    pub fn warn(&self, path: &Path, id: Id, error: &dyn Display) {
         if self.is_news(path, &[error.to_string()]) {
-            search::say(&format!("{}: {error}", search::escaped(path)));
+            search::say(&format!("{}: {error} [{id}]", search::escaped(path)));
         }
     }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use kpack_format::archive::ArchiveError;
+use kpack_format::finding::{self, Id};
 use kpack_format::marker::MarkerError;
 use kpack_format::target_id::ParseTargetIdError;
 
@@ -115,6 +116,24 @@ impl Error {
             Self::Target(_) | Self::NoIsa => ErrorCode::KPACK_ERROR_INVALID_ARGUMENT,
             Self::Disabled => ErrorCode::KPACK_ERROR_NOT_IMPLEMENTED,
             Self::NoCodeObject { code, .. } => *code,
+        }
+    }
+
+    /// What kind of problem it is; `kpack explain` says more about it.
+    pub fn id(&self) -> Id {
+        match self {
+            Self::NotFound { .. } => finding::MISSING_ARCHIVE,
+            Self::Archive {
+                source: ArchiveError::Io(_),
+                ..
+            }
+            | Self::Io { .. }
+            | Self::OutOfMemory { .. } => finding::SYSTEM,
+            Self::Archive { .. } | Self::NulInName { .. } => finding::DAMAGED_ARCHIVE,
+            Self::Marker { .. } | Self::NotReadable { .. } => finding::DAMAGED_MARKER,
+            Self::NotMapped { .. } | Self::Target(_) | Self::NoIsa => finding::USAGE,
+            Self::Disabled => finding::LOADER_DISABLED,
+            Self::NoCodeObject { report, .. } => report.id(),
         }
     }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use kpack_format::Delivery;
+use kpack_format::finding::{self, Id};
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::marker::of_another_build;
 use kpack_format::names::{GFXARCH, Pattern, SearchPath};
@@ -62,6 +63,20 @@ pub enum Outcome {
     OtherBuild(String),
 }
 
+impl Outcome {
+    /// What kind of problem it is.
+    pub fn id(&self) -> Id {
+        match self {
+            Self::Missing => finding::MISSING_ARCHIVE,
+            Self::NotOpened(_) => finding::DAMAGED_ARCHIVE,
+            Self::Exhausted(_) => finding::SYSTEM,
+            Self::NoTarget(_) => finding::MISSING_TARGET,
+            Self::NoKernel => finding::MISSING_KERNEL,
+            Self::OtherBuild(_) => finding::STALE_ARCHIVE,
+        }
+    }
+}
+
 /// A directory that a search path leads to.
 #[derive(Debug)]
 struct Place {
@@ -103,13 +118,19 @@ impl Report {
         &self.attempts
     }
 
+    /// What kind of problem it is. As displaying does, this looks at the files in the directories.
+    pub fn id(&self) -> Id {
+        self.diagnosis().0
+    }
+
     /// One line, for a failure that was explained before.
     pub(crate) fn headline(&self) -> String {
         format!(
-            "no code object for GPU ISA {}: {} of {}, as before",
+            "no code object for GPU ISA {}: {} of {}, as before [{}]",
             self.isas(", then "),
             self.kernels(),
-            escaped(&self.binary)
+            escaped(&self.binary),
+            self.id()
         )
     }
 
@@ -137,8 +158,8 @@ impl Report {
         })
     }
 
-    /// What to do about it.
-    fn advice(&self) -> String {
+    /// What kind of problem it is, and what to do about it.
+    fn diagnosis(&self) -> (Id, String) {
         let fits = |target: &str| match self.isas.as_slice() {
             [] => target.parse::<TargetId>().is_ok(),
             isas => isas.iter().any(|isa| isa.may_run(target)),
@@ -148,15 +169,21 @@ impl Report {
             _ => None,
         };
         if let Some(why) = self.attempts.iter().find_map(exhausted) {
-            return format!("raise the limit that the process reached, or check the disk: {why}");
+            let advice =
+                format!("raise the limit that the process reached, or check the disk: {why}");
+            return (finding::SYSTEM, advice);
         }
         if !self.path.is_empty() {
             let mut places = self.places().iter();
-            return match places.any(|place| place.targets.iter().any(|target| fits(target))) {
-                true => "unset ROCM_KPACK_PATH: it replaces the installed archives, which have code for this GPU",
-                false => "correct ROCM_KPACK_PATH, which replaces the marker's search paths, or unset it",
-            }
-            .to_owned();
+            let advice = match places.any(|place| place.targets.iter().any(|target| fits(target))) {
+                true => {
+                    "unset ROCM_KPACK_PATH: it replaces the installed archives, which have code for this GPU"
+                }
+                false => {
+                    "correct ROCM_KPACK_PATH, which replaces the marker's search paths, or unset it"
+                }
+            };
+            return (finding::SEARCH_PATHS_SET, advice.to_owned());
         }
         for place in self.places() {
             if let Some((target, file, hint)) = place.missing(&fits) {
@@ -166,7 +193,8 @@ impl Report {
                     Some(hint) => format!("run `{}`", command(&hint)),
                     None => format!("install the package that contains {path}"),
                 };
-                return format!("{how}: code for {target} exists, but is not installed");
+                let advice = format!("{how}: code for {target} exists, but is not installed");
+                return (finding::MISSING_ARCHIVE, advice);
             }
         }
         let other_build = |attempt: &&Attempt| matches!(attempt.outcome, Outcome::OtherBuild(_));
@@ -175,16 +203,20 @@ impl Report {
                 let path = escaped(&attempt.path);
                 format!("install the package of the same build that contains {path}")
             });
-            return format!("{how}, and restart the program if it was started before an upgrade");
+            let advice =
+                format!("{how}, and restart the program if it was started before an upgrade");
+            return (finding::STALE_ARCHIVE, advice);
         }
         let damaged = |attempt: &&Attempt| matches!(attempt.outcome, Outcome::NotOpened(_));
         if let Some(attempt) = self.attempts.iter().find(damaged) {
             let path = escaped(&attempt.path);
-            return format!("reinstall {path}, or make it readable");
+            let advice = format!("reinstall {path}, or make it readable");
+            return (finding::DAMAGED_ARCHIVE, advice);
         }
         let opened = |attempt: &Attempt| matches!(attempt.outcome, Outcome::NoKernel);
         if self.attempts.iter().any(opened) {
-            return "reinstall the binary and its archives from one build: these are from different ones".to_owned();
+            let advice = "reinstall the binary and its archives from one build: these are from different ones";
+            return (finding::MISSING_KERNEL, advice.to_owned());
         }
         if self.places().iter().any(|place| !place.targets.is_empty()) {
             let isas = match self.isas.is_empty() {
@@ -192,13 +224,15 @@ impl Report {
                 false => self.isas(" or "),
             };
             let why: String = self.not_generic().map(|why| format!(" ({why})")).collect();
-            return format!(
+            let advice = format!(
                 "use a build with code for {isas}, or list its archives in ROCM_KPACK_PATH, with {GFXARCH} for the target ID{why}"
             );
+            return (finding::MISSING_TARGET, advice);
         }
-        format!(
+        let advice = format!(
             "install the module's archives where the search paths lead, or list them in ROCM_KPACK_PATH, with {GFXARCH} for the target ID"
-        )
+        );
+        (finding::MISSING_ARCHIVE, advice)
     }
 
     /// Why the generic code that is there for the GPU's generation is not for it.
@@ -353,7 +387,8 @@ impl fmt::Display for Report {
                 }
             }
         }
-        write!(f, "  what to do: {}", self.advice())
+        let (id, advice) = self.diagnosis();
+        write!(f, "  what to do: {advice} [{id}]")
     }
 }
 

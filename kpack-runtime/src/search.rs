@@ -365,7 +365,7 @@ fn outcome_of<M>(found: &CodeObject, loaded: &Result<M, Error>) -> String {
     );
     match loaded {
         Ok(_) => format!("loaded {found}"),
-        Err(error) => format!("{found} cannot be loaded: {error}"),
+        Err(error) => format!("{found} cannot be loaded: {error} [{}]", error.id()),
     }
 }
 

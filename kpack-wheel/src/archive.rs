@@ -10,15 +10,15 @@ use zip::ZipArchive;
 use zip::result::ZipError;
 
 use super::members::{
-    Member, SharedFile, check_end, check_size, duplicate, member_error, members, unpacked,
-    with_memory, zip_error,
+    Member, SharedFile, check_end, check_size, damaged, duplicate, in_member, member_error,
+    members, unpacked, with_memory, zip_error,
 };
 use super::metadata::Fields;
 use super::name::{WheelName, same_project, same_version};
 use super::record::{self, Digest, LongHasher, Row};
-use kpack_core::Error;
 use kpack_core::parallel;
 use kpack_core::publish;
+use kpack_core::{Error, ids};
 use kpack_split::input;
 
 /// The signatures of RECORD. No installer reads them, and a changed RECORD contradicts them.
@@ -142,12 +142,15 @@ impl Wheel {
                 "it is that of {name} {version} (expected {} {}, as the file name says)",
                 self.name.distribution, self.name.version
             );
-            return Err(self.refused("METADATA", text));
+            let file = self.in_dist_info("METADATA");
+            return Err(in_member(ids::WHEEL_NAME, &self.path, &file, &text));
         }
         let format = self.wheel.get("Wheel-Version").unwrap_or("none");
         if format.split('.').next() != Some("1") {
             let text = format!("unknown Wheel-Version (expected 1.0, found {format})");
-            return Err(self.refused("WHEEL", text));
+            let file = self.in_dist_info("WHEEL");
+            let id = ids::UNSUPPORTED_WHEEL;
+            return Err(in_member(id, &self.path, &file, &text));
         }
         Ok(())
     }
@@ -346,7 +349,7 @@ impl Wheel {
         };
         let longer = row
             .longer_hash()
-            .map_err(|text| member_error(&self.path, &member.name, &text))?;
+            .map_err(|text| in_member(ids::UNSUPPORTED_WHEEL, &self.path, &member.name, &text))?;
         let found = match longer {
             None => digest.hash(),
             Some(algorithm) => {
@@ -386,7 +389,7 @@ impl Wheel {
     pub(super) fn bytes(&self, name: &str) -> Result<Vec<u8>, Error> {
         let member = self.members.iter().find(|member| member.name == name);
         let missing = || {
-            Error::refused(
+            damaged(
                 &self.path,
                 format!("it has no `{name}`; build the wheel again"),
             )
@@ -427,7 +430,7 @@ fn dist_info(path: &Path, name: &WheelName, members: &[Member]) -> Result<String
     let found = Vec::from_iter(found);
     match found.as_slice() {
         [only] if name.has_directory(only, "dist-info") => Ok((*only).to_owned()),
-        _ => Err(Error::refused(
+        _ => Err(damaged(
             path,
             format!(
                 "expected one directory {}, found {}; build the wheel again",

@@ -9,11 +9,12 @@ use kpack_format::{Sha256, TargetId};
 use pep508_rs::{ExtraName, PackageName};
 
 use super::archive::{SitePackages, Wheel};
+use super::members::in_member;
 use super::metadata::Fields;
 use super::options::Options;
 use super::set::{self, ALL};
 use super::writer::{Content, Item};
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 use kpack_split::input;
 
 /// The device wheels of a host.
@@ -219,7 +220,8 @@ impl<'a> Devices<'a> {
         if let Some(extra) = known.into_iter().find(|extra| extras.contains_key(extra)) {
             let text =
                 format!("it has the extra `{extra}` already; split the wheel as it was before");
-            return Err(wheel.refused("METADATA", text));
+            let file = wheel.in_dist_info("METADATA");
+            return Err(in_member(ids::SPLIT_ALREADY, &wheel.path, &file, &text));
         }
         let mut fields = Vec::new();
         for (extra, devices) in &extras {

@@ -12,8 +12,9 @@ use zip::ZipArchive;
 use zip::result::ZipError;
 use zip::unstable::read::ZipIterable;
 
-use kpack_core::Error;
+use kpack_core::finding::Id;
 use kpack_core::parallel::lock;
+use kpack_core::{Error, ids};
 
 /// A file in a wheel.
 #[derive(Debug, Clone)]
@@ -46,19 +47,29 @@ pub(super) fn check_size(path: &Path, members: &[Member], size: u64) -> Result<(
     let text = format!(
         "its members are {unpacked} bytes, unpacked (expected at most {MAX_RATIO} times the {size} bytes of the file, as ZIP compresses); do not unpack it"
     );
-    Err(Error::refused(path, text))
+    Err(damaged(path, text))
+}
+
+/// The error for a damaged wheel.
+pub(super) fn damaged(wheel: &Path, text: impl Into<String>) -> Error {
+    Error::rejected(ids::DAMAGED_WHEEL, wheel, text)
+}
+
+/// The error for a damaged member.
+pub(super) fn member_error(wheel: &Path, member: &str, text: &str) -> Error {
+    in_member(ids::DAMAGED_WHEEL, wheel, member, text)
 }
 
 /// An error in a member.
-pub(super) fn member_error(wheel: &Path, member: &str, text: &str) -> Error {
-    Error::refused(wheel, format!("member `{member}`: {text}"))
+pub(super) fn in_member(id: Id, wheel: &Path, member: &str, text: &str) -> Error {
+    Error::rejected(id, wheel, format!("member `{member}`: {text}"))
 }
 
 /// An error of the library: damage, unless a system call failed.
 pub(super) fn zip_error(path: &Path, member: Option<&str>, error: ZipError) -> Error {
-    let damaged = |text: String| match member {
+    let broken = |text: String| match member {
         Some(member) => member_error(path, member, &text),
-        None => Error::refused(
+        None => damaged(
             path,
             format!("not a ZIP archive that kpack can read: {text}"),
         ),
@@ -69,7 +80,7 @@ pub(super) fn zip_error(path: &Path, member: Option<&str>, error: ZipError) -> E
         {
             Error::io(path, "read", error)
         }
-        error => damaged(error.to_string()),
+        error => broken(error.to_string()),
     }
 }
 
@@ -100,7 +111,7 @@ pub(super) fn check_end(
     let refused = |what: &str| {
         let text =
             format!("not a ZIP archive that kpack can read: {what}; build or download it again");
-        Err(Error::refused(path, text))
+        Err(damaged(path, text))
     };
     let bytes = |at: u64, size: usize| {
         let mut bytes = vec![0; size];
@@ -191,7 +202,7 @@ pub(super) fn duplicate(path: &Path, window: SharedFile) -> Result<Error, Error>
             return Ok(member_error(path, &String::from_utf8_lossy(&name), text));
         }
     }
-    Ok(Error::refused(path, "two members have one name"))
+    Ok(damaged(path, "two members have one name"))
 }
 
 /// The flag of members whose names are UTF-8. Those of others are of code page 437.
@@ -218,12 +229,12 @@ pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<M
             ));
         }
         if entry.is_symlink() {
-            return Err(refused(
-                "it is a symbolic link, which installers do not unpack",
-            ));
+            let text = "it is a symbolic link, which installers do not unpack";
+            return Err(in_member(ids::UNSUPPORTED_WHEEL, path, &raw, text));
         }
         if entry.encrypted() {
-            return Err(refused("it is encrypted"));
+            let text = "it is encrypted";
+            return Err(in_member(ids::UNSUPPORTED_WHEEL, path, &raw, text));
         }
         let plain = name.strip_suffix('/').unwrap_or(name);
         let is_part = |part: &str| !matches!(part, "" | "." | "..");

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use pep440_rs::Version;
 use pep508_rs::PackageName;
 
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 
 /// What the file name of a wheel says: `NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl WheelName {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let refused = || {
             let expected = "its name is not that of a wheel (expected NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl)";
-            Error::refused(path, expected)
+            Error::rejected(ids::WHEEL_NAME, path, expected)
         };
         let stem = name.strip_suffix(".whl").ok_or_else(refused)?;
         let parts: Vec<String> = stem.split('-').map(str::to_owned).collect();

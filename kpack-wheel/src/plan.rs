@@ -13,13 +13,14 @@ use kpack_format::target_id::ParseTargetIdError;
 
 use super::archive::{Place, SitePackages, Wheel};
 use super::device::Devices;
-use super::members::member_error;
+use super::members::in_member;
 use super::name::escaped;
 use super::options::Options;
 use super::record::Digest;
 use super::writer::{Content, Item};
 use kpack_artifact::classify::{Class, Classification, Topic, classify};
 use kpack_artifact::databases::Selection;
+use kpack_core::finding::Id;
 use kpack_core::publish::make_directories;
 use kpack_core::report::Progress;
 use kpack_core::{Error, Finding, Severity, ids};
@@ -29,25 +30,6 @@ use kpack_split::install::{self, install_parsed};
 
 /// The component of the archives.
 const COMPONENT: &str = "lib";
-
-/// Notices that are being collected.
-#[derive(Default)]
-pub(super) struct Notices(pub(super) Vec<Finding>);
-
-impl Notices {
-    pub(super) fn push(&mut self, finding: Finding) {
-        self.0.push(finding);
-    }
-
-    pub(super) fn add(&mut self, severity: Severity, path: &Path, text: impl Into<String>) {
-        self.0
-            .push(Finding::new(severity, ids::UNSORTED, path, text));
-    }
-
-    pub(super) fn warn(&mut self, path: &Path, text: impl Into<String>) {
-        self.add(Severity::Warning, path, text);
-    }
-}
 
 /// One wheel, read and split.
 pub(super) struct SplitWheel<'a> {
@@ -73,7 +55,7 @@ impl<'a> SplitWheel<'a> {
         scratch: &Path,
         options: &'a Options,
         progress: &dyn Progress,
-        notices: &mut Notices,
+        findings: &mut Vec<Finding>,
     ) -> Result<Self, Error> {
         let members = in_site(wheel);
         make_directories(scratch)?;
@@ -86,10 +68,10 @@ impl<'a> SplitWheel<'a> {
             Place::Site(_, path) => Some(tree.join(path)),
         })?;
         let failed = |error| in_wheel(wheel, &[&tree, &elsewhere], error);
-        warn_of_fat_elsewhere(wheel, &elsewhere, notices).map_err(failed)?;
+        warn_of_fat_elsewhere(wheel, &elsewhere, findings).map_err(failed)?;
         let mut found = classify(&tree, &Selection::Auto).map_err(failed)?;
         found.treat_spirv(options.storage.spirv);
-        report_observations(wheel, &tree, &found, notices)?;
+        report_observations(wheel, &tree, &found, findings)?;
 
         let elsewhere = wheel.split_elsewhere_in(&tree, &found)?;
 
@@ -102,8 +84,8 @@ impl<'a> SplitWheel<'a> {
             manifests: BTreeSet::new(),
             devices: Devices::new(wheel, options),
         };
-        plan.sort(&found, &members, notices)?;
-        plan.install(options, found.binaries, progress, notices)
+        plan.sort(&found, &members, findings)?;
+        plan.install(options, found.binaries, progress, findings)
             .map_err(failed)?;
         if plan.devices.is_empty() {
             let is_split = found
@@ -112,21 +94,24 @@ impl<'a> SplitWheel<'a> {
                 .any(|entry| entry.class == Class::Split);
             let mut observations = found.observations.iter();
             let kept = observations.find(|observation| observation.topic == Topic::Kept);
-            let text = match (elsewhere.first(), kept, is_split) {
-                (Some(library), ..) => library.to_string(),
+            let (id, text) = match (elsewhere.first(), kept, is_split) {
+                (Some(library), ..) => (ids::SPLIT_BY_ANOTHER_TOOL, library.to_string()),
                 (None, Some(kept), _) => {
-                    format!("member `{}`: {}", kept.path.display(), kept.text)
+                    let text = format!("member `{}`: {}", kept.path.display(), kept.text);
+                    (ids::SPIRV_KEPT, text)
                 }
-                (None, None, true) => "it is split already".to_owned(),
-                (None, None, false) => {
+                (None, None, true) => (ids::SPLIT_ALREADY, "it is split already".to_owned()),
+                (None, None, false) => (
+                    ids::NO_DEVICE_CODE,
                     "it has no device code in site-packages, so there is nothing to split"
-                        .to_owned()
-                }
+                        .to_owned(),
+                ),
             };
-            return Err(Error::refused(&wheel.path, text));
+            return Err(Error::rejected(id, &wheel.path, text));
         }
         for library in elsewhere.iter().filter(|library| library.lacks_archives()) {
-            notices.warn(&wheel.path, library.to_string());
+            let id = ids::SPLIT_BY_ANOTHER_TOOL;
+            findings.push(warning(id, wheel, library.to_string()));
         }
         plan.fragments()?;
         Ok(plan)
@@ -137,7 +122,7 @@ impl<'a> SplitWheel<'a> {
         &mut self,
         found: &Classification,
         members: &BTreeMap<PathBuf, (SitePackages, usize)>,
-        notices: &mut Notices,
+        findings: &mut Vec<Finding>,
     ) -> Result<(), Error> {
         let mut schemes = BTreeSet::new();
         for entry in &found.entries {
@@ -159,7 +144,7 @@ impl<'a> SplitWheel<'a> {
                     let text = format!(
                         "member `{path}`: looks architecture-specific: {reason}; it stays in the host wheel"
                     );
-                    notices.warn(&self.wheel.path, text);
+                    findings.push(warning(ids::UNLISTED_FILE, self.wheel, text));
                     continue;
                 }
                 Class::Host | Class::Split => continue,
@@ -172,7 +157,8 @@ impl<'a> SplitWheel<'a> {
                 self.scheme = *only;
                 Ok(())
             }
-            _ => Err(Error::refused(
+            _ => Err(Error::rejected(
+                ids::UNSUPPORTED_WHEEL,
                 &self.wheel.path,
                 "it has device code in both purelib and platlib, which need not be one directory; build it with Root-Is-Purelib: false and without .data/purelib",
             )),
@@ -185,7 +171,7 @@ impl<'a> SplitWheel<'a> {
         options: &Options,
         binaries: BTreeMap<PathBuf, Arc<ClosedElf>>,
         progress: &dyn Progress,
-        notices: &mut Notices,
+        findings: &mut Vec<Finding>,
     ) -> Result<(), Error> {
         let parsed = binaries.into_iter();
         let parsed = parsed
@@ -218,7 +204,7 @@ impl<'a> SplitWheel<'a> {
             for archive in report.archives {
                 let target = archive.target.parse();
                 let target = target.map_err(|error: ParseTargetIdError| {
-                    Error::refused(&archive.path, error.to_string())
+                    Error::rejected(ids::DAMAGED_ARCHIVE, &archive.path, error.to_string())
                 })?;
                 let path = archive
                     .path
@@ -228,9 +214,7 @@ impl<'a> SplitWheel<'a> {
                 let content = Content::Archive(archive.path);
                 self.devices.add(&target, &path, 0o644, content)?;
             }
-            for finding in report.findings {
-                notices.push(self.of_member(finding));
-            }
+            findings.extend(report.findings.into_iter().map(|f| self.of_member(f)));
         }
         Ok(())
     }
@@ -349,10 +333,10 @@ fn in_site(wheel: &Wheel) -> BTreeMap<PathBuf, (SitePackages, usize)> {
 /// An error about an unpacked file as one about the member.
 fn in_wheel(wheel: &Wheel, trees: &[&Path], error: Error) -> Error {
     match &error {
-        Error::Refused { path, reason, .. } => {
+        Error::Refused { id, path, reason } => {
             let member = trees.iter().find_map(|tree| path.strip_prefix(tree).ok());
             match member {
-                Some(member) => member_error(&wheel.path, &member.to_string_lossy(), reason),
+                Some(member) => in_member(*id, &wheel.path, &member.to_string_lossy(), reason),
                 None => error,
             }
         }
@@ -360,11 +344,15 @@ fn in_wheel(wheel: &Wheel, trees: &[&Path], error: Error) -> Error {
     }
 }
 
+fn warning(id: Id, wheel: &Wheel, text: impl Into<String>) -> Finding {
+    Finding::new(Severity::Warning, id, &wheel.path, text)
+}
+
 /// Scripts and data are not installed beside the archives.
 fn warn_of_fat_elsewhere(
     wheel: &Wheel,
     elsewhere: &Path,
-    notices: &mut Notices,
+    findings: &mut Vec<Finding>,
 ) -> Result<(), Error> {
     if !elsewhere.exists() {
         return Ok(());
@@ -375,7 +363,7 @@ fn warn_of_fat_elsewhere(
                 "member `{}`: its device code stays in the host wheel, since it is not installed in site-packages",
                 entry.path.display()
             );
-            notices.warn(&wheel.path, text);
+            findings.push(warning(ids::OUTSIDE_SITE_PACKAGES, wheel, text));
         }
     }
     fs::remove_dir_all(elsewhere).map_err(|e| Error::io(elsewhere, "remove", e))
@@ -386,24 +374,33 @@ fn report_observations(
     wheel: &Wheel,
     tree: &Path,
     found: &Classification,
-    notices: &mut Notices,
+    findings: &mut Vec<Finding>,
 ) -> Result<(), Error> {
     for observation in &found.observations {
         let path = observation.path.to_string_lossy();
         let text = format!("member `{path}`: {}", observation.text);
         match observation.topic {
             Topic::Contradiction => {
-                return Err(member_error(&wheel.path, &path, &observation.text));
+                return Err(in_member(
+                    ids::UNSORTED,
+                    &wheel.path,
+                    &path,
+                    &observation.text,
+                ));
             }
-            Topic::Damaged | Topic::Unreadable => notices.warn(&wheel.path, text),
+            Topic::Damaged | Topic::Unreadable => {
+                findings.push(warning(ids::UNSORTED, wheel, text));
+            }
             Topic::ForAll | Topic::Kept | Topic::Other => {
-                notices.add(Severity::Note, &wheel.path, text)
+                let note = Finding::new(Severity::Note, ids::UNSORTED, &wheel.path, text);
+                findings.push(note);
             }
         }
     }
     for (path, text) in found.lacking(tree) {
         let path = path.strip_prefix(tree).unwrap_or(&path).display();
-        notices.warn(&wheel.path, format!("member `{path}`: {text}"));
+        let text = format!("member `{path}`: {text}");
+        findings.push(warning(ids::UNSORTED, wheel, text));
     }
     Ok(())
 }

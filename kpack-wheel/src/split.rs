@@ -10,16 +10,16 @@ use pep508_rs::PackageName;
 
 use super::archive::Wheel;
 use super::device::normalized;
-use super::members::{Member, member_error};
+use super::members::{Member, in_member};
 use super::options::{DEVICE_NAME, Options};
-use super::plan::{Notices, SplitWheel};
+use super::plan::SplitWheel;
 use super::set::ALL;
 use super::writer::{self, Item};
 use kpack_artifact::stage::Stage;
-use kpack_core::Error;
-use kpack_core::Finding;
+use kpack_core::finding::Id;
 use kpack_core::parallel;
 use kpack_core::report::Progress;
+use kpack_core::{Error, Finding, Severity, ids};
 use kpack_split::words::list;
 
 /// The size up to which PyPI accepts files by default.
@@ -66,7 +66,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     let Some(first) = wheels.first() else {
         return Err(Error::usage("no wheel is named"));
     };
-    let mut notices = Notices::default();
+    let mut findings = Vec::new();
     let stage = Stage::lock(&options.output_dir, &first.name.distribution)?;
     let write = |name: &str, items: &[Item<'_>], record: &str| -> Result<Written, Error> {
         Ok(Written {
@@ -79,9 +79,9 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     let mut plans = Vec::new();
     let mut hosts = Vec::new();
     for (index, wheel) in wheels.iter().enumerate() {
-        check_input(wheel, &stage, &mut notices)?;
+        check_input(wheel, &stage, &mut findings)?;
         let scratch = stage.path().join(format!("{index}"));
-        let plan = SplitWheel::new(wheel, &scratch, options, progress, &mut notices)?;
+        let plan = SplitWheel::new(wheel, &scratch, options, progress, &mut findings)?;
         let record = wheel.in_dist_info("RECORD");
         hosts.push(write(&wheel.name.to_string(), &plan.host()?, &record)?);
         plan.clean()?;
@@ -106,7 +106,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
         }
     }
     let inputs: Vec<(PathBuf, u64)> = wheels.iter().map(|w| (w.path.clone(), w.size)).collect();
-    warn_of_sizes(&inputs, &hosts, &written, &mut notices);
+    warn_of_sizes(&inputs, &hosts, &written, &mut findings);
     written.extend(hosts);
     let names = written.iter().map(|wheel| wheel.path.file_name());
     let mut names: Vec<&str> = names.filter_map(|name| name?.to_str()).collect();
@@ -115,7 +115,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     Ok(Report {
         inputs,
         wheels: written,
-        findings: notices.0,
+        findings,
     })
 }
 
@@ -204,20 +204,20 @@ fn check_options(options: &Options) -> Result<(), Error> {
     for wheel in &options.wheels {
         if !names.insert(wheel.file_name()) {
             let text = "another wheel has the same name; split them one after the other";
-            return Err(Error::refused(wheel, text));
+            return Err(Error::rejected(ids::NAME_CLASH, wheel, text));
         }
     }
     Ok(())
 }
 
 /// Checks what can be told before the wheel is unpacked.
-fn check_input(wheel: &Wheel, stage: &Stage, notices: &mut Notices) -> Result<(), Error> {
+fn check_input(wheel: &Wheel, stage: &Stage, findings: &mut Vec<Finding>) -> Result<(), Error> {
     let path = &wheel.path;
     let output = stage.output(&wheel.name.to_string());
     let real = |path: &Path| fs::canonicalize(path).ok();
     if real(path).is_some() && real(path) == real(&output) {
         let text = "the host wheel has the same name and would replace it; choose another output directory";
-        return Err(Error::refused(path, text));
+        return Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, path, text));
     }
     let is_host = |path: &Path| {
         let pins = Wheel::open(path).and_then(|wheel| wheel.pins());
@@ -226,25 +226,24 @@ fn check_input(wheel: &Wheel, stage: &Stage, notices: &mut Notices) -> Result<()
     if output.exists() && !is_host(&output) {
         let text =
             "it is not a host wheel and would be replaced by one; choose another output directory";
-        return Err(Error::refused(&output, text));
+        return Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &output, text));
     }
     let is_in_the_way = |member: &&Member| member.name.rsplit('/').next() == Some(".kpack");
     if let Some(member) = wheel.members.iter().find(is_in_the_way) {
         let text = "it is a file, where archives need a directory; rename it";
-        return Err(member_error(path, &member.name, text));
+        let id = ids::OUTPUT_IN_THE_WAY;
+        return Err(in_member(id, path, &member.name, text));
     }
     let platform = &wheel.name.platform;
     if platform.starts_with("win") {
         let text = "kpack cannot split Windows binaries yet";
-        return Err(Error::refused(path, text));
+        return Err(Error::rejected(ids::UNSUPPORTED_WHEEL, path, text));
     }
     if platform.split('.').any(|tag| tag.starts_with("linux_")) {
-        notices.warn(
-            path,
-            format!(
-                "PyPI rejects the platform tag {platform}; run `auditwheel repair` before the split"
-            ),
+        let text = format!(
+            "PyPI rejects the platform tag {platform}; run `auditwheel repair` before the split"
         );
+        findings.push(warning(ids::NOT_FOR_PYPI, path, text));
     }
     let tags: BTreeSet<String> = wheel.name.tags().into_iter().collect();
     let listed: BTreeSet<String> = wheel.wheel.all("Tag").map(str::to_owned).collect();
@@ -254,16 +253,20 @@ fn check_input(wheel: &Wheel, stage: &Stage, notices: &mut Notices) -> Result<()
             Vec::from_iter(listed).join(", "),
             Vec::from_iter(tags).join(", ")
         );
-        notices.warn(path, text);
+        findings.push(warning(ids::WHEEL_NAME, path, text));
     }
     if let Some(signature) = wheel.signature() {
         let text = format!(
             "member `{}`: left out, because RECORD changes",
             signature.name
         );
-        notices.warn(path, text);
+        findings.push(warning(ids::SIGNATURE_DROPPED, path, text));
     }
     Ok(())
+}
+
+fn warning(id: Id, path: &Path, text: impl Into<String>) -> Finding {
+    Finding::new(Severity::Warning, id, path, text)
 }
 
 /// Warns where splitting saves little, and of files too large for PyPI.
@@ -271,7 +274,7 @@ fn warn_of_sizes(
     inputs: &[(PathBuf, u64)],
     hosts: &[Written],
     devices: &[Written],
-    notices: &mut Notices,
+    findings: &mut Vec<Finding>,
 ) {
     let most = devices.iter().map(|device| device.size).max().unwrap_or(0);
     for ((path, before), host) in inputs.iter().zip(hosts) {
@@ -281,7 +284,7 @@ fn warn_of_sizes(
             let text = format!(
                 "splitting saves less than 10 %: host wheel and largest device wheel have {percent} % of its size"
             );
-            notices.warn(path, text);
+            findings.push(warning(ids::SMALL_GAIN, path, text));
         }
     }
     let before: u64 = inputs.iter().map(|(_, size)| size).sum();
@@ -289,12 +292,12 @@ fn warn_of_sizes(
     if let (true, Some((path, _))) = (after > before, inputs.first()) {
         let text =
             format!("all wheels together are larger than before ({after} bytes, {before} before)");
-        notices.warn(path, text);
+        findings.push(warning(ids::SMALL_GAIN, path, text));
     }
     for wheel in hosts.iter().chain(devices) {
         if wheel.size > PYPI_LIMIT {
             let text = "larger than 100 MB, the most that PyPI accepts unless it grants more";
-            notices.warn(&wheel.path, text);
+            findings.push(warning(ids::NOT_FOR_PYPI, &wheel.path, text));
         }
     }
 }

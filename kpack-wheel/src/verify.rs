@@ -1,6 +1,5 @@
 //! Verifies host wheels with their device wheels.
 
-use kpack_core::Severity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::num::NonZeroUsize;
@@ -12,9 +11,10 @@ use super::archive::{Place, Wheel};
 use super::members::Member;
 use super::record::Digest;
 use super::set::{ALL, Pins, device_of};
-use kpack_artifact::verify::{self, Report, Subject};
-use kpack_core::Error;
+use kpack_artifact::verify::{self, Report};
+use kpack_core::finding::Id;
 use kpack_core::parallel;
+use kpack_core::{Error, Finding, Severity, ids};
 
 /// What to compare with, and how.
 #[derive(Debug, Clone, Default)]
@@ -68,28 +68,34 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
     for wheel in wheels.iter().filter(|wheel| !asked.contains(&wheel.path)) {
         let elsewhere = wheel.split_elsewhere()?;
         for library in &elsewhere {
-            report.fault(Subject::Wheel, &wheel.path, library.to_string());
+            let id = ids::SPLIT_BY_ANOTHER_TOOL;
+            fault(&mut report, id, &wheel.path, library.to_string());
         }
         if !elsewhere.is_empty() {
             others += 1;
         } else if !wheel.pins()?.are_of_host() {
             let text = "no extra of a host wheel among these asks for it";
-            report.fault(Subject::Wheel, &wheel.path, text);
+            fault(&mut report, ids::UNREQUESTED_WHEEL, &wheel.path, text);
         }
     }
     if hosts == 0 && others < paths.len() {
         for path in paths.iter().take(1) {
             let text = "there is no host wheel with the extra device-all; name it, too";
-            report.fault(Subject::Wheel, path, text);
+            fault(&mut report, ids::MISSING_WHEEL, path, text);
         }
     }
     if let Some(fat) = &against
         && !wheels.iter().any(|wheel| wheel.name == fat.name)
     {
         let text = "no host wheel has this name, so there is nothing to compare with";
-        report.fault(Subject::Wheel, &fat.path, text);
+        fault(&mut report, ids::MISSING_WHEEL, &fat.path, text);
     }
     Ok(report)
+}
+
+fn fault(report: &mut Report, id: Id, path: &Path, text: impl Into<String>) {
+    let finding = Finding::new(Severity::Fault, id, path, text);
+    report.findings.push(finding);
 }
 
 /// Opens a wheel and reads all of it; `None` if it is damaged.
@@ -104,16 +110,18 @@ fn sound(path: &Path, report: &mut Report) -> Result<Option<Wheel>, Error> {
             let faults = report.count(Severity::Fault);
             for member in wheel.without_hash() {
                 let text = format!("RECORD has no hash of `{}`", member.name);
-                report.fault(Subject::Wheel, path, text);
+                fault(report, ids::DAMAGED_WHEEL, path, text);
             }
             if report.count(Severity::Fault) == faults {
                 let text = format!("{count} members as listed in RECORD");
-                report.ok(Subject::Wheel, path, text);
+                report
+                    .findings
+                    .push(Finding::new(Severity::Ok, ids::WHEEL_SOUND, path, text));
             }
             Ok(Some(wheel))
         }
-        Err(Error::Refused { reason, .. }) => {
-            report.fault(Subject::Wheel, path, reason);
+        Err(Error::Refused { id, reason, .. }) => {
+            fault(report, id, path, reason);
             Ok(None)
         }
         Err(error) => Err(error),
@@ -131,7 +139,7 @@ fn devices<'w>(
     for (pin, extras) in pins.devices() {
         let Some(device) = device_of(pin, host, wheels) else {
             let text = format!("its extras ask for {pin}, which is not among these wheels");
-            report.fault(Subject::Wheel, &host.path, text);
+            fault(report, ids::MISSING_WHEEL, &host.path, text);
             continue;
         };
         if !pin.accepts(device) {
@@ -139,18 +147,18 @@ fn devices<'w>(
                 "its extras ask for {pin} (expected exactly version {})",
                 device.name.version
             );
-            report.fault(Subject::Wheel, &host.path, text);
+            fault(report, ids::WRONG_PIN, &host.path, text);
         }
         if extras.is_empty() {
             let text = format!("only device-all asks for {pin}");
-            report.fault(Subject::Wheel, &host.path, text);
+            fault(report, ids::WRONG_PIN, &host.path, text);
         }
         if !device.pins()?.always.iter().any(|pin| pin.accepts(host)) {
             let text = format!(
                 "it does not require {}=={}",
                 host.name.distribution, host.name.version
             );
-            report.fault(Subject::Wheel, &device.path, text);
+            fault(report, ids::WRONG_PIN, &device.path, text);
         }
         devices.push(device);
     }
@@ -160,7 +168,7 @@ fn devices<'w>(
         .filter(|(_, pins)| pins.len() < devices.len());
     for (extra, _) in all.filter(|(extra, _)| extra.to_string() == ALL) {
         let text = format!("its extra {extra} does not ask for all device wheels");
-        report.fault(Subject::Wheel, &host.path, text);
+        fault(report, ids::WRONG_PIN, &host.path, text);
     }
     Ok(devices)
 }
@@ -232,7 +240,7 @@ fn fit_together(wheels: &[&Wheel], report: &mut Report) -> bool {
         {
             if let Some(other) = known.insert(path.clone(), &wheel.path) {
                 let text = format!("{} has `{}`, too", other.display(), path.display());
-                report.fault(Subject::Wheel, &wheel.path, text);
+                fault(report, ids::OVERLAPPING_WHEELS, &wheel.path, text);
                 is_sound = false;
             }
         }
@@ -244,7 +252,7 @@ fn fit_together(wheels: &[&Wheel], report: &mut Report) -> bool {
             .filter_map(|p| known.get_key_value(p))
         {
             let text = format!("`{}` is a file in {}", file.display(), other.display());
-            report.fault(Subject::Wheel, wheel, text);
+            fault(report, ids::OVERLAPPING_WHEELS, wheel, text);
             is_sound = false;
         }
     }
@@ -280,7 +288,7 @@ fn same_members(host: &Wheel, fat: &Wheel, report: &mut Report) -> Result<(), Er
             (None, _) => format!("member `{name}` of the fat wheel is missing"),
             (_, None) => format!("member `{name}` is not in the fat wheel"),
         };
-        report.fault(Subject::Wheel, &host.path, text);
+        fault(report, ids::HOST_DIFFERS, &host.path, text);
     }
     Ok(())
 }

@@ -14,11 +14,11 @@ use kpack_format::names::KernelName;
 
 use super::output::{self, Text};
 use crate::inspect::{CodeObjects, SelectedCode};
-use kpack_core::Error;
 use kpack_core::publish::{
     CreatedDirectories, Directory, HiddenDirectory, HiddenName, Renames, StagedFile,
     check_named_output, check_room, scratch_file, write_output,
 };
+use kpack_core::{Error, ids};
 
 /// Extract code objects from a binary, object, static library, archive or offload bundle
 #[derive(Debug, Args)]
@@ -75,7 +75,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
                 "{count} code objects are selected; name one with --kernel and --arch, or write all \
                  of them with --output-dir"
             );
-            return Err(Error::refused(&arguments.file, reason));
+            return Err(Error::rejected(
+                ids::SEVERAL_SELECTED,
+                &arguments.file,
+                reason,
+            ));
         }
     }
     let size = found.size();
@@ -83,7 +87,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         let reason = format!(
             "the selected code objects have {size} bytes (expected at most {most}, as --max-bytes says)"
         );
-        return Err(Error::refused(&arguments.file, reason));
+        return Err(Error::rejected(ids::SIZE_LIMIT, &arguments.file, reason));
     }
     let size = size.saturating_add(found.scratch_size());
     let room = |directory: &Path| check_room(&arguments.file, "extract", directory, size);
@@ -132,7 +136,7 @@ fn write_all(
         let path = directory.join(&name);
         if !names.insert(name) {
             let reason = "it would hold two code objects; select fewer with --kernel";
-            return Err(Error::refused(&path, reason));
+            return Err(Error::rejected(ids::NAME_CLASH, &path, reason));
         }
     }
     let mut made = CreatedDirectories::default();

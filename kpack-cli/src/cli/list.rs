@@ -8,7 +8,7 @@ use clap::Args;
 use super::output::{self, Text, size};
 use super::show::totals;
 use crate::inspect::{self, Content};
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 
 /// List the kernels of an archive
 ///
@@ -29,7 +29,8 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let Content::Archive(archive) = inspect::inspect(&arguments.file)?.content else {
-        return Err(Error::refused(
+        return Err(Error::rejected(
+            ids::UNKNOWN_FILE,
             &arguments.file,
             "not a .kpack archive; run `kpack show` to see what it is",
         ));

@@ -12,7 +12,8 @@ use rocm_kpack::lookup::{self, Rule};
 
 use super::Machine;
 use super::dynamic_linker::{self, Library, Loading};
-use kpack_core::Error;
+use kpack_core::finding::Id;
+use kpack_core::{Error, ids};
 use kpack_format::names::is_object;
 use kpack_split::elf::{DeviceCode, Dynamic, Image};
 use kpack_split::input::{
@@ -111,7 +112,7 @@ pub(super) enum Form {
     /// Its marker names no archives.
     EarlyMarker,
     /// It is damaged, in this way.
-    Damaged(String),
+    Damaged(Id, String),
 }
 
 /// Whether a binary has code for a GPU.
@@ -120,7 +121,7 @@ pub(super) enum Code {
     /// It has.
     Here,
     /// An archive is missing, damaged, or made for another build: what is wrong, and what to do.
-    Fault(String, String),
+    Fault(Id, String, String),
     /// Nowhere; there is code for these targets only.
     Nowhere(BTreeSet<String>),
 }
@@ -182,7 +183,7 @@ impl Process {
         let file = input::open(path)?;
         if input::identify(path, &file)? != Some(FileKind::Linked) {
             let text = "not an executable or shared object (ELF); for archives and manifests, run `kpack verify`";
-            return Err(Error::refused(path, text));
+            return Err(Error::rejected(ids::UNKNOWN_FILE, path, text));
         }
         let linked = LinkedElf::read(path, file)?;
         let loading = dynamic_linker::libraries(path, &linked.image)?;
@@ -213,7 +214,11 @@ fn in_prefix(path: &Path, machine: &Machine) -> Result<Vec<Process>, Error> {
         processes.push(process);
     }
     match processes.is_empty() {
-        true => Err(Error::refused(path, "no binary with device code is in it")),
+        true => Err(Error::rejected(
+            ids::NO_DEVICE_CODE,
+            path,
+            "no binary with device code is in it",
+        )),
         false => Ok(processes),
     }
 }
@@ -338,8 +343,8 @@ impl Binary {
         let (form, code, name, found_through) = match Form::of(linked, machine, loader) {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(None),
-            Err(Error::Refused { path, reason, .. }) if path == linked.path => {
-                (Form::Damaged(reason), Vec::new(), None, String::new())
+            Err(Error::Refused { id, path, reason }) if path == linked.path => {
+                (Form::Damaged(id, reason), Vec::new(), None, String::new())
             }
             Err(error) => return Err(error),
         };
@@ -367,7 +372,7 @@ impl Binary {
                 let why = "its marker names no kernels".to_owned();
                 return Ok(Some(Join::Refused(why)));
             }
-            Form::Fat | Form::Damaged(_) => return Ok(None),
+            Form::Fat | Form::Damaged(..) => return Ok(None),
         }
         let gpus = machine.to_join();
         if gpus.is_empty() {
@@ -479,6 +484,7 @@ impl Code {
     /// `ROCM_KPACK_PATH` keeps the loader from the code for `gpu`.
     fn replaced(gpu: &TargetId) -> Self {
         Self::Fault(
+            ids::SEARCH_PATHS_SET,
             format!("ROCM_KPACK_PATH leads to no code for {gpu}"),
             format!(
                 "unset ROCM_KPACK_PATH: it replaces the installed archives, which have code for {gpu}"
@@ -498,6 +504,7 @@ impl Code {
         };
         let loader = loader.display();
         Self::Fault(
+            ids::ROCM_LOADER,
             format!("ROCm's loader, {loader}, {why}: it misses code for {gpu} that kpack's finds"),
             format!("{alternative}put kpack's loader (`librocm-kpack0`) in the place of {loader}"),
         )
@@ -524,14 +531,21 @@ impl Code {
                 fitting.contains(&&kpack.target) && ids.contains_key(&kpack.target)
             });
             return Ok(match own.next() {
-                Some(kpack) => Self::damaged(&kpack.path, "it has no code object of this binary"),
+                Some(kpack) => Self::damaged(
+                    ids::MISSING_KERNEL,
+                    &kpack.path,
+                    "it has no code object of this binary",
+                ),
                 // Not every binary of a module has code for each target.
                 None => Self::Nowhere(others.into_iter().cloned().collect()),
             });
         };
-        let (what, otherwise) = match obstacle {
-            Obstacle::Damaged(archive, reason) => return Ok(Self::damaged(archive, reason)),
+        let (id, what, otherwise) = match obstacle {
+            Obstacle::Damaged(archive, reason) => {
+                return Ok(Self::damaged(ids::DAMAGED_ARCHIVE, archive, reason));
+            }
             Obstacle::OtherBuild(archive) => (
+                ids::STALE_ARCHIVE,
                 format!("{} is made for another build of it", archive.display()),
                 "install host and device packages of one version",
             ),
@@ -541,6 +555,7 @@ impl Code {
                     None => group.marker.kpack_search_paths.join("`, `"),
                 };
                 (
+                    ids::MISSING_ARCHIVE,
                     format!("the archive for {target} is missing: `{place}`"),
                     "install the package that contains it",
                 )
@@ -549,14 +564,15 @@ impl Code {
         let command = resolver.install_command(&target)?;
         let command = command.map(|command| format!("run `{command}`"));
         Ok(Self::Fault(
+            id,
             what,
             command.unwrap_or_else(|| otherwise.to_owned()),
         ))
     }
 
-    fn damaged(archive: &Path, reason: &str) -> Self {
+    fn damaged(id: Id, archive: &Path, reason: &str) -> Self {
         let what = format!("{} is damaged: {reason}", archive.display());
-        Self::Fault(what, "install that archive again".to_owned())
+        Self::Fault(id, what, "install that archive again".to_owned())
     }
 
     /// Adds the code of another part of the binary. Not every part is compiled for every GPU.

@@ -42,13 +42,11 @@ fn of_machine(machine: &Machine) -> Vec<Finding> {
         _ if machine.asked => {}
         None => {
             let text = "which GPUs this machine has is unknown: it has no KFD, or an old one";
-            findings
-                .push(Finding::general(Severity::Note, ids::UNSORTED, text).with_help(name_one));
+            findings.push(Finding::general(Severity::Note, ids::NO_GPU, text).with_help(name_one));
         }
         Some(gpus) if gpus.is_empty() => {
             let text = "this machine has no GPU";
-            findings
-                .push(Finding::general(Severity::Note, ids::UNSORTED, text).with_help(name_one));
+            findings.push(Finding::general(Severity::Note, ids::NO_GPU, text).with_help(name_one));
         }
         Some(_) => {
             let all = list(machine.to_join());
@@ -78,17 +76,25 @@ fn of_machine(machine: &Machine) -> Vec<Finding> {
     if machine.environment.disable {
         let text = "ROCM_KPACK_DISABLE is set: the loader finds nothing";
         findings.push(
-            Finding::general(Severity::Fault, ids::UNSORTED, text)
+            Finding::general(Severity::Fault, ids::LOADER_DISABLED, text)
                 .with_help("unset ROCM_KPACK_DISABLE"),
         );
     }
     if !machine.environment.path.is_empty() {
         let text = "ROCM_KPACK_PATH is set: the loader looks there, not where markers lead";
-        findings.push(Finding::general(Severity::Note, ids::UNSORTED, text));
+        findings.push(Finding::general(
+            Severity::Note,
+            ids::SEARCH_PATHS_SET,
+            text,
+        ));
     } else if !machine.environment.path_prefix.is_empty() {
         let text =
             "ROCM_KPACK_PATH_PREFIX is set: the loader looks there before where markers lead";
-        findings.push(Finding::general(Severity::Note, ids::UNSORTED, text));
+        findings.push(Finding::general(
+            Severity::Note,
+            ids::SEARCH_PATHS_SET,
+            text,
+        ));
     }
     findings
 }
@@ -96,14 +102,14 @@ fn of_machine(machine: &Machine) -> Vec<Finding> {
 fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &mut Vec<Finding>) {
     let path = binary.path.as_path();
     let form = match &binary.form {
-        Form::Damaged(reason) => {
-            let damaged = Finding::new(Severity::Fault, ids::UNSORTED, path, reason);
+        Form::Damaged(id, reason) => {
+            let damaged = Finding::new(Severity::Fault, *id, path, reason);
             return findings.push(damaged.with_help("install it again"));
         }
         Form::EarlyMarker => {
             let text = "its marker is in the early plain-text form, which names no kernels; whether it \
                         has code is unknown";
-            return findings.push(Finding::new(Severity::Note, ids::UNSORTED, path, text));
+            return findings.push(Finding::new(Severity::Note, ids::EARLY_MARKER, path, text));
         }
         Form::Fat => "not split",
         Form::Joined => "joined",
@@ -115,7 +121,7 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
     if !supported.is_empty() {
         let (targets, through) = (list(&supported), &binary.found_through);
         let text = format!("{form}, with code for {targets}{through}");
-        findings.push(Finding::new(Severity::Ok, ids::UNSORTED, path, text));
+        findings.push(Finding::new(Severity::Ok, ids::CODE_FOUND, path, text));
     }
     let wants_all = matches!(&process.runtime, Runtime::Found(hip) if hip.wants_all());
     let loses_all = wants_all && !supported.is_empty();
@@ -127,9 +133,9 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
     };
     findings.extend(binary.code.iter().filter_map(|(gpu, code)| match code {
         Code::Here => None,
-        Code::Fault(text, advice) => {
+        Code::Fault(id, text, advice) => {
             let text = format!("{form}, but {text}");
-            Some(Finding::new(Severity::Fault, ids::UNSORTED, path, text).with_help(advice))
+            Some(Finding::new(Severity::Fault, *id, path, text).with_help(advice))
         }
         Code::Nowhere(known) => match generic(&binary.form, known, gpu) {
             Ok(Some(Generic { target, since })) => {
@@ -137,7 +143,7 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
                     "{form}, without code for {gpu}; HIP runtimes take its code for {} since {since}",
                     target.processor()
                 );
-                Some(Finding::new(Severity::Note, ids::UNSORTED, path, text))
+                Some(Finding::new(Severity::Note, ids::GENERIC_CODE, path, text))
             }
             found => {
                 let mut text = match known.is_empty() {
@@ -165,7 +171,7 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
                         ));
                     }
                 }
-                Some(Finding::new(outcome, ids::UNSORTED, path, text).with_help(advice))
+                Some(Finding::new(outcome, ids::MISSING_TARGET, path, text).with_help(advice))
             }
         },
     }));
@@ -251,22 +257,26 @@ impl<'a> Processes<'a> {
 
     fn judge(&self, machine: &Machine, findings: &mut Vec<Finding>) {
         let files = names(&self.files);
-        let finding = |outcome, text: String| Finding::general(outcome, ids::UNSORTED, text);
+        let finding = |outcome, id, text: String| Finding::general(outcome, id, text);
         findings.push(match self.runtime {
             Runtime::Unknown(why) => {
                 let text = format!("the HIP runtime of {files} is unknown: {why}");
-                finding(Severity::Note, text)
+                finding(Severity::Note, ids::UNKNOWN_RUNTIME, text)
             }
-            Runtime::Fails(why) => {
-                finding(Severity::Fault, format!("{files} cannot be loaded: {why}"))
-            }
+            Runtime::Fails(why) => finding(
+                Severity::Fault,
+                ids::NOT_LOADABLE,
+                format!("{files} cannot be loaded: {why}"),
+            ),
             Runtime::None => finding(
                 Severity::Note,
+                ids::UNKNOWN_RUNTIME,
                 format!("{files} needs no HIP runtime itself"),
             )
             .with_help("run `kpack doctor` for the program, library or module that needs one"),
             Runtime::Missing(name) => finding(
                 Severity::Fault,
+                ids::MISSING_LIBRARY,
                 format!("{files} needs {name}, which was not found"),
             )
             .with_help("install ROCm's HIP runtime, or add its directory to LD_LIBRARY_PATH"),
@@ -280,13 +290,13 @@ impl<'a> Processes<'a> {
     }
 
     fn of_runtime(&self, hip: &HipRuntime, machine: &Machine) -> Finding {
-        let finding = |outcome, text: String| Finding::new(outcome, ids::UNSORTED, &hip.path, text);
+        let finding = |outcome, id, text: String| Finding::new(outcome, id, &hip.path, text);
         let loads = self.loads(&hip.path);
         let reads = |whose: &str, loader: &Path| {
             let loader = loader.display();
             let text =
                 format!("this HIP runtime reads markers, with {whose} loader, {loader}{loads}");
-            finding(Severity::Ok, text)
+            finding(Severity::Ok, ids::RUNTIME_READS_MARKERS, text)
         };
         match &hip.loader {
             Some(Loader::Kpack(loader)) => reads("kpack's", loader),
@@ -294,7 +304,7 @@ impl<'a> Processes<'a> {
             Some(Loader::Missing(name)) => {
                 let files = names(&self.files);
                 let text = format!("the HIP runtime of {files} needs {name}, which was not found");
-                finding(Severity::Fault, text).with_help(
+                finding(Severity::Fault, ids::MISSING_LIBRARY, text).with_help(
                     "install the loader (`librocm-kpack0`), or add its directory to LD_LIBRARY_PATH",
                 )
             }
@@ -304,7 +314,7 @@ impl<'a> Processes<'a> {
                     None => ", and no binary here needs that".to_owned(),
                 };
                 let text = format!("this HIP runtime does not read markers{text}{loads}");
-                finding(Severity::Ok, text)
+                finding(Severity::Ok, ids::RUNTIME_READS_MARKERS, text)
             }
             None => {
                 let split = self.split.iter().map(|binary| binary.path.as_path());
@@ -320,9 +330,11 @@ impl<'a> Processes<'a> {
                     self.shim.is_some() || self.split.iter().all(|binary| binary.has_shim);
                 if has_shim {
                     text.push_str("; KPACK_HIP=off stops the shim");
-                    return finding(Severity::Fault, text).with_help("unset KPACK_HIP");
+                    return finding(Severity::Fault, ids::SHIM_OFF, text)
+                        .with_help("unset KPACK_HIP");
                 }
-                finding(Severity::Fault, text).with_help(self.mend(machine))
+                finding(Severity::Fault, ids::RUNTIME_IGNORES_MARKERS, text)
+                    .with_help(self.mend(machine))
             }
         }
     }
@@ -354,7 +366,7 @@ impl<'a> Processes<'a> {
             None => format!("{}; or {shim}", join(&self.split, machine)),
             Some(reason) => format!("{shim}; `kpack join` refuses: {reason}"),
         };
-        Some(Finding::new(outcome, ids::UNSORTED, &hip.path, text).with_help(advice))
+        Some(Finding::new(outcome, ids::MIXED_GPUS, &hip.path, text).with_help(advice))
     }
 
     /// Who loads the HIP runtime at `path`, for the end of a message.

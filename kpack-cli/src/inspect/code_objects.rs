@@ -11,7 +11,7 @@ use kpack_core::elf::Wrapper;
 use kpack_format::TargetId;
 use kpack_format::names::KernelName;
 
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 use kpack_split::input::{ArchiveFile, FileKind, identify, open, open_archive};
 use kpack_split::split;
 use kpack_split::words::{list, list_some};
@@ -58,7 +58,8 @@ impl CodeObjects {
             let kernel = kernel.as_deref().unwrap_or("code object");
             let target = target.map(|target| format!(" for {target}"));
             let (target, there) = (target.unwrap_or_default(), what_there_is(&there));
-            return Err(Error::refused(
+            return Err(Error::rejected(
+                ids::NO_SUCH_CODE,
                 path,
                 format!("it has no {kernel}{target}{there}"),
             ));
@@ -257,10 +258,10 @@ impl Contents {
                 split::BinaryKind::Fat(fat, _) | split::BinaryKind::Kept(fat) => vec![fat.code],
                 split::BinaryKind::Split(_) => {
                     let reason = "its device code is in archives; name one of these instead";
-                    return Err(Error::refused(path, reason));
+                    return Err(Error::rejected(ids::CODE_IN_ARCHIVES, path, reason));
                 }
                 split::BinaryKind::LeftAlone(reason) => {
-                    return Err(Error::refused(path, reason));
+                    return Err(Error::rejected(ids::NO_DEVICE_CODE, path, reason));
                 }
             },
         };
@@ -275,7 +276,9 @@ impl Contents {
                 for (kernel, targets) in &archive.toc().kernels {
                     for target in targets.keys() {
                         let target = target.parse::<TargetId>();
-                        let target = target.map_err(|e| Error::refused(path, e.to_string()))?;
+                        let target = target.map_err(|e| {
+                            Error::rejected(ids::DAMAGED_ARCHIVE, path, e.to_string())
+                        })?;
                         names.push((kernel.clone(), target));
                     }
                 }

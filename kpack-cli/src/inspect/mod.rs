@@ -16,7 +16,7 @@ use kpack_format::code_object::{CodeObject, CodeObjectError};
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::offload_bundle::{Bundle, Format, Method};
 
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 use kpack_split::elf::NoDeviceCode;
 use kpack_split::input::{self, FileKind, LinkedElf, unlinked};
 
@@ -80,7 +80,8 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         Some(FileKind::Bundle) => Content::Bundle(bundle(path, file, size)?),
         Some(FileKind::CodeObject) => Content::CodeObject(code_object(path, file, size)?),
         None => {
-            return Err(Error::refused(
+            return Err(Error::rejected(
+                ids::UNKNOWN_FILE,
                 path,
                 "not recognised: expected an ELF file, a static library, a .kpack archive, a .kpm \
                  manifest or an offload bundle",
@@ -103,7 +104,7 @@ fn code_object(path: &Path, file: File, size: u64) -> Result<CodeObject, Error> 
     let read = CodeObject::read(&mut BufReader::new(file), size);
     read.map_err(|error| match error {
         CodeObjectError::Io(e) if e.raw_os_error().is_some() => Error::io(path, "read", e),
-        error => Error::refused(path, error.to_string()),
+        error => Error::rejected(ids::DAMAGED_CODE_OBJECT, path, error.to_string()),
     })
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::messages::{Binary, Built};
 use kpack_build::staging::INCLUDE_DIRECTORIES;
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 use kpack_format::names::{Group, is_manifest};
 use kpack_split::input;
 
@@ -78,7 +78,8 @@ pub(super) fn modules_are_unique(libraries: &[Library]) -> Result<(), Error> {
                 }
                 Entry::Occupied(known) if known.get().package != library.package => {
                     let module = known.key().module();
-                    return Err(Error::refused(
+                    return Err(Error::rejected(
+                        ids::NAME_CLASH,
                         &manifest,
                         format!(
                             "packages `{}` and `{}` both have module `{module}`, so their \
@@ -120,7 +121,7 @@ pub(super) fn shared(libraries: &[Library]) -> Result<Vec<Binary>, Error> {
                         owner.package
                     ),
                 };
-                return Err(Error::refused(&path, reason));
+                return Err(Error::rejected(ids::NAME_CLASH, &path, reason));
             }
             owners.insert(name, (library, path.clone()));
             let directory = "lib";

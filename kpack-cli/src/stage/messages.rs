@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use cargo_metadata::{Artifact, Message, TargetKind};
 
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 
 /// The results of a build.
 #[derive(Debug, Default)]
@@ -62,7 +62,8 @@ pub(super) fn read(
                 }
             }
             Message::BuildFinished(end) if !end.success => {
-                return Err(Error::refused(
+                return Err(Error::rejected(
+                    ids::NOTHING_BUILT,
                     place,
                     "the build failed; there is nothing to stage",
                 ));
@@ -72,14 +73,16 @@ pub(super) fn read(
         }
     }
     if !finished {
-        return Err(Error::refused(
+        return Err(Error::rejected(
+            ids::NOTHING_BUILT,
             place,
             "the messages end before the build does (expected the output of `cargo build \
              --message-format=json-render-diagnostics`)",
         ));
     }
     if built.binaries.is_empty() {
-        return Err(Error::refused(
+        return Err(Error::rejected(
+            ids::NOTHING_BUILT,
             place,
             "the build made no executable and no cdylib; there is nothing to stage",
         ));

@@ -6,11 +6,11 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use kpack_core::Error;
 use kpack_core::publish::{
     CreatedDirectories, Directory, HiddenName, StagedFile, recover_directory, remove_directory,
     replace_directory,
 };
+use kpack_core::{Error, ids};
 
 /// Marks a directory as staged, and lists every file of the release.
 pub(super) const STAMP: &str = ".kpack-stage";
@@ -179,7 +179,8 @@ fn remove_own(path: &Path) -> Result<(), Error> {
     let entries = entries.map_err(failed)?;
     let is_content = |entry: &&fs::DirEntry| entry.file_name() != STAMP;
     if entries.iter().any(|entry| is_content(&entry)) && !is_stamped(path) {
-        return Err(Error::refused(
+        return Err(Error::rejected(
+            ids::OUTPUT_IN_THE_WAY,
             path,
             format!("it is in the way and was not staged (it has no file `{STAMP}`); remove it"),
         ));
@@ -207,7 +208,8 @@ fn there(path: &Path) -> Result<ExistingOutput, Error> {
         return Ok(ExistingOutput::Nothing);
     }
     let refused = |what: String| {
-        Error::refused(
+        Error::rejected(
+            ids::OUTPUT_IN_THE_WAY,
             path,
             format!("cannot replace it: {what}; choose another directory, or remove it"),
         )

@@ -52,7 +52,8 @@ impl<'a> Release<'a> {
         let name = format!("{}/{}", binary.directory, file_name.display());
         let to = self.output.hidden.join(&name);
         if to.exists() {
-            return Err(Error::refused(
+            return Err(Error::rejected(
+                ids::NAME_CLASH,
                 &binary.path,
                 format!(
                     "the build has another binary named `{name}`; they cannot be staged \

@@ -92,12 +92,12 @@ catalogue! {
             "kpack replaces regular files that it could have written, and nothing else."
             "Remove it, or choose another output."
 
-        SYSTEM = "system";
+        SYSTEM = finding::SYSTEM.as_str();
             "A call of the operating system failed."
             "The message has the call and its cause. What was being written was not published."
             "Remove the cause: a full disk, permissions, too many open files. Then run the command again."
 
-        USAGE = "usage";
+        USAGE = finding::USAGE.as_str();
             "The arguments contradict each other, or one is invalid."
             "Nothing was read or written."
             "Correct the command; `--help` lists the arguments."
@@ -237,6 +237,71 @@ catalogue! {
             "A variable hides GPUs of the machine from programs."
             "Programs load no kernels for them."
             "Unset the variable, if that was not intended."
+
+        NO_GPU = finding::NO_GPU.as_str();
+            "No GPU was found on the machine."
+            "kpack cannot tell which code is missing."
+            "Pass the GPU with `--arch`, or tell the shim with HSA_OVERRIDE_GFX_VERSION; where there is one, load the amdgpu driver."
+
+        LOADER_DISABLED = finding::LOADER_DISABLED.as_str();
+            "ROCM_KPACK_DISABLE turns the loader off."
+            "Kernels of split binaries do not load."
+            "Unset ROCM_KPACK_DISABLE."
+
+        SEARCH_PATHS_SET = finding::SEARCH_PATHS_SET.as_str();
+            "A variable sends the loader to other archives than the binaries name."
+            "Programs may load other code than was installed."
+            "Unset the variable, if that was not intended."
+
+        CODE_FOUND = "code-found";
+            "A binary has code for GPUs of the machine."
+            "For information."
+            "Nothing."
+
+        EARLY_MARKER = "early-marker";
+            "The marker of the binary is in an early form without kernel names."
+            "kpack cannot tell whether the archives have its code."
+            "Install a build with newer markers to verify it."
+
+        RUNTIME_READS_MARKERS = "runtime-reads-markers";
+            "The HIP runtime reads markers, or no binary here needs that."
+            "For information."
+            "Nothing."
+
+        RUNTIME_IGNORES_MARKERS = "runtime-ignores-markers";
+            "The HIP runtime does not read the markers of split binaries."
+            "It finds no code, so kernels do not load."
+            "Join the binaries with `kpack join`, or preload the shim."
+
+        SHIM_OFF = "shim-off";
+            "KPACK_HIP stops the shim that would give the HIP runtime its code."
+            "Kernels do not load."
+            "Unset KPACK_HIP."
+
+        MIXED_GPUS = "mixed-gpus";
+            "The HIP runtime asks for code once for all GPUs, and the machine may have several kinds."
+            "Only the first kind gets code; kernels fail on the others."
+            "Join the binaries for all GPUs, or preload the shim with KPACK_HIP=force."
+
+        ROCM_LOADER = "rocm-loader";
+            "ROCm's loader misses code that kpack's loader finds."
+            "Kernels do not load with this HIP runtime."
+            "Put kpack's loader in its place, or do what the message says."
+
+        UNKNOWN_RUNTIME = "unknown-runtime";
+            "kpack cannot tell which HIP runtime is used."
+            "The binary was not linked with one, or its libraries cannot be listed."
+            "Run `kpack doctor` for the program that loads it."
+
+        NOT_LOADABLE = "not-loadable";
+            "The dynamic linker would not load the file."
+            "The program does not start."
+            "Correct what the message says."
+
+        MISSING_LIBRARY = "missing-library";
+            "A library that the HIP runtime or the program needs was not found."
+            "The program does not start, or finds no kernels."
+            "Install the library, or add its directory to LD_LIBRARY_PATH."
     }
 
     "Configuration" {
@@ -266,6 +331,105 @@ catalogue! {
             "There is device code for a target that was not expected here."
             "It would be lost, or lie in a package that other GPUs do without."
             "Add the target to those expected, or build without it."
+    }
+
+    "Wheels" {
+        WHEEL_SOUND = "wheel-sound";
+            "A wheel has the members that its RECORD lists, with the same hashes."
+            "For information."
+            "Nothing."
+
+        DAMAGED_WHEEL = "damaged-wheel";
+            "The wheel is damaged, or its members contradict its RECORD or each other."
+            "Installers disagree about such wheels: some reject them, others install something else."
+            "Build or download the wheel again."
+
+        UNSUPPORTED_WHEEL = "unsupported-wheel";
+            "The wheel has something that kpack or installers do not support."
+            "Split, it would not install, or its kernels would not load."
+            "The message says what it is; build the wheel without it."
+
+        WHEEL_NAME = "wheel-name";
+            "The file name is not that of a wheel, or the metadata contradicts it."
+            "Installers go by the file name."
+            "Give the file the name that the metadata says, or build the wheel again."
+
+        NOT_FOR_PYPI = "not-for-pypi";
+            "PyPI rejects the wheel, because of its size or its platform tag."
+            "Other indexes may accept it."
+            "Run `auditwheel repair` for the tag; for the size, ask PyPI for a higher limit or use another index."
+
+        SIGNATURE_DROPPED = "signature-dropped";
+            "The signature of the wheel's RECORD is left out."
+            "Splitting changes RECORD, so the signature would be wrong."
+            "Sign the wheels after the split."
+
+        SMALL_GAIN = "small-gain";
+            "Splitting the wheel saves little, or takes more space in total."
+            "Split wheels are worth their number only if downloads get smaller."
+            "Publish the wheel as it was, or group processors with `--group`."
+
+        OUTSIDE_SITE_PACKAGES = "outside-site-packages";
+            "A script or data file of the wheel has device code."
+            "It is installed outside of site-packages, away from the archives, so it keeps its device code."
+            "Move it into the package, or accept the larger host wheel."
+
+        UNLISTED_FILE = "unlisted-file";
+            "A file outside of kernel databases looks architecture-specific."
+            "kpack does not know which GPUs need it, so all get it."
+            "Nothing, if all GPUs need it; leave it out of the build otherwise."
+
+        MISSING_WHEEL = "missing-wheel";
+            "A wheel that belongs to the set is not among those given."
+            "A set can only be verified as a whole."
+            "Pass the host wheel and all of its device wheels."
+
+        UNREQUESTED_WHEEL = "unrequested-wheel";
+            "No extra of a host wheel asks for the wheel."
+            "Nobody installs it with the host wheel."
+            "Pass the host wheel that it belongs to, or leave it out."
+
+        WRONG_PIN = "wrong-pin";
+            "The extras of a host wheel and its device wheels do not ask for each other's versions."
+            "Installers could combine host and device code of different builds."
+            "Split the wheel again, and publish all wheels of that run."
+
+        OVERLAPPING_WHEELS = "overlapping-wheels";
+            "Two wheels of a set install a file at the same path."
+            "The one that is installed last wins."
+            "Split the wheel again, and publish all wheels of that run."
+    }
+
+    "Selection and output" {
+        NAME_CLASH = "name-clash";
+            "Two things would have the same name in the output."
+            "One would replace the other."
+            "Rename one of them, or write them to different directories."
+
+        NO_SUCH_CODE = "no-such-code";
+            "The file has no code object for the kernel or target."
+            "There is nothing to extract."
+            "Choose from those that the message lists."
+
+        SEVERAL_SELECTED = "several-selected";
+            "Several code objects are selected, but one file is to be written."
+            "kpack does not choose among them."
+            "Pass `--kernel` and `--arch`, or `--output-dir` to get all of them."
+
+        SIZE_LIMIT = "size-limit";
+            "The output would exceed the limit of `--max-bytes`."
+            "Archives compress well, so a small one can fill a disk."
+            "Raise the limit, or select fewer code objects."
+
+        CODE_IN_ARCHIVES = "code-in-archives";
+            "The device code of the binary is in archives, not in the binary."
+            "The command reads code from the file that it is given."
+            "Pass an archive; `kpack show FILE` lists them."
+
+        NOTHING_BUILT = "nothing-built";
+            "Cargo's messages end early, report a failure, or name no program or library."
+            "There is nothing complete to stage."
+            "Correct the build, and run it with `--message-format=json-render-diagnostics`."
     }
 
     "Archives" {
@@ -306,7 +470,7 @@ catalogue! {
             "It lists the archives of a module. `kpack` does not overwrite what it cannot read."
             "Restore it, or remove it and split all binaries of the module again."
 
-        DAMAGED_MARKER = "damaged-marker";
+        DAMAGED_MARKER = finding::DAMAGED_MARKER.as_str();
             "A marker (`.rocm_kpack_ref`) cannot be read."
             "The loader cannot tell which archives have the code."
             "Install the binary again."

@@ -14,6 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use kpack_format::finding;
 use rocm_kpack::{
     Cache, Environment, Outcome, Request, ShimMode, TargetId, agents, discover_binary_path,
     marker_at,
@@ -102,7 +103,7 @@ impl Shim {
                 "expected auto, off or force, found `{}`",
                 found.escape_debug()
             );
-            cache.complain("KPACK_HIP".as_ref(), &problem);
+            cache.complain("KPACK_HIP".as_ref(), finding::USAGE, &problem);
             ShimMode::Auto
         });
         Self {
@@ -130,7 +131,8 @@ impl Shim {
         let bundle = match self.bundle(address, found, wrapper.co_index as u32) {
             Ok(bundle) => bundle,
             Err(error @ Error::Loader(rocm_kpack::Error::Disabled)) => {
-                self.cache.complain(found.unwrap_or(Path::new("?")), &error);
+                let binary = found.unwrap_or(Path::new("?"));
+                self.cache.complain(binary, error.id(), &error);
                 return None;
             }
             Err(error) => {
@@ -153,7 +155,7 @@ impl Shim {
     /// that, as for an unsplit binary.
     fn explain(&self, binary: &Path, error: &Error) {
         let Error::Loader(rocm_kpack::Error::NoCodeObject { report, .. }) = error else {
-            return self.cache.warn(binary, error);
+            return self.cache.warn(binary, error.id(), error);
         };
         // The loader has explained it.
         if self.cache.environment().debug {
@@ -161,7 +163,7 @@ impl Shim {
         }
         for attempt in report.attempts() {
             if let Outcome::NotOpened(why) | Outcome::Exhausted(why) = &attempt.outcome {
-                self.cache.warn(&attempt.path, why);
+                self.cache.warn(&attempt.path, attempt.outcome.id(), why);
             }
         }
     }

@@ -135,7 +135,8 @@ fn what_is_nowhere_is_an_error_that_says_where_it_was_looked_for() {
         "{error}"
     );
     assert!(
-        error.contains("vec_lib_gfx906.kpack: no such file"),
+        error.contains("vec_lib_gfx906.kpack: no such file")
+            && error.ends_with(" [missing-target]"),
         "{error}"
     );
     let error = bundle(&prefix(&[]), None).unwrap_err().to_string();

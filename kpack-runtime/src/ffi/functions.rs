@@ -250,7 +250,7 @@ pub unsafe extern "C" fn kpack_load_code_object(
             )
         };
         let binary = Path::new(OsStr::from_bytes(binary));
-        let complain = |error: &dyn std::fmt::Display| cache.complain(binary, error);
+        let complain = |error: &Error| cache.complain(binary, error.id(), error);
         if cache.environment().disable {
             complain(&Error::Disabled);
             return Err(code(Error::Disabled));
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn kpack_load_code_object(
         for isa in isas {
             match String::from_utf8_lossy(isa).parse() {
                 Ok(isa) => known.push(isa),
-                Err(error) => complain(&error),
+                Err(error) => complain(&error.into()),
             }
         }
         let loaded = marker_at(hipk_metadata as usize).and_then(|marker| {

@@ -574,7 +574,7 @@ fn a_manifest_tells_how_to_install_what_is_missing() {
         let message = message(&tree, &[isa]);
         let what_to_do = format!(
             "what to do: run `pip install 'vec[device-{package}]' \\u{{1b}}[2J`: code for {target} exists, but \
-             is not installed"
+             is not installed [missing-archive]"
         );
         assert!(message.ends_with(&what_to_do), "{message}");
     }

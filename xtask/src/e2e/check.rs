@@ -187,6 +187,7 @@ fn check_explanation(observation: &Observation, prefix: &Path) -> Result<()> {
             " has code for gfx".to_owned(),
             ".kpm lists gfx".to_owned(),
             format!("what to do: use a build with code for {NO_CODE}"),
+            "[missing-target]".to_owned(),
         ] {
             ensure!(
                 told.contains(&expected),
