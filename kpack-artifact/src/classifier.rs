@@ -12,12 +12,11 @@ use walkdir::DirEntry;
 use super::content::FileContent;
 use super::data_file::{is_package, not_data};
 use super::databases::{self, Database, ForAll, Merge, Place, Selection, TENSILE};
-use super::entry::{Class, Entry, KPACK, Node, Observation, Topic};
+use super::entry::{Class, Entry, KPACK, Node};
 use super::foreign::{Headers, device_section};
 use super::kernel_cache::{self, Unreadable};
 use super::target_name::{self, only};
-use kpack_core::Error;
-use kpack_core::shown;
+use kpack_core::{Error, Finding, Id, Severity, ids, shown};
 use kpack_split::elf::{DeviceCode, NoDeviceCode};
 use kpack_split::input::{self, ClosedElf, FileKind, LinkedElf, ParsedBinaries, unlinked};
 
@@ -27,7 +26,7 @@ const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 /// What was found out about an entry.
 pub(super) struct Classified {
     pub(super) entry: Entry,
-    pub(super) observations: Vec<Observation>,
+    pub(super) observations: Vec<Finding>,
     /// Its content, if it is a library file of Tensile, or the targets of a bundle for all targets.
     pub(super) library: Option<Library>,
     /// What was read of a binary with device code, split or not.
@@ -69,7 +68,7 @@ struct Classifier<'a> {
     name: Cow<'a, str>,
     databases: &'a Selection,
     parsed: Option<&'a ParsedBinaries>,
-    observations: Vec<Observation>,
+    observations: Vec<Finding>,
     library: Option<Library>,
     binary: Option<ClosedElf>,
 }
@@ -84,7 +83,8 @@ impl Classifier<'_> {
             return Ok((Node::Symlink, self.symlink()?));
         }
         if !kind.is_file() {
-            return Err(Error::refused(
+            return Err(Error::rejected(
+                ids::NOT_A_FILE,
                 self.full,
                 "not a file, a directory or a symbolic link",
             ));
@@ -96,7 +96,7 @@ impl Classifier<'_> {
         let class = match self.file(&file, metadata.len()) {
             Err(Error::Refused { reason, .. }) if !self.must_be_valid(&file)? => {
                 let text = format!("damaged, or only begins like device code: {reason}");
-                self.observe(Topic::Unreadable, text);
+                self.observe(ids::UNREADABLE_DEVICE_CODE, text);
                 Class::Host
             }
             class => class?,
@@ -152,7 +152,7 @@ impl Classifier<'_> {
                 only(target_name::in_file_name(&name))
             }
             Place::Contradiction(one, other) => {
-                self.observe(Topic::Contradiction, two_targets(&one, &other));
+                self.observe(ids::CONTRADICTORY_TARGET, two_targets(&one, &other));
                 None
             }
         };
@@ -179,7 +179,7 @@ impl Classifier<'_> {
             None => {
                 if is_package(self.path) {
                     let text = "packages are not opened, so device code in it is not split";
-                    self.observe(Topic::Other, text.to_owned());
+                    self.observe(ids::UNOPENED_PACKAGE, text.to_owned());
                 }
                 self.outside(file, size, kind)
             }
@@ -214,10 +214,13 @@ impl Classifier<'_> {
         let content = FileContent::read(self.full, file, size, kind, is_library)?;
         if let FileContent::NoLibrary(Unreadable { reason, damaged }) = &content {
             if *damaged && TENSILE.contains(&database.name) {
-                self.observe(Topic::Damaged, format!("it is damaged: {reason}"));
+                self.observe(
+                    ids::DAMAGED_DATABASE_FILE,
+                    format!("it is damaged: {reason}"),
+                );
             }
             let text = format!("{reason}; only its name says where it belongs");
-            self.observe(Topic::Other, text);
+            self.observe(ids::UNREAD_DATABASE_FILE, text);
         }
         self.must_be_code(file, size, &content)?;
         self.library = match (&content, &place) {
@@ -232,12 +235,12 @@ impl Classifier<'_> {
             Place::Target(said) => {
                 if let Some(own) = content.contradiction(&said) {
                     let text = format!("its path says {said}, but {own}");
-                    self.observe(Topic::Contradiction, text);
+                    self.observe(ids::CONTRADICTORY_TARGET, text);
                 }
                 said
             }
             Place::Contradiction(one, other) => {
-                self.observe(Topic::Contradiction, two_targets(&one, &other));
+                self.observe(ids::CONTRADICTORY_TARGET, two_targets(&one, &other));
                 one
             }
             // However many targets one build made it for, it is one file for all of them.
@@ -272,29 +275,32 @@ impl Classifier<'_> {
         } else {
             "not a code object or bundle, though it is named like one"
         };
-        self.observe(Topic::Damaged, format!("it is damaged: it is {what}"));
+        self.observe(
+            ids::DAMAGED_DATABASE_FILE,
+            format!("it is damaged: it is {what}"),
+        );
         Ok(())
     }
 
     /// rocFFT's kernel cache, which is for all targets.
     fn kernel_cache(&mut self) -> Result<(), Error> {
-        let (topic, text) = match kernel_cache::targets(self.full)? {
+        let (id, text) = match kernel_cache::targets(self.full)? {
             Ok(targets) if targets.is_empty() => return Ok(()),
             Ok(targets) => {
                 let targets: Vec<String> = targets.into_iter().collect();
                 let targets = targets.join(", ");
                 let text = format!("has device code for {targets}, in one file for all targets");
-                (Topic::ForAll, text)
+                (ids::FILE_FOR_ALL_TARGETS, text)
             }
             Err(Unreadable { reason, damaged }) => {
                 if damaged {
-                    (Topic::Damaged, reason)
+                    (ids::DAMAGED_DATABASE_FILE, reason)
                 } else {
-                    (Topic::Other, reason)
+                    (ids::UNREAD_DATABASE_FILE, reason)
                 }
             }
         };
-        self.observe(topic, text);
+        self.observe(id, text);
         Ok(())
     }
 
@@ -305,7 +311,7 @@ impl Classifier<'_> {
             Headers::Foreign => return Ok(Class::Host),
             Headers::WithoutSections => {
                 let text = "it has no section headers, so device code in it would not be found";
-                self.observe(Topic::Other, text.to_owned());
+                self.observe(ids::UNSUPPORTED_BINARY, text.to_owned());
                 return Ok(Class::Host);
             }
         }
@@ -321,14 +327,14 @@ impl Classifier<'_> {
         Ok(match &linked.code {
             DeviceCode::Fat(fat) if linked.has_only_spirv(fat) => {
                 let text = "stays unchanged: all of its bundles have SPIR-V code, which HIP runtimes do not read from archives (--spirv drop removes the SPIR-V, --spirv archive moves it)";
-                self.observe(Topic::Kept, text.to_owned());
+                self.observe(ids::SPIRV_KEPT, text.to_owned());
                 Class::Host
             }
             DeviceCode::Fat(_) => Class::Fat,
             DeviceCode::Split(_) => Class::Split,
             DeviceCode::None(NoDeviceCode::NoWrappers) => {
                 let text = format!("stays unchanged: {}", NoDeviceCode::NoWrappers);
-                self.observe(Topic::Other, text);
+                self.observe(ids::WITHOUT_WRAPPERS, text);
                 Class::Host
             }
             DeviceCode::None(_) => Class::Host,
@@ -349,7 +355,7 @@ impl Classifier<'_> {
             && let Some(own) = content.contradiction(&named)
         {
             let text = format!("its name says {named}, but {own}");
-            self.observe(Topic::Contradiction, text);
+            self.observe(ids::CONTRADICTORY_TARGET, text);
         }
         Class::Target {
             target,
@@ -413,12 +419,14 @@ impl Classifier<'_> {
         })
     }
 
-    fn observe(&mut self, topic: Topic, text: String) {
-        self.observations.push(Observation {
-            topic,
-            path: self.path.to_owned(),
-            text,
-        });
+    fn observe(&mut self, id: Id, text: String) {
+        let severity = match id {
+            ids::CONTRADICTORY_TARGET | ids::DAMAGED_DATABASE_FILE => Severity::Fault,
+            ids::UNREADABLE_DEVICE_CODE => Severity::Warning,
+            _ => Severity::Note,
+        };
+        self.observations
+            .push(Finding::new(severity, id, self.path, text));
     }
 }
 

@@ -17,7 +17,7 @@ use kpack_core::parallel;
 use kpack_split::input::ParsedBinaries;
 use kpack_split::leftover::is_leftover_entry;
 
-pub use super::entry::{Class, Classification, Entry, KPACK, Node, Observation, Topic};
+pub use super::entry::{Class, Classification, Entry, KPACK, Node};
 
 /// Reads what is below `prefix`. Files of databases that are not selected are for the host.
 ///

@@ -1,6 +1,7 @@
 //! Reads which targets a file's content names: a code object, bundle, archive or library file.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
@@ -12,7 +13,7 @@ use kpack_format::tensile::Library;
 
 use super::kernel_cache::Unreadable;
 use super::target_name::only;
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 use kpack_split::input::{self, FileKind, LinkedElf};
 use kpack_split::split;
 use kpack_split::words::list;
@@ -51,7 +52,7 @@ impl FileContent {
         kind: Option<FileKind>,
         library: bool,
     ) -> Result<Self, Error> {
-        let refused = |error: &dyn std::fmt::Display| Error::refused(path, error.to_string());
+        let refused = |id, error: &dyn Display| Error::rejected(id, path, error.to_string());
         let clone = || {
             let clone = file.try_clone();
             clone.map_err(|error| Error::io(path, "read", error))
@@ -59,11 +60,14 @@ impl FileContent {
         Ok(match kind {
             Some(FileKind::CodeObject) => {
                 let read = CodeObject::read(&mut BufReader::new(file), size);
-                Self::CodeObject(read.map_err(|e| refused(&e))?.target)
+                Self::CodeObject(
+                    read.map_err(|e| refused(ids::DAMAGED_CODE_OBJECT, &e))?
+                        .target,
+                )
             }
             Some(FileKind::Bundle) => {
                 let read = Bundle::read(&mut BufReader::new(file), size);
-                let bundle = read.map_err(|e| refused(&e))?;
+                let bundle = read.map_err(|e| refused(ids::DAMAGED_BUNDLE, &e))?;
                 let used = bundle.entries.iter().filter(|entry| entry.size > 0);
                 Self::Bundle(
                     used.filter_map(|entry| entry.id.target().cloned())
@@ -77,7 +81,11 @@ impl FileContent {
             Some(FileKind::Archive) => {
                 let archive = input::read_archive(path, clone()?)?;
                 let targets = archive.toc().gfx_arches.iter().map(|target| target.parse());
-                Self::Archive(targets.collect::<Result<_, _>>().map_err(|e| refused(&e))?)
+                Self::Archive(
+                    targets
+                        .collect::<Result<_, _>>()
+                        .map_err(|e| refused(ids::DAMAGED_ARCHIVE, &e))?,
+                )
             }
             None if library => {
                 let mut bytes = Vec::new();

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kpack_core::Spirv;
+use kpack_core::{Finding, Spirv, ids};
 use kpack_format::TargetId;
 use kpack_format::tensile::Library;
 use kpack_split::input::ClosedElf;
@@ -16,8 +16,10 @@ use kpack_split::input::ClosedElf;
 pub struct Classification {
     /// Everything below the prefix, sorted by path, a directory before what is in it.
     pub entries: Vec<Entry>,
-    /// Observations about some of them.
-    pub observations: Vec<Observation>,
+    /// What is worth saying about some of them, by their paths in the prefix: a file that contradicts
+    /// itself or is damaged is a fault, one that counts as a host file because it cannot be read is a
+    /// warning, all else is a note.
+    pub observations: Vec<Finding>,
     /// The library files of Tensile, by path.
     pub libraries: BTreeMap<PathBuf, Library>,
     /// What was read of the binaries with device code, split or not, by path.
@@ -100,17 +102,6 @@ pub enum Class {
     },
 }
 
-/// An observation about a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Observation {
-    /// Its topic.
-    pub topic: Topic,
-    /// The file.
-    pub path: PathBuf,
-    /// The text.
-    pub text: String,
-}
-
 impl Classification {
     /// Takes binaries that stay because of their SPIR-V for fat ones, if that is dropped or archived.
     pub fn treat_spirv(&mut self, spirv: Spirv) {
@@ -122,31 +113,11 @@ impl Classification {
 }
 
 /// Removes the binaries that do not stay from observations.
-pub(super) fn no_more_kept(found: &mut Vec<Observation>, spirv: Spirv) -> BTreeSet<PathBuf> {
-    let stays = |o: &Observation| o.topic != Topic::Kept || spirv == Spirv::Keep;
+pub(super) fn no_more_kept(found: &mut Vec<Finding>, spirv: Spirv) -> BTreeSet<PathBuf> {
+    let stays = |o: &Finding| o.id != ids::SPIRV_KEPT || spirv == Spirv::Keep;
     let (stay, fat): (Vec<_>, Vec<_>) = std::mem::take(found).into_iter().partition(stays);
     *found = stay;
-    fat.into_iter()
-        .map(|observation| observation.path)
-        .collect()
-}
-
-/// The topic of an observation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Topic {
-    /// The name says one target and the content another. The text shows both.
-    Contradiction,
-    /// A code object, a library file of Tensile or a kernel cache is damaged.
-    Damaged,
-    /// A file outside of databases begins like device code and cannot be read as such. It counts as a
-    /// host file.
-    Unreadable,
-    /// A kernel cache, which is for all targets. The text names those that it has device code for.
-    ForAll,
-    /// A fat binary that stays as it is because of its SPIR-V. It counts as a host file.
-    Kept,
-    /// Any other topic.
-    Other,
+    fat.into_iter().filter_map(|found| found.path).collect()
 }
 
 /// What the database of kpack archives is called in [`Class::Target`].

@@ -8,7 +8,7 @@ use walkdir::{DirEntry, WalkDir};
 
 use super::classify::walk_error;
 use super::mark;
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 use kpack_split::input::{plain, read_text};
 
 /// The name of the file.
@@ -29,7 +29,8 @@ pub(crate) fn read(artifact: &Path) -> Result<Vec<String>, Error> {
             continue;
         }
         let refuse = |reason: String| {
-            Err(Error::refused(
+            Err(Error::rejected(
+                ids::INVALID_PREFIX_LIST,
                 &path,
                 format!("line {}: {reason}", index + 1),
             ))
@@ -78,7 +79,7 @@ pub(crate) fn directory(artifact: &Path, prefix: &str) -> Result<Option<PathBuf>
             "expected a directory, for the prefix `{prefix}` in {FILE_NAME}; it is {what}. List \
              where the files are, or copy them"
         );
-        return Err(Error::refused(&path, reason));
+        return Err(Error::rejected(ids::INVALID_PREFIX_LIST, &path, reason));
     }
     Ok(Some(path))
 }

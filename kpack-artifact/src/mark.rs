@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::databases::Selection;
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 
 pub(crate) const FILE_NAME: &str = ".kpack-artifact";
 
@@ -46,11 +46,16 @@ pub(crate) fn databases(artifact: &Path) -> Result<Selection, Error> {
             format_version: 1,
             databases,
         }) => Ok(Selection::Named(databases)),
-        Ok(Mark { format_version, .. }) => Err(Error::refused(
+        Ok(Mark { format_version, .. }) => Err(Error::rejected(
+            ids::UNSUPPORTED_MARK,
             &path,
             format!("unsupported version (expected 1, found {format_version}); use a later kpack"),
         )),
-        Err(error) => Err(Error::refused(&path, error.to_string())),
+        Err(error) => Err(Error::rejected(
+            ids::UNSUPPORTED_MARK,
+            &path,
+            error.to_string(),
+        )),
     }
 }
 
@@ -70,5 +75,5 @@ pub(crate) fn check_replaceable(path: &Path) -> Result<(), Error> {
         "it is in the way, and kpack replaces only what it wrote itself, which has a file {FILE_NAME}; \
          choose another output directory, or remove it if an earlier version of kpack wrote it"
     );
-    Err(Error::refused(path, reason))
+    Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, path, reason))
 }

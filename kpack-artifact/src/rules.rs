@@ -263,8 +263,8 @@ pub(crate) fn not_as_listed(
     }
     let toc = match or_refused(archives.toc(path))? {
         Ok(toc) => toc,
-        Err((_, reason)) => {
-            reasons.push(format!("is damaged: {reason}"));
+        Err(found) => {
+            reasons.push(format!("is damaged: {}", found.text));
             return Ok(reasons);
         }
     };

@@ -16,7 +16,7 @@ use kpack_format::raw_map::{self, Key};
 use super::databases::Merge;
 use super::kernel_cache;
 use super::names;
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 use kpack_split::input;
 
 /// The entries of a shared file.
@@ -154,7 +154,9 @@ fn bundle(path: &Path) -> Result<Result<Entries, String>, Error> {
     if let Some(host) = host {
         found.host = host.id.as_str().to_owned();
     }
-    let damaged = |error: offload_bundle::BundleError| Error::refused(path, error.to_string());
+    let damaged = |error: offload_bundle::BundleError| {
+        Error::rejected(ids::DAMAGED_BUNDLE, path, error.to_string())
+    };
     for code in read.code_objects(file, |_| true).map_err(damaged)? {
         let code = code.map_err(damaged)?;
         let mut ids = read.entries.iter().filter(|entry| entry.size > 0);
@@ -192,7 +194,8 @@ fn rows(path: &Path) -> Result<Result<Entries, String>, Error> {
     for (row, code) in rows {
         let key = row.to_string();
         let columns = serde_json::to_vec(&row);
-        let columns = columns.map_err(|e| Error::refused(path, e.to_string()))?;
+        let columns = columns
+            .map_err(|e| Error::rejected(ids::DAMAGED_DATABASE_FILE, path, e.to_string()))?;
         if entries
             .insert(Key::Text(key.clone()), (columns, code))
             .is_some()

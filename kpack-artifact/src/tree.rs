@@ -9,14 +9,14 @@ use kpack_format::names::{Group, is_manifest};
 use kpack_format::tensile::Library;
 use walkdir::{DirEntry, WalkDir};
 
-use super::classify::{Class, Classification, KPACK, Node, Observation, Topic, classify_once};
+use super::classify::{Class, Classification, KPACK, Node, classify_once};
 use super::databases::{ForAll, Merge, Selection, for_all};
 use super::entry::no_more_kept;
 use super::manifest_txt;
 use super::mark;
 use super::names;
 use kpack_core::publish::is_leftover;
-use kpack_core::{Error, Spirv};
+use kpack_core::{Error, Finding, Id, Spirv};
 use kpack_split::input::{ClosedElf, LinkedElf, ParsedBinaries, or_refused};
 use kpack_split::leftover::{directories, is_leftover_entry};
 
@@ -179,11 +179,11 @@ pub(crate) struct Tree {
     /// What is in no prefix: files, and directories that do not lead to one.
     pub(crate) unlisted: Vec<DirEntry>,
     /// Observations about the files in the prefixes, with full paths.
-    pub(crate) observations: Vec<Observation>,
+    pub(crate) observations: Vec<Finding>,
     /// The library files of Tensile, by path in the artifact directory.
     pub(crate) libraries: BTreeMap<PathBuf, Library>,
     /// Files that cannot be classified, and why. The prefix of such a file is left empty.
-    pub(crate) rejected: Vec<(PathBuf, String)>,
+    pub(crate) rejected: Vec<Finding>,
 }
 
 #[derive(Debug, Clone)]
@@ -332,9 +332,9 @@ impl Tree {
         items.for_each(|item| item.class = Class::Fat);
     }
 
-    pub(crate) fn about(&self, topic: Topic) -> impl Iterator<Item = &Observation> {
+    pub(crate) fn about(&self, id: Id) -> impl Iterator<Item = &Finding> {
         let observations = self.observations.iter();
-        observations.filter(move |observation| observation.topic == topic)
+        observations.filter(move |found| found.id == id)
     }
 
     fn add(&mut self, prefix: &str, directory: &Path, content: Classification) {
@@ -363,12 +363,10 @@ impl Tree {
             let item = item(directory.join(&entry.path), entry.node, entry.class);
             self.entries.insert(path, Item { binary, ..item });
         }
-        let observations = content.observations.into_iter();
-        self.observations
-            .extend(observations.map(|observation| Observation {
-                path: directory.join(&observation.path),
-                ..observation
-            }));
+        for mut observation in content.observations {
+            observation.path = Some(directory.join(observation.file()));
+            self.observations.push(observation);
+        }
     }
 
     /// The entries in the prefixes, with their installed paths.

@@ -18,7 +18,7 @@ use super::name::escaped;
 use super::options::Options;
 use super::record::Digest;
 use super::writer::{Content, Item};
-use kpack_artifact::classify::{Class, Classification, Topic, classify};
+use kpack_artifact::classify::{Class, Classification, classify};
 use kpack_artifact::databases::Selection;
 use kpack_core::finding::Id;
 use kpack_core::publish::make_directories;
@@ -93,11 +93,11 @@ impl<'a> SplitWheel<'a> {
                 .iter()
                 .any(|entry| entry.class == Class::Split);
             let mut observations = found.observations.iter();
-            let kept = observations.find(|observation| observation.topic == Topic::Kept);
+            let kept = observations.find(|observation| observation.id == ids::SPIRV_KEPT);
             let (id, text) = match (elsewhere.first(), kept, is_split) {
                 (Some(library), ..) => (ids::SPLIT_BY_ANOTHER_TOOL, library.to_string()),
                 (None, Some(kept), _) => {
-                    let text = format!("member `{}`: {}", kept.path.display(), kept.text);
+                    let text = format!("member `{}`: {}", kept.file().display(), kept.text);
                     (ids::SPIRV_KEPT, text)
                 }
                 (None, None, true) => (ids::SPLIT_ALREADY, "it is split already".to_owned()),
@@ -144,7 +144,7 @@ impl<'a> SplitWheel<'a> {
                     let text = format!(
                         "member `{path}`: looks architecture-specific: {reason}; it stays in the host wheel"
                     );
-                    findings.push(warning(ids::UNLISTED_FILE, self.wheel, text));
+                    findings.push(warning(ids::UNPLACED_FILE, self.wheel, text));
                     continue;
                 }
                 Class::Host | Class::Split => continue,
@@ -377,30 +377,19 @@ fn report_observations(
     findings: &mut Vec<Finding>,
 ) -> Result<(), Error> {
     for observation in &found.observations {
-        let path = observation.path.to_string_lossy();
+        let path = observation.file().to_string_lossy();
         let text = format!("member `{path}`: {}", observation.text);
-        match observation.topic {
-            Topic::Contradiction => {
-                return Err(in_member(
-                    ids::UNSORTED,
-                    &wheel.path,
-                    &path,
-                    &observation.text,
-                ));
-            }
-            Topic::Damaged | Topic::Unreadable => {
-                findings.push(warning(ids::UNSORTED, wheel, text));
-            }
-            Topic::ForAll | Topic::Kept | Topic::Other => {
-                let note = Finding::new(Severity::Note, ids::UNSORTED, &wheel.path, text);
-                findings.push(note);
-            }
+        if observation.id == ids::CONTRADICTORY_TARGET {
+            let text = &observation.text;
+            return Err(in_member(observation.id, &wheel.path, &path, text));
         }
+        let severity = observation.severity.min(Severity::Warning);
+        findings.push(Finding::new(severity, observation.id, &wheel.path, text));
     }
     for (path, text) in found.lacking(tree) {
         let path = path.strip_prefix(tree).unwrap_or(&path).display();
         let text = format!("member `{path}`: {text}");
-        findings.push(warning(ids::UNSORTED, wheel, text));
+        findings.push(warning(ids::INCOMPLETE_DATABASE, wheel, text));
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! One component of all shards: its generic artifact, and those of its groups.
 
-use kpack_core::ids;
+use kpack_core::{Id, ids};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,6 @@ use kpack_format::{Selection, TargetId};
 use super::manifests;
 use super::shards::{ComponentArtifacts, DeviceArtifact, Shards, parts};
 use super::{Artifact, Finding, Options, Severity};
-use crate::classify::Topic;
 use crate::databases;
 use crate::mark;
 use crate::names;
@@ -110,7 +109,7 @@ impl<'a> Component<'a> {
                          split all shards with the same --split-databases",
                         databases, own
                     );
-                    self.say(Severity::Fault, path, text);
+                    self.say(Severity::Fault, ids::SHARDS_DIFFER, path, text);
                 }
             }
         }
@@ -185,7 +184,7 @@ impl<'a> Component<'a> {
                         {
                             let known = known.root.display();
                             let text = format!("it is in {known} as well; remove one of them");
-                            self.say(Severity::Fault, &file.from, text);
+                            self.say(Severity::Fault, ids::CONFLICTING_FILES, &file.from, text);
                         }
                         known.add_missing(tree);
                         continue;
@@ -213,7 +212,7 @@ impl<'a> Component<'a> {
                 format!("skipped: no group lists {target}"),
             ),
         };
-        self.say(severity, path, text);
+        self.say(severity, ids::UNEXPECTED_TARGET, path, text);
     }
 
     /// The shards that have device code for a target that `is_one` accepts.
@@ -226,11 +225,11 @@ impl<'a> Component<'a> {
     pub(super) fn say(
         &mut self,
         severity: Severity,
+        id: Id,
         path: impl Into<PathBuf>,
         text: impl Into<String>,
     ) {
-        self.findings
-            .push(Finding::new(severity, ids::UNSORTED, path, text));
+        self.findings.push(Finding::new(severity, id, path, text));
     }
 
     /// Says what differs in the tree at `root` from `other`, the worst first: what is an error is not
@@ -238,12 +237,14 @@ impl<'a> Component<'a> {
     pub(super) fn say_differences(&mut self, mut found: Vec<Finding>, root: &Path, other: &str) {
         found.sort_by_key(|finding| Reverse(finding.severity));
         let more = found.len().saturating_sub(MOST_DIFFERENCES);
-        let worst = found.get(MOST_DIFFERENCES).map(|finding| finding.severity);
+        let worst = found.get(MOST_DIFFERENCES);
+        let worst = worst.map(|finding| (finding.severity, finding.id));
         found.truncate(MOST_DIFFERENCES);
         self.findings.append(&mut found);
-        if let Some(severity) = worst {
+        if let Some((severity, id)) = worst {
             self.say(
                 severity,
+                id,
                 root,
                 format!("{more} more differences from {other}"),
             );
@@ -258,18 +259,16 @@ impl<'a> Component<'a> {
 
     /// Reports the damaged files of a tree.
     pub(super) fn report_damage(&mut self, tree: &Tree) {
-        for (path, text) in &tree.rejected {
-            self.say(Severity::Fault, path, text);
-        }
-        for found in tree.about(Topic::Damaged) {
-            self.say(Severity::Fault, &found.path, &found.text);
-        }
+        self.findings.extend(tree.rejected.iter().cloned());
+        let damaged = tree.about(ids::DAMAGED_DATABASE_FILE).cloned();
+        self.findings.extend(damaged);
     }
 
     /// Reports what does not belong in a tree with this role, with `advice`.
     pub(super) fn nothing_misplaced(&mut self, tree: &Tree, role: &Role, advice: &str) {
         for (item, reason) in misplaced(tree, role) {
-            self.say(Severity::Fault, &item.from, format!("it {reason}{advice}"));
+            let text = format!("it {reason}{advice}");
+            self.say(Severity::Fault, ids::MISPLACED_FILE, &item.from, text);
         }
     }
 
@@ -329,7 +328,8 @@ impl<'a> Component<'a> {
             false => Severity::Warning,
         };
         let shards = self.options.shards_dir.join("*");
-        self.say(severity, shards.join(self.artifact_name("*")), text);
+        let path = shards.join(self.artifact_name("*"));
+        self.say(severity, ids::MISSING_TARGET, path, text);
     }
 
     /// Whether a generic artifact has a manifest of kpacks, so that there was device code.

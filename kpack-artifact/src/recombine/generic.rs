@@ -7,13 +7,13 @@ use kpack_format::marker::Marker;
 
 use super::Severity;
 use super::component::Component;
-use crate::classify::{Class, Topic};
+use crate::classify::Class;
 use crate::code_ids::MoreCodeIds;
 use crate::names;
 use crate::output::Edits;
 use crate::rules::{HostFault, kernels_without_host};
 use crate::tree::{Role, Tree};
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 use kpack_format::names::is_object;
 use kpack_split::words::list;
 
@@ -52,11 +52,10 @@ impl<'a> Component<'a> {
         artifact.output.shards.insert(tree.shard.to_string());
         for path in tree.unlisted_files() {
             let text = "skipped: it is in no prefix that the artifact lists, so in no package";
-            self.say(Severity::Warning, path, text);
+            self.say(Severity::Warning, ids::IN_NO_PREFIX, path, text);
         }
-        for found in tree.about(Topic::Unreadable) {
-            self.say(Severity::Warning, &found.path, &found.text);
-        }
+        let unreadable = tree.about(ids::UNREADABLE_DEVICE_CODE).cloned();
+        self.findings.extend(unreadable);
         let merged = self.merge_shared(&trees)?;
         for (path, item) in &tree.entries {
             if item.is_manifest() || merged.contains_key(path.as_path()) {
@@ -106,6 +105,7 @@ impl<'a> Component<'a> {
             let path = self.options.shards_dir.join(primary);
             self.say(
                 Severity::Fault,
+                ids::MISSING_ARTIFACT,
                 path.join(self.artifact_name(names::GENERIC)),
                 text,
             );
@@ -116,7 +116,7 @@ impl<'a> Component<'a> {
                 "taking its host files: the primary shard {primary} has nothing of {}",
                 self.name
             );
-            self.say(Severity::Warning, path, text);
+            self.say(Severity::Warning, ids::MISSING_ARTIFACT, path, text);
         }
         for (shard, artifacts) in self.shards.of(self.name) {
             if artifacts.generic.is_none() {
@@ -127,7 +127,7 @@ impl<'a> Component<'a> {
                 );
                 let path = self.options.shards_dir.join(shard);
                 let path = path.join(self.artifact_name(names::GENERIC));
-                self.say(Severity::Warning, path, text);
+                self.say(Severity::Warning, ids::MISSING_ARTIFACT, path, text);
             }
         }
         with
@@ -153,7 +153,7 @@ impl<'a> Component<'a> {
         for path in wrong {
             let text = "it is not a split binary, although archives have its kernels: it is truncated, or \
                         another file; split again";
-            self.say(Severity::Fault, path, text);
+            self.say(Severity::Fault, ids::UNUSED_KERNELS, path, text);
         }
         Ok(())
     }
@@ -180,7 +180,7 @@ impl<'a> Component<'a> {
                      and those of other shards have other names; run `kpack install` on it before \
                      `kpack split`"
                 );
-                self.say(Severity::Fault, &item.from, text);
+                self.say(Severity::Fault, ids::SPLIT_BEFORE_LINK, &item.from, text);
             }
             if let Some(ids) = &mut ids {
                 ids.collect(path, markers);

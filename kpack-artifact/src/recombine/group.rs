@@ -45,7 +45,7 @@ impl Component<'_> {
                             known.from.display(),
                             group.name
                         );
-                        self.say(Severity::Fault, &item.from, text);
+                        self.say(Severity::Fault, ids::CONFLICTING_FILES, &item.from, text);
                     }
                     continue;
                 }
@@ -122,7 +122,12 @@ impl Component<'_> {
             let text = format!(
                 "device code for {target} that shards {first} and {shard} both have: {text}{what}"
             );
-            said.push(Finding::new(severity, ids::UNSORTED, from, text));
+            said.push(Finding::new(
+                severity,
+                ids::DUPLICATE_DEVICE_CODE,
+                from,
+                text,
+            ));
         }
         let worst = said
             .iter_mut()

@@ -1,6 +1,6 @@
 //! Compares the primary shard's generic artifact, which is taken, with the others.
 
-use kpack_core::ids;
+use kpack_core::{Id, ids};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
@@ -59,13 +59,17 @@ impl Component<'_> {
                     same.push(item.from.clone());
                     continue;
                 }
-                (_, true) => Some((Severity::Fault, host_file(first, tree, &difference.text))),
+                (_, true) => {
+                    let text = host_file(first, tree, &difference.text);
+                    Some((Severity::Fault, ids::SHARDS_DIFFER, text))
+                }
                 (_, false) => {
-                    left_out(first, item, &difference)?.map(|text| (Severity::Warning, text))
+                    let text = left_out(first, item, &difference)?;
+                    text.map(|text| (Severity::Warning, ids::SHARDS_DIFFER, text))
                 }
             };
-            if let Some((severity, text)) = what {
-                said.push(Finding::new(severity, ids::UNSORTED, &item.from, text));
+            if let Some((severity, id, text)) = what {
+                said.push(Finding::new(severity, id, &item.from, text));
             }
         }
         for (text, paths) in layout {
@@ -76,7 +80,7 @@ impl Component<'_> {
                     host_file(first, tree, &several(&paths, &text)),
                 ),
             };
-            said.push(Finding::new(Severity::Note, ids::UNSORTED, path, text));
+            said.push(Finding::new(Severity::Note, ids::SHARDS_DIFFER, path, text));
         }
         self.say_differences(said, &tree.root, &first.shard);
         Ok(())
@@ -89,7 +93,7 @@ impl Component<'_> {
         first: &Tree,
         tree: &Tree,
         difference: &TreeDifference,
-    ) -> Result<Option<(Severity, String)>, Error> {
+    ) -> Result<Option<(Severity, Id, String)>, Error> {
         let compares = self.compares_host_files();
         // If only the taken tree has it, the device code of other shards does not need it.
         if difference.kind == DifferenceKind::OnlyFirst && !compares {
@@ -98,7 +102,7 @@ impl Component<'_> {
         let (a, b, text) = (&first.shard, &tree.shard, &difference.text);
         if same_bytes(first, tree, &difference.path)? {
             let text = host_file(first, tree, text);
-            return Ok(compares.then_some((Severity::Fault, text)));
+            return Ok(compares.then_some((Severity::Fault, ids::SHARDS_DIFFER, text)));
         }
         Ok(Some(match why {
             MustMatch::Mapping => {
@@ -109,7 +113,7 @@ impl Component<'_> {
                      TensileLiteLibrary_lazy_<target>_Mapping.dat or a directory for each target \
                      ({text})"
                 );
-                (Severity::Fault, text)
+                (Severity::Fault, ids::UNMERGEABLE_FILE, text)
             }
             MustMatch::Fallback => {
                 let (severity, end) = match compares || self.strict() {
@@ -122,7 +126,7 @@ impl Component<'_> {
                      directory for each target, or let one shard build for all targets \
                      ({text}{end})"
                 );
-                (severity, text)
+                (severity, ids::UNMERGEABLE_FILE, text)
             }
         }))
     }

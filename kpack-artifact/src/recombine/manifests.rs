@@ -4,7 +4,7 @@
 //! has a fragment of it, `<module>_<component>.<group>.kpm`, with the group's targets. Since the names
 //! differ, artifacts can be copied over each other in any order, and packages share no file.
 
-use kpack_core::ids;
+use kpack_core::{Id, ids};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -111,22 +111,21 @@ impl ManifestMerge {
                         taken.as_deref().unwrap_or_default().escape_debug(),
                         hint.escape_debug()
                     );
-                    merge.say(Severity::Warning, &item.from, text);
+                    merge.say(Severity::Warning, ids::SHARDS_DIFFER, &item.from, text);
                 }
             }
         }
         Ok(merge)
     }
 
-    fn say(&mut self, severity: Severity, path: &Path, text: String) {
-        self.findings
-            .push(Finding::new(severity, ids::UNSORTED, path, text));
+    fn say(&mut self, severity: Severity, id: Id, path: &Path, text: String) {
+        self.findings.push(Finding::new(severity, id, path, text));
     }
 
     /// Adds an archive to the manifest of its module.
     fn add(&mut self, path: &Path, item: &Item, archives: &Archives) -> Result<(), Error> {
         let toc = archives.toc(&item.from)?;
-        let refuse = |reason: String| Error::refused(&item.from, reason);
+        let refuse = |reason: String| Error::rejected(ids::MISNAMED_ARCHIVE, &item.from, reason);
         let parsed = toc.gfx_arch_family.parse();
         let target: TargetId = parsed.map_err(|e| refuse(format!("{e}")))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -148,7 +147,7 @@ impl ManifestMerge {
                  may be missing",
                 manifest.display()
             );
-            self.say(Severity::Warning, &item.from, text);
+            self.say(Severity::Warning, ids::MISSING_ARTIFACT, &item.from, text);
         }
         let module = self
             .modules
@@ -169,7 +168,12 @@ impl ManifestMerge {
             let text = format!(
                 "its manifest's prefix is `{said}`; by its place it is `{expected}`, which is taken"
             );
-            self.say(Severity::Warning, &item.from, text);
+            self.say(
+                Severity::Warning,
+                ids::INCONSISTENT_MANIFEST,
+                &item.from,
+                text,
+            );
         }
         Ok(())
     }
@@ -186,7 +190,12 @@ impl ManifestMerge {
     ) -> Result<Option<KpackFile>, Error> {
         let Some(targets) = self.listed.get(manifest) else {
             if let Some(reason) = unreadable(&item.from, archives)? {
-                self.say(Severity::Fault, &item.from, format!("it {reason}"));
+                self.say(
+                    Severity::Fault,
+                    ids::DAMAGED_ARCHIVE,
+                    &item.from,
+                    format!("it {reason}"),
+                );
             }
             let present = Present {
                 path: item.from.clone(),
@@ -214,7 +223,7 @@ impl ManifestMerge {
                 manifest.display()
             );
         }
-        self.say(Severity::Fault, &item.from, reason);
+        self.say(Severity::Fault, ids::NOT_AS_LISTED, &item.from, reason);
         Ok(None)
     }
 
@@ -240,7 +249,7 @@ impl ManifestMerge {
                     let text = format!("it promises an archive for {target}, which no shard has");
                     missing.push(Finding::new(
                         Severity::Fault,
-                        ids::UNSORTED,
+                        ids::MISSING_ARCHIVE,
                         &first.manifest,
                         text,
                     ));
@@ -255,7 +264,7 @@ impl ManifestMerge {
             );
             missing.push(Finding::new(
                 Severity::Warning,
-                ids::UNSORTED,
+                ids::MISSING_ARCHIVE,
                 &module.like,
                 text,
             ));

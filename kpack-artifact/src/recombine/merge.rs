@@ -10,7 +10,7 @@ use crate::differences;
 use crate::output::Output;
 use crate::shared::Entries;
 use crate::tree::{Item, Tree};
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 use kpack_split::words::{list, list_some};
 
 /// Maximum number of differing entries or files to name.
@@ -103,7 +103,7 @@ impl Component<'_> {
                     "it cannot be merged with shard {}'s ({reason}), and {}",
                     first.shard, difference.text
                 );
-                self.say(severity, &other.from, text);
+                self.say(severity, ids::UNMERGEABLE_FILE, &other.from, text);
             }
         }
         Ok(())
@@ -131,7 +131,7 @@ impl Component<'_> {
                 list(before.map(|copy| &copy.item.shard)),
                 copy.item.shard
             );
-            self.say(severity, &copy.item.from, text);
+            self.say(severity, ids::DUPLICATE_DEVICE_CODE, &copy.item.from, text);
         }
         if let Some(whole) = copies.iter().find(|copy| copy.entries.same(&all)) {
             return Ok(Some(MergedFile {
@@ -143,7 +143,7 @@ impl Component<'_> {
         let shards = copies.iter().map(|copy| copy.item.shard.to_string());
         let shards: Vec<String> = shards.collect();
         let text = format!("merged from the copies of {}", list(&shards));
-        self.say(Severity::Note, &first.item.from, text);
+        self.say(Severity::Note, ids::MERGED_FILE, &first.item.from, text);
         let bytes = all.to_bytes();
         let bytes = bytes.map_err(|e| Error::io(&first.item.from, "merge", e))?;
         Ok(Some(MergedFile {

@@ -27,7 +27,7 @@ use serde::Serialize;
 
 use super::output::Output;
 use super::packaging::Configuration;
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 use kpack_split::words::list;
 
 pub use kpack_core::{Finding, Severity};
@@ -119,7 +119,7 @@ impl Recombination {
         };
         Err(match self.io {
             true => Error::io(directory, "recombine", io::Error::other(text)),
-            false => Error::refused(directory, text),
+            false => Error::rejected(ids::FAILED_COMPONENTS, directory, text),
         })
     }
 }

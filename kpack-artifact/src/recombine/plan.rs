@@ -83,11 +83,12 @@ pub fn plan(
 }
 
 fn failed(error: Error, options: &Options) -> Finding {
+    let id = error.id();
     let (path, text) = match error {
         Error::Refused { path, reason, .. } => (path, reason),
         error => (options.shards_dir.clone(), error.in_one_line()),
     };
-    Finding::new(Severity::Fault, ids::UNSORTED, path, text)
+    Finding::new(Severity::Fault, id, path, text)
 }
 
 /// Reports what the shards' directory has besides shards, and configured components that no shard has.
@@ -95,7 +96,7 @@ fn unused(options: &Options, shards: &Shards) -> Vec<Finding> {
     let mut findings = Vec::new();
     for path in &shards.leftovers {
         let text = format!("skipped: {}", leftover::TEXT);
-        findings.push(Finding::new(Severity::Warning, ids::UNSORTED, path, text));
+        findings.push(Finding::new(Severity::Warning, ids::LEFTOVER, path, text));
     }
     for (path, missed) in &shards.others {
         let is_shard = path.parent() == Some(&options.shards_dir);
@@ -109,7 +110,7 @@ fn unused(options: &Options, shards: &Shards) -> Vec<Finding> {
             true => Severity::Warning,
             false => Severity::Note,
         };
-        findings.push(Finding::new(severity, ids::UNSORTED, path, text));
+        findings.push(Finding::new(severity, ids::NOT_AN_ARTIFACT, path, text));
     }
     for component in options.configuration.overrides.keys() {
         if !shards.components().contains(component.as_str()) {
@@ -120,7 +121,7 @@ fn unused(options: &Options, shards: &Shards) -> Vec<Finding> {
             let text = reason.in_one_line();
             findings.push(Finding::new(
                 Severity::Warning,
-                ids::UNSORTED,
+                reason.id(),
                 &options.shards_dir,
                 text,
             ));

@@ -7,8 +7,8 @@ use kpack_format::TargetId;
 
 use crate::classify::{Class, Node};
 use crate::tree::{Item, Role, Siblings, Tree, is_of_group};
-use kpack_core::Error;
 use kpack_core::publish::is_leftover;
+use kpack_core::{Error, ids};
 use kpack_split::leftover::{directories, leftovers};
 
 /// A shard: the split artifacts that one machine built.
@@ -47,7 +47,7 @@ impl ComponentArtifacts {
             if let Some(known) = same {
                 let known = known.path().display();
                 let reason = format!("it is for {target}, as {known} is; remove one of them");
-                return Err(Error::refused(path, reason));
+                return Err(Error::rejected(ids::CONFLICTING_FILES, path, reason));
             }
         }
         self.device.push(artifact);
@@ -128,7 +128,8 @@ impl Shards {
             }
         }
         if shards.is_empty() {
-            return Err(Error::refused(
+            return Err(Error::rejected(
+                ids::NO_SHARDS,
                 directory,
                 "it has no shards; expected a directory for each, with the output of `kpack split` \
                  in it (blas_lib_generic, blas_lib_gfx1100, …)",

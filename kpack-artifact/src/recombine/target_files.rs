@@ -11,6 +11,7 @@ use super::component::Component;
 use crate::classify::Class;
 use crate::target_name::{either_agrees, in_file_name, only};
 use crate::tree::{Item, Tree};
+use kpack_core::ids;
 
 impl Component<'_> {
     /// Adds the target-specific host files that `tree` has and the `first` one, whose other host files
@@ -26,7 +27,7 @@ impl Component<'_> {
                 "taken: only shard {} builds for {target}, and only it has this host file",
                 tree.shard
             );
-            self.say(Severity::Note, &item.from, text);
+            self.say(Severity::Note, ids::MERGED_FILE, &item.from, text);
             taken.insert(path.to_owned(), item.clone());
         }
     }

@@ -25,7 +25,7 @@ pub(super) fn unique_names(artifacts: &[Artifact], options: &Options) -> Vec<Con
             let text = format!(
                 "it would be an artifact of {other} and of {component}; give the group another name"
             );
-            let finding = Finding::new(Severity::Fault, ids::UNSORTED, path, text);
+            let finding = Finding::new(Severity::Fault, ids::BAD_CONFIGURATION, path, text);
             findings.push((vec![other.to_owned(), component.clone()], finding));
         }
     }
@@ -44,7 +44,7 @@ pub(super) fn overlaps(
             let path = options.output_dir.join(&artifact.name);
             let text =
                 format!("shards list the prefixes `{outer}` and `{inner}` for it, which overlap");
-            let finding = Finding::new(Severity::Fault, ids::UNSORTED, path, text);
+            let finding = Finding::new(Severity::Fault, ids::INVALID_PREFIX_LIST, path, text);
             found.push((vec![artifact.component.clone()], finding));
         }
     }
@@ -69,7 +69,7 @@ pub(super) fn overlaps(
         let path = options.output_dir.join(entry.artifact).join(entry.path);
         let finding = Finding::new(
             severity,
-            ids::UNSORTED,
+            ids::CONFLICTING_FILES,
             path,
             format!("it {}", conflict.text),
         );
@@ -138,7 +138,7 @@ pub(super) fn stale(
                 format!("it stays, although no shard has the component {component}"),
             ),
         };
-        let finding = Finding::new(severity, ids::UNSORTED, path, text);
+        let finding = Finding::new(severity, ids::STALE_ARTIFACT, path, text);
         findings.push((vec![component.to_owned()], finding));
     }
     findings.extend(report_leftovers(&all, planned));
@@ -157,7 +157,7 @@ fn report_leftovers(directories: &[PathBuf], planned: &[Artifact]) -> Vec<Concer
                         if no other run is at work";
             findings.push((
                 Vec::new(),
-                Finding::new(Severity::Warning, ids::UNSORTED, path, text),
+                Finding::new(Severity::Warning, ids::LEFTOVER, path, text),
             ));
         }
     }

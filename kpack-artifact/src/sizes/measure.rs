@@ -228,7 +228,7 @@ impl Measured {
                 let (mut stored, mut unpacked) = (0, 0);
                 if counted.insert(entry.ordinal) {
                     let place = archive.stored(entry.ordinal);
-                    (_, stored) = place.map_err(|e| Error::refused(path, e.to_string()))?;
+                    (_, stored) = place.map_err(|e| Error::archive(path, "read", e))?;
                     unpacked = entry.original_size;
                 }
                 used += stored;

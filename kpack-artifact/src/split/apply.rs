@@ -21,10 +21,10 @@ use crate::names;
 use crate::output::Output;
 use crate::stage::Stage;
 use crate::writer::{commit_with_time, modified};
-use kpack_core::Error;
 use kpack_core::parallel;
 use kpack_core::publish::{self, Directory, make_directories, stage_archive, stage_manifest};
 use kpack_core::report::{ArchiveReport, Progress};
+use kpack_core::{Error, ids};
 use kpack_split::elf::ElfError;
 use kpack_split::input;
 use kpack_split::leftover::directories;
@@ -95,7 +95,8 @@ impl Work<'_> {
         let mut there = manifest_txt::walk_outside(&generic, &[]).flatten();
         let mut has_files = || there.any(|entry| !entry.file_type().is_dir());
         if artifacts.len() > 1 && is_empty && has_files() {
-            return Err(Error::refused(
+            return Err(Error::rejected(
+                ids::OUTPUT_IN_THE_WAY,
                 &generic,
                 "it would be replaced by an empty one, because the input has only device code \
                  that an earlier run split off",
@@ -122,7 +123,7 @@ impl Work<'_> {
                     continue;
                 }
                 let text = "stale: an earlier run wrote it, and this one does not";
-                report.warn(&path, text);
+                report.warn(ids::STALE_ARTIFACT, &path, text);
             }
         }
         Ok(replaced)

@@ -170,7 +170,12 @@ fn judge(options: &BatchOptions, read: &[Read], report: &mut BatchReport) -> Res
         list(lacks.iter().copied()),
         list(found.iter().copied())
     );
-    let notice = Finding::new(Severity::Warning, ids::UNSORTED, &options.parent_dir, text);
+    let notice = Finding::new(
+        Severity::Warning,
+        ids::MISSING_TARGET,
+        &options.parent_dir,
+        text,
+    );
     report.findings.push(notice);
     if lacks.len() < expected.iter().count() {
         return Ok(());
@@ -180,9 +185,6 @@ fn judge(options: &BatchOptions, read: &[Read], report: &mut BatchReport) -> Res
         let also: String = failures
             .map(|failure| format!("\n  and {}", failure.in_one_line()))
             .collect();
-        match error {
-            Error::Refused { path, reason, .. } => Error::refused(&path, reason + &also),
-            error => error,
-        }
+        error.with_reason(|reason| reason + &also)
     })
 }

@@ -12,10 +12,10 @@ use super::report::Report;
 use super::sources::{Sources, Trees};
 use super::targets::Targets;
 use super::{Layout, Options, Unknown};
-use crate::classify::{Class, Topic};
+use crate::classify::Class;
 use crate::manifest_txt;
 use crate::mark;
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 use kpack_split::input::{Lookup, or_refused, read_manifest};
 use kpack_split::split::Presplit;
 
@@ -63,7 +63,8 @@ impl Contents {
                 "it is a fat binary, beside what was split off before, such as {}; split it alone",
                 tree.root.display()
             );
-            return Err(Error::refused(&fat.file.code.path, text));
+            let path = &fat.file.code.path;
+            return Err(Error::rejected(ids::SPLIT_ARTIFACT, path, text));
         }
         refuse_uninstalled(&trees, report)?;
         let manifests = manifests(&trees, report)?;
@@ -86,15 +87,15 @@ impl Contents {
 /// A file that says two things could go wrong either way.
 fn refuse_contradictions(trees: &Trees) -> Result<(), Error> {
     let trees = trees.all.iter();
-    let mut all = trees.flat_map(|(_, tree)| tree.about(Topic::Contradiction));
+    let mut all = trees.flat_map(|(_, tree)| tree.about(ids::CONTRADICTORY_TARGET));
     let Some(first) = all.next() else {
         return Ok(());
     };
     let mut text = first.text.clone();
     for other in all {
-        text += &format!("\n  and {}: {}", other.path.display(), other.text);
+        text += &format!("\n  and {}: {}", other.file().display(), other.text);
     }
-    Err(Error::refused(&first.path, text))
+    Err(Error::rejected(first.id, first.file(), text))
 }
 
 /// Refuses binaries that were split before the link and not installed: their device code is where
@@ -113,9 +114,9 @@ fn refuse_uninstalled(trees: &Trees, report: &mut Report) -> Result<(), Error> {
             Ok(Some(_)) => {
                 let text = "its device code was split before the link, and is where it was built; \
                             expected it in the artifact, where `kpack install` puts it";
-                return Err(Error::refused(&item.from, text));
+                return Err(Error::rejected(ids::SPLIT_BEFORE_LINK, &item.from, text));
             }
-            Err((path, reason)) => report.warn(path, reason),
+            Err(found) => report.warn(found.id, found.file(), &found.text),
         }
     }
     Ok(())
@@ -213,7 +214,10 @@ fn manifests(trees: &Trees, report: &mut Report) -> Result<Vec<Listed>, Error> {
         let from = item.from.clone();
         match or_refused(read_manifest(&from))? {
             Ok(manifest) => manifests.push(Listed { from, manifest }),
-            Err((path, reason)) => report.warn(path, format!("copied unchanged: {reason}")),
+            Err(found) => {
+                let text = format!("copied unchanged: {}", found.text);
+                report.warn(found.id, found.file(), text);
+            }
         }
     }
     Ok(manifests)

@@ -21,9 +21,9 @@ use std::io;
 use std::path::Path;
 
 use super::manifest_txt;
-use kpack_core::Error;
 use kpack_core::parallel;
 use kpack_core::report::Progress;
+use kpack_core::{Error, ids};
 use kpack_split::split::Budget;
 
 use contents::Contents;
@@ -72,7 +72,7 @@ fn refuse_install_tree(artifact: &Path) -> Result<(), Error> {
                  `kpack install --prefix DIR FILE...`",
                 manifest_txt::FILE_NAME
             );
-            Err(Error::refused(artifact, reason))
+            Err(Error::rejected(ids::NOT_AN_ARTIFACT, artifact, reason))
         }
         _ => Ok(()),
     }

@@ -14,8 +14,8 @@ use super::{Layout, Options};
 use crate::classify::Class;
 use crate::manifest_txt;
 use crate::tree::{Item, Tree};
-use kpack_core::Error;
 use kpack_core::publish::is_name_part;
+use kpack_core::{Error, ids};
 use kpack_split::elf;
 use kpack_split::input::{KpackPath, LocatedBinary, Prefix, elf_error};
 use kpack_split::split::{self, BinaryKind, FatFile, Spirv, code_ids};
@@ -59,7 +59,7 @@ impl Module {
             "its archives would be installed as {}, like those of {other}; {advice}",
             self.archives().display()
         );
-        Error::refused(&artifact.join(&self.prefix), reason)
+        Error::rejected(ids::CONFLICTING_FILES, &artifact.join(&self.prefix), reason)
     }
 
     /// The kpack directory in an artifact.
@@ -165,7 +165,7 @@ impl Named<'_> {
     fn read(self, kpacks: &KpackPath, group: &Group, spirv: Spirv) -> Result<ModuleBinary, Error> {
         let (_, from) = &self.files[0];
         let BinaryKind::Fat(file, _) = split::of(self.item.linked()?, Some(spirv))? else {
-            return Err(Error::refused(from, "it changed while it was read"));
+            return Err(Error::changed(from));
         };
         let marker = Marker {
             code_ids: code_ids::planned(&file.code.targets()),
@@ -224,7 +224,11 @@ fn group(root: &Path, prefix: &str, options: &Options) -> Result<Group, Error> {
         "its module would be `{name}`; expected a part of a file name, of letters, digits, `.`, `_`, `+` \
          and `-`"
     );
-    Err(Error::refused(&root.join(prefix), reason))
+    Err(Error::rejected(
+        ids::INVALID_PREFIX_LIST,
+        &root.join(prefix),
+        reason,
+    ))
 }
 
 /// The marker of a binary with these names: archives are looked for from each one's directory.

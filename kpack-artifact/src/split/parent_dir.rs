@@ -68,15 +68,16 @@ fn artifact_directories(parent: &Path, notices: &mut Vec<Finding>) -> Result<Vec
     let mut paths = directories(parent)?;
     paths.retain(|path| {
         let list = path.join(manifest_txt::FILE_NAME).metadata();
-        let text = if is_leftover(path.file_name().unwrap_or_default()) {
-            leftover::TEXT.to_owned()
+        let (id, text) = if is_leftover(path.file_name().unwrap_or_default()) {
+            (ids::LEFTOVER, leftover::TEXT.to_owned())
         } else if list.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-            format!("has no {}; skipped", manifest_txt::FILE_NAME)
+            let text = format!("has no {}; skipped", manifest_txt::FILE_NAME);
+            (ids::NOT_AN_ARTIFACT, text)
         } else {
             // One that cannot be read fails when it is split.
             return true;
         };
-        notices.push(Finding::new(Severity::Note, ids::UNSORTED, path, text));
+        notices.push(Finding::new(Severity::Note, id, path, text));
         false
     });
     Ok(paths)
@@ -90,7 +91,7 @@ pub(super) fn refuse_group(artifact: &Path) -> Result<(), Error> {
     let reason = "it is the artifact of a group of targets, as `kpack recombine` makes them: it is \
                   split already, and there is nothing to be done. What is split is what a machine \
                   built; what is recombined are the artifacts that this makes";
-    Err(Error::refused(artifact, reason))
+    Err(Error::rejected(ids::SPLIT_ARTIFACT, artifact, reason))
 }
 
 /// The directories of one artifact: one, or those of an earlier split, by their names.

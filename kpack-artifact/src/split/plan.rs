@@ -12,7 +12,7 @@ use super::report::Report;
 use super::sources::Trees;
 use super::targets::Targets;
 use super::{Options, Unknown};
-use crate::classify::{Class, Node, Observation, Topic};
+use crate::classify::{Class, Node};
 use crate::code_ids;
 use crate::databases::{self, Place};
 use crate::gaps::{files_of, gaps_once_split};
@@ -20,8 +20,8 @@ use crate::names;
 use crate::output::Output;
 use crate::rules::conflicts;
 use crate::tree::{Item, Tree};
-use kpack_core::Error;
 use kpack_core::report::{FileReport, Outcome};
+use kpack_core::{Error, Severity, ids};
 use kpack_split::words::list;
 
 /// How many files of one directory that look architecture-specific are named one by one.
@@ -72,10 +72,10 @@ pub(super) fn plan(
             let own = binary.file.code.targets();
             if !own.is_empty() && !own.iter().any(|target| targets.keeps(target)) {
                 let text = format!("skipping all of its device code: {}", list(&own));
-                report.warn(&binary.file.code.path, text);
+                report.warn(ids::UNEXPECTED_TARGET, &binary.file.code.path, text);
             }
             if let Some(note) = binary.file.code.note() {
-                report.note(&binary.file.code.path, note);
+                report.note(ids::SPIRV_KEPT, &binary.file.code.path, note);
             }
             report.binaries.push(file_report(binary, &targets));
         }
@@ -90,21 +90,13 @@ pub(super) fn plan(
 /// Reports what is worth saying about the files.
 fn report_observations(trees: &Trees, report: &mut Report) {
     for (_, tree) in &trees.all {
-        for Observation { topic, path, text } in &tree.observations {
-            match topic {
-                Topic::Damaged | Topic::Unreadable => report.warn(path, text),
-                Topic::ForAll => {
-                    report.device_code = true;
-                    report.note(path, text);
-                }
-                Topic::Kept => {
-                    report.device_code = true;
-                    report.note(path, text);
-                }
-                Topic::Other => report.note(path, text),
-                // It was refused.
-                Topic::Contradiction => {}
-            }
+        for found in &tree.observations {
+            report.device_code |=
+                found.id == ids::FILE_FOR_ALL_TARGETS || found.id == ids::SPIRV_KEPT;
+            // Each is copied as it is.
+            let mut found = found.clone();
+            found.severity = found.severity.min(Severity::Warning);
+            report.findings.push(found);
         }
     }
 }
@@ -123,7 +115,7 @@ fn report_gaps(trees: &Trees, report: &mut Report) -> Result<(), Error> {
             .iter()
             .any(|(_, tree)| gap.from.starts_with(&tree.root));
         if is_read {
-            report.warn(&gap.from, gap.text());
+            report.warn(ids::INCOMPLETE_DATABASE, &gap.from, gap.text());
         }
     }
     Ok(())
@@ -146,7 +138,11 @@ fn report_conflicts(
     let installed = installed.flat_map(|(name, output)| output.installed(component, name, false));
     for conflict in conflicts(installed)? {
         let path = conflict.entry.artifact.join(conflict.entry.path);
-        report.warn(path, format!("it {}", conflict.text));
+        report.warn(
+            ids::CONFLICTING_FILES,
+            path,
+            format!("it {}", conflict.text),
+        );
     }
     Ok(())
 }
@@ -262,7 +258,7 @@ impl<'a> Planner<'a> {
         };
         if let Some(other) = output.file_at(path).filter(|_| !item.is_directory()) {
             let reason = format!("it takes the place of {}", other.display());
-            return Err(Error::refused(&item.from, reason));
+            return Err(Error::rejected(ids::CONFLICTING_FILES, &item.from, reason));
         }
         match (self.rewritten.remove(item.from.as_path()), &item.class) {
             (Some(bytes), _) => output.add_bytes(path, bytes, &item.from),
@@ -315,7 +311,7 @@ impl<'a> Planner<'a> {
     ) -> Result<Option<&'t TargetId>, Error> {
         if self.options.unknown == Unknown::Error {
             let text = format!("{}; it is in no known kernel database", file.text());
-            return Err(Error::refused(file.from, text));
+            return Err(Error::rejected(ids::UNPLACED_FILE, file.from, text));
         }
         let target = target.filter(|_| self.options.unknown == Unknown::Move);
         if target.is_none_or(|target| self.targets.keeps(target)) {
@@ -366,8 +362,8 @@ impl<'a> Planner<'a> {
         found.sort();
         for (path, text, is_moved) in found {
             match is_moved {
-                true => self.report.note(path, text),
-                false => self.report.warn(path, text),
+                true => self.report.note(ids::UNPLACED_FILE, path, text),
+                false => self.report.warn(ids::UNPLACED_FILE, path, text),
             }
         }
     }

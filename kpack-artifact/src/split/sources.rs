@@ -12,7 +12,7 @@ use crate::mark;
 use crate::names;
 use crate::rules::misplaced;
 use crate::tree::{Item, Role, Tree, is_artifact};
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 
 /// The directories that an artifact is read from: one, which may be of an earlier split, or all
 /// artifacts of an earlier split with their targets, the generic one first.
@@ -60,10 +60,11 @@ impl Trees {
                      was split off for {target}); split artifacts of different builds into separate \
                      output directories"
                 );
-                return Err(Error::refused(&file.from, text));
+                return Err(Error::rejected(ids::SPLIT_ARTIFACT, &file.from, text));
             }
             for prefix in &tree.missing {
-                report.note(tree.root.join(prefix), "listed, but not there; skipped");
+                let path = tree.root.join(prefix);
+                report.note(ids::MISSING_PREFIX, path, "listed, but not there; skipped");
             }
             unlisted::add(tree, target.is_none(), report)?;
         }
@@ -106,7 +107,7 @@ impl Trees {
 fn read(path: &Path, databases: &Selection) -> Result<Tree, Error> {
     let mut tree = Tree::read_with("", path, databases)?;
     match tree.rejected.pop() {
-        Some((path, reason)) => Err(Error::refused(&path, reason)),
+        Some(found) => Err(Error::rejected(found.id, found.file(), &*found.text)),
         None => Ok(tree),
     }
 }

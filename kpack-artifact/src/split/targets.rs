@@ -7,7 +7,7 @@ use kpack_format::{Selection, TargetId};
 
 use super::Options;
 use super::report::Report;
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 use kpack_split::split::Unexpected;
 use kpack_split::words::list;
 
@@ -34,7 +34,7 @@ pub(super) fn refuse_none_expected<'a>(
         "it has nothing for {}; there is device code for {there}",
         list(&options.targets)
     );
-    Err(Error::refused(path, text))
+    Err(Error::rejected(ids::MISSING_TARGET, path, text))
 }
 
 impl Targets {
@@ -55,7 +55,7 @@ impl Targets {
         let lacks = expected.unmatched(&Vec::from_iter(found.keys()));
         if !lacks.is_empty() {
             let text = format!("has nothing for {}, only for {there}", list(lacks));
-            report.warn(&options.artifact_dir, text);
+            report.warn(ids::MISSING_TARGET, &options.artifact_dir, text);
         }
         let mut targets = Self::default();
         for (target, path) in found {
@@ -69,6 +69,7 @@ impl Targets {
                 }
                 Unexpected::Drop => {
                     report.warn(
+                        ids::UNEXPECTED_TARGET,
                         path,
                         format!(
                             "skipping code for {target}, which --gpu-targets does not list (first found \
@@ -79,7 +80,8 @@ impl Targets {
                     targets.left_out.insert(target);
                 }
                 Unexpected::Error => {
-                    return Err(Error::refused(
+                    return Err(Error::rejected(
+                        ids::UNEXPECTED_TARGET,
                         &path,
                         format!(
                             "it is for {target}; expected only {}",

@@ -9,7 +9,7 @@ use crate::classify::{self, Class, Entry, Node};
 use crate::databases::Selection;
 use crate::manifest_txt;
 use crate::tree::{Item, Tree};
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 use kpack_split::input::or_refused;
 
 /// Adds what is in no prefix to the entries of `tree`, with an empty prefix.
@@ -23,7 +23,7 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
         let kind = found.file_type();
         if kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device() {
             let reason = "it is no file, directory or symbolic link, and in no prefix; remove it";
-            return Err(Error::refused(found.path(), reason));
+            return Err(Error::rejected(ids::NOT_A_FILE, found.path(), reason));
         }
         match or_refused(classify::classify_entry(
             root,
@@ -33,10 +33,11 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
         ))? {
             Ok(read) => entries.push(read.entry),
             // It is not installed, so its damage does not matter.
-            Err((path, reason)) => {
+            Err(read) => {
                 let metadata = found.metadata();
                 let metadata = metadata.map_err(|e| classify::walk_error(root, e))?;
-                report.note(path, format!("in no prefix, and damaged: {reason}"));
+                let text = format!("in no prefix, and damaged: {}", read.text);
+                report.note(read.id, read.file(), text);
                 let within = found.path().strip_prefix(root).unwrap_or(found.path());
                 entries.push(Entry {
                     path: within.to_owned(),
@@ -58,7 +59,7 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
             true => "; copied unchanged to the generic artifact",
             false => "; copied unchanged",
         };
-        report.warn(root.join(top), text + to);
+        report.warn(ids::IN_NO_PREFIX, root.join(top), text + to);
     }
     for entry in entries {
         let item = Item {

@@ -1,6 +1,6 @@
 //! Verifies an archive: its header and table, and each stored code object once.
 
-use kpack_core::Severity;
+use kpack_core::{Severity, ids};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Seek};
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::path::Path;
 use kpack_format::archive::{Archive, Targets, Toc};
 use kpack_format::names::Group;
 
-use super::{Context, Report, Subject};
+use super::{Context, Report};
 use kpack_core::Error;
 use kpack_core::parallel::lock;
 use kpack_split::input::damage;
@@ -24,7 +24,7 @@ pub(super) fn verify(
     report: &mut Report,
 ) -> Result<bool, Error> {
     let faults = report.count(Severity::Fault);
-    let archive = report.accepted(Subject::Archive, path, context.lookup.archives.open(path))?;
+    let archive = report.accepted(path, context.lookup.archives.open(path))?;
     let Some(archive) = archive else {
         return Ok(false);
     };
@@ -33,11 +33,11 @@ pub(super) fn verify(
     let expected = Group::from(toc.group_name.as_str()).archive(&toc.gfx_arch_family);
     if path.file_name() != Some(expected.as_ref()) {
         let text = format!("holds `{expected}` under another name");
-        report.note(Subject::Archive, path, text);
+        report.note(ids::MISNAMED_ARCHIVE, path, text);
     }
     let entries: usize = toc.kernels.values().map(Targets::len).sum();
     if entries == 0 {
-        report.note(Subject::Archive, path, "is empty");
+        report.note(ids::WITHOUT_CODE, path, "is empty");
     }
     without_kernels(path, &toc, archive.count(), report);
     let stored = code_objects(path, &toc, &mut archive, report)?;
@@ -52,7 +52,7 @@ pub(super) fn verify(
             counted(entries, "kernel"),
             toc.gfx_arch_family,
         );
-        report.ok(Subject::Archive, path, text);
+        report.ok(ids::ARCHIVE_SOUND, path, text);
     }
     Ok(holds)
 }
@@ -70,7 +70,7 @@ fn without_kernels(path: &Path, toc: &Toc, count: usize, report: &mut Report) {
             counted(count, "stored code object"),
             list_some(unnamed, MOST_ORDINALS),
         );
-        report.fault(Subject::Archive, path, text);
+        report.fault(ids::DAMAGED_ARCHIVE, path, text);
     }
 }
 
@@ -88,7 +88,7 @@ fn code_objects<R: Read + Seek>(
             if !toc.gfx_arches.contains(target) {
                 let listed = toc.gfx_arches.join(", ");
                 let text = format!("`{kernel}` is for {target}, but `gfx_arches` lists {listed}");
-                report.fault(Subject::Archive, path, text);
+                report.fault(ids::DAMAGED_ARCHIVE, path, text);
             }
             let kernels = shared.entry(entry.ordinal).or_default();
             kernels.entry(target).or_insert(kernel);
@@ -101,7 +101,7 @@ fn code_objects<R: Read + Seek>(
             .collect();
         for (kernel, target, reason) in damage(path, archive, &entries)? {
             let text = format!("`{kernel}` for {target}: {reason}");
-            report.fault(Subject::Archive, path, text);
+            report.fault(ids::DAMAGED_ARCHIVE, path, text);
         }
     }
     Ok(shared.len())

@@ -1,7 +1,7 @@
 //! Verifies a split binary: its sections, wrappers and markers, and whether it finds its code
 //! objects.
 
-use kpack_core::Severity;
+use kpack_core::{Severity, ids};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
@@ -10,10 +10,10 @@ use kpack_format::marker::Marker;
 use kpack_format::names::{GFXARCH, SearchPath};
 
 use super::joined;
-use super::{Context, Report, Subject, resolution};
+use super::{Context, Report, resolution};
 use kpack_core::Error;
 use kpack_format::names::is_object;
-use kpack_split::elf::{self, DeviceCode, FAT_SECTION, FatBinary, SplitWrapper};
+use kpack_split::elf::{self, DeviceCode, FAT_SECTION, FatBinary, NoDeviceCode, SplitWrapper};
 use kpack_split::input::{LinkedElf, MarkerGroup, prefix_of};
 use kpack_split::words::counted;
 
@@ -28,13 +28,17 @@ pub(super) fn verify(
         DeviceCode::Split(wrappers) => check(binary, wrappers, context, report)?,
         DeviceCode::Fat(fat) if fat.joined.is_some() => {
             if let Err(error) = elf::check_loaded(&binary.image) {
-                report.fault(Subject::Marker, &binary.path, error.to_string());
+                report.fault(ids::DAMAGED_BINARY, &binary.path, error.to_string());
             }
             joined::verify(binary, fat, context, report)?;
         }
         DeviceCode::Fat(fat) => not_split(&binary.path, fat, report),
         DeviceCode::None(reason) if asked_for => {
-            report.note(Subject::File, &binary.path, reason.to_string());
+            let id = match reason {
+                NoDeviceCode::NoWrappers => ids::WITHOUT_WRAPPERS,
+                _ => ids::NO_DEVICE_CODE,
+            };
+            report.note(id, &binary.path, reason.to_string());
         }
         DeviceCode::None(_) => {}
     }
@@ -52,7 +56,7 @@ fn not_split(path: &Path, fat: &FatBinary, report: &mut Report) {
             ", and {more} of objects that were split before the link; `kpack install` splits the rest, and merges all device code"
         ));
     }
-    report.note(Subject::File, path, text);
+    report.note(ids::FAT_BINARY, path, text);
 }
 
 fn check(
@@ -68,13 +72,13 @@ fn check(
         Some(fat) => {
             let count = counted(fat.wrappers.len(), "wrapper");
             let text = format!("the bundles of {count} stay in it, with SPIR-V");
-            report.ok(Subject::Marker, path, text);
+            report.ok(ids::SPIRV_KEPT, path, text);
         }
     }
     if let Err(error) = elf::check_loaded(&binary.image) {
-        report.fault(Subject::Marker, path, error.to_string());
+        report.fault(ids::DAMAGED_BINARY, path, error.to_string());
     }
-    let groups = report.accepted(Subject::Marker, path, binary.markers())?;
+    let groups = report.accepted(path, binary.markers())?;
     let Some(groups) = groups else {
         return Ok(());
     };
@@ -103,7 +107,7 @@ fn check_group(
     let Some(kernel_name) = marker.kernel_name.clone() else {
         let text = "its marker is in the early plain-text form, which names directories but no \
                     kernels, so its code objects cannot be found";
-        report.note(Subject::Marker, path, text);
+        report.note(ids::EARLY_MARKER, path, text);
         return Ok(());
     };
     search_paths_hold(path, marker, &kernel_name, report);
@@ -120,18 +124,18 @@ fn check_group(
                  {}",
                 expected.display()
             );
-            report.fault(Subject::Marker, path, text);
+            report.fault(ids::MOVED_BINARY, path, text);
         }
     } else if prefix.is_none() {
         let text = format!(
             "is not at `{kernel_name}` in an install prefix; only its relative search paths are \
              used"
         );
-        report.note(Subject::Marker, path, text);
+        report.note(ids::MOVED_BINARY, path, text);
     }
     if report.count(Severity::Fault) == faults {
         let text = format!("`{kernel_name}`, {}", counted(indices.len(), "wrapper"));
-        report.ok(Subject::Marker, path, text);
+        report.ok(ids::MARKER_SOUND, path, text);
     }
     resolution::verify(binary, marker, &kernel_name, &indices, context, report)
 }
@@ -152,7 +156,7 @@ fn converted(binary: &LinkedElf, report: &mut Report) -> Result<(), Error> {
             "`{FAT_SECTION}` still has {} bytes in the file; expected none (NOBITS)",
             section.size
         );
-        report.fault(Subject::Marker, path, text);
+        report.fault(ids::DEVICE_CODE_LEFT, path, text);
         return Ok(());
     }
     let (start, end) = (section.addr, section.addr_end());
@@ -166,7 +170,7 @@ fn converted(binary: &LinkedElf, report: &mut Report) -> Result<(), Error> {
             segment.vaddr.max(start),
             segment.file_backed_end().min(end)
         );
-        report.fault(Subject::Marker, path, text);
+        report.fault(ids::DEVICE_CODE_LEFT, path, text);
     }
     Ok(())
 }
@@ -199,7 +203,7 @@ fn in_order(
                 "the wrapper at address {:#x} has code object index {}; by its position it is {expected}",
                 wrapper.address, wrapper.co_index
             );
-            report.fault(Subject::Marker, path, text);
+            report.fault(ids::INCONSISTENT_MARKER, path, text);
         }
         *of_name += 1;
         *of_marker += 1;
@@ -211,20 +215,20 @@ fn search_paths_hold(path: &Path, marker: &Marker, kernel_name: &str, report: &m
     // An object's name is not a path.
     if !is_object(kernel_name) && !stays_inside(Path::new(""), Path::new(kernel_name)) {
         let text = format!("the kernel name `{kernel_name}` is not a path in an install prefix");
-        report.fault(Subject::Marker, path, text);
+        report.fault(ids::INCONSISTENT_MARKER, path, text);
         return;
     }
     let directory = Path::new(kernel_name).parent().unwrap_or(Path::new(""));
     for search_path in &marker.kpack_search_paths {
         if !SearchPath::new(search_path).names_target() {
             let text = format!("search path `{search_path}` does not name the target ({GFXARCH})");
-            report.fault(Subject::Marker, path, text);
+            report.fault(ids::INCONSISTENT_MARKER, path, text);
         } else if Path::new(search_path).is_absolute() {
             let text = format!("search path `{search_path}` is absolute: the prefix cannot move");
-            report.note(Subject::Marker, path, text);
+            report.note(ids::OUTSIDE_PREFIX, path, text);
         } else if !is_object(kernel_name) && !stays_inside(directory, Path::new(search_path)) {
             let text = format!("search path `{search_path}` leaves the install prefix");
-            report.fault(Subject::Marker, path, text);
+            report.fault(ids::OUTSIDE_PREFIX, path, text);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Verifies the kernel databases of an install prefix outside of artifact directories.
 
-use kpack_core::Severity;
+use kpack_core::{Severity, ids};
 use std::path::Path;
 
-use super::{Context, Report, Subject};
-use crate::classify::{Classification, Observation, Topic, classify_databases};
+use super::{Context, Report};
+use crate::classify::{Classification, classify_databases};
 use crate::gaps::{Gap, files_in, gaps};
 use kpack_core::Error;
 use kpack_split::input::or_refused;
@@ -18,40 +18,31 @@ pub(super) fn verify(
     report: &mut Report,
 ) -> Result<(), Error> {
     let faults = report.count(Severity::Fault);
-    let content = or_refused(classify_databases(prefix, &context.parsed))?.unwrap_or_else(
-        |(path, reason)| {
-            report.fault(Subject::File, &path, reason);
+    let content =
+        or_refused(classify_databases(prefix, &context.parsed))?.unwrap_or_else(|found| {
+            report.findings.push(found);
             Classification::default()
-        },
-    );
-    for Observation { topic, path, text } in &content.observations {
-        match topic {
-            Topic::Contradiction | Topic::Damaged => {
-                report.fault(Subject::File, &prefix.join(path), text);
-            }
-            Topic::ForAll => report.note(Subject::File, &prefix.join(path), text),
-            Topic::Unreadable | Topic::Kept | Topic::Other => {}
+        });
+    for found in &content.observations {
+        if found.severity == Severity::Fault || found.id == ids::FILE_FOR_ALL_TARGETS {
+            let path = prefix.join(found.file());
+            report.add(found.severity, found.id, &path, &found.text);
         }
     }
     let gaps = gaps(files_in(&content, Path::new(""), prefix));
-    report_gaps(gaps, Subject::File, context, report);
+    report_gaps(gaps, context, report);
     if !content.entries.is_empty() && report.count(Severity::Fault) == faults {
         let files = counted(content.entries.len(), "file");
         let text =
             format!("{files} of kernel databases, as their names say and with what they name");
-        report.ok(Subject::File, prefix, text);
+        report.ok(ids::DATABASES_SOUND, prefix, text);
     }
     Ok(())
 }
 
 /// Reports what databases lack: a fault for targets that were asked for, a note for others, and for
 /// what the unsplit tree lacks as well.
-pub(super) fn report_gaps(
-    gaps: Vec<Gap>,
-    subject: Subject,
-    context: &Context<'_>,
-    report: &mut Report,
-) {
+pub(super) fn report_gaps(gaps: Vec<Gap>, context: &Context<'_>, report: &mut Report) {
     for gap in gaps {
         let mut targets = gap.targets.iter();
         let is_asked_for = targets.len() == 0
@@ -62,11 +53,11 @@ pub(super) fn report_gaps(
         let text = gap.text();
         if context.original.gaps().any(|original| gap.is_in(original)) {
             let text = format!("{text}; it is the same in the unsplit tree");
-            report.note(subject, &gap.from, text);
+            report.note(ids::INCOMPLETE_DATABASE, &gap.from, text);
         } else if is_asked_for {
-            report.fault(subject, &gap.from, text);
+            report.fault(ids::INCOMPLETE_DATABASE, &gap.from, text);
         } else {
-            report.note(subject, &gap.from, text);
+            report.note(ids::INCOMPLETE_DATABASE, &gap.from, text);
         }
     }
 }

@@ -3,8 +3,8 @@
 use kpack_format::code_id;
 use kpack_format::{Delivery, TargetId};
 
-use super::{Context, Report, Subject};
-use kpack_core::Error;
+use super::{Context, Report};
+use kpack_core::{Error, ids};
 use kpack_split::elf::FatBinary;
 use kpack_split::input::LinkedElf;
 use kpack_split::join;
@@ -23,7 +23,7 @@ pub(super) fn verify(
         let digests = join::digests(binary, fat, &|index, _| !kept.contains(&index))?;
         Ok(marker.map(|marker| (marker, digests)))
     });
-    let read = report.accepted(Subject::CodeObjects, path, read)?;
+    let read = report.accepted(path, read)?;
     let Some((marker, digests)) = read.flatten() else {
         return Ok(());
     };
@@ -31,12 +31,12 @@ pub(super) fn verify(
         if marker.accepts(target, code_id(checksums)) {
             let count = counted(checksums.len(), "code object");
             let text = format!("joined: {count} for {target}");
-            report.ok(Subject::CodeObjects, path, text);
+            report.ok(ids::CODE_MATCHES, path, text);
         } else {
             let text = format!(
                 "its code for {target} is not what it was built with; join it again, or install the unsplit binary"
             );
-            report.fault(Subject::CodeObjects, path, text);
+            report.fault(ids::CODE_DIFFERS, path, text);
         }
     }
     for target in &context.options.targets {
@@ -46,7 +46,7 @@ pub(super) fn verify(
         };
         if !digests.keys().any(is_for) {
             let text = format!("joined, but not for {target}");
-            report.fault(Subject::CodeObjects, path, text);
+            report.fault(ids::MISSING_TARGET, path, text);
         }
     }
     // Its archives may be gone: it does without them.

@@ -7,14 +7,14 @@ use std::path::{Component, Path, PathBuf};
 use kpack_format::manifest::Manifest;
 use kpack_format::names::Group;
 
-use super::{Context, Report, Subject, means};
+use super::{Context, Report, means};
 use crate::rules::not_as_listed;
-use kpack_core::Error;
+use kpack_core::{Error, Id, ids};
 use kpack_split::input::{manifest_parts, or_refused, read_manifest};
 use kpack_split::words::{counted, list};
 
 pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
-    let manifest = report.accepted(Subject::Manifest, path, read_manifest(path))?;
+    let manifest = report.accepted(path, read_manifest(path))?;
     let Some(manifest) = manifest else {
         return Ok(());
     };
@@ -32,7 +32,10 @@ pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) ->
         faults: Vec::new(),
     };
     if !group.has_manifest(&file_name) {
-        check.fault(format!("its `component_name` is `{group}`"));
+        check.fault(
+            ids::INCONSISTENT_MANIFEST,
+            format!("its `component_name` is `{group}`"),
+        );
     }
     if check.is_part {
         check.agrees_with_whole(&group)?;
@@ -42,12 +45,19 @@ pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) ->
         .around_file(path)
         .map(|(_, prefix)| prefix);
     let is_at = is_at(path, prefix.as_deref(), &manifest.prefix);
-    check.faults.extend(is_at.err());
+    if let Err(text) = is_at {
+        check.fault(ids::INCONSISTENT_MANIFEST, text);
+    }
     let listed = check.archives(&group)?;
     if !check.is_part {
         check.lists_all(&group)?;
     }
-    report.faults_or(Subject::Manifest, path, check.faults, listed);
+    if check.faults.is_empty() {
+        report.ok(ids::MANIFEST_SOUND, path, listed);
+    }
+    for (id, text) in check.faults {
+        report.fault(id, path, text);
+    }
     Ok(())
 }
 
@@ -58,20 +68,21 @@ struct ManifestCheck<'a> {
     manifest: &'a Manifest,
     /// Directories that may contain its archives; its own comes first.
     directories: Vec<PathBuf>,
-    faults: Vec<String>,
+    faults: Vec<(Id, String)>,
 }
 
 impl ManifestCheck<'_> {
-    fn fault(&mut self, text: String) {
-        self.faults.push(text);
+    fn fault(&mut self, id: Id, text: String) {
+        self.faults.push((id, text));
     }
 
     /// Checks that the whole manifest agrees with this fragment.
     fn agrees_with_whole(&mut self, group: &Group) -> Result<(), Error> {
         for directory in &self.directories {
             let whole = directory.join(group.manifest());
+            let texts = differs_from_whole(&whole, self.manifest)?.into_iter();
             self.faults
-                .extend(differs_from_whole(&whole, self.manifest)?);
+                .extend(texts.map(|text| (ids::INCONSISTENT_MANIFEST, text)));
         }
         Ok(())
     }
@@ -97,10 +108,16 @@ impl ManifestCheck<'_> {
             let name = &file.filename;
             if *target != file.architecture {
                 let own = &file.architecture;
-                self.fault(format!("lists {target} with `architecture` {own}"));
+                self.fault(
+                    ids::INCONSISTENT_MANIFEST,
+                    format!("lists {target} with `architecture` {own}"),
+                );
             }
             if Path::new(name).file_name() != Some(name.as_ref()) {
-                self.fault(format!("`{name}` for {target} is not a file name"));
+                self.fault(
+                    ids::INCONSISTENT_MANIFEST,
+                    format!("`{name}` for {target} is not a file name"),
+                );
                 continue;
             }
             if !options.wants(target, self.manifest.kpack_files.keys()) {
@@ -114,13 +131,19 @@ impl ManifestCheck<'_> {
                 if options.targets.is_empty() && is_elsewhere {
                     elsewhere.push(target.as_str());
                 } else {
-                    self.fault(format!("lists `{name}` for {target}, which is missing"));
+                    self.fault(
+                        ids::MISSING_ARCHIVE,
+                        format!("lists `{name}` for {target}, which is missing"),
+                    );
                 }
                 continue;
             };
             checked += 1;
             for reason in not_as_listed(&archive, group, file, &self.context.lookup.archives)? {
-                self.fault(format!("`{name}` for {target} {reason}"));
+                self.fault(
+                    ids::NOT_AS_LISTED,
+                    format!("`{name}` for {target} {reason}"),
+                );
             }
         }
         let mut text = format!("{} as listed", counted(checked, "archive"));
@@ -142,8 +165,8 @@ impl ManifestCheck<'_> {
         for wanted in &self.context.options.targets {
             if !files.keys().any(|target| means(wanted, target)) {
                 let there = list(files.keys());
-                self.faults
-                    .push(format!("does not list {wanted}; it lists {there}"));
+                let text = format!("does not list {wanted}; it lists {there}");
+                self.faults.push((ids::MISSING_TARGET, text));
             }
         }
         let listed: BTreeSet<&str> = files.values().map(|file| &*file.filename).collect();
@@ -162,8 +185,8 @@ impl ManifestCheck<'_> {
                         .archives
                         .is_for(&entry.path(), &target)?
                 {
-                    self.faults
-                        .push(format!("does not list `{name}`, which is beside it"));
+                    let text = format!("does not list `{name}`, which is beside it");
+                    self.faults.push((ids::INCONSISTENT_MANIFEST, text));
                 }
             }
         }

@@ -14,7 +14,7 @@ mod report;
 mod resolution;
 mod unsplit;
 
-use kpack_core::Finding;
+use kpack_core::{Finding, ids};
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ use kpack_split::leftover::{self, is_leftover_entry};
 use artifacts::Artifacts;
 use unsplit::Original;
 
-pub use report::{Report, Subject};
+pub use report::Report;
 
 /// What to verify, and how.
 #[derive(Debug, Clone, Default)]
@@ -203,11 +203,11 @@ fn nothing_checked(path: &Path, report: &mut Report) {
         roots.any(|root| check.file().starts_with(root))
     };
     let mut checks = report.findings.iter();
-    if !checks.any(|check| is_below(check) && check.text != leftover::TEXT) {
+    if !checks.any(|check| is_below(check) && check.id != ids::LEFTOVER) {
         let text = "there is nothing to verify: no artifact directory, and no binary with device \
                     code, split or not, no .kpack archive, no .kpm manifest and no kernel \
                     database";
-        report.fault(Subject::File, path, text);
+        report.fault(ids::NOTHING_SPLIT, path, text);
     }
 }
 
@@ -283,14 +283,14 @@ impl Context<'_> {
                 });
             for binary in not_split {
                 let text = without_host(binary);
-                report.fault(Subject::Archive, archive, text);
+                report.fault(ids::UNUSED_KERNELS, archive, text);
             }
             if !missing.is_empty() {
                 let text = format!(
                     "has kernels of `{}`, which no marker refers to",
                     missing.join("`, `")
                 );
-                report.note(Subject::Archive, archive, text);
+                report.note(ids::UNUSED_KERNELS, archive, text);
             }
         }
     }
@@ -323,7 +323,7 @@ impl Work {
         let is_whole = match result {
             Err(error) if self.asked_for || error.is_exhaustion() => return Err(error),
             Err(error) => {
-                report.fault(Subject::File, path, error.in_one_line());
+                report.fault(error.id(), path, error.in_one_line());
                 false
             }
             Ok(is_whole) => is_whole,
@@ -357,12 +357,12 @@ fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<()
             Err(error) if error.depth() == 0 => return Err(Error::io(root, "list", error.into())),
             Err(error) => {
                 let path = error.path().unwrap_or(root).to_owned();
-                report.fault(Subject::File, &path, format!("cannot be read: {error}"));
+                report.fault(ids::SYSTEM, &path, format!("cannot be read: {error}"));
                 continue;
             }
         };
         if is_leftover_entry(&entry) {
-            report.note(Subject::File, entry.path(), leftover::TEXT);
+            report.note(ids::LEFTOVER, entry.path(), leftover::TEXT);
             if entry.file_type().is_dir() {
                 walk.skip_current_dir();
             }
@@ -387,7 +387,7 @@ fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<()
             }
             Ok(_) => {}
             Err(error) if error.is_exhaustion() => return Err(error),
-            Err(error) => report.fault(Subject::File, &path, error.in_one_line()),
+            Err(error) => report.fault(error.id(), &path, error.in_one_line()),
         }
     }
     Ok(())
@@ -396,17 +396,20 @@ fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<()
 fn verifiable(path: &Path, kind: Option<FileKind>) -> Result<FileKind, Error> {
     match kind {
         Some(kind @ (FileKind::Linked | FileKind::Archive | FileKind::Manifest)) => Ok(kind),
-        Some(FileKind::Object | FileKind::StaticLibrary) => Err(Error::refused(
+        Some(FileKind::Object | FileKind::StaticLibrary) => Err(Error::rejected(
+            ids::UNKNOWN_FILE,
             path,
             "an object or static library; expected a linked binary, a .kpack \
              archive, a .kpm manifest, or a directory",
         )),
-        Some(FileKind::Bundle | FileKind::CodeObject) => Err(Error::refused(
+        Some(FileKind::Bundle | FileKind::CodeObject) => Err(Error::rejected(
+            ids::UNKNOWN_FILE,
             path,
             "a file of device code, which has nothing to compare with; expected a linked binary, a \
              .kpack archive, a .kpm manifest, or a directory",
         )),
-        None => Err(Error::refused(
+        None => Err(Error::rejected(
+            ids::UNKNOWN_FILE,
             path,
             "not recognised: expected a linked ELF binary, a .kpack archive, a .kpm manifest, or a \
              directory",

@@ -1,13 +1,13 @@
 //! Compares a split binary with its unsplit original: every code object byte for byte, and the host
 //! code.
 
-use kpack_core::Severity;
+use kpack_core::{Severity, ids};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use super::{Context, Options, Report, Subject};
+use super::{Context, Options, Report};
 use kpack_format::TargetId;
 use kpack_format::digest::{Hasher, Sha256};
 use kpack_format::offload_bundle::{BundleError, CodeObjectReader, EntryId};
@@ -33,10 +33,18 @@ pub(super) fn compare(
     let fat = match &unsplit.code {
         DeviceCode::Fat(fat) => fat,
         DeviceCode::Split(_) => {
-            return Err(Error::refused(original, "the original is already split"));
+            return Err(Error::rejected(
+                ids::SPLIT_ARTIFACT,
+                original,
+                "the original is already split",
+            ));
         }
         DeviceCode::None(_) => {
-            return Err(Error::refused(original, "the original has no device code"));
+            return Err(Error::rejected(
+                ids::NO_DEVICE_CODE,
+                original,
+                "the original has no device code",
+            ));
         }
     };
     let wrappers = match &binary.code {
@@ -46,12 +54,17 @@ pub(super) fn compare(
         }) => {
             let differences = join::differences(binary, &unsplit)?;
             let text = "its code objects and host code are the original's";
-            report.faults_or(Subject::CodeObjects, path, differences, text);
+            report.faults_or(
+                (ids::CODE_DIFFERS, ids::CODE_MATCHES),
+                path,
+                differences,
+                text,
+            );
             return Ok(());
         }
         _ => {
             let text = "is not split, so there is nothing to compare with the original";
-            report.fault(Subject::CodeObjects, path, text);
+            report.fault(ids::FAT_BINARY, path, text);
             return Ok(());
         }
     };
@@ -62,7 +75,12 @@ pub(super) fn compare(
     if let Some(own) = &binary.kept {
         let differences = join::kept_differences((binary, own), (&unsplit, fat), &kept)?;
         let text = "the bundles that stay in it, with SPIR-V, are the original's";
-        report.faults_or(Subject::CodeObjects, path, differences, text);
+        report.faults_or(
+            (ids::CODE_DIFFERS, ids::CODE_MATCHES),
+            path,
+            differences,
+            text,
+        );
     }
     if wrappers.len() + kept.len() != count {
         let text = format!(
@@ -71,7 +89,7 @@ pub(super) fn compare(
             list(wrappers.iter().map(|wrapper| wrapper.co_index)),
             counted(count, "wrapper"),
         );
-        report.fault(Subject::CodeObjects, path, text);
+        report.fault(ids::CODE_DIFFERS, path, text);
     }
     // An unreadable marker has already been reported.
     if let Ok(groups) = binary.markers()
@@ -85,12 +103,17 @@ pub(super) fn compare(
     let section = binary.image.section(elf::FAT_SECTION);
     if section.map_err(|e| binary.error(e))?.is_none() {
         let text = "was split before the link and linked again, so its host code is not compared";
-        report.note(Subject::HostImage, path, text);
+        report.note(ids::SPLIT_BEFORE_LINK, path, text);
         return Ok(());
     }
     let differences = elf::compare(&unsplit.image, &binary.image).map_err(|e| binary.error(e))?;
     let text = "all loaded content except device code equals the original's";
-    report.faults_or(Subject::HostImage, path, differences, text);
+    report.faults_or(
+        (ids::HOST_DIFFERS, ids::HOST_MATCHES),
+        path,
+        differences,
+        text,
+    );
     Ok(())
 }
 
@@ -192,7 +215,7 @@ impl Kernels {
                         };
                         let path = resolver.path(place);
                         let read = difference.map_err(|e| Error::archive(path, "read", e));
-                        new.insert(or_refused(read)?.unwrap_or_else(|(_, reason)| Some(reason)))
+                        new.insert(or_refused(read)?.unwrap_or_else(|found| Some(found.text)))
                     }
                 };
                 let id = resolver.entry_id(place, *index, &target);
@@ -267,7 +290,7 @@ fn compare_code(
                     equal += usize::from(found.is_empty());
                     for what in found {
                         let text = format!("index {index} for {target}: {what}");
-                        report.fault(Subject::CodeObjects, path, text);
+                        report.fault(ids::CODE_DIFFERS, path, text);
                     }
                 }
             }
@@ -279,7 +302,7 @@ fn compare_code(
             let text = format!(
                 "index {index} for {target}: the archives have a code object, the original has none"
             );
-            report.fault(Subject::CodeObjects, path, text);
+            report.fault(ids::CODE_DIFFERS, path, text);
         }
     }
     if report.count(Severity::Fault) == faults {
@@ -292,7 +315,7 @@ fn compare_code(
             counted(equal, "code object"),
             counted(wrappers.len(), "wrapper"),
         );
-        report.ok(Subject::CodeObjects, path, text);
+        report.ok(ids::CODE_MATCHES, path, text);
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Verifies that a split binary finds each of its code objects through its marker.
 
-use kpack_core::Severity;
+use kpack_core::{Severity, ids};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use kpack_format::TargetId;
 use kpack_format::marker::{Marker, of_another_build};
 use kpack_format::names::KernelName;
 
-use super::{Context, Options, Report, Subject, means};
+use super::{Context, Options, Report, means};
 use kpack_core::Error;
 use kpack_split::input::{
     CodePlace, Kpacks, LinkedElf, Obstacle, Resolver, or_refused, read_manifest,
@@ -54,13 +54,13 @@ pub(super) fn verify(
     context.reached(kernel_name, &this.resolver);
     for (archive, reason) in &this.resolver.damaged {
         let text = format!("`{}` is damaged: {reason}", archive.display());
-        report.fault(Subject::Resolution, path, text);
+        report.fault(ids::DAMAGED_ARCHIVE, path, text);
     }
     for (target, archive) in this.resolver.other_builds() {
         if this.wants(target) {
             let what = of_another_build(kernel_name);
             let text = format!("`{}`: {what}", archive.display());
-            report.fault(Subject::Resolution, path, text);
+            report.fault(ids::STALE_ARCHIVE, path, text);
         }
     }
     this.required_are_there(report)?;
@@ -77,7 +77,7 @@ pub(super) fn verify(
         let through = Kpacks::found_through([&this.resolver.kpacks]);
         let (found, targets) = (counted(found, "code object"), list(&targets));
         let text = format!("{found} for {targets}{through}");
-        report.ok(Subject::Resolution, path, text);
+        report.ok(ids::CODE_FOUND, path, text);
     }
     Ok(())
 }
@@ -119,7 +119,7 @@ impl Resolution<'_> {
             None if absent.iter().all(|index| self.may_lack(*index, target)) => Severity::Note,
             None => Severity::Fault,
         };
-        report.add(outcome, Subject::Resolution, self.path, text);
+        report.add(outcome, ids::MISSING_KERNEL, self.path, text);
     }
 
     /// Whether the caller does not require a code object for `target`: none is named, or another
@@ -149,7 +149,7 @@ impl Resolution<'_> {
             true => Severity::Fault,
             false => Severity::Note,
         };
-        report.add(outcome, Subject::Resolution, self.path, text);
+        report.add(outcome, ids::MISSING_KERNEL, self.path, text);
     }
 
     /// Reports entries of this binary that no wrapper uses.
@@ -160,7 +160,7 @@ impl Resolution<'_> {
         if !stale.is_empty() {
             let stale = list(stale);
             let text = format!("the archives have entries at index {stale} that no wrapper uses");
-            report.note(Subject::Resolution, self.path, text);
+            report.note(ids::UNUSED_KERNELS, self.path, text);
         }
     }
 
@@ -175,7 +175,7 @@ impl Resolution<'_> {
                 let archive = self.resolver.path(place).display();
                 let kernel = KernelName::new(self.kernel_name, *index);
                 let text = format!("`{kernel}` for {target} in `{archive}`: {reason}");
-                report.fault(Subject::Resolution, self.path, text);
+                report.fault(ids::DAMAGED_ARCHIVE, self.path, text);
             }
         }
         Ok(())
@@ -204,18 +204,23 @@ impl Resolution<'_> {
                     format!("no archive found; its search path is `{paths}`"),
                 ),
             };
-            report.add(outcome, Subject::Resolution, self.path, text);
+            report.add(outcome, ids::MISSING_ARCHIVE, self.path, text);
         }
         for target in required {
-            let text = match self.resolver.obstacle(&target) {
-                Some(Obstacle::Missing(Some(place))) => format!(
-                    "the manifest lists an archive for {target}, but `{}` is missing",
-                    place.display()
-                ),
-                Some(Obstacle::Missing(None)) => format!("no archive for {target}"),
+            let (id, text) = match self.resolver.obstacle(&target) {
+                Some(Obstacle::Missing(Some(place))) => {
+                    let place = place.display();
+                    let text = format!(
+                        "the manifest lists an archive for {target}, but `{place}` is missing"
+                    );
+                    (ids::MISSING_ARCHIVE, text)
+                }
+                Some(Obstacle::Missing(None)) => {
+                    (ids::MISSING_TARGET, format!("no archive for {target}"))
+                }
                 _ => continue,
             };
-            report.fault(Subject::Resolution, self.path, text);
+            report.fault(id, self.path, text);
         }
         Ok(())
     }

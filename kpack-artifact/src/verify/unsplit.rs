@@ -1,6 +1,6 @@
 //! Compares a split tree with the unsplit one: nothing lost, nothing added, nothing changed.
 
-use kpack_core::Severity;
+use kpack_core::{Severity, ids};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::names::{is_archive, is_manifest};
 
 use super::artifacts::Set;
-use super::{Context, Report, Subject, original};
+use super::{Context, Report, original};
 use crate::classify::{Class, Classification, Entry, Node, classify_once};
 use crate::databases::{ForAll, Selection, for_all, recognise};
 use crate::differences::same_bytes;
@@ -48,7 +48,7 @@ impl Original {
         for artifact in &artifacts {
             if mark::is_marked(artifact) {
                 let reason = "the original is already split: kpack wrote it";
-                return Err(Error::refused(artifact, reason));
+                return Err(Error::rejected(ids::SPLIT_ARTIFACT, artifact, reason));
             }
             let listed = manifest_txt::read(artifact)?.into_iter();
             prefixes.extend(listed.map(|prefix| artifact.join(prefix)));
@@ -68,7 +68,8 @@ impl Original {
         match first_split {
             Some((prefix, split)) if !entries().any(|(_, entry)| entry.class == Class::Fat) => {
                 let reason = "the original is already split";
-                return Err(Error::refused(&prefix.join(&split.path), reason));
+                let path = prefix.join(&split.path);
+                return Err(Error::rejected(ids::SPLIT_ARTIFACT, &path, reason));
             }
             _ => {}
         }
@@ -123,7 +124,7 @@ pub(super) fn compare(
                     format!("none of the artifacts is called {name}_…; name those of one component")
                 }
             };
-            report.fault(Subject::Files, unsplit, text);
+            report.fault(ids::MISSING_ARTIFACT, unsplit, text);
             return Ok(());
         };
         return artifact(unsplit, set, context, report);
@@ -147,7 +148,7 @@ pub(super) fn compare(
             Some(set) => artifact(&unsplit, set, context, report)?,
             None => {
                 let text = format!("there is no split artifact {name}_generic");
-                report.fault(Subject::Files, &unsplit, text);
+                report.fault(ids::MISSING_ARTIFACT, &unsplit, text);
             }
         }
     }
@@ -216,7 +217,7 @@ impl Pair {
                 "{} as before, each in one place{limited}",
                 counted(files, "file")
             );
-            report.ok(Subject::Files, &self.unsplit, text);
+            report.ok(ids::FILES_MATCH, &self.unsplit, text);
         }
         Ok(())
     }
@@ -250,23 +251,25 @@ impl Pair {
         let may_share = !is_listed || self.has_groups && matches!(class, Class::Target { .. });
         match &places[..] {
             [] if matches!(node, Node::Directory { empty: false }) => {}
-            [] if is_listed => report.fault(Subject::Files, &unsplit, "is lost: no output has it"),
+            [] if is_listed => {
+                report.fault(ids::FILES_DIFFER, &unsplit, "is lost: no output has it")
+            }
             [] if self.has_groups && is_directory => {}
             [] if self.has_groups => {
                 let text = "is in no prefix; recombined artifacts do not have it";
-                report.note(Subject::Files, &unsplit, text);
+                report.note(ids::FILES_DIFFER, &unsplit, text);
             }
             [] => {
                 let text = "is lost: it is in no prefix, and no output has it";
-                report.fault(Subject::Files, &unsplit, text);
+                report.fault(ids::FILES_DIFFER, &unsplit, text);
             }
             [place, second, ..] if !is_directory && !may_share => {
                 let text = format!("is in {} as well", second.display());
-                report.fault(Subject::Files, place, text);
+                report.fault(ids::CONFLICTING_FILES, place, text);
             }
             [place, ..] if is_directory => {
                 if !place.is_dir() {
-                    report.fault(Subject::Files, place, "was a directory");
+                    report.fault(ids::FILES_DIFFER, place, "was a directory");
                 }
             }
             places => {
@@ -308,13 +311,13 @@ impl Pair {
                 let path = entry.path().strip_prefix(root).unwrap_or(entry.path());
                 if !entry.file_type().is_dir() && !expected.contains(path) {
                     let text = "is not in the unsplit tree";
-                    report.fault(Subject::Files, entry.path(), text);
+                    report.fault(ids::FILES_DIFFER, entry.path(), text);
                 }
             }
         }
         if files > 0 && report.count(Severity::Fault) == faults {
             let text = format!("{} in no prefix, as before", counted(files, "file"));
-            report.ok(Subject::Files, &self.unsplit, text);
+            report.ok(ids::FILES_MATCH, &self.unsplit, text);
         }
         Ok(())
     }
@@ -335,7 +338,7 @@ impl Pair {
         let (now, then) = (read(place)?, read(unsplit)?);
         if now.file_type() != then.file_type() {
             report.fault(
-                Subject::Files,
+                ids::FILES_DIFFER,
                 place,
                 "is of another kind than in the unsplit tree",
             );
@@ -346,19 +349,19 @@ impl Pair {
             let (now, then) = (link(place)?, link(unsplit)?);
             if now != then {
                 let text = format!("leads to {} (before: {})", now.display(), then.display());
-                report.fault(Subject::Files, place, text);
+                report.fault(ids::FILES_DIFFER, place, text);
             }
             return Ok(());
         }
         let mode = |metadata: &fs::Metadata| metadata.permissions().mode() & 0o7777;
         if mode(&now) != mode(&then) {
             let text = format!("has mode {:o} (before: {:o})", mode(&now), mode(&then));
-            report.fault(Subject::Files, place, text);
+            report.fault(ids::FILES_DIFFER, place, text);
         }
         if now.nlink() != then.nlink() && *class != Class::Fat {
             let names = |metadata: &fs::Metadata| counted(metadata.nlink() as usize, "name");
             let text = format!("has {} (before: {})", names(&now), names(&then));
-            report.note(Subject::Files, place, text);
+            report.note(ids::FILES_DIFFER, place, text);
         }
         match class {
             // A database file may have moved to its target's artifact unchanged.
@@ -371,7 +374,7 @@ impl Pair {
             _ if same_bytes(place, unsplit)? => Ok(()),
             _ => {
                 if let Some(text) = lost_in_merge(place, unsplit, path)? {
-                    report.fault(Subject::Files, place, text);
+                    report.fault(ids::FILES_DIFFER, place, text);
                 }
                 Ok(())
             }
@@ -389,8 +392,8 @@ impl Pair {
             let content = match or_refused(classify_once(root, &Selection::Auto, &context.parsed))?
             {
                 Ok(content) => content,
-                Err((path, reason)) => {
-                    report.fault(Subject::Files, &path, reason);
+                Err(found) => {
+                    report.findings.push(found);
                     continue;
                 }
             };
@@ -400,7 +403,7 @@ impl Pair {
                 let known = is_directory || made || expected.contains(&entry.path);
                 if !known && is_wanted(&entry, context) {
                     let text = "is not in the unsplit tree";
-                    report.fault(Subject::Files, &root.join(entry.path), text);
+                    report.fault(ids::FILES_DIFFER, &root.join(entry.path), text);
                 }
             }
         }

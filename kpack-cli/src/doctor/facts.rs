@@ -385,7 +385,7 @@ impl Binary {
                 let has_code = |gpu: &TargetId| targets.iter().any(|target| gpu.may_run(target));
                 Join::Gives(gpus.into_iter().filter(has_code).collect())
             }
-            Err((_, reason)) => Join::Refused(reason),
+            Err(found) => Join::Refused(found.text),
         }))
     }
 }

@@ -254,7 +254,7 @@ catalogue! {
             "Unset the variable, if that was not intended."
 
         CODE_FOUND = "code-found";
-            "A binary has code for GPUs of the machine."
+            "A binary finds its code for the GPUs or targets that the message names."
             "For information."
             "Nothing."
 
@@ -374,11 +374,6 @@ catalogue! {
             "It is installed outside of site-packages, away from the archives, so it keeps its device code."
             "Move it into the package, or accept the larger host wheel."
 
-        UNLISTED_FILE = "unlisted-file";
-            "A file outside of kernel databases looks architecture-specific."
-            "kpack does not know which GPUs need it, so all get it."
-            "Nothing, if all GPUs need it; leave it out of the build otherwise."
-
         MISSING_WHEEL = "missing-wheel";
             "A wheel that belongs to the set is not among those given."
             "A set can only be verified as a whole."
@@ -474,6 +469,219 @@ catalogue! {
             "A marker (`.rocm_kpack_ref`) cannot be read."
             "The loader cannot tell which archives have the code."
             "Install the binary again."
+    }
+
+    "Artifacts" {
+        NOT_AN_ARTIFACT = "not-an-artifact";
+            "The directory is not an artifact, or not a split one."
+            "An artifact has a file artifact_manifest.txt; a split one is named after its target, or `generic`."
+            "Name a directory of that form; for a plain install tree, run `kpack install`."
+
+        SPLIT_ARTIFACT = "split-artifact";
+            "The input, or a part of it, was split already."
+            "Splitting it again, or with another build, would mix what does not belong together."
+            "Name what the build wrote; split artifacts of different builds into separate directories."
+
+        INVALID_PREFIX_LIST = "invalid-prefix-list";
+            "A line of artifact_manifest.txt is not a usable prefix."
+            "A prefix is a directory within the artifact, beside all others; modules are named after it."
+            "Correct the line that the message names, or the directory."
+
+        MISSING_PREFIX = "missing-prefix";
+            "artifact_manifest.txt lists a prefix that does not exist."
+            "Builds list prefixes that they then install nothing to."
+            "Nothing, or correct the list."
+
+        IN_NO_PREFIX = "in-no-prefix";
+            "Files of an artifact are in no prefix that artifact_manifest.txt lists."
+            "No package will have them."
+            "List their prefix, or remove them."
+
+        UNSUPPORTED_MARK = "unsupported-mark";
+            "The file .kpack-artifact cannot be read, or a later version of kpack wrote it."
+            "It says which kernel databases were split."
+            "Use a later kpack, or split again."
+
+        MISPLACED_FILE = "misplaced-file";
+            "A file is in the artifact of another target, or in the generic one instead of a target's."
+            "A package would have what other GPUs need, or lack what its own need."
+            "Split again into an empty directory."
+
+        UNPLACED_FILE = "unplaced-file";
+            "A file looks architecture-specific, but is in no place of a known kernel database."
+            "kpack does not know which GPUs need it, so all get it."
+            "Nothing, if all need it; `kpack split --unknown` also moves or rejects such files."
+
+        CONTRADICTORY_TARGET = "contradictory-target";
+            "The path of a file and its content name different targets."
+            "It would go to GPUs that cannot run it."
+            "Correct its name, or build it again."
+
+        UNREADABLE_DEVICE_CODE = "unreadable-device-code";
+            "A file begins like device code, but cannot be read as such."
+            "It is damaged, or only looks like device code; it counts as a host file."
+            "Nothing, unless it is meant to be device code."
+
+        UNOPENED_PACKAGE = "unopened-package";
+            "A package, such as a wheel or a tar file, is among the files."
+            "kpack does not open it, so device code in it is not split."
+            "Unpack it before splitting, if it has device code."
+
+        CONFLICTING_FILES = "conflicting-files";
+            "Two files would be installed at one path."
+            "One would overwrite the other."
+            "Remove one of them, or give it another name."
+
+        STALE_ARTIFACT = "stale-artifact";
+            "The output directory has an artifact that this run does not write."
+            "An earlier run wrote it, and packages would be made from it."
+            "Remove it, or choose another output directory."
+
+        MISSING_ARTIFACT = "missing-artifact";
+            "An artifact, or a manifest in it, that belongs with others is missing."
+            "Without the generic artifact, nothing loads the device code beside it."
+            "Add the artifact that the message names, or leave the others out."
+
+        WITHOUT_CODE = "without-code";
+            "An archive, or the artifact of a target, has no device code."
+            "It would make an empty package."
+            "Remove it, or split again."
+
+        ARTIFACT_SOUND = "artifact-sound";
+            "An artifact has what it must have, and nothing else."
+            "For information."
+            "Nothing."
+    }
+
+    "Kernel databases" {
+        DAMAGED_DATABASE_FILE = "damaged-database-file";
+            "A file of a kernel database is damaged, empty, or a pointer of Git LFS."
+            "The library will not load its kernels."
+            "Build or fetch the file again."
+
+        UNREAD_DATABASE_FILE = "unread-database-file";
+            "A file of a kernel database is in a format that kpack does not read."
+            "Only its name says which target it is for."
+            "Nothing, if the name is right."
+
+        INCOMPLETE_DATABASE = "incomplete-database";
+            "A kernel database lacks a file, or an entry for a target, that another of its files needs."
+            "The library fails on GPUs of that target, or is slower."
+            "Build the library for the target again, or merge what each machine built with `kpack recombine`."
+
+        FILE_FOR_ALL_TARGETS = "file-for-all-targets";
+            "A file has device code for several targets, and stays one file for all of them."
+            "Every package of host files has all of it."
+            "Nothing."
+
+        DATABASES_SOUND = "databases-sound";
+            "The kernel databases have what they need, for the targets that their files name."
+            "For information."
+            "Nothing."
+    }
+
+    "Shards" {
+        NO_SHARDS = "no-shards";
+            "The directory has no shards."
+            "`kpack recombine` expects a directory per shard, with the output of `kpack split` in it."
+            "Name the directory that holds the shards."
+
+        SHARDS_DIFFER = "shards-differ";
+            "Two shards have different host files, or were split with different options."
+            "Only one copy of a host file is taken, and it must fit the device code of all shards."
+            "Build and split all shards from the same source with the same options."
+
+        DUPLICATE_DEVICE_CODE = "duplicate-device-code";
+            "Two shards have device code for one target, and it differs."
+            "The code of one shard may not fit the host files of the other."
+            "Let only one shard build for the target."
+
+        UNMERGEABLE_FILE = "unmergeable-file";
+            "A file for all targets differs between shards, and cannot be merged."
+            "GPUs that one of the shards built for would not find their kernels."
+            "Let one shard build the library for all targets."
+
+        MERGED_FILE = "merged-file";
+            "A file was merged from several shards, or taken from one that is not the primary shard."
+            "For information."
+            "Nothing."
+
+        FAILED_COMPONENTS = "failed-components";
+            "Components could not be recombined, so they were not written."
+            "The messages before this one say why."
+            "Correct what they name, and run the command again."
+    }
+
+    "Verification" {
+        MANIFEST_SOUND = "manifest-sound";
+            "A manifest agrees with the archives beside it."
+            "For information."
+            "Nothing."
+
+        INCONSISTENT_MANIFEST = "inconsistent-manifest";
+            "A manifest contradicts itself, its place, another manifest, or the archives beside it."
+            "Tools that read it would take the wrong archives."
+            "Split all binaries of the module again."
+
+        NOT_AS_LISTED = "not-as-listed";
+            "An archive is not the one that its manifest lists."
+            "It is damaged, or from another build than the host files."
+            "Install it again, or split again into an empty directory."
+
+        MISNAMED_ARCHIVE = "misnamed-archive";
+            "The name of an archive does not fit its content."
+            "The loader finds archives by their names."
+            "Give the archive the name that the message has."
+
+        UNUSED_KERNELS = "unused-kernels";
+            "An archive has kernels that no binary refers to."
+            "Their binary is missing, truncated, or from another build."
+            "Install the binary that belongs to the archive, or remove the archive."
+
+        MARKER_SOUND = "marker-sound";
+            "The markers and wrappers of a binary are as they must be."
+            "For information."
+            "Nothing."
+
+        INCONSISTENT_MARKER = "inconsistent-marker";
+            "A marker contradicts the wrappers of its binary, or has unusable names or search paths."
+            "The loader would not find the kernels, or find the wrong ones."
+            "Split the unsplit binary again."
+
+        MOVED_BINARY = "moved-binary";
+            "A binary is not where its kernels say it is."
+            "Tools and some loaders find archives relative to the install prefix, which they cannot tell then."
+            "Install the binary at that path, or split it again."
+
+        DEVICE_CODE_LEFT = "device-code-left";
+            "A split binary still has device code in the file."
+            "It takes the space that splitting saves."
+            "Split the unsplit binary again."
+
+        CODE_MATCHES = "code-matches";
+            "The code objects of a binary are those of its build, or of the unsplit original."
+            "For information."
+            "Nothing."
+
+        CODE_DIFFERS = "code-differs";
+            "The code objects of a binary are not those of its build, or of the unsplit original."
+            "Kernels would be missing, or would not fit the host code."
+            "Split or join the original again."
+
+        HOST_MATCHES = "host-matches";
+            "The host part of a binary is the unsplit original's."
+            "For information."
+            "Nothing."
+
+        FILES_MATCH = "files-match";
+            "A split tree has all files of the unsplit one, each in one place."
+            "For information."
+            "Nothing."
+
+        FILES_DIFFER = "files-differ";
+            "A file was lost, added or changed between the unsplit tree and the split one."
+            "Splitting moves files, and changes only binaries with device code."
+            "Split the unsplit tree again into an empty directory."
     }
 }
 

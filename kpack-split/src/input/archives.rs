@@ -119,7 +119,7 @@ pub fn damage<'a, R: Read + Seek>(
     });
     let (bytes, size) = match or_refused(read.map_err(|e| Error::archive(path, "read", e)))? {
         Ok(read) => read,
-        Err((_, reason)) => return Ok(vec![(kernel, target, reason)]),
+        Err(found) => return Ok(vec![(kernel, target, found.text)]),
     };
     let check = |target: &str| {
         let id: TargetId = target.parse().map_err(|error| format!("{error}"))?;

@@ -10,9 +10,10 @@ mod resolver;
 pub mod unlinked;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::Error;
+use kpack_core::{Finding, Severity};
 
 pub use archives::{Archives, OpenArchive, damage};
 pub use kpack_core::files::{
@@ -55,11 +56,13 @@ pub fn until_unchanged<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> Resu
     attempt()
 }
 
-/// The result, or the file that was refused and why; other errors stay errors.
-pub fn or_refused<T>(result: Result<T, Error>) -> Result<Result<T, (PathBuf, String)>, Error> {
+/// The result, or what was refused and why, as a fault; other errors stay errors.
+pub fn or_refused<T>(result: Result<T, Error>) -> Result<Result<T, Finding>, Error> {
     match result {
         Ok(value) => Ok(Ok(value)),
-        Err(Error::Refused { path, reason, .. }) => Ok(Err((path, reason))),
+        Err(Error::Refused { id, path, reason }) => {
+            Ok(Err(Finding::new(Severity::Fault, id, path, reason)))
+        }
         Err(error) => Err(error),
     }
 }

@@ -89,8 +89,8 @@ impl Resolver {
             let (target, path) = (kpack.target.clone(), kpack.path.clone());
             let archive = match or_refused(lookup.archives.open(&path))? {
                 Ok(archive) => archive,
-                Err((_, reason)) => {
-                    damaged.push((path, reason));
+                Err(found) => {
+                    damaged.push((path, found.text));
                     continue;
                 }
             };
@@ -103,8 +103,8 @@ impl Resolver {
             });
         }
         for path in &kpacks.unreadable {
-            if let Err((path, reason)) = or_refused(lookup.archives.open(path))? {
-                damaged.push((path, reason));
+            if let Err(found) = or_refused(lookup.archives.open(path))? {
+                damaged.push((path.clone(), found.text));
             }
         }
         Ok(Self {

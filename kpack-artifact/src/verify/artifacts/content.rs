@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use kpack_format::TargetId;
 
 use super::Member;
-use crate::classify::{Class, Observation, Topic};
+use crate::classify::Class;
 use crate::manifest_txt;
 use crate::rules::{Misplaced, belongs};
 use crate::tree::{Item, Role};
-use crate::verify::{Report, Subject};
+use crate::verify::Report;
+use kpack_core::{Severity, ids};
 use kpack_split::words::{counted, list};
 
 impl Member {
@@ -22,47 +23,45 @@ impl Member {
             let text = format!("is in no prefix that {list} lists");
             match self.role {
                 // Splitting keeps such files and reports them.
-                Role::Generic => report.note(Subject::Artifact, path, text),
-                _ => report.fault(Subject::Artifact, path, text),
+                Role::Generic => report.note(ids::IN_NO_PREFIX, path, text),
+                _ => report.fault(ids::IN_NO_PREFIX, path, text),
             }
         }
         for prefix in &self.tree.missing {
             let text = format!("lists the prefix `{prefix}`, which does not exist");
-            report.note(Subject::Artifact, &root.join(list), text);
+            report.note(ids::MISSING_PREFIX, &root.join(list), text);
         }
         let mut seen = Seen::default();
         for (.., item) in self.tree.in_prefixes() {
             seen.add(item);
             match belongs(&self.role, item) {
-                Some(Misplaced::Wrong(text)) => report.fault(Subject::Artifact, &item.from, text),
+                Some(Misplaced::Wrong(text)) => report.fault(ids::MISPLACED_FILE, &item.from, text),
                 Some(Misplaced::Unexplained(text)) => {
-                    report.note(Subject::Artifact, &item.from, text)
+                    report.note(ids::UNPLACED_FILE, &item.from, text)
                 }
                 None => {}
             }
         }
-        for (path, text) in &self.tree.rejected {
-            report.fault(Subject::Artifact, path, text);
-        }
+        report.findings.extend(self.tree.rejected.clone());
         self.observations(&mut report);
         if seen.targets.is_empty() && matches!(self.role, Role::Target(_) | Role::Group) {
-            report.fault(Subject::Artifact, root, "is empty: it has no device code");
+            report.fault(ids::WITHOUT_CODE, root, "is empty: it has no device code");
         }
         if report.holds() {
-            seen.for_all = self.tree.about(Topic::ForAll).next().is_some();
-            report.ok(Subject::Artifact, root, seen.summary(&self.role));
+            seen.for_all = self.tree.about(ids::FILE_FOR_ALL_TARGETS).next().is_some();
+            report.ok(ids::ARTIFACT_SOUND, root, seen.summary(&self.role));
         }
         report
     }
 
     fn observations(&self, report: &mut Report) {
-        for Observation { topic, path, text } in &self.tree.observations {
-            match topic {
-                Topic::Contradiction | Topic::Damaged => {
-                    report.fault(Subject::Artifact, path, text);
+        for found in &self.tree.observations {
+            match found.id {
+                ids::FILE_FOR_ALL_TARGETS | ids::UNREADABLE_DEVICE_CODE => {
+                    report.note(found.id, found.file(), &found.text);
                 }
-                Topic::ForAll | Topic::Unreadable => report.note(Subject::Artifact, path, text),
-                Topic::Kept | Topic::Other => {}
+                _ if found.severity == Severity::Fault => report.findings.push(found.clone()),
+                _ => {}
             }
         }
     }

@@ -12,8 +12,8 @@ use crate::names;
 use crate::shared::Entries;
 use crate::target_name::either_agrees;
 use crate::tree::{Item, Role};
-use crate::verify::{Options, Report, Subject};
-use kpack_core::Error;
+use crate::verify::{Options, Report};
+use kpack_core::{Error, ids};
 use kpack_split::input::{or_refused, read_manifest};
 use kpack_split::words::list;
 
@@ -63,7 +63,7 @@ fn has_each(
     report: &mut Report,
 ) -> Result<(), Error> {
     let full = &item.from;
-    let read = report.accepted(Subject::Artifact, full, Entries::read(full, kind))?;
+    let read = report.accepted(full, Entries::read(full, kind))?;
     // A file of another form is an ordinary host file.
     let Some(Ok(entries)) = read else {
         return Ok(());
@@ -91,18 +91,18 @@ fn has_each(
             names(&lost),
             first.by.display()
         );
-        report.fault(Subject::Artifact, full, text);
+        report.fault(ids::INCOMPLETE_DATABASE, full, text);
     }
     if !without.is_empty() {
         let text = format!(
             "has nothing for {}, and there is nothing else for it in the database either",
             names(&without)
         );
-        report.note(Subject::Artifact, full, text);
+        report.note(ids::INCOMPLETE_DATABASE, full, text);
     }
     if listed.is_empty() {
         let text = "is for all targets, but no manifest in its prefix lists them";
-        report.note(Subject::Artifact, full, text);
+        report.note(ids::INCOMPLETE_DATABASE, full, text);
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ mod set;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{Context, Report, Subject};
+use super::{Context, Report};
 use crate::manifest_txt;
 use crate::mark;
 use crate::tree::{Role, Siblings, Tree, find_artifacts, is_artifact};
@@ -215,7 +215,7 @@ impl Member {
             Err(error @ Error::Refused { .. }) => {
                 let mut own = Report::default();
                 if let Some(path) = path {
-                    own.fault(Subject::Artifact, path, error.in_one_line());
+                    own.fault(error.id(), path, error.in_one_line());
                 }
                 Ok(Err(own))
             }

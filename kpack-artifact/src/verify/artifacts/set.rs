@@ -9,8 +9,8 @@ use crate::gaps::{files_of, gaps};
 use crate::names;
 use crate::rules::{HostFault, Installed, InstalledContent, conflicts, kernels_without_host};
 use crate::tree::Role;
-use crate::verify::{Context, Report, Subject, databases, without_host};
-use kpack_core::Error;
+use crate::verify::{Context, Report, databases, without_host};
+use kpack_core::{Error, ids};
 use kpack_split::input::{Archives, or_refused};
 
 /// Checks that no path is installed by two artifacts of one directory.
@@ -41,8 +41,8 @@ pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Resul
         for conflict in conflicts(installed.into_iter())? {
             let path = conflict.entry.artifact.join(conflict.entry.path);
             match conflict.is_harmless {
-                true => report.note(Subject::Artifact, &path, conflict.text),
-                false => report.fault(Subject::Artifact, &path, conflict.text),
+                true => report.note(ids::CONFLICTING_FILES, &path, conflict.text),
+                false => report.fault(ids::CONFLICTING_FILES, &path, conflict.text),
             }
         }
     }
@@ -59,7 +59,7 @@ impl Set {
             .collect();
         let mut gaps = gaps(members.iter().flat_map(|member| files_of(&member.tree)));
         gaps.retain(|gap| asked_for.iter().any(|root| gap.from.starts_with(root)));
-        databases::report_gaps(gaps, Subject::Artifact, context, report);
+        databases::report_gaps(gaps, context, report);
     }
 
     /// Checks that every kernel belongs to a binary.
@@ -77,7 +77,7 @@ impl Set {
                 names::GENERIC
             );
             if let Some(first) = members.first() {
-                report.note(Subject::Artifact, &first.tree.root, text);
+                report.note(ids::MISSING_ARTIFACT, &first.tree.root, text);
             }
             return Ok(());
         };
@@ -99,7 +99,7 @@ impl Set {
                     }
                     HostFault::NotSplit(_) => without_host(&binary),
                 };
-                report.fault(Subject::Artifact, &item.from, text);
+                report.fault(ids::UNUSED_KERNELS, &item.from, text);
             }
         }
         Ok(())
