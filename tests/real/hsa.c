@@ -4,7 +4,7 @@
  * STUB_HSA_REPORT the file for the report: a line for each code object that is loaded (number of the GPU,
  *                 size and SHA-256), and for each symbol that is looked up in one
  *
- * GPU memory is the host's. Kernels do not run.
+ * GPU memory is the host's. Queues take kernels, and run none.
  */
 #include <hsa/hsa.h>
 #include <hsa/hsa_ext_amd.h>
@@ -225,6 +225,18 @@ hsa_status_t hsa_amd_memory_pool_free(void *pointer) {
     return OK;
 }
 
+hsa_status_t hsa_amd_memory_lock_to_pool(void *host, size_t size, hsa_agent_t *agents, int count,
+                                         hsa_amd_memory_pool_t pool, uint32_t flags, void **gpu) {
+    (void)size, (void)agents, (void)count, (void)pool, (void)flags;
+    *gpu = host;
+    return OK;
+}
+
+hsa_status_t hsa_amd_memory_unlock(void *host) {
+    (void)host;
+    return OK;
+}
+
 hsa_status_t hsa_amd_agents_allow_access(uint32_t count, const hsa_agent_t *agents,
                                          const uint32_t *flags, const void *pointer) {
     (void)count, (void)agents, (void)flags, (void)pointer;
@@ -236,12 +248,71 @@ hsa_status_t hsa_amd_profiling_async_copy_enable(bool enable) {
     return OK;
 }
 
-/* Signals are never waited for. */
+/* Without an answer to these two, ROCm 6.4 and newer report no device. */
+hsa_status_t hsa_amd_memory_copy_engine_status(hsa_agent_t to, hsa_agent_t from, uint32_t *engines) {
+    (void)to, (void)from;
+    *engines = 1;
+    return OK;
+}
+
+hsa_status_t hsa_amd_memory_get_preferred_copy_engine(hsa_agent_t to, hsa_agent_t from,
+                                                      uint32_t *engines) {
+    return hsa_amd_memory_copy_engine_status(to, from, engines);
+}
+
+/* ROCm 6.4 and newer call these as they start. */
+hsa_status_t hsa_amd_register_system_event_handler(hsa_amd_system_event_callback_t callback,
+                                                   void *data) {
+    (void)callback, (void)data;
+    return OK;
+}
+
+hsa_status_t hsa_amd_agent_set_async_scratch_limit(hsa_agent_t agent, size_t limit) {
+    (void)agent, (void)limit;
+    return OK;
+}
+
+hsa_status_t hsa_amd_enable_logging(uint8_t *flags, void *file) {
+    (void)flags, (void)file;
+    return OK;
+}
+
+hsa_status_t hsa_executable_iterate_symbols(
+    hsa_executable_t executable,
+    hsa_status_t (*callback)(hsa_executable_t, hsa_executable_symbol_t, void *), void *data) {
+    (void)executable, (void)callback, (void)data;
+    return OK;
+}
+
+/* A queue of packets. Every kernel is done as soon as it is there. */
+struct queue {
+    hsa_queue_t public;
+    uint64_t written, done;
+};
+
+/* A signal, and the queue that it is the doorbell of. */
+struct signal {
+    hsa_signal_value_t value;
+    struct queue *queue;
+};
+
+static struct signal *at(hsa_signal_t signal) {
+    return (struct signal *)(uintptr_t)signal.handle;
+}
+
 hsa_status_t hsa_signal_create(hsa_signal_value_t initial, uint32_t count,
                                const hsa_agent_t *agents, hsa_signal_t *signal) {
-    (void)initial, (void)count, (void)agents;
-    signal->handle = (uint64_t)(uintptr_t)calloc(1, 64);
+    (void)count, (void)agents;
+    signal->handle = (uint64_t)(uintptr_t)calloc(1, sizeof(struct signal));
+    at(*signal)->value = initial;
     return OK;
+}
+
+hsa_status_t hsa_amd_signal_create(hsa_signal_value_t initial, uint32_t count,
+                                   const hsa_agent_t *agents, uint64_t attributes,
+                                   hsa_signal_t *signal) {
+    (void)attributes;
+    return hsa_signal_create(initial, count, agents, signal);
 }
 
 hsa_status_t hsa_signal_destroy(hsa_signal_t signal) {
@@ -249,8 +320,94 @@ hsa_status_t hsa_signal_destroy(hsa_signal_t signal) {
     return OK;
 }
 
+hsa_status_t hsa_amd_signal_async_handler(hsa_signal_t signal, hsa_signal_condition_t condition,
+                                          hsa_signal_value_t value,
+                                          hsa_amd_signal_handler handler, void *data) {
+    (void)signal, (void)condition, (void)value, (void)handler, (void)data;
+    return OK;
+}
+
+hsa_signal_value_t hsa_signal_load_relaxed(hsa_signal_t signal) {
+    return at(signal)->value;
+}
+
+hsa_signal_value_t hsa_signal_wait_scacquire(hsa_signal_t signal, hsa_signal_condition_t condition,
+                                             hsa_signal_value_t value, uint64_t timeout,
+                                             hsa_wait_state_t state) {
+    (void)signal, (void)condition, (void)value, (void)timeout, (void)state;
+    return 0;
+}
+
+static void store(hsa_signal_t signal, hsa_signal_value_t value) {
+    at(signal)->value = value;
+    struct queue *queue = at(signal)->queue;
+    while (queue && queue->done < queue->written) {
+        hsa_barrier_and_packet_t *packets = queue->public.base_address;
+        /* All kinds of packets have it in the same place. */
+        hsa_signal_t completion = packets[queue->done++ % queue->public.size].completion_signal;
+        if (completion.handle)
+            at(completion)->value--;
+    }
+}
+
 void hsa_signal_silent_store_relaxed(hsa_signal_t signal, hsa_signal_value_t value) {
-    (void)signal, (void)value;
+    store(signal, value);
+}
+void hsa_signal_store_relaxed(hsa_signal_t signal, hsa_signal_value_t value) {
+    store(signal, value);
+}
+void hsa_signal_store_screlease(hsa_signal_t signal, hsa_signal_value_t value) {
+    store(signal, value);
+}
+void hsa_signal_subtract_relaxed(hsa_signal_t signal, hsa_signal_value_t value) {
+    store(signal, hsa_signal_load_relaxed(signal) - value);
+}
+void hsa_signal_add_relaxed(hsa_signal_t signal, hsa_signal_value_t value) {
+    store(signal, hsa_signal_load_relaxed(signal) + value);
+}
+
+hsa_status_t hsa_queue_create(hsa_agent_t agent, uint32_t size, hsa_queue_type32_t type,
+                              void (*callback)(hsa_status_t, hsa_queue_t *, void *), void *data,
+                              uint32_t private_size, uint32_t group_size, hsa_queue_t **queue) {
+    (void)agent, (void)callback, (void)data, (void)private_size, (void)group_size;
+    struct queue *made = calloc(1, sizeof *made);
+    made->public.type = type;
+    made->public.features = HSA_QUEUE_FEATURE_KERNEL_DISPATCH;
+    made->public.base_address = aligned_alloc(64, 64 * (size_t)size);
+    memset(made->public.base_address, 0, 64 * (size_t)size);
+    made->public.size = size;
+    *queue = &made->public;
+    hsa_signal_create(0, 0, NULL, &made->public.doorbell_signal);
+    at(made->public.doorbell_signal)->queue = made;
+    return OK;
+}
+
+hsa_status_t hsa_queue_destroy(hsa_queue_t *queue) {
+    (void)queue;
+    return OK;
+}
+
+uint64_t hsa_queue_load_write_index_relaxed(const hsa_queue_t *queue) {
+    return ((const struct queue *)queue)->written;
+}
+uint64_t hsa_queue_load_write_index_scacquire(const hsa_queue_t *queue) {
+    return ((const struct queue *)queue)->written;
+}
+uint64_t hsa_queue_load_read_index_relaxed(const hsa_queue_t *queue) {
+    return ((const struct queue *)queue)->done;
+}
+uint64_t hsa_queue_load_read_index_scacquire(const hsa_queue_t *queue) {
+    return ((const struct queue *)queue)->done;
+}
+uint64_t hsa_queue_add_write_index_screlease(const hsa_queue_t *queue, uint64_t value) {
+    struct queue *own = (struct queue *)queue;
+    own->written += value;
+    return own->written - value;
+}
+
+hsa_status_t hsa_amd_queue_set_priority(hsa_queue_t *queue, hsa_amd_queue_priority_t priority) {
+    (void)queue, (void)priority;
+    return OK;
 }
 
 /* A reader is the size and the digest of its code object. */

@@ -4,9 +4,11 @@
  *   close                     dlclose it
  *   init                      start the HIP runtime. With HIP_ENABLE_DEFERRED_LOADING=0, it loads all
  *                             device code of the libraries that are open
+ *   devices                   fail if the runtime finds no GPU
  *   fork                      go on in a child, and end as the child does
  *   secure                    fail if the program does not run with raised privileges
- *   anything else             a kernel of the library, by its symbol: use it on each GPU
+ *   query NAME                ask for the attributes of a kernel of the library, by its symbol, on each GPU
+ *   launch NAME               launch it on each GPU; nobody waits for it
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -36,26 +38,42 @@ static void load(const char *file, int flags) {
         fail("%s", dlerror());
 }
 
-/* Calls a function of the HIP runtime with at most two arguments. */
-static void hip(const char *name, void *first, const void *second) {
-    int (*function)(void *, const void *) = (int (*)(void *, const void *))dlsym(library, name);
+/* A function of the HIP runtime. */
+static void *hip(const char *name) {
+    void *function = dlsym(library, name);
     if (!function)
         fail("%s", dlerror());
-    int error = function(first, second);
-    if (error)
-        fail("%s gives %d", name, error);
+    return function;
 }
 
-static void use(const char *kernel) {
+static void check(const char *what, int error) {
+    if (error)
+        fail("%s gives %d", what, error);
+}
+
+static int devices(void) {
+    int count;
+    check("hipGetDeviceCount", ((int (*)(int *))hip("hipGetDeviceCount"))(&count));
+    return count;
+}
+
+static void use(const char *kernel, int launches) {
     char attributes[256];
-    void *symbol = dlsym(library, kernel);
-    if (!symbol)
-        fail("%s", dlerror());
-    int devices;
-    hip("hipGetDeviceCount", &devices, NULL);
-    for (long device = 0; device < devices; device++) {
-        hip("hipSetDevice", (void *)device, NULL);
-        hip("hipFuncGetAttributes", attributes, symbol);
+    struct { unsigned x, y, z; } one = {1, 1, 1};
+    long values[8] = {0};
+    void *arguments[8], *symbol = hip(kernel);
+    for (int at = 0; at < 8; at++)
+        arguments[at] = &values[at];
+    for (int device = 0, count = devices(); device < count; device++) {
+        check("hipSetDevice", ((int (*)(int))hip("hipSetDevice"))(device));
+        if (launches) {
+            int (*launch)(void *, __typeof__(one), __typeof__(one), void **, size_t, void *) =
+                hip("hipLaunchKernel");
+            check("hipLaunchKernel", launch(symbol, one, one, arguments, 0, NULL));
+        } else {
+            int (*query)(void *, void *) = hip("hipFuncGetAttributes");
+            check("hipFuncGetAttributes", query(attributes, symbol));
+        }
     }
 }
 
@@ -85,14 +103,18 @@ int main(int count, char **arguments) {
         else if (!strcmp(step, "close"))
             dlclose(library);
         else if (!strcmp(step, "init"))
-            hip("hipInit", NULL, NULL);
+            check("hipInit", ((int (*)(unsigned))hip("hipInit"))(0));
+        else if (!strcmp(step, "devices"))
+            devices();
         else if (!strcmp(step, "fork"))
             in_child();
         else if (!strcmp(step, "secure")) {
             if (!getauxval(AT_SECURE))
                 fail("the program runs without raised privileges");
-        } else
-            use(step);
+        } else if (at + 1 < count && (!strcmp(step, "query") || !strcmp(step, "launch")))
+            use(arguments[++at], *step == 'l');
+        else
+            fail("%s is not a step", step);
     }
     /* Skip the destructors: the stub's GPUs cannot be shut down. */
     _exit(0);

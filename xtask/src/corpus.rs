@@ -7,7 +7,9 @@ use anyhow::{Context, Result, ensure};
 use object::read::{ObjectSection, ReadCache};
 use object::{Object, ObjectKind};
 use walkdir::WalkDir;
+use xshell::cmd;
 
+use crate::process::NotRun;
 use crate::{bootstrap, process, repository};
 
 /// A library with device code.
@@ -88,6 +90,11 @@ fn fetch(
     directory: &Path,
     download: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<()> {
+    let corpus = directory.parent().context("a package is in a directory")?;
+    fs::create_dir_all(corpus)?;
+    // Another task may be fetching the same.
+    let lock = File::create(corpus.join("lock"))?;
+    lock.lock()?;
     if directory.exists() {
         process::step(&format!("{package} is in {}", directory.display()));
         return Ok(());
@@ -96,7 +103,7 @@ fn fetch(
     let partial = directory.with_file_name(format!("{package}.partial"));
     let _ = fs::remove_dir_all(&partial);
     fs::create_dir_all(&partial)?;
-    download(&partial).with_context(|| format!("cannot fetch {package}"))?;
+    download(&partial).map_err(|error| NotRun(format!("cannot fetch {package}: {error:#}")))?;
     Ok(fs::rename(&partial, directory)?)
 }
 
@@ -144,6 +151,95 @@ pub(crate) fn wheel(package: &str) -> Result<PathBuf> {
     })?;
     only_file(&directory, "whl")
 }
+
+/// The libraries of a HIP runtime of ROCm that reads markers, with ROCm's own loader: those in a wheel that
+/// needs them.
+///
+/// # Errors
+/// It cannot be fetched.
+pub(crate) fn rocm() -> Result<PathBuf> {
+    let directory = repository::target_directory().join("corpus/rocm-7.14");
+    fetch("ROCm 7.14", &directory, |partial| {
+        let _directory = process::shell().push_dir(partial);
+        // The wheel is for another Python, and is only unpacked.
+        process::run!(
+            "python3 -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux_2_28_x86_64 vapoursynth-dfttest2-hip==11.1.0"
+        )?;
+        let file = only_file(partial, "whl")?;
+        process::run!("python3 -m zipfile -e {file} .")?;
+        Ok(fs::remove_file(file)?)
+    })?;
+    Ok(directory.join("vapoursynth_dfttest2_hip.libs"))
+}
+
+/// A root with a HIP runtime and other libraries of one of Debian's suites, and all libraries that they
+/// need.
+///
+/// # Errors
+/// A package cannot be fetched.
+pub(crate) fn suite(suite: &str) -> Result<PathBuf> {
+    let directory = repository::target_directory().join("corpus").join(suite);
+    let (release, packages) = match suite {
+        "trixie" => ("", "libamdhip64-5 librocblas0"),
+        "sid" => ("", "libamdhip64-6"),
+        _ => ("sid", "libamdhip64-7"),
+    };
+    fetch(
+        &format!("the HIP runtime of Debian {suite}"),
+        &directory,
+        |partial| {
+            let _directory = process::shell().push_dir(partial);
+            let apt = partial.join("apt");
+            for directory in ["lists/partial", "archives/partial"] {
+                fs::create_dir_all(apt.join(directory))?;
+            }
+            fs::write(apt.join("status"), "")?;
+            let source = |suite: &str| {
+                format!(
+                    "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian {suite} main\n"
+                )
+            };
+            let sources = [suite, release]
+                .into_iter()
+                .filter(|suite| !suite.is_empty());
+            fs::write(
+                apt.join("sources.list"),
+                sources.map(source).collect::<String>(),
+            )?;
+            let configuration = apt.join("apt.conf");
+            fs::write(&configuration, APT.replace('@', &apt.display().to_string()))?;
+            let apt_get = |arguments: &str| {
+                let arguments = arguments.split(' ');
+                let command = cmd!(process::shell(), "apt-get {arguments...}");
+                process::output(command.env("APT_CONFIG", &configuration))
+            };
+            apt_get("update")?;
+            apt_get(&format!(
+                "install --yes --download-only --target-release {suite} {packages}"
+            ))?;
+            // Only libraries: rocBLAS has gigabytes of other files.
+            let unpack = "for deb in apt/archives/*.deb; do
+            dpkg-deb --fsys-tarfile $deb | tar -x --wildcards --no-wildcards-match-slash './usr/lib/x86_64-linux-gnu/*.so*' 2>/dev/null || :
+        done";
+            process::run!("sh -c {unpack}")?;
+            Ok(fs::remove_dir_all(apt)?)
+        },
+    )?;
+    Ok(directory)
+}
+
+/// A configuration of apt with a state of its own, in `@`.
+const APT: &str = r#"
+Dir::State "@";
+Dir::State::status "@/status";
+Dir::Cache "@";
+Dir::Etc::SourceList "@/sources.list";
+Dir::Etc::SourceParts "/dev/null";
+APT::Sandbox::User "root";
+APT::Install-Recommends "false";
+Acquire::Check-Valid-Until "false";
+Acquire::Languages "none";
+"#;
 
 fn only_file(directory: &Path, extension: &str) -> Result<PathBuf> {
     let mut files = repository::files_with_extension(directory, extension)?;

@@ -20,11 +20,11 @@ mod table;
 mod treatment;
 pub(crate) mod wheels;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use walkdir::WalkDir;
 
@@ -32,6 +32,7 @@ use crate::{bootstrap, corpus, dist, process, repository};
 use check::{Checker, Counts};
 use hip_project::HipTools;
 use project::{MODULE, Project};
+use real::rig::{Rig, same_code};
 use runtime::Runtime;
 use table::Table;
 use treatment::{Treatment, copy_tree, debugger_finds};
@@ -84,6 +85,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
 
     let mut table = Table::default();
+    let rigs = Rig::both(&kpack, &work);
     let run = Run {
         project: &project,
         work: &work,
@@ -96,6 +98,18 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         },
     };
     run.split_as_built(&mut table);
+    process::step("Loading what the project installed with the real HIP runtime");
+    let what = "the project in the real HIP runtime";
+    let rigs = match rigs {
+        Ok(rigs) => {
+            table.add(what, run.in_real_runtime(&rigs));
+            Vec::from(rigs)
+        }
+        Err(error) => {
+            table.add(what, Err(error));
+            Vec::new()
+        }
+    };
     if let Some(tools) = &tools {
         run.strip_by_cmake(tools, &mut table);
         process::step("Checking the README's CMake example");
@@ -125,7 +139,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.corpus {
         for library in corpus::libraries()? {
             let work = work.join("corpus");
-            let checked = real_libraries::check(&kpack, &library, &work, &mut table);
+            let checked = real_libraries::check(&kpack, &rigs, &library, &work, &mut table);
             if let Err(error) = checked {
                 table.add(library.name(), Err(error));
             }
@@ -158,6 +172,42 @@ impl Run<'_> {
         if by != "kpack install" {
             table.add("split by kpack install", self.same_by_helper());
         }
+    }
+
+    /// All device code of each library, with and without markers.
+    fn in_real_runtime(&self, rigs: &[Rig]) -> Result<String> {
+        let Project {
+            fat,
+            split,
+            reference,
+            ..
+        } = self.project;
+        let mut count = 0;
+        for binary in reference.binaries() {
+            // Programs cannot be loaded as libraries, and AddressSanitizer needs a program of its own.
+            if !binary.starts_with("lib") || binary.to_string_lossy().contains("asan") {
+                continue;
+            }
+            let wrappers = reference
+                .wrappers
+                .iter()
+                .filter(|((file, _), _)| file == binary);
+            let targets: BTreeSet<&str> = wrappers
+                .flat_map(|(_, code)| code.keys().map(String::as_str))
+                .collect();
+            let targets = Vec::from_iter(targets);
+            count += same_code(
+                rigs,
+                &fat.join(binary),
+                &split.join(binary),
+                &targets,
+                false,
+            )
+            .with_context(|| binary.display().to_string())?;
+        }
+        Ok(format!(
+            "{count} code objects, the same from unsplit and split libraries"
+        ))
     }
 
     /// `cmake --install --strip`, which strips before the split.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use super::check::Checker;
-use super::real::rig::Rig;
+use super::real::rig::{Rig, same_code};
 use super::reference::Reference;
 use super::runtime::Program;
 use super::table::Table;
@@ -14,6 +14,9 @@ use super::treatment::{Treatment, copy_tree};
 use super::{bundle_reader, counted, install, lint, stub_libraries};
 use crate::corpus::Library;
 use crate::process;
+
+/// The real runtimes load larger libraries for one GPU alone, since that takes seconds.
+const LARGE: u64 = 500 << 20;
 
 /// One library, unsplit and split.
 struct Case<'a> {
@@ -23,8 +26,8 @@ struct Case<'a> {
     split: PathBuf,
     /// The linter's messages about the unsplit library.
     known: lint::Messages,
-    /// The real HIP runtime, if it is installed and the library is for it.
-    rig: Option<Rig>,
+    /// Real HIP runtimes.
+    rigs: &'a [Rig],
     checker: Checker<'a>,
 }
 
@@ -33,7 +36,13 @@ struct Case<'a> {
 ///
 /// # Errors
 /// The unsplit library does not load.
-pub(super) fn check(kpack: &Path, library: &Library, work: &Path, table: &mut Table) -> Result<()> {
+pub(super) fn check(
+    kpack: &Path,
+    rigs: &[Rig],
+    library: &Library,
+    work: &Path,
+    table: &mut Table,
+) -> Result<()> {
     let name = library.name();
     let helper = &kpack.join("bin/kpack");
     process::step(&format!("Splitting {name} of {}", library.package));
@@ -48,6 +57,9 @@ pub(super) fn check(kpack: &Path, library: &Library, work: &Path, table: &mut Ta
         build_loader(&prefix.join("bin/load"))?;
     }
     let runtime = stub_libraries::build(&library.path, &work.join("stubs"), kpack)?;
+    for rig in rigs {
+        stub_libraries::build_empty(&library.path, rig.directory())?;
+    }
     let programs = [Program {
         executable: "bin/load".into(),
         libraries: vec![file.clone()],
@@ -59,7 +71,7 @@ pub(super) fn check(kpack: &Path, library: &Library, work: &Path, table: &mut Ta
 
     let case = Case {
         known: lint::lint(&fat.join(&file))?,
-        rig: Rig::find(&library.path, &work.join("rig"))?,
+        rigs,
         file,
         fat,
         split,
@@ -122,20 +134,18 @@ impl Case<'_> {
                 "wrapper {wrapper:?} has other code for {target}"
             );
         }
-        let real = match &self.rig {
-            Some(rig) => {
-                ensure!(
-                    rig.all(&file, target)? == rig.all(&fat, target)?,
-                    "the real runtime does not load the same code from the unsplit library"
-                );
-                ", the same by the real runtime"
-            }
-            None => ", real runtime NOT CHECKED (not installed for this library)",
-        };
+        for rig in self.rigs {
+            ensure!(
+                rig.all(&file, target)? == rig.all(&fat, target)?,
+                "{} does not load the same code from the unsplit library",
+                rig.name
+            );
+        }
         fs::remove_dir_all(&copy)?;
         let count = joined.wrappers.len();
         Ok(format!(
-            "{count} code objects for {target}, without archives, lint{real}"
+            "{count} code objects for {target}, without archives, lint; {} real runtimes",
+            self.rigs.len()
         ))
     }
 
@@ -145,7 +155,14 @@ impl Case<'_> {
         self.checker.verify(&file, &self.fat.join(&self.file))?;
         lint::nothing_new(&file, &lint::lint(&file)?, &self.known)?;
         let counts = self.checker.check(&self.split)?;
-        Ok(counted(counts) + ", verified against the original, lint")
+        let fat = self.fat.join(&self.file);
+        let mut targets = Vec::from_iter(self.checker.reference.targets());
+        if fs::metadata(&fat)?.len() > LARGE {
+            targets.truncate(1);
+        }
+        let real = same_code(self.rigs, &fat, &file, &targets, true)?;
+        Ok(counted(counts)
+            + &format!(", verified against the original, lint; {real} by real runtimes"))
     }
 
     fn check_treated(&self, treatment: Treatment) -> Result<String> {

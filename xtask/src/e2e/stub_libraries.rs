@@ -75,10 +75,31 @@ pub(super) fn build(library: &Path, prefix: &Path, kpack: &Path) -> Result<Runti
     })
 }
 
-/// Whether a library needs another one by name.
-pub(super) fn is_needed(name: &str, library: &Path) -> Result<bool> {
+/// The symbols that a library needs from others, without versions.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn symbols(library: &Path) -> Result<BTreeSet<String>> {
     let needs = Needs::of(library).with_context(|| library.display().to_string())?;
-    Ok(needs.libraries.iter().any(|needed| needed == name))
+    let symbols = needs.symbols.into_values().flatten();
+    Ok(symbols.map(|(name, _)| name).collect())
+}
+
+/// Builds empty libraries in `directory` for those that `library` needs and the C compiler does not find. Programs
+/// that load it lazily, and call nothing of them, need no more.
+///
+/// # Errors
+/// A library cannot be read, or the compiler fails.
+pub(super) fn build_empty(library: &Path, directory: &Path) -> Result<()> {
+    let needs = Needs::of(library).with_context(|| library.display().to_string())?;
+    for name in &needs.libraries {
+        let found = process::run!("cc -print-file-name={name}")?;
+        let (output, beside) = (directory.join(name), library.with_file_name(name));
+        if !(Path::new(found.trim()).is_absolute() || output.exists() || beside.exists()) {
+            process::run!("cc -shared -Wl,-soname,{name} -x c /dev/null -o {output}")?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether an installed library is the real HIP runtime, or has kernels of its own, which the stub would

@@ -2,11 +2,15 @@
 
 use anyhow::{Error, Result, bail};
 
+use crate::process::NotRun;
+
 /// The checks, a row each.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     rows: Vec<(String, Outcome)>,
     failures: Vec<(String, Error)>,
+    /// Something that is needed could not be had.
+    is_incomplete: bool,
 }
 
 #[derive(Debug)]
@@ -27,6 +31,11 @@ impl Table {
                 println!("   {what}: {held}");
                 Outcome::Passed(held)
             }
+            Err(error) if error.is::<NotRun>() => {
+                self.is_incomplete = true;
+                println!("   {what}: NOT CHECKED, {error:#}");
+                Outcome::NotChecked(format!("{error:#}"))
+            }
             Err(error) => {
                 println!("   {what}: FAILED\n{error:#}");
                 self.failures.push((what.clone(), error));
@@ -46,7 +55,7 @@ impl Table {
     /// Prints the table, and the failures again.
     ///
     /// # Errors
-    /// A check failed.
+    /// A check failed, or could not run.
     pub(super) fn finish(self) -> Result<()> {
         let width = self
             .rows
@@ -67,6 +76,9 @@ impl Table {
             println!("\nFAILED: {what}\n{error:#}");
         }
         match self.failures.len() {
+            0 if self.is_incomplete => {
+                Err(NotRun("something could not be fetched".to_owned()).into())
+            }
             0 => {
                 let passed = |row: &&(String, Outcome)| matches!(row.1, Outcome::Passed(_));
                 let passed = self.rows.iter().filter(passed).count();

@@ -5,13 +5,15 @@
 //! and packages them. No GPU is needed: the real `libamdhip64` runs over a stub of the HSA runtime, which reports
 //! each code object that it is given.
 //!
-//! Debian's `libamdhip64` (5.2) does not read markers. It loads the unsplit library, whose code objects
-//! are the reference. It must load the same ones from joined libraries, and from split ones with the shim,
-//! in all kinds of processes. kpack's loader must find them for the split library; the stub HIP runtime calls it.
+//! The runtimes are those of Debian 12 (5.2), of Debian 13 (5.7), and of ROCm 7.14, which reads markers, with
+//! ROCm's loader and with kpack's. `--suite` takes one of Debian's other suites instead. Each must load the
+//! code objects of the unsplit library from joined libraries, from those with the shim, and, if it reads
+//! markers, from split ones, in all kinds of processes.
 
 mod recipes;
 pub(super) mod rig;
 mod situations;
+mod small;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,9 +28,10 @@ use super::runtime::{Kind, Program};
 use super::table::Table;
 use super::treatment::copy_tree;
 use super::{real_libraries, stub_libraries};
+use crate::process::NotRun;
 use crate::{bootstrap, dist, process, repository};
 use rig::{Execution, Rig};
-use situations::{ALL_GPUS, Code, Variant};
+use situations::{Code, Variant};
 
 /// Options of `cargo xtask real`.
 #[derive(Debug, Args)]
@@ -36,10 +39,15 @@ pub(crate) struct Options {
     /// First install the tools that are missing, with apt-get (as root, or through sudo).
     #[arg(long)]
     bootstrap: bool,
+    /// Load the library with the HIP runtime of this suite of Debian, and do nothing else.
+    #[arg(long, value_name = "NAME", value_parser = ["trixie", "sid", "experimental"])]
+    suite: Option<String>,
 }
 
-/// Required files beside those of the rig, and the Debian package of each.
-const NEEDED: [(&str, &str); 4] = [
+/// Required files, and the Debian package of each.
+const NEEDED: [(&str, &str); 6] = [
+    ("/usr/include/hip/hip_runtime.h", "libamdhip64-dev"),
+    ("/usr/include/hsa/hsa.h", "libhsa-runtime-dev"),
     ("/usr/bin/hipcc", "hipcc"),
     ("/usr/bin/rpmbuild", "rpm"),
     ("/usr/include/rocrand/rocrand_kernel.h", "librocrand-dev"),
@@ -73,20 +81,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.bootstrap {
         bootstrap::install_missing()?;
     }
-    let missing = NEEDED
-        .iter()
-        .chain(&rig::NEEDED)
-        .find(|(file, _)| !Path::new(file).exists());
+    let missing = NEEDED.iter().find(|(file, _)| !Path::new(file).exists());
     if let Some((file, package)) = missing {
-        ensure!(
-            !options.bootstrap,
-            "{file} is missing (Debian package {package})"
-        );
-        println!(
-            "Nothing was checked: {file} is missing (Debian package {package}); \
-             `cargo xtask real --bootstrap` installs it."
-        );
-        return Ok(());
+        let what = format!("{file} is missing (Debian package {package}; try --bootstrap)");
+        return Err(NotRun(what).into());
     }
     let work = repository::empty_directory("real")?;
     let kpack = work.join("kpack");
@@ -95,13 +93,41 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let real = Real {
         kpack: &kpack,
         work: &work,
-        rig: Rig::build(&work.join("rig"))?,
+        rig: Rig::debian_12(&work.join("rig"))?,
     };
     real.build()?;
+    let mut rigs = Vec::new();
+    let mut add = |rig: Result<Vec<Rig>>| match rig {
+        Ok(rig) => rigs.extend(rig),
+        Err(error) => table.add("another HIP runtime", Err(error)),
+    };
+    let suite = options.suite.as_deref().unwrap_or("trixie");
+    add(Rig::suite(suite, &work.join(suite)).map(|rig| vec![rig]));
+    if options.suite.is_none() {
+        add(Rig::both(&kpack, &work).map(Vec::from));
+    }
+    let own = options.suite.is_none().then_some(&real.rig);
+    process::step("Loading each form of the library with each real runtime");
+    let document = fs::read_to_string(repository::root().join("docs/runtime.md"))?;
+    let (variants, fat) = (real.variants(), work.join("fat").join(LIBRARY));
+    for rig in own.into_iter().chain(&rigs) {
+        situations::check(rig, &variants, &document, &mut table);
+    }
+    let helper = kpack.join("bin/kpack");
+    for rig in own.into_iter().chain(&rigs) {
+        let generic = small::check_generic(&helper, &work.join("generic"), rig);
+        table.add(format!("{}, generic code", rig.name), generic);
+    }
+    if options.suite.is_some() {
+        return table.finish();
+    }
+    let (debian_13, rocm) = rigs.split_at(rigs.partition_point(|rig| !rig.reads_markers));
+    if !rocm.is_empty() {
+        let work = work.join("loaders");
+        let loaders = small::check_loaders(&helper, &work, rocm, real.rig.not_privileged());
+        table.add("ROCm's loader and kpack's", loaders);
+    }
     table.add("tests/real, built by hipcc", real.installed());
-    process::step("Loading each form of the library with the real runtime");
-    let fat = work.join("fat").join(LIBRARY);
-    situations::check(&real.rig, &fat, real.variants(), &mut table);
     for generator in ["DEB", "RPM"] {
         let what = format!("{generator} packages of rocm-cmake");
         let recipe = format!("{generator} packages that join");
@@ -116,7 +142,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             }
         }
     }
-    table.add("rocRAND as Debian built it", real.rocrand());
+    table.add("rocRAND as Debian 12 built it", real.rocrand());
+    for rig in debian_13 {
+        table.add("rocBLAS as Debian 13 built it", real.rocblas(rig));
+    }
     let what = "rocRAND with the shim, preloaded";
     match Rig::has_gpus() {
         None => table.add(what, real.rocrand_shim()),
@@ -178,17 +207,13 @@ impl Real<'_> {
         let variant = |name, prefix: Result<PathBuf>, code| Variant {
             name,
             library: prefix.map(|prefix| prefix.join(LIBRARY)),
-            gpus: &ALL_GPUS,
             code,
         };
         [
-            variant("unsplit", Ok(fat), Code::InTheFile),
-            variant("split", Ok(split.clone()), Code::Unreadable),
-            Variant {
-                gpus: &ALL_GPUS[..1],
-                ..variant("joined for one target", one, Code::InTheFile)
-            },
-            variant("joined for two targets", two, Code::InTheFile),
+            variant("unsplit", Ok(fat), Code::Unsplit),
+            variant("split", Ok(split.clone()), Code::Split),
+            variant("joined for one target", one, Code::ForOne),
+            variant("joined for two targets", two, Code::Joined),
             variant("shim, preloaded", Ok(split), Code::Preloaded(self.shim())),
             variant("shim, linked", Ok(linked), Code::Linked),
         ]
@@ -255,10 +280,7 @@ impl Real<'_> {
         process::step("Splitting rocRAND as Debian built it");
         let (installed, file) = installed_rocrand()?;
         let split = self.work.join("rocrand");
-        fs::create_dir_all(split.join("lib"))?;
-        fs::copy(&installed, split.join(&file))?;
-        let helper = self.kpack.join("bin/kpack");
-        process::run!("{helper} install --prefix {split} --module rocrand {file}")?;
+        self.split_copy(&installed, &split, &file)?;
         let found = self.same_code(&installed, &split, &file, &ROCRAND)?;
         let all = self.joined(&split, "rocrand-joined", &ROCRAND.map(|(target, _)| target))?;
         for (target, gpu) in ROCRAND {
@@ -277,6 +299,54 @@ impl Real<'_> {
         Ok(format!(
             "{found} code objects, the same from the unsplit, split and joined library"
         ))
+    }
+
+    /// Splits a library of another distribution, and loads it there joined and with the shim.
+    fn rocblas(&self, rig: &Rig) -> Result<String> {
+        process::step("Splitting rocBLAS as Debian 13 built it");
+        const GPU: &str = "gfx1030";
+        let (installed, file) = (
+            rig.libraries().join("librocblas.so.0.1"),
+            "lib/librocblas.so.0.1",
+        );
+        let split = self.work.join("rocblas");
+        self.split_copy(&installed, &split, file)?;
+        let expected = rig.all(&installed, GPU)?;
+        let joined = self.joined(&split, "rocblas-joined", &[GPU])?;
+        let found = rig.all(&joined.join(file), GPU)?;
+        ensure!(
+            found == expected,
+            "joined: {found:?}, and unsplit {expected:?}"
+        );
+        let shim = self.shim();
+        let with_shim = Execution {
+            gpus: &[GPU],
+            steps: &["open", "init"],
+            preload: Some(&shim),
+            environment: &[("HSA_OVERRIDE_GFX_VERSION", "10.3.0")],
+            ..Execution::default()
+        };
+        let found = rig.run(&split.join(file), &with_shim)?;
+        ensure!(
+            found.loaded.get(&0) == Some(&expected),
+            "with the shim: {found:?}, and unsplit {expected:?}"
+        );
+        // Each has hundreds of megabytes.
+        fs::remove_dir_all(split)?;
+        fs::remove_dir_all(joined)?;
+        Ok(format!(
+            "{} code objects, the same unsplit, joined and with the shim",
+            expected.len()
+        ))
+    }
+
+    /// Copies a library into a prefix, and splits it there.
+    fn split_copy(&self, installed: &Path, prefix: &Path, file: &str) -> Result<()> {
+        fs::create_dir_all(prefix.join("lib"))?;
+        fs::copy(installed, prefix.join(file)).with_context(|| installed.display().to_string())?;
+        let helper = self.kpack.join("bin/kpack");
+        process::run!("{helper} install --quiet --prefix {prefix} --module installed {file}")?;
+        Ok(())
     }
 
     /// Loads the split rocRAND with the shim, for all of its GPUs in one process.

@@ -9,7 +9,7 @@ use kpack_tests::package_root::PackageRoot;
 
 use super::super::readme::block;
 use super::Real;
-use super::rig::{End, Execution};
+use super::rig::End;
 use crate::{process, repository};
 
 /// The names in the document.
@@ -48,14 +48,9 @@ impl Real<'_> {
         };
 
         run(install, &[&host])?;
-        let start = Execution {
-            gpus: &[TARGET],
-            steps: &["open", "init"],
-            ..Execution::default()
-        };
-        let alone = self.rig.run(&library, &start)?;
+        let alone = self.rig.all_for(&library, &[TARGET])?;
         ensure!(
-            alone.end == End::NotInitialized,
+            alone.end != End::Normal && alone.count() == 0,
             "without device code: {alone:?}"
         );
         run(install, &[&device])?;

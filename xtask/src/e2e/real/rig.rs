@@ -1,34 +1,39 @@
-//! The real HIP runtime over a stub of the HSA runtime, so it needs no GPU.
+//! Real HIP runtimes over a stub of the HSA runtime, so they need no GPU.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use kpack_format::RocmVersion;
 use kpack_tests::require::is_root;
 use xshell::cmd;
 
 use super::super::reference::CodeObject;
 use super::super::stub_libraries;
-use crate::{process, repository};
+use crate::{corpus, process, repository};
 
-/// Required files, and the Debian package of each.
-pub(super) const NEEDED: [(&str, &str); 2] = [
-    ("/usr/include/hip/hip_runtime.h", "libamdhip64-dev"),
-    ("/usr/include/hsa/hsa.h", "libhsa-runtime-dev"),
-];
-/// The real runtime, of Debian 12.
-const RUNTIME: &str = "libamdhip64.so.5";
 /// Some user who is not root.
 const NOBODY: &str = "65534";
 /// The program, set-user-ID.
 const PRIVILEGED: &str = "load-privileged";
 
-/// The stub, and a program that loads libraries.
+/// A HIP runtime, the stub, and a program that loads libraries.
 #[derive(Debug)]
 pub(crate) struct Rig {
+    /// What people call the runtime, and its version.
+    pub(crate) name: String,
+    pub(crate) version: RocmVersion,
+    /// Whether it reads markers.
+    pub(crate) reads_markers: bool,
+    /// Whether it has kpack's loader in the place of its own.
+    has_our_loader: bool,
     directory: PathBuf,
+    /// The dynamic linker and the libraries of another distribution.
+    root: Option<PathBuf>,
 }
 
 /// One execution of the program.
@@ -40,6 +45,8 @@ pub(crate) struct Execution<'a> {
     pub(crate) steps: &'a [&'a str],
     /// For `LD_PRELOAD`.
     pub(crate) preload: Option<&'a Path>,
+    /// More variables.
+    pub(crate) environment: &'a [(&'a str, &'a str)],
     /// The runtime loads a code object when its kernel is used first, not all as it starts.
     pub(crate) deferred: bool,
     /// The program is set-user-ID, and its user is not root.
@@ -47,7 +54,7 @@ pub(crate) struct Execution<'a> {
 }
 
 /// What the real runtime did.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Outcome {
     /// The code objects that it loaded, by the number of the GPU.
     pub(crate) loaded: BTreeMap<usize, Vec<CodeObject>>,
@@ -55,49 +62,181 @@ pub(crate) struct Outcome {
 }
 
 /// How a program ended.
-#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+#[derive(Debug, PartialEq, Eq, Clone)]
 pub(crate) enum End {
     Normal,
-    /// The runtime found no code for a GPU.
-    NoCodeForGpu,
-    /// The runtime did not accept a wrapper.
-    NotInitialized,
+    /// A function of the runtime gave this error.
+    Error(i32),
+    /// A signal ended it.
+    Signal(i32),
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Normal => f.write_str("yes"),
+            Self::Error(98) => f.write_str("invalid function"),
+            Self::Error(100) => f.write_str("no device"),
+            Self::Error(200) => f.write_str("invalid image"),
+            Self::Error(209) => f.write_str("no binary"),
+            Self::Error(218) => f.write_str("invalid kernel file"),
+            Self::Error(303) => f.write_str("init failed"),
+            Self::Error(error) => write!(f, "error {error}"),
+            Self::Signal(6) => f.write_str("abort"),
+            Self::Signal(11) => f.write_str("SIGSEGV"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+        }
+    }
 }
 
 impl Rig {
-    /// Builds it, if the real runtime is installed and `library` is for it.
+    /// A runtime of ROCm that reads markers, twice: with ROCm's loader, and with that of the prefix `kpack`.
     ///
     /// # Errors
-    /// The library cannot be read, or the compiler fails.
-    pub(crate) fn find(library: &Path, directory: &Path) -> Result<Option<Self>> {
-        let is_installed = NEEDED.iter().all(|(file, _)| Path::new(file).exists());
-        match is_installed && stub_libraries::is_needed(RUNTIME, library)? {
-            true => Ok(Some(Self::build(directory)?)),
-            false => Ok(None),
-        }
+    /// The package cannot be had, or the compiler fails.
+    pub(crate) fn both(kpack: &Path, work: &Path) -> Result<[Self; 2]> {
+        Ok([
+            Self::rocm(None, &work.join("rocm"))?,
+            Self::rocm(Some(kpack), &work.join("rocm-kpack"))?,
+        ])
     }
 
-    /// Builds it.
+    /// The runtime of this machine's distribution, Debian 12.
     ///
     /// # Errors
     /// The compiler fails.
-    pub(crate) fn build(directory: &Path) -> Result<Self> {
-        process::step("Building a stub HSA runtime for the real HIP runtime");
-        let source = repository::root().join("tests/real");
+    pub(crate) fn debian_12(directory: &Path) -> Result<Self> {
+        let runtime = any_runtime()?;
+        Self::build(
+            " (Debian 12)",
+            directory,
+            &runtime,
+            "libhsa-runtime64.so.1",
+            None,
+        )
+    }
+
+    /// The runtime of another of Debian's suites, with its C library.
+    ///
+    /// # Errors
+    /// Its packages cannot be had, or the compiler fails.
+    pub(crate) fn suite(suite: &str, directory: &Path) -> Result<Self> {
+        let root = corpus::suite(suite)?;
+        let name = match suite {
+            "trixie" => " (Debian 13)".to_owned(),
+            suite => format!(" (Debian {suite})"),
+        };
+        let runtime = runtime_in(&libraries(&root))?;
+        Self::build(
+            &name,
+            directory,
+            &runtime,
+            "libhsa-runtime64.so.1",
+            Some(root),
+        )
+    }
+
+    fn rocm(kpack: Option<&Path>, directory: &Path) -> Result<Self> {
+        let mut files = BTreeMap::new();
+        for file in repository::files(&corpus::rocm()?)? {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            let base = name.split(['-', '.']).next().unwrap_or_default();
+            files.insert(base.to_owned(), (name.to_string(), file.clone()));
+        }
+        let file = |base| {
+            files
+                .get(base)
+                .with_context(|| format!("the wheel has no {base}"))
+        };
+        let (hsa, _) = file("libhsa")?;
+        let (_, runtime) = file("libamdhip64")?;
+        let _ = fs::remove_dir_all(directory);
         fs::create_dir_all(directory)?;
+        for (name, file) in files.values().filter(|(name, _)| name != hsa) {
+            symlink(file, directory.join(name))?;
+        }
+        symlink(
+            &file("libamd_comgr")?.1,
+            directory.join("libamd_comgr.so.3"),
+        )?;
+        let mut name = "";
+        if let Some(kpack) = kpack {
+            let loader = directory.join(&file("librocm_kpack")?.0);
+            fs::remove_file(&loader)?;
+            fs::copy(kpack.join("lib/librocm_kpack.so.0"), &loader)?;
+            name = ", kpack's loader";
+        }
+        let rig = Self::build(name, directory, runtime, hsa, None)?;
+        Ok(Self {
+            has_our_loader: kpack.is_some(),
+            ..rig
+        })
+    }
+
+    fn build(
+        name: &str,
+        directory: &Path,
+        runtime: &Path,
+        hsa: &str,
+        root: Option<PathBuf>,
+    ) -> Result<Self> {
+        let file = runtime.canonicalize()?;
+        let full = file.to_string_lossy();
+        // libamdhip64.so.5.2.21153, libamdhip64-00ca863d.so.7.14.60850-0000000
+        let (_, number) = full.split_once(".so.").context("a runtime has a version")?;
+        let number = number.split('-').next().unwrap_or(number);
+        let parts: Vec<u16> = number
+            .split('.')
+            .take(2)
+            .map(str::parse)
+            .collect::<Result<_, _>>()?;
+        let name = format!("ROCm {number}{name}");
+        process::step(&format!("Building a stub HSA runtime for the {name}"));
+        fs::create_dir_all(directory)?;
+        for version in 5..=7 {
+            let link = directory.join(format!("libamdhip64.so.{version}"));
+            let _ = fs::remove_file(&link);
+            symlink(&file, link)?;
+        }
+        let source = repository::root().join("tests/real");
         let (code, map) = (source.join("hsa.c"), source.join("hsa.map"));
-        let library = directory.join("libhsa-runtime64.so.1");
+        let symbols = stub_libraries::symbols(&file)?;
+        let missing = directory.join("missing.c");
+        let missing_functions = symbols.iter().filter(|name| name.starts_with("hsa_"));
+        // Weak, so that the stub's own definitions win. It returns HSA_STATUS_ERROR.
+        let missing_functions: String = missing_functions
+            .map(|name| format!("__attribute__((weak)) int {name}(void) {{ return 0x1000; }}\n"))
+            .collect();
+        fs::write(&missing, missing_functions)?;
+        let library = directory.join(hsa);
         process::run!(
-            "cc -std=gnu11 -Wall -Wextra -Werror -O2 -fPIC -shared -Wl,-soname,libhsa-runtime64.so.1 -Wl,--version-script={map} -o {library} {code}"
+            "cc -std=gnu11 -Wall -Wextra -Werror -O2 -fPIC -shared -Wl,-soname,{hsa} -Wl,--version-script={map} -o {library} {code} {missing}"
         )?;
         // A set-user-ID program ignores LD_LIBRARY_PATH, so the program itself needs the stub.
         let (code, program) = (source.join("load.c"), directory.join("load"));
         process::run!(
-            "cc -Wall -Wextra -Werror -O2 -o {program} {code} -Wl,--no-as-needed,-rpath,{directory} {library}"
+            "cc -Wall -Wextra -Werror -O2 -o {program} {code} -Wl,--no-as-needed,--disable-new-dtags,-rpath,{directory} {library}"
         )?;
         Ok(Self {
+            name,
+            version: RocmVersion(parts[0], parts[1]),
+            reads_markers: symbols.iter().any(|name| name == "kpack_load_code_object"),
+            has_our_loader: false,
             directory: directory.to_owned(),
+            root,
         })
+    }
+
+    /// The libraries of its distribution.
+    pub(crate) fn libraries(&self) -> PathBuf {
+        self.root
+            .as_deref()
+            .map_or_else(system_libraries, libraries)
+    }
+
+    /// Where the program finds libraries.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Why the shim cannot be checked here.
@@ -114,6 +253,10 @@ impl Rig {
             privileged: true,
             ..Execution::default()
         };
+        // Such a program obeys no LD_LIBRARY_PATH.
+        if self.root.is_some() || self.reads_markers {
+            return Some("it would get this machine's HIP runtime");
+        }
         match is_root() {
             false => Some("only root can run a set-user-ID program as another user"),
             true => self
@@ -133,6 +276,12 @@ impl Rig {
         fs::write(&report, "")?;
         let _directory = process::shell().push_dir(&self.directory);
         let steps = execution.steps;
+        let mut path = vec![self.directory.clone()];
+        path.extend(self.root.as_deref().map(libraries));
+        let linker = self
+            .root
+            .as_deref()
+            .map(|root| libraries(root).join("ld-linux-x86-64.so.2"));
         let command = match execution.privileged {
             true => {
                 fs::copy(self.directory.join("load"), &privileged)?;
@@ -143,16 +292,19 @@ impl Rig {
                     "setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups ./{PRIVILEGED} {library} {steps...}"
                 )
             }
-            false => cmd!(process::shell(), "./load {library} {steps...}"),
+            false => match linker {
+                Some(linker) => cmd!(process::shell(), "{linker} ./load {library} {steps...}"),
+                None => cmd!(process::shell(), "./load {library} {steps...}"),
+            }
+            .env("LD_LIBRARY_PATH", std::env::join_paths(path)?),
         };
+        let deferred = if execution.deferred { "1" } else { "0" };
         let output = command
-            .env(
-                "HIP_ENABLE_DEFERRED_LOADING",
-                if execution.deferred { "1" } else { "0" },
-            )
+            .env("HIP_ENABLE_DEFERRED_LOADING", deferred)
             .env("LD_PRELOAD", execution.preload.unwrap_or(Path::new("")))
             .env("STUB_HSA_GPUS", execution.gpus.join(","))
             .env("STUB_HSA_REPORT", &report)
+            .envs(execution.environment.iter().copied())
             .quiet()
             .ignore_status()
             .output();
@@ -160,18 +312,20 @@ impl Rig {
         let _ = fs::remove_file(&privileged);
         let output = output?;
         let stderr = String::from_utf8_lossy(&output.stderr);
-        let end = if output.status.success() {
-            End::Normal
-        } else if stderr.contains("hipErrorNoBinaryForGpu") {
-            End::NoCodeForGpu
-        } else if stderr.contains("Module not initialized") {
-            End::NotInitialized
-        } else {
-            bail!(
-                "loading {} ({execution:?}) failed ({}):\n{stderr}",
-                library.display(),
-                output.status
-            );
+        let error = || {
+            let (_, number) = stderr.trim_end().rsplit_once(" gives ")?;
+            number.parse().ok()
+        };
+        let end = match (output.status.code(), output.status.signal()) {
+            (Some(0), _) => End::Normal,
+            (_, Some(signal)) => End::Signal(signal),
+            _ => End::Error(error().with_context(|| {
+                format!(
+                    "loading {} ({execution:?}) failed ({}):\n{stderr}",
+                    library.display(),
+                    output.status
+                )
+            })?),
         };
         Ok(Outcome {
             loaded: loaded(&fs::read_to_string(&report)?)?,
@@ -179,21 +333,30 @@ impl Rig {
         })
     }
 
+    /// All code objects that the runtime takes from a library for some GPUs.
+    ///
+    /// # Errors
+    /// The program fails for another reason than an error of the runtime.
+    pub(crate) fn all_for(&self, library: &Path, gpus: &[&str]) -> Result<Outcome> {
+        let execution = Execution {
+            gpus,
+            steps: &["open", "init"],
+            ..Execution::default()
+        };
+        self.run(library, &execution)
+    }
+
     /// All code objects that the runtime takes from a library for a GPU.
     ///
     /// # Errors
     /// There is none, or the program fails.
     pub(crate) fn all(&self, library: &Path, gpu: &str) -> Result<Vec<CodeObject>> {
-        let execution = Execution {
-            gpus: &[gpu],
-            steps: &["open", "init"],
-            ..Execution::default()
-        };
-        let mut outcome = self.run(library, &execution)?;
+        let mut outcome = self.all_for(library, &[gpu])?;
         let loaded = outcome.loaded.remove(&0).unwrap_or_default();
         ensure!(
             !loaded.is_empty(),
-            "the real runtime loaded nothing for {gpu} from {}: {:?}",
+            "{} loaded nothing for {gpu} from {}: {}",
+            self.name,
             library.display(),
             outcome.end
         );
@@ -201,7 +364,100 @@ impl Rig {
     }
 }
 
+/// A GPU without code in any library here.
+const NO_CODE: &str = "gfx1036";
+
+/// That HIP runtimes load from a split library what they load from the unsplit one: for each of the GPUs, for two
+/// that are alike, for two that differ, and for one without code. Returns how many code objects that were.
+///
+/// With kernels in a second archive for a GPU, of which ROCm's loader knows nothing, `all_by_rocm` is false.
+///
+/// # Errors
+/// The first difference.
+pub(crate) fn same_code(
+    rigs: &[Rig],
+    fat: &Path,
+    split: &Path,
+    gpus: &[&str],
+    all_by_rocm: bool,
+) -> Result<usize> {
+    let processor = |gpu: &str| gpu.split(':').next().unwrap_or_default().to_owned();
+    // Nobody has a generic GPU.
+    let gpus = gpus.iter().copied().filter(|gpu| !gpu.contains("generic"));
+    let gpus: Vec<&str> = gpus.collect();
+    let first = *gpus.first().context("no GPU")?;
+    let mut sets = vec![vec![NO_CODE]];
+    sets.extend(gpus.iter().flat_map(|gpu| [vec![*gpu], vec![*gpu; 2]]));
+    let other = gpus.iter().find(|gpu| processor(gpu) != processor(first));
+    sets.extend(other.map(|other| vec![first, *other]));
+    let mut count = 0;
+    for rig in rigs {
+        for gpus in &sets {
+            let (expected, found) = (rig.all_for(fat, gpus)?, rig.all_for(split, gpus)?);
+            // The runtime asks once, for all GPUs: the second of two that differ gets nothing.
+            let may_lack = gpus.iter().any(|gpu| *gpu != gpus[0]);
+            let gives_up = !all_by_rocm && !rig.has_our_loader;
+            let same = match may_lack || gives_up {
+                false => found == expected,
+                true => found.is_part_of(&expected),
+            };
+            let is_empty = gpus[0] == NO_CODE;
+            ensure!(
+                same && (gives_up || (found.count() == 0) == is_empty),
+                "{} takes {found:?} from {} for {gpus:?}, and {expected:?} from the unsplit library",
+                rig.name,
+                split.display()
+            );
+            count += found.count();
+        }
+    }
+    Ok(count)
+}
+
+/// The HIP runtime that is installed here.
+pub(super) fn any_runtime() -> Result<PathBuf> {
+    runtime_in(&system_libraries())
+}
+
+fn system_libraries() -> PathBuf {
+    format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH).into()
+}
+
+/// The file of the HIP runtime in a directory.
+fn runtime_in(libraries: &Path) -> Result<PathBuf> {
+    let files = repository::files(libraries)?;
+    let is_runtime = |file: &&PathBuf| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("libamdhip64.so.")
+    };
+    let found = files.iter().find(is_runtime);
+    Ok(found
+        .with_context(|| format!("{} has no HIP runtime", libraries.display()))?
+        .clone())
+}
+
+/// The libraries of a root of Debian.
+fn libraries(root: &Path) -> PathBuf {
+    root.join("usr/lib/x86_64-linux-gnu")
+}
+
 impl Outcome {
+    /// Whether a code object with these bytes was loaded.
+    pub(crate) fn has(&self, bytes: &[u8]) -> bool {
+        let code_object = CodeObject::of(bytes);
+        self.loaded
+            .values()
+            .flatten()
+            .any(|loaded| *loaded == code_object)
+    }
+
+    /// Whether all that was loaded is among what was loaded there.
+    fn is_part_of(&self, other: &Self) -> bool {
+        let theirs = |gpu| other.loaded.get(gpu).map_or(&[][..], Vec::as_slice);
+        let mut loaded = self.loaded.iter();
+        loaded.all(|(gpu, own)| own.iter().all(|one| theirs(gpu).contains(one)))
+    }
+
     /// How many code objects were loaded, for all GPUs together.
     pub(crate) fn count(&self) -> usize {
         self.loaded.values().map(Vec::len).sum()
