@@ -3,7 +3,6 @@
 mod comparison;
 mod load;
 mod page;
-mod plot;
 mod setup;
 mod sizes;
 mod stored;
@@ -32,7 +31,7 @@ use crate::{process, repository};
         target directory and removed; at most 8 GB are there at a time (20 GB with --large)."
 )]
 pub(crate) struct Options {
-    /// What to measure; `all` also writes the tables and plots of docs/performance.md
+    /// What to measure; `all` also writes the tables of docs/performance.md
     #[arg(required = true, value_parser = PossibleValuesParser::new(names()))]
     names: Vec<String>,
     /// How often to run each program, alternately
@@ -98,7 +97,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         start.elapsed().as_secs_f64() / 60.0
     );
     if all {
-        page::write(&parts, &outcomes)?;
+        page::write(&parts)?;
     }
     ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
     Ok(())

@@ -105,8 +105,6 @@ struct Cost {
 
 /// The runs of both sides.
 pub(super) struct Outcome {
-    /// The name of its group.
-    pub(super) group: &'static str,
     pub(super) row: &'static Row,
     reference: Vec<Cost>,
     own: Vec<Cost>,
@@ -137,7 +135,6 @@ fn compare(setup: &Setup<'_>, group: &Group, row: &'static Row, rounds: u32) -> 
     println!("\n{} against {}", row.what, row.reference.0);
     let start = Instant::now();
     let mut outcome = Outcome {
-        group: group.name,
         row,
         reference: Vec::new(),
         own: Vec::new(),

@@ -8,7 +8,6 @@ use anyhow::{Context, Result};
 
 use super::comparison::{Outcome, Spread};
 use super::load::Load;
-use super::plot;
 use crate::repository;
 
 /// More than this many per cent of the processors for others make times doubtful.
@@ -17,21 +16,19 @@ const BUSY: f64 = 5.0;
 /// Parts of the page, by name; each stands between two comments, `<!-- NAME -->` and `<!-- end -->`.
 pub(super) type Parts = Vec<(&'static str, String)>;
 
-/// Replaces parts of `docs/performance.md`, and its plots.
+/// Replaces parts of `docs/performance.md`.
 ///
 /// # Errors
 /// The page cannot be written, or has no such part.
-pub(super) fn write(parts: &Parts, outcomes: &[Outcome]) -> Result<()> {
-    let docs = repository::root().join("docs");
-    let path = docs.join("performance.md");
+pub(super) fn write(parts: &Parts) -> Result<()> {
+    let path = repository::root().join("docs/performance.md");
     let mut page = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     for (name, text) in parts {
         page = replaced(&page, name, text)
             .with_context(|| format!("{}: no part `{name}`", path.display()))?;
     }
     fs::write(&path, page)?;
-    fs::write(docs.join("performance.svg"), plot::draw(outcomes))?;
-    println!("\nWrote {} and its plots.", path.display());
+    println!("\nWrote {}.", path.display());
     Ok(())
 }
 

@@ -129,7 +129,6 @@ impl HipTools {
         Ok(Project {
             fat,
             split,
-            split_by: "kpack_install",
             programs,
             reference,
             debugged: (library(linkers[0]), "vec_add"),

@@ -11,11 +11,6 @@ use crate::process;
 /// The linter's messages without numbers, since addresses and indices differ between binaries.
 pub(super) type Messages = BTreeSet<String>;
 
-/// Whether the linter is installed.
-pub(super) fn is_available() -> bool {
-    process::find_program("eu-elflint").is_some()
-}
-
 /// Lints `file`.
 ///
 /// # Errors

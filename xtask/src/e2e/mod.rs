@@ -28,6 +28,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use walkdir::WalkDir;
 
+use crate::process::NotRun;
 use crate::{bootstrap, corpus, dist, process, repository};
 use check::{Checker, Counts};
 use hip_project::HipTools;
@@ -43,9 +44,6 @@ pub(crate) struct Options {
     /// First install the tools that are missing, with apt-get (as root, or through sudo).
     #[arg(long)]
     bootstrap: bool,
-    /// Fail without a HIP compiler or CMake, instead of running on embedded fixtures.
-    #[arg(long)]
-    require_hip: bool,
     /// Also split and verify the real libraries of `cargo xtask corpus`.
     #[arg(long)]
     corpus: bool,
@@ -59,19 +57,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.bootstrap {
         bootstrap::install_missing()?;
     }
-    let tools = match HipTools::find() {
-        Ok(tools) => Some(tools),
-        Err(error) if options.require_hip => {
-            return Err(error.context("a HIP compiler and CMake are required"));
-        }
-        Err(error) => {
-            println!("Cannot build a HIP project: {error:#}.");
-            println!(
-                "Continuing with embedded fixtures, linked by cc. --bootstrap installs what is missing."
-            );
-            None
-        }
-    };
+    let tools = &HipTools::find().map_err(|error| NotRun(format!("{error:#}; try --bootstrap")))?;
     let work = repository::empty_directory("e2e")?;
 
     let built = dist::Built::new()?;
@@ -79,10 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     dist::fill(&kpack, Path::new("lib"), &built)?;
     let helper = kpack.join("bin/kpack");
     let runtime = Runtime::build(&work.join("hip"), &kpack)?;
-    let project = match &tools {
-        Some(tools) => tools.build(&runtime, &kpack, &work)?,
-        None => embedded::build(&runtime, &helper, &work)?,
-    };
+    let project = tools.build(&runtime, &kpack, &work)?;
 
     let mut table = Table::default();
     let rigs = Rig::both(&kpack, &work);
@@ -110,32 +93,21 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             Vec::new()
         }
     };
-    if let Some(tools) = &tools {
-        run.strip_by_cmake(tools, &mut table);
-        process::step("Checking the README's CMake example");
-        table.add(
-            "the README's CMake example",
-            readme::check(tools, &runtime, &kpack, &work.join("readme")),
-        );
-    }
+    run.strip_by_cmake(tools, &mut table);
+    process::step("Checking the README's CMake example");
+    table.add(
+        "the README's CMake example",
+        readme::check(tools, &runtime, &kpack, &work.join("readme")),
+    );
     for treatment in Treatment::ALL {
-        match treatment.missing_program() {
-            Some(program) => {
-                table.not_checked(treatment.name(), format!("{program} is not installed"));
-            }
-            None => {
-                run.treated_after(treatment, &mut table);
-                run.treated_before(treatment, &mut table);
-            }
-        }
+        run.treated_after(treatment, &mut table);
+        run.treated_before(treatment, &mut table);
     }
     artifacts::check(&runtime, &helper, &work.join("artifacts"), &mut table);
-    if let Some(tools) = &tools {
-        run.split_at_compile(tools, &kpack, &mut table);
-        let work = work.join("examples");
-        fs::create_dir_all(&work)?;
-        examples::check(tools, &runtime, &kpack, &work, &mut table);
-    }
+    run.split_at_compile(tools, &kpack, &mut table);
+    let examples = work.join("examples");
+    fs::create_dir_all(&examples)?;
+    examples::check(tools, &runtime, &kpack, &examples, &mut table);
     if options.corpus {
         for library in corpus::libraries()? {
             let work = work.join("corpus");
@@ -162,16 +134,13 @@ impl Run<'_> {
     /// Checks what the project's own build installed: it works, a second run changes nothing, and
     /// `kpack install` alone makes the same files.
     fn split_as_built(&self, table: &mut Table) {
-        let by = self.project.split_by;
-        process::step(&format!("Checking what {by} installed"));
+        process::step("Checking what kpack_install installed");
         table.add(
-            format!("split by {by}"),
+            "split by kpack_install",
             self.check_all(&self.project.split, &self.project.fat, None),
         );
         table.add("split again", self.idempotent());
-        if by != "kpack install" {
-            table.add("split by kpack install", self.same_by_helper());
-        }
+        table.add("split by kpack install", self.same_by_helper());
     }
 
     /// All device code of each library, with and without markers.
@@ -281,9 +250,6 @@ impl Run<'_> {
     }
 
     fn lint(&self, split: &Path, fat: &[&Path]) -> Result<String> {
-        if !lint::is_available() {
-            return Ok(", lint NOT CHECKED (no eu-elflint)".to_owned());
-        }
         for binary in self.project.reference.binaries() {
             let mut known = lint::Messages::new();
             for fat in fat {
@@ -300,10 +266,8 @@ impl Run<'_> {
             return Ok(String::new());
         }
         let (binary, function) = &self.project.debugged;
-        Ok(match debugger_finds(&prefix.join(binary), function)? {
-            Some(()) => ", debug file found by gdb".to_owned(),
-            None => ", debug file NOT CHECKED (no gdb)".to_owned(),
-        })
+        debugger_finds(&prefix.join(binary), function)?;
+        Ok(", debug file found by gdb".to_owned())
     }
 
     /// Copies `prefix` and applies `treatment` to every binary with device code.

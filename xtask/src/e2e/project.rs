@@ -15,8 +15,6 @@ pub(super) struct Project {
     pub(super) fat: PathBuf,
     /// The prefix that the project's own build split.
     pub(super) split: PathBuf,
-    /// The command that split it.
-    pub(super) split_by: &'static str,
     /// The programs to run.
     pub(super) programs: Vec<Program>,
     /// Observations of the unsplit prefix.

@@ -55,12 +55,6 @@ impl Treatment {
         }
     }
 
-    /// The name of a missing program.
-    pub(super) fn missing_program(self) -> Option<&'static str> {
-        let program = self.program();
-        process::find_program(program).is_none().then_some(program)
-    }
-
     /// Treats `file` in place. Debug files go beside it, as `<file>.debug`.
     ///
     /// # Errors
@@ -105,27 +99,24 @@ fn debug_file(file: &Path) -> PathBuf {
     name.into()
 }
 
-/// Whether gdb finds the line of `function` in `file`'s separate debug file; `None` without gdb.
+/// That gdb finds the line of `function` in `file`'s separate debug file.
 ///
 /// # Errors
-/// The debug file is missing or does not match.
-pub(super) fn debugger_finds(file: &Path, function: &str) -> Result<Option<()>> {
-    let Some(gdb) = process::find_program("gdb") else {
-        return Ok(None);
-    };
+/// The debug file is missing or does not match, or gdb is not installed.
+pub(super) fn debugger_finds(file: &Path, function: &str) -> Result<()> {
     ensure!(
         debug_file(file).exists(),
         "{} has no debug file",
         file.display()
     );
     let question = format!("info line {function}");
-    let answer = process::run!("{gdb} -nx -batch -ex {question} {file}")?;
+    let answer = process::run!("gdb -nx -batch -ex {question} {file}")?;
     ensure!(
         answer.lines().any(|line| line.starts_with("Line ")),
         "gdb finds no debug information for {function} of {}; it printed\n{answer}",
         file.display()
     );
-    Ok(Some(()))
+    Ok(())
 }
 
 /// Copies a tree with its links, modes and times.

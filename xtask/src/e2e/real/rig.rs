@@ -14,6 +14,7 @@ use xshell::cmd;
 
 use super::super::reference::CodeObject;
 use super::super::stub_libraries;
+use super::small;
 use crate::{corpus, process, repository};
 
 /// Some user who is not root.
@@ -383,8 +384,9 @@ pub(crate) fn same_code(
 ) -> Result<usize> {
     let processor = |gpu: &str| gpu.split(':').next().unwrap_or_default().to_owned();
     // Nobody has a generic GPU.
-    let gpus = gpus.iter().copied().filter(|gpu| !gpu.contains("generic"));
-    let gpus: Vec<&str> = gpus.collect();
+    let targets = gpus.iter().filter(|gpu| !gpu.contains("generic"));
+    let isas: Vec<String> = targets.map(|target| small::isa(target)).collect();
+    let gpus: Vec<&str> = isas.iter().map(String::as_str).collect();
     let first = *gpus.first().context("no GPU")?;
     let mut sets = vec![vec![NO_CODE]];
     sets.extend(gpus.iter().flat_map(|gpu| [vec![*gpu], vec![*gpu; 2]]));
@@ -401,9 +403,8 @@ pub(crate) fn same_code(
                 false => found == expected,
                 true => found.is_part_of(&expected),
             };
-            let is_empty = gpus[0] == NO_CODE;
             ensure!(
-                same && (gives_up || (found.count() == 0) == is_empty),
+                same && (gpus[0] != NO_CODE || found.count() == 0),
                 "{} takes {found:?} from {} for {gpus:?}, and {expected:?} from the unsplit library",
                 rig.name,
                 split.display()
@@ -411,6 +412,7 @@ pub(crate) fn same_code(
             count += found.count();
         }
     }
+    ensure!(count > 0, "no runtime took code from {}", split.display());
     Ok(count)
 }
 

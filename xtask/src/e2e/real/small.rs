@@ -59,6 +59,21 @@ const GPUS: [&str; 33] = [
     "gfx1250",
 ];
 
+/// The ISA of a GPU that runs code for a target: with all features that its processor has.
+pub(super) fn isa(target: &str) -> String {
+    let (processor, own) = target.split_once(':').unwrap_or((target, ""));
+    let known = GPUS
+        .iter()
+        .find_map(|gpu| gpu.strip_prefix(processor)?.strip_prefix(':'));
+    let mut isa = processor.to_owned();
+    for feature in known.into_iter().flat_map(|features| features.split(':')) {
+        let name = feature.trim_end_matches(['+', '-']);
+        let set = own.split(':').find(|own| own.starts_with(name));
+        isa += &format!(":{}", set.unwrap_or(feature));
+    }
+    isa
+}
+
 /// A real code object with other `e_flags`, so that each is different.
 fn code(target: &str, flags: u32) -> Result<TargetCode> {
     let file = repository::root().join("tests/fixtures/code-objects/dot.gfx11-generic.hsaco");
