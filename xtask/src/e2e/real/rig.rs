@@ -352,7 +352,7 @@ impl Rig {
     /// # Errors
     /// There is none, or the program fails.
     pub(crate) fn all(&self, library: &Path, gpu: &str) -> Result<Vec<CodeObject>> {
-        let mut outcome = self.all_for(library, &[gpu])?;
+        let mut outcome = self.all_for(library, &[&small::isa(gpu)])?;
         let loaded = outcome.loaded.remove(&0).unwrap_or_default();
         ensure!(
             !loaded.is_empty(),
