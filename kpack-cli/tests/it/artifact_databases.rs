@@ -82,7 +82,12 @@ fn shards_of_different_choices_are_refused_by_name() {
     assert_said(
         &plan,
         Severity::Fault,
-        &["linux-b/blas_lib_generic", text, "found none)"],
+        &[
+            "linux-b/blas_lib_generic",
+            text,
+            "found none)",
+            "shards-differ",
+        ],
     );
 }
 

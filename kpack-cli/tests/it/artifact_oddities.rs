@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kpack_artifact::split::{BatchOptions, Options, batch, split};
 use kpack_build::object_file;
+use kpack_core::ids;
 use kpack_split::install::Progress;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code, code_object};
 use kpack_tests::require;
@@ -77,8 +78,7 @@ fn packages_are_not_opened_and_a_note_says_so() {
         report
             .findings
             .iter()
-            .any(|notice| notice.file().ends_with(&wheel)
-                && notice.text == "packages are not opened, so device code in it is not split"),
+            .any(|notice| notice.file().ends_with(&wheel) && notice.id == ids::UNOPENED_PACKAGE),
         "{report:#?}"
     );
     assert!(files(&output, "blas_lib_generic").contains(&wheel));
@@ -234,6 +234,8 @@ fn files_that_only_begin_like_device_code_stay_generic_with_a_warning() {
             "{path}: {warnings:#?}"
         );
     }
+    let mut ids = report.findings.iter().map(|found| found.id);
+    assert!(ids.any(|id| id == ids::UNREADABLE_DEVICE_CODE));
     assert!(files(&output, "blas_lib_gfx942").len() > 1);
 
     // Among archives, it would be missing.

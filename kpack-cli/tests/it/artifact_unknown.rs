@@ -5,6 +5,7 @@
 use std::os::unix::fs::symlink;
 
 use kpack_artifact::split::Unknown;
+use kpack_core::ids;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, code_object, library_file};
 use kpack_tests::tree::Tree;
 
@@ -52,6 +53,8 @@ fn what_looks_specific_in_no_known_place_is_reported_or_moved() {
             ),
         ]
     );
+    let mut ids = report.findings.iter().map(|found| found.id);
+    assert!(ids.any(|id| id == ids::UNPLACED_FILE));
     assert!(files(&output, "blas_lib_generic").contains(&object));
 
     options.unknown = Unknown::Move;

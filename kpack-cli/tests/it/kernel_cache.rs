@@ -11,6 +11,7 @@ use crate::verified::{check, check_with, checks, faults};
 use kpack_artifact::sizes::measure;
 use kpack_artifact::split::{Options, Report, split};
 use kpack_core::Severity;
+use kpack_core::ids;
 use kpack_tests::tree::Tree;
 use rusqlite::{Connection, params};
 
@@ -114,6 +115,7 @@ fn it_is_device_code_for_its_targets() {
     let text = "has device code for gfx1100, gfx942, in one file for all targets";
     assert!(report.device_code);
     assert_eq!(said, [text]);
+    assert_eq!(report.findings[0].id, ids::FILE_FOR_ALL_TARGETS);
     let generic = tree.path(&format!("out/fft_lib_generic/{PREFIX}/{CACHE}"));
     assert_eq!(fs::read(generic).unwrap(), before);
     for place in ["out", "installed"] {
@@ -279,6 +281,7 @@ fn one_of_another_format_is_a_host_file() {
         let report = split_it(&tree);
         let said: Vec<String> = report.findings.iter().map(|n| n.text.clone()).collect();
         assert_one(&said, &[reason]);
+        assert_eq!(report.findings[0].id, ids::UNREAD_DATABASE_FILE);
         assert_eq!(checks(&check(&tree, "out"), Severity::Fault), [""; 0]);
 
         let tree = three_shards();
@@ -288,7 +291,7 @@ fn one_of_another_format_is_a_host_file() {
         cache(&path, &[("fft_4", "gfx1100", "A", 1)]);
         let [_, path] = places(&tree, "linux-c");
         cache(&path, &[("fft_4", "gfx1100", "A", 1)]);
-        let parts = [CACHE, reason, "cannot be merged", "differs"];
+        let parts = [CACHE, reason, "unmergeable-file", "differs"];
         assert_said(&planned(&tree, CONFIGURATION), Severity::Fault, &parts);
     }
 }

@@ -309,7 +309,7 @@ fn libraries_of_split_objects_that_were_not_installed_are_refused() {
         split_shard(&tree, shard);
     }
     let plan = planned(&tree, CONFIGURATION);
-    let parts = ["linux-a", "librocblas.so.5", "kpack install"];
+    let parts = ["linux-a", "librocblas.so.5", "split-before-link"];
     assert_said(&plan, Severity::Fault, &parts);
 }
 

@@ -11,6 +11,7 @@ use crate::shards::{DATABASE, PREFIX, shard, three_shards, write};
 use crate::verified::{check, faults};
 use kpack_artifact::recombine::{Severity, plan};
 use kpack_artifact::split::{Options, split};
+use kpack_core::ids;
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::process;
 use kpack_tests::tree::Tree;
@@ -23,12 +24,11 @@ fn groups_of_an_earlier_configuration() {
     recombine(&tree, CONFIGURATION);
     let renamed = CONFIGURATION.replace("\"instinct\"", "\"mi\"");
     let plan = planned(&tree, &renamed);
-    let parts = [
-        "out/blas_lib_instinct: ",
-        "stale: this configuration has no such artifact of blas_lib",
-    ];
+    let parts = ["out/blas_lib_instinct: ", "stale-artifact"];
     assert_said(&plan, Severity::Fault, &parts);
     assert_eq!(plan.errors(), 1);
+    let error = plan.failure(tree.root()).unwrap_err();
+    assert_eq!(error.id(), ids::FAILED_COMPONENTS);
     assert!(
         tree.path("out/blas_lib_instinct/artifact_manifest.txt")
             .is_file()
@@ -167,7 +167,7 @@ fn a_file_in_two_prefixes_of_two_artifacts() {
         "\"gfx942\"]}, \"mi2\": {\"architectures\": [\"gfx90a:xnack+\"]}",
     );
     let plan = planned(&tree, &apart);
-    let parts = ["Type_SS_gfx942.co", "it is in blas_lib_instinct as well"];
+    let parts = ["Type_SS_gfx942.co", "conflicting-files"];
     assert_said(&plan, Severity::Fault, &parts);
 }
 
@@ -184,7 +184,7 @@ fn two_artifacts_of_one_name() {
         "component_overrides": {"blas": {"architecture_groups": {
             "lib_all": {"architectures": ["gfx1100"]}}}}}"#;
     let plan = planned(&tree, configuration);
-    let parts = ["out/blas_lib_all: ", "an artifact of blas and of blas_lib"];
+    let parts = ["out/blas_lib_all: ", "bad-configuration"];
     assert_said(&plan, Severity::Fault, &parts);
 }
 
@@ -224,7 +224,11 @@ fn prefixes_of_two_shards_that_overlap() {
     write(&tree.path(list), format!("{PREFIX}/lib\n").as_bytes());
     let plan = planned(&tree, CONFIGURATION);
     let text = format!("the prefixes `{PREFIX}` and `{PREFIX}/lib` for it, which overlap");
-    assert_said(&plan, Severity::Fault, &["out/blas_lib_instinct", &text]);
+    assert_said(
+        &plan,
+        Severity::Fault,
+        &["out/blas_lib_instinct", &text, "invalid-prefix-list"],
+    );
 }
 
 #[test]
@@ -235,9 +239,9 @@ fn what_is_no_shard_and_no_artifact_is_left_out_and_named() {
     write(&unsplit.join("artifact_manifest.txt"), b"");
     fs::create_dir(tree.path("shards/linux-a/logs")).unwrap();
     let plan = planned(&tree, CONFIGURATION);
-    let parts = ["linux-d", "skipped: a shard without split artifacts"];
+    let parts = ["linux-d", "not-an-artifact"];
     assert_said(&plan, Severity::Warning, &parts);
-    let text = "skipped: not a split artifact";
+    let text = "not-an-artifact";
     assert_said(&plan, Severity::Warning, &["blas_lib_gfx110X", text]);
     assert_said(&plan, Severity::Note, &["logs", text]);
     assert_eq!(said(&plan).len(), 3);

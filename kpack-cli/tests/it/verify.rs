@@ -3,6 +3,7 @@
 
 use crate::verified;
 use kpack_core::Severity;
+use kpack_core::ids;
 use std::fs::{self, File};
 use std::io::Cursor;
 use std::path::PathBuf;
@@ -63,6 +64,19 @@ fn a_complete_tree_has_no_fault() {
     for path in [BINARY, ARCHIVE, MANIFEST] {
         assert_eq!(faults(&check(&tree, path)), [""; 0]);
     }
+}
+
+#[test]
+fn an_archive_under_another_name_is_noted() {
+    let tree = installed();
+    let renamed = "lib/.kpack/renamed.kpack";
+    fs::rename(tree.path(ARCHIVE), tree.path(renamed)).unwrap();
+    let report = check(&tree, renamed);
+    let noted = &report.findings[0];
+    assert_eq!(
+        (noted.severity, noted.id),
+        (Severity::Note, ids::MISNAMED_ARCHIVE)
+    );
 }
 
 /// A tree has thousands of archives, and the usual limit is 1,024 open files.
@@ -158,7 +172,7 @@ fn a_section_that_is_not_where_it_is_loaded() {
     let header = headers.rfind(constant).unwrap();
     change(&tree, BINARY, |bytes| bytes[header + 24] ^= 0x10);
     let report = check(&tree, BINARY);
-    assert_found(&report, &["libvec.so", "is not where a PT_LOAD maps it"]);
+    assert_found(&report, &["libvec.so", "damaged-binary"]);
 }
 
 #[test]
@@ -167,8 +181,15 @@ fn a_damaged_code_object() {
     // In the first frame, after header, number of frames, size and zstd's own header.
     change(&tree, ARCHIVE, |bytes| bytes[90] ^= 1);
     let report = check(&tree, "lib");
-    assert_found(&report, &["vec_lib_gfx1100.kpack", "lib/libvec.so#0"]);
-    assert_found(&report, &["vec_lib.kpm", "the listed SHA-256"]);
+    assert_found(
+        &report,
+        &[
+            "vec_lib_gfx1100.kpack",
+            "lib/libvec.so#0",
+            "damaged-archive",
+        ],
+    );
+    assert_found(&report, &["vec_lib.kpm", "not-as-listed"]);
     assert_found(
         &against(&tree),
         &["libvec.so: `lib/libvec.so#0` for gfx1100"],
@@ -180,11 +201,8 @@ fn an_archive_that_is_truncated_or_not_an_archive() {
     let tree = installed();
     change(&tree, ARCHIVE, |bytes| bytes.truncate(bytes.len() - 5));
     let report = check(&tree, "lib");
-    assert_found(
-        &report,
-        &["vec_lib_gfx1100.kpack", "the TOC cannot be read"],
-    );
-    assert_found(&report, &["vec_lib.kpm", "bytes"]);
+    assert_found(&report, &["vec_lib_gfx1100.kpack", "damaged-archive"]);
+    assert_found(&report, &["vec_lib.kpm", "not-as-listed"]);
     fs::write(tree.path(ARCHIVE), b"KPAK").unwrap();
     let report = check(&tree, "lib");
     assert_found(&report, &["vec_lib_gfx1100.kpack", "4 bytes"]);
@@ -197,9 +215,9 @@ fn an_archive_that_is_missing() {
     let report = check(&tree, "lib");
     assert_found(
         &report,
-        &["vec_lib.kpm", "vec_lib_gfx1100.kpack", "is missing"],
+        &["vec_lib.kpm", "vec_lib_gfx1100.kpack", "missing-archive"],
     );
-    assert_found(&report, &["libvec.so", "gfx1100", "is missing"]);
+    assert_found(&report, &["libvec.so", "gfx1100", "missing-archive"]);
     // A user who installs the package for one GPU lacks those for the others.
     let report = check_with(&tree, "lib", None, &["gfx942"]);
     assert_eq!(faults(&report), [""; 0]);
@@ -249,7 +267,11 @@ fn an_archive_that_the_manifest_does_not_list() {
     let report = check(&tree, "lib");
     assert_found(
         &report,
-        &["vec_lib.kpm", "does not list `vec_lib_gfx1201.kpack`"],
+        &[
+            "vec_lib.kpm",
+            "inconsistent-manifest",
+            "`vec_lib_gfx1201.kpack`",
+        ],
     );
 }
 
@@ -285,10 +307,7 @@ fn a_manifest_that_lies_or_is_damaged() {
     let report = rewrite(|manifest| manifest.prefix = "lib64".to_owned());
     assert_found(&report, &["lib64"]);
     change(&tree, MANIFEST, |bytes| bytes.truncate(20));
-    assert_found(
-        &check(&tree, "lib"),
-        &["vec_lib.kpm", "not a kpack manifest"],
-    );
+    assert_found(&check(&tree, "lib"), &["vec_lib.kpm", "damaged-manifest"]);
 }
 
 #[test]
@@ -346,8 +365,8 @@ fn wrappers_that_changed_places() {
         bytes[first + 24 + 16] = 0;
     });
     let report = check(&tree, BINARY);
-    assert_found(&report, &["libvec.so", "index 1; by its position it is 0"]);
-    assert_found(&report, &["libvec.so", "index 0; by its position it is 1"]);
+    assert_found(&report, &["libvec.so", "index 1", "inconsistent-marker"]);
+    assert_found(&report, &["libvec.so", "index 0", "inconsistent-marker"]);
 }
 
 /// The header of section `name`, for a change: type at 4, size at 32.
@@ -380,7 +399,7 @@ fn device_code_that_is_still_there() {
         header[32] = 1;
     });
     let report = check(&tree, BINARY);
-    assert_found(&report, &["libvec.so", "expected none (NOBITS)"]);
+    assert_found(&report, &["libvec.so", "device-code-left"]);
     // NOBITS in the header only, over bytes that are loaded from the file.
     let tree = installed();
     let mut marker = [0; 32];
@@ -391,7 +410,7 @@ fn device_code_that_is_still_there() {
         header[16..48].copy_from_slice(&marker);
     });
     let report = check(&tree, BINARY);
-    assert_found(&report, &["libvec.so", "the file still has bytes"]);
+    assert_found(&report, &["libvec.so", "device-code-left"]);
 }
 
 #[test]
@@ -424,10 +443,7 @@ fn a_code_object_that_no_kernel_names() {
         bytes[at + 7] = 0;
     });
     let report = check(&tree, ARCHIVE);
-    assert_found(
-        &report,
-        &["1 of 2 stored code objects belong to no kernel: ordinal 1"],
-    );
+    assert_found(&report, &["ordinal 1", "damaged-archive"]);
 }
 
 #[test]
@@ -439,7 +455,7 @@ fn host_code_that_was_changed() {
         bytes[at] = b'H';
     });
     assert_eq!(faults(&check(&tree, "lib")), [""; 0]);
-    assert_found(&against(&tree), &["libvec.so", ".rodata"]);
+    assert_found(&against(&tree), &["libvec.so", ".rodata", "host-differs"]);
 }
 
 #[test]
@@ -458,13 +474,13 @@ fn an_original_that_is_another() {
         .unwrap();
     assert_found(
         &against(&tree),
-        &["libvec.so: index 1 for gfx1100: differs from the original's"],
+        &["libvec.so: index 1 for gfx1100", "code-differs"],
     );
     library()
         .wrapper(Storage::Plain, [code("gfx1100", "more")])
         .build(&tree.path("fat.so"))
         .unwrap();
-    assert_found(&against(&tree), &["libvec.so", "wrapper"]);
+    assert_found(&against(&tree), &["libvec.so", "wrapper", "code-differs"]);
 }
 
 #[test]
@@ -475,10 +491,7 @@ fn a_target_that_was_left_out_is_a_fault_unless_the_others_are_named() {
     let mut options = InstallOptions::new(tree.root(), "vec", [BINARY]);
     options.architectures = vec!["gfx942".parse().unwrap()];
     install(&options, &()).unwrap();
-    assert_found(
-        &against(&tree),
-        &["index 0 for gfx1100", "the archives have none"],
-    );
+    assert_found(&against(&tree), &["index 0 for gfx1100", "code-differs"]);
     let report = check_with(&tree, BINARY, Some("fat.so"), &["gfx942"]);
     assert_eq!(faults(&report), [""; 0]);
 }
@@ -558,10 +571,13 @@ fn a_required_target_may_have_generic_code_instead() {
         assert_eq!(faults(&report), [""; 0], "{gpu}");
     }
     let report = check_with(&tree, "lib", None, &["gfx1200"]);
-    assert_found(&report, &["no archive for gfx1200"]);
+    assert_found(&report, &["missing-target", "gfx1200"]);
 
     // When the generic code is lost, then the GPU without its own has none.
     fs::remove_file(tree.path("lib/.kpack/vec_lib_gfx11-generic.kpack")).unwrap();
     let report = check_with(&tree, "lib", None, &["gfx1100"]);
-    assert_found(&report, &["an archive for gfx11-generic", "is missing"]);
+    assert_found(
+        &report,
+        &["an archive for gfx11-generic", "missing-archive"],
+    );
 }

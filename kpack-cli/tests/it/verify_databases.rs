@@ -187,7 +187,10 @@ fn what_stands_in_for_a_file_is_damaged() {
         let whole = fs::read(path).unwrap();
         fs::write(path, bytes).unwrap();
         let name = path.file_name().unwrap().to_str().unwrap();
-        assert_found(&check(&tree, "root"), &[name, what]);
+        assert_found(
+            &check(&tree, "root"),
+            &[name, what, "damaged-database-file"],
+        );
         fs::write(path, whole).unwrap();
     }
 }
@@ -225,7 +228,7 @@ fn links_that_lead_into_the_artifact_of_another_target() {
 
     let other = format!("root/{LIBRARY}/TensileLibrary_Type_SS_gfx1100.co");
     fs::remove_file(tree.path(&other)).unwrap();
-    let parts = [name, "it leads to", "which does not exist"];
+    let parts = [name, "it leads to", "incomplete-database"];
     assert_found(&check(&tree, "root"), &parts);
 }
 

@@ -2,6 +2,7 @@
 //! damaged, then verification finds it; and a complete tree has no fault.
 
 use kpack_core::Severity;
+use kpack_core::ids;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -61,10 +62,7 @@ fn code_of_a_target_in_two_groups_is_compared_in_both() {
     let report = check_with(&tree, "out", Some("in/linux-a"), &[]);
     for parts in [
         ["rocblas_lib_gfx942.kpack", "made for another build"],
-        [
-            "rocblas_lib_gfx942.kpack",
-            "expected it in one artifact only",
-        ],
+        ["rocblas_lib_gfx942.kpack", "conflicting-files"],
         [
             "two/math-libs",
             "gfx942.co: has other bytes than in the unsplit tree",
@@ -124,11 +122,20 @@ fn split_artifacts_are_complete() {
             [""; 0]
         );
     }
-    let texts: Vec<String> = check_with(&tree, "shards/linux-a", Some("in/linux-a"), &[])
-        .findings
-        .into_iter()
-        .map(|check| check.text)
-        .collect();
+    let checks = check_with(&tree, "shards/linux-a", Some("in/linux-a"), &[]).findings;
+    for id in [
+        ids::ARTIFACT_SOUND,
+        ids::MANIFEST_SOUND,
+        ids::ARCHIVE_SOUND,
+        ids::MARKER_SOUND,
+        ids::CODE_FOUND,
+        ids::CODE_MATCHES,
+        ids::HOST_MATCHES,
+        ids::FILES_MATCH,
+    ] {
+        assert!(checks.iter().any(|check| check.id == id), "{id}");
+    }
+    let texts: Vec<String> = checks.into_iter().map(|check| check.text).collect();
     for expected in [
         "3 files, device code only for gfx942",
         "4 files, nothing architecture-specific",
@@ -141,6 +148,15 @@ fn split_artifacts_are_complete() {
             "{expected} is not in {texts:#?}"
         );
     }
+}
+
+#[test]
+fn a_mark_of_a_later_version_is_a_fault() {
+    let tree = one_shard();
+    let mark = tree.path("shards/linux-a/blas_lib_generic/.kpack-artifact");
+    fs::write(mark, r#"{"format_version": 2, "databases": []}"#).unwrap();
+    let report = check(&tree, "shards/linux-a");
+    assert_found(&report, &["blas_lib_generic", "unsupported-mark"]);
 }
 
 #[test]
@@ -160,7 +176,7 @@ fn one_file_of_an_artifact_is_verified_with_the_others() {
     fs::remove_dir_all(tree.path("shards/linux-a/blas_lib_gfx942")).unwrap();
     assert_found(
         &check(&tree, &library),
-        &["librocblas.so.5", "gfx942", "is missing"],
+        &["librocblas.so.5", "gfx942", "missing-archive"],
     );
 }
 
@@ -173,15 +189,15 @@ fn recombined_artifacts_are_complete() {
     assert_eq!(faults(&report), [""; 0]);
     // The artifacts have more than one shard built.
     let report = check_with(&tree, "out", Some("in/linux-a"), &[]);
-    assert_found(
-        &report,
-        &["the archives have a code object, the original has none"],
-    );
+    assert_found(&report, &["code-differs"]);
     // Some of the artifacts.
     fs::remove_dir_all(tree.path("out/blas_lib_instinct")).unwrap();
     assert_eq!(faults(&check(&tree, "out")), [""; 0]);
     fs::remove_dir_all(tree.path("out/blas_lib_gfx110X")).unwrap();
-    assert_found(&check(&tree, "out"), &["rocblas_lib.kpm", "is missing"]);
+    assert_found(
+        &check(&tree, "out"),
+        &["rocblas_lib.kpm", "missing-archive"],
+    );
 }
 
 #[test]
@@ -195,19 +211,12 @@ fn files_of_a_target_in_the_generic_artifact() {
     let report = check(&tree, "shards");
     assert_found(
         &report,
-        &[
-            "blas_lib_generic",
-            "Kernels_gfx942.hsaco",
-            "is only for gfx942",
-        ],
+        &["blas_lib_generic", "Kernels_gfx942.hsaco", "misplaced-file"],
     );
     let fat = format!("in/linux-a/blas_lib/{PREFIX}/lib/librocblas.so.5");
     fs::copy(tree.path(&fat), tree.path(&at("generic", "lib/libfat.so"))).unwrap();
     let report = check(&tree, "shards");
-    assert_found(
-        &report,
-        &["libfat.so", "is a fat binary in a generic artifact"],
-    );
+    assert_found(&report, &["libfat.so", "misplaced-file"]);
 }
 
 #[test]
@@ -224,18 +233,9 @@ fn files_of_another_target_and_of_the_host_in_a_target_artifact() {
     )
     .unwrap();
     let report = check(&tree, "shards");
-    assert_found(
-        &report,
-        &[
-            "Kernels_gfx1100.hsaco",
-            "is for gfx1100, but in an artifact for gfx942",
-        ],
-    );
-    assert_found(&report, &["Other_gfx942.hsaco", "says gfx942", "gfx1100"]);
-    assert_found(
-        &report,
-        &["host.so", "is for the host, but in an artifact for gfx942"],
-    );
+    assert_found(&report, &["Kernels_gfx1100.hsaco", "misplaced-file"]);
+    assert_found(&report, &["Other_gfx942.hsaco", "contradictory-target"]);
+    assert_found(&report, &["host.so", "misplaced-file"]);
 }
 
 #[test]
@@ -248,10 +248,7 @@ fn an_artifact_of_a_target_without_device_code() {
     );
     fs::create_dir_all(empty.join(PREFIX)).unwrap();
     let report = check(&tree, "shards");
-    assert_found(
-        &report,
-        &["blas_lib_gfx1201", "is empty: it has no device code"],
-    );
+    assert_found(&report, &["blas_lib_gfx1201", "without-code"]);
 }
 
 #[test]
@@ -296,11 +293,7 @@ fn a_file_in_two_artifacts() {
     let report = check(&tree, "shards");
     assert_found(
         &report,
-        &[
-            "blas_lib_gfx942",
-            "fallback.dat",
-            "as well; expected it in one artifact only",
-        ],
+        &["blas_lib_gfx942", "fallback.dat", "conflicting-files"],
     );
 }
 
@@ -312,8 +305,8 @@ fn half_a_pair() {
     let code = format!("{DATABASE}/TensileLibrary_Type_SS_gfx1100.co");
     fs::remove_file(tree.path(&at("gfx1100", &code))).unwrap();
     let report = check(&tree, "shards");
-    assert_found(&report, &["Type_SS_gfx942.co", "it has no library file"]);
-    assert_found(&report, &["Type_SS_gfx1100.dat", "which is not beside it"]);
+    assert_found(&report, &["Type_SS_gfx942.co", "incomplete-database"]);
+    assert_found(&report, &["Type_SS_gfx1100.dat", "incomplete-database"]);
 }
 
 #[test]
@@ -332,20 +325,21 @@ fn a_manifest_with_one_target_or_a_path_of_the_build() {
         &report,
         &[
             "rocblas_lib.kpm",
-            "does not list `rocblas_lib_gfx942.kpack`",
+            "inconsistent-manifest",
+            "`rocblas_lib_gfx942.kpack`",
         ],
     );
     let report = with(|manifest| manifest.prefix = format!("{PREFIX}/lib"));
-    assert_found(&report, &["rocblas_lib.kpm", "as installed it is `lib`"]);
+    assert_found(&report, &["rocblas_lib.kpm", "inconsistent-manifest"]);
     let report = with(|manifest| manifest.prefix = "/home/ci/build/stage/lib".to_owned());
-    assert_found(&report, &["rocblas_lib.kpm", "as installed it is `lib`"]);
+    assert_found(&report, &["rocblas_lib.kpm", "inconsistent-manifest"]);
     let report = with(|manifest| manifest.kpack_files.get_mut("gfx942").unwrap().size += 1);
     assert_found(
         &report,
         &[
             "rocblas_lib.kpm",
             "rocblas_lib_gfx942.kpack",
-            "bytes; expected",
+            "not-as-listed",
         ],
     );
 }
@@ -355,13 +349,7 @@ fn an_artifact_that_does_not_list_what_it_has() {
     let tree = one_shard();
     write(&tree.path("shards/linux-a/blas_lib_gfx942/more/file"), b"");
     let report = check(&tree, "shards");
-    assert_found(
-        &report,
-        &[
-            "more/file",
-            "is in no prefix that artifact_manifest.txt lists",
-        ],
-    );
+    assert_found(&report, &["more/file", "in-no-prefix"]);
     write(
         &tree.path("shards/linux-a/blas_lib_gfx942/artifact_manifest.txt"),
         b"../x\n",
@@ -369,7 +357,7 @@ fn an_artifact_that_does_not_list_what_it_has() {
     let report = check(&tree, "shards");
     assert_found(
         &report,
-        &["artifact_manifest.txt", "line 1", "without `..`"],
+        &["artifact_manifest.txt", "line 1", "invalid-prefix-list"],
     );
 }
 
@@ -382,7 +370,8 @@ fn an_archive_of_a_binary_that_is_not_there() {
         &report,
         &[
             "rocblas_lib_gfx942.kpack",
-            "kernels of `lib/librocblas.so.5`",
+            "unused-kernels",
+            "`lib/librocblas.so.5`",
         ],
     );
 }
@@ -399,7 +388,10 @@ fn what_was_lost_changed_or_added() {
         &format!("{DATABASE}/TensileLibrary_fallback.dat"),
     );
     let report = against(&|tree| fs::remove_file(tree.path(&fallback)).unwrap());
-    assert_found(&report, &["in/linux-a", "fallback.dat", "is lost"]);
+    assert_found(
+        &report,
+        &["in/linux-a", "fallback.dat", "is lost", "files-differ"],
+    );
     let report = against(&|tree| fs::write(tree.path(&fallback), "other").unwrap());
     assert_found(
         &report,
@@ -436,13 +428,7 @@ fn a_batch_against_all_that_was_built() {
     write(&other.join("artifact_manifest.txt"), b"doc/stage\n");
     write(&other.join("doc/stage/README"), b"text");
     let report = check_with(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
-    assert_found(
-        &report,
-        &[
-            "in/linux-a/doc_lib",
-            "there is no split artifact doc_lib_generic",
-        ],
-    );
+    assert_found(&report, &["in/linux-a/doc_lib", "missing-artifact"]);
     split(
         &Options::new(other, tree.path("shards/linux-a"), "doc_lib"),
         &(),
@@ -514,13 +500,7 @@ fn a_binary_with_two_names() {
     fs::remove_file(&copy).unwrap();
     fs::copy(tree.path(&at("generic", "lib/librocblas.so.5")), &copy).unwrap();
     let report = check(&tree, "shards/linux-a");
-    assert_found(
-        &report,
-        &[
-            "librocblas-5.so",
-            "which is not its path in the install prefix",
-        ],
-    );
+    assert_found(&report, &["librocblas-5.so", "moved-binary"]);
 }
 
 #[test]
@@ -619,13 +599,7 @@ fn a_file_for_all_targets_that_lacks_one() {
     ] {
         let report = put(file, &part);
         assert_eq!(report.count(Severity::Fault), 1, "{report:#?}");
-        assert_found(
-            &report,
-            &[
-                file,
-                "has nothing for gfx942, though there are files for it beside it",
-            ],
-        );
+        assert_found(&report, &[file, "incomplete-database", "gfx942"]);
         // It may be missing if its target was not named.
         let report = check_with(&tree, "shards", None, &["gfx1100"]);
         assert_eq!(faults(&report), [""; 0]);
@@ -706,7 +680,7 @@ fn an_original_that_is_itself_split_is_refused() {
             ..verify::Options::default()
         };
         match verify::verify(&[tree.path(path)], &options, &mut |_, _, _| {}) {
-            Err(error @ Error::Refused { .. }) => error.in_one_line(),
+            Err(error @ Error::Refused { .. }) => error.id(),
             other => panic!("{path} against {against}: {other:?}"),
         }
     };
@@ -715,8 +689,7 @@ fn an_original_that_is_itself_split_is_refused() {
         ("shards/linux-a", "shards/linux-a"),
         ("shards/linux-a", "shards/linux-a/blas_lib_gfx1100"),
     ] {
-        let error = refusal(path, against);
-        assert!(error.contains("the original is already split"), "{error}");
+        assert_eq!(refusal(path, against), ids::SPLIT_ARTIFACT);
     }
     assert_eq!(
         faults(&check_with(&tree, "prefix", Some(&prefix), &[])),

@@ -59,9 +59,14 @@ pub(crate) fn said(plan: &Recombination) -> Vec<String> {
     plan.findings.iter().map(line).collect()
 }
 
-/// Some finding of `severity` has all `parts`.
+/// Some finding of `severity` has all `parts`: of its path, text and ID.
 pub(crate) fn assert_said(plan: &Recombination, severity: Severity, parts: &[&str]) {
-    let said = said(plan);
+    let with_id = |(line, finding): (String, &Finding)| format!("{line} [{}]", finding.id);
+    let said: Vec<String> = said(plan)
+        .into_iter()
+        .zip(&plan.findings)
+        .map(with_id)
+        .collect();
     let start = format!("{severity:?} ");
     let found = said
         .iter()

@@ -46,9 +46,12 @@ pub(crate) fn faults(report: &Report) -> Vec<String> {
     checks(report, Severity::Fault)
 }
 
-/// Some fault has all of `parts`.
+/// Some fault has all of `parts`: of its path, text and ID.
 pub(crate) fn assert_found(report: &Report, parts: &[&str]) {
-    let faults = faults(report);
+    let faults = report.findings.iter();
+    let faults = faults.filter(|found| found.severity == Severity::Fault);
+    let line = |f: &Finding| format!("{}: {} [{}]", f.file().display(), f.text, f.id);
+    let faults: Vec<String> = faults.map(line).collect();
     let found = faults
         .iter()
         .any(|fault| parts.iter().all(|part| fault.contains(part)));
