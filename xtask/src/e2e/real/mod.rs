@@ -10,7 +10,6 @@
 //! code objects of the unsplit library from joined libraries, from those with the shim, and, if it reads
 //! markers, from split ones, in all kinds of processes.
 
-mod recipes;
 pub(super) mod rig;
 mod situations;
 mod small;
@@ -109,7 +108,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let own = options.suite.is_none().then_some(&real.rig);
     process::step("Loading each form of the library with each real runtime");
     let document = fs::read_to_string(repository::root().join("docs/runtime.md"))?;
-    let (variants, fat) = (real.variants(), work.join("fat").join(LIBRARY));
+    let variants = real.variants();
     for rig in own.into_iter().chain(&rigs) {
         situations::check(rig, &variants, &document, &mut table);
     }
@@ -130,16 +129,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     table.add("tests/real, built by hipcc", real.installed());
     for generator in ["DEB", "RPM"] {
         let what = format!("{generator} packages of rocm-cmake");
-        let recipe = format!("{generator} packages that join");
         match is_root() {
-            true => {
-                table.add(what, real.packages(generator));
-                table.add(recipe, real.recipe(generator, &fat));
-            }
-            false => {
-                table.not_checked(what, "only root can install packages");
-                table.not_checked(recipe, "only root can install packages");
-            }
+            true => table.add(what, real.packages(generator)),
+            false => table.not_checked(what, "only root can install packages"),
         }
     }
     table.add("rocRAND as Debian 12 built it", real.rocrand());
