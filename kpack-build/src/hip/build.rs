@@ -4,6 +4,7 @@
 //! If the build fails, the library and archives of the last build stay, so programs linked with it
 //! keep working.
 
+use kpack_core::ids;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -173,7 +174,8 @@ impl<'a> Build<'a> {
     }
 
     fn cannot_write(&self, action: &str, error: &io::Error) -> Error {
-        Error::refused(
+        Error::rejected(
+            ids::SYSTEM,
             &self.directory,
             format!(
                 "cannot {action} this directory: {error}. A build script writes into OUT_DIR, \
@@ -226,7 +228,8 @@ impl<'a> Build<'a> {
         // Build scripts are compiled without optimisation, which makes zstd slow. Staging
         // compresses.
         let Some(directory) = self.directory.to_str() else {
-            return Err(Error::refused(
+            return Err(Error::rejected(
+                ids::UNREPRESENTABLE_PATH,
                 &self.directory,
                 "its name is not UTF-8, as markers must be; rename it",
             ));

@@ -5,6 +5,7 @@
 //! absolute path. So a linked binary runs from the build tree; installing it moves the code objects
 //! to their final place.
 
+use kpack_core::ids;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -103,7 +104,8 @@ fn in_place(options: &Options, object: &Path, bitcode: bool) -> Result<(), Error
         return remove_archives(&archives, &[]);
     }
     let Some(place) = archives.to_str() else {
-        return Err(Error::refused(
+        return Err(Error::rejected(
+            ids::UNREPRESENTABLE_PATH,
             &archives,
             "its name is not UTF-8, as markers must be; rename it",
         ));

@@ -3,7 +3,7 @@
 use object::LittleEndian as LE;
 use object::elf;
 
-use kpack_core::elf::{ElfError, ReadAt, pods, refuse};
+use kpack_core::elf::{ElfError, ReadAt, pods, refuse, unsupported};
 
 pub(super) type Header = elf::FileHeader64<LE>;
 pub(super) type SectionHeader = elf::SectionHeader64<LE>;
@@ -35,7 +35,7 @@ impl<S: ReadAt> Relocatable<S> {
             || ident.class != elf::ELFCLASS64
             || ident.data != elf::ELFDATA2LSB
         {
-            refuse!("expected a 64-bit little-endian ELF file (class 2, data 1)");
+            unsupported!("expected a 64-bit little-endian ELF file (class 2, data 1)");
         }
         if header.e_type.get(LE) != elf::ET_REL {
             refuse!(
@@ -46,7 +46,7 @@ impl<S: ReadAt> Relocatable<S> {
         let absolute = match header.e_machine.get(LE) {
             elf::EM_X86_64 => elf::R_X86_64_64,
             elf::EM_AARCH64 => elf::R_AARCH64_ABS64,
-            other => refuse!(
+            other => unsupported!(
                 "expected an object for x86-64 (e_machine 62) or AArch64 (183), found e_machine {}",
                 other.0
             ),

@@ -1,6 +1,7 @@
 //! Compresses code objects into archives. One thread at a time reads, all threads compress. Only
 //! the code objects in flight are in memory.
 
+use crate::ids;
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::Seek;
@@ -81,7 +82,11 @@ pub fn compress(
     let jobs = jobs.enumerate().map(|(number, (name, file, code))| {
         let (wrappers, id, content) = code?;
         let Some(target) = id.target().cloned() else {
-            return Err(Error::refused(&file.path, "a code object without a target"));
+            return Err(Error::rejected(
+                ids::DAMAGED_CODE_OBJECT,
+                &file.path,
+                "a code object without a target",
+            ));
         };
         interrupt::check(&file.path, "read")?;
         progress.advance(content.size());
@@ -196,7 +201,8 @@ impl Run<'_> {
                 checksum,
             }));
         }
-        check_target(&job).map_err(|reason| Error::refused(path, reason))?;
+        check_target(&job)
+            .map_err(|reason| Error::rejected(ids::DAMAGED_CODE_OBJECT, path, reason))?;
         let stored = self.encode(&job.content, checksum);
         let stored = stored.map_err(|failure| match failure {
             Failure::Archive(error) => Error::archive(path, "compress", error),

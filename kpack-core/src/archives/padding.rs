@@ -1,5 +1,6 @@
 //! Splitting drops the bytes between the bundles of a fat section, so they must be padding.
 
+use crate::ids;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
@@ -20,7 +21,8 @@ pub fn check(
     for bundle in bundles.chain(std::iter::once(end..end)) {
         let content = find_content(file, at..bundle.start);
         if let Some(offset) = content.map_err(|error| Error::io(path, "read", error))? {
-            return Err(Error::refused(
+            return Err(Error::rejected(
+                ids::UNACCOUNTED_CODE,
                 path,
                 format!(
                     "file offset {offset:#x} in `.hip_fatbin` is neither padding nor in the bundle of a wrapper, so splitting would lose it"

@@ -11,9 +11,10 @@ pub enum ElfError {
     Io(io::Error),
     /// A relocatable object: its device code is split before the link.
     Relocatable,
-    /// The file is damaged, or of a kind that cannot be rewritten; the text names the offending
-    /// thing, what was expected and what was found.
+    /// The file is damaged; the text names the offending thing, what was expected and what was found.
     Refused(String),
+    /// The file is sound, but of a kind that cannot be rewritten; the text says what it has.
+    Unsupported(String),
     /// The host binary made from a sound file is damaged, which is a fault of this program. The
     /// text says what is wrong with it.
     Unsound(String),
@@ -26,7 +27,7 @@ impl fmt::Display for ElfError {
             Self::Relocatable => {
                 f.write_str("it is a relocatable object; split it with `kpack object`")
             }
-            Self::Refused(reason) => f.write_str(reason),
+            Self::Refused(reason) | Self::Unsupported(reason) => f.write_str(reason),
             Self::Unsound(reason) => write!(
                 f,
                 "kpack cannot write a sound host binary for it, which is a fault of kpack: {reason}"
@@ -60,3 +61,13 @@ macro_rules! __refuse {
     };
 }
 pub use __refuse as refuse;
+
+/// Shorthand for [`ElfError::Unsupported`] with a formatted text.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __unsupported {
+    ($($arg:tt)*) => {
+        return Err($crate::elf::ElfError::Unsupported(format!($($arg)*)))
+    };
+}
+pub use __unsupported as unsupported;

@@ -4,7 +4,7 @@ mod error;
 mod read_at;
 mod records;
 
-pub use error::{ElfError, refuse};
+pub use error::{ElfError, refuse, unsupported};
 pub use read_at::ReadAt;
 pub use read_at::find_content;
 pub use records::{

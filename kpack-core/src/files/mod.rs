@@ -124,6 +124,9 @@ pub fn elf_error(path: &Path, error: ElfError) -> Error {
     match error {
         ElfError::Io(e) if e.kind() != ErrorKind::UnexpectedEof => Error::io(path, "read", e),
         ElfError::Relocatable => Error::rejected(ids::UNKNOWN_FILE, path, error.to_string()),
+        ElfError::Unsupported(_) => {
+            Error::rejected(ids::UNSUPPORTED_BINARY, path, error.to_string())
+        }
         ElfError::Unsound(_) => Error::rejected(ids::UNSOUND_OUTPUT, path, error.to_string()),
         error => Error::rejected(ids::DAMAGED_BINARY, path, error.to_string()),
     }

@@ -82,6 +82,16 @@ catalogue! {
             "Markers hold paths relative to the binary, so both must move together."
             "Name a path within the prefix, or another prefix."
 
+        UNREPRESENTABLE_PATH = "unrepresentable-path";
+            "A path is not UTF-8, or has a byte that markers cannot hold."
+            "Markers and manifests name files, and are UTF-8."
+            "Rename the file or directory."
+
+        NOT_TEXT = "not-text";
+            "A text file is not UTF-8."
+            "Its names could not be compared with others."
+            "Save it as UTF-8."
+
         LEFTOVER = "leftover";
             "A hidden file or directory that a run of kpack left when it was killed."
             "It takes space, and is not part of what is installed."
@@ -464,6 +474,11 @@ catalogue! {
             "A manifest (`.kpm`) cannot be read."
             "It lists the archives of a module. `kpack` does not overwrite what it cannot read."
             "Restore it, or remove it and split all binaries of the module again."
+
+        EARLY_MARKER = "early-marker";
+            "The marker is in the early plain-text form, which names no kernels."
+            "kpack cannot tell which code belongs to the binary."
+            "Install the unsplit binary again."
 
         DAMAGED_MARKER = finding::DAMAGED_MARKER.as_str();
             "A marker (`.rocm_kpack_ref`) cannot be read."

@@ -1,6 +1,7 @@
 //! A directory held open by its descriptor: operations stay in it, even if its path later leads
 //! elsewhere.
 
+use crate::ids;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
@@ -110,7 +111,8 @@ impl Directory {
                 path,
                 file: file.into(),
             }),
-            Err(Errno::LOOP | Errno::NOTDIR) => Err(Error::refused(
+            Err(Errno::LOOP | Errno::NOTDIR) => Err(Error::rejected(
+                ids::CHANGED,
                 &path,
                 "it is no longer a directory (expected no symbolic link); run the command again",
             )),
@@ -285,7 +287,7 @@ fn check_kind(path: &Path, there: FileType, new: FileType) -> Result<(), Error> 
     let reason = format!(
         "{what} is in its place (expected {expected} to replace, or nothing); choose another name, or remove it"
     );
-    Err(Error::refused(path, reason))
+    Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, path, reason))
 }
 
 /// Creates the directory `path` and its parents.

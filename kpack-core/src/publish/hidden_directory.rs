@@ -1,5 +1,6 @@
 //! Hidden directories in which one run at a time makes output.
 
+use crate::ids;
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::io;
@@ -33,7 +34,7 @@ impl HiddenDirectory {
             if path.is_symlink() {
                 let reason =
                     "it is a symbolic link, but kpack writes unfinished output here; remove it";
-                return Err(Error::refused(&path, reason));
+                return Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &path, reason));
             }
             let lock = Directory::make(&path, &mut made)?;
             lock.lock()?;

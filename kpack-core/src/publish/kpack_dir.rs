@@ -1,5 +1,6 @@
 //! A module's kpacks in a directory: archives by target, and their manifest.
 
+use crate::ids;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -167,7 +168,10 @@ fn stage(
             "it has {kernels} kernels (expected {})",
             written.kernel_count
         );
-        return Err(unreadable(path, &Error::refused(path, reason)));
+        return Err(unreadable(
+            path,
+            &Error::rejected(ids::UNSOUND_OUTPUT, path, reason),
+        ));
     }
     staged.sync()?;
     Ok((staged, written))
@@ -201,7 +205,8 @@ fn unreadable(path: &Path, error: &Error) -> Error {
         Error::Refused { reason, .. } => reason.clone(),
         error => error.in_one_line(),
     };
-    Error::refused(
+    Error::rejected(
+        ids::UNSOUND_OUTPUT,
         path,
         format!("the written file cannot be read back: {reason}; nothing was replaced"),
     )

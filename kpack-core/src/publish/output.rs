@@ -1,6 +1,7 @@
 //! The one rule for outputs: a file replaces a regular file, and a directory a directory. Nothing replaces a
 //! device, FIFO, link or socket, or is written into one.
 
+use crate::ids;
 use std::fs;
 use std::io::{Error as IoError, ErrorKind};
 use std::path::Path;
@@ -55,7 +56,7 @@ pub fn check_named_output(path: &Path) -> Result<(), Error> {
     match kind {
         Some(FileKind::Archive | FileKind::Manifest) => {
             let reason = "it is an archive or manifest of kpack, which binaries may need; choose another name";
-            Err(Error::refused(path, reason))
+            Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, path, reason))
         }
         _ => Ok(()),
     }

@@ -8,7 +8,7 @@ use super::dynamic::{Dynamic, is_address};
 use super::headers::{Section, Segment};
 use super::image::Image;
 use super::records::FAT_SECTION;
-use super::{ElfError, ReadAt, refuse};
+use super::{ElfError, ReadAt, refuse, unsupported};
 
 /// Checks what a rewrite keeps, in its input and in its result.
 pub(crate) fn sound<S: ReadAt>(image: &Image<S>) -> Result<(), ElfError> {
@@ -118,7 +118,7 @@ pub(crate) fn overlaps<S>(image: &Image<S>, fat: &Range<u64>, load: usize) -> Re
             && section.name != FAT_SECTION
             && overlaps(section.offset, section.file_end())
         {
-            refuse!(
+            unsupported!(
                 "section `{}` shares bytes of the file with `{FAT_SECTION}`",
                 section.name
             );
@@ -127,7 +127,7 @@ pub(crate) fn overlaps<S>(image: &Image<S>, fat: &Range<u64>, load: usize) -> Re
     for (index, segment) in image.segments.iter().enumerate() {
         let harmless = index == load || segment.kind == elf::PT_GNU_RELRO;
         if !harmless && segment.filesz > 0 && overlaps(segment.offset, segment.file_end()) {
-            refuse!(
+            unsupported!(
                 "program header {index} ({:?}) shares bytes of the file with `{FAT_SECTION}`",
                 segment.kind
             );
@@ -135,7 +135,7 @@ pub(crate) fn overlaps<S>(image: &Image<S>, fat: &Range<u64>, load: usize) -> Re
     }
     let table = image.table();
     if overlaps(table.start, table.end) {
-        refuse!("the section header table shares bytes of the file with `{FAT_SECTION}`");
+        unsupported!("the section header table shares bytes of the file with `{FAT_SECTION}`");
     }
     Ok(())
 }

@@ -9,8 +9,8 @@ use object::elf;
 
 use super::image::Image;
 use super::records::pods;
-use super::refuse;
 use super::{ElfError, ReadAt};
+use super::{refuse, unsupported};
 
 /// Size of a dynamic entry in the file, in bytes.
 pub(crate) const DYNAMIC_ENTRY: u64 = size_of::<elf::Dyn64<LE>>() as u64;
@@ -217,7 +217,7 @@ impl<'a, S: ReadAt> Relocations<'a, S> {
         }
         for (tag, name) in ANDROID {
             if dynamic.get(tag).is_some() {
-                refuse!(
+                unsupported!(
                     "its relocations are packed in Android's format ({name}), which is not supported; link it without `--pack-dyn-relocs=android`"
                 );
             }

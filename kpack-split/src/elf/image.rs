@@ -7,8 +7,8 @@ use object::elf;
 
 use super::headers::{SECTION_ENTRY, SEGMENT_ENTRY, Section, Segment};
 use super::records::pods;
-use super::refuse;
 use super::{ElfError, ReadAt};
+use super::{refuse, unsupported};
 
 /// A linked ELF file with its headers in memory; everything else is read on demand.
 #[derive(Debug, Clone)]
@@ -140,7 +140,7 @@ impl<S: ReadAt> Image<S> {
             );
         }
         if ident[4] != elf::ELFCLASS64.0 || ident[5] != elf::ELFDATA2LSB.0 {
-            refuse!(
+            unsupported!(
                 "expected a 64-bit little-endian ELF file (class 2, data 1), found class {}, data {}",
                 ident[4],
                 ident[5]
@@ -151,7 +151,7 @@ impl<S: ReadAt> Image<S> {
         let machine = match header.e_machine.get(LE) {
             elf::EM_X86_64 => Machine::X86_64,
             elf::EM_AARCH64 => Machine::AArch64,
-            other => refuse!(
+            other => unsupported!(
                 "expected a host binary for x86-64 (e_machine 62) or AArch64 (183), found e_machine {}",
                 other.0
             ),
@@ -389,7 +389,7 @@ fn program_headers<S: ReadAt>(
         refuse!("it has no program headers (expected an executable or shared object)");
     }
     if count == elf::PN_XNUM {
-        refuse!("it has 65535 program headers or more, which is not supported");
+        unsupported!("it has 65535 program headers or more, which is not supported");
     }
     let entry = u64::from(header.e_phentsize.get(LE));
     if entry != SEGMENT_ENTRY {
@@ -418,7 +418,7 @@ fn section_headers<S: ReadAt>(
     }
     let count = header.e_shnum.get(LE);
     if count == 0 {
-        refuse!("it has 65280 sections or more, which is not supported");
+        unsupported!("it has 65280 sections or more, which is not supported");
     }
     let entry = u64::from(header.e_shentsize.get(LE));
     if entry != SECTION_ENTRY {

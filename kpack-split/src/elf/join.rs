@@ -28,10 +28,10 @@ use super::headers::{Section, Segment};
 use super::image::{Image, LIMIT};
 use super::plan::{Parts, Plan, PlannedWrapper, Relocated, redirect};
 use super::records::FAT_SECTION;
-use super::refuse;
 use super::section_table::SectionTable;
 use super::wrappers::{FatBinary, KeptMarker};
 use super::{ElfError, ReadAt, check};
+use super::{refuse, unsupported};
 
 /// What clang aligns bundles and code objects to, and the runtime maps, in bytes.
 pub(crate) const BUNDLE_ALIGN: u64 = 4096;
@@ -615,7 +615,7 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
                 segment.filesz = loaded - segment.vaddr;
                 segment.memsz = memory - segment.vaddr;
             } else if let Some(gap) = self.gaps.iter().find(is_within) {
-                refuse!(
+                unsupported!(
                     "program header {index} ({:?}) covers file offset {:#x}, where device code goes",
                     segment.kind,
                     gap.cut.start

@@ -21,7 +21,7 @@ use super::records::FAT_SECTION;
 use super::room::{self, Moved, Room};
 use super::section_table::SectionTable;
 use super::wrappers::FatBinary;
-use super::{ElfError, ReadAt, check, refuse};
+use super::{ElfError, ReadAt, check, refuse, unsupported};
 
 /// Positions in the host binary: addresses, unless marked as offsets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -309,7 +309,7 @@ fn new_segments<S: ReadAt>(
         let missing = table_end.saturating_sub(segments[holder].file_end());
         let free = segments[holder].filesz == segments[holder].memsz;
         if missing > 0 && !free {
-            refuse!(
+            unsupported!(
                 "there is no room for another program header after the table at {table_offset:#x}"
             );
         }
@@ -431,7 +431,7 @@ fn wrappers_and_relocations<S: ReadAt>(
         let touched = [Some(relocation.address), target];
         let in_the_way = |a: &u64| geometry.grown.contains(a) && geometry.map(*a).is_none();
         if let Some(address) = touched.into_iter().flatten().find(in_the_way) {
-            refuse!(
+            unsupported!(
                 "there is no room for another program header: a relocation ({:?}) names address \
                  {address:#x}, right after the table, in no section",
                 relocation.kind

@@ -19,7 +19,7 @@ use super::image::Image;
 use super::records::{MAGIC_FAT, MAGIC_SPLIT, POINTER, WRAPPER_SIZE, pods};
 use super::section_table::SectionTable;
 use super::wrappers::{DeviceCode, is_absolute};
-use super::{ElfError, ReadAt, check, memory, refuse};
+use super::{ElfError, ReadAt, check, memory, refuse, unsupported};
 use crate::publish::copy_range;
 
 /// How to make one binary from another.
@@ -214,7 +214,7 @@ impl Plan {
         let headers = image.header.e_phoff.get(LE);
         if gaps.output_offset(headers) != headers {
             // Older kernels tell programs a wrong address of headers that are in a later segment.
-            refuse!(
+            unsupported!(
                 "its program headers are at offset {headers:#x}, after the device code (expected at the start of the file, where linkers put them); let kpack treat it before the tool that moved them"
             );
         }
@@ -311,7 +311,7 @@ impl Plan {
     /// [`ElfError::Unsound`]: the fault is in the result, not in its sound input.
     pub(crate) fn check(&self, input: &File, output: &File) -> Result<(), ElfError> {
         read_back(input, output, self).map_err(|error| match error {
-            ElfError::Refused(reason) => ElfError::Unsound(reason),
+            ElfError::Refused(reason) | ElfError::Unsupported(reason) => ElfError::Unsound(reason),
             error => error,
         })
     }

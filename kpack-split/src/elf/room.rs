@@ -9,8 +9,8 @@ use object::elf;
 use super::dynamic::{Dynamic, is_address};
 use super::headers::{SEGMENT_ENTRY, Section, Segment};
 use super::image::Image;
-use super::refuse;
 use super::{ElfError, ReadAt};
+use super::{refuse, unsupported};
 
 /// A run of sections that moves as one block. Positions are addresses, unless marked as offsets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,7 +90,7 @@ fn moved<S: ReadAt>(image: &Image<S>, dynamic: &Dynamic, after: u64) -> Result<M
     for s in &leaving.segments {
         let movable = matches!(s.kind, elf::PT_NOTE | elf::PT_INTERP | elf::PT_GNU_PROPERTY);
         if !movable || image.offset_of(&(s.vaddr..s.file_backed_end())) != Some(s.offset) {
-            refuse!(
+            unsupported!(
                 "there is no room for another program header: the content of {:?} at address {:#x} \
                  and offset {:#x} is right after the table and cannot be moved",
                 s.kind,
@@ -228,7 +228,7 @@ fn check_movable<S: ReadAt>(
     if movable && section.is_alloc() && section.offset >= table_end && in_place {
         return Ok(());
     }
-    refuse!(
+    unsupported!(
         "there is no room for another program header: section `{}` ({:?}) at offset {:#x} is \
          right after the table, which ends at {table_end:#x}, and it cannot be moved",
         section.name,
@@ -243,7 +243,7 @@ fn check_gap(dynamic: &Dynamic, moved: &Moved, growth: &Range<u64>) -> Result<()
     let stays = |address| moved.map(address).is_none();
     for (tag, value) in &dynamic.entries {
         if is_address(*tag) && growth.contains(value) && stays(*value) {
-            refuse!(
+            unsupported!(
                 "there is no room for another program header: {tag:?} is {value:#x}, right \
                  after the table, in no section"
             );

@@ -7,8 +7,8 @@ use super::edits::{Edits, Gaps};
 use super::headers::Section;
 use super::image::Image;
 use super::records::pods_mut;
-use super::refuse;
 use super::{ElfError, ReadAt};
+use super::{refuse, unsupported};
 
 /// Section indices from here on are reserved (gABI, `SHN_LORESERVE`).
 const INDEX_LIMIT: usize = elf::SHN_LORESERVE as usize;
@@ -220,7 +220,7 @@ fn kept_end<S>(image: &Image<S>, gaps: &Gaps) -> u64 {
 fn names<S: ReadAt>(image: &Image<S>) -> Result<Vec<u8>, ElfError> {
     let section = &image.sections[image.names_index];
     if section.is_alloc() {
-        refuse!("its section header string table is loaded, which is not supported");
+        unsupported!("its section header string table is loaded, which is not supported");
     }
     let mut names = image.section_bytes(section)?;
     if names.last().is_some_and(|byte| *byte != 0) {

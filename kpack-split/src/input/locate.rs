@@ -1,5 +1,6 @@
 //! Resolves paths of binaries and archives in a prefix, and the relative paths between them.
 
+use kpack_core::ids;
 use std::collections::HashSet;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -53,12 +54,13 @@ impl Prefix {
         let joined = self.path.join(file);
         if !joined.exists()
             && let Ok(path) = file.canonicalize()
-            && let Ok(name) = self.name(&path)
+            && let Ok(name) = self.name(&path, &path)
         {
             return Ok(LocatedBinary { path, name });
         }
         if leads_out(file) {
-            return Err(Error::refused(
+            return Err(Error::rejected(
+                ids::OUTSIDE_PREFIX,
                 &joined,
                 "expected a path within the install prefix",
             ));
@@ -66,9 +68,7 @@ impl Prefix {
         let path = joined
             .canonicalize()
             .map_err(|e| Error::io(&joined, "find in the install prefix", e))?;
-        let name = self
-            .name(&path)
-            .map_err(|reason| Error::refused(&joined, reason))?;
+        let name = self.name(&path, &joined)?;
         Ok(LocatedBinary { path, name })
     }
 
@@ -126,8 +126,7 @@ impl Prefix {
         let Some(path) = placed(&path).filter(|path| path.is_symlink() && !leads_out(file)) else {
             return Ok(None);
         };
-        let name = self.name(&path);
-        let name = name.map_err(|reason| Error::refused(&path, reason))?;
+        let name = self.name(&path, &path)?;
         Ok(Some(LocatedBinary { path, name }))
     }
 
@@ -162,7 +161,8 @@ impl Prefix {
         let path = self.path.join(file);
         let relative = path.strip_prefix(&self.path).unwrap_or(file);
         let name = plain(relative).ok_or_else(|| {
-            Error::refused(
+            Error::rejected(
+                ids::OUTSIDE_PREFIX,
                 &path,
                 "expected a path within the install prefix, without `..`",
             )
@@ -193,9 +193,7 @@ impl Prefix {
         } else {
             real.join(rest)
         };
-        let name = self
-            .name(&real)
-            .map_err(|reason| Error::refused(&path, reason))?;
+        let name = self.name(&real, &path)?;
         let parent = Path::new(&name).parent().and_then(Path::to_str);
         Ok(KpackPath {
             path: real,
@@ -205,16 +203,19 @@ impl Prefix {
     }
 
     /// Converts a path without symbolic links to a path in the prefix.
-    fn name(&self, path: &Path) -> Result<String, String> {
+    fn name(&self, path: &Path, named: &Path) -> Result<String, Error> {
         let Ok(relative) = path.strip_prefix(&self.path) else {
-            return Err(format!(
+            let text = format!(
                 "it resolves to {}, outside of the install prefix {}",
                 path.display(),
                 self.path.display()
-            ));
+            );
+            return Err(Error::rejected(ids::OUTSIDE_PREFIX, named, text));
         };
-        plain(relative)
-            .ok_or_else(|| "expected a path in UTF-8, below the install prefix".to_owned())
+        plain(relative).ok_or_else(|| {
+            let text = "expected a path in UTF-8, below the install prefix";
+            Error::rejected(ids::UNREPRESENTABLE_PATH, named, text)
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The markers of a split binary: one, or one for each object that was split before the link.
 
+use kpack_core::ids;
 use kpack_format::marker::{self, Marker};
 
 use super::LinkedElf;
@@ -78,7 +79,7 @@ impl LinkedElf {
         read.map_err(|e| self.error(e.into()))?;
         let refused = |reason: String| {
             let text = format!("{what} at file offset {at:#x}: {reason}");
-            Error::refused(&self.path, text)
+            Error::rejected(ids::DAMAGED_MARKER, &self.path, text)
         };
         let (marker, _) = Marker::read(&bytes).map_err(|e| refused(e.to_string()))?;
         if marker.kpack_search_paths.iter().any(|p| p.contains('\0')) {

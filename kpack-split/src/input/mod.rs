@@ -9,6 +9,7 @@ mod overlay;
 mod resolver;
 pub mod unlinked;
 
+use kpack_core::ids;
 use std::fs;
 use std::path::Path;
 
@@ -33,7 +34,11 @@ pub fn read_text(path: &Path) -> Result<String, Error> {
     let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
     let mut text = String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
-        Error::refused(path, format!("byte {offset} is not UTF-8 text"))
+        Error::rejected(
+            ids::NOT_TEXT,
+            path,
+            format!("byte {offset} is not UTF-8 text"),
+        )
     })?;
     if text.starts_with('\u{feff}') {
         text.remove(0);

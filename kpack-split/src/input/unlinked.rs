@@ -1,5 +1,6 @@
 //! Reads relocatable objects and static libraries, whose device code is split before the link.
 
+use kpack_core::ids;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -46,7 +47,9 @@ pub fn read(path: &Path, file: &File) -> Result<Unlinked, Error> {
     let unlinked = parse(&cache);
     match (cache.into_inner().failed, unlinked) {
         (Some(error), _) => Err(Error::io(path, "read", error)),
-        (None, unlinked) => unlinked.map_err(|e| Error::refused(path, e.to_string())),
+        (None, unlinked) => {
+            unlinked.map_err(|e| Error::rejected(ids::DAMAGED_BINARY, path, e.to_string()))
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Checks that an earlier run split a binary as the current options ask.
 
+use kpack_core::ids;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -30,7 +31,8 @@ pub(super) fn targets(
             return Ok(None);
         }
         if !refers_to(marker, expected) {
-            return Err(Error::refused(
+            return Err(Error::rejected(
+                ids::SPLIT_ALREADY,
                 path,
                 format!(
                     "it is split already, and its marker refers to `{}` (expected `{}`). Install the unsplit binary, or pass the module, component and directory it was split for",

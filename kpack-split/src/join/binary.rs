@@ -1,5 +1,6 @@
 //! One split binary, and what its wrappers ask for.
 
+use kpack_core::ids;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
@@ -56,7 +57,7 @@ impl MarkedBinary {
         let file = input::open(&path)?;
         if input::identify(&path, &file)? != Some(FileKind::Linked) {
             let text = "not an executable or shared object (ELF)";
-            return Err(Error::refused(&path, text));
+            return Err(Error::rejected(ids::UNKNOWN_FILE, &path, text));
         }
         Self::of(located, &LinkedElf::read(&path, file)?)
     }
@@ -107,7 +108,7 @@ impl MarkedBinary {
     ) -> Result<Self, Error> {
         let Some(kernel_name) = marker.kernel_name.clone().filter(|name| !name.is_empty()) else {
             let text = "its marker is in the early plain-text form, which names no kernels; install the unsplit binary again";
-            return Err(Error::refused(&located.path, text));
+            return Err(Error::rejected(ids::EARLY_MARKER, &located.path, text));
         };
         let (wrappers, indices): (_, Vec<u32>) = wrappers.unzip();
         // Another order would give wrappers each other's code.
@@ -115,7 +116,7 @@ impl MarkedBinary {
             let text = format!(
                 "wrapper {position} has code object index {index} (expected {position}); the binary is damaged, install it again"
             );
-            return Err(Error::refused(&located.path, text));
+            return Err(Error::rejected(ids::DAMAGED_BINARY, &located.path, text));
         }
         let room = code_ids::with_room(&marker).len() as u64;
         Ok(Self {
@@ -173,7 +174,8 @@ fn bundle_ranges(
 fn only_marker(path: &Path, groups: Vec<MarkerGroup>) -> Result<Marker, Error> {
     match <[MarkerGroup; 1]>::try_from(groups) {
         Ok([group]) => Ok(group.marker),
-        Err(_) => Err(Error::refused(
+        Err(_) => Err(Error::rejected(
+            ids::SPLIT_BEFORE_LINK,
             path,
             "its objects were split before the link, each with a marker of its own; install it first, with `kpack install`",
         )),
@@ -188,6 +190,11 @@ fn main_marker(linked: &LinkedElf, wrappers: &[SplitWrapper]) -> Result<u64, Err
     let place = section.map_or(u64::MAX, |(_, section)| section.addr);
     let markers = wrappers.iter().map(|w| w.marker_address);
     let before = markers.filter(|address| *address <= place).max();
-    before
-        .ok_or_else(|| Error::refused(&linked.path, "no marker is in the place of its device code"))
+    before.ok_or_else(|| {
+        Error::rejected(
+            ids::DAMAGED_MARKER,
+            &linked.path,
+            "no marker is in the place of its device code",
+        )
+    })
 }

@@ -1,5 +1,6 @@
 //! The code objects to put back into one binary, from the archives that its marker leads to.
 
+use kpack_core::ids;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
@@ -114,7 +115,11 @@ impl Code {
                 targets.insert(target);
             } else if binary.marker.code_ids.contains_key(&target) {
                 let text = format!("the archive for {target} has no code object of it");
-                return Err(Error::refused(&binary.located.path, text));
+                return Err(Error::rejected(
+                    ids::MISSING_KERNEL,
+                    &binary.located.path,
+                    text,
+                ));
             } else {
                 known.remove(&target);
             }
@@ -268,7 +273,7 @@ impl Code {
     pub(super) fn check(&self, binary: &MarkedBinary, written: &LinkedElf) -> Result<(), Error> {
         let fault = || {
             let text = "kpack cannot write a sound joined binary for it, which is a fault of kpack: its bundles differ from the plan";
-            Error::refused(&written.path, text)
+            Error::rejected(ids::UNSOUND_OUTPUT, &written.path, text)
         };
         let DeviceCode::Fat(fat) = &written.code else {
             return Err(fault());
@@ -372,14 +377,16 @@ fn of_other_build(binary: &MarkedBinary, target: &str) -> Error {
         "the archive for {target} is {}",
         of_another_build(&binary.kernel_name)
     );
-    Error::refused(&binary.located.path, text)
+    Error::rejected(ids::STALE_ARCHIVE, &binary.located.path, text)
 }
 
 /// Refuses a target whose archive is missing, damaged, or of another build.
 fn check_archive(binary: &MarkedBinary, resolver: &Resolver, target: &str) -> Result<(), Error> {
     let place = match resolver.obstacle(target) {
         None => return Ok(()),
-        Some(Obstacle::Damaged(archive, reason)) => return Err(Error::refused(archive, reason)),
+        Some(Obstacle::Damaged(archive, reason)) => {
+            return Err(Error::rejected(ids::DAMAGED_ARCHIVE, archive, reason));
+        }
         Some(Obstacle::OtherBuild(_)) => return Err(of_other_build(binary, target)),
         Some(Obstacle::Missing(Some(archive))) => archive.display().to_string(),
         Some(Obstacle::Missing(None)) => binary.marker.kpack_search_paths.join("`, `"),
@@ -389,7 +396,11 @@ fn check_archive(binary: &MarkedBinary, resolver: &Resolver, target: &str) -> Re
         None => "install its package".to_owned(),
     };
     let text = format!("the archive for {target} is missing: `{place}`; {advice}");
-    Err(Error::refused(&binary.located.path, text))
+    Err(Error::rejected(
+        ids::MISSING_ARCHIVE,
+        &binary.located.path,
+        text,
+    ))
 }
 
 /// Refuses a binary that lacks wrappers for some of its code. Its marker tells which code it was built
@@ -410,7 +421,11 @@ fn all_are_asked_for(
                 "it has {} wrappers, but the archive for {target} has code for wrapper {index}; the binary is damaged, install it again",
                 binary.indices.len()
             );
-            Err(Error::refused(&binary.located.path, text))
+            Err(Error::rejected(
+                ids::DAMAGED_BINARY,
+                &binary.located.path,
+                text,
+            ))
         }
     }
 }
@@ -432,10 +447,14 @@ fn read(
     let bytes = read.map_err(|error| Error::archive(archive, "read", error))?;
     let target_id: TargetId = target
         .parse()
-        .map_err(|error| Error::refused(archive, format!("{error}")))?;
+        .map_err(|error| Error::rejected(ids::DAMAGED_ARCHIVE, archive, format!("{error}")))?;
     check_code_object(&bytes, &target_id).map_err(|reason| {
         let kernel = KernelName::new(&binary.kernel_name, index);
-        Error::refused(archive, format!("`{kernel}` for {target}: {reason}"))
+        Error::rejected(
+            ids::DAMAGED_CODE_OBJECT,
+            archive,
+            format!("`{kernel}` for {target}: {reason}"),
+        )
     })?;
     let is_told = !resolver.code_ids(target).is_empty();
     let digest = (!is_told && binary.marker.code_ids.contains_key(target)).then(|| sha256(&bytes));

@@ -1,5 +1,6 @@
 //! Whether joined binaries have the device code that they should have.
 
+use kpack_core::ids;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Seek, SeekFrom};
 
@@ -22,7 +23,7 @@ pub type Checksums = BTreeMap<String, BTreeMap<u32, Sha256>>;
 pub fn differences(binary: &LinkedElf, unsplit: &LinkedElf) -> Result<Vec<String>, Error> {
     let (DeviceCode::Fat(joined), DeviceCode::Fat(fat)) = (&binary.code, &unsplit.code) else {
         let reason = "the original is not a fat binary";
-        return Err(Error::refused(&unsplit.path, reason));
+        return Err(Error::rejected(ids::NO_DEVICE_CODE, &unsplit.path, reason));
     };
     let kept = binary.with_spirv(joined, binary.kept_marker()?.as_ref())?;
     let mut differences = kept_differences((binary, joined), (unsplit, fat), &kept)?;

@@ -100,7 +100,8 @@ fn compare(joined: &LinkedElf, original: &Path) -> Result<(), Error> {
     if differences.is_empty() {
         Ok(())
     } else {
-        Err(Error::refused(
+        Err(Error::rejected(
+            ids::HOST_DIFFERS,
             &joined.path,
             format!(
                 "joined, it differs from {}: {}",

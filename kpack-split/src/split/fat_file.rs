@@ -1,5 +1,6 @@
 //! Reads a linked file for splitting.
 
+use kpack_core::ids;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -46,7 +47,7 @@ pub fn read(path: &Path, spirv: Option<Spirv>) -> Result<BinaryKind, Error> {
         Some(FileKind::StaticLibrary) => Some("a static library"),
         Some(_) | None => {
             let text = "not an executable or shared object (ELF)";
-            return Err(Error::refused(path, text));
+            return Err(Error::rejected(ids::UNKNOWN_FILE, path, text));
         }
     };
     if let Some(what) = unlinked {
@@ -86,7 +87,7 @@ fn refuse_other_spirv(linked: &LinkedElf, spirv: Option<Spirv>) -> Result<(), Er
         return Ok(());
     }
     let text = "it is split already, and keeps its SPIR-V code; to drop or archive that, install the unsplit binary";
-    Err(Error::refused(&linked.path, text))
+    Err(Error::rejected(ids::SPLIT_ALREADY, &linked.path, text))
 }
 
 impl FatFile {
@@ -158,7 +159,8 @@ impl FatFile {
     pub fn plan(&self, marker: &Marker) -> Result<Plan, Error> {
         match self.split_before() {
             0 => self.plan_with(marker, Vec::new()),
-            count => Err(Error::refused(
+            count => Err(Error::rejected(
+                ids::SPLIT_BEFORE_LINK,
                 &self.code.path,
                 format!(
                     "{count} of its {} wrappers were split before the link, the others were \

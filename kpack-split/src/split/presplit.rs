@@ -3,6 +3,7 @@
 //! into the archives of the prefix and changes the markers in place, as if the linked binary had
 //! been split. Nothing else in the file changes.
 
+use kpack_core::ids;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
@@ -115,12 +116,13 @@ impl Presplit {
         let Some(offset) = image.offset_of(&range) else {
             let start = range.start;
             let text = format!("the wrapper at address {start:#x} is not in the file");
-            return Err(Error::refused(path, text));
+            return Err(Error::rejected(ids::DAMAGED_BINARY, path, text));
         };
         let name = marker.kernel_name.as_deref().unwrap_or_default();
         let kernel = KernelName::new(name, found.co_index).to_string();
         if !self.archives.iter().any(|source| source.has(&kernel)) {
-            return Err(Error::refused(
+            return Err(Error::rejected(
+                ids::RECOMPILED_AFTER_LINK,
                 path,
                 format!(
                     "no archive has kernel `{kernel}`; its marker refers to `{}`. Its object was recompiled after the link: link again. {COMPILE_AGAIN}",
@@ -149,7 +151,8 @@ impl Presplit {
     fn open_archives(&mut self, marker: &Marker, lookup: &Lookup) -> Result<Group, Error> {
         let missing = |reason: String| {
             let paths = marker.kpack_search_paths.join("`, `");
-            Error::refused(
+            Error::rejected(
+                ids::RECOMPILED_AFTER_LINK,
                 &self.linked.path,
                 format!(
                     "its device code was split before the link, and {reason}; its marker refers to `{paths}`. {COMPILE_AGAIN}"
@@ -180,7 +183,9 @@ impl Presplit {
             self.archives.push(BuiltArchive {
                 path: kpack.path.clone(),
                 group: name,
-                target: target.map_err(|e| Error::refused(&kpack.path, format!("{e}")))?,
+                target: target.map_err(|e| {
+                    Error::rejected(ids::DAMAGED_ARCHIVE, &kpack.path, format!("{e}"))
+                })?,
                 archive,
             });
         }
@@ -216,11 +221,9 @@ impl Presplit {
                     continue;
                 }
                 let read = archive.read(&wrapper.kernel, target);
-                read.map_err(|error| match Error::archive(&source.path, "read", error) {
-                    Error::Refused { path, reason, .. } => {
-                        Error::refused(&path, format!("{reason}. {COMPILE_AGAIN}"))
-                    }
-                    error => error,
+                read.map_err(|error| {
+                    let error = Error::archive(&source.path, "read", error);
+                    error.with_reason(|reason| format!("{reason}. {COMPILE_AGAIN}"))
                 })?;
             }
         }
@@ -265,7 +268,8 @@ impl Presplit {
             let (offset, room) = wrapper.marker;
             let marker = marker_of(&wrapper.group);
             let Some(bytes) = marker.to_bytes_within(room) else {
-                return Err(Error::refused(
+                return Err(Error::rejected(
+                    ids::NO_ROOM,
                     &self.linked.path,
                     format!(
                         "the marker at file offset {offset:#x} has room for {room} bytes, but the new one needs {}: install to a shorter path in the prefix, or split the linked binary instead of its objects",
