@@ -66,9 +66,10 @@ impl std::error::Error for Error {
 }
 
 impl Error {
-    /// The message and its cause, on one line.
+    /// The message and its cause or, for a rejected file, its ID, on one line.
     pub fn in_one_line(&self) -> String {
         match self {
+            Self::Refused { id, .. } => format!("{self} [{id}]"),
             Self::Io { source, .. } => format!("{self}: {source}"),
             _ => self.to_string(),
         }

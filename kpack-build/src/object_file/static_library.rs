@@ -17,7 +17,7 @@ use super::plan::ObjectPlan;
 use super::relocatable::Relocatable;
 use super::symbols::defined_symbols;
 use super::window::Window;
-use kpack_core::elf::{ElfError, ReadAt, refuse};
+use kpack_core::elf::{ElfError, ReadAt, refuse, unsupported};
 use kpack_core::publish::copy_range;
 
 const HEADER_SIZE: u64 = size_of::<Header>() as u64;
@@ -71,10 +71,12 @@ impl StaticLibrary {
         let word = match archive.kind() {
             ArchiveKind::Gnu | ArchiveKind::Unknown => 4,
             ArchiveKind::Gnu64 => 8,
-            ArchiveKind::Coff => refuse!(
+            ArchiveKind::Coff => unsupported!(
                 "it has two symbol tables, as static libraries and import libraries of Windows (COFF) have; expected objects for Linux (ELF)"
             ),
-            other => refuse!("a static library in the {other:?} format; expected the GNU format"),
+            other => {
+                unsupported!("a static library in the {other:?} format; expected the GNU format")
+            }
         };
         let mut members: Vec<Member> = Vec::new();
         for member in archive.members() {
@@ -89,7 +91,7 @@ impl StaticLibrary {
                 );
             };
             if header.name.starts_with(b"#1/") {
-                refuse!("a static library in the BSD format; expected the GNU format");
+                unsupported!("a static library in the BSD format; expected the GNU format");
             }
             if matches!(header.name.trim_ascii_end(), b"/" | b"//" | b"/SYM64/") {
                 refuse!("its table `{name}` at offset {start:#x} is not at the start");

@@ -76,6 +76,7 @@ fn said(tree: &Tree, text: &str) -> String {
 
 fn error(tree: &Tree, hip: &Hip) -> String {
     let error = hip.try_compile("vector").unwrap_err();
+    assert_eq!(error.id(), kpack_build::ids::COMPILER, "{error}");
     said(tree, &error.in_one_line())
 }
 

@@ -128,9 +128,6 @@ pub(super) fn complain_error(error: &Error) {
             let lines: Vec<String> = text.lines().map(|line| escaped(line).to_string()).collect();
             let _ = writeln!(io::stderr().lock(), "kpack: error: {}", lines.join("\n"));
         }
-        Error::Refused { id, .. } => {
-            complain("error", format_args!("{} [{id}]", error.in_one_line()));
-        }
         error => complain("error", error.in_one_line()),
     }
 }

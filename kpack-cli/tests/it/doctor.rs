@@ -10,7 +10,7 @@ use crate::command::{command, said};
 use insta::assert_snapshot;
 use kpack_build::object_file;
 use kpack_cli::doctor::{Options, examine};
-use kpack_core::{Finding, Severity};
+use kpack_core::{Finding, Severity, ids};
 use kpack_split::install::{InstallOptions, install};
 use kpack_split::join::{JoinOptions, join};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
@@ -915,15 +915,18 @@ fn a_join_says_which_code_it_drops() {
         let gpus = gpus.iter().map(|gpu| gpu.parse().unwrap());
         let options = JoinOptions::new(tree.path("prefix"), gpus, ["lib/libvec.so"]);
         let report = join(&options, &()).unwrap();
-        Vec::from_iter(report.findings.into_iter().map(|notice| notice.text))
+        Vec::from_iter(
+            report
+                .findings
+                .into_iter()
+                .map(|found| (found.id, found.text)),
+        )
     };
-    assert_eq!(warnings(&["gfx942", "gfx1030"]), [""; 0]);
+    assert_eq!(warnings(&["gfx942", "gfx1030"]), []);
     let dropped = warnings(&["gfx1030"]);
-    assert_eq!(
-        dropped,
-        ["loses its code for gfx942; to keep it, add `--arch gfx942`"]
-    );
-    assert_eq!(warnings(&["gfx1030"]), [""; 0]);
+    let text = "loses its code for gfx942; to keep it, add `--arch gfx942`";
+    assert_eq!(dropped, [(ids::CODE_DROPPED, text.to_owned())]);
+    assert_eq!(warnings(&["gfx1030"]), []);
 }
 
 #[test]

@@ -10,7 +10,9 @@ use crate::markers::{assert_expects, markers};
 use crate::verified::{assert_holds, assert_holds_against, check, check_with, faults};
 use kpack_build::object_file;
 use kpack_cli::inspect::{Content, inspect};
+use kpack_core::ids;
 use kpack_split::install::{InstallOptions, Only, Outcome, install};
+use kpack_split::join::{JoinOptions, join};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, code};
 use kpack_tests::process;
 use kpack_tests::require;
@@ -130,6 +132,26 @@ fn it_can_be_installed_in_halves() {
 }
 
 #[test]
+fn it_cannot_be_joined_before_it_is_installed() {
+    let tree = build();
+    let gpu = "gfx1100".parse().unwrap();
+    let options = JoinOptions::new(tree.path("host"), [gpu], ["lib/libvec.so"]);
+    let error = join(&options, &()).unwrap_err();
+    assert_eq!(error.id(), ids::SPLIT_BEFORE_LINK, "{error}");
+}
+
+#[test]
+fn a_path_to_its_archives_that_is_too_long() {
+    let tree = build();
+    let mut options = options(&tree.path("host"));
+    options.kpack_dir = "long/".repeat(300).into();
+    let before = tree.snapshot();
+    let error = install(&options, &()).unwrap_err();
+    assert_eq!(error.id(), ids::NO_ROOM, "{error}");
+    assert_eq!(tree.snapshot(), before);
+}
+
+#[test]
 fn archives_that_are_gone_are_missed() {
     let tree = build();
     fs::remove_dir_all(tree.path("split/other")).unwrap();
@@ -137,7 +159,7 @@ fn archives_that_are_gone_are_missed() {
     let error = install(&options(&tree.path("host")), &()).unwrap_err();
     let text = error.in_one_line();
     assert!(
-        text.contains("its archives are missing") && text.contains("--clean-first"),
+        text.contains("[missing-archive]") && text.contains("--clean-first"),
         "{text}"
     );
     assert_eq!(tree.snapshot(), before);
@@ -159,7 +181,11 @@ fn archives_that_are_gone_are_missed() {
     .unwrap();
     let error = install(&options(&tree.path("host")), &()).unwrap_err();
     let text = error.in_one_line();
-    assert!(text.contains("no archive has kernel `other.o@"), "{text}");
+    assert!(
+        text.contains("no archive has kernel `other.o@")
+            && text.contains("[recompiled-after-link]"),
+        "{text}"
+    );
 }
 
 /// A library may also be linked from objects or static libraries that nobody split.

@@ -1,6 +1,6 @@
 //! Given fat binaries with SPIR-V, when they are split, then today's HIP runtimes still find it.
 
-use kpack_core::Severity;
+use kpack_core::{Severity, ids};
 use std::fs::{self, File};
 use std::io::Cursor;
 use std::path::Path;
@@ -145,6 +145,7 @@ fn wrappers_with_spirv_stay_fat_and_the_others_are_split() {
         );
         assert_eq!(*size_after, fs::metadata(&path).unwrap().len());
         assert!(*size_after < fs::metadata(tree.path("fat")).unwrap().len());
+        assert_eq!(report.findings[0].id, ids::SPIRV_KEPT);
         let note = &report.findings[0].text;
         assert!(note.contains("2 of 4 wrappers have SPIR-V code"), "{note}");
 

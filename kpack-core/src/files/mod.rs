@@ -174,3 +174,14 @@ fn check_target(
         header.flags
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_output_that_is_not_sound_is_no_fault_of_its_input() {
+        let error = elf_error(Path::new("lib.so"), ElfError::Unsound(String::new()));
+        assert_eq!(error.id(), ids::UNSOUND_OUTPUT);
+    }
+}

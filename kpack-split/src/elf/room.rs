@@ -9,8 +9,8 @@ use object::elf;
 use super::dynamic::{Dynamic, is_address};
 use super::headers::{SEGMENT_ENTRY, Section, Segment};
 use super::image::Image;
+use super::unsupported;
 use super::{ElfError, ReadAt};
-use super::{refuse, unsupported};
 
 /// A run of sections that moves as one block. Positions are addresses, unless marked as offsets.
 #[derive(Debug, Clone, PartialEq, Eq)]

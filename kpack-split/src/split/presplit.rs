@@ -152,7 +152,7 @@ impl Presplit {
         let missing = |reason: String| {
             let paths = marker.kpack_search_paths.join("`, `");
             Error::rejected(
-                ids::RECOMPILED_AFTER_LINK,
+                ids::MISSING_ARCHIVE,
                 &self.linked.path,
                 format!(
                     "its device code was split before the link, and {reason}; its marker refers to `{paths}`. {COMPILE_AGAIN}"
