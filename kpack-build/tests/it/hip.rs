@@ -76,7 +76,6 @@ fn said(tree: &Tree, text: &str) -> String {
 
 fn error(tree: &Tree, hip: &Hip) -> String {
     let error = hip.try_compile("vector").unwrap_err();
-    assert_eq!(error.id(), kpack_build::ids::COMPILER, "{error}");
     said(tree, &error.in_one_line())
 }
 
@@ -237,7 +236,13 @@ fn kernels_that_do_not_compile() {
     )
     .unwrap();
     let mut hip = build(&tree, &[("HIPCXX", "clang++-19")]);
-    let text = error(&tree, hip.offload_arch("gfx1100"));
+    let id = hip
+        .offload_arch("gfx1100")
+        .try_compile("vector")
+        .unwrap_err()
+        .id();
+    assert_eq!(id, kpack_build::ids::COMPILER);
+    let text = error(&tree, &hip);
     let mut settings = insta::Settings::clone_current();
     // The compiler's path and its exit status differ between machines.
     settings.add_filter(r"The command was: \S*clang", "The command was: [..]clang");

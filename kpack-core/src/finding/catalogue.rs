@@ -475,11 +475,6 @@ catalogue! {
             "It lists the archives of a module. `kpack` does not overwrite what it cannot read."
             "Restore it, or remove it and split all binaries of the module again."
 
-        EARLY_MARKER = "early-marker";
-            "The marker is in the early plain-text form, which names no kernels."
-            "kpack cannot tell which code belongs to the binary."
-            "Install the unsplit binary again."
-
         DAMAGED_MARKER = finding::DAMAGED_MARKER.as_str();
             "A marker (`.rocm_kpack_ref`) cannot be read."
             "The loader cannot tell which archives have the code."
