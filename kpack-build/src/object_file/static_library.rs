@@ -63,7 +63,7 @@ impl StaticLibrary {
         let cache = ReadCache::new(file);
         let archive = ArchiveFile::parse(&cache).map_err(damaged)?;
         if archive.is_thin() {
-            refuse!(
+            unsupported!(
                 "it is a thin archive, which only names its objects; split these and make an \
                  archive of the host-only objects"
             );

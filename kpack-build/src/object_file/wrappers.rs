@@ -9,7 +9,7 @@ use super::relocatable::{Relocatable, SectionHeader};
 use super::symbols::{Symbols, Target};
 use kpack_core::elf::{
     self as linked, ElfError, FAT_SECTION, MAGIC_FAT, MAGIC_SPLIT, POINTER, ReadAt, VERSION,
-    WRAPPER_SECTION, WRAPPER_SIZE, refuse,
+    WRAPPER_SECTION, WRAPPER_SIZE, refuse, unsupported,
 };
 
 /// `SHT_CREL`: relocations in LLVM's compact encoding (the number that LLVM uses until the gABI has
@@ -203,7 +203,7 @@ impl<S: ReadAt> Relocatable<S> {
                 .name(section)
                 .starts_with(b"__CLANG_OFFLOAD_BUNDLE__hip")
             {
-                refuse!(
+                unsupported!(
                     "it was compiled with -fgpu-rdc, so its device code is complete only after \
                      the link; compile without -fgpu-rdc, or link it unchanged and split the \
                      linked binary (kpack install)"
@@ -211,7 +211,7 @@ impl<S: ReadAt> Relocatable<S> {
             }
             if section.sh_type.get(LE).0 == OFFLOADING || self.name(section) == b".llvm.offloading"
             {
-                refuse!(
+                unsupported!(
                     "it was compiled with --offload-new-driver and -fgpu-rdc, or with \
                      -foffload-lto: its device code is in `.llvm.offloading` until \
                      clang-linker-wrapper links it; compile without these options, or link it \
