@@ -30,6 +30,8 @@ pub(crate) struct Built {
     pub(crate) helper: PathBuf,
     /// The directory of the loader and of the shim.
     pub(crate) runtime: PathBuf,
+    /// The shim for linkers, as cargo builds it.
+    pub(crate) static_shim: PathBuf,
 }
 
 impl Built {
@@ -38,9 +40,12 @@ impl Built {
     /// # Errors
     /// A build fails.
     pub(crate) fn new() -> Result<Self> {
+        let helper = repository::build_helper()?;
+        let target = repository::build_libraries()?;
         Ok(Self {
-            helper: repository::build_helper()?,
-            runtime: repository::build_libraries()?,
+            helper,
+            runtime: target.join("release"),
+            static_shim: target.join("shim/libkpack_hip_link.a"),
         })
     }
 
@@ -57,11 +62,6 @@ impl Built {
     /// The shim for `LD_PRELOAD`.
     pub(crate) fn shim(&self) -> PathBuf {
         self.runtime.join("libkpack_hip.so")
-    }
-
-    /// The shim for linkers, as cargo builds it.
-    pub(crate) fn static_shim(&self) -> PathBuf {
-        self.runtime.join("libkpack_hip_link.a")
     }
 
     fn so_name(&self) -> Result<String> {
@@ -174,7 +174,7 @@ fn install_helper(prefix: &Path, documents: &Path, built: &Built) -> Result<()> 
     copy_file(&built.helper, &prefix.join("bin/kpack"))?;
     copy_file(&built.shim(), &prefix.join("lib/libkpack_hip.so"))?;
     let scratch = tempfile::tempdir()?;
-    let static_shim = shim::merge(&built.static_shim(), scratch.path())?;
+    let static_shim = shim::merge(&built.static_shim, scratch.path())?;
     copy_file(&static_shim, &prefix.join("lib/libkpack_hip.a"))?;
     copy_tree(&root.join("cmake"), &prefix.join("lib/cmake/Kpack"))?;
     copy_tree(&root.join("therock"), &prefix.join("share/kpack/therock"))?;

@@ -111,11 +111,10 @@ fn stripped(built: &Built, work: &Path) -> Result<Built> {
     for library in [built.loader(), built.shim()] {
         strip("--strip-unneeded", &library)?;
     }
-    for library in [built.static_loader(), built.static_shim()] {
-        strip("--strip-debug", &library)?;
-    }
+    strip("--strip-debug", &built.static_loader())?;
     Ok(Built {
         helper: strip("--strip-unneeded", &built.helper)?,
+        static_shim: strip("--strip-debug", &built.static_shim)?,
         runtime: directory,
     })
 }

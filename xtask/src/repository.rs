@@ -93,7 +93,7 @@ pub(crate) fn build_helper() -> Result<PathBuf> {
     Ok(target_directory().join("release/kpack"))
 }
 
-/// Builds the loader `librocm_kpack` and the shim `libkpack_hip` optimised, and returns their directory.
+/// Builds the loader `librocm_kpack` and the shim `libkpack_hip` optimised, and returns the directory with their profiles.
 pub(crate) fn build_libraries() -> Result<PathBuf> {
     process::step("Building the loader `librocm_kpack` and the shim `libkpack_hip` (release)");
     let (shell, flags) = (process::shell(), &release_flags()?);
@@ -102,10 +102,13 @@ pub(crate) fn build_libraries() -> Result<PathBuf> {
         "cargo rustc {flags...} --package kpack-runtime --lib --crate-type cdylib,staticlib"
     )
     .run()?;
+    cmd!(shell, "cargo build {flags...} --package kpack-hip --lib").run()?;
+    // What is linked into each binary is built to be small.
+    let [_, others @ ..] = flags;
     cmd!(
         shell,
-        "cargo build {flags...} --package kpack-hip --package kpack-hip-link --lib"
+        "cargo build --profile shim {others...} --package kpack-hip-link --lib"
     )
     .run()?;
-    Ok(target_directory().join("release"))
+    Ok(target_directory())
 }

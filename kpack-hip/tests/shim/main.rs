@@ -53,6 +53,20 @@ fn linked_it_gives_the_runtime_the_same_code() {
     same_code(Form::Linked, &ways);
 }
 
+/// Most of it is Rust's standard library, zstd and the loader.
+#[test]
+fn linked_it_adds_less_than_800_kilobytes() {
+    let size = |form: Form| {
+        let project = Project::new(form);
+        let library = project.tree.path("split/lib/libvec.so");
+        let stripped = library.with_extension("stripped");
+        run(Command::new("strip").arg("-o").arg(&stripped).arg(library));
+        std::fs::metadata(stripped).unwrap().len()
+    };
+    let added = size(Form::Linked) - size(Form::None);
+    assert!(added < 800_000, "{added}");
+}
+
 #[test]
 fn without_it_the_runtime_gets_nothing() {
     let project = Project::new(Form::None);
