@@ -197,10 +197,9 @@ impl Marker {
 /// Ranges, each as its start and size.
 fn ranges_of(reader: &mut Reader<'_>) -> Result<Vec<Range<u32>>, MessagePackError> {
     let numbers = reader.list(usize::MAX, Reader::integer::<u32>)?;
-    let (pairs, rest) = numbers.as_chunks();
-    let ranges = pairs
-        .iter()
-        .map(|[start, size]| Some(*start..start.checked_add(*size)?));
+    let pairs = numbers.chunks_exact(2);
+    let rest = pairs.remainder();
+    let ranges = pairs.map(|pair| Some(pair[0]..pair[0].checked_add(pair[1])?));
     match ranges.collect() {
         Some(ranges) if rest.is_empty() => Ok(ranges),
         _ => reader.fail("expected ranges, each as its start and size"),

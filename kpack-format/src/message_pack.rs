@@ -131,7 +131,7 @@ impl<'a> Reader<'a> {
             let mut bytes = *rest;
             match decode::read_bin_len(&mut bytes) {
                 Ok(length) if length as usize == SIZE => {
-                    digest.copy_from_slice(bytes.split_off(..SIZE)?);
+                    digest.copy_from_slice(take(&mut bytes, SIZE)?);
                     *rest = bytes;
                 }
                 Ok(_) => return None,
@@ -245,11 +245,18 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Takes the first `size` bytes off.
+fn take<'b>(rest: &mut &'b [u8], size: usize) -> Option<&'b [u8]> {
+    let (taken, others) = rest.split_at_checked(size)?;
+    *rest = others;
+    Some(taken)
+}
+
 /// Skips a value without the values inside it, and returns how many these are.
 fn skip_one(rest: &mut &[u8]) -> Option<u64> {
     let marker = decode::read_marker(rest).ok()?;
     let mut length = |size: usize| {
-        let bytes = rest.split_off(..size)?.iter();
+        let bytes = take(rest, size)?.iter();
         Some(bytes.fold(0, |length, byte| length << 8 | u64::from(*byte)))
     };
     let (bytes, values) = match marker {
@@ -278,7 +285,7 @@ fn skip_one(rest: &mut &[u8]) -> Option<u64> {
         Marker::Map32 => (0, 2 * length(4)?),
         Marker::Reserved => return None,
     };
-    rest.split_off(..usize::try_from(bytes).ok()?)?;
+    take(rest, usize::try_from(bytes).ok()?)?;
     Some(values)
 }
 

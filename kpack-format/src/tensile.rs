@@ -123,11 +123,8 @@ impl Library {
     fn text(&mut self, text: &str, names_code_object: bool) {
         if text.starts_with("gfx") && text[3..].starts_with(|c: char| c.is_ascii_digit()) {
             // Tensile's gfx000 stands for any processor.
-            if let Ok(target) = text.parse()
-                && text != "gfx000"
-                && !text.contains('_')
-            {
-                self.targets.insert(target);
+            if text != "gfx000" && !text.contains('_') {
+                self.targets.extend(text.parse().ok());
             }
         }
         let is_file = text.ends_with(".co") || text.ends_with(".hsaco");

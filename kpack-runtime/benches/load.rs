@@ -121,7 +121,7 @@ fn details(path: &Path) {
     let stored: usize = frames.iter().map(|frame| frame.bytes.len()).sum();
     println!(
         "{}: {} kernels, {:.1} MB, {:.1} MB compressed",
-        path.file_name().unwrap_or_default().display(),
+        path.file_name().unwrap_or_default().to_string_lossy(),
         frames.len(),
         megabytes(total),
         megabytes(stored)

@@ -19,10 +19,9 @@ pub fn marker_at(address: usize) -> Result<Marker, Error> {
     // Nearly all markers fit into the first piece; only longer ones need the rest.
     let mut bytes = vec![0; FIRST_PIECE];
     let mut read = read(address, &mut bytes);
-    if let Ok((marker, size)) = Marker::read(&bytes[..read])
-        && (size < read || marker.kernel_name.is_some())
-    {
-        return Ok(marker);
+    match Marker::read(&bytes[..read]) {
+        Ok((marker, size)) if size < read || marker.kernel_name.is_some() => return Ok(marker),
+        _ => {}
     }
     if read == FIRST_PIECE {
         bytes.resize(MAX_SIZE, 0);

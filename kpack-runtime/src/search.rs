@@ -247,11 +247,12 @@ impl<'a> Search<'a> {
                 Answer::NoKernel => {}
             }
             // Since the archive was opened, an upgrade may have put there what the marker expects.
-            if self.request.marker.code_ids.contains_key(target)
-                && let Some(now) = self.cache.replacement(&candidate.path, archive)
-                && let found @ Answer::Found(_) = self.ask(&now, rule, target)
-            {
-                return found;
+            if self.request.marker.code_ids.contains_key(target) {
+                let now = self.cache.replacement(&candidate.path, archive);
+                let found = now.map(|now| self.ask(&now, rule, target));
+                if let Some(found @ Answer::Found(_)) = found {
+                    return found;
+                }
             }
             answer
         })
@@ -276,11 +277,12 @@ impl<'a> Search<'a> {
             let _ = write!(text, "\n  skipped {}: {outcome}", escaped(archive.path()));
         }
         for (Candidate { path, .. }, opened) in &self.tried {
-            if let Err(error) = opened
-                && !matches!(error, Error::NotFound { .. })
-            {
-                let (path, outcome) = (escaped(path), outcome(error));
-                let _ = write!(text, "\n  tried {path}: {outcome}");
+            match opened {
+                Ok(_) | Err(Error::NotFound { .. }) => {}
+                Err(error) => {
+                    let (path, outcome) = (escaped(path), outcome(error));
+                    let _ = write!(text, "\n  tried {path}: {outcome}");
+                }
             }
         }
         text

@@ -35,9 +35,7 @@ pub(crate) fn window(start: &[u8], size: u64) -> u64 {
 pub fn check_frame(frame: &[u8], original_size: u64) -> Result<(), String> {
     let cut_off = || "its frame is truncated".to_owned();
     let header = Header::read(frame)?;
-    if let Some(size) = header.content_size
-        && size != original_size
-    {
+    if let Some(size) = header.content_size.filter(|size| *size != original_size) {
         return Err(format!(
             "its frame holds {size} bytes; the TOC says {original_size}"
         ));

@@ -132,10 +132,10 @@ impl<R: Read + Seek> CodeObjects<R> {
             let target = id.target()?.clone();
             Some(BundledCode { target, id, bytes })
         };
-        if let Some((ids, bytes)) = &mut self.shared
-            && let Some(id) = ids.next()
-        {
-            return Ok(code(id, bytes.clone()));
+        if let Some((ids, bytes)) = &mut self.shared {
+            if let Some(id) = ids.next() {
+                return Ok(code(id, bytes.clone()));
+            }
         }
         self.shared = None;
         let Some(entry) = self.next_entry()? else {

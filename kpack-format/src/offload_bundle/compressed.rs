@@ -59,9 +59,7 @@ impl Header {
         // The last field is a hash that only the compiler's own cache uses.
         field(size - 8, 8)?;
         let size = size as u64;
-        if let Some(total) = total_size
-            && !(size..=available).contains(&total)
-        {
+        if let Some(total) = total_size.filter(|total| !(size..=available).contains(total)) {
             return malformed!(
                 8,
                 "truncated: the bundle's header says {total:#x} bytes, found {available:#x}"

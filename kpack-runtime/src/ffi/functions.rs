@@ -119,7 +119,8 @@ pub unsafe extern "C" fn kpack_get_kernel(
         };
         // SAFETY: by contract.
         let output = unsafe { Output::new(kernel_data, kernel_size)? };
-        let (Ok(name), Ok(target)) = (str::from_utf8(name), str::from_utf8(target)) else {
+        let (Ok(name), Ok(target)) = (std::str::from_utf8(name), std::str::from_utf8(target))
+        else {
             return Err(kpack_error_t::KPACK_ERROR_KERNEL_NOT_FOUND);
         };
         output.set(archive.archive.load_into(name, target).map_err(code)?);
