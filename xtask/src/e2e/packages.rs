@@ -81,13 +81,14 @@ impl Check<'_> {
         // Distributions build this directory into their dynamic linker, and this machine has another's.
         let libdir = format!("/usr/{}\n", packages.system.libdir().display());
         fs::write(root.file("etc/ld.so.conf.d/libdir.conf"), libdir)?;
+        // First, since the package that joins runs kpack when it is installed.
+        let dependencies = self.install_dependencies(packages, &root)?;
         match packages.system {
             System::Deb => root.dpkg("-i", &packages.files)?,
             System::Rpm => root.rpm("-i", &packages.files)?,
         }
         let files = all_installed(&packages.parts, &root)?;
         self.rules_of_system(packages, &root)?;
-        let dependencies = self.install_dependencies(packages, &root)?;
 
         let directory = root.file("");
         process::run!("chroot {directory} /usr/bin/kpack --version")?;
