@@ -14,7 +14,7 @@ use super::targets::refuse_none_expected;
 use kpack_core::Error;
 use kpack_core::parallel;
 use kpack_core::report::Progress;
-use kpack_core::{Finding, Severity, ids};
+use kpack_core::{Finding, Id, Severity, ids};
 use kpack_split::split::Budget;
 use kpack_split::words::list;
 
@@ -56,8 +56,9 @@ pub struct Failure {
     pub artifact_dir: PathBuf,
     /// Why, with the file.
     pub error: String,
-    /// Whether reading or writing failed, as opposed to rejected input.
-    pub io: bool,
+    /// What kind of problem it is; `system` if reading or writing failed.
+    #[serde(serialize_with = "kpack_core::lossy::id")]
+    pub id: Id,
 }
 
 impl Failure {
@@ -67,7 +68,7 @@ impl Failure {
             artifact_prefix: artifact_prefix.to_owned(),
             artifact_dir: artifact_dir.to_owned(),
             error: error.in_one_line(),
-            io: matches!(error, Error::Io { .. }),
+            id: error.id(),
         }
     }
 }

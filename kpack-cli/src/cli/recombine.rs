@@ -147,7 +147,7 @@ fn recombine(arguments: &Arguments, planned: &mut Recombination) -> Result<(), E
         planned.failed = all.map(|artifact| artifact.component.clone()).collect();
     })?;
     for (component, error) in failed {
-        output::complain("error", error.in_one_line());
+        output::complain_error(&error);
         planned.io |= matches!(error, Error::Io { .. });
         planned.failed.insert(component);
     }

@@ -15,7 +15,7 @@ use kpack_artifact::split::{
     self, BatchOptions, BatchReport, Failure, Layout, Options, Outcome, Report, Unknown,
 };
 use kpack_core::Error;
-use kpack_core::{Finding, Severity};
+use kpack_core::{Finding, Severity, ids};
 use kpack_split::install::Unexpected;
 
 /// Split artifact directories into a generic artifact and one for each GPU target
@@ -276,7 +276,8 @@ fn print_batch(
                 split += 1;
             }
             Outcome::Failed(failure) => {
-                output::complain("error", &failure.error);
+                let Failure { error, id, .. } = failure;
+                output::complain("error", format_args!("{error} [{id}]"));
                 text.line(format_args!("{}: failed", failure.artifact_prefix));
             }
         }
@@ -301,11 +302,13 @@ fn print_batch(
     } else if !arguments.verbosity.quiet {
         text.write()?;
     }
-    Ok(match failures.iter().any(|failure| failure.io) {
-        _ if failures.is_empty() => ExitCode::SUCCESS,
-        false => ExitCode::from(3),
-        true => ExitCode::from(4),
-    })
+    Ok(
+        match failures.iter().any(|failure| failure.id == ids::SYSTEM) {
+            _ if failures.is_empty() => ExitCode::SUCCESS,
+            false => ExitCode::from(3),
+            true => ExitCode::from(4),
+        },
+    )
 }
 
 fn add_summary(text: &mut Text, report: &Report) {

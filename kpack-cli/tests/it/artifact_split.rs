@@ -537,6 +537,7 @@ fn one_artifact_of_a_batch_that_fails_does_not_stop_the_others() {
     );
     let failure = report.failures().next().unwrap();
     assert!(failure.error.contains("librocblas.so.5"), "{failure:?}");
+    assert_eq!(failure.id, ids::DAMAGED_BINARY, "{failure:?}");
     assert!(report.findings[0].text.contains("skipped"));
     assert!(output.path("sparse_run_gfx1100").is_dir());
     assert!(!output.path("fft_lib_generic").exists());
