@@ -317,7 +317,7 @@ mod tests {
 
     fn parse(text: &str) -> Result<Configuration, String> {
         Configuration::parse(Path::new("packaging.json"), text.to_owned())
-            .map_err(|error| error.in_one_line())
+            .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -377,7 +377,7 @@ mod tests {
             let configuration = parse(&WHOLE.replacen(from, to, 1)).unwrap();
             let said: Vec<String> = configuration
                 .unknown_keys()
-                .map(|e| e.in_one_line())
+                .map(|e| e.to_string())
                 .collect();
             assert_eq!(said, [format!("packaging.json: {expected}")]);
             assert_eq!(configuration.groups.len(), 2);

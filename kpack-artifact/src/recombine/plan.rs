@@ -118,7 +118,7 @@ fn unused(options: &Options, shards: &Shards) -> Vec<Finding> {
                 &["component_overrides", component],
                 format_args!("no shard has the component `{component}`"),
             );
-            let text = reason.in_one_line();
+            let text = reason.to_string();
             findings.push(Finding::new(
                 Severity::Warning,
                 reason.id(),

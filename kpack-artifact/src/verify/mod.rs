@@ -323,7 +323,7 @@ impl Work {
         let is_whole = match result {
             Err(error) if self.asked_for || error.is_exhaustion() => return Err(error),
             Err(error) => {
-                report.fault(error.id(), path, error.in_one_line());
+                report.failed(path, &error);
                 false
             }
             Ok(is_whole) => is_whole,
@@ -387,7 +387,7 @@ fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<()
             }
             Ok(_) => {}
             Err(error) if error.is_exhaustion() => return Err(error),
-            Err(error) => report.fault(error.id(), &path, error.in_one_line()),
+            Err(error) => report.failed(&path, &error),
         }
     }
     Ok(())

@@ -276,8 +276,7 @@ fn print_batch(
                 split += 1;
             }
             Outcome::Failed(failure) => {
-                let Failure { error, id, .. } = failure;
-                output::complain("error", format_args!("{error} [{id}]"));
+                output::complain("error", &failure.error);
                 text.line(format_args!("{}: failed", failure.artifact_prefix));
             }
         }

@@ -215,7 +215,7 @@ impl Member {
             Err(error @ Error::Refused { .. }) => {
                 let mut own = Report::default();
                 if let Some(path) = path {
-                    own.fault(error.id(), path, error.in_one_line());
+                    own.fault(error.id(), path, error.to_string());
                 }
                 Ok(Err(own))
             }
