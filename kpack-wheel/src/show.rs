@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::archive::Wheel;
 use super::set::device_of;
-use kpack_core::Error;
+use kpack_core::{Error, Finding, Severity, ids};
 
 /// A wheel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -30,7 +30,7 @@ pub struct Description {
     /// The device wheels that its extras ask for; none but for a host wheel.
     pub devices: Vec<Device>,
     /// The libraries that another tool split, each with what is missing and what to do.
-    pub split_elsewhere: Vec<String>,
+    pub findings: Vec<Finding>,
 }
 
 /// A device wheel that a host asks for.
@@ -70,7 +70,10 @@ fn one(wheel: &Wheel, all: &[Wheel]) -> Result<Description, Error> {
     }
     targets.sort();
     targets.dedup();
-    let elsewhere = wheel.split_elsewhere()?;
+    let elsewhere = wheel.split_elsewhere()?.into_iter().map(|library| {
+        let id = ids::SPLIT_BY_ANOTHER_TOOL;
+        Finding::new(Severity::Warning, id, &wheel.path, library.to_string())
+    });
     let pins = wheel.pins()?;
     let devices = pins.devices().into_iter().map(|(pin, extras)| {
         let device = device_of(pin, wheel, all);
@@ -89,6 +92,6 @@ fn one(wheel: &Wheel, all: &[Wheel]) -> Result<Description, Error> {
         size: wheel.size,
         targets,
         devices: devices.collect(),
-        split_elsewhere: elsewhere.iter().map(ToString::to_string).collect(),
+        findings: elsewhere.collect(),
     })
 }

@@ -83,6 +83,11 @@ const TOOLS: &[Tool] = &[
         "a repository of RPM packages",
     ),
     ("python3", "python3", "makes and unpacks Python wheels"),
+    (
+        "jsonschema",
+        "python3-jsonschema",
+        "validates the output of --json",
+    ),
     ("pip3", "python3-pip", "downloads and builds Python wheels"),
     (
         "/usr/share/rocm/cmake/ROCMConfig.cmake|/usr/share/rocmcmakebuildtools/cmake/ROCmCMakeBuildToolsConfig.cmake",

@@ -34,7 +34,7 @@ pub(super) struct Arguments {
     pub(super) arch: Vec<TargetId>,
     /// Print the findings as JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     /// Print only faults
     #[arg(long, short, conflicts_with = "json")]
     quiet: bool,

@@ -40,7 +40,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     storage: StorageArguments,
     #[command(flatten)]
-    output: Output,
+    pub(super) output: Output,
 }
 
 /// Arguments that select what to print of a report.
@@ -48,7 +48,7 @@ pub(super) struct Arguments {
 pub(super) struct Output {
     /// Print the report as JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     /// Print only errors and warnings
     #[arg(long, short, conflicts_with = "json")]
     quiet: bool,

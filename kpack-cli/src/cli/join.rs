@@ -39,7 +39,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     pub(super) options: JoinOptions,
     #[command(flatten)]
-    print: Output,
+    pub(super) print: Output,
 }
 
 /// A value of `--arch`.

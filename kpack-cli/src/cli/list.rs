@@ -24,7 +24,7 @@ pub(super) struct Arguments {
     summary: bool,
     /// Print the list as JSON
     #[arg(long, conflicts_with = "summary")]
-    json: bool,
+    pub(super) json: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {

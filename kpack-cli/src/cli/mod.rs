@@ -51,6 +51,8 @@ use kpack_format::TargetId;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use kpack_core::Error;
+use kpack_core::finding::Id;
+use serde::Serialize;
 
 /// All exit codes, including that of `kpack verify` and `kpack doctor`.
 const EXIT_CODES: &str = exit_codes!(
@@ -152,6 +154,10 @@ pub fn main() -> ExitCode {
         && !is_broken_pipe(error)
     {
         output::complain_error(error);
+        if prints_failures(&cli.command) {
+            // The error itself decides about the exit code.
+            let _ = output::json(&Failed::from(error));
+        }
     }
     // Whatever the command made of it: shells and build systems stop only if a signal ended it.
     signals::end();
@@ -159,6 +165,42 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => ExitCode::from(exit_code(&error)),
+    }
+}
+
+/// The output of `--json` for a command that failed.
+#[derive(Serialize)]
+struct Failed {
+    outcome: &'static str,
+    error: String,
+    #[serde(serialize_with = "kpack_core::lossy::id")]
+    id: Id,
+}
+
+impl From<&Error> for Failed {
+    fn from(error: &Error) -> Self {
+        Self {
+            outcome: "failed",
+            error: error.in_one_line(),
+            id: error.id(),
+        }
+    }
+}
+
+/// Whether `--json` was passed to a command that leaves printing its failure to [`main`].
+fn prints_failures(command: &Command) -> bool {
+    match command {
+        Command::Install(arguments) => arguments.output.json,
+        Command::Join(arguments) => arguments.print.json,
+        Command::Object(arguments) => arguments.output.json,
+        Command::Stage(arguments) => arguments.output.json,
+        Command::Show(arguments) => arguments.json,
+        Command::List(arguments) => arguments.json,
+        Command::Report(arguments) => arguments.json,
+        Command::Verify(arguments) => arguments.json,
+        Command::Doctor(arguments) => arguments.json,
+        Command::Wheel(arguments) => arguments.json(),
+        _ => false,
     }
 }
 

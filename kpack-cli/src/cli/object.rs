@@ -46,7 +46,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     storage: StorageArguments,
     #[command(flatten)]
-    output: Output,
+    pub(super) output: Output,
     /// Objects (.o) and static libraries (.a)
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,

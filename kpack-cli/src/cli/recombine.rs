@@ -77,6 +77,9 @@ struct Summary<'a> {
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    /// The kind of problem.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
     /// The components that were not written, or would not be.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     failed: &'a BTreeSet<String>,
@@ -97,6 +100,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
                 (None, false) => "recombined",
             },
             error: error.map(Error::in_one_line),
+            id: error.map(|error| error.id().to_string()),
             failed: &plan.failed,
             artifacts: &plan.artifacts,
             findings: &plan.findings,
@@ -114,7 +118,7 @@ fn recombine(arguments: &Arguments, planned: &mut Recombination) -> Result<(), E
     for error in configuration.unknown_keys() {
         match arguments.strict {
             true => return Err(error),
-            false => output::complain("warning", format_args!("{}; ignored", error.in_one_line())),
+            false => output::complain("warning", format_args!("ignored: {}", error.in_one_line())),
         }
     }
     let options = Options {

@@ -9,8 +9,8 @@ use clap::Args;
 
 use super::output::{self, Text, size};
 use kpack_artifact::sizes::{self, Depth, Row, Sizes};
-use kpack_core::Error;
 use kpack_core::publish;
+use kpack_core::{Error, Finding, Severity, ids};
 use kpack_split::leftover;
 
 /// Report where the bytes are: by module, target and binary, before and after a split
@@ -49,7 +49,7 @@ pub(super) struct Arguments {
     title: String,
     /// Print the rows as JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 impl Arguments {
@@ -62,10 +62,8 @@ impl Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut sizes = sizes::measure(&arguments.paths, &arguments.before)?;
     for leftover in &sizes.leftovers {
-        output::complain(
-            "note",
-            format_args!("{}: {}", leftover.display(), leftover::TEXT),
-        );
+        let note = Finding::new(Severity::Note, ids::LEFTOVER, leftover, leftover::TEXT);
+        output::complain_finding(&note, false);
     }
     // Makes the page reproducible.
     if let Some(epoch) = env::var_os("SOURCE_DATE_EPOCH") {

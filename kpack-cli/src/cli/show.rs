@@ -30,7 +30,7 @@ pub(super) struct Arguments {
     file: PathBuf,
     /// Print it as JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {

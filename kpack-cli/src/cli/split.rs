@@ -104,6 +104,9 @@ struct BatchSummary<'a> {
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    /// The kind of problem; that of the first artifact, if several failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
     #[serde(flatten)]
     report: &'a BatchReport,
 }
@@ -259,6 +262,7 @@ fn print_batch(
                 output::json(&BatchSummary {
                     outcome: "failed",
                     error: Some(error.in_one_line()),
+                    id: Some(error.id().to_string()),
                     report: &BatchReport::default(),
                 })?;
             }
@@ -296,6 +300,7 @@ fn print_batch(
         output::json(&BatchSummary {
             outcome: if error.is_some() { "failed" } else { "split" },
             error,
+            id: failures.first().map(|failure| failure.id.to_string()),
             report: &report,
         })?;
     } else if !arguments.verbosity.quiet {

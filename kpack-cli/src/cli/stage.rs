@@ -37,7 +37,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE")]
     messages: Option<PathBuf>,
     #[command(flatten)]
-    output: Output,
+    pub(super) output: Output,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {

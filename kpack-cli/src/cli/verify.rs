@@ -38,7 +38,7 @@ pub(super) struct Arguments {
     jobs: Option<NonZeroUsize>,
     /// Print the report as JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     #[command(flatten)]
     verbosity: Verbosity,
     /// Directory of artifact directories; the same as a PATH

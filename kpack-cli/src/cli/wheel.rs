@@ -98,6 +98,17 @@ struct Show {
     wheels: Vec<PathBuf>,
 }
 
+impl Arguments {
+    /// Whether `--json` was passed.
+    pub(super) fn json(&self) -> bool {
+        match &self.command {
+            Command::Split(_) => false,
+            Command::Verify(arguments) => arguments.json,
+            Command::Show(arguments) => arguments.json,
+        }
+    }
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     match &arguments.command {
         Command::Split(arguments) => split(arguments),
@@ -163,7 +174,7 @@ fn describe(wheel: &Description, text: &mut Text) {
         (true, false) => "device wheel",
         (true, true) => "not split",
     };
-    let kind = match wheel.split_elsewhere.is_empty() {
+    let kind = match wheel.findings.is_empty() {
         true => kind,
         false => "split by another tool",
     };
@@ -177,8 +188,8 @@ fn describe(wheel: &Description, text: &mut Text) {
     if !wheel.targets.is_empty() {
         text.line(format_args!("  targets: {}", wheel.targets.join(", ")));
     }
-    for library in &wheel.split_elsewhere {
-        text.line(format_args!("  {library}"));
+    for library in &wheel.findings {
+        text.line(format_args!("  {} [{}]", library.text, library.id));
     }
     let rows = wheel.devices.iter().map(|device| {
         let known = device.size.map(size);

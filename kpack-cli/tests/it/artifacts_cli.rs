@@ -134,7 +134,8 @@ fn json_whatever_happens() {
         let text = |key: &str| said[key].as_str().unwrap_or_default().to_owned();
         let lists = ["artifacts", "findings"].map(|key| said[key].as_array().unwrap().len());
         let code = output.status.code().unwrap();
-        (code, text("outcome"), text("error"), lists)
+        let error = text("error").replace(&format!(" [{}]", text("id")), "");
+        (code, text("outcome"), error, lists)
     };
     let failed = |code, error: &str, lists| (code, "failed".to_owned(), error.to_owned(), lists);
     let (code, outcome, _, lists) = recombine(" --dry-run", CONFIGURATION);

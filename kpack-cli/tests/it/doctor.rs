@@ -122,7 +122,8 @@ fn troubles(findings: &[Finding], tree: &Tree) -> Vec<String> {
         let path = finding.path.as_ref().map(|path| path.display().to_string());
         let advice = finding.help.as_deref().unwrap_or("nothing");
         let path = path.unwrap_or_default();
-        let line = format!("{:?} {path}: {}; {advice}", finding.severity, finding.text);
+        let (severity, id) = (finding.severity, finding.id);
+        let line = format!("{severity:?} [{id}] {path}: {}; {advice}", finding.text);
         line.replace(tree.root().to_str().unwrap(), "/tree")
     };
     troubles.map(line).collect()
@@ -178,7 +179,7 @@ fn one_command_for_all_binaries_of_a_prefix() {
     assert_eq!(
         found,
         [
-            "Fault /tree/rocm/libamdhip64.so.6: this HIP runtime does not read markers: it finds no code \
+            "Fault [runtime-ignores-markers] /tree/rocm/libamdhip64.so.6: this HIP runtime does not read markers: it finds no code \
              for /tree/prefix/lib/libone.so, /tree/prefix/lib/libtwo.so; run `kpack join --prefix \
              /tree/prefix --arch gfx942 lib/libone.so lib/libtwo.so`"
         ]
@@ -263,7 +264,8 @@ fn a_runtime_or_a_loader_that_is_not_there() {
     fs::remove_file(tree.path(LOADER)).unwrap();
     let found = of_library(&tree, "gfx942");
     assert!(
-        found[0].contains("needs librocm_kpack.so.0, which was not found"),
+        found[0].contains("[missing-library]")
+            && found[0].contains("needs librocm_kpack.so.0, which was not found"),
         "{found:?}"
     );
     assert!(
@@ -296,7 +298,7 @@ fn a_library_that_leaves_the_runtime_to_its_program() {
     assert_eq!(
         found,
         [
-            "Note : /tree/prefix/lib/libvec.so needs no HIP runtime itself; run `kpack doctor` for the \
+            "Note [unknown-runtime] : /tree/prefix/lib/libvec.so needs no HIP runtime itself; run `kpack doctor` for the \
              program, library or module that needs one"
         ]
     );
@@ -314,7 +316,7 @@ fn an_archive_that_is_missing_stale_or_damaged() {
     assert_eq!(
         of_library(&tree, "gfx942"),
         [
-            "Fault /tree/prefix/lib/libvec.so: split, but the archive for gfx942 is missing: \
+            "Fault [missing-archive] /tree/prefix/lib/libvec.so: split, but the archive for gfx942 is missing: \
              `/tree/prefix/lib/.kpack/vec_lib_gfx942.kpack`; run `apt install vec-gfx942`"
         ]
     );
@@ -358,7 +360,7 @@ fn a_gpu_that_nothing_was_built_for() {
     assert_eq!(
         of_library(&tree, "gfx1100"),
         [
-            "Fault /tree/prefix/lib/libvec.so: split, without code for gfx1100: only for gfx1030, gfx942; \
+            "Fault [missing-target] /tree/prefix/lib/libvec.so: split, without code for gfx1100: only for gfx1030, gfx942; \
              install a build with code for gfx1100"
         ]
     );
@@ -376,7 +378,8 @@ fn a_gpu_that_nothing_was_built_for() {
     let found = troubles(&findings(&tree, "fat.so", "gfx1100"), &tree);
     assert!(found[0].starts_with("Note"), "{found:?}");
     assert!(
-        found[0].contains("HIP runtimes take its code for gfx11-generic since ROCm 6.4"),
+        found[0].contains("[generic-code]")
+            && found[0].contains("HIP runtimes take its code for gfx11-generic since ROCm 6.4"),
         "{found:?}"
     );
     let payload = code_object("gfx942", &[1; 9000]).unwrap();
@@ -405,7 +408,7 @@ fn a_binary_that_was_joined_for_another_gpu() {
     assert_eq!(
         of_library(&tree, "gfx1030"),
         [
-            "Fault /tree/prefix/lib/libvec.so: joined, without code for gfx1030: only for gfx942; run \
+            "Fault [missing-target] /tree/prefix/lib/libvec.so: joined, without code for gfx1030: only for gfx942; run \
              `kpack join --prefix /tree/prefix --arch gfx1030 lib/libvec.so`"
         ]
     );
@@ -429,6 +432,12 @@ fn the_gpus_that_the_kernel_names() {
         };
         let report = examine(&[tree.path("prefix")], &options).unwrap();
         let first = report.findings[0].text.clone();
+        let id = if first.contains("gfx") {
+            ids::GPUS
+        } else {
+            ids::NO_GPU
+        };
+        assert_eq!(report.findings[0].id, id, "{first}");
         (first, report.faults(), troubles(&report.findings, &tree))
     };
     let gfx942 = "simd_count 1216\ngfx_target_version 90402\n";
@@ -822,7 +831,7 @@ fn join_is_advised_for_all_gpus_of_the_machine() {
     assert_eq!(
         troubles(&found, &tree),
         [
-            "Note /tree/prefix/lib/libvec.so: joined, without code for gfx942: only for gfx1030; run \
+            "Note [missing-target] /tree/prefix/lib/libvec.so: joined, without code for gfx942: only for gfx1030; run \
              `kpack join --prefix /tree/prefix --arch gfx1030 --arch gfx942 lib/libvec.so`"
         ]
     );
@@ -1048,6 +1057,7 @@ fn two_kinds_of_gpus_and_a_runtime_that_asks_once() {
         let found = on(&["gfx942", "gfx1030"]).join("\n");
         assert!(found.starts_with(outcome), "{found}");
         for part in [
+            "[mixed-gpus]",
             asks,
             "/tree/prefix/lib/libvec.so gets code for gfx942 alone, and fails on gfx1030 (hipErrorNoBinaryForGpu)",
             "run `kpack join --prefix /tree/prefix --arch gfx942 --arch gfx1030 lib/libvec.so`; or set \
@@ -1081,6 +1091,7 @@ fn a_shim_that_is_switched_off() {
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
     for part in [
+        "[shim-off]",
         "KPACK_HIP=off stops the shim",
         "what to do: unset KPACK_HIP",
     ] {
@@ -1107,6 +1118,7 @@ fn whose_loader_a_runtime_calls_and_under_which_name() {
     let reads = || {
         let findings = findings(&tree, "prefix", "gfx942");
         assert_eq!(troubles(&findings, &tree), [""; 0]);
+        assert_eq!(findings[1].id, ids::RUNTIME_READS_MARKERS);
         let text = &findings[1].text;
         text.replace(tree.root().to_str().unwrap(), "/tree")
     };
@@ -1162,7 +1174,7 @@ fn rocms_loader_does_not_look_beside_links() {
     assert_eq!(
         rocm,
         [
-            "Fault /tree/linked/lib/libvec.so: split, but ROCm's loader, /tree/rocm/librocm_kpack.so.0, does \
+            "Fault [rocm-loader] /tree/linked/lib/libvec.so: split, but ROCm's loader, /tree/rocm/librocm_kpack.so.0, does \
              not look beside symbolic links: it misses code for gfx942 that kpack's finds; install the \
              files themselves instead of links (`uv pip install --link-mode copy`), or put kpack's loader \
              (`librocm-kpack0`) in the place of /tree/rocm/librocm_kpack.so.0"

@@ -111,7 +111,9 @@ fn names_of_files_are_told_where_that_is_asked_for() {
     assert!(!tree.path("packages").exists());
     let text = said(&[&recombine[..], &["--verbose"]].concat());
     assert!(
-        text.contains(&format!("kpack: warning: {unknown}; ignored\n")),
+        text.contains(&format!(
+            "kpack: warning: ignored: {unknown} [bad-configuration]\n"
+        )),
         "{text}"
     );
     assert!(text.contains("processing: rand_lib\n"), "{text}");
@@ -452,7 +454,7 @@ fn static_libraries_archives_bundles_and_bare_code_objects_are_unbundled_too() {
         );
     }
     let said = fails(&tree, &[&UNBUNDLE[..], &["lib/libops.so"]].concat(), 3);
-    assert!(said.contains("its device code is in archives"), "{said}");
+    assert!(said.contains("[code-in-archives]"), "{said}");
 }
 
 #[test]

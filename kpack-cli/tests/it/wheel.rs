@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::{kpack, said};
+use kpack_core::ids;
 use kpack_tests::fixture::{FatLibrary, Storage, Wheel, add_and_mul, code};
 use kpack_tests::process::run;
 use kpack_tests::tree::Tree;
@@ -216,13 +217,14 @@ fn a_complete_set_verifies_and_an_incomplete_or_changed_one_does_not() {
 
     // Without a device wheel, or without the host wheel.
     let said = verified(&tree, &written[1..], &[]);
-    let missing = "its extras ask for vec-device-gfx90a==1.0, which is not among these wheels";
+    let missing = "its extras ask for vec-device-gfx90a==1.0, which is not among these wheels [missing-wheel]";
     assert!(
         said.contains(missing) && said.ends_with("exit code 1\n"),
         "{said}"
     );
     let said = verified(&tree, &written[..1], &[]);
-    assert!(said.contains("there is no host wheel"), "{said}");
+    assert!(said.contains("[missing-wheel]"), "{said}");
+    assert!(said.contains("[unrequested-wheel]"), "{said}");
 
     // A device wheel of another build, with valid archives, and a host with another script.
     let other = add_and_mul(["gfx942", "gfx90a:xnack+"], ["gfx1100", "gfx90a:xnack-"]);
@@ -238,7 +240,8 @@ fn a_complete_set_verifies_and_an_incomplete_or_changed_one_does_not() {
     assert!(said.contains("made for another build"), "{said}");
     let host = tree.path("other/out").join(FAT);
     let said = verified(&tree, &[written[0], written[1], &host], &against);
-    let script = "member `vec-1.0.data/scripts/vec` differs from that of the fat wheel";
+    let script =
+        "member `vec-1.0.data/scripts/vec` differs from that of the fat wheel [host-differs]";
     assert!(said.contains(script), "{said}");
 }
 
@@ -406,7 +409,9 @@ fn warnings() {
         .write(&tree.path("dist"))
         .unwrap();
     let report = run_split(&tree, [&fat]);
-    let texts: Vec<&str> = report.findings.iter().map(|notice| &*notice.text).collect();
+    let findings = report.findings.iter();
+    let texts = findings.map(|finding| format!("{} [{}]", finding.text, finding.id));
+    let texts: Vec<String> = texts.collect();
     let mut settings = insta::Settings::clone_current();
     settings.add_filter(r"\d+ bytes, \d+ before", "[sizes]");
     settings.add_filter(r"have \d+ %", "have [percent] %");
@@ -494,17 +499,9 @@ fn fat_wheels_are_not_overwritten() {
     let other = wheel(FAT).write(&tree.path("dist")).unwrap();
     let before = tree.snapshot();
     let error = split(&Options::new([&other], tree.path("out")), &()).unwrap_err();
-    assert!(
-        error.to_string().contains("it is not a host wheel"),
-        "{error}"
-    );
+    assert_eq!(error.id(), ids::OUTPUT_IN_THE_WAY, "{error}");
     let error = split(&Options::new([&fat], tree.path("out")), &()).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("choose another output directory"),
-        "{error}"
-    );
+    assert_eq!(error.id(), ids::OUTPUT_IN_THE_WAY, "{error}");
     assert_eq!(tree.snapshot(), before);
 }
 
@@ -550,9 +547,10 @@ fn refused(bytes: &[u8], file: &str) -> String {
     let fat = tree.path(file);
     File::create(&fat).unwrap().write_all(bytes).unwrap();
     let options = Options::new([&fat], tree.path("out"));
-    let error = split(&options, &()).unwrap_err().in_one_line();
+    let error = split(&options, &()).unwrap_err();
     assert_eq!(names(&tree.path("out")), [""; 0], "{error}");
-    error.replace(&format!("{}/", tree.root().display()), "")
+    let said = error.in_one_line();
+    said.replace(&format!("{}/", tree.root().display()), "")
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{Cursor, Write};
 use std::process::Command;
 
+use kpack_core::ids;
 use kpack_split::Error;
 use kpack_tests::fixture::{Wheel, add_and_mul};
 use kpack_tests::process;
@@ -491,13 +492,16 @@ fn libraries_that_another_tool_split_are_named() {
         }
         let path = tree.path(FAT);
         fs::write(&path, &bytes).unwrap();
-        let shown = &describe(std::slice::from_ref(&path)).unwrap()[0].split_elsewhere;
+        let shown = &describe(std::slice::from_ref(&path)).unwrap()[0].findings;
         assert_eq!(shown.len(), 1);
-        assert!(shown[0].starts_with("member `vec/_vec.so`: split by another tool"));
-        assert!(shown[0].contains(expected), "{shown:?}");
+        assert_eq!(shown[0].id, ids::SPLIT_BY_ANOTHER_TOOL);
+        assert!(shown[0].text.contains(expected), "{shown:?}");
         let report = verify(&[path], &VerifyOptions::default()).unwrap();
         assert!(
-            report.findings.iter().any(|check| check.text == shown[0]),
+            report
+                .findings
+                .iter()
+                .any(|check| (check.id, &check.text) == (shown[0].id, &shown[0].text)),
             "{:?}",
             report.findings
         );
