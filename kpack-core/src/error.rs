@@ -87,11 +87,6 @@ impl Error {
     }
 
     /// [`Error::Refused`], for `reason`.
-    pub fn refused(path: &Path, reason: impl Into<String>) -> Self {
-        Self::rejected(ids::UNKNOWN_FILE, path, reason)
-    }
-
-    /// [`Error::Refused`], for `reason`.
     pub fn rejected(id: Id, path: &Path, reason: impl Into<String>) -> Self {
         Self::Refused {
             id,

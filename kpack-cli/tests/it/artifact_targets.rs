@@ -245,7 +245,7 @@ fn where_none_of_the_required_targets_is_there_nothing_is_split() {
         assert!(
             error.ends_with(
                 ": it has nothing for gfx1201, gfx90a:xnack+; there is device code for gfx1100, \
-                 gfx942"
+                 gfx942 [missing-target]"
             ),
             "{error}"
         );
@@ -307,7 +307,7 @@ fn a_batch_with_none_of_the_required_targets_is_refused() {
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     let text = error.in_one_line();
     assert!(
-        text.ends_with(": it has nothing for gfx1201; there is device code for gfx1100, gfx942"),
+        text.ends_with(": it has nothing for gfx1201; there is device code for gfx1100, gfx942 [missing-target]"),
         "{text}"
     );
     assert!(output.files().is_empty());

@@ -261,7 +261,7 @@ fn of_runs_with_different_directories_of_archives_one_wins() {
         // As if one had started after the other.
         let (done, refused): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
         assert_eq!(done.len(), 1, "{refused:?}");
-        let said = refused[0].as_ref().unwrap_err().to_string();
+        let said = refused[0].as_ref().unwrap_err().in_one_line();
         assert!(said.contains("[split-already]"), "{said}");
         assert_eq!(tree.files().len(), 4, "{:?}", tree.files());
         assert_holds(tree.root());

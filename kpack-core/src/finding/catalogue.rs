@@ -54,13 +54,6 @@ macro_rules! catalogue {
 }
 
 catalogue! {
-    "Not sorted yet" {
-        UNSORTED = "unsorted";
-            "A finding without a kind of its own."
-            "None."
-            "None."
-    }
-
     "Files" {
         NOT_A_FILE = "not-a-file";
             "A directory, a device, a FIFO or a socket is where a regular file is expected."

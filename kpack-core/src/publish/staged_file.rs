@@ -320,7 +320,8 @@ mod tests {
         staged.check().unwrap();
         fs::write(directory.path().join("new"), "version 2").unwrap();
         fs::rename(directory.path().join("new"), &path).unwrap();
-        assert_eq!(staged.commit().unwrap_err().id(), crate::ids::CHANGED);
+        let error = staged.commit().unwrap_err();
+        assert_eq!(error.id().as_str(), "changed-while-read");
         assert_eq!(fs::read(&path).unwrap(), b"version 2");
     }
 }
