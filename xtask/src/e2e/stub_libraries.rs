@@ -85,8 +85,9 @@ pub(super) fn symbols(library: &Path) -> Result<BTreeSet<String>> {
     Ok(symbols.map(|(name, _)| name).collect())
 }
 
-/// Builds empty libraries in `directory` for those that `library` needs and the C compiler does not find. Programs
-/// that load it lazily, and call nothing of them, need no more.
+/// Builds libraries without symbols in `directory` for those that `library` needs and the C compiler does not find.
+/// Programs that load it lazily, and call nothing of them, need no more. They need the HIP runtime in
+/// `directory`, as the real ones do.
 ///
 /// # Errors
 /// A library cannot be read, or the compiler fails.
@@ -96,7 +97,9 @@ pub(super) fn build_empty(library: &Path, directory: &Path) -> Result<()> {
         let found = process::run!("cc -print-file-name={name}")?;
         let (output, beside) = (directory.join(name), library.with_file_name(name));
         if !(Path::new(found.trim()).is_absolute() || output.exists() || beside.exists()) {
-            process::run!("cc -shared -Wl,-soname,{name} -x c /dev/null -o {output}")?;
+            process::run!(
+                "cc -shared -Wl,-soname,{name} -Wl,--no-as-needed -x c /dev/null -o {output} -L{directory} -l:libamdhip64.so.7"
+            )?;
         }
     }
     Ok(())

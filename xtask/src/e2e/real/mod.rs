@@ -12,7 +12,7 @@
 
 pub(super) mod rig;
 mod situations;
-mod small;
+pub(crate) mod small;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -60,7 +60,7 @@ const GPUS: [&str; 33] = [
 ];
 
 /// The ISA of a GPU that runs code for a target: with all features that its processor has.
-pub(super) fn isa(target: &str) -> String {
+pub(crate) fn isa(target: &str) -> String {
     let (processor, own) = target.split_once(':').unwrap_or((target, ""));
     let known = GPUS
         .iter()
