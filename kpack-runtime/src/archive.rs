@@ -283,7 +283,9 @@ impl Archive {
             Ok(()) => Ok(memory),
             Err(DecodeError::OutOfMemory) => Err(Error::OutOfMemory { size }),
             Err(DecodeError::Damaged(reason)) => Err(damaged(reason)),
-            Err(error @ DecodeError::NoCompression) => Err(damaged(error.to_string())),
+            Err(error @ (DecodeError::NoCompression | DecodeError::Io(_))) => {
+                Err(damaged(error.to_string()))
+            }
         }
     }
 

@@ -108,7 +108,7 @@ pub(crate) fn with_capacity(size: usize) -> io::Result<Vec<u8>> {
 }
 
 /// Why a code object cannot be decompressed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum DecodeError {
     /// Too little memory.
     OutOfMemory,
@@ -116,6 +116,8 @@ pub enum DecodeError {
     NoCompression,
     /// The frame is damaged; the text says how.
     Damaged(String),
+    /// The frame could not be read.
+    Io(io::Error),
 }
 
 impl fmt::Display for DecodeError {
@@ -124,6 +126,7 @@ impl fmt::Display for DecodeError {
             Self::OutOfMemory => f.write_str("not enough memory to decompress it"),
             Self::NoCompression => f.write_str(NO_COMPRESSION),
             Self::Damaged(reason) => f.write_str(reason),
+            Self::Io(error) => error.fmt(f),
         }
     }
 }
@@ -198,16 +201,21 @@ pub(super) fn decode_stream(
     original_size: u64,
     take: &mut dyn FnMut(&[u8]) -> bool,
 ) -> Result<(), DecodeError> {
-    let mut goes_on = true;
+    let (mut goes_on, mut taken) = (true, 0);
     let mut take = |part: &[u8]| {
-        goes_on = take(part);
+        // Frames of a few bytes can expand without end.
+        taken += part.len() as u64;
+        goes_on = taken <= original_size && take(part);
         goes_on
     };
     let mut stored = BufReader::with_capacity(128 << 10, stored);
     let size = frame_parts(&mut stored, &mut take)?;
     check_size(size, original_size)?;
-    let rest = io::copy(&mut stored, &mut io::sink()).unwrap_or(1);
-    if goes_on && rest > 0 {
+    if !goes_on {
+        return Ok(());
+    }
+    let rest = io::copy(&mut stored, &mut io::sink()).map_err(DecodeError::Io)?;
+    if rest > 0 {
         return Err(DecodeError::Damaged(format!(
             "{rest} bytes follow its frame"
         )));
@@ -221,6 +229,8 @@ fn frame_parts(
 ) -> Result<u64, DecodeError> {
     in_parts(frame_reader(frame)?, take).map_err(|error| match error.kind() {
         io::ErrorKind::OutOfMemory => DecodeError::OutOfMemory,
+        // The decompressor's own errors have no number.
+        _ if error.raw_os_error().is_some() => DecodeError::Io(error),
         _ => DecodeError::Damaged(format!("its frame cannot be decompressed: {error}")),
     })
 }
@@ -250,5 +260,48 @@ pub(super) fn in_parts(
 impl fmt::Debug for Decoder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Decoder")
+    }
+}
+
+#[cfg(all(test, feature = "compression"))]
+mod tests {
+    use super::*;
+
+    /// Zeros, without a content size in the frame.
+    fn frame(size: usize) -> Vec<u8> {
+        zstd::encode_all(&*vec![0; size], 3).unwrap()
+    }
+
+    #[test]
+    fn a_frame_that_expands_to_more_than_its_entry_says_is_cut_off() {
+        let mut taken = 0;
+        let mut take = |part: &[u8]| {
+            taken += part.len();
+            true
+        };
+        let decoded = decode_stream(&*frame(100 << 20), 300 << 10, &mut take);
+        assert!(
+            matches!(decoded, Err(DecodeError::Damaged(_))),
+            "{decoded:?}"
+        );
+        assert!(taken <= 300 << 10, "{taken}");
+    }
+
+    #[test]
+    fn a_device_that_fails_is_no_damage() {
+        struct Failing;
+
+        impl Read for Failing {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::Error::from_raw_os_error(5))
+            }
+        }
+
+        let frame = frame(1 << 20);
+        for whole in [frame.len() / 2, frame.len()] {
+            let stored = frame[..whole].chain(Failing);
+            let decoded = decode_stream(stored, 1 << 20, &mut |_| true);
+            assert!(matches!(decoded, Err(DecodeError::Io(_))), "{decoded:?}");
+        }
     }
 }

@@ -228,6 +228,7 @@ fn undecoded(error: DecodeError, offset: u64, kernel: &str, target: &str) -> Arc
     match error {
         DecodeError::OutOfMemory => ArchiveError::Io(io::ErrorKind::OutOfMemory.into()),
         DecodeError::NoCompression => ArchiveError::NoCompression,
+        DecodeError::Io(error) => ArchiveError::Io(error),
         DecodeError::Damaged(reason) => ArchiveError::Decompression {
             offset,
             reason: format!("kernel `{kernel}` for {target}: {reason}"),
