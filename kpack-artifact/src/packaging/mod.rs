@@ -2,7 +2,6 @@
 
 mod wire;
 
-use kpack_core::ids;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,7 +12,7 @@ use serde_ignored::Path as KeyPath;
 use serde_json::value::RawValue;
 
 use super::names;
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 use kpack_split::input::read_text;
 use wire::{Map, Wire, WireGroup, WireGroups};
 

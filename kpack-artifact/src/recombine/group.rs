@@ -1,6 +1,5 @@
 //! The artifacts of groups: device code of all shards.
 
-use kpack_core::ids;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +12,7 @@ use super::component::Component;
 use super::{Artifact, Finding, Severity};
 use crate::packaging::TargetGroup;
 use crate::tree::Tree;
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 
 impl Component<'_> {
     /// The artifact of a group, made from those of its targets, and the tree of all of them; `None` if no

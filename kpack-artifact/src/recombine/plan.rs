@@ -1,6 +1,5 @@
 //! From shards and a configuration to the artifacts to be written.
 
-use kpack_core::ids;
 use std::collections::BTreeSet;
 
 use super::component::Component;
@@ -8,8 +7,8 @@ use super::shards::Shards;
 use super::together::{overlaps, stale, unique_names};
 use super::{Finding, Options, Recombination, Severity, is_error};
 use crate::split::resolve;
-use kpack_core::Error;
 use kpack_core::parallel;
+use kpack_core::{Error, ids};
 use kpack_split::input::Archives;
 use kpack_split::leftover;
 use kpack_split::words::list;

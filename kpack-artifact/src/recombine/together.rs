@@ -1,6 +1,5 @@
 //! Checks all artifacts together, as they are in one directory and installed into one root.
 
-use kpack_core::ids;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -9,8 +8,8 @@ use super::{Artifact, Concerning, Finding, Options, Severity};
 use crate::names;
 use crate::rules::conflicts;
 use crate::tree::is_artifact;
-use kpack_core::Error;
 use kpack_core::publish::HiddenName;
+use kpack_core::{Error, ids};
 use kpack_split::leftover::{directories, leftovers};
 
 /// Refuses two artifacts that would have one name: `blas` for the group `lib_all`, `blas_lib` for

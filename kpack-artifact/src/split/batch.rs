@@ -171,13 +171,13 @@ fn judge(options: &BatchOptions, read: &[Read], report: &mut BatchReport) -> Res
         list(lacks.iter().copied()),
         list(found.iter().copied())
     );
-    let notice = Finding::new(
+    let finding = Finding::new(
         Severity::Warning,
         ids::MISSING_TARGET,
         &options.parent_dir,
         text,
     );
-    report.findings.push(notice);
+    report.findings.push(finding);
     if lacks.len() < expected.iter().count() {
         return Ok(());
     }

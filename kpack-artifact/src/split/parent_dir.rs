@@ -24,7 +24,7 @@ pub(super) struct BatchArtifact {
 pub(super) fn find(
     parent: &Path,
     output: &Path,
-    notices: &mut Vec<Finding>,
+    findings: &mut Vec<Finding>,
 ) -> Result<Vec<BatchArtifact>, Error> {
     let metadata = parent
         .metadata()
@@ -36,7 +36,7 @@ pub(super) fn find(
         )));
     }
     let mut artifacts: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
-    for path in artifact_directories(parent, notices)? {
+    for path in artifact_directories(parent, findings)? {
         refuse_group(&path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let prefix = artifact_prefix(&name).to_owned();
@@ -64,7 +64,7 @@ pub(super) fn find(
 }
 
 /// The directories in `parent` that list prefixes, in order. The others are noted.
-fn artifact_directories(parent: &Path, notices: &mut Vec<Finding>) -> Result<Vec<PathBuf>, Error> {
+fn artifact_directories(parent: &Path, findings: &mut Vec<Finding>) -> Result<Vec<PathBuf>, Error> {
     let mut paths = directories(parent)?;
     paths.retain(|path| {
         let list = path.join(manifest_txt::FILE_NAME).metadata();
@@ -77,7 +77,7 @@ fn artifact_directories(parent: &Path, notices: &mut Vec<Finding>) -> Result<Vec
             // One that cannot be read fails when it is split.
             return true;
         };
-        notices.push(Finding::new(Severity::Note, id, path, text));
+        findings.push(Finding::new(Severity::Note, id, path, text));
         false
     });
     Ok(paths)

@@ -1,10 +1,10 @@
 //! Verifies an archive: its header and table, and each stored code object once.
 
-use kpack_core::{Severity, ids};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Seek};
 use std::path::Path;
 
+use kpack_core::{Severity, ids};
 use kpack_format::archive::{Archive, Targets, Toc};
 use kpack_format::names::Group;
 

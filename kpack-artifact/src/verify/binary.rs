@@ -1,11 +1,11 @@
 //! Verifies a split binary: its sections, wrappers and markers, and whether it finds its code
 //! objects.
 
-use kpack_core::{Severity, ids};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
 
+use kpack_core::{Severity, ids};
 use kpack_format::marker::Marker;
 use kpack_format::names::{GFXARCH, SearchPath};
 

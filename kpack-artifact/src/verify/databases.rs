@@ -1,12 +1,12 @@
 //! Verifies the kernel databases of an install prefix outside of artifact directories.
 
-use kpack_core::{Severity, ids};
 use std::path::Path;
 
 use super::{Context, Report};
 use crate::classify::{Classification, classify_databases};
 use crate::gaps::{Gap, files_in, gaps};
 use kpack_core::Error;
+use kpack_core::{Severity, ids};
 use kpack_split::input::or_refused;
 use kpack_split::words::counted;
 

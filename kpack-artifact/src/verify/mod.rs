@@ -14,12 +14,12 @@ mod report;
 mod resolution;
 mod unsplit;
 
-use kpack_core::{Finding, ids};
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use kpack_core::{Finding, ids};
 use kpack_format::marker::Marker;
 use kpack_format::names::KernelName;
 use kpack_format::{Delivery, TargetId};

@@ -1,13 +1,13 @@
 //! Compares a split binary with its unsplit original: every code object byte for byte, and the host
 //! code.
 
-use kpack_core::{Severity, ids};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::{Context, Options, Report};
+use kpack_core::{Severity, ids};
 use kpack_format::TargetId;
 use kpack_format::digest::{Hasher, Sha256};
 use kpack_format::offload_bundle::{BundleError, CodeObjectReader, EntryId};

@@ -1,9 +1,9 @@
 //! Verifies that a split binary finds each of its code objects through its marker.
 
-use kpack_core::{Severity, ids};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use kpack_core::{Severity, ids};
 use kpack_format::TargetId;
 use kpack_format::marker::{Marker, of_another_build};
 use kpack_format::names::KernelName;

@@ -1,11 +1,11 @@
 //! Compares a split tree with the unsplit one: nothing lost, nothing added, nothing changed.
 
-use kpack_core::{Severity, ids};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use kpack_core::{Severity, ids};
 use kpack_format::names::{is_archive, is_manifest};
 
 use super::artifacts::Set;

@@ -4,7 +4,6 @@
 //! If the build fails, the library and archives of the last build stay, so programs linked with it
 //! keep working.
 
-use kpack_core::ids;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -20,10 +19,10 @@ use super::environment::Environment;
 use super::flags::{self, BuildDirectories, Flags};
 use super::{Hip, INCLUDE_DIRECTORIES, Library, targets};
 use crate::object_file;
-use kpack_core::Error;
 use kpack_core::publish::{
     HiddenName, StagedFile, check_names, recover_directory, remove_directory, replace_directory,
 };
+use kpack_core::{Error, ids};
 
 /// The directory in `OUT_DIR` that holds one directory per library.
 const DIRECTORY: &str = "kpack";

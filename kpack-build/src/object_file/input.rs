@@ -1,6 +1,5 @@
 //! Input objects and static libraries, and how each will be split.
 
-use kpack_core::ids;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
@@ -21,12 +20,12 @@ use super::relocatable::Relocatable;
 use super::static_library::{Member, StaticLibrary};
 use super::window::Window;
 use super::wrappers::{DeviceContent, FatObject};
-use kpack_core::Error;
 use kpack_core::archives::{PackedCode, Spirv, code_ids, padding};
 use kpack_core::elf::{ElfError, Wrapper};
 use kpack_core::files::{self, FileKind, elf_error};
 use kpack_core::publish::{Directory, StagedFile};
 use kpack_core::report::{FileReport, Outcome, Report};
+use kpack_core::{Error, ids};
 
 /// Note for an object whose bundles no wrapper points to.
 const WITHOUT_WRAPPERS: &str = "`.hip_fatbin` without wrappers: the program loads its device \

@@ -5,7 +5,6 @@
 //! absolute path. So a linked binary runs from the build tree; installing it moves the code objects
 //! to their final place.
 
-use kpack_core::ids;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,10 +14,10 @@ use kpack_format::names::{self, Group};
 
 use super::arguments::Compilation;
 use super::{Options, examine, split};
-use kpack_core::Error;
 use kpack_core::files::{self, FileKind, elf_error};
 use kpack_core::publish::HiddenDirectory;
 use kpack_core::report::Outcome;
+use kpack_core::{Error, ids};
 
 /// Runs a compiler and splits the objects it makes, using the module and compression settings in
 /// `options` (its output directory and files are ignored). Other output of the compiler, such as

@@ -9,8 +9,7 @@ use kpack_format::TargetId;
 use super::output::{self, Text, count};
 use super::verify::label;
 use crate::doctor::{self, Options};
-use kpack_core::Error;
-use kpack_core::Severity;
+use kpack_core::{Error, Severity};
 
 /// Find out why kernels do not load on this machine, and what to do
 ///

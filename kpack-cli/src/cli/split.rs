@@ -203,19 +203,23 @@ fn selection(names: &[String]) -> Result<Selection, Error> {
     ))
 }
 
-/// The most notices of one severity that are printed for an artifact; the JSON has them all.
-const MOST_NOTICES: usize = 40;
+/// The most findings of one severity that are printed for an artifact; the JSON has them all.
+const MOST_FINDINGS: usize = 40;
 
-fn print_notices(notices: &[Finding], verbosity: &Verbosity) {
+fn print_findings(findings: &[Finding], verbosity: &Verbosity) {
     let most = if verbosity.verbose {
         usize::MAX
     } else {
-        MOST_NOTICES
+        MOST_FINDINGS
     };
     for severity in [Severity::Warning, Severity::Note] {
-        let of_kind = || notices.iter().filter(|notice| notice.severity == severity);
-        for notice in of_kind().take(most) {
-            output::complain_finding(notice, verbosity.quiet);
+        let of_kind = || {
+            findings
+                .iter()
+                .filter(|finding| finding.severity == severity)
+        };
+        for finding in of_kind().take(most) {
+            output::complain_finding(finding, verbosity.quiet);
         }
         let more = of_kind().count().saturating_sub(most);
         if more > 0 && !(severity == Severity::Note && verbosity.quiet) {
@@ -228,7 +232,7 @@ fn print_notices(notices: &[Finding], verbosity: &Verbosity) {
 
 fn print_one(result: Result<Report, Error>, arguments: &Arguments) -> Result<ExitCode, Error> {
     if let Ok(report) = &result {
-        print_notices(&report.findings, &arguments.verbosity);
+        print_findings(&report.findings, &arguments.verbosity);
     }
     let (outcome, result) = match result {
         Ok(report) => (Outcome::Split(report), Ok(ExitCode::SUCCESS)),
@@ -269,13 +273,13 @@ fn print_batch(
             return Err(error);
         }
     };
-    print_notices(&report.findings, &arguments.verbosity);
+    print_findings(&report.findings, &arguments.verbosity);
     let mut text = Text::default();
     let mut split = 0;
     for outcome in &report.artifacts {
         match outcome {
             Outcome::Split(report) => {
-                print_notices(&report.findings, &arguments.verbosity);
+                print_findings(&report.findings, &arguments.verbosity);
                 add_summary(&mut text, report);
                 split += 1;
             }

@@ -1,19 +1,17 @@
 //! `kpack verify`.
 
-use kpack_core::Severity;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use kpack_core::shown;
 use kpack_format::TargetId;
 
 use super::output::{self, Text, count};
 use super::progress::Verbosity;
 use kpack_artifact::verify::{self, Options, Report};
-use kpack_core::Error;
+use kpack_core::{Error, Severity, shown};
 
 /// Verify binaries, archives, manifests, install prefixes or artifact directories
 ///

@@ -1,6 +1,5 @@
 //! Judges what was found. Reads nothing.
 
-use kpack_core::ids;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -8,7 +7,7 @@ use kpack_format::{Delivery, Generic, TargetId};
 
 use super::facts::{Binary, Code, Form, HipRuntime, Join, Loader, Process, Runtime};
 use super::{Finding, Machine};
-use kpack_core::Severity;
+use kpack_core::{Severity, ids};
 use kpack_split::words::{list, list_some};
 
 /// Names in one message; more help nobody.

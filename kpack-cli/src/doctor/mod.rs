@@ -7,7 +7,6 @@ mod dynamic_linker;
 mod facts;
 mod judge;
 
-use kpack_core::Finding;
 use std::env;
 use std::path::PathBuf;
 
@@ -18,8 +17,7 @@ use rocm_kpack::{Environment, Gpu, ShimMode, gpus_at, visible};
 use serde::Serialize;
 
 use facts::Process;
-use kpack_core::Error;
-use kpack_core::Severity;
+use kpack_core::{Error, Finding, Severity};
 use kpack_split::input::Lookup;
 
 /// What to examine.

@@ -1,6 +1,5 @@
 //! Directories of a build, whose paths must not appear in a release.
 
-use kpack_core::ids;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::BufReader;
@@ -11,8 +10,8 @@ use super::messages::Built;
 use super::output_dir::OutputDir;
 use super::{Options, build_paths};
 use kpack_build::staging::workspaces;
-use kpack_core::Error;
 use kpack_core::report::Report;
+use kpack_core::{Error, ids};
 use kpack_format::names::is_archive;
 use kpack_split::input::open_archive;
 

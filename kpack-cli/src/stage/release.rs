@@ -1,6 +1,5 @@
 //! Collects the files of a release.
 
-use kpack_core::ids;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::Path;
@@ -13,10 +12,9 @@ use kpack_format::names::Group;
 
 use super::messages::Binary;
 use super::output_dir::OutputDir;
-use kpack_core::Error;
-use kpack_core::Storage;
 use kpack_core::publish::{Directory, StagedFile, Transaction, Update, make_directories};
 use kpack_core::report::{FileReport, Outcome, Report};
+use kpack_core::{Error, Storage, ids};
 use kpack_split::input::Lookup;
 use kpack_split::install::HostPlan;
 use kpack_split::split::{self, BinaryKind, Presplit, Spirv, code_ids};

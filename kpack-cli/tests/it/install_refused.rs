@@ -1,7 +1,6 @@
 //! Given damaged or unsupported input, when it is installed, then an error names file and reason, and not a
 //! byte of the tree changes.
 
-use kpack_core::Severity;
 use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::Write;
@@ -11,7 +10,7 @@ use std::process::Command;
 use crate::command::{command, words};
 use crate::verified::assert_holds_against;
 use kpack_artifact::verify;
-use kpack_core::ids;
+use kpack_core::{Severity, ids};
 use kpack_split::Error;
 use kpack_split::install::{InstallOptions, Only, install};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code};

@@ -1,7 +1,6 @@
 //! Given split binaries, when they are joined, then they have the chosen targets' device code and their
 //! own host code, and can be split again; where that cannot be, nothing has changed.
 
-use kpack_core::{Severity, ids};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -11,6 +10,7 @@ use std::process::{Command, Stdio};
 use kpack_artifact::split as artifact;
 use kpack_artifact::verify;
 use kpack_cli::inspect::{self, Content};
+use kpack_core::{Severity, ids};
 use kpack_split::Error;
 use kpack_split::install::{InstallOptions, Outcome, install};
 use kpack_split::join::{JoinOptions, join};

@@ -10,8 +10,7 @@ use crate::shards::{PREFIX, three_shards, write};
 use crate::verified::{check, check_with, checks, faults};
 use kpack_artifact::sizes::measure;
 use kpack_artifact::split::{Options, Report, split};
-use kpack_core::Severity;
-use kpack_core::ids;
+use kpack_core::{Severity, ids};
 use kpack_tests::tree::Tree;
 use rusqlite::{Connection, params};
 

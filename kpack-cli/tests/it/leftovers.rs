@@ -1,7 +1,6 @@
 //! Given what killed runs left behind, when a tree is verified or its binaries are taken, then nothing of that
 //! passes for output.
 
-use kpack_core::Severity;
 use std::fs;
 use std::os::unix::fs::symlink;
 
@@ -9,6 +8,7 @@ use crate::shards::write;
 use crate::verified::{check, checks, faults};
 use kpack_artifact::verify::{self, verify};
 use kpack_build::Error;
+use kpack_core::Severity;
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::tree::Tree;

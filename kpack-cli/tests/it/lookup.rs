@@ -1,7 +1,6 @@
 //! Given split binaries in places where loader and tools once disagreed, when they are looked at, then all
 //! find the same archives, and say what led there.
 
-use kpack_core::Severity;
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
@@ -13,6 +12,7 @@ use crate::verified::{check, checks, faults};
 use kpack_artifact::verify::{Options, verify};
 use kpack_cli::doctor;
 use kpack_cli::inspect::{Content, inspect};
+use kpack_core::Severity;
 use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 use kpack_split::install::{InstallOptions, install};

@@ -1,6 +1,5 @@
 //! Given fat binaries with SPIR-V, when they are split, then today's HIP runtimes still find it.
 
-use kpack_core::{Severity, ids};
 use std::fs::{self, File};
 use std::io::Cursor;
 use std::path::Path;
@@ -10,6 +9,7 @@ use kpack_artifact::split as artifact;
 use kpack_artifact::verify;
 use kpack_build::object_file;
 use kpack_cli::inspect::{self, Content};
+use kpack_core::{Severity, ids};
 use kpack_format::archive::{Archive, ArchiveWriter, Encoder};
 use kpack_format::digest::sha256;
 use kpack_format::offload_bundle::EntryId;

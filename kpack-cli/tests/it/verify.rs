@@ -2,8 +2,7 @@
 //! where; and a complete tree has no fault.
 
 use crate::verified;
-use kpack_core::Severity;
-use kpack_core::ids;
+use kpack_core::{Severity, ids};
 use std::fs::{self, File};
 use std::io::Cursor;
 use std::path::PathBuf;

@@ -1,8 +1,6 @@
 //! Given the artifacts of a split or a recombination, when something is in the wrong place, lost or
 //! damaged, then verification finds it; and a complete tree has no fault.
 
-use kpack_core::Severity;
-use kpack_core::ids;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,6 +11,7 @@ use crate::shards::{DATABASE, PREFIX, shard, three_shards, write};
 use crate::verified::{assert_found, check, check_with, faults};
 use kpack_artifact::split::{Options, Unknown, split};
 use kpack_artifact::verify::{self};
+use kpack_core::{Severity, ids};
 use kpack_format::manifest::Manifest;
 use kpack_split::Error;
 use kpack_split::install;

@@ -1,7 +1,6 @@
 //! Compresses code objects into archives. One thread at a time reads, all threads compress. Only
 //! the code objects in flight are in memory.
 
-use crate::ids;
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::Seek;
@@ -15,11 +14,11 @@ use kpack_format::names::{Group, KernelName};
 
 use super::content::{Content, Failure, Stored};
 use super::{PackedCode, Storage};
-use crate::Error;
 use crate::interrupt;
 use crate::parallel::{self, lock};
 use crate::publish;
 use crate::report::Progress;
+use crate::{Error, ids};
 
 /// Limit for code objects in flight and windows of decompressors, in bytes. What is larger goes alone.
 const IN_FLIGHT: u64 = 96 << 20;

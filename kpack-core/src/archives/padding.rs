@@ -1,12 +1,11 @@
 //! Splitting drops the bytes between the bundles of a fat section, so they must be padding.
 
-use crate::ids;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
-use crate::Error;
 use crate::elf::find_content;
+use crate::{Error, ids};
 
 /// Refuses a `section` with non-zero bytes outside of `bundles`. Both are given as file ranges, the
 /// bundles in ascending order.

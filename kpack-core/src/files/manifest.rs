@@ -1,13 +1,12 @@
 //! Manifests as files.
 
-use crate::ids;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use kpack_format::manifest;
 use kpack_format::names::Group;
 
-use crate::Error;
+use crate::{Error, ids};
 
 /// Far above any real manifest: an entry takes about 150 bytes.
 const MAX_SIZE: u64 = 16 << 20;

@@ -4,7 +4,6 @@ mod identify;
 mod manifest;
 mod shared_file;
 
-use crate::ids;
 use std::fs::{self, File};
 use std::io::{BufReader, Cursor, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
@@ -18,9 +17,9 @@ use kpack_format::offload_bundle::{Bundle, BundleError};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::Error;
 use crate::elf::{self, ElfError};
 use crate::interrupt;
+use crate::{Error, ids};
 
 pub use identify::{FileKind, START, identify, kind_of};
 pub use manifest::{manifest_parts, parse_manifest, read_manifest};

@@ -1,7 +1,6 @@
 //! A directory held open by its descriptor: operations stay in it, even if its path later leads
 //! elsewhere.
 
-use crate::ids;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
@@ -15,8 +14,8 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::identity::Identity;
-use crate::Error;
 use crate::interrupt;
+use crate::{Error, ids};
 
 /// The mode of new directories, regardless of the umask; CMake's `install` uses the same.
 const MODE: u32 = 0o755;

@@ -1,6 +1,5 @@
 //! Hidden directories in which one run at a time makes output.
 
-use crate::ids;
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::io;
@@ -9,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::directory::{CreatedDirectories, Directory};
 use super::hidden_name::HiddenName;
-use crate::Error;
+use crate::{Error, ids};
 
 /// The hidden directory `.NAME.tmp`. It is locked as long as this lives; then it is removed, if it is empty.
 #[derive(Debug)]

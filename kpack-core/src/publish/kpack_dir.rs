@@ -1,6 +1,5 @@
 //! A module's kpacks in a directory: archives by target, and their manifest.
 
-use crate::ids;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,9 +15,9 @@ use rustix::fs::FileType;
 
 use super::directory::{CreatedDirectories, Directory};
 use super::staged_file::StagedFile;
-use crate::Error;
 use crate::files;
 use crate::interrupt::Watched;
+use crate::{Error, ids};
 
 /// Small writes to archives are collected up to this size, in bytes.
 const BUFFER: usize = 64 << 10;

@@ -1,7 +1,6 @@
 //! The one rule for outputs: a file replaces a regular file, and a directory a directory. Nothing replaces a
 //! device, FIFO, link or socket, or is written into one.
 
-use crate::ids;
 use std::fs;
 use std::io::{Error as IoError, ErrorKind};
 use std::path::Path;
@@ -11,9 +10,9 @@ use rustix::fs::{FileType, statvfs};
 
 use super::directory::Directory;
 use super::staged_file::StagedFile;
-use crate::Error;
 use crate::error::shown;
 use crate::files::{self, FileKind};
+use crate::{Error, ids};
 
 /// Refuses a file to write to `path` if something exists there that is no regular file. A rename would replace
 /// a device such as `/dev/null` for the whole system, and a link may have been put there by somebody else.

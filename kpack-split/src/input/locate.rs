@@ -1,6 +1,5 @@
 //! Resolves paths of binaries and archives in a prefix, and the relative paths between them.
 
-use kpack_core::ids;
 use std::collections::HashSet;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -11,9 +10,9 @@ use kpack_format::names::Group;
 use walkdir::WalkDir;
 
 use super::{FileKind, LinkedElf, identify, open, placed};
-use crate::Error;
 use crate::leftover::is_leftover_entry;
 use crate::publish::{Directory, stem_of};
+use crate::{Error, ids};
 
 /// An install prefix, with symbolic links resolved.
 pub struct Prefix {

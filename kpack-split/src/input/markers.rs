@@ -1,11 +1,10 @@
 //! The markers of a split binary: one, or one for each object that was split before the link.
 
-use kpack_core::ids;
 use kpack_format::marker::{self, Marker};
 
 use super::LinkedElf;
-use crate::Error;
 use crate::elf::{DeviceCode, FatBinary, ReadAt, SplitWrapper};
+use crate::{Error, ids};
 
 /// Wrappers with equal markers.
 #[derive(Debug, PartialEq)]

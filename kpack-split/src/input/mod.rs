@@ -9,12 +9,10 @@ mod overlay;
 mod resolver;
 pub mod unlinked;
 
-use kpack_core::ids;
 use std::fs;
 use std::path::Path;
 
-use crate::Error;
-use kpack_core::{Finding, Severity};
+use crate::{Error, Finding, Severity, ids};
 
 pub use archives::{Archives, OpenArchive, damage};
 pub use kpack_core::files::{

@@ -1,6 +1,5 @@
 //! Reads relocatable objects and static libraries, whose device code is split before the link.
 
-use kpack_core::ids;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -10,7 +9,7 @@ use object::read::elf::{FileHeader, SectionHeader};
 use object::read::{ReadCache, ReadRef};
 use object::{LittleEndian, elf};
 
-use crate::Error;
+use crate::{Error, ids};
 
 /// A relocatable object or static library.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,5 @@
 //! Checks that an earlier run split a binary as the current options ask.
 
-use kpack_core::ids;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -8,8 +7,8 @@ use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 
-use crate::Error;
 use crate::input::{self, KpackPath, Lookup, MarkerGroup};
+use crate::{Error, ids};
 
 /// The targets of the split binary at `path` with these `markers`, from its manifest and archives;
 /// `None` if a marker has the early form, which names no archives.

@@ -1,6 +1,5 @@
 //! Writes the results into the prefix: everything under hidden names first, then renamed.
 
-use kpack_core::ids;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::File;
@@ -14,10 +13,10 @@ use kpack_format::names::{Group, KernelName};
 
 use super::plans::HostPlans;
 use super::{InstallBinary, InstallOptions, Only, Report};
-use crate::Error;
 use crate::input::KpackPath;
 use crate::publish::{Directory, KpackDir, StagedFile, Transaction, Update};
 use crate::split::Presplit;
+use crate::{Error, ids};
 
 /// The changes to make in the prefix.
 pub(super) struct Run<'a> {

@@ -11,7 +11,6 @@ mod options;
 mod plans;
 mod targets;
 
-use kpack_core::ids;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::PathBuf;
@@ -21,13 +20,13 @@ use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
 use kpack_format::names::Group;
 
-use crate::Error;
 use crate::elf::Image;
 use crate::input::{
     self, ClosedElf, KpackPath, LinkedElf, LocatedBinary, Lookup, MarkerGroup, Prefix,
 };
 use crate::parallel;
 use crate::split::{self, BinaryKind, Budget, Compression, FatFile, PackedCode, Presplit, Spirv};
+use crate::{Error, ids};
 use apply::Run;
 use plans::HostPlans;
 use targets::{split_already, wanted_targets};

@@ -1,7 +1,6 @@
 //! Plans of the host files. They are made before device code is read, so that unsupported files are
 //! refused early, and completed with the IDs of the device code.
 
-use kpack_core::ids;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::PathBuf;
@@ -13,9 +12,9 @@ use kpack_format::{CodeId, TargetId};
 
 use super::host::HostPlan;
 use super::{InstallBinary, Report};
-use crate::Error;
 use crate::input::{KpackPath, LinkedElf, LocatedBinary, elf_error};
 use crate::split::code_ids;
+use crate::{Error, ids};
 
 /// The plans of the host files, by path.
 pub(super) type HostPlans = BTreeMap<PathBuf, HostPlan>;

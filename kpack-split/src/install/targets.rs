@@ -1,6 +1,5 @@
 //! The targets whose device code a run keeps, and whether the binaries have them.
 
-use kpack_core::ids;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -8,9 +7,9 @@ use kpack_format::names::Group;
 use kpack_format::{Selection, TargetId};
 
 use super::{BinaryContent, InstallBinary, InstallOptions, Only, Report, Unexpected, again};
-use crate::Error;
 use crate::input::{KpackPath, Lookup};
 use crate::words::list;
+use crate::{Error, ids};
 
 /// The first binary split by an earlier run, and the targets of all such binaries.
 pub(super) type SplitAlready<'a> = Option<(&'a Path, BTreeSet<TargetId>)>;

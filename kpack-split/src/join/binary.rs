@@ -1,6 +1,5 @@
 //! One split binary, and what its wrappers ask for.
 
-use kpack_core::ids;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
@@ -9,11 +8,11 @@ use std::path::{Path, PathBuf};
 use kpack_format::marker::Marker;
 use kpack_format::names::SearchPath;
 
-use crate::Error;
 use crate::elf::{self, DeviceCode, FatBinary, Image, SplitWrapper};
 use crate::input::{self, FileKind, LinkedElf, LocatedBinary, MarkerGroup};
 use crate::publish::Identity;
 use crate::split::code_ids;
+use crate::{Error, ids};
 
 /// What a file is to a join.
 pub(super) enum Joinable {

@@ -1,6 +1,5 @@
 //! The code objects to put back into one binary, from the archives that its marker leads to.
 
-use kpack_core::ids;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
@@ -16,13 +15,13 @@ use kpack_format::{Delivery, TargetId};
 
 use super::JoinOptions;
 use super::binary::MarkedBinary;
-use crate::Error;
 use crate::elf::DeviceCode;
 use crate::input::{CodePlace, LinkedElf, Lookup, Obstacle, Resolver, check_code_object};
 use crate::parallel::{self, lock};
 use crate::publish;
 use crate::publish::copy_range;
 use crate::report::Progress;
+use crate::{Error, ids};
 
 /// The chosen code objects of one binary.
 pub(super) struct Code {

@@ -1,6 +1,5 @@
 //! Whether joined binaries have the device code that they should have.
 
-use kpack_core::ids;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Seek, SeekFrom};
 
@@ -8,9 +7,9 @@ use kpack_format::TargetId;
 use kpack_format::digest::{Hasher, Sha256};
 use kpack_format::offload_bundle::Entry;
 
-use crate::Error;
 use crate::elf::{self, DeviceCode, FatBinary};
 use crate::input::{LinkedElf, by_bundle, open_bundle, wrapper_error};
+use crate::{Error, ids};
 
 /// The SHA-256 of code objects, by target and code object index.
 pub type Checksums = BTreeMap<String, BTreeMap<u32, Sha256>>;

@@ -1,17 +1,16 @@
 //! The joined file that replaces a split binary.
 
-use kpack_core::ids;
 use std::path::Path;
 
 use super::JoinOptions;
 use super::binary::MarkedBinary;
 use super::code::Code;
 use super::differences;
-use crate::Error;
 use crate::elf::{ElfError, JoinPlan, NewCode};
 use crate::input::{LinkedElf, Lookup, elf_error};
 use crate::publish::{self, StagedFile};
 use crate::report::{Outcome, Progress, Report};
+use crate::{Error, ids};
 
 impl MarkedBinary {
     /// The targets that an earlier run put back, and that a join with `code` does not.

@@ -9,18 +9,17 @@ mod code;
 mod differences;
 mod joined;
 
-use kpack_core::ids;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 
-use crate::Error;
 use crate::elf::JoinPlan;
 use crate::input::{self, LocatedBinary, Lookup, Prefix};
 use crate::parallel::{self, processors};
 use crate::report::{FileReport, Outcome, Progress, Report};
+use crate::{Error, ids};
 use binary::{Joinable, MarkedBinary};
 use code::Code;
 pub use differences::{Checksums, differences, digests, kept_differences};

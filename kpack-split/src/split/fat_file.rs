@@ -1,6 +1,5 @@
 //! Reads a linked file for splitting.
 
-use kpack_core::ids;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -8,9 +7,9 @@ use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 
 use super::{PackedCode, Spirv, code_ids, padding};
-use crate::Error;
 use crate::elf::{self, Image, Plan};
 use crate::input::{self, FileKind, LinkedElf, is_spirv_archived};
+use crate::{Error, ids};
 
 /// What a linked file means to the splitter.
 pub enum BinaryKind {

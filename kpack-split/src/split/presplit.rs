@@ -3,7 +3,6 @@
 //! into the archives of the prefix and changes the markers in place, as if the linked binary had
 //! been split. Nothing else in the file changes.
 
-use kpack_core::ids;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
@@ -13,10 +12,10 @@ use kpack_format::archive::ArchiveWriter;
 use kpack_format::marker::Marker;
 use kpack_format::names::{Group, KernelName};
 
-use crate::Error;
 use crate::elf::{DeviceCode, SplitWrapper};
 use crate::input::{ArchiveFile, LinkedElf, Lookup, OpenArchive};
 use crate::parallel::lock;
+use crate::{Error, ids};
 
 /// Advice for an archive that changed since the object was compiled.
 const COMPILE_AGAIN: &str = "Compile that object again (if the build system considers it up to date, remove it first, or build with --clean-first)";

@@ -2,11 +2,10 @@
 
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
-use kpack_core::Finding;
-use kpack_core::Severity;
 use std::path::Path;
 
 use kpack_artifact::verify::{Options, Report, verify};
+use kpack_core::{Finding, Severity};
 use kpack_tests::tree::Tree;
 
 /// Verifies a path of a tree.
