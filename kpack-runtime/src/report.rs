@@ -59,6 +59,8 @@ pub enum Outcome {
     NoTarget(Vec<String>),
     /// It has a matching target, but not this kernel.
     NoKernel,
+    /// It has a matching target, for which the binary has no code.
+    NoCodeOfBinary,
     /// It has the kernel, but its code for this binary belongs to another build.
     OtherBuild(String),
 }
@@ -70,7 +72,7 @@ impl Outcome {
             Self::Missing => finding::MISSING_ARCHIVE,
             Self::NotOpened(_) => finding::DAMAGED_ARCHIVE,
             Self::Exhausted(_) => finding::SYSTEM,
-            Self::NoTarget(_) => finding::MISSING_TARGET,
+            Self::NoTarget(_) | Self::NoCodeOfBinary => finding::MISSING_TARGET,
             Self::NoKernel => finding::MISSING_KERNEL,
             Self::OtherBuild(_) => finding::STALE_ARCHIVE,
         }
@@ -336,6 +338,9 @@ impl fmt::Display for Outcome {
             Self::NoTarget(targets) if targets.is_empty() => f.write_str("it has no code"),
             Self::NoTarget(targets) => write!(f, "it has code for {} only", list(targets, ", ")),
             Self::NoKernel => f.write_str("it has code for this GPU, but not this kernel"),
+            Self::NoCodeOfBinary => {
+                f.write_str("it has code for this GPU, but not of this binary, which has none")
+            }
             Self::OtherBuild(binary) => {
                 f.write_str(&of_another_build(&binary.escape_debug().to_string()))
             }

@@ -288,6 +288,15 @@ impl<'a> Search<'a> {
         text
     }
 
+    /// Whether the marker says that the binary has no code for any of the targets. Its module's archives may
+    /// have code of other binaries for them. A HIP runtime skips a GPU that a binary has no code for, and may give
+    /// up on all GPUs where a kernel is missing.
+    fn binary_lacks_targets(&self) -> bool {
+        let code_ids = &self.request.marker.code_ids;
+        let has_code = |target: &String| code_ids.contains_key(target);
+        !code_ids.is_empty() && !self.targets.iter().any(has_code)
+    }
+
     /// Whether only SPIR-V was asked for and its archives do not exist. Runtimes ask for it in addition to
     /// a GPU's own code, and few binaries have any.
     fn is_for_spirv_that_is_nowhere(&self) -> bool {
@@ -307,7 +316,9 @@ impl<'a> Search<'a> {
             ErrorCode::KPACK_ERROR_IO_ERROR
         } else if archives().next().is_none() && !self.is_for_spirv_that_is_nowhere() {
             ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND
-        } else if !archives().any(|archive| self.has_a_target(archive)) {
+        } else if self.binary_lacks_targets()
+            || !archives().any(|archive| self.has_a_target(archive))
+        {
             ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND
         } else {
             ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND
@@ -319,7 +330,10 @@ impl<'a> Search<'a> {
             outcome: match opened {
                 Err(error) => outcome(error),
                 Ok(archive) if is_other(archive) => Outcome::OtherBuild(binary_of(&self.kernels)),
-                Ok(archive) if self.has_a_target(archive) => Outcome::NoKernel,
+                Ok(archive) if self.has_a_target(archive) => match self.binary_lacks_targets() {
+                    true => Outcome::NoCodeOfBinary,
+                    false => Outcome::NoKernel,
+                },
                 Ok(archive) => Outcome::NoTarget(archive.toc().gfx_arches.clone()),
             },
         };

@@ -90,6 +90,10 @@ fn code_objects<R: Read + Seek>(
                 let text = format!("`{kernel}` is for {target}, but `gfx_arches` lists {listed}");
                 report.fault(ids::DAMAGED_ARCHIVE, path, text);
             }
+            if let Some(kind) = &entry.kind {
+                let text = format!("`{kernel}` for {target} is of type `{kind}`, not `hsaco`");
+                report.note(ids::OTHER_TYPE, path, text);
+            }
             let kernels = shared.entry(entry.ordinal).or_default();
             kernels.entry(target).or_insert(kernel);
         }

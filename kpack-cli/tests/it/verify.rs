@@ -78,6 +78,24 @@ fn an_archive_under_another_name_is_noted() {
     );
 }
 
+#[test]
+fn an_entry_of_another_type_is_noted() {
+    let tree = installed();
+    for _kernel in 0..2 {
+        change(&tree, ARCHIVE, |bytes| {
+            let at = bytes.windows(6).position(|bytes| bytes == b"\xa5hsaco");
+            bytes.splice(at.unwrap()..at.unwrap() + 6, *b"\xa5other");
+        });
+    }
+    let report = check(&tree, ARCHIVE);
+    let noted = &report.findings[0];
+    assert_eq!(
+        (noted.severity, noted.id),
+        (Severity::Note, ids::OTHER_TYPE)
+    );
+    assert_eq!(faults(&report), [""; 0]);
+}
+
 /// A tree has thousands of archives, and the usual limit is 1,024 open files.
 #[test]
 fn more_archives_than_files_may_be_open() {

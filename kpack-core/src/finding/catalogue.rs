@@ -446,6 +446,11 @@ catalogue! {
             "The kernels in it do not load."
             "Install it again, or split the binary again."
 
+        OTHER_TYPE = "other-type";
+            "An archive's entry is not of the type `hsaco`."
+            "Loaders serve its bytes; a HIP runtime that expects a code object may reject them."
+            "Nothing, if a program of yours reads it. Otherwise ask whoever wrote the archive."
+
         MISSING_KERNEL = finding::MISSING_KERNEL.as_str();
             "An archive has code for the target, but not this kernel's."
             "The kernel does not load."

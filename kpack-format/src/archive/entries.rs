@@ -4,7 +4,7 @@ use std::ops::Index;
 
 use crate::message_pack::{MessagePackError, Reader, Writer};
 
-/// The type of every entry.
+/// The type of a code object.
 const HSACO: &str = "hsaco";
 /// The key of an entry's ID in its metadata.
 const ENTRY_ID: &str = "entry_id";
@@ -24,6 +24,8 @@ pub struct TocEntry {
     /// The ID of the bundle's entry that it was in; `None` if that is
     /// [`code_object_id`](crate::offload_bundle::code_object_id) of its target, or unknown.
     pub entry_id: Option<Box<str>>,
+    /// Its type, if that is not `hsaco`. Other writers store other things in archives.
+    pub kind: Option<Box<str>>,
 }
 
 /// A kernel's entries, ordered by target ID. Nearly every kernel has only one, for which a
@@ -117,7 +119,8 @@ impl Targets {
         for (target, entry) in self {
             out.text(target)
                 .map(3 + usize::from(entry.entry_id.is_some()));
-            out.text("type").text(HSACO);
+            out.text("type")
+                .text(entry.kind.as_deref().unwrap_or(HSACO));
             out.text("ordinal").integer(entry.ordinal.into());
             out.text("original_size").integer(entry.original_size);
             if let Some(id) = &entry.entry_id {
@@ -160,14 +163,12 @@ impl TocEntry {
             }),
             _ => value.skip().map(drop),
         })?;
-        if let Some(other) = kind.filter(|kind| *kind != HSACO) {
-            return reader.fail(format!("an entry of type `{other}` (expected `{HSACO}`)"));
-        }
         let stated = original_size.map(|size: u64| size.min(UNKNOWN_SIZE - 1));
         Ok(Self {
             ordinal: reader.required(ordinal, "ordinal")?,
             original_size: stated.unwrap_or(UNKNOWN_SIZE),
             entry_id: entry_id.map(String::into_boxed_str),
+            kind: kind.filter(|kind| *kind != HSACO).map(Box::from),
         })
     }
 }

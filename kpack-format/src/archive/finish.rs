@@ -103,15 +103,17 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         let mut kernels: BTreeMap<String, Targets> = BTreeMap::new();
         let mut ordinals: HashMap<usize, u32> = HashMap::new();
         let mut order = Vec::new();
-        for (kernel, Entered { index, entry_id }) in &self.kernels {
-            let ordinal = *ordinals.entry(*index).or_insert_with(|| {
-                order.push(*index);
+        for (kernel, entered) in &self.kernels {
+            let index = entered.index;
+            let ordinal = *ordinals.entry(index).or_insert_with(|| {
+                order.push(index);
                 order.len() as u32 - 1
             });
             let entry = TocEntry {
                 ordinal,
-                original_size: self.stored[*index].original_size,
-                entry_id: entry_id.clone(),
+                original_size: self.stored[index].original_size,
+                entry_id: entered.entry_id.clone(),
+                kind: entered.kind.clone(),
             };
             let targets = kernels.entry(kernel.name.clone()).or_default();
             targets.insert(self.target.clone(), entry);

@@ -60,6 +60,7 @@ pub(super) struct Entered {
     /// Index in `stored`.
     pub(super) index: usize,
     pub(super) entry_id: Option<Box<str>>,
+    pub(super) kind: Option<Box<str>>,
 }
 
 /// A kernel name, ordered by the path before `#`, then by the number after it.
@@ -244,7 +245,10 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
                 };
                 for name in &names {
                     self.enter(name, index)?;
-                    self.set_entry_id(name, entry.entry_id.as_deref());
+                    if let Some(entered) = self.kernels.get_mut(&KernelOrder::new(name)) {
+                        entered.entry_id.clone_from(&entry.entry_id);
+                        entered.kind.clone_from(&entry.kind);
+                    }
                 }
             }
         }
@@ -339,6 +343,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
                 place.insert(Entered {
                     index,
                     entry_id: None,
+                    kind: None,
                 });
                 Ok(())
             }

@@ -246,6 +246,30 @@ fn a_wrong_checksum_is_not_believed_where_content_would_be_shared() {
 }
 
 #[test]
+fn entries_of_other_types_are_read_and_keep_their_type() {
+    let ours = archive(Scheme::None, &KERNELS);
+    for kind in ["ptx", "co", ""] {
+        let other = [&[0xa0 | kind.len() as u8], kind.as_bytes()].concat();
+        let at = ours
+            .windows(6)
+            .position(|bytes| bytes == b"\xa5hsaco")
+            .unwrap();
+        let bytes = [&ours[..at], &other, &ours[at + 6..]].concat();
+        let mut old = open(&bytes).unwrap();
+        let kinds = old.toc().entries().map(|entry| entry.kind.as_deref());
+        let kinds: Vec<&str> = kinds.flatten().collect();
+        assert_eq!(kinds, [kind]);
+        assert_eq!(
+            old.read(KERNELS[0].0, "gfx90a:xnack+").unwrap(),
+            KERNELS[0].1
+        );
+        let mut merged = writer(Scheme::None);
+        merged.merge(&mut old, |_| true).unwrap();
+        assert_eq!(finish(merged).0, bytes);
+    }
+}
+
+#[test]
 fn an_archive_with_another_target_is_not_merged() {
     let bytes = foreign("none");
     let error = writer(Scheme::None)

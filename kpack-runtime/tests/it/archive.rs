@@ -145,6 +145,20 @@ fn an_archive_whose_data_follows_sixteen_bytes() {
 }
 
 #[test]
+fn entries_of_any_type_are_served() {
+    let tree = Tree::new();
+    for kind in [&b"\xa3ptx"[..], b"\xa2co", b"\xa0"] {
+        let at = SHORTEST
+            .windows(6)
+            .position(|bytes| bytes == b"\xa5hsaco")
+            .unwrap();
+        let toc = [&SHORTEST[..at], kind, &SHORTEST[at + 6..]].concat();
+        let archive = Archive::open(&file(&tree, &shortest(b"one", &toc))).unwrap();
+        assert_eq!(archive.load("a#0", TARGET).unwrap(), b"one");
+    }
+}
+
+#[test]
 fn an_entry_without_original_size_has_that_of_what_is_stored() {
     let tree = Tree::new();
     let kernels: [(&str, &[u8]); 2] = [("a#0", b"one"), ("a#1", &[7; 1000])];

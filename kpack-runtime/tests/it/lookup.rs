@@ -11,6 +11,7 @@ use crate::common::{archive, marker, write, write_manifest};
 use kpack_format::archive::Scheme;
 use kpack_format::code_id;
 use kpack_format::digest::sha256;
+use kpack_format::finding as ids;
 use kpack_tests::process;
 use kpack_tests::tree::Tree;
 use rocm_kpack::{Cache, Environment, Error, ErrorCode, Marker, Request, TargetId};
@@ -400,6 +401,34 @@ fn each_way_to_find_nothing_has_its_number() {
     );
     assert_eq!(load(&["gfx1101"]), ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND);
     assert_eq!(load(&[]), ErrorCode::KPACK_ERROR_INVALID_ARGUMENT);
+}
+
+/// On "kernel not found", HIP runtimes may give up on all GPUs; one that a binary has no code for is skipped.
+#[test]
+fn a_gpu_that_only_other_binaries_have_code_for_is_an_architecture_that_is_not_found() {
+    let tree = Tree::new();
+    write(
+        &tree.path(&kpack("gfx1031")),
+        "gfx1031",
+        &[("lib/other.so#0", b"other")],
+    );
+    let knowing = marker_of_build("gfx1030", &[b"code"]);
+    let error = load(&tree, &knowing, &["gfx1031"]).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND);
+    assert_eq!(error.id(), ids::MISSING_TARGET);
+    let why = "it has code for this GPU, but not of this binary, which has none";
+    assert!(error.to_string().contains(why), "{error}");
+    // Code for the GPU that the marker knows, in an archive without it, is a kernel that is missing.
+    write(
+        &tree.path(&kpack("gfx1030")),
+        "gfx1030",
+        &[("lib/other.so#0", b"other")],
+    );
+    let missing = code_of(load(&tree, &knowing, &["gfx1030"]));
+    assert_eq!(missing, ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND);
+    // A marker without IDs does not tell.
+    let missing = code_of(load(&tree, &marker(), &["gfx1031"]));
+    assert_eq!(missing, ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND);
 }
 
 /// A process with too many open files must not call an archive missing.
