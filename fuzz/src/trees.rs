@@ -67,10 +67,8 @@ pub fn tree(bytes: &[u8]) -> bool {
         write(&at(""), Path::new(&path), content);
     }
     let (shards, out) = (at("shards"), at("out"));
-    let options = split::Options {
-        unknown: Unknown::Move,
-        ..split::Options::new(at("blas_lib"), shards.join("one"), "blas_lib")
-    };
+    let mut options = split::Options::new(at("blas_lib"), shards.join("one"), "blas_lib");
+    options.unknown = Unknown::Move;
     if not_io(split::split(&options, &())).is_none() {
         assert!(!at("shards/one/blas_lib_generic").exists());
         return false;
@@ -83,13 +81,8 @@ pub fn tree(bytes: &[u8]) -> bool {
     let Ok(configuration) = Configuration::read(&at("config.json")) else {
         return false;
     };
-    let options = recombine::Options {
-        shards_dir: shards,
-        configuration,
-        output_dir: out.clone(),
-        components: Vec::new(),
-        jobs: std::num::NonZeroUsize::MIN,
-    };
+    let mut options = recombine::Options::new(shards, configuration, &out);
+    options.jobs = std::num::NonZeroUsize::MIN;
     let Some(recombined) = not_io(plan(&options, &|_, _| {})) else {
         return false;
     };

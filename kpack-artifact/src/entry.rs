@@ -13,6 +13,7 @@ use kpack_split::input::ClosedElf;
 
 /// The content of a prefix.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Classification {
     /// Everything below the prefix, sorted by path, a directory before what is in it.
     pub entries: Vec<Entry>,
@@ -28,6 +29,7 @@ pub struct Classification {
 
 /// A file, symbolic link or directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Entry {
     /// Its path in the prefix.
     pub path: PathBuf,

@@ -13,6 +13,7 @@ use crate::finding::{Id, ids};
 #[non_exhaustive]
 pub enum Error {
     /// An input is damaged or unsupported.
+    #[non_exhaustive]
     Refused {
         /// What kind of problem it is.
         id: Id,
@@ -22,6 +23,7 @@ pub enum Error {
         reason: String,
     },
     /// An operating system call failed.
+    #[non_exhaustive]
     Io {
         /// The file.
         path: PathBuf,
@@ -31,6 +33,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A file was replaced or modified after it was read.
+    #[non_exhaustive]
     Changed {
         /// The file.
         path: PathBuf,

@@ -10,6 +10,7 @@ use crate::finding::{Finding, Id, Severity};
 /// The results of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Report {
     /// The binaries, in the given order.
     pub files: Vec<FileReport>,
@@ -25,6 +26,7 @@ pub struct Report {
 /// A binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct FileReport {
     /// Its path in the prefix.
     pub path: String,
@@ -33,10 +35,21 @@ pub struct FileReport {
     pub outcome: Outcome,
 }
 
+impl FileReport {
+    /// The report of a binary.
+    pub fn new(path: impl Into<String>, outcome: Outcome) -> Self {
+        Self {
+            path: path.into(),
+            outcome,
+        }
+    }
+}
+
 /// The outcome for a binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(tag = "outcome", rename_all = "kebab-case"))]
+#[non_exhaustive]
 pub enum Outcome {
     /// It was split, or in a partial run, the requested part was done.
     Split {
@@ -81,6 +94,7 @@ pub enum Outcome {
 /// An archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct ArchiveReport {
     /// The file.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::lossy::path"))]

@@ -10,6 +10,7 @@ use rmp::{Marker, decode, encode};
 
 /// Why bytes cannot be read.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct MessagePackError {
     /// Offset in bytes.
     pub offset: usize,

@@ -283,9 +283,7 @@ impl Archive {
             Ok(()) => Ok(memory),
             Err(DecodeError::OutOfMemory) => Err(Error::OutOfMemory { size }),
             Err(DecodeError::Damaged(reason)) => Err(damaged(reason)),
-            Err(error @ (DecodeError::NoCompression | DecodeError::Io(_))) => {
-                Err(damaged(error.to_string()))
-            }
+            Err(error) => Err(damaged(error.to_string())),
         }
     }
 

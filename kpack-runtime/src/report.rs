@@ -38,6 +38,7 @@ pub struct Report {
 
 /// One archive that was tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Attempt {
     /// The archive.
     pub path: PathBuf,

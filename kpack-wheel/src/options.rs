@@ -11,6 +11,7 @@ use kpack_format::TargetId;
 /// What to split, and how: the arguments of `kpack wheel split`.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
+#[non_exhaustive]
 pub struct Options {
     /// Directory to write the wheels to
     #[cfg_attr(feature = "clap", arg(long, value_name = "DIR"))]

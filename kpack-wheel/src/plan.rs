@@ -333,7 +333,9 @@ fn in_site(wheel: &Wheel) -> BTreeMap<PathBuf, (SitePackages, usize)> {
 /// An error about an unpacked file as one about the member.
 fn in_wheel(wheel: &Wheel, trees: &[&Path], error: Error) -> Error {
     match &error {
-        Error::Refused { id, path, reason } => {
+        Error::Refused {
+            id, path, reason, ..
+        } => {
             let member = trees.iter().find_map(|tree| path.strip_prefix(tree).ok());
             match member {
                 Some(member) => in_member(*id, &wheel.path, &member.to_string_lossy(), reason),

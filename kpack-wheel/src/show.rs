@@ -12,6 +12,7 @@ use kpack_core::{Error, Finding, Severity, ids};
 
 /// A wheel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Description {
     /// The file.
     #[serde(serialize_with = "kpack_core::lossy::path")]
@@ -35,6 +36,7 @@ pub struct Description {
 
 /// A device wheel that a host asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Device {
     /// The project.
     pub name: String,

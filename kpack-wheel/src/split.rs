@@ -27,6 +27,7 @@ const PYPI_LIMIT: u64 = 100_000_000;
 
 /// The results of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
     /// The fat wheels.
     pub inputs: Vec<(PathBuf, u64)>,
@@ -38,6 +39,7 @@ pub struct Report {
 
 /// A wheel that was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Written {
     /// The file.
     pub path: PathBuf,

@@ -18,6 +18,7 @@ use kpack_core::{Error, Finding, Severity, ids};
 
 /// What to compare with, and how.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct VerifyOptions {
     /// The fat wheel that the host wheel of the same name was split from.
     pub against: Option<PathBuf>,
@@ -203,12 +204,10 @@ fn overlay(
     for directory in [&tree, &original] {
         fs::create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
     }
-    let options = verify::Options {
-        against: fat.map(|_| original.clone()),
-        targets: Vec::new(),
-        jobs: options.jobs,
-    };
-    let found = verify::verify(std::slice::from_ref(&tree), &options, &mut |_, _, _| {})?;
+    let mut unpacked = verify::Options::default();
+    unpacked.against = fat.map(|_| original.clone());
+    unpacked.jobs = options.jobs;
+    let found = verify::verify(std::slice::from_ref(&tree), &unpacked, &mut |_, _, _| {})?;
     for mut check in found.findings {
         // Files in the host wheel, or the fat one, instead of temporary ones.
         for (directory, wheel) in [(&tree, Some(host)), (&original, fat)] {

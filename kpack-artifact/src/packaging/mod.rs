@@ -46,6 +46,7 @@ pub struct TargetGroup {
 /// Findings to treat as errors instead of warnings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct Validation {
     /// Device code of one target that two shards have and that differs. Where this is off, what
     /// both have is taken from the primary shard, or else from the first by name, and what only one

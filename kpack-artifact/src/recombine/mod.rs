@@ -27,6 +27,7 @@ use serde::Serialize;
 
 use super::output::Output;
 use super::packaging::Configuration;
+use kpack_core::parallel::processors;
 use kpack_core::{Error, ids};
 use kpack_split::words::list;
 
@@ -35,6 +36,7 @@ pub use plan::plan;
 
 /// What to recombine, and how.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// A directory for each shard, with its split artifacts. It is only read.
     pub shards_dir: PathBuf,
@@ -48,8 +50,26 @@ pub struct Options {
     pub jobs: NonZeroUsize,
 }
 
+impl Options {
+    /// Options with defaults for everything else: all components, one thread per processor.
+    pub fn new(
+        shards_dir: impl Into<PathBuf>,
+        configuration: Configuration,
+        output_dir: impl Into<PathBuf>,
+    ) -> Self {
+        Self {
+            shards_dir: shards_dir.into(),
+            configuration,
+            output_dir: output_dir.into(),
+            components: Vec::new(),
+            jobs: processors(),
+        }
+    }
+}
+
 /// The artifacts to write, and what is wrong with them.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct Recombination {
     /// The artifacts, by name.
     pub artifacts: Vec<Artifact>,

@@ -16,6 +16,7 @@ use kpack_core::Error;
 
 /// The sizes of trees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Sizes {
     /// Whether `before` was measured on an unsplit tree. If not, `before` counts code objects in
     /// archives at their unpacked size, and everything else at its current size.
@@ -33,6 +34,7 @@ pub struct Sizes {
 
 /// The bytes of one binary for one target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Row {
     /// The module.
     pub module: String,
@@ -48,6 +50,7 @@ pub struct Row {
 
 /// The bytes that a machine with one GPU needs: the host's files, and those of its target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Machine {
     /// The GPU's target.
     pub target: String,

@@ -20,6 +20,7 @@ use kpack_split::words::list;
 
 /// Which artifact directories to split, and how.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct BatchOptions {
     /// The directory whose directories are artifacts.
     pub parent_dir: PathBuf,
@@ -27,8 +28,19 @@ pub struct BatchOptions {
     pub each: Options,
 }
 
+impl BatchOptions {
+    /// Splits every artifact directory in `parent_dir` as `each` says.
+    pub fn new(parent_dir: impl Into<PathBuf>, each: Options) -> Self {
+        Self {
+            parent_dir: parent_dir.into(),
+            each,
+        }
+    }
+}
+
 /// The results of a batch.
 #[derive(Debug, Clone, Default, Serialize)]
+#[non_exhaustive]
 pub struct BatchReport {
     /// The artifact directories, by name.
     pub artifacts: Vec<Outcome>,
@@ -48,6 +60,7 @@ pub enum Outcome {
 
 /// An artifact directory that could not be split.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct Failure {
     /// Name and component.
     pub artifact_prefix: String,

@@ -12,6 +12,7 @@ use kpack_split::split::Unexpected;
 
 /// What to split, and how.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// The artifact directory, with its `artifact_manifest.txt`. It is only read.
     pub artifact_dir: PathBuf,

@@ -410,13 +410,11 @@ impl UnknownFile<'_> {
 fn file_report(binary: &ModuleBinary, targets: &Targets) -> FileReport {
     let own = binary.file.code.targets().into_iter();
     let kept = own.filter(|target| targets.keeps(target));
-    FileReport {
-        path: format!("{}/{}", binary.prefix, binary.name),
-        outcome: Outcome::Split {
-            wrappers: binary.file.code.wrapper_count(),
-            targets: kept.map(|target| target.to_string()).collect(),
-            size_before: binary.file.code.file_size(),
-            size_after: binary.plan.output_size(),
-        },
-    }
+    let outcome = Outcome::Split {
+        wrappers: binary.file.code.wrapper_count(),
+        targets: kept.map(|target| target.to_string()).collect(),
+        size_before: binary.file.code.file_size(),
+        size_after: binary.plan.output_size(),
+    };
+    FileReport::new(format!("{}/{}", binary.prefix, binary.name), outcome)
 }

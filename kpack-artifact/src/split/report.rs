@@ -9,6 +9,7 @@ use kpack_core::{Finding, Id, Severity};
 
 /// The result for one artifact directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Report {
     /// Name and component, such as `blas_lib`.
     pub artifact_prefix: String,
@@ -43,6 +44,7 @@ pub struct Report {
 
 /// A split artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct ArtifactReport {
     /// The directory.
     #[serde(serialize_with = "kpack_core::lossy::path")]

@@ -38,6 +38,7 @@ pub use report::Report;
 
 /// What to verify, and how.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Options {
     /// The unsplit original of the only path, a binary or a directory. Code objects and host code
     /// are compared; in directories, also whether files were lost.

@@ -9,6 +9,7 @@ use kpack_split::input::or_refused;
 
 /// All checks, in the order they were made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Report {
     /// What was found; a check that passed is one, too.
     pub findings: Vec<Finding>,

@@ -271,7 +271,7 @@ impl ObjectInput {
             );
         }
         let path = self.name();
-        report.files.push(FileReport { path, outcome });
+        report.files.push(FileReport::new(path, outcome));
     }
 
     /// Writes the host-only file under a temporary name in `directory`.

@@ -10,6 +10,7 @@ use kpack_core::{Error, Storage};
 
 /// What to split, and how.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// The module, such as `rocblas`: what the archives are named after.
     pub module: String,

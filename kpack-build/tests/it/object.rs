@@ -80,10 +80,8 @@ fn link(linker: &str, objects: &[PathBuf], output: &Path) {
 }
 
 fn assert_verifies(binary: &Path, original: Option<&Path>) {
-    let options = verify::Options {
-        against: original.map(Path::to_owned),
-        ..Default::default()
-    };
+    let mut options = verify::Options::default();
+    options.against = original.map(Path::to_owned);
     let report = verify::verify(&[binary.to_owned()], &options, &mut |_, _, _| {}).unwrap();
     assert!(report.holds(), "{report:#?}");
 }

@@ -55,11 +55,11 @@ pub(super) struct Output {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let options = InstallOptions {
-        install_hint: arguments.hint.install_hint.clone(),
-        storage: arguments.storage.storage(),
-        ..arguments.options.clone()
-    };
+    let mut options = arguments.options.clone();
+    options
+        .install_hint
+        .clone_from(&arguments.hint.install_hint);
+    options.storage = arguments.storage.storage();
     let bar = Bar::new(arguments.output.is_hidden(), DEVICE_CODE);
     let report = install::install(&options, &bar)?;
     bar.finish();
@@ -122,7 +122,7 @@ fn outcome(outcome: &Outcome) -> String {
             (what, wrappers, count(targets.len(), "target"))
         }
         Outcome::AlreadySplit => return "already split".to_owned(),
-        Outcome::LeftAlone { .. } => return "unchanged".to_owned(),
+        _ => return "unchanged".to_owned(),
     };
     format!("{what} ({}, {targets})", count(*wrappers, "wrapper"))
 }

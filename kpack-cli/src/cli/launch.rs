@@ -15,7 +15,6 @@ use signal_hook::iterator::Signals;
 use super::storage::Compression;
 use kpack_build::object_file::{self, Options};
 use kpack_core::Error;
-use kpack_core::Storage;
 
 /// Run a compiler, and split the object that it writes
 ///
@@ -78,11 +77,9 @@ fn pass_signals_on(compiler: Arc<AtomicU32>) -> Result<(), Error> {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut options = Options::new(&arguments.module, "", Vec::<OsString>::new());
     options.component.clone_from(&arguments.component);
-    options.storage = Storage {
-        // The build runs as many compilers as there are processors.
-        jobs: NonZeroUsize::MIN,
-        ..arguments.compression.storage()
-    };
+    options.storage = arguments.compression.storage();
+    // The build runs as many compilers as there are processors.
+    options.storage.jobs = NonZeroUsize::MIN;
     let compiler = Arc::new(AtomicU32::new(NONE));
     pass_signals_on(compiler.clone())?;
     let status = object_file::launch_watched(&options, &arguments.command, &|running| {

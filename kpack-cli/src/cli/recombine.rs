@@ -14,7 +14,6 @@ use super::progress::{ALL, Bar, Verbosity, draw_target, style};
 use kpack_artifact::packaging::Configuration;
 use kpack_artifact::recombine::{Artifact, Finding, Options, Recombination, plan};
 use kpack_core::Error;
-use kpack_core::parallel;
 
 /// Merge the split artifacts of several shards: a generic artifact, and one for each group of targets
 ///
@@ -121,13 +120,10 @@ fn recombine(arguments: &Arguments, planned: &mut Recombination) -> Result<(), E
             false => output::complain("warning", format_args!("ignored: {}", error.in_one_line())),
         }
     }
-    let options = Options {
-        shards_dir: arguments.input_shards_dir.clone(),
-        configuration,
-        output_dir: arguments.output_dir.clone(),
-        components: arguments.component.clone(),
-        jobs: arguments.jobs.unwrap_or_else(parallel::processors),
-    };
+    let shards_dir = &arguments.input_shards_dir;
+    let mut options = Options::new(shards_dir, configuration, &arguments.output_dir);
+    options.components.clone_from(&arguments.component);
+    options.jobs = arguments.jobs.unwrap_or(options.jobs);
     let bar = ProgressBar::no_length();
     bar.set_draw_target(draw_target(arguments.verbosity.hides(arguments.json)));
     bar.set_style(style("{bar:40} {pos}/{len} components read"));

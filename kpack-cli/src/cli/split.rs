@@ -121,10 +121,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             print_one(result, arguments)
         }
         Some(parent) => {
-            let result = options(arguments).and_then(|each| {
-                let parent_dir = parent.clone();
-                split::batch(&BatchOptions { parent_dir, each }, &bar)
-            });
+            let result = options(arguments)
+                .and_then(|each| split::batch(&BatchOptions::new(parent, each), &bar));
             bar.finish();
             print_batch(result, arguments)
         }

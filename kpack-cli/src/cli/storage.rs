@@ -4,7 +4,6 @@ use std::num::NonZeroUsize;
 
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
-use kpack_format::archive::Scheme;
 
 use kpack_core::{Spirv, Storage};
 
@@ -69,24 +68,20 @@ enum CompressionArgument {
 
 impl StorageArguments {
     pub(super) fn storage(&self) -> Storage {
-        let storage = self.compression.storage();
-        Storage {
-            jobs: self.jobs.unwrap_or(storage.jobs),
-            ..storage
-        }
+        let mut storage = self.compression.storage();
+        storage.jobs = self.jobs.unwrap_or(storage.jobs);
+        storage
     }
 }
 
 impl Compression {
     pub(super) fn storage(&self) -> Storage {
-        Storage {
-            scheme: match self.compression {
-                CompressionArgument::Zstd => Scheme::ZstdPerKernel,
-                CompressionArgument::None => Scheme::None,
-            },
-            level: self.level,
-            spirv: self.spirv.0,
-            ..Storage::zstd()
-        }
+        let mut storage = match self.compression {
+            CompressionArgument::Zstd => Storage::zstd(),
+            CompressionArgument::None => Storage::uncompressed(),
+        };
+        storage.level = self.level;
+        storage.spirv = self.spirv.0;
+        storage
     }
 }

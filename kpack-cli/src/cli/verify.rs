@@ -52,11 +52,10 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     output::note_ignored_variables(arguments.verbosity.quiet);
-    let options = Options {
-        against: arguments.against.clone(),
-        targets: arguments.arch.clone(),
-        jobs: arguments.jobs,
-    };
+    let mut options = Options::default();
+    options.against.clone_from(&arguments.against);
+    options.targets.clone_from(&arguments.arch);
+    options.jobs = arguments.jobs;
     let paths: Vec<PathBuf> = arguments
         .paths
         .iter()

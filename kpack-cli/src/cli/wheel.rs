@@ -118,10 +118,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 }
 
 fn split(arguments: &Split) -> Result<ExitCode, Error> {
-    let options = Options {
-        storage: arguments.storage.storage(),
-        ..arguments.options.clone()
-    };
+    let mut options = arguments.options.clone();
+    options.storage = arguments.storage.storage();
     let bar = Bar::new(arguments.quiet, DEVICE_CODE);
     let report = wheel::split(&options, &bar)?;
     bar.finish();
@@ -146,10 +144,9 @@ fn split(arguments: &Split) -> Result<ExitCode, Error> {
 }
 
 fn verify(arguments: &Verify) -> Result<ExitCode, Error> {
-    let options = VerifyOptions {
-        against: arguments.against.clone(),
-        jobs: arguments.jobs,
-    };
+    let mut options = VerifyOptions::default();
+    options.against.clone_from(&arguments.against);
+    options.jobs = arguments.jobs;
     let report = wheel::verify(&arguments.wheels, &options)?;
     verify::print(&report, arguments.json, arguments.quiet)
 }

@@ -343,7 +343,9 @@ impl Binary {
         let (form, code, name, found_through) = match Form::of(linked, machine, loader) {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(None),
-            Err(Error::Refused { id, path, reason }) if path == linked.path => {
+            Err(Error::Refused {
+                id, path, reason, ..
+            }) if path == linked.path => {
                 (Form::Damaged(id, reason), Vec::new(), None, String::new())
             }
             Err(error) => return Err(error),

@@ -22,6 +22,7 @@ use kpack_split::input::Lookup;
 
 /// What to examine.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// The GPUs that there must be code for; if empty, those of this machine. One without features can be
     /// any variant.
@@ -109,6 +110,7 @@ fn distinct(targets: &[TargetId]) -> Vec<TargetId> {
 
 /// All findings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Report {
     /// The findings, in the order of the causes.
     pub findings: Vec<Finding>,

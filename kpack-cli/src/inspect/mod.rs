@@ -29,6 +29,7 @@ pub use rocm_kpack::lookup::Rule;
 
 /// The result of inspecting a file.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Inspection {
     /// The file.
     pub path: PathBuf,

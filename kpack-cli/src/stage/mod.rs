@@ -26,6 +26,7 @@ use release::Release;
 
 /// What to stage, and how: the arguments of `kpack stage`.
 #[derive(Debug, Clone, Args)]
+#[non_exhaustive]
 pub struct Options {
     /// Directory to create. One that was staged before is replaced, unless something was added to it
     #[arg(long, value_name = "DIR")]

@@ -89,7 +89,7 @@ impl<'a> Release<'a> {
             }
         };
         let path = name;
-        self.report.files.push(FileReport { path, outcome });
+        self.report.files.push(FileReport::new(path, outcome));
         Ok(())
     }
 

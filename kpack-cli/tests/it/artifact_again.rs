@@ -23,10 +23,7 @@ const ALL: [&str; 3] = ["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942
 fn batch_of(parent: &Tree, output: &Tree, targets: &[&str]) -> Result<BatchReport, Error> {
     let mut each = Options::new("", output.root(), "");
     each.targets = targets.iter().map(|name| name.parse().unwrap()).collect();
-    let options = BatchOptions {
-        parent_dir: parent.root().to_owned(),
-        each,
-    };
+    let options = BatchOptions::new(parent.root().to_owned(), each);
     batch(&options, &())
 }
 

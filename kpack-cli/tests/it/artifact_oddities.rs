@@ -150,10 +150,7 @@ fn one_thread_makes_the_same_of_a_batch() {
         let output = Tree::new();
         let mut each = Options::new("", output.root(), "");
         each.storage.jobs = NonZeroUsize::new(jobs).unwrap();
-        let options = BatchOptions {
-            parent_dir: parent.root().to_owned(),
-            each,
-        };
+        let options = BatchOptions::new(parent.root().to_owned(), each);
         batch(&options, &()).unwrap();
         output
     };
@@ -172,10 +169,10 @@ fn a_module_in_two_artifacts_of_a_batch() {
         let file = format!("blas_lib/{ROCBLAS}/share/{number}.hsaco");
         write(&parent, &file, "no code object");
     }
-    let options = BatchOptions {
-        parent_dir: parent.root().to_owned(),
-        each: Options::new("", output.root(), ""),
-    };
+    let options = BatchOptions::new(
+        parent.root().to_owned(),
+        Options::new("", output.root(), ""),
+    );
     let report = batch(&options, &()).unwrap();
     let failures: Vec<_> = report.failures().collect();
     let [failure] = &failures[..] else {
@@ -198,10 +195,10 @@ fn leftovers_of_an_interrupted_run_are_not_artifacts() {
         ".blas_lib_generic.tmp/artifact_manifest.txt",
         "a/stage\n",
     );
-    let options = BatchOptions {
-        parent_dir: parent.root().to_owned(),
-        each: Options::new("", output.root(), ""),
-    };
+    let options = BatchOptions::new(
+        parent.root().to_owned(),
+        Options::new("", output.root(), ""),
+    );
     let report = batch(&options, &()).unwrap();
     assert_eq!(report.artifacts.len(), 1);
     assert_eq!(report.failures().count(), 0);

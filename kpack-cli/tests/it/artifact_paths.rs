@@ -43,10 +43,10 @@ fn output_that_a_batch_would_put_into_one_of_its_artifacts() {
     write(&parent, "a_lib/a/stage/readme.txt", "a");
     let before = parent.snapshot();
     for output in ["blas_lib", "blas_lib/new", "missing/../blas_lib"] {
-        let options = BatchOptions {
-            parent_dir: parent.root().to_owned(),
-            each: Options::new("", parent.path(output), ""),
-        };
+        let options = BatchOptions::new(
+            parent.root().to_owned(),
+            Options::new("", parent.path(output), ""),
+        );
         let refused = batch(&options, &());
         assert!(matches!(refused, Err(Error::Usage(_))), "{refused:?}");
         assert_eq!(parent.snapshot(), before);

@@ -518,10 +518,10 @@ fn one_artifact_of_a_batch_that_fails_does_not_stop_the_others() {
     let library = parent.path(&format!("fft_lib/{ROCBLAS}/lib/librocblas.so.5"));
     let whole = fs::read(&library).unwrap();
     fs::write(&library, &whole[..whole.len() - 100]).unwrap();
-    let options = BatchOptions {
-        parent_dir: parent.root().to_owned(),
-        each: Options::new("", output.root(), ""),
-    };
+    let options = BatchOptions::new(
+        parent.root().to_owned(),
+        Options::new("", output.root(), ""),
+    );
     let report = batch(&options, &()).unwrap();
     let prefixes: Vec<(&str, bool)> = report
         .artifacts

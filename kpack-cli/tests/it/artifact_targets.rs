@@ -288,10 +288,7 @@ fn batch_for(parent: &Tree, output: &Tree, names: &[&str]) -> Result<BatchReport
     let mut each = Options::new("", output.root(), "");
     each.targets = targets(names);
     each.require_targets = true;
-    let options = BatchOptions {
-        parent_dir: parent.root().to_owned(),
-        each,
-    };
+    let options = BatchOptions::new(parent.root().to_owned(), each);
     batch(&options, &())
 }
 

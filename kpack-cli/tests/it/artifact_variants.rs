@@ -262,8 +262,7 @@ fn artifacts_of_variants_are_read_and_replaced() {
 
     // Splitting them again puts them together,
     let each = Options::new("", tree.path("out"), "");
-    let parent_dir = tree.path("earlier");
-    let report = batch(&BatchOptions { parent_dir, each }, &()).unwrap();
+    let report = batch(&BatchOptions::new(tree.path("earlier"), each), &()).unwrap();
     assert!(
         matches!(&report.artifacts[..], [Outcome::Split(_)]),
         "{report:#?}"

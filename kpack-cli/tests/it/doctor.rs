@@ -106,10 +106,8 @@ fn split(tree: &Tree) {
 
 /// What the doctor finds for a GPU.
 fn findings(tree: &Tree, path: &str, gpu: &str) -> Vec<Finding> {
-    let options = Options {
-        targets: vec![gpu.parse().unwrap()],
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    options.targets = vec![gpu.parse().unwrap()];
     examine(&[tree.path(path)], &options).unwrap().findings
 }
 
@@ -426,10 +424,8 @@ fn the_gpus_that_the_kernel_names() {
             fs::create_dir_all(&node).unwrap();
             fs::write(node.join("properties"), properties).unwrap();
         }
-        let options = Options {
-            nodes: tree.path("nodes"),
-            ..Options::default()
-        };
+        let mut options = Options::default();
+        options.nodes = tree.path("nodes");
         let report = examine(&[tree.path("prefix")], &options).unwrap();
         let first = report.findings[0].text.clone();
         let id = if first.contains("gfx") {
@@ -741,10 +737,8 @@ fn other_files_and_options() {
 /// The findings for a file on a machine with these GPUs.
 fn on_machine(tree: &Tree, path: &str, gpus: &[&str]) -> Vec<Finding> {
     write_nodes(tree, gpus);
-    let options = Options {
-        nodes: tree.path("nodes"),
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    options.nodes = tree.path("nodes");
     examine(&[tree.path(path)], &options).unwrap().findings
 }
 

@@ -374,6 +374,7 @@ fn install_in_a_limited_process() {
             path,
             action,
             source,
+            ..
         }) => {
             println!("refused to {action} {}: {source}", path.display());
         }
@@ -556,7 +557,8 @@ proptest! {
         if let Ok(tree) = try_install(&damaged) {
             let original = Tree::new();
             fs::write(original.path("fat.so"), &damaged).unwrap();
-            let options = verify::Options { against: Some(original.path("fat.so")), ..Default::default() };
+            let mut options = verify::Options::default();
+            options.against = Some(original.path("fat.so"));
             let split = tree.path("lib/libvec.so");
             if tree.path("lib/.kpack").exists() {
                 let report = verify::verify(&[split], &options, &mut |_, _, _| {}).unwrap();

@@ -155,10 +155,8 @@ fn other_code_in_a_joined_binary_is_a_fault() {
         faults[0].contains("its code for gfx1100 is not what it was built with"),
         "{faults:?}"
     );
-    let options = verify::Options {
-        against: Some(tree.path("fat")),
-        ..Default::default()
-    };
+    let mut options = verify::Options::default();
+    options.against = Some(tree.path("fat"));
     let report = verify::verify(&[path], &options, &mut |_, _, _| {}).unwrap();
     assert_eq!(report.count(Severity::Fault), 2);
 }
@@ -220,11 +218,9 @@ fn generic_code_is_put_back_where_a_gpu_has_none_of_its_own() {
             "{:?}",
             report.findings
         );
-        let verified = verify::Options {
-            targets: vec![gpu.parse().unwrap()],
-            against: Some(tree.path("fat")),
-            ..Default::default()
-        };
+        let mut verified = verify::Options::default();
+        verified.targets = vec![gpu.parse().unwrap()];
+        verified.against = Some(tree.path("fat"));
         let verified =
             verify::verify(std::slice::from_ref(&binary), &verified, &mut |_, _, _| {}).unwrap();
         assert!(verified.holds(), "{gpu}: {verified:#?}");

@@ -87,10 +87,8 @@ fn loads(library: &Path, gpu: &str) -> bool {
 
 /// The findings of the doctor for gfx942, with the tree as `/tree`.
 fn examined(tree: &Tree, path: &str) -> Vec<String> {
-    let options = doctor::Options {
-        targets: vec!["gfx942".parse().unwrap()],
-        ..doctor::Options::default()
-    };
+    let mut options = doctor::Options::default();
+    options.targets = vec!["gfx942".parse().unwrap()];
     let report = doctor::examine(&[tree.path(path)], &options).unwrap();
     let root = tree.root().canonicalize().unwrap();
     let line = |finding: kpack_core::Finding| {
@@ -132,11 +130,9 @@ fn the_loader_and_all_tools_find_archives_beside_links() {
             "{found:#?}"
         );
     }
-    let options = Options {
-        against: Some(tree.path("fat")),
-        targets: vec!["gfx942".parse().unwrap()],
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    options.against = Some(tree.path("fat"));
+    options.targets = vec!["gfx942".parse().unwrap()];
     let report = verify(&[site(&tree)], &options, &mut |_, _, _| {}).unwrap();
     assert_eq!(faults(&report), [""; 0]);
     let Content::SplitBinary(shown) = inspect(&site(&tree)).unwrap().content else {
@@ -179,10 +175,8 @@ fn a_part_that_is_missing_beside_links_is_a_fault_for_all() {
         );
     }
     let options = JoinOptions::new(tree.path("site"), ["gfx942".parse().unwrap()], [LIBRARY]);
-    let options = JoinOptions {
-        output: Some(tree.path("out")),
-        ..options
-    };
+    let mut options = options;
+    options.output = Some(tree.path("out"));
     let error = join(&options, &()).unwrap_err().to_string();
     assert!(
         error.contains("the archive for gfx942 is missing"),
@@ -215,16 +209,12 @@ fn a_join_of_a_link_never_writes_through_it() {
         assert!(error.contains("symbolic links are not followed"), "{error}");
         assert_eq!(tree.snapshot_with_times(), before);
 
-        let options = JoinOptions {
-            output: Some(tree.path("out")),
-            ..options
-        };
+        let mut options = options;
+        options.output = Some(tree.path("out"));
         join(&options, &()).unwrap();
-        let written = Options {
-            against: Some(tree.path("fat")),
-            targets: vec!["gfx942".parse().unwrap()],
-            ..Options::default()
-        };
+        let mut written = Options::default();
+        written.against = Some(tree.path("fat"));
+        written.targets = vec!["gfx942".parse().unwrap()];
         let report = verify(&[tree.path("out")], &written, &mut |_, _, _| {}).unwrap();
         assert_eq!(faults(&report), [""; 0]);
         fs::remove_file(tree.path("out")).unwrap();

@@ -102,11 +102,9 @@ fn an_archive_of_an_earlier_split_is_refused() {
 /// Recombines the shards of `from`; returns the files with their bytes.
 fn recombined(tree: &Tree, from: &str, configuration: &str) -> Vec<(String, Vec<u8>)> {
     let output = tree.path(&format!("{from}-out"));
-    let options = recombine::Options {
-        shards_dir: tree.path(from),
-        output_dir: output.clone(),
-        ..options(tree, configuration)
-    };
+    let mut options = options(tree, configuration);
+    options.shards_dir = tree.path(from);
+    options.output_dir = output.clone();
     let plan = recombine::plan(&options, &|_, _| {}).unwrap();
     assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
     plan.apply(&options, &()).unwrap();

@@ -98,10 +98,8 @@ fn bytes_read(work: impl FnOnce()) -> u64 {
 }
 
 fn assert_equals_the_original(path: &Path, original: PathBuf) {
-    let options = verify::Options {
-        against: Some(original),
-        ..verify::Options::default()
-    };
+    let mut options = verify::Options::default();
+    options.against = Some(original);
     let report = verify::verify(&[path.to_owned()], &options, &mut |_, _, _| {}).unwrap();
     assert_eq!(report.count(kpack_core::Severity::Fault), 0, "{report:?}");
 }

@@ -36,10 +36,8 @@ fn spirv(id: &str, name: &str) -> (String, Vec<u8>) {
 
 /// What is wrong with a file, compared with another one.
 fn faults_against(path: &Path, original: &Path) -> Vec<String> {
-    let options = verify::Options {
-        against: Some(original.to_owned()),
-        ..Default::default()
-    };
+    let mut options = verify::Options::default();
+    options.against = Some(original.to_owned());
     let report = verify::verify(&[path.to_owned()], &options, &mut |_, _, _| {}).unwrap();
     let faults = report.findings.into_iter();
     let faults = faults.filter(|check| check.severity == Severity::Fault);

@@ -554,10 +554,8 @@ fn what_cannot_be_verified_is_an_error() {
         ),
     ] {
         let paths: Vec<PathBuf> = paths.iter().map(|path| tree.path(path)).collect();
-        let options = verify::Options {
-            against: against.map(|path| tree.path(path)),
-            ..Default::default()
-        };
+        let mut options = verify::Options::default();
+        options.against = against.map(|path| tree.path(path));
         let error = verify(&paths, &options, &mut |_, _, _| {})
             .unwrap_err()
             .in_one_line();

@@ -674,10 +674,8 @@ fn an_original_that_is_itself_split_is_refused() {
         install::InstallOptions::new(tree.path("prefix"), "blas", ["lib/librocblas.so.5"]);
     install::install(&options, &()).unwrap();
     let refusal = |path: &str, against: &str| {
-        let options = verify::Options {
-            against: Some(tree.path(against)),
-            ..verify::Options::default()
-        };
+        let mut options = verify::Options::default();
+        options.against = Some(tree.path(against));
         match verify::verify(&[tree.path(path)], &options, &mut |_, _, _| {}) {
             Err(error @ Error::Refused { .. }) => error.id(),
             other => panic!("{path} against {against}: {other:?}"),

@@ -17,6 +17,7 @@ use crate::publish::scratch_file;
 
 /// How archives are stored, and by how many threads.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Storage {
     /// How code objects are stored.
     pub scheme: Scheme,

@@ -109,6 +109,7 @@ pub(crate) fn with_capacity(size: usize) -> io::Result<Vec<u8>> {
 
 /// Why a code object cannot be decompressed.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum DecodeError {
     /// Too little memory.
     OutOfMemory,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 /// The settings in the environment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Environment {
     /// `ROCM_KPACK_DISABLE`, neither empty nor `0`: nothing is loaded.
     pub disable: bool,

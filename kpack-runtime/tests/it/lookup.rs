@@ -339,10 +339,9 @@ fn an_archive_that_is_skipped_is_named_once() {
         kpack_search_paths: ["a/a.kpack", "b/b.kpack"].map(str::to_owned).to_vec(),
         ..marker_of_build("gfx1100", &[b"one"])
     };
-    let cache = Cache::new(Environment {
-        debug: true,
-        ..Environment::default()
-    });
+    let mut environment = Environment::default();
+    environment.debug = true;
+    let cache = Cache::new(environment);
     for _ in 0..3 {
         let isas = ["gfx1100:xnack+", "gfx1100"];
         assert_eq!(load_with(&cache, &tree, &marker, &isas).unwrap(), "one");

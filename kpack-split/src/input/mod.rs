@@ -63,9 +63,9 @@ pub fn until_unchanged<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> Resu
 pub fn or_refused<T>(result: Result<T, Error>) -> Result<Result<T, Finding>, Error> {
     match result {
         Ok(value) => Ok(Ok(value)),
-        Err(Error::Refused { id, path, reason }) => {
-            Ok(Err(Finding::new(Severity::Fault, id, path, reason)))
-        }
+        Err(Error::Refused {
+            id, path, reason, ..
+        }) => Ok(Err(Finding::new(Severity::Fault, id, path, reason))),
         Err(error) => Err(error),
     }
 }

@@ -292,9 +292,9 @@ fn all_binaries(
         let (path, file) = found?;
         let image = match Image::read(file).map_err(|e| input::elf_error(&path, e)) {
             Ok(image) => image,
-            Err(Error::Refused { id, path, reason })
-                if !input::has_bundle(&path, &input::open(&path)?)? =>
-            {
+            Err(Error::Refused {
+                id, path, reason, ..
+            }) if !input::has_bundle(&path, &input::open(&path)?)? => {
                 report.warn(id, path, format!("skipped: {reason}"));
                 continue;
             }
@@ -354,6 +354,6 @@ fn file_reports<'a>(
             }
         };
         let path = binary.located.name.clone();
-        report.files.push(FileReport { path, outcome });
+        report.files.push(FileReport::new(path, outcome));
     }
 }

@@ -11,6 +11,7 @@ use crate::{Error, Storage};
 /// What to install, and how: the arguments of `kpack install`.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
+#[non_exhaustive]
 pub struct InstallOptions {
     /// Install prefix: the directory that the binaries are in
     #[cfg_attr(feature = "clap", arg(long, value_name = "DIR"))]

@@ -27,6 +27,7 @@ pub use differences::{Checksums, differences, digests, kept_differences};
 /// What to join, and how: the arguments of `kpack join`.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
+#[non_exhaustive]
 pub struct JoinOptions {
     /// Install prefix: the directory that the binaries are in
     #[cfg_attr(feature = "clap", arg(long, value_name = "DIR"))]
@@ -148,7 +149,7 @@ fn attempt(
             }
             outcome => joined.get(&path).cloned().unwrap_or(outcome),
         };
-        report.files.push(FileReport { path, outcome });
+        report.files.push(FileReport::new(path, outcome));
     }
     Ok(report)
 }
@@ -315,5 +316,5 @@ fn choose(
 fn left_alone(path: String, reason: &str, report: &mut Report) {
     let reason = reason.to_owned();
     let outcome = Outcome::LeftAlone { reason };
-    report.files.push(FileReport { path, outcome });
+    report.files.push(FileReport::new(path, outcome));
 }

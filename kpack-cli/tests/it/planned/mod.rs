@@ -27,13 +27,10 @@ pub(crate) fn with_validation(key: &str, value: bool) -> String {
 /// For a tree with `shards` in it, into `out`.
 pub(crate) fn options(tree: &Tree, configuration: &str) -> Options {
     fs::write(tree.path("packaging.json"), configuration).unwrap();
-    Options {
-        shards_dir: tree.path("shards"),
-        configuration: Configuration::read(&tree.path("packaging.json")).unwrap(),
-        output_dir: tree.path("out"),
-        components: Vec::new(),
-        jobs: NonZeroUsize::new(2).unwrap(),
-    }
+    let configuration = Configuration::read(&tree.path("packaging.json")).unwrap();
+    let mut options = Options::new(tree.path("shards"), configuration, tree.path("out"));
+    options.jobs = NonZeroUsize::new(2).unwrap();
+    options
 }
 
 /// The plan for them.

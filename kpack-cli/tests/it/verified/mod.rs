@@ -20,11 +20,9 @@ pub(crate) fn check_with(
     against: Option<&str>,
     targets: &[&str],
 ) -> Report {
-    let options = Options {
-        against: against.map(|path| tree.path(path)),
-        targets: targets.iter().map(|id| id.parse().unwrap()).collect(),
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    options.against = against.map(|path| tree.path(path));
+    options.targets = targets.iter().map(|id| id.parse().unwrap()).collect();
     report(&tree.path(path), &options)
 }
 
@@ -66,10 +64,8 @@ pub(crate) fn assert_holds(path: &Path) {
 
 /// A binary has no fault, and the device code of the original.
 pub(crate) fn assert_holds_against(binary: &Path, original: &Path) {
-    let options = Options {
-        against: Some(original.to_owned()),
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    options.against = Some(original.to_owned());
     let report = report(binary, &options);
     assert!(report.holds(), "{report:#?}");
 }
