@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::archive::ArchiveError;
 
-use crate::finding::{Id, ids};
+use crate::finding::{Id, ids, with_id};
 
 /// Why an operation on files failed.
 #[derive(Debug)]
@@ -69,10 +69,14 @@ impl std::error::Error for Error {
 }
 
 impl Error {
-    /// The message and its cause or, for a rejected file, its ID, on one line.
+    /// The message, its cause and its ID, on one line unless the message has several.
     pub fn in_one_line(&self) -> String {
+        with_id(&self.without_id(), self.id())
+    }
+
+    /// The message and its cause.
+    pub fn without_id(&self) -> String {
         match self {
-            Self::Refused { id, .. } => format!("{self} [{id}]"),
             Self::Io { source, .. } => format!("{self}: {source}"),
             _ => self.to_string(),
         }

@@ -85,7 +85,7 @@ fn failed(error: Error, options: &Options) -> Finding {
     let id = error.id();
     let (path, text) = match error {
         Error::Refused { path, reason, .. } => (path, reason),
-        error => (options.shards_dir.clone(), error.in_one_line()),
+        error => (options.shards_dir.clone(), error.without_id()),
     };
     Finding::new(Severity::Fault, id, path, text)
 }

@@ -80,7 +80,7 @@ impl Failure {
         Self {
             artifact_prefix: artifact_prefix.to_owned(),
             artifact_dir: artifact_dir.to_owned(),
-            error: error.in_one_line(),
+            error: error.without_id(),
             id: error.id(),
         }
     }
@@ -197,7 +197,7 @@ fn judge(options: &BatchOptions, read: &[Read], report: &mut BatchReport) -> Res
     refuse_none_expected(&options.parent_dir, &options.each, found).map_err(|error| {
         let failures = read.iter().filter_map(|(_, read)| read.as_ref().err());
         let also: String = failures
-            .map(|failure| format!("\n  and {}", failure.in_one_line()))
+            .map(|failure| format!("\n  and {}", failure.without_id()))
             .collect();
         error.with_reason(|reason| reason + &also)
     })

@@ -49,11 +49,7 @@ impl Report {
 
     /// Adds an error as a fault, whose ID is not in the text.
     pub(super) fn failed(&mut self, path: &Path, error: &Error) {
-        let text = match error {
-            Error::Refused { .. } => error.to_string(),
-            _ => error.in_one_line(),
-        };
-        self.fault(error.id(), path, text);
+        self.fault(error.id(), path, error.without_id());
     }
 
     pub(super) fn add(&mut self, severity: Severity, id: Id, path: &Path, text: impl Into<String>) {

@@ -219,7 +219,7 @@ fn flags_or_a_compiler_with_an_open_quote() {
         let mut hip = build(&tree, &[(name, value)]);
         assert_eq!(
             error(&tree, hip.offload_arch("gfx1100")),
-            format!("{name} is `{value}`: a quote is not closed; close it")
+            format!("{name} is `{value}`: a quote is not closed; close it [usage]")
         );
     }
 }

@@ -63,7 +63,7 @@ fn known(id: &str) -> Result<&'static Entry, Error> {
 fn page(text: &mut Text) {
     text.line("# Findings");
     text.line("");
-    text.line("What kpack reports has a stable ID: the last word of a message, in brackets, and `id` in JSON. Scripts may");
+    text.line("What kpack reports has a stable ID, in brackets at the end of a message, and `id` in JSON. Scripts may");
     text.line("compare IDs; the words of messages change. `kpack explain ID` prints an entry of this page.");
     for section in SECTIONS {
         text.line("");

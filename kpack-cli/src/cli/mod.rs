@@ -181,7 +181,7 @@ impl From<&Error> for Failed {
     fn from(error: &Error) -> Self {
         Self {
             outcome: "failed",
-            error: error.in_one_line(),
+            error: error.without_id(),
             id: error.id(),
         }
     }

@@ -11,6 +11,7 @@ use kpack_core::escaped;
 use rocm_kpack::Environment;
 use serde::Serialize;
 
+use kpack_core::finding::with_id;
 use kpack_core::{Error, Finding, Severity};
 
 /// The name of standard output in errors.
@@ -99,13 +100,9 @@ pub(super) fn complain_finding(finding: &Finding, quiet: bool) {
 pub(super) fn described(finding: &Finding) -> String {
     let path = finding.path.as_ref();
     let path = path.map_or(String::new(), |path| format!("{}: ", path.display()));
-    let (first, rest) = match finding.text.split_once('\n') {
-        Some((first, rest)) => (first, format!("\n{rest}")),
-        None => (finding.text.as_str(), String::new()),
-    };
     match finding.severity {
-        Severity::Ok => format!("{path}{first}{rest}"),
-        _ => format!("{path}{first} [{}]{rest}", finding.id),
+        Severity::Ok => format!("{path}{}", finding.text),
+        _ => format!("{path}{}", with_id(&finding.text, finding.id)),
     }
 }
 
@@ -124,7 +121,8 @@ pub(super) fn note_ignored_variables(quiet: bool) {
 /// Writes an error to standard error. A compiler's output keeps its lines.
 pub(super) fn complain_error(error: &Error) {
     match error {
-        Error::Compiler(text) => {
+        Error::Compiler(_) => {
+            let text = error.in_one_line();
             let lines: Vec<String> = text.lines().map(|line| escaped(line).to_string()).collect();
             let _ = writeln!(io::stderr().lock(), "kpack: error: {}", lines.join("\n"));
         }

@@ -98,7 +98,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
                 (None, true) => "planned",
                 (None, false) => "recombined",
             },
-            error: error.map(Error::in_one_line),
+            error: error.map(Error::without_id),
             id: error.map(|error| error.id().to_string()),
             failed: &plan.failed,
             artifacts: &plan.artifacts,

@@ -15,6 +15,7 @@ use kpack_artifact::split::{
     self, BatchOptions, BatchReport, Failure, Layout, Options, Outcome, Report, Unknown,
 };
 use kpack_core::Error;
+use kpack_core::finding::with_id;
 use kpack_core::{Finding, Severity, ids};
 use kpack_split::install::Unexpected;
 
@@ -263,7 +264,7 @@ fn print_batch(
             if arguments.json {
                 output::json(&BatchSummary {
                     outcome: "failed",
-                    error: Some(error.in_one_line()),
+                    error: Some(error.without_id()),
                     id: Some(error.id().to_string()),
                     report: &BatchReport::default(),
                 })?;
@@ -282,7 +283,7 @@ fn print_batch(
                 split += 1;
             }
             Outcome::Failed(failure) => {
-                output::complain("error", &failure.error);
+                output::complain("error", with_id(&failure.error, failure.id));
                 text.line(format_args!("{}: failed", failure.artifact_prefix));
             }
         }

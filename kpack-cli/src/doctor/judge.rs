@@ -313,7 +313,7 @@ impl<'a> Processes<'a> {
                     None => ", and no binary here needs that".to_owned(),
                 };
                 let text = format!("this HIP runtime does not read markers{text}{loads}");
-                finding(Severity::Ok, ids::RUNTIME_READS_MARKERS, text)
+                finding(Severity::Ok, ids::MARKERS_NOT_NEEDED, text)
             }
             None => {
                 let split = self.split.iter().map(|binary| binary.path.as_path());

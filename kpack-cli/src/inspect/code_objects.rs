@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use kpack_build::object_file;
-use kpack_core::archives::{Budget, Content, LARGE_CODE_OBJECT, PackedCode};
+use kpack_core::archives::{Budget, Content, PackedCode};
 use kpack_core::elf::Wrapper;
 use kpack_format::TargetId;
 use kpack_format::names::KernelName;
@@ -114,11 +114,8 @@ impl CodeObjects {
         let Contents::Bundles(files) = &self.contents else {
             return 0;
         };
-        let sizes = files.iter().flat_map(PackedCode::entries);
-        let large = sizes
-            .map(|(.., size)| size)
-            .filter(|size| *size > LARGE_CODE_OBJECT);
-        large.max().unwrap_or(0)
+        let sizes = files.iter().map(PackedCode::scratch_size);
+        sizes.max().unwrap_or(0)
     }
 
     /// Reads each code object once, and passes it to `each` with the kernels and targets that share it. Large

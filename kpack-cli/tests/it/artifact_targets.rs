@@ -2,7 +2,7 @@
 //! skipped, and nothing is split if there is code for none of them.
 
 use crate::markers;
-use kpack_core::Severity;
+use kpack_core::{Severity, ids};
 use std::fs;
 
 use kpack_artifact::split::{BatchOptions, BatchReport, Layout, Options, Outcome, Report, batch};
@@ -308,6 +308,23 @@ fn a_batch_with_none_of_the_required_targets_is_refused() {
         "{text}"
     );
     assert!(output.files().is_empty());
+}
+
+#[test]
+fn a_batch_that_is_refused_has_one_id() {
+    let parent = parent(&[("fft_lib", "gfx942"), ("blas_lib", "gfx1100")]);
+    fs::write(parent.path("fft_lib/artifact_manifest.txt"), "../out\n").unwrap();
+    let output = Tree::new();
+    let error = batch_for(&parent, &output, &["gfx1201"]).unwrap_err();
+    assert_eq!(error.id(), ids::MISSING_TARGET);
+    let text = error.in_one_line();
+    let (first, failed) = text.split_once("\n  and ").unwrap();
+    assert!(first.ends_with("[missing-target]"), "{text}");
+    assert!(
+        failed.contains("fft_lib") && !failed.contains('['),
+        "{text}"
+    );
+    assert!(!error.without_id().contains('['), "{text}");
 }
 
 #[test]

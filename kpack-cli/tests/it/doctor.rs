@@ -495,6 +495,15 @@ fn a_preloaded_shim_serves_an_old_runtime() {
     assert_eq!(output.status.code(), Some(0), "{said}");
     let finds = format!("{} finds the code for it", shim.display());
     assert!(said.contains(&finds), "{said}");
+
+    let mut doctor = command(&tree, &["doctor", "prefix", "--arch", "gfx942", "--json"]);
+    let output = doctor.env("LD_PRELOAD", &shim).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let id = |id: kpack_core::Id| said.contains(&format!("\"id\": \"{id}\""));
+    assert!(
+        id(ids::MARKERS_NOT_NEEDED) && !id(ids::RUNTIME_READS_MARKERS),
+        "{said}"
+    );
 }
 
 #[test]

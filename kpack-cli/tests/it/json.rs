@@ -40,6 +40,13 @@ impl Printed {
         let document: Value = serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("{line}: {error}: {output:?}"));
         self.0.push(json!([line, name, document]));
+        // The ID is a key of its own; on standard error it ends the message.
+        if let (Some(error), Some(id)) = (document["error"].as_str(), document["id"].as_str()) {
+            let id = format!("[{id}]");
+            assert!(!error.contains(&id), "{line}: {error}");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(said.contains(&id), "{line}: {said}");
+        }
         document
     }
 

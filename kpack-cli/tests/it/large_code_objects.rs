@@ -6,6 +6,7 @@ use std::process::Command;
 
 use crate::verified::assert_holds_against;
 use kpack_artifact::verify::{self, verify};
+use kpack_cli::inspect::CodeObjects;
 use kpack_format::archive::{Encoder, Scheme};
 use kpack_format::digest::sha256;
 use kpack_split::install::{InstallOptions, install};
@@ -132,6 +133,22 @@ fn too_little_memory_is_not_damage() {
     for arguments in ["verify lib", "verify lib/libvec.so"] {
         let (status, said) = limited_to(60, &tree, arguments);
         assert_eq!(status, Some(0), "{arguments}: {said}");
+    }
+}
+
+/// One of a plain bundle is read where it is.
+#[test]
+fn only_code_objects_of_compressed_bundles_take_scratch_files() {
+    let tree = Tree::new();
+    let size = 5 << 20;
+    for (storage, scratch) in [(Storage::Plain, 0), (Storage::Zstd(3), size as u64)] {
+        let mut code = code_object("gfx1100", &[]).unwrap();
+        code.resize(size, 0);
+        let path = tree.path("lib/libvec.so");
+        let library = FatLibrary::new().wrapper(storage, [("gfx1100", code)]);
+        library.build(&path).unwrap();
+        let found = CodeObjects::find(&path, None, None).unwrap();
+        assert_eq!((found.size(), found.scratch_size()), (size as u64, scratch));
     }
 }
 

@@ -12,7 +12,7 @@ use kpack_format::offload_bundle::{Bundle, Entry, EntryId, Format};
 
 use super::Spirv;
 use super::compress::Budget;
-use super::content::Content;
+use super::content::{Content, LARGE_CODE_OBJECT};
 use crate::Error;
 use crate::elf;
 use crate::files;
@@ -183,6 +183,18 @@ impl PackedCode {
             let entries = located.device_entries();
             entries.map(move |(target, entry)| (wrapper, target, entry.size))
         })
+    }
+
+    /// The most bytes that [`code_objects`](Self::code_objects) keeps in a scratch file: those of a large code object of
+    /// a compressed bundle.
+    pub fn scratch_size(&self) -> u64 {
+        let is_compressed =
+            |located: &&LocatedBundle| matches!(located.bundle.format, Format::Compressed { .. });
+        let bundles = self.bundles.iter().filter(is_compressed);
+        let sizes = bundles.flat_map(LocatedBundle::device_entries);
+        let sizes = sizes.map(|(_, entry)| entry.size);
+        let large = sizes.filter(|size| *size > LARGE_CODE_OBJECT);
+        large.max().unwrap_or(0)
     }
 
     /// The targets of its device code.

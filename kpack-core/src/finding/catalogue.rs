@@ -267,7 +267,12 @@ catalogue! {
             "Install a build with newer markers to verify it."
 
         RUNTIME_READS_MARKERS = "runtime-reads-markers";
-            "The HIP runtime reads markers, or no binary here needs that."
+            "The HIP runtime reads markers, so it finds the code of split binaries."
+            "For information."
+            "Nothing."
+
+        MARKERS_NOT_NEEDED = "markers-not-needed";
+            "The HIP runtime does not read markers, and no binary here needs it to."
             "For information."
             "Nothing."
 

@@ -68,6 +68,14 @@ impl Finding {
     }
 }
 
+/// A message and its ID, which ends the first line.
+pub fn with_id(text: &str, id: Id) -> String {
+    match text.split_once('\n') {
+        Some((first, rest)) => format!("{first} [{id}]\n{rest}"),
+        None => format!("{text} [{id}]"),
+    }
+}
+
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

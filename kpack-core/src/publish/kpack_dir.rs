@@ -202,7 +202,7 @@ pub fn write_manifest(path: &Path, mut file: &File, bytes: &[u8]) -> Result<(), 
 fn unreadable(path: &Path, error: &Error) -> Error {
     let reason = match error {
         Error::Refused { reason, .. } => reason.clone(),
-        error => error.in_one_line(),
+        error => error.without_id(),
     };
     Error::rejected(
         ids::UNSOUND_OUTPUT,
