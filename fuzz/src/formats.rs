@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use kpack_format::archive::{Archive, Toc};
+use kpack_format::debug_sections::{Stripped, build_id};
 use kpack_format::manifest::Manifest;
 use kpack_format::marker::{MAX_SIZE, Marker};
 use kpack_format::offload_bundle::Bundle;
@@ -192,4 +193,23 @@ pub fn map(bytes: &[u8]) {
         entries
     );
     assert_eq!(Library::read(&written).ok(), library.ok());
+}
+
+/// A code object, whose debug sections are removed.
+///
+/// # Panics
+/// Where the result is larger, is not what was planned, or has debug sections.
+pub fn code_object(bytes: &[u8]) {
+    let size = bytes.len() as u64;
+    let _ = build_id(&mut Cursor::new(bytes), size);
+    let Ok(Some(plan)) = Stripped::plan(&mut Cursor::new(bytes), size) else {
+        return;
+    };
+    let mut stripped = Vec::new();
+    let written = plan.write(&mut Cursor::new(bytes), &mut stripped);
+    written.expect("what was planned is within the input");
+    assert!(stripped.len() as u64 == plan.size() && plan.size() <= size);
+    let again = Stripped::plan(&mut Cursor::new(&stripped), plan.size());
+    let again = again.expect("what was written is read");
+    assert!(again.is_none(), "nothing is left to remove");
 }

@@ -12,9 +12,10 @@ pub use trees::{packaging, tree, wheel};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets. The seeds of each are in the directory of its name.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     ("archive", formats::archive),
     ("bundle", formats::bundle),
+    ("code_object", formats::code_object),
     ("linked", binaries::linked),
     ("manifest", formats::manifest),
     ("map", formats::map),

@@ -16,7 +16,7 @@ static TARGET: LazyLock<Target> = LazyLock::new(|| {
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (TARGET.1)(bytes));
 
 libfuzzer_sys::fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
-    let is_elf = matches!(TARGET.0, "linked" | "object");
+    let is_elf = matches!(TARGET.0, "code_object" | "linked" | "object");
     if is_elf && mutate::elf(&mut data[..size], seed).is_some() && size <= max_size {
         return size;
     }

@@ -18,6 +18,6 @@ pub mod parallel;
 pub mod publish;
 pub mod report;
 
-pub use archives::{Spirv, Storage};
+pub use archives::{DebugInfo, Spirv, Storage};
 pub use error::{Error, escaped, shown};
 pub use finding::{Finding, Id, Severity, ids};

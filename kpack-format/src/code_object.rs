@@ -34,6 +34,9 @@ pub enum CodeObjectError {
     Io(std::io::Error),
     /// The bytes are not a code object; the text says what was expected and what was found.
     Malformed(String),
+    /// The code object is sound, but laid out in a way that debug sections cannot be removed from; the
+    /// text says what it has.
+    Unsupported(String),
 }
 
 impl fmt::Display for CodeObjectError {
@@ -41,6 +44,9 @@ impl fmt::Display for CodeObjectError {
         match self {
             Self::Io(error) => error.fmt(f),
             Self::Malformed(reason) => write!(f, "not an AMDGPU code object: {reason}"),
+            Self::Unsupported(reason) => {
+                write!(f, "its debug sections cannot be removed: {reason}")
+            }
         }
     }
 }

@@ -42,6 +42,7 @@ pub mod archive;
 mod backend;
 mod code_id;
 pub mod code_object;
+pub mod debug_sections;
 pub mod digest;
 pub mod dynamic_symbols;
 mod exhaustion;

@@ -194,7 +194,7 @@ impl<'a> SplitWheel<'a> {
             one.install_hint = Some(format!(
                 "pip install '{project}[device-@GFXARCH@]=={version}'"
             ));
-            one.storage = options.storage;
+            one.storage = options.storage.clone();
             let report = install_parsed(&one, &parsed, progress)?;
             let manifest = one
                 .kpack_dir

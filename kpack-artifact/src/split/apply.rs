@@ -24,11 +24,11 @@ use crate::writer::{commit_with_time, modified};
 use kpack_core::parallel;
 use kpack_core::publish::{self, Directory, make_directories, stage_archive, stage_manifest};
 use kpack_core::report::{ArchiveReport, Progress};
-use kpack_core::{Error, ids};
+use kpack_core::{Error, Finding, ids};
 use kpack_split::elf::ElfError;
 use kpack_split::input;
 use kpack_split::leftover::directories;
-use kpack_split::split::{self, Budget, Compression, PackedCode};
+use kpack_split::split::{self, Budget, Compressed, Compression, PackedCode};
 
 pub(super) fn apply(
     options: &Options,
@@ -67,6 +67,7 @@ struct Work<'a> {
 
 /// What was written for a module besides its host binaries.
 struct Written {
+    findings: Vec<Finding>,
     archives: Vec<ArchiveReport>,
     /// The size of its manifest.
     manifest: u64,
@@ -149,7 +150,9 @@ impl Work<'_> {
 
     /// Splits a module, and writes its host binaries, whose markers depend on its device code.
     fn module(&self, module: &Module) -> Result<Written, Error> {
-        let archives = self.compress(module)?;
+        let Compressed { archives, debug } = self.compress(module)?;
+        let input = self.options.artifact_dir.join(&module.prefix);
+        let findings = debug.findings(&self.options.storage.debug, &input);
         self.hosts(module, &archives)?;
         let time = newest(module)?;
         let mut manifest = self.present(module)?;
@@ -166,12 +169,13 @@ impl Work<'_> {
         let staged = stage_manifest(&directory, name.as_ref(), &manifest)?;
         commit_with_time(staged, time)?;
         Ok(Written {
+            findings,
             archives: written,
             manifest: manifest.to_bytes().len() as u64,
         })
     }
 
-    fn compress(&self, module: &Module) -> Result<BTreeMap<TargetId, ArchiveWriter<File>>, Error> {
+    fn compress(&self, module: &Module) -> Result<Compressed, Error> {
         let wanted = |target: &TargetId| self.plan.targets.keeps(target);
         let binaries = module.binaries.iter();
         let sources: Vec<(String, &PackedCode)> = binaries
@@ -179,7 +183,7 @@ impl Work<'_> {
             .collect();
         let compression = Compression {
             group: &module.group,
-            storage: self.options.storage,
+            storage: self.options.storage.clone(),
             scratch: self.stage.path(),
             budget: self.budget,
         };
@@ -303,8 +307,10 @@ impl Work<'_> {
             report.size_after += artifact.size;
             report.artifacts.push(artifact);
         }
-        let archives = written.into_iter().flat_map(|module| module.archives);
-        report.archives.extend(archives);
+        for module in written {
+            report.findings.extend(module.findings);
+            report.archives.extend(module.archives);
+        }
         report.archives.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(())
     }

@@ -15,7 +15,7 @@ use kpack_split::input::{CodePlace, Resolver};
 use kpack_split::join;
 
 use kpack_core::Error;
-use kpack_split::elf::{self, DeviceCode, FatBinary, Wrapper};
+use kpack_split::elf::{self, DeviceCode, FatBinary};
 use kpack_split::input::{
     LinkedElf, MarkerGroup, by_bundle, open_bundle, or_refused, wrapper_error,
 };
@@ -95,9 +95,10 @@ pub(super) fn compare(
     if let Ok(groups) = binary.markers()
         && let Some(kernels) = Kernels::open(context, binary, &groups)?
     {
-        let moved = fat.wrappers.iter();
-        let moved = moved.filter(|wrapper| !kept.contains(&wrapper.co_index));
-        let moved = Vec::from_iter(moved.cloned());
+        let mut moved = fat.clone();
+        moved
+            .wrappers
+            .retain(|wrapper| !kept.contains(&wrapper.co_index));
         compare_code(path, &unsplit, &moved, kernels, context.options, report)?;
     }
     let section = binary.image.section(elf::FAT_SECTION);
@@ -152,6 +153,10 @@ impl OriginalCode {
 
 /// How code objects differ from one code object of the original, by resolver and location.
 type Compared = BTreeMap<(usize, CodePlace), Option<String>>;
+
+/// Code objects that differ from the original's, by the position of the wrapper and the target: the IDs of
+/// their entries, and how they differ.
+type Differing = BTreeMap<(u32, TargetId), (EntryId, Vec<String>)>;
 
 /// The code objects of a split binary, by the positions of its wrappers.
 struct Kernels {
@@ -238,6 +243,48 @@ impl Kernels {
         Ok(faults)
     }
 
+    /// Takes out of `differing` the code objects that equal those of the original without debug sections, and
+    /// returns their number.
+    fn stripped(
+        &mut self,
+        original: &LinkedElf,
+        fat: &FatBinary,
+        differing: &mut Differing,
+    ) -> Result<usize, Error> {
+        if differing.is_empty() {
+            return Ok(0);
+        }
+        let wanted = |index, target: &TargetId| differing.contains_key(&(index, target.clone()));
+        let expected = join::stripped_digests(original, fat, &wanted)?;
+        let count = differing.len();
+        let mut left = BTreeMap::new();
+        for ((position, target), (id, found)) in std::mem::take(differing) {
+            let expected = expected.get(&target.to_string());
+            let expected = expected.and_then(|all| all.get(&position));
+            if expected.is_none_or(|digest| !self.all_have(position, &id, digest)) {
+                left.insert((position, target), (id, found));
+            }
+        }
+        *differing = left;
+        Ok(count - differing.len())
+    }
+
+    /// Whether the code object of an entry has this digest in each archive that has it.
+    fn all_have(&mut self, position: u32, id: &EntryId, digest: &Sha256) -> bool {
+        let target = &id.target().map_or_else(String::new, ToString::to_string);
+        let Some((resolver, index)) = self.wrappers.get(&position) else {
+            return false;
+        };
+        let resolver = &mut self.resolvers[*resolver];
+        let places = resolver.places(*index, target);
+        let is_equal = |place| {
+            let stored = resolver.digest(place, *index, target);
+            stored.is_ok_and(|(_, stored)| stored == *digest)
+                && resolver.entry_id(place, *index, target) == id.as_str()
+        };
+        !places.is_empty() && places.into_iter().all(is_equal)
+    }
+
     /// Every entry that a wrapper uses: position and target.
     fn entries(&self) -> BTreeSet<(u32, String)> {
         let entries: Vec<BTreeSet<(u32, String)>> =
@@ -257,14 +304,16 @@ impl Kernels {
 fn compare_code(
     path: &Path,
     original: &LinkedElf,
-    wrappers: &[Wrapper],
+    fat: &FatBinary,
     mut kernels: Kernels,
     options: &Options,
     report: &mut Report,
 ) -> Result<(), Error> {
     let faults = report.count(Severity::Fault);
+    let wrappers = &fat.wrappers;
     let mut in_original = BTreeSet::new();
     let (mut equal, mut left_out) = (0, 0);
+    let mut differing = Differing::new();
     for sharing in by_bundle(wrappers.iter()) {
         let (first, at) = (sharing[0], sharing[0].bundle_offset);
         let refused = |error| wrapper_error(&original.path, first.co_index, at, error);
@@ -288,12 +337,19 @@ fn compare_code(
                 for index in sharing.iter().map(|wrapper| wrapper.co_index) {
                     let found = kernels.faults(index, (&code, id), &mut compared)?;
                     equal += usize::from(found.is_empty());
-                    for what in found {
-                        let text = format!("index {index} for {target}: {what}");
-                        report.fault(ids::CODE_DIFFERS, path, text);
+                    if !found.is_empty() {
+                        differing.insert((index, target.clone()), (id.clone(), found));
                     }
                 }
             }
+        }
+    }
+    let stripped = kernels.stripped(original, fat, &mut differing)?;
+    equal += stripped;
+    for ((index, target), (_, found)) in differing {
+        for what in found {
+            let text = format!("index {index} for {target}: {what}");
+            report.fault(ids::CODE_DIFFERS, path, text);
         }
     }
     for (index, target) in kernels.entries().difference(&in_original) {
@@ -316,6 +372,13 @@ fn compare_code(
             counted(wrappers.len(), "wrapper"),
         );
         report.ok(ids::CODE_MATCHES, path, text);
+        if stripped > 0 {
+            let text = format!(
+                "{} without the debug information of the original's",
+                counted(stripped, "code object")
+            );
+            report.note(ids::DEBUG_INFORMATION, path, text);
+        }
     }
     Ok(())
 }

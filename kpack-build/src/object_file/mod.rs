@@ -46,7 +46,7 @@ use kpack_core::archives::Spirv;
 use kpack_core::parallel;
 
 use input::ObjectInput;
-use kpack_core::archives::{Budget, Compression, PackedCode, compress};
+use kpack_core::archives::{Budget, Compressed, Compression, DebugInfo, PackedCode, compress};
 use kpack_core::publish::{CreatedDirectories, Directory, Transaction, Update, stem_of};
 use kpack_core::report::{Progress, Report};
 
@@ -92,16 +92,22 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     progress.start(sizes.fold(0, u64::saturating_add));
     let compression = Compression {
         group: &group,
-        storage: options.storage,
+        storage: options.storage.clone(),
         scratch: output,
         budget: &Budget::default(),
     };
-    let archives = compress(&sources, &|_| true, &compression, progress)?;
+    let Compressed { archives, debug } = compress(&sources, &|_| true, &compression, progress)?;
     for file in &mut files {
         file.set_code_ids(&archives)?;
     }
 
     let mut report = Report::default();
+    // Whoever compiles with `-g` wants it where it is built.
+    if options.storage.debug != DebugInfo::Keep {
+        report
+            .findings
+            .extend(debug.findings(&options.storage.debug, &output.join(KPACKS)));
+    }
     for file in &files {
         file.report(&mut report);
     }

@@ -1,11 +1,12 @@
 //! Arguments of commands that write archives: how archives are stored, and by how many threads.
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 
-use kpack_core::{Spirv, Storage};
+use kpack_core::{DebugInfo, Spirv, Storage};
 
 #[derive(Debug, Args)]
 pub(super) struct StorageArguments {
@@ -27,6 +28,10 @@ pub(super) struct Compression {
     /// How to treat device code of wrappers that have SPIR-V, which HIP runtimes do not read from archives
     #[arg(long, value_enum, default_value_t = SpirvArgument(Spirv::Keep))]
     spirv: SpirvArgument,
+    /// Remove the debug sections of code objects, as strip does from host files. With DIR, write the complete
+    /// code objects to DIR/.build-id, where debuggers look for debug information
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    strip_debug: Option<Option<PathBuf>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -82,6 +87,11 @@ impl Compression {
         };
         storage.level = self.level;
         storage.spirv = self.spirv.0;
+        storage.debug = match &self.strip_debug {
+            None => DebugInfo::Keep,
+            Some(None) => DebugInfo::Strip,
+            Some(Some(directory)) => DebugInfo::StripTo(directory.clone()),
+        };
         storage
     }
 }

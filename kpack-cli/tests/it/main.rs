@@ -57,6 +57,7 @@ mod spirv;
 mod stage;
 mod stage_build_paths;
 mod stage_output_dir;
+mod strip_debug;
 mod target_names;
 mod terminal;
 mod therock;

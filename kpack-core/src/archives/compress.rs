@@ -13,6 +13,7 @@ use kpack_format::digest::Sha256;
 use kpack_format::names::{Group, KernelName};
 
 use super::content::{Content, Failure, Stored};
+use super::debug_info::{DebugTotals, treat};
 use super::{PackedCode, Storage};
 use crate::interrupt;
 use crate::parallel::{self, lock};
@@ -37,8 +38,19 @@ pub struct Compression<'a> {
     pub budget: &'a Budget,
 }
 
+/// Compressed code objects.
+pub struct Compressed {
+    /// One archive per target.
+    pub archives: BTreeMap<TargetId, ArchiveWriter<File>>,
+    /// The debug information that they have, or had.
+    pub debug: DebugTotals,
+}
+
 /// Limit for compressed code objects in memory that wait for an earlier one, in bytes.
 const EARLY: u64 = 8 << 20;
+
+/// One of so many code objects is examined for debug information.
+const SAMPLED: usize = 16;
 
 /// A code object to compress.
 struct Job<'a> {
@@ -63,9 +75,10 @@ pub fn compress(
     wanted: &(dyn Fn(&TargetId) -> bool + Sync),
     compression: &Compression<'_>,
     progress: &dyn Progress,
-) -> Result<BTreeMap<TargetId, ArchiveWriter<File>>, Error> {
+) -> Result<Compressed, Error> {
     let run = Run {
         compression,
+        debug: DebugTotals::default(),
         claimed: Mutex::default(),
         sizes: Mutex::default(),
         encoders: Mutex::default(),
@@ -103,6 +116,7 @@ pub fn compress(
         })
     });
     let shared = parallel::try_map(jobs, |job: Result<Job<'_>, Error>| run.store(job?))?;
+    let debug = run.debug;
     let output = run.output.into_inner();
     let mut archives = output.unwrap_or_else(PoisonError::into_inner).archives;
     for shared in shared.into_iter().flatten() {
@@ -115,7 +129,7 @@ pub fn compress(
             }
         }
     }
-    Ok(archives)
+    Ok(Compressed { archives, debug })
 }
 
 /// A code object identical to one that another thread handles or handled.
@@ -129,6 +143,7 @@ struct Shared {
 /// State shared by the threads.
 struct Run<'a> {
     compression: &'a Compression<'a>,
+    debug: DebugTotals,
     /// Code objects that a thread compresses or has compressed.
     claimed: Mutex<HashSet<(TargetId, Sha256)>>,
     /// The sizes of large code objects, which are hashed while they are compressed.
@@ -185,9 +200,18 @@ impl Output {
 
 impl Run<'_> {
     /// Checks a code object and stores it compressed in its target's archive.
-    fn store(&self, job: Job<'_>) -> Result<Option<Shared>, Error> {
+    fn store(&self, mut job: Job<'_>) -> Result<Option<Shared>, Error> {
         let number = job.number;
         let path = &job.file.path;
+        let mut treated = None;
+        if !job.target.is_spirv() {
+            let Compression {
+                storage, scratch, ..
+            } = self.compression;
+            let (content, done) = treat(job.content, &storage.debug, path, scratch)?;
+            job.content = content;
+            treated = Some(done);
+        }
         let checksum = self.checksum(&job)?;
         if let Some(checksum) = checksum
             && !lock(&self.claimed).insert((job.target.clone(), checksum))
@@ -200,9 +224,13 @@ impl Run<'_> {
                 checksum,
             }));
         }
+        if let Some(treated) = treated {
+            self.debug.count(&treated);
+        }
         check_target(&job)
             .map_err(|reason| Error::rejected(ids::DAMAGED_CODE_OBJECT, path, reason))?;
-        let stored = self.encode(&job.content, checksum);
+        let is_sample = number.is_multiple_of(SAMPLED) && !job.target.is_spirv();
+        let stored = self.encode(&job.content, checksum, is_sample);
         let stored = stored.map_err(|failure| match failure {
             Failure::Archive(error) => Error::archive(path, "compress", error),
             Failure::Scratch(error) => error,
@@ -231,14 +259,24 @@ impl Run<'_> {
             .map_err(|e| Error::io(&job.file.path, "read", e))
     }
 
-    fn encode(&self, content: &Content, checksum: Option<Sha256>) -> Result<Stored, Failure> {
+    fn encode(
+        &self,
+        content: &Content,
+        checksum: Option<Sha256>,
+        is_sample: bool,
+    ) -> Result<Stored, Failure> {
         let Compression {
-            storage, scratch, ..
+            ref storage,
+            scratch,
+            ..
         } = *self.compression;
         let idle = lock(&self.encoders).pop();
         let new = || Encoder::new(storage.scheme, storage.level);
         let mut encoder = idle.map_or_else(new, Ok)?;
         let stored = content.encode(&mut encoder, checksum, scratch)?;
+        if is_sample {
+            self.debug.sample(content, stored.size(), &mut encoder);
+        }
         lock(&self.encoders).push(encoder);
         Ok(stored)
     }
@@ -247,7 +285,7 @@ impl Run<'_> {
     fn add(&self, number: usize, addition: Option<Addition>) -> Result<(), Error> {
         let Compression {
             group,
-            storage,
+            ref storage,
             scratch,
             ..
         } = *self.compression;

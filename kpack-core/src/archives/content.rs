@@ -1,7 +1,7 @@
 //! A code object on its way into an archive: in memory, or if large, in a file.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, BufWriter, Cursor, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -9,9 +9,12 @@ use std::sync::Arc;
 
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveError, ArchiveWriter, Encoded, Encoder, MAX_CODE_OBJECT};
+use kpack_format::code_object::CodeObjectError;
+use kpack_format::debug_sections::Stripped;
 use kpack_format::digest::{Hasher, Sha256, sha256};
 use kpack_format::offload_bundle::{BundleError, CodeObjectReader};
 
+use super::debug_info;
 use crate::Error;
 use crate::files;
 use crate::publish::scratch_file;
@@ -23,6 +26,8 @@ pub const LARGE_CODE_OBJECT: u64 = 4 << 20;
 const LARGE_FRAME: u64 = 64 << 20;
 /// Bytes of a large code object that are read at a time.
 const PART: u64 = 256 << 10;
+/// Bytes of a debug section by which the stored size of the whole is estimated.
+const SAMPLE: u64 = 64 << 10;
 
 /// An uncompressed code object.
 #[derive(Clone)]
@@ -159,6 +164,74 @@ impl Content {
         }
     }
 
+    /// Passes a reader of all of it to `read`.
+    pub(super) fn read_with<T>(&self, read: impl FnOnce(&mut dyn ReadSeek) -> T) -> T {
+        match self {
+            Self::Held(bytes) => read(&mut Cursor::new(bytes)),
+            Self::Large(large) => read(&mut BufReader::new(large.reader())),
+        }
+    }
+
+    /// About how many bytes its debug sections take where it is stored: compressed, the sections differ much,
+    /// since some are compressed already.
+    ///
+    /// # Errors
+    /// It is no code object, or its debug sections cannot be removed.
+    pub fn stored_debug(&self, encoder: &mut Encoder) -> Result<u64, CodeObjectError> {
+        let size = self.size();
+        self.read_with(|mut source| {
+            let Some(plan) = Stripped::plan(&mut source, size)? else {
+                return Ok(0);
+            };
+            let mut total = 0;
+            for section in plan.removed().iter().filter(|section| !section.is_empty()) {
+                let size = section.end - section.start;
+                let mut part = vec![0; SAMPLE.min(size) as usize];
+                source.seek(SeekFrom::Start(section.start))?;
+                source.read_exact(&mut part)?;
+                let stored = encoder.encode(&part, [0; 32]);
+                let stored = stored.map_or(0, |stored| stored.bytes.len() as u64);
+                total += (u128::from(size) * u128::from(stored) / part.len() as u128) as u64;
+            }
+            Ok(total)
+        })
+    }
+
+    /// The same without debug sections; `None` if it has none. A large one goes into a file in the directory
+    /// `scratch`. `path` is the file that it is from.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for what is no code object, or laid out as no compiler does; [`Error::Io`].
+    pub fn without_debug(&self, path: &Path, scratch: &Path) -> Result<Option<Self>, Error> {
+        let plan = self.read_with(|mut source| Stripped::plan(&mut source, self.size()));
+        let Some(plan) = plan.map_err(|error| debug_info::failed(path, error))? else {
+            return Ok(None);
+        };
+        let size = plan.size();
+        let write = |mut out: &mut dyn Write| {
+            let written = self.read_with(|mut source| plan.write(&mut source, &mut out));
+            written.map_err(|error| Error::io(path, "read", error))
+        };
+        if size <= LARGE_CODE_OBJECT {
+            let mut bytes = Vec::with_capacity(size as usize);
+            write(&mut bytes)?;
+            return Ok(Some(Self::Held(bytes)));
+        }
+        let mut out = HashingFile {
+            file: BufWriter::with_capacity(PART as usize, scratch_file(scratch)?),
+            hasher: Hasher::default(),
+        };
+        write(&mut out)?;
+        let file = out.file.into_inner();
+        let file =
+            file.map_err(|e| Error::io(scratch, "write a scratch file in", e.into_error()))?;
+        Ok(Some(Self::Large(FileRange {
+            file: Arc::new(file),
+            range: 0..size,
+            checksum: Some(out.hasher.finish()),
+        })))
+    }
+
     /// Bytes in memory, now or while it is compressed.
     pub(super) fn held(&self) -> u64 {
         match self {
@@ -177,7 +250,7 @@ impl Content {
     }
 
     /// Its SHA-256.
-    pub(super) fn checksum(&self) -> io::Result<Sha256> {
+    pub fn checksum(&self) -> io::Result<Sha256> {
         if let Some(known) = self.known_checksum() {
             return Ok(known);
         }
@@ -237,6 +310,29 @@ impl FileRange {
     /// Whether its compressed form is kept in memory: not beside a decompressor's window.
     fn frame_is_held(&self) -> bool {
         self.checksum.is_none() && self.size() <= LARGE_FRAME
+    }
+}
+
+/// What can be read from any position.
+pub(super) trait ReadSeek: Read + Seek {}
+
+impl<T: Read + Seek> ReadSeek for T {}
+
+/// A file that is hashed while it is written.
+struct HashingFile {
+    file: BufWriter<File>,
+    hasher: Hasher,
+}
+
+impl Write for HashingFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.hasher.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
     }
 }
 

@@ -3,13 +3,15 @@
 pub mod code_ids;
 mod compress;
 mod content;
+mod debug_info;
 mod device_code;
 pub mod padding;
 mod spirv;
 mod storage;
 
-pub use compress::{Budget, Compression, compress};
+pub use compress::{Budget, Compressed, Compression, compress};
 pub use content::{Content, LARGE_CODE_OBJECT};
+pub use debug_info::{DebugInfo, DebugTotals, debug_advice};
 pub use device_code::{KeptBundle, PackedCode};
 pub use spirv::Spirv;
 pub use storage::Storage;

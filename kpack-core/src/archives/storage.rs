@@ -10,13 +10,13 @@ use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveWriter, Scheme};
 use kpack_format::names::Group;
 
-use super::Spirv;
+use super::{DebugInfo, Spirv};
 use crate::Error;
 use crate::parallel::processors;
 use crate::publish::scratch_file;
 
 /// How archives are stored, and by how many threads.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Storage {
     /// How code objects are stored.
@@ -27,16 +27,19 @@ pub struct Storage {
     pub jobs: NonZeroUsize,
     /// How to treat SPIR-V.
     pub spirv: Spirv,
+    /// How to treat debug sections.
+    pub debug: DebugInfo,
 }
 
 impl Storage {
-    /// Zstandard at level 3, one thread per processor; bundles with SPIR-V stay. Needs the feature `compression` of `kpack-format`.
+    /// Zstandard at level 3, one thread per processor; bundles with SPIR-V and debug sections stay. Needs the feature `compression` of `kpack-format`.
     pub fn zstd() -> Self {
         Self {
             scheme: Scheme::ZstdPerKernel,
             level: 3,
             jobs: processors(),
             spirv: Spirv::default(),
+            debug: DebugInfo::default(),
         }
     }
 

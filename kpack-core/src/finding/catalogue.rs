@@ -221,6 +221,21 @@ catalogue! {
             "A wrapper with SPIR-V stays in the binary."
             "HIP runtimes do not read SPIR-V from archives."
             "Nothing, or `--spirv drop` where all GPUs have code of their own."
+
+        DEBUG_INFORMATION = "debug-information";
+            "Code objects have, or had, debug information."
+            "Compilers write it for `-g`, and no strip tool sees into archives. It can be most of an archive, and only debuggers read it."
+            "Nothing, or `--strip-debug`, which leaves it out; `--strip-debug=DIR` moves it to where debuggers look for it."
+
+        NO_BUILD_ID = "no-build-id";
+            "The debug information of a code object was removed and is not kept, because the code object has no build ID."
+            "Debuggers find separate debug information of code objects by build ID, and compilers write none by default."
+            "Link device code with `-Xoffload-linker --build-id`, and split again."
+
+        DEBUG_NOT_REMOVABLE = "debug-not-removable";
+            "A code object is laid out so that its debug sections cannot be removed."
+            "Symbols, which stay as they are, refer to sections by number. Compilers write debug sections after all of these, unless asked to keep relocations."
+            "Run the command without `--strip-debug`, or link device code without `--emit-relocs`."
     }
 
     "Comparison with the unsplit original" {

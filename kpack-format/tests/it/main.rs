@@ -2,6 +2,7 @@
 
 mod archive;
 mod code_object;
+mod debug_sections;
 mod limits;
 mod manifest_and_marker;
 mod offload_bundle;

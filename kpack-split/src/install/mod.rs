@@ -12,12 +12,10 @@ mod plans;
 mod targets;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use kpack_format::TargetId;
-use kpack_format::archive::ArchiveWriter;
 use kpack_format::names::Group;
 
 use crate::elf::Image;
@@ -25,7 +23,10 @@ use crate::input::{
     self, ClosedElf, KpackPath, LinkedElf, LocatedBinary, Lookup, MarkerGroup, Prefix,
 };
 use crate::parallel;
-use crate::split::{self, BinaryKind, Budget, Compression, FatFile, PackedCode, Presplit, Spirv};
+use crate::split::{
+    self, BinaryKind, Budget, Compressed, Compression, DebugInfo, FatFile, PackedCode, Presplit,
+    Spirv,
+};
 use crate::{Error, ids};
 use apply::Run;
 use plans::HostPlans;
@@ -97,7 +98,11 @@ fn attempt(
         _ => plans::plan(&fat, &kpacks, &group, &wants)?,
     };
 
-    let archives = archives(options, &group, &kpacks, &fat, &wants, progress)?;
+    let Compressed { archives, debug } =
+        archives(options, &group, &kpacks, &fat, &wants, progress)?;
+    report
+        .findings
+        .extend(debug.findings(&options.storage.debug, &kpacks.path));
     plans::set_code_ids(&mut plans, &fat, &kpacks, &group, &archives)?;
     if options.only == Some(Only::Device) {
         plans::warn_of_other_builds(&fat, &archives, &mut report);
@@ -129,31 +134,36 @@ fn archives(
     fat: &[&InstallBinary],
     wants: &(dyn Fn(&TargetId) -> bool + Sync),
     progress: &dyn Progress,
-) -> Result<BTreeMap<TargetId, ArchiveWriter<File>>, Error> {
+) -> Result<Compressed, Error> {
     let sources: Vec<(String, &PackedCode)> = fat
         .iter()
         .filter_map(|binary| Some((binary.located.name.clone(), &binary.fat()?.code)))
         .collect();
     let sizes = sources.iter().map(|(_, file)| file.device_size(wants));
     progress.start(sizes.fold(0, u64::saturating_add));
+    let mut storage = options.storage.clone();
+    if options.only == Some(Only::Host) && storage.debug != DebugInfo::Keep {
+        // The run for device code writes debug files.
+        storage.debug = DebugInfo::Strip;
+    }
     let compression = Compression {
         group,
-        storage: options.storage,
+        storage,
         scratch: kpacks.existing(),
         budget: &Budget::default(),
     };
-    let mut archives = split::compress(&sources, wants, &compression, progress)?;
+    let mut compressed = split::compress(&sources, wants, &compression, progress)?;
     for binary in fat {
         let Some(presplit) = &binary.presplit else {
             continue;
         };
         presplit.collect(&binary.located.name, wants, &mut |_, target, fill| {
             let (key, scratch) = (target.clone(), kpacks.existing());
-            let storage = options.storage;
-            fill(storage.archive(&mut archives, key, (group, target), scratch)?)
+            let (storage, archives) = (&options.storage, &mut compressed.archives);
+            fill(storage.archive(archives, key, (group, target), scratch)?)
         })?;
     }
-    Ok(archives)
+    Ok(compressed)
 }
 
 /// A binary and its device code.

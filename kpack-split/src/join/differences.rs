@@ -9,6 +9,7 @@ use kpack_format::offload_bundle::Entry;
 
 use crate::elf::{self, DeviceCode, FatBinary};
 use crate::input::{LinkedElf, by_bundle, open_bundle, wrapper_error};
+use crate::split::{Budget, PackedCode, Spirv};
 use crate::{Error, ids};
 
 /// The SHA-256 of code objects, by target and code object index.
@@ -31,7 +32,15 @@ pub fn differences(binary: &LinkedElf, unsplit: &LinkedElf) -> Result<Vec<String
     let expected = digests(unsplit, fat, &|index, target| {
         !kept.contains(&index) && targets.contains(&target.to_string())
     })?;
-    differences.extend(compare(&found, &expected));
+    let mut of_code = compare(&found, &expected);
+    if !of_code.is_empty() {
+        let stripped = stripped_digests(unsplit, fat, &|index, target| {
+            !kept.contains(&index) && targets.contains(&target.to_string())
+        })?;
+        let equal = without_debug(&found, expected, &stripped);
+        of_code = compare(&found, &equal);
+    }
+    differences.extend(of_code);
     let expected = entry_ids(unsplit, fat)?;
     for (entry, found) in entry_ids(binary, joined)? {
         let (index, target) = &entry;
@@ -74,6 +83,56 @@ fn compare(found: &Checksums, expected: &Checksums) -> Vec<String> {
         }
     }
     differences
+}
+
+/// What to expect of binaries whose debug information may be removed: the original's `stripped` code objects
+/// where those were `found`.
+fn without_debug(found: &Checksums, mut expected: Checksums, stripped: &Checksums) -> Checksums {
+    for (target, stripped) in stripped {
+        let (Some(found), Some(expected)) = (found.get(target), expected.get_mut(target)) else {
+            continue;
+        };
+        for (index, stripped) in stripped {
+            if found.get(index) == Some(stripped) {
+                expected.insert(*index, *stripped);
+            }
+        }
+    }
+    expected
+}
+
+/// The digests of a fat binary's code objects with wanted indices and targets without their debug sections;
+/// of those that have some. Large ones of compressed bundles are in temporary files meanwhile.
+///
+/// # Errors
+/// As [`digests`].
+pub fn stripped_digests(
+    binary: &LinkedElf,
+    fat: &FatBinary,
+    wanted: &(dyn Fn(u32, &TargetId) -> bool + Sync),
+) -> Result<Checksums, Error> {
+    let (path, source) = (&binary.path, binary.image.source());
+    let code = PackedCode::read(path, source, &fat.wrappers, Spirv::Archive)?;
+    let (scratch, budget) = (std::env::temp_dir(), Budget::default());
+    let indices = Vec::from_iter(fat.wrappers.iter().map(|wrapper| wrapper.co_index));
+    let is_wanted = |target: &TargetId| indices.iter().any(|index| wanted(*index, target));
+    let mut digests = Checksums::new();
+    for code_object in code.code_objects(&is_wanted, &scratch, &budget) {
+        let (wrappers, id, content) = code_object?;
+        let Some(target) = id.target().filter(|target| !target.is_spirv()) else {
+            continue;
+        };
+        // What cannot be stripped was not.
+        let Ok(Some(stripped)) = content.without_debug(path, &scratch) else {
+            continue;
+        };
+        let digest = stripped.checksum();
+        let digest = digest.map_err(|e| Error::io(path, "read", e))?;
+        let own = wrappers.iter().filter(|index| wanted(**index, target));
+        let of_target = digests.entry(target.to_string()).or_default();
+        of_target.extend(own.map(|index| (*index, digest)));
+    }
+    Ok(digests)
 }
 
 /// The entry IDs in the bundles of a fat binary, by code object index and target.

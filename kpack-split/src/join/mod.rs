@@ -22,7 +22,7 @@ use crate::report::{FileReport, Outcome, Progress, Report};
 use crate::{Error, ids};
 use binary::{Joinable, MarkedBinary};
 use code::Code;
-pub use differences::{Checksums, differences, digests, kept_differences};
+pub use differences::{Checksums, differences, digests, kept_differences, stripped_digests};
 
 /// What to join, and how: the arguments of `kpack join`.
 #[derive(Debug, Clone)]

@@ -1,0 +1,361 @@
+//! Given device code with debug information, when it is split with `--strip-debug`, then archives have all
+//! of it but that, and everything agrees.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kpack_artifact::verify;
+use kpack_core::{DebugInfo, Finding, Severity, ids};
+use kpack_format::archive::{Archive, Scheme};
+use kpack_format::debug_sections::{Stripped, build_id};
+use kpack_format::names::KernelName;
+use kpack_split::install::{InstallOptions, Only, install};
+use kpack_split::join::{JoinOptions, join};
+use kpack_tests::fixture::{FatLibrary, Storage};
+use kpack_tests::process::run;
+use kpack_tests::require::tools;
+use kpack_tests::tree::Tree;
+
+use crate::verified::{assert_holds, check_with, faults};
+
+const FILE: &str = "lib/libvec.so";
+const TARGETS: [&str; 2] = ["gfx1100", "gfx942"];
+const TOOLS: [&str; 4] = [
+    "clang-19",
+    "ld.lld-19",
+    "llvm-objcopy-19",
+    "llvm-readelf-19",
+];
+/// A kernel, and a table that is as large as a test asks for.
+const KERNEL: &str = "
+__attribute__((device)) char table[SIZE] = {1};
+__attribute__((global)) void add(float *out, const float *in) {
+    int i = __builtin_amdgcn_workitem_id_x();
+    out[i] += in[i] + table[i];
+}
+";
+
+/// How to compile.
+#[derive(Clone, Copy)]
+struct Code<'a> {
+    /// Bytes that are loaded.
+    table: usize,
+    /// Bytes of an additional debug section.
+    debug: usize,
+    flags: &'a [&'a str],
+}
+
+const SMALL: Code<'_> = Code {
+    table: 100,
+    debug: 0,
+    flags: &["-g", "-Xoffload-linker", "--build-id"],
+};
+
+impl Code<'_> {
+    fn compile(self, tree: &Tree, target: &str) -> Vec<u8> {
+        let path = tree.path("add.co");
+        fs::write(tree.path("add.hip"), KERNEL).unwrap();
+        let mut command = Command::new("clang-19");
+        command.current_dir(tree.root());
+        command.args(["-x", "hip", "-nogpulib", "-nogpuinc", "-O1", "add.hip"]);
+        command.args(["--cuda-device-only", "--no-gpu-bundle-output"]);
+        command.arg(format!("--offload-arch={target}"));
+        command.arg(format!("-DSIZE={}", self.table));
+        run(command.args(self.flags).arg("-o").arg(&path));
+        if self.debug > 0 {
+            fs::write(tree.path("debug"), vec![7; self.debug]).unwrap();
+            let mut command = Command::new("llvm-objcopy-19");
+            command.arg(format!(
+                "--add-section=.debug_more={}",
+                tree.path("debug").display()
+            ));
+            run(command.arg(&path));
+        }
+        fs::read(path).unwrap()
+    }
+}
+
+/// A prefix with a fat binary whose wrappers have these code objects, the same binary as `fat`, and the code
+/// objects in `code`.
+fn prefix(codes: &[(Storage, Code<'_>)]) -> Tree {
+    let tree = Tree::new();
+    let work = Tree::new();
+    fs::create_dir(tree.path("code")).unwrap();
+    let mut library = FatLibrary::new();
+    for (index, (storage, code)) in codes.iter().enumerate() {
+        let code = TARGETS.map(|target| (target, code.compile(&work, target)));
+        for (target, bytes) in &code {
+            fs::write(tree.path(&format!("code/{index}-{target}")), bytes).unwrap();
+        }
+        library = library.wrapper(*storage, code);
+    }
+    library.build(&tree.path("fat")).unwrap();
+    reset(&tree);
+    tree
+}
+
+/// Puts the fat binary back.
+fn reset(tree: &Tree) {
+    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+    fs::copy(tree.path("fat"), tree.path("prefix").join(FILE)).unwrap();
+}
+
+fn options(tree: &Tree, debug: DebugInfo) -> InstallOptions {
+    let mut options = InstallOptions::new(tree.path("prefix"), "vec", [FILE]);
+    options.storage.debug = debug;
+    options
+}
+
+fn split(tree: &Tree, debug: DebugInfo) -> Vec<Finding> {
+    install(&options(tree, debug), &()).unwrap().findings
+}
+
+fn findings(all: &[Finding], id: kpack_core::Id) -> Vec<&Finding> {
+    all.iter().filter(|finding| finding.id == id).collect()
+}
+
+fn archive(tree: &Tree, target: &str) -> PathBuf {
+    tree.path(&format!("prefix/lib/.kpack/vec_lib_{target}.kpack"))
+}
+
+fn original(tree: &Tree, index: usize, target: &str) -> Vec<u8> {
+    fs::read(tree.path(&format!("code/{index}-{target}"))).unwrap()
+}
+
+/// A code object in the archive.
+fn stored(tree: &Tree, index: u32, target: &str) -> Vec<u8> {
+    let file = fs::File::open(archive(tree, target)).unwrap();
+    let mut archive = Archive::open(file).unwrap();
+    let kernel = KernelName::new(FILE, index).to_string();
+    archive.read(&kernel, target).unwrap()
+}
+
+fn without_debug(code: &[u8]) -> Vec<u8> {
+    let mut source = std::io::Cursor::new(code);
+    let plan = Stripped::plan(&mut source, code.len() as u64).unwrap();
+    let mut out = Vec::new();
+    let plan = plan.expect("it has debug sections");
+    plan.write(&mut source, &mut out).unwrap();
+    out
+}
+
+fn against(tree: &Tree, path: &str) -> verify::Report {
+    check_with(tree, path, Some("fat"), &[])
+}
+
+/// The binary holds, and has the device code of the original but for debug information.
+fn assert_stripped(tree: &Tree, count: usize) {
+    assert_holds(&tree.path("prefix"));
+    let report = against(tree, "prefix/lib/libvec.so");
+    assert!(report.holds(), "{report:#?}");
+    let notes = findings(&report.findings, ids::DEBUG_INFORMATION);
+    let [note] = &notes[..] else {
+        panic!("{report:#?}");
+    };
+    assert_eq!(note.severity, Severity::Note);
+    let expected = format!("{count} code objects without the debug information");
+    assert!(note.text.contains(&expected), "{}", note.text);
+}
+
+#[test]
+fn archives_have_everything_but_debug_information() {
+    if !tools(&TOOLS) {
+        return;
+    }
+    let large = Code {
+        table: 5 << 20,
+        ..SMALL
+    };
+    let much_debug = Code {
+        debug: 5 << 20,
+        ..SMALL
+    };
+    let codes = [
+        (Storage::Plain, SMALL),
+        (Storage::Zstd(3), SMALL),
+        (Storage::Plain, large),
+        (Storage::Zstd(3), large),
+        (Storage::Plain, much_debug),
+        (Storage::Zstd(3), much_debug),
+    ];
+    let tree = prefix(&codes);
+    let found = split(&tree, DebugInfo::Strip);
+    let notes = findings(&found, ids::DEBUG_INFORMATION);
+    assert!(notes[0].text.contains("removed"), "{notes:?}");
+    for target in TARGETS {
+        for index in 0..codes.len() {
+            let expected = without_debug(&original(&tree, index, target));
+            let is_equal = stored(&tree, index as u32, target) == expected;
+            assert!(is_equal, "{index} {target}");
+        }
+    }
+    assert_stripped(&tree, codes.len() * TARGETS.len());
+
+    // A second run, one half after the other, and the binary from which the archives were joined.
+    let before = tree.snapshot();
+    split(&tree, DebugInfo::Strip);
+    assert_eq!(tree.snapshot(), before);
+
+    fs::remove_dir_all(tree.path("prefix")).unwrap();
+    reset(&tree);
+    for only in [Only::Device, Only::Host] {
+        let mut options = options(&tree, DebugInfo::Strip);
+        options.only = Some(only);
+        install(&options, &()).unwrap();
+    }
+    assert_eq!(tree.snapshot(), before);
+
+    let targets = TARGETS.map(|target| target.parse().unwrap());
+    join(&JoinOptions::new(tree.path("prefix"), targets, [FILE]), &()).unwrap();
+    let report = against(&tree, "prefix/lib/libvec.so");
+    assert!(report.holds(), "{:#?}", faults(&report));
+    split(&tree, DebugInfo::Keep);
+    assert_eq!(tree.snapshot(), before);
+}
+
+#[test]
+fn much_debug_information_gets_a_note() {
+    if !tools(&TOOLS) {
+        return;
+    }
+    let tree = prefix(&[(Storage::Plain, SMALL)]);
+    let found = split(&tree, DebugInfo::Keep);
+    let [note] = findings(&found, ids::DEBUG_INFORMATION)[..] else {
+        panic!("{found:?}");
+    };
+    let share = note.text.strip_prefix("debug information is about ");
+    let share = share
+        .and_then(|text| text.split_once('%'))
+        .expect(&note.text);
+    let share: f64 = share.0.parse().unwrap();
+    assert!(note.help.as_ref().unwrap().contains("--strip-debug"));
+    // It is the original, as before.
+    let report = against(&tree, "prefix/lib/libvec.so");
+    assert!(report.holds(), "{report:#?}");
+    assert!(findings(&report.findings, ids::DEBUG_INFORMATION).is_empty());
+    let size = |tree: &Tree| fs::metadata(archive(tree, TARGETS[0])).unwrap().len() as f64;
+    let before = size(&tree);
+    reset(&tree);
+    split(&tree, DebugInfo::Strip);
+    let expected = 100. * (1. - size(&tree) / before);
+    assert!((share - expected).abs() < 20., "{share} {expected}");
+
+    let large = Code {
+        table: 1 << 20,
+        ..SMALL
+    };
+    let tree = prefix(&[(Storage::Plain, large)]);
+    let mut uncompressed = options(&tree, DebugInfo::Keep);
+    uncompressed.storage.scheme = Scheme::None;
+    let found = install(&uncompressed, &()).unwrap().findings;
+    assert!(findings(&found, ids::DEBUG_INFORMATION).is_empty());
+}
+
+#[test]
+fn other_differences_are_still_found() {
+    if !tools(&TOOLS) {
+        return;
+    }
+    let tree = prefix(&[(Storage::Plain, SMALL)]);
+    split(&tree, DebugInfo::Strip);
+    let other = Code {
+        table: 101,
+        ..SMALL
+    };
+    let fat = prefix(&[(Storage::Plain, other)]);
+    fs::copy(fat.path("fat"), tree.path("fat")).unwrap();
+    let report = against(&tree, "prefix/lib/libvec.so");
+    let differs = findings(&report.findings, ids::CODE_DIFFERS);
+    assert_eq!(differs.len(), TARGETS.len(), "{report:#?}");
+}
+
+/// A path below a directory of debug files, as debuggers look for it.
+fn debug_file(directory: &Path, code: &[u8]) -> PathBuf {
+    let id = build_id(&mut std::io::Cursor::new(code), code.len() as u64);
+    let id = id.unwrap().expect("it has a build ID");
+    let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let (first, rest) = hex.split_at(2);
+    directory.join(format!(".build-id/{first}/{rest}.debug"))
+}
+
+#[test]
+fn debug_files_are_where_debuggers_look_for_them() {
+    if !tools(&TOOLS) || !tools(&["llvm-symbolizer-19"]) {
+        return;
+    }
+    let tree = prefix(&[(Storage::Plain, SMALL), (Storage::Zstd(3), SMALL)]);
+    let directory = tree.path("debug");
+    let found = split(&tree, DebugInfo::StripTo(directory.clone()));
+    assert!(findings(&found, ids::NO_BUILD_ID).is_empty(), "{found:?}");
+    assert_stripped(&tree, 4);
+    for target in TARGETS {
+        let stripped = stored(&tree, 0, target);
+        let path = debug_file(&directory, &stripped);
+        assert!(fs::read(&path).unwrap() == original(&tree, 0, target));
+
+        let object = tree.path("stored.co");
+        fs::write(&object, stripped).unwrap();
+        let mut symbols = Command::new("llvm-readelf-19");
+        let symbols = run(symbols.args(["-sW"]).arg(&object));
+        let line = symbols
+            .lines()
+            .find(|line| line.ends_with(" _Z3addPfPKf"))
+            .unwrap();
+        let address = line.split_whitespace().nth(1).unwrap();
+        let line_of = |directory: &Path| {
+            let mut command = Command::new("llvm-symbolizer-19");
+            command.arg(format!("--debug-file-directory={}", directory.display()));
+            command.arg("--obj").arg(&object);
+            run(command.arg(format!("0x{address}")))
+        };
+        let line = line_of(&directory);
+        assert!(line.contains("add.hip:"), "{line}");
+        assert!(!line_of(tree.root()).contains("add.hip"));
+    }
+
+    // The half for host binaries leaves debug files to the other one.
+    fs::remove_dir_all(tree.path("prefix")).unwrap();
+    fs::remove_dir_all(&directory).unwrap();
+    reset(&tree);
+    let mut host = options(&tree, DebugInfo::StripTo(directory.clone()));
+    host.only = Some(Only::Host);
+    install(&host, &()).unwrap();
+    assert!(!directory.exists());
+}
+
+#[test]
+fn debug_information_that_no_debugger_would_find_is_named() {
+    if !tools(&TOOLS) {
+        return;
+    }
+    let nameless = Code {
+        flags: &["-g"],
+        ..SMALL
+    };
+    let tree = prefix(&[(Storage::Plain, SMALL), (Storage::Plain, nameless)]);
+    let found = split(&tree, DebugInfo::StripTo(tree.path("debug")));
+    let [warning] = findings(&found, ids::NO_BUILD_ID)[..] else {
+        panic!("{found:?}");
+    };
+    assert_eq!(warning.severity, Severity::Warning);
+    assert!(warning.text.contains("2 of 4 code objects"), "{warning:?}");
+}
+
+#[test]
+fn what_cannot_be_stripped_is_refused_before_a_file_changes() {
+    if !tools(&TOOLS) {
+        return;
+    }
+    let relocated = Code {
+        flags: &["-g", "-Xoffload-linker", "--emit-relocs"],
+        ..SMALL
+    };
+    let tree = prefix(&[(Storage::Plain, relocated)]);
+    let before = tree.snapshot();
+    let error = install(&options(&tree, DebugInfo::Strip), &()).unwrap_err();
+    assert_eq!(error.id(), ids::DEBUG_NOT_REMOVABLE, "{error}");
+    assert!(error.to_string().contains("--strip-debug"), "{error}");
+    assert_eq!(tree.snapshot(), before);
+    split(&tree, DebugInfo::Keep);
+}
