@@ -186,6 +186,7 @@ impl Work<'_> {
             storage: self.options.storage.clone(),
             scratch: self.stage.path(),
             budget: self.budget,
+            flushes: true,
         };
         split::compress(&sources, &wanted, &compression, self.progress)
     }

@@ -20,7 +20,8 @@ use super::flags::{self, BuildDirectories, Flags};
 use super::{Hip, INCLUDE_DIRECTORIES, Library, targets};
 use crate::object_file;
 use kpack_core::publish::{
-    HiddenName, StagedFile, check_names, recover_directory, remove_directory, replace_directory,
+    Directory, HiddenDirectory, HiddenName, StagedFile, check_names, recover_directory,
+    remove_directory, replace_directory,
 };
 use kpack_core::{Error, ids};
 
@@ -47,7 +48,7 @@ pub(super) struct Build<'a> {
     package: PathBuf,
     /// The library's final directory.
     directory: PathBuf,
-    /// The hidden directory where everything is made.
+    /// Where everything is made, in a hidden directory.
     hidden: PathBuf,
     flags: Flags,
     threads: NonZeroUsize,
@@ -103,7 +104,7 @@ impl<'a> Build<'a> {
             environment,
             module,
             package,
-            hidden: HiddenName::Unfinished.beside(&directory),
+            hidden: HiddenName::Unfinished.beside(&directory).join(name),
             directory,
             flags,
             threads: threads.unwrap_or(NonZeroUsize::MIN),
@@ -118,20 +119,26 @@ impl<'a> Build<'a> {
             Error::Io { action, source, .. } => self.cannot_write(action, &source),
             error => error,
         };
+        let hidden = HiddenDirectory::lock(&self.directory).map_err(|error| match error {
+            Error::Io { source, .. } => self.cannot_write("make", &source),
+            error => error,
+        })?;
         // Recover from an interrupted build.
         if self.directory.exists() {
             remove_directory(&old)
         } else {
             recover_directory(&self.directory, &old)
         }
-        .and_then(|()| remove_directory(&self.hidden))
+        .and_then(|()| hidden.empty(&|_| true))
         .map_err(cannot_write)?;
         let made = self.make(kind);
         if made.is_err() {
-            let _ = fs::remove_dir_all(&self.hidden);
+            let _ = hidden.empty(&|_| true);
         }
         let (file_name, included) = made?;
-        replace_directory(&self.hidden, &self.directory, &old)
+        Directory::of(&self.directory)
+            .map(Directory::without_flushes)
+            .and_then(|above| replace_directory(&above, &self.hidden, &self.directory, &old))
             .and_then(|()| remove_directory(&old))
             .map_err(cannot_write)?;
         let mut library = Library {
@@ -224,6 +231,7 @@ impl<'a> Build<'a> {
         options.component = COMPONENT.to_owned();
         options.storage.jobs = self.threads;
         options.storage.spirv = self.hip.spirv;
+        options.flushes = false;
         // Build scripts are compiled without optimisation, which makes zstd slow. Staging
         // compresses.
         let Some(directory) = self.directory.to_str() else {
@@ -248,7 +256,8 @@ impl<'a> Build<'a> {
         }
         let file_name = format!("lib{}.a", self.name);
         let path = self.hidden.join(&file_name);
-        let (staged, ()) = StagedFile::write(&path, |staged| {
+        let hidden = Directory::open(&self.hidden)?.without_flushes();
+        let (staged, ()) = StagedFile::write_in(hidden, file_name.as_ref(), |staged| {
             object_file::create(&objects, staged.file())
                 .map_err(|e| kpack_core::files::elf_error(&path, e))
         })?;

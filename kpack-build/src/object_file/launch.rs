@@ -114,6 +114,7 @@ fn in_place(options: &Options, object: &Path, bitcode: bool) -> Result<(), Error
     // Leftover of an interrupted run.
     hidden.empty(&|_| true)?;
     let mut own = options.clone();
+    own.flushes = false;
     own.output_dir = hidden.path().to_owned();
     own.files = vec![object.to_owned()];
     own.search_paths = vec![format!("{place}/.kpack/{}", group.archive_pattern())];

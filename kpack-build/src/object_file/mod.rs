@@ -82,7 +82,10 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
 
     let output = &options.output_dir;
     let mut made = CreatedDirectories::default();
-    let directory = Directory::make(output, &mut made)?;
+    let mut directory = Directory::make(output, &mut made)?;
+    if !options.flushes {
+        directory = directory.without_flushes();
+    }
     let sources: Vec<(String, &PackedCode)> = files
         .iter()
         .flat_map(|file| &file.units)
@@ -95,6 +98,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
         storage: options.storage.clone(),
         scratch: output,
         budget: &Budget::default(),
+        flushes: options.flushes,
     };
     let Compressed { archives, debug } = compress(&sources, &|_| true, &compression, progress)?;
     for file in &mut files {

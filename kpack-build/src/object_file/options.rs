@@ -26,6 +26,8 @@ pub struct Options {
     pub storage: Storage,
     /// Objects and static libraries. They are not modified unless they are in the output directory.
     pub files: Vec<PathBuf>,
+    /// Whether the output must survive a power failure. A build can be repeated.
+    pub(crate) flushes: bool,
 }
 
 impl Options {
@@ -42,6 +44,7 @@ impl Options {
             search_paths: Vec::new(),
             storage: Storage::uncompressed(),
             files: files.into_iter().map(Into::into).collect(),
+            flushes: true,
         }
     }
 

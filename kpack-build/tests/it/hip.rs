@@ -467,6 +467,44 @@ fn an_out_dir_that_cannot_be_written() {
     insta::assert_snapshot!(said(&tree, &text));
 }
 
+/// A build can be repeated, so it need not survive a power failure.
+#[test]
+fn a_build_waits_for_no_disk() {
+    let out = "KPACK_TEST_OUT";
+    let tree = package();
+    if let Some(out) = std::env::var_os(out) {
+        let mut hip = build(
+            &tree,
+            &[("HIPCXX", "clang++-19"), ("KPACK_OFFLOAD_ARCH", "gfx1100")],
+        );
+        compile(hip.out_dir(out));
+        return;
+    }
+    if !(require::tool("clang++-19") && require::tool("strace")) {
+        return;
+    }
+    // The second time, it replaces the library.
+    for _ in 0..2 {
+        let mut traced = Command::new("strace");
+        traced.args(["-f", "-qq", "-o", "trace", "-e"]);
+        traced.arg("trace=fsync,fdatasync,sync_file_range,syncfs,sync,msync,fadvise64");
+        traced.arg(std::env::current_exe().unwrap());
+        traced.args(["--exact", "hip::a_build_waits_for_no_disk"]);
+        let output = traced.env(out, tree.path("out")).current_dir(tree.root());
+        let output = output.output().unwrap();
+        let trace = fs::read_to_string(tree.path("trace")).unwrap_or_default();
+        if !output.status.success() && trace.is_empty() {
+            let why = String::from_utf8_lossy(&output.stderr);
+            require::skip(&format!("strace cannot trace here: {why}"));
+            return;
+        }
+        assert!(output.status.success(), "{output:?}");
+        assert!(tree.path("out/kpack/vector/libvector.a").exists());
+        let calls: Vec<&str> = trace.lines().filter(|line| line.contains('(')).collect();
+        assert_eq!(calls, [""; 0]);
+    }
+}
+
 /// A file where the directory should be.
 #[test]
 fn an_out_dir_that_is_in_the_way() {

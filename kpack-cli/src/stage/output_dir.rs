@@ -106,7 +106,7 @@ impl OutputDir {
             }
             ExistingOutput::Release => {
                 let old = HiddenName::ReplacedRelease.beside(&self.path);
-                replace_directory(&self.hidden, &self.path, &old)?;
+                replace_directory(&Directory::of(&self.path)?, &self.hidden, &self.path, &old)?;
                 remove_own(&old)?;
             }
         }

@@ -322,3 +322,48 @@ fn a_signal_ends_the_compiler_too() {
     assert!(tree.path("started.ended").exists());
     assert!(!object.exists());
 }
+
+/// The system calls of the command that wait for a disk; `None` if strace cannot trace here.
+fn flushes(tree: &Tree, arguments: &[&str]) -> Option<Vec<String>> {
+    let calls = "trace=fsync,fdatasync,sync_file_range,syncfs,sync,msync,fadvise64";
+    let mut traced = Command::new("strace");
+    let traced = traced.args(["-f", "-qq", "-o", "trace", "-e", calls]);
+    let traced = traced.arg(env!("CARGO_BIN_EXE_kpack")).args(arguments);
+    let output = traced.current_dir(tree.root()).output().unwrap();
+    let trace = fs::read_to_string(tree.path("trace")).unwrap_or_default();
+    if !output.status.success() && trace.is_empty() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        require::skip(&format!("strace cannot trace here: {why}"));
+        return None;
+    }
+    assert!(output.status.success(), "{output:?}");
+    let calls = trace.lines().filter(|line| line.contains('('));
+    Some(calls.map(str::to_owned).collect())
+}
+
+/// A build can be repeated, so it need not survive a power failure. An installation must.
+#[test]
+fn builds_wait_for_no_disk() {
+    let Some(tree) = project().filter(|_| require::tool("strace")) else {
+        return;
+    };
+    let headers = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/e2e/hip");
+    let launch =
+        format!("launch --module vec -- clang++-19 -I {headers} {FLAGS} -c add.hip -o add.o");
+    for _ in 0..2 {
+        let Some(calls) = flushes(&tree, &Vec::from_iter(launch.split(' '))) else {
+            return;
+        };
+        assert_eq!(calls, [""; 0]);
+    }
+    assert_runs(&tree, "add.o");
+
+    let library = FatLibrary::new().wrapper(Storage::Plain, [code("gfx1100", "add")]);
+    library.build(&tree.path("lib/libvec.so")).unwrap();
+    let install = "install --prefix . --module vec lib/libvec.so";
+    let calls = flushes(&tree, &Vec::from_iter(install.split(' '))).unwrap();
+    assert!(
+        calls.iter().any(|call| call.contains("fsync(")),
+        "{calls:?}"
+    );
+}

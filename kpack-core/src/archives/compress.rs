@@ -36,6 +36,8 @@ pub struct Compression<'a> {
     pub scratch: &'a Path,
     /// Limits the bytes in flight; may be shared with other runs.
     pub budget: &'a Budget,
+    /// Whether the archives will be flushed to the disk, so that writing them may begin early.
+    pub flushes: bool,
 }
 
 /// Compressed code objects.
@@ -287,6 +289,7 @@ impl Run<'_> {
             group,
             ref storage,
             scratch,
+            flushes,
             ..
         } = *self.compression;
         let mut output = lock(&self.output);
@@ -308,10 +311,12 @@ impl Run<'_> {
                 added.map_err(|error| Error::archive(scratch, "write into", error))?;
                 archive.set_entry_id(kernel, entry_id.as_deref());
             }
-            let (mut spool, size) = (archive.spool(), stored.size());
-            let end = spool.stream_position();
-            let end = end.map_err(|error| Error::io(scratch, "write into", error))?;
-            publish::begin_flush(spool, end.saturating_sub(size), size);
+            if flushes {
+                let (mut spool, size) = (archive.spool(), stored.size());
+                let end = spool.stream_position();
+                let end = end.map_err(|error| Error::io(scratch, "write into", error))?;
+                publish::begin_flush(spool, end.saturating_sub(size), size);
+            }
         }
         Ok(())
     }

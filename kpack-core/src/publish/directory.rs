@@ -28,6 +28,8 @@ const RETRY: Duration = Duration::from_millis(20);
 pub struct Directory {
     path: PathBuf,
     file: File,
+    /// Whether what is published in it is made durable.
+    flushes: bool,
 }
 
 impl Directory {
@@ -43,7 +45,22 @@ impl Directory {
         Ok(Self {
             path: path.to_owned(),
             file: file.into(),
+            flushes: true,
         })
+    }
+
+    /// The same, for a build directory: what is published in it and below need not survive a power failure, since the
+    /// build can be repeated.
+    pub fn without_flushes(self) -> Self {
+        Self {
+            flushes: false,
+            ..self
+        }
+    }
+
+    /// Whether what is published in it is made durable.
+    pub(super) fn flushes(&self) -> bool {
+        self.flushes
     }
 
     /// Opens the directory of the file at `path`.
@@ -109,6 +126,7 @@ impl Directory {
             Ok(file) => Ok(Self {
                 path,
                 file: file.into(),
+                flushes: self.flushes,
             }),
             Err(Errno::LOOP | Errno::NOTDIR) => Err(Error::rejected(
                 ids::CHANGED,
@@ -126,6 +144,7 @@ impl Directory {
         Ok(Self {
             path: self.path.clone(),
             file: file.into(),
+            flushes: self.flushes,
         })
     }
 
@@ -254,6 +273,9 @@ impl Directory {
 
     /// Makes renames and removals in it durable. Not every file system supports this.
     pub fn sync(&self) -> Result<(), Error> {
+        if !self.flushes {
+            return Ok(());
+        }
         match self.file.sync_all() {
             Err(error) if error.kind() != io::ErrorKind::InvalidInput => {
                 Err(Error::io(&self.path, "write", error))

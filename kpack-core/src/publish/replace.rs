@@ -81,14 +81,20 @@ impl Drop for Renames {
 }
 
 /// Replaces the directory `path` by `new`: atomically, if the file system can exchange two names. The old one
-/// is then called `old`, a free name. On failure it gets its name back. This is durable.
-pub fn replace_directory(new: &Path, path: &Path, old: &Path) -> Result<(), Error> {
+/// is then called `old`, a free name. On failure it gets its name back. This is durable, unless `above`, which `path` is
+/// in, is a build directory.
+pub fn replace_directory(
+    above: &Directory,
+    new: &Path,
+    path: &Path,
+    old: &Path,
+) -> Result<(), Error> {
     let mut renames = Renames::default();
     renames.replace(new, path, old)?;
     if new.symlink_metadata().is_ok() {
         renames.rename(new, old)?;
     }
-    Directory::of(path)?.sync()?;
+    above.sync()?;
     renames.keep();
     Ok(())
 }

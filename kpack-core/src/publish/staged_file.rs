@@ -42,8 +42,19 @@ impl StagedFile {
         path: &Path,
         write: impl FnOnce(&mut Self) -> Result<T, Error>,
     ) -> Result<(Self, T), Error> {
-        let directory = Directory::of(path)?;
-        let name = path.file_name().unwrap_or_default();
+        Self::write_in(
+            Directory::of(path)?,
+            path.file_name().unwrap_or_default(),
+            write,
+        )
+    }
+
+    /// Creates the future file `name` in `directory` and lets `write` fill it.
+    pub fn write_in<T>(
+        directory: Directory,
+        name: &OsStr,
+        write: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<(Self, T), Error> {
         directory.remove_leftovers(&|stem| stem == stem_of(name))?;
         let mut staged = Self::create(Arc::new(directory), name)?;
         let value = write(&mut staged)?;
@@ -166,7 +177,7 @@ impl StagedFile {
         }
     }
 
-    /// Makes its content durable. If it has no mode yet, sets that of the replaced file or of new
+    /// Makes its content durable, unless it is in a build directory. If it has no mode yet, sets that of the replaced file or of new
     /// files.
     pub fn sync(&self) -> Result<(), Error> {
         let failed = |error| Error::io(&self.path, "write", error);
@@ -176,7 +187,10 @@ impl StagedFile {
                 .set_permissions(Permissions::from_mode(mode))
                 .map_err(failed)?;
         }
-        self.file.sync_all().map_err(failed)
+        if self.directory.flushes() {
+            self.file.sync_all().map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// Fails if the file to replace is not the original any more.

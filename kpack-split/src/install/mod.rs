@@ -151,6 +151,7 @@ fn archives(
         storage,
         scratch: kpacks.existing(),
         budget: &Budget::default(),
+        flushes: true,
     };
     let mut compressed = split::compress(&sources, wants, &compression, progress)?;
     for binary in fat {
