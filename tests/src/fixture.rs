@@ -23,7 +23,7 @@ mod code_object;
 mod tensile;
 mod wheel;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -79,6 +79,24 @@ pub fn add_and_mul(add: [&str; 2], mul: [&str; 2]) -> FatLibrary {
         .wrapper(Storage::Zstd(2), mul.map(|target| code(target, "mul")))
 }
 
+/// Builds the stub HIP runtime as `library`, with more flags for the compiler: `-DWITHOUT_MARKERS`, or the ones that
+/// make it find kpack's loader. `tests/stub-hip/amdhip64.c` says what it does.
+///
+/// # Errors
+/// The compiler is missing or fails.
+pub fn stub_hip(library: &Path, flags: &[impl AsRef<OsStr>]) -> Result<()> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/stub-hip/amdhip64.c");
+    let mut soname = OsString::from("-Wl,-soname,");
+    soname.push(library.file_name().context("a library has a name")?);
+    if let Some(directory) = library.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-Wall", "-Wextra", "-O2", "-fPIC", "-shared"]);
+    cc.arg(soname).arg("-o").arg(library).arg(source);
+    try_run(cc.args(flags).arg("-ldl")).map(drop)
+}
+
 /// Describes and builds a binary with device code.
 #[derive(Debug, Clone)]
 pub struct FatLibrary {
@@ -90,6 +108,8 @@ pub struct FatLibrary {
     wrappers: Vec<(Storage, Vec<TargetCode>)>,
     /// For each wrapper, the one whose bundle it has.
     bundle_of: Vec<usize>,
+    /// For each wrapper, the kernel that start-up code registers.
+    kernels: Vec<String>,
 }
 
 impl Default for FatLibrary {
@@ -109,6 +129,7 @@ impl FatLibrary {
             without_wrappers: false,
             wrappers: Vec::new(),
             bundle_of: Vec::new(),
+            kernels: Vec::new(),
         }
     }
 
@@ -164,6 +185,13 @@ impl FatLibrary {
         self
     }
 
+    /// Adds the start-up code that HIP compilers write: it registers each wrapper, with one of these kernels. The
+    /// function `launch` launches them all. This needs a HIP runtime to link with, such as [`stub_hip`].
+    pub fn start_up(mut self, kernels: &[&str]) -> Self {
+        self.kernels = kernels.iter().map(|&kernel| kernel.to_owned()).collect();
+        self
+    }
+
     /// The bytes of each wrapper's bundle.
     ///
     /// # Errors
@@ -211,6 +239,9 @@ impl FatLibrary {
             .current_dir(&scratch)
             .args(mode)
             .args(["-O1", "device.s", "host.c"]);
+        if !self.kernels.is_empty() {
+            command.arg("start.c");
+        }
         try_run(command.args(&self.flags).arg("-o").arg(&target))?;
         if self.kind == Kind::StaticLibrary {
             let _ = fs::remove_file(&output);
@@ -220,7 +251,7 @@ impl FatLibrary {
     }
 
     /// Writes what [`build`](Self::build) compiles: `device.s`, which includes `bundle<index>.bin`
-    /// from the assembler's include path, and `host.c`.
+    /// from the assembler's include path, `host.c`, and `start.c` with start-up code.
     ///
     /// # Errors
     /// As [`bundle`], or the directory cannot be written.
@@ -231,6 +262,9 @@ impl FatLibrary {
         }
         fs::write(directory.join("device.s"), self.assembly())?;
         fs::write(directory.join("host.c"), self.host_code())?;
+        if !self.kernels.is_empty() {
+            fs::write(directory.join("start.c"), self.start_up_code())?;
+        }
         Ok(())
     }
 
@@ -263,6 +297,17 @@ impl FatLibrary {
         }
         text.push_str(".section .note.GNU-stack,\"\",@progbits\n");
         text
+    }
+
+    fn start_up_code(&self) -> String {
+        let header = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/embedded/start.h");
+        let mut text = format!("#include \"{header}\"\n");
+        let mut launches = String::new();
+        for (index, kernel) in self.kernels.iter().enumerate() {
+            let _ = writeln!(text, "UNIT(wrapper{index}, \"{kernel}\")");
+            let _ = write!(launches, "wrapper{index}_launch(); ");
+        }
+        text + &format!("void launch(void) {{ {launches}}}\n")
     }
 
     /// Host code with relocations into all kinds of sections, so that running it reveals a wrong

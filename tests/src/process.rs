@@ -1,8 +1,9 @@
 //! Programs that tests run.
 
 use std::env;
+use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,6 +33,21 @@ pub fn cargo(arguments: &[&str]) -> Command {
         command.env_remove(name);
     }
     command
+}
+
+/// A prefix with kpack as `cargo xtask dist` installs it: the one that the variable `KPACK_TEST_PREFIX` names, or one that
+/// is made now, in `directory`.
+///
+/// # Panics
+/// A build fails.
+pub fn installed_kpack(directory: &Path) -> PathBuf {
+    if let Some(prefix) = env::var_os("KPACK_TEST_PREFIX") {
+        return prefix.into();
+    }
+    let _ = fs::remove_dir_all(directory);
+    let mut dist = cargo(&["run", "--package", "xtask", "--", "dist", "--prefix"]);
+    run(dist.current_dir(env!("CARGO_MANIFEST_DIR")).arg(directory));
+    directory.to_owned()
 }
 
 /// The variables that cargo sets for what it runs. If they reach another cargo, it compiles again

@@ -253,7 +253,8 @@ fn cmake_links_it() {
         return;
     }
     let project = Project::new(Form::Linked);
-    let sources = project.tree.path("fat-sources");
+    let sources = project.tree.path("sources");
+    project.library().write_sources(&sources).unwrap();
     let text = format!(
         "cmake_minimum_required(VERSION 3.22)
 project(vec LANGUAGES C ASM)
@@ -322,7 +323,7 @@ fn a_linked_library_exports_nothing_of_it() {
         let own = |name: &&str| !["_edata", "__bss_start", "_end"].contains(name);
         assert_eq!(
             names.filter(own).collect::<Vec<_>>(),
-            ["launch"],
+            ["fixture_host", "fixture_report", "launch"],
             "{linker}"
         );
         let events = project.load(linker, GFX90A, &["local", "close"]);

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::sync::LazyLock;
 
 use kpack_split::install::{InstallOptions, install};
-use kpack_tests::fixture::{FatLibrary, Storage, code};
+use kpack_tests::fixture::{FatLibrary, Storage, code, stub_hip};
 use kpack_tests::process::{self, output, run};
 use kpack_tests::tree::Tree;
 
@@ -26,11 +26,7 @@ pub(crate) fn preloaded() -> PathBuf {
 /// Where `cargo xtask dist` put kpack, once for all tests.
 pub(crate) fn prefix() -> &'static Path {
     static PREFIX: LazyLock<PathBuf> = LazyLock::new(|| {
-        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("shim-dist");
-        let _ = fs::remove_dir_all(&prefix);
-        let dist = ["run", "--package", "xtask", "--", "dist", "--prefix"];
-        run(process::cargo(&dist).arg(&prefix));
-        prefix
+        process::installed_kpack(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("shim-dist"))
     });
     &PREFIX
 }
@@ -83,48 +79,27 @@ impl Project {
 
     /// Builds `PREFIX/lib/libvec.so`.
     pub(crate) fn link(&self, prefix: &str, compiler: &str, flags: &[String]) {
-        let sources = self.tree.path(&format!("{prefix}-sources"));
+        let runtime = self.tree.path("old/libamdhip64.so");
+        let library = self.library().compiler(compiler);
+        let library = flags.iter().fold(library, FatLibrary::flag).flag(runtime);
+        let output = self.tree.path(&format!("{prefix}/lib/libvec.so"));
+        library.build(&output).unwrap();
+    }
+
+    /// What is linked.
+    pub(crate) fn library(&self) -> FatLibrary {
         let add = ["gfx1100", "gfx90a:xnack+"].map(|target| code(target, "add"));
         let mul = ["gfx90a:xnack-", "gfx90a:xnack+"].map(|target| code(target, "mul"));
-        let library = FatLibrary::new()
+        FatLibrary::new()
             .wrapper(Storage::Plain, add)
-            .wrapper(Storage::Plain, mul);
-        library.write_sources(&sources).unwrap();
-        let start_up = format!(
-            "#include \"{REPOSITORY}/tests/e2e/embedded/start.h\"\n\
-             UNIT(wrapper0, \"add\")\nUNIT(wrapper1, \"mul\")\n\
-             void launch(void) {{ wrapper0_launch(), wrapper1_launch(); }}\n"
-        );
-        fs::write(sources.join("start.c"), start_up).unwrap();
-        let output = self.tree.path(&format!("{prefix}/lib/libvec.so"));
-        fs::create_dir_all(output.parent().unwrap()).unwrap();
-        run(Command::new(compiler)
-            .current_dir(&sources)
-            .args(["-shared", "-fPIC", "-o"])
-            .arg(output)
-            .args(["device.s", "start.c"])
-            .args(flags)
-            .arg("-L")
-            .arg(self.tree.path("old"))
-            .arg("-lamdhip64"));
+            .wrapper(Storage::Plain, mul)
+            .start_up(&["add", "mul"])
     }
 
     /// Builds a stub runtime in the directory `name`.
     pub(crate) fn build_runtime(&self, name: &str, flags: &[&str]) {
         let library = self.tree.path(name).join("libamdhip64.so");
-        fs::create_dir_all(self.tree.path(name)).unwrap();
-        run(Command::new("cc")
-            .args([
-                "-std=c11",
-                "-O1",
-                "-fPIC",
-                "-shared",
-                "-Wl,-soname,libamdhip64.so",
-            ])
-            .arg("-o")
-            .arg(library)
-            .arg(format!("{REPOSITORY}/tests/stub-hip/amdhip64.c"))
-            .args(flags));
+        stub_hip(&library, flags).unwrap();
     }
 
     /// A program that loads libraries, built from a source file of the repository.

@@ -44,13 +44,8 @@ pub(crate) fn root() -> &'static Path {
 
 /// The prefix of the installed package.
 pub(crate) fn dist_prefix() -> &'static Path {
-    static PREFIX: LazyLock<PathBuf> = LazyLock::new(|| {
-        let prefix = scratch().join("kpack-dist");
-        let _ = std::fs::remove_dir_all(&prefix);
-        let dist = ["run", "--package", "xtask", "--", "dist", "--prefix"];
-        process::run(process::cargo(&dist).current_dir(root()).arg(&prefix));
-        prefix
-    });
+    static PREFIX: LazyLock<PathBuf> =
+        LazyLock::new(|| process::installed_kpack(&scratch().join("kpack-dist")));
     &PREFIX
 }
 
