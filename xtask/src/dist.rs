@@ -64,6 +64,11 @@ impl Built {
         self.runtime.join("libkpack_hip.so")
     }
 
+    /// The shim for linkers as it is installed, made in a directory.
+    pub(crate) fn merged_shim(&self, directory: &Path) -> Result<PathBuf> {
+        shim::merge(&self.static_shim, directory)
+    }
+
     fn so_name(&self) -> Result<String> {
         so_name(&self.loader())
     }
@@ -174,7 +179,7 @@ fn install_helper(prefix: &Path, documents: &Path, built: &Built) -> Result<()> 
     copy_file(&built.helper, &prefix.join("bin/kpack"))?;
     copy_file(&built.shim(), &prefix.join("lib/libkpack_hip.so"))?;
     let scratch = tempfile::tempdir()?;
-    let static_shim = shim::merge(&built.static_shim, scratch.path())?;
+    let static_shim = built.merged_shim(scratch.path())?;
     copy_file(&static_shim, &prefix.join("lib/libkpack_hip.a"))?;
     copy_tree(&root.join("cmake"), &prefix.join("lib/cmake/Kpack"))?;
     copy_tree(&root.join("therock"), &prefix.join("share/kpack/therock"))?;

@@ -18,6 +18,7 @@ use std::sync::OnceLock;
 use object::elf;
 
 use kpack_core::Error;
+use kpack_format::is_exhaustion;
 use kpack_split::elf::{Dynamic, ElfError, Image, Machine, ReadAt};
 use kpack_split::input::{self, elf_error};
 
@@ -162,9 +163,9 @@ pub(super) fn libraries(path: &Path, image: &Image<File>) -> Result<Loading, Err
         id: (file.dev(), file.ino()),
         needs,
     };
-    let preloaded = fs::read(PRELOADED).unwrap_or_default();
+    let preloaded = read_optional(Path::new(PRELOADED))?;
     let preloaded = [variable("LD_PRELOAD"), without_comments(&preloaded)];
-    let mut search = Search::new(host);
+    let mut search = Search::new(host)?;
     let found = search.all(&real, main, &variable("LD_LIBRARY_PATH"), &preloaded);
     Ok(match found {
         Ok(()) => Loading::Listed(search.listed),
@@ -172,6 +173,7 @@ pub(super) fn libraries(path: &Path, image: &Image<File>) -> Result<Loading, Err
         Err(Stop::TooMany) => Loading::Unknown(format!(
             "more than {MOST_LOOKUPS} files would have to be looked for"
         )),
+        Err(Stop::System(error)) => return Err(error),
     })
 }
 
@@ -226,6 +228,8 @@ enum Stop {
     Fails(String),
     /// The files name too many libraries and directories.
     TooMany,
+    /// A file cannot be read, which says nothing about it.
+    System(Error),
 }
 
 /// So many files are looked for at most: a small file could name any number of libraries and directories.
@@ -252,18 +256,18 @@ struct Search {
 }
 
 impl Search {
-    fn new(host: Host) -> Self {
-        Self {
+    fn new(host: Host) -> Result<Self, Error> {
+        Ok(Self {
             lib: host.lib(),
             objects: Vec::new(),
             names: HashMap::new(),
             listed: Vec::new(),
             library_path: Vec::new(),
-            cache: cache(host.cache_flags),
+            cache: cache(host.cache_flags)?,
             default_directories: host.default_directories(),
             lookups: Cell::new(0),
             host,
-        }
+        })
     }
 
     /// Finds the preloaded libraries of the main file, which is at `path`, then breadth first what each
@@ -466,18 +470,20 @@ impl Search {
         let file = match input::open(&path) {
             Ok(file) => file,
             Err(Error::Refused { reason, .. }) => return fails(&reason),
+            Err(error) if is_of_system(&error) => return Err(Stop::System(error)),
             // It is not there, or may not be read.
             Err(_) => return Ok(None),
         };
-        match self.is_for_host(&file) {
-            Ok(Some(true)) => {}
+        let read = match self.is_for_host(&file) {
+            Ok(Some(true)) => LibraryFile::read(file),
             Ok(Some(false)) => return Ok(None),
             Ok(None) => return fails(&"not an ELF file"),
-            Err(error) => return fails(&error),
-        }
-        match LibraryFile::read(file) {
+            Err(error) => Err(error.into()),
+        };
+        match read.map_err(|error| elf_error(&path, error)) {
             Ok(found) => Ok(Some((path, found))),
-            Err(error) => fails(&error),
+            Err(Error::Refused { reason, .. }) => fails(&reason),
+            Err(error) => Err(Stop::System(error)),
         }
     }
 
@@ -511,6 +517,19 @@ impl LibraryFile {
     }
 }
 
+/// Whether the file is not to blame for an error.
+fn is_of_system(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if is_exhaustion(source))
+}
+
+/// What a file has that may be missing; nothing if it may not be read.
+fn read_optional(path: &Path) -> Result<Vec<u8>, Error> {
+    match fs::read(path) {
+        Err(error) if is_exhaustion(&error) => Err(Error::io(path, "read", error)),
+        read => Ok(read.unwrap_or_default()),
+    }
+}
+
 /// The lines of a file without what comes after `#`.
 fn without_comments(text: &[u8]) -> Vec<u8> {
     let lines = text.split(|byte| *byte == b'\n');
@@ -519,9 +538,13 @@ fn without_comments(text: &[u8]) -> Vec<u8> {
 }
 
 /// The libraries in the cache of this machine, with the flags of its own architecture. It is read once.
-fn cache(flags: u32) -> &'static HashMap<Vec<u8>, PathBuf> {
+fn cache(flags: u32) -> Result<&'static HashMap<Vec<u8>, PathBuf>, Error> {
     static READ: OnceLock<HashMap<Vec<u8>, PathBuf>> = OnceLock::new();
-    READ.get_or_init(|| read_cache(&fs::read(CACHE).unwrap_or_default(), flags))
+    if let Some(known) = READ.get() {
+        return Ok(known);
+    }
+    let bytes = read_optional(Path::new(CACHE))?;
+    Ok(READ.get_or_init(|| read_cache(&bytes, flags)))
 }
 
 /// The libraries in the cache with these flags, the first of each name.

@@ -258,7 +258,8 @@ impl HipRuntime {
         let file_name = real.file_name().unwrap_or_default().to_string_lossy();
         let soname = strings(elf::DT_SONAME)?.pop().unwrap_or_default();
         let versions = [version(&soname), version(&file_name)].into_iter();
-        let loader = match dynamic.linkage(&image, LOADER_FUNCTION) {
+        let linkage = dynamic.linkage(&image, LOADER_FUNCTION);
+        let loader = match linkage.map_err(failed)? {
             Some(Linkage::Imported) => Some(Loader::find(libraries)?.unwrap_or_else(|| {
                 let mut needed = strings(elf::DT_NEEDED).unwrap_or_default().into_iter();
                 let needed = needed.find(|name| name.contains(LOADER));
@@ -303,7 +304,8 @@ impl Loader {
             };
             let image = Image::read_loaded(image).map_err(failed)?;
             let dynamic = Dynamic::read(&image).map_err(failed)?;
-            if dynamic.linkage(&image, LOADER_FUNCTION) != Some(Linkage::Exported) {
+            let linkage = dynamic.linkage(&image, LOADER_FUNCTION);
+            if linkage.map_err(failed)? != Some(Linkage::Exported) {
                 continue;
             }
             let is_ours = image.has_note(LOADER_NOTE).map_err(failed)?;

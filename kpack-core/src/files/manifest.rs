@@ -43,7 +43,9 @@ pub fn manifest_parts(
     let mut parts = Vec::new();
     for path in super::list(directory)? {
         let file = path.file_name().unwrap_or_default().to_string_lossy();
-        if group.part_of(&file).is_none() || !path.is_file() {
+        if group.part_of(&file).is_none()
+            || !super::metadata_of(&path)?.is_some_and(|found| found.is_file())
+        {
             continue;
         }
         match read_manifest(&path) {

@@ -4,7 +4,7 @@ mod identify;
 mod manifest;
 mod shared_file;
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{BufReader, Cursor, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use kpack_format::TargetId;
 use kpack_format::archive;
 use kpack_format::code_object::{CodeObject, CodeObjectError};
 use kpack_format::digest::{Hasher, Sha256};
+use kpack_format::is_exhaustion;
 use kpack_format::offload_bundle::{Bundle, BundleError};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -43,6 +44,17 @@ pub fn open(path: &Path) -> Result<File, Error> {
     match metadata.is_file() {
         true => Ok(file),
         false => Err(not_regular()),
+    }
+}
+
+/// What is at a path; `None` if nothing is, or it may not be looked at.
+///
+/// # Errors
+/// The system failed, which says nothing about the path.
+pub fn metadata_of(path: &Path) -> Result<Option<Metadata>, Error> {
+    match fs::metadata(path) {
+        Err(error) if is_exhaustion(&error) => Err(Error::io(path, "read", error)),
+        metadata => Ok(metadata.ok()),
     }
 }
 

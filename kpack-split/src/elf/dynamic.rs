@@ -1,6 +1,6 @@
 //! The dynamic section, with the relocations and symbols it refers to.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use kpack_format::dynamic_symbols::{Linkage, linkage};
@@ -125,13 +125,28 @@ impl Dynamic {
     }
 
     /// What the file does with the function `name`.
-    pub fn linkage<S: ReadAt>(&self, image: &Image<S>, name: &str) -> Option<Linkage> {
+    ///
+    /// # Errors
+    /// A table cannot be read. One that is not where it is said to be has no functions.
+    pub fn linkage<S: ReadAt>(
+        &self,
+        image: &Image<S>,
+        name: &str,
+    ) -> Result<Option<Linkage>, ElfError> {
         let entries = self.entries.iter();
         let entries = Vec::from_iter(entries.map(|(tag, value)| (tag.0 as u64, *value)));
-        linkage(&entries, 0, name, |address, size| {
+        let failed = Cell::new(None);
+        let linkage = linkage(&entries, 0, name, |address, size| {
             let end = address.checked_add(size)?;
-            image.memory(address..end, "a table of symbols").ok()
-        })
+            match image.memory(address..end, "a table of symbols") {
+                Err(error @ ElfError::Io(_)) => {
+                    failed.set(Some(error));
+                    None
+                }
+                read => read.ok(),
+            }
+        });
+        failed.into_inner().map_or(Ok(linkage), Err)
     }
 
     /// The address range of a table, from its address and size entries.

@@ -2,7 +2,7 @@
 //! the archives that these promise, and directories that will be overlaid.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, Metadata};
 use std::path::{Component, Path, PathBuf};
 
 use kpack_format::TargetId;
@@ -10,7 +10,7 @@ use kpack_format::marker::Marker;
 use kpack_format::names::{Group, SearchPath};
 use rocm_kpack::lookup::{Environment, Installed, Location, Place, Rule, Rules, installed};
 
-use super::{Archives, Overlay, manifest_parts, or_refused, read_manifest};
+use super::{Archives, Overlay, manifest_parts, metadata_of, or_refused, read_manifest};
 use crate::Error;
 
 /// How to look for archives, and those that are open.
@@ -181,12 +181,10 @@ impl Lookup {
             let archives = installed(&location.path);
             let archives = archives.map_err(|e| Error::io(&location.path, "list", e))?;
             for Installed { path, target } in archives {
-                let Ok(metadata) = fs::metadata(&path) else {
+                let metadata = metadata_of(&path)?.filter(Metadata::is_file);
+                let Some(metadata) = metadata else {
                     continue;
                 };
-                if !metadata.is_file() {
-                    continue;
-                }
                 let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
                 let is_new = found.real.insert(real);
                 let is_listed = |promise: &Promise| {
@@ -280,7 +278,7 @@ impl Promise {
             let Some((directory, group)) = group_at(location) else {
                 continue;
             };
-            if !directory.is_dir() {
+            if !metadata_of(directory)?.is_some_and(|found| found.is_dir()) {
                 continue;
             }
             for (path, part) in manifest_parts(directory, &group)? {
@@ -288,7 +286,7 @@ impl Promise {
                 known.manifests.push(path);
             }
             let whole = directory.join(group.manifest());
-            if !whole.is_file() {
+            if !metadata_of(&whole)?.is_some_and(|found| found.is_file()) {
                 continue;
             }
             if let Ok(manifest) = or_refused(read_manifest(&whole))? {

@@ -14,6 +14,10 @@ const WRITING: &str = "openat,write,pwrite64,writev,mkdir,mkdirat,rename,renamea
 symlink,symlinkat,unlink,unlinkat,rmdir,fsync,fdatasync,syncfs,sync_file_range,ftruncate,fallocate,chmod,\
 fchmod,fchmodat,fchown,fchownat,fsetxattr,copy_file_range,sendfile,utimensat,flock,ioctl";
 
+/// All by which a program reads files and gets memory. The C library takes an error of `brk` for an address.
+const READING: &str = "openat,read,pread64,mmap,mremap,mprotect,fstat,newfstatat,statx,access,faccessat,\
+faccessat2,readlink,readlinkat,getdents64,lseek,flock,ioctl";
+
 /// A system call of a run. Its number counts the calls of this name. It is the same in each run, since each
 /// has one thread.
 #[derive(Debug)]
@@ -48,7 +52,19 @@ pub(super) enum Fault {
 }
 
 /// The errors that a full, damaged or forbidden file system gives, and an interrupted call.
-pub(super) const ERRORS: [&str; 5] = ["ENOSPC", "EIO", "EDQUOT", "EACCES", "EINTR"];
+pub(super) fn errors_of_writes(_: &Call) -> &'static [&'static str] {
+    &["ENOSPC", "EIO", "EDQUOT", "EACCES", "EINTR"]
+}
+
+/// The errors that a call gives for damaged or forbidden files, too many open ones, and too little memory.
+pub(super) fn errors_of_reads(call: &Call) -> &'static [&'static str] {
+    match call.name.as_str() {
+        "openat" => &["EIO", "EACCES", "EMFILE", "ENOMEM", "EINTR"],
+        "read" | "pread64" => &["EIO", "EINTR"],
+        "mmap" | "mremap" | "mprotect" => &["ENOMEM"],
+        _ => &["EIO", "EACCES", "ENOMEM"],
+    }
+}
 
 /// A run of a command under strace.
 pub(super) struct Trace {
@@ -58,15 +74,29 @@ pub(super) struct Trace {
 
 impl Trace {
     /// Runs a command undisturbed.
-    pub(super) fn record(place: &Place, log: &Path, arguments: &[&str]) -> Result<Self> {
+    pub(super) fn record(place: &Place, log: &Path, arguments: &str) -> Result<Self> {
+        Self::of(WRITING, log, |runner| {
+            succeed(&mut place.command(runner, arguments)).map(drop)
+        })
+    }
+
+    /// The same, of what a program reads; `run` runs it by a program that takes a command as its last arguments.
+    pub(super) fn record_reads(
+        log: &Path,
+        run: impl FnOnce(&[&str]) -> Result<()>,
+    ) -> Result<Self> {
+        Self::of(READING, log, run)
+    }
+
+    fn of(calls: &str, log: &Path, run: impl FnOnce(&[&str]) -> Result<()>) -> Result<Self> {
         let shown = log.to_str().context("the path is UTF-8")?;
-        let filter = format!("trace={WRITING}");
+        let filter = format!("trace={calls}");
         let runner = [
             &STRACE[..],
             &["-qq", "-y", "-e", "signal=none", "-e", &filter, "-o", shown],
         ]
         .concat();
-        succeed(&mut place.command(&runner, arguments))?;
+        run(&runner)?;
         let text = fs::read_to_string(log)?;
         let lines = text.lines().filter_map(|line| line.split_once(' '));
         let lines = Vec::from_iter(lines);
@@ -84,20 +114,35 @@ impl Trace {
 
     /// The calls that write, in the order in which they were made.
     pub(super) fn writing(&self) -> Vec<Call> {
+        let mut calls = self.calls();
+        calls.retain(|call| writes(&call.name, &call.arguments));
+        calls
+    }
+
+    /// From the first one about a file below `root`: before it, the dynamic linker starts the program. Those about
+    /// `other` are left out.
+    pub(super) fn reading(&self, root: &Path, other: &str) -> Vec<Call> {
+        let root = format!("{}/", root.display());
+        let calls = self.calls().into_iter();
+        let calls = calls.skip_while(|call| !call.arguments.contains(&root));
+        calls
+            .filter(|call| !call.arguments.contains(other))
+            .collect()
+    }
+
+    fn calls(&self) -> Vec<Call> {
         let mut made: BTreeMap<&str, usize> = BTreeMap::new();
-        let mut calls = Vec::new();
-        for (name, arguments) in self.lines.iter().filter_map(|line| line.split_once('(')) {
+        let lines = self.lines.iter().filter_map(|line| line.split_once('('));
+        let calls = lines.map(|(name, arguments)| {
             let number = made.entry(name).or_default();
             *number += 1;
-            if writes(name, arguments) {
-                calls.push(Call {
-                    name: name.to_owned(),
-                    number: *number,
-                    arguments: arguments.to_owned(),
-                });
+            Call {
+                name: name.to_owned(),
+                number: *number,
+                arguments: arguments.to_owned(),
             }
-        }
-        calls
+        });
+        calls.collect()
     }
 
     /// Checks that a power failure leaves no name without its content: what is renamed was flushed before, and

@@ -54,6 +54,26 @@ const LIMITS: &[Limit] = &[
     },
 ];
 
+impl Limit {
+    fn runner(&self, value: u32) -> [String; 4] {
+        let script = format!("ulimit {} {value}; exec \"$@\"", self.option);
+        ["sh", "-c", &script, "sh"].map(str::to_owned)
+    }
+}
+
+/// The limits of what a program may have that only reads: each with its name, what runs a command with it, and
+/// whether the command must do all.
+pub(super) fn of_readers() -> impl Iterator<Item = (String, [String; 4], bool)> {
+    let limits = LIMITS.iter().filter(|limit| limit.option != "-f");
+    limits.flat_map(|limit| {
+        let last = limit.values.last();
+        limit.values.iter().map(move |value| {
+            let name = format!("{value} {}", limit.name);
+            (name, limit.runner(*value), Some(value) == last)
+        })
+    })
+}
+
 /// Runs a command as the owner of no file of the tests.
 const AS_NOBODY: [&str; 5] = [
     "setpriv",
@@ -69,8 +89,8 @@ pub(super) fn check(trial: &Trial<'_>) -> Result<usize> {
     for limit in LIMITS {
         for (index, value) in limit.values.iter().enumerate() {
             let last = index + 1 == limit.values.len();
-            let script = format!("ulimit {} {value}; exec \"$@\"", limit.option);
-            let runner = ["sh", "-c", &script, "sh"];
+            let runner = limit.runner(*value);
+            let runner = Vec::from_iter(runner.iter().map(String::as_str));
             let expected = if last { Expected::Done } else { limit.expected };
             let mut command = trial.place.command(&runner, trial.scenario.arguments);
             trial
@@ -92,7 +112,7 @@ pub(super) fn check_read_only(trial: &Trial<'_>) -> Result<bool> {
     };
     if !trial
         .place
-        .command(runner, &["--version"])
+        .command(runner, "--version")
         .output()?
         .status
         .success()

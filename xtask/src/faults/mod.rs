@@ -1,9 +1,11 @@
 //! `cargo xtask faults`: kpack is killed, or told of an error, at each system call that writes; then with
-//! limits of the machine. Whatever happens, binaries find their code, and the next run does the rest.
+//! limits of the machine. Whatever happens, binaries find their code, and the next run does the rest. What only
+//! reads, the doctor and the shim, is disturbed at each call that reads: it says what is true, or fails.
 
 mod calls;
 mod limits;
 mod place;
+mod reader;
 mod scenario;
 mod short_writes;
 mod trial;
@@ -15,9 +17,11 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::{process, repository};
-use calls::{Call, ERRORS, Fault, Trace};
+use crate::dist::Built;
+use crate::process;
+use calls::{Call, Fault, Trace, errors_of_writes};
 use place::Place;
+use reader::{READERS, Reader};
 use scenario::{SCENARIOS, Scenario};
 use trial::{Expected, Trial};
 
@@ -45,10 +49,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let reason = format!("strace cannot trace here: {problem}");
         bail!(process::NotRun(reason));
     }
-    let kpack = repository::build_helper()?;
+    let built = Built::new()?;
     let scratch = tempfile::tempdir()?;
     // Other users run a copy that they may read.
-    let copy = limits::open_to_all(scratch.path(), &kpack)?;
+    let copy = limits::open_to_all(scratch.path(), &built.helper)?;
     let library = short_writes::build(scratch.path())?;
     let queue = Mutex::new(scenarios.iter());
     let work = |processor| -> Result<()> {
@@ -59,12 +63,20 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let next = || queue.lock().map_or(None, |mut queue| queue.next());
         while let Some(scenario) = next() {
             let started = Instant::now();
-            let directory = scratch.path().join(scenario.name.replace(' ', "-"));
+            let name = scenario.name();
+            let directory = scratch.path().join(name.replace([' ', ','], "-"));
             std::fs::create_dir(&directory)?;
             let place = Place::new(&directory, &copy)?;
-            let mut said = disturb(scenario, &place, &directory, &library, options.quick)
-                .with_context(|| format!("`{}` failed", scenario.name))?;
-            said.insert(0, scenario.name.to_owned());
+            let done = match scenario {
+                Disturbed::Command(scenario) => {
+                    disturb(scenario, &place, &directory, &library, options.quick)
+                }
+                Disturbed::Reader(reader) => {
+                    reader::disturb(reader, &place, &built, &directory, options.quick)
+                }
+            };
+            let mut said = done.with_context(|| format!("`{name}` failed"))?;
+            said.insert(0, name.to_owned());
             said.push(format!("{:.1} s", started.elapsed().as_secs_f64()));
             println!("{}", said.join("\n   "));
         }
@@ -80,17 +92,33 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     })
 }
 
-fn chosen(names: &[String]) -> Result<Vec<&'static Scenario>> {
+/// What is disturbed.
+enum Disturbed {
+    Command(&'static Scenario),
+    Reader(&'static Reader),
+}
+
+impl Disturbed {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Command(scenario) => scenario.name,
+            Self::Reader(reader) => reader.name,
+        }
+    }
+}
+
+fn chosen(names: &[String]) -> Result<Vec<Disturbed>> {
+    let readers = READERS.iter().map(Disturbed::Reader);
+    let mut all = Vec::from_iter(SCENARIOS.iter().map(Disturbed::Command).chain(readers));
     for name in names {
         ensure!(
-            SCENARIOS.iter().any(|scenario| scenario.name == name),
+            all.iter().any(|one| one.name() == name),
             "`{name}` is none of {:?}",
-            Vec::from_iter(SCENARIOS.iter().map(|scenario| scenario.name))
+            Vec::from_iter(all.iter().map(Disturbed::name))
         );
     }
-    let is_chosen =
-        |scenario: &&Scenario| names.is_empty() || names.iter().any(|name| name == scenario.name);
-    Ok(SCENARIOS.iter().filter(is_chosen).collect())
+    all.retain(|one| names.is_empty() || names.iter().any(|name| name == one.name()));
+    Ok(all)
 }
 
 /// Disturbs one command in each way, and returns what was done.
@@ -124,20 +152,37 @@ fn at_calls(trial: &Trial<'_>, scratch: &Path, quick: bool) -> Result<Vec<String
     let log = scratch.join("strace.log");
     trial.place.restore()?;
     let trace = Trace::record(trial.place, &log, trial.scenario.arguments)?;
-    let calls = trace.writing();
     let renames = trace.check_flushes(trial.place.root())?;
+    let calls = trace.writing();
+    let mut said = at_each(&calls, errors_of_writes, quick, |call, fault| {
+        at(trial, call, fault, &log)
+    })?;
+    let renames = format!("{renames} renames, each of flushed content and flushed itself");
+    said.insert(0, renames);
+    Ok(said)
+}
+
+/// Lets `disturb` kill a program at each of the calls, and let it fail with each error. It returns whether the
+/// program came to the call.
+fn at_each(
+    calls: &[Call],
+    errors: fn(&Call) -> &'static [&'static str],
+    quick: bool,
+    disturb: impl Fn(&Call, Fault) -> Result<bool>,
+) -> Result<Vec<String>> {
     let (mut killed, mut failed, mut broken) = (0, 0, 0);
     let mut missed = Vec::new();
-    let chosen = chosen_calls(&calls, quick);
+    let chosen = chosen_calls(calls, quick);
     for (index, call) in chosen.iter().enumerate() {
         // A quick run gives each call another error.
+        let errors = errors(call);
         let errors = match quick {
-            true => &ERRORS[index % ERRORS.len()..][..1],
-            false => &ERRORS[..],
+            true => &errors[index % errors.len()..][..1],
+            false => errors,
         };
         let faults = errors.iter().copied().map(Fault::Error);
         for fault in [Fault::Kill].into_iter().chain(faults) {
-            match at(trial, call, fault, &log) {
+            match disturb(call, fault) {
                 Ok(false) => missed.push(format!("{fault:?} at {call}")),
                 Ok(true) if fault == Fault::Kill => killed += 1,
                 Ok(true) => failed += 1,
@@ -161,14 +206,11 @@ fn at_calls(trial: &Trial<'_>, scratch: &Path, quick: bool) -> Result<Vec<String
         missed.len() + killed + failed,
         missed.first()
     );
-    let mut said = Vec::from([
-        format!("{renames} renames, each of flushed content and flushed itself"),
-        format!(
-            "{killed} runs killed and {failed} with an error, at {} of {} calls",
-            chosen.len(),
-            calls.len()
-        ),
-    ]);
+    let mut said = Vec::from([format!(
+        "{killed} runs killed and {failed} with an error, at {} of {} calls",
+        chosen.len(),
+        calls.len()
+    )]);
     if !missed.is_empty() {
         said.push(format!(
             "{} runs did not come to their call, such as {}",

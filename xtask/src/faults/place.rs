@@ -57,22 +57,33 @@ impl Place {
     }
 
     /// The command, to be run in it, by a program that takes a command as its last arguments.
-    pub(super) fn command(&self, runner: &[&str], arguments: &[&str]) -> Command {
+    /// The arguments are words between spaces.
+    pub(super) fn command(&self, runner: &[&str], arguments: &str) -> Command {
+        self.other_command(runner, &self.kpack, arguments)
+    }
+
+    /// The same, of another program.
+    pub(super) fn other_command(
+        &self,
+        runner: &[&str],
+        program: &Path,
+        arguments: &str,
+    ) -> Command {
         let mut command = match runner {
-            [] => Command::new(&self.kpack),
-            [program, rest @ ..] => {
-                let mut command = Command::new(program);
-                command.args(rest).arg(&self.kpack);
+            [] => Command::new(program),
+            [first, rest @ ..] => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(program);
                 command
             }
         };
-        command.args(arguments);
+        command.args(arguments.split(' '));
         self.prepare(&mut command);
         command
     }
 
     /// Runs kpack, which must succeed.
-    pub(super) fn kpack(&self, arguments: &[&str]) -> Result<()> {
+    pub(super) fn kpack(&self, arguments: &str) -> Result<()> {
         succeed(&mut self.command(&[], arguments)).map(drop)
     }
 

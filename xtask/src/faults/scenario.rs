@@ -7,17 +7,17 @@ use anyhow::{Context, Result};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, code, code_object, library_file};
 use serde_json::json;
 
-use super::place::Place;
+use super::place::{Place, succeed};
 
 /// A command and its input.
 pub(super) struct Scenario {
     pub(super) name: &'static str,
     /// Makes the input in an empty directory, which later has the same path in every run.
     pub(super) prepare: fn(&Place) -> Result<()>,
-    /// What is run, in that directory.
-    pub(super) arguments: &'static [&'static str],
+    /// What is run, in that directory: words.
+    pub(super) arguments: &'static str,
     /// The command that verifies what an undisturbed run made.
-    pub(super) verify: &'static [&'static str],
+    pub(super) verify: &'static str,
     pub(super) promise: Promise,
 }
 
@@ -50,29 +50,29 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "install",
         prepare: |place| prefix(place, "first"),
-        arguments: &["install", "--prefix", "prefix", "--module", "vec", "--all"],
-        verify: &["verify", "--quiet", "prefix", "--against", "original"],
+        arguments: "install --prefix prefix --module vec --all",
+        verify: "verify --quiet prefix --against original",
         promise: Promise::Binaries { targets: &[] },
     },
     Scenario {
         name: "install of another version",
         prepare: |place| {
             prefix(place, "first")?;
-            place.kpack(&["install", "--prefix", "prefix", "--module", "vec", "--all"])?;
+            place.kpack("install --prefix prefix --module vec --all")?;
             prefix(place, "second")
         },
-        arguments: &["install", "--prefix", "prefix", "--module", "vec", "--all"],
-        verify: &["verify", "--quiet", "prefix", "--against", "original"],
+        arguments: "install --prefix prefix --module vec --all",
+        verify: "verify --quiet prefix --against original",
         promise: Promise::Binaries { targets: &[] },
     },
     Scenario {
         name: "join",
         prepare: |place| {
             prefix(place, "first")?;
-            place.kpack(&["install", "--prefix", "prefix", "--module", "vec", "--all"])
+            place.kpack("install --prefix prefix --module vec --all")
         },
-        arguments: &["join", "--prefix", "prefix", "--arch", "gfx1100"],
-        verify: &["verify", "--quiet", "prefix"],
+        arguments: "join --prefix prefix --arch gfx1100",
+        verify: "verify --quiet prefix",
         promise: Promise::Binaries {
             targets: &["gfx1100"],
         },
@@ -87,16 +87,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
                 .kind(Kind::StaticLibrary)
                 .build(&place.path("original/libmath.a"))
         },
-        arguments: &[
-            "object",
-            "--module",
-            "vec",
-            "--output-dir",
-            "host",
-            "original/add.o",
-            "original/libmath.a",
-        ],
-        verify: &["verify", "--quiet", "host"],
+        arguments: "object --module vec --output-dir host original/add.o original/libmath.a",
+        verify: "verify --quiet host",
         promise: Promise::Units {
             directory: "host",
             depth: usize::MAX,
@@ -110,13 +102,13 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             for version in ["first", "second"] {
                 cargo_build(place, version)?;
                 if version == "first" {
-                    place.kpack(&["stage", "--output-dir", "dist", "--messages", "build.json"])?;
+                    place.kpack("stage --output-dir dist --messages build.json")?;
                 }
             }
             Ok(())
         },
-        arguments: &["stage", "--output-dir", "dist", "--messages", "build.json"],
-        verify: &["verify", "--quiet", "dist"],
+        arguments: "stage --output-dir dist --messages build.json",
+        verify: "verify --quiet dist",
         promise: Promise::Units {
             directory: "dist",
             depth: 0,
@@ -130,8 +122,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             fs::create_dir(place.path("dist"))?;
             cargo_build(place, "first")
         },
-        arguments: &["stage", "--output-dir", "dist", "--messages", "build.json"],
-        verify: &["verify", "--quiet", "dist"],
+        arguments: "stage --output-dir dist --messages build.json",
+        verify: "verify --quiet dist",
         promise: Promise::Units {
             directory: "dist",
             depth: 1,
@@ -143,7 +135,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         name: "split",
         prepare: |place| artifact(place, "built", "first", &["gfx1100", "gfx942"]),
         arguments: SPLIT_BUILT,
-        verify: &["verify", "--quiet", "out", "--against", "built"],
+        verify: "verify --quiet out --against built",
         promise: SPLIT,
     },
     Scenario {
@@ -155,7 +147,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             artifact(place, "built", "second", &["gfx1100", "gfx942"])
         },
         arguments: SPLIT_BUILT,
-        verify: &["verify", "--quiet", "out", "--against", "built"],
+        verify: "verify --quiet out --against built",
         promise: SPLIT,
     },
     Scenario {
@@ -164,13 +156,9 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             for (shard, target) in [("one", "gfx1100"), ("two", "gfx942")] {
                 artifact(place, "built", "first", &[target])?;
                 let output = format!("shards/{shard}");
-                place.kpack(&[
-                    "split",
-                    "--batch-artifact-parent-dir",
-                    "built",
-                    "--output-dir",
-                    &output,
-                ])?;
+                place.kpack(&format!(
+                    "split --batch-artifact-parent-dir built --output-dir {output}"
+                ))?;
                 fs::remove_dir_all(place.path("built"))?;
             }
             // The same compiler gives the same file, but this one writes temporary names into it.
@@ -189,16 +177,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
                 configuration.to_string(),
             )?)
         },
-        arguments: &[
-            "recombine",
-            "--input-shards-dir",
-            "shards",
-            "--output-dir",
-            "out",
-            "--config",
-            "packaging.json",
-        ],
-        verify: &["verify", "--quiet", "out"],
+        arguments: "recombine --input-shards-dir shards --output-dir out --config packaging.json",
+        verify: "verify --quiet out",
         promise: SPLIT,
     },
     Scenario {
@@ -209,16 +189,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             wheel(place, "second")
         },
         arguments: SPLIT_WHEEL,
-        verify: &[
-            "wheel",
-            "verify",
-            "--quiet",
-            "--against",
-            "dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl",
-            "out/vec-1.0-py3-none-manylinux_2_28_x86_64.whl",
-            "out/vec_device_gfx1100-1.0-py3-none-manylinux_2_28_x86_64.whl",
-            "out/vec_device_gfx942-1.0-py3-none-manylinux_2_28_x86_64.whl",
-        ],
+        verify: "wheel verify --quiet --against dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl out/vec-1.0-py3-none-manylinux_2_28_x86_64.whl out/vec_device_gfx1100-1.0-py3-none-manylinux_2_28_x86_64.whl out/vec_device_gfx942-1.0-py3-none-manylinux_2_28_x86_64.whl",
         promise: Promise::Units {
             directory: "out",
             depth: 1,
@@ -230,21 +201,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
 
 const WHEEL: &str = "vec-1.0-py3-none-manylinux_2_28_x86_64.whl";
 
-const SPLIT_WHEEL: &[&str] = &[
-    "wheel",
-    "split",
-    "--output-dir",
-    "out",
-    "dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl",
-];
+const SPLIT_WHEEL: &str =
+    "wheel split --output-dir out dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl";
 
-const SPLIT_BUILT: &[&str] = &[
-    "split",
-    "--batch-artifact-parent-dir",
-    "built",
-    "--output-dir",
-    "out",
-];
+const SPLIT_BUILT: &str = "split --batch-artifact-parent-dir built --output-dir out";
 
 /// The program and the library of a prefix.
 pub(super) const BINARIES: [&str; 2] = ["bin/vec", "lib/libvec.so"];
@@ -323,18 +283,10 @@ fn cargo_build(place: &Place, version: &str) -> Result<()> {
         .kind(Kind::Object)
         .build(&place.path("vec.o"))?;
     let _ = fs::remove_dir_all(place.path(&kernels));
-    let pattern = place.path(&format!("{kernels}/.kpack/vec_lib_@GFXARCH@.kpack"));
-    let pattern = pattern.to_str().context("the path is UTF-8")?;
-    place.kpack(&[
-        "object",
-        "--module",
-        "vec",
-        "--output-dir",
-        &kernels,
-        "--search-path",
-        pattern,
-        "vec.o",
-    ])?;
+    let mut object = place.command(&[], "object --module vec vec.o --output-dir");
+    object.arg(&kernels).arg("--search-path");
+    let pattern = format!("{kernels}/.kpack/vec_lib_@GFXARCH@.kpack");
+    succeed(object.arg(place.path(&pattern)))?;
     fs::write(
         place.path(&format!("{kernels}/include-directories.txt")),
         "",

@@ -194,12 +194,10 @@ impl<'a> Trial<'a> {
         if fs::read(&path)? == fs::read(&original)? {
             return Ok(());
         }
-        let original = original.to_str().context("the path is UTF-8")?;
-        let mut arguments = Vec::from(["verify", "--quiet", shown, "--against", original]);
-        for target in targets {
-            arguments.extend(["--arch", target]);
-        }
-        self.place.kpack(&arguments)
+        let targets: String = targets.iter().map(|t| format!(" --arch {t}")).collect();
+        self.place.kpack(&format!(
+            "verify --quiet prefix/{binary} --against original/{binary}{targets}"
+        ))
     }
 
     fn check_units(
