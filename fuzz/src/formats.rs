@@ -16,7 +16,7 @@ use rocm_kpack::{Cache, Environment, Request};
 
 /// A code object may truthfully be large; here that would only cost time. Sizes that the bytes cannot
 /// justify are no reason to leave one out.
-const MAX_CODE_OBJECT: u64 = 32 << 20;
+pub(crate) const MAX_CODE_OBJECT: u64 = 32 << 20;
 /// What one byte of a Zstandard frame can stand for at the most: a block of 128 KiB has four.
 const MAX_RATIO: u64 = 32 << 10;
 /// So many kernels of an archive are loaded.

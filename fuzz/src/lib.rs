@@ -3,25 +3,29 @@
 
 mod binaries;
 mod formats;
+mod loading;
 mod trees;
 
 pub use formats::{opens, with_toc};
+pub use loading::{doctor, shim};
 pub use trees::{packaging, tree, wheel};
 
 /// A fuzz target: its name, and what it does with bytes.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets. The seeds of each are in the directory of its name.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 14] = [
     ("archive", formats::archive),
     ("bundle", formats::bundle),
     ("code_object", formats::code_object),
+    ("doctor", |bytes| _ = doctor(bytes)),
     ("linked", binaries::linked),
     ("manifest", formats::manifest),
     ("map", formats::map),
     ("marker", formats::marker),
     ("object", binaries::object),
     ("packaging", |bytes| _ = packaging(bytes)),
+    ("shim", |bytes| _ = shim(bytes)),
     ("toc", formats::toc),
     ("tree", |bytes| _ = tree(bytes)),
     ("wheel", |bytes| _ = wheel(bytes)),

@@ -63,9 +63,7 @@ pub fn tree(bytes: &[u8]) -> bool {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let at = |name: &str| directory.path().join(name);
     fs::create_dir(at("blas_lib")).expect("a temporary directory");
-    for (path, content) in files(bytes) {
-        write(&at(""), Path::new(&path), content);
-    }
+    write_files(directory.path(), bytes);
     let (shards, out) = (at("shards"), at("out"));
     let mut options = split::Options::new(at("blas_lib"), shards.join("one"), "blas_lib");
     options.unknown = Unknown::Move;
@@ -91,6 +89,13 @@ pub fn tree(bytes: &[u8]) -> bool {
         check(out);
     }
     is_there
+}
+
+/// Writes the files of a list below `root`.
+pub(crate) fn write_files(root: &Path, bytes: &[u8]) {
+    for (path, content) in files(bytes) {
+        write(root, Path::new(&path), content);
+    }
 }
 
 /// Writes a file below `root`, where its path allows it.
@@ -152,7 +157,7 @@ fn zipped(files: &[(String, &[u8])]) -> Option<Vec<u8>> {
 ///
 /// # Panics
 /// For an error of the system, which no content of a file must cause, but a name that is too long.
-fn not_io<T>(result: Result<T, Error>) -> Option<T> {
+pub(crate) fn not_io<T>(result: Result<T, Error>) -> Option<T> {
     match result {
         Err(Error::Io { source, .. }) if source.kind() == ErrorKind::InvalidFilename => None,
         Err(error @ Error::Io { .. }) => panic!("{}", error.in_one_line()),

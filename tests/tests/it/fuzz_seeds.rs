@@ -12,6 +12,7 @@ use std::io::Cursor;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::sha256;
@@ -19,7 +20,10 @@ use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::marker::Marker;
 use kpack_format::tensile::Library;
 use kpack_split::install::{InstallOptions, install};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, bundle, code_object, library_file};
+use kpack_tests::fixture::{
+    FatLibrary, Kind, Storage, Wheel, bundle, code, code_object, library_file,
+};
+use kpack_tests::process::run;
 use kpack_tests::tree::Tree;
 
 fn directory(target: &str) -> PathBuf {
@@ -56,6 +60,8 @@ fn without(bytes: &[u8], key: &str) -> Vec<u8> {
 type Seed = (&'static str, String, Vec<u8>);
 
 /// The seeds that this test writes.
+static SEEDS: LazyLock<Vec<Seed>> = LazyLock::new(seeds);
+
 fn seeds() -> Vec<Seed> {
     let kernels: [(&str, &[u8]); 3] = [
         ("lib/libvec.so#0", b"one"),
@@ -165,6 +171,14 @@ fn seeds() -> Vec<Seed> {
     .unwrap();
     add("linked", "split", &fs::read(&library).unwrap());
 
+    let archive = fs::read(tree.path("lib/.kpack/vec_lib_gfx1100.kpack")).unwrap();
+    let markers = [
+        ("lib/.kpack/vec_lib_gfx1100.kpack", &archive[..]),
+        ("marker", &marker_of(&fs::read(&library).unwrap())),
+    ];
+    add("shim", "library", &list(&markers));
+    seeds_of_the_doctor(&tree, &mut add);
+
     let object = |name: &str, storage| {
         let path = tree.path(name);
         let library = FatLibrary::new().kind(Kind::Object);
@@ -192,6 +206,71 @@ fn seeds() -> Vec<Seed> {
     seeds.extend(of_databases());
     seeds.extend(of_lists(&fat, &entries[0].1));
     seeds
+}
+
+/// The marker of a split library.
+fn marker_of(library: &[u8]) -> Vec<u8> {
+    let key = b"\xb2kpack_search_paths";
+    let mut places = (1..library.len()).filter(|at| library[*at..].starts_with(key));
+    library[places.next().unwrap() - 1..][..256].to_vec()
+}
+
+/// The split library, which needs a HIP runtime that reads markers or one that does not.
+fn seeds_of_the_doctor(tree: &Tree, add: &mut impl FnMut(&'static str, &str, &[u8])) {
+    let small = [
+        "-shared",
+        "-fPIC",
+        "-nostdlib",
+        "-s",
+        "-Wl,-z,noseparate-code",
+    ];
+    let cc = |output: &str, text: &str, flags: &[&str]| {
+        fs::write(tree.path("stub.c"), text).unwrap();
+        let name = Path::new(output).file_name().unwrap().display();
+        let mut cc = Command::new("cc");
+        cc.current_dir(tree.root())
+            .args(small)
+            .args(["stub.c", "-o", output]);
+        cc.arg(format!("-Wl,-soname,{name},-rpath,$ORIGIN,--no-as-needed"));
+        run(cc.args(flags));
+        fs::read(tree.path(output)).unwrap()
+    };
+    let runtime = "rocm/libamdhip64.so.6";
+    let own = "int kpack_load_code_object(void) { return 1; }";
+    let uses = "int kpack_load_code_object(void); int (*loads)(void) = kpack_load_code_object;";
+    fs::create_dir(tree.path("rocm")).unwrap();
+    let loader = cc("rocm/librocm_kpack.so.0", own, &[]);
+    let new = cc(runtime, uses, &["rocm/librocm_kpack.so.0"]);
+    let old = cc(runtime, "", &[]);
+    let library = FatLibrary::new().wrapper(Storage::Plain, [code("gfx1100", "add")]);
+    let library = library.flag("-Wl,--no-as-needed,-rpath,$ORIGIN/../../rocm,-z,noseparate-code");
+    let library = library.flag("-s").flag(tree.path(runtime));
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    let options = InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
+    install(&options, &()).unwrap();
+    let of_prefix = [
+        "lib/libvec.so",
+        "lib/.kpack/vec_lib_gfx1100.kpack",
+        "lib/.kpack/vec_lib.kpm",
+    ];
+    let mut files = of_prefix
+        .map(|path| format!("prefix/{path}"))
+        .map(|path| {
+            let bytes = fs::read(tree.path(&path)).unwrap();
+            (path, bytes)
+        })
+        .to_vec();
+    files.push(("rocm/librocm_kpack.so.0".to_owned(), loader));
+    for (name, bytes) in [("new_runtime", new), ("old_runtime", old)] {
+        let mut files = files.clone();
+        files.push((runtime.to_owned(), bytes));
+        let files = Vec::from_iter(
+            files
+                .iter()
+                .map(|(path, bytes)| (path.as_str(), &bytes[..])),
+        );
+        add("doctor", name, &list(&files));
+    }
 }
 
 /// A list of files, as `fuzz/src/trees.rs` reads it.
@@ -299,7 +378,7 @@ fn every_seed_holds() {
         let directory = directory(target);
         if std::env::var_os("KPACK_WRITE_SEEDS").is_some() {
             fs::create_dir_all(&directory).unwrap();
-            for (_, name, bytes) in seeds().iter().filter(|(of, ..)| *of == target) {
+            for (_, name, bytes) in SEEDS.iter().filter(|(of, ..)| *of == target) {
                 fs::write(directory.join(name), bytes).unwrap();
             }
         }
@@ -311,7 +390,7 @@ fn every_seed_holds() {
             assert!(held.is_ok(), "{} does not hold", path.display());
             replayed += 1;
         }
-        let made = seeds().iter().filter(|(of, ..)| *of == target).count();
+        let made = SEEDS.iter().filter(|(of, ..)| *of == target).count();
         assert!(replayed >= made, "{target}: {replayed} seeds of {made}");
     }
 }
@@ -319,16 +398,18 @@ fn every_seed_holds() {
 /// The seeds are not just noise: undamaged ones are read to their end.
 #[test]
 fn whole_seeds_are_read() {
-    for (target, name, bytes) in seeds() {
-        let whole = match target {
-            "archive" if name != "cut_off" => fuzz::opens(&bytes),
-            "toc" if name.starts_with("zstd") => fuzz::opens(&fuzz::with_toc(&bytes)),
-            "marker" => Marker::read(&bytes).is_ok(),
-            "manifest" => Manifest::read(&bytes).is_ok(),
-            "map" => Library::read(&bytes).is_ok(),
-            "packaging" => fuzz::packaging(&bytes),
-            "tree" => fuzz::tree(&bytes),
-            "wheel" => fuzz::wheel(&bytes),
+    for (target, name, bytes) in &*SEEDS {
+        let whole = match *target {
+            "archive" if name != "cut_off" => fuzz::opens(bytes),
+            "toc" if name.starts_with("zstd") => fuzz::opens(&fuzz::with_toc(bytes)),
+            "marker" => Marker::read(bytes).is_ok(),
+            "manifest" => Manifest::read(bytes).is_ok(),
+            "map" => Library::read(bytes).is_ok(),
+            "doctor" => fuzz::doctor(bytes) == (name == "new_runtime"),
+            "shim" => fuzz::shim(bytes),
+            "packaging" => fuzz::packaging(bytes),
+            "tree" => fuzz::tree(bytes),
+            "wheel" => fuzz::wheel(bytes),
             _ => continue,
         };
         assert!(whole, "{target}/{name}");
