@@ -1,7 +1,6 @@
 //! `cargo xtask bench`: measures kpack and, in the same run, what it is compared with.
 
 mod comparison;
-mod load;
 mod page;
 mod setup;
 mod sizes;
@@ -58,7 +57,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let all = options.names.iter().any(|name| name == ALL);
     let chosen = |name: &str| all || options.names.iter().any(|chosen| chosen == name);
     let start = Instant::now();
-    let average = load::average()?;
+    let mut machine = page::machine(options.rounds)?;
     let helper = repository::build_helper()?;
     let (mut outcomes, mut failed) = (Vec::new(), Vec::new());
     for group in GROUPS.iter().filter(|group| chosen(group.name)) {
@@ -73,7 +72,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let (scaling, comparisons): (Vec<_>, Vec<_>) =
         outcomes.iter().partition(|outcome| outcome.row.size > 0);
-    let mut machine = page::machine(options.rounds, &average, &outcomes)?;
     if !failed.is_empty() {
         machine += &format!(
             "Not measured, because of an error: {}.\n",

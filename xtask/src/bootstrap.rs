@@ -1,117 +1,87 @@
 //! Installs the tools for the tests and the end-to-end run with Debian's apt-get.
 
-use anyhow::{Context, Result, bail, ensure};
+use std::env::consts::ARCH;
+
+use anyhow::{Context, Result, ensure};
 use kpack_tests::require::is_root;
 use xshell::cmd;
 
 use crate::process;
 
-/// A required tool: its programs or files, of which one must be there (`a|b`); its Debian package; and what it is
-/// for.
-type Tool = (&'static str, &'static str, &'static str);
+/// The tools, a line each: a package of Debian 12; a program or file of it, which must be there; what it is for.
+const TOOLS: &str = "\
+gcc                    cc                       links fixtures and the stub HIP runtime
+g++                    g++                      C++ standard library of the HIP project
+make                   make                     a CMake generator under test
+cmake                  cmake                    configures the HIP project
+ninja-build            ninja                    builds the HIP project
+clang-19               clang++-19               the HIP compiler
+clang-tools-19         clang-offload-bundler-19 compresses bundles
+lld-19                 ld.lld-19                links device code
+llvm-19                llvm-strip-19            a strip under test
+libclang-rt-19-dev     /usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan-@ARCH@.a AddressSanitizer
+binutils               strip                    GNU strip, objcopy, ld and gold
+elfutils               eu-strip                 a strip and a linter under test
+patchelf               patchelf                 changes RPATH after the split
+mold                   mold                     a linker under test
+ccache                 ccache                   another compiler launcher
+gdb                    gdb                      finds separate debug files
+strace                 strace                   shows when files are flushed
+zstd                   zstd                     what `cargo xtask bench` compares with
+openssl                openssl                  what `cargo xtask bench` compares with
+gcc-aarch64-linux-gnu  aarch64-linux-gnu-gcc    builds host binaries for AArch64
+libc6-dev-arm64-cross  /usr/aarch64-linux-gnu/lib/libc.so.6 the C library of host binaries for AArch64
+qemu-user              qemu-aarch64             runs host binaries for AArch64
+hipcc                  hipcc                    the distribution's own HIP compiler
+libamdhip64-dev        /usr/include/hip/hip_runtime.h ROCm's headers and HIP runtime
+librocrand-dev         /usr/include/rocrand/rocrand_kernel.h device functions of a real library
+fish                   fish                     a shell that completes commands
+zsh                    zsh                      a shell that completes commands
+file                   file                     CPack's DEB generator
+dpkg-dev               dpkg-shlibdeps           CPack's DEB generator
+rpm                    rpmbuild                 CPack's RPM generator
+debhelper              dh                       builds the example of a Debian package
+lintian                lintian                  checks Debian packages
+dnf                    dnf                      chooses RPM packages to install
+createrepo-c           createrepo_c             a repository of RPM packages
+python3                python3                  makes and unpacks Python wheels
+python3-jsonschema     jsonschema               validates the output of --json
+python3-pip            pip3                     downloads and builds Python wheels
+rocm-cmake             /usr/share/rocm/cmake/ROCMConfig.cmake the install functions of ROCm's own libraries";
 
-/// Named for Debian 12.
-const TOOLS: &[Tool] = &[
-    ("cc", "gcc", "links fixtures and the stub HIP runtime"),
-    ("g++", "g++", "C++ standard library of the HIP project"),
-    ("make", "make", "a CMake generator under test"),
-    ("cmake", "cmake", "configures the HIP project"),
-    ("ninja", "ninja-build", "builds the HIP project"),
-    ("clang++-19", "clang-19", "the HIP compiler"),
-    (
-        "clang-offload-bundler-19",
-        "clang-tools-19",
-        "compresses bundles; the reference for the contents of bundles",
-    ),
-    ("ld.lld-19", "lld-19", "links device code"),
-    ("llvm-strip-19", "llvm-19", "a strip under test"),
-    (
-        "/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan-x86_64.a|/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan-aarch64.a",
-        "libclang-rt-19-dev",
-        "AddressSanitizer",
-    ),
-    ("strip", "binutils", "GNU strip, objcopy, ld and gold"),
-    ("eu-strip", "elfutils", "a strip and a linter under test"),
-    ("patchelf", "patchelf", "changes RPATH after the split"),
-    ("mold", "mold", "a linker under test"),
-    ("ccache", "ccache", "another compiler launcher"),
-    ("gdb", "gdb", "finds separate debug files"),
-    ("strace", "strace", "shows when files are flushed"),
-    ("zstd", "zstd", "what `cargo xtask bench` compares with"),
-    (
-        "openssl",
-        "openssl",
-        "what `cargo xtask bench` compares with",
-    ),
-    (
-        "aarch64-linux-gnu-gcc",
-        "gcc-aarch64-linux-gnu",
-        "builds host binaries for AArch64",
-    ),
-    (
-        "/usr/aarch64-linux-gnu/lib/libc.so.6",
-        "libc6-dev-arm64-cross",
-        "the C library of host binaries for AArch64",
-    ),
-    (
-        "qemu-aarch64",
-        "qemu-user",
-        "runs host binaries for AArch64",
-    ),
-    ("hipcc", "hipcc", "the distribution's own HIP compiler"),
-    (
-        "/usr/include/hip/hip_runtime.h",
-        "libamdhip64-dev",
-        "ROCm's headers and HIP runtime",
-    ),
-    (
-        "/usr/include/rocrand/rocrand_kernel.h",
-        "librocrand-dev",
-        "device functions of a real library",
-    ),
-    ("fish", "fish", "a shell that completes commands"),
-    ("zsh", "zsh", "a shell that completes commands"),
-    ("file", "file", "CPack's DEB generator"),
-    ("dpkg-shlibdeps", "dpkg-dev", "CPack's DEB generator"),
-    ("rpmbuild", "rpm", "CPack's RPM generator"),
-    ("dh", "debhelper", "builds the example of a Debian package"),
-    ("lintian", "lintian", "checks Debian packages"),
-    ("dnf", "dnf", "chooses RPM packages to install"),
-    (
-        "createrepo_c",
-        "createrepo-c",
-        "a repository of RPM packages",
-    ),
-    ("python3", "python3", "makes and unpacks Python wheels"),
-    (
-        "jsonschema",
-        "python3-jsonschema",
-        "validates the output of --json",
-    ),
-    ("pip3", "python3-pip", "downloads and builds Python wheels"),
-    (
-        "/usr/share/rocm/cmake/ROCMConfig.cmake|/usr/share/rocmcmakebuildtools/cmake/ROCmCMakeBuildToolsConfig.cmake",
-        "rocm-cmake",
-        "the install functions of ROCm's own libraries",
-    ),
-];
+struct Tool {
+    package: &'static str,
+    name: String,
+    purpose: String,
+}
+
+fn tools() -> impl Iterator<Item = Tool> {
+    TOOLS.lines().map(|line| {
+        let mut words = line.split_whitespace();
+        Tool {
+            package: words.next().unwrap_or_default(),
+            name: words.next().unwrap_or_default().replace("@ARCH@", ARCH),
+            purpose: Vec::from_iter(words).join(" "),
+        }
+    })
+}
 
 /// Installs missing tools and lists them.
 ///
 /// # Errors
 /// apt-get is missing or not permitted, or a package cannot be installed.
 pub(crate) fn install_missing() -> Result<()> {
-    let is_missing = |(names, ..): &&Tool| process::find_program(names).is_none();
-    let missing: Vec<&Tool> = TOOLS.iter().filter(is_missing).collect();
+    let is_missing = |tool: &Tool| process::find_program(&tool.name).is_none();
+    let missing = Vec::from_iter(tools().filter(is_missing));
     if missing.is_empty() {
         process::step("All tools are installed");
         return Ok(());
     }
     process::step("Installing the missing tools with apt-get:");
-    for (_, package, purpose) in &missing {
-        println!("   {package:<20} {purpose}");
+    for tool in &missing {
+        println!("   {:<20} {}", tool.package, tool.purpose);
     }
-    let packages: Vec<&str> = missing.iter().map(|(_, package, _)| *package).collect();
+    let packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
     ensure!(
         process::find_program("apt-get").is_some(),
         "apt-get is missing; install the tools in these Debian packages by other means: {}",
@@ -126,14 +96,13 @@ pub(crate) fn install_missing() -> Result<()> {
     arguments.extend(&packages);
     apt_get(&arguments)?;
 
-    let still = missing.iter().copied().filter(is_missing);
-    let still: Vec<&str> = still.map(|(_, package, _)| *package).collect();
-    if !still.is_empty() {
-        bail!(
-            "apt-get installed {}, but the tools are still missing",
-            still.join(" ")
-        );
-    }
+    let still = missing.iter().filter(|tool| is_missing(tool));
+    let still = Vec::from_iter(still.map(|tool| tool.package));
+    ensure!(
+        still.is_empty(),
+        "apt-get installed {}, but the tools are still missing",
+        still.join(" ")
+    );
     Ok(())
 }
 

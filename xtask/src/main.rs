@@ -33,9 +33,9 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Build, install, split, strip and run a real HIP project, and compare every result.
+    /// Build, install, split and run a real HIP project, and compare every result.
     E2e(e2e::Options),
-    /// Build, split, package, install and load a library with Debian's ROCm.
+    /// Build, split, install and load a library with Debian's ROCm.
     Real(e2e::real::Options),
     /// Split Python wheels with device code, and install and load them as users do.
     Wheels(e2e::wheels::Options),
@@ -56,7 +56,7 @@ enum Task {
     },
     /// Measure speed and memory against other programs: all, or only what is named.
     Bench(bench::Options),
-    /// Kill and disturb kpack at each system call that writes, and check what it leaves.
+    /// Kill and disturb kpack at each system call that writes, and what only reads at each that reads.
     Faults(faults::Options),
     /// Compare the public API of the library crates with the listings in their directories.
     Api {

@@ -149,6 +149,42 @@ fn stripped_and_patched_binaries_hold() {
     }
 }
 
+/// What RPM's find-debuginfo does, and Debian's dh_strip, before and after a binary is split.
+#[test]
+fn a_debugger_finds_the_debug_file_of_a_split_binary() {
+    const SEPARATE: [&str; 2] = [
+        "eu-strip -f @.debug @",
+        "objcopy --only-keep-debug @ @.debug && objcopy --strip-debug --add-gnu-debuglink=@.debug @",
+    ];
+    if !["gdb", "eu-strip", "objcopy"].into_iter().all(tool) {
+        return;
+    }
+    for (script, is_first) in SEPARATE.into_iter().flat_map(|s| [(s, true), (s, false)]) {
+        let tree = Tree::new();
+        library().flag("-g").build(&tree.path(BINARY)).unwrap();
+        let separate = || {
+            let script = script.replace('@', BINARY);
+            let mut sh = Command::new("sh");
+            process::run(sh.current_dir(tree.root()).args(["-euc", &script]));
+        };
+        let split = || install(&InstallOptions::new(tree.root(), "vec", [BINARY]), &()).unwrap();
+        if is_first {
+            separate();
+            split();
+        } else {
+            split();
+            separate();
+        }
+        let mut gdb = Command::new("gdb");
+        gdb.args(["-nx", "-batch", "-ex", "info line fixture_host"]);
+        let said = process::run(gdb.arg(tree.path(BINARY)));
+        assert!(
+            said.contains("\nLine ") || said.starts_with("Line "),
+            "{script}: {said}"
+        );
+    }
+}
+
 /// `objcopy` makes a NOTE of the emptied `.hip_fatbin`.
 #[test]
 fn an_emptied_section_of_another_type() {

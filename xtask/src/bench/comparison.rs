@@ -8,8 +8,6 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use wait4::{ResUse, Wait4};
 
-use super::load::{Load, Ticks};
-
 /// The variable that says from which size malloc returns a block to the system. Only this program has it, not what it
 /// measures.
 pub(super) const MALLOC: &str = "MALLOC_MMAP_THRESHOLD_";
@@ -108,8 +106,6 @@ pub(super) struct Outcome {
     pub(super) row: &'static Row,
     reference: Vec<Cost>,
     own: Vec<Cost>,
-    /// How busy other programs kept the processors meanwhile.
-    pub(super) load: Load,
 }
 
 /// The median, the smallest and the largest of some numbers.
@@ -138,7 +134,6 @@ fn compare(setup: &Setup<'_>, group: &Group, row: &'static Row, rounds: u32) -> 
         row,
         reference: Vec::new(),
         own: Vec::new(),
-        load: Load::default(),
     };
     for round in 0..rounds {
         // Whoever comes second may find a warmer cache: take turns.
@@ -149,9 +144,7 @@ fn compare(setup: &Setup<'_>, group: &Group, row: &'static Row, rounds: u32) -> 
             };
             // Nothing is left to be written when the time starts.
             measure(setup, &format!("{}\nsync -f .", group.fresh), row)?;
-            let before = Ticks::now()?;
             let cost = measure(setup, script, row)?;
-            outcome.load.add(&before, &Ticks::now()?);
             println!(
                 "   {side:<10} {:>9.3} s {:>9.3} s CPU {:>8.1} MB",
                 cost.wall, cost.cpu, cost.memory

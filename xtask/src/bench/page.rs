@@ -7,11 +7,7 @@ use std::thread;
 use anyhow::{Context, Result};
 
 use super::comparison::{Outcome, Spread};
-use super::load::Load;
 use crate::repository;
-
-/// More than this many per cent of the processors for others make times doubtful.
-const BUSY: f64 = 5.0;
 
 /// Parts of the page, by name; each stands between two comments, `<!-- NAME -->` and `<!-- end -->`.
 pub(super) type Parts = Vec<(&'static str, String)>;
@@ -39,11 +35,11 @@ fn replaced(page: &str, name: &str, text: &str) -> Option<String> {
     Some(format!("{before}{start}\n{text}\n<!-- end -->{after}"))
 }
 
-/// What was measured on, and how busy it was.
+/// What is measured on, and how busy it is.
 ///
 /// # Errors
 /// There is no `/proc`.
-pub(super) fn machine(rounds: u32, average: &str, outcomes: &[Outcome]) -> Result<String> {
+pub(super) fn machine(rounds: u32) -> Result<String> {
     let info = fs::read_to_string("/proc/cpuinfo").context("/proc/cpuinfo")?;
     let field = |name: &str| {
         let line = info.lines().find(|line| line.starts_with(name));
@@ -52,21 +48,13 @@ pub(super) fn machine(rounds: u32, average: &str, outcomes: &[Outcome]) -> Resul
             .1
     };
     let has_sha = field("flags").split(' ').any(|flag| flag == "sha_ni");
-    let mut load = Load::default();
-    for outcome in outcomes {
-        load.join(outcome.load);
-    }
-    let doubt = match load.percent() > BUSY {
-        true => "**The machine was busy:** wall times are too long, and CPU times say more.",
-        false => "The machine was idle otherwise.",
-    };
+    let load = fs::read_to_string("/proc/loadavg").context("/proc/loadavg")?;
     Ok(format!(
-        "{}, {} processors, {} SHA instructions; {rounds} rounds. Other programs, and the kernel's own threads, took {:.0} % \
-         of the processors' time while a command ran (load average at the start: {average}). {doubt}\n",
+        "{}, {} processors, {} SHA instructions; {rounds} rounds. Load average when they began: {}.\n",
         field("model name"),
         thread::available_parallelism()?,
         if has_sha { "with" } else { "without" },
-        load.percent(),
+        load.split(' ').next().unwrap_or_default(),
     ))
 }
 
@@ -76,10 +64,9 @@ pub(super) fn table<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> Stri
     if outcomes.peek().is_none() {
         return String::new();
     }
-    let mut text =
-        "| | against | wall time | ratio | CPU time | ratio | peak MB | bounds | others |\n\
-        | --- | --- | ---: | ---: | ---: | ---: | ---: | --- | ---: |\n"
-            .to_owned();
+    let mut text = "| | against | wall time | ratio | CPU time | ratio | peak MB | bounds |\n\
+        | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |\n"
+        .to_owned();
     for outcome in outcomes {
         let bounds = outcome
             .row
@@ -91,7 +78,7 @@ pub(super) fn table<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> Stri
             });
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} | {:.0} | {} | {:.0} % |",
+            "| {} | {} | {} | {} | {} | {} | {:.0} | {} |",
             outcome.row.what,
             outcome.row.reference.0,
             pair(outcome.wall()),
@@ -100,7 +87,6 @@ pub(super) fn table<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> Stri
             ratio(&outcome.cpu_ratio()),
             outcome.memory()[1],
             bounds.collect::<Vec<_>>().join("<br>"),
-            outcome.load.percent(),
         );
     }
     text

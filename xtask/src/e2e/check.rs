@@ -3,17 +3,15 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
 use super::reference::{Behaviour, Reference, Wrapper, indices};
 use super::runtime::{Kind, Observation, Program, Runtime};
-use crate::process;
 
 /// The inputs of the checks.
 #[derive(Debug)]
 pub(super) struct Checker<'a> {
     pub(super) runtime: &'a Runtime,
-    pub(super) helper: &'a Path,
     pub(super) programs: &'a [Program],
     pub(super) reference: &'a Reference,
     /// A directory to write to.
@@ -31,9 +29,7 @@ pub(super) struct Counts {
 /// More GPUs to run the programs on, by their ISAs: one with more features than any target, whose
 /// best archive lacks kernels that the second best has; one with a generic ISA after its own; and one
 /// that no code is for.
-pub(super) const AGENTS: [&str; 3] = ["gfx942:sramecc+:xnack-", "gfx1103,gfx11-generic", NO_CODE];
-/// Not a target of any project here.
-const NO_CODE: &str = "gfx1036";
+const AGENTS: [&str; 3] = ["gfx942:sramecc+:xnack-", "gfx1103,gfx11-generic", "gfx1036"];
 
 impl Checker<'_> {
     /// Runs every program of `prefix` for a GPU of each target and for some others. They must
@@ -71,11 +67,7 @@ impl Checker<'_> {
                 "{name} behaves differently after the split: {}",
                 expected.difference(&found)
             );
-            self.check_markers(&observation)?;
             loaded += self.check_loaded(&observation, &isas, &mut seen)?;
-            if agent == NO_CODE {
-                check_explanation(&observation, prefix)?;
-            }
         }
         ensure!(
             seen.iter().eq(self.reference.wrappers.keys()),
@@ -84,38 +76,6 @@ impl Checker<'_> {
             self.reference.wrappers.len()
         );
         Ok(loaded)
-    }
-
-    /// Every wrapper must be split, with its index among the binary's wrappers.
-    fn check_markers(&self, observation: &Observation) -> Result<()> {
-        let indices = indices(&observation.events);
-        for event in &observation.events {
-            let binary = event.binary.display();
-            match &event.kind {
-                Kind::Fat { .. } => bail!("{binary}: the wrapper at {:#x} is fat", event.wrapper),
-                Kind::Split {
-                    co_index,
-                    kernel_name,
-                    search_paths,
-                } => {
-                    let index = indices[&(event.binary.as_path(), event.wrapper)];
-                    ensure!(
-                        *co_index == index,
-                        "{binary}: wrapper {index} has the index {co_index}"
-                    );
-                    ensure!(
-                        Path::new(kernel_name) == event.binary,
-                        "{binary}: the marker's kernel_name is {kernel_name}"
-                    );
-                    ensure!(
-                        search_paths.iter().all(|path| !path.starts_with('/')),
-                        "{binary}: the marker has an absolute path: {search_paths:?}"
-                    );
-                }
-                _ => {}
-            }
-        }
-        Ok(())
     }
 
     /// Checks that the loaded code objects match the unsplit binary's; returns how many did. Adds
@@ -152,48 +112,11 @@ impl Checker<'_> {
                     [5, 13, 14].contains(error),
                     "{what}: there is no code for {isas:?}, but loading failed with error {error}"
                 ),
+                (Kind::Fat { .. }, _) => bail!("{what}: it is fat"),
                 _ => continue,
             }
             seen.insert(wrapper);
         }
         Ok(loaded)
     }
-
-    /// `kpack verify` of a binary against its unsplit original.
-    pub(super) fn verify(&self, binary: &Path, original: &Path) -> Result<()> {
-        let helper = self.helper;
-        process::run!("{helper} verify {binary} --against {original}")?;
-        Ok(())
-    }
-}
-
-/// Without code for the GPU, the loader must list the supported ones and say what to do.
-fn check_explanation(observation: &Observation, prefix: &Path) -> Result<()> {
-    let prefix = prefix.canonicalize()?;
-    let told = &observation.stderr;
-    for event in &observation.events {
-        if !matches!(event.kind, Kind::Missing(_)) {
-            continue;
-        }
-        let binary = prefix.join(&event.binary);
-        let directory = binary.parent().context("a binary is in a directory")?;
-        for expected in [
-            format!("no code object for GPU ISA {NO_CODE}"),
-            format!("binary: {}", binary.display()),
-            format!("kernel: {}#", event.binary.display()),
-            "marker's search paths: ".to_owned(),
-            format!("tried {}", directory.display()),
-            "no such file".to_owned(),
-            " has code for gfx".to_owned(),
-            ".kpm lists gfx".to_owned(),
-            format!("what to do: use a build with code for {NO_CODE}"),
-            "[missing-target]".to_owned(),
-        ] {
-            ensure!(
-                told.contains(&expected),
-                "the loader does not say `{expected}`, but\n{told}"
-            );
-        }
-    }
-    Ok(())
 }

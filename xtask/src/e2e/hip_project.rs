@@ -2,19 +2,30 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::bundle_reader;
-use super::project::Project;
-use super::reference::{Reference, unbundle};
+use super::reference::Reference;
 use super::runtime::{Program, Runtime};
 use crate::{process, repository};
+
+/// The project, installed twice.
+#[derive(Debug)]
+pub(super) struct Project {
+    /// The prefix with fat binaries.
+    pub(super) fat: PathBuf,
+    /// The prefix that the project's own build split.
+    pub(super) split: PathBuf,
+    /// The programs to run.
+    pub(super) programs: Vec<Program>,
+    /// Observations of the unsplit prefix.
+    pub(super) reference: Reference,
+}
 
 /// The programs that build it.
 #[derive(Debug)]
 pub(super) struct HipTools {
     compiler: PathBuf,
-    bundler: PathBuf,
     generator: &'static str,
 }
 
@@ -36,14 +47,10 @@ impl HipTools {
             process::find_program(names)
                 .with_context(|| format!("{} is not installed", names.replace('|', " or ")))
         };
-        // clang looks for llvm-objcopy next to itself, so resolve the link in the PATH.
-        let bundler = program("clang-offload-bundler-19|clang-offload-bundler")?;
-        let bundler = bundler.canonicalize().unwrap_or(bundler);
         program("ld.lld-19|ld.lld").context("clang links device code with lld")?;
         program("cmake")?;
         Ok(Self {
             compiler: program("clang++-19|clang++")?,
-            bundler,
             generator: match process::find_program("ninja") {
                 Some(_) => "Ninja",
                 None => {
@@ -64,24 +71,6 @@ impl HipTools {
         self.generator
     }
 
-    /// Builds the project again with objects that are split as they are compiled, and installs it. The
-    /// build directory is the same, since debug information names it.
-    ///
-    /// # Errors
-    /// The build or install fails; the error has its output.
-    pub(super) fn build_split_at_compile(
-        &self,
-        runtime: &Runtime,
-        kpack: &Path,
-        work: &Path,
-        prefix: &Path,
-    ) -> Result<()> {
-        self.configure(runtime, kpack, work, "ON", "compile")?;
-        let build = work.join("build");
-        process::run!("cmake --build {build} --parallel --clean-first")?;
-        self.install(work, prefix, &[])
-    }
-
     /// Builds and installs the project below `work`: unsplit, then split through the CMake
     /// package in the prefix `kpack`.
     ///
@@ -94,72 +83,50 @@ impl HipTools {
             self.compiler.display(),
             linkers.join(", ")
         ));
-        let (fat, build) = (work.join("fat"), work.join("build"));
-        self.configure(runtime, kpack, work, "OFF", "install")?;
-        process::run!("cmake --build {build} --parallel")?;
-        self.install(work, &fat, &[])?;
+        let [fat, split] = ["fat", "split"].map(|name| work.join(name));
+        self.install(runtime, kpack, work, "OFF", &fat)?;
 
-        process::step("Running it unsplit, and extracting its device code with clang's bundler");
+        process::step("Running it unsplit");
         let programs = programs(&linkers);
         let mut reference = Reference::default();
         for program in &programs {
-            let scratch = work.join("fat-run");
-            let observation = runtime.run(&fat, program, "gfx1100", &scratch)?;
+            let observation = runtime.run(&fat, program, "gfx1100", &work.join("fat-run"))?;
             println!(
                 "   {}: {}",
                 program.executable.display(),
                 observation.stdout.trim()
             );
-            reference.add(&observation, |_, bundle| {
-                let code_objects = unbundle(&self.bundler, bundle, &scratch)?;
-                ensure!(
-                    bundle_reader::read(bundle)? == code_objects,
-                    "clang-offload-bundler and the second bundle reader disagree about {}",
-                    bundle.display()
-                );
-                Ok(code_objects)
-            })?;
+            reference.add(&observation, bundle_reader::read)?;
         }
 
         process::step("Installing the same build through kpack_install");
-        let split = work.join("split");
-        self.configure(runtime, kpack, work, "ON", "install")?;
-        process::run!("cmake --build {build} --parallel")?;
-        self.install(work, &split, &[])?;
+        self.install(runtime, kpack, work, "ON", &split)?;
         Ok(Project {
             fat,
             split,
             programs,
             reference,
-            debugged: (library(linkers[0]), "vec_add"),
         })
     }
 
-    /// Installs the configured build, with further arguments for `cmake --install`.
-    ///
-    /// # Errors
-    /// The install fails; the error has its output.
-    pub(super) fn install(&self, work: &Path, prefix: &Path, arguments: &[&str]) -> Result<()> {
-        let build = work.join("build");
-        process::run!("cmake --install {build} --prefix {prefix} {arguments...}")?;
-        Ok(())
-    }
-
-    fn configure(
+    /// Configures, builds and installs the project.
+    fn install(
         &self,
         runtime: &Runtime,
         kpack: &Path,
         work: &Path,
         split: &str,
-        split_at: &str,
+        prefix: &Path,
     ) -> Result<()> {
         let (source, build) = (repository::root().join("tests/e2e"), work.join("build"));
         let (compiler, generator) = (&self.compiler, self.generator);
         let prefixes = format!("{};{}", kpack.display(), runtime.prefix.display());
         let linkers = linkers().join(";");
         process::run!(
-            "cmake -S {source} -B {build} -G {generator} -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER={compiler} -DCMAKE_PREFIX_PATH={prefixes} -DLINKERS={linkers} -DSPLIT={split} -DKPACK_SPLIT_AT={split_at}"
+            "cmake -S {source} -B {build} -G {generator} -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER={compiler} -DCMAKE_PREFIX_PATH={prefixes} -DLINKERS={linkers} -DSPLIT={split}"
         )?;
+        process::run!("cmake --build {build} --parallel")?;
+        process::run!("cmake --install {build} --prefix {prefix}")?;
         Ok(())
     }
 }

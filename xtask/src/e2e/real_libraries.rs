@@ -11,13 +11,31 @@ use super::real::small;
 use super::reference::Reference;
 use super::runtime::Program;
 use super::table::Table;
-use super::treatment::{Treatment, copy_tree};
-use super::{bundle_reader, counted, install, lint, stub_libraries};
+use super::{bundle_reader, copy_tree, counted, lint, stub_libraries, verify};
 use crate::corpus::Library;
 use crate::process;
 
 /// The real runtimes load larger libraries for one GPU alone, since that takes seconds.
 const LARGE: u64 = 500 << 20;
+
+/// What packagers run on installed libraries: dh_strip, others' strip, RPM's find-debuginfo, and a longer run path
+/// than the library has room for.
+const TOOLS: [&[&str]; 5] = [
+    &[
+        "strip",
+        "--strip-unneeded",
+        "--remove-section=.comment",
+        "--remove-section=.note",
+    ],
+    &["llvm-strip-19"],
+    &["eu-strip", "--remove-comment"],
+    &["objcopy", "--strip-debug"],
+    &["patchelf", "--set-rpath", LONG_RUN_PATH],
+];
+
+/// The directories that matter come first.
+const LONG_RUN_PATH: &str = "$ORIGIN/../lib:$ORIGIN:/opt/a/directory/that/is/long/enough/to/need/\
+room/that/the/string/table/does/not/have/and/then/some/more/of/it/to/be/quite/sure";
 
 /// One library, unsplit and split.
 struct Case<'a> {
@@ -33,7 +51,7 @@ struct Case<'a> {
 }
 
 /// Splits `library` below `work` with the helper and loader of the prefix `kpack`, and checks the result
-/// as it is and after each treatment.
+/// as it is, joined, and treated by tools.
 ///
 /// # Errors
 /// The unsplit library does not load.
@@ -68,7 +86,7 @@ pub(super) fn check(
     let scratch = work.join("scratch");
     let mut reference = Reference::default();
     let observation = runtime.run(&fat, &programs[0], "gfx90a", &scratch)?;
-    reference.add(&observation, |_, bundle| bundle_reader::take(bundle))?;
+    reference.add(&observation, bundle_reader::take)?;
 
     let case = Case {
         known: lint::lint(&fat.join(&file))?,
@@ -78,7 +96,6 @@ pub(super) fn check(
         split,
         checker: Checker {
             runtime: &runtime,
-            helper,
             programs: &programs,
             reference: &reference,
             scratch: &scratch,
@@ -89,9 +106,11 @@ pub(super) fn check(
     table.add(name.clone(), split);
     if is_split {
         table.add(format!("{name}, joined"), case.check_joined(helper));
-        for treatment in Treatment::ALL {
-            let what = format!("{name}, then {}", treatment.name());
-            table.add(what, case.check_treated(treatment));
+        for tool in TOOLS {
+            table.add(
+                format!("{name}, then {}", tool[0]),
+                case.check_treated(tool),
+            );
         }
     }
     fs::remove_dir_all(work)?;
@@ -122,7 +141,7 @@ impl Case<'_> {
         } = self.checker;
         let observation = runtime.run(&copy, &programs[0], target, scratch)?;
         let mut joined = Reference::default();
-        joined.add(&observation, |_, bundle| bundle_reader::take(bundle))?;
+        joined.add(&observation, bundle_reader::take)?;
         ensure!(joined.programs == self.checker.reference.programs);
         ensure!(joined.wrappers.keys().eq(wrappers.keys()));
         for (wrapper, code) in &joined.wrappers {
@@ -151,9 +170,10 @@ impl Case<'_> {
     }
 
     fn check_split(&self, helper: &Path) -> Result<String> {
-        install(helper, &self.split, [self.file.as_path()])?;
+        let (prefix, binary) = (&self.split, &self.file);
+        process::run!("{helper} install --prefix {prefix} --module corpus {binary}")?;
         let file = self.split.join(&self.file);
-        self.checker.verify(&file, &self.fat.join(&self.file))?;
+        verify(helper, &file, &self.fat.join(&self.file))?;
         lint::nothing_new(&file, &lint::lint(&file)?, &self.known)?;
         let counts = self.checker.check(&self.split)?;
         let fat = self.fat.join(&self.file);
@@ -166,18 +186,19 @@ impl Case<'_> {
             + &format!(", verified against the original, lint; {real} by real runtimes"))
     }
 
-    fn check_treated(&self, treatment: Treatment) -> Result<String> {
+    fn check_treated(&self, command: &[&str]) -> Result<String> {
         let copy = self.split.with_file_name("treated");
         copy_tree(&self.split, &copy)?;
         let file = copy.join(&self.file);
-        treatment.apply(&file)?;
+        let treat = |file: &Path| process::run!("env {command...} {file}");
+        treat(&file)?;
         let messages = lint::lint(&file)?;
         if !messages.is_subset(&self.known) {
             // The split is not to blame for what the tool does to the unsplit library. The library is
             // large, so look only after a failure.
             let fat = self.split.with_file_name("treated-fat");
             copy_tree(&self.fat, &fat)?;
-            treatment.apply(&fat.join(&self.file))?;
+            treat(&fat.join(&self.file))?;
             let mut known = lint::lint(&fat.join(&self.file))?;
             fs::remove_dir_all(&fat)?;
             known.extend(self.known.iter().cloned());

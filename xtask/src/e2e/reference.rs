@@ -2,14 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use ring::digest::{SHA256, digest};
 
 use super::runtime::{Event, Kind, Observation};
-use crate::process;
 
 /// A wrapper: its binary as a path in the prefix, and its index among the binary's wrappers.
 pub(super) type Wrapper = (PathBuf, u32);
@@ -138,11 +136,11 @@ impl Reference {
     /// Adds the run of a program of the unsplit build; `unbundle` reads a bundle.
     ///
     /// # Errors
-    /// A wrapper is split already, or its bundle differs from an earlier run.
+    /// A wrapper is split already.
     pub(super) fn add(
         &mut self,
         observation: &Observation,
-        unbundle: impl Fn(&Wrapper, &Path) -> Result<CodeObjects>,
+        unbundle: impl Fn(&Path) -> Result<CodeObjects>,
     ) -> Result<()> {
         let indices = indices(&observation.events);
         for event in &observation.events {
@@ -150,7 +148,7 @@ impl Reference {
             let wrapper = (event.binary.clone(), index);
             match &event.kind {
                 Kind::Fat { bundle } if !self.wrappers.contains_key(&wrapper) => {
-                    let code_objects = unbundle(&wrapper, bundle)?;
+                    let code_objects = unbundle(bundle)?;
                     ensure!(
                         !code_objects.is_empty(),
                         "{}: wrapper {index} has a bundle without device code",
@@ -205,31 +203,4 @@ fn runs_on(target: &str, isa: &str) -> bool {
     let mut parts = target.split(':');
     parts.next() == isa.split(':').next()
         && parts.all(|feature| isa.split(':').any(|other| other == feature))
-}
-
-/// Reads a bundle with `bundler`, clang's own tool.
-///
-/// # Errors
-/// The tool cannot read it.
-pub(super) fn unbundle(bundler: &Path, bundle: &Path, scratch: &Path) -> Result<CodeObjects> {
-    let list = process::run!("{bundler} --list --type=o --input={bundle}")?;
-    let mut code_objects = CodeObjects::new();
-    for entry in list.lines().filter(|entry| !entry.starts_with("host-")) {
-        let output = scratch.join("code-object");
-        process::run!(
-            "{bundler} --unbundle --type=o --targets={entry} --input={bundle} --output={output}"
-        )?;
-        let (_, target) = entry
-            .rsplit_once("--")
-            .with_context(|| format!("no target in the bundle entry ID `{entry}`"))?;
-        let bytes = fs::read(&output)?;
-        ensure!(
-            bytes.starts_with(b"\x7fELF"),
-            "{}: {} extracted no ELF file for {entry}",
-            bundle.display(),
-            bundler.display()
-        );
-        code_objects.insert(target.to_owned(), CodeObject::of(&bytes));
-    }
-    Ok(code_objects)
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use kpack_tests::fixture::stub_hip;
 use xshell::cmd;
 
 use super::reference::CodeObject;
@@ -70,13 +71,8 @@ impl Runtime {
         process::step("Building the stub HIP runtime, libamdhip64.so");
         let library = prefix.join("lib");
         fs::create_dir_all(&library)?;
-        let source = source();
-        let file = library.join("libamdhip64.so.6");
         let loader = add_loader(kpack, &library)?;
-        cmd!(process::shell(),
-            "cc -std=c11 -Wall -Wextra -O2 -fPIC -shared -Wl,-soname,libamdhip64.so.6 -o {file} {source} {loader...} -ldl"
-        )
-        .run()?;
+        stub_hip(&library.join("libamdhip64.so.6"), &loader)?;
         let link = library.join("libamdhip64.so");
         if !link.exists() {
             std::os::unix::fs::symlink("libamdhip64.so.6", link)?;

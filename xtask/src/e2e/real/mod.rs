@@ -1,8 +1,8 @@
-//! `cargo xtask real`: builds a library with a distribution's own ROCm, with and without kpack;
-//! packages, installs and removes it; and loads its device code with the real HIP runtime.
+//! `cargo xtask real`: builds a library with a distribution's own ROCm, with and without kpack, and loads its device
+//! code with real HIP runtimes.
 //!
 //! The project is `tests/real`: hipcc compiles the device functions of rocRAND, and rocm-cmake installs
-//! and packages them. No GPU is needed: the real `libamdhip64` runs over a stub of the HSA runtime, which reports
+//! them. No GPU is needed: the real `libamdhip64` runs over a stub of the HSA runtime, which reports
 //! each code object that it is given.
 //!
 //! The runtimes are those of Debian 12 (5.2), of Debian 13 (5.7), and of ROCm 7.14, which reads markers, with
@@ -19,14 +19,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use kpack_tests::package_root::PackageRoot;
-use kpack_tests::require::is_root;
 
 use super::reference::CodeObject;
 use super::runtime::{Kind, Program};
 use super::table::Table;
-use super::treatment::copy_tree;
-use super::{real_libraries, stub_libraries};
+use super::{copy_tree, real_libraries, stub_libraries, verify};
 use crate::process::NotRun;
 use crate::{bootstrap, dist, process, repository};
 use rig::{Execution, Rig};
@@ -44,11 +41,10 @@ pub(crate) struct Options {
 }
 
 /// Required files, and the Debian package of each.
-const NEEDED: [(&str, &str); 6] = [
+const NEEDED: [(&str, &str); 5] = [
     ("/usr/include/hip/hip_runtime.h", "libamdhip64-dev"),
     ("/usr/include/hsa/hsa.h", "libhsa-runtime-dev"),
     ("/usr/bin/hipcc", "hipcc"),
-    ("/usr/bin/rpmbuild", "rpm"),
     ("/usr/include/rocrand/rocrand_kernel.h", "librocrand-dev"),
     ("/usr/share/rocm/cmake/ROCMConfig.cmake", "rocm-cmake"),
 ];
@@ -127,13 +123,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         table.add("ROCm's loader and kpack's", loaders);
     }
     table.add("tests/real, built by hipcc", real.installed());
-    for generator in ["DEB", "RPM"] {
-        let what = format!("{generator} packages of rocm-cmake");
-        match is_root() {
-            true => table.add(what, real.packages(generator)),
-            false => table.not_checked(what, "only root can install packages"),
-        }
-    }
     table.add("rocRAND as Debian 12 built it", real.rocrand());
     for rig in debian_13 {
         table.add("rocBLAS as Debian 13 built it", real.rocblas(rig));
@@ -179,7 +168,7 @@ impl Real<'_> {
         let (fat, split) = (self.work.join("fat"), self.work.join("split"));
         let (binary, original) = (split.join(LIBRARY), fat.join(LIBRARY));
         let helper = self.kpack.join("bin/kpack");
-        process::run!("{helper} verify {binary} --against {original}")?;
+        verify(&helper, &binary, &original)?;
         let same = self.same_code(&original, &split, LIBRARY, &TARGETS)?;
         ensure!(
             same == WRAPPERS * TARGETS.len(),
@@ -225,46 +214,6 @@ impl Real<'_> {
         process::run!("{helper} join --quiet --prefix {prefix} {targets...}")?;
         fs::remove_dir_all(prefix.join("lib/.kpack"))?;
         Ok(prefix)
-    }
-
-    /// Installs all packages in a root of their own, and removes that of one GPU.
-    fn packages(&self, generator: &str) -> Result<String> {
-        process::step(&format!("Making {generator} packages, and installing them"));
-        let build = self.work.join("build");
-        {
-            let _directory = process::shell().push_dir(&build);
-            process::run!("cpack -G {generator}")?;
-        }
-        let extension = generator.to_lowercase();
-        let packages = repository::files_with_extension(&build, &extension)?;
-        let root = PackageRoot::new(&self.work.join(format!("root-{extension}")))?;
-        let [(removed, _), (kept, agent)] = TARGETS;
-        let name = format!("random-runtime-{removed}");
-        match generator {
-            "DEB" => root.dpkg("-i", &packages)?,
-            _ => root.rpm("-i", &packages)?,
-        }
-        let prefix = root.file("opt/rocm");
-        let original = self.work.join("fat").join(LIBRARY);
-        self.same_code(&original, &prefix, LIBRARY, &TARGETS)?;
-        match generator {
-            "DEB" => root.dpkg("-r", &[&name])?,
-            _ => root.rpm("-e", &[&name])?,
-        }
-        let archive = format!("opt/rocm/lib/.kpack/random_runtime_{removed}.kpack");
-        ensure!(!root.file(&archive).exists(), "{archive} is still there");
-        self.same_code(&original, &prefix, LIBRARY, &[(kept, agent)])?;
-        let libraries = root.libraries()?;
-        ensure!(
-            libraries.contains("/opt/rocm/lib/librandom.so.1"),
-            "without {name} the dynamic linker finds only\n{libraries}"
-        );
-        let helper = self.kpack.join("bin/kpack");
-        process::run!("{helper} verify {prefix} --arch {kept}")?;
-        Ok(format!(
-            "{} installed, {name} removed: {kept} still loads",
-            packages.len()
-        ))
     }
 
     /// Splits the library of Debian's own package.

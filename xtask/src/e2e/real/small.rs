@@ -8,7 +8,6 @@ use anyhow::{Context, Result, ensure};
 use kpack_format::{Delivery, RocmVersion, TargetId};
 use kpack_tests::fixture::{Storage, TargetCode, bundle};
 
-use super::super::embedded::assemble;
 use super::rig::{End, Execution, Rig};
 use crate::{process, repository};
 
@@ -80,6 +79,22 @@ fn code(target: &str, flags: u32) -> Result<TargetCode> {
     let mut bytes = fs::read(file)?;
     bytes[48..52].copy_from_slice(&flags.to_le_bytes());
     Ok((target.to_owned(), bytes))
+}
+
+/// Assembles the wrapper of a translation unit with its bundle.
+fn assemble(unit: &str, bundle: &[u8], build: &Path) -> Result<PathBuf> {
+    let source = repository::root().join("tests/e2e/embedded/device.S");
+    let (file, object) = (
+        build.join(format!("{unit}.bundle")),
+        build.join(format!("{unit}.o")),
+    );
+    fs::write(&file, bundle)?;
+    let (name, place) = (
+        format!("-DUNIT={unit}"),
+        format!("-DBUNDLE=\"{}\"", file.display()),
+    );
+    process::run!("cc {name} {place} -c -o {object} {source}")?;
+    Ok(object)
 }
 
 /// Builds `lib/libsmall.so` in a prefix, with a unit for each list of code objects.

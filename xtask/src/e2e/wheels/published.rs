@@ -1,7 +1,6 @@
 //! Wheels that others have published.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -44,10 +43,6 @@ pub(super) fn check(
     let libraries = libraries.unwrap_or_default();
     wheels.split(&[fat], &split.output)?;
     table.add(
-        format!("{package}, split"),
-        split.again(&work.join("again")),
-    );
-    table.add(
         format!("{package}, sizes"),
         split.sizes(&work.join("unpacked")),
     );
@@ -83,30 +78,6 @@ impl Split<'_> {
         let mut devices = files(&self.output)?;
         devices.retain(|file| *file != self.host());
         Ok(devices)
-    }
-
-    /// Splits a copy of the wheel elsewhere, which must give the same bytes.
-    fn again(&self, work: &Path) -> Result<String> {
-        fs::create_dir_all(work)?;
-        let (copy, again) = (work.join(name(self.fat)), work.join("split"));
-        fs::copy(self.fat, &copy)?;
-        self.wheels.split(&[&copy], &again)?;
-        let (first, second) = (files(&self.output)?, files(&again)?);
-        ensure!(
-            first
-                .iter()
-                .map(|file| name(file))
-                .eq(second.iter().map(|file| name(file))),
-            "the second time, {second:?} came out"
-        );
-        for (first, second) in first.iter().zip(&second) {
-            ensure!(
-                fs::read(first)? == fs::read(second)?,
-                "{} differs the second time",
-                name(first)
-            );
-        }
-        Ok("verified; the same bytes the second time".to_owned())
     }
 
     /// A device wheel is its archives, the host's description and licences, and little more; and the
@@ -252,7 +223,7 @@ impl Split<'_> {
         for library in libraries {
             for target in library.reference.targets() {
                 if target.split(':').next() == Some(&processor) {
-                    loaded += library.loads(self.wheels, packages, target)?;
+                    loaded += library.loads(packages, target)?;
                 }
             }
         }
@@ -298,7 +269,7 @@ impl Library {
             };
             let mut reference = Reference::default();
             let seen = runtime.run(&prefix, &program, "gfx90a", &scratch)?;
-            reference.add(&seen, |_, bundle| bundle_reader::take(bundle))?;
+            reference.add(&seen, bundle_reader::take)?;
             libraries.push(Self {
                 runtime,
                 program: [program],
@@ -315,10 +286,9 @@ impl Library {
     }
 
     /// How many code objects are loaded for a GPU, all of them those of the unsplit library.
-    fn loads(&self, wheels: &Wheels<'_>, packages: &Path, target: &str) -> Result<usize> {
+    fn loads(&self, packages: &Path, target: &str) -> Result<usize> {
         let checker = Checker {
             runtime: &self.runtime,
-            helper: &wheels.kpack.join("bin/kpack"),
             programs: &self.program,
             reference: &self.reference,
             scratch: &self.scratch,
