@@ -4,7 +4,8 @@
 //! finds out what is in a prefix, by the kernel databases of [`databases`] among other things.
 //! [`split`] makes a generic artifact and one for each target; [`recombine`] merges those of several
 //! machines. Both plan each artifact as an `output`, which [`stage`] writes and publishes. [`verify`] checks binaries,
-//! archives, manifests and trees; [`sizes`] reports where the bytes are.
+//! archives, manifests and trees; [`sizes`] reports where the bytes are. [`create`] makes
+//! archives of files by name, for programs that load their kernels themselves.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +13,7 @@ mod classifier;
 pub mod classify;
 mod code_ids;
 mod content;
+pub mod create;
 mod data_file;
 pub mod databases;
 mod differences;

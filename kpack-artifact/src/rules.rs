@@ -220,7 +220,7 @@ pub(crate) fn kernels_without_host<'t>(
 ) -> BTreeMap<String, HostFault> {
     let kernels = toc.kernels.keys();
     let binaries: BTreeSet<&str> = kernels
-        .map(|kernel| KernelName::parse(kernel).binary)
+        .filter_map(|kernel| KernelName::binary_of(kernel))
         .collect();
     let mut found = BTreeMap::new();
     for binary in binaries.into_iter().filter(|binary| !is_object(binary)) {

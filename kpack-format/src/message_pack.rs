@@ -316,6 +316,12 @@ impl Writer {
         self
     }
 
+    /// Writes an encoded value.
+    pub(crate) fn value(&mut self, encoded: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(encoded);
+        self
+    }
+
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         let _ = encode::write_bin(&mut self.0, bytes);
         self

@@ -166,6 +166,12 @@ impl<'a> KernelName<'a> {
             index: None,
         })
     }
+
+    /// The binary that a kernel is of. One without an index is a file that was stored by its name.
+    pub fn binary_of(name: &'a str) -> Option<&'a str> {
+        let Self { binary, index } = Self::parse(name);
+        index.map(|_| binary)
+    }
 }
 
 impl fmt::Display for KernelName<'_> {

@@ -271,7 +271,7 @@ impl Context<'_> {
                 continue;
             };
             let kernels = toc.kernels.keys();
-            let binaries = kernels.map(|kernel| KernelName::parse(kernel).binary);
+            let binaries = kernels.filter_map(|kernel| KernelName::binary_of(kernel));
             let is_unknown = |binary: &&str| {
                 !is_object(binary) && !asked_for.is_some_and(|known| known.contains(*binary))
             };

@@ -201,11 +201,15 @@ fn publish(
     Ok(())
 }
 
-/// `lib_libvec.so-0-gfx1100.hsaco`.
+/// `lib_libvec.so-0-gfx1100.hsaco`, or for a file that was stored by its name `add-gfx1100.co`.
 fn file_name(kernel: &str, target: &TargetId) -> String {
     let name = kernel.replace('/', "_");
     let KernelName { binary, index } = KernelName::parse(&name);
-    format!("{binary}-{}-{target}.hsaco", index.unwrap_or(0))
+    match (index, name.rsplit_once('.')) {
+        (Some(index), _) => format!("{binary}-{index}-{target}.hsaco"),
+        (None, Some((stem, extension))) => format!("{stem}-{target}.{extension}"),
+        (None, None) => format!("{name}-{target}"),
+    }
 }
 
 fn fill(staged: &mut StagedFile, code_object: SelectedCode<'_>) -> Result<(), Error> {

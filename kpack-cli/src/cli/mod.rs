@@ -22,6 +22,7 @@ macro_rules! exit_codes {
     };
 }
 
+mod create;
 mod doctor;
 mod explain;
 mod extract;
@@ -83,6 +84,7 @@ enum Command {
     Stage(stage::Arguments),
     Show(show::Arguments),
     List(list::Arguments),
+    Create(create::Arguments),
     Extract(extract::Arguments),
     Recombine(recombine::Arguments),
     Report(report::Arguments),
@@ -141,6 +143,7 @@ pub fn main() -> ExitCode {
         Command::Stage(arguments) => stage::run(arguments),
         Command::Show(arguments) => show::run(arguments),
         Command::List(arguments) => list::run(arguments),
+        Command::Create(arguments) => create::run(arguments),
         Command::Extract(arguments) => extract::run(arguments),
         Command::Recombine(arguments) => recombine::run(arguments),
         Command::Report(arguments) => report::run(arguments),
@@ -196,6 +199,7 @@ fn prints_failures(command: &Command) -> bool {
         Command::Stage(arguments) => arguments.output.json,
         Command::Show(arguments) => arguments.json,
         Command::List(arguments) => arguments.json,
+        Command::Create(arguments) => arguments.json,
         Command::Report(arguments) => arguments.json,
         Command::Verify(arguments) => arguments.json,
         Command::Doctor(arguments) => arguments.json,
@@ -209,6 +213,7 @@ fn named_targets(command: &Command) -> &[TargetId] {
     match command {
         Command::Install(arguments) => &arguments.options.architectures,
         Command::Split(arguments) => &arguments.gpu_targets,
+        Command::Create(arguments) => arguments.arch.as_slice(),
         Command::Extract(arguments) => arguments.arch.as_slice(),
         Command::Verify(arguments) => &arguments.arch,
         Command::Doctor(arguments) => &arguments.arch,

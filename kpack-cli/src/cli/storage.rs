@@ -19,12 +19,8 @@ pub(super) struct StorageArguments {
 
 #[derive(Debug, Args)]
 pub(super) struct Compression {
-    /// How to store code objects
-    #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
-    compression: CompressionArgument,
-    /// Zstandard level: 1 is fastest, 22 is smallest
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
-    level: i32,
+    #[command(flatten)]
+    frames: Frames,
     /// How to treat device code of wrappers that have SPIR-V, which HIP runtimes do not read from archives
     #[arg(long, value_enum, default_value_t = SpirvArgument(Spirv::Keep))]
     spirv: SpirvArgument,
@@ -32,6 +28,17 @@ pub(super) struct Compression {
     /// code objects to DIR/.build-id, where debuggers look for debug information
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     strip_debug: Option<Option<PathBuf>>,
+}
+
+/// How code objects are stored.
+#[derive(Debug, Args)]
+pub(super) struct Frames {
+    /// How to store code objects
+    #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
+    compression: CompressionArgument,
+    /// Zstandard level: 1 is fastest, 22 is smallest
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
+    level: i32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -81,17 +88,24 @@ impl StorageArguments {
 
 impl Compression {
     pub(super) fn storage(&self) -> Storage {
-        let mut storage = match self.compression {
-            CompressionArgument::Zstd => Storage::zstd(),
-            CompressionArgument::None => Storage::uncompressed(),
-        };
-        storage.level = self.level;
+        let mut storage = self.frames.storage();
         storage.spirv = self.spirv.0;
         storage.debug = match &self.strip_debug {
             None => DebugInfo::Keep,
             Some(None) => DebugInfo::Strip,
             Some(Some(directory)) => DebugInfo::StripTo(directory.clone()),
         };
+        storage
+    }
+}
+
+impl Frames {
+    pub(super) fn storage(&self) -> Storage {
+        let mut storage = match self.compression {
+            CompressionArgument::Zstd => Storage::zstd(),
+            CompressionArgument::None => Storage::uncompressed(),
+        };
+        storage.level = self.level;
         storage
     }
 }

@@ -145,14 +145,23 @@ fn unlinked(unlinked: &Unlinked) -> Value {
 fn archive(archive: &Archive) -> Value {
     let kernel = |(kernel, target, entry): (&str, &str, &TocEntry)| {
         let (stored_size, shared_by) = archive.stored[&entry.ordinal];
-        json!({
+        let mut json = json!({
             "name": kernel,
             "target": target,
             "original_size": entry.original_size,
             "stored_size": stored_size,
             "ordinal": entry.ordinal,
             "shared_by": shared_by,
-        })
+        });
+        if let Some(kind) = &entry.kind {
+            json["type"] = json!(kind);
+        }
+        // JSON lacks some of MessagePack's types.
+        let metadata = entry.metadata.as_deref().map(rmp_serde::from_slice);
+        if let Some(Ok(metadata)) = metadata {
+            json["metadata"] = metadata;
+        }
+        json
     };
     let toc = &archive.toc;
     json!({

@@ -26,6 +26,8 @@ pub struct TocEntry {
     pub entry_id: Option<Box<str>>,
     /// Its type, if that is not `hsaco`. Other writers store other things in archives.
     pub kind: Option<Box<str>>,
+    /// The MessagePack map of its metadata, if that has more than `entry_id`.
+    pub metadata: Option<Box<[u8]>>,
 }
 
 /// A kernel's entries, ordered by target ID. Nearly every kernel has only one, for which a
@@ -117,14 +119,16 @@ impl Targets {
     pub(super) fn write(&self, out: &mut Writer) {
         out.map(self.len());
         for (target, entry) in self {
-            out.text(target)
-                .map(3 + usize::from(entry.entry_id.is_some()));
+            let has_metadata = entry.entry_id.is_some() || entry.metadata.is_some();
+            out.text(target).map(3 + usize::from(has_metadata));
             out.text("type")
                 .text(entry.kind.as_deref().unwrap_or(HSACO));
             out.text("ordinal").integer(entry.ordinal.into());
             out.text("original_size").integer(entry.original_size);
-            if let Some(id) = &entry.entry_id {
-                out.text("metadata").map(1).text(ENTRY_ID).text(id);
+            match (&entry.metadata, &entry.entry_id) {
+                (Some(map), _) => _ = out.text("metadata").value(map),
+                (None, Some(id)) => _ = out.text("metadata").map(1).text(ENTRY_ID).text(id),
+                (None, None) => {}
             }
         }
     }
@@ -150,16 +154,18 @@ impl Targets {
 impl TocEntry {
     fn read(reader: &mut Reader<'_>) -> Result<Self, MessagePackError> {
         let (mut kind, mut ordinal, mut original_size) = (None, None, None);
-        let (mut metadata, mut entry_id) = (None, None);
+        let (mut metadata, mut entry_id, mut has_more) = (None, None, false);
         reader.map(|key, value| match key {
             "type" => value.field(&mut kind, key, Reader::text),
             "ordinal" => value.field(&mut ordinal, key, Reader::integer),
             "original_size" => value.field(&mut original_size, key, Reader::integer),
             "metadata" => value.field(&mut metadata, key, |value| {
+                let start = value.clone();
                 value.map(|key, value| match key {
                     ENTRY_ID => value.field(&mut entry_id, key, Reader::string),
-                    _ => value.skip().map(drop),
-                })
+                    _ => value.skip().map(|_| has_more = true),
+                })?;
+                start.clone().skip()
             }),
             _ => value.skip().map(drop),
         })?;
@@ -169,6 +175,7 @@ impl TocEntry {
             original_size: stated.unwrap_or(UNKNOWN_SIZE),
             entry_id: entry_id.map(String::into_boxed_str),
             kind: kind.filter(|kind| *kind != HSACO).map(Box::from),
+            metadata: metadata.filter(|_| has_more).map(Box::from),
         })
     }
 }

@@ -77,8 +77,8 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         let (storage, end) = layout(self.scheme, stored());
         let toc = Toc {
             group_name: self.group_name.clone(),
-            gfx_arch_family: self.target.clone(),
-            gfx_arches: vec![self.target.clone()],
+            gfx_arch_family: self.family.clone(),
+            gfx_arches: self.targets.clone(),
             scheme: self.scheme,
             kernels,
             checksums: Some(stored().map(|stored| stored.checksum).collect()),
@@ -114,9 +114,10 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
                 original_size: self.stored[index].original_size,
                 entry_id: entered.entry_id.clone(),
                 kind: entered.kind.clone(),
+                metadata: entered.metadata.clone(),
             };
             let targets = kernels.entry(kernel.name.clone()).or_default();
-            targets.insert(self.target.clone(), entry);
+            targets.insert(self.targets[kernel.target].clone(), entry);
         }
         (kernels, order)
     }

@@ -29,7 +29,9 @@ pub struct ArchiveWriter<S> {
     /// The end of the last code object in the spool, where they are as in an archive.
     pub(super) spool_end: u64,
     pub(super) group_name: String,
-    pub(super) target: String,
+    pub(super) family: String,
+    /// An archive of device code that was in binaries has one. A kernel has its position.
+    pub(super) targets: Vec<String>,
     pub(super) scheme: Scheme,
     level: i32,
     pub(super) stored: Vec<Stored>,
@@ -61,23 +63,26 @@ pub(super) struct Entered {
     pub(super) index: usize,
     pub(super) entry_id: Option<Box<str>>,
     pub(super) kind: Option<Box<str>>,
+    pub(super) metadata: Option<Box<[u8]>>,
 }
 
-/// A kernel name, ordered by the path before `#`, then by the number after it.
+/// A kernel for a target, ordered by the path before `#`, then by the number after it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct KernelOrder {
     path: String,
     index: Option<u32>,
     pub(super) name: String,
+    pub(super) target: usize,
 }
 
 impl KernelOrder {
-    fn new(name: &str) -> Self {
+    fn new(name: &str, target: usize) -> Self {
         let KernelName { binary, index } = KernelName::parse(name);
         Self {
             path: binary.to_owned(),
             index,
             name: name.to_owned(),
+            target,
         }
     }
 }
@@ -86,7 +91,7 @@ impl<S> fmt::Debug for ArchiveWriter<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ArchiveWriter")
             .field("group_name", &self.group_name)
-            .field("target", &self.target)
+            .field("family", &self.family)
             .field("kernels", &self.kernels.len())
             .finish_non_exhaustive()
     }
@@ -95,11 +100,24 @@ impl<S> fmt::Debug for ArchiveWriter<S> {
 impl<S: Read + Write + Seek> ArchiveWriter<S> {
     /// `group_name` is module and component (`rocblas_lib`); `spool` is an empty scratch file.
     pub fn new(spool: S, group_name: &str, target: &TargetId, scheme: Scheme) -> Self {
+        let target = target.to_string();
+        Self::for_family(spool, group_name, &target, vec![target.clone()], scheme)
+    }
+
+    /// An archive of several targets, which belong to a family.
+    pub fn for_family(
+        spool: S,
+        group_name: &str,
+        family: &str,
+        targets: Vec<String>,
+        scheme: Scheme,
+    ) -> Self {
         Self {
             spool,
             spool_end: DATA_OFFSET + prefix(scheme),
             group_name: group_name.to_owned(),
-            target: target.to_string(),
+            family: family.to_owned(),
+            targets,
             scheme,
             level: DEFAULT_LEVEL,
             stored: Vec::new(),
@@ -121,15 +139,17 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         self.by_checksum.contains_key(checksum)
     }
 
-    /// The ID of the device code added for `binary`; `None` if there is none.
+    /// The ID of the device code added for `binary` and the first target; `None` if there is none.
     pub fn code_id(&self, binary: &str) -> Option<CodeId> {
         let first = KernelOrder {
             path: binary.to_owned(),
             index: None,
             name: String::new(),
+            target: 0,
         };
         let own = self.kernels.range(first..);
         let own = own.take_while(|(kernel, _)| kernel.path == binary);
+        let own = own.filter(|(kernel, _)| kernel.target == 0);
         let checksums = own.filter_map(|(kernel, stored)| {
             let index = index_in(&kernel.name, binary)?;
             Some((index, self.stored[stored.index].checksum))
@@ -144,7 +164,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     /// [`ArchiveError::Malformed`] where no such code object is stored.
     pub fn add_stored(&mut self, kernel: &str, checksum: &Sha256) -> Result<(), ArchiveError> {
         match self.by_checksum.get(checksum).copied() {
-            Some(index) => self.enter(kernel, index),
+            Some(index) => self.enter(kernel, 0, index),
             None => malformed!(
                 0,
                 "kernel `{kernel}` cannot share a code object: none is stored"
@@ -180,12 +200,41 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
             Some(index) => *index,
             None => self.store(kernel, stored, size, original_size, checksum)?,
         };
-        self.enter(kernel, index)
+        self.enter(kernel, 0, index)
+    }
+
+    /// Like [`add`](Self::add), for one of several targets, with the [type](TocEntry::kind) and the
+    /// [metadata](TocEntry::metadata) of its entry.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add); [`ArchiveError::Malformed`] for another target.
+    pub fn add_for(
+        &mut self,
+        (kernel, target): (&str, &str),
+        (kind, metadata): (Option<&str>, Option<&[u8]>),
+        code_object: &Encoded,
+    ) -> Result<(), ArchiveError> {
+        let target = self.place(kernel, target)?;
+        let (size, checksum) = (code_object.original_size, code_object.checksum);
+        let index = match self.by_checksum.get(&checksum) {
+            Some(index) => *index,
+            None => {
+                let stored = &code_object.bytes[..];
+                let stored_size = stored.len() as u64;
+                self.store(kernel, &mut &*stored, stored_size, size, checksum)?
+            }
+        };
+        self.enter(kernel, target, index)?;
+        if let Some(entered) = self.kernels.get_mut(&KernelOrder::new(kernel, target)) {
+            entered.kind = kind.map(Box::from);
+            entered.metadata = metadata.map(Box::from);
+        }
+        Ok(())
     }
 
     /// Sets the [ID](TocEntry::entry_id) of the bundle's entry that a kernel, which was added, was in.
     pub fn set_entry_id(&mut self, kernel: &str, id: Option<&str>) {
-        if let Some(entered) = self.kernels.get_mut(&KernelOrder::new(kernel)) {
+        if let Some(entered) = self.kernels.get_mut(&KernelOrder::new(kernel, 0)) {
             entered.entry_id = id.map(Box::from);
         }
     }
@@ -228,13 +277,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
                 continue;
             }
             for (target, entry) in targets {
-                if *target != self.target {
-                    return malformed!(
-                        0,
-                        "it holds kernel `{kernel}` for {target}; expected only {}",
-                        self.target
-                    );
-                }
+                let place = self.place(kernel, target)?;
                 let index = match known.get(&entry.ordinal) {
                     Some(index) => *index,
                     None => {
@@ -244,15 +287,28 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
                     }
                 };
                 for name in &names {
-                    self.enter(name, index)?;
-                    if let Some(entered) = self.kernels.get_mut(&KernelOrder::new(name)) {
+                    self.enter(name, place, index)?;
+                    if let Some(entered) = self.kernels.get_mut(&KernelOrder::new(name, place)) {
                         entered.entry_id.clone_from(&entry.entry_id);
                         entered.kind.clone_from(&entry.kind);
+                        entered.metadata.clone_from(&entry.metadata);
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// The position of a target.
+    fn place(&self, kernel: &str, target: &str) -> Result<usize, ArchiveError> {
+        match self.targets.iter().position(|known| known == target) {
+            Some(place) => Ok(place),
+            None => malformed!(
+                0,
+                "it holds kernel `{kernel}` for {target}; expected only {}",
+                self.targets.join(", ")
+            ),
+        }
     }
 
     fn take_over<R: Read + Seek>(
@@ -329,13 +385,13 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         Ok(index)
     }
 
-    fn enter(&mut self, kernel: &str, index: usize) -> Result<(), ArchiveError> {
+    fn enter(&mut self, kernel: &str, target: usize, index: usize) -> Result<(), ArchiveError> {
         let count = self.kernels.len() as u64 + 1;
-        match self.kernels.entry(KernelOrder::new(kernel)) {
+        match self.kernels.entry(KernelOrder::new(kernel, target)) {
             Entry::Occupied(known) if known.get().index == index => Ok(()),
             Entry::Occupied(_) => Err(ArchiveError::Conflict {
                 kernel: kernel.to_owned(),
-                target: self.target.clone(),
+                target: self.targets[target].clone(),
             }),
             Entry::Vacant(place) => {
                 let what = || format!("the archive has {count} kernels");
@@ -344,6 +400,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
                     index,
                     entry_id: None,
                     kind: None,
+                    metadata: None,
                 });
                 Ok(())
             }

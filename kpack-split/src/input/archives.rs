@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use kpack_format::archive::{Archive, Toc};
 use kpack_format::code_object::HEAD_SIZE;
+use kpack_format::names::KernelName;
 use kpack_format::{Sha256, TargetId};
 
 use super::{
@@ -14,6 +15,7 @@ use super::{
 };
 use crate::Error;
 use crate::parallel::lock;
+use kpack_core::files::{FileKind, kind_of};
 
 /// An open archive, which several binaries may share.
 pub type OpenArchive = Arc<Mutex<ArchiveFile>>;
@@ -130,6 +132,11 @@ pub fn damage<'a, R: Read + Seek>(
         }
     };
     let wrong = entries.iter().filter_map(|(kernel, target)| {
+        // Files that were stored by their names may be anything.
+        let is_of_binary = KernelName::binary_of(kernel).is_some();
+        if !is_of_binary && kind_of(&bytes) != Some(FileKind::CodeObject) {
+            return None;
+        }
         let reason = check(target).err()?;
         Some((*kernel, *target, reason))
     });

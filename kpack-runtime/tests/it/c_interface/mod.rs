@@ -13,6 +13,8 @@ use kpack_tests::process::{self, run};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
+use crate::common::write;
+
 /// Where `cargo xtask dist` put the loader, once for all tests.
 fn prefix() -> &'static Path {
     static PREFIX: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -148,6 +150,44 @@ target_link_libraries(static PRIVATE rocm-kpack::rocm_kpack_static Threads::Thre
     for kind in ["shared", "cxx", "former", "static"] {
         conforms(&build.join(kind));
     }
+}
+
+/// What `examples/kernel-archive` calls of the HIP runtime: a module is a copy of its code.
+const HIP: &str = r#"
+#include <stdlib.h>
+#include <string.h>
+int hipModuleLoadData(void **module, const char *image) { *module = strdup(image); return strcmp(image, "code") ? 200 : 0; }
+int hipModuleGetFunction(void **function, char *module, const char *name) {
+    *function = module;
+    return strcmp(module, "code") || strcmp(name, "add") ? 500 : 0;
+}
+int hipModuleUnload(void *module) { free(module); return 0; }
+"#;
+
+#[test]
+fn the_example_that_loads_a_kernel_by_name() {
+    let tree = Tree::new();
+    fs::write(tree.path("hip.c"), HIP).unwrap();
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/kernel-archive/load.c");
+    let program = tree.path("load");
+    run(Command::new("cc")
+        .args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&program)
+        .args([&example, &tree.path("hip.c")])
+        .args(["-D_POSIX_C_SOURCE=200809L"])
+        .args(installed()));
+    let archive = tree.path("vec_kernels_gfx942.kpack");
+    write(&archive, "gfx942", &[("add.hsaco", b"code\0")]);
+    let mut load = Command::new(&program);
+    load.arg(&archive)
+        .env("LD_LIBRARY_PATH", prefix().join("lib"));
+    assert_eq!(run(load.arg("gfx942")), "add: 5 bytes of code\n");
+    let mut load = Command::new(&program);
+    load.args([&archive, Path::new("gfx950")])
+        .env("LD_LIBRARY_PATH", prefix().join("lib"));
+    let output = load.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("kpack_get_kernel failed with 5"), "{said}");
 }
 
 /// The sanitizer sees each code object that is handed out, and whether all are freed.
