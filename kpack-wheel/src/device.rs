@@ -52,12 +52,23 @@ impl<'a> DeviceWheel<'a> {
             .collect()
     }
 
-    /// Its name, that of its RECORD, and its other members. `scheme` is where `host` has its device code.
+    /// Whether it has files for a family of processors that includes one of `other`'s.
+    fn is_family_of(&self, other: &Self) -> bool {
+        let is_of_one = |family: &TargetId| {
+            let mut targets = other.targets.iter();
+            targets.any(|target| family.processor() != target.processor() && family.covers(target))
+        };
+        self.label != other.label && self.targets.iter().any(is_of_one)
+    }
+
+    /// Its name, that of its RECORD, and its other members. `scheme` is where `host` has its device code;
+    /// `families` are the projects of the device wheels that it needs.
     pub(super) fn members(
         &self,
         host: &Wheel,
         scheme: SitePackages,
         any_python: bool,
+        families: &[&str],
     ) -> Result<(String, String, Vec<Item<'a>>), Error> {
         let name = host.name.of_device(&self.project, any_python);
         let dist_info = name.directory("dist-info");
@@ -78,12 +89,14 @@ impl<'a> DeviceWheel<'a> {
         let (project, version) = (host.required("Name")?, host.required("Version")?);
         let summary = format!("GPU code of {project} for {}", self.label);
         let description = format!("{summary}. An extra of {project} installs it.");
-        let own = [
+        let mut own = vec![
             ("Name", self.project.clone()),
             ("Version", version.to_owned()),
             ("Summary", summary),
-            ("Requires-Dist", format!("{project}=={version}")),
         ];
+        let required = [project].into_iter().chain(families.iter().copied());
+        let pin = |project: &str| ("Requires-Dist", format!("{project}=={version}"));
+        own.extend(required.map(pin));
         let metadata = host.metadata.of_device(&own, &description);
         let metadata = metadata.and_then(checked);
         let metadata = metadata.map_err(|text| host.refused("METADATA", text))?;
@@ -179,6 +192,15 @@ impl<'a> Devices<'a> {
         self.devices.values_mut()
     }
 
+    /// The device wheels for families that include one of the processors of `device`.
+    pub(super) fn families_of<'d>(
+        &'d self,
+        device: &'d DeviceWheel<'a>,
+    ) -> impl Iterator<Item = &'d DeviceWheel<'a>> {
+        let all = self.devices.values();
+        all.filter(move |other| other.is_family_of(device))
+    }
+
     /// What a device wheel has at a path in `site-packages`.
     pub(super) fn content(&self, path: &str) -> Option<&Content<'a>> {
         let mut devices = self.devices.values();
@@ -201,7 +223,8 @@ impl<'a> Devices<'a> {
         Ok(digests)
     }
 
-    /// The metadata of the host wheel: with an extra for each device wheel, and one for all.
+    /// The metadata of the host wheel: with an extra for each device wheel and those of its families, and one
+    /// for all.
     pub(super) fn host_metadata(&self) -> Result<Fields, Error> {
         let (wheel, version) = (self.wheel, self.wheel.required("Version")?);
         let mut extras: BTreeMap<String, Vec<&DeviceWheel<'_>>> = BTreeMap::new();
@@ -212,8 +235,13 @@ impl<'a> Devices<'a> {
         }
         if let Some((extra, _)) = extras.iter().find(|(_, devices)| devices.len() > 1) {
             return Err(Error::usage(format!(
-                "two device wheels have the extra `{extra}`; name the groups otherwise"
+                "two device wheels have the extra `{extra}`; change the groups' names"
             )));
+        }
+        for devices in extras.values_mut() {
+            let families = devices.clone();
+            let families = families.iter().flat_map(|device| self.families_of(device));
+            devices.extend(families);
         }
         extras.insert(ALL.to_owned(), self.devices.values().collect());
         let known = wheel.metadata.all("Provides-Extra").map(normalized);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
+use kpack_format::{FAMILIES, TargetId};
 use pep440_rs::{Operator, Version};
 use pep508_rs::{ExtraName, PackageName, Requirement, VerbatimUrl, VersionOrUrl};
 
@@ -95,7 +96,33 @@ impl Pins {
         self.extras.keys().any(|extra| extra.to_string() == ALL)
     }
 
-    /// The projects of all device wheels, with the extras that ask for each alone.
+    /// The extras for processors, each with what the extra of a family asks for that includes the processor.
+    pub(super) fn of_families(&self) -> Vec<(&ExtraName, &BTreeSet<Pin>)> {
+        let mut found = Vec::new();
+        for (name, _) in FAMILIES {
+            let (Some(family), Some(pins)) = (TargetId::family(name), self.of_label(name)) else {
+                continue;
+            };
+            let includes = |extra: &ExtraName| {
+                let label = extra.to_string();
+                let label = label
+                    .strip_prefix("device-")
+                    .and_then(|label| label.parse().ok());
+                label.is_some_and(|target: TargetId| family.covers(&target))
+            };
+            let extras = self.extras.keys().filter(|extra| includes(extra));
+            found.extend(extras.map(|extra| (extra, pins)));
+        }
+        found
+    }
+
+    /// What the extra for a processor, family or group asks for.
+    fn of_label(&self, label: &str) -> Option<&BTreeSet<Pin>> {
+        let extra = ExtraName::from_str(&format!("device-{label}")).ok()?;
+        self.extras.get(&extra)
+    }
+
+    /// The projects of all device wheels, with the extras that ask for each.
     pub(super) fn devices(&self) -> BTreeMap<&Pin, Vec<String>> {
         let mut devices: BTreeMap<&Pin, Vec<String>> = BTreeMap::new();
         for (extra, pins) in &self.extras {

@@ -40,7 +40,7 @@ pub struct Description {
 pub struct Device {
     /// The project.
     pub name: String,
-    /// The extras that ask for it alone.
+    /// The extras that ask for it, but for `device-all`.
     pub extras: Vec<String>,
     /// Its file, if it was named.
     #[serde(serialize_with = "kpack_core::lossy::optional_path")]

@@ -93,7 +93,10 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     let mut written = Vec::new();
     for (plan, any_python) in with_devices(&plans)? {
         for device in plan.devices.iter() {
-            let (name, record, items) = device.members(plan.wheel, plan.scheme, any_python)?;
+            let families = plan.devices.families_of(device);
+            let families: Vec<&str> = families.map(|family| &*family.project).collect();
+            let (name, record, items) =
+                device.members(plan.wheel, plan.scheme, any_python, &families)?;
             let mut others = written.iter().chain(&hosts);
             if others.any(|other: &Written| other.path == stage.output(&name)) {
                 return Err(Error::usage(format!(

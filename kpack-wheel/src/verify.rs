@@ -163,6 +163,28 @@ fn devices<'w>(
         }
         devices.push(device);
     }
+    for (extra, family) in pins.of_families() {
+        let asked = &pins.extras[extra];
+        for pin in family.difference(asked) {
+            let text = format!(
+                "its extra {extra} does not ask for {pin}, which has files for its family of processors"
+            );
+            fault(report, ids::FAMILY_NOT_REQUIRED, &host.path, text);
+        }
+        // Of these, the others are device wheels of single processors or groups.
+        let own = asked.difference(family);
+        for device in own.filter_map(|pin| device_of(pin, host, wheels)) {
+            let required = device.pins()?.always;
+            for pin in family.iter().filter(|pin| !pin.is_for(device)) {
+                if !required.contains(pin) {
+                    let text = format!(
+                        "it does not require {pin}, which has files for its family of processors"
+                    );
+                    fault(report, ids::FAMILY_NOT_REQUIRED, &device.path, text);
+                }
+            }
+        }
+    }
     let all = pins
         .extras
         .iter()

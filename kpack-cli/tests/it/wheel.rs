@@ -11,6 +11,7 @@ use crate::command::{kpack, said};
 use kpack_core::ids;
 use kpack_tests::fixture::{FatLibrary, Storage, Wheel, add_and_mul, code};
 use kpack_tests::process::run;
+use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
 use kpack_wheel::{Options, Report, split};
 use zip::ZipArchive;
@@ -300,6 +301,141 @@ fn files_of_kernel_databases_move_to_device_wheels_at_their_paths() {
     let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
     let said = verified(&tree, &written, &["--against", shown(&fat)]);
     assert!(said.ends_with("exit code 0\n"), "{said}");
+}
+
+/// A wheel in the shape of torch's: AOTriton's images are for families of processors.
+fn wheel_with_families(tree: &Tree) -> PathBuf {
+    let library = add_and_mul(["gfx942", "gfx1100"], ["gfx942", "gfx1201"]);
+    let mut fat = Wheel::new(FAT).member("vec/_vec.so", binary(&library));
+    for directory in ["amd-gfx11xx", "amd-gfx110x", "amd-gfx120x", "amd-gfx942"] {
+        let image = format!("vec/lib/aotriton.images/{directory}/flash/attn_fwd.aks2");
+        fat = fat.member(&image, directory);
+    }
+    fat.write(&tree.path("dist")).unwrap()
+}
+
+#[test]
+fn the_files_of_a_family_come_with_each_of_its_processors() {
+    let tree = Tree::new();
+    let fat = wheel_with_families(&tree);
+    let report = run_split(&tree, [&fat]);
+    let host = &report.wheels.last().unwrap().path;
+    let metadata = text(host, "vec-1.0.dist-info/METADATA");
+    let pins = |extra: &str| {
+        let marker = format!("; extra == 'device-{extra}'");
+        let lines = metadata.lines().filter(|line| line.ends_with(&marker));
+        let lines = lines.filter_map(|line| line.strip_prefix("Requires-Dist: vec-device-"));
+        let labels = lines
+            .filter_map(|line| line.split_once("=="))
+            .map(|(label, _)| label);
+        labels.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(pins("gfx1100"), ["gfx1100", "gfx11", "gfx110x"]);
+    assert_eq!(pins("gfx1201"), ["gfx1201", "gfx12_0"]);
+    assert_eq!(pins("gfx942"), ["gfx942"]);
+    let device = |extra: &str| {
+        let mut wheels = report.wheels.iter();
+        let wheel = wheels.find(|wheel| wheel.extra.as_deref() == Some(extra));
+        wheel.unwrap().path.clone()
+    };
+    // Who installs a device wheel by its name gets them as well.
+    let gfx1100 = text(
+        &device("device-gfx1100"),
+        "vec_device_gfx1100-1.0.dist-info/METADATA",
+    );
+    let required = gfx1100
+        .lines()
+        .filter_map(|line| line.strip_prefix("Requires-Dist: "));
+    assert_eq!(
+        required.collect::<Vec<_>>(),
+        [
+            "vec==1.0",
+            "vec-device-gfx11==1.0",
+            "vec-device-gfx110x==1.0"
+        ]
+    );
+    let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
+    let said = verified(&tree, &written, &["--against", shown(&fat)]);
+    assert!(said.ends_with("exit code 0\n"), "{said}");
+}
+
+#[test]
+fn a_group_has_the_files_of_its_families() {
+    let tree = Tree::new();
+    let fat = wheel_with_families(&tree);
+    let mut options = Options::new([&fat], tree.path("out"));
+    options.groups = vec!["mine=gfx942,gfx1100".parse().unwrap()];
+    let report = split(&options, &()).unwrap();
+    let wheels: Vec<&str> = report
+        .wheels
+        .iter()
+        .filter_map(|w| w.extra.as_deref())
+        .collect();
+    assert_eq!(wheels, ["device-gfx1201", "device-gfx12_0", "device-mine"]);
+    let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
+    let said = verified(&tree, &written, &["--against", shown(&fat)]);
+    assert!(said.ends_with("exit code 0\n"), "{said}");
+}
+
+/// Changes the lines of a wheel's METADATA, and its RECORD.
+fn without_requirement(wheel: &Path, requirement: &str) {
+    let script = r#"
+import base64, hashlib, sys, zipfile
+wheel, pin = sys.argv[1:]
+with zipfile.ZipFile(wheel) as old:
+    members = [(info, old.read(info)) for info in old.infolist()]
+metadata = next(info.filename for info, _ in members if info.filename.endswith("/METADATA"))
+with zipfile.ZipFile(wheel, "w") as new:
+    for info, data in members:
+        if info.filename == metadata:
+            lines = data.decode().splitlines(keepends=True)
+            data = "".join(line for line in lines if not line.startswith(pin)).encode()
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+            row = f"{metadata},sha256={digest},{len(data)}"
+        if info.filename.endswith("/RECORD"):
+            rows = data.decode().splitlines()
+            data = "".join((row if line.startswith(metadata + ",") else line) + "\n" for line in rows).encode()
+        new.writestr(info, data)
+"#;
+    let mut python = Command::new("python3");
+    python.args(["-c", script]).arg(wheel);
+    run(python.arg(format!("Requires-Dist: {requirement}")));
+}
+
+#[test]
+fn wheels_that_do_not_ask_for_a_family_are_faults() {
+    if !tool("python3") {
+        return;
+    }
+    let pin = "vec-device-gfx11==1.0";
+    let asked = format!("{pin} ; extra == 'device-gfx1100'");
+    for (extra, requirement, expected) in [
+        (
+            None,
+            &*asked,
+            "its extra device-gfx1100 does not ask for vec-device-gfx11==1.0",
+        ),
+        (
+            Some("device-gfx1100"),
+            pin,
+            "it does not require vec-device-gfx11==1.0",
+        ),
+    ] {
+        let tree = Tree::new();
+        let fat = wheel_with_families(&tree);
+        let report = run_split(&tree, [&fat]);
+        let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
+        let mut wheels = report.wheels.iter();
+        let wheel = &wheels
+            .find(|wheel| wheel.extra.as_deref() == extra)
+            .unwrap()
+            .path;
+        without_requirement(wheel, requirement);
+        let said = verified(&tree, &written, &[]);
+        assert!(said.contains(expected), "{said}");
+        assert!(said.contains(ids::FAMILY_NOT_REQUIRED.as_str()), "{said}");
+        assert!(said.ends_with("exit code 1\n"), "{said}");
+    }
 }
 
 #[test]

@@ -412,6 +412,11 @@ catalogue! {
             "Installers could combine host and device code of different builds."
             "Split the wheel again, and publish all wheels of that run."
 
+        FAMILY_NOT_REQUIRED = "family-not-required";
+            "A device wheel has files for a family of processors, and the extra or device wheel for one of them does not ask for it."
+            "Users who install the code for that processor lack the family's files, such as AOTriton's images."
+            "Split the wheel again, and publish all wheels of that run."
+
         OVERLAPPING_WHEELS = "overlapping-wheels";
             "Two wheels of a set install a file at the same path."
             "The one that is installed last wins."
