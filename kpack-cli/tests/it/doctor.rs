@@ -8,9 +8,11 @@ use std::process::Command;
 
 use crate::command::{command, said};
 use insta::assert_snapshot;
+use kpack_artifact::verify::{self, verify};
 use kpack_build::object_file;
 use kpack_cli::doctor::{Options, examine};
 use kpack_core::{Finding, Severity, ids};
+use kpack_format::marker::Marker;
 use kpack_split::install::{InstallOptions, install};
 use kpack_split::join::{JoinOptions, join};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
@@ -1230,4 +1232,51 @@ fn a_link_to_a_program_and_a_path_without_a_directory() {
         said.contains("finds no code for /tree/prefix/lib/libvec.so"),
         "{said}"
     );
+}
+
+#[test]
+fn a_library_that_the_dynamic_linker_rejects() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    fs::write(tree.path(HIP), "INPUT(libamdhip64.so.7)").unwrap();
+    let found = findings(&tree, "prefix/lib/libvec.so", "gfx942");
+    let found = found
+        .iter()
+        .find(|found| found.id == ids::NOT_LOADABLE)
+        .unwrap();
+    assert_eq!(found.severity, Severity::Fault);
+    assert!(found.text.contains("not an ELF file"), "{found:?}");
+}
+
+/// Whether there is code for it, nobody can tell.
+#[test]
+fn markers_in_the_early_form() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    let path = tree.path("prefix/lib/libvec.so");
+    let mut bytes = fs::read(&path).unwrap();
+    let key = b"kpack_search_paths";
+    let places = (2..bytes.len()).filter(|at| bytes[*at..].starts_with(key));
+    for place in Vec::from_iter(places) {
+        let (_, size) = Marker::read(&bytes[place - 2..]).unwrap();
+        let marker = &mut bytes[place - 2..][..size];
+        marker.fill(0);
+        marker[..13].copy_from_slice(b"../lib/.kpack");
+    }
+    fs::write(&path, bytes).unwrap();
+
+    let has = |findings: &[Finding]| findings.iter().any(|found| found.id == ids::EARLY_MARKER);
+    let found = findings(&tree, "prefix/lib/libvec.so", "gfx942");
+    assert!(has(&found), "{found:#?}");
+    let verified = verify(
+        std::slice::from_ref(&path),
+        &verify::Options::default(),
+        &mut |_, _, _| {},
+    );
+    let found = verified.unwrap().findings;
+    assert!(has(&found), "{found:#?}");
+    let options = JoinOptions::new(tree.path("prefix"), ["gfx942".parse().unwrap()], [&path]);
+    assert_eq!(join(&options, &()).unwrap_err().id(), ids::EARLY_MARKER);
 }

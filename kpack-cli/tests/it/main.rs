@@ -20,6 +20,7 @@ mod cli_split;
 mod command;
 mod compatible;
 mod concurrent;
+mod crates;
 mod create;
 mod doctor;
 mod elf_layouts;

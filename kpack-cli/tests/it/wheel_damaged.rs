@@ -564,3 +564,56 @@ fn describing_a_wheel_that_was_not_split_unpacks_nothing() {
     let shown = process::try_run(show.env("TMPDIR", "/nonexistent")).unwrap();
     assert!(shown.contains("vec 1.0"), "{shown}");
 }
+
+/// A host wheel whose extra asks for a device wheel by `pin`, and the device wheel, which requires `host`.
+fn set(pin: &str, host: &str) -> (Wheel, Wheel) {
+    let requires = |pin: &str, extra: &str| format!("{pin} ; extra == '{extra}'");
+    let of_host = wheel()
+        .field("Provides-Extra", "device-gfx942")
+        .field("Provides-Extra", "device-all")
+        .field("Requires-Dist", &requires(pin, "device-gfx942"))
+        .field("Requires-Dist", &requires(pin, "device-all"));
+    let device = FAT.replace("vec-", "vec_device_gfx942-");
+    (of_host, Wheel::new(&device).field("Requires-Dist", host))
+}
+
+/// The IDs of what is wrong with two wheels.
+fn wrong((host, device): (Wheel, Wheel)) -> Vec<kpack_core::Id> {
+    let tree = Tree::new();
+    let wheels = [host, device].map(|wheel| wheel.write(tree.root()).unwrap());
+    let found = verify(&wheels, &VerifyOptions::default()).unwrap().findings;
+    let faults = found
+        .into_iter()
+        .filter(|found| found.severity == kpack_core::Severity::Fault);
+    faults.map(|found| found.id).collect()
+}
+
+/// Installers would take a device wheel of another build.
+#[test]
+fn pins_that_are_not_exact() {
+    let (exact, host) = ("vec-device-gfx942==1.0", "vec==1.0");
+    assert!(!wrong(set(exact, host)).contains(&ids::WRONG_PIN));
+    for (pin, host) in [
+        ("vec-device-gfx942==2.0", host),
+        (exact, "vec==2.0"),
+        (exact, "other==1.0"),
+    ] {
+        assert!(
+            wrong(set(pin, host)).contains(&ids::WRONG_PIN),
+            "{pin}, {host}"
+        );
+    }
+}
+
+/// The second one to be installed would replace the file.
+#[test]
+fn two_wheels_with_one_file() {
+    for member in ["vec/__init__.py", "vec/__init__.py/more"] {
+        let (host, device) = set("vec-device-gfx942==1.0", "vec==1.0");
+        let found = wrong((host, device.member(member, "")));
+        assert!(
+            found.contains(&ids::OVERLAPPING_WHEELS),
+            "{member}: {found:?}"
+        );
+    }
+}
