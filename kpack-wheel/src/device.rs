@@ -62,13 +62,13 @@ impl<'a> DeviceWheel<'a> {
     }
 
     /// Its name, that of its RECORD, and its other members. `scheme` is where `host` has its device code;
-    /// `families` are the projects of the device wheels that it needs.
+    /// `requirements` come after that of the host.
     pub(super) fn members(
         &self,
         host: &Wheel,
         scheme: SitePackages,
         any_python: bool,
-        families: &[&str],
+        requirements: Vec<String>,
     ) -> Result<(String, String, Vec<Item<'a>>), Error> {
         let name = host.name.of_device(&self.project, any_python);
         let dist_info = name.directory("dist-info");
@@ -94,9 +94,9 @@ impl<'a> DeviceWheel<'a> {
             ("Version", version.to_owned()),
             ("Summary", summary),
         ];
-        let required = [project].into_iter().chain(families.iter().copied());
-        let pin = |project: &str| ("Requires-Dist", format!("{project}=={version}"));
-        own.extend(required.map(pin));
+        let required = [format!("{project}=={version}")].into_iter();
+        let required = required.chain(requirements);
+        own.extend(required.map(|requirement| ("Requires-Dist", requirement)));
         let metadata = host.metadata.of_device(&own, &description);
         let metadata = metadata.and_then(checked);
         let metadata = metadata.map_err(|text| host.refused("METADATA", text))?;
@@ -193,12 +193,31 @@ impl<'a> Devices<'a> {
     }
 
     /// The device wheels for families that include one of the processors of `device`.
-    pub(super) fn families_of<'d>(
+    fn families_of<'d>(
         &'d self,
         device: &'d DeviceWheel<'a>,
     ) -> impl Iterator<Item = &'d DeviceWheel<'a>> {
         let all = self.devices.values();
         all.filter(move |other| other.is_family_of(device))
+    }
+
+    /// What `device` requires besides the host: the device wheels of its families, and what the options ask for.
+    pub(super) fn requirements(&self, device: &DeviceWheel<'a>) -> Result<Vec<String>, Error> {
+        let version = self.wheel.required("Version")?;
+        let families = self.families_of(device);
+        let families = families.map(|family| format!("{}=={version}", family.project));
+        let processors: BTreeSet<&str> = device
+            .targets
+            .iter()
+            .map(TargetId::processor)
+            .filter(|processor| TargetId::family(processor).is_none())
+            .collect();
+        let of_options = self.options.device_requires.iter().flat_map(|text| {
+            let each = processors.iter();
+            let each = each.map(|processor| text.replace("{target}", processor));
+            BTreeSet::from_iter(each)
+        });
+        Ok(families.chain(of_options).collect())
     }
 
     /// What a device wheel has at a path in `site-packages`.

@@ -19,6 +19,17 @@ pub struct Options {
     /// Name of a device wheel: {dist} stands for the host's name, {target} for the processor or group
     #[cfg_attr(feature = "clap", arg(long, value_name = "PATTERN", default_value = DEVICE_NAME))]
     pub device_name: String,
+    /// What each device wheel also requires, such as rocm-sdk-device-{target}==7.14.0, where {target} stands for
+    /// each of its processors. Can be repeated
+    #[cfg_attr(
+        feature = "clap",
+        arg(long = "device-requires", value_name = "REQUIREMENT")
+    )]
+    pub device_requires: Vec<String>,
+    /// Directory in the wheel whose .kpack has the archives of all binaries. Default: the top-level directory of
+    /// each binary
+    #[cfg_attr(feature = "clap", arg(long, value_name = "DIR"))]
+    pub overlay_root: Option<PathBuf>,
     /// Processors that share a device wheel, such as gfx11=gfx1100,gfx1101. Can be repeated
     #[cfg_attr(feature = "clap", arg(long = "group", value_name = "NAME=PROCESSORS"))]
     pub groups: Vec<DeviceGroup>,
@@ -42,6 +53,8 @@ impl Options {
             wheels: wheels.into_iter().map(Into::into).collect(),
             output_dir: output_dir.into(),
             device_name: DEVICE_NAME.to_owned(),
+            device_requires: Vec::new(),
+            overlay_root: None,
             groups: Vec::new(),
             storage: Storage::zstd(),
         }

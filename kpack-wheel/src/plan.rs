@@ -23,7 +23,7 @@ use kpack_artifact::databases::Selection;
 use kpack_core::finding::Id;
 use kpack_core::publish::make_directories;
 use kpack_core::report::Progress;
-use kpack_core::{Error, Finding, Severity, ids};
+use kpack_core::{Error, Finding, Severity, ids, shown};
 use kpack_split::input;
 use kpack_split::input::ClosedElf;
 use kpack_split::install::{self, install_parsed};
@@ -177,9 +177,23 @@ impl<'a> SplitWheel<'a> {
         let parsed = parsed
             .map(|(path, binary)| (self.tree.join(path), binary))
             .collect();
-        let mut tops: BTreeMap<&str, Vec<&String>> = BTreeMap::new();
+        if let Some(root) = &options.overlay_root
+            && !self.tree.join(root).is_dir()
+        {
+            let text = format!(
+                "it has no directory {}, which --overlay-root names",
+                shown(root)
+            );
+            return Err(Error::rejected(
+                ids::UNSUPPORTED_WHEEL,
+                &self.wheel.path,
+                text,
+            ));
+        }
+        let mut tops: BTreeMap<&Path, Vec<&String>> = BTreeMap::new();
         for path in &self.split {
-            let top = path.split_once('/').map_or("", |(top, _)| top);
+            let own = path.split_once('/').map_or("", |(top, _)| top);
+            let top = options.overlay_root.as_deref().unwrap_or(Path::new(own));
             tops.entry(top).or_default().push(path);
         }
         let (project, version) = (
@@ -190,7 +204,7 @@ impl<'a> SplitWheel<'a> {
         for (top, files) in tops {
             let mut one = install::InstallOptions::new(&self.tree, &module, files);
             COMPONENT.clone_into(&mut one.component);
-            one.kpack_dir = Path::new(top).join(".kpack");
+            one.kpack_dir = top.join(".kpack");
             one.install_hint = Some(format!(
                 "pip install '{project}[device-@GFXARCH@]=={version}'"
             ));

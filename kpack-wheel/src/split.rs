@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 use kpack_format::{Selection, TargetId};
@@ -13,13 +13,13 @@ use super::device::normalized;
 use super::members::{Member, in_member};
 use super::options::{DEVICE_NAME, Options};
 use super::plan::SplitWheel;
-use super::set::ALL;
+use super::set::{self, ALL};
 use super::writer::{self, Item};
 use kpack_artifact::stage::Stage;
 use kpack_core::finding::Id;
 use kpack_core::parallel;
 use kpack_core::report::Progress;
-use kpack_core::{Error, Finding, Severity, ids};
+use kpack_core::{Error, Finding, Severity, ids, shown};
 use kpack_split::words::list;
 
 /// The size up to which PyPI accepts files by default.
@@ -93,10 +93,9 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     let mut written = Vec::new();
     for (plan, any_python) in with_devices(&plans)? {
         for device in plan.devices.iter() {
-            let families = plan.devices.families_of(device);
-            let families: Vec<&str> = families.map(|family| &*family.project).collect();
+            let requirements = plan.devices.requirements(device)?;
             let (name, record, items) =
-                device.members(plan.wheel, plan.scheme, any_python, &families)?;
+                device.members(plan.wheel, plan.scheme, any_python, requirements)?;
             let mut others = written.iter().chain(&hosts);
             if others.any(|other: &Written| other.path == stage.output(&name)) {
                 return Err(Error::usage(format!(
@@ -191,10 +190,26 @@ fn check_options(options: &Options) -> Result<(), Error> {
         let text = format!("device name `{}`: {error}", options.device_name);
         return Err(Error::usage(text));
     }
+    for text in &options.device_requires {
+        let error = set::requirement(&text.replace("{target}", "target")).err();
+        if let Some(error) = error {
+            return Err(Error::usage(format!("--device-requires `{text}`: {error}")));
+        }
+    }
+    if let Some(root) = &options.overlay_root
+        && !root
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)))
+    {
+        return Err(Error::usage(format!(
+            "--overlay-root {}: expected a directory in the wheel, such as torch",
+            shown(root)
+        )));
+    }
     let mut groups = options.groups.iter();
     if let Some(group) = groups.find(|g| normalized(&format!("device-{}", g.name)) == ALL) {
         let text = format!(
-            "group `{}`: the extra {ALL} asks for all device wheels; name the group otherwise",
+            "group `{}`: the extra {ALL} asks for all device wheels; rename the group",
             group.name
         );
         return Err(Error::usage(text));

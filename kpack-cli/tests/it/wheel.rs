@@ -360,6 +360,111 @@ fn the_files_of_a_family_come_with_each_of_its_processors() {
 }
 
 #[test]
+fn archives_below_one_directory_and_requirements_of_others() {
+    let tree = Tree::new();
+    let library = add_and_mul(["gfx942", "gfx1100"], ["gfx942", "gfx1100"]);
+    let fat = Wheel::new(FAT)
+        .member("vec/lib/libvec.so", binary(&library))
+        .member("vec.libs/libmore.so", binary(&library))
+        .member(
+            "vec/lib/aotriton.images/amd-gfx11xx/flash/attn_fwd.aks2",
+            "image",
+        );
+    let fat = fat.write(&tree.path("dist")).unwrap();
+    let split = |tool: &[&str], arguments: &[&str]| {
+        let mut command = Command::new(tool[0]);
+        let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../therock/python");
+        command
+            .args(&tool[1..])
+            .args(arguments)
+            .current_dir(tree.root());
+        command
+            .env("PYTHONPATH", modules)
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        run(command.env("KPACK_EXECUTABLE", env!("CARGO_BIN_EXE_kpack")));
+    };
+    let requires = "rocm-sdk-device-{target}==7.14";
+    let kpack = [env!("CARGO_BIN_EXE_kpack"), "wheel", "split"];
+    let fat = fat.to_str().unwrap();
+    let own = [
+        "--device-name",
+        "amd-vec-device-{target}",
+        "--device-requires",
+        requires,
+    ];
+    let common = ["--overlay-root", "vec/", "--output-dir"];
+    split(&kpack, &[&own[..], &common, &["own", fat]].concat());
+    // As ROCm's build calls its tool.
+    if tool("python3") {
+        let python = ["python3", "-m", "rocm_kpack.tools.split_python_wheels"];
+        let theirs = [
+            "--input",
+            fat,
+            "--device-package-prefix",
+            "amd-vec-device",
+            "--device-requires",
+            requires,
+        ];
+        split(&python, &[&theirs[..], &common, &["theirs"]].concat());
+        assert_eq!(names(&tree.path("theirs")), names(&tree.path("own")));
+        for name in names(&tree.path("own")) {
+            let read = |directory: &str| fs::read(tree.path(directory).join(&name)).unwrap();
+            assert!(read("own") == read("theirs"), "{name}");
+        }
+    }
+    let device = |label: &str| {
+        let file = format!("own/amd_vec_device_{label}-1.0-cp311-cp311-manylinux_2_28_x86_64.whl");
+        let metadata = text(
+            &tree.path(&file),
+            &format!("amd_vec_device_{label}-1.0.dist-info/METADATA"),
+        );
+        let lines = metadata
+            .lines()
+            .filter_map(|line| line.strip_prefix("Requires-Dist: "));
+        (
+            Vec::from_iter(members(&tree.path(&file)).into_keys()),
+            Vec::from_iter(lines.map(str::to_owned)),
+        )
+    };
+    let (files, requirements) = device("gfx1100");
+    assert!(
+        files.contains(&"vec/.kpack/vec_lib_gfx1100.kpack".to_owned()),
+        "{files:?}"
+    );
+    assert!(
+        !files.iter().any(|file| file.starts_with("vec.libs")),
+        "{files:?}"
+    );
+    let expected = [
+        "vec==1.0",
+        "amd-vec-device-gfx11==1.0",
+        "rocm-sdk-device-gfx1100==7.14",
+    ];
+    assert_eq!(requirements, expected);
+    assert_eq!(device("gfx11").1, ["vec==1.0"]);
+    let written = names(&tree.path("own"));
+    let written = Vec::from_iter(written.iter().map(|name| tree.path("own").join(name)));
+    let written: Vec<&Path> = written.iter().map(PathBuf::as_path).collect();
+    let said = verified(&tree, &written, &["--against", fat]);
+    assert!(said.ends_with("exit code 0\n"), "{said}");
+    for (option, value, code) in [
+        ("--overlay-root", "missing", 3),
+        ("--overlay-root", "../vec", 2),
+        ("--device-requires", "a b", 2),
+    ] {
+        let said = self::said(
+            &tree,
+            &["wheel", "split", fat, "--output-dir", "no", option, value],
+        );
+        assert!(
+            said.contains(option) && said.ends_with(&format!("exit code {code}\n")),
+            "{said}"
+        );
+        assert!(!tree.path("no").exists(), "{said}");
+    }
+}
+
+#[test]
 fn a_group_has_the_files_of_its_families() {
     let tree = Tree::new();
     let fat = wheel_with_families(&tree);
