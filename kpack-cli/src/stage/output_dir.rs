@@ -1,4 +1,4 @@
-//! The directory of a release, made under a hidden name next to it and renamed at the end. It
+//! The directory of a release, made in a hidden directory next to it and renamed at the end. It
 //! replaces only the release of an earlier run without other files.
 
 use std::collections::BTreeSet;
@@ -7,8 +7,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use kpack_core::publish::{
-    CreatedDirectories, Directory, HiddenName, StagedFile, recover_directory, remove_directory,
-    replace_directory,
+    Directory, HiddenDirectory, StagedFile, make_directories, recover_directory, replace_directory,
 };
 use kpack_core::{Error, ids};
 
@@ -26,19 +25,23 @@ enum ExistingOutput {
     Release,
 }
 
+/// In the hidden directory: a release being written.
+const NEW: &str = "new";
+/// In the hidden directory: a release being replaced.
+const OLD: &str = "old";
+
 /// A release in progress. If dropped before it is committed, it is removed.
 pub(super) struct OutputDir {
-    /// The hidden directory where it is made.
+    /// The directory where it is made.
     pub(super) hidden: PathBuf,
     /// Its final path.
     pub(super) path: PathBuf,
-    done: bool,
-    /// The directory, and parents created for it.
-    _made: CreatedDirectories,
+    /// Locked, so that runs for one path take turns.
+    lock: HiddenDirectory,
 }
 
 impl OutputDir {
-    /// Starts a release for `path`, following a symbolic link there.
+    /// Starts a release for `path`, following a symbolic link there. Waits for another run that does so.
     ///
     /// # Errors
     /// [`Error::Refused`] for an existing file, or a directory with files that were not staged.
@@ -54,21 +57,19 @@ impl OutputDir {
                 path.display()
             )));
         }
-        let hidden = HiddenName::UnfinishedRelease.beside(&path);
-        recover(&path)?;
-        there(&path)?;
-        remove_own(&hidden)?;
-
-        let mut made = CreatedDirectories::default();
-        Directory::make(&hidden, &mut made)?;
-        let stamp = hidden.join(STAMP);
+        let lock = HiddenDirectory::lock(&path)?;
+        if !path.exists() {
+            // A run may have been killed while it replaced a release.
+            recover_directory(&path, &lock.path().join(OLD))?;
+        }
         let output = Self {
-            hidden,
+            hidden: lock.path().join(NEW),
             path,
-            done: false,
-            _made: made,
+            lock,
         };
-        fs::write(&stamp, format!("{STAMP_HEAD}\n")).map_err(|e| Error::io(&stamp, "write", e))?;
+        there(&output.path)?;
+        output.lock.empty(&|_| true)?;
+        make_directories(&output.hidden)?;
         Ok(output)
     }
 
@@ -87,7 +88,7 @@ impl OutputDir {
     }
 
     /// Renames it to its final path, replacing an earlier release.
-    pub(super) fn commit(mut self) -> Result<(), Error> {
+    pub(super) fn commit(self) -> Result<(), Error> {
         let mut content = ReleaseContent::of(&self.hidden)?;
         content.files.remove(Path::new(STAMP));
         self.stamp(&content.files)?;
@@ -105,13 +106,11 @@ impl OutputDir {
                 Directory::open(&self.path)?.sync()?;
             }
             ExistingOutput::Release => {
-                let old = HiddenName::ReplacedRelease.beside(&self.path);
+                let old = self.lock.path().join(OLD);
                 replace_directory(&Directory::of(&self.path)?, &self.hidden, &self.path, &old)?;
-                remove_own(&old)?;
             }
         }
-        self.done = true;
-        Ok(())
+        self.lock.empty(&|_| true)
     }
 
     /// Moves the release into an existing empty directory, which keeps its attributes. Both directories have the
@@ -152,46 +151,8 @@ impl OutputDir {
 
 impl Drop for OutputDir {
     fn drop(&mut self) {
-        if self.done {
-            return;
-        }
-        let _ = remove_own(&self.hidden);
+        let _ = self.lock.empty(&|name| name == NEW);
     }
-}
-
-/// Recovers from a run that was killed while it replaced a release.
-fn recover(path: &Path) -> Result<(), Error> {
-    let old = HiddenName::ReplacedRelease.beside(path);
-    match path.exists() {
-        true => remove_own(&old),
-        false => recover_directory(path, &old),
-    }
-}
-
-/// Removes a staged directory, if it exists. An interrupted removal stays recognisable: the stamp
-/// is written first and removed last, and a directory without it is empty.
-fn remove_own(path: &Path) -> Result<(), Error> {
-    let failed = |e| Error::io(path, "remove", e);
-    let entries = match fs::read_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries.and_then(Iterator::collect::<io::Result<Vec<_>>>),
-    };
-    let entries = entries.map_err(failed)?;
-    let is_content = |entry: &&fs::DirEntry| entry.file_name() != STAMP;
-    if entries.iter().any(|entry| is_content(&entry)) && !is_stamped(path) {
-        return Err(Error::rejected(
-            ids::OUTPUT_IN_THE_WAY,
-            path,
-            format!("it is in the way and was not staged (it has no file `{STAMP}`); remove it"),
-        ));
-    }
-    for entry in entries.iter().filter(is_content) {
-        match entry.file_type().map_err(failed)?.is_dir() {
-            true => remove_directory(&entry.path())?,
-            false => fs::remove_file(entry.path()).map_err(failed)?,
-        }
-    }
-    remove_directory(path)
 }
 
 fn is_stamped(path: &Path) -> bool {

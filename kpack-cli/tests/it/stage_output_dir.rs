@@ -2,9 +2,12 @@
 //! release, and a failure changes nothing.
 
 use std::fs;
+use std::process::Command;
+use std::thread;
 
 use crate::cargo_build::{built, messages, nothing_hidden, stage};
 use kpack_cli::stage::Options;
+use kpack_tests::process;
 use kpack_tests::tree::Tree;
 use serde_json::json;
 
@@ -39,18 +42,14 @@ fn only_what_was_staged_is_replaced() {
     insta::assert_snapshot!(said.join("\n\n"));
 
     // A release alone is replaced, with the leftovers of a killed run beside it.
-    fs::create_dir(tree.path(".dist.kpack-stage-old")).unwrap();
-    fs::copy(
-        tree.path("dist/.kpack-stage"),
-        tree.path(".dist.kpack-stage-old/.kpack-stage"),
-    )
-    .unwrap();
+    fs::create_dir_all(tree.path(".dist.tmp/old/bin")).unwrap();
     fs::remove_file(tree.path("dist/bin/app")).unwrap();
     stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
     assert!(tree.path("dist/bin/app").is_file());
     nothing_hidden(&tree);
     // A run that was killed between its two renames left the release under the other name.
-    fs::rename(tree.path("dist"), tree.path(".dist.kpack-stage-old")).unwrap();
+    fs::create_dir(tree.path(".dist.tmp")).unwrap();
+    fs::rename(tree.path("dist"), tree.path(".dist.tmp/old")).unwrap();
     let failed = json!({"reason": "build-finished", "success": true}).to_string();
     stage(&Options::new(tree.path("dist")), failed.as_bytes()).unwrap_err();
     stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
@@ -61,23 +60,33 @@ fn only_what_was_staged_is_replaced() {
 fn leftovers_of_a_run_that_was_killed_at_any_moment_go() {
     let tree = Tree::new();
     let text = built(&tree);
-    for name in [".dist.kpack-stage", ".dist.kpack-stage-old"] {
-        // Without a stamp, with a half-written one, and with nothing but the stamp.
-        for stamp in [None, Some(""), Some("# Made")] {
-            stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
-            fs::create_dir(tree.path(name)).unwrap();
-            if let Some(stamp) = stamp {
-                fs::write(tree.path(name).join(".kpack-stage"), stamp).unwrap();
-            }
-            stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
-            nothing_hidden(&tree);
-        }
+    for name in [".dist.tmp", ".dist.tmp/new/bin", ".dist.tmp/old/bin"] {
+        stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
+        fs::create_dir_all(tree.path(name)).unwrap();
+        stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
+        nothing_hidden(&tree);
     }
-    // Other files stay.
-    fs::create_dir(tree.path(".dist.kpack-stage")).unwrap();
-    fs::write(tree.path(".dist.kpack-stage/mine"), "mine").unwrap();
-    stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap_err();
-    assert!(tree.path(".dist.kpack-stage/mine").exists());
+}
+
+#[test]
+fn runs_for_one_directory_take_turns() {
+    let tree = Tree::new();
+    let text = built(&tree);
+    let one_by_one = Options::new(tree.path("alone"));
+    stage(&one_by_one, text.as_bytes()).unwrap();
+    for directory in ["dist", "a/b/dist"] {
+        let options = Options::new(tree.path(directory));
+        thread::scope(|scope| {
+            let run = || stage(&options, text.as_bytes());
+            let runs = Vec::from_iter((0..8).map(|_| scope.spawn(run)));
+            for run in runs {
+                run.join().unwrap().unwrap();
+            }
+        });
+        let difference = ["-r", "alone", directory];
+        process::run(Command::new("diff").args(difference).current_dir(tree.root()));
+        nothing_hidden(&tree);
+    }
 }
 
 #[test]

@@ -20,26 +20,15 @@ pub enum HiddenName {
     Unfinished,
     /// `.NAME.old`: a directory being replaced.
     Replaced,
-    /// `.NAME.kpack-stage`: a release being written.
-    UnfinishedRelease,
-    /// `.NAME.kpack-stage-old`: a release being replaced.
-    ReplacedRelease,
 }
 
 impl HiddenName {
-    const ALL: [Self; 4] = [
-        Self::Unfinished,
-        Self::Replaced,
-        Self::UnfinishedRelease,
-        Self::ReplacedRelease,
-    ];
+    const ALL: [Self; 2] = [Self::Unfinished, Self::Replaced];
 
     const fn ending(self) -> &'static str {
         match self {
             Self::Unfinished => ".tmp",
             Self::Replaced => ".old",
-            Self::UnfinishedRelease => ".kpack-stage",
-            Self::ReplacedRelease => ".kpack-stage-old",
         }
     }
 
