@@ -108,7 +108,7 @@ pub(super) fn compare(
         return Ok(());
     }
     let differences = elf::compare(&unsplit.image, &binary.image).map_err(|e| binary.error(e))?;
-    let text = "all loaded content except device code equals the original's";
+    let text = "all loaded content equals the original's, except device code and what points to it";
     report.faults_or(
         (ids::HOST_DIFFERS, ids::HOST_MATCHES),
         path,

@@ -218,3 +218,36 @@ fn wheels() {
     let line = format!("wheel split --output-dir out {WHEEL}");
     assert_documented("`wheel split`", &tree, &line);
 }
+
+/// lld puts the symbols right after the program headers, so they make room for another one.
+#[test]
+fn a_table_that_moves_is_compared_in_blocks() {
+    if !require::tool("ld.lld-19") || !require::tool("strace") {
+        return;
+    }
+    let tree = Tree::new();
+    let mut text = ".text\n".to_owned();
+    for index in 0..5000 {
+        let _ = writeln!(text, ".globl f{index}\nf{index}: ret");
+    }
+    fs::write(tree.path("many.s"), text).unwrap();
+    FatLibrary::new()
+        .wrapper(Storage::Plain, [code("gfx1100", "add")])
+        .compiler("clang-19")
+        .flag("-fuse-ld=lld")
+        .flag("-Wl,--build-id=none")
+        .flag(tree.path("many.s"))
+        .build(&tree.path("lib/libvec.so"))
+        .unwrap();
+    let line = "install --quiet --prefix . --module vec lib/libvec.so";
+    let output = Command::new("strace")
+        .args(["-f", "-e", "trace=pread64"])
+        .arg(env!("CARGO_BIN_EXE_kpack"))
+        .args(words(line))
+        .current_dir(tree.root())
+        .output()
+        .unwrap();
+    let calls = String::from_utf8_lossy(&output.stderr);
+    let calls = calls.lines().filter(|line| line.contains("pread64(")).count();
+    assert!(output.status.success() && calls < 500, "{calls}");
+}

@@ -213,6 +213,29 @@ fn relocations_in_a_section_of_another_type() {
     assert_eq!(faults(&against(&tree)), [""; 0]);
 }
 
+/// As it finds symbols by DT_SYMTAB. Where nothing is laid out after the device code, `_end` is at its end.
+#[test]
+fn symbols_in_a_section_of_another_type() {
+    let tree = Tree::new();
+    let end = tree.path("end.s");
+    fs::write(&end, ".section .hip_fatbin,\"a\"\n.globl end\nend:\n").unwrap();
+    library().flag(&end).build(&tree.path("fat.so")).unwrap();
+    let split = |tree: &Tree| {
+        install(&InstallOptions::new(tree.root(), "vec", [BINARY]), &()).unwrap();
+        fs::read(tree.path(BINARY)).unwrap()
+    };
+    fs::create_dir(tree.path("lib")).unwrap();
+    fs::copy(tree.path("fat.so"), tree.path(BINARY)).unwrap();
+    let other = tree.copy();
+    change_section(&other, b".dynsym", |header| header[4] = 1);
+    fs::copy(other.path(BINARY), other.path("fat.so")).unwrap();
+    let differing = |a: &[u8], b: &[u8]| a.iter().zip(b).filter(|(a, b)| a != b).count();
+    // Only the type in the header.
+    assert_eq!(differing(&split(&tree), &split(&other)), 1);
+    assert_eq!(faults(&against(&tree)), [""; 0]);
+    assert_eq!(faults(&against(&other)), [""; 0]);
+}
+
 #[test]
 fn a_section_that_is_not_where_it_is_loaded() {
     let tree = installed();

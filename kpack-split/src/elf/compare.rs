@@ -176,8 +176,9 @@ struct Explained {
     marker: u64,
     /// What wrappers with device code in the binary point to instead, by their addresses.
     bundles: BTreeMap<u64, u64>,
-    /// The original's RELA tables.
+    /// The original's RELA tables, and the address of its symbols.
     rela: Vec<Range<u64>>,
+    symbols: Option<u64>,
 }
 
 impl Explained {
@@ -212,13 +213,15 @@ impl Explained {
         let mut redirected = code.split_wrappers().iter();
         let redirected = redirected.find(|w| own.contains(&w.address));
         let marker = redirected.map_or(0, |w| w.marker_address);
+        let dynamic = Dynamic::read(original)?;
         Ok(Self {
             fat,
             moved,
             wrappers,
             marker,
             bundles,
-            rela: Dynamic::read(original)?.rela_tables()?,
+            rela: dynamic.rela_tables()?,
+            symbols: dynamic.symbol_section(original).map(|s| s.addr),
         })
     }
 
@@ -274,7 +277,7 @@ impl Explained {
                     && rela.r_addend.get(LE) as u64 == self.pointer(wrapper)
             }));
         }
-        if section.kind != elf::SHT_DYNSYM {
+        if self.symbols != Some(section.addr) {
             return Ok(false);
         }
         Ok(match (address - section.addr) % RECORD {

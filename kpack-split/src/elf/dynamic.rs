@@ -7,6 +7,7 @@ use kpack_format::dynamic_symbols::{Linkage, linkage};
 use object::LittleEndian as LE;
 use object::elf;
 
+use super::headers::Section;
 use super::image::Image;
 use super::records::pods;
 use super::{ElfError, ReadAt};
@@ -164,6 +165,14 @@ impl Dynamic {
         }
     }
 
+    /// The section of the symbols that the dynamic linker uses, whatever its header calls it. No entry has their
+    /// number.
+    pub(crate) fn symbol_section<'i, S>(&self, image: &'i Image<S>) -> Option<&'i Section> {
+        let start = self.get(elf::DT_SYMTAB)?;
+        let mut sections = image.sections.iter();
+        sections.find(|s| s.addr == start && s.has_bytes() && s.occupies_memory())
+    }
+
     /// The address ranges of the RELA tables.
     pub(crate) fn rela_tables(&self) -> Result<Vec<Range<u64>>, ElfError> {
         let mut tables: Vec<Range<u64>> = Vec::new();
@@ -278,7 +287,12 @@ impl<'a, S: ReadAt> Relocations<'a, S> {
                 entry: None,
                 kind: self.relative,
                 symbol: 0,
-                addend: self.words.get(address)?,
+                addend: match self.words.get(address)? {
+                    Some(addend) => addend,
+                    None => refuse!(
+                        "a RELR relocation is at address {address:#x}, which no PT_LOAD loads from the file"
+                    ),
+                },
             })
         });
         rela.chain(relr)
@@ -320,9 +334,9 @@ fn relr_addresses(table: &[u8]) -> impl Iterator<Item = u64> + '_ {
         })
 }
 
-/// Reads consecutive words of memory in blocks.
+/// Reads words of memory that are near each other, in blocks.
 #[derive(Debug)]
-struct Words<'a, S> {
+pub(super) struct Words<'a, S> {
     image: &'a Image<S>,
     /// File offset and contents of the block read last.
     block: RefCell<(u64, Vec<u8>)>,
@@ -330,20 +344,21 @@ struct Words<'a, S> {
 
 impl<'a, S: ReadAt> Words<'a, S> {
     const BLOCK: u64 = 64 * 1024;
+    /// Blocks begin at a multiple of this, so that words shortly before the first one are in them, too.
+    const ALIGNMENT: u64 = 4096;
 
-    fn new(image: &'a Image<S>) -> Self {
+    pub(super) fn new(image: &'a Image<S>) -> Self {
         Self {
             image,
             block: RefCell::default(),
         }
     }
 
-    fn get(&self, address: u64) -> Result<u64, ElfError> {
+    /// The word at an address; `None` if no PT_LOAD loads all of it from the file.
+    pub(super) fn get(&self, address: u64) -> Result<Option<u64>, ElfError> {
         let end = address.saturating_add(8);
         let Some(offset) = self.image.offset_of(&(address..end)) else {
-            refuse!(
-                "a RELR relocation is at address {address:#x}, which no PT_LOAD loads from the file"
-            );
+            return Ok(None);
         };
         let mut block = self.block.borrow_mut();
         let inside = |block: &(u64, Vec<u8>)| {
@@ -352,20 +367,24 @@ impl<'a, S: ReadAt> Words<'a, S> {
             Some(u64::from_le_bytes(word.try_into().ok()?))
         };
         if let Some(word) = inside(&block) {
-            return Ok(word);
+            return Ok(Some(word));
         }
-        let size = Self::BLOCK.min(self.image.size.saturating_sub(offset));
-        *block = (offset, self.image.bytes(offset, size, "relocated data")?);
+        let start = offset - offset % Self::ALIGNMENT;
+        let size = Self::BLOCK.min(self.image.size.saturating_sub(start));
+        *block = (start, self.image.bytes(start, size, "loaded memory")?);
         match inside(&block) {
-            Some(word) => Ok(word),
-            None => refuse!("the file ends within the relocated word at {address:#x}"),
+            Some(word) => Ok(Some(word)),
+            None => refuse!("the file ends within the word at {address:#x}"),
         }
     }
 }
 
 /// The dynamic symbol table's bytes; empty if there is none.
-pub(crate) fn dynamic_symbols<S: ReadAt>(image: &Image<S>) -> Result<Vec<u8>, ElfError> {
-    match image.sections.iter().find(|s| s.kind == elf::SHT_DYNSYM) {
+pub(crate) fn dynamic_symbols<S: ReadAt>(
+    image: &Image<S>,
+    dynamic: &Dynamic,
+) -> Result<Vec<u8>, ElfError> {
+    match dynamic.symbol_section(image) {
         Some(section) => image.section_bytes(section),
         None => Ok(Vec::new()),
     }

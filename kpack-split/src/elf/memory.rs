@@ -10,7 +10,7 @@ use kpack_format::marker::SECTION_NAME;
 use object::LittleEndian as LE;
 use object::elf;
 
-use super::dynamic::{Dynamic, is_address};
+use super::dynamic::{Dynamic, Words, is_address};
 use super::headers::{SEGMENT_ENTRY, Segment};
 use super::image::Image;
 use super::records::{FAT_SECTION, POINTER, WRAPPER_SIZE};
@@ -30,6 +30,8 @@ pub(super) fn check<A: ReadAt, B: ReadAt>(
     marker: &Range<u64>,
 ) -> Result<(), ElfError> {
     let changes = Changes::new(input, output, marker)?;
+    let memory = (&Memory::new(input), &Memory::new(output));
+    let moved = &Memory::new(output);
     for load in loads(input) {
         let end = load.vaddr + load.memsz;
         let mut at = load.vaddr;
@@ -54,7 +56,7 @@ pub(super) fn check<A: ReadAt, B: ReadAt>(
             let before = contents(input, &piece)?.unwrap_or_default();
             match contents(output, &piece)? {
                 Some(after) if after == before => {}
-                Some(after) => changes.explain((input, output), piece.start, &before, &after)?,
+                Some(after) => changes.explain(memory, moved, piece.start, &before, &after)?,
                 // Padding next to the device code. Whole pages are mapped.
                 None if changes.is_beside_code(&piece)
                     && (before.iter().all(|byte| *byte == 0)
@@ -109,13 +111,32 @@ fn in_page<S: ReadAt>(image: &Image<S>, addresses: &Range<u64>) -> Result<Vec<u8
     }
 }
 
-/// The word at an address, 0 if nothing maps it.
-fn word_at<S: ReadAt>(image: &Image<S>, address: u64) -> Result<u64, ElfError> {
-    let bytes = contents(image, &(address..address.saturating_add(8)))?.unwrap_or_default();
-    Ok(bytes
-        .iter()
-        .rev()
-        .fold(0, |word, byte| word << 8 | u64::from(*byte)))
+/// The words of a file's memory.
+struct Memory<'a, S> {
+    image: &'a Image<S>,
+    words: Words<'a, S>,
+}
+
+impl<'a, S: ReadAt> Memory<'a, S> {
+    fn new(image: &'a Image<S>) -> Self {
+        Self {
+            image,
+            words: Words::new(image),
+        }
+    }
+
+    /// The word at an address, 0 if nothing maps it.
+    fn word(&self, address: u64) -> Result<u64, ElfError> {
+        if let Some(word) = self.words.get(address)? {
+            return Ok(word);
+        }
+        // Where the bytes of a file end.
+        let bytes = contents(self.image, &(address..address.saturating_add(8)))?;
+        let bytes = bytes.unwrap_or_default().into_iter();
+        Ok(bytes
+            .rev()
+            .fold(0, |word, byte| word << 8 | u64::from(byte)))
+    }
 }
 
 /// What a rewrite changes, as its input and its result have it.
@@ -194,7 +215,7 @@ impl Changes {
             }
         }
         let rela = old.rela_tables()?;
-        let symbols = input.sections.iter().find(|s| s.kind == elf::SHT_DYNSYM);
+        let symbols = old.symbol_section(input);
         let symbols = symbols.map_or(0..0, |s| s.addr..s.addr_end());
         let new_code = match output.device_code()? {
             DeviceCode::Fat(fat) => fat.addresses,
@@ -217,10 +238,11 @@ impl Changes {
         addresses.start == end || addresses.end == start && start - addresses.start < 4096
     }
 
-    /// Refuses a difference that has no reason.
+    /// Refuses a difference that has no reason. `moved` is the output once more, for words where they moved to.
     fn explain<A: ReadAt, B: ReadAt>(
         &self,
-        (input, output): (&Image<A>, &Image<B>),
+        (input, output): (&Memory<'_, A>, &Memory<'_, B>),
+        moved: &Memory<'_, B>,
         start: u64,
         before: &[u8],
         after: &[u8],
@@ -229,10 +251,10 @@ impl Changes {
         while let Some(next) = (at..before.len()).find(|at| before[*at] != after[*at]) {
             let address = start + next as u64;
             let address = address - address % 8;
-            let (old, new) = (word_at(input, address)?, word_at(output, address)?);
+            let (old, new) = (input.word(address)?, output.word(address)?);
             let mut is_known = self.is_known(input, address, old, new)?;
-            if let (false, Some(moved)) = (is_known, self.moved) {
-                let new = word_at(output, address.wrapping_add(moved))?;
+            if let (false, Some(by)) = (is_known, self.moved) {
+                let new = moved.word(address.wrapping_add(by))?;
                 is_known = old == new || self.is_known(input, address, old, new)?;
             }
             if !is_known {
@@ -244,9 +266,9 @@ impl Changes {
     }
 
     /// Whether the word at an address may become another one.
-    fn is_known<A: ReadAt>(
+    fn is_known<S: ReadAt>(
         &self,
-        input: &Image<A>,
+        input: &Memory<'_, S>,
         address: u64,
         old: u64,
         new: u64,
@@ -258,12 +280,12 @@ impl Changes {
         let is_of_code = |value: u64| (self.code.start..=self.code.end).contains(&value);
         if let Some(table) = self.rela.iter().find(|table| table.contains(&address)) {
             let record = address - (address - table.start) % RECORD;
-            let wrapper = word_at(input, record)?.wrapping_sub(POINTER);
+            let wrapper = input.word(record)?.wrapping_sub(POINTER);
             return Ok(self.wrappers.binary_search(&wrapper).is_ok());
         }
         if self.symbols.contains(&address) {
             let inside = (address - self.symbols.start) % RECORD;
-            let value = word_at(input, address - inside + 8)?;
+            let value = input.word(address - inside + 8)?;
             return Ok(match inside {
                 // The index of its section is in the first word.
                 0 => (old ^ new) << 16 == 0,

@@ -111,7 +111,7 @@ pub(crate) fn redirect<S: ReadAt>(
         .collect();
 
     let relocations = Relocations::read(image, dynamic)?;
-    let symbols = dynamic_symbols(image)?;
+    let symbols = dynamic_symbols(image, dynamic)?;
     for relocation in relocations.iter() {
         let relocation: Relocation = relocation?;
         let target = relocations.target(&relocation, pods(&symbols));

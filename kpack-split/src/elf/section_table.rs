@@ -3,6 +3,7 @@
 use object::LittleEndian as LE;
 use object::elf;
 
+use super::dynamic::Dynamic;
 use super::edits::{Edits, Gaps};
 use super::headers::Section;
 use super::image::Image;
@@ -98,8 +99,12 @@ impl SectionTable {
         edits: &mut Edits,
         change: &dyn Fn(&mut elf::Sym64<LE>, usize) -> usize,
     ) -> Result<(), ElfError> {
+        let dynamic = Dynamic::read(image)?;
+        let dynamic = dynamic.symbol_section(image);
         for section in &image.sections {
-            if !matches!(section.kind, elf::SHT_SYMTAB | elf::SHT_DYNSYM) || section.size == 0 {
+            let is_table = matches!(section.kind, elf::SHT_SYMTAB | elf::SHT_DYNSYM)
+                || dynamic.is_some_and(|dynamic| std::ptr::eq(dynamic, section));
+            if !is_table || section.size == 0 {
                 continue;
             }
             let mut bytes = image.section_bytes(section)?;

@@ -214,7 +214,7 @@ impl<S: ReadAt> Image<S> {
     fn pointers_in(&self, addresses: Range<u64>) -> Result<BTreeMap<u64, u64>, ElfError> {
         let dynamic = Dynamic::read(self)?;
         let relocations = Relocations::read(self, &dynamic)?;
-        let symbols = dynamic_symbols(self)?;
+        let symbols = dynamic_symbols(self, &dynamic)?;
         let mut pointers = BTreeMap::new();
         for relocation in relocations.iter() {
             let relocation: Relocation = relocation?;
