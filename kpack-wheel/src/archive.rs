@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use kpack_format::marker::SECTION_NAME;
+use memchr::memmem::Finder;
 use zip::ZipArchive;
 use zip::result::ZipError;
 
@@ -447,6 +448,7 @@ fn dist_info(path: &Path, name: &WheelName, members: &[Member]) -> Result<String
 /// Whether the name of a marker's section is among these bytes, which are read in small parts.
 fn has_marker_section(mut from: impl Read) -> io::Result<bool> {
     let name = SECTION_NAME.as_bytes();
+    let finder = Finder::new(name);
     let mut some = vec![0; 64 << 10];
     let mut kept = 0;
     loop {
@@ -457,8 +459,7 @@ fn has_marker_section(mut from: impl Read) -> io::Result<bool> {
             Err(error) => return Err(error),
         };
         let end = kept + count;
-        let mut starts = (0..end).filter(|at| some[*at] == name[0]);
-        if starts.any(|at| some[at..end].starts_with(name)) {
+        if finder.find(&some[..end]).is_some() {
             return Ok(true);
         }
         // The name may cross the boundary between two parts.
@@ -472,4 +473,21 @@ fn create(path: &Path) -> Result<File, Error> {
     let directory = path.parent().unwrap_or(Path::new(""));
     publish::make_directories(directory)?;
     File::create_new(path).map_err(|e| Error::io(path, "create", e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_the_section_is_found_across_parts() {
+        let name = SECTION_NAME.as_bytes();
+        for start in [0, 1, (64 << 10) - 5, 64 << 10, (128 << 10) - name.len() - 1] {
+            let mut bytes = vec![name[0]; start];
+            bytes.extend(name);
+            assert!(has_marker_section(&*bytes).unwrap(), "{start}");
+            bytes.pop();
+            assert!(!has_marker_section(&*bytes).unwrap(), "{start}");
+        }
+    }
 }
