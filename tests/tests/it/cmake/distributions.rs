@@ -199,6 +199,45 @@ fn dh_kpack_takes_archives_of_the_build() {
     }
 }
 
+/// As after a run that failed in another package.
+#[test]
+fn dh_kpack_can_run_again() {
+    if !has_debian_tools() {
+        return;
+    }
+    let source = Source::new();
+    source.edit("debian/rules", |text| {
+        format!("{text}\nexecute_after_dh_kpack:\n\tdh_kpack\n")
+    });
+    source.debian().succeeds();
+    let (_, name) = TARGETS[0];
+    let device = source.deb(&format!("libvec1-{name}"));
+    assert_eq!(control(&device, "Depends"), "libvec1 (= 1.2.3-1)");
+    Run::of(Command::new("dpkg-deb").arg("-c").arg(device))
+        .says("/.kpack/libvec1_lib_gfx1100.kpack");
+    let recommends = control(&source.deb("libvec1"), "Recommends");
+    assert_eq!(
+        recommends.split(", ").count(),
+        TARGETS.len(),
+        "{recommends}"
+    );
+}
+
+#[test]
+fn a_gpu_package_is_for_gpus() {
+    for (target, said) in [
+        (
+            "gfx11-generic",
+            "gfx11-generic is not a GPU, but code for several of them; name the machine's own, one of gfx1100 gfx1101",
+        ),
+        ("amdgcnspirv", "amdgcnspirv is not a GPU"),
+    ] {
+        let mut make = Command::new(dist_prefix().join("bin/kpack-gpu-package"));
+        make.args(["--output", "/nonexistent", "--deb", "gfx1100", target]);
+        Run::of(&mut make).fails_with(said);
+    }
+}
+
 #[test]
 fn dh_kpack_refuses_empty_and_forgotten_packages() {
     if !has_debian_tools() {
