@@ -32,6 +32,7 @@ mod launch;
 mod list;
 mod object;
 mod output;
+mod panics;
 mod progress;
 mod recombine;
 mod report;
@@ -102,6 +103,7 @@ pub fn command() -> clap::Command {
 
 /// Runs the command that the process's arguments name.
 pub fn main() -> ExitCode {
+    panics::abort_without_memory();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

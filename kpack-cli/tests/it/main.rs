@@ -37,6 +37,7 @@ mod large_code_objects;
 mod launch;
 mod layouts;
 mod leftovers;
+mod little_memory;
 mod lookup;
 mod markers;
 mod opened_once;
