@@ -81,7 +81,7 @@ function(_kpack_add_hooks command)
       _kpack_set_launcher(${command} "${target}")
     endif()
     if(kpack_RUNTIME_SHIM)
-      _kpack_link_shim(${command} "${target}")
+      _kpack_link_shim(${command} "${target}" ${kpack_RUNTIME_SHIM})
     endif()
 
     _kpack_artifact_argument(destination ${kind} DESTINATION)

@@ -14,7 +14,7 @@ include("${CMAKE_CURRENT_LIST_DIR}/KpackSplitCompile.cmake")
 # kpack_install(TARGETS <target>... MODULE <name> [COMPONENT <name>] [ARCHITECTURES <target ID>...]
 #               [KPACK_DESTINATION <dir>] [KPACK_COMPONENT <name>] [DEVICE_COMPONENTS]
 #               [UNEXPECTED drop|error|keep] [SPIRV keep|drop|archive] [COMPRESSION zstd|none]
-#               [LEVEL <n>] [SPLIT_AT compile|install] [INSTALL_HINT <text>] [RUNTIME_SHIM]
+#               [LEVEL <n>] [SPLIT_AT compile|install] [INSTALL_HINT <text>] [RUNTIME_SHIM [shared]]
 #               [<arguments of install(TARGETS)>...])
 #
 # Installs the targets and splits the installed files.

@@ -59,7 +59,7 @@ impl Built {
         self.runtime.join("librocm_kpack.a")
     }
 
-    /// The shim for `LD_PRELOAD`.
+    /// The shared shim.
     pub(crate) fn shim(&self) -> PathBuf {
         self.runtime.join("libkpack_hip.so")
     }
@@ -177,7 +177,9 @@ pub(crate) fn fill_with(
 fn install_helper(prefix: &Path, documents: &Path, built: &Built) -> Result<()> {
     let root = repository::root();
     copy_file(&built.helper, &prefix.join("bin/kpack"))?;
-    copy_file(&built.shim(), &prefix.join("lib/libkpack_hip.so"))?;
+    let shim = so_name(&built.shim())?;
+    copy_file(&built.shim(), &prefix.join("lib").join(&shim))?;
+    link_file(&shim, &prefix.join("lib/libkpack_hip.so"))?;
     let scratch = tempfile::tempdir()?;
     let static_shim = built.merged_shim(scratch.path())?;
     copy_file(&static_shim, &prefix.join("lib/libkpack_hip.a"))?;

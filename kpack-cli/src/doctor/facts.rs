@@ -1,6 +1,7 @@
 //! What the doctor looks at, before it judges.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
@@ -15,7 +16,7 @@ use super::dynamic_linker::{self, Library, Loading};
 use kpack_core::finding::Id;
 use kpack_core::{Error, ids};
 use kpack_format::names::is_object;
-use kpack_split::elf::{DeviceCode, Dynamic, Image};
+use kpack_split::elf::{DeviceCode, Dynamic, ElfError, Image};
 use kpack_split::input::{
     self, FileKind, Kpacks, LinkedElf, Lookup, MarkerGroup, Prefix, elf_error, or_refused, placed,
     prefix_of,
@@ -320,8 +321,8 @@ impl Loader {
 const LOADER: &str = "librocm_kpack";
 /// The type of the note of kpack's loader.
 const LOADER_NOTE: u32 = 2;
-/// How the names of the shim begin.
-const SHIM: &str = "libkpack_hip.so";
+/// How the names of the shim begin, also of one that a wheel has renamed.
+const SHIM: &str = "libkpack_hip";
 /// The type of the note of a shim that is linked into a binary.
 const SHIM_NOTE: u32 = 1;
 
@@ -332,6 +333,13 @@ fn named<'l>(libraries: &'l [Library], start: &str) -> Option<&'l Library> {
         name.is_some_and(|name| name.to_string_lossy().starts_with(start))
     };
     libraries.iter().find(is_named)
+}
+
+/// Whether the shim is linked into a binary, or the shared one with it.
+fn has_shim(image: &Image<File>) -> Result<bool, ElfError> {
+    let needed = Dynamic::read(image)?.strings(image, elf::DT_NEEDED)?;
+    let mut needed = needed.iter();
+    Ok(image.has_note(SHIM_NOTE)? || needed.any(|name| name.starts_with(SHIM.as_bytes())))
 }
 
 impl Binary {
@@ -360,10 +368,7 @@ impl Binary {
             form,
             code,
             found_through,
-            has_shim: linked
-                .image
-                .has_note(SHIM_NOTE)
-                .map_err(|e| linked.error(e))?,
+            has_shim: has_shim(&linked.image).map_err(|e| linked.error(e))?,
             join: None,
         }))
     }

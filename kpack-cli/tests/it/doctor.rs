@@ -521,12 +521,37 @@ fn a_linked_shim_serves_every_runtime() {
         &(),
     )
     .unwrap();
-    let findings = findings(&tree, "prefix", "gfx942");
-    assert_eq!(troubles(&findings, &tree), [""; 0]);
-    assert_eq!(
-        findings[0].text,
-        "split, linked with the shim, with code for gfx942"
-    );
+    let linked = "split, linked with the shim, with code for gfx942";
+    let found = findings(&tree, "prefix", "gfx942");
+    assert_eq!(troubles(&found, &tree), [""; 0]);
+    assert_eq!(found[0].text, linked);
+}
+
+/// As `RUNTIME_SHIM shared` links it, and as tools vendor it into a wheel.
+#[test]
+fn a_shared_shim_that_is_linked_serves_every_runtime() {
+    for shim in ["libkpack_hip.so.0", "libkpack_hip-1a2b3c4d.so.0"] {
+        let tree = Tree::new();
+        old_runtime(&tree);
+        let shim = format!("prefix/lib/{shim}");
+        stub(&tree, &shim, &[]);
+        let library = library(&tree, &["gfx942"]);
+        let library = library
+            .flag("-Wl,--no-as-needed,-rpath,$ORIGIN")
+            .flag(tree.path(&shim));
+        library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+        install(
+            &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+            &(),
+        )
+        .unwrap();
+        let found = findings(&tree, "prefix", "gfx942");
+        assert_eq!(troubles(&found, &tree), [""; 0]);
+        assert!(
+            found[0].text.starts_with("split, linked with the shim"),
+            "{found:?}"
+        );
+    }
 }
 
 #[test]

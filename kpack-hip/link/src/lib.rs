@@ -1,6 +1,6 @@
 //! The shim for binaries that are linked with `--wrap=__hipRegisterFatBinary` and
 //! `--wrap=__hipUnregisterFatBinary`. The linker calls these functions `__wrap_…`, and the HIP runtime's
-//! own ones `__real_…`.
+//! own ones `__real_…`. `cargo xtask dist` gives them these names: `kpack-hip` has functions of these names, too.
 
 #![allow(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -16,8 +16,8 @@ unsafe extern "C" {
 
 // The linker finds them, and does not export them: each library has its own.
 core::arch::global_asm!(
-    ".hidden __wrap___hipRegisterFatBinary",
-    ".hidden __wrap___hipUnregisterFatBinary",
+    ".hidden kpack_hip_register",
+    ".hidden kpack_hip_unregister",
     // An ELF note tells `kpack doctor` that a binary has the shim. Linkers and `strip` keep it.
     ".pushsection .note.kpack_hip,\"a\",%note",
     ".balign 4",
@@ -32,7 +32,7 @@ core::arch::global_asm!(
 /// # Safety
 /// As the HIP runtime's function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __wrap___hipRegisterFatBinary(wrapper: *const c_void) -> Module {
+pub unsafe extern "C" fn kpack_hip_register(wrapper: *const c_void) -> Module {
     let runtime = Runtime {
         register: __real___hipRegisterFatBinary,
         unregister: __real___hipUnregisterFatBinary,
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn __wrap___hipRegisterFatBinary(wrapper: *const c_void) -
 /// # Safety
 /// As the HIP runtime's function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __wrap___hipUnregisterFatBinary(module: Module) {
+pub unsafe extern "C" fn kpack_hip_unregister(module: Module) {
     // SAFETY: by contract.
     unsafe { unregister(module, || Some(__real___hipUnregisterFatBinary)) }
 }

@@ -1,4 +1,5 @@
-//! The functions of `libkpack_hip.so`, which are in front of the runtime's with `LD_PRELOAD`.
+//! The functions of `libkpack_hip.so`. With `LD_PRELOAD`, those with the runtime's names are in front of the
+//! runtime's. Binaries that are linked with `libkpack_hip.so` and `--wrap` call those that begin with `__wrap_`.
 
 use std::ffi::{CStr, c_void};
 use std::mem::transmute;
@@ -45,6 +46,26 @@ pub unsafe extern "C" fn __hipUnregisterFatBinary(module: Module) {
     };
     // SAFETY: by contract.
     unsafe { unregister(module, real) }
+}
+
+/// In place of `__hipRegisterFatBinary`, for linkers with `--wrap`.
+///
+/// # Safety
+/// As the HIP runtime's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __wrap___hipRegisterFatBinary(wrapper: *const c_void) -> Module {
+    // SAFETY: by contract.
+    unsafe { __hipRegisterFatBinary(wrapper) }
+}
+
+/// In place of `__hipUnregisterFatBinary`, for linkers with `--wrap`.
+///
+/// # Safety
+/// As the HIP runtime's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __wrap___hipUnregisterFatBinary(module: Module) {
+    // SAFETY: by contract.
+    unsafe { __hipUnregisterFatBinary(module) }
 }
 
 fn unregister_address() -> usize {

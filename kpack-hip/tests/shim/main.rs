@@ -7,6 +7,9 @@ mod common;
 mod bundle;
 mod project;
 
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
 use kpack_tests::process::{copy, run};
@@ -42,15 +45,55 @@ fn preloaded_it_gives_the_runtime_the_same_code() {
     same_code(Form::Preloaded, &ways);
 }
 
+const LINKED: [&[&str]; 4] = [
+    &["open"],
+    &["local", "close", "open", "close"],
+    &["deepbind", "close"],
+    &["fork", "local", "fork", "close"],
+];
+
 #[test]
 fn linked_it_gives_the_runtime_the_same_code() {
-    let ways: [&[&str]; 4] = [
-        &["open"],
-        &["local", "close", "open", "close"],
-        &["deepbind", "close"],
-        &["fork", "local", "fork", "close"],
-    ];
-    same_code(Form::Linked, &ways);
+    same_code(Form::Linked, &LINKED);
+}
+
+#[test]
+fn as_a_shared_library_it_gives_the_runtime_the_same_code() {
+    same_code(Form::Shared, &LINKED);
+}
+
+#[test]
+fn set_user_id_programs_have_it_if_it_is_linked() {
+    if !require::tool("setpriv") || !require::root() {
+        return;
+    }
+    for form in [Form::Preloaded, Form::Linked, Form::Shared] {
+        let project = Project::new(form);
+        let runtime = project.tree.path("old");
+        let mut flags = project.flags();
+        flags.push(format!("-Wl,-rpath,{}", runtime.display()));
+        project.link("split", "cc", &flags);
+        project.split("split");
+        let program = project.program("tests/real/load.c");
+        let of_all = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        of_all(project.tree.root(), 0o755);
+        of_all(&program, 0o4755);
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+            .arg(program)
+            .arg(project.tree.path("split/lib/libvec.so"))
+            .args(["local", "close"]);
+        let (printed, events) = project.run("old", GFX90A, &mut command);
+        assert!(printed.status.success(), "{form:?}: {printed:?}");
+        let expected = match form {
+            Form::Preloaded => BTreeSet::new(),
+            _ => entries_of(&project.load("fat", GFX90A, &["open"]), "gfx90a"),
+        };
+        assert_eq!(entries(&events), expected, "{form:?}");
+    }
 }
 
 /// Most of it is Rust's standard library, zstd and the loader.
@@ -171,6 +214,11 @@ fn linked_it_leaves_no_file_open() {
 }
 
 #[test]
+fn as_a_shared_library_it_leaves_no_file_open() {
+    load_again_and_again(Form::Shared);
+}
+
+#[test]
 fn the_environment_turns_it_off() {
     let project = Project::new(Form::Preloaded);
     for (variable, value, count) in [
@@ -232,7 +280,7 @@ fn a_runtime_that_reads_markers_is_left_alone() {
 
 #[test]
 fn threads_open_and_close_libraries_at_once() {
-    for form in [Form::Preloaded, Form::Linked] {
+    for form in [Form::Preloaded, Form::Linked, Form::Shared] {
         let project = Project::new(form);
         let libraries = (0..4).map(|number| {
             let prefix = project.tree.path(&format!("copy{number}"));
@@ -249,10 +297,51 @@ fn threads_open_and_close_libraries_at_once() {
 
 #[test]
 fn cmake_links_it() {
-    if !require::tool("cmake") {
+    if require::tool("cmake") {
+        install_with_cmake("RUNTIME_SHIM");
+    }
+}
+
+/// Tools for wheels copy a library that is found, rename it, and change the search path.
+#[test]
+fn cmake_links_it_as_a_shared_library_that_can_be_vendored() {
+    if !require::tools(&["cmake", "patchelf"]) {
         return;
     }
-    let project = Project::new(Form::Linked);
+    let project = install_with_cmake("RUNTIME_SHIM shared");
+    let library = project.tree.path("installed/lib/libvec.so");
+    let vendored = project
+        .tree
+        .path("installed/vec.libs/libkpack_hip-1a2b3c4d.so.0");
+    std::fs::create_dir(vendored.parent().unwrap()).unwrap();
+    copy(prefix().join("lib/libkpack_hip.so.0"), &vendored);
+    let patchelf = |path: &Path, arguments: &[&str]| {
+        run(Command::new("patchelf").args(arguments).arg(path));
+    };
+    let name = "libkpack_hip-1a2b3c4d.so.0";
+    patchelf(&vendored, &["--set-soname", name]);
+    patchelf(&library, &["--replace-needed", "libkpack_hip.so.0", name]);
+    patchelf(&library, &["--set-rpath", "$ORIGIN/../vec.libs"]);
+    assert_same_as_fat(&project);
+}
+
+/// What runtimes get from the installed library.
+fn assert_same_as_fat(project: &Project) {
+    let events = project.load("installed", GFX90A, &["deepbind", "close"]);
+    assert_eq!(
+        entries(&events),
+        entries_of(&project.load("fat", GFX90A, &["open"]), "gfx90a")
+    );
+    assert!(
+        events
+            .iter()
+            .any(|event| event.starts_with("fat\tmemory\t"))
+    );
+}
+
+/// Installs the library with the CMake package.
+fn install_with_cmake(shim: &str) -> Project {
+    let project = Project::new(Form::None);
     let sources = project.tree.path("sources");
     project.library().write_sources(&sources).unwrap();
     let text = format!(
@@ -263,7 +352,7 @@ add_library(kernels STATIC start.c device.s)
 target_compile_options(kernels PRIVATE -fPIC $<$<COMPILE_LANGUAGE:ASM>:-Wa,-I{sources}>)
 file(WRITE ${{CMAKE_BINARY_DIR}}/empty.c \"\")
 add_library(vec SHARED ${{CMAKE_BINARY_DIR}}/empty.c)
-kpack_install(TARGETS vec MODULE vec RUNTIME_SHIM LIBRARY DESTINATION lib)
+kpack_install(TARGETS vec MODULE vec {shim} LIBRARY DESTINATION lib)
 # After the shim: the linker must not have left it out.
 target_link_libraries(vec -Wl,--whole-archive kernels -Wl,--no-whole-archive {runtime})
 ",
@@ -285,16 +374,8 @@ target_link_libraries(vec -Wl,--whole-archive kernels -Wl,--no-whole-archive {ru
         .arg(&build)
         .arg("--prefix")
         .arg(&installed));
-    let events = project.load("installed", GFX90A, &["deepbind", "close"]);
-    assert_eq!(
-        entries(&events),
-        entries_of(&project.load("fat", GFX90A, &["open"]), "gfx90a")
-    );
-    assert!(
-        events
-            .iter()
-            .any(|event| event.starts_with("fat\tmemory\t"))
-    );
+    assert_same_as_fat(&project);
+    project
 }
 
 #[test]
@@ -335,7 +416,7 @@ fn a_linked_library_exports_nothing_of_it() {
 }
 
 #[test]
-fn the_shared_library_shows_the_two_functions_of_the_runtime_and_nothing_else() {
+fn the_shared_library_shows_what_takes_the_place_of_two_functions_and_nothing_else() {
     let symbols = run(Command::new("nm")
         .args(["-D", "--defined-only"])
         .arg(preloaded()));
@@ -346,6 +427,11 @@ fn the_shared_library_shows_the_two_functions_of_the_runtime_and_nothing_else() 
     names.sort_unstable();
     assert_eq!(
         names,
-        ["__hipRegisterFatBinary", "__hipUnregisterFatBinary"]
+        [
+            "__hipRegisterFatBinary",
+            "__hipUnregisterFatBinary",
+            "__wrap___hipRegisterFatBinary",
+            "__wrap___hipUnregisterFatBinary"
+        ]
     );
 }

@@ -40,6 +40,8 @@ pub(crate) enum Form {
     Preloaded,
     /// From the linker.
     Linked,
+    /// As a shared library that the linker knows.
+    Shared,
 }
 
 /// A prefix with `lib/libvec.so`, and the runtimes.
@@ -58,12 +60,14 @@ impl Project {
         project.build_runtime("old", &["-DWITHOUT_MARKERS"]);
         project.link("fat", "cc", &[]);
         project.link("split", "cc", &project.flags());
-        install(
-            &InstallOptions::new(project.tree.path("split"), "vec", ["lib/libvec.so"]),
-            &(),
-        )
-        .unwrap();
+        project.split("split");
         project
+    }
+
+    /// Splits the library of a prefix.
+    pub(crate) fn split(&self, prefix: &str) {
+        let options = InstallOptions::new(self.tree.path(prefix), "vec", ["lib/libvec.so"]);
+        install(&options, &()).unwrap();
     }
 
     /// For the compiler, to link the shim.
@@ -72,6 +76,11 @@ impl Project {
             Form::Linked => {
                 let library = prefix().join("lib/libkpack_hip.a");
                 vec![WRAP.to_owned(), library.to_str().unwrap().to_owned()]
+            }
+            Form::Shared => {
+                let directory = prefix().join("lib").display().to_string();
+                let library = format!("{directory}/libkpack_hip.so");
+                vec![WRAP.to_owned(), library, format!("-Wl,-rpath,{directory}")]
             }
             _ => Vec::new(),
         }

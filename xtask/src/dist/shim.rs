@@ -6,10 +6,10 @@ use anyhow::Result;
 
 use crate::process;
 
-/// The functions that linkers call in place of the HIP runtime's.
-const FUNCTIONS: [&str; 2] = [
-    "__wrap___hipRegisterFatBinary",
-    "__wrap___hipUnregisterFatBinary",
+/// The functions that linkers call in place of the HIP runtime's, and their names in `kpack-hip/link`.
+const FUNCTIONS: [(&str, &str); 2] = [
+    ("__wrap___hipRegisterFatBinary", "kpack_hip_register"),
+    ("__wrap___hipUnregisterFatBinary", "kpack_hip_unregister"),
 ];
 /// Bitcode of Rust's standard library, which linkers' plugins cannot read once it is merged.
 const BITCODE: [&str; 2] = [".llvmbc", ".llvmcmd"];
@@ -22,11 +22,13 @@ const BITCODE: [&str; 2] = [".llvmbc", ".llvmcmd"];
 pub(super) fn merge(static_library: &Path, directory: &Path) -> Result<PathBuf> {
     process::step("Merging the shim into one object");
     let (object, merged) = (directory.join("shim.o"), directory.join("libkpack_hip.a"));
-    let needed = FUNCTIONS.map(|name| format!("-Wl,-u,{name}"));
+    let needed = FUNCTIONS.map(|(_, own)| format!("-Wl,-u,{own}"));
     process::run!("cc -r -nostdlib -Wl,-S,--gc-sections {needed...} -o {object} {static_library}")?;
-    let kept = FUNCTIONS.map(|name| format!("--keep-global-symbol={name}"));
+    let kept = FUNCTIONS.map(|(_, own)| format!("--keep-global-symbol={own}"));
     let removed = BITCODE.map(|name| format!("--remove-section={name}"));
     process::run!("objcopy {kept...} {removed...} {object}")?;
+    let named = FUNCTIONS.map(|(name, own)| format!("--redefine-sym={own}={name}"));
+    process::run!("objcopy {named...} {object}")?;
     process::run!("ar rcsD {merged} {object}")?;
     Ok(merged)
 }

@@ -165,8 +165,23 @@ fn the_shim_needs_an_installed_kpack() {
         let source_tree = Package::source_tree();
         configure(&Project::new(&source_tree, "arguments"), &call)
             .fails_with("libkpack_hip.a, which does not exist. Use an installed kpack");
+        let shared = format!("{LIBRARY} RUNTIME_SHIM shared)");
+        configure(&Project::new(&source_tree, "arguments"), &shared)
+            .fails_with("libkpack_hip.so, which does not exist. Use an installed kpack");
         let installed = Package::installed();
-        configure(&Project::new(&installed, "arguments"), &call).succeeds();
+        for call in [&call, &shared] {
+            configure(&Project::new(&installed, "arguments"), call).succeeds();
+        }
+        let unknown = format!("{LIBRARY} RUNTIME_SHIM static)");
+        configure(&Project::new(&installed, "arguments"), &unknown)
+            .fails_with("does not accept the arguments \"static\"");
+        configure(
+            &Project::new(&installed, "arguments"),
+            &format!("{call}\n{shared}"),
+        )
+        .fails_with(
+            "another call links libkpack_hip.a into \"veclib\", and this one libkpack_hip.so",
+        );
     }
 }
 
