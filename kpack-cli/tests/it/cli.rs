@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 use crate::command::{command, kpack, said, words};
 use insta::assert_snapshot;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, bundle, code};
+use kpack_tests::process;
+use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
 
 fn library() -> FatLibrary {
@@ -259,21 +261,57 @@ fn errors_about_archives() {
 /// `-fgpu-rdc --emit-static-lib` makes such libraries: wrapper and bundle are in different members.
 #[test]
 fn device_code_without_wrappers_is_not_split_before_the_link() {
-    let tree = Tree::new();
-    let source = ".section .hip_fatbin,\"a\",@progbits\n.zero 64\n";
-    fs::write(tree.path("rdc.s"), source).unwrap();
-    for command in [
-        &["cc", "-c", "rdc.s", "-o", "rdc.o"][..],
-        &["ar", "qc", "librdc.a", "rdc.o"],
+    for sections in [
+        ".section .hip_fatbin,\"a\",@progbits\n.zero 64\n",
+        // For a device link: of clang, and of its new offload driver.
+        ".section __CLANG_OFFLOAD_BUNDLE__hip-amdgcn-amd-amdhsa--gfx942,\"e\",@progbits\n.zero 64\n\
+         .section .hipFatBinSegment,\"aw\",@progbits\n.zero 24\n",
+        ".section .llvm.offloading,\"e\",@0x6fff4c0b\n.zero 64\n",
     ] {
-        let (program, arguments) = command.split_first().unwrap();
-        let mut command = Command::new(program);
-        let status = command.current_dir(tree.root()).args(arguments).status();
-        assert!(status.unwrap().success());
+        let tree = Tree::new();
+        fs::write(tree.path("rdc.s"), sections).unwrap();
+        for command in [
+            &["cc", "-c", "rdc.s", "-o", "rdc.o"][..],
+            &["ar", "qc", "librdc.a", "rdc.o"],
+        ] {
+            let (program, arguments) = command.split_first().unwrap();
+            process::run(
+                Command::new(program)
+                    .current_dir(tree.root())
+                    .args(arguments),
+            );
+        }
+        for file in ["librdc.a", "rdc.o"] {
+            let text = said(&tree, &["show", file]);
+            let expected = "64 B of device code, some without wrappers (-fgpu-rdc), which is split in the linked binary";
+            assert!(text.contains(expected), "{text}");
+            assert!(!text.contains("split before the link"), "{text}");
+        }
     }
-    let text = said(&tree, &["show", "librdc.a"]);
-    assert!(text.contains("split in the linked binary"), "{text}");
-    assert!(!text.contains("split before the link"), "{text}");
+}
+
+#[test]
+fn device_code_that_a_tool_removed() {
+    if !tool("strip") {
+        return;
+    }
+    let tree = Tree::new();
+    library().build(&tree.path("fat.so")).unwrap();
+    process::run(
+        Command::new("strip")
+            .args(["-R", ".hip_fatbin", "fat.so"])
+            .current_dir(tree.root()),
+    );
+    for arguments in [
+        &["show", "fat.so"][..],
+        &["install", "--prefix", ".", "--module", "vec", "fat.so"],
+    ] {
+        let text = said(&tree, arguments);
+        assert!(
+            text.contains("as after `strip -R .hip_fatbin`; build or install the binary again"),
+            "{text}"
+        );
+    }
 }
 
 /// The JSON is interface: whatever changes here breaks somebody's script.

@@ -69,6 +69,10 @@ fn device_code_in_the_segment_of_the_program_headers() -> Result<()> {
             (Kind::Shared, vec!["-Wl,-z,noseparate-code"]),
             (Kind::Pie, vec!["-Wl,-z,noseparate-code"]),
             (Kind::NoPie, vec!["-Wl,-z,noseparate-code"]),
+            (
+                Kind::Shared,
+                vec!["-Wl,-z,noseparate-code", "-Wl,-z,max-page-size=0x10000"],
+            ),
         ],
     })
 }

@@ -72,7 +72,8 @@ fn segments_are_loaded(segments: &[Segment]) -> Result<(), ElfError> {
         };
         if !mapped {
             refuse!(
-                "{:?}, {:#x} bytes at address {:#x} and offset {:#x}, is not entirely where a PT_LOAD maps it",
+                "{:?}, {:#x} bytes at address {:#x} and offset {:#x}, is not entirely where a PT_LOAD maps it; tools that \
+                 remove sections, such as `strip -R`, leave that",
                 segment.kind,
                 segment.memsz,
                 segment.vaddr,

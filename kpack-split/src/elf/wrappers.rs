@@ -245,7 +245,8 @@ impl<S: ReadAt> Image<S> {
     ) -> Result<FatBinary, ElfError> {
         let Some(fat) = fat else {
             refuse!(
-                "it has wrappers (magic HIPF) in `{WRAPPER_SECTION}`, but no section `{FAT_SECTION}`"
+                "its device code is gone: section `{FAT_SECTION}` is missing, to which its wrappers (magic HIPF) lead, as \
+                 after `strip -R {FAT_SECTION}`; build or install the binary again"
             );
         };
         if !fat.has_bytes() || !fat.is_alloc() {

@@ -27,10 +27,10 @@ pub struct Unlinked {
 pub struct DeviceObject {
     /// Name of the member in its static library; `None` for an object in a file of its own.
     pub member: Option<String>,
-    /// Size of `.hip_fatbin` in bytes.
+    /// Size of its device code in bytes.
     pub device_bytes: u64,
-    /// Whether it has wrappers. With `-fgpu-rdc` they are in other objects, and only the host's
-    /// linker knows what belongs together.
+    /// Whether it has wrappers for its device code. With `-fgpu-rdc` that is for a device link, or the wrappers are
+    /// in other objects, and only the host's linker knows what belongs together.
     pub has_wrappers: bool,
 }
 
@@ -119,7 +119,7 @@ fn parse(cache: &ReadCache<ErrorKeeper<'_>>) -> object::read::Result<Unlinked> {
     Ok(library)
 }
 
-/// The device code of an object; `None` if it has no `.hip_fatbin`.
+/// The device code of an object; `None` if it has none.
 fn device_object<'a, R: ReadRef<'a>>(
     data: R,
     member: Option<String>,
@@ -128,10 +128,14 @@ fn device_object<'a, R: ReadRef<'a>>(
     let sections = header.sections(LittleEndian, data)?;
     let mut device_bytes: Option<u64> = None;
     let mut has_wrappers = false;
+    let mut is_for_device_link = false;
     for section in sections.iter() {
         let name = sections.section_name(LittleEndian, section);
         let name = name.unwrap_or_default();
-        if name == b".hip_fatbin" || name.starts_with(b".hip_fatbin.") {
+        let is_unlinked =
+            name.starts_with(b"__CLANG_OFFLOAD_BUNDLE__hip") || name == b".llvm.offloading";
+        is_for_device_link |= is_unlinked;
+        if is_unlinked || name == b".hip_fatbin" || name.starts_with(b".hip_fatbin.") {
             let more = section.sh_size(LittleEndian);
             device_bytes = Some(device_bytes.unwrap_or(0).saturating_add(more));
         }
@@ -140,6 +144,6 @@ fn device_object<'a, R: ReadRef<'a>>(
     Ok(device_bytes.map(|device_bytes| DeviceObject {
         member,
         device_bytes,
-        has_wrappers,
+        has_wrappers: has_wrappers && !is_for_device_link,
     }))
 }
