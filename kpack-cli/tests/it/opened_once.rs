@@ -248,6 +248,9 @@ fn a_table_that_moves_is_compared_in_blocks() {
         .output()
         .unwrap();
     let calls = String::from_utf8_lossy(&output.stderr);
-    let calls = calls.lines().filter(|line| line.contains("pread64(")).count();
+    let calls = calls
+        .lines()
+        .filter(|line| line.contains("pread64("))
+        .count();
     assert!(output.status.success() && calls < 500, "{calls}");
 }

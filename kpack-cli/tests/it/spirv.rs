@@ -200,6 +200,31 @@ fn wrappers_with_spirv_stay_fat_and_the_others_are_split() {
     }
 }
 
+/// As relocatable device code makes them.
+#[test]
+fn a_kept_bundle_that_wrappers_share_is_written_once() {
+    let library = library(Kind::Shared).wrapper_sharing(1).wrapper_sharing(1);
+    let tree = unsplit(&library);
+    let path = tree.path("prefix").join(FILE);
+    install(&with(&tree, Spirv::Keep), &()).unwrap();
+    let split = tree.snapshot();
+    let bundle = &library.bundles().unwrap()[1];
+    let count = |path: &Path| {
+        let bytes = fs::read(path).unwrap();
+        let windows = bytes.windows(bundle.len());
+        windows.filter(|window| window == bundle).count()
+    };
+    assert_eq!(count(&path), 1);
+    let target = "gfx1100".parse().unwrap();
+    let mut options = JoinOptions::new(tree.path("prefix"), [target], [FILE]);
+    options.against = Some(tree.path("fat"));
+    join(&options, &()).unwrap();
+    assert_eq!(count(&path), 1);
+    assert_eq!(faults_against(&path, &tree.path("fat")), [""; 0]);
+    install(&with(&tree, Spirv::Keep), &()).unwrap();
+    assert_eq!(tree.snapshot(), split);
+}
+
 #[test]
 fn spirv_is_dropped_or_archived_on_demand() {
     for (spirv, archives) in [(Spirv::Drop, 3), (Spirv::Archive, 4)] {
