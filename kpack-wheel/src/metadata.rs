@@ -69,7 +69,11 @@ impl Fields {
                         end,
                     });
                 }
-                _ => return Err(format!("`{text}` is no field (expected NAME: VALUE)")),
+                _ => {
+                    return Err(format!(
+                        "`{text}` is not a valid header field (expected NAME: VALUE)"
+                    ));
+                }
             }
             start = end;
         }
@@ -124,10 +128,16 @@ impl Fields {
         };
         let body = &self.bytes[self.end..];
         let short = format!("\n{description}\n");
-        match body.trim_ascii().is_empty() || body.len() > LONG_DESCRIPTION {
-            true => self.edited(&is_common, own, short.as_bytes()),
-            false => self.edited(&is_common, own, body),
+        if !body.trim_ascii().is_empty() && body.len() <= LONG_DESCRIPTION {
+            return self.edited(&is_common, own, body);
         }
+        // Without it, package indexes take the text for reStructuredText, and `twine check --strict` objects.
+        const TYPE: &str = "Description-Content-Type";
+        let mut own = own.to_vec();
+        if self.get(TYPE).is_none() {
+            own.push((TYPE, "text/plain".to_owned()));
+        }
+        self.edited(&is_common, &own, short.as_bytes())
     }
 
     /// With the fields that `keeps` accepts, `more` after them, and the description `body`.

@@ -117,7 +117,7 @@ impl Pins {
     }
 
     /// What the extra for a processor, family or group asks for.
-    fn of_label(&self, label: &str) -> Option<&BTreeSet<Pin>> {
+    pub(super) fn of_label(&self, label: &str) -> Option<&BTreeSet<Pin>> {
         let extra = ExtraName::from_str(&format!("device-{label}")).ok()?;
         self.extras.get(&extra)
     }

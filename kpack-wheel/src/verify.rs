@@ -5,16 +5,21 @@ use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use kpack_format::TargetId;
 use tempfile::TempDir;
 
 use super::archive::{Place, Wheel};
 use super::members::Member;
 use super::record::Digest;
-use super::set::{ALL, Pins, device_of};
+use super::set::{ALL, Pin, Pins, device_of};
 use kpack_artifact::verify::{self, Report};
 use kpack_core::finding::Id;
 use kpack_core::parallel;
 use kpack_core::{Error, Finding, Severity, ids};
+use kpack_split::words::{counted, list_some};
+
+/// The most names of device wheels in one line.
+const MOST_NAMES: usize = 8;
 
 /// What to compare with, and how.
 #[derive(Debug, Clone, Default)]
@@ -22,6 +27,8 @@ use kpack_core::{Error, Finding, Severity, ids};
 pub struct VerifyOptions {
     /// The fat wheel that the host wheel of the same name was split from.
     pub against: Option<PathBuf>,
+    /// GPUs whose device wheels are among the wheels; if empty, all device wheels are.
+    pub targets: Vec<TargetId>,
     /// Number of threads; `None` for the number of processors.
     pub jobs: Option<NonZeroUsize>,
 }
@@ -57,7 +64,7 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
             continue;
         }
         hosts += 1;
-        let devices = devices(host, &pins, &wheels, &mut report)?;
+        let devices = devices(host, &pins, &wheels, &options.targets, &mut report)?;
         asked.extend(devices.iter().map(|device| &device.path));
         let fat = against.as_ref().filter(|fat| fat.name == host.name);
         overlay(host, &devices, fat, options, &mut report)?;
@@ -134,13 +141,14 @@ fn devices<'w>(
     host: &Wheel,
     pins: &Pins,
     wheels: &'w [Wheel],
+    targets: &[TargetId],
     report: &mut Report,
 ) -> Result<Vec<&'w Wheel>, Error> {
     let mut devices = Vec::new();
+    let mut missing = Vec::new();
     for (pin, extras) in pins.devices() {
         let Some(device) = device_of(pin, host, wheels) else {
-            let text = format!("its extras ask for {pin}, which is not among these wheels");
-            fault(report, ids::MISSING_WHEEL, &host.path, text);
+            missing.push(pin);
             continue;
         };
         if !pin.accepts(device) {
@@ -163,6 +171,7 @@ fn devices<'w>(
         }
         devices.push(device);
     }
+    missing_devices(host, pins, &missing, targets, report);
     for (extra, family) in pins.of_families() {
         let asked = &pins.extras[extra];
         for pin in family.difference(asked) {
@@ -188,12 +197,46 @@ fn devices<'w>(
     let all = pins
         .extras
         .iter()
-        .filter(|(_, pins)| pins.len() < devices.len());
+        .filter(|(_, pins)| pins.len() < devices.len() + missing.len());
     for (extra, _) in all.filter(|(extra, _)| extra.to_string() == ALL) {
         let text = format!("its extra {extra} does not ask for all device wheels");
         fault(report, ids::WRONG_PIN, &host.path, text);
     }
     Ok(devices)
+}
+
+/// Reports device wheels that the extras of `host` ask for and that were not given.
+fn missing_devices(
+    host: &Wheel,
+    pins: &Pins,
+    missing: &[&Pin],
+    targets: &[TargetId],
+    report: &mut Report,
+) {
+    let mut needed = BTreeSet::new();
+    for target in targets {
+        match pins.of_label(target.processor()) {
+            Some(asked) => needed.extend(asked),
+            None => {
+                let text = format!("it has no extra for {target}");
+                fault(report, ids::MISSING_WHEEL, &host.path, text);
+            }
+        }
+    }
+    let is_needed = |pin: &&&Pin| targets.is_empty() || needed.contains(**pin);
+    let (needed, others): (Vec<&Pin>, Vec<&Pin>) = missing.iter().partition(is_needed);
+    if !needed.is_empty() {
+        let verb = if needed.len() == 1 { "is" } else { "are" };
+        let needed = list_some(needed, MOST_NAMES);
+        let text = format!("its extras ask for {needed}, which {verb} not among these wheels");
+        fault(report, ids::MISSING_WHEEL, &host.path, text);
+    }
+    if !others.is_empty() {
+        let others = counted(others.len(), "device wheel");
+        let text = format!("{others} for other GPUs not given");
+        let note = Finding::new(Severity::Note, ids::MISSING_WHEEL, &host.path, text);
+        report.findings.push(note);
+    }
 }
 
 /// Verifies what is in `site-packages` when a host wheel and its device wheels are installed.

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
+use kpack_format::TargetId;
+
 use super::output::{self, Text, size};
 use super::progress::{Bar, DEVICE_CODE};
 use super::storage::StorageArguments;
@@ -69,6 +71,10 @@ struct Verify {
     /// Fat wheel that the host wheel of the same name was split from
     #[arg(long, value_name = "FAT")]
     against: Option<PathBuf>,
+    /// GPU whose device wheels are given; can be repeated. Others need not be given. Default: all device wheels
+    /// are
+    #[arg(long, value_name = "TARGET", value_parser = TargetId::named, value_delimiter = ',')]
+    arch: Vec<TargetId>,
     /// Number of threads. Default: the number of processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
@@ -78,7 +84,7 @@ struct Verify {
     /// Print only faults
     #[arg(long, short, conflicts_with = "json")]
     quiet: bool,
-    /// Host wheels, and all of their device wheels
+    /// Host wheels and their device wheels
     #[arg(value_name = "WHEEL", required = true)]
     wheels: Vec<PathBuf>,
 }
@@ -145,6 +151,7 @@ fn split(arguments: &Split) -> Result<ExitCode, Error> {
 
 fn verify(arguments: &Verify) -> Result<ExitCode, Error> {
     let mut options = VerifyOptions::default();
+    options.targets.clone_from(&arguments.arch);
     options.against.clone_from(&arguments.against);
     options.jobs = arguments.jobs;
     let report = wheel::verify(&arguments.wheels, &options)?;
@@ -190,7 +197,7 @@ fn describe(wheel: &Description, text: &mut Text) {
     }
     let rows = wheel.devices.iter().map(|device| {
         let known = device.size.map(size);
-        let known = known.unwrap_or_else(|| "not named".to_owned());
+        let known = known.unwrap_or_else(|| "— (wheel not given)".to_owned());
         vec![device.extras.join(", "), device.name.clone(), known]
     });
     if !wheel.devices.is_empty() {

@@ -58,6 +58,7 @@ fn help() {
         "stage",
         "show",
         "list",
+        "create",
         "extract",
         "recombine",
         "report",

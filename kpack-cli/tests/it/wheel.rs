@@ -223,6 +223,28 @@ fn a_complete_set_verifies_and_an_incomplete_or_changed_one_does_not() {
         said.contains(missing) && said.ends_with("exit code 1\n"),
         "{said}"
     );
+    // With the device wheels at hand, and those of one GPU.
+    let said = verified(&tree, &written[1..], &["--arch", "gfx942"]);
+    assert!(said.ends_with("exit code 0\n"), "{said}");
+    let said = verified(&tree, &written[1..], &["--arch", "gfx90a:xnack+"]);
+    assert!(
+        said.contains(missing) && said.ends_with("exit code 1\n"),
+        "{said}"
+    );
+    let said = verified(&tree, &written[1..], &["--arch", "gfx1100"]);
+    assert!(
+        said.contains("it has no extra for gfx1100 [missing-wheel]"),
+        "{said}"
+    );
+    let loud = [
+        &["wheel", "verify", "--arch", "gfx942"],
+        &[written[1], written[2]].map(shown)[..],
+    ];
+    let loud = self::said(&tree, &loud.concat());
+    assert!(
+        loud.contains("1 device wheel for other GPUs not given [missing-wheel]"),
+        "{loud}"
+    );
     let said = verified(&tree, &written[..1], &[]);
     assert!(said.contains("[missing-wheel]"), "{said}");
     assert!(said.contains("[unrequested-wheel]"), "{said}");
