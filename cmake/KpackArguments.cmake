@@ -19,6 +19,7 @@ endfunction()
 # Reads ARGN, and sets in the caller's scope:
 #   kpack_TARGETS kpack_MODULE kpack_KPACK_COMPONENT kpack_ARCHITECTURES kpack_KPACK_DESTINATION
 #   kpack_DEVICE_COMPONENTS kpack_UNEXPECTED kpack_SPIRV kpack_COMPRESSION kpack_LEVEL
+#   kpack_STRIP_DEBUG kpack_DEBUG_DESTINATION
 #   kpack_SPLIT_AT kpack_INSTALL_HINT kpack_RUNTIME_SHIM
 #   kpack_FORWARDED     the arguments that are install(TARGETS)'s own, in the order given
 #   kpack_UNKNOWN       words that follow no keyword that takes them
@@ -28,9 +29,9 @@ function(_kpack_read_arguments command)
   set(kinds ARCHIVE LIBRARY RUNTIME OBJECTS FRAMEWORK BUNDLE PRIVATE_HEADER PUBLIC_HEADER RESOURCE
     FILE_SET CXX_MODULES_BMI INCLUDES)
   set(own_single MODULE KPACK_COMPONENT KPACK_DESTINATION UNEXPECTED SPIRV COMPRESSION LEVEL
-    SPLIT_AT INSTALL_HINT)
+    SPLIT_AT INSTALL_HINT DEBUG_DESTINATION)
   set(own_multiple TARGETS ARCHITECTURES)
-  set(own_flags DEVICE_COMPONENTS RUNTIME_SHIM)
+  set(own_flags DEVICE_COMPONENTS RUNTIME_SHIM STRIP_DEBUG)
   set(install_single DESTINATION COMPONENT NAMELINK_COMPONENT EXPORT RUNTIME_DEPENDENCY_SET)
   set(install_multiple PERMISSIONS CONFIGURATIONS RUNTIME_DEPENDENCIES DIRECTORIES
     PRE_INCLUDE_REGEXES PRE_EXCLUDE_REGEXES POST_INCLUDE_REGEXES POST_EXCLUDE_REGEXES
@@ -180,6 +181,9 @@ function(_kpack_check_arguments command)
   endif()
   if(NOT kpack_SPIRV MATCHES "^(|keep|drop|archive)$")
     _kpack_fail(${command} "SPIRV is \"${kpack_SPIRV}\" (expected keep, drop or archive).")
+  endif()
+  if(NOT kpack_DEBUG_DESTINATION STREQUAL "" AND NOT (kpack_STRIP_DEBUG OR KPACK_STRIP_DEBUG))
+    _kpack_fail(${command} "DEBUG_DESTINATION needs STRIP_DEBUG: debug information stays in the archives.")
   endif()
   if(NOT kpack_COMPRESSION MATCHES "^(|zstd|none)$")
     _kpack_fail(${command} "COMPRESSION is \"${kpack_COMPRESSION}\" (expected zstd or none).")

@@ -14,7 +14,8 @@ include("${CMAKE_CURRENT_LIST_DIR}/KpackSplitCompile.cmake")
 # kpack_install(TARGETS <target>... MODULE <name> [COMPONENT <name>] [ARCHITECTURES <target ID>...]
 #               [KPACK_DESTINATION <dir>] [KPACK_COMPONENT <name>] [DEVICE_COMPONENTS]
 #               [UNEXPECTED drop|error|keep] [SPIRV keep|drop|archive] [COMPRESSION zstd|none]
-#               [LEVEL <n>] [SPLIT_AT compile|install] [INSTALL_HINT <text>] [RUNTIME_SHIM [shared]]
+#               [LEVEL <n>] [STRIP_DEBUG [DEBUG_DESTINATION <dir>]] [SPLIT_AT compile|install]
+#               [INSTALL_HINT <text>] [RUNTIME_SHIM [shared]]
 #               [<arguments of install(TARGETS)>...])
 #
 # Installs the targets and splits the installed files.
@@ -36,7 +37,7 @@ endfunction()
 #
 # kpack_split_installed([MODULE <name>] [ARCHITECTURES <target ID>...] [KPACK_DESTINATION <dir>]
 #                       [UNEXPECTED drop|error|keep] [SPIRV keep|drop|archive]
-#                       [COMPRESSION zstd|none] [LEVEL <n>]
+#                       [COMPRESSION zstd|none] [LEVEL <n>] [STRIP_DEBUG [DEBUG_DESTINATION <dir>]]
 #                       [INSTALL_HINT <text>])
 #
 # Splits every binary that the project installs.

@@ -5,10 +5,12 @@ include_guard(GLOBAL)
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.22...3.31)
 
-# Starts the list of files of one rule of an install component.
+# Starts the list of files of one rule of an install component. A third argument is the directory for
+# debug files, absolute or relative to the prefix.
 function(_kpack_hook_begin command install_component)
   set_property(GLOBAL PROPERTY KPACK_HOOK_COMMAND "${command}")
   set_property(GLOBAL PROPERTY KPACK_HOOK_COMPONENT "${install_component}")
+  set_property(GLOBAL PROPERTY KPACK_HOOK_DEBUG_DESTINATION "${ARGN}")
   set_property(GLOBAL PROPERTY KPACK_HOOK_FILE_COUNT 0)
 endfunction()
 
@@ -189,8 +191,18 @@ macro(_kpack_hook_split)
     message(STATUS "Splitting: ${prefix}/${file}${for}")
     set_property(GLOBAL APPEND PROPERTY KPACK_HOOK_SPLIT "${file}")
   endforeach()
+  set(strip_debug "")
+  get_property(debug_destination GLOBAL PROPERTY KPACK_HOOK_DEBUG_DESTINATION)
+  if(IS_ABSOLUTE "${debug_destination}")
+    set(strip_debug "--strip-debug=$ENV{DESTDIR}${debug_destination}")
+  elseif(NOT debug_destination STREQUAL "")
+    set(strip_debug "--strip-debug=${prefix}/${debug_destination}")
+  endif()
+  # List elements keep their semicolons only if escaped.
+  string(REPLACE ";" "\\;" strip_debug "${strip_debug}")
   execute_process(COMMAND "${helper}" install --prefix "${prefix}" --module "${module}"
-    --component "${component}" --kpack-dir "${kpack_destination}" ${only} ${options} -- ${files}
+    --component "${component}" --kpack-dir "${kpack_destination}" ${only} ${options}
+    ${strip_debug} -- ${files}
     RESULT_VARIABLE result)
   if(NOT result EQUAL 0)
     list(JOIN files ", " words)

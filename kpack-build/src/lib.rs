@@ -23,4 +23,4 @@ pub mod staging {
 }
 
 pub use hip::{Hip, Library};
-pub use kpack_core::{Error, Finding, Id, Severity, Spirv, Storage, ids, report};
+pub use kpack_core::{DebugInfo, Error, Finding, Id, Severity, Spirv, Storage, ids, report};

@@ -23,7 +23,7 @@ use kpack_core::publish::{
     Directory, HiddenDirectory, HiddenName, StagedFile, check_names, recover_directory,
     remove_directory, replace_directory,
 };
-use kpack_core::{Error, ids};
+use kpack_core::{DebugInfo, Error, ids};
 
 /// The directory in `OUT_DIR` that holds one directory per library.
 const DIRECTORY: &str = "kpack";
@@ -232,6 +232,9 @@ impl<'a> Build<'a> {
         options.storage.jobs = self.threads;
         options.storage.spirv = self.hip.spirv;
         options.flushes = false;
+        if self.hip.strip_debug {
+            options.storage.debug = DebugInfo::Strip;
+        }
         // Build scripts are compiled without optimisation, which makes zstd slow. Staging
         // compresses.
         let Some(directory) = self.directory.to_str() else {

@@ -55,6 +55,7 @@ pub struct Hip {
     module: Option<String>,
     compiler: Option<PathBuf>,
     spirv: Spirv,
+    strip_debug: bool,
     out_dir: Option<PathBuf>,
     silent: bool,
     without_runtime: bool,
@@ -191,6 +192,13 @@ impl Hip {
     /// Whether to link the program with the C++ standard library, `stdc++` (default: yes).
     pub fn link_standard_library(&mut self, link: bool) -> &mut Self {
         self.without_standard_library = !link;
+        self
+    }
+
+    /// Whether to remove the debug sections of device code (default: no). `kpack stage --strip-debug` removes
+    /// them from a release alone.
+    pub fn strip_debug(&mut self, strip: bool) -> &mut Self {
+        self.strip_debug = strip;
         self
     }
 

@@ -505,6 +505,27 @@ fn a_build_waits_for_no_disk() {
     }
 }
 
+#[test]
+fn debug_information_is_removed_from_device_code_where_the_build_says_so() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let size = |strip| {
+        let tree = package();
+        let mut hip = build(&tree, &[("HIPCXX", "clang++-19")]);
+        compile(hip.offload_arch("gfx1100").strip_debug(strip));
+        let archive = tree.path("out/kpack/vector/.kpack/vec_lib_gfx1100.kpack");
+        let bytes = fs::read(archive).unwrap();
+        let has_debug = bytes.windows(11).any(|part| part == b".debug_info");
+        let library = fs::read(tree.path("out/kpack/vector/libvector.a")).unwrap();
+        let of_host = library.windows(11).any(|part| part == b".debug_info");
+        assert!(has_debug && of_host, "the names of sections stay");
+        bytes.len()
+    };
+    let (stripped, whole) = (size(true), size(false));
+    assert!(stripped < whole - 500, "{stripped} {whole}");
+}
+
 /// A file where the directory should be.
 #[test]
 fn an_out_dir_that_is_in_the_way() {

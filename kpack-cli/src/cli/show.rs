@@ -36,6 +36,11 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     output::note_ignored_variables(false);
     let inspection = inspect::inspect(&arguments.file)?;
+    if let Content::Archive(_) = &inspection.content
+        && let Ok(Some(note)) = inspect::debug_note(&inspection.path)
+    {
+        output::complain_finding(&note, false);
+    }
     if arguments.json {
         output::json(&inspection)?;
         return Ok(ExitCode::SUCCESS);

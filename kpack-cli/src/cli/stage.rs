@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::install::Output;
 use super::output;
+use super::storage::StripDebug;
 use crate::stage::{self, Options};
 use kpack_core::Error;
 
@@ -33,6 +34,8 @@ Examples:
 pub(super) struct Arguments {
     #[command(flatten)]
     options: Options,
+    #[command(flatten)]
+    strip: StripDebug,
     /// File with Cargo's messages. Default: standard input
     #[arg(long, value_name = "FILE")]
     messages: Option<PathBuf>,
@@ -42,7 +45,10 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     output::note_ignored_variables(arguments.output.is_quiet());
-    let options = &arguments.options;
+    let options = &Options {
+        debug: arguments.strip.debug(),
+        ..arguments.options.clone()
+    };
     // The compiler's diagnostics, which plain JSON keeps from the terminal.
     let mut say = |text: &str| {
         let _ = io::stderr().write_all(text.as_bytes());

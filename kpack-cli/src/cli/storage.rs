@@ -24,10 +24,26 @@ pub(super) struct Compression {
     /// How to treat device code of wrappers that have SPIR-V, which HIP runtimes do not read from archives
     #[arg(long, value_enum, default_value_t = SpirvArgument(Spirv::Keep))]
     spirv: SpirvArgument,
+    #[command(flatten)]
+    strip: StripDebug,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct StripDebug {
     /// Remove the debug sections of code objects, as strip does from host files. With DIR, write the complete
     /// code objects to DIR/.build-id, where debuggers look for debug information
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     strip_debug: Option<Option<PathBuf>>,
+}
+
+impl StripDebug {
+    pub(super) fn debug(&self) -> DebugInfo {
+        match &self.strip_debug {
+            None => DebugInfo::Keep,
+            Some(None) => DebugInfo::Strip,
+            Some(Some(directory)) => DebugInfo::StripTo(directory.clone()),
+        }
+    }
 }
 
 /// How code objects are stored.
@@ -90,11 +106,7 @@ impl Compression {
     pub(super) fn storage(&self) -> Storage {
         let mut storage = self.frames.storage();
         storage.spirv = self.spirv.0;
-        storage.debug = match &self.strip_debug {
-            None => DebugInfo::Keep,
-            Some(None) => DebugInfo::Strip,
-            Some(Some(directory)) => DebugInfo::StripTo(directory.clone()),
-        };
+        storage.debug = self.strip.debug();
         storage
     }
 }

@@ -18,8 +18,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use kpack_core::Error;
 use kpack_core::report::Report;
+use kpack_core::{DebugInfo, Error};
 use output_dir::OutputDir;
 use places::BuildDirectories;
 use release::Release;
@@ -35,6 +35,9 @@ pub struct Options {
     // Markers never do.
     #[arg(long)]
     pub allow_build_paths: bool,
+    /// How to treat debug sections.
+    #[arg(skip)]
+    pub debug: DebugInfo,
 }
 
 impl Options {
@@ -43,6 +46,7 @@ impl Options {
         Self {
             output_dir: output_dir.into(),
             allow_build_paths: false,
+            debug: DebugInfo::default(),
         }
     }
 }
@@ -66,7 +70,7 @@ pub fn stage(
     libraries::modules_are_unique(&libraries)?;
     let shared = libraries::shared(&libraries)?;
     let output = OutputDir::begin(&options.output_dir)?;
-    let mut release = Release::begin(&output);
+    let mut release = Release::begin(&output, options.debug.clone());
     for binary in built.binaries.iter().chain(&shared) {
         release.add(binary)?;
     }

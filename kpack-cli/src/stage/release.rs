@@ -14,10 +14,10 @@ use super::messages::Binary;
 use super::output_dir::OutputDir;
 use kpack_core::publish::{Directory, StagedFile, Transaction, Update, make_directories};
 use kpack_core::report::{FileReport, Outcome, Report};
-use kpack_core::{Error, Storage, ids};
+use kpack_core::{DebugInfo, Error, Storage, ids};
 use kpack_split::input::Lookup;
 use kpack_split::install::HostPlan;
-use kpack_split::split::{self, BinaryKind, Presplit, Spirv, code_ids};
+use kpack_split::split::{self, BinaryKind, DebugTotals, Presplit, Spirv, Treatment, code_ids};
 
 /// The directory of the archives in the staged directory.
 const KPACK_DIR: &str = "lib/.kpack";
@@ -29,16 +29,23 @@ type Writers = BTreeMap<(Group, TargetId), ArchiveWriter<File>>;
 pub(super) struct Release<'a> {
     output: &'a OutputDir,
     archives: Writers,
+    /// How archives are stored.
+    storage: Storage,
+    debug: DebugTotals,
     /// Finds the archives in the build tree.
     lookup: Lookup,
     report: Report,
 }
 
 impl<'a> Release<'a> {
-    pub(super) fn begin(output: &'a OutputDir) -> Self {
+    pub(super) fn begin(output: &'a OutputDir, debug: DebugInfo) -> Self {
+        let mut storage = Storage::zstd();
+        storage.debug = debug;
         Self {
             output,
             archives: Writers::new(),
+            storage,
+            debug: DebugTotals::default(),
             lookup: Lookup::default(),
             report: Report::default(),
         }
@@ -102,9 +109,15 @@ impl<'a> Release<'a> {
     ) -> Result<Outcome, Error> {
         let hidden = &self.output.hidden;
         let archives = &mut self.archives;
-        presplit.collect(name, &|_| true, &mut |group, target, fill| {
+        let storage = &self.storage;
+        let treatment = Treatment {
+            storage,
+            scratch: hidden,
+            totals: &self.debug,
+        };
+        presplit.collect(name, &|_| true, &treatment, &mut |group, target, fill| {
             let key = (group.clone(), target.clone());
-            fill(Storage::zstd().archive(archives, key, (group, target), hidden)?)
+            fill(storage.archive(archives, key, (group, target), hidden)?)
         })?;
         let archives = &self.archives;
         let marker_of = |group: &Group| {
@@ -135,8 +148,13 @@ impl<'a> Release<'a> {
             output,
             archives,
             mut report,
+            storage,
+            debug,
             ..
         } = self;
+        report
+            .findings
+            .extend(debug.findings(&storage.debug, &output.path));
         let mut groups: BTreeMap<Group, BTreeMap<TargetId, ArchiveWriter<File>>> = BTreeMap::new();
         for ((group, target), archive) in archives {
             groups.entry(group).or_default().insert(target, archive);

@@ -1,22 +1,26 @@
 //! Given device code with debug information, when it is split with `--strip-debug`, then archives have all
 //! of it but that, and everything agrees.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kpack_artifact::verify;
+use kpack_build::object_file;
 use kpack_core::{DebugInfo, Finding, Severity, ids};
 use kpack_format::archive::{Archive, Scheme};
 use kpack_format::debug_sections::{Stripped, build_id};
 use kpack_format::names::KernelName;
 use kpack_split::install::{InstallOptions, Only, install};
 use kpack_split::join::{JoinOptions, join};
-use kpack_tests::fixture::{FatLibrary, Storage};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel};
 use kpack_tests::process::run;
 use kpack_tests::require::tools;
 use kpack_tests::tree::Tree;
+use zip::ZipArchive;
 
+use crate::command::kpack;
 use crate::verified::{assert_holds, check_with, faults};
 
 const FILE: &str = "lib/libvec.so";
@@ -229,7 +233,13 @@ fn much_debug_information_gets_a_note() {
         .and_then(|text| text.split_once('%'))
         .expect(&note.text);
     let share: f64 = share.0.parse().unwrap();
-    assert!(note.help.as_ref().unwrap().contains("--strip-debug"));
+    assert!(note.text.contains("--strip-debug"), "{note:?}");
+    let shown = kpack(
+        &tree,
+        &["show", archive(&tree, TARGETS[0]).to_str().unwrap()],
+    );
+    let shown = String::from_utf8(shown.stderr).unwrap();
+    assert!(shown.contains("[debug-information]"), "{shown}");
     // It is the original, as before.
     let report = against(&tree, "prefix/lib/libvec.so");
     assert!(report.holds(), "{report:#?}");
@@ -238,6 +248,11 @@ fn much_debug_information_gets_a_note() {
     let before = size(&tree);
     reset(&tree);
     split(&tree, DebugInfo::Strip);
+    let shown = kpack(
+        &tree,
+        &["show", archive(&tree, TARGETS[0]).to_str().unwrap()],
+    );
+    assert_eq!(String::from_utf8(shown.stderr).unwrap(), "");
     let expected = 100. * (1. - size(&tree) / before);
     assert!((share - expected).abs() < 20., "{share} {expected}");
 
@@ -322,6 +337,113 @@ fn debug_files_are_where_debuggers_look_for_them() {
     host.only = Some(Only::Host);
     install(&host, &()).unwrap();
     assert!(!directory.exists());
+}
+
+/// The code objects in all archives below a directory.
+fn archived(directory: &Path) -> BTreeSet<Vec<u8>> {
+    let mut found = BTreeSet::new();
+    for entry in walkdir::WalkDir::new(directory) {
+        let path = entry.unwrap().into_path();
+        if path
+            .extension()
+            .is_none_or(|extension| extension != "kpack")
+        {
+            continue;
+        }
+        let mut archive = Archive::open(fs::File::open(path).unwrap()).unwrap();
+        for (kernel, targets) in archive.toc().clone().kernels {
+            for target in targets.keys() {
+                found.insert(archive.read(&kernel, target).unwrap());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_command_that_splits_strips() {
+    if !tools(&TOOLS) {
+        return;
+    }
+    let codes = [(Storage::Plain, SMALL), (Storage::Zstd(3), SMALL)];
+    let tree = prefix(&codes);
+    let originals = || {
+        let pairs = TARGETS.into_iter().flat_map(|t| [(0, t), (1, t)]);
+        pairs.map(|(index, target)| original(&tree, index, target))
+    };
+    let expected: BTreeSet<Vec<u8>> = originals().map(|code| without_debug(&code)).collect();
+    let assert_stripped = |directory: &str| {
+        let is_equal = archived(&tree.path(directory)) == expected;
+        assert!(is_equal, "{directory}");
+    };
+
+    fs::create_dir_all(tree.path("artifact/vec/stage/lib")).unwrap();
+    fs::write(tree.path("artifact/artifact_manifest.txt"), "vec/stage\n").unwrap();
+    fs::copy(tree.path("fat"), tree.path("artifact/vec/stage").join(FILE)).unwrap();
+    let (input, output) = (tree.path("artifact"), tree.path("artifacts"));
+    let mut options = kpack_artifact::split::Options::new(&input, &output, "vec_lib");
+    options.storage.debug = DebugInfo::Strip;
+    let report = kpack_artifact::split::split(&options, &()).unwrap();
+    assert_eq!(findings(&report.findings, ids::DEBUG_INFORMATION).len(), 1);
+    assert_stripped("artifacts");
+    let report = check_with(&tree, "artifacts", Some("artifact"), &[]);
+    assert!(report.holds(), "{report:#?}");
+
+    let name = "vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
+    let wheel = Wheel::new(name).member_with_mode(
+        "vec/_vec.so",
+        0o755,
+        fs::read(tree.path("fat")).unwrap(),
+    );
+    fs::write(tree.path(name), wheel.bytes().unwrap()).unwrap();
+    let mut options = kpack_wheel::Options::new([tree.path(name)], tree.path("wheels"));
+    options.storage.debug = DebugInfo::Strip;
+    kpack_wheel::split(&options, &()).unwrap();
+    for entry in fs::read_dir(tree.path("wheels")).unwrap() {
+        let file = fs::File::open(entry.unwrap().path()).unwrap();
+        let mut zip = ZipArchive::new(file).unwrap();
+        zip.extract(tree.path("unpacked")).unwrap();
+    }
+    assert_stripped("unpacked");
+
+    // Before the link; and afterwards what was split before with all of it.
+    let library = FatLibrary::new().kind(Kind::Object);
+    let library = codes
+        .iter()
+        .enumerate()
+        .fold(library, |library, (index, (storage, _))| {
+            let code = TARGETS.map(|target| (target, original(&tree, index, target)));
+            library.wrapper(*storage, code)
+        });
+    library.build(&tree.path("vec.o")).unwrap();
+    for (debug, directory) in [(DebugInfo::Strip, "stripped"), (DebugInfo::Keep, "objects")] {
+        let output = tree.path(directory);
+        let mut options = object_file::Options::new("vec", &output, [tree.path("vec.o")]);
+        let pattern = output.join(".kpack/vec_lib_@GFXARCH@.kpack");
+        options.search_paths = vec![pattern.to_str().unwrap().to_owned()];
+        options.storage.debug = debug;
+        object_file::split(&options, &()).unwrap();
+    }
+    assert_stripped("stripped");
+    assert!(archived(&tree.path("objects")) == originals().collect());
+    fs::remove_dir_all(tree.path("prefix")).unwrap();
+    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+    let mut link = Command::new("cc");
+    link.args(["-shared", "-o"])
+        .arg(tree.path("prefix").join(FILE));
+    run(link.arg(tree.path("objects/vec.o")));
+    let found = split(&tree, DebugInfo::StripTo(tree.path("debug")));
+    assert_eq!(
+        findings(&found, ids::DEBUG_INFORMATION).len(),
+        1,
+        "{found:?}"
+    );
+    assert_stripped("prefix");
+    assert_holds(&tree.path("prefix"));
+    for code in originals() {
+        let path = debug_file(&tree.path("debug"), &code);
+        assert!(fs::read(path).unwrap() == code);
+    }
 }
 
 #[test]

@@ -1,14 +1,16 @@
 //! Debug information in code objects: whether it stays, and where else it goes.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kpack_format::archive::Encoder;
+use kpack_format::archive::{ArchiveWriter, Encoder};
 use kpack_format::code_object::CodeObjectError;
 use kpack_format::debug_sections::build_id;
 
-use super::content::Content;
+use super::Storage;
+use super::content::{Content, Failure};
 use crate::publish::{Directory, StagedFile, make_directories};
 use crate::{Error, Finding, Severity, ids};
 
@@ -73,7 +75,6 @@ impl DebugTotals {
             [&self.code, &self.debug, &self.count, &self.without_build_id]
                 .map(|number| number.load(Ordering::Relaxed));
         let mut findings = Vec::new();
-        let mib = |size: u64| format!("{:.2} MiB", size as f64 / f64::from(1 << 20));
         let share = share(debug_size, size);
         let text = match debug {
             DebugInfo::Keep => {
@@ -83,9 +84,10 @@ impl DebugTotals {
                 return findings;
             }
             DebugInfo::Strip | DebugInfo::StripTo(_) => format!(
-                "removed the debug information of {count} code objects: {} of {} ({share}%)",
-                mib(debug_size),
-                mib(size)
+                "removed the debug information of {}: {} of {} ({share}%)",
+                counted(count),
+                bytes(debug_size),
+                bytes(size)
             ),
         };
         if count > 0 {
@@ -96,13 +98,28 @@ impl DebugTotals {
             && nameless > 0
         {
             let text = format!(
-                "has no debug files of {nameless} of {count} code objects: they have no build ID"
+                "has no debug files of {nameless} of {}, which have no build ID; link device code with -Xoffload-linker --build-id",
+                counted(count)
             );
-            let finding = Finding::new(Severity::Warning, ids::NO_BUILD_ID, directory, text);
-            let help = "link device code with a build ID (-Xoffload-linker --build-id)";
-            findings.push(finding.with_help(help));
+            let id = ids::NO_BUILD_ID;
+            findings.push(Finding::new(Severity::Warning, id, directory, text));
         }
         findings
+    }
+}
+
+fn counted(count: u64) -> String {
+    match count {
+        1 => "1 code object".to_owned(),
+        count => format!("{count} code objects"),
+    }
+}
+
+fn bytes(size: u64) -> String {
+    const KIB: u64 = 1 << 10;
+    match size as f64 / KIB as f64 {
+        kib if kib < KIB as f64 => format!("{kib:.2} KiB"),
+        kib => format!("{:.2} MiB", kib / KIB as f64),
     }
 }
 
@@ -115,10 +132,59 @@ fn share(part: u64, whole: u64) -> u64 {
 /// worth a note.
 pub fn debug_advice(path: &Path, debug: u64, stored: u64) -> Option<Finding> {
     let share = share(debug, stored);
-    let text = format!("debug information is about {share}% of the stored device code");
+    let text = format!(
+        "debug information is about {share}% of the stored device code; --strip-debug leaves it out"
+    );
     let finding = Finding::new(Severity::Note, ids::DEBUG_INFORMATION, path, text);
-    let help = "leave it out with --strip-debug, or move it with --strip-debug=DIR";
-    (share >= WORTH_A_NOTE).then(|| finding.with_help(help))
+    (share >= WORTH_A_NOTE).then_some(finding)
+}
+
+/// How code objects that were archived before are treated on their way into other archives.
+pub struct Treatment<'a> {
+    /// How these archives are stored.
+    pub storage: &'a Storage,
+    /// A directory for scratch files.
+    pub scratch: &'a Path,
+    /// Counts the debug information.
+    pub totals: &'a DebugTotals,
+}
+
+impl Treatment<'_> {
+    /// Adds a code object, read from an archive at `path`, to another archive as these kernels, whose entries
+    /// have the ID `entry_id`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for what is no code object, or laid out as no compiler does; [`Error::Io`].
+    pub fn add(
+        &self,
+        archive: &mut ArchiveWriter<File>,
+        kernels: &[String],
+        entry_id: Option<&str>,
+        code_object: Vec<u8>,
+        path: &Path,
+    ) -> Result<(), Error> {
+        let Storage {
+            scheme,
+            level,
+            debug,
+            ..
+        } = self.storage;
+        let content = Content::Held(code_object);
+        let (content, treated) = treat(content, debug, path, self.scratch)?;
+        self.totals.count(&treated);
+        let failed = |error| Error::archive(path, "merge", error);
+        let mut encoder = Encoder::new(*scheme, *level).map_err(failed)?;
+        let stored = content.encode(&mut encoder, None, self.scratch);
+        let stored = stored.map_err(|failure| match failure {
+            Failure::Archive(error) => failed(error),
+            Failure::Scratch(error) => error,
+        })?;
+        for kernel in kernels {
+            stored.add_to(archive, kernel).map_err(failed)?;
+            archive.set_entry_id(kernel, entry_id);
+        }
+        Ok(())
+    }
 }
 
 /// What became of a code object's debug sections.

@@ -25,7 +25,7 @@ use crate::input::{
 use crate::parallel;
 use crate::split::{
     self, BinaryKind, Budget, Compressed, Compression, DebugInfo, FatFile, PackedCode, Presplit,
-    Spirv,
+    Spirv, Treatment,
 };
 use crate::{Error, ids};
 use apply::Run;
@@ -153,16 +153,27 @@ fn archives(
         budget: &Budget::default(),
         flushes: true,
     };
+    let storage = compression.storage.clone();
     let mut compressed = split::compress(&sources, wants, &compression, progress)?;
     for binary in fat {
         let Some(presplit) = &binary.presplit else {
             continue;
         };
-        presplit.collect(&binary.located.name, wants, &mut |_, target, fill| {
-            let (key, scratch) = (target.clone(), kpacks.existing());
-            let (storage, archives) = (&options.storage, &mut compressed.archives);
-            fill(storage.archive(archives, key, (group, target), scratch)?)
-        })?;
+        let treatment = Treatment {
+            storage: &storage,
+            scratch: kpacks.existing(),
+            totals: &compressed.debug,
+        };
+        let archives = &mut compressed.archives;
+        presplit.collect(
+            &binary.located.name,
+            wants,
+            &treatment,
+            &mut |_, target, fill| {
+                let (key, scratch) = (target.clone(), kpacks.existing());
+                fill(storage.archive(archives, key, (group, target), scratch)?)
+            },
+        )?;
     }
     Ok(compressed)
 }

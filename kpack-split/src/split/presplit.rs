@@ -3,7 +3,7 @@
 //! into the archives of the prefix and changes the markers in place, as if the linked binary had
 //! been split. Nothing else in the file changes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::PathBuf;
 
@@ -15,6 +15,7 @@ use kpack_format::names::{Group, KernelName};
 use crate::elf::{DeviceCode, SplitWrapper};
 use crate::input::{ArchiveFile, LinkedElf, Lookup, OpenArchive};
 use crate::parallel::lock;
+use crate::split::{DebugInfo, Treatment};
 use crate::{Error, ids};
 
 /// Advice for an archive that changed since the object was compiled.
@@ -55,6 +56,35 @@ impl BuiltArchive {
     fn has(&self, kernel: &str) -> bool {
         lock(&self.archive).toc().kernels.contains_key(kernel)
     }
+}
+
+/// Adds the code objects of an archive to another as `names` says, without their debug sections.
+fn add_treated(
+    source: &BuiltArchive,
+    archive: &mut ArchiveFile,
+    names: impl Fn(&str) -> Vec<String>,
+    treatment: &Treatment<'_>,
+    destination: &mut ArchiveWriter<File>,
+) -> Result<(), Error> {
+    let target = source.target.to_string();
+    // The kernels that share a code object.
+    let mut shared: BTreeMap<_, Vec<String>> = BTreeMap::new();
+    for (kernel, targets) in &archive.toc().kernels {
+        if let Some(entry) = targets.get(&target) {
+            let key = (entry.ordinal, entry.entry_id.clone());
+            shared.entry(key).or_default().push(kernel.clone());
+        }
+    }
+    for ((_, entry_id), kernels) in shared {
+        let new: Vec<String> = kernels.iter().flat_map(|kernel| names(kernel)).collect();
+        if new.is_empty() {
+            continue;
+        }
+        let code = archive.read(&kernels[0], &target);
+        let code = code.map_err(|error| Error::archive(&source.path, "read", error))?;
+        treatment.add(destination, &new, entry_id.as_deref(), code, &source.path)?;
+    }
+    Ok(())
 }
 
 /// Fills an archive.
@@ -229,11 +259,13 @@ impl Presplit {
         Ok(())
     }
 
-    /// Copies its code objects for the wanted targets, named `name#<position>`.
+    /// Copies its code objects for the wanted targets, named `name#<position>`. `treatment` says what becomes of
+    /// their debug sections.
     pub fn collect(
         &self,
         name: &str,
         wanted: &dyn Fn(&TargetId) -> bool,
+        treatment: &Treatment<'_>,
         destination: &mut Destination<'_>,
     ) -> Result<(), Error> {
         let wrappers = &self.wrappers;
@@ -245,7 +277,11 @@ impl Presplit {
             };
             let mut archive = lock(&source.archive);
             self.check_code_objects(source, &mut archive)?;
+            let strips = treatment.storage.debug != DebugInfo::Keep && !source.target.is_spirv();
             let fill = |destination: &mut ArchiveWriter<File>| {
+                if strips {
+                    return add_treated(source, &mut archive, names, treatment, destination);
+                }
                 let merged = destination.merge_as(&mut *archive, names);
                 merged.map_err(|error| Error::archive(&source.path, "merge", error))
             };

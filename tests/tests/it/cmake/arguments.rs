@@ -80,6 +80,10 @@ const WRONG: &[(&str, &str)] = &[
         "SPIRV burn)",
         "SPIRV is \"burn\" (expected keep, drop or archive)",
     ),
+    (
+        "DEBUG_DESTINATION lib/debug)",
+        "DEBUG_DESTINATION needs STRIP_DEBUG",
+    ),
     ("COMPRESSION lzma)", "(expected zstd or none)"),
     ("LEVEL high)", "LEVEL is \"high\" (expected 1 to 22)"),
     (

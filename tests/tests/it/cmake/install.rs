@@ -20,6 +20,7 @@ with_each_package!(["cmake", "cc", "readelf", "ninja"] =>
     static_libraries_and_objects_are_left_alone,
     arguments_reach_install_targets,
     hip_code_is_split,
+    debug_information_is_stripped,
 );
 
 /// The files that the project `plain` installs.
@@ -275,6 +276,60 @@ fn hip_code_is_split(package: &Package) {
         "lib/libveclib.so",
         &project.build.join("libveclib.so"),
     );
+}
+
+/// Installed at once, by component, and from objects that were split before the link: the same archives
+/// without debug information, and debug files with the device components.
+fn debug_information_is_stripped(package: &Package) {
+    if !kpack_tests::require::tools(&["clang++-19", "ld.lld-19"]) {
+        return;
+    }
+    let install = |arguments: &[&str], components: &[&str], is_whole: bool| {
+        let project = Project::new(package, "hip");
+        let flags =
+            "-DCMAKE_CXX_FLAGS=-g -cuid=0 -fdebug-compilation-dir=. -Xoffload-linker --build-id";
+        let compiler = ["-DCMAKE_CXX_COMPILER=clang++-19", flags];
+        project
+            .configure(&[&compiler, arguments].concat())
+            .succeeds();
+        project.build(&[]).succeeds();
+        let prefix = project.prefix("prefix");
+        for component in components {
+            let run = match *component {
+                "" => project.install(&prefix.path, &[]),
+                component => project.install(&prefix.path, &["--component", component]),
+            };
+            run.succeeds();
+        }
+        prefix.verifies();
+        if is_whole {
+            let original = project.build.join("libveclib.so");
+            against_build(&prefix, "lib/libveclib.so", &original);
+        }
+        let files = prefix.files();
+        let debug = files.iter().filter(|file| file.ends_with(".debug"));
+        let is_there = |file: &&String| file.starts_with("lib/debug/.build-id/");
+        let sizes = ["gfx1100", "gfx942"].map(|target| {
+            let archive = format!("lib/.kpack/veclib_lib_{target}.kpack");
+            fs::metadata(prefix.path.join(archive)).unwrap().len()
+        });
+        (sizes, debug.filter(is_there).count())
+    };
+    let (whole, none) = install(&[], &[""], true);
+    let destination = "-DMORE=STRIP_DEBUG;DEBUG_DESTINATION;lib/debug";
+    let (stripped, count) = install(&[destination], &[""], true);
+    assert_eq!((none, count), (0, 3));
+    let is_smaller = stripped.iter().zip(&whole).all(|(a, b)| a + 200 < *b);
+    assert!(is_smaller, "{stripped:?} {whole:?}");
+
+    let by_component = format!("{destination};DEVICE_COMPONENTS");
+    let devices = ["lib-gfx942", "lib-gfx1100", "lib-gfx90a.xnack-on"];
+    let all = [&devices[..], &["Unspecified"]].concat();
+    let (sizes, count) = install(&[&by_component], &all, true);
+    assert_eq!((sizes, count), (stripped, 3));
+
+    let compiled = ["-DKPACK_SPLIT_AT=compile", "-DKPACK_STRIP_DEBUG=ON"];
+    assert_eq!(install(&compiled, &[""], false), (stripped, 0));
 }
 
 /// Every code object equals that of the unsplit file.
