@@ -3,9 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
+use kpack_build::object_file;
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, code};
+use kpack_tests::process::run;
+use kpack_tests::tree::Tree;
 
 /// Each crate uses what others share with it, which may change in every version. With `^0.1.0`, Cargo would take 0.1.1 of one
 /// beside 0.1.0 of the other.
@@ -76,4 +81,61 @@ fn options_reports_and_errors_may_grow() {
         }
     }
     assert!(checked > 15, "{checked}");
+}
+
+/// A program that uses kpack-build and none of our other crates. Its arguments are the object and where the output goes.
+const PROGRAM: &str = "fn main() {
+    let [object, output] = [1, 2].map(|index| std::env::args().nth(index).unwrap());
+    let options = kpack_build::object_file::Options::new(\"vec\", output, [object]);
+    kpack_build::object_file::split(&options, &()).unwrap();
+}
+";
+
+/// Builds the program, with only what kpack-build asks for itself.
+fn build_alone() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = root.canonicalize().unwrap();
+    let package = Path::new(env!("CARGO_TARGET_TMPDIR")).join("alone");
+    fs::create_dir_all(package.join("src")).unwrap();
+    let path = root.join("kpack-build");
+    let manifest = format!(
+        "[package]\nname = \"alone\"\nedition = \"2024\"\n\n[dependencies]\nkpack-build = {{ path = {path:?} }}\n\n[workspace]\n"
+    );
+    for (file, text) in [("Cargo.toml", &*manifest), ("src/main.rs", PROGRAM)] {
+        fs::write(package.join(file), text).unwrap();
+    }
+    fs::copy(root.join("Cargo.lock"), package.join("Cargo.lock")).unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--offline", "--target-dir", "target"]);
+    run(cargo.current_dir(&package));
+    package.join("target/debug/alone")
+}
+
+/// What another crate of a program asks for must not change the bytes. This program asks for everything: compression, serde
+/// and clap. Crates other than those that kpack-build uses ask for compression themselves.
+#[test]
+fn kpack_build_alone_writes_what_it_writes_beside_all_others() {
+    let program = build_alone();
+    let [alone, beside] = [Tree::new(), Tree::new()];
+    for tree in [&alone, &beside] {
+        // Alone, it refuses compressed bundles.
+        let codes = ["gfx942", "gfx1100"].map(|target| code(target, "add"));
+        let library = FatLibrary::new().wrapper(Storage::Plain, codes);
+        library
+            .kind(Kind::Object)
+            .build(&tree.path("vec.o"))
+            .unwrap();
+    }
+    run(Command::new(program)
+        .args(["vec.o", "out"])
+        .current_dir(alone.root()));
+    let options = object_file::Options::new("vec", beside.path("out"), [beside.path("vec.o")]);
+    object_file::split(&options, &()).unwrap();
+    let files = alone.files();
+    assert!(
+        files.iter().any(|file| file.ends_with("_gfx942.kpack")),
+        "{files:?}"
+    );
+    assert_eq!(files, beside.files());
+    assert!(alone.snapshot() == beside.snapshot());
 }
