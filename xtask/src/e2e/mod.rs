@@ -5,7 +5,6 @@ mod bundle_reader;
 mod check;
 mod examples;
 mod hip_project;
-mod lint;
 pub(crate) mod packages;
 mod readme;
 pub(crate) mod real;

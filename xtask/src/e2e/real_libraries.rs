@@ -1,9 +1,11 @@
 //! Splitting the libraries of the corpus: real ones, from other people's compilers and linkers.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use kpack_tests::elflint::elflint;
 
 use super::check::Checker;
 use super::real::rig::{Rig, same_code};
@@ -11,7 +13,7 @@ use super::real::small;
 use super::reference::Reference;
 use super::runtime::Program;
 use super::table::Table;
-use super::{bundle_reader, copy_tree, counted, lint, stub_libraries, verify};
+use super::{bundle_reader, copy_tree, counted, stub_libraries, verify};
 use crate::corpus::Library;
 use crate::process;
 
@@ -44,7 +46,7 @@ struct Case<'a> {
     fat: PathBuf,
     split: PathBuf,
     /// The linter's messages about the unsplit library.
-    known: lint::Messages,
+    known: BTreeSet<String>,
     /// Real HIP runtimes.
     rigs: &'a [Rig],
     checker: Checker<'a>,
@@ -89,7 +91,7 @@ pub(super) fn check(
     reference.add(&observation, bundle_reader::take)?;
 
     let case = Case {
-        known: lint::lint(&fat.join(&file))?,
+        known: elflint(&fat.join(&file))?,
         rigs,
         file,
         fat,
@@ -131,7 +133,7 @@ impl Case<'_> {
         process::run!(
             "{helper} join --quiet --prefix {copy} --arch {target} --against {fat} {file}"
         )?;
-        lint::nothing_new(&file, &lint::lint(&file)?, &self.known)?;
+        nothing_new(&file, &elflint(&file)?, &self.known)?;
         fs::remove_dir_all(copy.join("lib/.kpack"))?;
         let Checker {
             runtime,
@@ -174,7 +176,7 @@ impl Case<'_> {
         process::run!("{helper} install --prefix {prefix} --module corpus {binary}")?;
         let file = self.split.join(&self.file);
         verify(helper, &file, &self.fat.join(&self.file))?;
-        lint::nothing_new(&file, &lint::lint(&file)?, &self.known)?;
+        nothing_new(&file, &elflint(&file)?, &self.known)?;
         let counts = self.checker.check(&self.split)?;
         let fat = self.fat.join(&self.file);
         let mut targets = Vec::from_iter(self.checker.reference.targets());
@@ -192,17 +194,17 @@ impl Case<'_> {
         let file = copy.join(&self.file);
         let treat = |file: &Path| process::run!("env {command...} {file}");
         treat(&file)?;
-        let messages = lint::lint(&file)?;
+        let messages = elflint(&file)?;
         if !messages.is_subset(&self.known) {
             // The split is not to blame for what the tool does to the unsplit library. The library is
             // large, so look only after a failure.
             let fat = self.split.with_file_name("treated-fat");
             copy_tree(&self.fat, &fat)?;
             treat(&fat.join(&self.file))?;
-            let mut known = lint::lint(&fat.join(&self.file))?;
+            let mut known = elflint(&fat.join(&self.file))?;
             fs::remove_dir_all(&fat)?;
             known.extend(self.known.iter().cloned());
-            lint::nothing_new(&file, &messages, &known)?;
+            nothing_new(&file, &messages, &known)?;
         }
         // One GPU is enough to see that the marker is found; its archives were checked before.
         let targets = self.checker.reference.targets();
@@ -211,6 +213,18 @@ impl Case<'_> {
         fs::remove_dir_all(&copy)?;
         Ok(format!("loads, {loaded} code objects for {target}, lint"))
     }
+}
+
+/// # Errors
+/// The linter's messages in `found` that are not in `known`.
+fn nothing_new(file: &Path, found: &BTreeSet<String>, known: &BTreeSet<String>) -> Result<()> {
+    let new: Vec<&String> = found.difference(known).collect();
+    let file = file.display();
+    ensure!(
+        new.is_empty(),
+        "eu-elflint says of {file}, and not of the unsplit file: {new:#?}"
+    );
+    Ok(())
 }
 
 /// Builds a program that loads the libraries that it is given.
