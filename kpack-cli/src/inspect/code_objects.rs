@@ -220,7 +220,9 @@ impl SelectedCode<'_> {
                 });
                 match unwritten {
                     Some(error) => Err(failed(error)),
-                    None => read.map_err(|error| Error::archive(path, "read", error)),
+                    None => read
+                        .map(drop)
+                        .map_err(|error| Error::archive(path, "read", error)),
                 }
             }
         }

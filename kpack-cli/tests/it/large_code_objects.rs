@@ -40,11 +40,16 @@ fn limited(tree: &Tree, arguments: &str) {
 
 /// The command's status and messages with so many MiB of address space.
 fn limited_to(limit: usize, tree: &Tree, arguments: &str) -> (Option<i32>, String) {
+    limited_by("-v", limit, tree, arguments)
+}
+
+/// The command's status and messages with so many MiB of what `ulimit` limits by `option`.
+fn limited_by(option: &str, limit: usize, tree: &Tree, arguments: &str) -> (Option<i32>, String) {
     let limit = limit << 10;
     let output = Command::new("sh")
         .args([
             "-c",
-            &format!("ulimit -v {limit}; exec \"$KPACK\" {arguments}"),
+            &format!("ulimit {option} {limit}; exec \"$KPACK\" {arguments}"),
         ])
         .env("KPACK", env!("CARGO_BIN_EXE_kpack"))
         // Each thread's share of malloc would reserve 64 MiB of addresses.
@@ -67,6 +72,13 @@ fn memory_does_not_grow_with_a_code_object() {
     limited(&tree, "verify lib");
     limited(&tree, "verify lib/libvec.so");
     assert_holds_against(&tree.path("lib/libvec.so"), &fat);
+
+    limited(
+        &tree,
+        "join --jobs 2 --arch gfx1100 --prefix . --output joined.so lib/libvec.so",
+    );
+    assert_holds_against(&tree.path("joined.so"), &fat);
+    fs::remove_file(tree.path("joined.so")).unwrap();
 
     // The same code object again, merged into the archive that has it: the same bytes.
     let before = tree.snapshot();
@@ -97,6 +109,21 @@ fn a_compressed_bundle_with_the_largest_window_takes_little_more_memory_than_tha
         let (status, said) = limited_to(220, &tree, arguments);
         assert_eq!(status, Some(0), "{arguments}: {said}");
     }
+}
+
+/// A large window takes the place of the smaller ones before it.
+#[test]
+fn the_memory_of_windows_is_given_back() {
+    let tree = Tree::new();
+    let mut library = FatLibrary::new();
+    for megabytes in [30, 24, 28, 8, 30, 16, 160] {
+        let code = code_object("gfx1100", &vec![0; megabytes << 20]).unwrap();
+        library = library.wrapper(Storage::ZstdLong(3), [("gfx1100", code)]);
+    }
+    library.build(&tree.path("lib/libvec.so")).unwrap();
+    let install = "install --jobs 2 --prefix . --module vec lib/libvec.so";
+    let (status, said) = limited_by("-d", 170, &tree, install);
+    assert_eq!(status, Some(0), "{said}");
 }
 
 /// The message must be about memory, and not call a file damaged.

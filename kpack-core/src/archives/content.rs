@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Cursor, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use kpack_format::offload_bundle::{BundleError, CodeObjectReader};
 
 use super::debug_info;
 use crate::Error;
-use crate::files;
+use crate::files::{self, RangeReader};
 use crate::publish::scratch_file;
 
 /// Larger code objects, in bytes, are read and compressed in parts. The limit does not depend on where a
@@ -53,38 +52,8 @@ impl FileRange {
         self.range.end - self.range.start
     }
 
-    fn reader(&self) -> impl Read + Seek + '_ {
-        RangeReader { of: self, at: 0 }
-    }
-}
-
-/// Reads a range without moving the file's position, which threads share.
-struct RangeReader<'a> {
-    of: &'a FileRange,
-    /// From the start of the range.
-    at: u64,
-}
-
-impl Read for RangeReader<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let size = self.of.size().saturating_sub(self.at);
-        let size = size.min(buffer.len() as u64) as usize;
-        let start = self.of.range.start + self.at;
-        let read = self.of.file.read_at(&mut buffer[..size], start)?;
-        self.at += read as u64;
-        Ok(read)
-    }
-}
-
-impl Seek for RangeReader<'_> {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let at = match to {
-            SeekFrom::Start(at) => Some(at),
-            SeekFrom::Current(by) => self.at.checked_add_signed(by),
-            SeekFrom::End(by) => self.of.size().checked_add_signed(by),
-        };
-        self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(self.at)
+    fn reader(&self) -> RangeReader<'_> {
+        RangeReader::new(&self.file, self.range.clone())
     }
 }
 
@@ -267,7 +236,7 @@ impl Content {
         }
     }
 
-    /// Compresses it; `checksum` is the code object's, if it is known.
+    /// Compresses it; `checksum` is the code object's, if it is known: no byte is hashed twice.
     pub(super) fn encode(
         &self,
         encoder: &mut Encoder,
@@ -282,17 +251,22 @@ impl Content {
             Self::Large(large) => large,
         };
         let original_size = large.size();
+        let mut hasher = Hasher::default();
+        let mut source = HashedReader {
+            source: large.reader(),
+            hasher: checksum.is_none().then_some(&mut hasher),
+        };
         if large.frame_is_held() {
             let mut bytes = Vec::new();
-            let checksum = encoder.encode_stream(&mut large.reader(), original_size, &mut bytes)?;
+            encoder.encode_stream(&mut source, original_size, &mut bytes)?;
             return Ok(Stored::Held(Encoded {
                 bytes,
                 original_size,
-                checksum,
+                checksum: checksum.unwrap_or_else(|| hasher.finish()),
             }));
         }
         let mut file = scratch_file(scratch).map_err(Failure::Scratch)?;
-        let checksum = encoder.encode_stream(&mut large.reader(), original_size, &mut file)?;
+        encoder.encode_stream(&mut source, original_size, &mut file)?;
         let size = file.stream_position().map_err(ArchiveError::Io)?;
         Ok(Stored::Large {
             frame: FileRange {
@@ -300,7 +274,7 @@ impl Content {
                 range: 0..size,
                 checksum: None,
             },
-            checksum,
+            checksum: checksum.unwrap_or_else(|| hasher.finish()),
             original_size,
         })
     }
@@ -333,6 +307,22 @@ impl Write for HashingFile {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
+    }
+}
+
+/// Hashes what is read, unless that was hashed before.
+struct HashedReader<'a, R> {
+    source: R,
+    hasher: Option<&'a mut Hasher>,
+}
+
+impl<R: Read> Read for HashedReader<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.source.read(buffer)?;
+        if let Some(hasher) = &mut self.hasher {
+            hasher.update(&buffer[..read]);
+        }
+        Ok(read)
     }
 }
 
@@ -405,5 +395,37 @@ pub(super) enum Failure {
 impl From<ArchiveError> for Failure {
     fn from(error: ArchiveError) -> Self {
         Self::Archive(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kpack_format::archive::Scheme;
+
+    use super::*;
+
+    #[test]
+    fn a_code_object_whose_sha_256_is_known_is_not_hashed_again() {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 1000]).unwrap();
+        let file = Arc::new(file);
+        // Not that of these bytes.
+        let known = [1; 32];
+        for (size, checksum) in [(1000, None), (1000, Some(known)), (LARGE_FRAME + 1, None)] {
+            file.set_len(size).unwrap();
+            let large = Content::Large(FileRange {
+                file: Arc::clone(&file),
+                range: 0..size,
+                checksum,
+            });
+            let mut encoder = Encoder::new(Scheme::None, 3).unwrap();
+            for known in [checksum, Some(known)] {
+                let stored = large.encode(&mut encoder, known, scratch.path());
+                let found = stored.unwrap_or_else(|_| panic!("not stored")).checksum();
+                let read = large.checksum().unwrap();
+                assert_eq!(found, known.unwrap_or(read), "{size} bytes");
+            }
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod identify;
 mod manifest;
+mod range_reader;
 mod shared_file;
 
 use std::fs::{self, File, Metadata};
@@ -24,6 +25,7 @@ use crate::{Error, ids};
 
 pub use identify::{FileKind, START, identify, kind_of};
 pub use manifest::{manifest_parts, parse_manifest, read_manifest};
+pub use range_reader::RangeReader;
 pub use shared_file::SharedFile;
 
 /// Opens a regular file for reading.

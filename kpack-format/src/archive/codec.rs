@@ -8,7 +8,7 @@ use super::{ArchiveError, Scheme};
 use crate::Sha256;
 #[cfg(feature = "compression")]
 use crate::backend::WriteBuf;
-use crate::backend::{Compressor, Decompressor, Hasher, frame_reader};
+use crate::backend::{Compressor, Decompressor, frame_reader};
 
 /// The message of a program without zstd.
 pub(super) const NO_COMPRESSION: &str = "it is compressed, and this program was built without Zstandard (feature `compression` of kpack-format)";
@@ -65,8 +65,7 @@ impl Encoder {
     }
 
     /// Compresses a code object of `size` bytes from `source` into `out`, holding only a window of
-    /// it, and returns its SHA-256. The same bytes give the same result, though not that of
-    /// [`encode`](Self::encode).
+    /// it. The same bytes give the same result, though not that of [`encode`](Self::encode).
     ///
     /// # Errors
     /// A failed read or write, too little memory, or another size.
@@ -75,28 +74,15 @@ impl Encoder {
         source: &mut impl Read,
         size: u64,
         mut out: W,
-    ) -> Result<Sha256, ArchiveError> {
-        let mut hasher = Hasher::default();
-        let mut source = Hashed(source, &mut hasher);
+    ) -> Result<(), ArchiveError> {
         match &mut self.0 {
-            Some(compressor) => compressor.compress_stream(&mut source, size, out)?,
-            None if io::copy(&mut source, &mut out)? != size => {
+            Some(compressor) => compressor.compress_stream(source, size, out)?,
+            None if io::copy(source, &mut out)? != size => {
                 return Err(ArchiveError::Io(io::ErrorKind::UnexpectedEof.into()));
             }
             None => {}
         }
-        Ok(hasher.finish())
-    }
-}
-
-/// Hashes what is read.
-struct Hashed<'a, R>(R, &'a mut Hasher);
-
-impl<R: Read> Read for Hashed<'_, R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.0.read(buffer)?;
-        self.1.update(&buffer[..read]);
-        Ok(read)
+        Ok(())
     }
 }
 

@@ -114,7 +114,7 @@ impl<R: Read + Seek> Archive<R> {
     }
 
     /// Verifies the code object of `kernel` for `target` as [`read`](Self::read) does, and passes it to
-    /// `take` in parts. It is verified only when this returns. An error of `take` ends it.
+    /// `take` in parts. It is verified only when this returns. An error of `take` ends it. Returns its SHA-256.
     ///
     /// # Errors
     /// As [`read_head`](Self::read_head), and those of `take`.
@@ -123,9 +123,9 @@ impl<R: Read + Seek> Archive<R> {
         kernel: &str,
         target: &str,
         take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
-    ) -> Result<(), ArchiveError> {
+    ) -> Result<Sha256, ArchiveError> {
         let entry = self.toc().entry(kernel, target)?.clone();
-        self.digest(kernel, target, &entry, take).map(drop)
+        self.digest(kernel, target, &entry, take)
     }
 
     /// Verifies the code object of `kernel` for `target` as [`read`](Self::read) does, holding only part of

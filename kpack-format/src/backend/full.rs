@@ -1,11 +1,12 @@
 //! The feature `compression`: Zstandard, zlib, and a fast SHA-256.
 
 use std::io::{self, BufRead, BufReader, Read, Take, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ring::digest::{Context, SHA256};
 use zstd::bulk;
 use zstd::stream::read;
-use zstd::zstd_safe::{CCtx, DCtx, InBuffer, OutBuffer, ResetDirective};
+use zstd::zstd_safe::{CCtx, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 use zstd::zstd_safe::{compress_bound, get_error_name};
 
 /// Memory to decompress into.
@@ -155,7 +156,7 @@ pub(crate) fn frame_reader(frame: impl BufRead) -> Result<impl Read, DecodeError
 /// The contents of a compressed bundle.
 pub(crate) enum BundleReader<R: Read> {
     Zlib(flate2::bufread::ZlibDecoder<BufReader<Take<R>>>),
-    Zstd(read::Decoder<'static, BufReader<Take<R>>>),
+    Zstd(FrameReader<BufReader<Take<R>>>),
 }
 
 impl<R: Read> BundleReader<R> {
@@ -169,9 +170,8 @@ impl<R: Read> BundleReader<R> {
             Method::Zlib => Self::Zlib(flate2::bufread::ZlibDecoder::new(source)),
             Method::Zstd => {
                 let log = 64 - uncompressed_size.leading_zeros();
-                let mut decoder = read::Decoder::with_buffer(source)?;
-                decoder.window_log_max(log.clamp(WINDOW_LOG.0, WINDOW_LOG.1))?;
-                Self::Zstd(decoder.single_frame())
+                let log = log.clamp(WINDOW_LOG.0, WINDOW_LOG.1);
+                Self::Zstd(FrameReader::new(source, log)?)
             }
         })
     }
@@ -180,7 +180,7 @@ impl<R: Read> BundleReader<R> {
     pub(crate) fn into_source(self) -> BufReader<Take<R>> {
         match self {
             Self::Zlib(decoder) => decoder.into_inner(),
-            Self::Zstd(decoder) => decoder.finish(),
+            Self::Zstd(decoder) => decoder.source,
         }
     }
 }
@@ -189,13 +189,88 @@ impl<R: Read> Read for BundleReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Zlib(decoder) => decoder.read(buffer),
-            Self::Zstd(decoder) => decoder.read(buffer).map_err(|error| {
-                // The crate only reports the name of the failure.
-                match error.to_string() == get_error_name(NO_MEMORY) {
-                    true => io::ErrorKind::OutOfMemory.into(),
-                    false => error,
-                }
-            }),
+            Self::Zstd(decoder) => decoder.read(buffer),
         }
+    }
+}
+
+/// An empty frame with a window of 36 MiB. zstd keeps the memory for the next frame, whose window may be
+/// smaller. glibc gives blocks of more than 32 MiB back to the system when they are freed; after smaller
+/// ones, it keeps as much again for itself, in each thread.
+const EMPTY_FRAME: [u8; 9] = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x79, 0x01, 0x00, 0x00];
+
+/// Decompressors with windows of at most so many bytes, as a power of two, are used again.
+const IDLE_WINDOW_LOG: u32 = 25;
+
+/// A decompressor that nobody uses. A binary has hundreds of bundles, and new memory for each costs more
+/// than a few per cent of the time.
+static IDLE: Mutex<Option<DCtx<'static>>> = Mutex::new(None);
+
+/// The contents of the frame at the start of `source`.
+pub(crate) struct FrameReader<R> {
+    /// `None` after the end of the frame.
+    context: Option<DCtx<'static>>,
+    /// The largest window, as a power of two.
+    window_log: u32,
+    source: R,
+}
+
+impl<R: BufRead> FrameReader<R> {
+    fn new(source: R, window_log: u32) -> io::Result<Self> {
+        let idle = idle_context().take();
+        let context = idle.or_else(DCtx::try_create);
+        let mut context = context.ok_or(io::ErrorKind::OutOfMemory)?;
+        let mut input = InBuffer::around(&EMPTY_FRAME[..]);
+        let mut nothing = OutBuffer::around(&mut [][..]);
+        context
+            .reset(ResetDirective::SessionAndParameters)
+            .and_then(|_| context.decompress_stream(&mut nothing, &mut input))
+            .and_then(|_| context.set_parameter(DParameter::WindowLogMax(window_log)))
+            .map_err(frame_error)?;
+        Ok(Self {
+            context: Some(context),
+            window_log,
+            source,
+        })
+    }
+}
+
+impl<R: BufRead> Read for FrameReader<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        let mut out = OutBuffer::around(buffer);
+        while let Some(context) = &mut self.context
+            && out.pos() == 0
+        {
+            let mut input = InBuffer::around(self.source.fill_buf()?);
+            let is_empty = input.src.is_empty();
+            let left = context.decompress_stream(&mut out, &mut input);
+            let left = left.map_err(frame_error)?;
+            let read = input.pos();
+            self.source.consume(read);
+            if left == 0 {
+                let context = self.context.take();
+                if self.window_log <= IDLE_WINDOW_LOG {
+                    *idle_context() = context;
+                }
+            } else if is_empty && out.pos() == 0 {
+                let kind = io::ErrorKind::UnexpectedEof;
+                return Err(io::Error::new(kind, "incomplete frame"));
+            }
+        }
+        Ok(out.pos())
+    }
+}
+
+fn idle_context() -> MutexGuard<'static, Option<DCtx<'static>>> {
+    IDLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn frame_error(code: usize) -> io::Error {
+    match code {
+        NO_MEMORY => io::ErrorKind::OutOfMemory.into(),
+        code => io::Error::other(get_error_name(code)),
     }
 }

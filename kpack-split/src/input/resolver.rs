@@ -1,6 +1,7 @@
 //! Finds the code object for a split binary's wrapper and target through its marker.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -214,6 +215,19 @@ impl Resolver {
     ) -> Result<Vec<u8>, ArchiveError> {
         let kernel = self.kernel(index);
         lock(&self.archives[place.archive].archive).read(&kernel, target)
+    }
+
+    /// Reads the code object of wrapper `index` for `target` at `place`, holding only part of it, and passes it
+    /// to `take`. It is verified when this returns its SHA-256.
+    pub fn read_parts(
+        &mut self,
+        place: CodePlace,
+        index: u32,
+        target: &str,
+        take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<Sha256, ArchiveError> {
+        let kernel = self.kernel(index);
+        lock(&self.archives[place.archive].archive).read_parts(&kernel, target, take)
     }
 
     /// Verifies the code object of wrapper `index` for `target` at `place`, holding only part of it; returns

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 
 use kpack_format::code_id;
-use kpack_format::digest::{Sha256, sha256};
+use kpack_format::digest::Sha256;
 use kpack_format::marker::of_another_build;
 use kpack_format::names::KernelName;
 use kpack_format::offload_bundle::{Entry, Layout};
@@ -16,7 +17,9 @@ use kpack_format::{Delivery, TargetId};
 use super::JoinOptions;
 use super::binary::MarkedBinary;
 use crate::elf::DeviceCode;
-use crate::input::{CodePlace, LinkedElf, Lookup, Obstacle, Resolver, check_code_object};
+use crate::input::{
+    CodePlace, LinkedElf, Lookup, Obstacle, RangeReader, Resolver, check_code_object_in,
+};
 use crate::parallel::{self, lock};
 use crate::publish;
 use crate::publish::copy_range;
@@ -208,7 +211,7 @@ impl Code {
         BTreeMap::from_iter(wrappers).into_values().collect()
     }
 
-    /// Writes the bundles at `offsets` of `output`. Every code object is checked first.
+    /// Writes the bundles at `offsets` of `output`, and checks every code object.
     pub(super) fn write(
         &self,
         binary: &MarkedBinary,
@@ -236,18 +239,12 @@ impl Code {
         let resolver = open(binary, lookup)?;
         let idle = Mutex::new(Vec::new());
         let digests = parallel::try_map(pieces, |(bundle, code, at)| {
-            let Chosen { target, place, .. } = code;
-            let index = bundle.index(binary);
             let known = lock(&idle).pop();
             let mut resolver = known.unwrap_or_else(|| resolver.share());
-            let (bytes, digest) = read(binary, &mut resolver, index, target)?;
-            if bytes.len() as u64 != place.size {
-                return Err(Error::changed(&binary.located.path));
-            }
-            publish::write_at(output, &bytes, at).map_err(failed)?;
-            progress.advance(place.size);
+            let digest = put(binary, &mut resolver, (bundle, code), (output, at))?;
+            progress.advance(code.place.size);
             lock(&idle).push(resolver);
-            Ok((bundle, target, digest))
+            Ok((bundle, &code.target, digest))
         })?;
         let mut computed: BTreeMap<&String, BTreeMap<u32, Sha256>> = BTreeMap::new();
         for (bundle, target, digest) in digests {
@@ -429,25 +426,41 @@ fn all_are_asked_for(
     }
 }
 
-/// The code object of an index for a target, checked; and its SHA-256, if only that tells whether it is
-/// of the same build as the binary.
-fn read(
+/// Writes a code object, of which it holds only part, at an offset of `output`, and checks it. Returns its
+/// SHA-256, if only that tells whether it is of the same build as the binary.
+fn put(
     binary: &MarkedBinary,
     resolver: &mut Resolver,
-    index: u32,
-    target: &str,
-) -> Result<(Vec<u8>, Option<Sha256>), Error> {
+    (bundle, code): (&NewBundle, &Chosen),
+    (output, at): (&File, u64),
+) -> Result<Option<Sha256>, Error> {
     let path = &binary.located.path;
-    let Some(place) = resolver.find(index, target) else {
+    let index = bundle.index(binary);
+    let Chosen { target, place, .. } = code;
+    let size = place.size;
+    let Some(place) = resolver.find(index, target).filter(|now| now.size == size) else {
         return Err(Error::changed(path));
     };
-    let read = resolver.read(place, index, target);
+    let (mut end, mut unwritten) = (at, None);
+    let read = resolver.read_parts(place, index, target, &mut |part| {
+        let written = publish::write_at(output, part, end);
+        end += part.len() as u64;
+        unwritten = written.err();
+        match unwritten {
+            Some(_) => Err(io::ErrorKind::Other.into()),
+            None => Ok(()),
+        }
+    });
+    if let Some(error) = unwritten {
+        return Err(Error::io(path, "write the joined binary of", error));
+    }
     let archive = resolver.path(place);
-    let bytes = read.map_err(|error| Error::archive(archive, "read", error))?;
+    let digest = read.map_err(|error| Error::archive(archive, "read", error))?;
     let target_id: TargetId = target
         .parse()
         .map_err(|error| Error::rejected(ids::DAMAGED_ARCHIVE, archive, format!("{error}")))?;
-    check_code_object(&bytes, &target_id).map_err(|reason| {
+    let written = RangeReader::new(output, at..end);
+    check_code_object_in(written, size, &target_id).map_err(|reason| {
         let kernel = KernelName::new(&binary.kernel_name, index);
         Error::rejected(
             ids::DAMAGED_CODE_OBJECT,
@@ -456,6 +469,5 @@ fn read(
         )
     })?;
     let is_told = !resolver.code_ids(target).is_empty();
-    let digest = (!is_told && binary.marker.code_ids.contains_key(target)).then(|| sha256(&bytes));
-    Ok((bytes, digest))
+    Ok((!is_told && binary.marker.code_ids.contains_key(target)).then_some(digest))
 }
