@@ -1,5 +1,5 @@
-//! Given the crates as they are published, when another one uses them, then no mix of versions that Cargo accepts fails to
-//! build, and what may get new fields and variants can.
+//! Given the crates as they are published, when another one uses them, then no mix of versions that Cargo accepts
+//! fails to build, what may get new fields and variants can, and no feature changes what is written.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,8 +12,8 @@ use kpack_tests::fixture::{FatLibrary, Kind, Storage, code};
 use kpack_tests::process::run;
 use kpack_tests::tree::Tree;
 
-/// Each crate uses what others share with it, which may change in every version. With `^0.1.0`, Cargo would take 0.1.1 of one
-/// beside 0.1.0 of the other.
+/// Each crate uses what others share with it, which may change in every version. With `^0.1.0`, Cargo would take
+/// 0.1.1 of one beside 0.1.0 of the other.
 #[test]
 fn our_crates_use_each_other_in_one_version() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -83,7 +83,8 @@ fn options_reports_and_errors_may_grow() {
     assert!(checked > 15, "{checked}");
 }
 
-/// A program that uses kpack-build and none of our other crates. Its arguments are the object and where the output goes.
+/// A program that uses kpack-build and none of our other crates. Its arguments are the object and where the output
+/// goes.
 const PROGRAM: &str = "fn main() {
     let [object, output] = [1, 2].map(|index| std::env::args().nth(index).unwrap());
     let options = kpack_build::object_file::Options::new(\"vec\", output, [object]);
@@ -111,8 +112,8 @@ fn build_alone() -> PathBuf {
     package.join("target/debug/alone")
 }
 
-/// What another crate of a program asks for must not change the bytes. This program asks for everything: compression, serde
-/// and clap. Crates other than those that kpack-build uses ask for compression themselves.
+/// What another crate of a program asks for must not change the bytes. This program asks for everything: compression,
+/// serde and clap. Crates other than those that kpack-build uses ask for compression themselves.
 #[test]
 fn kpack_build_alone_writes_what_it_writes_beside_all_others() {
     let program = build_alone();

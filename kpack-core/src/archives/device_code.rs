@@ -185,8 +185,8 @@ impl PackedCode {
         })
     }
 
-    /// The most bytes that [`code_objects`](Self::code_objects) keeps in a scratch file: those of a large code object of
-    /// a compressed bundle.
+    /// The most bytes that [`code_objects`](Self::code_objects) keeps in a scratch file: those of a large code
+    /// object of a compressed bundle.
     pub fn scratch_size(&self) -> u64 {
         let is_compressed =
             |located: &&LocatedBundle| matches!(located.bundle.format, Format::Compressed { .. });

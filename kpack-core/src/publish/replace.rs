@@ -81,8 +81,8 @@ impl Drop for Renames {
 }
 
 /// Replaces the directory `path` by `new`: atomically, if the file system can exchange two names. The old one
-/// is then called `old`, a free name. On failure it gets its name back. This is durable, unless `above`, which `path` is
-/// in, is a build directory.
+/// is then called `old`, a free name. On failure it gets its name back. This is durable, unless `above`, which
+/// `path` is in, is a build directory.
 pub fn replace_directory(
     above: &Directory,
     new: &Path,

@@ -177,8 +177,8 @@ impl StagedFile {
         }
     }
 
-    /// Makes its content durable, unless it is in a build directory. If it has no mode yet, sets that of the replaced file or of new
-    /// files.
+    /// Makes its content durable, unless it is in a build directory. If it has no mode yet, sets that of the
+    /// replaced file or of new files.
     pub fn sync(&self) -> Result<(), Error> {
         let failed = |error| Error::io(&self.path, "write", error);
         if !self.has_mode {
