@@ -267,7 +267,7 @@ impl Classifier<'_> {
         let extension = self.path.extension().unwrap_or_default();
         let is_code = extension == "co" || extension == "hsaco";
         let what = if head == LFS_POINTER {
-            "a pointer of Git LFS, which stands for the file; fetch it (`git lfs pull`)"
+            "a Git LFS pointer instead of the file; run `git lfs pull`"
         } else if !is_code || !matches!(content, FileContent::Silent) {
             return Ok(());
         } else if size == 0 {

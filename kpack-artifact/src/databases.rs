@@ -63,7 +63,7 @@ pub enum Place {
     Contradiction(TargetId, TargetId),
 }
 
-/// How copies of a file for all targets from several machines become one.
+/// How to merge the copies of a file that several machines built for all targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForAll {
     /// Each has its own targets' entries.
@@ -284,7 +284,7 @@ pub(super) fn places_of(name: &str) -> impl Iterator<Item = String> {
     directories.map(|directory| format!("{}/", directory.join("/")))
 }
 
-/// How copies of the file with this path in the prefix become one, if it is for all targets.
+/// How to merge the copies of the file with this path in the prefix, if it is for all targets.
 pub(crate) fn for_all(path: &Path) -> Option<ForAll> {
     match recognise(path.to_str()?)? {
         (_, Place::ForAll(how)) => Some(how),

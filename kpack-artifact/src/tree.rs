@@ -228,7 +228,7 @@ impl Item {
         path.strip_prefix(&*self.prefix).ok()
     }
 
-    /// How copies of it become one, if it is a file for all targets. `path` is its path in the artifact.
+    /// How to merge the copies of a file that all targets share. `path` is its path in the artifact.
     pub(crate) fn for_all(&self, path: &Path) -> Option<ForAll> {
         let how = for_all(self.installed(path)?)?;
         match (how, self.node) {
@@ -237,7 +237,7 @@ impl Item {
         }
     }
 
-    /// How copies of it are merged, if each shard has a part of it.
+    /// How to merge the copies of a file that each shard has a part of.
     pub(crate) fn shared(&self, path: &Path) -> Option<Merge> {
         match self.for_all(path)? {
             ForAll::Merge(merge) => Some(merge),

@@ -1,4 +1,4 @@
-//! Takes the GPU code out of HIP objects before they are linked: in build scripts, and in compiler
+//! Moves the GPU code of HIP objects into archives before they are linked: in build scripts, and in compiler
 //! launchers.
 //!
 //! [`Hip`] compiles and splits the kernels of a crate in its build script; [`object_file`] splits

@@ -23,7 +23,7 @@ pub enum Error {
     /// More code objects than a HIP runtime would see.
     #[error(
         "{count} code objects fit into no bundle; set HSA_OVERRIDE_GFX_VERSION to the version of the GPU, \
-         which nobody tells here"
+         and they are unknown here"
     )]
     TooMany {
         /// Their number.
@@ -42,7 +42,7 @@ impl Error {
 }
 
 impl Bundle {
-    /// The code objects of `request` that may run on `gpus`; for all GPUs if nobody can tell which ones
+    /// The code objects of `request` that may run on `gpus`; for all GPUs if it is unknown which ones
     /// there are. Ignores the request's ISAs.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use kpack_format::names::{GFXARCH, Pattern, SearchPath};
 use crate::search::escaped;
 use crate::{Environment, Request, TargetId, regular_file};
 
-/// The number of names in a list; more help nobody.
+/// The most names in a list.
 const MOST_NAMES: usize = 20;
 /// The largest manifest to read, in bytes.
 const MAX_MANIFEST: u64 = 1 << 20;

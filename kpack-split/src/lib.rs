@@ -1,4 +1,4 @@
-//! Takes the GPU code out of linked ROCm/HIP binaries at install time, and puts it back.
+//! Moves the GPU code of linked ROCm/HIP binaries into archives at install time, and back.
 //!
 //! [`install`] splits the binaries of an install prefix, and [`join`] puts device code back. [`elf`] reads,
 //! plans and rewrites one linked binary.

@@ -100,7 +100,7 @@ impl<'a> SplitWheel<'a> {
                     let text = format!("member `{}`: {}", kept.file().display(), kept.text);
                     (ids::SPIRV_KEPT, text)
                 }
-                (None, None, true) => (ids::SPLIT_ALREADY, "it is split already".to_owned()),
+                (None, None, true) => (ids::SPLIT_ALREADY, "already split".to_owned()),
                 (None, None, false) => (
                     ids::NO_DEVICE_CODE,
                     "it has no device code in site-packages, so there is nothing to split"

@@ -64,7 +64,11 @@ impl Trees {
             }
             for prefix in &tree.missing {
                 let path = tree.root.join(prefix);
-                report.note(ids::MISSING_PREFIX, path, "listed, but not there; skipped");
+                report.note(
+                    ids::MISSING_PREFIX,
+                    path,
+                    "listed in artifact_manifest.txt, but missing; skipped",
+                );
             }
             unlisted::add(tree, target.is_none(), report)?;
         }

@@ -103,7 +103,7 @@ impl ObjectPlan {
         if !split || markers == 0 {
             refuse!(
                 "the host-only object is not as planned (wrappers split: {split}, markers: \
-                 {markers}); this is a fault of kpack"
+                 {markers}); this is a bug in kpack; please report it"
             );
         }
         Ok(())

@@ -63,7 +63,7 @@ const EXIT_CODES: &str = exit_codes!(
     "an input was rejected (damaged or unsupported)"
 );
 
-/// Takes the GPU code out of ROCm/HIP binaries, into one archive for each GPU target
+/// Moves the GPU code of ROCm/HIP binaries into one archive per GPU target
 ///
 /// `kpack install` splits installed binaries. It moves their device code into one archive for each
 /// GPU target (lib/.kpack/MODULE_lib_gfx1100.kpack) and leaves a marker that says where to look. The

@@ -10,7 +10,7 @@ use super::{Finding, Machine};
 use kpack_core::{Severity, ids};
 use kpack_split::words::{list, list_some};
 
-/// Names in one message; more help nobody.
+/// The most names in one message.
 const MOST_NAMES: usize = 5;
 
 /// All findings: about the machine, then the code of each binary, then the HIP runtimes.

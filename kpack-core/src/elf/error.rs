@@ -30,7 +30,7 @@ impl fmt::Display for ElfError {
             Self::Refused(reason) | Self::Unsupported(reason) => f.write_str(reason),
             Self::Unsound(reason) => write!(
                 f,
-                "kpack cannot write a sound host binary for it, which is a fault of kpack: {reason}"
+                "kpack cannot write a sound host binary for it, which is a bug in kpack; please report it: {reason}"
             ),
         }
     }

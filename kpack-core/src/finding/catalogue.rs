@@ -63,7 +63,7 @@ catalogue! {
         UNKNOWN_FILE = "unknown-file";
             "The file is not of a kind that this command reads."
             "kpack tells files apart by their first bytes, and guesses nothing."
-            "Name a file of a kind that the message lists; `kpack show FILE` tells what a file is."
+            "Name a file of a kind that the message lists; `kpack show FILE` reports what a file is."
 
         CHANGED = "changed-while-read";
             "The file was replaced or modified while kpack read it."
@@ -127,7 +127,7 @@ catalogue! {
 
         UNSOUND_OUTPUT = "unsound-output";
             "The file that kpack wrote did not pass its own check, so it was not published."
-            "This is a fault of kpack."
+            "This is a bug in kpack; please report it."
             "Report it, with the linker and its options. The input is unchanged."
 
         COMPILER = "compiler";
@@ -168,7 +168,7 @@ catalogue! {
             "Name a binary that was compiled for HIP."
 
         SPLIT_ALREADY = "split-already";
-            "The binary is split already, and its marker does not fit what was asked for."
+            "The binary is already split, and its marker does not fit what was asked for."
             "A binary is split once; its archives keep the names that its marker has."
             "Split the unsplit binary, or pass the module, component and directory that the marker has."
 
@@ -404,7 +404,7 @@ catalogue! {
 
         UNREQUESTED_WHEEL = "unrequested-wheel";
             "No extra of a host wheel asks for the wheel."
-            "Nobody installs it with the host wheel."
+            "It is not installed with the host wheel."
             "Pass the host wheel that it belongs to, or leave it out."
 
         WRONG_PIN = "wrong-pin";

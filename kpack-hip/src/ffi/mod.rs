@@ -74,7 +74,7 @@ struct Registered {
 struct Shim {
     cache: Cache,
     mode: ShimMode,
-    /// `None` if nobody can tell.
+    /// `None` if unknown.
     gpus: Option<Vec<TargetId>>,
 }
 

@@ -34,7 +34,7 @@ pub(super) fn targets(
                 ids::SPLIT_ALREADY,
                 path,
                 format!(
-                    "it is split already, and its marker refers to `{}` (expected `{}`). Install the unsplit binary, or pass the module, component and directory it was split for",
+                    "already split, and its marker refers to `{}` (expected `{}`). Install the unsplit binary, or pass the module, component and directory it was split for",
                     marker.kpack_search_paths.join("`, `"),
                     expected.kpack_search_paths.join("`, `")
                 ),

@@ -268,7 +268,7 @@ impl Code {
     /// Reads the bundles of the joined binary back.
     pub(super) fn check(&self, binary: &MarkedBinary, written: &LinkedElf) -> Result<(), Error> {
         let fault = || {
-            let text = "kpack cannot write a sound joined binary for it, which is a fault of kpack: its bundles differ from the plan";
+            let text = "kpack cannot write a sound joined binary for it, which is a bug in kpack; please report it: its bundles differ from the plan";
             Error::rejected(ids::UNSOUND_OUTPUT, &written.path, text)
         };
         let DeviceCode::Fat(fat) = &written.code else {

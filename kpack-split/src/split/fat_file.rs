@@ -85,7 +85,7 @@ fn refuse_other_spirv(linked: &LinkedElf, spirv: Option<Spirv>) -> Result<(), Er
     if spirv.is_none_or(|spirv| spirv == Spirv::Keep) {
         return Ok(());
     }
-    let text = "it is split already, and keeps its SPIR-V code; to drop or archive that, install the unsplit binary";
+    let text = "already split, and keeps its SPIR-V code; to drop or archive that, install the unsplit binary";
     Err(Error::rejected(ids::SPLIT_ALREADY, &linked.path, text))
 }
 

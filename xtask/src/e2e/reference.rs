@@ -136,7 +136,7 @@ impl Reference {
     /// Adds the run of a program of the unsplit build; `unbundle` reads a bundle.
     ///
     /// # Errors
-    /// A wrapper is split already.
+    /// A wrapper is already split.
     pub(super) fn add(
         &mut self,
         observation: &Observation,

@@ -36,7 +36,7 @@ pub(crate) struct Options {
     commands: Vec<String>,
 }
 
-/// So many calls of each command a quick run disturbs, and renames and flushes besides.
+/// Number of system calls that a quick run disturbs, per command, besides renames and flushes.
 const QUICK: usize = 10;
 
 /// Disturbs each command in each way.

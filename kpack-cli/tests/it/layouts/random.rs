@@ -255,7 +255,7 @@ pub(crate) fn check(seed: u64) -> Result<Outcome> {
     };
     let outcome = trial.run(&choice).or_else(|error| {
         let text = format!("{error:#}");
-        let is_known = |reason: &&str| text.contains(*reason) && !text.contains("fault of kpack");
+        let is_known = |reason: &&str| text.contains(*reason) && !text.contains("bug in kpack");
         match REFUSALS.iter().any(is_known) {
             true => Ok(Outcome::Refused(text)),
             false => Err(error),
