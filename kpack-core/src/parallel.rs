@@ -98,7 +98,8 @@ impl<T: Send, I: Iterator<Item = T> + Send, W: Fn(T) + Sync> Queue<I, W> {
             };
             let Some(item) = item else { return };
             // Try each time: threads that were busy elsewhere may have ended.
-            if is_worth_a_thread && let Some(share) = Share::take(&self.free) {
+            let share = is_worth_a_thread.then(|| Share::take(&self.free));
+            if let Some(share) = share.flatten() {
                 let help = move || within(share.0.clone(), || self.work_off(scope));
                 // If the system has no thread to spare, this one goes on alone.
                 let _ = Builder::new().spawn_scoped(scope, help);

@@ -86,7 +86,7 @@ pub(super) fn run_one(
     }
     let words: Vec<String> = arguments
         .iter()
-        .map(|argument| argument.display().to_string())
+        .map(|argument| Path::new(argument).display().to_string())
         .collect();
     Err(Error::Compiler(format!(
         "{what} ({}):\n{}{}\nThe command was: {compiler} {}",

@@ -176,7 +176,7 @@ impl Compiler {
             .map_err(|problem| {
                 Error::Compiler(format!(
                     "HIPCXX is `{}`: {problem}; set it to a clang++ with the AMDGPU target that supports {}, or unset it",
-                    named.display(),
+                    Path::new(&named).display(),
                     wanted.names(),
                 ))
             })
@@ -234,7 +234,7 @@ impl fmt::Display for Compiler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.program.display())?;
         for argument in &self.arguments {
-            write!(f, " {}", argument.display())?;
+            write!(f, " {}", Path::new(argument).display())?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kpack_core::Error;
 
@@ -79,7 +79,7 @@ pub(crate) fn words(name: &str, value: &OsStr) -> Result<Vec<OsString>, Error> {
             .collect()
     };
     let Some(words) = shlex::bytes::split(&replaced(value.as_bytes(), b'#', 0)) else {
-        let value = value.display();
+        let value = Path::new(value).display();
         return Err(Error::usage(format!(
             "{name} is `{value}`: a quote is not closed; close it"
         )));

@@ -53,8 +53,12 @@ pub fn launch_watched(
         watch(None);
         status
     });
-    let status =
-        status.map_err(|e| Error::Compiler(format!("cannot run `{}`: {e}", compiler.display())))?;
+    let status = status.map_err(|e| {
+        Error::Compiler(format!(
+            "cannot run `{}`: {e}",
+            Path::new(compiler).display()
+        ))
+    })?;
     if status.success() {
         for output in &compilation.outputs {
             // Compilers write through symbolic links.

@@ -1,7 +1,7 @@
 //! What to split, and how.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kpack_format::names::{GFXARCH, Group, SearchPath};
 
@@ -74,7 +74,7 @@ impl Options {
                 return Err(Error::usage(format!(
                     "two files named `{}` would overwrite each other in {}; split them \
                      into different directories",
-                    name.display(),
+                    Path::new(name).display(),
                     self.output_dir.display()
                 )));
             }

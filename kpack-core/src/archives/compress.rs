@@ -231,7 +231,7 @@ impl Run<'_> {
         }
         check_target(&job)
             .map_err(|reason| Error::rejected(ids::DAMAGED_CODE_OBJECT, path, reason))?;
-        let is_sample = number.is_multiple_of(SAMPLED) && !job.target.is_spirv();
+        let is_sample = number % SAMPLED == 0 && !job.target.is_spirv();
         let stored = self.encode(&job.content, checksum, is_sample);
         let stored = stored.map_err(|failure| match failure {
             Failure::Archive(error) => Error::archive(path, "compress", error),

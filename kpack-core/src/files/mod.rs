@@ -33,7 +33,7 @@ pub fn open(path: &Path) -> Result<File, Error> {
     interrupt::check(path, "open")?;
     let not_regular = || Error::rejected(ids::NOT_A_FILE, path, "not a regular file");
     // Opening a FIFO would wait for a writer.
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let flags = OFlags::NONBLOCK.bits() as i32;
     let opened = File::options().read(true).custom_flags(flags).open(path);
     let file = match opened {
         // Sockets cannot be opened.

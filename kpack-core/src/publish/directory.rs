@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, Stat, flock};
 use rustix::io::Errno;
 
 use super::identity::Identity;
@@ -331,14 +331,23 @@ fn names(relative: &Path) -> impl Iterator<Item = &OsStr> {
 /// a file opened for reading (NFS, or Lustre without the mount option `flock`).
 pub(super) fn wait_for_lock(file: &File, path: &Path) -> Result<io::Result<()>, Error> {
     loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(Ok(())),
-            Err(std::fs::TryLockError::WouldBlock) => {
+        match try_lock(file) {
+            Ok(true) => return Ok(Ok(())),
+            Ok(false) => {
                 interrupt::check(path, "lock")?;
                 std::thread::sleep(RETRY);
             }
-            Err(std::fs::TryLockError::Error(error)) => return Ok(Err(error)),
+            Err(error) => return Ok(Err(error)),
         }
+    }
+}
+
+/// Locks `file`, unless another process has; says whether. `File::try_lock` would need Rust 1.89.
+pub(super) fn try_lock(file: &File) -> io::Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Permissions, TryLockError};
+use std::fs::{File, Permissions};
 use std::io::{self, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustix::fs::FileType;
 
 use super::attributes;
-use super::directory::Directory;
+use super::directory::{Directory, try_lock};
 use super::hidden_name::{leftover_stem, numbered, numbered_stem, stem_of};
 use super::identity::Identity;
 use crate::Error;
@@ -75,7 +75,7 @@ impl StagedFile {
                 Err(error) => return Err(Error::io(&path, "write", error)),
             };
             // If locking is not supported, no run removes it as a leftover either.
-            let is_taken = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+            let is_taken = matches!(try_lock(&file), Ok(false));
             let staged = Self::new(&directory, hidden, name, file);
             // Before it was locked, another run may have taken it for a leftover and removed it.
             let linked = staged.file.metadata().map(|metadata| metadata.nlink() > 0);
@@ -98,7 +98,7 @@ impl StagedFile {
         let file = file.try_clone();
         let file = file.map_err(|e| Error::io(&path, "write", e))?;
         // Before any run can see it. If locking is not supported, none removes it as a leftover either.
-        let _ = file.try_lock();
+        let _ = try_lock(&file);
         loop {
             let hidden = numbered(name);
             match directory.link(&file, &hidden) {
@@ -273,7 +273,7 @@ impl Directory {
     fn remove_leftover(&self, name: &OsStr) -> Result<(), Error> {
         // A file that cannot be opened is not ours.
         match self.open_file(name) {
-            Ok(Some(file)) if file.try_lock().is_ok() => self.remove(name),
+            Ok(Some(file)) if matches!(try_lock(&file), Ok(true)) => self.remove(name),
             _ => Ok(()),
         }
     }
