@@ -26,7 +26,7 @@ const LARGE_FRAME: u64 = 64 << 20;
 /// Bytes of a large code object that are read at a time.
 const PART: u64 = 256 << 10;
 /// Bytes of a debug section by which the stored size of the whole is estimated.
-const SAMPLE: u64 = 64 << 10;
+const SAMPLE: u64 = 512 << 10;
 
 /// An uncompressed code object.
 #[derive(Clone)]
