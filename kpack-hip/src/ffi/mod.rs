@@ -119,7 +119,7 @@ impl Shim {
             _ if (wrapper.magic, wrapper.version) != (HIPK, VERSION) => false,
             ShimMode::Off => false,
             ShimMode::Force => true,
-            ShimMode::Auto => !objects::reads_markers(runtime.register as usize),
+            ShimMode::Auto => !objects::takes_markers(runtime.register as usize),
         };
         if !wanted {
             return None;

@@ -1,6 +1,6 @@
 //! The libraries of this process, as the dynamic linker knows them.
 
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ops::Range;
 use std::slice;
 
@@ -24,34 +24,62 @@ struct Dynamic {
 }
 
 const DT_NULL: usize = 0;
+const DT_NEEDED: u64 = 1;
+const DT_STRTAB: u64 = 5;
+const DT_SONAME: u64 = 14;
 
-/// Whether the HIP runtime with the function at `address` reads markers.
-pub(super) fn reads_markers(address: usize) -> bool {
-    let mut objects = objects().into_iter();
+/// A function that only the shared shim exports, whatever a copy of it is called.
+const SHIM_FUNCTION: &str = "__wrap___hipRegisterFatBinary";
+
+/// Whether the function at `address` takes markers: that of a HIP runtime that reads them, or of another copy of
+/// the shim, which judges the runtime after it.
+pub(super) fn takes_markers(address: usize) -> bool {
+    let objects = objects();
+    let mut objects = objects.iter();
     let object = objects.find(|object| object.contains(address));
     object.is_some_and(|object| {
-        let (dynamic, base) = (object.dynamic_entries(), object.base as u64);
-        let linkage = linkage(&dynamic, base, LOADER_FUNCTION, |address, size| {
-            object.read(address, size)
-        });
-        linkage == Some(Linkage::Imported)
+        object.linkage(LOADER_FUNCTION) == Some(Linkage::Imported) || object.is_shim()
     })
 }
 
-/// The next function of this `name`, after that of this library at `this`, that the object with `user`
-/// would see.
-pub(super) fn next(name: &CStr, this: usize, user: usize) -> Option<usize> {
+/// The function of this `name` in a HIP runtime: the next one that the object with `user` would see after all
+/// copies of the shim. Libraries may each bring a copy; one that calls another could be called by it again.
+pub(super) fn next(name: &CStr, user: usize) -> Option<usize> {
+    let objects = objects();
+    let of_runtime = |found: &usize| {
+        let object = objects.iter().find(|object| object.contains(*found));
+        object.is_some_and(|object| !object.is_shim())
+    };
     // SAFETY: the name ends with NUL.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
-    if next != 0 && next != this {
+    if of_runtime(&next) {
         return Some(next);
     }
     // Libraries that were loaded with RTLD_LOCAL are not in that order: first what the user itself
     // depends on, then all others.
-    let mut objects = objects();
-    objects.sort_by_key(|object| !object.contains(user));
-    let mut found = objects.iter().filter_map(|object| object.function(name));
-    found.find(|found| *found != this)
+    let order = dependencies_first(&objects, user);
+    let mut found = order.iter().filter_map(|object| object.function(name));
+    found.find(of_runtime)
+}
+
+/// The object with `user`, what it depends on in the order of the dynamic linker, and then all others.
+fn dependencies_first(objects: &[Object], user: usize) -> Vec<&Object> {
+    let mut rest = Vec::from_iter(objects);
+    let mut order = Vec::new();
+    let mut take = |order: &mut Vec<_>, which: &dyn Fn(&Object) -> bool| {
+        let found = rest.iter().position(|object| which(object));
+        order.extend(found.map(|at| rest.remove(at)));
+    };
+    take(&mut order, &|object| object.contains(user));
+    let mut at = 0;
+    while let Some(object) = order.get(at).copied() {
+        for name in object.strings(DT_NEEDED) {
+            take(&mut order, &|object| object.is_called(name));
+        }
+        at += 1;
+    }
+    order.append(&mut rest);
+    order
 }
 
 impl Object {
@@ -59,6 +87,51 @@ impl Object {
         self.segments
             .iter()
             .any(|segment| segment.contains(&address))
+    }
+
+    /// What its tables say about a function.
+    fn linkage(&self, name: &str) -> Option<Linkage> {
+        let (dynamic, base) = (self.dynamic_entries(), self.base as u64);
+        linkage(&dynamic, base, name, |address, size| {
+            self.read(address, size)
+        })
+    }
+
+    fn is_shim(&self) -> bool {
+        self.linkage(SHIM_FUNCTION) == Some(Linkage::Exported)
+    }
+
+    /// Whether another object that needs this name got this object.
+    fn is_called(&self, name: &CStr) -> bool {
+        let (path, name) = (self.name.to_bytes(), name.to_bytes());
+        let file_name = path.rsplit(|byte| *byte == b'/').next();
+        path == name
+            || file_name == Some(name)
+            || self
+                .strings(DT_SONAME)
+                .iter()
+                .any(|own| own.to_bytes() == name)
+    }
+
+    /// The strings that its dynamic section has under a tag.
+    fn strings(&self, tag: u64) -> Vec<&CStr> {
+        let entries = self.dynamic_entries();
+        let values = |tag| entries.iter().filter(move |(of, _)| *of == tag);
+        let Some((_, table)) = values(DT_STRTAB).next() else {
+            return Vec::new();
+        };
+        // Dynamic linkers turn most of them into addresses.
+        let table = match *table as usize {
+            offset if offset < self.base => offset + self.base,
+            address => address,
+        };
+        let texts = values(tag).filter_map(|(_, at)| {
+            let at = table.checked_add(*at as usize)?;
+            // SAFETY: the object is loaded, nobody changes its tables, and its strings end with NUL.
+            self.contains(at)
+                .then(|| unsafe { CStr::from_ptr(at as *const c_char) })
+        });
+        texts.collect()
     }
 
     /// The function of this name in the object, or in what it depends on.

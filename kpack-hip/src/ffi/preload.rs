@@ -15,15 +15,14 @@ const UNREGISTER: &CStr = c"__hipUnregisterFatBinary";
 /// As the HIP runtime's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __hipRegisterFatBinary(wrapper: *const c_void) -> Module {
-    let this = __hipRegisterFatBinary as Register;
-    let Some(real) = objects::next(REGISTER, this as usize, wrapper as usize) else {
+    let Some(real) = objects::next(REGISTER, wrapper as usize) else {
         return std::ptr::null_mut();
     };
     let runtime = Runtime {
         // SAFETY: these functions of HIP runtimes have these types.
         register: unsafe { transmute::<usize, Register>(real) },
         // The one of the same runtime.
-        unregister: match objects::next(UNREGISTER, unregister_address(), wrapper as usize) {
+        unregister: match objects::next(UNREGISTER, wrapper as usize) {
             // SAFETY: as above.
             Some(real) => unsafe { transmute::<usize, Unregister>(real) },
             None => return std::ptr::null_mut(),
@@ -40,7 +39,7 @@ pub unsafe extern "C" fn __hipRegisterFatBinary(wrapper: *const c_void) -> Modul
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __hipUnregisterFatBinary(module: Module) {
     let real = || {
-        let real = objects::next(UNREGISTER, unregister_address(), 0)?;
+        let real = objects::next(UNREGISTER, 0)?;
         // SAFETY: the function of HIP runtimes has this type.
         Some(unsafe { transmute::<usize, Unregister>(real) })
     };
@@ -66,8 +65,4 @@ pub unsafe extern "C" fn __wrap___hipRegisterFatBinary(wrapper: *const c_void) -
 pub unsafe extern "C" fn __wrap___hipUnregisterFatBinary(module: Module) {
     // SAFETY: by contract.
     unsafe { __hipUnregisterFatBinary(module) }
-}
-
-fn unregister_address() -> usize {
-    __hipUnregisterFatBinary as Unregister as usize
 }

@@ -5,6 +5,7 @@
 mod common;
 
 mod bundle;
+mod copies;
 mod project;
 
 use std::collections::BTreeSet;
