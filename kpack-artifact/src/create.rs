@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use kpack_core::archives::{Budget, Permit};
 use kpack_core::files::{self, FileKind, check_code_object, kind_of};
 use kpack_core::parallel::{self, lock};
 use kpack_core::publish::{StagedFile, scratch_file};
@@ -37,6 +38,7 @@ pub struct CreateOptions {
 
 /// A file to store.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Kernel {
     /// The name in the archive.
     pub name: String,
@@ -65,6 +67,19 @@ pub struct Created {
     pub original_size: u64,
     /// Whether the file has changed.
     pub changed: bool,
+}
+
+impl Kernel {
+    /// A file of the type `hsaco`, without metadata.
+    pub fn new(name: impl Into<String>, target: TargetId, file: impl Into<PathBuf>) -> Self {
+        Self {
+            name: name.into(),
+            target,
+            file: file.into(),
+            kind: None,
+            metadata: None,
+        }
+    }
 }
 
 impl CreateOptions {
@@ -161,8 +176,9 @@ fn collect(
     );
     let output = Mutex::new((archive, 0));
     let encoders: Mutex<Vec<Encoder>> = Mutex::default();
+    let budget = Budget::default();
     parallel::try_map(&options.kernels, |kernel| {
-        let bytes = read(kernel)?;
+        let (bytes, _permit) = read(kernel, &budget)?;
         progress.advance(bytes.len() as u64);
         let idle = lock(&encoders).pop();
         let new = || Encoder::new(storage.scheme, storage.level);
@@ -185,8 +201,11 @@ fn collect(
     Ok(output.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Reads a file, and checks its target if it is a code object.
-fn read(Kernel { target, file, .. }: &Kernel) -> Result<Vec<u8>, Error> {
+/// Reads a file, and checks its target if it is a code object. The bytes count until the permit is dropped.
+fn read<'b>(
+    Kernel { target, file, .. }: &Kernel,
+    budget: &'b Budget,
+) -> Result<(Vec<u8>, Permit<'b>), Error> {
     let failed = |error| Error::io(file, "read", error);
     let opened = files::open(file)?;
     let size = opened.metadata().map_err(failed)?.len();
@@ -195,6 +214,7 @@ fn read(Kernel { target, file, .. }: &Kernel) -> Result<Vec<u8>, Error> {
             format!("{size} bytes; an archive holds at most {MAX_CODE_OBJECT} for a kernel");
         return Err(Error::rejected(ids::SIZE_LIMIT, file, reason));
     }
+    let permit = budget.take(size);
     let mut bytes = Vec::new();
     let reserved = bytes.try_reserve_exact(size as usize);
     reserved.map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
@@ -203,5 +223,5 @@ fn read(Kernel { target, file, .. }: &Kernel) -> Result<Vec<u8>, Error> {
         let checked = check_code_object(&bytes, target);
         checked.map_err(|reason| Error::rejected(ids::DAMAGED_CODE_OBJECT, file, reason))?;
     }
-    Ok(bytes)
+    Ok((bytes, permit))
 }

@@ -340,7 +340,7 @@ impl fmt::Display for Outcome {
             Self::NoTarget(targets) => write!(f, "it has code for {} only", list(targets, ", ")),
             Self::NoKernel => f.write_str("it has code for this GPU, but not this kernel"),
             Self::NoCodeOfBinary => {
-                f.write_str("it has code for this GPU, but not of this binary, which has none")
+                f.write_str("it has code for this GPU, but this binary was built without it")
             }
             Self::OtherBuild(binary) => {
                 f.write_str(&of_another_build(&binary.escape_debug().to_string()))

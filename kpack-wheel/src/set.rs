@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use kpack_format::{FAMILIES, TargetId};
+use kpack_format::TargetId;
 use pep440_rs::{Operator, Version};
 use pep508_rs::{ExtraName, PackageName, Requirement, VerbatimUrl, VersionOrUrl};
 
@@ -96,30 +96,24 @@ impl Pins {
         self.extras.keys().any(|extra| extra.to_string() == ALL)
     }
 
-    /// The extras for processors, each with what the extra of a family asks for that includes the processor.
-    pub(super) fn of_families(&self) -> Vec<(&ExtraName, &BTreeSet<Pin>)> {
-        let mut found = Vec::new();
-        for (name, _) in FAMILIES {
-            let (Some(family), Some(pins)) = (TargetId::family(name), self.of_label(name)) else {
-                continue;
-            };
-            let includes = |extra: &ExtraName| {
-                let label = extra.to_string();
-                let label = label
-                    .strip_prefix("device-")
-                    .and_then(|label| label.parse().ok());
-                label.is_some_and(|target: TargetId| family.covers(&target))
-            };
-            let extras = self.extras.keys().filter(|extra| includes(extra));
-            found.extend(extras.map(|extra| (extra, pins)));
-        }
-        found
+    /// The extras for processors of a family, and what each asks for.
+    pub(super) fn within(
+        &self,
+        family: &TargetId,
+    ) -> impl Iterator<Item = (&ExtraName, &BTreeSet<Pin>)> {
+        self.targets().filter_map(|(target, extra, asked)| {
+            let is_in_it = family.covers(&target) && target.processor() != family.processor();
+            is_in_it.then_some((extra, asked))
+        })
     }
 
-    /// What the extra for a processor, family or group asks for.
-    pub(super) fn of_label(&self, label: &str) -> Option<&BTreeSet<Pin>> {
-        let extra = ExtraName::from_str(&format!("device-{label}")).ok()?;
-        self.extras.get(&extra)
+    /// The extras that are named after targets.
+    pub(super) fn targets(&self) -> impl Iterator<Item = (TargetId, &ExtraName, &BTreeSet<Pin>)> {
+        self.extras.iter().filter_map(|(extra, asked)| {
+            let label = extra.to_string();
+            let target = label.strip_prefix("device-")?.parse().ok()?;
+            Some((target, extra, asked))
+        })
     }
 
     /// The projects of all device wheels, with the extras that ask for each.

@@ -191,15 +191,20 @@ fn check_options(options: &Options) -> Result<(), Error> {
         return Err(Error::usage(text));
     }
     for text in &options.device_requires {
-        let error = set::requirement(&text.replace("{target}", "target")).err();
+        let is_control = |c: char| c.is_control();
+        let error = match text.contains(is_control) {
+            true => Some("it has a control character".to_owned()),
+            false => set::requirement(&text.replace("{target}", "target")).err(),
+        };
         if let Some(error) = error {
-            return Err(Error::usage(format!("--device-requires `{text}`: {error}")));
+            return Err(Error::usage(format!(
+                "--device-requires `{}`: {error}",
+                text.escape_debug()
+            )));
         }
     }
     if let Some(root) = &options.overlay_root
-        && !root
-            .components()
-            .all(|part| matches!(part, Component::Normal(_)))
+        && !is_package_directory(root)
     {
         return Err(Error::usage(format!(
             "--overlay-root {}: expected a directory in the wheel, such as torch",
@@ -228,6 +233,17 @@ fn check_options(options: &Options) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Whether it is a directory below `site-packages` that may have archives.
+fn is_package_directory(path: &Path) -> bool {
+    path.components().all(|part| match part {
+        Component::Normal(name) => {
+            let name = name.to_string_lossy();
+            !name.ends_with(".dist-info") && !name.ends_with(".data")
+        }
+        _ => false,
+    })
 }
 
 /// Checks what can be told before the wheel is unpacked.

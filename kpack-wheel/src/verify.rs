@@ -5,18 +5,20 @@ use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use kpack_format::TargetId;
+use kpack_format::{Selection, TargetId};
 use tempfile::TempDir;
 
 use super::archive::{Place, Wheel};
 use super::members::Member;
 use super::record::Digest;
 use super::set::{ALL, Pin, Pins, device_of};
+use kpack_artifact::classify::{Class, classify};
+use kpack_artifact::databases;
 use kpack_artifact::verify::{self, Report};
 use kpack_core::finding::Id;
 use kpack_core::parallel;
 use kpack_core::{Error, Finding, Severity, ids};
-use kpack_split::words::{counted, list_some};
+use kpack_split::words::{counted, list, list_some};
 
 /// The most names of device wheels in one line.
 const MOST_NAMES: usize = 8;
@@ -67,7 +69,7 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
         let devices = devices(host, &pins, &wheels, &options.targets, &mut report)?;
         asked.extend(devices.iter().map(|device| &device.path));
         let fat = against.as_ref().filter(|fat| fat.name == host.name);
-        overlay(host, &devices, fat, options, &mut report)?;
+        overlay(host, &pins, &devices, fat, options, &mut report)?;
         if let Some(fat) = fat {
             same_members(host, fat, &mut report)?;
         }
@@ -172,28 +174,6 @@ fn devices<'w>(
         devices.push(device);
     }
     missing_devices(host, pins, &missing, targets, report);
-    for (extra, family) in pins.of_families() {
-        let asked = &pins.extras[extra];
-        for pin in family.difference(asked) {
-            let text = format!(
-                "its extra {extra} does not ask for {pin}, which has files for its family of processors"
-            );
-            fault(report, ids::FAMILY_NOT_REQUIRED, &host.path, text);
-        }
-        // Of these, the others are device wheels of single processors or groups.
-        let own = asked.difference(family);
-        for device in own.filter_map(|pin| device_of(pin, host, wheels)) {
-            let required = device.pins()?.always;
-            for pin in family.iter().filter(|pin| !pin.is_for(device)) {
-                if !required.contains(pin) {
-                    let text = format!(
-                        "it does not require {pin}, which has files for its family of processors"
-                    );
-                    fault(report, ids::FAMILY_NOT_REQUIRED, &device.path, text);
-                }
-            }
-        }
-    }
     let all = pins
         .extras
         .iter()
@@ -213,17 +193,19 @@ fn missing_devices(
     targets: &[TargetId],
     report: &mut Report,
 ) {
-    let mut needed = BTreeSet::new();
-    for target in targets {
-        match pins.of_label(target.processor()) {
-            Some(asked) => needed.extend(asked),
-            None => {
-                let text = format!("it has no extra for {target}");
-                fault(report, ids::MISSING_WHEEL, &host.path, text);
-            }
-        }
+    let selection: Selection = targets.iter().collect();
+    let extras = Vec::from_iter(pins.targets());
+    let labels: Vec<&TargetId> = extras.iter().map(|(target, ..)| target).collect();
+    let lacks = selection.unmatched(&labels);
+    if !lacks.is_empty() {
+        let text = format!("it has no extra for {}", list(lacks));
+        fault(report, ids::MISSING_WHEEL, &host.path, text);
     }
-    let is_needed = |pin: &&&Pin| targets.is_empty() || needed.contains(**pin);
+    let selected = extras
+        .iter()
+        .filter(|(target, ..)| selection.matches(target));
+    let needed: BTreeSet<&Pin> = selected.flat_map(|(.., asked)| *asked).collect();
+    let is_needed = |pin: &&&Pin| targets.is_empty() || needed.contains(*pin);
     let (needed, others): (Vec<&Pin>, Vec<&Pin>) = missing.iter().partition(is_needed);
     if !needed.is_empty() {
         let verb = if needed.len() == 1 { "is" } else { "are" };
@@ -233,7 +215,7 @@ fn missing_devices(
     }
     if !others.is_empty() {
         let others = counted(others.len(), "device wheel");
-        let text = format!("{others} for other GPUs not given");
+        let text = format!("not checked: {others} for other GPUs");
         let note = Finding::new(Severity::Note, ids::MISSING_WHEEL, &host.path, text);
         report.findings.push(note);
     }
@@ -242,6 +224,7 @@ fn missing_devices(
 /// Verifies what is in `site-packages` when a host wheel and its device wheels are installed.
 fn overlay(
     host: &Wheel,
+    pins: &Pins,
     devices: &[&Wheel],
     fat: Option<&Wheel>,
     options: &VerifyOptions,
@@ -269,8 +252,10 @@ fn overlay(
     for directory in [&tree, &original] {
         fs::create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
     }
+    families(host, pins, devices, &tree, report)?;
     let mut unpacked = verify::Options::default();
     unpacked.against = fat.map(|_| original.clone());
+    unpacked.targets.clone_from(&options.targets);
     unpacked.jobs = options.jobs;
     let found = verify::verify(std::slice::from_ref(&tree), &unpacked, &mut |_, _, _| {})?;
     for mut check in found.findings {
@@ -287,6 +272,55 @@ fn overlay(
             check.text = check.text.replace(&*from, &to);
         }
         report.findings.push(check);
+    }
+    Ok(())
+}
+
+/// Reports extras and device wheels that do not ask for the files of a family that includes their processor.
+/// `tree` is where the wheels were unpacked.
+fn families(
+    host: &Wheel,
+    pins: &Pins,
+    devices: &[&Wheel],
+    tree: &Path,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let mut owners = BTreeMap::new();
+    for device in devices {
+        let members = device.members.iter();
+        let paths = members.filter_map(|member| in_site(device, member));
+        owners.extend(paths.map(|path| (path, *device)));
+    }
+    let mut found: BTreeMap<TargetId, BTreeMap<&Path, &Wheel>> = BTreeMap::new();
+    for entry in classify(tree, &databases::Selection::Auto)?.entries {
+        if let (Class::Target { target, .. }, Some(owner)) = (entry.class, owners.get(&entry.path))
+            && TargetId::family(target.processor()).is_some()
+        {
+            found.entry(target).or_default().insert(&owner.path, owner);
+        }
+    }
+    let with_families: BTreeSet<&Path> = found.values().flat_map(BTreeMap::keys).copied().collect();
+    for (family, owners) in &found {
+        for owner in owners.values() {
+            let Some(pin) = pins.devices().into_keys().find(|pin| pin.is_for(owner)) else {
+                continue;
+            };
+            let what = format!("{pin}, which has files for {family}");
+            for (extra, asked) in pins.within(family) {
+                if !asked.contains(pin) {
+                    let text = format!("its extra {extra} does not ask for {what}");
+                    fault(report, ids::FAMILY_NOT_REQUIRED, &host.path, text);
+                }
+                let asks = |device: &Wheel| asked.iter().any(|pin| pin.is_for(device));
+                let is_other = |device: &&Wheel| !with_families.contains(&&*device.path);
+                for device in devices.iter().copied().filter(is_other) {
+                    if asks(device) && !device.pins()?.always.contains(pin) {
+                        let text = format!("it does not require {what}");
+                        fault(report, ids::FAMILY_NOT_REQUIRED, &device.path, text);
+                    }
+                }
+            }
+        }
     }
     Ok(())
 }

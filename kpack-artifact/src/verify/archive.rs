@@ -91,6 +91,7 @@ fn code_objects<R: Read + Seek>(
                 report.fault(ids::DAMAGED_ARCHIVE, path, text);
             }
             if let Some(kind) = &entry.kind {
+                let (kernel, kind) = (kernel.escape_debug(), kind.escape_debug());
                 let text = format!("`{kernel}` for {target} is of type `{kind}`, not `hsaco`");
                 report.note(ids::OTHER_TYPE, path, text);
             }

@@ -39,7 +39,7 @@ pub(super) struct Arguments {
     /// Name of the group. Default: that of the archive's file, without the target
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
-    /// Directory that the files' names do not begin with
+    /// Directory to remove from the start of names
     #[arg(long, value_name = "DIR")]
     strip_prefix: Option<PathBuf>,
     /// Read names, targets and metadata from this JSON file: {"group_name", "gfx_arch_family", "gfx_arches", "kernels":
@@ -94,13 +94,9 @@ fn named(arguments: &Arguments, target: &TargetId) -> Result<CreateOptions, Erro
         options.group_name.clone_from(group);
     }
     for file in &arguments.files {
-        options.kernels.push(Kernel {
-            name: name(file, arguments.strip_prefix.as_deref())?,
-            target: target.clone(),
-            file: file.clone(),
-            kind: None,
-            metadata: None,
-        });
+        let name = name(file, arguments.strip_prefix.as_deref())?;
+        let kernel = Kernel::new(name, target.clone(), file);
+        options.kernels.push(kernel);
     }
     Ok(options)
 }
@@ -120,10 +116,21 @@ fn name(file: &Path, prefix: Option<&Path>) -> Result<String, Error> {
             "{file} does not begin with {prefix}, which --strip-prefix names"
         ))
     })?;
-    let is_below = |part| matches!(part, Component::Normal(_));
-    if !rest.components().all(is_below) {
+    if rest.as_os_str().is_empty() {
         return Err(Error::usage(format!(
-            "{}: name it by a path below the directory that --strip-prefix names",
+            "{}: nothing is left of the name after --strip-prefix",
+            shown(file)
+        )));
+    }
+    if rest.is_absolute() {
+        return Err(Error::usage(format!(
+            "{}: an absolute path; use --strip-prefix DIR to shorten it",
+            shown(file)
+        )));
+    }
+    if rest.components().any(|part| part == Component::ParentDir) {
+        return Err(Error::usage(format!(
+            "{}: names have no `..`; use --strip-prefix DIR",
             shown(file)
         )));
     }
@@ -171,6 +178,10 @@ fn listed(arguments: &Arguments, path: &Path) -> Result<CreateOptions, Error> {
         .iter()
         .map(target)
         .collect::<Result<Vec<_>, _>>()?;
+    let twice = |(index, target)| targets[..index].contains(target);
+    if let Some((_, target)) = targets.iter().enumerate().find(|it| twice(*it)) {
+        return Err(refused(format!("`gfx_arches` lists {target} twice")));
+    }
     let Some(first) = targets.first() else {
         return Err(refused("`gfx_arches` lists no target".to_owned()));
     };
@@ -186,15 +197,12 @@ fn listed(arguments: &Arguments, path: &Path) -> Result<CreateOptions, Error> {
                 "`{name}` is for {own}, which `gfx_arches` does not list"
             )));
         }
-        options.kernels.push(Kernel {
-            target: own,
-            file: directory.join(&kernel.file),
-            kind: kernel.kind.filter(|kind| kind != "hsaco"),
-            metadata: encoded
-                .transpose()
-                .map_err(|error| refused(error.to_string()))?,
-            name: kernel.name,
-        });
+        let mut stored = Kernel::new(kernel.name, own, directory.join(&kernel.file));
+        stored.kind = kernel.kind.filter(|kind| kind != "hsaco");
+        stored.metadata = encoded
+            .transpose()
+            .map_err(|error| refused(error.to_string()))?;
+        options.kernels.push(stored);
     }
     options.group_name = list.group_name;
     options.family = list.gfx_arch_family;

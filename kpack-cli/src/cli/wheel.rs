@@ -71,8 +71,7 @@ struct Verify {
     /// Fat wheel that the host wheel of the same name was split from
     #[arg(long, value_name = "FAT")]
     against: Option<PathBuf>,
-    /// GPU whose device wheels are given; can be repeated. Others need not be given. Default: all device wheels
-    /// are
+    /// Require only the device wheels of this GPU; can be repeated. Default: all device wheels
     #[arg(long, value_name = "TARGET", value_parser = TargetId::named, value_delimiter = ',')]
     arch: Vec<TargetId>,
     /// Number of threads. Default: the number of processors

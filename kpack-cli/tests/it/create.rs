@@ -90,7 +90,7 @@ fn the_same_files_give_the_same_bytes() {
 fn an_archive_may_have_several_targets_with_metadata() {
     let tree = files();
     let list = r#"{"group_name": "vec", "gfx_arch_family": "gfx94X", "gfx_arches": ["gfx942", "gfx950"], "kernels": [
-        {"name": "v0", "target": "gfx942", "file": "build/add.hsaco", "metadata": {"variant": {"tile": 16}}},
+        {"name": "v0", "target": "gfx942", "file": "build/add.hsaco", "metadata": {"entry_id": 5, "variant": {"tile": 16}}},
         {"name": "v0", "target": "gfx950", "file": "build/fast/table", "type": "ptx"}]}"#;
     fs::write(tree.path("list.json"), list).unwrap();
     let output = kpack(&tree, &["create", "vec.kpack", "--from", "list.json"]);
@@ -122,6 +122,9 @@ fn what_cannot_be_stored_is_named_and_nothing_is_written() {
         r#"{"name": "a", "target": "gfx90a", "file": "bad.json"}"#,
     );
     fs::write(tree.path("unlisted.json"), unlisted).unwrap();
+    let twice = bad.replace(r#"["gfx942"]"#, r#"["gfx942", "gfx942"]"#);
+    let twice = twice.replace(r#"{"nam": 1}"#, "");
+    fs::write(tree.path("twice.json"), twice).unwrap();
     let absolute = tree.path("build/add.hsaco");
     let absolute = absolute.to_str().unwrap();
     for (code, arguments, expected) in [
@@ -174,6 +177,11 @@ fn what_cannot_be_stored_is_named_and_nothing_is_written() {
             3,
             vec!["a.kpack", "--from", "unlisted.json"],
             "which `gfx_arches` does not list",
+        ),
+        (
+            3,
+            vec!["a.kpack", "--from", "twice.json"],
+            "`gfx_arches` lists gfx942 twice",
         ),
         (4, vec!["a.kpack", "--arch", "gfx942", "missing"], "missing"),
     ] {

@@ -172,16 +172,8 @@ fn what_stands_in_for_a_file_is_damaged() {
             b"no code",
             "it is damaged: it is not a code object or bundle",
         ),
-        (
-            &object,
-            POINTER,
-            "it is damaged: it is a pointer of Git LFS",
-        ),
-        (
-            &library,
-            POINTER,
-            "it is damaged: it is a pointer of Git LFS",
-        ),
+        (&object, POINTER, "it is damaged: it is a Git LFS pointer"),
+        (&library, POINTER, "it is damaged: it is a Git LFS pointer"),
         (&library, b"", "it is damaged"),
     ] {
         let whole = fs::read(path).unwrap();

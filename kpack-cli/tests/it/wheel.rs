@@ -226,6 +226,9 @@ fn a_complete_set_verifies_and_an_incomplete_or_changed_one_does_not() {
     // With the device wheels at hand, and those of one GPU.
     let said = verified(&tree, &written[1..], &["--arch", "gfx942"]);
     assert!(said.ends_with("exit code 0\n"), "{said}");
+    let both = ["--arch", "gfx942", "--against", shown(&fat)];
+    let said = verified(&tree, &written[1..], &both);
+    assert!(said.ends_with("exit code 0\n"), "{said}");
     let said = verified(&tree, &written[1..], &["--arch", "gfx90a:xnack+"]);
     assert!(
         said.contains(missing) && said.ends_with("exit code 1\n"),
@@ -242,7 +245,7 @@ fn a_complete_set_verifies_and_an_incomplete_or_changed_one_does_not() {
     ];
     let loud = self::said(&tree, &loud.concat());
     assert!(
-        loud.contains("1 device wheel for other GPUs not given [missing-wheel]"),
+        loud.contains("not checked: 1 device wheel for other GPUs [missing-wheel]"),
         "{loud}"
     );
     let said = verified(&tree, &written[..1], &[]);
@@ -471,6 +474,7 @@ fn archives_below_one_directory_and_requirements_of_others() {
     assert!(said.ends_with("exit code 0\n"), "{said}");
     for (option, value, code) in [
         ("--overlay-root", "missing", 3),
+        ("--overlay-root", "vec-1.0.dist-info", 2),
         ("--overlay-root", "../vec", 2),
         ("--device-requires", "a b", 2),
     ] {
@@ -502,6 +506,26 @@ fn a_group_has_the_files_of_its_families() {
     let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
     let said = verified(&tree, &written, &["--against", shown(&fat)]);
     assert!(said.ends_with("exit code 0\n"), "{said}");
+}
+
+/// A group that is called like a family has no files of that family.
+#[test]
+fn a_group_may_be_called_like_a_family_and_generic_code_is_taken() {
+    let tree = Tree::new();
+    let library = add_and_mul(["gfx1100", "gfx1101"], ["gfx1102", "gfx11-generic"]);
+    let fat = Wheel::new(FAT).member("vec/_vec.so", binary(&library));
+    let fat = fat.write(&tree.path("dist")).unwrap();
+    let mut options = Options::new([&fat], tree.path("out"));
+    options.groups = vec!["gfx11=gfx1100,gfx1101".parse().unwrap()];
+    let report = split(&options, &()).unwrap();
+    let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
+    let said = verified(&tree, &written, &["--against", shown(&fat)]);
+    assert!(said.ends_with("exit code 0\n"), "{said}");
+    // A GPU without an extra of its own, for which there is generic code.
+    let said = verified(&tree, &written, &["--arch", "gfx1103"]);
+    assert!(!said.contains("no extra"), "{said}");
+    let said = verified(&tree, &written, &["--arch", "gfx942"]);
+    assert!(said.contains("it has no extra for gfx942"), "{said}");
 }
 
 /// Changes the lines of a wheel's METADATA, and its RECORD.
@@ -540,7 +564,7 @@ fn wheels_that_do_not_ask_for_a_family_are_faults() {
         (
             None,
             &*asked,
-            "its extra device-gfx1100 does not ask for vec-device-gfx11==1.0",
+            "its extra device-gfx1100 does not ask for vec-device-gfx11==1.0, which has files for gfx11",
         ),
         (
             Some("device-gfx1100"),

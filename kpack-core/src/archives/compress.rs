@@ -348,14 +348,14 @@ struct Used {
 }
 
 /// A share of the budget, returned on drop.
-pub(super) struct Permit<'a> {
+pub struct Permit<'a> {
     budget: &'a Budget,
     share: Used,
 }
 
 impl Budget {
     /// Waits until a code object of `size` bytes fits, or no other is in flight.
-    fn take(&self, size: u64) -> Permit<'_> {
+    pub fn take(&self, size: u64) -> Permit<'_> {
         let share = Used {
             code_objects: size,
             windows: 0,

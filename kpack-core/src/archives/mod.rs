@@ -9,7 +9,7 @@ pub mod padding;
 mod spirv;
 mod storage;
 
-pub use compress::{Budget, Compressed, Compression, compress};
+pub use compress::{Budget, Compressed, Compression, Permit, compress};
 pub use content::{Content, LARGE_CODE_OBJECT};
 pub use debug_info::{DebugInfo, DebugTotals, Treatment, debug_advice};
 pub use device_code::{KeptBundle, PackedCode};

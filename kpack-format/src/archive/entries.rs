@@ -16,6 +16,7 @@ const MAX_CAPACITY: usize = 16;
 
 /// One kernel for one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TocEntry {
     /// Number of the stored code object. Entries with identical code objects share one.
     pub ordinal: u32,
@@ -162,7 +163,10 @@ impl TocEntry {
             "metadata" => value.field(&mut metadata, key, |value| {
                 let start = value.clone();
                 value.map(|key, value| match key {
-                    ENTRY_ID => value.field(&mut entry_id, key, Reader::string),
+                    // Another writer's key may have this name, too.
+                    ENTRY_ID if value.clone().string().is_ok() => {
+                        value.field(&mut entry_id, key, Reader::string)
+                    }
                     _ => value.skip().map(|_| has_more = true),
                 })?;
                 start.clone().skip()

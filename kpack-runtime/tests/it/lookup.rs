@@ -415,7 +415,7 @@ fn a_gpu_that_only_other_binaries_have_code_for_is_an_architecture_that_is_not_f
     let error = load(&tree, &knowing, &["gfx1031"]).unwrap_err();
     assert_eq!(error.code(), ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND);
     assert_eq!(error.id(), ids::MISSING_TARGET);
-    let why = "it has code for this GPU, but not of this binary, which has none";
+    let why = "it has code for this GPU, but this binary was built without it";
     assert!(error.to_string().contains(why), "{error}");
     // Code for the GPU that the marker knows, in an archive without it, is a kernel that is missing.
     write(

@@ -245,7 +245,7 @@ impl<S: ReadAt> Image<S> {
     ) -> Result<FatBinary, ElfError> {
         let Some(fat) = fat else {
             refuse!(
-                "its device code is gone: section `{FAT_SECTION}` is missing, to which its wrappers (magic HIPF) lead, as \
+                "its device code is gone: its wrappers (magic HIPF) refer to section `{FAT_SECTION}`, which is missing, as \
                  after `strip -R {FAT_SECTION}`; build or install the binary again"
             );
         };

@@ -13,12 +13,15 @@ def kpack() -> str:
     named = os.environ.get("KPACK_EXECUTABLE") or (str(beside) if beside.is_file() else "kpack")
     found = shutil.which(named)
     if not found:
-        sys.exit(f"kpack: error: {named}: no such program; set KPACK_EXECUTABLE to the command kpack")
+        raise FileNotFoundError(f"{named}: no such program; set KPACK_EXECUTABLE to the command kpack")
     return found
 
 
 def run(*arguments: str) -> None:
     """Becomes kpack with these arguments, and then those of this process."""
-    command = kpack()
+    try:
+        command = kpack()
+    except FileNotFoundError as error:
+        sys.exit(f"kpack: error: {error}")
     sys.stdout.flush()
     os.execv(command, [command, *arguments, *sys.argv[1:]])

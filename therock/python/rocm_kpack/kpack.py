@@ -23,6 +23,17 @@ def _run(*arguments: str | Path) -> bytes:
     return done.stdout
 
 
+def _name(relative_path: str) -> str:
+    """The name of a kernel as it is stored."""
+    return PurePosixPath(str(relative_path).replace("\\", "/")).as_posix()
+
+
+def _target(gfx_arch: str) -> str:
+    """A target's name as it is stored: with its features in alphabetical order."""
+    processor, *features = gfx_arch.split(":")
+    return ":".join([processor, *sorted(features)])
+
+
 @dataclass(frozen=True)
 class PreparedKernel:
     """A kernel for `PackedKernelArchive.add_kernel`."""
@@ -45,7 +56,7 @@ class PackedKernelArchive:
     def __init__(self, group_name: str, gfx_arch_family: str, gfx_arches: list[str], compressor=None) -> None:
         self.group_name = group_name
         self.gfx_arch_family = gfx_arch_family
-        self.gfx_arches = list(gfx_arches)
+        self.gfx_arches = [_target(gfx_arch) for gfx_arch in gfx_arches]
         self.compressor = compressor or ZstdCompressor()
         #: By name, then by target: `type`, `ordinal`, `original_size` and, if there is any, `metadata`.
         self.toc: dict[str, dict[str, dict[str, Any]]] = {}
@@ -67,10 +78,10 @@ class PackedKernelArchive:
         payload_type: str = "hsaco",
     ) -> PreparedKernel:
         """A kernel to add. Threads may prepare kernels at once."""
-        if gfx_arch not in self.gfx_arches:
+        target = _target(gfx_arch)
+        if target not in self.gfx_arches:
             raise ValueError(f"{relative_path} is for {gfx_arch}; the archive is for {', '.join(self.gfx_arches)}")
-        name = PurePosixPath(str(relative_path).replace("\\", "/")).as_posix()
-        return PreparedKernel(name, gfx_arch, bytes(hsaco_data), dict(metadata or {}), payload_type)
+        return PreparedKernel(_name(relative_path), target, bytes(hsaco_data), dict(metadata or {}), payload_type)
 
     def add_kernel(self, prepared: PreparedKernel) -> None:
         """Adds a kernel. A second one of the same name and target is an error."""
@@ -129,13 +140,14 @@ class PackedKernelArchive:
 
     def get_kernel(self, relative_path: str, gfx_arch: str) -> bytes | None:
         """A kernel; None if the archive does not have it."""
-        entry = self.toc.get(str(relative_path), {}).get(gfx_arch)
+        stored_name, stored_target = _name(relative_path), _target(gfx_arch)
+        entry = self.toc.get(stored_name, {}).get(stored_target)
         if entry is None:
             return None
         if self._path is None:
             return self._data[entry["ordinal"]]
         # With `=`, names may begin with a hyphen.
-        name, target = f"--kernel={relative_path}", f"--arch={gfx_arch}"
+        name, target = f"--kernel={stored_name}", f"--arch={stored_target}"
         return _run("extract", name, target, "--output=-", "--", self._path)
 
     def close(self) -> None:

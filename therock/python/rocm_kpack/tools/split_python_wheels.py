@@ -10,7 +10,9 @@ from rocm_kpack import binutils  # noqa: E402
 
 def main() -> None:
     """Becomes kpack."""
-    parser = argparse.ArgumentParser(description=__doc__, epilog="Other arguments are those of `kpack wheel split`.")
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog="Other arguments are those of `kpack wheel split`.", allow_abbrev=False
+    )
     parser.add_argument("--input", action="append", default=[], metavar="WHEEL", help="wheel to split; can be repeated")
     parser.add_argument("--device-package-prefix", metavar="NAME", help="what device wheels' names begin with")
     parser.add_argument("--group-name", help="ignored: archives are named after the project")
