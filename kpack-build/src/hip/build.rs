@@ -21,7 +21,7 @@ use super::{Hip, INCLUDE_DIRECTORIES, Library, targets};
 use crate::object_file;
 use kpack_core::publish::{
     Directory, HiddenDirectory, HiddenName, StagedFile, check_names, recover_directory,
-    remove_directory, replace_directory,
+    remove_tree, replace_directory,
 };
 use kpack_core::{DebugInfo, Error, ids};
 
@@ -125,7 +125,7 @@ impl<'a> Build<'a> {
         })?;
         // Recover from an interrupted build.
         if self.directory.exists() {
-            remove_directory(&old)
+            remove_tree(&old)
         } else {
             recover_directory(&self.directory, &old)
         }
@@ -139,7 +139,7 @@ impl<'a> Build<'a> {
         Directory::of(&self.directory)
             .map(Directory::without_flushes)
             .and_then(|above| replace_directory(&above, &self.hidden, &self.directory, &old))
-            .and_then(|()| remove_directory(&old))
+            .and_then(|()| remove_tree(&old))
             .map_err(cannot_write)?;
         let mut library = Library {
             path: self.directory.join(file_name),
@@ -168,7 +168,7 @@ impl<'a> Build<'a> {
             Kind::Shared => self.link(&hosts)?,
         };
         // The library and the archives hold all of their content now.
-        remove_directory(&objects)?;
+        remove_tree(&objects)?;
         for host in &hosts {
             fs::remove_file(host).map_err(|e| Error::io(host, "remove", e))?;
         }

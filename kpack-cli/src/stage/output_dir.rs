@@ -7,7 +7,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use kpack_core::publish::{
-    Directory, HiddenDirectory, StagedFile, make_directories, recover_directory, replace_directory,
+    Directory, HiddenDirectory, Renames, StagedFile, make_directories, recover_directory,
+    remove_tree, replace_directory,
 };
 use kpack_core::{Error, ids};
 
@@ -25,9 +26,9 @@ enum ExistingOutput {
     Release,
 }
 
-/// In the hidden directory: a release being written.
+/// In the hidden directory: a release being written or removed.
 const NEW: &str = "new";
-/// In the hidden directory: a release being replaced.
+/// In the hidden directory: a release that was replaced. It is complete.
 const OLD: &str = "old";
 
 /// A release in progress. If dropped before it is committed, it is removed.
@@ -44,7 +45,7 @@ impl OutputDir {
     /// Starts a release for `path`, following a symbolic link there. Waits for another run that does so.
     ///
     /// # Errors
-    /// [`Error::Refused`] for an existing file, or a directory with files that were not staged.
+    /// [`Error::Refused`] for an existing file, or files that were not staged, also in the hidden directory.
     pub(super) fn begin(path: &Path) -> Result<Self, Error> {
         let given = std::path::absolute(path).map_err(|e| Error::io(path, "find", e))?;
         let path = match given.symlink_metadata() {
@@ -58,9 +59,11 @@ impl OutputDir {
             )));
         }
         let lock = HiddenDirectory::lock(&path)?;
-        if !path.exists() {
+        check_leftovers(&lock)?;
+        let old = lock.path().join(OLD);
+        if !path.exists() && is_stamped(&old) {
             // A run may have been killed while it replaced a release.
-            recover_directory(&path, &lock.path().join(OLD))?;
+            recover_directory(&path, &old)?;
         }
         let output = Self {
             hidden: lock.path().join(NEW),
@@ -68,9 +71,21 @@ impl OutputDir {
             lock,
         };
         there(&output.path)?;
-        output.lock.empty(&|_| true)?;
+        output.remove_leftovers()?;
         make_directories(&output.hidden)?;
+        let stamp = output.hidden.join(STAMP);
+        fs::write(&stamp, format!("{STAMP_HEAD}\n")).map_err(|e| Error::io(&stamp, "write", e))?;
         Ok(output)
+    }
+
+    /// Removes both releases from the hidden directory. The old one is renamed first, so that what is left of it
+    /// if this run is killed does not get its name back.
+    fn remove_leftovers(&self) -> Result<(), Error> {
+        remove_staged(&self.hidden)?;
+        let mut renames = Renames::default();
+        renames.set_aside(&self.lock.path().join(OLD), &self.hidden)?;
+        renames.keep();
+        remove_staged(&self.hidden)
     }
 
     /// Lists the files of the release in the stamp.
@@ -110,7 +125,7 @@ impl OutputDir {
                 replace_directory(&Directory::of(&self.path)?, &self.hidden, &self.path, &old)?;
             }
         }
-        self.lock.empty(&|_| true)
+        self.remove_leftovers()
     }
 
     /// Moves the release into an existing empty directory, which keeps its attributes. Both directories have the
@@ -151,8 +166,45 @@ impl OutputDir {
 
 impl Drop for OutputDir {
     fn drop(&mut self) {
-        let _ = self.lock.empty(&|name| name == NEW);
+        let _ = remove_staged(&self.hidden);
     }
+}
+
+/// Checks what is in the hidden directory before any of it is removed.
+///
+/// # Errors
+/// [`Error::Refused`] for what no run left there.
+fn check_leftovers(hidden: &HiddenDirectory) -> Result<(), Error> {
+    for name in hidden.directory().names()? {
+        let path = hidden.path().join(&name);
+        let is_ours = name == NEW || name == OLD;
+        if !is_ours || !path.is_dir() || path.is_symlink() || !is_removable(&path)? {
+            let reason = format!(
+                "it was not staged, but `kpack stage` replaces the directory `{}`; move or remove it",
+                hidden.path().display()
+            );
+            return Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &path, reason));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a directory is staged, or has nothing but a stamp, which may be incomplete.
+fn is_removable(path: &Path) -> Result<bool, Error> {
+    let names = Directory::open(path)?.names()?;
+    Ok(names.iter().all(|name| name == STAMP) || is_stamped(path))
+}
+
+/// Removes a release, if it exists. The stamp goes last, so that the next run recognises what is left.
+fn remove_staged(path: &Path) -> Result<(), Error> {
+    let names = match Directory::open(path) {
+        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
+        directory => directory?.names()?,
+    };
+    for name in names.iter().filter(|name| *name != STAMP) {
+        remove_tree(&path.join(name))?;
+    }
+    remove_tree(path)
 }
 
 fn is_stamped(path: &Path) -> bool {

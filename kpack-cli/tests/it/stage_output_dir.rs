@@ -7,7 +7,9 @@ use std::thread;
 
 use crate::cargo_build::{built, messages, nothing_hidden, stage};
 use kpack_cli::stage::Options;
+use kpack_core::ids;
 use kpack_tests::process;
+use kpack_tests::require;
 use kpack_tests::tree::Tree;
 use serde_json::json;
 
@@ -43,6 +45,8 @@ fn only_what_was_staged_is_replaced() {
 
     // A release alone is replaced, with the leftovers of a killed run beside it.
     fs::create_dir_all(tree.path(".dist.tmp/old/bin")).unwrap();
+    let stamps = ["dist", ".dist.tmp/old"].map(|name| tree.path(name).join(".kpack-stage"));
+    fs::copy(&stamps[0], &stamps[1]).unwrap();
     fs::remove_file(tree.path("dist/bin/app")).unwrap();
     stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
     assert!(tree.path("dist/bin/app").is_file());
@@ -60,11 +64,104 @@ fn only_what_was_staged_is_replaced() {
 fn leftovers_of_a_run_that_was_killed_at_any_moment_go() {
     let tree = Tree::new();
     let text = built(&tree);
-    for name in [".dist.tmp", ".dist.tmp/new/bin", ".dist.tmp/old/bin"] {
-        stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
+    let run = || stage(&Options::new(tree.path("dist")), text.as_bytes());
+    run().unwrap();
+    let stamp = fs::read_to_string(tree.path("dist/.kpack-stage")).unwrap();
+    for name in [".dist.tmp", ".dist.tmp/new", ".dist.tmp/old"] {
         fs::create_dir_all(tree.path(name)).unwrap();
-        stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
+        run().unwrap();
         nothing_hidden(&tree);
+    }
+    for name in [".dist.tmp/new", ".dist.tmp/old"] {
+        // With nothing but the stamp, complete or not, and with a file.
+        for (stamp, file) in [("", None), ("# Made", None), (&*stamp, Some("app"))] {
+            fs::create_dir_all(tree.path(name)).unwrap();
+            fs::write(tree.path(name).join(".kpack-stage"), stamp).unwrap();
+            if let Some(file) = file {
+                fs::write(tree.path(name).join(file), "").unwrap();
+            }
+            run().unwrap();
+            nothing_hidden(&tree);
+        }
+    }
+}
+
+#[test]
+fn other_files_under_the_hidden_name_stay() {
+    let tree = Tree::new();
+    let text = built(&tree);
+    let options = Options::new(tree.path("dist"));
+    for staged in [false, true] {
+        for name in ["thesis.txt", "new", "new/thesis.txt", "old/bin/thesis.txt"] {
+            let mine = tree.path(".dist.tmp").join(name);
+            fs::create_dir_all(mine.parent().unwrap()).unwrap();
+            fs::write(&mine, "mine").unwrap();
+            let before = tree.snapshot();
+            let error = stage(&options, text.as_bytes()).unwrap_err();
+            assert_eq!(error.id(), ids::OUTPUT_IN_THE_WAY, "{name}");
+            assert_eq!(tree.snapshot(), before, "{name}");
+            fs::remove_dir_all(tree.path(".dist.tmp")).unwrap();
+        }
+        if !staged {
+            stage(&options, text.as_bytes()).unwrap();
+        }
+    }
+    // A link to a release.
+    fs::create_dir(tree.path(".dist.tmp")).unwrap();
+    for name in ["new", "old"] {
+        let link = tree.path(".dist.tmp").join(name);
+        std::os::unix::fs::symlink(tree.path("dist"), &link).unwrap();
+        stage(&options, text.as_bytes()).unwrap_err();
+        assert!(link.is_symlink() && tree.path("dist/bin/app").exists());
+        fs::remove_file(link).unwrap();
+    }
+}
+
+/// A run is killed at each call that changes names. Then somebody renames the release.
+#[test]
+fn after_a_killed_run_the_next_one_works_without_the_release() {
+    if !require::tool("strace") {
+        return;
+    }
+    let tree = Tree::new();
+    let messages = built(&tree);
+    fs::write(tree.path("build.json"), &messages).unwrap();
+    let options = Options::new(tree.path("dist"));
+    stage(&options, messages.as_bytes()).unwrap();
+    let difference = |release: &str| {
+        let mut diff = Command::new("diff");
+        process::run(diff.args(["-r", release, "dist"]).current_dir(tree.root()));
+    };
+    stage(&Options::new(tree.path("expected")), messages.as_bytes()).unwrap();
+    let failed = json!({"reason": "build-finished", "success": true}).to_string();
+    for call in ["unlink", "unlinkat", "rmdir", "rename", "renameat2"] {
+        for number in 1.. {
+            let mut traced = Command::new("strace");
+            traced.args(["-f", "-o", "trace", "-e"]);
+            traced.arg(format!("trace={call}"));
+            traced.arg(format!("-einject={call}:signal=KILL:when={number}"));
+            traced.arg(env!("CARGO_BIN_EXE_kpack"));
+            traced.args(["stage", "--output-dir", "dist", "--messages", "build.json"]);
+            let output = traced.current_dir(tree.root()).output().unwrap();
+            if fs::read_to_string(tree.path("trace")).is_ok_and(|trace| trace.is_empty()) {
+                let why = String::from_utf8_lossy(&output.stderr);
+                require::skip(&format!("strace cannot trace here: {why}"));
+                return;
+            }
+            let _ = fs::rename(tree.path("dist"), tree.path("release-1"));
+            // What a failed run recovers is complete.
+            stage(&options, failed.as_bytes()).unwrap_err();
+            if tree.path("dist").exists() {
+                difference("expected");
+            }
+            stage(&options, messages.as_bytes()).unwrap();
+            difference("expected");
+            nothing_hidden(&tree);
+            let _ = fs::remove_dir_all(tree.path("release-1"));
+            if output.status.success() {
+                break;
+            }
+        }
     }
 }
 

@@ -77,7 +77,7 @@ impl Drop for HiddenDirectory {
 }
 
 /// Removes a file or directory that may be missing, with directories in it that may not be written to.
-fn remove_tree(path: &Path) -> Result<(), Error> {
+pub fn remove_tree(path: &Path) -> Result<(), Error> {
     let removed = match fs::remove_dir_all(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             make_writable(path);

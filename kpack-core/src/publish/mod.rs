@@ -17,7 +17,7 @@ mod staged_file;
 mod transaction;
 
 pub use directory::{CreatedDirectories, Directory, make_directories};
-pub use hidden_directory::HiddenDirectory;
+pub use hidden_directory::{HiddenDirectory, remove_tree};
 pub use hidden_name::{HiddenName, is_leftover, stem_of};
 pub use identity::Identity;
 pub use kpack_dir::{
@@ -28,7 +28,7 @@ pub use names::{check_names, is_name_part};
 pub use output::{
     check_named_output, check_output, check_output_directory, check_room, write_output,
 };
-pub use replace::{Renames, recover_directory, remove_directory, replace_directory};
+pub use replace::{Renames, recover_directory, replace_directory};
 pub use scratch::scratch_file;
 pub use sparse::{begin_flush, copy_range, write_at};
 pub use staged_file::{StagedFile, same_bytes};

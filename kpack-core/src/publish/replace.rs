@@ -9,14 +9,6 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use super::directory::Directory;
 use crate::Error;
 
-/// Removes a directory with its content, if it exists.
-pub fn remove_directory(path: &Path) -> Result<(), Error> {
-    match fs::remove_dir_all(path) {
-        Err(error) if !is_missing(&error) => Err(Error::io(path, "remove", error)),
-        _ => Ok(()),
-    }
-}
-
 /// Renames that belong together: unless all succeed, they are undone in reverse order.
 #[derive(Debug, Default)]
 pub struct Renames {
