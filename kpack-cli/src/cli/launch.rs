@@ -14,7 +14,7 @@ use signal_hook::iterator::Signals;
 
 use super::storage::Compression;
 use kpack_build::object_file::{self, Options};
-use kpack_core::Error;
+use kpack_core::{Error, interrupt};
 
 /// Run a compiler, and split the object that it writes
 ///
@@ -57,21 +57,20 @@ fn pass_signals_on(compiler: Arc<AtomicU32>) -> Result<(), Error> {
     let mut signals = Signals::new([SIGTERM])
         .map_err(|e| Error::Compiler(format!("cannot watch signals: {e}")))?;
     let watch = move || {
-        for signal in &mut signals {
-            let running = i32::try_from(compiler.load(Ordering::SeqCst)).ok();
-            let signal_of_rustix = Signal::from_named_raw(signal);
-            // The compiler may have ended meanwhile; then the signal stops the splitting, as it
-            // stops any write.
-            if let (Some(compiler), Some(signal)) =
-                (running.and_then(Pid::from_raw), signal_of_rustix)
-            {
-                let _ = kill_process(compiler, signal);
-            }
+        for _ in &mut signals {
+            end(compiler.load(Ordering::SeqCst));
         }
     };
     let started = std::thread::Builder::new().spawn(watch);
     started.map_err(|e| Error::Compiler(format!("cannot watch signals: {e}")))?;
     Ok(())
+}
+
+/// Ends the compiler. It may have ended meanwhile; then the signal stops the splitting, as it stops any write.
+fn end(compiler: u32) {
+    if let Some(compiler) = i32::try_from(compiler).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(compiler, Signal::TERM);
+    }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
@@ -83,7 +82,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let compiler = Arc::new(AtomicU32::new(NONE));
     pass_signals_on(compiler.clone())?;
     let status = object_file::launch_watched(&options, &arguments.command, &|running| {
-        compiler.store(running.unwrap_or(NONE), Ordering::SeqCst);
+        let running = running.unwrap_or(NONE);
+        compiler.store(running, Ordering::SeqCst);
+        // A signal that came before that has found no compiler.
+        if interrupt::signal().load(Ordering::SeqCst) == SIGTERM as usize {
+            end(running);
+        }
     })?;
     let code = match (status.code(), status.signal()) {
         (Some(code), _) => code,
