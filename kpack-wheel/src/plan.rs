@@ -27,6 +27,7 @@ use kpack_core::{Error, Finding, Severity, ids, shown};
 use kpack_split::input;
 use kpack_split::input::ClosedElf;
 use kpack_split::install::{self, install_parsed};
+use kpack_split::split::DebugFiles;
 
 /// The component of the archives.
 const COMPONENT: &str = "lib";
@@ -54,6 +55,7 @@ impl<'a> SplitWheel<'a> {
         wheel: &'a Wheel,
         scratch: &Path,
         options: &'a Options,
+        debug_files: &DebugFiles,
         progress: &dyn Progress,
         findings: &mut Vec<Finding>,
     ) -> Result<Self, Error> {
@@ -85,7 +87,7 @@ impl<'a> SplitWheel<'a> {
             devices: Devices::new(wheel, options),
         };
         plan.sort(&found, &members, findings)?;
-        plan.install(options, found.binaries, progress, findings)
+        plan.install(options, found.binaries, debug_files, progress, findings)
             .map_err(failed)?;
         if plan.devices.is_empty() {
             let is_split = found
@@ -170,6 +172,7 @@ impl<'a> SplitWheel<'a> {
         &mut self,
         options: &Options,
         binaries: BTreeMap<PathBuf, Arc<ClosedElf>>,
+        debug_files: &DebugFiles,
         progress: &dyn Progress,
         findings: &mut Vec<Finding>,
     ) -> Result<(), Error> {
@@ -209,7 +212,7 @@ impl<'a> SplitWheel<'a> {
                 "pip install '{project}[device-@GFXARCH@]=={version}'"
             ));
             one.storage = options.storage.clone();
-            let report = install_parsed(&one, &parsed, progress)?;
+            let report = install_parsed(&one, &parsed, Some(debug_files), progress)?;
             let manifest = one
                 .kpack_dir
                 .join(Group::new(&module, COMPONENT).manifest());

@@ -20,6 +20,7 @@ use kpack_core::finding::Id;
 use kpack_core::parallel;
 use kpack_core::report::Progress;
 use kpack_core::{Error, Finding, Severity, ids, shown};
+use kpack_split::split::DebugFiles;
 use kpack_split::words::list;
 
 /// The size up to which PyPI accepts files by default.
@@ -78,12 +79,20 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
             extra: None,
         })
     };
+    let debug_files = DebugFiles::new(&options.storage.debug, true);
     let mut plans = Vec::new();
     let mut hosts = Vec::new();
     for (index, wheel) in wheels.iter().enumerate() {
         check_input(wheel, &stage, &mut findings)?;
         let scratch = stage.path().join(format!("{index}"));
-        let plan = SplitWheel::new(wheel, &scratch, options, progress, &mut findings)?;
+        let plan = SplitWheel::new(
+            wheel,
+            &scratch,
+            options,
+            &debug_files,
+            progress,
+            &mut findings,
+        )?;
         let record = wheel.in_dist_info("RECORD");
         hosts.push(write(&wheel.name.to_string(), &plan.host()?, &record)?);
         plan.clean()?;
@@ -115,6 +124,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     let names = written.iter().map(|wheel| wheel.path.file_name());
     let mut names: Vec<&str> = names.filter_map(|name| name?.to_str()).collect();
     let last = names.pop();
+    debug_files.publish()?;
     stage.publish(&names, last, &[])?;
     Ok(Report {
         inputs,

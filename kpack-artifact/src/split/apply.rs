@@ -28,7 +28,7 @@ use kpack_core::{Error, Finding, ids};
 use kpack_split::elf::ElfError;
 use kpack_split::input;
 use kpack_split::leftover::directories;
-use kpack_split::split::{self, Budget, Compressed, Compression, PackedCode};
+use kpack_split::split::{self, Budget, Compressed, Compression, DebugFiles, PackedCode};
 
 pub(super) fn apply(
     options: &Options,
@@ -39,8 +39,10 @@ pub(super) fn apply(
 ) -> Result<(), Error> {
     progress.start(plan.bytes());
     let stage = Stage::lock(&options.output_dir, &options.artifact_prefix)?;
+    let debug_files = DebugFiles::new(&options.storage.debug, true);
     let work = Work {
         options,
+        debug_files: &debug_files,
         plan,
         stage: &stage,
         budget,
@@ -54,11 +56,13 @@ pub(super) fn apply(
     let targets: Vec<String> = targets.map(|target| work.name(Some(target))).collect();
     let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
     let replaced: Vec<&str> = replaced.iter().map(String::as_str).collect();
+    debug_files.publish()?;
     stage.publish(&targets, generic.as_deref(), &replaced)
 }
 
 struct Work<'a> {
     options: &'a Options,
+    debug_files: &'a DebugFiles,
     plan: &'a Placement,
     stage: &'a Stage,
     budget: &'a Budget,
@@ -187,6 +191,7 @@ impl Work<'_> {
             scratch: self.stage.path(),
             budget: self.budget,
             flushes: true,
+            debug_files: self.debug_files,
         };
         split::compress(&sources, &wanted, &compression, self.progress)
     }

@@ -46,8 +46,10 @@ use kpack_core::archives::Spirv;
 use kpack_core::parallel;
 
 use input::ObjectInput;
-use kpack_core::archives::{Budget, Compressed, Compression, DebugInfo, PackedCode, compress};
-use kpack_core::publish::{CreatedDirectories, Directory, Transaction, Update, stem_of};
+use kpack_core::archives::{
+    Budget, Compressed, Compression, DebugFiles, DebugInfo, PackedCode, compress,
+};
+use kpack_core::publish::{Batch, CreatedDirectories, Directory, Transaction, Update, stem_of};
 use kpack_core::report::{Progress, Report};
 
 pub use kpack_format::names::is_object;
@@ -93,12 +95,14 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
         .collect();
     let sizes = sources.iter().map(|(_, code)| code.device_size(&|_| true));
     progress.start(sizes.fold(0, u64::saturating_add));
+    let debug_files = DebugFiles::new(&options.storage.debug, options.flushes);
     let compression = Compression {
         group: &group,
         storage: options.storage.clone(),
         scratch: output,
         budget: &Budget::default(),
         flushes: options.flushes,
+        debug_files: &debug_files,
     };
     let Compressed { archives, debug } = compress(&sources, &|_| true, &compression, progress)?;
     for file in &mut files {
@@ -115,7 +119,14 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     for file in &files {
         file.report(&mut report);
     }
-    apply(directory, &group, &files, archives, &mut report)?;
+    let debug_files = debug_files.into_batch();
+    apply(
+        (directory, debug_files),
+        &group,
+        &files,
+        archives,
+        &mut report,
+    )?;
     Ok(report)
 }
 
@@ -133,9 +144,9 @@ pub fn device_code(path: &Path) -> Result<Vec<PackedCode>, Error> {
 /// Name of the archives' directory in the output directory.
 const KPACKS: &str = ".kpack";
 
-/// Writes archives, manifest and host-only files to the output directory.
+/// Writes archives, manifest and host-only files to the output directory, and debug files elsewhere.
 fn apply(
-    output: Directory,
+    (output, debug_files): (Directory, Option<Batch>),
     group: &Group,
     files: &[ObjectInput],
     archives: BTreeMap<TargetId, ArchiveWriter<File>>,
@@ -176,6 +187,7 @@ fn apply(
     for file in files {
         transaction.host(file.stage(&output)?);
     }
+    transaction.beside(debug_files);
     transaction.commit(report)?;
     if manifest.kpack_files.is_empty() {
         output.remove_empty(KPACKS.as_ref());

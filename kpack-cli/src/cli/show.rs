@@ -36,14 +36,18 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     output::note_ignored_variables(false);
     let inspection = inspect::inspect(&arguments.file)?;
-    if let Content::Archive(_) = &inspection.content
-        && let Ok(Some(note)) = inspect::debug_note(&inspection.path)
-    {
-        output::complain_finding(&note, false);
-    }
     if arguments.json {
         output::json(&inspection)?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Content::Archive(_) = &inspection.content {
+        match inspect::debug_note(&inspection.path) {
+            Ok(Some(note)) => output::complain_finding(&note, false),
+            Ok(None) => {}
+            // The table of contents can be shown nevertheless.
+            Err(error @ Error::Refused { .. }) => output::complain("warning", error.in_one_line()),
+            Err(error) => return Err(error),
+        }
     }
     let what = match &inspection.content {
         Content::FatBinary(fat) if fat.joined.is_some() => "joined binary",

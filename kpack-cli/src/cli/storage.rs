@@ -31,7 +31,8 @@ pub(super) struct Compression {
 #[derive(Debug, Args)]
 pub(super) struct StripDebug {
     /// Remove the debug sections of code objects, as strip does from host files. With DIR, write the complete
-    /// code objects to DIR/.build-id, where debuggers look for debug information
+    /// code objects to DIR/.build-id, where debuggers look for debug information; code objects without a build
+    /// ID keep it
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     strip_debug: Option<Option<PathBuf>>,
 }

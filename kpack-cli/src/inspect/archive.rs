@@ -21,10 +21,10 @@ pub struct Archive {
 
 /// zstd's default level.
 const LEVEL: i32 = 3;
-/// Bytes of code objects that tell how much of an archive is debug information.
-const SAMPLE: u64 = 64 << 20;
+/// Bytes of code objects that tell how much of an archive is debug information. Larger ones are not read.
+const SAMPLE: u64 = 4 << 20;
 /// The number of these code objects.
-const SAMPLES: usize = 16;
+const SAMPLES: usize = 4;
 
 /// A note on the archive at `path` if much of it is debug information, estimated from a sample.
 ///
@@ -37,9 +37,10 @@ pub fn debug_note(path: &Path) -> Result<Option<Finding>, Error> {
     let mut entries = BTreeMap::new();
     for (kernel, targets) in &toc.kernels {
         for (target, entry) in targets {
-            entries
-                .entry(entry.ordinal)
-                .or_insert((kernel, target, entry));
+            if entry.original_size <= SAMPLE {
+                let known = entries.entry(entry.ordinal);
+                known.or_insert((kernel, target, entry));
+            }
         }
     }
     let step = entries.len().div_ceil(SAMPLES).max(1);

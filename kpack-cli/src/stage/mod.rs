@@ -74,8 +74,9 @@ pub fn stage(
     for binary in built.binaries.iter().chain(&shared) {
         release.add(binary)?;
     }
-    let mut report = release.finish()?;
+    let (mut report, debug_files) = release.finish()?;
     BuildDirectories::of_build(&built, &libraries)?.check(options, &output, &mut report)?;
+    debug_files.publish()?;
     output.commit()?;
     Ok(report)
 }

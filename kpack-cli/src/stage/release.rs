@@ -17,7 +17,9 @@ use kpack_core::report::{FileReport, Outcome, Report};
 use kpack_core::{DebugInfo, Error, Storage, ids};
 use kpack_split::input::Lookup;
 use kpack_split::install::HostPlan;
-use kpack_split::split::{self, BinaryKind, DebugTotals, Presplit, Spirv, Treatment, code_ids};
+use kpack_split::split::{
+    self, BinaryKind, DebugFiles, DebugTotals, Presplit, Spirv, Treatment, code_ids,
+};
 
 /// The directory of the archives in the staged directory.
 const KPACK_DIR: &str = "lib/.kpack";
@@ -32,6 +34,7 @@ pub(super) struct Release<'a> {
     /// How archives are stored.
     storage: Storage,
     debug: DebugTotals,
+    debug_files: DebugFiles,
     /// Finds the archives in the build tree.
     lookup: Lookup,
     report: Report,
@@ -39,6 +42,7 @@ pub(super) struct Release<'a> {
 
 impl<'a> Release<'a> {
     pub(super) fn begin(output: &'a OutputDir, debug: DebugInfo) -> Self {
+        let debug_files = DebugFiles::new(&debug, true);
         let mut storage = Storage::zstd();
         storage.debug = debug;
         Self {
@@ -46,6 +50,7 @@ impl<'a> Release<'a> {
             archives: Writers::new(),
             storage,
             debug: DebugTotals::default(),
+            debug_files,
             lookup: Lookup::default(),
             report: Report::default(),
         }
@@ -114,6 +119,7 @@ impl<'a> Release<'a> {
             storage,
             scratch: hidden,
             totals: &self.debug,
+            debug_files: &self.debug_files,
         };
         presplit.collect(name, &|_| true, &treatment, &mut |group, target, fill| {
             let key = (group.clone(), target.clone());
@@ -142,14 +148,15 @@ impl<'a> Release<'a> {
         })
     }
 
-    /// Writes the archives, and a manifest for each module.
-    pub(super) fn finish(self) -> Result<Report, Error> {
+    /// Writes the archives, and a manifest for each module. Debug files are yet to be published.
+    pub(super) fn finish(self) -> Result<(Report, DebugFiles), Error> {
         let Self {
             output,
             archives,
             mut report,
             storage,
             debug,
+            debug_files,
             ..
         } = self;
         report
@@ -193,7 +200,7 @@ impl<'a> Release<'a> {
             archive.path = output.path.join(KPACK_DIR).join(name);
         }
         report.archives.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(report)
+        Ok((report, debug_files))
     }
 }
 

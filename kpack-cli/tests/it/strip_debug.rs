@@ -446,26 +446,113 @@ fn every_command_that_splits_strips() {
     }
 }
 
+/// Without a build ID, as clang links by default.
+const NAMELESS: Code<'_> = Code {
+    flags: &["-g"],
+    ..SMALL
+};
+
 #[test]
-fn debug_information_that_no_debugger_would_find_is_named() {
+fn debug_information_that_no_debugger_would_find_stays() {
     if !tools(&TOOLS) {
         return;
     }
-    let nameless = Code {
-        flags: &["-g"],
-        ..SMALL
-    };
-    let tree = prefix(&[(Storage::Plain, SMALL), (Storage::Plain, nameless)]);
+    let tree = prefix(&[(Storage::Plain, SMALL), (Storage::Plain, NAMELESS)]);
     let found = split(&tree, DebugInfo::StripTo(tree.path("debug")));
     let [warning] = findings(&found, ids::NO_BUILD_ID)[..] else {
         panic!("{found:?}");
     };
     assert_eq!(warning.severity, Severity::Warning);
     assert!(warning.text.contains("2 of 4 code objects"), "{warning:?}");
+    let assert_kept = |tree: &Tree| {
+        for target in TARGETS {
+            let expected = without_debug(&original(tree, 0, target));
+            assert!(stored(tree, 0, target) == expected, "{target}");
+            assert!(stored(tree, 1, target) == original(tree, 1, target));
+        }
+        assert_stripped(tree, 2);
+    };
+    assert_kept(&tree);
+
+    // One half after the other.
+    fs::remove_dir_all(tree.path("prefix")).unwrap();
+    reset(&tree);
+    for only in [Only::Device, Only::Host] {
+        let mut options = options(&tree, DebugInfo::StripTo(tree.path("debug")));
+        options.only = Some(only);
+        install(&options, &()).unwrap();
+    }
+    assert_kept(&tree);
 }
 
 #[test]
-fn what_cannot_be_stripped_is_refused_before_a_file_changes() {
+fn a_run_that_fails_leaves_no_debug_files() {
+    if !tools(&TOOLS) {
+        return;
+    }
+    let tree = prefix(&[(Storage::Plain, SMALL)]);
+    let damaged = archive(&tree, TARGETS[0]);
+    fs::create_dir_all(damaged.parent().unwrap()).unwrap();
+    fs::write(&damaged, "no archive").unwrap();
+    let before = tree.snapshot();
+    let debug = DebugInfo::StripTo(tree.path("above/debug"));
+    let error = install(&options(&tree, debug.clone()), &()).unwrap_err();
+    assert_eq!(error.id(), ids::DAMAGED_ARCHIVE, "{error}");
+    assert_eq!(tree.snapshot(), before);
+    assert!(!tree.path("above").exists());
+
+    // A file name that is taken is noticed while debug files get their names.
+    fs::remove_file(&damaged).unwrap();
+    let path = debug_file(&tree.path("above/debug"), &original(&tree, 0, TARGETS[0]));
+    fs::create_dir_all(&path).unwrap();
+    let before = tree.snapshot();
+    let error = install(&options(&tree, debug.clone()), &()).unwrap_err();
+    assert_eq!(error.id(), ids::OUTPUT_IN_THE_WAY, "{error}");
+    assert_eq!(tree.snapshot(), before);
+    let mut others = fs::read_dir(tree.path("above/debug/.build-id")).unwrap();
+    assert_eq!(others.by_ref().count(), 1);
+
+    // What a killed run left goes with the next one.
+    fs::remove_dir(&path).unwrap();
+    let leftover = tree.path("above/debug/.kpack.0123456789abcdef.tmp");
+    fs::create_dir(&leftover).unwrap();
+    fs::write(leftover.join("0"), "half").unwrap();
+    split(&tree, debug);
+    let names = fs::read_dir(tree.path("above/debug")).unwrap();
+    let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, [".build-id"]);
+    assert!(fs::read(&path).unwrap() == original(&tree, 0, TARGETS[0]));
+}
+
+#[test]
+fn no_debug_file_takes_the_place_of_another() {
+    if !tools(&TOOLS) {
+        return;
+    }
+    let shared = Code {
+        flags: &["-g", "-Xoffload-linker", "--build-id=0x1234"],
+        ..SMALL
+    };
+    let tree = prefix(&[(Storage::Plain, shared)]);
+    let before = tree.snapshot();
+    let debug = DebugInfo::StripTo(tree.path("debug"));
+    let error = install(&options(&tree, debug.clone()), &()).unwrap_err();
+    assert_eq!(error.id(), ids::SHARED_BUILD_ID, "{error}");
+    assert_eq!(tree.snapshot(), before);
+
+    let tree = prefix(&[(Storage::Plain, SMALL)]);
+    let debug = DebugInfo::StripTo(tree.path("debug"));
+    let path = debug_file(&tree.path("debug"), &original(&tree, 0, TARGETS[1]));
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&path, "of another program").unwrap();
+    let before = tree.snapshot();
+    let error = install(&options(&tree, debug), &()).unwrap_err();
+    assert_eq!(error.id(), ids::SHARED_BUILD_ID, "{error}");
+    assert_eq!(tree.snapshot(), before);
+}
+
+#[test]
+fn what_cannot_be_stripped_stays() {
     if !tools(&TOOLS) {
         return;
     }
@@ -473,11 +560,20 @@ fn what_cannot_be_stripped_is_refused_before_a_file_changes() {
         flags: &["-g", "-Xoffload-linker", "--emit-relocs"],
         ..SMALL
     };
-    let tree = prefix(&[(Storage::Plain, relocated)]);
-    let before = tree.snapshot();
-    let error = install(&options(&tree, DebugInfo::Strip), &()).unwrap_err();
-    assert_eq!(error.id(), ids::DEBUG_NOT_REMOVABLE, "{error}");
-    assert!(error.to_string().contains("--strip-debug"), "{error}");
-    assert_eq!(tree.snapshot(), before);
-    split(&tree, DebugInfo::Keep);
+    for to in [None, Some("debug")] {
+        let tree = prefix(&[(Storage::Plain, relocated), (Storage::Plain, SMALL)]);
+        let debug = to.map_or(DebugInfo::Strip, |to| DebugInfo::StripTo(tree.path(to)));
+        let found = split(&tree, debug);
+        let [warning] = findings(&found, ids::DEBUG_NOT_REMOVABLE)[..] else {
+            panic!("{found:?}");
+        };
+        assert_eq!(warning.severity, Severity::Warning);
+        assert!(warning.text.contains("2 code objects"), "{warning:?}");
+        for target in TARGETS {
+            assert!(stored(&tree, 0, target) == original(&tree, 0, target));
+            let expected = without_debug(&original(&tree, 1, target));
+            assert!(stored(&tree, 1, target) == expected, "{target}");
+        }
+        assert_stripped(&tree, 2);
+    }
 }

@@ -13,7 +13,7 @@ use kpack_format::digest::Sha256;
 use kpack_format::names::{Group, KernelName};
 
 use super::content::{Content, Failure, Stored};
-use super::debug_info::{DebugTotals, treat};
+use super::debug_info::{DebugFiles, DebugTotals, treat};
 use super::{PackedCode, Storage};
 use crate::interrupt;
 use crate::parallel::{self, lock};
@@ -38,6 +38,8 @@ pub struct Compression<'a> {
     pub budget: &'a Budget,
     /// Whether the archives will be flushed to the disk, so that writing them may begin early.
     pub flushes: bool,
+    /// Where debug information goes.
+    pub debug_files: &'a DebugFiles,
 }
 
 /// Compressed code objects.
@@ -208,9 +210,12 @@ impl Run<'_> {
         let mut treated = None;
         if !job.target.is_spirv() {
             let Compression {
-                storage, scratch, ..
+                storage,
+                scratch,
+                debug_files,
+                ..
             } = self.compression;
-            let (content, done) = treat(job.content, &storage.debug, path, scratch)?;
+            let (content, done) = treat(job.content, (&storage.debug, debug_files), path, scratch)?;
             job.content = content;
             treated = Some(done);
         }
@@ -227,7 +232,7 @@ impl Run<'_> {
             }));
         }
         if let Some(treated) = treated {
-            self.debug.count(&treated);
+            self.debug.count(treated);
         }
         check_target(&job)
             .map_err(|reason| Error::rejected(ids::DAMAGED_CODE_OBJECT, path, reason))?;

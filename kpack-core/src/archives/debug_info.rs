@@ -1,18 +1,21 @@
 //! Debug information in code objects: whether it stays, and where else it goes.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use kpack_format::archive::{ArchiveWriter, Encoder};
 use kpack_format::code_object::CodeObjectError;
 use kpack_format::debug_sections::build_id;
+use kpack_format::digest::Sha256;
 
 use super::Storage;
 use super::content::{Content, Failure};
-use crate::publish::{Directory, StagedFile, make_directories};
-use crate::{Error, Finding, Severity, ids};
+use crate::parallel::lock;
+use crate::publish::Batch;
+use crate::{Error, Finding, Severity, files, ids};
 
 /// How to treat the debug sections of code objects.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -24,7 +27,7 @@ pub enum DebugInfo {
     /// Remove them.
     Strip,
     /// Remove them, and write the complete code objects into this directory, named after their build IDs as
-    /// debuggers look for them.
+    /// debuggers look for them. Code objects without a build ID keep them.
     StripTo(PathBuf),
 }
 
@@ -41,10 +44,12 @@ pub struct DebugTotals {
     code: AtomicU64,
     /// Bytes of debug sections.
     debug: AtomicU64,
-    /// How many code objects have debug sections.
+    /// How many code objects have debug sections that could be removed.
     count: AtomicU64,
-    /// How many of these got no debug file, because they have no build ID.
+    /// How many of these keep them, because they have no build ID.
     without_build_id: AtomicU64,
+    /// How many keep them because they cannot be removed, by the file that they are from, and why.
+    not_removable: Mutex<BTreeMap<(PathBuf, String), u64>>,
 }
 
 impl DebugTotals {
@@ -53,12 +58,21 @@ impl DebugTotals {
     }
 
     /// Counts a code object.
-    pub(super) fn count(&self, treated: &Treated) {
-        let Treated { before, after, .. } = *treated;
+    pub(super) fn count(&self, treated: Treated) {
+        let Treated { before, after, .. } = treated;
         Self::add(&self.code, before);
         Self::add(&self.debug, before.saturating_sub(after));
-        Self::add(&self.count, u64::from(after < before));
-        Self::add(&self.without_build_id, u64::from(treated.is_nameless));
+        match treated.kept {
+            None => Self::add(&self.count, u64::from(after < before)),
+            Some(Kept::NoBuildId) => {
+                Self::add(&self.count, 1);
+                Self::add(&self.without_build_id, 1);
+            }
+            Some(Kept::NotRemovable(reason)) => {
+                let mut files = lock(&self.not_removable);
+                *files.entry((treated.path, reason)).or_default() += 1;
+            }
+        }
     }
 
     /// Adds a sample: a code object, and its stored size.
@@ -85,12 +99,12 @@ impl DebugTotals {
             }
             DebugInfo::Strip | DebugInfo::StripTo(_) => format!(
                 "removed the debug information of {}: {} of {} ({share}%)",
-                counted(count),
+                counted(count - nameless.min(count)),
                 bytes(debug_size),
                 bytes(size)
             ),
         };
-        if count > 0 {
+        if count > nameless {
             let id = ids::DEBUG_INFORMATION;
             findings.push(Finding::new(Severity::Note, id, path, text));
         }
@@ -98,11 +112,19 @@ impl DebugTotals {
             && nameless > 0
         {
             let text = format!(
-                "has no debug files of {nameless} of {}, which have no build ID; link device code with -Xoffload-linker --build-id",
+                "no debug files written for {nameless} of {} (no build ID); the archives keep their debug information; link device code with -Xoffload-linker --build-id",
                 counted(count)
             );
             let id = ids::NO_BUILD_ID;
             findings.push(Finding::new(Severity::Warning, id, directory, text));
+        }
+        for ((path, reason), count) in &*lock(&self.not_removable) {
+            let text = format!(
+                "{} with debug information: {reason}; it stays",
+                counted(*count)
+            );
+            let id = ids::DEBUG_NOT_REMOVABLE;
+            findings.push(Finding::new(Severity::Warning, id, path, text));
         }
         findings
     }
@@ -147,6 +169,8 @@ pub struct Treatment<'a> {
     pub scratch: &'a Path,
     /// Counts the debug information.
     pub totals: &'a DebugTotals,
+    /// Where it goes.
+    pub debug_files: &'a DebugFiles,
 }
 
 impl Treatment<'_> {
@@ -170,8 +194,8 @@ impl Treatment<'_> {
             ..
         } = self.storage;
         let content = Content::Held(code_object);
-        let (content, treated) = treat(content, debug, path, self.scratch)?;
-        self.totals.count(&treated);
+        let (content, treated) = treat(content, (debug, self.debug_files), path, self.scratch)?;
+        self.totals.count(treated);
         let failed = |error| Error::archive(path, "merge", error);
         let mut encoder = Encoder::new(*scheme, *level).map_err(failed)?;
         let stored = content.encode(&mut encoder, None, self.scratch);
@@ -191,16 +215,26 @@ impl Treatment<'_> {
 pub(super) struct Treated {
     /// Its size with them, in bytes.
     before: u64,
-    /// Its size without them.
+    /// Its size as it is archived.
     after: u64,
-    /// Whether it got no debug file because it has no build ID.
-    is_nameless: bool,
+    /// Why it keeps the debug sections that it has, if they were to be removed.
+    kept: Option<Kept>,
+    /// The file that it is from.
+    path: PathBuf,
+}
+
+/// Why a code object keeps its debug sections.
+enum Kept {
+    /// No debugger would find its debug file.
+    NoBuildId,
+    /// They cannot be removed.
+    NotRemovable(String),
 }
 
 /// Removes the debug sections of a code object of the file at `path`, if that is asked for.
 pub(super) fn treat(
     content: Content,
-    debug: &DebugInfo,
+    (debug, files): (&DebugInfo, &DebugFiles),
     path: &Path,
     scratch: &Path,
 ) -> Result<(Content, Treated), Error> {
@@ -208,22 +242,30 @@ pub(super) fn treat(
     let mut treated = Treated {
         before: size,
         after: size,
-        is_nameless: false,
+        kept: None,
+        path: path.to_owned(),
     };
     if *debug == DebugInfo::Keep {
         return Ok((content, treated));
     }
-    let Some(stripped) = content.without_debug(path, scratch)? else {
-        return Ok((content, treated));
-    };
-    treated.after = stripped.size();
-    if let DebugInfo::StripTo(directory) = debug {
-        match content.read_with(|mut source| build_id(&mut source, size)) {
-            Ok(Some(id)) => write(&content, directory, &id)?,
-            Ok(None) => treated.is_nameless = true,
-            Err(error) => return Err(failed(path, error)),
+    let stripped = match content.without_debug(path, scratch) {
+        Ok(Some(stripped)) => stripped,
+        Ok(None) => return Ok((content, treated)),
+        Err(Error::Refused { id, reason, .. }) if id == ids::DEBUG_NOT_REMOVABLE => {
+            treated.kept = Some(Kept::NotRemovable(reason));
+            return Ok((content, treated));
         }
+        Err(error) => return Err(error),
+    };
+    if let DebugInfo::StripTo(_) = debug {
+        let id = content.read_with(|mut source| build_id(&mut source, size));
+        let Some(id) = id.map_err(|error| failed(path, error))? else {
+            treated.kept = Some(Kept::NoBuildId);
+            return Ok((content, treated));
+        };
+        files.add(&content, id, path)?;
     }
+    treated.after = stripped.size();
     Ok((stripped, treated))
 }
 
@@ -232,28 +274,102 @@ pub(super) fn failed(path: &Path, error: CodeObjectError) -> Error {
     match error {
         CodeObjectError::Io(error) => Error::io(path, "read", error),
         CodeObjectError::Unsupported(_) => {
-            let reason = format!("{error}; run without --strip-debug");
-            Error::rejected(ids::DEBUG_NOT_REMOVABLE, path, reason)
+            Error::rejected(ids::DEBUG_NOT_REMOVABLE, path, error.to_string())
         }
         error => Error::rejected(ids::DAMAGED_CODE_OBJECT, path, error.to_string()),
     }
 }
 
-/// Writes the complete code object as `.build-id/xx/yy….debug`.
-fn write(content: &Content, directory: &Path, id: &[u8]) -> Result<(), Error> {
-    let hex = |bytes: &[u8]| {
-        let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
-        digits.collect::<String>()
-    };
-    let (first, rest) = id.split_at(1);
-    let directory = directory.join(".build-id").join(hex(first));
-    make_directories(&directory)?;
-    let path = directory.join(format!("{}.debug", hex(rest)));
-    let name = path.file_name().unwrap_or_default();
-    let directory = Arc::new(Directory::open(&directory)?);
-    let staged = StagedFile::create(directory, name)?;
-    let written = content.write_to(&mut staged.file());
-    written.map_err(|error| Error::io(&path, "write", error))?;
-    staged.sync()?;
-    staged.commit().map(drop)
+/// The debug files of a run: complete code objects as `.build-id/xx/yy….debug`. They get their names with the rest
+/// that the run writes. If dropped before, none is left.
+#[derive(Debug, Default)]
+pub struct DebugFiles {
+    /// Where they are written; nowhere if another run writes them.
+    directory: Option<PathBuf>,
+    flushes: bool,
+    files: Mutex<Files>,
+}
+
+#[derive(Debug, Default)]
+struct Files {
+    /// The code objects, by build ID.
+    known: BTreeMap<Vec<u8>, Sha256>,
+    batch: Option<Batch>,
+}
+
+impl DebugFiles {
+    /// Those that `debug` asks for. `flushes`: whether they are made durable.
+    pub fn new(debug: &DebugInfo, flushes: bool) -> Self {
+        let directory = match debug {
+            DebugInfo::StripTo(directory) => Some(directory.clone()),
+            DebugInfo::Keep | DebugInfo::Strip => None,
+        };
+        Self {
+            directory,
+            flushes,
+            files: Mutex::default(),
+        }
+    }
+
+    /// The files, to be published before the archives that lack what they have.
+    pub fn into_batch(self) -> Option<Batch> {
+        let files = self.files.into_inner();
+        files.unwrap_or_else(PoisonError::into_inner).batch
+    }
+
+    /// Gives them their names, if there are any.
+    ///
+    /// # Errors
+    /// As [`Batch::publish`].
+    pub fn publish(self) -> Result<(), Error> {
+        self.into_batch().map_or(Ok(()), Batch::publish)
+    }
+
+    /// Adds a code object of the file at `path`, unless its debug file is there.
+    fn add(&self, content: &Content, id: Vec<u8>, path: &Path) -> Result<(), Error> {
+        let Some(directory) = &self.directory else {
+            return Ok(());
+        };
+        let hex = |bytes: &[u8]| {
+            let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+            digits.collect::<String>()
+        };
+        let (first, rest) = id.split_at(1);
+        let relative = Path::new(".build-id").join(hex(first));
+        let relative = relative.join(format!("{}.debug", hex(rest)));
+        let there = directory.join(&relative);
+        let clash = |other: &str| {
+            let reason = format!(
+                "a code object has the build ID {} of {other}, which differs; link device code with -Xoffload-linker --build-id, which gives each a build ID of its own, or name another directory",
+                hex(&id)
+            );
+            Err(Error::rejected(ids::SHARED_BUILD_ID, path, reason))
+        };
+        let checksum = content.checksum();
+        let checksum = checksum.map_err(|error| Error::io(path, "read", error))?;
+        let mut files = lock(&self.files);
+        match files.known.insert(id.clone(), checksum) {
+            Some(known) if known == checksum => return Ok(()),
+            Some(_) => return clash("another one"),
+            None => {}
+        }
+        if there.is_file() {
+            return match files::digest(&there)? == checksum {
+                true => Ok(()),
+                false => clash(&format!("`{}`", there.display())),
+            };
+        }
+        let batch = match &mut files.batch {
+            Some(batch) => batch,
+            None => files.batch.insert(Batch::begin(directory, self.flushes)?),
+        };
+        let mut file = batch.create(relative)?;
+        drop(files);
+        let written = content.write_to(&mut file);
+        let synced = written.and_then(|()| match self.flushes {
+            true => file.sync_all(),
+            false => Ok(()),
+        });
+        synced.map_err(|error| Error::io(&there, "write", error))
+    }
 }

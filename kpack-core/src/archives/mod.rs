@@ -11,7 +11,7 @@ mod storage;
 
 pub use compress::{Budget, Compressed, Compression, Permit, compress};
 pub use content::{Content, LARGE_CODE_OBJECT};
-pub use debug_info::{DebugInfo, DebugTotals, Treatment, debug_advice};
+pub use debug_info::{DebugFiles, DebugInfo, DebugTotals, Treatment, debug_advice};
 pub use device_code::{KeptBundle, PackedCode};
 pub use spirv::Spirv;
 pub use storage::Storage;

@@ -228,14 +228,19 @@ catalogue! {
             "Nothing, or `--strip-debug`, which leaves it out; `--strip-debug=DIR` moves it to where debuggers look for it."
 
         NO_BUILD_ID = "no-build-id";
-            "The debug information of a code object was removed and is not kept, because the code object has no build ID."
+            "A code object keeps its debug information in the archive, because it has no build ID."
             "Debuggers find separate debug information of code objects by build ID, and compilers write none by default."
-            "Link device code with `-Xoffload-linker --build-id`, and split again."
+            "Link device code with `-Xoffload-linker --build-id`, and split again; `--strip-debug` without a directory removes it for good."
+
+        SHARED_BUILD_ID = "shared-build-id";
+            "Two code objects that differ have the same build ID, so their debug files would have the same name."
+            "Debuggers find separate debug information of code objects by build ID alone."
+            "Link device code with `-Xoffload-linker --build-id`, which makes an ID of the contents. If a debug file of an earlier version is in the way, remove it or name another directory."
 
         DEBUG_NOT_REMOVABLE = "debug-not-removable";
-            "A code object is laid out so that its debug sections cannot be removed."
+            "A code object keeps its debug information, because it is laid out so that its debug sections cannot be removed."
             "Symbols, which stay as they are, refer to sections by number. Compilers write debug sections after all of these, unless asked to keep relocations."
-            "Run the command without `--strip-debug`, or link device code without `--emit-relocs`."
+            "Link device code without `--emit-relocs`."
     }
 
     "Comparison with the unsplit original" {

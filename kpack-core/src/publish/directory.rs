@@ -160,6 +160,11 @@ impl Directory {
         locked.map_err(|error| Error::io(&self.path, "lock", error))
     }
 
+    /// Locks it, unless another run has; says whether.
+    pub(super) fn try_lock(&self) -> bool {
+        matches!(try_lock(&self.file), Ok(true))
+    }
+
     /// Whether `other` is the same directory.
     pub fn is(&self, other: &Self) -> bool {
         match (self.file.metadata(), other.file.metadata()) {
@@ -237,6 +242,11 @@ impl Directory {
     /// Renames a file in it.
     pub(super) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::renameat(&self.file, from, &self.file, to)?)
+    }
+
+    /// Renames a file in it into the directory `other`.
+    pub(super) fn rename_into(&self, from: &OsStr, other: &Self, to: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.file, from, &other.file, to)?)
     }
 
     /// Removes a file in it, if it exists.

@@ -2,6 +2,7 @@
 //! made durable, and renamed.
 
 mod attributes;
+mod batch;
 mod directory;
 mod hidden_directory;
 mod hidden_name;
@@ -16,6 +17,7 @@ mod sparse;
 mod staged_file;
 mod transaction;
 
+pub use batch::Batch;
 pub use directory::{CreatedDirectories, Directory, make_directories};
 pub use hidden_directory::{HiddenDirectory, remove_tree};
 pub use hidden_name::{HiddenName, is_leftover, stem_of};

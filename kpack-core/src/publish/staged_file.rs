@@ -18,7 +18,7 @@ use crate::Error;
 use crate::interrupt;
 
 /// The mode of new files, regardless of the umask; CMake's `install` uses the same.
-const MODE: u32 = 0o644;
+pub(super) const MODE: u32 = 0o644;
 
 /// A file being written under a hidden name that no other run uses. It stays locked until dropped;
 /// an unlocked one is a leftover. If dropped before it is committed, it is removed.

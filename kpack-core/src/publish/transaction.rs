@@ -9,6 +9,7 @@ use kpack_format::archive::{ArchiveWriter, Written};
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::Group;
 
+use super::batch::Batch;
 use super::directory::{CreatedDirectories, Directory, wait_for_lock};
 use super::kpack_dir::{KpackDir, entry, stage_manifest};
 use super::merge::Update;
@@ -28,6 +29,8 @@ pub struct Transaction {
     fragments: Vec<StagedFile>,
     removes_manifest: bool,
     hosts: Vec<StagedFile>,
+    /// Files outside of the directory that have what the archives lack.
+    beside: Option<Batch>,
     /// Dropped after the files in them, since only empty directories are removed; and before the
     /// lock, so that a waiting run sees that the directory is gone.
     made: CreatedDirectories,
@@ -46,6 +49,7 @@ impl Transaction {
             fragments: Vec::new(),
             removes_manifest: false,
             hosts: Vec::new(),
+            beside: None,
             directory,
             made,
         })
@@ -105,6 +109,11 @@ impl Transaction {
         self.hosts.push(host);
     }
 
+    /// Adds files outside of the directory, such as debug files, which have what the archives lack.
+    pub fn beside(&mut self, files: Option<Batch>) {
+        self.beside = files;
+    }
+
     /// Renames the staged files so that each finds what it needs, making each step durable before
     /// the next.
     ///
@@ -115,6 +124,9 @@ impl Transaction {
         let locks = Locks::on(&self.hosts)?;
         for host in &self.hosts {
             host.check()?;
+        }
+        if let Some(beside) = self.beside.take() {
+            beside.publish()?;
         }
         let directory = self.directory.directory();
         for (staged, mut line) in std::mem::take(&mut self.archives) {

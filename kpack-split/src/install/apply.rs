@@ -14,7 +14,7 @@ use kpack_format::names::{Group, KernelName};
 use super::plans::HostPlans;
 use super::{InstallBinary, InstallOptions, Only, Report};
 use crate::input::KpackPath;
-use crate::publish::{Directory, KpackDir, StagedFile, Transaction, Update};
+use crate::publish::{Batch, Directory, KpackDir, StagedFile, Transaction, Update};
 use crate::split::Presplit;
 use crate::{Error, ids};
 
@@ -35,6 +35,7 @@ impl Run<'_> {
         &self,
         archives: BTreeMap<TargetId, ArchiveWriter<File>>,
         plans: &HostPlans,
+        debug_files: Option<Batch>,
         report: &mut Report,
     ) -> Result<(), Error> {
         let kpacks = Path::new(&self.kpacks.name);
@@ -58,6 +59,7 @@ impl Run<'_> {
             }
         }
         self.hosts(&mut transaction, plans, report)?;
+        transaction.beside(debug_files);
         transaction.commit(report)
     }
 

@@ -19,12 +19,10 @@ use kpack_format::TargetId;
 use kpack_format::names::Group;
 
 use crate::elf::Image;
-use crate::input::{
-    self, ClosedElf, KpackPath, LinkedElf, LocatedBinary, Lookup, MarkerGroup, Prefix,
-};
+use crate::input::{self, ClosedElf, LinkedElf, LocatedBinary, Lookup, MarkerGroup, Prefix};
 use crate::parallel;
 use crate::split::{
-    self, BinaryKind, Budget, Compressed, Compression, DebugInfo, FatFile, PackedCode, Presplit,
+    self, BinaryKind, Budget, Compressed, Compression, DebugFiles, FatFile, PackedCode, Presplit,
     Spirv, Treatment,
 };
 use crate::{Error, ids};
@@ -57,27 +55,30 @@ pub use options::{InstallOptions, Only};
 /// [`Error::Io`]. On failure no file of the prefix has changed, unless replacing files failed
 /// half-way: then each replaced file is complete and consistent with the others.
 pub fn install(options: &InstallOptions, progress: &dyn Progress) -> Result<Report, Error> {
-    install_parsed(options, &BTreeMap::new(), progress)
+    install_parsed(options, &BTreeMap::new(), None, progress)
 }
 
-/// As [`install`], without parsing the binaries that are `parsed`, by path without symbolic links.
+/// As [`install`], without parsing the binaries that are `parsed`, by path without symbolic links. Leaves it to the
+/// caller to publish `debug_files`.
 ///
 /// # Errors
 /// As [`install`].
 pub fn install_parsed(
     options: &InstallOptions,
     parsed: &BTreeMap<PathBuf, Arc<ClosedElf>>,
+    debug_files: Option<&DebugFiles>,
     progress: &dyn Progress,
 ) -> Result<Report, Error> {
     options.validate()?;
     parallel::with_jobs(options.storage.jobs, || {
-        input::until_unchanged(|| attempt(options, parsed, progress))
+        input::until_unchanged(|| attempt(options, parsed, debug_files, progress))
     })
 }
 
 fn attempt(
     options: &InstallOptions,
     parsed: &BTreeMap<PathBuf, Arc<ClosedElf>>,
+    debug_files: Option<&DebugFiles>,
     progress: &dyn Progress,
 ) -> Result<Report, Error> {
     let prefix = Prefix::new(&options.prefix)?;
@@ -98,8 +99,20 @@ fn attempt(
         _ => plans::plan(&fat, &kpacks, &group, &wants)?,
     };
 
-    let Compressed { archives, debug } =
-        archives(options, &group, &kpacks, &fat, &wants, progress)?;
+    let own_debug_files = match options.only {
+        // The run for device code writes them.
+        Some(Only::Host) => DebugFiles::default(),
+        _ => DebugFiles::new(&options.storage.debug, true),
+    };
+    let compression = Compression {
+        group: &group,
+        storage: options.storage.clone(),
+        scratch: kpacks.existing(),
+        budget: &Budget::default(),
+        flushes: true,
+        debug_files: debug_files.unwrap_or(&own_debug_files),
+    };
+    let Compressed { archives, debug } = archives(&compression, &fat, &wants, progress)?;
     report
         .findings
         .extend(debug.findings(&options.storage.debug, &kpacks.path));
@@ -121,16 +134,14 @@ fn attempt(
             wants: &wants,
             fat: &fat,
         };
-        run.apply(archives, &plans, &mut report)?;
+        run.apply(archives, &plans, own_debug_files.into_batch(), &mut report)?;
     }
     Ok(report)
 }
 
 /// Compresses the wanted device code, and copies what was split before the link.
 fn archives(
-    options: &InstallOptions,
-    group: &Group,
-    kpacks: &KpackPath,
+    compression: &Compression<'_>,
     fat: &[&InstallBinary],
     wants: &(dyn Fn(&TargetId) -> bool + Sync),
     progress: &dyn Progress,
@@ -141,28 +152,23 @@ fn archives(
         .collect();
     let sizes = sources.iter().map(|(_, file)| file.device_size(wants));
     progress.start(sizes.fold(0, u64::saturating_add));
-    let mut storage = options.storage.clone();
-    if options.only == Some(Only::Host) && storage.debug != DebugInfo::Keep {
-        // The run for device code writes debug files.
-        storage.debug = DebugInfo::Strip;
-    }
-    let compression = Compression {
+    let mut compressed = split::compress(&sources, wants, compression, progress)?;
+    let Compression {
         group,
-        storage,
-        scratch: kpacks.existing(),
-        budget: &Budget::default(),
-        flushes: true,
-    };
-    let storage = compression.storage.clone();
-    let mut compressed = split::compress(&sources, wants, &compression, progress)?;
+        ref storage,
+        scratch,
+        debug_files,
+        ..
+    } = *compression;
     for binary in fat {
         let Some(presplit) = &binary.presplit else {
             continue;
         };
         let treatment = Treatment {
-            storage: &storage,
-            scratch: kpacks.existing(),
+            storage,
+            scratch,
             totals: &compressed.debug,
+            debug_files,
         };
         let archives = &mut compressed.archives;
         presplit.collect(
@@ -170,8 +176,7 @@ fn archives(
             wants,
             &treatment,
             &mut |_, target, fill| {
-                let (key, scratch) = (target.clone(), kpacks.existing());
-                fill(storage.archive(archives, key, (group, target), scratch)?)
+                fill(storage.archive(archives, target.clone(), (group, target), scratch)?)
             },
         )?;
     }

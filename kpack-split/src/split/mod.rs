@@ -5,8 +5,8 @@ mod presplit;
 
 pub use fat_file::{BinaryKind, FatFile, of, read};
 pub use kpack_core::archives::{
-    Budget, Compressed, Compression, DebugInfo, DebugTotals, PackedCode, Spirv, Treatment,
-    code_ids, compress, padding,
+    Budget, Compressed, Compression, DebugFiles, DebugInfo, DebugTotals, PackedCode, Spirv,
+    Treatment, code_ids, compress, padding,
 };
 pub use presplit::Presplit;
 
