@@ -223,6 +223,13 @@ mod tests {
         let fields = "Metadata-Version: 2.4\nLicense-File: L\nName: a-device\n";
         assert_eq!(device(host), format!("{fields}\nText\n"));
         let long = format!("{host}{}", "more\n".repeat(1000));
-        assert_eq!(device(&long), format!("{fields}\nSee a.\n"));
+        let kind = "Description-Content-Type: text/plain\n";
+        assert_eq!(device(&long), format!("{fields}{kind}\nSee a.\n"));
+        let markdown = "Description-Content-Type: text/markdown\n";
+        let typed = long.replacen("\n\n", &format!("\n{markdown}\n"), 1);
+        assert_eq!(
+            device(&typed).matches("Description-Content-Type").count(),
+            1
+        );
     }
 }
