@@ -81,10 +81,14 @@ impl OutputDir {
     /// Removes both releases from the hidden directory. The old one is renamed first, so that what is left of it
     /// if this run is killed does not get its name back.
     fn remove_leftovers(&self) -> Result<(), Error> {
+        let old = self.lock.path().join(OLD);
         remove_staged(&self.hidden)?;
         let mut renames = Renames::default();
-        renames.set_aside(&self.lock.path().join(OLD), &self.hidden)?;
-        renames.keep();
+        match renames.set_aside(&old, &self.hidden) {
+            Ok(_) => renames.keep(),
+            // Nothing may be left of it.
+            Err(_) => remove_staged(&old)?,
+        }
         remove_staged(&self.hidden)
     }
 
