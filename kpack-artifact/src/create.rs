@@ -44,7 +44,7 @@ pub struct Kernel {
     pub name: String,
     /// The target that it is for, one of the archive's.
     pub target: TargetId,
-    /// The file. Each thread holds one in memory.
+    /// The file. It is compressed in memory.
     pub file: PathBuf,
     /// The type of its entry, if that is not `hsaco`.
     pub kind: Option<String>,

@@ -53,7 +53,7 @@ pub struct Compressed {
 /// Limit for compressed code objects in memory that wait for an earlier one, in bytes.
 const EARLY: u64 = 8 << 20;
 
-/// One of so many code objects is examined for debug information.
+/// One in this many code objects is examined for debug information.
 const SAMPLED: usize = 16;
 
 /// A code object to compress.

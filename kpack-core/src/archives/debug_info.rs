@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use kpack_format::archive::{ArchiveWriter, Encoder};
 use kpack_format::code_object::CodeObjectError;
 use kpack_format::debug_sections::build_id;
-use kpack_format::digest::Sha256;
+use kpack_format::digest::{Sha256, hex};
 
 use super::Storage;
 use super::content::{Content, Failure};
@@ -68,9 +68,9 @@ impl DebugTotals {
                 Self::add(&self.count, 1);
                 Self::add(&self.without_build_id, 1);
             }
-            Some(Kept::NotRemovable(reason)) => {
+            Some(Kept::NotRemovable(path, reason)) => {
                 let mut files = lock(&self.not_removable);
-                *files.entry((treated.path, reason)).or_default() += 1;
+                *files.entry((path, reason)).or_default() += 1;
             }
         }
     }
@@ -219,16 +219,14 @@ pub(super) struct Treated {
     after: u64,
     /// Why it keeps the debug sections that it has, if they were to be removed.
     kept: Option<Kept>,
-    /// The file that it is from.
-    path: PathBuf,
 }
 
 /// Why a code object keeps its debug sections.
 enum Kept {
     /// No debugger would find its debug file.
     NoBuildId,
-    /// They cannot be removed.
-    NotRemovable(String),
+    /// They cannot be removed, in a code object of this file and for this reason.
+    NotRemovable(PathBuf, String),
 }
 
 /// Removes the debug sections of a code object of the file at `path`, if that is asked for.
@@ -243,7 +241,6 @@ pub(super) fn treat(
         before: size,
         after: size,
         kept: None,
-        path: path.to_owned(),
     };
     if *debug == DebugInfo::Keep {
         return Ok((content, treated));
@@ -252,7 +249,7 @@ pub(super) fn treat(
         Ok(Some(stripped)) => stripped,
         Ok(None) => return Ok((content, treated)),
         Err(Error::Refused { id, reason, .. }) if id == ids::DEBUG_NOT_REMOVABLE => {
-            treated.kept = Some(Kept::NotRemovable(reason));
+            treated.kept = Some(Kept::NotRemovable(path.to_owned(), reason));
             return Ok((content, treated));
         }
         Err(error) => return Err(error),
@@ -329,10 +326,6 @@ impl DebugFiles {
     fn add(&self, content: &Content, id: Vec<u8>, path: &Path) -> Result<(), Error> {
         let Some(directory) = &self.directory else {
             return Ok(());
-        };
-        let hex = |bytes: &[u8]| {
-            let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
-            digits.collect::<String>()
         };
         let (first, rest) = id.split_at(1);
         let relative = Path::new(".build-id").join(hex(first));

@@ -164,7 +164,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     /// [`ArchiveError::Malformed`] where no such code object is stored.
     pub fn add_stored(&mut self, kernel: &str, checksum: &Sha256) -> Result<(), ArchiveError> {
         match self.by_checksum.get(checksum).copied() {
-            Some(index) => self.enter(kernel, 0, index),
+            Some(index) => self.enter(kernel, 0, index).map(drop),
             None => malformed!(
                 0,
                 "kernel `{kernel}` cannot share a code object: none is stored"
@@ -196,11 +196,8 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         original_size: u64,
         checksum: Sha256,
     ) -> Result<(), ArchiveError> {
-        let index = match self.by_checksum.get(&checksum) {
-            Some(index) => *index,
-            None => self.store(kernel, stored, size, original_size, checksum)?,
-        };
-        self.enter(kernel, 0, index)
+        let index = self.store_once(kernel, stored, size, original_size, checksum)?;
+        self.enter(kernel, 0, index).map(drop)
     }
 
     /// Like [`add`](Self::add), for one of several targets, with the [type](TocEntry::kind) and the
@@ -216,19 +213,12 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     ) -> Result<(), ArchiveError> {
         let target = self.place(kernel, target)?;
         let (size, checksum) = (code_object.original_size, code_object.checksum);
-        let index = match self.by_checksum.get(&checksum) {
-            Some(index) => *index,
-            None => {
-                let stored = &code_object.bytes[..];
-                let stored_size = stored.len() as u64;
-                self.store(kernel, &mut &*stored, stored_size, size, checksum)?
-            }
-        };
-        self.enter(kernel, target, index)?;
-        if let Some(entered) = self.kernels.get_mut(&KernelOrder::new(kernel, target)) {
-            entered.kind = kind.map(Box::from);
-            entered.metadata = metadata.map(Box::from);
-        }
+        let mut stored = &code_object.bytes[..];
+        let stored_size = stored.len() as u64;
+        let index = self.store_once(kernel, &mut stored, stored_size, size, checksum)?;
+        let entered = self.enter(kernel, target, index)?;
+        entered.kind = kind.map(Box::from);
+        entered.metadata = metadata.map(Box::from);
         Ok(())
     }
 
@@ -287,12 +277,10 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
                     }
                 };
                 for name in &names {
-                    self.enter(name, place, index)?;
-                    if let Some(entered) = self.kernels.get_mut(&KernelOrder::new(name, place)) {
-                        entered.entry_id.clone_from(&entry.entry_id);
-                        entered.kind.clone_from(&entry.kind);
-                        entered.metadata.clone_from(&entry.metadata);
-                    }
+                    let entered = self.enter(name, place, index)?;
+                    entered.entry_id.clone_from(&entry.entry_id);
+                    entered.kind.clone_from(&entry.kind);
+                    entered.metadata.clone_from(&entry.metadata);
                 }
             }
         }
@@ -350,6 +338,21 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         self.store(kernel, &mut &bytes[..], size, entry.original_size, checksum)
     }
 
+    /// The index of the code object with this checksum, which is stored unless it is there.
+    fn store_once(
+        &mut self,
+        kernel: &str,
+        stored: &mut impl Read,
+        size: u64,
+        original_size: u64,
+        checksum: Sha256,
+    ) -> Result<usize, ArchiveError> {
+        match self.by_checksum.get(&checksum) {
+            Some(index) => Ok(*index),
+            None => self.store(kernel, stored, size, original_size, checksum),
+        }
+    }
+
     fn store(
         &mut self,
         kernel: &str,
@@ -385,10 +388,15 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         Ok(index)
     }
 
-    fn enter(&mut self, kernel: &str, target: usize, index: usize) -> Result<(), ArchiveError> {
+    fn enter(
+        &mut self,
+        kernel: &str,
+        target: usize,
+        index: usize,
+    ) -> Result<&mut Entered, ArchiveError> {
         let count = self.kernels.len() as u64 + 1;
         match self.kernels.entry(KernelOrder::new(kernel, target)) {
-            Entry::Occupied(known) if known.get().index == index => Ok(()),
+            Entry::Occupied(known) if known.get().index == index => Ok(known.into_mut()),
             Entry::Occupied(_) => Err(ArchiveError::Conflict {
                 kernel: kernel.to_owned(),
                 target: self.targets[target].clone(),
@@ -396,13 +404,12 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
             Entry::Vacant(place) => {
                 let what = || format!("the archive has {count} kernels");
                 limits::check(what, count, MAX_KERNELS as u64)?;
-                place.insert(Entered {
+                Ok(place.insert(Entered {
                     index,
                     entry_id: None,
                     kind: None,
                     metadata: None,
-                });
-                Ok(())
+                }))
             }
         }
     }
