@@ -14,7 +14,10 @@ pub(super) fn abort_without_memory() {
     panic::set_hook(Box::new(move |info| {
         let mut room: Vec<u8> = Vec::new();
         if room.try_reserve_exact(FOR_BACKTRACE).is_err() {
-            eprintln!("kpack: error: out of memory: {info}");
+            let payload = info.payload();
+            let literal = payload.downcast_ref::<&str>().copied();
+            let said = literal.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+            eprintln!("kpack: error: out of memory: {}", said.unwrap_or_default());
             process::abort();
         }
         drop(black_box(room));

@@ -527,7 +527,7 @@ fn little_memory_is_an_error() {
     });
     members.write(tree.root()).unwrap();
     let mut codes = std::collections::BTreeSet::new();
-    for kilobytes in (12 << 10..120 << 10).step_by(3 << 10) {
+    for kilobytes in (12 << 10..120 << 10).step_by(1 << 10) {
         let script = format!(
             "ulimit -v {kilobytes}; exec timeout -s KILL 60 {} wheel split {FAT} --quiet --output-dir out",
             env!("CARGO_BIN_EXE_kpack")
