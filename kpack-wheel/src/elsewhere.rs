@@ -24,6 +24,11 @@ pub(super) struct SplitElsewhere {
 }
 
 impl SplitElsewhere {
+    /// Its path in `site-packages`.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Whether the wheel lacks archives of it.
     pub(super) fn lacks_archives(&self) -> bool {
         !self.missing.is_empty()
@@ -40,7 +45,7 @@ impl fmt::Display for SplitElsewhere {
             ),
             missing => write!(
                 f,
-                ", and the wheel has no archives at `{}`; build the wheel without that split, or install what has these archives",
+                ", and the wheel has no archives at `{}`; add those of the ROCm that it was built with: `kpack wheel split --archives PREFIX`",
                 missing.join("`, `")
             ),
         }

@@ -30,6 +30,10 @@ pub struct Options {
     /// each binary
     #[cfg_attr(feature = "clap", arg(long, value_name = "DIR"))]
     pub overlay_root: Option<PathBuf>,
+    /// Prefix with the archives of libraries that another tool split, such as those that auditwheel copied from
+    /// /opt/rocm. Can be repeated
+    #[cfg_attr(feature = "clap", arg(long, value_name = "PREFIX"))]
+    pub archives: Vec<PathBuf>,
     /// Processors that share a device wheel, such as gfx11=gfx1100,gfx1101. Can be repeated
     #[cfg_attr(feature = "clap", arg(long = "group", value_name = "NAME=PROCESSORS"))]
     pub groups: Vec<DeviceGroup>,
@@ -55,6 +59,7 @@ impl Options {
             device_name: DEVICE_NAME.to_owned(),
             device_requires: Vec::new(),
             overlay_root: None,
+            archives: Vec::new(),
             groups: Vec::new(),
             storage: Storage::zstd(),
         }

@@ -7,16 +7,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kpack_format::TargetId;
-use kpack_format::manifest::Manifest;
+use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::Group;
 use kpack_format::target_id::ParseTargetIdError;
 
 use super::archive::{Place, SitePackages, Wheel};
 use super::device::Devices;
+use super::elsewhere::SplitElsewhere;
 use super::members::in_member;
 use super::name::escaped;
 use super::options::Options;
 use super::record::Digest;
+use super::vendor::Sources;
 use super::writer::{Content, Item};
 use kpack_artifact::classify::{Class, Classification, classify};
 use kpack_artifact::databases::Selection;
@@ -25,7 +27,7 @@ use kpack_core::publish::make_directories;
 use kpack_core::report::Progress;
 use kpack_core::{Error, Finding, Severity, ids, shown};
 use kpack_split::input;
-use kpack_split::input::ClosedElf;
+use kpack_split::input::{ClosedElf, LinkedElf};
 use kpack_split::install::{self, install_parsed};
 use kpack_split::split::DebugFiles;
 
@@ -43,6 +45,8 @@ pub(super) struct SplitWheel<'a> {
     tree: PathBuf,
     /// The binaries that are host binaries now, by their paths in `site-packages`.
     split: BTreeSet<String>,
+    /// The libraries that another tool split and whose markers were changed, by their paths in `site-packages`.
+    changed: BTreeSet<String>,
     /// The manifests of the archives.
     manifests: BTreeSet<String>,
     /// The files of each device wheel.
@@ -55,6 +59,7 @@ impl<'a> SplitWheel<'a> {
         wheel: &'a Wheel,
         scratch: &Path,
         options: &'a Options,
+        sources: &Sources,
         debug_files: &DebugFiles,
         progress: &dyn Progress,
         findings: &mut Vec<Finding>,
@@ -75,7 +80,7 @@ impl<'a> SplitWheel<'a> {
         found.treat_spirv(options.storage.spirv);
         report_observations(wheel, &tree, &found, findings)?;
 
-        let elsewhere = wheel.split_elsewhere_in(&tree, &found)?;
+        let mut elsewhere = wheel.split_elsewhere_in(&tree, &found)?;
 
         let mut plan = Self {
             wheel,
@@ -83,12 +88,20 @@ impl<'a> SplitWheel<'a> {
             scheme: wheel.root(),
             tree: tree.clone(),
             split: BTreeSet::new(),
+            changed: BTreeSet::new(),
             manifests: BTreeSet::new(),
             devices: Devices::new(wheel, options),
         };
         plan.sort(&found, &members, findings)?;
         plan.install(options, found.binaries, debug_files, progress, findings)
             .map_err(failed)?;
+        if !options.archives.is_empty() {
+            let (lacking, complete) = elsewhere
+                .into_iter()
+                .partition(SplitElsewhere::lacks_archives);
+            plan.vendor(sources, lacking).map_err(failed)?;
+            elsewhere = complete;
+        }
         if plan.devices.is_empty() {
             let is_split = found
                 .entries
@@ -236,6 +249,62 @@ impl<'a> SplitWheel<'a> {
         Ok(())
     }
 
+    /// Adds the archives of libraries that another tool split, in `.kpack` beside each.
+    fn vendor(&mut self, sources: &Sources, libraries: Vec<SplitElsewhere>) -> Result<(), Error> {
+        let (project, version) = (
+            self.wheel.required("Name")?,
+            self.wheel.required("Version")?,
+        );
+        let hint = format!("pip install '{project}[device-@GFXARCH@]=={version}'");
+        for library in libraries {
+            let path = self.tree.join(library.path());
+            let vendored = sources.vendor(&LinkedElf::open(&path)?)?;
+            if vendored.apply(&path)? {
+                let path = library.path().to_string_lossy().into_owned();
+                self.changed.insert(path);
+            }
+            let beside = library.path().parent().unwrap_or(Path::new(""));
+            for (name, archive) in vendored.archives {
+                let directory = beside.join(".kpack");
+                let path = directory.join(&name).to_string_lossy().into_owned();
+                if self.devices.content(&path).is_some() {
+                    continue;
+                }
+                let target = archive.target.to_string();
+                let open = input::open_archive(&archive.from)?;
+                let size = fs::metadata(&archive.from);
+                let file = KpackFile {
+                    architecture: target.clone(),
+                    filename: name,
+                    size: size.map_err(|e| Error::io(&archive.from, "read", e))?.len(),
+                    kernel_count: open.kernel_count(),
+                    checksum: Some(input::digest(&archive.from)?),
+                };
+                let content = Content::Archive(archive.from);
+                self.devices.add(&archive.target, &path, 0o644, content)?;
+                let manifest = directory.join(archive.group.manifest());
+                self.manifests
+                    .insert(manifest.to_string_lossy().into_owned());
+                let manifest = self.tree.join(manifest);
+                let mut listed = match input::metadata_of(&manifest)? {
+                    Some(_) => input::read_manifest(&manifest)?,
+                    None => Manifest {
+                        component_name: archive.group.to_string(),
+                        prefix: beside.to_string_lossy().into_owned(),
+                        kpack_files: BTreeMap::new(),
+                        install_hint: None,
+                    },
+                };
+                listed.kpack_files.insert(target, file);
+                listed.install_hint = Some(hint.clone());
+                make_directories(&self.tree.join(directory))?;
+                let written = fs::write(&manifest, listed.to_bytes());
+                written.map_err(|e| Error::io(&manifest, "write", e))?;
+            }
+        }
+        Ok(())
+    }
+
     /// A finding about the unpacked tree, as one about the wheel.
     fn of_member(&self, finding: Finding) -> Finding {
         let text = match &finding.path {
@@ -289,7 +358,7 @@ impl<'a> SplitWheel<'a> {
             };
             let content = if member.name == metadata_name {
                 Content::Bytes(metadata.bytes().to_vec())
-            } else if self.split.contains(&path) {
+            } else if self.split.contains(&path) || self.changed.contains(&path) {
                 Content::File(self.tree.join(&path))
             } else {
                 Content::Copied(self.wheel, member, *digest)

@@ -14,6 +14,7 @@ use super::members::{Member, in_member};
 use super::options::{DEVICE_NAME, Options};
 use super::plan::SplitWheel;
 use super::set::{self, ALL};
+use super::vendor::Sources;
 use super::writer::{self, Item};
 use kpack_artifact::stage::Stage;
 use kpack_core::finding::Id;
@@ -69,6 +70,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     let Some(first) = wheels.first() else {
         return Err(Error::usage("no wheel is named"));
     };
+    let sources = Sources::list(&options.archives)?;
     let mut findings = Vec::new();
     let stage = Stage::lock(&options.output_dir, &first.name.distribution)?;
     let write = |name: &str, items: &[Item<'_>], record: &str| -> Result<Written, Error> {
@@ -89,6 +91,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
             wheel,
             &scratch,
             options,
+            &sources,
             &debug_files,
             progress,
             &mut findings,

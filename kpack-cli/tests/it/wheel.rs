@@ -9,11 +9,13 @@ use std::process::Command;
 
 use crate::command::{kpack, said};
 use kpack_core::ids;
+use kpack_split::input::LinkedElf;
 use kpack_tests::fixture::{FatLibrary, Storage, Wheel, add_and_mul, code};
 use kpack_tests::process::run;
 use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
 use kpack_wheel::{Options, Report, split};
+use rocm_kpack::{Cache, Environment, Request};
 use zip::ZipArchive;
 
 const FAT: &str = "vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
@@ -506,6 +508,140 @@ fn a_group_has_the_files_of_its_families() {
     let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
     let said = verified(&tree, &written, &["--against", shown(&fat)]);
     assert!(said.ends_with("exit code 0\n"), "{said}");
+}
+
+/// A prefix with two libraries that were split with their archives in a directory above, as ROCm's are; and a wheel
+/// with copies of them, as auditwheel leaves them.
+fn vendored(tree: &Tree) -> Wheel {
+    use kpack_split::install::{InstallOptions, install};
+    let mut wheel = Wheel::new(FAT).member("vec/__init__.py", "");
+    for name in ["vec", "more"] {
+        let file = format!("lib/lib{name}.so");
+        library().build(&tree.path("rocm").join(&file)).unwrap();
+        let mut options = InstallOptions::new(tree.path("rocm"), name, [&file]);
+        options.kpack_dir = ".kpack".into();
+        install(&options, &()).unwrap();
+        let copy = format!("vec.libs/lib{name}-1a2b3c4d.so");
+        let bytes = fs::read(tree.path("rocm").join(&file)).unwrap();
+        wheel = wheel.member_with_mode(&copy, 0o755, bytes);
+    }
+    wheel
+}
+
+/// Given a wheel with libraries that were copied from a split ROCm, when it is split with ROCm's archives, then the
+/// host and device wheels load their code.
+#[test]
+fn archives_that_auditwheel_left_behind_are_added() {
+    let tree = Tree::new();
+    let fat = vendored(&tree).write(&tree.path("dist")).unwrap();
+    let without = said(
+        &tree,
+        &["wheel", "split", shown(&fat), "--output-dir", "out"],
+    );
+    assert!(
+        without.contains("member `vec.libs/libmore-1a2b3c4d.so`: split by another tool")
+            && without.contains("`kpack wheel split --archives PREFIX`"),
+        "{without}"
+    );
+    let mut options = Options::new([&fat], tree.path("out"));
+    options.archives = vec![tree.path("rocm")];
+    let report = split(&options, &()).unwrap_or_else(|error| panic!("{}", error.in_one_line()));
+    let wheels: Vec<&str> = report
+        .wheels
+        .iter()
+        .filter_map(|w| w.extra.as_deref())
+        .collect();
+    assert_eq!(wheels, ["device-gfx90a", "device-gfx942"]);
+    let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
+    let said = verified(&tree, &written, &[]);
+    assert!(said.ends_with("exit code 0\n"), "{said}");
+    let site = tree.path("site");
+    install(written[2], &site);
+    install(written[1], &site);
+    let said = self::said(&tree, &["verify", "site"]);
+    assert!(said.ends_with("0 faults\nexit code 0\n"), "{said}");
+    let binary = site.join("vec.libs/libvec-1a2b3c4d.so");
+    let marker = LinkedElf::open(&binary)
+        .unwrap()
+        .markers()
+        .unwrap()
+        .remove(0)
+        .marker;
+    assert_eq!(
+        marker.kpack_search_paths,
+        [".kpack/vec_lib_@GFXARCH@.kpack"]
+    );
+    let cache = Cache::new(Environment::default());
+    for (target, loads) in [("gfx942", true), ("gfx90a:xnack+", false)] {
+        let loaded = cache.load_code_object(&Request {
+            marker: &marker,
+            binary: &binary,
+            co_index: 0,
+            isas: &[target.parse().unwrap()],
+        });
+        assert_eq!(loaded.is_ok(), loads, "{target}");
+    }
+}
+
+/// Archives of another build of a library would be loaded, and run wrong code.
+#[test]
+fn archives_of_another_build_are_not_added() {
+    let tree = Tree::new();
+    let fat = vendored(&tree).write(&tree.path("dist")).unwrap();
+    let split = |rocm: &str| {
+        let fat = shown(&fat);
+        said(
+            &tree,
+            &[
+                "wheel",
+                "split",
+                fat,
+                "--output-dir",
+                "out",
+                "--archives",
+                rocm,
+            ],
+        )
+    };
+    for (directory, targets, code, expected) in [
+        (
+            "other",
+            Some(["gfx90a", "gfx942"]),
+            3,
+            "another build of it",
+        ),
+        (
+            "odd",
+            Some(["gfx1030", "gfx1100"]),
+            3,
+            "another build of it",
+        ),
+        ("empty", None, 2, "there is no archive (.kpack) below it"),
+        ("dist", None, 2, "there is no archive (.kpack) below it"),
+        ("nothing", None, 4, "nothing"),
+    ] {
+        if let Some(targets) = targets {
+            use kpack_split::install::{InstallOptions, install};
+            for name in ["vec", "more"] {
+                let file = format!("lib/lib{name}.so");
+                let library = add_and_mul(targets, targets);
+                library.build(&tree.path(directory).join(&file)).unwrap();
+                install(
+                    &InstallOptions::new(tree.path(directory), name, [&file]),
+                    &(),
+                )
+                .unwrap();
+            }
+        } else if directory == "empty" {
+            fs::create_dir_all(tree.path(directory)).unwrap();
+        }
+        let said = split(directory);
+        assert!(
+            said.contains(expected) && said.ends_with(&format!("exit code {code}\n")),
+            "{said}"
+        );
+        assert_eq!(names(&tree.path("out")), [""; 0], "{said}");
+    }
 }
 
 /// A group that is called like a family has no files of that family.

@@ -175,7 +175,7 @@ catalogue! {
         SPLIT_BY_ANOTHER_TOOL = "split-by-another-tool";
             "Another tool split the binary, and its archives are not at hand."
             "Without them, its kernels do not load."
-            "Install the archives that the message names beside the binary."
+            "Install the archives that the message names beside the binary; `kpack wheel split --archives` adds them to wheels."
 
         SPLIT_BEFORE_LINK = "split-before-link";
             "The objects of the binary were split before the link, each with a marker of its own."

@@ -73,7 +73,7 @@ fn segments_are_loaded(segments: &[Segment]) -> Result<(), ElfError> {
         if !mapped {
             refuse!(
                 "{:?}, {:#x} bytes at address {:#x} and offset {:#x}, is not entirely where a PT_LOAD maps it; tools that \
-                 remove sections, such as `strip -R`, leave that",
+                 remove sections, such as `strip -R`, and some versions of patchelf leave that",
                 segment.kind,
                 segment.memsz,
                 segment.vaddr,

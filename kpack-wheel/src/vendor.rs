@@ -1,0 +1,254 @@
+//! Adds the archives of libraries that another tool split. Tools that copy a library of ROCm into a wheel, as
+//! auditwheel does, leave its archives in ROCm's prefix.
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+use kpack_format::marker::Marker;
+use kpack_format::names::{Group, KernelName, Pattern, SearchPath, is_archive};
+use walkdir::WalkDir;
+
+use kpack_core::parallel::lock;
+use kpack_core::{Error, ids, shown};
+use kpack_split::input::{self, Archives, LinkedElf, MarkerGroup};
+use kpack_split::words::list;
+
+/// Sections that are the same in all copies of one build.
+const OF_BUILD: [&str; 2] = [".note.gnu.build-id", ".text"];
+
+/// The archives below the directories that `--archives` names.
+pub(super) struct Sources {
+    directories: Vec<PathBuf>,
+    files: Vec<PathBuf>,
+    archives: Archives,
+}
+
+/// What a library gets.
+pub(super) struct Vendored {
+    /// By the name of the file that its marker leads to.
+    pub(super) archives: BTreeMap<String, VendoredArchive>,
+    /// What changes in the library, by offset.
+    edits: Vec<(u64, Vec<u8>)>,
+}
+
+/// An archive that is copied into a wheel.
+pub(super) struct VendoredArchive {
+    pub(super) from: PathBuf,
+    pub(super) group: Group,
+    pub(super) target: TargetId,
+}
+
+impl Sources {
+    /// Lists the archives.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if a directory has none; [`Error::Io`].
+    pub(super) fn list(directories: &[PathBuf]) -> Result<Self, Error> {
+        let mut files = Vec::new();
+        for directory in directories {
+            let before = files.len();
+            for entry in WalkDir::new(directory).sort_by_file_name() {
+                let entry = entry.map_err(|error| {
+                    let path = error.path().unwrap_or(directory).to_owned();
+                    let text = error.to_string();
+                    let cause = error.into_io_error();
+                    Error::io(
+                        &path,
+                        "read",
+                        cause.unwrap_or_else(|| io::Error::other(text)),
+                    )
+                })?;
+                if is_archive(entry.path()) && entry.path().is_file() {
+                    files.push(entry.into_path());
+                }
+            }
+            if files.len() == before {
+                return Err(Error::usage(format!(
+                    "--archives {}: there is no archive (.kpack) below it; name the prefix of a split ROCm",
+                    shown(directory)
+                )));
+            }
+        }
+        Ok(Self {
+            directories: directories.to_vec(),
+            files,
+            archives: Archives::default(),
+        })
+    }
+
+    /// The archives of a library, which are to be in the directory `.kpack` beside it, and what changes in its
+    /// markers so that they lead there.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if there are none, or those of another build; [`Error::Io`].
+    pub(super) fn vendor(&self, linked: &LinkedElf) -> Result<Vendored, Error> {
+        let mut vendored = Vendored {
+            archives: BTreeMap::new(),
+            edits: Vec::new(),
+        };
+        for group in linked.markers()? {
+            let mut marker = group.marker.clone();
+            marker.kpack_search_paths.clear();
+            for path in &group.marker.kpack_search_paths {
+                let Some(pattern) = SearchPath::new(path).split().filter(Pattern::is_file) else {
+                    continue;
+                };
+                if self.add(linked, &group, pattern, &mut vendored)? {
+                    let file = Path::new(path).file_name().unwrap_or_default();
+                    let path = format!(".kpack/{}", file.to_string_lossy());
+                    if !marker.kpack_search_paths.contains(&path) {
+                        marker.kpack_search_paths.push(path);
+                    }
+                }
+            }
+            if marker.kpack_search_paths.is_empty() {
+                return Err(self.none(linked, &group.marker));
+            }
+            if marker != group.marker {
+                edit(linked, &group, &marker, &mut vendored.edits)?;
+            }
+        }
+        Ok(vendored)
+    }
+
+    /// Adds the archives that one search path leads to. Returns whether there are some.
+    fn add(
+        &self,
+        linked: &LinkedElf,
+        group: &MarkerGroup,
+        pattern: Pattern<'_>,
+        vendored: &mut Vendored,
+    ) -> Result<bool, Error> {
+        let binary = group.marker.kernel_name.as_deref().unwrap_or_default();
+        let mut found = false;
+        for file in &self.files {
+            let name = file.file_name().unwrap_or_default();
+            let Some(target) = pattern.target_of(name) else {
+                continue;
+            };
+            let archive = self.archives.open(file)?;
+            let archive = lock(&archive);
+            let (toc, id) = (archive.toc(), target.to_string());
+            let mut wrappers = group.wrappers.iter();
+            let has_code = wrappers.any(|wrapper| {
+                let kernel = KernelName::new(binary, wrapper.co_index).to_string();
+                toc.entry(&kernel, &id).is_ok()
+            });
+            if !has_code {
+                continue;
+            }
+            let is_same = group.marker.accepts(&id, toc.code_id(binary, &id));
+            if !is_same || is_of_another_build(linked, file, binary)? {
+                let text = format!(
+                    "{} has the device code of another build of it; name the ROCm that the wheel was built with",
+                    shown(file)
+                );
+                return Err(Error::rejected(ids::STALE_ARCHIVE, &linked.path, text));
+            }
+            let of_group = pattern.group().map(|group| group.to_string());
+            let of_group = of_group.unwrap_or_else(|| toc.group_name.clone());
+            let archive = VendoredArchive {
+                from: file.clone(),
+                group: Group::from(of_group),
+                target,
+            };
+            found = true;
+            let name = name.to_string_lossy().into_owned();
+            if let Some(known) = vendored.archives.get(&name) {
+                if input::digest(&known.from)? != input::digest(file)? {
+                    let text = format!(
+                        "{} and {} both have its device code, and differ; name one of their directories",
+                        shown(&known.from),
+                        shown(file)
+                    );
+                    return Err(Error::rejected(ids::NAME_CLASH, &linked.path, text));
+                }
+                continue;
+            }
+            vendored.archives.insert(name, archive);
+        }
+        Ok(found)
+    }
+
+    /// The error for a library without archives.
+    fn none(&self, linked: &LinkedElf, marker: &Marker) -> Error {
+        let directories = self.directories.iter();
+        let directories = list(directories.map(|path| shown(path).to_string()));
+        let text = format!(
+            "split by another tool, and no archive below {directories} has its device code (`{}` in `{}`); name the ROCm that the wheel was built with",
+            marker.kernel_name.as_deref().unwrap_or_default(),
+            marker.kpack_search_paths.join("`, `")
+        );
+        Error::rejected(ids::MISSING_ARCHIVE, &linked.path, text)
+    }
+}
+
+impl Vendored {
+    /// Changes the library at `path`. Returns whether anything changed.
+    pub(super) fn apply(&self, path: &Path) -> Result<bool, Error> {
+        if self.edits.is_empty() {
+            return Ok(false);
+        }
+        let failed = |error| Error::io(path, "write", error);
+        let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+        for (offset, bytes) in &self.edits {
+            file.write_all_at(bytes, *offset).map_err(failed)?;
+        }
+        Ok(true)
+    }
+}
+
+/// Replaces the markers of a group.
+fn edit(
+    linked: &LinkedElf,
+    group: &MarkerGroup,
+    marker: &Marker,
+    edits: &mut Vec<(u64, Vec<u8>)>,
+) -> Result<(), Error> {
+    for wrapper in &group.wrappers {
+        let offset = wrapper.marker_offset;
+        if edits.iter().any(|(known, _)| *known == offset) {
+            continue;
+        }
+        let room = linked.marker_room(offset)?;
+        let Some(bytes) = marker.to_bytes_within(room) else {
+            let text = format!(
+                "its marker has room for {room} bytes, too few for the path `{}`; build the wheel without that split",
+                marker.kpack_search_paths.join("`, `")
+            );
+            return Err(Error::rejected(ids::NO_ROOM, &linked.path, text));
+        };
+        edits.push((offset, bytes));
+    }
+    Ok(())
+}
+
+/// Whether the prefix of `archive` has another build of the binary: archives of other tools do not say which build
+/// they are for, and copies of a binary have other names and search paths, but the same code.
+fn is_of_another_build(linked: &LinkedElf, archive: &Path, binary: &str) -> Result<bool, Error> {
+    // Some tools name binaries by their paths in the build tree, which ends with that in the prefix.
+    let names = std::iter::successors(Some(Path::new(binary)), |name| {
+        let first = name.components().next()?;
+        name.strip_prefix(first).ok()
+    });
+    let names: Vec<&Path> = names.filter(|name| name.components().count() > 1).collect();
+    let prefixes = archive.ancestors().skip(1);
+    let mut places = prefixes.flat_map(|prefix| names.iter().map(|name| prefix.join(name)));
+    let Some(installed) = places.find(|path| path.is_file()) else {
+        return Ok(false);
+    };
+    let installed = LinkedElf::open(&installed)?;
+    let bytes = |linked: &LinkedElf, name| {
+        let section = linked.image.section(name).ok()??.1;
+        linked.image.section_bytes(section).ok()
+    };
+    let differs = |name| {
+        let both = (bytes(linked, name), bytes(&installed, name));
+        matches!(both, (Some(a), Some(b)) if a != b)
+    };
+    Ok(OF_BUILD.into_iter().any(differs))
+}
