@@ -287,7 +287,7 @@ macro(_kpack_hook_list_files)
 endmacro()
 
 # Sets <output> to whether this directory lists an archive. With INSTALL_PARALLEL, each directory has a
-# process and a list of its own, and one of those that write to the archive lists it.
+# process and a list, and one of those that write to the archive lists it.
 function(_kpack_hook_lists path output)
   set(${output} TRUE PARENT_SCOPE)
   if(NOT CMAKE_INSTALL_LOCAL_ONLY)

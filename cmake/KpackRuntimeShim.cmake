@@ -37,7 +37,7 @@ function(_kpack_link_shim command target form)
   endif()
   set_property(TARGET "${target}" APPEND PROPERTY LINK_LIBRARIES "${library}")
   foreach(function __hipRegisterFatBinary __hipUnregisterFatBinary)
-    # Static libraries that are linked after the shim may call it, too.
+    # Static libraries that are linked after the shim may also call it.
     set_property(TARGET "${target}" APPEND PROPERTY LINK_OPTIONS
       "LINKER:--wrap=${function},-u,__wrap_${function}")
   endforeach()

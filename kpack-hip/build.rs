@@ -1,4 +1,4 @@
-//! Gives the shared library a name of its own, and hides the loader's interface in it: a runtime that
+//! Gives the shared library its own name, and hides the loader's interface in it: a runtime that
 //! reads markers must get the functions of its own loader.
 
 /// The number in `libkpack_hip.so.0`. Raise it when a binary that was linked with an older version can no longer

@@ -19,7 +19,7 @@ use rocm_kpack::{Cache, Environment, Request};
 pub(crate) const MAX_CODE_OBJECT: u64 = 32 << 20;
 /// What one byte of a Zstandard frame can stand for at the most: a block of 128 KiB has four.
 const MAX_RATIO: u64 = 32 << 10;
-/// So many kernels of an archive are loaded.
+/// How many kernels of an archive are loaded at most.
 const MAX_KERNELS: usize = 64;
 
 /// An archive, from its first byte to its last.
@@ -76,7 +76,7 @@ fn kernels(toc: &Toc, bytes: &[u8]) -> Vec<(String, String, u64)> {
         .collect()
 }
 
-/// A table of contents, behind data that has two frames.
+/// A table of contents, after data that has two frames.
 ///
 /// # Panics
 /// As [`archive`].
@@ -133,7 +133,7 @@ pub fn marker(bytes: &[u8]) {
     let found = cache.load_code_object(&request);
     let _ = found.expect_err("nothing is there").to_string();
     if marker.kernel_name.is_some() {
-        let alone = Marker::read(&bytes[..size]).expect("nothing behind it is needed");
+        let alone = Marker::read(&bytes[..size]).expect("nothing after it is needed");
         assert_eq!(alone, (marker.clone(), size));
         let written = marker.to_bytes();
         if written.len() <= MAX_SIZE {

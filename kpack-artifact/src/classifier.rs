@@ -205,7 +205,7 @@ impl Classifier<'_> {
             }
             _ => {}
         }
-        // A target's engine may be a library of its own, which is not split.
+        // A target's engine may be a separate library, which is not split.
         let kind = match kind {
             Some(FileKind::Linked) if self.headers(file, size)? != Headers::Readable => None,
             kind => kind,

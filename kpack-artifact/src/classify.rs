@@ -65,7 +65,7 @@ fn walk(directory: &Path) -> Result<Vec<DirEntry>, Error> {
 }
 
 /// Reads the files below `prefix` that are in the place of some database, and nothing else. What
-/// cannot be listed is not there, nor is what interrupted runs left behind.
+/// cannot be listed does not exist for it, and neither do leftovers of interrupted runs.
 ///
 /// # Errors
 /// As [`classify`].

@@ -18,7 +18,7 @@ const EXTENSIONS: &[&str] = &[
 /// Extensions of compressed files.
 const COMPRESSED: &[&str] = &["bz2", "gz", "xz", "zlib", "zst"];
 
-/// The name of a file without what its compression puts behind it: `x.dat` for `x.dat.zlib`.
+/// The name of a file without the suffix of its compression: `x.dat` for `x.dat.zlib`.
 pub(super) fn uncompressed(name: &str) -> &str {
     let mut stems = COMPRESSED.iter().filter_map(|end| stem(name, end));
     stems.next().unwrap_or(name)

@@ -31,7 +31,7 @@ pub struct Database {
     typical: &'static [&'static str],
     /// Whether the targets in its files may differ from those in their paths, so only paths count.
     pub(super) is_opaque: bool,
-    /// If the database is only selected by name: another database whose name selects it, too.
+    /// If the database is only selected by name: another database whose name also selects it.
     pub with: Option<&'static str>,
 }
 

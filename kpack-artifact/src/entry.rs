@@ -97,7 +97,7 @@ pub enum Class {
         /// The only target that it can be of: device code of one target by its content, or data by
         /// its name.
         target: Option<TargetId>,
-        /// Whether it has device code; it looks so by its name only otherwise.
+        /// Whether it has device code. If not, only its name looks like that.
         device_code: bool,
         /// Why it looks so.
         reason: String,

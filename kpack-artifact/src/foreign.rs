@@ -52,7 +52,7 @@ const SECTION: &str = ".hip_fat";
 
 /// The section of a PE/COFF image or object that holds device code, if any; `None` for other files.
 pub(super) fn device_section(file: &File) -> io::Result<Option<String>> {
-    // The cache treats any failed read as the end of the file.
+    // To the cache, any failed read is the end of the file.
     let size = file.metadata()?.len();
     let cache = ReadCache::new(file);
     let kind = FileKind::parse(&cache);

@@ -83,9 +83,9 @@ impl Gap {
                 "has nothing for {}, though there are files for it beside it",
                 list(&self.targets)
             ),
-            GapKind::Link(None) => format!("it leads to {}, which does not exist", missing()),
+            GapKind::Link(None) => format!("a link to {}, which does not exist", missing()),
             GapKind::Link(Some(other)) => format!(
-                "it leads to {}, which is in the artifact of {other}: without that, it leads nowhere",
+                "a link to {}, which is in the artifact of {other}: without that, the link is dangling",
                 missing()
             ),
         }

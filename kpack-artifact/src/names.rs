@@ -30,7 +30,7 @@ pub(super) fn artifact(component: &str, target: Option<&TargetId>) -> String {
 }
 
 /// The GPU target `text`, in its usual form, or the family of that name. Only processors and SPIR-V are
-/// targets: groups have names, too.
+/// targets: groups also have names.
 pub(crate) fn target(text: &str) -> Option<TargetId> {
     TargetId::family(text).or_else(|| {
         let target: TargetId = text.parse().ok()?;

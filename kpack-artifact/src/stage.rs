@@ -84,7 +84,7 @@ impl Stage {
         Writer::new(self.artifact(name))
     }
 
-    /// Adds the list of prefixes and the mark to an artifact that is complete otherwise, and sets the
+    /// Adds the list of prefixes and the mark to an artifact that is otherwise complete, and sets the
     /// modes and times of directories. Returns the number and the size of the files added. The list is
     /// newer than what it was made of: builds know by it that the artifact is up to date.
     pub(super) fn finish(&self, name: &str, output: &Output) -> Result<(u64, u64), Error> {
@@ -113,7 +113,7 @@ impl Stage {
     /// Gives the artifacts `names` their final names, and the generic one last, if one was written.
     ///
     /// What was there before goes first the same way: as long as there is a generic artifact, it is
-    /// complete, and all others are. That holds over a power failure, too. On failure, what was there
+    /// complete, and all others are. That also holds after a power failure. On failure, what was there
     /// before gets its names back. The artifacts `replaced`, whose contents are in those of other names now,
     /// are removed.
     pub fn publish(

@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Builder, Scope};
 
 /// How many more threads may be started. Negative while threads that waited go on before others
-/// have ended: waiting for those, too, could block a thread that holds a lock.
+/// have ended: waiting for those as well could block a thread that holds a lock.
 type Free = Arc<AtomicIsize>;
 
 /// The limit for work outside of any run.
@@ -143,7 +143,7 @@ pub fn try_map<T: Send, R: Send, E: Send>(
     results.into_iter().collect()
 }
 
-/// Locks even after a panic in another thread: the data behind these locks is consistent at any
+/// Locks even after a panic in another thread: the data that these locks guard is consistent at any
 /// time.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -16,7 +16,7 @@ pub enum Linkage {
     Exported,
 }
 
-/// So many symbols with one hash value are followed at most. Real tables have some.
+/// How many symbols with one hash value are followed at most. Real tables have a few.
 const MAX_CHAIN: u64 = 1 << 16;
 
 /// Size of a symbol in bytes.

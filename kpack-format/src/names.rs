@@ -196,7 +196,7 @@ pub struct ObjectName<'a> {
 
 impl<'a> ObjectName<'a> {
     /// Bytes of the digest in a name. With 64 bits, the probability of a collision among 10⁹
-    /// different objects with the same file name is 3 %.
+    /// different objects with the same file name is 3%.
     const DIGEST: usize = 8;
 
     /// The name of an object; `label` is its file name, or the names of a static library and its

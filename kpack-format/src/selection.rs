@@ -43,7 +43,7 @@ impl Selection {
     }
 
     /// The positions of the groups that `found` goes to: those that [match](Self::matches) it, so that
-    /// each is complete. What is for a family, or generic, goes to the groups that name it, if any does.
+    /// each is complete. What is for a family, or generic, goes to the groups that name it, if there are any.
     pub fn groups_of(groups: &[Self], found: &TargetId) -> Vec<usize> {
         let positions = |is_for: &dyn Fn(&Self) -> bool| -> Vec<usize> {
             let groups = groups.iter().enumerate();

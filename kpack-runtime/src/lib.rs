@@ -21,7 +21,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! [`lookup`] tells where that is, without opening an archive; kpack's tools ask it, too.
+//! [`lookup`] says where that is, without opening an archive; kpack's tools also ask it.
 //!
 //! The ROCm runtime does so through the C interface, `rocm_kpack/kpack.h`; see [`ffi`].
 //!

@@ -30,7 +30,7 @@ impl FileId {
     }
 }
 
-/// Opens the regular file at `path`; returns its metadata, too. Does not wait for a pipe.
+/// Opens the regular file at `path`; returns it with its metadata. Does not wait for a pipe.
 pub(crate) fn open(path: &Path) -> io::Result<(File, Metadata)> {
     let file = OpenOptions::new()
         .read(true)

@@ -1,4 +1,4 @@
-//! `METADATA` and `WHEEL`: fields, each on a line of its own, and in METADATA a description. They are
+//! `METADATA` and `WHEEL`: fields, each on its own line, and in METADATA a description. They are
 //! edited as bytes, so that all that does not change stays as it is.
 
 /// Fields and description.

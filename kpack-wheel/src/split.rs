@@ -111,7 +111,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
             let mut others = written.iter().chain(&hosts);
             if others.any(|other: &Written| other.path == stage.output(&name)) {
                 return Err(Error::usage(format!(
-                    "two wheels would be named {name}; split them one after the other, into directories of their own"
+                    "two wheels would be named {name}; split them one after the other, into separate directories"
                 )));
             }
             written.push(Written {
@@ -331,7 +331,7 @@ fn warn_of_sizes(
         if download.saturating_mul(10) > before.saturating_mul(9) {
             let percent = download.saturating_mul(100) / (*before).max(1);
             let text = format!(
-                "splitting saves less than 10 %: host wheel and largest device wheel have {percent} % of its size"
+                "splitting saves less than 10%: host wheel and largest device wheel have {percent}% of its size"
             );
             findings.push(warning(ids::SMALL_GAIN, path, text));
         }

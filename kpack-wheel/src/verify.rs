@@ -90,7 +90,7 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
     }
     if hosts == 0 && others < paths.len() {
         for path in paths.iter().take(1) {
-            let text = "there is no host wheel with the extra device-all; name it, too";
+            let text = "there is no host wheel with the extra device-all; name it as well";
             fault(&mut report, ids::MISSING_WHEEL, path, text);
         }
     }
@@ -337,7 +337,7 @@ fn fit_together(wheels: &[&Wheel], report: &mut Report) -> bool {
             .filter_map(|member| in_site(wheel, member))
         {
             if let Some(other) = known.insert(path.clone(), &wheel.path) {
-                let text = format!("{} has `{}`, too", other.display(), path.display());
+                let text = format!("{} also has `{}`", other.display(), path.display());
                 fault(report, ids::OVERLAPPING_WHEELS, &wheel.path, text);
                 is_sound = false;
             }

@@ -177,7 +177,7 @@ impl Seek for Output {
     }
 }
 
-/// A member that is compressed, in an archive of its own, and its digest.
+/// A member that is compressed, in its own archive, and its digest.
 type Compressed = (ZipArchive<File>, Digest);
 
 /// Compresses the members that are not compressed yet, several at once.
@@ -203,7 +203,7 @@ fn prepare(
     })
 }
 
-/// Compresses a member into an archive of its own, from which it can be copied.
+/// Compresses a member into its own archive, from which it can be copied.
 fn deflated(
     name: &str,
     from: impl Read,

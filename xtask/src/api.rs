@@ -24,7 +24,7 @@ const CRATES: [(&str, &str); 7] = [
 /// The release of Rust whose listings these are. Another one may write JSON that `public-api` cannot read.
 const RUST: &str = "1.95";
 
-/// Rustdoc, which writes JSON only where unstable options are allowed. If that were set for cargo, too,
+/// Rustdoc, which writes JSON only where unstable options are allowed. If that were also set for cargo,
 /// dependencies would be compiled again.
 const RUSTDOC: &str = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n";
 

@@ -36,7 +36,7 @@ pub(crate) struct Options {
     /// How often to run each program, alternately
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Measure with 5 GB of device code and with a million files, too
+    /// Measure with 5 GB of device code and with a million files as well
     #[arg(long)]
     large: bool,
 }

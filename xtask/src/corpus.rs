@@ -29,7 +29,7 @@ impl Library {
     }
 }
 
-/// The package whose library is the largest: 1.3 GB, of which 95 % is device code.
+/// The package whose library is the largest: 1.3 GB, of which 95% is device code.
 pub(crate) const LARGEST: &str = "librocsparse0";
 
 enum Source {
@@ -228,7 +228,7 @@ pub(crate) fn suite(suite: &str) -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// A configuration of apt with a state of its own, in `@`.
+/// A configuration of apt with its own state, in `@`.
 const APT: &str = r#"
 Dir::State "@";
 Dir::State::status "@/status";

@@ -119,7 +119,7 @@ impl Sizes {
             megabytes(self.host..=self.host),
             megabytes(archive),
             megabytes(machine),
-            format!("{:.0} %", saved * 100.0),
+            format!("{:.0}%", saved * 100.0),
             format!("{} ({} targets)", megabytes(all..=all), self.archives.len()),
         ]
     }

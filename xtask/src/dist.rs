@@ -85,7 +85,7 @@ impl Built {
     }
 }
 
-/// What kpack consists of; a package of its own each.
+/// What kpack consists of, a package each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     /// The command, its CMake package, the shim and the documents.

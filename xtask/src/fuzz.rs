@@ -96,7 +96,7 @@ fn chosen(seeds: &Path, names: &[String]) -> Result<Vec<String>> {
 }
 
 /// Builds all targets as one program, for AddressSanitizer. Its workspace is not the one whose `Cargo.lock` is
-/// the truth, so it may lag behind.
+/// the truth, so it may be out of date.
 fn build(work: &Path) -> Result<PathBuf> {
     process::step("Building the fuzz targets for AddressSanitizer");
     let target = repository::sanitizer_target()?;
@@ -176,7 +176,7 @@ fn report(mut rows: Vec<Row>) -> Result<()> {
     let findings: Vec<String> = findings.map(|path| path.display().to_string()).collect();
     ensure!(
         findings.is_empty(),
-        "these inputs fail; mend the cause, and keep each in fuzz/seeds: {}",
+        "these inputs fail; fix the cause, and keep each in fuzz/seeds: {}",
         findings.join(" ")
     );
     Ok(())

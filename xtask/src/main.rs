@@ -85,6 +85,9 @@ enum Task {
         /// environment, and build the README's example with each. Needs root, and the tools of `bootstrap`.
         #[arg(long)]
         check: bool,
+        /// Fail unless `Cargo.toml` says who publishes it ([workspace.metadata.publisher]).
+        #[arg(long)]
+        release: bool,
     },
 }
 
@@ -115,7 +118,7 @@ fn run() -> Result<()> {
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Bootstrap => bootstrap::install_missing(),
         Task::ThreadSanitizer => thread_sanitizer::run(),
-        Task::Package { check } => package::run(check),
+        Task::Package { check, release } => package::run(check, release),
         Task::Dist { prefix, libdir } => dist::install(&prefix, &libdir),
     }
 }

@@ -54,11 +54,52 @@ pub(crate) struct Packaged {
     pub(crate) wheel: PathBuf,
 }
 
-/// Makes all packages in `target/package`; with `check`, installs and uses each.
+/// What `[workspace.metadata.publisher]` in `Cargo.toml` says.
+struct Publisher {
+    repository: String,
+    contact: String,
+}
+
+impl Publisher {
+    fn read() -> Result<Self> {
+        let metadata = cargo_metadata::MetadataCommand::new()
+            .manifest_path(repository::root().join("Cargo.toml"))
+            .no_deps()
+            .exec()?;
+        let said = |key: &str| -> Result<String> {
+            let value = &metadata.workspace_metadata["publisher"][key];
+            let value = value.as_str().with_context(|| format!("Cargo.toml: no string workspace.metadata.publisher.{key}"))?;
+            Ok(value.to_owned())
+        };
+        Ok(Self {
+            repository: said("repository")?,
+            contact: said("contact")?,
+        })
+    }
+
+    /// # Errors
+    /// A line is still empty.
+    fn ensure_complete(&self) -> Result<()> {
+        let lines = [("repository", &self.repository), ("contact", &self.contact)];
+        let empty = Vec::from_iter(lines.iter().filter(|(_, value)| value.is_empty()).map(|(key, _)| *key));
+        ensure!(
+            empty.is_empty(),
+            "Cargo.toml: [workspace.metadata.publisher] has no {}; fill it in before you publish packages",
+            empty.join(" and no ")
+        );
+        Ok(())
+    }
+}
+
+/// Makes all packages in `target/package`; with `check`, installs and uses each. A `release` names its publisher.
 ///
 /// # Errors
-/// A build or a tool fails, or a check does.
-pub(crate) fn run(check: bool) -> Result<()> {
+/// A build or a tool fails, or a check does; or a release has no publisher.
+pub(crate) fn run(check: bool, release: bool) -> Result<()> {
+    let publisher = Publisher::read()?;
+    if release {
+        publisher.ensure_complete()?;
+    }
     dist::licences::of_standard_library()?;
     let output = repository::empty_directory("package")?;
     let work = output.join("work");
@@ -73,7 +114,7 @@ pub(crate) fn run(check: bool) -> Result<()> {
     }
     let mut systems = Vec::new();
     for system in System::ALL {
-        systems.push(pack(system, &built, &output)?);
+        systems.push(pack(system, &built, &publisher, &output)?);
     }
     let wheel = wheel(&systems[0].parts, &output)?;
     process::step("Packages:");
@@ -120,7 +161,7 @@ fn stripped(built: &Built, work: &Path) -> Result<Built> {
 }
 
 /// Lays the parts out and packs each.
-fn pack(system: System, built: &Built, output: &Path) -> Result<Packages> {
+fn pack(system: System, built: &Built, publisher: &Publisher, output: &Path) -> Result<Packages> {
     let generator = system.generator();
     process::step(&format!("Making {generator} packages"));
     let extension = generator.to_lowercase();
@@ -152,8 +193,9 @@ fn pack(system: System, built: &Built, output: &Path) -> Result<Packages> {
     let (source, build) = (repository::root().join("packaging"), work.join("build"));
     let loader = built.package(Part::Loader)?;
     let libdir = system.libdir();
+    let Publisher { repository, contact } = publisher;
     process::run!(
-        "cmake -S {source} -B {build} -DKPACK_PARTS={parts} -DKPACK_LOADER={loader} -DKPACK_LIBDIR={libdir}"
+        "cmake -S {source} -B {build} -DKPACK_PARTS={parts} -DKPACK_LOADER={loader} -DKPACK_LIBDIR={libdir} -DKPACK_CONTACT={contact} -DKPACK_REPOSITORY={repository}"
     )?;
     let made = work.join("made");
     let configuration = build.join("CPackConfig.cmake");

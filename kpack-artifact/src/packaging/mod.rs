@@ -25,7 +25,7 @@ pub struct Configuration {
     pub groups: Vec<TargetGroup>,
     /// The groups of single components.
     pub overrides: BTreeMap<String, Vec<TargetGroup>>,
-    /// Findings to treat as errors.
+    /// Findings that count as errors.
     pub validation: Validation,
     unknown: Vec<String>,
     path: PathBuf,
@@ -43,7 +43,7 @@ pub struct TargetGroup {
     pub architectures: Vec<TargetId>,
 }
 
-/// Findings to treat as errors instead of warnings.
+/// Findings that count as errors instead of warnings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]

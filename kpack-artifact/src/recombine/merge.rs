@@ -1,4 +1,4 @@
-//! Merges files for all targets of which each shard has its own targets' part.
+//! Merges files for all targets, where each shard has the part of its own targets.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -19,7 +19,7 @@ pub struct Options {
     /// Where the split artifacts go.
     pub output_dir: PathBuf,
     /// Name and component, such as `blas_lib`: what the split artifacts are named after. The
-    /// component, behind the last `_`, is a part of the archives' names too.
+    /// component, after the last `_`, is also a part of the archives' names.
     pub artifact_prefix: String,
     /// The kernel databases whose files are moved to their targets.
     pub databases: Selection,
@@ -27,9 +27,9 @@ pub struct Options {
     pub targets: Vec<TargetId>,
     /// Whether to refuse an artifact, or a batch, with device code for none of them.
     pub require_targets: bool,
-    /// How to treat files for targets that are not expected.
+    /// What to do with files for targets that are not expected.
     pub unexpected: Unexpected,
-    /// How to treat files outside of kernel databases that look architecture-specific.
+    /// What to do with files outside of kernel databases that look architecture-specific.
     pub unknown: Unknown,
     /// Where archives go, and how they are named.
     pub layout: Layout,
@@ -40,7 +40,7 @@ pub struct Options {
     pub storage: Storage,
 }
 
-/// How to treat files outside of kernel databases that look architecture-specific.
+/// What to do with files outside of kernel databases that look architecture-specific.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Unknown {

@@ -107,7 +107,7 @@ fn sources(prefix: &str, paths: &[PathBuf]) -> Result<Vec<(Option<TargetId>, Pat
     let sources: Option<Vec<_>> = paths.iter().map(source).collect();
     let mut sources = sources.ok_or_else(|| {
         Error::usage(format!(
-            "{} and {} are both artifact {prefix}; split them into output directories of their own, \
+            "{} and {} are both artifact {prefix}; split them into separate output directories, \
              unless they are of `kpack recombine`, and split already",
             one.display(),
             other.display()

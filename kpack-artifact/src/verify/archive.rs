@@ -81,7 +81,7 @@ fn code_objects<R: Read + Seek>(
     archive: &mut Archive<R>,
     report: &mut Report,
 ) -> Result<usize, Error> {
-    // The first kernel that shares a code object, for each target that it is said to be for.
+    // The first kernel that shares a code object, for each target that lists it.
     let mut shared: BTreeMap<u32, BTreeMap<&str, &str>> = BTreeMap::new();
     for (kernel, targets) in &toc.kernels {
         for (target, entry) in targets {

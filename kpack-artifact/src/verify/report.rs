@@ -11,7 +11,7 @@ use kpack_split::input::or_refused;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// What was found; a check that passed is one, too.
+    /// A finding, which may be a check that passed.
     pub findings: Vec<Finding>,
 }
 
@@ -35,7 +35,7 @@ impl Report {
         self.findings.extend(findings);
     }
 
-    /// The result; one that was refused is a fault, which is about the file at `path`.
+    /// The result. A rejected file is a fault of the file at `path`.
     pub(super) fn accepted<T>(
         &mut self,
         path: &Path,

@@ -163,7 +163,7 @@ impl Hip {
         self
     }
 
-    /// How to treat kernels with SPIR-V (`amdgcnspirv` among the targets). Defaults to [`Spirv::Keep`]: the
+    /// What to do with kernels that have SPIR-V (`amdgcnspirv` among the targets). Defaults to [`Spirv::Keep`]: the
     /// library keeps them, with their device code for all targets.
     pub fn spirv(&mut self, spirv: Spirv) -> &mut Self {
         self.spirv = spirv;

@@ -106,7 +106,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
                 written = Some(staged.0);
                 Ok(())
             })?;
-            // Damage after the code object is known by now, too.
+            // By now, damage after the code object is also known.
             if let Some(staged) = written {
                 staged.commit()?;
             }

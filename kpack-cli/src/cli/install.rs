@@ -26,7 +26,7 @@ Examples:
   Keep two targets, and reject all others:
     kpack install --prefix stage --module vec \\
         --arch gfx1100 --arch gfx942 --unexpected error lib/libvec.so
-  Write host part and one target's part separately, for packages of their own:
+  Write host part and one target's part, for separate packages:
     kpack install --prefix host --module vec --only host lib/libvec.so
     kpack install --prefix gfx1100 --module vec --only device --arch gfx1100 \\
         --source build/libvec.so lib/libvec.so

@@ -70,7 +70,7 @@ fn write(text: &str) -> Result<(), Error> {
 }
 
 /// Writes a message to standard error and ignores a failure to do so. Further lines are indented,
-/// so that no file name can pass for a message of its own.
+/// so that no file name can pass for a message.
 pub(super) fn complain(kind: &str, text: impl Display) {
     let text = text.to_string();
     let lines: Vec<String> = text

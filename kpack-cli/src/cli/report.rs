@@ -140,6 +140,6 @@ fn text(sizes: &Sizes, depth: Depth) -> Text {
 fn change(before: u64, after: u64) -> String {
     match before {
         0 => String::new(),
-        _ => format!("{:+.1} %", (after as f64 / before as f64 - 1.0) * 100.0),
+        _ => format!("{:+.1}%", (after as f64 / before as f64 - 1.0) * 100.0),
     }
 }

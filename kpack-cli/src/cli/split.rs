@@ -70,10 +70,10 @@ pub(super) struct Arguments {
     /// write the generic artifact, with a warning
     #[arg(long, requires = "gpu_targets")]
     require_targets: bool,
-    /// How to treat code for targets that --gpu-targets does not list
+    /// What to do with code for targets that --gpu-targets does not list
     #[arg(long, value_enum, default_value_t = Unexpected::Drop)]
     unexpected: Unexpected,
-    /// How to treat files outside of kernel databases that look architecture-specific (a gfx name, an
+    /// What to do with files outside of kernel databases that look architecture-specific (a gfx name, an
     /// AMDGPU code object)
     #[arg(long, value_enum, default_value_t = Unknown::Report)]
     unknown: Unknown,
@@ -182,7 +182,7 @@ fn selection(names: &[String]) -> Result<Selection, Error> {
     }
     for name in names.iter().filter(|name| *name != "auto") {
         if name == "none" {
-            let text = "kernel database `none` cannot be combined with others; name it alone";
+            let text = "kernel database `none` cannot be combined with others; use it alone";
             return Err(Error::usage(text));
         }
         if !DATABASES.iter().any(|database| database.name == name) {

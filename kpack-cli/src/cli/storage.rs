@@ -21,7 +21,7 @@ pub(super) struct StorageArguments {
 pub(super) struct Compression {
     #[command(flatten)]
     frames: Frames,
-    /// How to treat device code of wrappers that have SPIR-V, which HIP runtimes do not read from archives
+    /// What to do with device code of wrappers that have SPIR-V, which HIP runtimes do not read from archives
     #[arg(long, value_enum, default_value_t = SpirvArgument(Spirv::Keep))]
     spirv: SpirvArgument,
     #[command(flatten)]

@@ -91,7 +91,7 @@ struct Verify {
 /// Show which extra of a host wheel is for which GPU
 ///
 /// Prints the name, version, tags, targets and size of each WHEEL. For a host wheel, also lists its device
-/// wheels with the extras that ask for them; name the device wheels, too, to see their sizes.
+/// wheels with the extras that ask for them. Name the device wheels as well to see their sizes.
 #[derive(Debug, Args)]
 #[command(after_help = exit_codes!())]
 struct Show {

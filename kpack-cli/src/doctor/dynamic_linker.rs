@@ -224,7 +224,7 @@ struct Object {
 
 /// Why a search ends early.
 enum Stop {
-    /// The dynamic linker would, too, for this reason.
+    /// The dynamic linker would reject it for the same reason.
     Fails(String),
     /// The files name too many libraries and directories.
     TooMany,
@@ -232,9 +232,9 @@ enum Stop {
     System(Error),
 }
 
-/// So many files are looked for at most: a small file could name any number of libraries and directories.
+/// How many files are looked for at most: a small file could name any number of libraries and directories.
 const MOST_LOOKUPS: usize = 100_000;
-/// So many directories a search path can have.
+/// How many directories a search path can have.
 const MOST_DIRECTORIES: usize = 4096;
 /// Longer paths cannot be opened (`PATH_MAX`).
 const MAX_PATH: usize = 4096;
@@ -245,7 +245,7 @@ struct Search {
     lib: String,
     /// The main file, then the libraries.
     objects: Vec<Object>,
-    /// The object of each name, by which it was asked for or calls itself; `None` if it was not found.
+    /// The object for each requested name and SONAME; `None` if it was not found.
     names: HashMap<Vec<u8>, Option<usize>>,
     listed: Vec<Library>,
     /// `LD_LIBRARY_PATH`.
@@ -368,7 +368,7 @@ impl Search {
             return self.open(path);
         }
         let object = &self.objects[by];
-        // DT_RPATH of those that it is loaded for counts, too.
+        // DT_RPATH of those that need it counts as well.
         let has_rpath = object.file.needs.runpath.is_none();
         let parents = std::iter::successors(has_rpath.then_some(object), |object| {
             Some(&self.objects[object.parent?])
@@ -537,7 +537,7 @@ fn without_comments(text: &[u8]) -> Vec<u8> {
     Vec::from_iter(lines).join(&b' ')
 }
 
-/// The libraries in the cache of this machine, with the flags of its own architecture. It is read once.
+/// The libraries in the cache of this machine, with the flags of its architecture. It is read once.
 fn cache(flags: u32) -> Result<&'static HashMap<Vec<u8>, PathBuf>, Error> {
     static READ: OnceLock<HashMap<Vec<u8>, PathBuf>> = OnceLock::new();
     if let Some(known) = READ.get() {

@@ -549,7 +549,7 @@ impl Code {
                 None => Self::Nowhere(others.into_iter().cloned().collect()),
             });
         };
-        let (id, what, otherwise) = match obstacle {
+        let (id, what, fallback) = match obstacle {
             Obstacle::Damaged(archive, reason) => {
                 return Ok(Self::damaged(ids::DAMAGED_ARCHIVE, archive, reason));
             }
@@ -575,7 +575,7 @@ impl Code {
         Ok(Self::Fault(
             id,
             what,
-            command.unwrap_or_else(|| otherwise.to_owned()),
+            command.unwrap_or_else(|| fallback.to_owned()),
         ))
     }
 

@@ -205,7 +205,7 @@ fn positions(machine: &Machine, gpus: &[String]) -> String {
 }
 
 /// Processes with the same HIP runtime, and those of their split binaries that it must find code for and that
-/// the same command mends.
+/// the same command fixes.
 struct Processes<'a> {
     runtime: &'a Runtime,
     shim: Option<&'a Path>,
@@ -333,7 +333,7 @@ impl<'a> Processes<'a> {
                         .with_help("unset KPACK_HIP");
                 }
                 finding(Severity::Fault, ids::RUNTIME_IGNORES_MARKERS, text)
-                    .with_help(self.mend(machine))
+                    .with_help(self.remedy(machine))
             }
         }
     }
@@ -377,7 +377,7 @@ impl<'a> Processes<'a> {
     }
 
     /// What to do about a HIP runtime that does not read markers.
-    fn mend(&self, machine: &Machine) -> String {
+    fn remedy(&self, machine: &Machine) -> String {
         let shim = "set LD_PRELOAD to libkpack_hip.so, the shim";
         let mut code = self.split.iter().flat_map(|binary| &binary.code);
         let has_code = code.any(|(_, code)| *code == Code::Here);

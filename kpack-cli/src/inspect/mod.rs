@@ -55,9 +55,9 @@ pub enum Content {
     Archive(Archive),
     /// A `.kpm` manifest.
     Manifest(Manifest),
-    /// An offload bundle in a file of its own.
+    /// An offload bundle in its own file.
     Bundle(Bundle),
-    /// A code object in a file of its own.
+    /// A code object in its own file.
     CodeObject(CodeObject),
 }
 

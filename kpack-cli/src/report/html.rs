@@ -172,7 +172,7 @@ fn notes(sizes: &Sizes) -> String {
         }
     };
     let after = "Identical code objects are stored once and count for the first binary that has \
-                 them. The index of an archive has a line of its own.";
+                 them. The index of an archive has its own line.";
     format!("<p>{before} {after}</p>\n")
 }
 
@@ -300,12 +300,12 @@ fn line(text: &mut String, class: &str, names: &[&str], (before, after): (u64, u
     );
 }
 
-/// `-37.5 %`; empty if nothing changed.
+/// `-37.5%`; empty if nothing changed.
 fn change(before: u64, after: u64) -> String {
     match before {
         _ if before == after => String::new(),
         0 => "new".to_owned(),
-        _ => format!("{:+.1} %", (after as f64 / before as f64 - 1.0) * 100.0),
+        _ => format!("{:+.1}%", (after as f64 / before as f64 - 1.0) * 100.0),
     }
 }
 

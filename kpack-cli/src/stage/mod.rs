@@ -35,7 +35,7 @@ pub struct Options {
     // Markers never do.
     #[arg(long)]
     pub allow_build_paths: bool,
-    /// How to treat debug sections.
+    /// What to do with debug sections.
     #[arg(skip)]
     pub debug: DebugInfo,
 }

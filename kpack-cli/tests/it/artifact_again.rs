@@ -1,4 +1,4 @@
-//! Given artifacts that are split already, when they are split again, then they stay unchanged, except for
+//! Given artifacts that are already split, when they are split again, then they stay unchanged, except for
 //! targets that are left out; and their manifests list what is there.
 
 use std::collections::BTreeMap;

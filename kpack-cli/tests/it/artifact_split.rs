@@ -263,7 +263,7 @@ fn splitting_again_gives_the_same() {
     run(&options(&input, &first));
     run(&options(&input, &second));
     assert_eq!(first.snapshot(), second.snapshot());
-    // Over what is there, too.
+    // The same where a split already exists.
     run(&options(&input, &second));
     assert_eq!(first.snapshot(), second.snapshot());
 }

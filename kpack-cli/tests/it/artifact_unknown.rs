@@ -211,7 +211,7 @@ fn shared_files_of_the_flat_layout_stay_generic_whatever_they_hold() {
     }
     let moved = format!("{library}/Own.hsaco");
     assert!(files(&output, "blas_lib_gfx942").contains(&moved));
-    // The libraries are for gfx1100, too: merging all machines' files gives both.
+    // The libraries are for gfx1100 as well: merging all machines' files gives both.
     let both = ["gfx1100", "gfx942"].map(|target| code(target, "t"));
     let file = format!("blas_lib_generic/{library}/hipblasltTransform.hsaco");
     write(&output, &file, bundle(Storage::Plain, &both).unwrap());

@@ -116,7 +116,7 @@ fn an_object_that_an_early_version_split_is_linked_and_loaded() {
 }
 
 /// Archives, manifest and markers: a change of their bytes is a change of the formats, unless a new release of
-/// Zstandard compresses otherwise.
+/// Zstandard compresses differently.
 #[test]
 fn a_split_gives_the_archives_of_an_early_version() {
     let tree = earlier::unpack();
@@ -226,7 +226,7 @@ fn shards_of_an_early_version_are_recombined() {
     assert!(of("again") == of("recombined"));
 }
 
-/// An early version had an artifact of its own for each variant.
+/// An early version had its own artifact for each variant.
 #[test]
 fn splitting_again_replaces_the_artifacts_of_variants() {
     let tree = earlier::unpack();

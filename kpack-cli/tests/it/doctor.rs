@@ -512,7 +512,7 @@ fn a_preloaded_shim_serves_an_old_runtime() {
 fn a_linked_shim_serves_every_runtime() {
     let tree = Tree::new();
     old_runtime(&tree);
-    // What kpack-hip/link has, too.
+    // What kpack-hip/link has as well.
     fs::write(tree.path("note.s"), note(".note.kpack_hip", 1)).unwrap();
     let library = library(&tree, &["gfx942"]).flag(tree.path("note.s"));
     library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
@@ -1274,7 +1274,7 @@ fn a_library_that_the_dynamic_linker_rejects() {
     assert!(found.text.contains("not an ELF file"), "{found:?}");
 }
 
-/// Whether there is code for it, nobody can tell.
+/// It is unknown whether there is code for it.
 #[test]
 fn markers_in_the_early_form() {
     let tree = Tree::new();

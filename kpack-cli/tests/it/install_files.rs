@@ -206,7 +206,7 @@ fn a_symbolic_link_that_comes_meanwhile_leads_nothing_out_of_the_prefix() {
         let tree = prefix();
         let elsewhere = Tree::new();
         fs::create_dir(tree.path("lib/.kpack")).unwrap();
-        // The same library is there, too.
+        // The same library is also there.
         fs::hard_link(tree.path("lib/libvec.so"), elsewhere.path("libvec.so")).unwrap();
         fs::create_dir(elsewhere.path(".kpack")).unwrap();
         let before = elsewhere.snapshot();

@@ -231,7 +231,7 @@ fn a_code_object_for_another_target_than_its_entry_says() {
 fn sizes_that_lie() {
     let bytes = built(&library());
     let fat = word(&bytes, section_header(&bytes, ".hip_fatbin") + 24) as usize;
-    // The first entry behind the host's: offset, size, length of the ID.
+    // The first entry after the host's: offset, size, length of the ID.
     let host_id = word(&bytes, fat + 48) as usize;
     let entry = fat + 56 + host_id;
     for (field, value) in [(0, u64::MAX), (8, u64::MAX), (8, 1 << 40), (16, 1 << 60)] {

@@ -574,7 +574,7 @@ fn a_signal_leaves_the_split_binary() {
         after.retain(|file, _| !is_hidden(file));
         assert_eq!(after, before);
     }
-    // The next run removes what was left behind.
+    // The next run removes the leftovers.
     joined(&tree, &["gfx1100"]);
     assert_eq!(tree.files().len(), before.len());
 }

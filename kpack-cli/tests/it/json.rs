@@ -40,7 +40,7 @@ impl Printed {
         let document: Value = serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("{line}: {error}: {output:?}"));
         self.0.push(json!([line, name, document]));
-        // The ID is a key of its own; on standard error it ends the message.
+        // The ID has its own key; on standard error it ends the message.
         if let (Some(error), Some(id)) = (document["error"].as_str(), document["id"].as_str()) {
             let id = format!("[{id}]");
             assert!(!error.contains(&id), "{line}: {error}");

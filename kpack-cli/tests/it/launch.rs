@@ -247,7 +247,7 @@ fn archives_of_what_is_not_made_any_more_go() {
         "vec_lib_gfx942.kpack",
     ];
     assert_eq!(names(), both);
-    // A damaged archive can be replaced, too.
+    // A damaged archive can also be replaced.
     fs::write(
         tree.path("add.o.kpack/.kpack/vec_lib_gfx1100.kpack"),
         "damaged",

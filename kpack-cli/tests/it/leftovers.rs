@@ -1,4 +1,4 @@
-//! Given what killed runs left behind, when a tree is verified or its binaries are taken, then nothing of that
+//! Given leftovers of killed runs, when a tree is verified or its binaries are taken, then nothing of that
 //! passes for output.
 
 use std::fs;

@@ -49,7 +49,7 @@ fn cached(tree: &Tree, part: &str, file: &str) {
     symlink(cache, site).unwrap();
 }
 
-/// An installation of links, file by file, into a cache that has each package in a directory of its own, as
+/// An installation of links, file by file, into a cache that has each package in its own directory, as
 /// `uv pip install --link-mode symlink` makes it.
 fn links() -> Tree {
     let tree = split();

@@ -54,7 +54,7 @@ fn reads(tree: &Tree, line: &str) -> Option<BTreeMap<String, Reads>> {
             let Some(file) = file.and_then(Path::to_str) else {
                 continue;
             };
-            // The first bytes tell what a file is: 24 for its kind, 16 for the headers of a binary.
+            // The first bytes show what a file is: 24 for its kind, 16 for the headers of a binary.
             let is_header = call.contains("\"\\177ELF") && call.ends_with(", 16, 0) = 16")
                 || call.contains("\"KPAK") && call.contains(", 8192, 0) = ");
             let reads = found.entry(file.to_owned()).or_default();

@@ -170,7 +170,7 @@ fn every_command_replaces_regular_files_and_nothing_else() {
             let said = kpack(&tree, &words(line));
             let text = String::from_utf8_lossy(&said.stderr).into_owned();
             let what = format!("{line}: {obstacle}: {text}");
-            // A directory of something else than an artifact stays, too.
+            // A directory that is no artifact also stays.
             let may_replace = obstacle == "a regular file" && !line.starts_with("split");
             if may_replace {
                 assert_eq!(said.status.code(), Some(0), "{what}");

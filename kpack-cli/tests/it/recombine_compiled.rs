@@ -22,7 +22,7 @@ use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
 /// Compiles `source` for `targets` and splits the result, as the machine that uploads `shards/<name>` does.
-/// clang derives IDs from the path of the source, too, so all machines use the same path.
+/// clang also derives IDs from the path of the source, so all machines use the same path.
 fn compiled(tree: &Tree, name: &str, source: &str, targets: &[&str]) {
     linked(tree, name, source, targets, "lld-19");
 }

@@ -158,7 +158,7 @@ fn binaries_with_another_layout_share_one_note() {
     assert_there(&plan);
 }
 
-/// A library without device code in the shards, linked with a flag of its own in each.
+/// A library without device code in the shards, linked with its own flag in each.
 fn put_libraries(tree: &Tree, flags: [&str; 2]) {
     let library = |shard: &str| {
         tree.path(&format!(

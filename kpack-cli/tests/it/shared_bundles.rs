@@ -29,7 +29,7 @@ fn code(seed: u64) -> [(&'static str, Vec<u8>); 2] {
     })
 }
 
-/// A wrapper with a bundle of its own, those that share one, and one whose bundle is separate and equal.
+/// A wrapper with its own bundle, those that share one, and one whose bundle is separate and equal.
 fn library(storage: Storage) -> FatLibrary {
     let mut library = FatLibrary::new()
         .wrapper(storage, code(1))

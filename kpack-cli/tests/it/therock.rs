@@ -398,7 +398,7 @@ fn static_libraries_archives_bundles_and_bare_code_objects_are_unbundled_too() {
             .kind(Kind::Object)
             .wrapper(Storage::Plain, [code(target, name)])
     };
-    // Two members, each with a wrapper of its own,
+    // Two members, each with its own wrapper,
     one("gfx90a", "add").build(&tree.path("add.o")).unwrap();
     one("gfx90a", "mul").build(&tree.path("mul.o")).unwrap();
     let ar = Command::new("ar")
@@ -513,7 +513,7 @@ fn a_build_with_ninja_splits_what_has_changed_and_nothing_else() {
     if !["cmake", "ninja", "python3"].into_iter().all(tool) {
         return;
     }
-    // Given staged artifacts, and others that are split already,
+    // Given staged artifacts, and others that are already split,
     let tree = Tree::new();
     let rand = "math-libs/rocRAND/stage/lib/librocrand.so.1";
     let kernel = |name| FatLibrary::new().wrapper(Storage::Plain, [code("gfx942", name)]);

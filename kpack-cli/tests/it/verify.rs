@@ -526,7 +526,7 @@ fn a_code_object_that_no_kernel_names() {
 fn host_code_that_was_changed() {
     let tree = installed();
     change(&tree, BINARY, |bytes| {
-        // The wrappers' own strings are in .rodata; the program's format string is, too.
+        // The wrappers' own strings are in .rodata; so is the program's format string.
         let at = position(bytes, b"host %d\n");
         bytes[at] = b'H';
     });

@@ -202,7 +202,7 @@ fn links_that_lead_into_the_artifact_of_another_target() {
     assert_eq!(faults(&check(&tree, "root")), [""; 0]);
     // but not in the packages of one target.
     let leads =
-        "it leads to TensileLibrary_Type_SS_gfx1100.co, which is in the artifact of gfx1100";
+        "a link to TensileLibrary_Type_SS_gfx1100.co, which is in the artifact of gfx1100";
     let options = Options::new(tree.path("in/blas_lib"), tree.path("out"), "blas_lib");
     let report = split(&options, &()).unwrap();
     let warned = report
@@ -220,7 +220,7 @@ fn links_that_lead_into_the_artifact_of_another_target() {
 
     let other = format!("root/{LIBRARY}/TensileLibrary_Type_SS_gfx1100.co");
     fs::remove_file(tree.path(&other)).unwrap();
-    let parts = [name, "it leads to", "incomplete-database"];
+    let parts = [name, "a link to", "incomplete-database"];
     assert_found(&check(&tree, "root"), &parts);
 }
 

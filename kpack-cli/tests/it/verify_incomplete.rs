@@ -42,7 +42,7 @@ fn a_directory_with_nothing_to_verify() {
             "{found:#?}"
         );
     }
-    // Beside others, too.
+    // Beside others as well.
     shard(&tree, "linux-a", &["gfx1100"]);
     let paths = ["shards", "empty"].map(|path| tree.path(path));
     let report = verify(&paths, &verify::Options::default(), &mut |_, _, _| {}).unwrap();
@@ -231,7 +231,7 @@ fn damaged_files_are_not_recombined() {
     fs::write(&library, &bytes[..bytes.len() - 1]).unwrap();
     let parts = ["linux-c", "Type_SS_gfx942.dat", "damaged-database-file"];
     assert_said(&planned(&tree, CONFIGURATION), Severity::Fault, &parts);
-    // A problem with another component is reported, too.
+    // A problem with another component is also reported.
     let archive = file("linux-a", "gfx1100", "lib/.kpack/rocblas_lib_gfx1100.kpack");
     fs::write(&archive, b"KPAK").unwrap();
     for shard in ["linux-a", "linux-b"] {

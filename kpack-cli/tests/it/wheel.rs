@@ -657,7 +657,7 @@ fn a_group_may_be_called_like_a_family_and_generic_code_is_taken() {
     let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
     let said = verified(&tree, &written, &["--against", shown(&fat)]);
     assert!(said.ends_with("exit code 0\n"), "{said}");
-    // A GPU without an extra of its own, for which there is generic code.
+    // A GPU without its own extra, for which there is generic code.
     let said = verified(&tree, &written, &["--arch", "gfx1103"]);
     assert!(!said.contains("no extra"), "{said}");
     let said = verified(&tree, &written, &["--arch", "gfx942"]);

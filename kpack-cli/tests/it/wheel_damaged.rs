@@ -265,7 +265,7 @@ fn members_that_cannot_be_installed_together_are_rejected() {
 fn an_offset_that_no_file_has_is_damage() {
     let mut bytes = wheel().bytes().unwrap();
     let find = |bytes: &[u8], magic: &[u8]| bytes.windows(4).rposition(|part| part == magic);
-    // The last member is said to be at 2⁶³ + 5, in a field of ZIP64.
+    // A field of ZIP64 places the last member at 2⁶³ + 5.
     let entry = find(&bytes, b"PK\x01\x02").unwrap();
     let mut field = vec![1, 0, 8, 0];
     field.extend((u64::MAX / 2 + 6).to_le_bytes());

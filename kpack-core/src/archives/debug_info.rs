@@ -17,7 +17,7 @@ use crate::parallel::lock;
 use crate::publish::Batch;
 use crate::{Error, Finding, Severity, files, ids};
 
-/// How to treat the debug sections of code objects.
+/// What to do with the debug sections of code objects.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum DebugInfo {
@@ -333,7 +333,7 @@ impl DebugFiles {
         let there = directory.join(&relative);
         let clash = |other: &str| {
             let reason = format!(
-                "a code object has the build ID {} of {other}, which differs; link device code with -Xoffload-linker --build-id, which gives each a build ID of its own, or name another directory",
+                "a code object has the build ID {} of {other}, which differs; link device code with -Xoffload-linker --build-id, which gives each its own build ID, or name another directory",
                 hex(&id)
             );
             Err(Error::rejected(ids::SHARED_BUILD_ID, path, reason))

@@ -1,7 +1,7 @@
 //! SPIR-V, which HIP runtimes compile for a GPU that has no code of its own. None of them reads it from an
 //! archive.
 
-/// How to treat the bundles of wrappers that have SPIR-V code.
+/// What to do with the bundles of wrappers that have SPIR-V code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Spirv {
     /// Leave them in the binary, whole.

@@ -25,9 +25,9 @@ pub struct Storage {
     pub level: i32,
     /// Number of compressing threads.
     pub jobs: NonZeroUsize,
-    /// How to treat SPIR-V.
+    /// What to do with SPIR-V.
     pub spirv: Spirv,
-    /// How to treat debug sections.
+    /// What to do with debug sections.
     pub debug: DebugInfo,
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// Why a binary was refused. The caller knows the path.
+/// Why a binary was rejected. The caller knows the path.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ElfError {

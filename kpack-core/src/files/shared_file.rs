@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Reads a file at a position of its own: readers of one open file do not disturb each other.
+/// Reads a file at its own position: readers of one open file do not disturb each other.
 #[derive(Debug)]
 pub struct SharedFile {
     file: Arc<File>,

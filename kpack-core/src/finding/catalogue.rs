@@ -178,7 +178,7 @@ catalogue! {
             "Install the archives that the message names beside the binary; `kpack wheel split --archives` adds them to wheels."
 
         SPLIT_BEFORE_LINK = "split-before-link";
-            "The objects of the binary were split before the link, each with a marker of its own."
+            "The objects of the binary were split before the link, each with its own marker."
             "Their code objects are in the build tree until the binary is installed."
             "Run `kpack install` for it first."
 
@@ -220,7 +220,7 @@ catalogue! {
         SPIRV_KEPT = "spirv-kept";
             "A wrapper with SPIR-V stays in the binary."
             "HIP runtimes do not read SPIR-V from archives."
-            "Nothing, or `--spirv drop` where all GPUs have code of their own."
+            "Nothing, or `--spirv drop` where all GPUs have native code."
 
         DEBUG_INFORMATION = "debug-information";
             "Code objects have, or had, debug information."
@@ -246,7 +246,7 @@ catalogue! {
     "Comparison with the unsplit original" {
         HOST_DIFFERS = "host-differs";
             "The host part of a split or joined binary differs from the unsplit original's."
-            "Splitting changes the device code and what leads to it, and nothing else."
+            "Splitting changes the device code and the pointers to it, and nothing else."
             "Split the original again; if it stays, report it."
     }
 

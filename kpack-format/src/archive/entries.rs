@@ -163,7 +163,7 @@ impl TocEntry {
             "metadata" => value.field(&mut metadata, key, |value| {
                 let start = value.clone();
                 value.map(|key, value| match key {
-                    // Another writer's key may have this name, too.
+                    // Another writer's key may have the same name.
                     ENTRY_ID if value.clone().string().is_ok() => {
                         value.field(&mut entry_id, key, Reader::string)
                     }

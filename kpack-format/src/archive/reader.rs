@@ -39,7 +39,7 @@ impl<R: Read + Seek> Archive<R> {
         })
     }
 
-    /// The same archive with a reader of its own, so that several threads can read it. `source` is the same file.
+    /// The same archive with its own reader, so that several threads can read it. `source` is the same file.
     pub fn share<S>(&self, source: S) -> Archive<S> {
         Archive {
             source,

@@ -32,7 +32,7 @@ impl Layout {
             }
             table.extend(id.as_bytes());
             offsets.push(place);
-            // The offset of an empty entry is in the bundle, too.
+            // The offset of an empty entry is also in the bundle.
             size = place.saturating_add(*length);
         }
         Self {

@@ -320,7 +320,7 @@ fn foreign(scheme: &str) -> Vec<u8> {
     ] {
         toc.extend([text(key), value].concat());
     }
-    // That was six; the map has these, too.
+    // That was six; the map also has these.
     toc[0] = if scheme == "none" { 0x88 } else { 0x89 };
     if scheme == "none" {
         data.extend(b"onetwo!");
@@ -610,7 +610,7 @@ fn lists_of_nothing_are_refused() {
         let archive = [&bytes[..toc], &toc_bytes].concat();
         Index::read(&mut Cursor::new(archive)).unwrap_err()
     };
-    // `bytes`' TOC with `old` replaced, and so many bytes behind it added.
+    // `bytes`' TOC with `old` replaced, and so many bytes added after it.
     let table = |old: &[u8], new: &[u8], more: Vec<u8>| {
         let table = &bytes[toc..];
         let at = table.windows(old.len()).position(|w| w == old).unwrap();

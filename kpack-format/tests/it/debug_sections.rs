@@ -130,7 +130,7 @@ fn all_but_debug_sections_stays() {
         std::fs::write(&output, &after).unwrap();
         assert_valid(&output);
 
-        // As llvm-strip, which drops the names of source files, too.
+        // As llvm-strip, which also drops the names of source files.
         let theirs = directory.path().join("theirs.co");
         let mut strip = Command::new("llvm-strip-19");
         run(strip.arg("--strip-debug").arg(&path).arg("-o").arg(&theirs));

@@ -1,6 +1,6 @@
 //! The shim for binaries that are linked with `--wrap=__hipRegisterFatBinary` and
 //! `--wrap=__hipUnregisterFatBinary`. The linker calls these functions `__wrap_…`, and the HIP runtime's
-//! own ones `__real_…`. `cargo xtask dist` gives them these names: `kpack-hip` has functions of these names, too.
+//! own ones `__real_…`. `cargo xtask dist` gives them these names: `kpack-hip` also has functions of these names.
 
 #![allow(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]

@@ -194,7 +194,7 @@ impl Shim {
 /// that would get it.
 pub unsafe fn register(wrapper: *const c_void, runtime: Runtime) -> Module {
     let replacement = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: by contract, null or a wrapper, whose magic the runtime reads, too.
+        // SAFETY: by contract, null or a wrapper, whose magic the runtime also reads.
         let wrapper = unsafe { wrapper.cast::<Wrapper>().as_ref()? };
         Shim::get().replace(wrapper, &runtime)
     }));

@@ -169,7 +169,7 @@ impl Object {
         entries
     }
 
-    /// So many bytes at an address, if they are in a segment.
+    /// `size` bytes at an address, if they are in a segment.
     fn read(&self, address: u64, size: u64) -> Option<Vec<u8>> {
         let (start, size) = (usize::try_from(address).ok()?, usize::try_from(size).ok()?);
         let end = start.checked_add(size)?;

@@ -63,7 +63,7 @@ impl fmt::Display for Rule {
 pub struct Rules {
     /// Whether search paths are also relative to the directory of a symbolic link to the binary.
     pub beside_links: bool,
-    /// Whether `@GFXARCH@` stands for the target in environment variables, too.
+    /// Whether `@GFXARCH@` stands for the target in environment variables as well.
     pub expands_variables: bool,
     /// Whether an archive of another build of the binary is skipped.
     pub compares_code_ids: bool,

@@ -320,7 +320,7 @@ fn the_next_archive_is_taken_where_one_is_of_another_build() {
 fn an_archive_that_is_skipped_is_named_once() {
     const NAME: &str = "lookup::an_archive_that_is_skipped_is_named_once";
     if env::var_os("KPACK_TEST_LOADS").is_none() {
-        // Given the loader in a process of its own, then it says on standard error that it skipped the archive.
+        // Given the loader in its own process, then it says on standard error that it skipped the archive.
         let mut this = Command::new(env::current_exe().unwrap());
         this.args(["--exact", NAME, "--nocapture"]);
         let printed = process::output(this.env("KPACK_TEST_LOADS", "1"));
@@ -433,7 +433,7 @@ fn a_gpu_that_only_other_binaries_have_code_for_is_an_architecture_that_is_not_f
 /// A process with too many open files must not call an archive missing.
 #[test]
 fn running_out_of_file_descriptors_is_an_io_error() {
-    // Given a process of its own, which may open only a few files,
+    // Given a process that may open only a few files,
     if env::var_os("KPACK_FEW_FILES").is_none() {
         let test = "lookup::running_out_of_file_descriptors_is_an_io_error";
         let command = format!("ulimit -n 40 && exec \"$0\" --exact {test}");

@@ -285,7 +285,7 @@ impl Explained {
             0 => (old ^ new) >> 48 << 48 == old ^ new,
             // The section's symbol points to what is left of it.
             8 if record(address - 8)?[4] & 0xf == elf::STT_SECTION.0 => old == self.fat.start,
-            // Symbols of the device code point to the marker, `_end` after it, too.
+            // Symbols of the device code, and `_end` after it, point to the marker.
             8 => old > self.fat.start && old <= self.fat.end && self.fat.contains(&new),
             _ => false,
         })

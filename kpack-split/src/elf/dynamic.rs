@@ -128,7 +128,7 @@ impl Dynamic {
     /// What the file does with the function `name`.
     ///
     /// # Errors
-    /// A table cannot be read. One that is not where it is said to be has no functions.
+    /// A table cannot be read. A table that is not at its address has no functions.
     pub fn linkage<S: ReadAt>(
         &self,
         image: &Image<S>,
@@ -344,7 +344,7 @@ pub(super) struct Words<'a, S> {
 
 impl<'a, S: ReadAt> Words<'a, S> {
     const BLOCK: u64 = 64 * 1024;
-    /// Blocks begin at a multiple of this, so that words shortly before the first one are in them, too.
+    /// Blocks begin at a multiple of this, so that words shortly before the first one are in them as well.
     const ALIGNMENT: u64 = 4096;
 
     pub(super) fn new(image: &'a Image<S>) -> Self {

@@ -177,7 +177,7 @@ impl<S: ReadAt> Image<S> {
         })
     }
 
-    /// The file behind the image.
+    /// The file of the image.
     pub fn source(&self) -> &S {
         &self.source
     }

@@ -506,7 +506,7 @@ fn symbols<S: ReadAt>(
 }
 
 /// Whether a symbol of the section `index` is one of the section `of`. Some tools remove or sort sections and
-/// leave dynamic symbols with their old numbers, so the address must be there, too.
+/// leave dynamic symbols with their old numbers, so the address must exist as well.
 fn is_symbol_of<S>(image: &Image<S>, of: usize, symbol: &elf::Sym64<LE>, index: usize) -> bool {
     let section = &image.sections[of];
     index == of && (section.addr..=section.addr_end()).contains(&symbol.st_value.get(LE))

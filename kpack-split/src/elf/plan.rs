@@ -56,7 +56,7 @@ pub struct Plan {
 pub(crate) struct PlannedWrapper {
     pub(crate) address: u64,
     pub(crate) magic: u32,
-    /// Address of the marker or bundle that it points to. `None` if it keeps a marker of its own.
+    /// Address of the marker or bundle that it points to. `None` if it keeps its own marker.
     pub(crate) pointer: Option<u64>,
     /// Its last word: the code object index, or 0.
     pub(crate) reserved: u64,
@@ -215,7 +215,7 @@ impl Plan {
         if gaps.output_offset(headers) != headers {
             // Older kernels tell programs a wrong address of headers that are in a later segment.
             unsupported!(
-                "its program headers are at offset {headers:#x}, after the device code (expected at the start of the file, where linkers put them); let kpack treat it before the tool that moved them"
+                "its program headers are at offset {headers:#x}, after the device code (expected at the start of the file, where linkers put them); run kpack before the tool that moved them"
             );
         }
         let written = table.write(image, &gaps, &mut edits);

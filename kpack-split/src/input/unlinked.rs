@@ -25,7 +25,7 @@ pub struct Unlinked {
 /// An object with device code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceObject {
-    /// Name of the member in its static library; `None` for an object in a file of its own.
+    /// Name of the member in its static library; `None` for an object in its own file.
     pub member: Option<String>,
     /// Size of its device code in bytes.
     pub device_bytes: u64,

@@ -110,7 +110,7 @@ impl Run<'_> {
     }
 
     /// The manifest to start from: the existing one. It keeps its entries for missing archives,
-    /// which may be in packages of their own.
+    /// which may be in separate packages.
     fn manifest(&self, directory: &KpackDir, report: &mut Report) -> Result<Manifest, Error> {
         let old = match directory.manifest() {
             Ok(old) => old,

@@ -38,7 +38,7 @@ pub struct InstallOptions {
         arg(long = "arch", value_name = "TARGET", value_parser = TargetId::named, value_delimiter = ',')
     )]
     pub architectures: Vec<TargetId>,
-    /// How to treat device code for targets that --arch does not list
+    /// What to do with device code for targets that --arch does not list
     #[cfg_attr(feature = "clap", arg(long, value_enum, default_value_t = Unexpected::Drop))]
     pub unexpected: Unexpected,
     /// Do only half of the work. The two halves together write the same bytes as one plain run

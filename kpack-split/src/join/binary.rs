@@ -176,7 +176,7 @@ fn only_marker(path: &Path, groups: Vec<MarkerGroup>) -> Result<Marker, Error> {
         Err(_) => Err(Error::rejected(
             ids::SPLIT_BEFORE_LINK,
             path,
-            "its objects were split before the link, each with a marker of its own; install it first, with `kpack install`",
+            "its objects were split before the link, each with its own marker; install it first, with `kpack install`",
         )),
     }
 }

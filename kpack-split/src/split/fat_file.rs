@@ -59,7 +59,7 @@ pub fn read(path: &Path, spirv: Option<Spirv>) -> Result<BinaryKind, Error> {
 /// Tells whether to split a linked file; without `spirv`, whether there is code to read in it.
 ///
 /// # Errors
-/// [`Error::Refused`] also for a split binary that keeps SPIR-V, where `spirv` says otherwise.
+/// [`Error::Refused`] also for a split binary that keeps SPIR-V, if `spirv` asks for something else.
 pub fn of(linked: LinkedElf, spirv: Option<Spirv>) -> Result<BinaryKind, Error> {
     let fat = match (&linked.code, &linked.kept) {
         (elf::DeviceCode::Fat(fat), _) => fat,

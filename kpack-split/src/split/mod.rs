@@ -10,7 +10,7 @@ pub use kpack_core::archives::{
 };
 pub use presplit::Presplit;
 
-/// How to treat device code for a target that is not listed.
+/// What to do with device code for a target that is not listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Unexpected {

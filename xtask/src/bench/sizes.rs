@@ -74,7 +74,7 @@ fn row(helper: &Path, library: &Library) -> Result<String> {
     let plain = sizes[1] as f64;
     let cells = sizes.iter().map(|size| {
         let more = 100.0 * (*size as f64 / plain - 1.0);
-        format!(" {} ({more:+.1} %) |", megabytes(*size))
+        format!(" {} ({more:+.1}%) |", megabytes(*size))
     });
     let cells: String = cells.collect();
     Ok(format!(

@@ -67,7 +67,7 @@ impl Examples<'_> {
             self.in_place_of_rocm(command, &target)
                 .env("KPACK_OFFLOAD_ARCH", TARGETS.join(";"))
         };
-        // Unit and documentation tests launch kernels, too.
+        // Unit and documentation tests also launch kernels.
         let report = self.work.join("rust-tests.txt");
         let tests = cargo("test --workspace").env("STUB_HIP_REPORT", &report);
         process::output(tests.env("STUB_HIP_AGENT", TARGETS[0]))?;

@@ -110,7 +110,7 @@ impl Project {
     fn in_real_runtime(&self, rigs: &[Rig]) -> Result<String> {
         let mut count = 0;
         for binary in self.reference.binaries() {
-            // Programs cannot be loaded as libraries, and AddressSanitizer needs a program of its own.
+            // Programs cannot be loaded as libraries, and AddressSanitizer needs a program compiled for it.
             if !binary.starts_with("lib") || binary.to_string_lossy().contains("asan") {
                 continue;
             }

@@ -14,7 +14,7 @@ const WRITING: &str = "openat,write,pwrite64,writev,mkdir,mkdirat,rename,renamea
 symlink,symlinkat,unlink,unlinkat,rmdir,fsync,fdatasync,syncfs,sync_file_range,ftruncate,fallocate,chmod,\
 fchmod,fchmodat,fchown,fchownat,fsetxattr,copy_file_range,sendfile,utimensat,flock,ioctl";
 
-/// All by which a program reads files and gets memory. The C library takes an error of `brk` for an address.
+/// The calls that read files and allocate memory. The C library takes an error of `brk` for an address.
 const READING: &str = "openat,read,pread64,mmap,mremap,mprotect,fstat,newfstatat,statx,access,faccessat,\
 faccessat2,readlink,readlinkat,getdents64,lseek,flock,ioctl";
 

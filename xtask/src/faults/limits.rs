@@ -149,7 +149,7 @@ pub(super) fn check_read_only(trial: &Trial<'_>) -> Result<bool> {
     Ok(true)
 }
 
-/// A file system of its own, which is unmounted when this is dropped.
+/// A separate file system, which is unmounted when this is dropped.
 struct Mount(PathBuf);
 
 impl Mount {

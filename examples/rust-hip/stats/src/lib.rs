@@ -1,4 +1,4 @@
-//! Statistics, with a kernel of its own and those of another package.
+//! Statistics, with its own kernel and those of another package.
 
 unsafe extern "C" {
     fn stats_sum(result: *mut f32, a: *const f32, n: u32) -> i32;

@@ -234,7 +234,7 @@ struct Trial {
     done: Vec<String>,
 }
 
-/// Builds the layout of a seed, treats it, and checks it after each step.
+/// Builds the layout of a seed, runs tools on it, and checks it after each step.
 pub(crate) fn check(seed: u64) -> Result<Outcome> {
     let choice = Choice::of(seed)?;
     let linker = choice.linker;

@@ -110,7 +110,7 @@ fn paths_are_expanded_when_installing(package: &Package) {
     prefix.has_exactly(&installed);
     prefix.is_split("my libs/libvec lib.so");
 
-    // CMake separates this list by semicolons, so it breaks the names of its own files, too.
+    // CMake separates this list by semicolons, so it also breaks the names of its own files.
     let list = fs::read_to_string(project.build.join("install_manifest.txt")).unwrap();
     assert!(
         list.contains("with [brackets] $and 'quotes'/my libs/.kpack/paths_lib_gfx942.kpack"),

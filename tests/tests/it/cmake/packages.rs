@@ -204,7 +204,7 @@ fn one_package_holds_everything(package: &Package) {
     works(&project.prefix("root/usr"));
 }
 
-/// The host's package has a name, an epoch and a release of its own.
+/// The host's package has its own name, epoch and release.
 fn names_and_versions_of_packages_are_followed(package: &Package) {
     let project = Project::new(package, "packages");
     project

@@ -1,4 +1,4 @@
-//! One of the CMake projects in `tests/cmake/`, in a build directory of its own.
+//! One of the CMake projects in `tests/cmake/`, in its own build directory.
 
 use std::ffi::OsStr;
 use std::fs;

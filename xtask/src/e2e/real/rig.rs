@@ -30,7 +30,7 @@ pub(crate) struct Rig {
     pub(crate) version: RocmVersion,
     /// Whether it reads markers.
     pub(crate) reads_markers: bool,
-    /// Whether it has kpack's loader in the place of its own.
+    /// Whether it has kpack's loader in its own place.
     has_our_loader: bool,
     directory: PathBuf,
     /// The dynamic linker and the libraries of another distribution.

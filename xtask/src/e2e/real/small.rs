@@ -160,7 +160,7 @@ pub(super) fn check_generic(helper: &Path, work: &Path, rig: &Rig) -> Result<Str
                 .iter()
                 .map(|generic| generic.target.processor())
                 .collect();
-            // The table has what later runtimes take, too.
+            // The table also has what later runtimes take.
             if rig.version == RocmVersion(6, 4) && gpu.starts_with("gfx906") {
                 expected = vec!["gfx9-generic"];
             }
@@ -276,7 +276,7 @@ pub(super) fn check_loaders(
         ..Execution::default()
     };
     row("a variable", &split, &execution, [1, 1])?;
-    // Without a path of its own, the library gets the runtime that the program's path leads to.
+    // Without a search path, the library gets the runtime that the program's path leads to.
     if privileged.is_none() {
         let execution = Execution {
             privileged: true,
