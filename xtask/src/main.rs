@@ -2,6 +2,7 @@
 
 mod api;
 mod bench;
+mod book;
 mod bootstrap;
 mod corpus;
 mod corpus_sizes;
@@ -79,6 +80,8 @@ enum Task {
         #[arg(long, value_name = "DIR", default_value = "lib")]
         libdir: PathBuf,
     },
+    /// Make the handbook of `docs/` with mdBook, in `target/book`, and check its links.
+    Book,
     /// Make a DEB and an RPM of each part of kpack, and a Python wheel, in `target/package`.
     Package {
         /// Also install the DEBs into one root and the RPMs into another, the wheel into a virtual
@@ -118,6 +121,7 @@ fn run() -> Result<()> {
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Bootstrap => bootstrap::install_missing(),
         Task::ThreadSanitizer => thread_sanitizer::run(),
+        Task::Book => book::run(),
         Task::Package { check, release } => package::run(check, release),
         Task::Dist { prefix, libdir } => dist::install(&prefix, &libdir),
     }

@@ -55,20 +55,22 @@ pub(crate) struct Packaged {
 }
 
 /// What `[workspace.metadata.publisher]` in `Cargo.toml` says.
-struct Publisher {
-    repository: String,
+pub(crate) struct Publisher {
+    pub(crate) repository: String,
     contact: String,
 }
 
 impl Publisher {
-    fn read() -> Result<Self> {
+    pub(crate) fn read() -> Result<Self> {
         let metadata = cargo_metadata::MetadataCommand::new()
             .manifest_path(repository::root().join("Cargo.toml"))
             .no_deps()
             .exec()?;
         let said = |key: &str| -> Result<String> {
             let value = &metadata.workspace_metadata["publisher"][key];
-            let value = value.as_str().with_context(|| format!("Cargo.toml: no string workspace.metadata.publisher.{key}"))?;
+            let value = value.as_str().with_context(|| {
+                format!("Cargo.toml: no string workspace.metadata.publisher.{key}")
+            })?;
             Ok(value.to_owned())
         };
         Ok(Self {
@@ -81,7 +83,12 @@ impl Publisher {
     /// A line is still empty.
     fn ensure_complete(&self) -> Result<()> {
         let lines = [("repository", &self.repository), ("contact", &self.contact)];
-        let empty = Vec::from_iter(lines.iter().filter(|(_, value)| value.is_empty()).map(|(key, _)| *key));
+        let empty = Vec::from_iter(
+            lines
+                .iter()
+                .filter(|(_, value)| value.is_empty())
+                .map(|(key, _)| *key),
+        );
         ensure!(
             empty.is_empty(),
             "Cargo.toml: [workspace.metadata.publisher] has no {}; fill it in before you publish packages",
@@ -193,7 +200,10 @@ fn pack(system: System, built: &Built, publisher: &Publisher, output: &Path) -> 
     let (source, build) = (repository::root().join("packaging"), work.join("build"));
     let loader = built.package(Part::Loader)?;
     let libdir = system.libdir();
-    let Publisher { repository, contact } = publisher;
+    let Publisher {
+        repository,
+        contact,
+    } = publisher;
     process::run!(
         "cmake -S {source} -B {build} -DKPACK_PARTS={parts} -DKPACK_LOADER={loader} -DKPACK_LIBDIR={libdir} -DKPACK_CONTACT={contact} -DKPACK_REPOSITORY={repository}"
     )?;

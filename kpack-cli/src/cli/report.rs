@@ -127,7 +127,7 @@ fn text(sizes: &Sizes, depth: Depth) -> Text {
     for machine in &sizes.machines {
         let (before, after) = (machine.before, machine.after);
         text.line(format_args!(
-            "a machine with {} downloads {} instead of {}{unpacked}: {}",
+            "a machine with {} has {} installed instead of {}{unpacked}: {}",
             machine.target,
             size(after),
             size(before),

@@ -96,10 +96,10 @@ fn target_name(row: &Row) -> &str {
     row.target.as_deref().unwrap_or("host")
 }
 
-/// The download size for each GPU, which packagers ask for first.
+/// What is installed for each GPU, which packagers ask for first.
 fn machines(sizes: &Sizes, before: &str) -> String {
     let mut text = format!(
-        "<h2>What a machine downloads</h2>\n<table>\n{}",
+        "<h2>What a machine has installed</h2>\n<table>\n{}",
         heading(&["GPU"], before)
     );
     for machine in &sizes.machines {

@@ -103,7 +103,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let own = options.suite.is_none().then_some(&real.rig);
     process::step("Loading each form of the library with each real runtime");
-    let document = fs::read_to_string(repository::root().join("docs/runtime.md"))?;
+    let document = fs::read_to_string(repository::root().join("docs/older-rocm.md"))?;
     let variants = real.variants();
     for rig in own.into_iter().chain(&rigs) {
         situations::check(rig, &variants, &document, &mut table);

@@ -1,5 +1,5 @@
 //! Each form of a library in each situation of a process: a real HIP runtime must behave as it does with the
-//! unsplit library, and load the same code objects from it. What it does is a table of `docs/runtime.md`.
+//! unsplit library, and load the same code objects from it. What it does is a table of `docs/older-rocm.md`.
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +37,7 @@ const fn situation(
     Situation { name, gpus, steps }
 }
 
-/// The columns of the table in `docs/runtime.md`.
+/// The columns of the table in `docs/older-rocm.md`.
 const COLUMNS: [Situation; 10] = [
     situation("registered", &[GFX1030], "open"),
     situation("queried", &[GFX1030], "open query"),
@@ -157,7 +157,7 @@ impl Situation {
     }
 }
 
-/// Adds a row for each variant, and that `document`, which is `docs/runtime.md`, says what the runtime does.
+/// Adds a row for each variant, and that `document`, which is `docs/older-rocm.md`, says what the runtime does.
 pub(super) fn check(rig: &Rig, variants: &[Variant], document: &str, table: &mut Table) {
     let not_privileged = rig.not_privileged();
     if let Some(why) = not_privileged {
@@ -201,7 +201,7 @@ pub(super) fn check(rig: &Rig, variants: &[Variant], document: &str, table: &mut
                 .collect();
             let line = format!("| {row} | {} |", ends[..COLUMNS.len()].join(" | "));
             let is_there = document.lines().any(|known| known == line);
-            let what = format!("{row}, as docs/runtime.md says");
+            let what = format!("{row}, as docs/older-rocm.md says");
             table.add(
                 what,
                 match is_there {

@@ -1,0 +1,166 @@
+//! `cargo xtask book`: the handbook, made by mdBook from `docs/` and the description of the command line.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use clap::Command;
+use kpack_cli::cli;
+
+use crate::{process, repository};
+
+/// The version that the pages were read in.
+const MDBOOK: &str = "0.4.52";
+/// Pages of the repository's root, which the handbook also has.
+const OF_ROOT: [&str; 3] = ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"];
+
+const CONFIGURATION: &str = r#"[book]
+title = "kpack"
+language = "en"
+
+[build]
+create-missing = false
+
+[output.html]
+no-section-label = true
+"#;
+
+/// Makes the handbook in `target/book`, and checks its links.
+///
+/// # Errors
+/// mdBook cannot be had or fails, or a link leads nowhere.
+pub(crate) fn run() -> Result<()> {
+    let mdbook = mdbook()?;
+    let output = repository::empty_directory("book")?;
+    let work = output.join("work");
+    let pages = work.join("src");
+    fs::create_dir_all(&pages)?;
+    let root = repository::root();
+    for page in repository::files_with_extension(&root.join("docs"), "md")? {
+        write_page(
+            &page,
+            &pages.join(page.file_name().context("a page has a name")?),
+        )?;
+    }
+    for name in OF_ROOT {
+        write_page(&root.join(name), &pages.join(name))?;
+    }
+    write_page(&root.join("README.md"), &pages.join("index.md"))?;
+    fs::write(pages.join("options.md"), options())?;
+    let publisher = crate::package::Publisher::read()?.repository;
+    let mut configuration = CONFIGURATION.to_owned();
+    if !publisher.is_empty() {
+        writeln!(configuration, "git-repository-url = \"{publisher}\"")?;
+    }
+    fs::write(work.join("book.toml"), configuration)?;
+    let html = output.join("html");
+    process::run!("{mdbook} build {work} --dest-dir {html}")?;
+    check_links(&html)?;
+    process::step(&format!(
+        "The handbook: {}",
+        html.join("index.html").display()
+    ));
+    Ok(())
+}
+
+/// mdBook: the installed one, or one that is compiled into `target/tools`.
+fn mdbook() -> Result<PathBuf> {
+    if let Some(installed) = process::find_program("mdbook") {
+        return Ok(installed);
+    }
+    let tools = repository::target_directory().join("tools");
+    let program = tools.join("bin/mdbook");
+    if !program.exists() {
+        process::step("Installing mdBook");
+        process::run!(
+            "cargo install --locked --root {tools} mdbook@{MDBOOK} --no-default-features --features search"
+        )?;
+    }
+    Ok(program)
+}
+
+/// Copies a page. In the handbook, all pages are in one directory.
+fn write_page(from: &Path, to: &Path) -> Result<()> {
+    let mut text = fs::read_to_string(from)?;
+    for (link, there) in [
+        ("](docs/", "]("),
+        ("](../README.md", "](index.md"),
+        ("](README.md", "](index.md"),
+    ] {
+        text = text.replace(link, there);
+    }
+    for name in OF_ROOT {
+        text = text.replace(&format!("](../{name}"), &format!("]({name}"));
+    }
+    // The only page without a file.
+    let last = "  - [create](kpack-create.md)\n";
+    text = text.replace(last, &format!("{last}  - [All options](options.md)\n"));
+    Ok(fs::write(to, text)?)
+}
+
+/// A page with the help of each command.
+fn options() -> String {
+    let mut page = "# All options\n\nWhat `kpack COMMAND --help` prints.\n".to_owned();
+    let mut kpack = cli::command().term_width(100);
+    kpack.build();
+    describe(&mut kpack, "kpack", &mut page);
+    page
+}
+
+fn describe(command: &mut Command, name: &str, page: &mut String) {
+    let help = command.render_long_help().to_string();
+    let _ = write!(page, "\n## {name}\n\n```text\n{}\n```\n", help.trim_end());
+    for inner in command.get_subcommands_mut() {
+        if !inner.is_hide_set() && inner.get_name() != "help" {
+            let name = format!("{name} {}", inner.get_name());
+            describe(inner, &name, page);
+        }
+    }
+}
+
+/// Checks that each relative link of each page leads to a page, and to a place in it.
+fn check_links(html: &Path) -> Result<()> {
+    let mut places = BTreeMap::new();
+    let mut links = Vec::new();
+    for file in repository::files_with_extension(html, "html")? {
+        let name = file.file_name().context("a page has a name")?;
+        let name = name.to_string_lossy().into_owned();
+        let text = fs::read_to_string(&file)?;
+        let ids: BTreeSet<String> = values(&text, "id=\"").map(str::to_owned).collect();
+        // The one page for printing has all others.
+        if name != "print.html" {
+            links.extend(values(&text, "href=\"").map(|link| (name.clone(), link.to_owned())));
+        }
+        places.insert(name, ids);
+    }
+    let broken = links.iter().filter(|(page, link)| {
+        let (file, place) = link.split_once('#').unwrap_or((link, ""));
+        let file = if file.is_empty() { page } else { file };
+        !link.contains("://")
+            && file.ends_with(".html")
+            && !places
+                .get(file)
+                .is_some_and(|ids| place.is_empty() || ids.contains(place))
+    });
+    let broken = Vec::from_iter(broken.map(|(page, link)| format!("{page}: {link}")));
+    ensure!(
+        broken.is_empty(),
+        "links lead nowhere:\n{}",
+        broken.join("\n")
+    );
+    let (pages, links) = (places.len(), links.len());
+    ensure!(
+        pages > 20 && links > 500,
+        "{pages} pages with {links} links"
+    );
+    println!("   {pages} pages, {links} links");
+    Ok(())
+}
+
+/// The values of an attribute.
+fn values<'t>(text: &'t str, attribute: &'t str) -> impl Iterator<Item = &'t str> {
+    let parts = text.split(attribute).skip(1);
+    parts.filter_map(|part| part.split_once('"').map(|(value, _)| value))
+}
