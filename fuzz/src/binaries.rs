@@ -83,7 +83,7 @@ fn join_linked(file: &File, padding: u64) -> Result<File, ElfError> {
     let code = image.device_code()?;
     let wrappers = code.split_wrappers();
     let Some(first) = wrappers.first() else {
-        return Err(ElfError::Refused("it is not split".to_owned()));
+        return Err(ElfError::Refused("not split".to_owned()));
     };
     let bundle = plain([("host-x86_64-unknown-linux--", &[][..])]);
     let new = NewCode {
@@ -93,7 +93,7 @@ fn join_linked(file: &File, padding: u64) -> Result<File, ElfError> {
     };
     let plan = JoinPlan::new(&image, &new)?;
     if plan.output_size() > 8 * image.source().metadata()?.len() + (64 << 20) {
-        return Err(ElfError::Refused("it would only cost time".to_owned()));
+        return Err(ElfError::Refused("would only cost time".to_owned()));
     }
     let output = tempfile::tempfile()?;
     plan.write(file, &output)?;

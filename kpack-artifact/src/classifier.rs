@@ -214,10 +214,7 @@ impl Classifier<'_> {
         let content = FileContent::read(self.full, file, size, kind, is_library)?;
         if let FileContent::NoLibrary(Unreadable { reason, damaged }) = &content {
             if *damaged && TENSILE.contains(&database.name) {
-                self.observe(
-                    ids::DAMAGED_DATABASE_FILE,
-                    format!("it is damaged: {reason}"),
-                );
+                self.observe(ids::DAMAGED_DATABASE_FILE, format!("damaged: {reason}"));
             }
             let text = format!("{reason}; only its name says where it belongs");
             self.observe(ids::UNREAD_DATABASE_FILE, text);
@@ -234,7 +231,7 @@ impl Classifier<'_> {
         let target = match place {
             Place::Target(said) => {
                 if let Some(own) = content.contradiction(&said) {
-                    let text = format!("its path says {said}, but {own}");
+                    let text = format!("the path says {said}, but {own}");
                     self.observe(ids::CONTRADICTORY_TARGET, text);
                 }
                 said
@@ -275,10 +272,7 @@ impl Classifier<'_> {
         } else {
             "not a code object or bundle, though it is named like one"
         };
-        self.observe(
-            ids::DAMAGED_DATABASE_FILE,
-            format!("it is damaged: it is {what}"),
-        );
+        self.observe(ids::DAMAGED_DATABASE_FILE, format!("damaged: {what}"));
         Ok(())
     }
 
@@ -310,7 +304,7 @@ impl Classifier<'_> {
             Headers::Readable => {}
             Headers::Foreign => return Ok(Class::Host),
             Headers::WithoutSections => {
-                let text = "it has no section headers, so device code in it would not be found";
+                let text = "no section headers, so device code in it would not be found";
                 self.observe(ids::UNSUPPORTED_BINARY, text.to_owned());
                 return Ok(Class::Host);
             }
@@ -348,13 +342,13 @@ impl Classifier<'_> {
             .and_then(|(_, target)| target.parse().ok());
         let own = content.only_target().cloned();
         let Some(target) = own.clone().or(named.clone()) else {
-            let reason = "it is a kpack archive for several targets".to_owned();
+            let reason = "a kpack archive for several targets".to_owned();
             return unknown(None, true, reason);
         };
         if let Some(named) = named.filter(|named| Some(named) != own.as_ref())
             && let Some(own) = content.contradiction(&named)
         {
-            let text = format!("its name says {named}, but {own}");
+            let text = format!("the name says {named}, but {own}");
             self.observe(ids::CONTRADICTORY_TARGET, text);
         }
         Class::Target {
@@ -379,7 +373,7 @@ impl Classifier<'_> {
             && let Ok(unlinked) = unlinked::read(self.full, file)
             && !unlinked.device_objects.is_empty()
         {
-            let reason = "it has device code that is split before the link".to_owned();
+            let reason = "has device code that is split before the link".to_owned();
             return Ok(unknown(None, true, reason));
         }
         if kind.is_none()
@@ -387,7 +381,7 @@ impl Classifier<'_> {
                 device_section(file).map_err(|e| Error::io(self.full, "read", e))?
         {
             let reason = format!(
-                "it is a PE/COFF file with device code in section `{section}`, which kpack cannot split"
+                "a PE/COFF file with device code in section `{section}`, which kpack cannot split"
             );
             return Ok(unknown(None, true, reason));
         }
@@ -439,8 +433,8 @@ fn of_database(database: &'static Database, target: TargetId) -> Class {
 /// The class of a file whose path names no target, by its content.
 fn device_code(content: &FileContent) -> Class {
     let reason = match content {
-        FileContent::CodeObject(_) => "it is an AMDGPU code object",
-        FileContent::Bundle(targets) if !targets.is_empty() => "it is an offload bundle",
+        FileContent::CodeObject(_) => "an AMDGPU code object",
+        FileContent::Bundle(targets) if !targets.is_empty() => "an offload bundle",
         _ => return Class::Host,
     };
     unknown(content.only_target().cloned(), true, reason.to_owned())
@@ -455,5 +449,5 @@ fn unknown(target: Option<TargetId>, device_code: bool, reason: String) -> Class
 }
 
 fn two_targets(one: &TargetId, other: &TargetId) -> String {
-    format!("its path says {one}, and {other} as well")
+    format!("the path says {one}, and {other} as well")
 }

@@ -129,7 +129,7 @@ fn rpaths(one: &Image<File>, other: &Image<File>) -> Option<String> {
     };
     (a.room != b.room).then(|| {
         format!(
-            "it was linked with an RPATH {} bytes {than}, which left unused bytes when it was installed, \
+            "was linked with an RPATH {} bytes {than}, which left unused bytes when it was installed, \
              as CMake's RPATH of the build directory does; set CMAKE_BUILD_WITH_INSTALL_RPATH or \
              CMAKE_SKIP_BUILD_RPATH, or build in directories with names of the same length",
             a.room.abs_diff(b.room)

@@ -64,14 +64,11 @@ impl Gap {
         match &self.kind {
             GapKind::Named if self.missing.len() > 1 => {
                 let count = self.missing.len();
-                format!(
-                    "it names {count} files that are not beside it: {}",
-                    missing()
-                )
+                format!("names {count} files that are not beside it: {}", missing())
             }
-            GapKind::Named => format!("it names {}, which is not beside it", missing()),
+            GapKind::Named => format!("names {}, which is not beside it", missing()),
             GapKind::NoLibrary => format!(
-                "it has no library file: there is no {} beside it, and no .dat names it",
+                "no library file: there is no {} beside it, and no .dat names it",
                 missing()
             ),
             GapKind::OfOthers(others) => format!(

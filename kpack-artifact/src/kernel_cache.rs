@@ -130,7 +130,7 @@ fn read<T, C: FromIterator<T>>(
         Ok(Some(found)) => return Ok(Ok(found)),
         Ok(None) => {
             return Ok(Err(Unreadable {
-                reason: "it has no table `cache_v1`, as a kernel cache of rocFFT has".to_owned(),
+                reason: "no table `cache_v1`, as a kernel cache of rocFFT has".to_owned(),
                 damaged: false,
             }));
         }
@@ -141,7 +141,7 @@ fn read<T, C: FromIterator<T>>(
             Err(Error::io(path, "read", io::Error::other(error)))
         }
         code => Ok(Err(Unreadable {
-            reason: format!("it cannot be read as a kernel cache of rocFFT: {error}"),
+            reason: format!("cannot be read as a kernel cache of rocFFT: {error}"),
             damaged: matches!(
                 code,
                 Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)

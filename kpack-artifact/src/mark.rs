@@ -72,7 +72,7 @@ pub(crate) fn check_replaceable(path: &Path) -> Result<(), Error> {
         return Ok(());
     }
     let reason = format!(
-        "it is in the way, and kpack replaces only what it wrote itself, which has a file {FILE_NAME}; \
+        "is in the way, and kpack replaces only what it wrote itself, which has a file {FILE_NAME}; \
          choose another output directory, or remove it if an earlier version of kpack wrote it"
     );
     Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, path, reason))

@@ -148,7 +148,7 @@ fn bundle(path: &Path) -> Result<Result<Entries, String>, Error> {
         .iter()
         .find(|entry| entry.id.target().is_none());
     if host.is_some_and(|host| host.size > 0) {
-        return Ok(Err("it has code for the host".to_owned()));
+        return Ok(Err("has code for the host".to_owned()));
     }
     let mut found = Entries::new(Merge::Bundle, BTreeMap::new());
     if let Some(host) = host {
@@ -165,7 +165,7 @@ fn bundle(path: &Path) -> Result<Result<Entries, String>, Error> {
         let key = Key::Text(code.target.to_string());
         let entry = (id.into_bytes(), code.bytes);
         if found.entries.get(&key).is_some_and(|known| *known != entry) {
-            let text = format!("it has two code objects for {}", code.target);
+            let text = format!("has two code objects for {}", code.target);
             return Ok(Err(text));
         }
         found.entries.insert(key, entry);
@@ -200,7 +200,7 @@ fn rows(path: &Path) -> Result<Result<Entries, String>, Error> {
             .insert(Key::Text(key.clone()), (columns, code))
             .is_some()
         {
-            return Ok(Err(format!("it has two rows for {key}")));
+            return Ok(Err(format!("has two rows for {key}")));
         }
     }
     Ok(Ok(Entries::new(Merge::KernelCache, entries)))
@@ -212,11 +212,11 @@ fn map(bytes: &[u8]) -> Result<Entries, String> {
     for entry in read {
         match &entry.key {
             Key::Text(text) if names::target(text).is_some() => {}
-            key => return Err(format!("it has the key `{}`", text(key))),
+            key => return Err(format!("has the key `{}`", text(key))),
         }
         let parts = (entry.key_bytes.to_vec(), entry.value_bytes.to_vec());
         if entries.insert(entry.key.clone(), parts).is_some() {
-            return Err(format!("it has the key `{}` twice", text(&entry.key)));
+            return Err(format!("has the key `{}` twice", text(&entry.key)));
         }
     }
     Ok(Entries::new(Merge::ByTarget, entries))

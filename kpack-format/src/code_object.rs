@@ -45,7 +45,7 @@ impl fmt::Display for CodeObjectError {
             Self::Io(error) => error.fmt(f),
             Self::Malformed(reason) => write!(f, "not an AMDGPU code object: {reason}"),
             Self::Unsupported(reason) => {
-                write!(f, "its debug sections cannot be removed: {reason}")
+                write!(f, "the debug sections cannot be removed: {reason}")
             }
         }
     }
@@ -60,7 +60,7 @@ impl CodeObject {
         let start = source.stream_position()?;
         if available < HEADER_SIZE {
             return malformed(format!(
-                "it has {available} bytes; an ELF header has {HEADER_SIZE}"
+                "has {available} bytes; an ELF header has {HEADER_SIZE}"
             ));
         }
         let mut bytes = [0; HEADER_SIZE as usize];
@@ -81,11 +81,11 @@ impl CodeObject {
     fn head(bytes: &[u8], size: u64) -> Result<(elf::FileHeader64<LE>, Self), CodeObjectError> {
         let header = match pod::from_bytes::<elf::FileHeader64<LE>>(bytes) {
             Ok((header, _)) => header,
-            Err(()) => return malformed("its header cannot be read"),
+            Err(()) => return malformed("the header cannot be read"),
         };
         if header.e_ident.magic != elf::ELFMAG {
             return malformed(format!(
-                "it starts with {:02x?}; expected 7f 45 4c 46",
+                "starts with {:02x?}; expected 7f 45 4c 46",
                 header.e_ident.magic
             ));
         }
@@ -170,7 +170,7 @@ fn extent<R: Read + Seek>(
         }
         if entry != expected {
             return malformed(format!(
-                "its {what}s have {entry} bytes each; expected {expected}"
+                "the {what}s have {entry} bytes each; expected {expected}"
             ));
         }
         let size = u64::from(count).min(MOST_HEADERS) * u64::from(entry);
@@ -197,7 +197,7 @@ fn within(available: u64, offset: u64, size: u64, what: &str) -> Result<u64, Cod
     match offset.checked_add(size).filter(|end| *end <= available) {
         Some(end) => Ok(end),
         None => malformed(format!(
-            "its {what} ({size:#x} bytes at offset {offset:#x}) ends past the end ({available:#x})"
+            "the {what} ({size:#x} bytes at offset {offset:#x}) ends past the end ({available:#x})"
         )),
     }
 }

@@ -105,7 +105,7 @@ pub fn build_id<R: Read + Seek>(
         while end - at >= NOTE_SIZE {
             count += 1;
             if count > MOST_NOTES {
-                return malformed(format!("it has more than {MOST_NOTES} notes"));
+                return malformed(format!("has more than {MOST_NOTES} notes"));
             }
             let note = at_most::<12, _>(source, at..end)?;
             let word = |index: usize| crate::little_endian(&note[4 * index..][..4]);
@@ -113,13 +113,13 @@ pub fn build_id<R: Read + Seek>(
             let content = name + word(0).next_multiple_of(4);
             let next = content + word(1).next_multiple_of(4);
             if content + word(1) > end {
-                return malformed(format!("its note at offset {at:#x} ends past its segment"));
+                return malformed(format!("the note at offset {at:#x} ends past its segment"));
             }
             let owner = at_most::<4, _>(source, name..end)?;
             if word(2) == NT_GNU_BUILD_ID && word(0) == 4 && owner == *b"GNU\0" {
                 let size = word(1);
                 if !BUILD_ID_SIZES.contains(&size) {
-                    return malformed(format!("its build ID has {size} bytes"));
+                    return malformed(format!("the build ID has {size} bytes"));
                 }
                 let mut id = vec![0; size as usize];
                 source.seek(SeekFrom::Start(content))?;
@@ -281,7 +281,7 @@ impl Input {
         let table = end.checked_next_multiple_of(8);
         let room = size.checked_sub(size_of_val(&*sections) as u64);
         let Some(table) = table.filter(|table| room.is_some_and(|room| *table <= room)) else {
-            return unsupported("its sections are not aligned");
+            return unsupported("the sections are not aligned");
         };
         let mut header = self.header;
         header.e_shoff.set(LE, table);
@@ -418,7 +418,7 @@ fn records<T: Pod, R: Read + Seek>(
     // `object`'s ELF records have alignment 1.
     match pod::slice_from_bytes::<T>(&bytes, count as usize) {
         Ok((records, _)) => Ok(records.to_vec()),
-        Err(()) => malformed("its tables cannot be read"),
+        Err(()) => malformed("the tables cannot be read"),
     }
 }
 

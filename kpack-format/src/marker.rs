@@ -155,11 +155,11 @@ impl Marker {
                 let marker = Self::from_map(&mut reader);
                 let marker = marker.map_err(|error| MarkerError(error.to_string()))?;
                 if marker.kpack_search_paths.is_empty() {
-                    return Err(MarkerError("it has no search paths".to_owned()));
+                    return Err(MarkerError("no search paths".to_owned()));
                 }
                 Ok((marker, reader.offset()))
             }
-            _ if bytes.is_empty() => Err(MarkerError("it is empty".to_owned())),
+            _ if bytes.is_empty() => Err(MarkerError("empty".to_owned())),
             _ => plain_text(bytes),
         }
     }

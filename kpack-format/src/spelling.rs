@@ -31,7 +31,7 @@ impl TargetId {
             let known = processors().filter(|name| family.covers_name(name));
             let known: Vec<&str> = known.take(3).collect();
             return refuse(format!(
-                "it is a family; name its processors, such as {}",
+                "a family; name its processors, such as {}",
                 known.join(", ")
             ));
         }
@@ -200,7 +200,7 @@ mod tests {
         for name in ["gfx11", "gfx11xx", "gfx110x"] {
             let error = TargetId::named(name).unwrap_err().to_string();
             assert!(
-                error.contains("it is a family; name its processors, such as gfx1100"),
+                error.contains("a family; name its processors, such as gfx1100"),
                 "{error}"
             );
         }

@@ -254,12 +254,12 @@ impl FromStr for TargetId {
                 return refuse("expected a feature, such as xnack");
             }
             if features.iter().any(|(known, _)| known == name) {
-                return refuse("it names a feature twice");
+                return refuse("names a feature twice");
             }
             features.push((name.to_owned(), on));
         }
         if features.len() > MOST_FEATURES {
-            return refuse("it names more than 4 features");
+            return refuse("names more than 4 features");
         }
         features.sort();
         Ok(Self {

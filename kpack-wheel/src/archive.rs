@@ -173,7 +173,7 @@ impl Wheel {
         match above.find_map(|directory| known.get(directory)) {
             None => Ok(()),
             Some(name) => {
-                let text = "it is a file and a directory";
+                let text = "a file and a directory";
                 Err(member_error(&self.path, name, text))
             }
         }
@@ -265,7 +265,7 @@ impl Wheel {
             None => Ok(()),
             Some(path) => {
                 let text = format!(
-                    "it lists `{path}`, which is not in the wheel; build or download the wheel again"
+                    "lists `{path}`, which is not in the wheel; build or download the wheel again"
                 );
                 Err(self.refused("RECORD", text))
             }
@@ -382,19 +382,14 @@ impl Wheel {
             return Ok(digest);
         }
         let text =
-            format!("it has another size (expected {expected} bytes, as the ZIP directory says)");
+            format!("has another size (expected {expected} bytes, as the ZIP directory says)");
         Err(member_error(&self.path, &member.name, &text))
     }
 
     /// The bytes of a file of its metadata.
     pub(super) fn bytes(&self, name: &str) -> Result<Vec<u8>, Error> {
         let member = self.members.iter().find(|member| member.name == name);
-        let missing = || {
-            damaged(
-                &self.path,
-                format!("it has no `{name}`; build the wheel again"),
-            )
-        };
+        let missing = || damaged(&self.path, format!("no `{name}`; build the wheel again"));
         let member = member.ok_or_else(missing)?;
         let entry = self.zip.by_index_data(member.index);
         let entry = entry.map_err(|error| zip_error(&self.path, Some(name), error))?;

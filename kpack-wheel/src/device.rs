@@ -265,8 +265,7 @@ impl<'a> Devices<'a> {
         extras.insert(ALL.to_owned(), self.devices.values().collect());
         let known = wheel.metadata.all("Provides-Extra").map(normalized);
         if let Some(extra) = known.into_iter().find(|extra| extras.contains_key(extra)) {
-            let text =
-                format!("it has the extra `{extra}` already; split the wheel as it was before");
+            let text = format!("has the extra `{extra}` already; split the wheel as it was before");
             let file = wheel.in_dist_info("METADATA");
             return Err(in_member(ids::SPLIT_ALREADY, &wheel.path, &file, &text));
         }

@@ -45,7 +45,7 @@ pub(super) fn check_size(path: &Path, members: &[Member], size: u64) -> Result<(
         return Ok(());
     }
     let text = format!(
-        "its members are {unpacked} bytes, unpacked (expected at most {MAX_RATIO} times the {size} bytes of the file, as ZIP compresses); do not unpack it"
+        "the members are {unpacked} bytes, unpacked (expected at most {MAX_RATIO} times the {size} bytes of the file, as ZIP compresses); do not unpack it"
     );
     Err(damaged(path, text))
 }
@@ -137,7 +137,7 @@ pub(super) fn check_end(
     let Some(record) = bytes(end, END as usize)?
         .filter(|record| record.starts_with(b"PK\x05\x06") && number(&record[20..22]) == comment)
     else {
-        return refused("its end record is not at the end of the file");
+        return refused("the end record is not at the end of the file");
     };
     let (mut size, mut start, mut directory_end) =
         (number(&record[12..16]), number(&record[16..20]), end);
@@ -156,7 +156,7 @@ pub(super) fn check_end(
         let (large_size, large_start) = (number(&large[40..48]), number(&large[48..56]));
         let agrees = |small: u64, large: u64| small == u64::from(u32::MAX) || small == large;
         if !agrees(size, large_size) || !agrees(start, large_start) {
-            return refused("its two end records contradict each other");
+            return refused("the two end records contradict each other");
         }
         (size, start, directory_end) = (large_size, large_start, at);
     }
@@ -164,7 +164,7 @@ pub(super) fn check_end(
         return refused("there are bytes before it");
     }
     if start.checked_add(size) != Some(directory_end) {
-        return refused("its directory has another size than its end record says");
+        return refused("the directory has another size than its end record says");
     }
     let (mut at, mut entries) = (start, 0);
     while at < directory_end {
@@ -179,7 +179,7 @@ pub(super) fn check_end(
         entries += 1;
     }
     if at != directory_end || entries != zip.len() {
-        return refused("its directory has another number of entries than its end record says");
+        return refused("the directory has another number of entries than its end record says");
     }
     Ok(())
 }
@@ -221,15 +221,15 @@ pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<M
         let raw = String::from_utf8_lossy(entry.name_raw());
         let refused = |text: &str| member_error(path, &raw, text);
         let Ok(name) = std::str::from_utf8(entry.name_raw()) else {
-            return Err(refused("its name is not UTF-8; build the wheel again"));
+            return Err(refused("the name is not UTF-8; build the wheel again"));
         };
         if !name.is_ascii() && entry.flags().as_u16() & UTF_8 == 0 {
             return Err(refused(
-                "its name is not marked as UTF-8, so installers would use another name; build the wheel again",
+                "the name is not marked as UTF-8, so installers would use another name; build the wheel again",
             ));
         }
         if entry.is_symlink() {
-            let text = "it is a symbolic link, which installers do not unpack";
+            let text = "a symbolic link, which installers do not unpack";
             return Err(in_member(ids::UNSUPPORTED_WHEEL, path, &raw, text));
         }
         if entry.encrypted() {
@@ -240,7 +240,7 @@ pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<M
         let is_part = |part: &str| !matches!(part, "" | "." | "..");
         if !plain.split('/').all(is_part) || plain.contains(['\\', '\0']) {
             return Err(refused(
-                "its name is no path in the wheel (expected names with `/` between them, without `..`)",
+                "the name is no path in the wheel (expected names with `/` between them, without `..`)",
             ));
         }
         if let Some(part) = plain.split('/').find(|part| part.len() > MAX_NAME) {

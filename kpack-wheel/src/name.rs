@@ -27,7 +27,7 @@ impl WheelName {
     pub(super) fn of(path: &Path) -> Result<Self, Error> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let refused = || {
-            let expected = "its name is not that of a wheel (expected NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl)";
+            let expected = "the name is not that of a wheel (expected NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl)";
             Error::rejected(ids::WHEEL_NAME, path, expected)
         };
         let stem = name.strip_suffix(".whl").ok_or_else(refused)?;

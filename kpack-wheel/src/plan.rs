@@ -118,8 +118,7 @@ impl<'a> SplitWheel<'a> {
                 (None, None, true) => (ids::SPLIT_ALREADY, "already split".to_owned()),
                 (None, None, false) => (
                     ids::NO_DEVICE_CODE,
-                    "it has no device code in site-packages, so there is nothing to split"
-                        .to_owned(),
+                    "no device code in site-packages, so there is nothing to split".to_owned(),
                 ),
             };
             return Err(Error::rejected(id, &wheel.path, text));
@@ -175,7 +174,7 @@ impl<'a> SplitWheel<'a> {
             _ => Err(Error::rejected(
                 ids::UNSUPPORTED_WHEEL,
                 &self.wheel.path,
-                "it has device code in both purelib and platlib, which need not be one directory; build it with Root-Is-Purelib: false and without .data/purelib",
+                "has device code in both purelib and platlib, which need not be one directory; build it with Root-Is-Purelib: false and without .data/purelib",
             )),
         }
     }
@@ -196,10 +195,7 @@ impl<'a> SplitWheel<'a> {
         if let Some(root) = &options.overlay_root
             && !self.tree.join(root).is_dir()
         {
-            let text = format!(
-                "it has no directory {}, which --overlay-root names",
-                shown(root)
-            );
+            let text = format!("no directory {}, which --overlay-root names", shown(root));
             return Err(Error::rejected(
                 ids::UNSUPPORTED_WHEEL,
                 &self.wheel.path,

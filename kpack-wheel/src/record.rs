@@ -134,7 +134,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<BTreeMap<String, Row>, String> {
             size: field(2),
         };
         if rows.insert(field(0), row).is_some() {
-            return Err(format!("it lists `{}` twice", field(0)));
+            return Err(format!("lists `{}` twice", field(0)));
         }
     }
     Ok(rows)

@@ -55,7 +55,7 @@ impl Wheel {
             }
         }
         if pins.extras.len() > MAX_EXTRAS {
-            let text = format!("it has more than {MAX_EXTRAS} extras for device wheels");
+            let text = format!("has more than {MAX_EXTRAS} extras for device wheels");
             return Err(self.refused("METADATA", text));
         }
         for text in self.metadata.all("Requires-Dist") {

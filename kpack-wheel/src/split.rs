@@ -206,7 +206,7 @@ fn check_options(options: &Options) -> Result<(), Error> {
     for text in &options.device_requires {
         let is_control = |c: char| c.is_control();
         let error = match text.contains(is_control) {
-            true => Some("it has a control character".to_owned()),
+            true => Some("has a control character".to_owned()),
             false => set::requirement(&text.replace("{target}", "target")).err(),
         };
         if let Some(error) = error {
@@ -273,13 +273,12 @@ fn check_input(wheel: &Wheel, stage: &Stage, findings: &mut Vec<Finding>) -> Res
         pins.is_ok_and(|pins| pins.are_of_host())
     };
     if output.exists() && !is_host(&output) {
-        let text =
-            "it is not a host wheel and would be replaced by one; choose another output directory";
+        let text = "not a host wheel and would be replaced by one; choose another output directory";
         return Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &output, text));
     }
     let is_in_the_way = |member: &&Member| member.name.rsplit('/').next() == Some(".kpack");
     if let Some(member) = wheel.members.iter().find(is_in_the_way) {
-        let text = "it is a file, where archives need a directory; rename it";
+        let text = "a file, where archives need a directory; rename it";
         let id = ids::OUTPUT_IN_THE_WAY;
         return Err(in_member(id, path, &member.name, text));
     }

@@ -155,7 +155,7 @@ fn devices<'w>(
         };
         if !pin.accepts(device) {
             let text = format!(
-                "its extras ask for {pin} (expected exactly version {})",
+                "the extras ask for {pin} (expected exactly version {})",
                 device.name.version
             );
             fault(report, ids::WRONG_PIN, &host.path, text);
@@ -179,7 +179,7 @@ fn devices<'w>(
         .iter()
         .filter(|(_, pins)| pins.len() < devices.len() + missing.len());
     for (extra, _) in all.filter(|(extra, _)| extra.to_string() == ALL) {
-        let text = format!("its extra {extra} does not ask for all device wheels");
+        let text = format!("the extra {extra} does not ask for all device wheels");
         fault(report, ids::WRONG_PIN, &host.path, text);
     }
     Ok(devices)
@@ -198,7 +198,7 @@ fn missing_devices(
     let labels: Vec<&TargetId> = extras.iter().map(|(target, ..)| target).collect();
     let lacks = selection.unmatched(&labels);
     if !lacks.is_empty() {
-        let text = format!("it has no extra for {}", list(lacks));
+        let text = format!("no extra for {}", list(lacks));
         fault(report, ids::MISSING_WHEEL, &host.path, text);
     }
     let selected = extras
@@ -210,7 +210,7 @@ fn missing_devices(
     if !needed.is_empty() {
         let verb = if needed.len() == 1 { "is" } else { "are" };
         let needed = list_some(needed, MOST_NAMES);
-        let text = format!("its extras ask for {needed}, which {verb} not among these wheels");
+        let text = format!("the extras ask for {needed}, which {verb} not among these wheels");
         fault(report, ids::MISSING_WHEEL, &host.path, text);
     }
     if !others.is_empty() {
@@ -308,7 +308,7 @@ fn families(
             let what = format!("{pin}, which has files for {family}");
             for (extra, asked) in pins.within(family) {
                 if !asked.contains(pin) {
-                    let text = format!("its extra {extra} does not ask for {what}");
+                    let text = format!("the extra {extra} does not ask for {what}");
                     fault(report, ids::FAMILY_NOT_REQUIRED, &host.path, text);
                 }
                 let asks = |device: &Wheel| asked.iter().any(|pin| pin.is_for(device));

@@ -183,7 +183,7 @@ impl<'a> Component<'a> {
                             files.find(|(path, _)| known.entries.contains_key(*path))
                         {
                             let known = known.root.display();
-                            let text = format!("it is in {known} as well; remove one of them");
+                            let text = format!("is in {known} as well; remove one of them");
                             self.say(Severity::Fault, ids::CONFLICTING_FILES, &file.from, text);
                         }
                         known.add_missing(tree);

@@ -93,7 +93,7 @@ impl<'a> Component<'a> {
             let others = list(self.shards().map(|(shard, _)| shard));
             let text = match first {
                 Some(_) => format!(
-                    "it is missing, so there are no host files of {}, which {others} built; choose a \
+                    "missing, so there are no host files of {}, which {others} built; choose a \
                      primary shard that has it, or name the components to recombine",
                     self.name
                 ),
@@ -151,7 +151,7 @@ impl<'a> Component<'a> {
             }
         }
         for path in wrong {
-            let text = "it is not a split binary, although archives have its kernels: it is truncated, or \
+            let text = "not a split binary, although archives have its kernels: it is truncated, or \
                         another file; split again";
             self.say(Severity::Fault, ids::UNUSED_KERNELS, path, text);
         }
@@ -176,7 +176,7 @@ impl<'a> Component<'a> {
             let mut names = markers.iter().filter_map(|m| m.kernel_name.as_deref());
             if let Some(name) = names.find(|name| is_object(name)) {
                 let text = format!(
-                    "its kernels are named after an object that was split before the link (`{name}`), \
+                    "the kernels are named after an object that was split before the link (`{name}`), \
                      and those of other shards have other names; run `kpack install` on it before \
                      `kpack split`"
                 );

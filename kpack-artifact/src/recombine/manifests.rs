@@ -106,7 +106,7 @@ impl ManifestMerge {
                     && *taken.get_or_insert_with(|| hint.clone()) != hint
                 {
                     let text = format!(
-                        "its install hint differs from another shard's, which is kept (expected `{}`, \
+                        "the install hint differs from another shard's, which is kept (expected `{}`, \
                          found `{}`)",
                         taken.as_deref().unwrap_or_default().escape_debug(),
                         hint.escape_debug()
@@ -166,7 +166,7 @@ impl ManifestMerge {
         let said = std::mem::replace(&mut module.manifest.prefix, expected.clone());
         if said != expected {
             let text = format!(
-                "its manifest's prefix is `{said}`; by its place it is `{expected}`, which is taken"
+                "the manifest's prefix is `{said}`; by its place it is `{expected}`, which is taken"
             );
             self.say(
                 Severity::Warning,
@@ -217,7 +217,7 @@ impl ManifestMerge {
                 return Ok(Some(listed.file.clone()));
             };
             reason = format!(
-                "it is not the kpack that shard {}'s manifest {} lists: it {wrong}; it is damaged, or of \
+                "not the kpack that shard {}'s manifest {} lists: it {wrong}; it is damaged, or of \
                  an earlier split, so split again into an empty directory",
                 listed.shard,
                 manifest.display()
@@ -246,7 +246,7 @@ impl ManifestMerge {
                     && wanted(target)
                     && !said(target)
                 {
-                    let text = format!("it promises an archive for {target}, which no shard has");
+                    let text = format!("promises an archive for {target}, which no shard has");
                     missing.push(Finding::new(
                         Severity::Fault,
                         ids::MISSING_ARCHIVE,

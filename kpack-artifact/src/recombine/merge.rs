@@ -100,7 +100,7 @@ impl Component<'_> {
         for other in others {
             if let Some(difference) = differences::explain(&first.from, &other.from)? {
                 let text = format!(
-                    "it cannot be merged with shard {}'s ({reason}), and {}",
+                    "cannot be merged with shard {}'s ({reason}), and {}",
                     first.shard, difference.text
                 );
                 self.say(severity, ids::UNMERGEABLE_FILE, &other.from, text);

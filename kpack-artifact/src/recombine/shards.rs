@@ -46,7 +46,7 @@ impl ComponentArtifacts {
                 .find(|known| matches!(known, DeviceArtifact::Target(known, _) if known == target));
             if let Some(known) = same {
                 let known = known.path().display();
-                let reason = format!("it is for {target}, as {known} is; remove one of them");
+                let reason = format!("is for {target}, as {known} is; remove one of them");
                 return Err(Error::rejected(ids::CONFLICTING_FILES, path, reason));
             }
         }
@@ -131,7 +131,7 @@ impl Shards {
             return Err(Error::rejected(
                 ids::NO_SHARDS,
                 directory,
-                "it has no shards; expected a directory for each, with the output of `kpack split` \
+                "no shards; expected a directory for each, with the output of `kpack split` \
                  in it (blas_lib_generic, blas_lib_gfx1100, …)",
             ));
         }

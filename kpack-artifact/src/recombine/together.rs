@@ -22,7 +22,7 @@ pub(super) fn unique_names(artifacts: &[Artifact], options: &Options) -> Vec<Con
             let path = options.output_dir.join(&artifact.name);
             let component = &artifact.component;
             let text = format!(
-                "it would be an artifact of {other} and of {component}; give the group another name"
+                "would be an artifact of {other} and of {component}; give the group another name"
             );
             let finding = Finding::new(Severity::Fault, ids::BAD_CONFIGURATION, path, text);
             findings.push((vec![other.to_owned(), component.clone()], finding));
@@ -134,7 +134,7 @@ pub(super) fn stale(
             false if shards.components().contains(component) => continue,
             false => (
                 Severity::Warning,
-                format!("it stays, although no shard has the component {component}"),
+                format!("stays, although no shard has the component {component}"),
             ),
         };
         let finding = Finding::new(severity, ids::STALE_ARTIFACT, path, text);

@@ -103,7 +103,7 @@ impl Work<'_> {
             return Err(Error::rejected(
                 ids::OUTPUT_IN_THE_WAY,
                 &generic,
-                "it would be replaced by an empty one, because the input has only device code \
+                "would be replaced by an empty one, because the input has only device code \
                  that an earlier run split off",
             ));
         }

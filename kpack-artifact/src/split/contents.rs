@@ -60,7 +60,7 @@ impl Contents {
         let mut split_off = trees.all.iter().filter(|(target, _)| target.is_some());
         if let (Some(fat), Some((_, tree))) = (fat, split_off.next()) {
             let text = format!(
-                "it is a fat binary, beside what was split off before, such as {}; split it alone",
+                "a fat binary, beside what was split off before, such as {}; split it alone",
                 tree.root.display()
             );
             let path = &fat.file.code.path;
@@ -112,7 +112,7 @@ fn refuse_uninstalled(trees: &Trees, report: &mut Report) -> Result<(), Error> {
         match or_refused(read)? {
             Ok(None) => {}
             Ok(Some(_)) => {
-                let text = "its device code was split before the link, and is where it was built; \
+                let text = "the device code was split before the link, and is where it was built; \
                             expected it in the artifact, where `kpack install` puts it";
                 return Err(Error::rejected(ids::SPLIT_BEFORE_LINK, &item.from, text));
             }

@@ -56,7 +56,7 @@ impl Module {
     /// The error that names the artifact or prefix of a module with the same archives.
     pub(super) fn collision(&self, artifact: &Path, other: &str, advice: &str) -> Error {
         let reason = format!(
-            "its archives would be installed as {}, like those of {other}; {advice}",
+            "the archives would be installed as {}, like those of {other}; {advice}",
             self.archives().display()
         );
         Error::rejected(ids::CONFLICTING_FILES, &artifact.join(&self.prefix), reason)
@@ -221,7 +221,7 @@ fn group(root: &Path, prefix: &str, options: &Options) -> Result<Group, Error> {
         return Ok(Group::new(&name, component));
     }
     let reason = format!(
-        "its module would be `{name}`; expected a part of a file name, of letters, digits, `.`, `_`, `+` \
+        "the module would be `{name}`; expected a part of a file name, of letters, digits, `.`, `_`, `+` \
          and `-`"
     );
     Err(Error::rejected(

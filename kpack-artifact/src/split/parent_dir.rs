@@ -88,7 +88,7 @@ pub(super) fn refuse_group(artifact: &Path) -> Result<(), Error> {
     if !is_of_group(artifact) {
         return Ok(());
     }
-    let reason = "it is the artifact of a group of targets, as `kpack recombine` makes them: it is \
+    let reason = "the artifact of a group of targets, as `kpack recombine` makes them: it is \
                   split already, and there is nothing to be done. What is split is what a machine \
                   built; what is recombined are the artifacts that this makes";
     Err(Error::rejected(ids::SPLIT_ARTIFACT, artifact, reason))

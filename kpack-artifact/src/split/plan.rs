@@ -257,7 +257,7 @@ impl<'a> Planner<'a> {
             return Ok(());
         };
         if let Some(other) = output.file_at(path).filter(|_| !item.is_directory()) {
-            let reason = format!("it takes the place of {}", other.display());
+            let reason = format!("takes the place of {}", other.display());
             return Err(Error::rejected(ids::CONFLICTING_FILES, &item.from, reason));
         }
         match (self.rewritten.remove(item.from.as_path()), &item.class) {

@@ -31,7 +31,7 @@ pub(super) fn refuse_none_expected<'a>(
         return Ok(());
     }
     let text = format!(
-        "it has nothing for {}; there is device code for {there}",
+        "has nothing for {}; there is device code for {there}",
         list(&options.targets)
     );
     Err(Error::rejected(ids::MISSING_TARGET, path, text))
@@ -83,10 +83,7 @@ impl Targets {
                     return Err(Error::rejected(
                         ids::UNEXPECTED_TARGET,
                         &path,
-                        format!(
-                            "it is for {target}; expected only {}",
-                            list(expected.iter())
-                        ),
+                        format!("is for {target}; expected only {}", list(expected.iter())),
                     ));
                 }
             }

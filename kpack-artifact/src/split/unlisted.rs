@@ -22,7 +22,7 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
     for found in &tree.unlisted {
         let kind = found.file_type();
         if kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device() {
-            let reason = "it is no file, directory or symbolic link, and in no prefix; remove it";
+            let reason = "not a file, directory or symbolic link, and in no prefix; remove it";
             return Err(Error::rejected(ids::NOT_A_FILE, found.path(), reason));
         }
         match or_refused(classify::classify_entry(
@@ -94,8 +94,8 @@ fn tops(entries: &[Entry]) -> Vec<(&Path, Option<u64>)> {
 /// What looks architecture-specific is in no known place here, and stays generic.
 fn in_no_prefix(class: Class) -> Class {
     let (device_code, reason) = match class {
-        Class::Fat => (true, "it is a fat binary".to_owned()),
-        Class::Target { target, database } => (true, format!("it is of {target} ({database})")),
+        Class::Fat => (true, "a fat binary".to_owned()),
+        Class::Target { target, database } => (true, format!("for {target} ({database})")),
         Class::Unknown {
             device_code,
             reason,

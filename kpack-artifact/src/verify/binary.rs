@@ -105,7 +105,7 @@ fn check_group(
     let marker = &group.marker;
     let indices: BTreeSet<u32> = group.wrappers.iter().map(|w| w.co_index).collect();
     let Some(kernel_name) = marker.kernel_name.clone() else {
-        let text = "its marker is in the early plain-text form, which names directories but no \
+        let text = "the marker is in the early plain-text form, which names directories but no \
                     kernels, so its code objects cannot be found";
         report.note(ids::EARLY_MARKER, path, text);
         return Ok(());
@@ -120,7 +120,7 @@ fn check_group(
         let fits = prefix.is_some_and(|prefix| prefix == expected || prefix == artifact);
         if !fits && !is_one_file(path, &named) {
             let text = format!(
-                "its kernels are named `{kernel_name}`, which is not its path in the install prefix \
+                "the kernels are named `{kernel_name}`, which is not its path in the install prefix \
                  {}",
                 expected.display()
             );

@@ -34,7 +34,7 @@ pub(super) fn verify(
             report.ok(ids::CODE_MATCHES, path, text);
         } else {
             let text = format!(
-                "its code for {target} is not what it was built with; join it again, or install the unsplit binary"
+                "the code for {target} is not what it was built with; join it again, or install the unsplit binary"
             );
             report.fault(ids::CODE_DIFFERS, path, text);
         }

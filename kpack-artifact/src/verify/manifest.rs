@@ -34,7 +34,7 @@ pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) ->
     if !group.has_manifest(&file_name) {
         check.fault(
             ids::INCONSISTENT_MANIFEST,
-            format!("its `component_name` is `{group}`"),
+            format!("the `component_name` is `{group}`"),
         );
     }
     if check.is_part {
@@ -208,7 +208,7 @@ fn differs_from_whole(path: &Path, part: &Manifest) -> Result<Vec<String>, Error
     if whole.prefix != part.prefix {
         let (own, other) = (&part.prefix, &whole.prefix);
         reasons.push(format!(
-            "its `prefix` is `{own}`, and `{other}` in `{name}`"
+            "the `prefix` is `{own}`, and `{other}` in `{name}`"
         ));
     }
     for (target, file) in &part.kpack_files {
@@ -233,17 +233,17 @@ fn is_at(manifest: &Path, prefix: Option<&Path>, claimed: &str) -> Result<(), St
         Some((_, Ok(within))) if within == path => return Ok(()),
         Some((_, Ok(within))) => {
             let within = within.display();
-            format!("its `prefix` is `{claimed}`; as installed it is `{within}`")
+            format!("the `prefix` is `{claimed}`; as installed it is `{within}`")
         }
         Some((prefix, Err(_))) => format!(
-            "it is not in a directory of the install prefix {}",
+            "not in a directory of the install prefix {}",
             prefix.display()
         ),
         None if path.is_absolute() => format!(
-            "its `prefix` is the absolute path `{claimed}`; expected a directory in the install prefix"
+            "the `prefix` is the absolute path `{claimed}`; expected a directory in the install prefix"
         ),
         None if path.components().any(|part| part == Component::ParentDir) => {
-            format!("its `prefix` `{claimed}` leaves the install prefix")
+            format!("the `prefix` `{claimed}` leaves the install prefix")
         }
         None => {
             let parts = path.components();
@@ -252,7 +252,7 @@ fn is_at(manifest: &Path, prefix: Option<&Path>, claimed: &str) -> Result<(), St
                 return Ok(());
             }
             let holder = holder.display();
-            format!("its `prefix` is `{claimed}`, but its directory is in `{holder}`")
+            format!("the `prefix` is `{claimed}`, but its directory is in `{holder}`")
         }
     };
     Err(text)

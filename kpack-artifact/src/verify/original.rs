@@ -53,7 +53,7 @@ pub(super) fn compare(
             joined: Some(_), ..
         }) => {
             let differences = join::differences(binary, &unsplit)?;
-            let text = "its code objects and host code are the original's";
+            let text = "the code objects and host code are the original's";
             report.faults_or(
                 (ids::CODE_DIFFERS, ids::CODE_MATCHES),
                 path,

@@ -196,7 +196,7 @@ impl Resolution<'_> {
             let (outcome, text) = match is_expected {
                 true => (
                     Severity::Note,
-                    "its manifest lists no archive: splitting left out all of its device code"
+                    "the manifest lists no archive: splitting left out all of its device code"
                         .to_owned(),
                 ),
                 false => (

@@ -241,7 +241,7 @@ impl<'a> Build<'a> {
             return Err(Error::rejected(
                 ids::UNREPRESENTABLE_PATH,
                 &self.directory,
-                "its name is not UTF-8, as markers must be; rename it",
+                "the name is not UTF-8, as markers must be; rename it",
             ));
         };
         let group = Group::new(&self.module, COMPONENT);

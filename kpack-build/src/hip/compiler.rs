@@ -219,13 +219,13 @@ impl Compiler {
         let mut command = self.command();
         command.arg("--print-targets").stdin(Stdio::null());
         match command.output() {
-            Err(error) => Err(format!("it cannot be run: {error}")),
+            Err(error) => Err(format!("cannot be run: {error}")),
             Ok(output) if !output.status.success() => Err(format!(
                 "`--print-targets` failed ({}); expected a clang",
                 output.status
             )),
             Ok(output) if String::from_utf8_lossy(&output.stdout).contains("amdgcn") => Ok(()),
-            Ok(_) => Err("it has no target amdgcn".to_owned()),
+            Ok(_) => Err("no target amdgcn".to_owned()),
         }
     }
 }
@@ -327,7 +327,7 @@ fn device_libraries(compiler: &Compiler, wanted: &Wanted<'_>) -> Result<Option<P
     }
     let unknown = fails(Some("-nogpulib".into()));
     if !unknown.is_empty() {
-        return Err(format!("it cannot compile for {}", names(&unknown)));
+        return Err(format!("cannot compile for {}", names(&unknown)));
     }
     let mut without = wanted.targets.to_vec();
     for directory in of_distributions().filter(|directory| directory.is_dir()) {
@@ -338,7 +338,7 @@ fn device_libraries(compiler: &Compiler, wanted: &Wanted<'_>) -> Result<Option<P
         without = fails(Some(flag));
     }
     Err(format!(
-        "it finds no ROCm device library for {}",
+        "finds no ROCm device library for {}",
         names(&without)
     ))
 }

@@ -31,7 +31,7 @@ pub(super) fn is_object<S: ReadAt>(source: &S) -> Result<bool, ElfError> {
             }
             if source.contains(&TRACES)? {
                 unsupported!(
-                    "it has device code for an unsupported host (expected a 64-bit object for \
+                    "has device code for an unsupported host (expected a 64-bit object for \
                      x86-64, e_machine 62, or AArch64, 183; found class {}, data {}, e_machine \
                      {machine})",
                     start[4],
@@ -40,23 +40,23 @@ pub(super) fn is_object<S: ReadAt>(source: &S) -> Result<bool, ElfError> {
             }
         }
         Some(FileKind::Linked) if source.contains(&TRACES)? => {
-            unsupported!("it is a linked binary with device code; split it with `kpack install`")
+            unsupported!("a linked binary with device code; split it with `kpack install`")
         }
         Some(FileKind::StaticLibrary) if source.contains(&TRACES)? => unsupported!(
-            "it is a static library with device code inside a static library, where linkers do not \
+            "a static library with device code inside a static library, where linkers do not \
              look; split its objects and put them into the outer library"
         ),
         Some(FileKind::Bundle) => unsupported!(
-            "it is an offload bundle, as -fgpu-rdc --emit-static-lib makes it, whose device \
+            "an offload bundle, as -fgpu-rdc --emit-static-lib makes it, whose device \
              code is complete only after the link; compile without -fgpu-rdc, or link it \
              unchanged and split the linked binary (kpack install)"
         ),
         Some(FileKind::CodeObject) => unsupported!(
-            "it is an AMDGPU ELF file for a device link; link it unchanged, and split the \
+            "an AMDGPU ELF file for a device link; link it unchanged, and split the \
              linked binary (kpack install)"
         ),
         None if is_bitcode(&start) && source.contains(&TRACES)? => unsupported!(
-            "it is LLVM bitcode with device code, as -flto or -emit-llvm makes it, and not yet \
+            "LLVM bitcode with device code, as -flto or -emit-llvm makes it, and not yet \
              an object; compile HIP sources without -flto, or link it unchanged and split the \
              linked binary (kpack install)"
         ),

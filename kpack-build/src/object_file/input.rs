@@ -335,20 +335,18 @@ fn kernel_name(
 /// Describes an unsupported file and what was expected instead.
 fn expected(start: &[u8], kind: Option<FileKind>) -> String {
     let what = match kind {
-        Some(FileKind::Linked) => "it is a linked binary; split it with `kpack install`",
-        Some(FileKind::Bundle) => {
-            "it is an offload bundle, as --cuda-device-only or -emit-llvm makes it"
-        }
-        Some(FileKind::CodeObject) => "it is device code, an AMDGPU ELF file",
-        Some(FileKind::Archive | FileKind::Manifest) => "it is an archive or manifest of kpack",
+        Some(FileKind::Linked) => "a linked binary; split it with `kpack install`",
+        Some(FileKind::Bundle) => "an offload bundle, as --cuda-device-only or -emit-llvm makes it",
+        Some(FileKind::CodeObject) => "device code, an AMDGPU ELF file",
+        Some(FileKind::Archive | FileKind::Manifest) => "an archive or manifest of kpack",
         // The machine of a COFF object (PE Format, "Machine Types"): x86-64 and ARM64, and the
         // values import libraries and /bigobj use instead.
         _ if [[0x64, 0x86], [0x64, 0xaa]].contains(&[start[0], start[1]])
             || start.starts_with(&[0, 0, 0xff, 0xff]) =>
         {
-            "it is an object for Windows (COFF)"
+            "an object for Windows (COFF)"
         }
-        _ => "its format is unknown",
+        _ => "the format is unknown",
     };
     format!("not a relocatable object (ELF, ET_REL) or static library: {what}")
 }

@@ -110,7 +110,7 @@ fn in_place(options: &Options, object: &Path, bitcode: bool) -> Result<(), Error
         return Err(Error::rejected(
             ids::UNREPRESENTABLE_PATH,
             &archives,
-            "its name is not UTF-8, as markers must be; rename it",
+            "the name is not UTF-8, as markers must be; rename it",
         ));
     };
     let group = Group::new(&options.module, &options.component);

@@ -275,7 +275,7 @@ fn names_with_marker<S: ReadAt>(object: &Relocatable<S>) -> Result<(Vec<u8>, u32
     });
     match u32::try_from(at) {
         Ok(at) => Ok((names, at)),
-        Err(_) => refuse!("its section names take {at} bytes; more than 4 GiB cannot be addressed"),
+        Err(_) => refuse!("the section names take {at} bytes; more than 4 GiB cannot be addressed"),
     }
 }
 

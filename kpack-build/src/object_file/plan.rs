@@ -48,7 +48,7 @@ impl ObjectPlan {
     pub(super) fn set_marker(&mut self, marker: &[u8]) -> Result<(), ElfError> {
         if marker.len() != self.marker.len() {
             refuse!(
-                "its marker needs {} bytes (planned {}): the file changed while it was read; run the command again",
+                "the marker needs {} bytes (planned {}): the file changed while it was read; run the command again",
                 marker.len(),
                 self.marker.len()
             );

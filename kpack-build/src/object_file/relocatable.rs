@@ -61,7 +61,7 @@ impl<S: ReadAt> Relocatable<S> {
         };
         let Some(table) = sections.get(names_index).filter(|_| names_index != 0) else {
             refuse!(
-                "its header names section {names_index} as the section name table, which does \
+                "the header names section {names_index} as the section name table, which does \
                      not exist"
             );
         };
@@ -129,7 +129,7 @@ fn section_headers<S: ReadAt>(
     let entry = size_of::<SectionHeader>() as u64;
     if u64::from(header.e_shentsize.get(LE)) != entry {
         refuse!(
-            "its section headers have {} bytes each; expected {entry}",
+            "the section headers have {} bytes each; expected {entry}",
             header.e_shentsize.get(LE)
         );
     }

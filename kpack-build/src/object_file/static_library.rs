@@ -64,7 +64,7 @@ impl StaticLibrary {
         let archive = ArchiveFile::parse(&cache).map_err(damaged)?;
         if archive.is_thin() {
             unsupported!(
-                "it is a thin archive, which only names its objects; split these and make an \
+                "a thin archive, which only names its objects; split these and make an \
                  archive of the host-only objects"
             );
         }
@@ -72,7 +72,7 @@ impl StaticLibrary {
             ArchiveKind::Gnu | ArchiveKind::Unknown => 4,
             ArchiveKind::Gnu64 => 8,
             ArchiveKind::Coff => unsupported!(
-                "it has two symbol tables, as static libraries and import libraries of Windows (COFF) have; expected objects for Linux (ELF)"
+                "has two symbol tables, as static libraries and import libraries of Windows (COFF) have; expected objects for Linux (ELF)"
             ),
             other => {
                 unsupported!("a static library in the {other:?} format; expected the GNU format")
@@ -86,7 +86,7 @@ impl StaticLibrary {
             let range = start..start.saturating_add(length);
             let Some(header) = member.header().filter(|_| range.end <= size) else {
                 refuse!(
-                    "its member `{name}` ({length} bytes at offset {start:#x}) ends past the end of the \
+                    "the member `{name}` ({length} bytes at offset {start:#x}) ends past the end of the \
                      file ({size} bytes)"
                 );
             };
@@ -94,7 +94,7 @@ impl StaticLibrary {
                 unsupported!("a static library in the BSD format; expected the GNU format");
             }
             if matches!(header.name.trim_ascii_end(), b"/" | b"//" | b"/SYM64/") {
-                refuse!("its table `{name}` at offset {start:#x} is not at the start");
+                refuse!("the table `{name}` at offset {start:#x} is not at the start");
             }
             members.push(Member {
                 header: *header,
@@ -158,7 +158,7 @@ fn symbols<'a>(
         match members.binary_search_by_key(&start, |member| member.range.start) {
             Ok(member) => symbols.push(member),
             Err(_) => refuse!(
-                "its symbol table refers to a member at offset {offset:#x}, which does not exist"
+                "the symbol table refers to a member at offset {offset:#x}, which does not exist"
             ),
         }
     }
@@ -193,7 +193,7 @@ impl Tables {
             let start = starts[*member].to_be_bytes();
             let (high, low) = start.split_at(8 - self.word);
             if high.iter().any(|byte| *byte != 0) {
-                refuse!("its symbol table cannot hold the offset of a member after 4 GiB");
+                refuse!("the symbol table cannot hold the offset of a member after 4 GiB");
             }
             offset.copy_from_slice(low);
         }

@@ -32,7 +32,7 @@ impl Symbols {
             sections.position(|section| section.sh_type.get(LE) == kind)
         };
         let Some(table) = of_type(elf::SHT_SYMTAB) else {
-            refuse!("it has no symbol table");
+            refuse!("no symbol table");
         };
         let section = &object.sections[table];
         let extended = match of_type(elf::SHT_SYMTAB_SHNDX) {

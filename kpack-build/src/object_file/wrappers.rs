@@ -204,7 +204,7 @@ impl<S: ReadAt> Relocatable<S> {
                 .starts_with(b"__CLANG_OFFLOAD_BUNDLE__hip")
             {
                 unsupported!(
-                    "it was compiled with -fgpu-rdc, so its device code is complete only after \
+                    "was compiled with -fgpu-rdc, so its device code is complete only after \
                      the link; compile without -fgpu-rdc, or link it unchanged and split the \
                      linked binary (kpack install)"
                 );
@@ -212,7 +212,7 @@ impl<S: ReadAt> Relocatable<S> {
             if section.sh_type.get(LE).0 == OFFLOADING || self.name(section) == b".llvm.offloading"
             {
                 unsupported!(
-                    "it was compiled with --offload-new-driver and -fgpu-rdc, or with \
+                    "was compiled with --offload-new-driver and -fgpu-rdc, or with \
                      -foffload-lto: its device code is in `.llvm.offloading` until \
                      clang-linker-wrapper links it; compile without these options, or link it \
                      unchanged and split the linked binary (kpack install)"

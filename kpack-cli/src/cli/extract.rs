@@ -135,7 +135,7 @@ fn write_all(
         let name = file_name(kernel, target);
         let path = directory.join(&name);
         if !names.insert(name) {
-            let reason = "it would hold two code objects; select fewer with --kernel";
+            let reason = "would hold two code objects; select fewer with --kernel";
             return Err(Error::rejected(ids::NAME_CLASH, &path, reason));
         }
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use kpack_format::TargetId;
 use serde::Serialize;
 
@@ -40,21 +40,27 @@ Examples:
 ", exit_codes!("\
 an input was rejected (damaged, unsupported, contradictory, or without code for the expected
      targets); the other artifacts of a batch were split")))]
+#[command(group(ArgGroup::new("input").required(true)))]
 pub(super) struct Arguments {
     /// Artifact directory
     #[arg(
         long,
         alias = "input-dir",
         value_name = "DIR",
-        requires = "artifact_prefix"
+        requires = "artifact_prefix",
+        group = "input"
     )]
-    #[arg(required_unless_present = "batch_artifact_parent_dir")]
     artifact_dir: Option<PathBuf>,
     /// Name and component of the artifact, such as blas_lib; the output is named after it
     #[arg(long, alias = "component-name", value_name = "NAME_COMPONENT")]
     artifact_prefix: Option<String>,
     /// Directory of artifact directories; all of them are split
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["artifact_dir", "artifact_prefix"])]
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with = "artifact_prefix",
+        group = "input"
+    )]
     batch_artifact_parent_dir: Option<PathBuf>,
     /// Directory for the split artifacts
     #[arg(long, value_name = "DIR")]

@@ -378,7 +378,7 @@ impl Binary {
         match &self.form {
             Form::Split | Form::Joined => {}
             Form::EarlyMarker => {
-                let why = "its marker names no kernels".to_owned();
+                let why = "the marker names no kernels".to_owned();
                 return Ok(Some(Join::Refused(why)));
             }
             Form::Fat | Form::Damaged(..) => return Ok(None),
@@ -543,7 +543,7 @@ impl Code {
                 Some(kpack) => Self::damaged(
                     ids::MISSING_KERNEL,
                     &kpack.path,
-                    "it has no code object of this binary",
+                    "no code object of this binary",
                 ),
                 // Not every binary of a module has code for each target.
                 None => Self::Nowhere(others.into_iter().cloned().collect()),

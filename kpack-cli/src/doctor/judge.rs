@@ -106,7 +106,7 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
             return findings.push(damaged.with_help("install it again"));
         }
         Form::EarlyMarker => {
-            let text = "its marker is in the early plain-text form, which names no kernels; whether it \
+            let text = "the marker is in the early plain-text form, which names no kernels; whether it \
                         has code is unknown";
             return findings.push(Finding::new(Severity::Note, ids::EARLY_MARKER, path, text));
         }

@@ -61,7 +61,7 @@ impl CodeObjects {
             return Err(Error::rejected(
                 ids::NO_SUCH_CODE,
                 path,
-                format!("it has no {kernel}{target}{there}"),
+                format!("no {kernel}{target}{there}"),
             ));
         }
         Ok(Self {
@@ -256,7 +256,7 @@ impl Contents {
             _ => match split::read(path, None)? {
                 split::BinaryKind::Fat(fat, _) | split::BinaryKind::Kept(fat) => vec![fat.code],
                 split::BinaryKind::Split(_) => {
-                    let reason = "its device code is in archives; name one of these instead";
+                    let reason = "the device code is in archives; name one of these instead";
                     return Err(Error::rejected(ids::CODE_IN_ARCHIVES, path, reason));
                 }
                 split::BinaryKind::LeftAlone(reason) => {

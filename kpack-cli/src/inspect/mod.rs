@@ -81,11 +81,14 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         Some(FileKind::Bundle) => Content::Bundle(bundle(path, file, size)?),
         Some(FileKind::CodeObject) => Content::CodeObject(code_object(path, file, size)?),
         None => {
+            let found = if size == 0 { "empty" } else { "not recognised" };
             return Err(Error::rejected(
                 ids::UNKNOWN_FILE,
                 path,
-                "not recognised: expected an ELF file, a static library, a .kpack archive, a .kpm \
-                 manifest or an offload bundle",
+                format!(
+                    "{found}: expected an ELF file, a static library, a .kpack archive, a .kpm \
+                     manifest or an offload bundle"
+                ),
             ));
         }
     };

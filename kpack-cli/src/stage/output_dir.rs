@@ -184,7 +184,7 @@ fn check_leftovers(hidden: &HiddenDirectory) -> Result<(), Error> {
         let is_ours = name == NEW || name == OLD;
         if !is_ours || !path.is_dir() || path.is_symlink() || !is_removable(&path)? {
             let reason = format!(
-                "it was not staged, but `kpack stage` replaces the directory `{}`; move or remove it",
+                "was not staged, but `kpack stage` replaces the directory `{}`; move or remove it",
                 hidden.path().display()
             );
             return Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &path, reason));
@@ -232,7 +232,7 @@ fn there(path: &Path) -> Result<ExistingOutput, Error> {
         )
     };
     if !path.is_dir() {
-        return Err(refused("it is not a directory".to_owned()));
+        return Err(refused("not a directory".to_owned()));
     }
     let content = ReleaseContent::of(path)?;
     if content.files.is_empty() && content.empty.is_empty() {
@@ -240,7 +240,7 @@ fn there(path: &Path) -> Result<ExistingOutput, Error> {
     }
     if !is_stamped(path) {
         return Err(refused(format!(
-            "it is not empty and was not staged (it has no file `{STAMP}`)"
+            "not empty and was not staged (it has no file `{STAMP}`)"
         )));
     }
     let stamp = path.join(STAMP);
@@ -252,7 +252,7 @@ fn there(path: &Path) -> Result<ExistingOutput, Error> {
     let mut all = content.files.iter().chain(&content.empty);
     match all.find(|found| !known.contains(found.as_path())) {
         Some(foreign) => Err(refused(format!(
-            "it has `{}`, which was not staged",
+            "has `{}`, which was not staged",
             foreign.display()
         ))),
         None => Ok(ExistingOutput::Release),

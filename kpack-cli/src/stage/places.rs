@@ -99,7 +99,7 @@ impl BuildDirectories {
                     ids::BUILD_PATH,
                     &shown,
                     format!(
-                        "it contains the path `{}` of Cargo's registry, for panic messages; \
+                        "contains the path `{}` of Cargo's registry, for panic messages; \
                          --remap-path-prefix removes it",
                         place.display()
                     ),
@@ -117,7 +117,7 @@ impl BuildDirectories {
         Ok(place.map(|place| {
             let place = place.display();
             format!(
-                "it contains the path `{place}` of this machine; build it without debug \
+                "contains the path `{place}` of this machine; build it without debug \
                  information (profile release, or strip = true), and, if code contains the \
                  path, with RUSTFLAGS=\"--remap-path-prefix={place}=.\" (C and C++: \
                  -ffile-prefix-map={place}=.)"

@@ -215,7 +215,7 @@ fn artifacts_of_two_builds_are_no_split_artifact() {
     let report = batch_of(&parent, &output, &[]).unwrap();
     let error = failure(&report);
     assert!(
-        error.contains("it is for the host, but in an artifact for gfx1100, and there are several"),
+        error.contains("is for the host, but in an artifact for gfx1100, and there are several"),
         "{error}"
     );
     assert!(output.files().is_empty());
@@ -230,7 +230,7 @@ fn a_fat_binary_beside_split_artifacts_is_refused() {
     let report = batch_of(&first, &second, &[]).unwrap();
     let error = failure(&report);
     assert!(
-        error.contains("libnew.so: it is a fat binary, beside what was split off before"),
+        error.contains("libnew.so: a fat binary, beside what was split off before"),
         "{error}"
     );
 }
@@ -282,7 +282,7 @@ fn code_objects_that_the_generic_artifact_names_are_complete() {
     let names = format!("blas_lib_generic/{library}/hipblasltExtOpLibrary.dat");
     fs::remove_file(first.path(&names)).unwrap();
     let said = warnings(&run(&one));
-    assert!(said.len() == 1 && said[0].contains("extop_gfx942.co: it has no library file"));
+    assert!(said.len() == 1 && said[0].contains("extop_gfx942.co: no library file"));
 }
 
 /// Artifacts of groups come from a recombination: they are split, and from several builds.

@@ -91,7 +91,7 @@ fn a_truncated_library_file_gets_a_warning() {
     let whole = fs::read(input.path(&path)).unwrap();
     write(&input, &path, &whole[..whole.len() / 2]);
     let report = run(&options(&input, &output));
-    let start = format!("{path}: it is damaged: ");
+    let start = format!("{path}: damaged: ");
     assert!(
         warnings(&report)
             .iter()
@@ -124,7 +124,7 @@ fn a_binary_that_was_split_before_the_link_and_not_installed_is_refused() {
     assert!(linked.unwrap().success());
     let error = refusal(&options(&input, &output));
     assert!(
-        error.contains("libvec.so: its device code was split before the link"),
+        error.contains("libvec.so: the device code was split before the link"),
         "{error}"
     );
     assert!(output.files().is_empty());
@@ -135,7 +135,7 @@ fn a_binary_that_was_split_before_the_link_and_not_installed_is_refused() {
     assert!(
         warnings(&report)
             .iter()
-            .any(|text| text.contains("libvec.so: its device code was split before the link")),
+            .any(|text| text.contains("libvec.so: the device code was split before the link")),
         "{report:#?}"
     );
 }
@@ -285,7 +285,7 @@ fn device_code_in_a_windows_binary_is_named() {
     let found = warnings(&report);
     let start = |path: &str, section: &str| {
         format!(
-            "stage/{path}: looks architecture-specific: it is a PE/COFF file with device code in \
+            "stage/{path}: looks architecture-specific: a PE/COFF file with device code in \
              section `{section}`"
         )
     };

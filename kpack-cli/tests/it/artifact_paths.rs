@@ -61,7 +61,7 @@ fn a_link_in_the_place_of_the_hidden_directory() {
     let before = input.snapshot();
     let error = refusal(&options(&input, &output));
     assert!(
-        error.contains(".blas_lib.tmp: it is a symbolic link, but kpack"),
+        error.contains(".blas_lib.tmp: a symbolic link, but kpack"),
         "{error}"
     );
     assert_eq!(input.snapshot(), before);
@@ -80,9 +80,9 @@ fn a_prefix_that_is_or_is_behind_a_symbolic_link_or_is_a_file() {
         (
             "math-libs/BLAS/rocBLAS",
             "elsewhere",
-            "it is a symbolic link to elsewhere.",
+            "a symbolic link to elsewhere.",
         ),
-        ("math-libs", "nowhere", "it is a symbolic link to nowhere."),
+        ("math-libs", "nowhere", "a symbolic link to nowhere."),
         ("math-libs/BLAS", "", "it is no directory."),
     ] {
         let (input, output) = (artifact(), Tree::new());

@@ -327,22 +327,22 @@ fn where_name_and_content_disagree_nothing_is_split() {
         (
             format!("{stem}.co"),
             other("gfx1101"),
-            "its path says gfx1100, but the ELF header of the code object says gfx1101",
+            "the path says gfx1100, but the ELF header of the code object says gfx1101",
         ),
         (
             format!("{stem}.dat"),
             library_file("gfx942", &["TensileLibrary_Type_SS_gfx1100"]).unwrap(),
-            "its path says gfx1100, but the library file names gfx942",
+            "the path says gfx1100, but the library file names gfx942",
         ),
         (
             format!("{stem}.co"),
             bundle(Storage::Zstd(3), &two).unwrap(),
-            "its path says gfx1100, but it has code for gfx1100, gfx1101",
+            "the path says gfx1100, but it has code for gfx1100, gfx1101",
         ),
         (
             format!("{library}/gfx1101/Kernels.so-000-gfx1100.hsaco"),
             other("gfx1100"),
-            "its path says gfx1101, and gfx1100 as well",
+            "the path says gfx1101, and gfx1100 as well",
         ),
     ] {
         let (input, output) = (artifact(), Tree::new());
@@ -364,11 +364,11 @@ fn halves_of_pairs_are_reported() {
         warnings(&report),
         [
             format!(
-                "{library}/TensileLibrary_Type_SS_gfx1100.co: it has no library file: there is no \
+                "{library}/TensileLibrary_Type_SS_gfx1100.co: no library file: there is no \
                  TensileLibrary_Type_SS_gfx1100.dat beside it, and no .dat names it"
             ),
             format!(
-                "{library}/TensileLibrary_Type_SS_gfx942.dat: it names \
+                "{library}/TensileLibrary_Type_SS_gfx942.dat: names \
                  TensileLibrary_Type_SS_gfx942, which is not beside it"
             ),
         ]
@@ -433,7 +433,7 @@ fn a_library_in_the_directory_of_a_target_is_the_targets() {
     library.build(&file).unwrap();
     let error = refusal(&options(&input, &output));
     assert!(
-        error.contains("its path says gfx1100, but it has code for gfx942"),
+        error.contains("the path says gfx1100, but it has code for gfx942"),
         "{error}"
     );
 }
@@ -637,7 +637,7 @@ fn compressed_library_files_are_of_their_targets() {
         ("TensileLibrary_Type_HH_gfx1100", 0),
         ("extop_gfx942", 1),
     ] {
-        let start = format!("{library}/{stem}.co: it has no library file");
+        let start = format!("{library}/{stem}.co: no library file");
         let said = warnings(&report);
         let found = said.iter().filter(|text| text.starts_with(&start)).count();
         assert_eq!(found, count, "{stem} {said:#?}");

@@ -90,15 +90,15 @@ fn device_code_among_them_is_named_and_refused_on_demand() {
     for text in [
         format!("math-libs/rocFFT: has 3 files that are in {COPIED}"),
         format!(
-            "{stage}/librocfft.so: looks architecture-specific: it is a fat binary in no prefix; \
+            "{stage}/librocfft.so: looks architecture-specific: a fat binary in no prefix; \
              it stays generic"
         ),
         format!(
-            "{stage}/rocblas/library/a_gfx942.co: looks architecture-specific: it is of gfx942 \
+            "{stage}/rocblas/library/a_gfx942.co: looks architecture-specific: for gfx942 \
              (rocblas) in no prefix; it stays generic"
         ),
         format!(
-            "{stage}/kernel.bin: looks architecture-specific: it is an AMDGPU code object in no \
+            "{stage}/kernel.bin: looks architecture-specific: an AMDGPU code object in no \
              prefix; it stays generic"
         ),
     ] {

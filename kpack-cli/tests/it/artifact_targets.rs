@@ -67,7 +67,7 @@ fn only_expected_targets_are_kept() {
     options.unexpected = Unexpected::Error;
     let error = refusal(&options);
     assert!(
-        error.contains("it is for gfx942; expected only gfx1100, gfx1201"),
+        error.contains("is for gfx942; expected only gfx1100, gfx1201"),
         "{error}"
     );
     options.unexpected = Unexpected::Keep;
@@ -179,7 +179,7 @@ fn where_none_of_the_expected_targets_is_there_the_generic_artifact_is_all() {
         let report = check(&output, "");
         assert!(report.holds(), "{layout:?}: {report:#?}");
         let notes = checks(&report, Severity::Note);
-        let library = "librocblas.so.5: its manifest lists no archive";
+        let library = "librocblas.so.5: the manifest lists no archive";
         assert!(
             notes.iter().any(|note| note.contains(library)),
             "{notes:#?}"
@@ -244,7 +244,7 @@ fn where_none_of_the_required_targets_is_there_nothing_is_split() {
         let error = refusal(&options);
         assert!(
             error.ends_with(
-                ": it has nothing for gfx1201, gfx90a:xnack+; there is device code for gfx1100, \
+                ": has nothing for gfx1201, gfx90a:xnack+; there is device code for gfx1100, \
                  gfx942 [missing-target]"
             ),
             "{error}"
@@ -304,7 +304,9 @@ fn a_batch_with_none_of_the_required_targets_is_refused() {
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     let text = error.in_one_line();
     assert!(
-        text.ends_with(": it has nothing for gfx1201; there is device code for gfx1100, gfx942 [missing-target]"),
+        text.ends_with(
+            ": has nothing for gfx1201; there is device code for gfx1100, gfx942 [missing-target]"
+        ),
         "{text}"
     );
     assert!(output.files().is_empty());

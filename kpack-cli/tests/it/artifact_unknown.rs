@@ -45,7 +45,7 @@ fn what_looks_specific_in_no_known_place_is_reported_or_moved() {
                  target; it stays generic"
             ),
             format!(
-                "{object}: looks architecture-specific: it is an AMDGPU code object; it stays generic"
+                "{object}: looks architecture-specific: an AMDGPU code object; it stays generic"
             ),
             format!(
                 "{named}: looks architecture-specific: `tuning_gfx1100.csv` looks like the name of \
@@ -84,12 +84,10 @@ fn device_code_that_cannot_be_split_is_reported() {
         warnings(&report),
         [
             format!(
-                "{object}: looks architecture-specific: it has device code that is split before \
+                "{object}: looks architecture-specific: has device code that is split before \
                  the link; it stays generic"
             ),
-            format!(
-                "{bundled}: looks architecture-specific: it is an offload bundle; it stays generic"
-            ),
+            format!("{bundled}: looks architecture-specific: an offload bundle; it stays generic"),
         ]
     );
 }
@@ -262,7 +260,7 @@ fn files_of_a_database_in_another_place_are_counted() {
     assert_eq!(
         warnings(&report),
         [format!(
-            "{library}: 8 files look architecture-specific, such as {name}: it is an AMDGPU code \
+            "{library}: 8 files look architecture-specific, such as {name}: an AMDGPU code \
              object; named like those of a kernel database, which kpack expects in \
              hipblaslt/library/, hipsparselt/library/, rocblas/library/; they stay generic"
         )]

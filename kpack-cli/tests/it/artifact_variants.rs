@@ -293,6 +293,6 @@ fn artifacts_of_variants_are_read_and_replaced() {
         "x\n",
     );
     let error = refusal(&options(&tree, "in/blas_lib", "earlier"));
-    assert!(error.contains("gfx90a:xnack+: it is in the way"), "{error}");
+    assert!(error.contains("gfx90a:xnack+: is in the way"), "{error}");
     assert_eq!(names(&tree, "earlier").len(), 4);
 }

@@ -433,7 +433,7 @@ fn refusals_exit_with_3_and_change_nothing() {
         (
             &tree,
             "install --prefix . --module vec --all --arch gfx1030",
-            "it has no device code for gfx1030",
+            "no device code for gfx1030",
         ),
         (&split, "verify lib --against lib", "split"),
         (

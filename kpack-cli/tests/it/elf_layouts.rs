@@ -397,7 +397,7 @@ fn a_wrong_record_of_a_join_loses_nothing() -> Result<()> {
         let sound = fs::read(&joined)?;
         let word = |at: usize| u64::from_le_bytes(sound[at..at + 8].try_into().unwrap());
         let magic = sound.windows(8).rposition(|word| word == b"kpkjoin1");
-        let length = magic.context("it has no record")? - 8;
+        let length = magic.context("no record")? - 8;
         let start = length + 16 - 8 * word(length) as usize;
         for at in (start..length).step_by(8) {
             for value in [0, 1, 0x1001, 1 << 40, 1 << 61, u64::MAX - 4095, u64::MAX] {
@@ -427,7 +427,7 @@ fn zeroed_memory_of_any_size_is_compared_at_once() -> Result<()> {
     let (table, count) = (word(32) as usize, usize::from(bytes[56]));
     let headers = (0..count).map(|header| table + header * 56);
     let mut loads = headers.filter(|at| bytes[*at..at + 4] == [1, 0, 0, 0]);
-    let size = loads.next_back().context("it has no PT_LOAD")? + 40;
+    let size = loads.next_back().context("no PT_LOAD")? + 40;
     bytes[size..size + 8].copy_from_slice(&u64::to_le_bytes(1 << 60));
     fs::write(&fat, bytes)?;
     bench.split(&fat, &host)?;

@@ -423,8 +423,7 @@ fn unexpected_targets_are_dropped_refused_or_kept() {
         match unexpected {
             Unexpected::Error => {
                 let error = result.unwrap_err().to_string();
-                let expected =
-                    "it has device code for gfx90a:xnack+; expected only gfx1100, gfx942";
+                let expected = "has device code for gfx90a:xnack+; expected only gfx1100, gfx942";
                 assert!(error.contains(expected), "{error}");
                 assert_eq!(tree.snapshot(), original.snapshot());
             }

@@ -131,7 +131,7 @@ fn a_joined_binary_is_shown_as_one_and_needs_no_archives() {
     joined(&tree, &["gfx942"]);
     let shown = inspect::inspect(&tree.path("prefix").join(FILE)).unwrap();
     let Content::FatBinary(fat) = shown.content else {
-        panic!("it has device code");
+        panic!("has device code");
     };
     let kept = fat.joined.unwrap();
     assert_eq!(kept.kernel_name.as_deref(), Some(FILE));
@@ -152,7 +152,7 @@ fn other_code_in_a_joined_binary_is_a_fault() {
     let faults = faults(&path);
     assert_eq!(faults.len(), 1, "{faults:?}");
     assert!(
-        faults[0].contains("its code for gfx1100 is not what it was built with"),
+        faults[0].contains("the code for gfx1100 is not what it was built with"),
         "{faults:?}"
     );
     let mut options = verify::Options::default();

@@ -233,7 +233,7 @@ fn a_damaged_one_is_named() {
         fs::write(path, bytes).unwrap();
     };
     let text = |path: &Path| write(path, b"SQLite format 3\0, and no more");
-    let reason = "it cannot be read as a kernel cache of rocFFT: ";
+    let reason = "cannot be read as a kernel cache of rocFFT: ";
     for damage in [&truncated as &dyn Fn(&Path), &garbled, &text] {
         let tree = artifact(damage);
         let report = split_it(&tree);
@@ -264,10 +264,10 @@ fn one_of_another_format_is_a_host_file() {
         database.execute_batch(table).unwrap();
     };
     for (table, reason) in [
-        ("CREATE TABLE cache_v2 (x)", "it has no table `cache_v1`"),
+        ("CREATE TABLE cache_v2 (x)", "no table `cache_v1`"),
         (
             "CREATE VIEW cache_v1 AS SELECT 1 AS arch",
-            "it has no table `cache_v1`",
+            "no table `cache_v1`",
         ),
         ("CREATE TABLE cache_v1 (x)", "no such column"),
         (

@@ -168,7 +168,7 @@ fn archives_that_are_gone_are_missed() {
     let mut all = options(&tree.path("host"));
     (all.files, all.all) = (Vec::new(), true);
     let error = install(&all, &()).unwrap_err().in_one_line();
-    assert!(error.contains("its archives are missing"), "{error}");
+    assert!(error.contains("the archives are missing"), "{error}");
     assert_eq!(tree.snapshot(), before);
 
     // Another build of the object, with other device code, has other kernels.

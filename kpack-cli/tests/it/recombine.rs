@@ -297,7 +297,7 @@ fn a_second_run_replaces_what_is_there_and_what_was_left_half_done() {
     let plan = plan(&options, &|_, _| {}).unwrap();
     let error = plan.apply(&options, &()).unwrap_err().in_one_line();
     assert!(
-        error.contains("blas_lib_instinct: it is in the way"),
+        error.contains("blas_lib_instinct: is in the way"),
         "{error}"
     );
 }
@@ -614,7 +614,7 @@ fn files_in_the_wrong_artifact_are_refused() {
         &[
             "instinct",
             "TensileLibrary_Type_SS_gfx942.co",
-            "it is in blas_lib_",
+            "is in blas_lib_",
         ],
     );
 }

@@ -246,7 +246,7 @@ fn an_unsplit_file_of_another_shard_is_not_a_host_file() {
     }
     let parts = [
         "share/some.bin",
-        "skipped: it is an AMDGPU code object, and only shard linux-c",
+        "skipped: an AMDGPU code object, and only shard linux-c",
     ];
     assert_said(&planned(&tree, &lenient), Severity::Warning, &parts);
 }

@@ -49,8 +49,7 @@ fn two_artifacts_of_a_shard_for_one_target_are_refused() {
     let error = recombine::plan(&options(&tree, CONFIGURATION), &|_, _| {}).unwrap_err();
     let error = error.to_string();
     assert!(
-        error.contains("blas_lib_gfx11xx: it is for gfx11, as")
-            && error.contains("blas_lib_gfx11 "),
+        error.contains("blas_lib_gfx11xx: is for gfx11, as") && error.contains("blas_lib_gfx11 "),
         "{error}"
     );
 }
@@ -74,7 +73,7 @@ fn an_archive_with_another_byte_is_refused() {
     change_manifest(&tree, |manifest| {
         manifest.kpack_files.get_mut("gfx942").unwrap().checksum = None;
     });
-    assert_refused(&tree, &[name, "it has no readable `lib/librocblas.so.5#"]);
+    assert_refused(&tree, &[name, "no readable `lib/librocblas.so.5#"]);
 }
 
 #[test]
@@ -169,7 +168,7 @@ fn how_to_install_archives_is_kept() {
     let plan = planned(&tree, CONFIGURATION);
     let parts = [
         "linux-c/blas_lib_generic",
-        "its install hint differs from another shard's, which is kept (expected `dnf install blas`, found \
+        "the install hint differs from another shard's, which is kept (expected `dnf install blas`, found \
          `apt install blas-@GFXARCH@`)",
     ];
     assert_said(&plan, Severity::Warning, &parts);

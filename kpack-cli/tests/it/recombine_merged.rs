@@ -405,7 +405,7 @@ fn what_is_no_such_table_is_a_host_file() {
     let parts = [
         "linux-b",
         EXTENSIONS,
-        "it cannot be merged with shard linux-a's (it has the key `version`), and differs",
+        "cannot be merged with shard linux-a's (has the key `version`), and differs",
     ];
     assert_said(&plan, Severity::Fault, &parts);
     assert_eq!(plan.errors(), 1);

@@ -276,7 +276,7 @@ fn a_path_that_two_components_install() {
     let original = fs::read(tree.path(&original)).unwrap();
     // Packages of both own it, but nothing is lost.
     second_component(&tree, file, &original);
-    let text = format!("it is the same as blas_lib_generic/{PREFIX}/{file} of another component");
+    let text = format!("the same as blas_lib_generic/{PREFIX}/{file} of another component");
     let parts = ["more_lib_generic", file, &text];
     let plan = planned(&tree, CONFIGURATION);
     assert_said(&plan, Severity::Warning, &parts);
@@ -284,8 +284,7 @@ fn a_path_that_two_components_install() {
     assert_eq!(faults(&check(&tree, "shards")), [""; 0]);
 
     second_component(&tree, file, b"other");
-    let text =
-        format!("it is not the same as blas_lib_generic/{PREFIX}/{file} of another component");
+    let text = format!("not the same as blas_lib_generic/{PREFIX}/{file} of another component");
     let parts = ["more_lib_generic", file, &text];
     assert_said(&planned(&tree, CONFIGURATION), Severity::Fault, &parts);
     let found = faults(&check(&tree, "shards"));
@@ -308,8 +307,7 @@ fn a_host_binary_that_two_components_install_with_other_code_ids() {
     // Its own build of the library, whose marker has an ID for gfx90a:xnack+.
     shard(&tree, "linux-b", &["gfx90a:xnack+"]);
     let lenient = with_validation("verify_generic_artifacts_match", false);
-    let text =
-        format!("it is not the same as blas_lib_generic/{PREFIX}/{file} of another component");
+    let text = format!("not the same as blas_lib_generic/{PREFIX}/{file} of another component");
     let parts = ["more_lib_generic", file, &text];
     assert_said(&planned(&tree, &lenient), Severity::Fault, &parts);
 }

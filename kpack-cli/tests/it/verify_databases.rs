@@ -97,7 +97,7 @@ fn every_file_that_a_lazy_library_needs_is_missed() {
         let report = check_with(&tree, "root", Some("original"), &[]);
         assert_eq!(faults(&report), [""; 0], "{name}");
         let notes = checks(&report, Severity::Note);
-        let same = "it is the same in the unsplit tree";
+        let same = "the same in the unsplit tree";
         assert!(
             notes
                 .iter()
@@ -166,15 +166,11 @@ fn what_stands_in_for_a_file_is_damaged() {
         ))
     });
     for (path, bytes, what) in [
-        (&object, &b""[..], "it is damaged: it is empty"),
-        (
-            &object,
-            b"no code",
-            "it is damaged: it is not a code object or bundle",
-        ),
-        (&object, POINTER, "it is damaged: it is a Git LFS pointer"),
-        (&library, POINTER, "it is damaged: it is a Git LFS pointer"),
-        (&library, b"", "it is damaged"),
+        (&object, &b""[..], "damaged: empty"),
+        (&object, b"no code", "damaged: not a code object or bundle"),
+        (&object, POINTER, "damaged: a Git LFS pointer"),
+        (&library, POINTER, "damaged: a Git LFS pointer"),
+        (&library, b"", "damaged"),
     ] {
         let whole = fs::read(path).unwrap();
         fs::write(path, bytes).unwrap();

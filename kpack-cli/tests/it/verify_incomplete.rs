@@ -138,7 +138,7 @@ fn a_library_file_that_was_cut_off() {
         fs::write(&path, bytes).unwrap();
         let found = faults(&check(&tree, "shards"));
         let damaged = |fault: &String| {
-            fault.contains("Type_SS_gfx942.dat: it is damaged: not a MessagePack library file")
+            fault.contains("Type_SS_gfx942.dat: damaged: not a MessagePack library file")
         };
         assert!(
             found.iter().any(damaged),
@@ -170,7 +170,7 @@ fn a_library_file_that_was_cut_off() {
     assert!(
         faults(&check(&tree, "shards"))
             .iter()
-            .any(|fault| fault.contains("it is damaged"))
+            .any(|fault| fault.contains("damaged"))
     );
 }
 
@@ -201,7 +201,7 @@ fn databases_of_an_install_prefix() {
     fs::write(&library, &whole[..whole.len() / 2]).unwrap();
     let damaged = found("root");
     assert!(
-        damaged.iter().any(|fault| fault.contains("it is damaged")),
+        damaged.iter().any(|fault| fault.contains("damaged")),
         "{damaged:#?}"
     );
     fs::remove_file(&library).unwrap();
@@ -209,7 +209,7 @@ fn databases_of_an_install_prefix() {
     assert!(
         unpaired
             .iter()
-            .any(|fault| fault.contains("it has no library file")),
+            .any(|fault| fault.contains("no library file")),
         "{unpaired:#?}"
     );
 }

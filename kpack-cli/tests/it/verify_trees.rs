@@ -519,7 +519,7 @@ fn device_code_in_no_known_place() {
         &report,
         &[
             "share/gfx1100.bin",
-            "is for gfx942, but in an artifact for gfx1100: it is an AMDGPU code object",
+            "is for gfx942, but in an artifact for gfx1100: an AMDGPU code object",
         ],
     );
     fs::remove_file(tree.path(&at("gfx1100", "share/gfx1100.bin"))).unwrap();

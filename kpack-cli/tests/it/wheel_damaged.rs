@@ -223,7 +223,7 @@ fn names_that_are_not_unicode_are_rejected() {
             bytes[at + 7] = 0x82;
         }
     }
-    rejected(&bytes, "its name is not UTF-8");
+    rejected(&bytes, "the name is not UTF-8");
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn names_that_the_zip_directory_does_not_mark_as_utf_8_are_rejected() {
             }
         }
     }
-    rejected(&bytes, "its name is not marked as UTF-8");
+    rejected(&bytes, "the name is not marked as UTF-8");
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn wheels_that_contradict_their_record_are_rejected() {
         rows.push(format!("\"{more}\",,"));
         rejected(
             &with_rows(&rows),
-            &format!("it lists `{more}`, which is not in the wheel"),
+            &format!("lists `{more}`, which is not in the wheel"),
         );
     }
 }

@@ -24,9 +24,7 @@ impl fmt::Display for ElfError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => error.fmt(f),
-            Self::Relocatable => {
-                f.write_str("it is a relocatable object; split it with `kpack object`")
-            }
+            Self::Relocatable => f.write_str("a relocatable object; split it with `kpack object`"),
             Self::Refused(reason) | Self::Unsupported(reason) => f.write_str(reason),
             Self::Unsound(reason) => write!(
                 f,

@@ -131,7 +131,7 @@ impl Directory {
             Err(Errno::LOOP | Errno::NOTDIR) => Err(Error::rejected(
                 ids::CHANGED,
                 &path,
-                "it is no longer a directory (expected no symbolic link); run the command again",
+                "no longer a directory (expected no symbolic link); run the command again",
             )),
             Err(error) => Err(Error::io(&path, "open", error.into())),
         }

@@ -31,8 +31,7 @@ impl HiddenDirectory {
         loop {
             // The contents will be removed, so do not follow a link.
             if path.is_symlink() {
-                let reason =
-                    "it is a symbolic link, but kpack writes unfinished output here; remove it";
+                let reason = "a symbolic link, but kpack writes unfinished output here; remove it";
                 return Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &path, reason));
             }
             let lock = Directory::make(&path, &mut made)?;

@@ -163,10 +163,7 @@ fn stage(
         .map_err(|error| unreadable(path, &Error::archive(path, "read", error)))?
         .kernel_count();
     if kernels != written.kernel_count {
-        let reason = format!(
-            "it has {kernels} kernels (expected {})",
-            written.kernel_count
-        );
+        let reason = format!("has {kernels} kernels (expected {})", written.kernel_count);
         return Err(unreadable(
             path,
             &Error::rejected(ids::UNSOUND_OUTPUT, path, reason),

@@ -54,7 +54,8 @@ pub fn check_named_output(path: &Path) -> Result<(), Error> {
     };
     match kind {
         Some(FileKind::Archive | FileKind::Manifest) => {
-            let reason = "it is an archive or manifest of kpack, which binaries may need; choose another name";
+            let reason =
+                "an archive or manifest of kpack, which binaries may need; choose another name";
             Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, path, reason))
         }
         _ => Ok(()),
@@ -96,7 +97,7 @@ pub fn check_room(
         return Ok(());
     }
     let text = format!(
-        "it needs {bytes} bytes in {}, and {free} are free; free some space",
+        "needs {bytes} bytes in {}, and {free} are free; free some space",
         shown(directory)
     );
     let full = IoError::new(ErrorKind::StorageFull, text);

@@ -1,6 +1,7 @@
 //! Scratch files.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,10 +13,14 @@ use crate::Error;
 /// on the archives' file system, since that has room for them.
 pub fn scratch_file(directory: &Path) -> Result<File, Error> {
     let directory = Directory::open(directory)?;
-    if let Ok(file) = directory.create_nameless() {
-        return Ok(file);
+    match directory.create_nameless() {
+        Ok(file) => return Ok(file),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            return Err(Error::io(directory.path(), "write in", error));
+        }
+        // Not every file system supports nameless files.
+        Err(_) => {}
     }
-    // Not every file system supports nameless files.
     let named = StagedFile::create(Arc::new(directory), "scratch".as_ref())?;
     let file = named.file().try_clone();
     file.map_err(|e| Error::io(named.path(), "create", e))

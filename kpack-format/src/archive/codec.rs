@@ -163,7 +163,7 @@ fn check_size(found: u64, original_size: u64) -> Result<(), DecodeError> {
         Ok(())
     } else {
         Err(DecodeError::Damaged(format!(
-            "its frame holds {found} bytes; the TOC says {original_size}"
+            "the frame holds {found} bytes; the TOC says {original_size}"
         )))
     }
 }
@@ -218,7 +218,7 @@ fn frame_parts(
         io::ErrorKind::OutOfMemory => DecodeError::OutOfMemory,
         // The decompressor's own errors have no number.
         _ if error.raw_os_error().is_some() => DecodeError::Io(error),
-        _ => DecodeError::Damaged(format!("its frame cannot be decompressed: {error}")),
+        _ => DecodeError::Damaged(format!("the frame cannot be decompressed: {error}")),
     })
 }
 

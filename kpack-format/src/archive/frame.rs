@@ -33,11 +33,11 @@ pub(crate) fn window(start: &[u8], size: u64) -> u64 {
 /// # Errors
 /// What is wrong, as a text.
 pub fn check_frame(frame: &[u8], original_size: u64) -> Result<(), String> {
-    let cut_off = || "its frame is truncated".to_owned();
+    let cut_off = || "the frame is truncated".to_owned();
     let header = Header::read(frame)?;
     if let Some(size) = header.content_size.filter(|size| *size != original_size) {
         return Err(format!(
-            "its frame holds {size} bytes; the TOC says {original_size}"
+            "the frame holds {size} bytes; the TOC says {original_size}"
         ));
     }
     let mut at = header.size;
@@ -50,7 +50,7 @@ pub fn check_frame(frame: &[u8], original_size: u64) -> Result<(), String> {
         let stored = match word >> 1 & 3 {
             0 | 1 if size > MAX_BLOCK => {
                 return Err(format!(
-                    "its frame has a block of {size} bytes; at most {MAX_BLOCK} are allowed"
+                    "the frame has a block of {size} bytes; at most {MAX_BLOCK} are allowed"
                 ));
             }
             0 => {
@@ -65,7 +65,7 @@ pub fn check_frame(frame: &[u8], original_size: u64) -> Result<(), String> {
                 most += u64::from(MAX_BLOCK);
                 size
             }
-            _ => return Err("its frame has a block of the reserved type".to_owned()),
+            _ => return Err("the frame has a block of the reserved type".to_owned()),
         };
         at += 3 + stored as usize;
         if word & 1 == 1 {
@@ -74,7 +74,7 @@ pub fn check_frame(frame: &[u8], original_size: u64) -> Result<(), String> {
     }
     if original_size > most {
         return Err(format!(
-            "its frame holds at most {most} bytes; the TOC says {original_size}"
+            "the frame holds at most {most} bytes; the TOC says {original_size}"
         ));
     }
     let end = at + header.checksum_size;
@@ -101,13 +101,13 @@ impl Header {
     fn read(frame: &[u8]) -> Result<Self, String> {
         let (Some(magic), Some(&descriptor)) = (frame.get(..4), frame.get(4)) else {
             return Err(format!(
-                "its frame has {} bytes; a zstd frame's header has more",
+                "the frame has {} bytes; a zstd frame's header has more",
                 frame.len()
             ));
         };
         if magic != MAGIC {
             return Err(format!(
-                "its frame begins with {magic:02x?}; expected {MAGIC:02x?}"
+                "the frame begins with {magic:02x?}; expected {MAGIC:02x?}"
             ));
         }
         let single_segment = descriptor >> 5 & 1 == 1;
@@ -121,7 +121,7 @@ impl Header {
         let size = at + content;
         let field = frame
             .get(at..size)
-            .ok_or_else(|| "its frame is truncated in the header".to_owned())?;
+            .ok_or_else(|| "the frame is truncated in the header".to_owned())?;
         let value = little_endian(field);
         let content_size = match content {
             0 => None,

@@ -139,7 +139,7 @@ impl Decompressor {
         context.decompress(out, frame).map_err(|code| match code {
             NO_MEMORY => DecodeError::OutOfMemory,
             code => DecodeError::Damaged(format!(
-                "its frame cannot be decompressed: {}",
+                "the frame cannot be decompressed: {}",
                 get_error_name(code)
             )),
         })

@@ -151,7 +151,7 @@ impl<R: Read> Stream<R> {
         if self.at != self.uncompressed_size {
             return malformed!(
                 self.at,
-                "it decompresses to {} bytes; its header says {}",
+                "decompresses to {} bytes; its header says {}",
                 self.at,
                 self.uncompressed_size
             );
@@ -186,7 +186,7 @@ impl<R: Read> Read for Stream<R> {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!(
-                    "it decompresses to more than the {} bytes that its header says",
+                    "decompresses to more than the {} bytes that its header says",
                     self.uncompressed_size
                 ),
             ));

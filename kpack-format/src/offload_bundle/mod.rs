@@ -186,7 +186,7 @@ fn failed<T>(at: u64) -> impl Fn(io::Error) -> Result<T, BundleError> {
     move |error| match error.raw_os_error() {
         Some(_) => Err(BundleError::Io(error)),
         None if error.kind() == io::ErrorKind::OutOfMemory => Err(BundleError::Io(error)),
-        None => malformed!(at, "it cannot be decompressed: {error}"),
+        None => malformed!(at, "cannot be decompressed: {error}"),
     }
 }
 

@@ -547,7 +547,7 @@ fn a_frame_that_cannot_hold_as_much_is_refused_before_anything_is_allocated() {
     check_frame(&frame, 300_000).unwrap();
     assert_eq!(
         check_frame(&frame, 300_001).unwrap_err(),
-        "its frame holds 300000 bytes; the TOC says 300001"
+        "the frame holds 300000 bytes; the TOC says 300001"
     );
     // A header that agrees with the TOC: single segment, a content size of 8 bytes.
     let mut lie = vec![0x28, 0xb5, 0x2f, 0xfd, 0b1110_0000];
@@ -557,7 +557,7 @@ fn a_frame_that_cannot_hold_as_much_is_refused_before_anything_is_allocated() {
     lie.push(7);
     assert_eq!(
         check_frame(&lie, 1 << 40).unwrap_err(),
-        "its frame holds at most 100000 bytes; the TOC says 1099511627776"
+        "the frame holds at most 100000 bytes; the TOC says 1099511627776"
     );
     let error = Decoder::default().decode(&lie, 1 << 40).unwrap_err();
     let error = error.to_string();

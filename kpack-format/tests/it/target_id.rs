@@ -105,8 +105,8 @@ fn what_is_no_id_is_refused_with_the_reason() {
         ("gfx90a:xnack", "expected `+` or `-`"),
         ("gfx90a:", "expected `+` or `-`"),
         ("gfx90a:+", "expected a feature"),
-        ("gfx90a:xnack+:xnack-", "it names a feature twice"),
-        ("gfx90a:a+:b+:c+:d+:e+", "it names more than 4 features"),
+        ("gfx90a:xnack+:xnack-", "names a feature twice"),
+        ("gfx90a:a+:b+:c+:d+:e+", "names more than 4 features"),
     ] {
         let error = text.parse::<TargetId>().unwrap_err().to_string();
         assert!(error.contains(reason), "{text}: {error}");

@@ -149,7 +149,7 @@ fn missing_code_is_explained_and_the_library_still_loads() {
     let said = String::from_utf8(printed.stderr).unwrap();
     assert_eq!(bundles(&events), [1, 0], "{events:#?}");
     assert!(
-        said.contains("it has code for this GPU, but not this kernel"),
+        said.contains("has code for this GPU, but not this kernel"),
         "{said}"
     );
 }

@@ -237,12 +237,12 @@ impl<'a, S: ReadAt> Relocations<'a, S> {
     /// [`ElfError::Refused`] for DT_REL, or a table outside of the file; [`ElfError::Io`].
     pub fn read(image: &'a Image<S>, dynamic: &Dynamic) -> Result<Self, ElfError> {
         if dynamic.table(elf::DT_REL, elf::DT_RELSZ)?.is_some() {
-            refuse!("it has DT_REL relocations; x86-64 and AArch64 use DT_RELA (psABI)");
+            refuse!("has DT_REL relocations; x86-64 and AArch64 use DT_RELA (psABI)");
         }
         for (tag, name) in ANDROID {
             if dynamic.get(tag).is_some() {
                 unsupported!(
-                    "its relocations are packed in Android's format ({name}), which is not supported; link it without `--pack-dyn-relocs=android`"
+                    "the relocations are packed in Android's format ({name}), which is not supported; link it without `--pack-dyn-relocs=android`"
                 );
             }
         }

@@ -130,12 +130,12 @@ impl<S: ReadAt> Image<S> {
         let size = source.size()?;
         let mut ident = [0u8; 16];
         if size < 16 {
-            refuse!("it has {size} bytes; an ELF file has at least 64");
+            refuse!("has {size} bytes; an ELF file has at least 64");
         }
         source.read_exact_at(0, &mut ident)?;
         if !ident.starts_with(&elf::ELFMAG) {
             refuse!(
-                "it is not an ELF file (expected 7f 45 4c 46 at its start, found {:02x?})",
+                "not an ELF file (expected 7f 45 4c 46 at its start, found {:02x?})",
                 &ident[..4]
             );
         }
@@ -232,7 +232,7 @@ impl<S: ReadAt> Image<S> {
             .filter(|(_, s)| s.name == name);
         let first = found.next();
         if found.next().is_some() {
-            refuse!("it has more than one section `{name}`; a linked binary has one");
+            refuse!("has more than one section `{name}`; a linked binary has one");
         }
         Ok(first)
     }
@@ -386,14 +386,14 @@ fn program_headers<S: ReadAt>(
 ) -> Result<Vec<Segment>, ElfError> {
     let count = header.e_phnum.get(LE);
     if count == 0 {
-        refuse!("it has no program headers (expected an executable or shared object)");
+        refuse!("no program headers (expected an executable or shared object)");
     }
     if count == elf::PN_XNUM {
-        unsupported!("it has 65535 program headers or more, which is not supported");
+        unsupported!("has 65535 program headers or more, which is not supported");
     }
     let entry = u64::from(header.e_phentsize.get(LE));
     if entry != SEGMENT_ENTRY {
-        refuse!("its program headers have {entry} bytes each; expected {SEGMENT_ENTRY}");
+        refuse!("the program headers have {entry} bytes each; expected {SEGMENT_ENTRY}");
     }
     let bytes = read(
         source,
@@ -413,16 +413,16 @@ fn section_headers<S: ReadAt>(
     let offset = header.e_shoff.get(LE);
     if offset == 0 {
         refuse!(
-            "it has no section headers, which kpack needs to find device code; install it before stripping them"
+            "no section headers, which kpack needs to find device code; install it before stripping them"
         );
     }
     let count = header.e_shnum.get(LE);
     if count == 0 {
-        unsupported!("it has 65280 sections or more, which is not supported");
+        unsupported!("has 65280 sections or more, which is not supported");
     }
     let entry = u64::from(header.e_shentsize.get(LE));
     if entry != SECTION_ENTRY {
-        refuse!("its section headers have {entry} bytes each; expected {SECTION_ENTRY}");
+        refuse!("the section headers have {entry} bytes each; expected {SECTION_ENTRY}");
     }
     let bytes = read(
         source,

@@ -81,7 +81,7 @@ impl JoinPlan {
         check::sound(image)?;
         let Some(split) = SplitImage::of(image, marker)? else {
             refuse!(
-                "it has no addresses for device code, because its objects were split before the link; link unsplit objects instead"
+                "no addresses for device code, because its objects were split before the link; link unsplit objects instead"
             );
         };
         let places = split.places(marker)?;
@@ -161,13 +161,13 @@ pub(crate) fn take_out<S: ReadAt>(
     let size = marker.len() as u64;
     if size > kept.available {
         refuse!(
-            "its marker has room for {} bytes, but the new one needs {size}; install the unsplit binary",
+            "the marker has room for {} bytes, but the new one needs {size}; install the unsplit binary",
             kept.available
         );
     }
     let addresses = kept.address..kept.address + size;
     let Some(split) = SplitImage::of(image, &addresses)? else {
-        refuse!("it has no section `{FAT_SECTION}`");
+        refuse!("no section `{FAT_SECTION}`");
     };
     let mut edits = Edits::default();
     // The rest of a longer marker.
@@ -220,7 +220,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         };
         let Some(own) = image.sections.iter().position(|s| is_of_marker(s, marker)) else {
             refuse!(
-                "its marker, at address {:#x}, is not in a section `{}`",
+                "the marker, at address {:#x}, is not in a section `{}`",
                 marker.start,
                 marker::SECTION_NAME
             );
@@ -311,7 +311,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
     fn places(&self, marker: &Range<u64>) -> Result<Vec<FreeRange>, ElfError> {
         let image = &self.image;
         let Some((load, segment)) = image.load_of(&(marker.start..marker.start + 1)) else {
-            refuse!("its marker is not in the file");
+            refuse!("the marker is not in the file");
         };
         let limit = limit(image, load, segment);
         let occupied = image.occupied(self.fat, self.marker, marker);
@@ -510,7 +510,7 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
             table.renumber(index)
         })?;
         let Some(marker_offset) = image.offset_of(&(marker.start..marker.start + 1)) else {
-            refuse!("its marker is not in the file");
+            refuse!("the marker is not in the file");
         };
         let parts = Parts {
             input: self.split.input.clone(),

@@ -211,7 +211,7 @@ impl Changes {
         if let Some((old, new)) = by.next() {
             moved = Some(new.wrapping_sub(old));
             if by.any(|(old, new)| Some(new.wrapping_sub(old)) != moved) {
-                refuse!("its sections did not move together");
+                refuse!("the sections did not move together");
             }
         }
         let rela = old.rela_tables()?;

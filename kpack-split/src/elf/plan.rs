@@ -215,7 +215,7 @@ impl Plan {
         if gaps.output_offset(headers) != headers {
             // Older kernels tell programs a wrong address of headers that are in a later segment.
             unsupported!(
-                "its program headers are at offset {headers:#x}, after the device code (expected at the start of the file, where linkers put them); run kpack before the tool that moved them"
+                "the program headers are at offset {headers:#x}, after the device code (expected at the start of the file, where linkers put them); run kpack before the tool that moved them"
             );
         }
         let written = table.write(image, &gaps, &mut edits);
@@ -271,7 +271,7 @@ impl Plan {
     pub fn set_marker(&mut self, marker: &Marker) -> Result<(), ElfError> {
         let planned = self.marker.end - self.marker.start;
         let Some(bytes) = marker.to_bytes_within(planned as usize) else {
-            refuse!("its marker does not fit the planned {planned} bytes");
+            refuse!("the marker does not fit the planned {planned} bytes");
         };
         self.edits.push((self.marker_offset, bytes));
         Ok(())
@@ -390,7 +390,7 @@ fn read_back(input: &File, output: &File, plan: &Plan) -> Result<(), ElfError> {
     let image = Image::read(output)?;
     image.validate()?;
     if image.segments != plan.segments || image.sections != plan.sections {
-        refuse!("its headers differ from the plan");
+        refuse!("the headers differ from the plan");
     }
     check::sound(&image)?;
     check_wrappers(&image, plan)?;

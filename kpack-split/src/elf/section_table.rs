@@ -50,7 +50,7 @@ impl SectionTable {
         if let Some(marker) = marker {
             if rows.len() >= INDEX_LIMIT {
                 refuse!(
-                    "it has {} sections; at most {} are supported",
+                    "has {} sections; at most {} are supported",
                     rows.len() - 1,
                     INDEX_LIMIT - 2
                 );
@@ -225,7 +225,7 @@ fn kept_end<S>(image: &Image<S>, gaps: &Gaps) -> u64 {
 fn names<S: ReadAt>(image: &Image<S>) -> Result<Vec<u8>, ElfError> {
     let section = &image.sections[image.names_index];
     if section.is_alloc() {
-        unsupported!("its section header string table is loaded, which is not supported");
+        unsupported!("the section header string table is loaded, which is not supported");
     }
     let mut names = image.section_bytes(section)?;
     if names.last().is_some_and(|byte| *byte != 0) {

@@ -245,13 +245,13 @@ impl<S: ReadAt> Image<S> {
     ) -> Result<FatBinary, ElfError> {
         let Some(fat) = fat else {
             refuse!(
-                "its device code is gone: its wrappers (magic HIPF) refer to section `{FAT_SECTION}`, which is missing, as \
+                "the device code is gone: its wrappers (magic HIPF) refer to section `{FAT_SECTION}`, which is missing, as \
                  after `strip -R {FAT_SECTION}`; build or install the binary again"
             );
         };
         if !fat.has_bytes() || !fat.is_alloc() {
             refuse!(
-                "its wrappers are unsplit (magic HIPF), but `{FAT_SECTION}` has no loaded bytes ({:?})",
+                "the wrappers are unsplit (magic HIPF), but `{FAT_SECTION}` has no loaded bytes ({:?})",
                 fat.kind
             );
         }

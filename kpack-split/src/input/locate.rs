@@ -66,7 +66,7 @@ impl Prefix {
         }
         let path = joined
             .canonicalize()
-            .map_err(|e| Error::io(&joined, "find in the install prefix", e))?;
+            .map_err(|e| Error::io(&joined, "open", e))?;
         let name = self.name(&path, &joined)?;
         Ok(LocatedBinary { path, name })
     }

@@ -92,7 +92,7 @@ pub(super) fn wanted_targets(
             ids::MISSING_TARGET,
             first,
             format!(
-                "it has no device code for {}{others}; there is device code for {}",
+                "no device code for {}{others}; there is device code for {}",
                 list(missing),
                 list(&known)
             ),
@@ -151,7 +151,7 @@ fn check_targets(
                 ids::UNEXPECTED_TARGET,
                 path,
                 format!(
-                    "it has device code for {}; expected only {}",
+                    "has device code for {}; expected only {}",
                     list(more),
                     list(expected.iter())
                 ),

@@ -106,7 +106,7 @@ impl MarkedBinary {
         wrappers: impl Iterator<Item = (u64, u32)>,
     ) -> Result<Self, Error> {
         let Some(kernel_name) = marker.kernel_name.clone().filter(|name| !name.is_empty()) else {
-            let text = "its marker is in the early plain-text form, which names no kernels; install the unsplit binary again";
+            let text = "the marker is in the early plain-text form, which names no kernels; install the unsplit binary again";
             return Err(Error::rejected(ids::EARLY_MARKER, &located.path, text));
         };
         let (wrappers, indices): (_, Vec<u32>) = wrappers.unzip();
@@ -176,7 +176,7 @@ fn only_marker(path: &Path, groups: Vec<MarkerGroup>) -> Result<Marker, Error> {
         Err(_) => Err(Error::rejected(
             ids::SPLIT_BEFORE_LINK,
             path,
-            "its objects were split before the link, each with its own marker; install it first, with `kpack install`",
+            "the objects were split before the link, each with its own marker; install it first, with `kpack install`",
         )),
     }
 }

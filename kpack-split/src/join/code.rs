@@ -414,7 +414,7 @@ fn all_are_asked_for(
         None => Ok(()),
         Some((index, _)) => {
             let text = format!(
-                "it has {} wrappers, but the archive for {target} has code for wrapper {index}; the binary is damaged, install it again",
+                "has {} wrappers, but the archive for {target} has code for wrapper {index}; the binary is damaged, install it again",
                 binary.indices.len()
             );
             Err(Error::rejected(

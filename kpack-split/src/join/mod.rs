@@ -202,7 +202,7 @@ fn named_binaries(
             }
             Joinable::Binary(binary) => {
                 let text = format!(
-                    "its marker refers to `{}`, not to module `{}`",
+                    "the marker refers to `{}`, not to module `{}`",
                     binary.marker.kpack_search_paths.join("`, `"),
                     options.module.as_deref().unwrap_or_default()
                 );
@@ -233,7 +233,7 @@ fn locate(prefix: &Prefix, file: &Path, options: &JoinOptions) -> Result<Located
     let real = link.path.canonicalize();
     let real = real.map_err(|e| Error::io(&link.path, "find", e))?;
     let text = format!(
-        "it is a symbolic link to {}, which others may share; write the joined binary elsewhere with --output, or name that file",
+        "a symbolic link to {}, which others may share; write the joined binary elsewhere with --output, or name that file",
         real.display()
     );
     Err(Error::rejected(ids::SHARED_LINK, &link.path, text))
@@ -293,7 +293,7 @@ fn choose(
         && !options.installed
     {
         let mut text = format!(
-            "it has no device code for {}; there is device code for {}",
+            "no device code for {}; there is device code for {}",
             code.lacking(&options.architectures),
             code.known()
         );

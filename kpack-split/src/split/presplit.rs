@@ -184,7 +184,7 @@ impl Presplit {
                 ids::MISSING_ARCHIVE,
                 &self.linked.path,
                 format!(
-                    "its device code was split before the link, and {reason}; its marker refers to `{paths}`. {COMPILE_AGAIN}"
+                    "the device code was split before the link, and {reason}; its marker refers to `{paths}`. {COMPILE_AGAIN}"
                 ),
             )
         };
@@ -218,7 +218,7 @@ impl Presplit {
                 archive,
             });
         }
-        group.ok_or_else(|| missing("its archives are missing".to_owned()))
+        group.ok_or_else(|| missing("the archives are missing".to_owned()))
     }
 
     /// Number of wrappers.

@@ -4,7 +4,7 @@
 //! others were found by fuzzing (`docs/fuzzing.md`).
 
 #[path = "../../../fuzz/src/lib.rs"]
-#[allow(unreachable_pub, reason = "it is a library elsewhere")]
+#[allow(unreachable_pub, reason = "a library elsewhere")]
 mod fuzz;
 
 use std::fs;

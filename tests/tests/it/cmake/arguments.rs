@@ -207,7 +207,7 @@ fn options_reach_the_helper(package: &Package) {
 
     install("error", &format!("{expected} UNEXPECTED error"))
         .0
-        .fails_with("it has device code for gfx90a:xnack+");
+        .fails_with("has device code for gfx90a:xnack+");
 
     let (run, kept) = install(
         "keep",

@@ -262,7 +262,7 @@ fn dh_kpack_refuses_empty_and_forgotten_packages() {
     });
     source
         .debian()
-        .fails_with("it has device code for gfx942; expected only gfx1100, gfx90a:xnack+");
+        .fails_with("has device code for gfx942; expected only gfx1100, gfx90a:xnack+");
 }
 
 /// A machine says once which GPU it has, and apt installs no code for others.

@@ -230,7 +230,7 @@ fn a_split_of_everything_says_what_it_needs(package: &Package) {
             "-DPARALLEL=ON",
             "INSTALL_PARALLEL is on. Turn it off, or name the TARGETS",
         ),
-        ("-DSUBDIRECTORY_ORDER=OLD", "it needs policy CMP0082"),
+        ("-DSUBDIRECTORY_ORDER=OLD", "needs policy CMP0082"),
         ("-DARGUMENTS=RUNTIME_SHIM", "RUNTIME_SHIM needs TARGETS"),
         (
             "-DARGUMENTS=DESTINATION;lib",

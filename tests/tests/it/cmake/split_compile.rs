@@ -132,13 +132,9 @@ fn what_cannot_be_split_stops_the_compilation(package: &Package) {
     project
         .configure(&[&[COMPILER], flags.as_slice()].concat())
         .succeeds();
-    project
-        .build(&[])
-        .fails_with("it was compiled with -fgpu-rdc");
+    project.build(&[]).fails_with("was compiled with -fgpu-rdc");
     // The next run does not take it for built.
-    project
-        .build(&[])
-        .fails_with("it was compiled with -fgpu-rdc");
+    project.build(&[]).fails_with("was compiled with -fgpu-rdc");
 
     let project = Project::new(package, "hip");
     project

@@ -78,15 +78,15 @@ fn a_target_without_device_library_is_named() {
     let mut hip = build_with_rocm(&tree, &[]);
     let text = error(&tree, hip.offload_archs(["gfx1030", "gfx942"]));
     for expected in [
-        "\n  hipcc: it cannot compile for gfx942\n",
-        "\n  clang++-19: it finds no ROCm device library for gfx942\n",
+        "\n  hipcc: cannot compile for gfx942\n",
+        "\n  clang++-19: finds no ROCm device library for gfx942\n",
     ] {
         assert!(text.contains(expected), "{text}");
     }
     let mut hip = build_with_rocm(&tree, &[("HIPCXX", "clang++-19")]);
     let text = error(&tree, hip.offload_arch("gfx942"));
     assert!(
-        text.contains("HIPCXX is `clang++-19`: it finds no ROCm device library for gfx942"),
+        text.contains("HIPCXX is `clang++-19`: finds no ROCm device library for gfx942"),
         "{text}"
     );
 }
