@@ -11,6 +11,8 @@ use crate::message_pack::{Kind, MessagePackError, Reader, Writer};
 pub const SECTION_NAME: &str = ".rocm_kpack_ref";
 /// Maximum size of a marker, in bytes.
 pub const MAX_SIZE: usize = 64 * 1024;
+/// The bytes that padding in a marker takes at least: its key, and the start of its value.
+pub const LEAST_PADDING: usize = 11;
 /// Maximum number of search paths in a marker.
 pub const MAX_SEARCH_PATHS: usize = 64;
 
@@ -94,9 +96,18 @@ impl Marker {
 
     /// The MessagePack form; a marker without kernel name gets an empty one.
     pub fn to_bytes(&self) -> Vec<u8> {
+        self.with_padding(None)
+    }
+
+    /// The MessagePack form, with this many bytes of padding in it.
+    fn with_padding(&self, padding: Option<usize>) -> Vec<u8> {
         let mut out = Writer::default();
-        let additions = [self.code_ids.is_empty(), self.shared_bundles.is_empty()];
-        out.map(4 - additions.map(usize::from).iter().sum::<usize>());
+        let additions = [
+            !self.code_ids.is_empty(),
+            !self.shared_bundles.is_empty(),
+            padding.is_some(),
+        ];
+        out.map(2 + additions.map(usize::from).iter().sum::<usize>());
         out.text("kpack_search_paths");
         out.list(self.kpack_search_paths.len());
         for path in &self.kpack_search_paths {
@@ -120,11 +131,17 @@ impl Marker {
                 }
             }
         }
+        if let Some(padding) = padding {
+            out.text("padding").zeroes(padding as u16);
+        }
         out.0
     }
 
-    /// The MessagePack form padded with zeroes to `room` bytes, to overwrite another marker. Drops
-    /// what does not fit: first the record of shared bundles, which are then joined separately; then code
+    /// The MessagePack form in `room` bytes, to overwrite another marker. Padding in the map takes up the rest, so
+    /// that the bytes end with the map, as readers expect that unpack a whole section; up to
+    /// [`LEAST_PADDING`] bytes, which are too few for that, are zeroes after it.
+    ///
+    /// Drops what does not fit: first the record of shared bundles, which are then joined separately; then code
     /// IDs, the last ones first, so any code is accepted for their targets.
     /// `None` if it does not fit even without IDs.
     pub fn to_bytes_within(&self, room: usize) -> Option<Vec<u8>> {
@@ -132,6 +149,11 @@ impl Marker {
         loop {
             let mut bytes = fitting.to_bytes();
             if bytes.len() <= room {
+                // No reader reads more.
+                let rest = room.min(MAX_SIZE).saturating_sub(bytes.len());
+                if let Some(padding) = rest.checked_sub(LEAST_PADDING) {
+                    bytes = fitting.with_padding(Some(padding));
+                }
                 bytes.resize(room, 0);
                 return Some(bytes);
             }

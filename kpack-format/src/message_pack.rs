@@ -326,6 +326,14 @@ impl Writer {
         let _ = encode::write_bin(&mut self.0, bytes);
         self
     }
+
+    /// Writes bytes of zero, always as `bin 16`: what comes before them has the same size for any number.
+    pub(crate) fn zeroes(&mut self, count: u16) -> &mut Self {
+        self.0.push(0xc5);
+        self.0.extend(count.to_be_bytes());
+        self.0.resize(self.0.len() + usize::from(count), 0);
+        self
+    }
 }
 
 #[cfg(test)]

@@ -158,7 +158,8 @@ impl ObjectInput {
             code_ids: code_ids::planned(&code.targets()),
             ..Marker::default()
         };
-        let plan = ObjectPlan::new(&object, &fat, &code_ids::with_room(&marker)).map_err(failed)?;
+        let plan = ObjectPlan::new(&object, &fat, &code_ids::with_room(&marker, usize::MAX))
+            .map_err(failed)?;
         self.units.push(Unit {
             member: member.map(|(index, _)| index),
             kernel_name,
@@ -206,7 +207,9 @@ impl ObjectInput {
     ) -> Result<(), Error> {
         for unit in &mut self.units {
             unit.marker.code_ids = code_ids::computed(archives, &unit.kernel_name);
-            let set = unit.plan.set_marker(&code_ids::with_room(&unit.marker));
+            let set = unit
+                .plan
+                .set_marker(&code_ids::with_room(&unit.marker, usize::MAX));
             set.map_err(|error| elf_error(&self.path, error))?;
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::markers::{assert_expects, markers};
+use crate::markers::{assert_expects, is_one_map, markers};
 use crate::verified::{assert_holds, assert_holds_against, check, check_with, faults};
 use kpack_build::object_file;
 use kpack_cli::inspect::{Content, inspect};
@@ -129,6 +129,26 @@ fn assert_halves_are_the_whole(tree: &Tree) {
 #[test]
 fn it_can_be_installed_in_halves() {
     assert_halves_are_the_whole(&build());
+}
+
+/// With several objects, there are several maps in the section.
+#[test]
+fn the_marker_of_a_single_object_fills_its_section() {
+    let tree = Tree::new();
+    fixture().build(&tree.path("objects/vec.o")).unwrap();
+    let (output, object) = (tree.path("split"), tree.path("objects/vec.o"));
+    let mut split = object_file::Options::new("vec", &output, [object]);
+    let pattern = output.join(".kpack/vec_lib_@GFXARCH@.kpack");
+    split.search_paths = vec![pattern.to_str().unwrap().to_owned()];
+    object_file::split(&split, &()).unwrap();
+    let library = tree.path("lib/libvec.so");
+    fs::create_dir_all(library.parent().unwrap()).unwrap();
+    let mut link = Command::new("cc");
+    link.arg("-shared").arg("-o").arg(&library);
+    process::run(link.arg(output.join("vec.o")));
+    assert!(is_one_map(&library));
+    install(&options(tree.root()), &()).unwrap();
+    assert!(is_one_map(&library));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 
 use kpack_format::archive::ArchiveWriter;
-use kpack_format::marker::Marker;
+use kpack_format::marker::{LEAST_PADDING, Marker};
 use kpack_format::{CodeId, TargetId};
 
 /// Bytes reserved in a marker for code IDs and future additions. The number does not depend on the
@@ -14,13 +14,18 @@ const ROOM: usize = 512;
 /// Minimum left over when there are very many targets.
 const LEAST_ROOM: usize = 256;
 
-/// The marker as written to a host file, padded with room to grow.
-pub fn with_room(marker: &Marker) -> Vec<u8> {
-    let mut bytes = marker.to_bytes();
+/// The marker as written to a host file, with room to grow: padding in its map. It takes at most `available`
+/// bytes, or its own size if that is more.
+pub fn with_room(marker: &Marker, available: usize) -> Vec<u8> {
+    let bytes = marker.to_bytes();
     let plain = marker.without_code_ids().to_bytes().len();
     let size = (plain + ROOM).max(bytes.len() + LEAST_ROOM);
-    bytes.resize(size.next_multiple_of(8), 0);
-    bytes
+    let size = size.next_multiple_of(8).min(available);
+    // Too little for padding is left out.
+    if size < bytes.len() + LEAST_PADDING {
+        return bytes;
+    }
+    marker.to_bytes_within(size).unwrap_or(bytes)
 }
 
 /// Placeholder IDs for these targets.

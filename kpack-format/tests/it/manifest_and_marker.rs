@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use kpack_format::manifest::{KpackFile, Manifest};
-use kpack_format::marker::Marker;
+use kpack_format::marker::{MAX_SIZE, Marker};
 use proptest::prelude::*;
 
 fn manifest() -> Manifest {
@@ -197,6 +197,33 @@ fn code_ids_that_do_not_fit_are_left_out() {
     assert_eq!(read(marker_bytes().len()), self::marker());
     // What leads to the archives cannot be left out.
     assert_eq!(marker.to_bytes_within(marker_bytes().len() - 1), None);
+}
+
+/// A reader may unpack a whole section, and expect one map.
+#[test]
+fn padding_is_in_the_map() {
+    let marker = marker_with_ids();
+    let least = marker.to_bytes().len();
+    let (mut map, mut end) = (marker.to_bytes(), 0);
+    map[0] += 1;
+    map.extend(b"\xa7padding\xc5");
+    for room in [least + 11, least + 12, least + 300, MAX_SIZE] {
+        let bytes = marker.to_bytes_within(room).unwrap();
+        let padding = room - least - 11;
+        let expected = [&map[..], &(padding as u16).to_be_bytes(), &vec![0; padding]].concat();
+        assert_eq!(bytes, expected, "{room}");
+        assert_eq!(Marker::read(&bytes).unwrap(), (marker.clone(), room));
+        end = end.max(room);
+    }
+    // No reader reads further than that.
+    let more = marker.to_bytes_within(end + 100).unwrap();
+    assert_eq!(Marker::read(&more).unwrap(), (marker.clone(), end));
+    // Too little for a key is left after the map.
+    for room in least..least + 11 {
+        let bytes = marker.to_bytes_within(room).unwrap();
+        assert_eq!(bytes[..least], marker.to_bytes());
+        assert!(bytes[least..].iter().all(|byte| *byte == 0));
+    }
 }
 
 #[test]

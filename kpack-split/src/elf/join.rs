@@ -172,14 +172,18 @@ pub(crate) fn take_out<S: ReadAt>(
     let mut edits = Edits::default();
     // The rest of a longer marker.
     let available = kept.available.min(marker::MAX_SIZE as u64);
-    let old = image.bytes(kept.offset, available, "the marker")?;
-    let old = marker::Marker::read(&old).map_or(0, |(_, old)| old as u64);
+    let mut former = image.bytes(kept.offset, available, "the marker")?;
+    let old = marker::Marker::read(&former).map_or(0, |(_, old)| old as u64);
     edits.zero(kept.offset + size, old.saturating_sub(size));
     edits.write(kept.offset, marker.to_vec());
+    former.truncate(marker.len());
     let wrappers = fat.wrappers.iter();
     let wrappers =
         wrappers.map(|w| PlannedWrapper::split(w.address, Some(addresses.start), w.co_index));
-    Rearranged::without_code(&split).plan(wrappers.collect(), addresses.clone(), edits)
+    let rearranged = Rearranged::without_code(&split);
+    let mut plan = rearranged.plan(wrappers.collect(), addresses.clone(), edits)?;
+    plan.former_marker = former;
+    Ok(plan)
 }
 
 /// A split binary, or a joined one as if its device code were cut out. Offsets are those of the file as

@@ -31,6 +31,8 @@ pub struct Plan {
     pub(crate) marker: Range<u64>,
     /// Offset of the marker in the output.
     marker_offset: u64,
+    /// What the input has in the marker's place, if that is a marker.
+    pub(crate) former_marker: Vec<u8>,
     /// The headers of the input.
     input: Box<Image<()>>,
     gaps: Gaps,
@@ -238,6 +240,7 @@ impl Plan {
             wrappers: parts.wrappers,
             marker_offset: gaps.output_offset(parts.marker_offset),
             marker: parts.marker,
+            former_marker: Vec::new(),
             input: Box::new(input),
             kept_end: written.kept_end,
             segments,
@@ -261,6 +264,7 @@ impl Plan {
     pub(crate) fn after(self, before: Plan, bundles: Vec<(Range<u64>, u64)>) -> Self {
         Self {
             bundles,
+            former_marker: before.former_marker.clone(),
             input: before.input.clone(),
             before: Some(Box::new(before)),
             ..self
@@ -272,6 +276,12 @@ impl Plan {
         let planned = self.marker.end - self.marker.start;
         let Some(bytes) = marker.to_bytes_within(planned as usize) else {
             refuse!("the marker does not fit the planned {planned} bytes");
+        };
+        // One that says the same keeps its bytes: earlier versions padded it in another way.
+        let former = Marker::read(&self.former_marker);
+        let bytes = match former {
+            Ok((former, _)) if former == *marker => self.former_marker.clone(),
+            _ => bytes,
         };
         self.edits.push((self.marker_offset, bytes));
         Ok(())

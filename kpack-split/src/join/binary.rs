@@ -117,7 +117,7 @@ impl MarkedBinary {
             );
             return Err(Error::rejected(ids::DAMAGED_BINARY, &located.path, text));
         }
-        let room = code_ids::with_room(&marker).len() as u64;
+        let room = code_ids::with_room(&marker, usize::MAX).len() as u64;
         Ok(Self {
             host_entry: format!("host-{}--", linked.image.host_triple()),
             identity: Identity::of(&located.path, linked.image.source())?,

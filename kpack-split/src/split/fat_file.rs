@@ -174,11 +174,11 @@ impl FatFile {
     /// and further `edits`, given by file offset.
     pub fn plan_with(&self, marker: &Marker, edits: Vec<(u64, Vec<u8>)>) -> Result<Plan, Error> {
         let image = self.headers.over(self.code.open()?);
-        let mut bytes = code_ids::with_room(marker);
-        // A few kernels for one target may take less space than that.
+        // A few kernels for one target may take less space than a marker with room.
         let joined = self.fat.joined.as_ref();
         let available = joined.map_or(self.fat.size(), |kept| kept.available);
-        bytes.truncate((available as usize).max(marker.to_bytes().len()));
+        let available = usize::try_from(available).unwrap_or(usize::MAX);
+        let bytes = code_ids::with_room(marker, available);
         let plan = Plan::new(&image, &self.fat, &bytes);
         let plan = match self.code.kept() {
             [] => plan,

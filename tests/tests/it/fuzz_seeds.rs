@@ -212,7 +212,9 @@ fn seeds() -> Vec<Seed> {
 fn marker_of(library: &[u8]) -> Vec<u8> {
     let key = b"\xb2kpack_search_paths";
     let mut places = (1..library.len()).filter(|at| library[*at..].starts_with(key));
-    library[places.next().unwrap() - 1..][..256].to_vec()
+    let marker = &library[places.next().unwrap() - 1..];
+    let (_, size) = Marker::read(marker).unwrap();
+    marker[..size].to_vec()
 }
 
 /// The split library, which needs a HIP runtime that reads markers or one that does not.

@@ -6,7 +6,8 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use kpack_format::archive::Archive;
-use kpack_format::marker::Marker;
+use kpack_format::marker::{Marker, SECTION_NAME};
+use object::{Object, ObjectSection};
 
 /// All markers in a file, wherever they are.
 pub(crate) fn markers(path: &Path) -> Vec<Marker> {
@@ -16,6 +17,28 @@ pub(crate) fn markers(path: &Path) -> Vec<Marker> {
     places
         .map(|at| Marker::read(&bytes[at - 1..]).unwrap().0)
         .collect()
+}
+
+/// Whether the section of `file`'s markers is one map to its end, which a reader may unpack as a whole.
+pub(crate) fn is_one_map(file: &Path) -> bool {
+    let bytes = fs::read(file).unwrap();
+    let image = object::File::parse(&*bytes).unwrap();
+    let section = image.section_by_name(SECTION_NAME).unwrap();
+    let section = section.data().unwrap();
+    Marker::read(section).unwrap().1 == section.len()
+}
+
+/// The bytes of a host file as an early version wrote them, with the room for longer markers after their maps.
+pub(crate) fn padded_as_earlier(mut bytes: Vec<u8>) -> Vec<u8> {
+    let key = b"\xb2kpack_search_paths";
+    let places = (1..bytes.len()).filter(|at| bytes[*at..].starts_with(key));
+    for at in Vec::from_iter(places.map(|at| at - 1)) {
+        let (marker, size) = Marker::read(&bytes[at..]).unwrap();
+        let mut earlier = marker.to_bytes();
+        earlier.resize(size, 0);
+        bytes[at..at + size].copy_from_slice(&earlier);
+    }
+    bytes
 }
 
 /// Each marker of `file` lists `targets`, with the IDs of the archives of `group`.
