@@ -21,11 +21,12 @@ pub(crate) fn parse(name: &str) -> Option<(&str, Option<TargetId>)> {
 }
 
 /// The name of the artifact directory of a component for a target, or of the generic one. Variants are in
-/// the artifact of their processor.
+/// the artifact of their processor. ROCm's build takes names apart at each `_`, so a family whose name has one
+/// is called as AOTriton calls it: `gfx120x` for `gfx12_0`.
 pub(super) fn artifact(component: &str, target: Option<&TargetId>) -> String {
     match target {
         None => format!("{component}_{GENERIC}"),
-        Some(target) => format!("{component}_{}", target.processor()),
+        Some(target) => format!("{component}_{}", target.plain_name()),
     }
 }
 
@@ -48,7 +49,27 @@ pub(super) fn is_file_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use kpack_format::FAMILIES;
+
     use super::*;
+
+    /// ROCm's build reads `NAME_COMPONENT_TARGET`, without a `_` in any of them.
+    #[test]
+    fn names_of_artifacts_have_three_parts() {
+        let families = FAMILIES.iter().map(|(family, _)| *family);
+        let others = [
+            "gfx90a:xnack+",
+            "gfx9-4-generic",
+            "gfx1250-strict",
+            "amdgcnspirv",
+        ];
+        for name in families.chain(others) {
+            let target = TargetId::family(name).unwrap_or_else(|| name.parse().unwrap());
+            let artifact = artifact("blas_lib", Some(&target));
+            assert_eq!(artifact.split('_').count(), 3, "{artifact}");
+            assert_eq!(parse(&artifact), Some(("blas_lib", Some(target.plain()))));
+        }
+    }
 
     #[test]
     fn components_and_targets() {

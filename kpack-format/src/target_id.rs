@@ -139,6 +139,21 @@ impl TargetId {
         Some(Self::new(family, &[]))
     }
 
+    /// The families that include the processor, the smallest first: `gfx110x` and `gfx11` for `gfx1100`.
+    pub fn families(&self) -> impl Iterator<Item = Self> {
+        let families = FAMILIES.iter().rev().map(|(name, _)| Self::new(name, &[]));
+        families.filter(|family| family.processor != self.processor && family.covers(self))
+    }
+
+    /// The processor, or the family as it is called where a name has no `_`: `gfx120x` for `gfx12_0`.
+    pub fn plain_name(&self) -> &str {
+        let family = FAMILIES.iter().find(|(name, _)| *name == self.processor);
+        match family {
+            Some((name, pattern)) if name.contains('_') => pattern,
+            _ => &self.processor,
+        }
+    }
+
     /// Whether the processor is `other`'s, or a family that includes it. In names of families, `x`
     /// stands for any digit.
     pub fn covers(&self, other: &TargetId) -> bool {

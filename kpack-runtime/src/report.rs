@@ -10,7 +10,7 @@ use kpack_format::Delivery;
 use kpack_format::finding::{self, Id};
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::marker::of_another_build;
-use kpack_format::names::{GFXARCH, Pattern, SearchPath};
+use kpack_format::names::{GFXARCH, Group, Pattern, SearchPath};
 
 use crate::search::escaped;
 use crate::{Environment, Request, TargetId, regular_file};
@@ -222,20 +222,44 @@ impl Report {
             return (finding::MISSING_KERNEL, advice.to_owned());
         }
         if self.places().iter().any(|place| !place.targets.is_empty()) {
-            let isas = match self.isas.is_empty() {
-                true => "the GPU".to_owned(),
-                false => self.isas(" or "),
-            };
-            let why: String = self.not_generic().map(|why| format!(" ({why})")).collect();
-            let advice = format!(
-                "use a build with code for {isas}, or list its archives in ROCM_KPACK_PATH, with {GFXARCH} for the target ID{why}"
-            );
-            return (finding::MISSING_TARGET, advice);
+            return (finding::MISSING_TARGET, self.for_other_targets());
         }
         let advice = format!(
             "install the module's archives where the search paths lead, or list them in ROCM_KPACK_PATH, with {GFXARCH} for the target ID"
         );
         (finding::MISSING_ARCHIVE, advice)
+    }
+
+    /// What to do where only archives for other targets are there.
+    fn for_other_targets(&self) -> String {
+        let isas = match self.isas.is_empty() {
+            true => "the GPU".to_owned(),
+            false => self.isas(" or "),
+        };
+        let why: String = self.not_generic().map(|why| format!(" ({why})")).collect();
+        let lacks = |attempt: &&Attempt| attempt.outcome == Outcome::NoCodeOfBinary;
+        if let Some(attempt) = self.attempts.iter().find(lacks) {
+            let path = escaped(&attempt.path);
+            return format!(
+                "use a build of the binary with code for {isas}: {path} has code of other binaries only{why}"
+            );
+        }
+        let otherwise = format!(
+            "use a build with code for {isas}, or list its archives in ROCM_KPACK_PATH, with {GFXARCH} for the target ID{why}"
+        );
+        let mut open = self
+            .places()
+            .iter()
+            .filter(|place| !place.is_fully_listed());
+        match open.find(|place| !place.targets.is_empty()) {
+            None => otherwise,
+            Some(place) => {
+                let directory = escaped(&place.directory);
+                format!(
+                    "install the archive for {isas} in {directory}; if there is none, {otherwise}"
+                )
+            }
+        }
     }
 
     /// Why the generic code that is there for the GPU's generation is not for it.
@@ -272,6 +296,20 @@ impl Report {
 }
 
 impl Place {
+    /// Whether a whole manifest lists every archive that is there, so that there are no others.
+    fn is_fully_listed(&self) -> bool {
+        let mut manifests = self.manifests.iter();
+        manifests.any(|(path, listed)| {
+            let listed = listed.as_ref().ok();
+            listed.is_some_and(|manifest| {
+                let whole = Group::from(manifest.component_name.as_str()).manifest();
+                let mut targets = self.targets.iter();
+                path.ends_with(whole)
+                    && targets.all(|target| manifest.kpack_files.contains_key(target))
+            })
+        })
+    }
+
     /// A target that `fits` and whose archive is only listed: its ID, the archive, and how to install it, if
     /// a manifest tells.
     fn missing(

@@ -70,7 +70,7 @@ pub(super) fn differences<'t>(
         let mut lacks = PathBuf::from("/");
         for (path, item) in entries(tree) {
             let is_there = other.entries.contains_key(path);
-            if !is_there && !path.starts_with(&lacks) {
+            if !is_there && !path.starts_with(&lacks) && !has_only_manifests(tree, path, item) {
                 lacks.clone_from(path);
                 let (path, text) = (path.clone(), format!("only shard {} has it", item.shard));
                 found.push(TreeDifference { path, kind, text });
@@ -79,6 +79,14 @@ pub(super) fn differences<'t>(
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(found)
+}
+
+/// Whether an entry is a directory with manifests and nothing else.
+fn has_only_manifests(tree: &Tree, path: &Path, item: &Item) -> bool {
+    let within = tree.entries.range(path.to_owned()..);
+    let mut within = within.take_while(|(within, _)| within.starts_with(path));
+    item.node == Node::Directory { empty: false }
+        && within.all(|(_, item)| item.is_manifest() || item.is_directory())
 }
 
 fn difference(

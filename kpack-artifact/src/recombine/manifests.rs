@@ -70,6 +70,8 @@ struct ManifestMerge {
     modules: BTreeMap<PathBuf, ModuleManifest>,
     /// What the shards' manifests list, by manifest and target.
     listed: BTreeMap<PathBuf, BTreeMap<String, Vec<ListedArchive>>>,
+    /// The manifests of each shard that has a generic artifact.
+    by_shard: BTreeMap<Arc<str>, BTreeSet<PathBuf>>,
     findings: Vec<Finding>,
 }
 
@@ -84,6 +86,9 @@ impl ManifestMerge {
     fn read(generics: &[Tree]) -> Result<Self, Error> {
         let mut merge = Self::default();
         for tree in generics {
+            let own = tree.entries.iter().filter(|(_, item)| item.is_manifest());
+            let own = own.map(|(path, _)| path.clone()).collect();
+            merge.by_shard.insert(tree.shard.clone(), own);
             for (path, item) in tree.entries.iter().filter(|(_, item)| item.is_manifest()) {
                 let mut manifest = input::read_manifest(&item.from)?;
                 let targets = merge.listed.entry(path.clone()).or_default();
@@ -141,7 +146,8 @@ impl ManifestMerge {
             return Ok(());
         };
         let expected = installed_prefix(&parent(path), item);
-        if !self.modules.contains_key(&manifest) {
+        // Archives of a whole artifact are at the root of a prefix, and need no manifest.
+        if !self.modules.contains_key(&manifest) && !expected.is_empty() {
             let text = format!(
                 "no shard's generic artifact has a manifest {}, so the host binaries of this module \
                  may be missing",
@@ -188,7 +194,9 @@ impl ManifestMerge {
         item: &Item,
         archives: &Archives,
     ) -> Result<Option<KpackFile>, Error> {
-        let Some(targets) = self.listed.get(manifest) else {
+        let has_none = self.by_shard.get(&item.shard);
+        let has_none = has_none.is_some_and(|manifests| !manifests.contains(manifest));
+        let Some(targets) = self.listed.get(manifest).filter(|_| !has_none) else {
             if let Some(reason) = unreadable(&item.from, archives)? {
                 self.say(
                     Severity::Fault,

@@ -10,11 +10,11 @@ use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::KernelName;
 use kpack_format::{Selection, TargetId};
 
-use super::Options;
 use super::contents::retain;
 use super::modules::Module;
 use super::plan::Placement;
 use super::report::{ArtifactReport, Report};
+use super::{Layout, Options};
 use crate::manifest_txt;
 use crate::mark;
 use crate::names;
@@ -73,8 +73,8 @@ struct Work<'a> {
 struct Written {
     findings: Vec<Finding>,
     archives: Vec<ArchiveReport>,
-    /// The size of its manifest.
-    manifest: u64,
+    /// The size of its manifest, if it has one.
+    manifest: Option<u64>,
 }
 
 /// What threads do beside one another: where a module waits for its last code object, another goes on.
@@ -119,10 +119,11 @@ impl Work<'_> {
                 && (name != self.name(Some(&target))
                     || !artifacts.contains_key(&Some(target.clone())))
             {
-                // Its code is in the processor's artifact now, unless this run leaves it out.
+                // Its code is in the processor's artifact now, unless this run leaves it out. Earlier versions also
+                // named families in another way.
                 let is_written = expected.is_empty() || expected.matches(&target);
-                let is_variant = target.features().next().is_some();
-                if is_variant && is_written && artifacts.contains_key(&Some(target.plain())) {
+                let is_renamed = name != self.name(Some(&target));
+                if is_renamed && is_written && artifacts.contains_key(&Some(target.plain())) {
                     mark::check_replaceable(&path)?;
                     replaced.push(name.into_owned());
                     continue;
@@ -159,24 +160,42 @@ impl Work<'_> {
         let findings = debug.findings(&self.options.storage.debug, &input);
         self.hosts(module, &archives)?;
         let time = newest(module)?;
-        let mut manifest = self.present(module)?;
+        let mut entries = BTreeMap::new();
         let mut written = Vec::new();
         for (target, archive, file) in parallel::try_map(archives, |(target, archive)| {
             self.archive(module, target, archive, time)
         })? {
-            manifest.kpack_files.insert(target.to_string(), file);
+            entries.insert(target.to_string(), file);
             written.push(archive);
         }
-        // Without archives, it says that none is missing.
+        let manifest = match self.options.layout {
+            Layout::Module => Some(self.manifest(module, entries, time)?),
+            // Machines that build for other targets write the same generic artifact, and the last one's is
+            // kept: a list of this one's archives would be wrong.
+            Layout::Artifact => None,
+        };
+        Ok(Written {
+            findings,
+            archives: written,
+            manifest,
+        })
+    }
+
+    /// Writes the manifest of a module with these new archives. Returns its size. Without archives, it says
+    /// that none is missing.
+    fn manifest(
+        &self,
+        module: &Module,
+        entries: BTreeMap<String, KpackFile>,
+        time: SystemTime,
+    ) -> Result<u64, Error> {
+        let mut manifest = self.present(module)?;
+        manifest.kpack_files.extend(entries);
         let directory = self.kpack_dir(module, None)?;
         let name = module.group.manifest();
         let staged = stage_manifest(&directory, name.as_ref(), &manifest)?;
         commit_with_time(staged, time)?;
-        Ok(Written {
-            findings,
-            archives: written,
-            manifest: manifest.to_bytes().len() as u64,
-        })
+        Ok(manifest.to_bytes().len() as u64)
     }
 
     fn compress(&self, module: &Module) -> Result<Compressed, Error> {
@@ -302,7 +321,7 @@ impl Work<'_> {
             let archives = archives.filter(|archive| archive.path.starts_with(&path));
             let archives: Vec<u64> = archives.map(|archive| archive.size).collect();
             let manifests = written.iter().filter(|_| target.is_none());
-            let manifests: Vec<u64> = manifests.map(|module| module.manifest).collect();
+            let manifests: Vec<u64> = manifests.filter_map(|module| module.manifest).collect();
             let artifact = ArtifactReport {
                 path,
                 target: target.as_ref().map(TargetId::to_string),

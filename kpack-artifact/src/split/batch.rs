@@ -194,7 +194,10 @@ fn judge(options: &BatchOptions, read: &[Read], report: &mut BatchReport) -> Res
     if lacks.len() < expected.iter().count() {
         return Ok(());
     }
-    refuse_none_expected(&options.parent_dir, &options.each, found).map_err(|error| {
+    let mut inputs = read.iter().flat_map(|(_, read)| read);
+    let has_binaries = inputs.any(|(contents, _)| !contents.of_binaries().is_empty());
+    let (parent, each) = (&options.parent_dir, &options.each);
+    refuse_none_expected(parent, each, found, has_binaries).map_err(|error| {
         let failures = read.iter().filter_map(|(_, read)| read.as_ref().err());
         let also: String = failures
             .map(|failure| format!("\n  and {}", failure.without_id()))

@@ -10,7 +10,7 @@ use kpack_format::{Selection, TargetId};
 use super::modules::{Module, module};
 use super::report::Report;
 use super::sources::{Sources, Trees};
-use super::targets::Targets;
+use super::targets::{Targets, refuse_none_expected};
 use super::{Layout, Options, Unknown};
 use crate::classify::Class;
 use crate::manifest_txt;
@@ -75,6 +75,22 @@ impl Contents {
             modules,
             manifests,
         })
+    }
+
+    /// The targets that fat binaries have device code for.
+    pub(super) fn of_binaries(&self) -> BTreeSet<TargetId> {
+        self.modules.iter().flat_map(Module::found).collect()
+    }
+
+    /// Refuses fat binaries that would lose all of their device code. Without a manifest, nothing would say
+    /// that no archives are expected.
+    pub(super) fn refuse_all_left_out(&self, options: &Options) -> Result<(), Error> {
+        let expected: Selection = options.targets.iter().collect();
+        let found = self.of_binaries();
+        if expected.is_empty() || found.iter().any(|found| expected.matches(found)) {
+            return Ok(());
+        }
+        refuse_none_expected(&options.artifact_dir, options, &found, true)
     }
 
     /// Whether there is something for one of the targets that are expected, if any are.

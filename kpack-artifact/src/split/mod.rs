@@ -57,7 +57,8 @@ fn split_one(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     let (contents, report) = read(options, &[(None, options.artifact_dir.clone())])?;
     if !contents.has_expected(options) {
         let found = contents.found.keys();
-        targets::refuse_none_expected(&options.artifact_dir, options, found)?;
+        let has_binaries = !contents.of_binaries().is_empty();
+        targets::refuse_none_expected(&options.artifact_dir, options, found, has_binaries)?;
     }
     write(options, contents, report, &Budget::default(), progress)
 }
@@ -97,6 +98,9 @@ fn write(
     budget: &Budget,
     progress: &dyn Progress,
 ) -> Result<Report, Error> {
+    if options.layout == Layout::Artifact {
+        contents.refuse_all_left_out(options)?;
+    }
     let plan = plan::plan(options, contents, &mut report)?;
     apply::apply(options, &plan, budget, progress, &mut report)?;
     Ok(report)

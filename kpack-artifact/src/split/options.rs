@@ -25,7 +25,8 @@ pub struct Options {
     pub databases: Selection,
     /// The expected targets; if empty, all targets found.
     pub targets: Vec<TargetId>,
-    /// Whether to refuse an artifact, or a batch, with device code for none of them.
+    /// Whether to refuse an artifact, or a batch, with something for targets, but for none of them, also if
+    /// only kernel databases have it. Fat binaries without code for any of them are always refused.
     pub require_targets: bool,
     /// What to do with files for targets that are not expected.
     pub unexpected: Unexpected,
@@ -33,7 +34,7 @@ pub struct Options {
     pub unknown: Unknown,
     /// Where archives go, and how they are named.
     pub layout: Layout,
-    /// How users install the archive of a target, for the manifests; see
+    /// How users install the archive of a target, for the manifests of [`Layout::Module`]; see
     /// [`Manifest::install_hint`](kpack_format::manifest::Manifest::install_hint).
     pub install_hint: Option<String>,
     /// How code objects are stored.
@@ -60,7 +61,7 @@ pub enum Layout {
     /// lib/.kpack/MODULE_COMPONENT_TARGET.kpack, an archive for each prefix
     #[default]
     Module,
-    /// .kpack/NAME_COMPONENT_TARGET.kpack, one archive for all prefixes, as TheRock packages them
+    /// .kpack/NAME_COMPONENT_TARGET.kpack, one archive for all prefixes and no manifest, as TheRock packages them
     Artifact,
 }
 

@@ -19,14 +19,18 @@ pub(super) struct Targets {
 }
 
 /// Refuses an artifact, or a batch of them, where there is something for targets, but for none of
-/// those that are expected, if the options say so: all device code would be left out.
+/// those that are expected: all device code would be left out. Kernel databases alone may be, unless the
+/// options say otherwise, since they are often installed for all targets.
 pub(super) fn refuse_none_expected<'a>(
     path: &Path,
     options: &Options,
     found: impl IntoIterator<Item = &'a TargetId>,
+    has_binaries: bool,
 ) -> Result<(), Error> {
     let there = list(found);
-    let refuses = options.require_targets || options.unexpected == Unexpected::Error;
+    let loses_binaries = has_binaries && options.unexpected == Unexpected::Drop;
+    let refuses =
+        loses_binaries || options.require_targets || options.unexpected == Unexpected::Error;
     if there.is_empty() || !refuses {
         return Ok(());
     }

@@ -72,8 +72,8 @@ pub(super) struct Arguments {
     /// gfx90a:xnack+ takes plain gfx90a along. Default: keep every target
     #[arg(long, value_name = "TARGET", value_parser = TargetId::named, num_args = 1.., value_delimiter = ',')]
     pub(super) gpu_targets: Vec<TargetId>,
-    /// Reject an artifact, or a whole batch, that has device code but for none of --gpu-targets. Default:
-    /// write the generic artifact, with a warning
+    /// Reject an artifact, or a whole batch, with kernel databases for none of --gpu-targets too. Default: reject
+    /// only fat binaries without code for any of them
     #[arg(long, requires = "gpu_targets")]
     require_targets: bool,
     /// What to do with code for targets that --gpu-targets does not list
@@ -152,6 +152,10 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
         .install_hint
         .clone_from(&arguments.hint.install_hint);
     options.storage = arguments.storage.storage();
+    if options.layout == Layout::Artifact && options.install_hint.is_some() {
+        let text = "--install-hint: `--layout artifact` writes no manifest, which would hold it; remove one of both";
+        return Err(Error::usage(text));
+    }
     for (option, given) in [
         ("--tmp-dir", arguments.tmp_dir.is_some()),
         (

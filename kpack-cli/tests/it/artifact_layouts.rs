@@ -2,7 +2,6 @@
 //! splitter writes them, when they are verified or recombined, then they hold; and what is really wrong is
 //! found.
 
-use crate::blas;
 use crate::planned;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,14 +9,15 @@ use std::io::Cursor;
 use std::path::Path;
 
 use crate::blas::{HIPBLASLT, ROCBLAS, artifact, fat, files, options, overlay, run, write};
-use crate::verified::{check, checks};
-use kpack_artifact::split::Layout;
+use crate::verified::{check, check_with, checks};
+use kpack_artifact::split::{Layout, Options};
 use kpack_core::Severity;
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::sha256;
 use kpack_format::marker::Marker;
 use kpack_split::elf::{DeviceCode, Image, Plan};
 use kpack_tests::fixture::FatLibrary;
+use kpack_tests::process;
 use kpack_tests::tree::Tree;
 
 /// The libraries of two modules, by prefix.
@@ -152,12 +152,7 @@ fn an_artifact_is_split_into_one_archive_for_each_target() {
         kpacks.retain(|file| file.ends_with(".kpack"));
         assert_eq!(kpacks, [format!("{HIPBLASLT}/.kpack/{name}.kpack")]);
     }
-    let manifest = format!("blas_lib_generic/{HIPBLASLT}/.kpack/blas_lib.kpm");
-    let manifest = blas::manifest(&output, &manifest);
-    assert_eq!(
-        (&*manifest.prefix, &*manifest.component_name),
-        ("", "blas_lib")
-    );
+    assert!(!output.files().iter().any(|file| file.ends_with(".kpm")));
     let binaries: Vec<&str> = report.binaries.iter().map(|file| &*file.path).collect();
     let expected = [
         format!("{HIPBLASLT}/lib/libhipblaslt.so.1"),
@@ -169,4 +164,69 @@ fn an_artifact_is_split_into_one_archive_for_each_target() {
     let host = String::from_utf8_lossy(&fs::read(host).unwrap()).into_owned();
     assert!(host.contains("../.kpack/blas_lib_@GFXARCH@.kpack"));
     assert_hold(&output);
+}
+
+/// A library with the same host code and device code for one target, as machines build it that split the work by
+/// targets. Each pushes a generic artifact, and the last one's is kept.
+#[test]
+fn artifacts_of_several_machines_hold_with_the_last_generic_one() {
+    // Given shards of one artifact, for a target each,
+    let (input, shards) = (artifact(), Tree::new());
+    fs::remove_file(input.path(&format!("{ROCBLAS}/bin/rocblas-bench"))).unwrap();
+    for target in ["gfx1100", "gfx942"] {
+        let output = shards.path(&format!("shards/{target}"));
+        let mut options = Options::new(input.root(), output, "blas_lib");
+        options.layout = Layout::Artifact;
+        options.targets = vec![target.parse().unwrap()];
+        run(&options);
+    }
+    // when all are installed, with the last one's host files,
+    let all = Tree::new();
+    for path in [
+        "gfx942/blas_lib_generic",
+        "gfx942/blas_lib_gfx942",
+        "gfx1100/blas_lib_gfx1100",
+    ] {
+        process::copy(shards.path(&format!("shards/{path}")), all.root());
+    }
+    // then they hold,
+    assert_eq!(faults(&all, ""), [""; 0]);
+    let installed = overlay(&all, &ALL);
+    for target in ["gfx1100", "gfx942"] {
+        let found = check_with(&installed, "", None, &[target]);
+        assert_eq!(checks(&found, Severity::Fault), [""; 0], "{target}");
+    }
+    // and the shards are merged, without a word on manifests.
+    let configuration = GROUPS.replace("\"linux\"", "\"gfx942\"");
+    let plan = planned::recombine(&shards, &configuration);
+    assert_eq!(plan.errors(), 0, "{:#?}", planned::said(&plan));
+    let is_of_manifest = |text: &String| text.contains("manifest");
+    assert!(!planned::said(&plan).iter().any(is_of_manifest));
+    assert_eq!(faults(&shards, "out"), [""; 0]);
+}
+
+/// One machine's splitter writes a manifest, and the other's does not.
+#[test]
+fn a_manifest_of_one_shard_says_nothing_about_the_archives_of_another() {
+    let (input, shards) = (artifact(), Tree::new());
+    for target in ["gfx1100", "gfx942"] {
+        let output = shards.path(&format!("shards/{target}"));
+        let mut options = Options::new(input.root(), output, "blas_lib");
+        options.layout = Layout::Artifact;
+        options.targets = vec![target.parse().unwrap()];
+        run(&options);
+    }
+    let configuration = GROUPS.replace("\"linux\"", "\"gfx942\"");
+    // Merged artifacts have a manifest.
+    let one = Tree::new();
+    fs::create_dir(one.path("shards")).unwrap();
+    fs::rename(shards.path("shards/gfx942"), one.path("shards/gfx942")).unwrap();
+    planned::recombine(&one, &configuration);
+    fs::rename(one.path("out"), shards.path("shards/gfx942")).unwrap();
+    let manifest = format!("shards/gfx942/blas_lib_generic/{HIPBLASLT}/.kpack/blas_lib.kpm");
+    assert!(shards.path(&manifest).exists());
+    let plan = planned::planned(&shards, &configuration);
+    assert_eq!(plan.errors(), 0, "{:#?}", planned::said(&plan));
+    planned::recombine(&shards, &configuration);
+    assert_eq!(faults(&shards, "out"), [""; 0]);
 }

@@ -161,32 +161,84 @@ fn a_processor_stands_for_its_variants_and_a_variant_not_for_others() {
     }
 }
 
-/// As for an artifact that another shard builds for the target.
 #[test]
-fn where_none_of_the_expected_targets_is_there_the_generic_artifact_is_all() {
+fn fat_binaries_without_code_for_the_expected_targets_are_refused() {
     for layout in [Layout::Module, Layout::Artifact] {
         let (input, output) = (artifact(), Tree::new());
         let mut options = options(&input, &output);
         options.targets = targets(&["gfx1201"]);
         options.layout = layout;
-        let report = run(&options);
-        assert_eq!(report.artifacts.len(), 1);
-        assert_eq!(report.left_out, ["gfx1100", "gfx942"]);
-        let nothing = ": has nothing for gfx1201, only for gfx1100, gfx942".to_owned();
-        assert!(warnings(&report).contains(&nothing), "{report:#?}");
-        assert!(files(&output, "blas_lib_gfx1100").is_empty());
-        // It is complete, unless the target is asked for.
-        let report = check(&output, "");
-        assert!(report.holds(), "{layout:?}: {report:#?}");
-        let notes = checks(&report, Severity::Note);
-        let library = "librocblas.so.5: the manifest lists no archive";
-        assert!(
-            notes.iter().any(|note| note.contains(library)),
-            "{notes:#?}"
-        );
-        let report = check_with(&output, "", None, &["gfx1201"]);
-        assert!(!report.holds(), "{layout:?}: {report:#?}");
+        let nothing =
+            "it has nothing for gfx1201; there is device code for gfx1100, gfx942 [missing-target]";
+        assert!(refusal(&options).ends_with(nothing));
+        assert!(output.files().is_empty());
+        // It may be kept all the same.
+        options.unexpected = Unexpected::Keep;
+        assert_eq!(run(&options).artifacts.len(), 3);
     }
+}
+
+/// Kernel databases are often installed for all targets, whatever was built.
+#[test]
+fn databases_without_files_for_the_expected_targets_are_left_out() {
+    let (input, output) = (artifact(), Tree::new());
+    for binary in [
+        format!("{ROCBLAS}/lib/librocblas.so.5"),
+        format!("{ROCBLAS}/bin/rocblas-bench"),
+        format!("{HIPBLASLT}/lib/libhipblaslt.so.1"),
+    ] {
+        fs::write(input.path(&binary), "#!/bin/sh\n").unwrap();
+    }
+    let mut options = options(&input, &output);
+    options.targets = targets(&["gfx1201"]);
+    options.layout = Layout::Artifact;
+    let report = run(&options);
+    assert_eq!(report.artifacts.len(), 1);
+    assert_eq!(report.left_out, ["gfx1100", "gfx942"]);
+    // Unless that is asked for.
+    options.require_targets = true;
+    assert!(refusal(&options).contains("it has nothing for gfx1201"));
+}
+
+/// As for an artifact that another shard builds for the target.
+#[test]
+fn an_artifact_of_a_batch_without_the_expected_targets_is_generic_alone() {
+    let parent = parent(&[("fft_lib", "gfx942"), ("blas_lib", "gfx1201")]);
+    let split = |layout| {
+        let output = Tree::new();
+        let mut each = Options::new("", output.root(), "");
+        each.targets = targets(&["gfx1201"]);
+        each.layout = layout;
+        let report = batch(&BatchOptions::new(parent.root().to_owned(), each), &()).unwrap();
+        (output, report)
+    };
+    let (output, report) = split(Layout::Module);
+    let Some(Outcome::Split(fft)) = report.artifacts.last() else {
+        panic!("{report:#?}")
+    };
+    assert_eq!(
+        (fft.artifacts.len(), &*fft.left_out),
+        (1, &["gfx942".to_owned()][..])
+    );
+    let nothing = ": has nothing for gfx1201, only for gfx942".to_owned();
+    assert!(warnings(fft).contains(&nothing), "{fft:#?}");
+    // It is complete, unless the target is asked for.
+    let generic = "fft_lib_generic";
+    let report = check(&output, generic);
+    assert!(report.holds(), "{report:#?}");
+    let notes = checks(&report, Severity::Note);
+    let library = "libx.so: the manifest lists no archive";
+    assert!(
+        notes.iter().any(|note| note.contains(library)),
+        "{notes:#?}"
+    );
+    assert!(!check_with(&output, generic, None, &["gfx1201"]).holds());
+    // Without manifests, nothing would say that it is complete.
+    let (output, report) = split(Layout::Artifact);
+    let failed: Vec<_> = report.failures().map(|failure| failure.id).collect();
+    assert_eq!(failed, [ids::MISSING_TARGET]);
+    assert!(files(&output, generic).is_empty());
+    assert!(!files(&output, "blas_lib_gfx1201").is_empty());
 }
 
 /// Only a manifest that lists none tells that no archives are expected.
@@ -204,17 +256,23 @@ fn lost_archives_are_a_fault_whatever_is_lost_with_them() {
     // The manifest lists the archive,
     lost("the manifest lists an archive for gfx1100");
     // does not list it, though the marker expects its code,
-    manifest.kpack_files.clear();
+    let listed = manifest.kpack_files.remove("gfx1100").unwrap();
     fs::write(output.path(&path), manifest.to_bytes()).unwrap();
     lost("no archive found");
 
     // cannot be read, or is lost as well.
-    options.targets = targets(&["gfx1201"]);
-    run(&options);
-    assert_eq!(faults(&check(&output, &library)), [""; 0]);
-    fs::write(output.path(&path), "damaged").unwrap();
+    let nothing = Tree::new();
+    let generic = output.path("blas_lib_generic");
+    let mut again = Options::new(generic, nothing.root(), "blas_lib");
+    again.targets = targets(&["gfx1201"]);
+    manifest.kpack_files.insert("gfx1100".to_owned(), listed);
+    fs::write(output.path(&path), manifest.to_bytes()).unwrap();
+    run(&again);
+    assert_eq!(faults(&check(&nothing, &library)), [""; 0]);
+    let lost = |reason: &str| assert_found(&check(&nothing, &library), &["librocblas", reason]);
+    fs::write(nothing.path(&path), "damaged").unwrap();
     lost("no archive found");
-    fs::remove_file(output.path(&path)).unwrap();
+    fs::remove_file(nothing.path(&path)).unwrap();
     lost("no archive found");
 }
 

@@ -417,6 +417,8 @@ fn a_gpu_that_only_other_binaries_have_code_for_is_an_architecture_that_is_not_f
     assert_eq!(error.id(), ids::MISSING_TARGET);
     let why = "it has code for this GPU, but this binary was built without it";
     assert!(error.to_string().contains(why), "{error}");
+    let advice = "use a build of the binary with code for gfx1031";
+    assert!(error.to_string().contains(advice), "{error}");
     // Code for the GPU that the marker knows, in an archive without it, is a kernel that is missing.
     write(
         &tree.path(&kpack("gfx1030")),
@@ -428,6 +430,24 @@ fn a_gpu_that_only_other_binaries_have_code_for_is_an_architecture_that_is_not_f
     // A marker without IDs does not tell.
     let missing = code_of(load(&tree, &marker(), &["gfx1031"]));
     assert_eq!(missing, ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND);
+}
+
+/// Several machines may have built the archives, and the manifest is of one of them.
+#[test]
+fn a_manifest_that_does_not_list_what_is_there_does_not_say_that_there_is_no_code() {
+    let tree = Tree::new();
+    for target in ["gfx942", "gfx1100"] {
+        write(&tree.path(&kpack(target)), target, &[(KERNEL, b"code")]);
+    }
+    let install = "what to do: install the archive for gfx1030 in /opt/vec/lib/.kpack; if there is none, use a build";
+    let asked = || message(&tree, &["gfx1030"]);
+    assert!(asked().contains(install), "{}", asked());
+    let manifest = tree.path("lib/.kpack/vec_lib.kpm");
+    write_manifest(&manifest, &["gfx1100"], None);
+    assert!(asked().contains(install), "{}", asked());
+    write_manifest(&manifest, &["gfx1100", "gfx942"], None);
+    let none = "what to do: use a build with code for gfx1030";
+    assert!(asked().contains(none), "{}", asked());
 }
 
 /// A process with too many open files must not call an archive missing.
