@@ -206,7 +206,7 @@ const DATABASES: &[(&str, &str, &[File])] = &[
             ),
             (
                 "lib/aotriton.images/amd-gfx120x/flash/attn_fwd.aks2",
-                "gfx12_0",
+                "gfx120x",
             ),
             (
                 "lib/aotriton.images/amd-gfx942/flash/attn_fwd.aks2",
@@ -605,6 +605,7 @@ fn each_tool_runs_as_a_file_and_as_a_module() {
         ("recombine_artifacts", "recombine"),
         ("verify_artifacts", "verify"),
         ("bulk_unbundle", "extract"),
+        ("normalize_phdr_tree", "leaves"),
     ] {
         let file = python.join(format!("rocm_kpack/tools/{name}.py"));
         let module = format!("rocm_kpack.tools.{name}");
@@ -623,6 +624,97 @@ fn each_tool_runs_as_a_file_and_as_a_module() {
             assert!(output.status.success(), "{said}");
         }
     }
+}
+
+/// A tool of the adapter, in the tree.
+fn run_tool(tree: &Tree, name: &str, arguments: &[&str]) -> Output {
+    let tool = adapter(tree).join(format!("python/rocm_kpack/tools/{name}.py"));
+    Command::new("python3")
+        .arg(tool)
+        .args(arguments)
+        .current_dir(tree.root())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("KPACK_EXECUTABLE", env!("CARGO_BIN_EXE_kpack"))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn several_files_are_unbundled_into_a_directory_each() {
+    if !tool("python3") {
+        return;
+    }
+    let (tree, scratch) = (Tree::new(), Tree::new());
+    for name in ["librccl.so.1", "libother.so"] {
+        library().build(&scratch.path(name)).unwrap();
+    }
+    let file = |name: &str| scratch.path(name).to_str().unwrap().to_owned();
+    let files = [file("librccl.so.1"), file("libother.so")];
+    let arguments = ["--gfx-arch", "gfx1100", &files[0], &files[1]];
+    let output = run_tool(&tree, "bulk_unbundle", &arguments);
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        said.ends_with("libother.unbundled: libother.so-0-gfx1100.hsaco\n"),
+        "{said}"
+    );
+    for written in [
+        "librccl.so.unbundled/librccl.so.1-0-gfx1100.hsaco",
+        "libother.unbundled/libother.so-0-gfx1100.hsaco",
+    ] {
+        let bytes = fs::read(scratch.path(written)).unwrap();
+        assert_eq!(bytes, code("gfx1100", "add").1, "{written}");
+    }
+    let tree = Tree::new();
+    let arguments = ["--output-dir", "one", &files[0], &files[1]];
+    let output = run_tool(&tree, "bulk_unbundle", &arguments);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let tree = Tree::new();
+    let output = run_tool(&tree, "bulk_unbundle", &["--gfx-arch=gfx942", &files[0]]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+}
+
+#[test]
+fn what_kpack_split_has_its_program_headers_where_the_linker_put_them() {
+    if !tool("python3") {
+        return;
+    }
+    let scratch = Tree::new();
+    library().build(&scratch.path("lib/librccl.so.1")).unwrap();
+    succeeds(
+        &scratch,
+        &["install", "--prefix", ".", "--module", "rccl", "--all"],
+    );
+    process::run(Command::new("strip").arg(scratch.path("lib/librccl.so.1")));
+    let root = scratch.root().to_str().unwrap();
+    let checked = |tree: &Tree| run_tool(tree, "normalize_phdr_tree", &["--check", root]);
+    let output = checked(&Tree::new());
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(said, "Scanned 1 ELF file(s); 0 non-compliant.\n");
+    assert!(output.status.success());
+    // A file whose headers another tool moved to its end is named.
+    let path = scratch.path("lib/librccl.so.1");
+    let mut bytes = fs::read(&path).unwrap();
+    let word = |bytes: &[u8], at: usize, size| {
+        let mut word = [0; 8];
+        word[..size].copy_from_slice(&bytes[at..at + size]);
+        u64::from_le_bytes(word)
+    };
+    let (size, count) = (word(&bytes, 54, 2), word(&bytes, 56, 2));
+    let end = bytes.len() as u64;
+    let mut table = bytes[64..][..(size * count) as usize].to_vec();
+    let of_load = |at: &usize| word(&table, at * size as usize, 4) == 1;
+    let load = (0..count as usize).filter(of_load).last().unwrap() * size as usize;
+    table[load + 8..load + 16].copy_from_slice(&end.to_le_bytes());
+    table[load + 16..load + 24].copy_from_slice(&(end + 0x1000).to_le_bytes());
+    bytes.extend(table);
+    bytes[32..40].copy_from_slice(&end.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    let output = checked(&Tree::new());
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("NONCOMPLIANT  "), "{said}");
+    assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
