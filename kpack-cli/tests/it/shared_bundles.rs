@@ -134,16 +134,15 @@ fn without_the_record_bundles_are_separate_and_splitting_again_adds_none() {
     let known = marker(&binary(&tree));
     let expected = 1..COUNT as u32 + 1;
     assert_eq!(known.shared_bundles, [[expected]]);
-    let (old, new) = (
-        known.to_bytes(),
-        Marker {
-            shared_bundles: Vec::new(),
-            ..known.clone()
-        },
-    );
-    let at = bytes.windows(old.len()).position(|own| own == old).unwrap();
-    let without = new.to_bytes_within(old.len()).unwrap();
-    let edited = [&bytes[..at], &without, &bytes[at + old.len()..]].concat();
+    let new = Marker {
+        shared_bundles: Vec::new(),
+        ..known.clone()
+    };
+    let key = b"kpack_search_paths";
+    let at = bytes.windows(key.len()).position(|own| own == key).unwrap() - 2;
+    let (_, size) = Marker::read(&bytes[at..]).unwrap();
+    let without = new.to_bytes_within(size).unwrap();
+    let edited = [&bytes[..at], &without, &bytes[at + size..]].concat();
     fs::write(binary(&tree), edited).unwrap();
     let split = tree.snapshot();
     joined(&tree);
