@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use kpack_format::TargetId;
-use kpack_format::marker::Marker;
+use kpack_format::marker::{MAX_SIZE, Marker};
 
 use super::{PackedCode, Spirv, code_ids, padding};
 use crate::elf::{self, Image, Plan};
@@ -174,11 +174,20 @@ impl FatFile {
     /// and further `edits`, given by file offset.
     pub fn plan_with(&self, marker: &Marker, edits: Vec<(u64, Vec<u8>)>) -> Result<Plan, Error> {
         let image = self.headers.over(self.code.open()?);
-        // A few kernels for one target may take less space than a marker with room.
-        let joined = self.fat.joined.as_ref();
-        let available = joined.map_or(self.fat.size(), |kept| kept.available);
-        let available = usize::try_from(available).unwrap_or(usize::MAX);
-        let bytes = code_ids::with_room(marker, available);
+        let least = marker.to_bytes();
+        let bytes = match &self.fat.joined {
+            // The marker's section keeps its size.
+            Some(kept) => {
+                let available = usize::try_from(kept.available).unwrap_or(usize::MAX);
+                let within = marker.to_bytes_within(available.min(MAX_SIZE));
+                within.filter(|_| least.len() <= available).unwrap_or(least)
+            }
+            // A few kernels for one target may take less space than a marker with room.
+            None => {
+                let available = usize::try_from(self.fat.size()).unwrap_or(usize::MAX);
+                code_ids::with_room(marker, available)
+            }
+        };
         let plan = Plan::new(&image, &self.fat, &bytes);
         let plan = match self.code.kept() {
             [] => plan,
