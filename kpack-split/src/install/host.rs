@@ -12,7 +12,7 @@ use crate::publish::copy_range;
 /// How to change a binary into a host binary.
 pub enum HostPlan {
     /// Device code is removed.
-    Planned(Plan),
+    Planned(Box<Plan>),
     /// It has no device code of its own, only objects that were split before the link; bytes at
     /// these offsets change.
     Edited(Vec<(u64, Vec<u8>)>),

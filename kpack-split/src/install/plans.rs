@@ -31,7 +31,7 @@ pub(super) fn plan(
         let marker = marker(binary, kpacks, group, ids);
         let placed = placed(binary, &marker)?;
         let plan = match binary.fat() {
-            Some(file) => HostPlan::Planned(file.plan_with(&marker, placed)?),
+            Some(file) => HostPlan::Planned(Box::new(file.plan_with(&marker, placed)?)),
             None => HostPlan::Edited(placed),
         };
         Ok((binary.located.path.clone(), plan))
