@@ -705,7 +705,7 @@ fn what_kpack_split_has_its_program_headers_where_the_linker_put_them() {
     let end = bytes.len() as u64;
     let mut table = bytes[64..][..(size * count) as usize].to_vec();
     let of_load = |at: &usize| word(&table, at * size as usize, 4) == 1;
-    let load = (0..count as usize).filter(of_load).next_back().unwrap() * size as usize;
+    let load = (0..count as usize).rfind(of_load).unwrap() * size as usize;
     table[load + 8..load + 16].copy_from_slice(&end.to_le_bytes());
     table[load + 16..load + 24].copy_from_slice(&(end + 0x1000).to_le_bytes());
     bytes.extend(table);
