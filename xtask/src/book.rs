@@ -94,6 +94,8 @@ fn write_page(from: &Path, to: &Path) -> Result<()> {
     for name in OF_ROOT {
         text = text.replace(&format!("](../{name}"), &format!("]({name}"));
     }
+    // highlight.js, as mdBook has it, knows no CMake.
+    text = text.replace("```cmake", "```text");
     // The only page without a file.
     let last = "  - [create](kpack-create.md)\n";
     text = text.replace(last, &format!("{last}  - [All options](options.md)\n"));

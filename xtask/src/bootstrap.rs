@@ -35,6 +35,7 @@ qemu-user              qemu-aarch64             runs host binaries for AArch64
 hipcc                  hipcc                    the distribution's own HIP compiler
 libamdhip64-dev        /usr/include/hip/hip_runtime.h ROCm's headers and HIP runtime
 librocrand-dev         /usr/include/rocrand/rocrand_kernel.h device functions of a real library
+chromium               chromium                 shows the report's page
 fish                   fish                     a shell that completes commands
 zsh                    zsh                      a shell that completes commands
 file                   file                     CPack's DEB generator

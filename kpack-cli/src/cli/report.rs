@@ -2,7 +2,7 @@
 
 use std::env;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -39,14 +39,9 @@ pub(super) struct Arguments {
     /// Write a self-contained page with a table and treemaps to FILE
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Title of the page
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "Where the bytes are",
-        requires = "html"
-    )]
-    title: String,
+    /// Title of the page; the default names the directories
+    #[arg(long, value_name = "TEXT", requires = "html")]
+    title: Option<String>,
     /// Print the rows as JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -73,7 +68,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         })?;
     }
     if let Some(path) = &arguments.html {
-        let page = crate::report::page(&sizes, &arguments.title);
+        let page = crate::report::page(&sizes, &title(arguments));
         publish::write_output(path, |staged| {
             let written = staged.file().write_all(page.as_bytes());
             written.map_err(|e| Error::io(path, "write", e))
@@ -85,6 +80,21 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         text(&sizes, arguments.by).write()?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The title of the page. Of a path, only its end: pages are published, and directories of one machine do not belong there.
+fn title(arguments: &Arguments) -> String {
+    if let Some(title) = &arguments.title {
+        return title.clone();
+    }
+    let name = |path: &PathBuf| {
+        let known = path.canonicalize();
+        let known = known.as_deref().unwrap_or(path);
+        let name = known.file_name().unwrap_or(known.as_os_str());
+        kpack_core::shown(Path::new(name)).to_string()
+    };
+    let names = Vec::from_iter(arguments.paths.iter().map(name));
+    format!("Sizes of {}", names.join(", "))
 }
 
 fn text(sizes: &Sizes, depth: Depth) -> Text {

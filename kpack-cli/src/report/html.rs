@@ -29,7 +29,9 @@ svg text{font:11px system-ui,sans-serif;fill:#10141a;pointer-events:none}svg .m,
 svg rect{stroke:var(--paper);stroke-width:1}svg rect:hover{stroke:var(--ink);stroke-width:2}\
 table{border-collapse:collapse;width:100%;font-size:13px}th,td{padding:.25rem .6rem;text-align:left;\
 border-bottom:1px solid var(--line)}details{margin:.3rem 0}summary{cursor:pointer}th{position:sticky;top:0;background:var(--paper)}\
-.n{text-align:right;font-variant-numeric:tabular-nums}tr.m td{font-weight:600;border-top:2px solid var(--line)}";
+.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}td{overflow-wrap:anywhere}\
+@media print{body{max-width:none;margin:0}svg,tr{break-inside:avoid}th{position:static}details::details-content{content-visibility:visible}}\
+tr.m td{font-weight:600;border-top:2px solid var(--line)}";
 
 /// Selects the size of a row to draw: before or after the split.
 type Measure = fn(&Row) -> u64;
@@ -56,8 +58,8 @@ pub fn page(sizes: &Sizes, title: &str) -> String {
         false => "Unpacked",
     };
     let parts: [(&str, u64, Measure); 2] = [
-        ("After", after, |row| row.after),
         (capitalised, before, |row| row.before),
+        ("After", after, |row| row.after),
     ];
     for (name, total, size) in parts {
         // Both to one scale, so that the areas can be compared.
@@ -172,7 +174,8 @@ fn notes(sizes: &Sizes) -> String {
         }
     };
     let after = "Identical code objects are stored once and count for the first binary that has \
-                 them. The index of an archive has its own line.";
+                 them. The index of an archive has its own line. A line that grows has files that \
+                 kpack adds, such as manifests, or that it moved there.";
     format!("<p>{before} {after}</p>\n")
 }
 
@@ -201,7 +204,7 @@ fn svg(sizes: &Sizes, height: f64, size: Measure) -> String {
             (hue, 78.0),
             &format!("{module}: {}", bytes(sum)),
         );
-        label(&mut text, place, &module, "m");
+        label(&mut text, place, &format!("{module} {}", bytes(sum)), "m");
         let inner = place.inset(2.0, HEADING);
         let target_of = |row: &Row| row.target.clone().unwrap_or_else(|| "host".to_owned());
         for (index, (target, rows, place)) in groups(&rows, inner, size, target_of)
@@ -219,7 +222,8 @@ fn svg(sizes: &Sizes, height: f64, size: Measure) -> String {
                 let name = what.rsplit('/').next().unwrap_or_default();
                 label(&mut text, below, name, "w");
             }
-            label(&mut text, place, &target, "t");
+            let sum: u64 = rows.iter().map(|row| size(row)).sum();
+            label(&mut text, place, &format!("{target} {}", bytes(sum)), "t");
         }
     }
     text + "</svg>\n"
@@ -257,7 +261,7 @@ fn rectangle(text: &mut String, place: Rectangle, (hue, light): (f64, f64), hint
     let _ = writeln!(
         text,
         "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
-         fill=\"hsl({hue:.0} 55% {light:.0}%)\"><title>{}</title></rect>",
+         fill=\"hsl({hue:.0} 38% {light:.0}%)\"><title>{}</title></rect>",
         escape(hint)
     );
 }

@@ -8,6 +8,7 @@ use std::process::Command;
 use crate::shards::{PREFIX, shard, three_shards};
 use kpack_artifact::sizes::{Depth, Row, Sizes, measure};
 use kpack_cli::report::page;
+use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
 fn tree() -> Tree {
@@ -221,6 +222,68 @@ fn a_page_has_the_date_of_the_newest_input_or_the_one_that_is_given() {
     assert!(newest.contains("<p>20"), "{newest}");
     assert_eq!(newest, page(None));
     assert!(page(Some("1714521600")).contains("<p>2024-05-01</p>"));
+}
+
+/// The page in a real browser, light and dark, wide and narrow: nothing on its console, no scrolling sideways, the title
+/// names the tree, and its tiles and totals are those of the JSON.
+#[test]
+fn a_browser_shows_what_the_json_says() {
+    if !require::tool("chromium") {
+        return;
+    }
+    let tree = tree();
+    let report = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kpack"));
+        command.arg("report").args(arguments);
+        let run = command.current_dir(tree.root()).output().unwrap();
+        assert!(run.status.success(), "{run:?}");
+        run.stdout
+    };
+    report(&["shards", "--before", "in", "--html", "page.html"]);
+    let json = report(&["shards", "--before", "in", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    let drawn = |key: &str| rows.iter().filter(|row| row[key] != 0).count();
+    // The page says how wide it is, which only a script can find out.
+    let page = fs::read_to_string(tree.path("page.html")).unwrap();
+    let script = "<script>document.title+=` ${document.documentElement.scrollWidth<=innerWidth}`</script></body>";
+    fs::write(tree.path("measured.html"), page.replace("</body>", script)).unwrap();
+    for options in [
+        &["--window-size=1280,900"][..],
+        &[
+            "--window-size=500,900",
+            "--blink-settings=preferredColorScheme=0",
+        ],
+    ] {
+        let mut browser = Command::new("chromium");
+        browser.args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--enable-logging=stderr",
+        ]);
+        browser
+            .args(["--dump-dom", "--virtual-time-budget=2000"])
+            .args(options);
+        browser.arg(format!(
+            "--user-data-dir={}",
+            tree.path("profile").display()
+        ));
+        browser.arg(format!("file://{}", tree.path("measured.html").display()));
+        let shown = browser.output().unwrap();
+        let said = String::from_utf8_lossy(&shown.stderr);
+        assert!(!said.contains("CONSOLE"), "{said}");
+        let dom = String::from_utf8_lossy(&shown.stdout);
+        assert!(
+            dom.contains("<title>Sizes of shards true</title>"),
+            "{options:?}: {dom}"
+        );
+        let tiles = dom.matches("<rect").count();
+        let modules: std::collections::BTreeSet<_> =
+            rows.iter().map(|row| row["module"].as_str()).collect();
+        // A tile a row, in each of the two pictures, and one around each module.
+        assert_eq!(tiles, drawn("before") + drawn("after") + 2 * modules.len());
+    }
 }
 
 #[test]
