@@ -34,6 +34,7 @@ mod shared;
 pub mod sizes;
 pub mod split;
 pub mod stage;
+pub mod store;
 mod target_name;
 mod tree;
 pub mod verify;

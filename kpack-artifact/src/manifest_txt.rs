@@ -22,8 +22,16 @@ pub(crate) const FILE_NAME: &str = "artifact_manifest.txt";
 /// that is not a path within the artifact directory, or that is within another one.
 pub(crate) fn read(artifact: &Path) -> Result<Vec<String>, Error> {
     let path = artifact.join(FILE_NAME);
+    parse(&path, &read_text(&path)?)
+}
+
+/// The prefixes in `text`, which is that of `path`.
+///
+/// # Errors
+/// [`Error::Refused`], as [`read`].
+pub(crate) fn parse(path: &Path, text: &str) -> Result<Vec<String>, Error> {
     let mut prefixes: Vec<String> = Vec::new();
-    for (index, line) in read_text(&path)?.lines().enumerate() {
+    for (index, line) in text.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() {
             continue;
@@ -31,7 +39,7 @@ pub(crate) fn read(artifact: &Path) -> Result<Vec<String>, Error> {
         let refuse = |reason: String| {
             Err(Error::rejected(
                 ids::INVALID_PREFIX_LIST,
-                &path,
+                path,
                 format!("line {}: {reason}", index + 1),
             ))
         };

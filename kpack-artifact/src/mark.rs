@@ -22,9 +22,14 @@ struct Mark {
 
 /// The bytes of the mark for an artifact whose databases in `selection` were split.
 pub(crate) fn to_bytes(selection: &Selection) -> Vec<u8> {
+    naming(selection.names())
+}
+
+/// The bytes of the mark for an artifact whose databases of these names were split.
+pub(crate) fn naming(databases: Vec<String>) -> Vec<u8> {
     let mark = Mark {
         format_version: 1,
-        databases: selection.names(),
+        databases,
     };
     let mut bytes = serde_json::to_vec(&mark).unwrap_or_default();
     bytes.push(b'\n');

@@ -32,16 +32,19 @@ mod launch;
 mod list;
 mod object;
 mod output;
+mod pack;
 mod panics;
 mod progress;
 mod recombine;
 mod report;
+mod select;
 mod show;
 mod signals;
 mod split;
 mod stage;
 mod storage;
 mod targets;
+mod unpack;
 mod verify;
 mod wheel;
 
@@ -88,6 +91,9 @@ enum Command {
     Create(create::Arguments),
     Extract(extract::Arguments),
     Recombine(recombine::Arguments),
+    Pack(pack::Arguments),
+    Select(select::Arguments),
+    Unpack(unpack::Arguments),
     Report(report::Arguments),
     Verify(verify::Arguments),
     Doctor(doctor::Arguments),
@@ -121,6 +127,7 @@ pub fn main() -> ExitCode {
         cli.command,
         Command::Show(_)
             | Command::List(_)
+            | Command::Select(_)
             | Command::Verify(_)
             | Command::Doctor(_)
             | Command::Explain(_)
@@ -148,6 +155,9 @@ pub fn main() -> ExitCode {
         Command::Create(arguments) => create::run(arguments),
         Command::Extract(arguments) => extract::run(arguments),
         Command::Recombine(arguments) => recombine::run(arguments),
+        Command::Pack(arguments) => pack::run(arguments),
+        Command::Select(arguments) => select::run(arguments),
+        Command::Unpack(arguments) => unpack::run(arguments),
         Command::Report(arguments) => report::run(arguments),
         Command::Verify(arguments) => verify::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
@@ -202,6 +212,8 @@ fn prints_failures(command: &Command) -> bool {
         Command::Show(arguments) => arguments.json,
         Command::List(arguments) => arguments.json,
         Command::Create(arguments) => arguments.json,
+        Command::Pack(arguments) => arguments.json,
+        Command::Unpack(arguments) => arguments.json,
         Command::Report(arguments) => arguments.json,
         Command::Verify(arguments) => arguments.json,
         Command::Doctor(arguments) => arguments.json,
@@ -218,6 +230,8 @@ fn named_targets(command: &Command) -> &[TargetId] {
         Command::Create(arguments) => arguments.arch.as_slice(),
         Command::Extract(arguments) => arguments.arch.as_slice(),
         Command::Verify(arguments) => &arguments.arch,
+        Command::Select(arguments) => &arguments.choice.arch,
+        Command::Unpack(arguments) => &arguments.choice.arch,
         Command::Doctor(arguments) => &arguments.arch,
         _ => &[],
     }

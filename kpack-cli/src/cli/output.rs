@@ -62,6 +62,11 @@ impl Text {
     }
 }
 
+/// Writes lines for other programs, as they are.
+pub(super) fn lines(text: &str) -> Result<(), Error> {
+    write(text)
+}
+
 fn write(text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())

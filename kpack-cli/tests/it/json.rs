@@ -253,6 +253,16 @@ fn commands_about_artifacts_print_what_the_schema_says() {
     assert_eq!(failed["id"], "bad-configuration");
     printed.run(&tree, "verify", 0, &["verify", "packages"]);
     printed.run(&tree, "report", 0, &["report", "packages"]);
+    let pack = ["pack", "packages", "--output-dir", "store", "--run", "1"];
+    printed.run(&tree, "pack", 0, &pack);
+    printed.run(&tree, "pack", 0, &["pack", "--archives", "store"]);
+    let other = ["pack", "packages", "--output-dir", "store", "--run", "2"];
+    printed.run(&tree, "pack", 3, &other);
+    let unpack = ["unpack", "store", "--output-dir", "unpacked"];
+    printed.run(&tree, "unpack", 0, &unpack);
+    fs::write(tree.path("store/index.json"), "").unwrap();
+    let failed = printed.run(&tree, "unpack", 3, &unpack);
+    assert_eq!(failed["id"], "bad-index");
     assert_eq!(printed.faults(), "");
 }
 

@@ -650,6 +650,50 @@ catalogue! {
             "Correct what they name, and run the command again."
     }
 
+    "Stores" {
+        BAD_INDEX = "bad-index";
+            "An `index.json` is no index of kpack, is of another version, or contradicts itself."
+            "What it lists could not be told apart, or would be unpacked to the wrong place."
+            "Download the index again; if that does not help, its publisher has to run `kpack pack` again."
+
+        NOT_FETCHED = "not-fetched";
+            "The index lists artifacts that are not in the directory."
+            "A tree without them would lack files, so nothing was unpacked."
+            "Fetch what `kpack select` lists."
+
+        WRONG_DIGEST = "wrong-digest";
+            "A packed artifact has another size or SHA-256 than the index says."
+            "It is truncated, damaged, or another file, so nothing was unpacked."
+            "Resume or repeat its download."
+
+        DAMAGED_TAR = "damaged-tar";
+            "A packed artifact is not a tar archive that kpack reads, compressed with zstd."
+            "Its files could not be told from each other."
+            "If its SHA-256 is right, its publisher has to pack it again."
+
+        UNSAFE_MEMBER = "unsafe-member";
+            "A packed artifact, or a tree to pack, has what no artifact may have: a path or link that leads out of it, \
+             a device, or a file with special permissions."
+            "Unpacking it could change files elsewhere, or give away permissions."
+            "Do not unpack it by other means before you know where it is from. In a tree to pack, remove what the \
+             message names."
+
+        INDEX_DIFFERS = "index-differs";
+            "A packed artifact has more or fewer members or bytes than the index says, although its SHA-256 is right."
+            "Whoever wrote the index did not write it from this artifact."
+            "Its publisher has to run `kpack pack` again."
+
+        NAMES_DIFFER_BY_CASE = "names-differ-by-case";
+            "Two names differ only by upper and lower case, or not at all."
+            "Some systems have one file for both."
+            "Rename one of them, if others than Linux systems are to unpack it."
+
+        OTHER_PUBLISHER = "other-publisher";
+            "The output directory has the index of another run or shard."
+            "Two publishers of one place replace each other's artifacts, and the last one wins."
+            "Give each shard and run a directory of its own."
+    }
+
     "Verification" {
         MANIFEST_SOUND = "manifest-sound";
             "A manifest agrees with the archives beside it."

@@ -5,12 +5,14 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, Stat, flock};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat, flock,
+};
 use rustix::io::Errno;
 
 use super::identity::Identity;
@@ -174,10 +176,61 @@ impl Directory {
     }
 
     /// Creates a new file, accessible only to its owner.
-    pub(super) fn create(&self, name: &OsStr) -> io::Result<File> {
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`], and those of the system.
+    pub fn create(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         Ok(rustix::fs::openat(&self.file, name, flags, mode)?.into())
+    }
+
+    /// Creates a symbolic link to `target`.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn symlink(&self, name: &OsStr, target: &Path) -> io::Result<()> {
+        Ok(rustix::fs::symlinkat(target, &self.file, name)?)
+    }
+
+    /// The target of the symbolic link of that name.
+    ///
+    /// # Errors
+    /// Those of the system, such as for what is no symbolic link.
+    pub fn read_link(&self, name: &OsStr) -> io::Result<PathBuf> {
+        let target = rustix::fs::readlinkat(&self.file, name, Vec::new())?;
+        Ok(OsString::from_vec(target.into_bytes()).into())
+    }
+
+    /// Creates another name of the regular file `from` in the directory `other`.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotFound`] if that is no regular file; as [`create`](Self::create).
+    pub fn hard_link(&self, name: &OsStr, other: &Self, from: &OsStr) -> io::Result<()> {
+        let there = rustix::fs::statat(&other.file, from, AtFlags::SYMLINK_NOFOLLOW)?;
+        if FileType::from_raw_mode(there.st_mode) != FileType::RegularFile {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let linked = rustix::fs::linkat(&other.file, from, &self.file, name, AtFlags::empty());
+        Ok(linked?)
+    }
+
+    /// Whether the path `relative` in it leads out of it, by symbolic links. What leads nowhere stays in it, and so
+    /// does everything where the system cannot say (before Linux 5.6).
+    pub fn leads_out(&self, relative: &Path) -> bool {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let beneath = ResolveFlags::BENEATH;
+        let opened = rustix::fs::openat2(&self.file, relative, flags, Mode::empty(), beneath);
+        matches!(opened, Err(Errno::XDEV))
+    }
+
+    /// Sets its time of change.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn set_modified(&self, time: SystemTime) -> io::Result<()> {
+        self.file
+            .set_times(std::fs::FileTimes::new().set_modified(time))
     }
 
     /// Creates a file without a name, accessible only to its owner.

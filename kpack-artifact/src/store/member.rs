@@ -1,0 +1,413 @@
+//! One packed artifact, read once: decompressed, hashed, and each member checked before it is used.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use kpack_format::TargetId;
+use kpack_format::digest::{Hasher, hex};
+use tar::EntryType;
+use zstd::stream::read::Decoder;
+
+use super::index::Entry;
+use super::path::{in_prefix, link_fault, plain};
+use super::tar_reader::{Header, TarError, members};
+use crate::{manifest_txt, names};
+use kpack_core::finding::Id;
+use kpack_core::{Error, escaped, ids};
+use kpack_format::is_exhaustion;
+use kpack_format::names::is_archive;
+use kpack_split::input;
+
+/// The most bytes of the list of prefixes.
+const MAX_LIST: u64 = 1 << 20;
+
+/// The most bytes after the end of a tar archive. Tools fill up a record.
+const MAX_END: u64 = 1 << 20;
+
+/// Bytes that are read at a time.
+const PART: usize = 1 << 20;
+
+/// Set-user-ID, set-group-ID, and sticky.
+const SPECIAL_BITS: u32 = 0o7000;
+
+/// A member of an artifact, other than the list of prefixes.
+pub(super) struct Member<'a> {
+    /// Its path in the artifact.
+    pub(super) path: PathBuf,
+    /// Its path in its prefix; `None` for a prefix itself, or a directory above it.
+    pub(super) installed: Option<PathBuf>,
+    pub(super) node: Node<'a>,
+    /// Seconds since 1970.
+    pub(super) time: u64,
+}
+
+/// What a member is.
+pub(super) enum Node<'a> {
+    /// A file of this size; the permission bits; and its content.
+    File(u64, u32, &'a mut dyn Read),
+    Directory,
+    /// A symbolic link, and where it leads to.
+    Symlink(PathBuf),
+    /// Another name of the file with this path in the artifact, and that path in its prefix.
+    HardLink(PathBuf, PathBuf),
+}
+
+/// Gets the content of a packed artifact.
+pub(super) trait Visitor {
+    /// The list of prefixes, which comes first: its text, its prefixes and its time.
+    fn prefixes(&mut self, text: &str, prefixes: &[String], time: u64) -> Result<(), Error>;
+
+    /// The next member.
+    fn member(&mut self, member: Member<'_>) -> Result<(), Error>;
+}
+
+/// What is in a packed artifact.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    /// Its size in bytes.
+    pub(super) size: u64,
+    /// Its SHA-256.
+    pub(super) sha256: String,
+    pub(super) unpacked: u64,
+    pub(super) files: u64,
+}
+
+/// The rest of the message about an artifact that is as its publisher packed it.
+const PUBLISHED: &str = "; its publisher has to pack it again";
+
+/// Reads the packed artifact `path`. If `expected`, it must be that: what does not fit is rejected as soon as
+/// it shows, and no member is visited that is too large. What was visited before is worth nothing then.
+pub(super) fn read(
+    path: &Path,
+    expected: Option<&Entry>,
+    visitor: &mut dyn Visitor,
+) -> Result<Contents, Error> {
+    let source = Source::open(path)?;
+    let size = source.0.borrow().size;
+    if let Some(expected) = expected.filter(|expected| expected.size != size) {
+        let text = match size < expected.size {
+            true => "it is truncated; resume the download",
+            false => "it is another file; remove it, and download it again",
+        };
+        let text = format!("it has {size} bytes (expected {}): {text}", expected.size);
+        return Err(Error::rejected(ids::WRONG_DIGEST, path, text));
+    }
+    let mut reading = Reading {
+        path,
+        expected,
+        targets: expected.map(Entry::device_targets).unwrap_or_default(),
+        visitor,
+        prefixes: None,
+        contents: Contents::default(),
+        known: HashSet::new(),
+        hasher: RandomState::new(),
+    };
+    let read = reading.read(&source);
+    let mut contents = reading.contents;
+    // Another file than the one that was published explains everything else.
+    contents.sha256 = source.finish(path)?;
+    contents.size = size;
+    if let Some(expected) = expected.filter(|expected| expected.sha256 != contents.sha256) {
+        let text = format!(
+            "its SHA-256 is {} (expected {}): it is damaged, or another file; remove it, and \
+             download it again",
+            contents.sha256, expected.sha256
+        );
+        return Err(Error::rejected(ids::WRONG_DIGEST, path, text));
+    }
+    read.map(|()| contents)
+}
+
+struct Reading<'a> {
+    path: &'a Path,
+    expected: Option<&'a Entry>,
+    /// The targets of the entry.
+    targets: Vec<TargetId>,
+    visitor: &'a mut dyn Visitor,
+    prefixes: Option<Vec<String>>,
+    contents: Contents,
+    /// Hashes of the paths of files and links: whole paths would take much memory.
+    known: HashSet<u64>,
+    hasher: RandomState,
+}
+
+impl Reading<'_> {
+    fn read(&mut self, source: &Source) -> Result<(), Error> {
+        let path = self.path;
+        let reader = BufReader::with_capacity(PART, source.clone());
+        let mut decoder = Decoder::with_buffer(reader).map_err(|e| source.error(path, e))?;
+        let read = members(&mut decoder, |header, content| self.member(header, content));
+        read.map_err(|error| match error {
+            TarError::Read(error) => source.error(path, error),
+            TarError::Unsupported(text) => {
+                Error::rejected(ids::DAMAGED_TAR, path, text + PUBLISHED)
+            }
+            TarError::Visit(error) => error,
+        })?;
+        let mut end = decoder.take(MAX_END + 1);
+        let end = io::copy(&mut end, &mut io::sink()).map_err(|e| source.error(path, e))?;
+        if end > MAX_END {
+            let text = format!("it goes on after the end of its tar archive{PUBLISHED}");
+            return Err(Error::rejected(ids::DAMAGED_TAR, path, text));
+        }
+        if self.prefixes.is_none() {
+            return Err(self.without_prefixes());
+        }
+        if let Some(expected) = self.expected {
+            let Contents {
+                files, unpacked, ..
+            } = self.contents;
+            if (files, unpacked) != (expected.files, expected.unpacked) {
+                return Err(self.differs(&format!("{files} members with {unpacked} bytes")));
+            }
+        }
+        Ok(())
+    }
+
+    fn differs(&self, found: &str) -> Error {
+        let expected = self.expected.map_or((0, 0), |e| (e.files, e.unpacked));
+        let text = format!(
+            "it has {found} (expected {} with {}, as the index says){PUBLISHED}",
+            expected.0, expected.1
+        );
+        Error::rejected(ids::INDEX_DIFFERS, self.path, text)
+    }
+
+    fn without_prefixes(&self) -> Error {
+        let text = format!(
+            "its first member is not {}{PUBLISHED}",
+            manifest_txt::FILE_NAME
+        );
+        Error::rejected(ids::DAMAGED_TAR, self.path, text)
+    }
+
+    fn member(&mut self, header: &Header, content: &mut dyn Read) -> Result<(), Error> {
+        let own = self.path;
+        let refuse = |id: Id, text: &str| {
+            let name = String::from_utf8_lossy(&header.path);
+            let text = format!("member `{}`: {text}{PUBLISHED}", escaped(&name));
+            Error::rejected(id, own, text)
+        };
+        let path = plain(&header.path).map_err(|text| refuse(ids::UNSAFE_MEMBER, &text))?;
+        let Some(prefixes) = &self.prefixes else {
+            return self.list_of_prefixes(&path, header, content);
+        };
+        let (node, size) =
+            node(header, content, prefixes, &path).map_err(|(id, text)| refuse(id, &text))?;
+        let installed = in_prefix(prefixes, &path).map(|(_, within)| within.to_owned());
+        let is_above = |prefix: &String| Path::new(prefix).starts_with(&path);
+        if installed.is_none()
+            && !(matches!(node, Node::Directory) && prefixes.iter().any(is_above))
+        {
+            let text = format!("in no prefix that {} lists", manifest_txt::FILE_NAME);
+            return Err(refuse(ids::IN_NO_PREFIX, &text));
+        }
+        if let Some(text) = self.misplaced(&path) {
+            return Err(refuse(ids::MISPLACED_FILE, &text));
+        }
+        let mut is_new = || self.known.insert(self.hasher.hash_one(&path));
+        if !matches!(node, Node::Directory) && !is_new() {
+            return Err(refuse(
+                ids::CONFLICTING_FILES,
+                "another member has the same path",
+            ));
+        }
+        self.contents.files += 1;
+        self.contents.unpacked = self.contents.unpacked.saturating_add(size);
+        let Contents {
+            files, unpacked, ..
+        } = self.contents;
+        if let Some(expected) = self.expected
+            && (files > expected.files || unpacked > expected.unpacked)
+        {
+            let found = format!("{files} members with {unpacked} bytes, or more");
+            return Err(self.differs(&found));
+        }
+        self.visitor.member(Member {
+            path,
+            installed,
+            node,
+            time: header.time,
+        })
+    }
+
+    fn list_of_prefixes(
+        &mut self,
+        path: &Path,
+        header: &Header,
+        content: &mut dyn Read,
+    ) -> Result<(), Error> {
+        if path != Path::new(manifest_txt::FILE_NAME) || !is_file(header.kind) {
+            return Err(self.without_prefixes());
+        }
+        let mut bytes = Vec::new();
+        let read = content.take(MAX_LIST + 1).read_to_end(&mut bytes);
+        let text = match (read, String::from_utf8(bytes)) {
+            (Ok(read), Ok(text)) if read as u64 == header.size && header.size <= MAX_LIST => text,
+            _ => {
+                let text = format!(
+                    "member `{}`: no text, or larger than {MAX_LIST} bytes{PUBLISHED}",
+                    manifest_txt::FILE_NAME
+                );
+                return Err(Error::rejected(ids::INVALID_PREFIX_LIST, self.path, text));
+            }
+        };
+        let prefixes = manifest_txt::parse(self.path, &text)?;
+        self.visitor.prefixes(&text, &prefixes, header.time)?;
+        self.prefixes = Some(prefixes);
+        Ok(())
+    }
+
+    /// Why an archive of kernels is not in the artifact of its target. What is in it, `kpack verify` reads.
+    fn misplaced(&self, path: &Path) -> Option<String> {
+        let expected = self.expected?;
+        if !is_archive(path) {
+            return None;
+        }
+        let stem = path.file_stem()?.to_str()?;
+        let mut ends = stem.match_indices('_').map(|(at, _)| &stem[at + 1..]);
+        let found = ends.find_map(names::target)?;
+        let is_own = |own: &TargetId| own.covers(&found) || own.processor() == found.processor();
+        let is_unknown_group = self.targets.is_empty() && !expected.is_generic();
+        (!is_unknown_group && !self.targets.iter().any(is_own)).then(|| {
+            format!(
+                "an archive for {found} (expected one for {}, as the index says)",
+                expected.target
+            )
+        })
+    }
+}
+
+fn is_file(kind: EntryType) -> bool {
+    matches!(kind, EntryType::Regular | EntryType::Continuous)
+}
+
+/// What the member at `path` is, and its size; or why it must not be.
+fn node<'a>(
+    header: &Header,
+    content: &'a mut dyn Read,
+    prefixes: &[String],
+    path: &Path,
+) -> Result<(Node<'a>, u64), (Id, String)> {
+    let unsafe_member = |text: String| (ids::UNSAFE_MEMBER, text);
+    if header.mode & SPECIAL_BITS != 0 {
+        return Err(unsafe_member(format!(
+            "set-user-ID, set-group-ID or sticky (mode {:o})",
+            header.mode
+        )));
+    }
+    let link = || PathBuf::from(OsStr::from_bytes(&header.link));
+    let node = match header.kind {
+        kind if is_file(kind) => {
+            let mode = header.mode & 0o777;
+            return Ok((Node::File(header.size, mode, content), header.size));
+        }
+        EntryType::Directory => Node::Directory,
+        EntryType::Symlink => {
+            let within = in_prefix(prefixes, path).map_or(path, |(_, within)| within);
+            match link_fault(within, &link()) {
+                Some(fault) => return Err(unsafe_member(fault)),
+                None => Node::Symlink(link()),
+            }
+        }
+        EntryType::Link => {
+            let to = plain(&header.link)
+                .map_err(|text| unsafe_member(format!("a hard link to {text}")))?;
+            let Some((_, within)) = in_prefix(prefixes, &to) else {
+                let text = format!("a hard link to {}, in no prefix", to.display());
+                return Err(unsafe_member(text));
+            };
+            let within = within.to_owned();
+            Node::HardLink(to, within)
+        }
+        kind => {
+            let what = match kind {
+                EntryType::Char | EntryType::Block => "a device",
+                EntryType::Fifo => "a FIFO",
+                _ => "neither file, directory nor link",
+            };
+            return Err(unsafe_member(what.to_owned()));
+        }
+    };
+    if header.size != 0 {
+        return Err((ids::DAMAGED_TAR, "no file, but with content".to_owned()));
+    }
+    Ok((node, 0))
+}
+
+/// A file that is hashed as it is read.
+#[derive(Clone)]
+struct Source(Rc<RefCell<Hashed>>);
+
+struct Hashed {
+    file: File,
+    size: u64,
+    hasher: Hasher,
+    /// Why reading failed. What reads it says less.
+    failed: Option<io::Error>,
+}
+
+impl Source {
+    fn open(path: &Path) -> Result<Self, Error> {
+        let file = input::open(path)?;
+        let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
+        Ok(Self(Rc::new(RefCell::new(Hashed {
+            file,
+            size: metadata.len(),
+            hasher: Hasher::default(),
+            failed: None,
+        }))))
+    }
+
+    /// The error for a failure to read or decompress.
+    fn error(&self, path: &Path, error: io::Error) -> Error {
+        if let Some(error) = self.0.borrow_mut().failed.take() {
+            return Error::io(path, "read", error);
+        }
+        let text = error.to_string();
+        if is_exhaustion(&error) || text.contains("not enough memory") {
+            let error = io::Error::new(io::ErrorKind::OutOfMemory, text);
+            return Error::io(path, "decompress", error);
+        }
+        let text = format!("not a tar archive compressed with zstd, or damaged: {text}{PUBLISHED}");
+        Error::rejected(ids::DAMAGED_TAR, path, text)
+    }
+
+    /// The SHA-256 of the file, of which the rest is read.
+    fn finish(mut self, path: &Path) -> Result<String, Error> {
+        let read = io::copy(&mut self, &mut io::sink());
+        let mut state = self.0.borrow_mut();
+        match state.failed.take() {
+            Some(error) => Err(Error::io(path, "read", error)),
+            None => {
+                read.map_err(|e| Error::io(path, "read", e))?;
+                Ok(hex(&state.hasher.clone().finish()))
+            }
+        }
+    }
+}
+
+impl Read for Source {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let state = &mut *self.0.borrow_mut();
+        match state.file.read(buffer) {
+            Ok(read) => {
+                state.hasher.update(&buffer[..read]);
+                Ok(read)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
+            Err(error) => {
+                let kind = error.kind();
+                state.failed = Some(error);
+                Err(kind.into())
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Names and links that stay in the artifact that they are of: the same rules for what is packed and unpacked.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+/// The longest path of a member in bytes. Linux has twice as much, for the directory that it is unpacked into.
+const MAX_PATH: usize = 2048;
+
+/// The longest name in bytes.
+const MAX_NAME: usize = 255;
+
+/// The path that the bytes name: relative, without `.` and `..`; or why it is none.
+pub(super) fn plain(bytes: &[u8]) -> Result<PathBuf, String> {
+    if bytes.first() == Some(&b'/') {
+        return Err("an absolute path".to_owned());
+    }
+    if bytes.len() > MAX_PATH || bytes.contains(&0) {
+        return Err(format!(
+            "no path, or one of more than {MAX_PATH} bytes ({})",
+            bytes.len()
+        ));
+    }
+    let path = Path::new(OsStr::from_bytes(bytes));
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::Normal(name) if name.len() <= MAX_NAME => plain.push(name),
+            Component::Normal(name) => {
+                return Err(format!(
+                    "a name of {} bytes (expected at most {MAX_NAME})",
+                    name.len()
+                ));
+            }
+            _ => return Err("a path with `..`".to_owned()),
+        }
+    }
+    if plain.as_os_str().is_empty() {
+        return Err("an empty path".to_owned());
+    }
+    Ok(plain)
+}
+
+/// Why a symbolic link at `path`, relative to its prefix, must not lead to `target`; `None` if it may. Whether
+/// other links on its way lead out, only the file system can say.
+pub(super) fn link_fault(path: &Path, target: &Path) -> Option<String> {
+    let shown = target.display();
+    let length = target.as_os_str().len();
+    if length == 0 || length > MAX_PATH || target.as_os_str().as_bytes().contains(&0) {
+        return Some(format!(
+            "a symbolic link to {length} bytes that are no path"
+        ));
+    }
+    if target.is_absolute() {
+        return Some(format!("a symbolic link to the absolute path {shown}"));
+    }
+    let mut depth = path.components().count().saturating_sub(1);
+    for part in target.components() {
+        match part {
+            Component::Normal(_) => depth += 1,
+            Component::ParentDir if depth == 0 => {
+                return Some(format!("a symbolic link out of its prefix, to {shown}"));
+            }
+            Component::ParentDir => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The prefix that a path of an artifact is in, and the path in it.
+pub(super) fn in_prefix<'p>(prefixes: &[String], path: &'p Path) -> Option<(usize, &'p Path)> {
+    let mut prefixes = prefixes.iter().enumerate();
+    prefixes.find_map(|(index, prefix)| {
+        let within = path.strip_prefix(prefix).ok()?;
+        (!within.as_os_str().is_empty()).then_some((index, within))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_stay_where_they_are() {
+        for (bytes, expected) in [
+            ("stage/lib/a.so", Some("stage/lib/a.so")),
+            ("./stage//lib/", Some("stage/lib")),
+            ("/etc/passwd", None),
+            ("stage/../../etc", None),
+            ("..", None),
+            (".", None),
+            ("", None),
+            ("a\0b", None),
+        ] {
+            let plain = plain(bytes.as_bytes()).ok();
+            assert_eq!(plain.as_deref(), expected.map(Path::new), "{bytes:?}");
+        }
+        assert!(plain("x".repeat(256).as_bytes()).is_err());
+        assert!(plain("x/".repeat(2000).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn links_that_stay_in_their_prefix() {
+        for (path, target, stays) in [
+            ("lib/liba.so", "liba.so.1", true),
+            ("lib/liba.so", "../lib64/liba.so.1", true),
+            ("lib/liba.so", "../../other", false),
+            ("liba.so", "lib/../..", false),
+            ("liba.so", "/usr/lib/liba.so", false),
+            ("liba.so", "", false),
+        ] {
+            let fault = link_fault(Path::new(path), Path::new(target));
+            assert_eq!(fault.is_none(), stays, "{path} {target}: {fault:?}");
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Makes a tree of packed artifacts.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, BufReader};
+use std::num::NonZeroUsize;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
+use std::time::SystemTime;
+
+use serde::Serialize;
+
+use super::extract::{Extractor, Made, open_in};
+use super::index::{Entry, FILE_NAME, Index};
+use super::member;
+use super::select::{Choice, select};
+use crate::stage::Stage;
+use kpack_core::parallel;
+use kpack_core::publish::{Directory, check_room, make_directories, same_bytes};
+use kpack_core::report::Progress;
+use kpack_core::{Error, ids};
+use kpack_split::words::list_some;
+
+/// Each thread holds the window of a decompressor. More than this many would need too much memory, and no disk
+/// is faster.
+const MAX_JOBS: NonZeroUsize = NonZeroUsize::new(8).unwrap();
+
+/// What to unpack, and where.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct UnpackOptions {
+    /// The directory with the packed artifacts.
+    pub store: PathBuf,
+    /// Their index.
+    pub index: PathBuf,
+    /// Which of them to unpack.
+    pub choice: Choice,
+    /// The output directory.
+    pub output_dir: PathBuf,
+    /// Whether to make one installed tree of all prefixes, rather than a directory for each artifact.
+    pub flatten: bool,
+    /// Number of threads.
+    pub jobs: NonZeroUsize,
+}
+
+impl UnpackOptions {
+    /// Options with defaults for everything else: everything in the index of `store`, a directory for each
+    /// artifact, one thread per processor.
+    pub fn new(store: impl Into<PathBuf>, output_dir: impl Into<PathBuf>) -> Self {
+        let store = store.into();
+        Self {
+            index: store.join(FILE_NAME),
+            store,
+            choice: Choice::default(),
+            output_dir: output_dir.into(),
+            flatten: false,
+            jobs: parallel::processors(),
+        }
+    }
+}
+
+/// What was unpacked.
+#[derive(Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct Unpacked {
+    /// The artifacts.
+    pub artifacts: Vec<Entry>,
+    /// Number of files, links and directories.
+    pub files: u64,
+    /// Size of the files in bytes.
+    pub size: u64,
+}
+
+/// Unpacks artifacts under a hidden name beside the output directory. If all are what the index says, the
+/// directory gets its name; before, there is nothing, or what was there.
+///
+/// # Errors
+/// [`Error::Refused`] for an index or an artifact that cannot be trusted, and for an output directory that is in
+/// the way; [`Error::Usage`] for targets that are not there; [`Error::Io`].
+pub fn unpack(options: &UnpackOptions, progress: &dyn Progress) -> Result<Unpacked, Error> {
+    let index = Index::read(&options.index)?;
+    let entries = select(&options.index, &index, &options.choice)?;
+    check_fetched(&options.store, &entries)?;
+    let output = absolute(&options.output_dir)?;
+    let (Some(parent), Some(name)) = (output.parent(), output.file_name()) else {
+        let text = format!("{}: expected a new directory", options.output_dir.display());
+        return Err(Error::usage(text));
+    };
+    check_replaceable(&options.output_dir, options.flatten)?;
+    let name = name.to_str().ok_or_else(|| {
+        let text = "its name is not UTF-8; choose another output directory";
+        Error::rejected(ids::UNREPRESENTABLE_PATH, &options.output_dir, text)
+    })?;
+    let stage = Stage::lock(parent, name)?;
+    let size: u64 = entries.iter().map(|entry| entry.unpacked).sum();
+    check_room(&options.index, "unpack", stage.path(), size)?;
+    progress.start(size);
+    let hidden = stage.artifact(name);
+    make_directories(&hidden)?;
+    extract_all(options, &entries, &stage, &hidden, progress)?;
+    if !options.flatten {
+        let own = index.with(entries.iter().map(|entry| (*entry).clone()).collect());
+        let path = hidden.join(FILE_NAME);
+        fs::write(&path, own.to_bytes()).map_err(|e| Error::io(&path, "write", e))?;
+        let set = fs::set_permissions(&path, fs::Permissions::from_mode(0o644));
+        set.map_err(|e| Error::io(&path, "set the mode of", e))?;
+    }
+    stage.publish(&[name], None, &[])?;
+    Ok(Unpacked {
+        files: entries.iter().map(|entry| entry.files).sum(),
+        size,
+        artifacts: entries.into_iter().cloned().collect(),
+    })
+}
+
+/// The path without `.` and a trailing `/`, so that it has a name.
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    let path = std::path::absolute(path).map_err(|e| Error::io(path, "find", e))?;
+    Ok(path
+        .components()
+        .filter(|part| *part != Component::CurDir)
+        .collect())
+}
+
+/// Whether all artifacts are there, before one is unpacked.
+fn check_fetched(store: &Path, entries: &[&Entry]) -> Result<(), Error> {
+    let is_missing = |entry: &&&Entry| !store.join(&entry.file).exists();
+    let missing: Vec<&str> = entries
+        .iter()
+        .filter(is_missing)
+        .map(|e| &*e.file)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let text = format!(
+        "{} of {} artifacts are not there: {}; fetch them (`kpack select` lists them)",
+        missing.len(),
+        entries.len(),
+        list_some(missing, 5)
+    );
+    Err(Error::rejected(ids::NOT_FETCHED, store, text))
+}
+
+/// Refuses to replace anything but an empty directory, and what was unpacked before.
+fn check_replaceable(output: &Path, flatten: bool) -> Result<(), Error> {
+    let mut entries = match fs::read_dir(output) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            return kpack_core::publish::check_output_directory(output);
+        }
+        entries => entries.map_err(|e| Error::io(output, "list", e))?,
+    };
+    let is_own = || !flatten && Index::read(&output.join(FILE_NAME)).is_ok();
+    if entries.next().is_none() || is_own() {
+        return Ok(());
+    }
+    let text = "it is not empty, and not a directory that `kpack unpack` made without --flatten; \
+                choose another output directory, or remove it";
+    Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, output, text))
+}
+
+fn extract_all(
+    options: &UnpackOptions,
+    entries: &[&Entry],
+    stage: &Stage,
+    hidden: &Path,
+    progress: &dyn Progress,
+) -> Result<(), Error> {
+    let again = match options.flatten {
+        true => {
+            let path = stage.path().join(".again");
+            make_directories(&path)?;
+            Some(Directory::open(&path)?)
+        }
+        false => None,
+    };
+    let extract = |entry: &&Entry| {
+        let root = match &again {
+            Some(_) => hidden.to_owned(),
+            None => hidden.join(entry.artifact()),
+        };
+        make_directories(&root)?;
+        let archive = options.store.join(&entry.file);
+        let root = Directory::open(&root)?;
+        let mut own = Extractor::new(&archive, entry, root, again.as_ref(), progress);
+        member::read(&archive, Some(entry), &mut own)?;
+        Ok(own.made)
+    };
+    let all = parallel::with_jobs(options.jobs.min(MAX_JOBS), || {
+        parallel::try_map(entries, extract)
+    })?;
+    let Some(again) = again else {
+        for (entry, made) in entries.iter().zip(all) {
+            let root = Directory::open(&hidden.join(entry.artifact()))?;
+            finish(&made, &root, &options.store.join(&entry.file))?;
+        }
+        return Ok(());
+    };
+    let mut made = Made::default();
+    all.into_iter().for_each(|own| made.add(own));
+    let root = Directory::open(hidden)?;
+    for (name, path) in &made.again {
+        check_same(&again, name, &root, path, &options.index)?;
+    }
+    fs::remove_dir_all(again.path()).map_err(|e| Error::io(again.path(), "remove", e))?;
+    finish(&made, &root, &options.index)
+}
+
+fn finish(made: &Made, root: &Directory, source: &Path) -> Result<(), Error> {
+    if let Some(link) = made.link_out(root)? {
+        let text = format!(
+            "member `{}`: a symbolic link out of its prefix, by way of others; its publisher has to pack it again",
+            link.display()
+        );
+        return Err(Error::rejected(ids::UNSAFE_MEMBER, source, text));
+    }
+    made.set_times(root, SystemTime::UNIX_EPOCH)
+}
+
+/// Whether the file `name` in `again` is the same as the one at `path`, which another artifact has.
+fn check_same(
+    again: &Directory,
+    name: &OsStr,
+    root: &Directory,
+    path: &Path,
+    index: &Path,
+) -> Result<(), Error> {
+    let parent = root.below(path.parent().unwrap_or(Path::new("")))?;
+    let first = parent.open_file(path.file_name().unwrap_or_default())?;
+    let second = open_in(again, name)?;
+    let is_same = match first {
+        Some(first) => {
+            let reader = |file| BufReader::with_capacity(1 << 18, file);
+            let same = same_bytes(reader(first), reader(second));
+            same.map_err(|e| Error::io(&root.path().join(path), "read", e))?
+        }
+        None => false,
+    };
+    if is_same {
+        return Ok(());
+    }
+    let text = format!(
+        "two artifacts have a file `{}`, and they differ; unpack without --flatten, or leave one of \
+         the components out",
+        path.display()
+    );
+    Err(Error::rejected(ids::CONFLICTING_FILES, index, text))
+}

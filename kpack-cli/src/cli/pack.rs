@@ -1,0 +1,132 @@
+//! `kpack pack`.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use kpack_format::TargetId;
+use serde::Serialize;
+
+use super::output::{self, Text, count, size};
+use super::progress::{ALL, Bar, Verbosity};
+use kpack_artifact::store::{Index, IndexOptions, PackOptions, index, pack};
+use kpack_core::parallel::processors;
+use kpack_core::{Error, Finding};
+
+/// Pack artifacts for a server, a bucket or a registry, with an index
+///
+/// Writes each split or recombined artifact as NAME_COMPONENT_TARGET.tar.zst, its SHA-256 beside it, and
+/// index.json. All of them appear together, the index last. The same artifacts give the same bytes on every
+/// machine: owners are 0, modes are 644 and 755, and no time is later than SOURCE_DATE_EPOCH (default: 1980).
+///
+/// kpack uploads nothing: `aws s3`, `curl`, `rclone` or `oras` do. Upload the index last.
+#[derive(Debug, Args)]
+#[command(after_help = concat!("\
+Examples:
+  kpack pack shards/linux-a --output-dir store/shards/12345-linux/linux-a --run 12345-linux --shard linux-a
+  kpack pack packages --output-dir store/12345-linux --run 12345-linux
+  kpack pack --archives store/12345-linux    # write the index of archives that other tools packed
+
+", exit_codes!()))]
+pub(super) struct Arguments {
+    /// Directory with artifacts (blas_lib_generic, blas_lib_gfx1100, …)
+    #[arg(value_name = "DIR", required_unless_present = "archives")]
+    artifacts: Option<PathBuf>,
+    /// Directory for the packed artifacts. Those of an earlier run of the same shard are replaced
+    #[arg(long, value_name = "DIR", required_unless_present = "archives")]
+    output_dir: Option<PathBuf>,
+    /// Only write the index of the archives in DIR, which other tools packed
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["artifacts", "output_dir", "level"])]
+    archives: Option<PathBuf>,
+    /// Name of the build, for the index
+    #[arg(long, value_name = "NAME")]
+    run: Option<String>,
+    /// Name of the machine, for the index. Leave it out for the result of `kpack recombine`
+    #[arg(long, value_name = "NAME")]
+    shard: Option<String>,
+    /// Targets that the machine built for, for the index. Default: those of the artifacts
+    #[arg(long, value_name = "TARGETS", value_delimiter = ',', value_parser = TargetId::named)]
+    built_for: Vec<TargetId>,
+    /// Level of compression, as of zstd
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=19))]
+    level: Option<i32>,
+    /// Number of threads. Default: the number of processors
+    #[arg(long, short, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+    /// Print the index and what was found as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    verbosity: Verbosity,
+}
+
+/// The output of `--json`.
+#[derive(Serialize)]
+struct Summary<'a> {
+    outcome: &'static str,
+    index: &'a Index,
+    findings: &'a [Finding],
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let jobs = arguments.jobs.unwrap_or_else(processors);
+    let mut options = IndexOptions::default();
+    options.run.clone_from(&arguments.run);
+    options.shard.clone_from(&arguments.shard);
+    options.built_for = arguments
+        .built_for
+        .iter()
+        .map(TargetId::to_string)
+        .collect();
+    let (index, findings) = match (&arguments.archives, &arguments.artifacts) {
+        (Some(archives), _) => (index(archives, &options, jobs)?, Vec::new()),
+        (None, Some(artifacts)) => pack_artifacts(arguments, artifacts, options, jobs)?,
+        (None, None) => return Err(Error::usage("expected a directory with artifacts")),
+    };
+    for finding in &findings {
+        output::complain_finding(finding, arguments.verbosity.quiet);
+    }
+    if arguments.json {
+        output::json(&Summary {
+            outcome: "packed",
+            index: &index,
+            findings: &findings,
+        })?;
+    } else if !arguments.verbosity.quiet {
+        summary(&index).write()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn pack_artifacts(
+    arguments: &Arguments,
+    artifacts: &PathBuf,
+    index: IndexOptions,
+    jobs: NonZeroUsize,
+) -> Result<(Index, Vec<Finding>), Error> {
+    let output = arguments.output_dir.clone().unwrap_or_default();
+    let mut options = PackOptions::new(artifacts, output);
+    options.index = index;
+    options.jobs = jobs;
+    options.level = arguments.level.unwrap_or(options.level);
+    let bar = Bar::new(arguments.verbosity.hides(arguments.json), ALL).naming(&arguments.verbosity);
+    let packed = pack(&options, &bar);
+    bar.finish();
+    let packed = packed?;
+    Ok((packed.index, packed.findings))
+}
+
+fn summary(index: &Index) -> Text {
+    let rows = index.artifacts.iter().map(|entry| {
+        vec![
+            entry.file.clone(),
+            count(entry.files, "file"),
+            size(entry.unpacked),
+            size(entry.size),
+        ]
+    });
+    let mut text = Text::default();
+    text.table(0, &["file", ">files", ">unpacked", ">packed"], rows);
+    text
+}

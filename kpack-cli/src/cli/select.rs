@@ -1,0 +1,130 @@
+//! `kpack select`, and the choice of artifacts that `kpack unpack` shares with it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use kpack_format::TargetId;
+
+use super::output;
+use kpack_artifact::store::{Choice, Entry, Index, Part, in_url, select, there};
+use kpack_core::Error;
+
+/// List the packed artifacts that a GPU needs
+///
+/// Prints the files to fetch, of an index that `kpack pack` wrote: what is for the targets, and the host files
+/// of each component. kpack fetches nothing: `curl`, `aws s3` or `oras` do.
+#[derive(Debug, Args)]
+#[command(after_help = concat!("\
+Examples:
+  Fetch what is for gfx942, and resume if that is interrupted:
+    kpack select index.json --arch gfx942 --format curl --base-url https://example.org/12345-linux \\
+        --have fetched > list
+    (cd fetched && curl -fZ -C - --retry 5 -K ../list)
+  From S3:
+    kpack select index.json --arch gfx942 |
+        xargs -I{} aws s3 cp s3://bucket/12345-linux/{} fetched/{}
+  Then `kpack unpack` checks all of it.
+
+", exit_codes!()))]
+pub(super) struct Arguments {
+    /// The index
+    #[arg(value_name = "INDEX")]
+    index: PathBuf,
+    #[command(flatten)]
+    pub(super) choice: ChoiceArguments,
+    /// What to print
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+    /// Where the files are: for `curl` and `urls`
+    #[arg(long, value_name = "URL", required_if_eq_any = [("format", "curl"), ("format", "urls")])]
+    base_url: Option<String>,
+    /// Leave out what is in DIR already, and right
+    #[arg(long, value_name = "DIR")]
+    have: Option<PathBuf>,
+}
+
+/// Which artifacts.
+#[derive(Debug, Args)]
+pub(super) struct ChoiceArguments {
+    /// Targets of the GPUs, such as gfx942 or gfx90a:xnack+. Default: all
+    #[arg(long, value_name = "TARGETS", value_delimiter = ',', value_parser = TargetId::named)]
+    pub(super) arch: Vec<TargetId>,
+    /// Component, such as blas_lib. Can be repeated. Default: all
+    #[arg(long, value_name = "NAME")]
+    component: Vec<String>,
+    /// Take only host files, or only device code: for layers of an image, and packages
+    #[arg(
+        long,
+        value_enum,
+        value_name = "PART",
+        default_value_t,
+        hide_default_value = true
+    )]
+    only: Part,
+}
+
+impl ChoiceArguments {
+    pub(super) fn choice(&self) -> Choice {
+        let mut choice = Choice::default();
+        choice.architectures.clone_from(&self.arch);
+        choice.components.clone_from(&self.component);
+        choice.part = self.only;
+        choice
+    }
+}
+
+/// What to print.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// File names
+    #[default]
+    Names,
+    /// A configuration file for curl (-K)
+    Curl,
+    /// URLs
+    Urls,
+    /// SHA-256 and file name, for `sha256sum --check`
+    Sha256sum,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let index = Index::read(&arguments.index)?;
+    let mut entries = select(&arguments.index, &index, &arguments.choice.choice())?;
+    if let Some(directory) = &arguments.have {
+        let (there, findings) = there(directory, &entries)?;
+        for finding in &findings {
+            output::complain_finding(finding, false);
+        }
+        let mut there = there.into_iter();
+        entries.retain(|_| !there.next().unwrap_or_default());
+    }
+    let base = base_url(arguments)?;
+    let line = |entry: &Entry| match arguments.format {
+        Format::Names => entry.file.clone(),
+        Format::Curl => format!(
+            "url = \"{base}{}\"\noutput = \"{}\"",
+            in_url(&entry.file),
+            entry.file
+        ),
+        Format::Urls => format!("{base}{}", in_url(&entry.file)),
+        Format::Sha256sum => format!("{}  {}", entry.sha256, entry.file),
+    };
+    let lines: String = entries.iter().map(|entry| line(entry) + "\n").collect();
+    output::lines(&lines)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The URL that file names are added to.
+fn base_url(arguments: &Arguments) -> Result<String, Error> {
+    let mut base = arguments.base_url.clone().unwrap_or_default();
+    // It is written between quotes, and on one line.
+    if base.contains(|c: char| c.is_whitespace() || c.is_control() || "\"\\".contains(c)) {
+        let text = "--base-url: expected an URL, without spaces, quotes and backslashes";
+        return Err(Error::usage(text));
+    }
+    if !base.is_empty() && !base.ends_with('/') {
+        base.push('/');
+    }
+    Ok(base)
+}

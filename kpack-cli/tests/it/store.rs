@@ -1,0 +1,505 @@
+//! Given artifacts of a build, when they are packed, selected and unpacked, then they are the same files again,
+//! byte for byte, and only what is for the chosen GPUs.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, FileTimes};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use kpack_artifact::store::{Index, PackOptions, UnpackOptions, pack, unpack};
+use kpack_core::ids;
+use kpack_tests::tree::{Tree, files_in};
+
+use crate::command::kpack;
+use crate::packed::{Tar, packed};
+use crate::planned::{CONFIGURATION, recombine};
+use crate::shards::{PREFIX, three_shards, write};
+use crate::verified::{check, faults};
+
+/// The files below a directory, by path, and whether each is executable, without the index.
+fn below(tree: &Tree, directory: &str) -> BTreeMap<String, (bool, Vec<u8>)> {
+    let start = format!("{directory}/");
+    let files = tree.snapshot().into_iter();
+    files
+        .filter_map(|(name, (mode, bytes))| {
+            let name = name.strip_prefix(&start)?.to_owned();
+            (name != "index.json").then_some((name, (mode & 0o100 != 0, bytes)))
+        })
+        .collect()
+}
+
+fn merged() -> Tree {
+    let tree = three_shards();
+    recombine(&tree, CONFIGURATION);
+    tree
+}
+
+#[test]
+fn what_was_packed_and_unpacked_is_what_it_was() {
+    let tree = merged();
+    let library = tree.path(&format!(
+        "out/blas_lib_generic/{PREFIX}/lib/librocblas.so.5"
+    ));
+    fs::set_permissions(&library, fs::Permissions::from_mode(0o775)).unwrap();
+    let long = format!(
+        "out/blas_lib_generic/{PREFIX}/{}/file",
+        "directory/".repeat(20)
+    );
+    write(&tree.path(&long), b"far away");
+    fs::hard_link(&library, library.with_file_name("other-name.so")).unwrap();
+    packed(&tree, "out", "store");
+    let unpacked = unpack(
+        &UnpackOptions::new(tree.path("store"), tree.path("again")),
+        &(),
+    );
+    assert_eq!(unpacked.unwrap().artifacts.len(), 3);
+    assert_eq!(below(&tree, "again"), below(&tree, "out"));
+    assert_eq!(faults(&check(&tree, "again")), [""; 0]);
+    let other = library.with_file_name("other-name.so");
+    let other = tree
+        .path("again")
+        .join(other.strip_prefix(tree.path("out")).unwrap());
+    assert_eq!(
+        std::os::unix::fs::MetadataExt::nlink(&other.metadata().unwrap()),
+        2
+    );
+    // The directory can be replaced by what is unpacked later.
+    let again = unpack(
+        &UnpackOptions::new(tree.path("store"), tree.path("again")),
+        &(),
+    );
+    again.unwrap();
+    assert_eq!(below(&tree, "again"), below(&tree, "out"));
+}
+
+#[test]
+fn the_same_trees_give_the_same_bytes_whenever_and_wherever() {
+    let tree = merged();
+    // Larger than a frame, and cut in the middle of a file.
+    let bytes: Vec<u8> = (0..9_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    write(
+        &tree.path(&format!("out/blas_lib_generic/{PREFIX}/lib/large")),
+        &bytes,
+    );
+    let index = packed(&tree, "out", "store");
+    for name in tree.files() {
+        let path = tree.path(&name);
+        if name.starts_with("out/") && !path.is_symlink() {
+            let time = SystemTime::now() + Duration::from_secs(1000);
+            let file = File::options().append(true).open(&path).unwrap();
+            file.set_times(FileTimes::new().set_modified(time)).unwrap();
+            let mode = path.metadata().unwrap().permissions().mode();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode | 0o020)).unwrap();
+        }
+    }
+    let arguments = [
+        "pack",
+        "out",
+        "--output-dir",
+        "other",
+        "--run",
+        "12345-linux",
+        "--shard",
+        "linux-a",
+        "-j",
+        "1",
+    ];
+    let output = kpack(&tree, &arguments);
+    assert!(output.status.success(), "{output:?}");
+    assert!(files_in(&tree.path("store")) == files_in(&tree.path("other")));
+    assert_eq!(Index::read(&tree.path("other/index.json")).unwrap(), index);
+    assert_eq!(
+        index.built_for,
+        ["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"]
+    );
+    let digest = fs::read_to_string(tree.path("store/blas_lib_generic.tar.zst.sha256sum")).unwrap();
+    assert_eq!(digest, format!("{}\n", index.artifacts[0].sha256));
+}
+
+#[test]
+fn other_tools_read_what_was_packed() {
+    let tree = merged();
+    packed(&tree, "out", "store");
+    for artifact in ["blas_lib_generic", "blas_lib_gfx110X"] {
+        let list = format!("zstd -dc store/{artifact}.tar.zst | tar -t");
+        let output = Command::new("sh")
+            .current_dir(tree.root())
+            .args(["-c", &list])
+            .output()
+            .unwrap();
+        let list = String::from_utf8(output.stdout).unwrap();
+        let mut lines = list.lines();
+        // Those of ROCm's build read the list first, and accept nothing outside of a prefix.
+        assert_eq!(lines.next(), Some("artifact_manifest.txt"));
+        assert!(
+            lines.all(|line| line.starts_with(&format!("{PREFIX}/"))),
+            "{list}"
+        );
+        let unpack = format!(
+            "mkdir -p tar/{artifact} && zstd -dc store/{artifact}.tar.zst | tar -x -C tar/{artifact}"
+        );
+        let done = Command::new("sh")
+            .current_dir(tree.root())
+            .args(["-c", &unpack])
+            .status();
+        assert!(done.unwrap().success());
+        let mut expected = below(&tree, &format!("out/{artifact}"));
+        // kpack's mark is in the index.
+        expected.remove(".kpack-artifact").unwrap();
+        assert_eq!(below(&tree, &format!("tar/{artifact}")), expected);
+    }
+}
+
+/// As the tools of ROCm's build pack: Python's tar archives, whose members have extensions.
+const FOREIGN: &str = r#"
+import os, subprocess, sys, tarfile
+for artifact in sys.argv[1:]:
+    name = os.path.basename(artifact)
+    with tarfile.open("foreign/" + name + ".tar", "w") as tar:
+        tar.add(artifact + "/artifact_manifest.txt", arcname="artifact_manifest.txt", recursive=False)
+        for prefix in open(artifact + "/artifact_manifest.txt").read().splitlines():
+            for root, dirs, files in os.walk(artifact + "/" + prefix):
+                for entry in dirs + files:
+                    path = os.path.join(root, entry)
+                    tar.add(path, arcname=os.path.relpath(path, artifact), recursive=False)
+    subprocess.run(["zstd", "-q", "--rm", "foreign/" + name + ".tar"], check=True)
+    digest = subprocess.run(["sha256sum", "foreign/" + name + ".tar.zst"], stdout=subprocess.PIPE, check=True)
+    open("foreign/" + name + ".tar.zst.sha256sum", "wb").write(digest.stdout[:64] + b"\n")
+"#;
+
+#[test]
+fn what_other_tools_packed_gets_an_index_and_is_unpacked() {
+    let tree = merged();
+    let long = format!(
+        "out/blas_lib_generic/{PREFIX}/{}/ü",
+        "directory/".repeat(20)
+    );
+    write(&tree.path(&long), b"far away");
+    fs::create_dir(tree.path("foreign")).unwrap();
+    let artifacts = ["out/blas_lib_generic", "out/blas_lib_gfx110X"];
+    let script = Command::new("python3")
+        .current_dir(tree.root())
+        .args(["-c", FOREIGN])
+        .args(artifacts)
+        .status();
+    assert!(script.unwrap().success());
+    let output = kpack(
+        &tree,
+        &["pack", "--archives", "foreign", "--run", "1-linux"],
+    );
+    assert!(output.status.success(), "{output:?}");
+    let output = kpack(
+        &tree,
+        &[
+            "unpack",
+            "foreign",
+            "--arch",
+            "gfx1100",
+            "--output-dir",
+            "again",
+        ],
+    );
+    assert!(output.status.success(), "{output:?}");
+    for artifact in ["blas_lib_generic", "blas_lib_gfx110X"] {
+        let mut expected = below(&tree, &format!("out/{artifact}"));
+        expected.remove(".kpack-artifact").unwrap();
+        assert_eq!(below(&tree, &format!("again/{artifact}")), expected);
+    }
+    fs::write(
+        tree.path("foreign/blas_lib_generic.tar.zst.sha256sum"),
+        "00",
+    )
+    .unwrap();
+    let output = kpack(&tree, &["pack", "--archives", "foreign"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("[wrong-digest]"), "{said}");
+    assert_eq!(output.status.code(), Some(3));
+}
+
+#[test]
+fn one_gpu_gets_its_files_in_one_tree() {
+    let tree = merged();
+    packed(&tree, "out", "store");
+    let arguments = [
+        "unpack",
+        "store",
+        "--arch",
+        "gfx942",
+        "--flatten",
+        "--output-dir",
+        "root",
+    ];
+    let output = kpack(&tree, &arguments);
+    assert!(output.status.success(), "{output:?}");
+    let mut expected = BTreeMap::new();
+    for artifact in ["blas_lib_generic", "blas_lib_instinct"] {
+        expected.extend(below(&tree, &format!("out/{artifact}/{PREFIX}")));
+    }
+    assert_eq!(below(&tree, "root"), expected);
+    assert_eq!(faults(&check(&tree, "root")), [""; 0]);
+    assert!(tree.path("root/share/empty").is_dir());
+    // It is not known any more what was unpacked.
+    let output = kpack(&tree, &arguments);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains(&format!("[{}]", ids::OUTPUT_IN_THE_WAY)),
+        "{said}"
+    );
+
+    // Layers of an image.
+    for (only, root) in [("generic", "base"), ("device", "layer")] {
+        let arguments = [
+            "unpack",
+            "store",
+            "--arch",
+            "gfx942",
+            "--only",
+            only,
+            "--flatten",
+            "--output-dir",
+            root,
+        ];
+        let output = kpack(&tree, &arguments);
+        assert!(output.status.success(), "{output:?}");
+    }
+    let mut layers = below(&tree, "base");
+    layers.extend(below(&tree, "layer"));
+    assert_eq!(layers, expected);
+}
+
+#[test]
+fn files_that_two_components_have_are_one_if_they_are_the_same() {
+    let tree = merged();
+    let copy = |text: &str| {
+        for name in ["out/blas_lib_generic", "out/copy_lib_generic"] {
+            write(
+                &tree.path(&format!("{name}/{PREFIX}/LICENSE")),
+                text.as_bytes(),
+            );
+            write(
+                &tree.path(&format!("{name}/artifact_manifest.txt")),
+                format!("{PREFIX}\n").as_bytes(),
+            );
+        }
+    };
+    copy("the same");
+    packed(&tree, "out", "store");
+    let flatten = |output: &str| {
+        let mut options = UnpackOptions::new(tree.path("store"), tree.path(output));
+        options.flatten = true;
+        unpack(&options, &())
+    };
+    flatten("root").unwrap();
+    assert_eq!(fs::read(tree.path("root/LICENSE")).unwrap(), b"the same");
+    write(
+        &tree.path(&format!("out/copy_lib_generic/{PREFIX}/LICENSE")),
+        b"another!",
+    );
+    packed(&tree, "out", "store");
+    let error = flatten("other").unwrap_err();
+    assert_eq!(error.id(), ids::CONFLICTING_FILES);
+    assert!(!tree.path("other").exists() && !tree.path(".other.tmp").exists());
+}
+
+#[test]
+fn a_gpu_needs_its_targets_their_variants_and_the_host_files() {
+    let tree = three_shards();
+    packed(&tree, "shards/linux-a", "store");
+    packed(&tree, "shards/linux-b", "variants");
+    let select = |arguments: &[&str]| {
+        let output = kpack(&tree, &[&["select"], arguments].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (generic, device) = ("blas_lib_generic.tar.zst\n", "blas_lib_gfx1100.tar.zst\n");
+    let index = "store/index.json";
+    assert_eq!(
+        select(&[index, "--arch", "gfx1100"]),
+        format!("{generic}{device}")
+    );
+    assert_eq!(
+        select(&[index, "--arch", "gfx1100", "--only", "device"]),
+        device
+    );
+    assert_eq!(select(&[index, "--only", "generic"]), generic);
+    assert_eq!(
+        select(&["variants/index.json", "--arch", "gfx90a:xnack+"]),
+        format!("{generic}blas_lib_gfx90a.tar.zst\n")
+    );
+    assert_eq!(
+        select(&[
+            index,
+            "--arch",
+            "gfx1100",
+            "--only",
+            "device",
+            "--format",
+            "curl",
+            "--base-url",
+            "https://a.example/b"
+        ]),
+        "url = \"https://a.example/b/blas_lib_gfx1100.tar.zst\"\noutput = \"blas_lib_gfx1100.tar.zst\"\n"
+    );
+    fs::write(
+        tree.path("store/list"),
+        select(&[index, "--format", "sha256sum"]),
+    )
+    .unwrap();
+    let sum = Command::new("sha256sum")
+        .current_dir(tree.path("store"))
+        .args(["--check", "--status", "list"])
+        .status();
+    assert!(sum.unwrap().success());
+
+    let output = kpack(&tree, &["select", index, "--arch", "gfx942"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("nothing for gfx942; there are gfx1100, gfx1101"),
+        "{said}"
+    );
+
+    // What is fetched and right is left out; what is half there is not.
+    fs::create_dir(tree.path("have")).unwrap();
+    let name = "blas_lib_generic.tar.zst";
+    fs::copy(tree.path("store").join(name), tree.path("have").join(name)).unwrap();
+    let bytes = fs::read(tree.path("store/blas_lib_gfx1100.tar.zst")).unwrap();
+    fs::write(tree.path("have/blas_lib_gfx1100.tar.zst"), &bytes[..100]).unwrap();
+    let have = [index, "--arch", "gfx1100", "--have", "have"];
+    assert_eq!(select(&have), device);
+    fs::write(
+        tree.path("have/blas_lib_gfx1100.tar.zst"),
+        vec![0; bytes.len()],
+    )
+    .unwrap();
+    let output = kpack(&tree, &[&["select"], &have[..]].concat());
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), device);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("[wrong-digest]"), "{said}");
+}
+
+#[test]
+fn a_place_has_one_publisher() {
+    let tree = three_shards();
+    packed(&tree, "shards/linux-a", "store");
+    let mut options = PackOptions::new(tree.path("shards/linux-b"), tree.path("store"));
+    options.index.run = Some("12345-linux".to_owned());
+    options.index.shard = Some("linux-b".to_owned());
+    let before = files_in(&tree.path("store"));
+    let error = pack(&options, &()).unwrap_err();
+    assert_eq!(error.id(), ids::OTHER_PUBLISHER);
+    assert!(files_in(&tree.path("store")) == before);
+    // The same one replaces its artifacts, and removes those that it has no more.
+    fs::remove_dir_all(tree.path("shards/linux-a/blas_lib_gfx1101")).unwrap();
+    packed(&tree, "shards/linux-a", "store");
+    let names: Vec<String> = files_in(&tree.path("store")).into_keys().collect();
+    let expected = [
+        "blas_lib_generic.tar.zst",
+        "blas_lib_generic.tar.zst.sha256sum",
+        "blas_lib_gfx1100.tar.zst",
+        "blas_lib_gfx1100.tar.zst.sha256sum",
+        "index.json",
+    ];
+    assert_eq!(names, expected);
+}
+
+/// The finding, and what causes it.
+type Case<'a> = (kpack_core::Id, &'a dyn Fn(&Tree));
+
+#[test]
+fn trees_that_could_not_be_unpacked_are_not_packed() {
+    let artifact = "in/blas_lib_generic";
+    let cases: &[Case<'_>] = &[
+        (ids::UNSAFE_MEMBER, &|tree| {
+            let link = tree.path(&format!("{artifact}/stage/lib/link"));
+            std::os::unix::fs::symlink("../../outside", link).unwrap();
+        }),
+        (ids::UNSAFE_MEMBER, &|tree| {
+            let link = tree.path(&format!("{artifact}/stage/lib/link"));
+            std::os::unix::fs::symlink("/etc/passwd", link).unwrap();
+        }),
+        (ids::UNSAFE_MEMBER, &|tree| {
+            let file = tree.path(&format!("{artifact}/stage/lib/file"));
+            fs::set_permissions(file, fs::Permissions::from_mode(0o4755)).unwrap();
+        }),
+        (ids::NOT_A_FILE, &|tree| {
+            let fifo = tree.path(&format!("{artifact}/stage/lib/fifo"));
+            assert!(Command::new("mkfifo").arg(fifo).status().unwrap().success());
+        }),
+        (ids::NOT_AN_ARTIFACT, &|tree| {
+            write(&tree.path("in/blas_lib/artifact_manifest.txt"), b"stage\n");
+        }),
+        (ids::NAMES_DIFFER_BY_CASE, &|tree| {
+            write(
+                &tree.path("in/BLAS_lib_generic/artifact_manifest.txt"),
+                b"stage\n",
+            );
+        }),
+    ];
+    for (id, spoil) in cases {
+        let tree = Tree::new();
+        write(
+            &tree.path(&format!("{artifact}/artifact_manifest.txt")),
+            b"stage\n",
+        );
+        write(&tree.path(&format!("{artifact}/stage/lib/file")), b"text");
+        spoil(&tree);
+        let error = pack(&PackOptions::new(tree.path("in"), tree.path("store")), &()).unwrap_err();
+        assert_eq!(error.id(), *id, "{error}");
+        assert!(!tree.path("store").exists(), "{id}");
+    }
+}
+
+#[test]
+fn what_other_systems_cannot_unpack_and_what_is_left_out_is_said() {
+    let tree = Tree::new();
+    let artifact = "in/blas_lib_generic";
+    write(
+        &tree.path(&format!("{artifact}/artifact_manifest.txt")),
+        b"stage\n",
+    );
+    for name in [
+        "stage/A/one",
+        "stage/a/two",
+        "stage/lib/b",
+        "stage/lib/.b.0123456789abcdef.tmp",
+        "unlisted",
+    ] {
+        write(&tree.path(&format!("{artifact}/{name}")), b"text");
+    }
+    let packed = pack(&PackOptions::new(tree.path("in"), tree.path("store")), &()).unwrap();
+    let mut found: Vec<_> = packed.findings.iter().map(|finding| finding.id).collect();
+    found.sort_by_key(|id| id.as_str());
+    assert_eq!(
+        found,
+        [ids::IN_NO_PREFIX, ids::LEFTOVER, ids::NAMES_DIFFER_BY_CASE]
+    );
+    unpack(
+        &UnpackOptions::new(tree.path("store"), tree.path("out")),
+        &(),
+    )
+    .unwrap();
+    assert_eq!(below(&tree, "out/blas_lib_generic").len(), 4);
+}
+
+#[test]
+fn families_of_builds_are_selected_by_their_gpus() {
+    let tree = Tree::new();
+    fs::create_dir(tree.path("store")).unwrap();
+    for target in ["generic", "gfx94X-dcgpu", "gfx110X-all"] {
+        let bytes = Tar::new()
+            .file("stage/file", target.as_bytes())
+            .compressed();
+        fs::write(
+            tree.path(&format!("store/blas_lib_{target}.tar.zst")),
+            bytes,
+        )
+        .unwrap();
+    }
+    let output = kpack(&tree, &["pack", "--archives", "store"]);
+    assert!(output.status.success(), "{output:?}");
+    let output = kpack(&tree, &["select", "store/index.json", "--arch", "gfx942"]);
+    let expected = "blas_lib_generic.tar.zst\nblas_lib_gfx94X-dcgpu.tar.zst\n";
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+}
