@@ -8,13 +8,13 @@ mod trees;
 
 pub use formats::{opens, with_toc};
 pub use loading::{doctor, shim};
-pub use trees::{packaging, tree, wheel};
+pub use trees::{packaging, store, tree, wheel};
 
 /// A fuzz target: its name, and what it does with bytes.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets. The seeds of each are in the directory of its name.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     ("archive", formats::archive),
     ("bundle", formats::bundle),
     ("code_object", formats::code_object),
@@ -26,6 +26,7 @@ pub const TARGETS: [Target; 14] = [
     ("object", binaries::object),
     ("packaging", |bytes| _ = packaging(bytes)),
     ("shim", |bytes| _ = shim(bytes)),
+    ("store", |bytes| _ = store(bytes)),
     ("toc", formats::toc),
     ("tree", |bytes| _ = tree(bytes)),
     ("wheel", |bytes| _ = wheel(bytes)),

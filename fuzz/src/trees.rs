@@ -10,6 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use kpack_artifact::packaging::Configuration;
 use kpack_artifact::recombine::{self, plan};
 use kpack_artifact::split::{self, Unknown};
+use kpack_artifact::store;
 use kpack_artifact::verify;
 use kpack_split::Error;
 use kpack_wheel as wheel;
@@ -89,6 +90,65 @@ pub fn tree(bytes: &[u8]) -> bool {
         check(out);
     }
     is_there
+}
+
+/// A store: tar archives, which are compressed, and their `index.json`; without one, it is made of them. Whether they
+/// are unpacked.
+///
+/// # Panics
+/// Where something is written outside of the output, an error leaves something behind, or what was unpacked and can
+/// be packed is another artifact then.
+pub fn store(bytes: &[u8]) -> bool {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let at = |name: &str| directory.path().join(name);
+    fs::create_dir(at("store")).expect("a temporary directory");
+    for (path, content) in files(bytes) {
+        let content = match path.ends_with(".tar.zst") {
+            true => zstd::bulk::compress(content, 1).expect("there is memory"),
+            false => content.to_vec(),
+        };
+        if Path::new(&path).components().count() == 1 {
+            write(&at("store"), Path::new(&path), &content);
+        }
+    }
+    let one = std::num::NonZeroUsize::MIN;
+    if !at("store/index.json").exists() {
+        not_io(store::index(
+            &at("store"),
+            &store::IndexOptions::default(),
+            one,
+        ));
+    }
+    let mut options = store::UnpackOptions::new(at("store"), at("out"));
+    options.jobs = one;
+    let is_apart =
+        at("store/index.json").exists() && not_io(store::unpack(&options, &())).is_some();
+    options.output_dir = at("flat");
+    options.flatten = true;
+    let is_flat = at("store/index.json").exists() && not_io(store::unpack(&options, &())).is_some();
+    let mut expected = vec!["store"];
+    expected.extend(is_apart.then_some("out"));
+    expected.extend(is_flat.then_some("flat"));
+    let there = fs::read_dir(directory.path()).expect("a temporary directory");
+    let there = there.map(|entry| entry.expect("a temporary directory").file_name());
+    let mut there: Vec<_> = there.collect();
+    there.sort();
+    expected.sort_unstable();
+    assert_eq!(there, expected, "nothing is written elsewhere");
+    if is_apart
+        && not_io(store::pack(
+            &store::PackOptions::new(at("out"), at("packed")),
+            &(),
+        ))
+        .is_some()
+    {
+        options = store::UnpackOptions::new(at("packed"), at("again"));
+        let again = store::unpack(&options, &()).expect("what was packed is unpacked");
+        let packed = store::pack(&store::PackOptions::new(at("again"), at("twice")), &());
+        let packed = packed.expect("what was unpacked is packed");
+        assert_eq!(again.artifacts, packed.index.artifacts, "it stays the same");
+    }
+    is_apart
 }
 
 /// Writes the files of a list below `root`.

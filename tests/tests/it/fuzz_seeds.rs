@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
+use kpack_artifact::store::{PackOptions, pack};
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::sha256;
 use kpack_format::manifest::{KpackFile, Manifest};
@@ -371,7 +372,41 @@ fn of_lists(fat: &[u8], code: &[u8]) -> Vec<Seed> {
         seed("tree", "artifact", list(&Vec::from_iter(tree))),
         seed("wheel", "members", list(&wheel)),
         seed("wheel", "packed", packed),
+        seed("store", "artifacts", store()),
     ]
+}
+
+/// Packed artifacts of a host and a target, with links and a long name, and without their compression.
+fn store() -> Vec<u8> {
+    let tree = Tree::new();
+    let long = format!("stage/{}file", "directory/".repeat(12));
+    for (name, files) in [
+        ("generic", ["stage/lib/libblas.so.5", &long]),
+        (
+            "gfx942",
+            [
+                "stage/lib/.kpack/blas_lib_gfx942.kpack",
+                "stage/share/empty",
+            ],
+        ),
+    ] {
+        let artifact = tree.path(&format!("in/blas_lib_{name}"));
+        for file in files {
+            let path = artifact.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, file).unwrap();
+        }
+        fs::write(artifact.join("artifact_manifest.txt"), "stage\n").unwrap();
+    }
+    let lib = tree.path("in/blas_lib_generic/stage/lib");
+    std::os::unix::fs::symlink("libblas.so.5", lib.join("libblas.so")).unwrap();
+    fs::hard_link(lib.join("libblas.so.5"), lib.join("libother.so")).unwrap();
+    pack(&PackOptions::new(tree.path("in"), tree.path("store")), &()).unwrap();
+    let files = ["blas_lib_generic.tar.zst", "blas_lib_gfx942.tar.zst"].map(|name| {
+        let bytes = fs::read(tree.path(&format!("store/{name}"))).unwrap();
+        (name, zstd::decode_all(&bytes[..]).unwrap())
+    });
+    list(&files.each_ref().map(|(name, bytes)| (*name, &bytes[..])))
 }
 
 #[test]
@@ -410,6 +445,7 @@ fn whole_seeds_are_read() {
             "doctor" => fuzz::doctor(bytes) == (name == "new_runtime"),
             "shim" => fuzz::shim(bytes),
             "packaging" => fuzz::packaging(bytes),
+            "store" => fuzz::store(bytes),
             "tree" => fuzz::tree(bytes),
             "wheel" => fuzz::wheel(bytes),
             _ => continue,

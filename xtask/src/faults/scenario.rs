@@ -182,6 +182,51 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         promise: SPLIT,
     },
     Scenario {
+        name: "pack of another version",
+        prepare: |place| {
+            for version in ["first", "second"] {
+                artifact(place, "built", version, &["gfx1100", "gfx942"])?;
+                place.kpack("split --batch-artifact-parent-dir built --output-dir split")?;
+                fs::remove_dir_all(place.path("built"))?;
+                if version == "first" {
+                    place.kpack(PACK)?;
+                }
+            }
+            Ok(())
+        },
+        arguments: PACK,
+        verify: "unpack --quiet out --output-dir unpacked",
+        promise: Promise::Units {
+            directory: "out",
+            depth: 1,
+            last: &["index.json"],
+            may_be_missing: true,
+        },
+    },
+    Scenario {
+        name: "unpack of another version",
+        prepare: |place| {
+            for version in ["first", "second"] {
+                artifact(place, "built", version, &["gfx1100", "gfx942"])?;
+                place.kpack("split --batch-artifact-parent-dir built --output-dir split")?;
+                fs::remove_dir_all(place.path("built"))?;
+                place.kpack("pack split --output-dir store")?;
+                if version == "first" {
+                    place.kpack(UNPACK)?;
+                }
+            }
+            Ok(())
+        },
+        arguments: UNPACK,
+        verify: "verify --quiet unpacked",
+        promise: Promise::Units {
+            directory: "unpacked",
+            depth: 0,
+            last: &[],
+            may_be_missing: false,
+        },
+    },
+    Scenario {
         name: "wheel split of another version",
         prepare: |place| {
             wheel(place, "first")?;
@@ -198,6 +243,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         },
     },
 ];
+
+const PACK: &str = "pack split --output-dir out";
+
+const UNPACK: &str = "unpack store --output-dir unpacked";
 
 const WHEEL: &str = "vec-1.0-py3-none-manylinux_2_28_x86_64.whl";
 
