@@ -1,12 +1,11 @@
 //! Reads and writes MessagePack, value by value.
 //!
-//! Uses only `rmp`: serde and `rmp-serde` would cost every build script three more crates and a
-//! third more compile time (`cargo xtask bench build-dep`).
+//! By hand, since every build script compiles it: `rmp` would bring two more crates and a build script, and
+//! `rmp-serde` a third of the compile time on top (`cargo xtask bench build-dep`).
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
-
-use rmp::{Marker, decode, encode};
+use std::ops::Range;
 
 /// Why bytes cannot be read.
 #[derive(Debug)]
@@ -68,16 +67,16 @@ impl<'a> Reader<'a> {
 
     /// The kind of the next value.
     pub(crate) fn kind(&self) -> Kind {
-        match self.marker() {
-            Some(Marker::FixMap(_) | Marker::Map16 | Marker::Map32) => Kind::Map,
-            Some(Marker::FixArray(_) | Marker::Array16 | Marker::Array32) => Kind::List,
-            Some(Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32) => Kind::Text,
+        match self.peek() {
+            Some(Token::Map(_)) => Kind::Map,
+            Some(Token::List(_)) => Kind::List,
+            Some(Token::Text(_)) => Kind::Text,
             _ => Kind::Other,
         }
     }
 
-    fn marker(&self) -> Option<Marker> {
-        self.rest.first().copied().map(Marker::from_u8)
+    fn peek(&self) -> Option<Token<'a>> {
+        Token::read(&mut { self.rest })
     }
 
     /// Fails if anything follows the last value; `what` names the values in the message.
@@ -88,29 +87,29 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads the next value with `read`, a function of `rmp`.
+    /// Reads the next value. `read` gets its first token, and what follows.
     fn value<T>(
         &mut self,
         what: impl Display,
-        read: impl FnOnce(&mut &'a [u8]) -> Option<T>,
+        read: impl FnOnce(Token<'a>, &mut &'a [u8]) -> Option<T>,
     ) -> Result<T> {
         let mut rest = self.rest;
-        if let Some(value) = read(&mut rest) {
+        let token = Token::read(&mut rest);
+        if let Some(value) = token.and_then(|token| read(token, &mut rest)) {
             self.rest = rest;
             return Ok(value);
         }
         self.clone().skip()?;
-        match self.marker() {
-            Some(found) => self.fail(format!("expected {what}, found type {found:?}")),
+        match token {
+            Some(found) => self.fail(format!("expected {what}, found {found}")),
             None => self.fail(format!("expected {what}")),
         }
     }
 
     pub(crate) fn text(&mut self) -> Result<&'a str> {
-        self.value("a string", |rest| {
-            let (text, after) = decode::read_str_from_slice(*rest).ok()?;
-            *rest = after;
-            Some(text)
+        self.value("a string", |token, _| match token {
+            Token::Text(text) => std::str::from_utf8(text).ok(),
+            _ => None,
         })
     }
 
@@ -119,43 +118,37 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn integer<T: TryFrom<i128>>(&mut self) -> Result<T> {
-        self.value("an integer of its range", |rest| {
-            let number = decode::read_int::<i128, _>(rest).ok()?;
-            T::try_from(number).ok()
-        })
+        self.value("an integer of its range", |token, _| token.integer())
     }
 
     /// A byte string of `SIZE` bytes.
     pub(crate) fn digest<const SIZE: usize>(&mut self) -> Result<[u8; SIZE]> {
-        self.value(format_args!("a digest of {SIZE} bytes"), |rest| {
-            let mut digest = [0; SIZE];
-            let mut bytes = *rest;
-            match decode::read_bin_len(&mut bytes) {
-                Ok(length) if length as usize == SIZE => {
-                    digest.copy_from_slice(take(&mut bytes, SIZE)?);
-                    *rest = bytes;
-                }
-                Ok(_) => return None,
+        self.value(format_args!("a digest of {SIZE} bytes"), |token, rest| {
+            match token {
+                Token::Bytes(bytes) => bytes.try_into().ok(),
                 // Some writers have no byte strings.
-                Err(_) => {
-                    let length = decode::read_array_len(rest).ok()?;
-                    (length as usize == SIZE).then_some(())?;
+                Token::List(size) if size == SIZE as u64 => {
+                    let mut digest = [0; SIZE];
                     for byte in &mut digest {
-                        *byte = decode::read_int(rest).ok()?;
+                        *byte = Token::read(rest)?.integer()?;
                     }
+                    Some(digest)
                 }
+                _ => None,
             }
-            Some(digest)
         })
     }
 
     /// Reads the number of elements of a list. An element can be one byte in the file and many in
     /// memory, so the file's size alone must not determine how much is allocated.
     fn list_size(&mut self, most: usize) -> Result<usize> {
-        self.value(format_args!("a list of at most {most} elements"), |rest| {
-            let size = decode::read_array_len(rest).ok()? as usize;
-            (size <= most).then_some(size)
-        })
+        self.value(
+            format_args!("a list of at most {most} elements"),
+            |token, _| match token {
+                Token::List(size) => usize::try_from(size).ok().filter(|size| *size <= most),
+                _ => None,
+            },
+        )
     }
 
     /// Reads a list, element by element.
@@ -173,7 +166,10 @@ impl<'a> Reader<'a> {
 
     /// Reads the number of entries of a map.
     pub(crate) fn map_size(&mut self, most: usize) -> Result<usize> {
-        let size = self.value("a map", |rest| decode::read_map_len(rest).ok())?;
+        let size = self.value("a map", |token, _| match token {
+            Token::Map(size) => Some(size),
+            _ => None,
+        })?;
         match size as usize {
             size if size <= most => Ok(size),
             size => self.fail(format!(
@@ -235,10 +231,10 @@ impl<'a> Reader<'a> {
         let mut rest = self.rest;
         let mut values = 1_u64;
         while values > 0 {
-            let Some(inner) = skip_one(&mut rest) else {
+            let Some(token) = Token::read(&mut rest) else {
                 return self.fail("truncated, or not MessagePack");
             };
-            values = values - 1 + inner;
+            values = values - 1 + token.inner();
         }
         let (value, rest) = self.rest.split_at(self.rest.len() - rest.len());
         self.rest = rest;
@@ -253,67 +249,123 @@ fn take<'b>(rest: &mut &'b [u8], size: usize) -> Option<&'b [u8]> {
     Some(taken)
 }
 
-/// Skips a value without the values inside it, and returns how many these are.
-fn skip_one(rest: &mut &[u8]) -> Option<u64> {
-    let marker = decode::read_marker(rest).ok()?;
-    let mut length = |size: usize| {
-        let bytes = take(rest, size)?.iter();
-        Some(bytes.fold(0, |length, byte| length << 8 | u64::from(*byte)))
-    };
-    let (bytes, values) = match marker {
-        Marker::Null | Marker::True | Marker::False => (0, 0),
-        Marker::FixPos(_) | Marker::FixNeg(_) => (0, 0),
-        Marker::U8 | Marker::I8 => (1, 0),
-        Marker::U16 | Marker::I16 | Marker::FixExt1 => (2, 0),
-        Marker::FixExt2 => (3, 0),
-        Marker::U32 | Marker::I32 | Marker::F32 => (4, 0),
-        Marker::FixExt4 => (5, 0),
-        Marker::U64 | Marker::I64 | Marker::F64 => (8, 0),
-        Marker::FixExt8 => (9, 0),
-        Marker::FixExt16 => (17, 0),
-        Marker::FixStr(size) => (u64::from(size), 0),
-        Marker::Str8 | Marker::Bin8 => (length(1)?, 0),
-        Marker::Str16 | Marker::Bin16 => (length(2)?, 0),
-        Marker::Str32 | Marker::Bin32 => (length(4)?, 0),
-        Marker::Ext8 => (length(1)? + 1, 0),
-        Marker::Ext16 => (length(2)? + 1, 0),
-        Marker::Ext32 => (length(4)? + 1, 0),
-        Marker::FixArray(size) => (0, u64::from(size)),
-        Marker::Array16 => (0, length(2)?),
-        Marker::Array32 => (0, length(4)?),
-        Marker::FixMap(size) => (0, 2 * u64::from(size)),
-        Marker::Map16 => (0, 2 * length(2)?),
-        Marker::Map32 => (0, 2 * length(4)?),
-        Marker::Reserved => return None,
-    };
-    take(rest, usize::try_from(bytes).ok()?)?;
-    Some(values)
+/// Takes a number of `size` bytes off.
+fn number(rest: &mut &[u8], size: usize) -> Option<u64> {
+    let bytes = take(rest, size)?.iter();
+    Some(bytes.fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
+
+/// Takes off bytes that follow their number, which has `size` bytes.
+fn sized<'b>(rest: &mut &'b [u8], size: usize) -> Option<&'b [u8]> {
+    let length = number(rest, size)?;
+    take(rest, usize::try_from(length).ok()?)
+}
+
+/// A value, without the values inside it.
+#[derive(Clone, Copy)]
+enum Token<'a> {
+    Integer(i128),
+    Text(&'a [u8]),
+    Bytes(&'a [u8]),
+    /// The number of elements.
+    List(u64),
+    /// The number of entries.
+    Map(u64),
+    /// Nil, a boolean, a floating-point number or an extension.
+    Other,
+}
+
+impl<'a> Token<'a> {
+    /// Takes one off; `None` if it is truncated, or not MessagePack.
+    fn read(rest: &mut &'a [u8]) -> Option<Self> {
+        let first = *take(rest, 1)?.first()?;
+        // Forms with a larger number follow those with a smaller one.
+        let size = |smallest: u8| 1 << (first - smallest);
+        Some(match first {
+            0x00..=0x7f | 0xe0.. => Self::Integer((first as i8).into()),
+            0x80..=0x8f => Self::Map((first & 0xf).into()),
+            0x90..=0x9f => Self::List((first & 0xf).into()),
+            0xa0..=0xbf => Self::Text(take(rest, (first & 0x1f).into())?),
+            0xc0 | 0xc2 | 0xc3 => Self::Other,
+            0xc1 => return None,
+            0xc4..=0xc6 => Self::Bytes(sized(rest, size(0xc4))?),
+            0xc7..=0xc9 => {
+                let length = number(rest, size(0xc7))?;
+                take(rest, usize::try_from(length).ok()?.checked_add(1)?)?;
+                Self::Other
+            }
+            0xca | 0xcb => {
+                take(rest, 4 * size(0xca))?;
+                Self::Other
+            }
+            0xcc..=0xcf => Self::Integer(number(rest, size(0xcc))?.into()),
+            0xd0..=0xd3 => {
+                let unused = 64 - 8 * size(0xd0);
+                let number = (number(rest, size(0xd0))? << unused) as i64 >> unused;
+                Self::Integer(number.into())
+            }
+            0xd4..=0xd8 => {
+                take(rest, 1 + size(0xd4))?;
+                Self::Other
+            }
+            0xd9..=0xdb => Self::Text(sized(rest, size(0xd9))?),
+            0xdc | 0xdd => Self::List(number(rest, 2 * size(0xdc))?),
+            0xde | 0xdf => Self::Map(number(rest, 2 * size(0xde))?),
+        })
+    }
+
+    fn integer<T: TryFrom<i128>>(self) -> Option<T> {
+        match self {
+            Self::Integer(number) => T::try_from(number).ok(),
+            _ => None,
+        }
+    }
+
+    /// How many values are inside it.
+    fn inner(self) -> u64 {
+        match self {
+            Self::List(size) => size,
+            Self::Map(size) => 2 * size,
+            _ => 0,
+        }
+    }
+}
+
+impl Display for Token<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Integer(number) => write!(f, "the integer {number}"),
+            Self::Text(_) => f.write_str("a string"),
+            Self::Bytes(bytes) => write!(f, "a byte string of length {}", bytes.len()),
+            Self::List(size) => write!(f, "a list of length {size}"),
+            Self::Map(size) => write!(f, "a map of length {size}"),
+            Self::Other => f.write_str("a value of another type"),
+        }
+    }
 }
 
 /// Writes values one after another, each in its shortest form.
 #[derive(Default)]
 pub(crate) struct Writer(pub(crate) Vec<u8>);
 
-// Writing to memory cannot fail.
 impl Writer {
     pub(crate) fn map(&mut self, size: usize) -> &mut Self {
-        let _ = encode::write_map_len(&mut self.0, size as u32);
-        self
+        self.head(size as u64, 0x80..0x90, &[(2, 0xde), (4, 0xdf)])
     }
 
     pub(crate) fn list(&mut self, size: usize) -> &mut Self {
-        let _ = encode::write_array_len(&mut self.0, size as u32);
-        self
+        self.head(size as u64, 0x90..0xa0, &[(2, 0xdc), (4, 0xdd)])
     }
 
     pub(crate) fn text(&mut self, text: &str) -> &mut Self {
-        let _ = encode::write_str(&mut self.0, text);
-        self
+        let wide = [(1, 0xd9), (2, 0xda), (4, 0xdb)];
+        self.head(text.len() as u64, 0xa0..0xc0, &wide);
+        self.value(text.as_bytes())
     }
 
     pub(crate) fn integer(&mut self, number: u64) -> &mut Self {
-        let _ = encode::write_uint(&mut self.0, number);
-        self
+        let wide = [(1, 0xcc), (2, 0xcd), (4, 0xce), (8, 0xcf)];
+        self.head(number, 0x00..0x80, &wide)
     }
 
     /// Writes an encoded value.
@@ -323,7 +375,24 @@ impl Writer {
     }
 
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
-        let _ = encode::write_bin(&mut self.0, bytes);
+        let wide = [(1, 0xc4), (2, 0xc5), (4, 0xc6)];
+        self.head(bytes.len() as u64, 0..0, &wide);
+        self.value(bytes)
+    }
+
+    /// Writes a number, as one byte if `short` has one for it. Otherwise it follows the byte in `wide` for the
+    /// fewest bytes that hold it.
+    fn head(&mut self, number: u64, short: Range<u8>, wide: &[(usize, u8)]) -> &mut Self {
+        if number < short.len() as u64 {
+            self.0.push(short.start + number as u8);
+            return self;
+        }
+        let bytes = number.to_be_bytes();
+        let needed = bytes.len() - number.leading_zeros() as usize / 8;
+        if let Some((size, first)) = wide.iter().find(|(size, _)| *size >= needed) {
+            self.0.push(*first);
+            self.0.extend_from_slice(&bytes[bytes.len() - size..]);
+        }
         self
     }
 
@@ -382,11 +451,11 @@ mod tests {
         for (bytes, error) in [
             (
                 &b"\x91\x01"[..],
-                "at offset 0x0: expected a map, found type FixArray(1)",
+                "at offset 0x0: expected a map, found a list of length 1",
             ),
             (
                 b"\x81\xa1a\xff",
-                "at offset 0x3: expected an integer of its range, found type FixNeg(-1)",
+                "at offset 0x3: expected an integer of its range, found the integer -1",
             ),
             (
                 b"\x81\xa1a\xcd\x01",
@@ -409,5 +478,42 @@ mod tests {
         assert_eq!(digest(b"\x92\x01\xcc\xff"), Some([1, 255]));
         assert_eq!(digest(b"\x92\x01\xcd\x01\x00"), None);
         assert_eq!(digest(b"\x93\x01\x01\x01"), None);
+    }
+
+    /// Of each form there is a smallest and a largest one.
+    #[test]
+    fn each_form_is_that_of_another_implementation() {
+        let check = |own: &Writer, other: Vec<u8>| {
+            assert_eq!(own.0, other);
+            assert_eq!(Reader::new(&own.0).skip().unwrap(), other);
+        };
+        for bits in [0, 7, 8, 16, 32, 63] {
+            for number in [(1_u64 << bits) - 1, 1 << bits, u64::MAX] {
+                let other = rmp_serde::to_vec(&number).unwrap();
+                check(Writer::default().integer(number), other);
+                let negative = !(number as i64 & i64::MAX);
+                let bytes = rmp_serde::to_vec(&negative).unwrap();
+                assert_eq!(Reader::new(&bytes).integer::<i64>().unwrap(), negative);
+            }
+        }
+        for size in [0, 15, 16, 31, 32, 255, 256, 65535, 65536] {
+            let text = "x".repeat(size);
+            let other = rmp_serde::to_vec(&text).unwrap();
+            check(Writer::default().text(&text), other);
+            let [mut list, mut map, mut bytes] = [(); 3].map(|()| Writer::default());
+            list.list(size);
+            map.map(size);
+            for number in 0..size as u64 {
+                list.integer(number);
+                map.integer(number).value(b"\xc0");
+            }
+            check(&list, rmp_serde::to_vec(&Vec::from_iter(0..size)).unwrap());
+            let entries: BTreeMap<usize, ()> = (0..size).map(|key| (key, ())).collect();
+            check(&map, rmp_serde::to_vec(&entries).unwrap());
+            bytes.bytes(text.as_bytes());
+            let expected = size + [2, 3, 5][usize::from(size > 255) + usize::from(size > 65535)];
+            assert_eq!(bytes.0.len(), expected);
+            assert_eq!(Reader::new(&bytes.0).skip().unwrap(), bytes.0);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Given the crates as they are published, when another one uses them, then no mix of versions that Cargo accepts
 //! fails to build, what may get new fields and variants can, and no feature changes what is written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -139,4 +139,28 @@ fn kpack_build_alone_writes_what_it_writes_beside_all_others() {
     );
     assert_eq!(files, beside.files());
     assert!(alone.snapshot() == beside.snapshot());
+}
+
+/// Every build script with HIP kernels compiles them.
+#[test]
+fn kpack_build_uses_few_crates_of_others() {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["tree", "--locked", "--offline", "--package", "kpack-build"]);
+    cargo.args(["--edges", "normal,build", "--prefix", "none"]);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let tree = run(cargo.current_dir(root));
+    let names = tree
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
+    let others: BTreeSet<&str> = names.filter(|name| !name.starts_with("kpack-")).collect();
+    let expected = [
+        "bitflags",
+        "hmac-sha256",
+        "linux-raw-sys",
+        "memchr",
+        "object",
+        "rustix",
+        "shlex",
+    ];
+    assert_eq!(others, BTreeSet::from(expected));
 }
