@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn artifacts_that_an_interrupted_run_set_aside_stay_until_another_run_succeeds() {
         let output = tempfile::tempdir().unwrap();
-        let hidden = output.path().join(".blas_lib.tmp");
+        let hidden = HiddenDirectory::beside(&output.path().join("blas_lib"));
         // A run was killed after it had set the generic artifact aside and replaced another.
         for (name, text) in [("old.blas_lib_generic", "1"), ("old.blas_lib_gfx1100", "1")] {
             fs::create_dir_all(hidden.join(name)).unwrap();

@@ -8,7 +8,7 @@ use super::{Artifact, Concerning, Finding, Options, Severity};
 use crate::names;
 use crate::rules::conflicts;
 use crate::tree::is_artifact;
-use kpack_core::publish::HiddenName;
+use kpack_core::publish::hidden;
 use kpack_core::{Error, ids};
 use kpack_split::leftover::{directories, leftovers};
 
@@ -150,7 +150,7 @@ fn report_leftovers(directories: &[PathBuf], planned: &[Artifact]) -> Vec<Concer
     for path in leftovers(directories) {
         // The artifacts of a component are written under that name, and replace it.
         let replaces =
-            |artifact: &Artifact| path.ends_with(HiddenName::Unfinished.of(&artifact.component));
+            |artifact: &Artifact| path.ends_with(hidden(&artifact.component));
         if !planned.iter().any(replaces) {
             let text = "leftover of an interrupted run, which this run does not replace; remove it, \
                         if no other run is at work";

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::names;
 use kpack_core::Error;
-use kpack_core::publish::HiddenName;
+use kpack_core::publish::hidden;
 
 /// Refuses an output directory that would put output into one of `inputs`, or replace what holds
 /// one: artifact directories with their prefixes.
@@ -96,7 +96,7 @@ fn name_in(output: &Path, input: &Path) -> Result<Option<OsString>, Error> {
 
 /// Whether splitting an artifact replaces or removes entries with this name.
 fn is_written(name: &OsString, prefix: &str) -> bool {
-    *name == HiddenName::Unfinished.of(prefix)
+    *name == hidden(prefix)
         || names::parse(&name.to_string_lossy()).is_some_and(|(component, _)| component == prefix)
 }
 

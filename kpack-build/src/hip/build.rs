@@ -20,7 +20,7 @@ use super::flags::{self, BuildDirectories, Flags};
 use super::{Hip, INCLUDE_DIRECTORIES, Library, targets};
 use crate::object_file;
 use kpack_core::publish::{
-    Directory, HiddenDirectory, HiddenName, StagedFile, check_names, recover_directory,
+    Directory, HiddenDirectory, StagedFile, check_names, recover_directory,
     remove_tree, replace_directory,
 };
 use kpack_core::{DebugInfo, Error, ids};
@@ -104,7 +104,7 @@ impl<'a> Build<'a> {
             environment,
             module,
             package,
-            hidden: HiddenName::Unfinished.beside(&directory).join(name),
+            hidden: HiddenDirectory::beside(&directory).join(name),
             directory,
             flags,
             threads: threads.unwrap_or(NonZeroUsize::MIN),
@@ -114,7 +114,6 @@ impl<'a> Build<'a> {
 
     /// Builds the library. On failure the previous build stays.
     pub(super) fn run(&self, kind: Kind) -> Result<Library, Error> {
-        let old = HiddenName::Replaced.beside(&self.directory);
         let cannot_write = |error| match error {
             Error::Io { action, source, .. } => self.cannot_write(action, &source),
             error => error,
@@ -123,14 +122,15 @@ impl<'a> Build<'a> {
             Error::Io { source, .. } => self.cannot_write("make", &source),
             error => error,
         })?;
+        let old = self.hidden.with_file_name(format!("old.{}", self.name));
         // Recover from an interrupted build.
-        if self.directory.exists() {
-            remove_tree(&old)
-        } else {
-            recover_directory(&self.directory, &old)
-        }
-        .and_then(|()| hidden.empty(&|_| true))
-        .map_err(cannot_write)?;
+        let recovered = match self.directory.exists() {
+            true => Ok(()),
+            false => recover_directory(&self.directory, &old),
+        };
+        recovered
+            .and_then(|()| hidden.empty(&|_| true))
+            .map_err(cannot_write)?;
         let made = self.make(kind);
         if made.is_err() {
             let _ = hidden.empty(&|_| true);
@@ -139,7 +139,7 @@ impl<'a> Build<'a> {
         Directory::of(&self.directory)
             .map(Directory::without_flushes)
             .and_then(|above| replace_directory(&above, &self.hidden, &self.directory, &old))
-            .and_then(|()| remove_tree(&old))
+            .and_then(|()| hidden.empty(&|_| true))
             .map_err(cannot_write)?;
         let mut library = Library {
             path: self.directory.join(file_name),

@@ -270,16 +270,23 @@ fn kernels_that_do_not_compile_leave_the_last_build() {
     error(&tree, hip.clone().flag("-fgpu-rdc"));
     assert_eq!(tree.snapshot(), before);
     // Leftovers of a killed build do not stop the next one.
-    fs::create_dir(tree.path("out/kpack/.vector.tmp")).unwrap();
-    fs::rename(
-        tree.path("out/kpack/vector"),
-        tree.path("out/kpack/.vector.old"),
-    )
-    .unwrap();
+    let hidden = tree.path("out/kpack/.vector.tmp/.kpack.tmp");
+    fs::create_dir_all(&hidden).unwrap();
+    let replaced = hidden.join("old.vector");
+    fs::rename(tree.path("out/kpack/vector"), replaced).unwrap();
     error(&tree, hip.clone().flag("-fgpu-rdc"));
     assert_eq!(tree.snapshot(), before);
     compile(&hip);
     assert_eq!(tree.snapshot(), before);
+    // Files of the user stay.
+    let mine = ["out/kpack/.vector.tmp/mine", "out/kpack/.vector.old/mine"];
+    let mine = mine.map(|name| tree.path(name));
+    for file in &mine {
+        fs::create_dir(file.parent().unwrap()).unwrap();
+        fs::write(file, "mine").unwrap();
+    }
+    compile(&hip);
+    assert!(mine.iter().all(|file| fs::read(file).unwrap() == b"mine"));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use kpack_format::names::KernelName;
 use super::output::{self, Text};
 use crate::inspect::{CodeObjects, SelectedCode};
 use kpack_core::publish::{
-    CreatedDirectories, Directory, HiddenDirectory, HiddenName, Renames, StagedFile,
+    CreatedDirectories, Directory, HiddenDirectory, Renames, StagedFile,
     check_named_output, check_room, scratch_file, write_output,
 };
 use kpack_core::{Error, ids};
@@ -191,10 +191,9 @@ fn publish(
 ) -> Result<(), Error> {
     let mut renames = Renames::default();
     for name in names {
-        let aside = HiddenName::Replaced.of(name);
         let (new, path) = (hidden.path().join(name), directory.join(name));
         check_named_output(&path)?;
-        renames.replace(&new, &path, &hidden.path().join(aside))?;
+        renames.replace(&new, &path, &hidden.path().join(format!(".{name}.old")))?;
     }
     Directory::open(directory)?.sync()?;
     renames.keep();

@@ -45,7 +45,7 @@ impl OutputDir {
     /// Starts a release for `path`, following a symbolic link there. Waits for another run that does so.
     ///
     /// # Errors
-    /// [`Error::Refused`] for an existing file, or files that were not staged, also in the hidden directory.
+    /// [`Error::Refused`] for an existing file, or files that were not staged.
     pub(super) fn begin(path: &Path) -> Result<Self, Error> {
         let given = std::path::absolute(path).map_err(|e| Error::io(path, "find", e))?;
         let path = match given.symlink_metadata() {
@@ -59,9 +59,8 @@ impl OutputDir {
             )));
         }
         let lock = HiddenDirectory::lock(&path)?;
-        check_leftovers(&lock)?;
         let old = lock.path().join(OLD);
-        if !path.exists() && is_stamped(&old) {
+        if !path.exists() && old.exists() {
             // A run may have been killed while it replaced a release.
             recover_directory(&path, &old)?;
         }
@@ -73,8 +72,6 @@ impl OutputDir {
         there(&output.path)?;
         output.remove_leftovers()?;
         make_directories(&output.hidden)?;
-        let stamp = output.hidden.join(STAMP);
-        fs::write(&stamp, format!("{STAMP_HEAD}\n")).map_err(|e| Error::io(&stamp, "write", e))?;
         Ok(output)
     }
 
@@ -82,14 +79,14 @@ impl OutputDir {
     /// if this run is killed does not get its name back.
     fn remove_leftovers(&self) -> Result<(), Error> {
         let old = self.lock.path().join(OLD);
-        remove_staged(&self.hidden)?;
+        remove_tree(&self.hidden)?;
         let mut renames = Renames::default();
         match renames.set_aside(&old, &self.hidden) {
             Ok(_) => renames.keep(),
             // Nothing may be left of it.
-            Err(_) => remove_staged(&old)?,
+            Err(_) => remove_tree(&old)?,
         }
-        remove_staged(&self.hidden)
+        remove_tree(&self.hidden)
     }
 
     /// Lists the files of the release in the stamp.
@@ -170,45 +167,8 @@ impl OutputDir {
 
 impl Drop for OutputDir {
     fn drop(&mut self) {
-        let _ = remove_staged(&self.hidden);
+        let _ = remove_tree(&self.hidden);
     }
-}
-
-/// Checks what is in the hidden directory before any of it is removed.
-///
-/// # Errors
-/// [`Error::Refused`] for what no run left there.
-fn check_leftovers(hidden: &HiddenDirectory) -> Result<(), Error> {
-    for name in hidden.directory().names()? {
-        let path = hidden.path().join(&name);
-        let is_ours = name == NEW || name == OLD;
-        if !is_ours || !path.is_dir() || path.is_symlink() || !is_removable(&path)? {
-            let reason = format!(
-                "was not staged, but `kpack stage` replaces the directory `{}`; move or remove it",
-                hidden.path().display()
-            );
-            return Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &path, reason));
-        }
-    }
-    Ok(())
-}
-
-/// Whether a directory is staged, or has nothing but a stamp, which may be incomplete.
-fn is_removable(path: &Path) -> Result<bool, Error> {
-    let names = Directory::open(path)?.names()?;
-    Ok(names.iter().all(|name| name == STAMP) || is_stamped(path))
-}
-
-/// Removes a release, if it exists. The stamp goes last, so that the next run recognises what is left.
-fn remove_staged(path: &Path) -> Result<(), Error> {
-    let names = match Directory::open(path) {
-        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
-        directory => directory?.names()?,
-    };
-    for name in names.iter().filter(|name| *name != STAMP) {
-        remove_tree(&path.join(name))?;
-    }
-    remove_tree(path)
 }
 
 fn is_stamped(path: &Path) -> bool {

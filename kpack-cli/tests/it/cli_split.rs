@@ -297,7 +297,7 @@ fn an_artifact_gets_its_name_when_it_is_durable() {
                     (line.contains("fsync("), "names synced"),
                     (renames("out/blas_lib_generic"), "generic"),
                     (
-                        renames("out/.blas_lib.tmp/old.blas_lib_generic"),
+                        renames("out/.blas_lib.tmp/.kpack.tmp/old.blas_lib_generic"),
                         "generic aside",
                     ),
                     (renames("out/blas_lib_gfx"), "target"),

@@ -278,8 +278,9 @@ fn two_launchers_of_one_object_take_turns() {
     let Some(tree) = project() else { return };
     // Another run is at work.
     let hidden = tree.path(".add.o.kpack.tmp");
-    fs::create_dir(&hidden).unwrap();
-    fs::write(hidden.join("half"), "half").unwrap();
+    let half = hidden.join(".kpack.tmp/half");
+    fs::create_dir_all(half.parent().unwrap()).unwrap();
+    fs::write(&half, "half").unwrap();
     let lock = fs::File::open(&hidden).unwrap();
     lock.lock().unwrap();
     let opened = || {
@@ -293,12 +294,23 @@ fn two_launchers_of_one_object_take_turns() {
             thread::yield_now();
         }
         thread::sleep(Duration::from_millis(300));
-        let is_waiting = !run.is_finished() && hidden.join("half").exists();
+        let is_waiting = !run.is_finished() && half.exists();
         drop(lock);
         assert!(is_waiting);
     });
     assert!(!hidden.exists());
     assert_runs(&tree, "add.o");
+}
+
+#[test]
+fn files_of_the_user_under_a_hidden_name_stay() {
+    let Some(tree) = project() else { return };
+    let mine = tree.path(".add.o.kpack.tmp/thesis.txt");
+    fs::create_dir(mine.parent().unwrap()).unwrap();
+    fs::write(&mine, "mine").unwrap();
+    compile(&tree, "HIP -c @/add.hip -o @/add.o");
+    assert_eq!(fs::read(&mine).unwrap(), b"mine");
+    assert_eq!(fs::read_dir(mine.parent().unwrap()).unwrap().count(), 1);
 }
 
 /// A build that is stopped stops its launchers, which must not leave compilers running.

@@ -196,6 +196,54 @@ fn every_command_replaces_regular_files_and_nothing_else() {
     }
 }
 
+/// The directories in which commands write what is not complete, and commands that write there.
+const HIDDEN: [(&str, &str); 4] = [
+    (
+        "out/.kpack-extract.tmp",
+        "extract prefix/lib/.kpack/vec_lib_gfx942.kpack --output-dir out",
+    ),
+    (
+        "out/.vec.tmp",
+        "wheel split vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl --output-dir out",
+    ),
+    (
+        "out/.vec_lib.tmp",
+        "split --artifact-dir artifact --artifact-prefix vec_lib --output-dir out",
+    ),
+    (
+        "out/.vec_lib.tmp",
+        "recombine --input-shards-dir shards --config groups.json --output-dir out",
+    ),
+];
+
+#[test]
+fn files_of_the_user_under_a_hidden_name_stay() {
+    let inputs = inputs();
+    let split = "split --artifact-dir artifact --artifact-prefix vec_lib --output-dir shards/one";
+    assert!(kpack(&inputs, &words(split)).status.success());
+    let groups = r#"{"primary_shard": "one", "architecture_groups":
+        {"one": {"architectures": ["gfx942", "gfx90a"]}}}"#;
+    fs::write(inputs.path("groups.json"), groups).unwrap();
+    for (directory, line) in HIDDEN {
+        let tree = with_output(&inputs);
+        let mine = ["thesis.txt", "vec_lib_generic/thesis.txt", "old.vec/thesis.txt"];
+        let mine = mine.map(|name| tree.path(directory).join(name));
+        for file in &mine {
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, "mine").unwrap();
+        }
+        for _ in 0..2 {
+            let said = kpack(&tree, &words(line));
+            let text = String::from_utf8_lossy(&said.stderr).into_owned();
+            assert!(said.status.success(), "{line}: {text}");
+            let stays = |file| fs::read(file).is_ok_and(|text| text == b"mine");
+            assert!(mine.iter().all(stays), "{line}");
+            let others = fs::read_dir(tree.path(directory)).unwrap();
+            assert_eq!(others.count(), 3, "{line}");
+        }
+    }
+}
+
 #[test]
 fn no_file_that_the_user_names_replaces_an_archive() {
     let tree = with_output(&inputs());

@@ -255,11 +255,9 @@ fn the_shards_are_not_touched_and_nothing_is_shared_with_them() {
 #[test]
 fn a_second_run_replaces_what_is_there_and_what_was_left_half_done() {
     let tree = three_shards();
-    write(&tree.path("out/.blas_lib.tmp/blas_lib_generic/half"), b"");
-    write(
-        &tree.path("out/.blas_lib.tmp/old.blas_lib_gfx110X/half"),
-        b"",
-    );
+    let hidden = tree.path("out/.blas_lib.tmp/.kpack.tmp");
+    write(&hidden.join("blas_lib_generic/half"), b"");
+    write(&hidden.join("old.blas_lib_gfx110X/half"), b"");
     write(&tree.path("out/blas_lib_generic/stale"), b"");
     write(&tree.path("out/blas_lib_generic/.kpack-artifact"), b"");
     recombine(&tree);

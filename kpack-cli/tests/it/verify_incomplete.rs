@@ -70,13 +70,13 @@ fn leftovers_of_an_interrupted_run_are_not_artifacts() {
         &half.join(PREFIX).join("lib/.kpack/x_gfx1201.kpack"),
         b"KPAK",
     );
-    process::copy(&generic, tree.path("shards/linux-a/.blas_lib_generic.old"));
+    process::copy(&generic, tree.path("shards/linux-a/.blas_lib_generic.tmp"));
     write(&generic.join(PREFIX).join("lib/.libx.so.tmp"), b"\x7fELF");
     for path in ["shards", "shards/linux-a"] {
         let report = check(&tree, path);
         assert_eq!(checks(&report, Severity::Fault), [""; 0]);
         let notes = checks(&report, Severity::Note);
-        for name in [".blas_lib.tmp", ".blas_lib_generic.old", ".libx.so.tmp"] {
+        for name in [".blas_lib.tmp", ".blas_lib_generic.tmp", ".libx.so.tmp"] {
             let named = notes.iter().filter(|note| note.contains(name));
             let said = "leftover of an interrupted run";
             assert_eq!(

@@ -7,40 +7,53 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::directory::{CreatedDirectories, Directory};
-use super::hidden_name::HiddenName;
+use super::hidden_name::{hidden, hidden_beside};
 use crate::{Error, ids};
 
-/// The hidden directory `.NAME.tmp`. It is locked as long as this lives; then it is removed, if it is empty.
+/// The name of kpack's directory in a hidden one.
+const OWN: &str = "kpack";
+
+/// `.NAME.tmp/.kpack.tmp`: a directory of kpack's own in one of a name that users may have used for files of theirs,
+/// which stay. It is locked as long as this lives; then both are removed, if they are empty.
 #[derive(Debug)]
 pub struct HiddenDirectory {
     path: PathBuf,
-    lock: Directory,
-    /// It and its parents, as far as they were created; they are removed, if empty.
+    directory: Directory,
+    /// The outer one, which is locked.
+    _lock: Directory,
+    /// Both and their parents, as far as they were created; they are removed, if empty.
     _made: CreatedDirectories,
 }
 
 impl HiddenDirectory {
+    /// The path of the one beside `path`.
+    pub fn beside(path: &Path) -> PathBuf {
+        hidden_beside(path).join(hidden(OWN))
+    }
+
     /// Waits for the lock on the hidden directory beside `path`, creating it if missing. What an interrupted run
     /// left in it is still there.
     ///
     /// # Errors
     /// [`Error::Refused`] if a symbolic link is in its place; [`Error::Io`].
     pub fn lock(path: &Path) -> Result<Self, Error> {
-        let path = HiddenName::Unfinished.beside(path);
+        let outer = hidden_beside(path);
         let mut made = CreatedDirectories::default();
         loop {
             // The contents will be removed, so do not follow a link.
-            if path.is_symlink() {
-                let reason = "a symbolic link, but kpack writes unfinished output here; remove it";
-                return Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &path, reason));
+            if outer.is_symlink() {
+                let reason =
+                    "a symbolic link, but kpack writes unfinished output here; remove it";
+                return Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &outer, reason));
             }
-            let lock = Directory::make(&path, &mut made)?;
+            let lock = Directory::make(&outer, &mut made)?;
             lock.lock()?;
             // Another run may have removed it when it was done, while this one waited.
-            if Directory::open(&path).is_ok_and(|now| now.is(&lock)) {
+            if Directory::open(&outer).is_ok_and(|now| now.is(&lock)) {
                 return Ok(Self {
-                    path,
-                    lock,
+                    path: Self::beside(path),
+                    directory: lock.make_below(hidden(OWN).as_ref(), &mut made)?,
+                    _lock: lock,
                     _made: made,
                 });
             }
@@ -52,9 +65,9 @@ impl HiddenDirectory {
         &self.path
     }
 
-    /// The directory, which is locked.
+    /// The directory.
     pub fn directory(&self) -> &Directory {
-        &self.lock
+        &self.directory
     }
 
     /// Removes the entries whose names `which` accepts.
@@ -62,7 +75,7 @@ impl HiddenDirectory {
     /// # Errors
     /// [`Error::Io`].
     pub fn empty(&self, which: &dyn Fn(&OsStr) -> bool) -> Result<(), Error> {
-        for name in self.lock.names()?.iter().filter(|name| which(name)) {
+        for name in self.directory.names()?.iter().filter(|name| which(name)) {
             remove_tree(&self.path.join(name))?;
         }
         Ok(())
@@ -71,7 +84,9 @@ impl HiddenDirectory {
 
 impl Drop for HiddenDirectory {
     fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.path);
+        for path in self.path.ancestors().take(2) {
+            let _ = fs::remove_dir(path);
+        }
     }
 }
 

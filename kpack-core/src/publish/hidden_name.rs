@@ -1,4 +1,4 @@
-//! What kpack calls output that is not complete, or that it is replacing. Whoever makes such a name, and
+//! What kpack calls output that is not complete. Whoever makes such a name, and
 //! whoever looks for leftovers of interrupted runs, asks this module.
 
 use std::ffi::{OsStr, OsString};
@@ -12,51 +12,33 @@ const NAME_MAX: usize = 255;
 /// Digits of the number in the hidden name of a file.
 const DIGITS: usize = 16;
 
-/// A hidden name is a dot, the final name, and one of these endings. The hidden name of a single file, as
+/// A hidden name is a dot, the final name, and this. The hidden name of a single file, as
 /// [`StagedFile`](super::StagedFile) makes it, also has a number: `.NAME.<16 hexadecimal digits>.tmp`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HiddenName {
-    /// `.NAME.tmp`: a directory being written.
-    Unfinished,
-    /// `.NAME.old`: a directory being replaced.
-    Replaced,
+const ENDING: &str = ".tmp";
+
+/// The hidden name of the directory `name`.
+pub fn hidden(name: impl AsRef<OsStr>) -> OsString {
+    let mut hidden = OsString::from(".");
+    hidden.push(name);
+    hidden.push(ENDING);
+    hidden
 }
 
-impl HiddenName {
-    const ALL: [Self; 2] = [Self::Unfinished, Self::Replaced];
-
-    const fn ending(self) -> &'static str {
-        match self {
-            Self::Unfinished => ".tmp",
-            Self::Replaced => ".old",
-        }
-    }
-
-    /// The hidden name of the directory `name`.
-    pub fn of(self, name: impl AsRef<OsStr>) -> OsString {
-        let mut hidden = OsString::from(".");
-        hidden.push(name);
-        hidden.push(self.ending());
-        hidden
-    }
-
-    /// The hidden path beside the directory `path`.
-    pub fn beside(self, path: &Path) -> PathBuf {
-        path.with_file_name(self.of(path.file_name().unwrap_or_default()))
-    }
-
-    /// The part of a hidden name between the dot and the ending; `None` if it is no such name.
-    fn stem(self, hidden: &OsStr) -> Option<&OsStr> {
-        let inside = hidden.as_bytes().strip_prefix(b".")?;
-        let stem = inside.strip_suffix(self.ending().as_bytes())?;
-        (!stem.is_empty()).then(|| OsStr::from_bytes(stem))
-    }
+/// The hidden path beside the directory `path`.
+pub(super) fn hidden_beside(path: &Path) -> PathBuf {
+    path.with_file_name(hidden(path.file_name().unwrap_or_default()))
 }
 
-/// Whether kpack uses this name for what it has not finished, or is replacing.
+/// Whether kpack uses this name for what it has not finished.
 pub fn is_leftover(name: &OsStr) -> bool {
-    let mut all = HiddenName::ALL.into_iter();
-    all.any(|kind| kind.stem(name).is_some())
+    hidden_stem(name).is_some()
+}
+
+/// The part of a hidden name between the dot and the ending; `None` if it is no such name.
+fn hidden_stem(hidden: &OsStr) -> Option<&OsStr> {
+    let inside = hidden.as_bytes().strip_prefix(b".")?;
+    let stem = inside.strip_suffix(ENDING.as_bytes())?;
+    (!stem.is_empty()).then(|| OsStr::from_bytes(stem))
 }
 
 /// A hidden name for the file `name`, with a number; a long name loses its beginning.
@@ -64,14 +46,13 @@ pub(super) fn numbered(name: &OsStr) -> OsString {
     let number = RandomState::new().hash_one(std::process::id());
     let mut inside = stem_of(name);
     inside.push(format!(".{number:0DIGITS$x}"));
-    HiddenName::Unfinished.of(inside)
+    hidden(inside)
 }
 
 /// The part of a file's name that its hidden name keeps.
 pub fn stem_of(name: &OsStr) -> OsString {
     let bytes = name.as_bytes();
-    let ending = HiddenName::Unfinished.ending();
-    let mut start = (bytes.len() + 2 + DIGITS + ending.len()).saturating_sub(NAME_MAX);
+    let mut start = (bytes.len() + 2 + DIGITS + ENDING.len()).saturating_sub(NAME_MAX);
     // Do not cut a UTF-8 character in half.
     while bytes.get(start).is_some_and(|byte| byte & 0xc0 == 0x80) {
         start += 1;
@@ -81,12 +62,12 @@ pub fn stem_of(name: &OsStr) -> OsString {
 
 /// The part of a file's name kept in its hidden name, with or without a number.
 pub(super) fn leftover_stem(hidden: &OsStr) -> Option<&OsStr> {
-    numbered_stem(hidden).or(HiddenName::Unfinished.stem(hidden))
+    numbered_stem(hidden).or(hidden_stem(hidden))
 }
 
 /// The part of a file's name kept in its hidden name with a number.
 pub(super) fn numbered_stem(hidden: &OsStr) -> Option<&OsStr> {
-    let inside = HiddenName::Unfinished.stem(hidden)?.as_bytes();
+    let inside = hidden_stem(hidden)?.as_bytes();
     let (stem, number) = inside.split_at_checked(inside.len().checked_sub(DIGITS + 1)?)?;
     let is_number = number[0] == b'.' && number[1..].iter().all(u8::is_ascii_hexdigit);
     (is_number && !stem.is_empty()).then(|| OsStr::from_bytes(stem))
@@ -109,29 +90,17 @@ mod tests {
             leftover_stem(".vec.kpm.tmp".as_ref()),
             Some("vec.kpm".as_ref())
         );
-        for kind in HiddenName::ALL {
-            let hidden = kind.of("blas_lib");
-            assert!(is_leftover(&hidden), "{hidden:?}");
-            assert_eq!(
-                HiddenName::ALL.map(|kind| kind.stem(&hidden).is_some()),
-                HiddenName::ALL.map(|other| other == kind)
-            );
-            assert_eq!(
-                kind.beside(Path::new("out/blas_lib")),
-                Path::new("out").join(&hidden)
-            );
-        }
+        let name = hidden("blas_lib");
+        assert!(is_leftover(&name), "{name:?}");
+        assert_eq!(
+            hidden_beside(Path::new("out/blas_lib")),
+            Path::new("out").join(&name)
+        );
         let others = ["vec.kpm.tmp", ".vec.kpm", ".tmp", "..tmp", ".kpack-stage"];
         for other in others.map(OsStr::new) {
             assert_eq!(leftover_stem(other), None, "{other:?}");
         }
-        for other in [
-            "vec.kpm.tmp",
-            ".vec.kpm",
-            ".tmp",
-            ".kpack-stage",
-            ".vec.new",
-        ] {
+        for other in ["vec.kpm.tmp", ".vec.kpm", ".tmp", ".kpack-stage"] {
             assert!(!is_leftover(other.as_ref()), "{other}");
         }
     }

@@ -20,7 +20,7 @@ mod transaction;
 pub use batch::Batch;
 pub use directory::{CreatedDirectories, Directory, make_directories};
 pub use hidden_directory::{HiddenDirectory, remove_tree};
-pub use hidden_name::{HiddenName, is_leftover, stem_of};
+pub use hidden_name::{hidden, is_leftover, stem_of};
 pub use identity::Identity;
 pub use kpack_dir::{
     KpackDir, Present, entry, entry_of, stage_archive, stage_manifest, write_manifest,
