@@ -13,10 +13,10 @@ use kpack_format::tensile::Library;
 
 use super::kernel_cache::Unreadable;
 use super::target_name::only;
+use kpack_core::words::list;
 use kpack_core::{Error, ids};
 use kpack_split::input::{self, FileKind, LinkedElf};
 use kpack_split::split;
-use kpack_split::words::list;
 
 /// The targets that a file's content names.
 pub(super) enum FileContent {

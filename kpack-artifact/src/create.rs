@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use kpack_core::archives::{Budget, Permit};
-use kpack_core::files::{self, FileKind, check_code_object, kind_of};
+use kpack_core::files::{self, FileKind, check_code_object, directory_of, kind_of};
 use kpack_core::parallel::{self, lock};
 use kpack_core::publish::{StagedFile, scratch_file};
 use kpack_core::report::Progress;
@@ -163,12 +163,8 @@ fn collect(
         storage,
         ..
     } = options;
-    let directory = match path.parent() {
-        Some(directory) if directory != Path::new("") => directory,
-        _ => Path::new("."),
-    };
     let archive = ArchiveWriter::for_family(
-        scratch_file(directory)?,
+        scratch_file(directory_of(path))?,
         &options.group_name,
         &options.family,
         options.targets.iter().map(TargetId::to_string).collect(),

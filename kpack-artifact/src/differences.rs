@@ -9,9 +9,9 @@ use object::elf;
 
 use super::layout::{self, LEAST_TEXT, Same, UNIT_IDS, text_in, texts, unit_ids};
 use kpack_core::Error;
+use kpack_core::words::list_some;
 use kpack_split::elf::{Dynamic, Image};
 use kpack_split::input::{self, LinkedElf};
-use kpack_split::words::list_some;
 
 /// Maximum number of sections to name.
 const MOST_SECTIONS: usize = 6;

@@ -13,7 +13,7 @@ use super::databases::{self, ForAll, Merge, TENSILE};
 use super::entry::{Class, Classification, Node};
 use super::target_name::{either_agrees, in_file_name, only};
 use super::tree::Tree;
-use kpack_split::words::{list, list_some};
+use kpack_core::words::{list, list_some};
 
 /// Maximum number of missing files that a message names.
 const MOST_NAMES: usize = 3;

@@ -17,6 +17,7 @@ pub mod lossy;
 pub mod parallel;
 pub mod publish;
 pub mod report;
+pub mod words;
 
 pub use archives::{DebugInfo, Spirv, Storage};
 pub use error::{Error, escaped, shown};

@@ -14,7 +14,6 @@ pub mod install;
 pub mod join;
 pub mod leftover;
 pub mod split;
-pub mod words;
 
 pub use kpack_core::{Error, Finding, Id, Severity, Spirv, Storage, ids, report};
 use kpack_core::{parallel, publish};

@@ -20,9 +20,9 @@ use kpack_artifact::stage::Stage;
 use kpack_core::finding::Id;
 use kpack_core::parallel;
 use kpack_core::report::Progress;
+use kpack_core::words::list;
 use kpack_core::{Error, Finding, Severity, ids, shown};
 use kpack_split::split::DebugFiles;
-use kpack_split::words::list;
 
 /// The size up to which PyPI accepts files by default.
 const PYPI_LIMIT: u64 = 100_000_000;

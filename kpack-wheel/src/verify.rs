@@ -17,8 +17,8 @@ use kpack_artifact::databases;
 use kpack_artifact::verify::{self, Report};
 use kpack_core::finding::Id;
 use kpack_core::parallel;
+use kpack_core::words::{counted, list, list_some};
 use kpack_core::{Error, Finding, Severity, ids};
-use kpack_split::words::{counted, list, list_some};
 
 /// The most names of device wheels in one line.
 const MOST_NAMES: usize = 8;

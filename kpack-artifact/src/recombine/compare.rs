@@ -12,8 +12,8 @@ use crate::classify::Node;
 use crate::differences;
 use crate::tree::{Item, Tree};
 use kpack_core::Error;
+use kpack_core::words::list_some;
 use kpack_split::input::Archives;
-use kpack_split::words::list_some;
 
 /// A difference between two trees at a path.
 #[derive(Debug)]

@@ -18,8 +18,8 @@ use crate::packaging::TargetGroup;
 use crate::rules::misplaced;
 use crate::tree::{Role, Tree, manifest_names};
 use kpack_core::Error;
+use kpack_core::words::list;
 use kpack_split::input::Archives;
-use kpack_split::words::list;
 
 /// How many differences between two trees are listed one by one.
 const MOST_DIFFERENCES: usize = 20;

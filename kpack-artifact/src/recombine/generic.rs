@@ -13,9 +13,9 @@ use crate::names;
 use crate::output::Edits;
 use crate::rules::{HostFault, kernels_without_host};
 use crate::tree::{Role, Tree};
+use kpack_core::words::list;
 use kpack_core::{Error, ids};
 use kpack_format::names::is_object;
-use kpack_split::words::list;
 
 impl<'a> Component<'a> {
     /// Reads the generic artifacts, the primary shard's first, which becomes the output's, and

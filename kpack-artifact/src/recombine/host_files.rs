@@ -15,8 +15,8 @@ use crate::databases::{ForAll, MustMatch};
 use crate::differences;
 use crate::tree::{Item, Tree};
 use kpack_core::Error;
+use kpack_core::words::list_some;
 use kpack_split::input;
-use kpack_split::words::list_some;
 
 /// How many bytes of a file are searched for NUL.
 const HEAD: u64 = 1 << 13;

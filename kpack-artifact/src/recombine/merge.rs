@@ -10,8 +10,8 @@ use crate::differences;
 use crate::output::Output;
 use crate::shared::Entries;
 use crate::tree::{Item, Tree};
+use kpack_core::words::{list, list_some};
 use kpack_core::{Error, ids};
-use kpack_split::words::{list, list_some};
 
 /// Maximum number of differing entries or files to name.
 pub(super) const MOST_NAMES: usize = 5;

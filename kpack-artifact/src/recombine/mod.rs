@@ -28,8 +28,8 @@ use serde::Serialize;
 use super::output::Output;
 use super::packaging::Configuration;
 use kpack_core::parallel::processors;
+use kpack_core::words::list;
 use kpack_core::{Error, ids};
-use kpack_split::words::list;
 
 pub use kpack_core::{Finding, Severity};
 pub use plan::plan;

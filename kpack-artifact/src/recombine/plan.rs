@@ -8,10 +8,10 @@ use super::together::{overlaps, stale, unique_names};
 use super::{Finding, Options, Recombination, Severity, is_error};
 use crate::split::resolve;
 use kpack_core::parallel;
+use kpack_core::words::list;
 use kpack_core::{Error, ids};
 use kpack_split::input::Archives;
 use kpack_split::leftover;
-use kpack_split::words::list;
 
 /// Reads the shards and plans the artifacts. `on_component` is called when a component was read,
 /// with its name and the number of components.

@@ -149,8 +149,7 @@ fn report_leftovers(directories: &[PathBuf], planned: &[Artifact]) -> Vec<Concer
     let mut findings = Vec::new();
     for path in leftovers(directories) {
         // The artifacts of a component are written under that name, and replace it.
-        let replaces =
-            |artifact: &Artifact| path.ends_with(hidden(&artifact.component));
+        let replaces = |artifact: &Artifact| path.ends_with(hidden(&artifact.component));
         if !planned.iter().any(replaces) {
             let text = "leftover of an interrupted run, which this run does not replace; remove it, \
                         if no other run is at work";

@@ -14,9 +14,9 @@ use super::targets::refuse_none_expected;
 use kpack_core::Error;
 use kpack_core::parallel;
 use kpack_core::report::Progress;
+use kpack_core::words::list;
 use kpack_core::{Finding, Id, Severity, ids};
 use kpack_split::split::Budget;
-use kpack_split::words::list;
 
 /// Which artifact directories to split, and how.
 #[derive(Debug, Clone)]

@@ -21,8 +21,8 @@ use crate::output::Output;
 use crate::rules::conflicts;
 use crate::tree::{Item, Tree};
 use kpack_core::report::{FileReport, Outcome};
+use kpack_core::words::list;
 use kpack_core::{Error, Severity, ids};
-use kpack_split::words::list;
 
 /// How many files of one directory that look architecture-specific are named one by one.
 const MOST_UNKNOWN: usize = 5;

@@ -7,9 +7,9 @@ use kpack_format::{Selection, TargetId};
 
 use super::Options;
 use super::report::Report;
+use kpack_core::words::list;
 use kpack_core::{Error, ids};
 use kpack_split::split::Unexpected;
-use kpack_split::words::list;
 
 /// The targets that there is something for.
 #[derive(Debug, Default)]

@@ -11,8 +11,8 @@ use kpack_format::names::Group;
 use super::{Context, Report};
 use kpack_core::Error;
 use kpack_core::parallel::lock;
+use kpack_core::words::{counted, list_some};
 use kpack_split::input::damage;
-use kpack_split::words::{counted, list_some};
 
 /// Maximum number of ordinals that a fault lists.
 const MOST_ORDINALS: usize = 8;

@@ -12,10 +12,10 @@ use kpack_format::names::{GFXARCH, SearchPath};
 use super::joined;
 use super::{Context, Report, resolution};
 use kpack_core::Error;
+use kpack_core::words::counted;
 use kpack_format::names::is_object;
 use kpack_split::elf::{self, DeviceCode, FAT_SECTION, FatBinary, NoDeviceCode, SplitWrapper};
 use kpack_split::input::{LinkedElf, MarkerGroup, prefix_of};
-use kpack_split::words::counted;
 
 /// Verifies a binary. Reports one without device code only if `asked_for`.
 pub(super) fn verify(

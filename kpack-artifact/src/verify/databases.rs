@@ -6,9 +6,9 @@ use super::{Context, Report};
 use crate::classify::{Classification, classify_databases};
 use crate::gaps::{Gap, files_in, gaps};
 use kpack_core::Error;
+use kpack_core::words::counted;
 use kpack_core::{Severity, ids};
 use kpack_split::input::or_refused;
-use kpack_split::words::counted;
 
 /// Verifies that the database files below `prefix` are undamaged, match the targets in their names,
 /// and belong together.

@@ -4,11 +4,11 @@ use kpack_format::code_id;
 use kpack_format::{Delivery, TargetId};
 
 use super::{Context, Report};
+use kpack_core::words::counted;
 use kpack_core::{Error, ids};
 use kpack_split::elf::FatBinary;
 use kpack_split::input::LinkedElf;
 use kpack_split::join;
-use kpack_split::words::counted;
 
 /// Verifies the device code in a joined binary against the IDs in its marker.
 pub(super) fn verify(

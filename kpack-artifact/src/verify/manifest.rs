@@ -9,19 +9,17 @@ use kpack_format::names::Group;
 
 use super::{Context, Report, means};
 use crate::rules::not_as_listed;
+use kpack_core::files::directory_of;
+use kpack_core::words::{counted, list};
 use kpack_core::{Error, Id, ids};
 use kpack_split::input::{manifest_parts, or_refused, read_manifest};
-use kpack_split::words::{counted, list};
 
 pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
     let manifest = report.accepted(path, read_manifest(path))?;
     let Some(manifest) = manifest else {
         return Ok(());
     };
-    let directory = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
+    let directory = directory_of(path);
     let group = Group::from(manifest.component_name.as_str());
     let file_name = path.file_name().unwrap_or_default().to_string_lossy();
     let mut check = ManifestCheck {

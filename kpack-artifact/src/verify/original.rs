@@ -15,11 +15,11 @@ use kpack_split::input::{CodePlace, Resolver};
 use kpack_split::join;
 
 use kpack_core::Error;
+use kpack_core::words::{counted, list};
 use kpack_split::elf::{self, DeviceCode, FatBinary};
 use kpack_split::input::{
     LinkedElf, MarkerGroup, by_bundle, open_bundle, or_refused, wrapper_error,
 };
-use kpack_split::words::{counted, list};
 
 /// Compares the split binary at `path` with `original`.
 pub(super) fn compare(

@@ -10,10 +10,10 @@ use kpack_format::names::KernelName;
 
 use super::{Context, Options, Report, means};
 use kpack_core::Error;
+use kpack_core::words::{counted, list};
 use kpack_split::input::{
     CodePlace, Kpacks, LinkedElf, Obstacle, Resolver, or_refused, read_manifest,
 };
-use kpack_split::words::{counted, list};
 
 /// The code objects that wrappers with one marker need, and where they are.
 struct Resolution<'a> {

@@ -21,9 +21,9 @@ use crate::split::artifact_prefix;
 use crate::tree::{Role, is_artifact};
 use kpack_core::Error;
 use kpack_core::parallel;
+use kpack_core::words::{counted, list_some};
 use kpack_split::input::{ParsedBinaries, or_refused};
 use kpack_split::leftover::directories;
-use kpack_split::words::{counted, list_some};
 
 /// Maximum number of lost entries that a fault names.
 const MOST_NAMES: usize = 5;

@@ -20,8 +20,8 @@ use super::flags::{self, BuildDirectories, Flags};
 use super::{Hip, INCLUDE_DIRECTORIES, Library, targets};
 use crate::object_file;
 use kpack_core::publish::{
-    Directory, HiddenDirectory, StagedFile, check_names, recover_directory,
-    remove_tree, replace_directory,
+    Directory, HiddenDirectory, StagedFile, check_names, recover_directory, remove_tree,
+    replace_directory,
 };
 use kpack_core::{DebugInfo, Error, ids};
 

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
+use kpack_core::files::directory_of;
 use kpack_core::interrupt::Watched;
 use kpack_format::TargetId;
 use kpack_format::names::KernelName;
@@ -15,8 +16,8 @@ use kpack_format::names::KernelName;
 use super::output::{self, Text};
 use crate::inspect::{CodeObjects, SelectedCode};
 use kpack_core::publish::{
-    CreatedDirectories, Directory, HiddenDirectory, Renames, StagedFile,
-    check_named_output, check_room, scratch_file, write_output,
+    CreatedDirectories, Directory, HiddenDirectory, Renames, StagedFile, check_named_output,
+    check_room, scratch_file, write_output,
 };
 use kpack_core::{Error, ids};
 
@@ -95,10 +96,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         (Some(directory), _) => write_all(found, directory, &room)?,
         (None, Some(output)) if output.as_os_str() != "-" => {
             check_named_output(output)?;
-            let directory = match output.parent() {
-                Some(directory) if directory != Path::new("") => directory,
-                _ => Path::new("."),
-            };
+            let directory = directory_of(output);
             room(directory)?;
             let mut written = None;
             found.read(directory, &mut |_, code_object| {

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use comfy_table::{CellAlignment, Table, presets};
-use indicatif::BinaryBytes;
 use kpack_core::escaped;
+pub(super) use kpack_core::words::{bytes as size, counted as count};
 use rocm_kpack::Environment;
 use serde::Serialize;
 
@@ -140,16 +140,4 @@ pub(super) fn json(value: &impl Serialize) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|e| Error::io(Path::new(STDOUT), "write to", e.into()))?;
     write(&format!("{text}\n"))
-}
-
-/// A size for people: `1.25 GiB`.
-pub(super) fn size(bytes: u64) -> String {
-    BinaryBytes(bytes).to_string()
-}
-
-/// `1 kernel`, `2 kernels`.
-pub(super) fn count(number: impl TryInto<u64>, what: &str) -> String {
-    let number = number.try_into().unwrap_or(u64::MAX);
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {what}{plural}")
 }

@@ -7,8 +7,8 @@ use kpack_format::{Delivery, Generic, TargetId};
 
 use super::facts::{Binary, Code, Form, HipRuntime, Join, Loader, Process, Runtime};
 use super::{Finding, Machine};
+use kpack_core::words::{list, list_some};
 use kpack_core::{Severity, ids};
-use kpack_split::words::{list, list_some};
 
 /// The most names in one message.
 const MOST_NAMES: usize = 5;

@@ -11,10 +11,10 @@ use kpack_core::elf::Wrapper;
 use kpack_format::TargetId;
 use kpack_format::names::KernelName;
 
+use kpack_core::words::{list, list_some};
 use kpack_core::{Error, ids};
 use kpack_split::input::{ArchiveFile, FileKind, identify, open, open_archive};
 use kpack_split::split;
-use kpack_split::words::{list, list_some};
 
 /// The selected code objects of a file.
 pub struct CodeObjects {

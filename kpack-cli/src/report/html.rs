@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use indicatif::BinaryBytes;
 use time::OffsetDateTime;
 
 use super::treemap::{Rectangle, layout};
 use kpack_artifact::sizes::{Depth, Row, Sizes};
+use kpack_core::words::bytes;
 
 const WIDTH: f64 = 1200.0;
 const HEIGHT: f64 = 640.0;
@@ -311,10 +311,6 @@ fn change(before: u64, after: u64) -> String {
         0 => "new".to_owned(),
         _ => format!("{:+.1}%", (after as f64 / before as f64 - 1.0) * 100.0),
     }
-}
-
-fn bytes(bytes: u64) -> String {
-    BinaryBytes(bytes).to_string()
 }
 
 fn escape(text: &str) -> String {

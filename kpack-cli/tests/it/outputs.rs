@@ -226,7 +226,11 @@ fn files_of_the_user_under_a_hidden_name_stay() {
     fs::write(inputs.path("groups.json"), groups).unwrap();
     for (directory, line) in HIDDEN {
         let tree = with_output(&inputs);
-        let mine = ["thesis.txt", "vec_lib_generic/thesis.txt", "old.vec/thesis.txt"];
+        let mine = [
+            "thesis.txt",
+            "vec_lib_generic/thesis.txt",
+            "old.vec/thesis.txt",
+        ];
         let mine = mine.map(|name| tree.path(directory).join(name));
         for file in &mine {
             fs::create_dir_all(file.parent().unwrap()).unwrap();

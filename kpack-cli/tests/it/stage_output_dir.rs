@@ -45,7 +45,8 @@ fn only_what_was_staged_is_replaced() {
 
     // A release alone is replaced, with the leftovers of a killed run beside it.
     fs::create_dir_all(tree.path(".dist.tmp/.kpack.tmp/old/bin")).unwrap();
-    let stamps = ["dist", ".dist.tmp/.kpack.tmp/old"].map(|name| tree.path(name).join(".kpack-stage"));
+    let stamps =
+        ["dist", ".dist.tmp/.kpack.tmp/old"].map(|name| tree.path(name).join(".kpack-stage"));
     fs::copy(&stamps[0], &stamps[1]).unwrap();
     fs::remove_file(tree.path("dist/bin/app")).unwrap();
     stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();

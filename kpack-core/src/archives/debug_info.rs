@@ -15,6 +15,7 @@ use super::Storage;
 use super::content::{Content, Failure};
 use crate::parallel::lock;
 use crate::publish::Batch;
+use crate::words::{bytes, counted};
 use crate::{Error, Finding, Severity, files, ids};
 
 /// What to do with the debug sections of code objects.
@@ -30,6 +31,8 @@ pub enum DebugInfo {
     /// debuggers look for them. Code objects without a build ID keep them.
     StripTo(PathBuf),
 }
+
+const CODE_OBJECT: &str = "code object";
 
 /// The least share of debug information, in percent, that is worth a note.
 const WORTH_A_NOTE: u64 = 20;
@@ -99,7 +102,7 @@ impl DebugTotals {
             }
             DebugInfo::Strip | DebugInfo::StripTo(_) => format!(
                 "removed the debug information of {}: {} of {} ({share}%)",
-                counted(count - nameless.min(count)),
+                counted(count - nameless.min(count), CODE_OBJECT),
                 bytes(debug_size),
                 bytes(size)
             ),
@@ -113,7 +116,7 @@ impl DebugTotals {
         {
             let text = format!(
                 "no debug files written for {nameless} of {} (no build ID); the archives keep their debug information; link device code with -Xoffload-linker --build-id",
-                counted(count)
+                counted(count, CODE_OBJECT)
             );
             let id = ids::NO_BUILD_ID;
             findings.push(Finding::new(Severity::Warning, id, directory, text));
@@ -121,27 +124,12 @@ impl DebugTotals {
         for ((path, reason), count) in &*lock(&self.not_removable) {
             let text = format!(
                 "{} with debug information: {reason}; it stays",
-                counted(*count)
+                counted(*count, CODE_OBJECT)
             );
             let id = ids::DEBUG_NOT_REMOVABLE;
             findings.push(Finding::new(Severity::Warning, id, path, text));
         }
         findings
-    }
-}
-
-fn counted(count: u64) -> String {
-    match count {
-        1 => "1 code object".to_owned(),
-        count => format!("{count} code objects"),
-    }
-}
-
-fn bytes(size: u64) -> String {
-    const KIB: u64 = 1 << 10;
-    match size as f64 / KIB as f64 {
-        kib if kib < KIB as f64 => format!("{kib:.2} KiB"),
-        kib => format!("{:.2} MiB", kib / KIB as f64),
     }
 }
 

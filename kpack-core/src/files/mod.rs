@@ -49,6 +49,15 @@ pub fn open(path: &Path) -> Result<File, Error> {
     }
 }
 
+/// The directory of a file: `.` for a file name alone.
+pub fn directory_of(path: &Path) -> &Path {
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    match parent.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => parent,
+    }
+}
+
 /// What is at a path; `None` if nothing is, or it may not be looked at.
 ///
 /// # Errors

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use kpack_core::words::list;
 use kpack_format::names::Group;
 use kpack_format::{Selection, TargetId};
 
 use super::{BinaryContent, InstallBinary, InstallOptions, Only, Report, Unexpected, again};
 use crate::input::{KpackPath, Lookup};
-use crate::words::list;
 use crate::{Error, ids};
 
 /// The first binary split by an earlier run, and the targets of all such binaries.

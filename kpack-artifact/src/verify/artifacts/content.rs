@@ -10,8 +10,8 @@ use crate::manifest_txt;
 use crate::rules::{Misplaced, belongs};
 use crate::tree::{Item, Role};
 use crate::verify::Report;
+use kpack_core::words::{counted, list};
 use kpack_core::{Severity, ids};
-use kpack_split::words::{counted, list};
 
 impl Member {
     pub(super) fn verify(&self) -> Report {

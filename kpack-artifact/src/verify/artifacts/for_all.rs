@@ -13,9 +13,9 @@ use crate::shared::Entries;
 use crate::target_name::either_agrees;
 use crate::tree::{Item, Role};
 use crate::verify::{Options, Report};
+use kpack_core::words::list;
 use kpack_core::{Error, ids};
 use kpack_split::input::{or_refused, read_manifest};
-use kpack_split::words::list;
 
 /// A target that a manifest lists.
 struct Promised {
