@@ -2,6 +2,7 @@
 
 mod comparison;
 mod page;
+mod real;
 mod setup;
 mod sizes;
 mod stored;
@@ -15,8 +16,8 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use clap::Args;
 use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
 
 use comparison::{Group, Outcome, Setup};
 use table::GROUPS;
@@ -26,10 +27,14 @@ use crate::{process, repository};
 /// Options of `cargo xtask bench`.
 #[derive(Debug, Args)]
 #[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
     after_help = "A missed bound is printed as such, and is no error: on a busy machine it says little. Data is made in the \
         target directory and removed; at most 8 GB are there at a time (20 GB with --large)."
 )]
 pub(crate) struct Options {
+    #[command(subcommand)]
+    given: Option<Given>,
     /// What to measure; `all` also writes the tables of docs/performance.md
     #[arg(required = true, value_parser = PossibleValuesParser::new(names()))]
     names: Vec<String>,
@@ -39,6 +44,13 @@ pub(crate) struct Options {
     /// Measure with 5 GB of device code and with a million files as well
     #[arg(long)]
     large: bool,
+}
+
+/// What is measured with inputs that the caller names.
+#[derive(Debug, Subcommand)]
+enum Given {
+    /// Split libraries that were fetched by hand, and print a table
+    Real(real::Options),
 }
 
 const ALL: &str = "all";
@@ -54,6 +66,9 @@ fn names() -> impl Iterator<Item = &'static str> {
 /// A command fails, or the corpus cannot be fetched. The other measurements are made all the same.
 pub(crate) fn run(options: &Options) -> Result<()> {
     give_memory_back()?;
+    if let Some(Given::Real(options)) = &options.given {
+        return real::run(options);
+    }
     let all = options.names.iter().any(|name| name == ALL);
     let chosen = |name: &str| all || options.names.iter().any(|chosen| chosen == name);
     let start = Instant::now();

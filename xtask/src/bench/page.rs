@@ -68,14 +68,6 @@ pub(super) fn table<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> Stri
         | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |\n"
         .to_owned();
     for outcome in outcomes {
-        let bounds = outcome
-            .row
-            .bounds
-            .iter()
-            .map(|bound| match outcome.judge(*bound) {
-                (words, true) => format!("{words}: holds"),
-                (words, false) => format!("{words}: **missed**"),
-            });
         let _ = writeln!(
             text,
             "| {} | {} | {} | {} | {} | {} | {:.0} | {} |",
@@ -86,10 +78,20 @@ pub(super) fn table<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> Stri
             pair(outcome.cpu()),
             ratio(&outcome.cpu_ratio()),
             outcome.memory()[1],
-            bounds.collect::<Vec<_>>().join("<br>"),
+            bounds(outcome),
         );
     }
     text
+}
+
+/// Which bounds hold.
+pub(super) fn bounds(outcome: &Outcome) -> String {
+    let bounds = outcome.row.bounds.iter();
+    let judged = bounds.map(|bound| match outcome.judge(*bound) {
+        (words, true) => format!("{words}: holds"),
+        (words, false) => format!("{words}: **missed**"),
+    });
+    judged.collect::<Vec<_>>().join("<br>")
 }
 
 /// kpack's time and the reference's.
@@ -100,7 +102,7 @@ fn pair([reference, own]: [f64; 2]) -> String {
     }
 }
 
-fn ratio(
+pub(super) fn ratio(
     Spread {
         median,
         least,

@@ -54,6 +54,12 @@ fn code_objects(archive: &Path) -> Result<Vec<TargetCode>> {
     Ok(stored.map(|stored| (stored.target, stored.code)).collect())
 }
 
+/// What an archive stores, one frame after another.
+fn frames(archive: &Path) -> Result<Vec<u8>> {
+    let stored = stored::read(archive)?.into_iter();
+    Ok(Vec::from_iter(stored.map(|stored| stored.frame)).concat())
+}
+
 /// `library.so`: the largest library of the corpus.
 pub(super) fn largest(setup: &Setup<'_>) -> Result<()> {
     symlink(
@@ -132,10 +138,11 @@ pub(super) fn load(setup: &Setup<'_>) -> Result<()> {
     Ok(())
 }
 
-/// `prefix`: the largest library, split; `copy`: joined for one GPU.
+/// `prefix`: the largest library, split; `copy`: joined for one GPU; `code.zst`: the code for that GPU, compressed.
 pub(super) fn join(setup: &Setup<'_>) -> Result<()> {
     largest(setup)?;
-    split_largest(setup, &[])?;
+    let archive = split_largest(setup, &[])?;
+    fs::write(setup.work.join("code.zst"), frames(&archive)?)?;
     run(
         setup,
         &format!("kpack join --arch {TARGET} --prefix prefix --output copy lib/library.so"),
@@ -278,11 +285,7 @@ pub(super) fn tree(setup: &Setup<'_>) -> Result<()> {
             .extension()
             .is_some_and(|extension| extension == "kpack")
         {
-            let frames: Vec<_> = stored::read(&file)?
-                .into_iter()
-                .map(|stored| stored.frame)
-                .collect();
-            fs::write(work.join(format!("frames/{index}.zst")), frames.concat())?;
+            fs::write(work.join(format!("frames/{index}.zst")), frames(&file)?)?;
         }
     }
     Ok(())

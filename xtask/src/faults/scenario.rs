@@ -66,6 +66,13 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         promise: Promise::Binaries { targets: &[] },
     },
     Scenario {
+        name: "install with debug files",
+        prepare: |place| binaries(place, with_debug_information(place)?),
+        arguments: "install --prefix prefix --module vec --all --strip-debug=debug",
+        verify: "verify --quiet prefix --against original",
+        promise: Promise::Binaries { targets: &[] },
+    },
+    Scenario {
         name: "join",
         prepare: |place| {
             prefix(place, "first")?;
@@ -277,11 +284,38 @@ fn fat_for(version: &str, targets: &[&str]) -> FatLibrary {
         .wrapper(Storage::Plain, code("mul"))
 }
 
+/// Two wrappers with code for two targets, as a compiler makes it.
+fn with_debug_information(place: &Place) -> Result<FatLibrary> {
+    let code = |kernel: &str, target: &str| {
+        let source = format!("__attribute__((global)) void {kernel}(float *out) {{ *out = 1; }}\n");
+        fs::write(place.path("kernel.hip"), source)?;
+        let mut arguments = Vec::from_iter(COMPILE.split(' '));
+        let architecture = format!("--offload-arch={target}");
+        arguments.push(&architecture);
+        place.run("clang-19", &arguments)?;
+        anyhow::Ok((target.to_owned(), fs::read(place.path("kernel.co"))?))
+    };
+    let mut library = FatLibrary::new();
+    for kernel in ["add", "mul"] {
+        let codes = [code(kernel, "gfx1100")?, code(kernel, "gfx942")?];
+        library = library.wrapper(Storage::Plain, codes);
+    }
+    Ok(library)
+}
+
+/// Arguments of the compiler.
+const COMPILE: &str = "-x hip -nogpulib -nogpuinc -O1 -g -Xoffload-linker --build-id --cuda-device-only \
+    --no-gpu-bundle-output -o kernel.co kernel.hip";
+
 /// A version's unsplit binaries, in `prefix` and in `original`.
 fn prefix(place: &Place, version: &str) -> Result<()> {
+    binaries(place, fat(version))
+}
+
+fn binaries(place: &Place, library: FatLibrary) -> Result<()> {
     for (binary, kind) in BINARIES.into_iter().zip([Kind::Pie, Kind::Shared]) {
         let original = place.path("original").join(binary);
-        fat(version).kind(kind).build(&original)?;
+        library.clone().kind(kind).build(&original)?;
         let installed = place.path("prefix").join(binary);
         fs::create_dir_all(installed.parent().context("it is in a directory")?)?;
         // Another file in the place of the old one, as installers write it.

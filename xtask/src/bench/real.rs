@@ -1,0 +1,104 @@
+//! `cargo xtask bench real`: libraries that were fetched by hand.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use flate2::read::GzDecoder;
+
+use super::comparison::Bound::{Cpu, Memory, Wall};
+use super::comparison::{self, Group, ROW, Row, Setup};
+use super::page::{self, ratio};
+use super::table;
+use crate::{corpus, process, repository};
+
+/// Options of `cargo xtask bench real`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Libraries, or directories with libraries, such as unpacked packages
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    /// How often to run each program, alternately
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+}
+
+const SPLIT: Group = Group {
+    name: "real",
+    setup: |_| Ok(()),
+    fresh: table::FRESH_PREFIX,
+    rows: &[Row {
+        what: "Split",
+        bounds: &[Wall(1.1), Cpu(1.15), Memory(150.0)],
+        ..table::SPLIT
+    }],
+};
+
+/// Measures each library, and prints a table.
+///
+/// # Errors
+/// There is none, or it cannot be split.
+pub(super) fn run(options: &Options) -> Result<()> {
+    let mut libraries = Vec::new();
+    for path in &options.paths {
+        let found = corpus::with_device_code(path)?;
+        ensure!(!found.is_empty(), "{}: no device code", path.display());
+        libraries.extend(found);
+    }
+    let mut text = page::machine(options.rounds)?;
+    text += "\n| library | from | wall time against `zstd -3 -T2` | CPU time | peak MB | bounds |\n\
+        | --- | --- | ---: | ---: | ---: | --- |\n";
+    let helper = repository::build_helper()?;
+    let work = repository::target_directory().join("bench");
+    for library in libraries {
+        let _ = fs::remove_dir_all(&work);
+        fs::create_dir(&work)?;
+        symlink(fs::canonicalize(&library)?, work.join("library.so"))?;
+        let name = library.file_name().unwrap_or_default().display();
+        process::step(&name.to_string());
+        let setup = Setup {
+            work: &work,
+            programs: helper.parent().context("a program is in a directory")?,
+            rows: &[&SPLIT.rows[0]],
+        };
+        for outcome in comparison::run(&SPLIT, &setup, options.rounds)? {
+            text += &format!(
+                "| `{name}` ({:.0} MB) | {} | {} | {} | {:.0} | {} |\n",
+                fs::metadata(&library)?.len() as f64 / 1e6,
+                origin(&library).unwrap_or_default(),
+                ratio(&outcome.wall_ratio()),
+                ratio(&outcome.cpu_ratio()),
+                outcome.memory()[1],
+                page::bounds(&outcome),
+            );
+        }
+    }
+    fs::remove_dir_all(&work)?;
+    println!("\n{text}");
+    Ok(())
+}
+
+/// The package of an unpacked library, with its version.
+fn origin(library: &Path) -> Option<String> {
+    let library = fs::canonicalize(library).ok()?;
+    library.ancestors().skip(1).find_map(|above| {
+        let names = fs::read_dir(above).ok()?.flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        // Of a wheel.
+        let wheel = names.filter_map(|name| name.strip_suffix(".dist-info").map(str::to_owned));
+        let mut packages = fs::read_dir(above.join("share/doc")).ok().into_iter();
+        let packages = packages.by_ref().flatten().flatten();
+        let changes = packages.map(|entry| entry.path().join("changelog.Debian.gz"));
+        let first = |path: PathBuf| {
+            let mut line = String::new();
+            let file = BufReader::new(GzDecoder::new(File::open(path).ok()?));
+            { file }.read_line(&mut line).ok()?;
+            Some(line.split_once(')')?.0.to_owned() + ")")
+        };
+        let mut all = wheel.chain(changes.filter_map(first));
+        let one = all.next()?;
+        all.next().is_none().then_some(one)
+    })
+}
