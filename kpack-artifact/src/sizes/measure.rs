@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::names::{Group, KernelName, SearchPath, is_manifest};
 
-use super::{RowKey, Size};
+use super::{RowKey, Size, debug};
 use crate::classify::{Class, Entry, KPACK, Node, classify_without_special_files};
 use crate::databases::{ForAll, Merge, Selection, for_all};
 use crate::kernel_cache;
 use crate::manifest_txt;
 use crate::mark;
 use crate::tree::find_artifacts;
-use kpack_core::Error;
+use kpack_core::files::directory_of;
+use kpack_core::{Error, Finding};
 use kpack_split::elf::{DeviceCode, FatBinary};
 use kpack_split::input::{self, LinkedElf, by_bundle};
 
@@ -80,6 +81,10 @@ pub(super) struct Measured {
     pub(super) newest: i64,
     /// Inodes already counted: a file with several hard links counts once.
     inodes: BTreeSet<(u64, u64)>,
+    /// Directories with an archive whose code objects were looked at: those of other targets are alike.
+    sampled: BTreeSet<PathBuf>,
+    /// What is worth saying about the archives.
+    pub(super) findings: Vec<Finding>,
 }
 
 impl Measured {
@@ -237,6 +242,11 @@ impl Measured {
         }
         let index = key(&toc.gfx_arch_family, "archive index", false);
         self.add_code(index, size.saturating_sub(used), 0);
+        if self.sampled.insert(directory_of(path).to_owned()) {
+            // Damage is for `kpack verify` to report.
+            let note = input::or_refused(debug::note(path, &mut archive))?;
+            self.findings.extend(note.ok().flatten());
+        }
         Ok(())
     }
 }

@@ -4,6 +4,7 @@
 //! directories of artifact directories. Every byte of every file is in exactly one row, so the rows
 //! add up to the size of the files.
 
+mod debug;
 mod measure;
 
 use std::collections::BTreeMap;
@@ -12,7 +13,9 @@ use std::path::PathBuf;
 use kpack_format::TargetId;
 use serde::Serialize;
 
-use kpack_core::Error;
+use kpack_core::{Error, Finding};
+
+pub use debug::debug_note;
 
 /// The sizes of trees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -30,6 +33,8 @@ pub struct Sizes {
     /// Leftover directories of interrupted runs. They are in no row.
     #[serde(serialize_with = "kpack_core::lossy::paths")]
     pub leftovers: Vec<PathBuf>,
+    /// What is worth saying about the archives.
+    pub findings: Vec<Finding>,
 }
 
 /// The bytes of one binary for one target.
@@ -124,6 +129,7 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
         rows,
         newest,
         leftovers,
+        findings: split.findings,
     })
 }
 

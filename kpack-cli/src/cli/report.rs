@@ -60,6 +60,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         let note = Finding::new(Severity::Note, ids::LEFTOVER, leftover, leftover::TEXT);
         output::complain_finding(&note, false);
     }
+    for note in sizes.findings.iter().filter(|_| !arguments.json) {
+        output::complain_finding(note, false);
+    }
     // Makes the page reproducible.
     if let Some(epoch) = env::var_os("SOURCE_DATE_EPOCH") {
         let seconds = epoch.to_str().and_then(|text| text.parse().ok());

@@ -15,6 +15,7 @@ use crate::inspect::{
     self, Archive, Content, FatBinary, SplitBinary, Unlinked, code_object_version, format_of,
     is_present,
 };
+use kpack_artifact::sizes::debug_note;
 use kpack_core::Error;
 use kpack_format::names::is_object;
 use kpack_split::input::Kpacks;
@@ -41,7 +42,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     if let Content::Archive(_) = &inspection.content {
-        match inspect::debug_note(&inspection.path) {
+        match debug_note(&inspection.path) {
             Ok(Some(note)) => output::complain_finding(&note, false),
             Ok(None) => {}
             // The table of contents can be shown nevertheless.

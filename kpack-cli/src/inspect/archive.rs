@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use kpack_format::archive::{Encoder, Targets, Toc, TocEntry};
+use kpack_format::archive::{Targets, Toc, TocEntry};
 use kpack_format::names::KernelName;
 
-use kpack_core::archives::{Content, debug_advice};
-use kpack_core::{Error, Finding};
+use kpack_core::Error;
 use kpack_split::input::open_archive;
 
 /// A `.kpack` archive.
@@ -17,48 +16,6 @@ pub struct Archive {
     pub toc: Toc,
     /// The stored size in bytes of each code object, and how many entries share it, by ordinal.
     pub stored: BTreeMap<u32, (u64, usize)>,
-}
-
-/// zstd's default level.
-const LEVEL: i32 = 3;
-/// Bytes of code objects that tell how much of an archive is debug information. Larger ones are not read.
-const SAMPLE: u64 = 4 << 20;
-/// The number of these code objects.
-const SAMPLES: usize = 4;
-
-/// A note on the archive at `path` if much of it is debug information, estimated from a sample.
-///
-/// # Errors
-/// [`Error::Refused`] for damage; [`Error::Io`].
-pub fn debug_note(path: &Path) -> Result<Option<Finding>, Error> {
-    let failed = |error| Error::archive(path, "read", error);
-    let mut archive = open_archive(path)?;
-    let toc = archive.toc().clone();
-    let mut entries = BTreeMap::new();
-    for (kernel, targets) in &toc.kernels {
-        for (target, entry) in targets {
-            if entry.original_size <= SAMPLE {
-                let known = entries.entry(entry.ordinal);
-                known.or_insert((kernel, target, entry));
-            }
-        }
-    }
-    let step = entries.len().div_ceil(SAMPLES).max(1);
-    let mut encoder = Encoder::new(toc.scheme, LEVEL).map_err(failed)?;
-    let (mut left, mut stored, mut debug) = (SAMPLE, 0, 0);
-    for (kernel, target, entry) in entries.into_values().step_by(step) {
-        let Some(rest) = left.checked_sub(entry.original_size) else {
-            continue;
-        };
-        left = rest;
-        let size = archive.stored(entry.ordinal).map_err(failed)?.1;
-        let code = Content::Held(archive.read(kernel, target).map_err(failed)?);
-        // What is no code object has no debug sections.
-        let of_debug = code.stored_debug(&mut encoder).unwrap_or(0);
-        stored += size;
-        debug += of_debug.min(size);
-    }
-    Ok(debug_advice(path, debug, stored))
 }
 
 impl Archive {

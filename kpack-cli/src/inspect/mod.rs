@@ -20,7 +20,7 @@ use kpack_core::{Error, ids};
 use kpack_split::elf::NoDeviceCode;
 use kpack_split::input::{self, FileKind, LinkedElf, unlinked};
 
-pub use archive::{Archive, debug_note};
+pub use archive::Archive;
 pub use code_objects::{CodeObjects, SelectedCode, TakeCode};
 pub use kpack_split::input::unlinked::{DeviceObject, Unlinked};
 pub use kpack_split::input::{Kpack, Kpacks};

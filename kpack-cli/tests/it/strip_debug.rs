@@ -240,6 +240,9 @@ fn much_debug_information_gets_a_note() {
     );
     let shown = String::from_utf8(shown.stderr).unwrap();
     assert!(shown.contains("[debug-information]"), "{shown}");
+    // The archives of all targets are alike.
+    let report = || String::from_utf8(kpack(&tree, &["report", "prefix"]).stderr).unwrap();
+    assert_eq!(report().matches("[debug-information]").count(), 1);
     // It is the original, as before.
     let report = against(&tree, "prefix/lib/libvec.so");
     assert!(report.holds(), "{report:#?}");
@@ -253,6 +256,7 @@ fn much_debug_information_gets_a_note() {
         &["show", archive(&tree, TARGETS[0]).to_str().unwrap()],
     );
     assert_eq!(String::from_utf8(shown.stderr).unwrap(), "");
+    assert_eq!(report(), "");
     let expected = 100. * (1. - size(&tree) / before);
     assert!((share - expected).abs() < 20., "{share} {expected}");
 
