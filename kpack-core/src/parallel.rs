@@ -114,14 +114,16 @@ pub fn map<T: Send, R: Send>(
     items: impl IntoIterator<Item = T, IntoIter: Send>,
     work: impl Fn(T) -> R + Sync,
 ) -> Vec<R> {
-    let done = Mutex::new(Vec::new());
+    let done: Mutex<Vec<Option<R>>> = Mutex::default();
     for_each(items.into_iter().enumerate(), |(index, item)| {
         let result = work(item);
-        lock(&done).push((index, result));
+        let mut done = lock(&done);
+        let size = done.len().max(index + 1);
+        done.resize_with(size, || None);
+        done[index] = Some(result);
     });
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.sort_unstable_by_key(|(index, _)| *index);
-    done.into_iter().map(|(_, result)| result).collect()
+    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.into_iter().filter_map(|result| result).collect()
 }
 
 /// Like [`map`], but starts nothing more after a failure.

@@ -1,7 +1,6 @@
 //! Removes the debug sections of a code object, as `llvm-strip --strip-debug` does, except that all
 //! symbols stay.
 
-use std::collections::BTreeSet;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 
@@ -39,13 +38,14 @@ impl Stripped {
             return Ok(None);
         };
         let removed = input.debug_sections(source)?;
-        if removed.is_empty() {
+        if !removed.contains(&true) {
             return Ok(None);
         }
-        let numbers = input.numbers(&removed);
+        let numbers = Input::numbers(&removed);
         let mut this = input.without(&numbers, size)?;
-        let removed = removed.iter().map(|index| content(&input.sections[*index]));
-        this.removed = removed.collect();
+        let removed = input.sections.iter().zip(&removed);
+        let removed = removed.filter(|(_, is_removed)| **is_removed);
+        this.removed = removed.map(|(section, _)| content(section)).collect();
         input.check_contents(source, &numbers)?;
         Ok(Some(this))
     }
@@ -181,13 +181,10 @@ impl Input {
         }))
     }
 
-    /// The indices of the sections to remove: debug sections that are not loaded, and their relocations.
-    fn debug_sections<R: Read + Seek>(
-        &self,
-        source: &mut R,
-    ) -> Result<BTreeSet<usize>, CodeObjectError> {
+    /// Whether each section is to be removed: debug sections that are not loaded, and their relocations.
+    fn debug_sections<R: Read + Seek>(&self, source: &mut R) -> Result<Vec<bool>, CodeObjectError> {
         let names = content(&self.sections[usize::from(self.header.e_shstrndx.get(LE).0)]);
-        let mut debug = BTreeSet::new();
+        let mut debug = vec![false; self.sections.len()];
         for (index, section) in self.sections.iter().enumerate().skip(1) {
             if is_loaded(section) || section.sh_type.get(LE) == elf::SHT_NULL {
                 continue;
@@ -196,28 +193,26 @@ impl Input {
             if name >= names.end {
                 return malformed(format!("the name of section {index} ends past the names"));
             }
-            if is_debug(&at_most::<NAME, _>(source, name..names.end)?) {
-                debug.insert(index);
-            }
+            debug[index] = is_debug(&at_most::<NAME, _>(source, name..names.end)?);
         }
-        let relocations = self.sections.iter().enumerate().filter(|(_, section)| {
-            let is_removed = debug.contains(&(section.sh_info.get(LE) as usize));
-            is_relocation(section) && !is_loaded(section) && is_removed
-        });
-        let relocations: Vec<usize> = relocations.map(|(index, _)| index).collect();
-        debug.extend(relocations);
-        Ok(debug)
+        let mut removed = debug.clone();
+        for (section, is_removed) in self.sections.iter().zip(&mut removed) {
+            let of = section.sh_info.get(LE) as usize;
+            let is_of_debug = debug.get(of).is_some_and(|debug| *debug);
+            *is_removed |= is_relocation(section) && !is_loaded(section) && is_of_debug;
+        }
+        Ok(removed)
     }
 
     /// The number of each section in the output; `None` for removed ones.
-    fn numbers(&self, removed: &BTreeSet<usize>) -> Vec<Option<usize>> {
+    fn numbers(removed: &[bool]) -> Vec<Option<usize>> {
         let mut next = 0;
-        let number = |index| {
-            let number = (!removed.contains(&index)).then_some(next);
+        let number = |is_removed: &bool| {
+            let number = (!is_removed).then_some(next);
             next += usize::from(number.is_some());
             number
         };
-        (0..self.sections.len()).map(number).collect()
+        removed.iter().map(number).collect()
     }
 
     /// Refuses content that refers to sections by numbers that change.

@@ -163,8 +163,8 @@ struct Output {
     archives: BTreeMap<TargetId, ArchiveWriter<File>>,
     /// The number after that of the last job whose result was taken.
     next: usize,
-    /// What later jobs stored, by number.
-    early: BTreeMap<usize, Option<Addition>>,
+    /// What later jobs stored, the first one last.
+    early: Vec<(usize, Option<Addition>)>,
     early_size: u64,
 }
 
@@ -185,17 +185,17 @@ impl Addition {
 impl Output {
     fn insert(&mut self, number: usize, addition: Option<Addition>) {
         self.early_size += addition.as_ref().map_or(0, Addition::size);
-        self.early.insert(number, addition);
+        let at = self.early.partition_point(|(other, _)| *other > number);
+        self.early.insert(at, (number, addition));
     }
 
     /// Takes out what can be added now: in order, unless too much waits.
     fn ready(&mut self) -> Option<Option<Addition>> {
-        let first = self.early.first_entry()?;
-        let number = *first.key();
+        let number = self.early.last()?.0;
         if number > self.next && self.early_size <= EARLY {
             return None;
         }
-        let addition = first.remove();
+        let (_, addition) = self.early.pop()?;
         self.next = self.next.max(number + 1);
         self.early_size -= addition.as_ref().map_or(0, Addition::size);
         Some(addition)

@@ -1,6 +1,6 @@
 //! Debug information in code objects: whether it stays, and where else it goes.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +52,7 @@ pub struct DebugTotals {
     /// How many of these keep them, because they have no build ID.
     without_build_id: AtomicU64,
     /// How many keep them because they cannot be removed, by the file that they are from, and why.
-    not_removable: Mutex<BTreeMap<(PathBuf, String), u64>>,
+    not_removable: Mutex<Vec<(PathBuf, String, u64)>>,
 }
 
 impl DebugTotals {
@@ -73,7 +73,11 @@ impl DebugTotals {
             }
             Some(Kept::NotRemovable(path, reason)) => {
                 let mut files = lock(&self.not_removable);
-                *files.entry((path, reason)).or_default() += 1;
+                let mut known = files.iter_mut();
+                match known.find(|known| (&known.0, &known.1) == (&path, &reason)) {
+                    Some((.., count)) => *count += 1,
+                    None => files.push((path, reason, 1)),
+                }
             }
         }
     }
@@ -121,7 +125,7 @@ impl DebugTotals {
             let id = ids::NO_BUILD_ID;
             findings.push(Finding::new(Severity::Warning, id, directory, text));
         }
-        for ((path, reason), count) in &*lock(&self.not_removable) {
+        for (path, reason, count) in &*lock(&self.not_removable) {
             let text = format!(
                 "{} with debug information: {reason}; it stays",
                 counted(*count, CODE_OBJECT)
@@ -278,7 +282,7 @@ pub struct DebugFiles {
 #[derive(Debug, Default)]
 struct Files {
     /// The code objects, by build ID.
-    known: BTreeMap<Vec<u8>, Sha256>,
+    known: HashMap<Vec<u8>, Sha256>,
     batch: Option<Batch>,
 }
 

@@ -1,6 +1,6 @@
 //! The bundles of one file's wrappers, and the code objects in them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufReader, Seek, SeekFrom};
 use std::ops::Range;
@@ -64,24 +64,26 @@ fn bundles(
     file: &File,
     wrappers: &[elf::Wrapper],
 ) -> Result<Vec<LocatedBundle>, Error> {
-    let mut by_offset: BTreeMap<u64, LocatedBundle> = BTreeMap::new();
+    let mut bundles: Vec<LocatedBundle> = Vec::new();
     let mut reader = BufReader::new(file);
     for wrapper in wrappers {
-        let index = wrapper.co_index;
-        if let Some(known) = by_offset.get_mut(&wrapper.bundle_offset) {
+        let (index, offset) = (wrapper.co_index, wrapper.bundle_offset);
+        // They mostly come in order.
+        let at = bundles.partition_point(|bundle| bundle.offset < offset);
+        if let Some(known) = bundles.get_mut(at).filter(|known| known.offset == offset) {
             known.wrappers.push(index);
             continue;
         }
         let bundle = files::open_bundle(&mut reader, wrapper)
-            .map_err(|error| files::wrapper_error(path, index, wrapper.bundle_offset, error))?;
+            .map_err(|error| files::wrapper_error(path, index, offset, error))?;
         let located = LocatedBundle {
-            offset: wrapper.bundle_offset,
+            offset,
             bundle,
             wrappers: vec![index],
         };
-        by_offset.insert(wrapper.bundle_offset, located);
+        bundles.insert(at, located);
     }
-    Ok(by_offset.into_values().collect())
+    Ok(bundles)
 }
 
 impl PackedCode {

@@ -1,6 +1,5 @@
 //! Files for a directory that is not the run's own, which appear together.
 
-use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -87,9 +86,9 @@ impl Batch {
         let mut published = Published {
             root: &self.root,
             files: Vec::new(),
-            made: BTreeSet::new(),
+            made: Vec::new(),
         };
-        let mut changed = BTreeSet::new();
+        let mut changed = Vec::new();
         for (index, relative) in self.files.iter().enumerate() {
             let parent = relative.parent().unwrap_or(Path::new(""));
             let file_name = relative.file_name().unwrap_or_default();
@@ -100,10 +99,13 @@ impl Batch {
                 .rename_into(&number(index), &directory, file_name);
             renamed.map_err(|e| Error::io(&self.root.path().join(relative), "write", e))?;
             published.files.push(relative);
-            changed.insert(parent);
+            for above in parent.ancestors() {
+                if !changed.contains(&above) {
+                    changed.push(above);
+                }
+            }
         }
-        let above = changed.iter().flat_map(|path| path.ancestors());
-        for path in above.collect::<BTreeSet<_>>() {
+        for path in changed {
             self.root.below(path)?.sync()?;
         }
         self.made.sync()?;
@@ -127,8 +129,8 @@ impl Drop for Batch {
 struct Published<'a> {
     root: &'a Directory,
     files: Vec<&'a Path>,
-    /// Directories that were created for them.
-    made: BTreeSet<PathBuf>,
+    /// Directories that were created for them, each after those above it.
+    made: Vec<PathBuf>,
 }
 
 impl Published<'_> {
@@ -140,7 +142,7 @@ impl Published<'_> {
         let missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
         let mut made = CreatedDirectories::default();
         let directory = self.root.make_below(relative, &mut made)?;
-        self.made.extend(missing);
+        self.made.extend(missing.into_iter().rev());
         made.keep();
         Ok(directory)
     }

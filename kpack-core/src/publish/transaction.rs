@@ -1,8 +1,9 @@
 //! All-or-nothing changes of a run: archives, their manifest, and the files that refer to them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveWriter, Written};
@@ -11,6 +12,7 @@ use kpack_format::names::Group;
 
 use super::batch::Batch;
 use super::directory::{CreatedDirectories, Directory, wait_for_lock};
+use super::identity::Identity;
 use super::kpack_dir::{KpackDir, entry, stage_manifest};
 use super::merge::Update;
 use super::staged_file::StagedFile;
@@ -170,11 +172,12 @@ pub fn replace(host: StagedFile) -> Result<(), Error> {
 
 /// Renames host files and makes that durable.
 fn rename(hosts: Vec<StagedFile>, locks: Locks) -> Result<(), Error> {
-    let mut changed: BTreeSet<PathBuf> = BTreeSet::new();
-    let mut directories = Vec::new();
+    let mut directories: Vec<Arc<Directory>> = Vec::new();
     for host in hosts {
         let directory = host.directory();
-        if changed.insert(directory.path().to_owned()) {
+        // Most are in the same one as the host file before.
+        let mut changed = directories.iter().rev();
+        if !changed.any(|changed| changed.path() == directory.path()) {
             directories.push(directory.clone());
         }
         // Even if the bytes are the same: build systems compare the file's time with its input's.
@@ -192,14 +195,17 @@ impl Locks {
     fn on(hosts: &[StagedFile]) -> Result<Self, Error> {
         // Lock in a fixed order, so that no two runs wait for each other, and lock a file with
         // several names once.
-        let mut replaced = BTreeMap::new();
+        let mut replaced: Vec<(Identity, &Path, File)> = Vec::new();
         for host in hosts {
             if let Some((identity, file)) = host.replaced()? {
-                replaced.insert(identity, (host.path(), file));
+                let at = replaced.partition_point(|(other, ..)| *other < identity);
+                if replaced.get(at).is_none_or(|(other, ..)| *other != identity) {
+                    replaced.insert(at, (identity, host.path(), file));
+                }
             }
         }
         let mut locks = Self(Vec::new());
-        for (path, file) in replaced.into_values() {
+        for (_, path, file) in replaced {
             let _ = wait_for_lock(&file, path)?;
             locks.0.push(file);
         }
