@@ -5,9 +5,12 @@
 //! and which files are for all targets. The test below has a line for each kind of file.
 //! [`classify`](super::classify) compares the paths with the contents, in the same way for all.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::path::Path;
 
+use kpack_core::words::counted;
+use kpack_core::{DebugInfo, Finding, Severity, ids};
 use kpack_format::TargetId;
 
 use super::data_file::uncompressed;
@@ -33,6 +36,24 @@ pub struct Database {
     pub(super) is_opaque: bool,
     /// If the database is only selected by name: another database whose name also selects it.
     pub with: Option<&'static str>,
+}
+
+/// What to say about `files` of kernel databases, in `path`, if device code was to lose its debug information: it
+/// does in archives alone.
+pub fn not_stripped<'a>(
+    files: impl Iterator<Item = &'a Path>,
+    debug: &DebugInfo,
+    path: &Path,
+) -> Option<Finding> {
+    let extensions = ["co", "hsaco"].map(OsStr::new);
+    let is_code = |file: &&Path| file.extension().is_some_and(|e| extensions.contains(&e));
+    let count = files.filter(is_code).count();
+    let text = format!(
+        "{} of kernel databases stay as they are, with debug information if they have any; build their device code without -g",
+        counted(count, "file")
+    );
+    let finding = Finding::new(Severity::Note, ids::DEBUG_INFORMATION, path, text);
+    (count > 0 && *debug != DebugInfo::Keep).then_some(finding)
 }
 
 /// The databases whose code objects and library files belong together.

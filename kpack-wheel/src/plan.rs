@@ -21,7 +21,7 @@ use super::record::Digest;
 use super::vendor::Sources;
 use super::writer::{Content, Item};
 use kpack_artifact::classify::{Class, Classification, classify};
-use kpack_artifact::databases::Selection;
+use kpack_artifact::databases::{Selection, not_stripped};
 use kpack_core::finding::Id;
 use kpack_core::publish::make_directories;
 use kpack_core::report::Progress;
@@ -92,6 +92,10 @@ impl<'a> SplitWheel<'a> {
             manifests: BTreeSet::new(),
             devices: Devices::new(wheel, options),
         };
+        let targets = found.entries.iter();
+        let targets = targets.filter(|entry| matches!(entry.class, Class::Target { .. }));
+        let files = targets.map(|entry| entry.path.as_path());
+        findings.extend(not_stripped(files, &options.storage.debug, &wheel.path));
         plan.sort(&found, &members, findings)?;
         plan.install(options, found.binaries, debug_files, progress, findings)
             .map_err(failed)?;

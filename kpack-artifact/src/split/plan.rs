@@ -65,6 +65,15 @@ pub(super) fn plan(
         planner.add(owner, path, item)?;
     }
     let artifacts = planner.finish();
+    let databases = contents.trees.entries();
+    let databases = databases.filter(|(_, _, item)| {
+        let is_kept = |target| targets.keeps(target);
+        matches!(&item.class, Class::Target { target, .. } if is_kept(target))
+    });
+    let files = databases.map(|(_, path, _)| path);
+    let debug = &options.storage.debug;
+    let note = databases::not_stripped(files, debug, &options.artifact_dir);
+    report.findings.extend(note);
     report_conflicts(options, &artifacts, report)?;
     report.device_code |= report.already_split + report.left_generic > 0;
     for module in &contents.modules {

@@ -7,7 +7,6 @@ use std::thread;
 
 use crate::cargo_build::{built, messages, nothing_hidden, stage};
 use kpack_cli::stage::Options;
-use kpack_core::ids;
 use kpack_tests::process;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;

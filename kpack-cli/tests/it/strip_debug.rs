@@ -20,6 +20,7 @@ use kpack_tests::require::tools;
 use kpack_tests::tree::Tree;
 use zip::ZipArchive;
 
+use crate::blas;
 use crate::command::kpack;
 use crate::verified::{assert_holds, check_with, faults};
 
@@ -241,8 +242,8 @@ fn much_debug_information_gets_a_note() {
     let shown = String::from_utf8(shown.stderr).unwrap();
     assert!(shown.contains("[debug-information]"), "{shown}");
     // The archives of all targets are alike.
-    let report = || String::from_utf8(kpack(&tree, &["report", "prefix"]).stderr).unwrap();
-    assert_eq!(report().matches("[debug-information]").count(), 1);
+    let noted = || String::from_utf8(kpack(&tree, &["report", "prefix"]).stderr).unwrap();
+    assert_eq!(noted().matches("[debug-information]").count(), 1);
     // It is the original, as before.
     let report = against(&tree, "prefix/lib/libvec.so");
     assert!(report.holds(), "{report:#?}");
@@ -256,7 +257,7 @@ fn much_debug_information_gets_a_note() {
         &["show", archive(&tree, TARGETS[0]).to_str().unwrap()],
     );
     assert_eq!(String::from_utf8(shown.stderr).unwrap(), "");
-    assert_eq!(report(), "");
+    assert_eq!(noted(), "");
     let expected = 100. * (1. - size(&tree) / before);
     assert!((share - expected).abs() < 20., "{share} {expected}");
 
@@ -579,5 +580,20 @@ fn what_cannot_be_stripped_stays() {
             assert!(stored(&tree, 1, target) == expected, "{target}");
         }
         assert_stripped(&tree, 2);
+    }
+}
+
+#[test]
+fn files_of_kernel_databases_stay_as_they_are() {
+    let (input, output) = (blas::artifact(), Tree::new());
+    for (debug, expected) in [(DebugInfo::Keep, 0), (DebugInfo::Strip, 1)] {
+        let mut options = blas::options(&input, &output);
+        options.storage.debug = debug;
+        let report = blas::run(&options);
+        let notes = findings(&report.findings, ids::DEBUG_INFORMATION);
+        let notes = notes
+            .iter()
+            .filter(|note| note.text.contains("kernel databases"));
+        assert_eq!(notes.count(), expected);
     }
 }

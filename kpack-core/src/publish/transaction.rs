@@ -199,7 +199,10 @@ impl Locks {
         for host in hosts {
             if let Some((identity, file)) = host.replaced()? {
                 let at = replaced.partition_point(|(other, ..)| *other < identity);
-                if replaced.get(at).is_none_or(|(other, ..)| *other != identity) {
+                if replaced
+                    .get(at)
+                    .is_none_or(|(other, ..)| *other != identity)
+                {
                     replaced.insert(at, (identity, host.path(), file));
                 }
             }
