@@ -42,8 +42,7 @@ impl HiddenDirectory {
         loop {
             // The contents will be removed, so do not follow a link.
             if outer.is_symlink() {
-                let reason =
-                    "a symbolic link, but kpack writes unfinished output here; remove it";
+                let reason = "a symbolic link, but kpack writes unfinished output here; remove it";
                 return Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &outer, reason));
             }
             let lock = Directory::make(&outer, &mut made)?;
