@@ -123,7 +123,7 @@ pub fn map<T: Send, R: Send>(
         done[index] = Some(result);
     });
     let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.into_iter().filter_map(|result| result).collect()
+    done.into_iter().flatten().collect()
 }
 
 /// Like [`map`], but starts nothing more after a failure.

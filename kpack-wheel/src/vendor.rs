@@ -13,9 +13,9 @@ use kpack_format::names::{Group, KernelName, Pattern, SearchPath, is_archive};
 use walkdir::WalkDir;
 
 use kpack_core::parallel::lock;
+use kpack_core::words::list;
 use kpack_core::{Error, ids, shown};
 use kpack_split::input::{self, Archives, LinkedElf, MarkerGroup};
-use kpack_split::words::list;
 
 /// Sections that are the same in all copies of one build.
 const OF_BUILD: [&str; 2] = [".note.gnu.build-id", ".text"];

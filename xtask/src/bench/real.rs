@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use flate2::read::GzDecoder;
 
 use super::comparison::Bound::{Cpu, Memory, Wall};
-use super::comparison::{self, Group, ROW, Row, Setup};
+use super::comparison::{self, Group, Row, Setup};
 use super::page::{self, ratio};
 use super::table;
 use crate::{corpus, process, repository};
