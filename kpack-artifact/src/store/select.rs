@@ -8,9 +8,9 @@ use kpack_format::digest::hex;
 use kpack_format::{Selection, TargetId};
 
 use super::index::{Entry, Index};
+use kpack_core::words::list;
 use kpack_core::{Error, Finding, Severity, ids, parallel};
 use kpack_split::input;
-use kpack_split::words::list;
 
 /// Which artifacts.
 #[derive(Debug, Clone, Default)]

@@ -18,8 +18,8 @@ use crate::stage::Stage;
 use kpack_core::parallel;
 use kpack_core::publish::{Directory, check_room, make_directories, same_bytes};
 use kpack_core::report::Progress;
+use kpack_core::words::list_some;
 use kpack_core::{Error, ids};
-use kpack_split::words::list_some;
 
 /// Each thread holds the window of a decompressor. More than this many would need too much memory, and no disk
 /// is faster.
