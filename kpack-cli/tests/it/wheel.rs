@@ -915,6 +915,44 @@ fn wheels_of_several_pythons_share_device_wheels() {
     );
 }
 
+/// Given a module that clang compiles for two Pythons, whose headers are in other directories, when the wheels are
+/// split, then they share device wheels only if clang gives compilation units no IDs.
+#[test]
+fn clang_makes_device_code_of_each_python_differ() {
+    if !tool("clang++-19") || !tool("ld.lld-19") {
+        return;
+    }
+    let tree = Tree::new();
+    let source = "#include <hip/hip_runtime.h>\n\
+        __global__ void scale(float *x, float a) { x[0] *= a; }\n\
+        void run(float *x) { scale<<<1, 1>>>(x, 2.0f); }\n";
+    fs::write(tree.path("vec.hip"), source).unwrap();
+    for (option, devices) in [(None, 2), (Some("-fuse-cuid=none"), 1)] {
+        let wheels = ["cp310", "cp311"].map(|python| {
+            let mut clang = Command::new("clang++-19");
+            clang.current_dir(tree.root());
+            clang.args(["-x", "hip", "-nogpuinc", "-nogpulib", "-I"]);
+            clang.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/e2e/hip"));
+            clang.arg(format!("-Iinclude/{python}")).args(option);
+            clang.args([
+                "--offload-arch=gfx942",
+                "-fPIC",
+                "-shared",
+                "-nostdlib",
+                "-fuse-ld=lld-19",
+            ]);
+            run(clang.args(["vec.hip", "-o", "vec.so"]));
+            let file = format!("vec-1.0-{python}-{python}-manylinux_2_28_x86_64.whl");
+            let library = fs::read(tree.path("vec.so")).unwrap();
+            let wheel = Wheel::new(&file).member("vec/_vec.so", library);
+            wheel.write(&tree.path("dist")).unwrap()
+        });
+        let report = run_split(&tree, wheels);
+        assert_eq!(report.wheels.len(), 2 + devices, "{option:?}");
+        fs::remove_dir_all(tree.path("out")).unwrap();
+    }
+}
+
 #[test]
 fn fat_wheels_are_not_overwritten() {
     let tree = Tree::new();
