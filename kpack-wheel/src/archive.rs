@@ -17,6 +17,7 @@ use super::members::{
 use super::metadata::Fields;
 use super::name::{WheelName, same_project, same_version};
 use super::record::{self, Digest, LongHasher, Row};
+use super::variant;
 use kpack_core::parallel;
 use kpack_core::publish;
 use kpack_core::{Error, ids};
@@ -145,6 +146,17 @@ impl Wheel {
             );
             let file = self.in_dist_info("METADATA");
             return Err(in_member(ids::WHEEL_NAME, &self.path, &file, &text));
+        }
+        if let Some(label) = &self.name.variant {
+            let labels = variant::labels(&self.bytes(&self.in_dist_info(variant::FILE))?);
+            let labels = labels.map_err(|text| self.refused(variant::FILE, text))?;
+            if labels != [label.as_str()] {
+                let text = format!(
+                    "it describes {} (expected {label}, as the file name says)",
+                    labels.join(", ")
+                );
+                return Err(self.refused(variant::FILE, text));
+            }
         }
         let format = self.wheel.get("Wheel-Version").unwrap_or("none");
         if format.split('.').next() != Some("1") {

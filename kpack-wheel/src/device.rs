@@ -11,8 +11,10 @@ use pep508_rs::{ExtraName, PackageName};
 use super::archive::{SitePackages, Wheel};
 use super::members::in_member;
 use super::metadata::Fields;
+use super::name::WheelName;
 use super::options::Options;
 use super::set::{self, ALL};
+use super::variant::{self, Variant};
 use super::writer::{Content, Item};
 use kpack_core::{Error, ids};
 use kpack_split::input;
@@ -59,67 +61,6 @@ impl<'a> DeviceWheel<'a> {
             targets.any(|target| family.processor() != target.processor() && family.covers(target))
         };
         self.label != other.label && self.targets.iter().any(is_of_one)
-    }
-
-    /// Its name, that of its RECORD, and its other members. `scheme` is where `host` has its device code;
-    /// `requirements` come after that of the host.
-    pub(super) fn members(
-        &self,
-        host: &Wheel,
-        scheme: SitePackages,
-        any_python: bool,
-        requirements: Vec<String>,
-    ) -> Result<(String, String, Vec<Item<'a>>), Error> {
-        let name = host.name.of_device(&self.project, any_python);
-        let dist_info = name.directory("dist-info");
-        let bytes = |name, mode, bytes| Item {
-            name,
-            mode,
-            content: Content::Bytes(bytes),
-        };
-        let mut items = Vec::from_iter(self.files.values().cloned());
-        for licence in host.licences() {
-            let within = licence
-                .name
-                .strip_prefix(&host.dist_info)
-                .unwrap_or_default();
-            let name = format!("{dist_info}{within}");
-            items.push(bytes(name, licence.mode, host.bytes(&licence.name)?));
-        }
-        let (project, version) = (host.required("Name")?, host.required("Version")?);
-        let summary = format!("GPU code of {project} for {}", self.label);
-        let description = format!("{summary}. An extra of {project} installs it.");
-        let mut own = vec![
-            ("Name", self.project.clone()),
-            ("Version", version.to_owned()),
-            ("Summary", summary),
-        ];
-        let required = [format!("{project}=={version}")].into_iter();
-        let required = required.chain(requirements);
-        own.extend(required.map(|requirement| ("Requires-Dist", requirement)));
-        let metadata = host.metadata.of_device(&own, &description);
-        let metadata = metadata.and_then(checked);
-        let metadata = metadata.map_err(|text| host.refused("METADATA", text))?;
-        let metadata = metadata.bytes().to_vec();
-        items.push(bytes(format!("{dist_info}/METADATA"), 0o644, metadata));
-
-        let mut wheel = format!(
-            "Wheel-Version: 1.0\nGenerator: kpack {}\nRoot-Is-Purelib: {}\n",
-            env!("CARGO_PKG_VERSION"),
-            scheme.is_pure()
-        );
-        for tag in name.tags() {
-            wheel += &format!("Tag: {tag}\n");
-        }
-        if let Some(build) = &name.build {
-            wheel += &format!("Build: {build}\n");
-        }
-        items.push(bytes(
-            format!("{dist_info}/WHEEL"),
-            0o644,
-            wheel.into_bytes(),
-        ));
-        Ok((name.to_string(), format!("{dist_info}/RECORD"), items))
     }
 
     /// Sets the file at a path in `site-packages`.
@@ -178,6 +119,94 @@ impl<'a> Devices<'a> {
         device.targets.insert(target.clone());
         device.set(path.to_owned(), mode, content);
         Ok(())
+    }
+
+    /// The name of a device wheel, that of its RECORD, and its other members. `scheme` is where the host has its
+    /// device code.
+    pub(super) fn members(
+        &self,
+        device: &DeviceWheel<'a>,
+        scheme: SitePackages,
+        any_python: bool,
+    ) -> Result<(String, String, Vec<Item<'a>>), Error> {
+        let name = self.wheel.name.of_device(&device.project, any_python);
+        let dist_info = name.directory("dist-info");
+        let mut items = Vec::from_iter(device.files.values().cloned());
+        for licence in self.wheel.licences() {
+            let within = licence
+                .name
+                .strip_prefix(&self.wheel.dist_info)
+                .unwrap_or_default();
+            items.push(Item {
+                name: format!("{dist_info}{within}"),
+                mode: licence.mode,
+                content: Content::Bytes(self.wheel.bytes(&licence.name)?),
+            });
+        }
+        let requirements = self.requirements(device)?;
+        let what = (&*device.project, &*device.label);
+        items.extend(self.metadata(&name, what, requirements, scheme)?);
+        Ok((name.to_string(), format!("{dist_info}/RECORD"), items))
+    }
+
+    /// METADATA and WHEEL of a wheel with this name, of a project and for a label. Its requirements come after that
+    /// of the host.
+    pub(super) fn metadata(
+        &self,
+        name: &WheelName,
+        (own, label): (&str, &str),
+        requirements: Vec<String>,
+        scheme: SitePackages,
+    ) -> Result<[Item<'a>; 2], Error> {
+        let host = self.wheel;
+        let (project, version) = (host.required("Name")?, host.required("Version")?);
+        let summary = format!("GPU code of {project} for {label}");
+        let description = format!("{summary}. An extra of {project} installs it.");
+        let mut fields = vec![
+            ("Name", own.to_owned()),
+            ("Version", version.to_owned()),
+            ("Summary", summary),
+        ];
+        let required = [format!("{project}=={version}")].into_iter();
+        let required = required.chain(requirements);
+        fields.extend(required.map(|requirement| ("Requires-Dist", requirement)));
+        let metadata = host.metadata.of_device(&fields, &description);
+        let metadata = metadata.and_then(checked);
+        let metadata = metadata.map_err(|text| host.refused("METADATA", text))?;
+        let mut wheel = format!(
+            "Wheel-Version: 1.0\nGenerator: kpack {}\nRoot-Is-Purelib: {}\n",
+            env!("CARGO_PKG_VERSION"),
+            scheme.is_pure()
+        );
+        for tag in name.tags() {
+            wheel += &format!("Tag: {tag}\n");
+        }
+        if let Some(build) = &name.build {
+            wheel += &format!("Build: {build}\n");
+        }
+        let item = |file: &str, bytes| Item {
+            name: format!("{}/{file}", name.directory("dist-info")),
+            mode: 0o644,
+            content: Content::Bytes(bytes),
+        };
+        let metadata = metadata.bytes().to_vec();
+        Ok([
+            item("METADATA", metadata),
+            item("WHEEL", wheel.into_bytes()),
+        ])
+    }
+
+    /// The project of its wheel variants, and these; none if there is no code for a GPU.
+    pub(super) fn variants(&self) -> Result<(String, Vec<Variant>), Error> {
+        let project = self.wheel.required("Name")?;
+        let project = self.options.variant_project().replace("{dist}", project);
+        let variants = variant::variants(self, self.wheel.required("Version")?)?;
+        Ok((project, variants))
+    }
+
+    /// The name of the host wheel.
+    pub(super) fn host(&self) -> &'a WheelName {
+        &self.wheel.name
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -270,6 +299,10 @@ impl<'a> Devices<'a> {
             return Err(in_member(ids::SPLIT_ALREADY, &wheel.path, &file, &text));
         }
         let mut fields = Vec::new();
+        if self.options.variant {
+            let (project, _) = self.variants()?;
+            fields.push(("Requires-Dist", format!("{project}=={version}")));
+        }
         for (extra, devices) in &extras {
             fields.push(("Provides-Extra", extra.clone()));
             for device in devices {

@@ -20,6 +20,7 @@ mod record;
 mod set;
 mod show;
 mod split;
+mod variant;
 mod vendor;
 mod verify;
 mod writer;

@@ -9,7 +9,7 @@ use pep508_rs::PackageName;
 
 use kpack_core::{Error, ids};
 
-/// What the file name of a wheel says: `NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl`.
+/// What the file name of a wheel says: `NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM[-VARIANT].whl`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WheelName {
     /// Name, version and build as the file name has them.
@@ -20,6 +20,8 @@ pub(super) struct WheelName {
     pub(super) python: String,
     pub(super) abi: String,
     pub(super) platform: String,
+    /// The label of a wheel variant.
+    pub(super) variant: Option<String>,
 }
 
 impl WheelName {
@@ -39,12 +41,15 @@ impl WheelName {
         if !parts.iter().all(is_plain) {
             return Err(refused());
         }
-        let (build, parts) = match <[String; 6]>::try_from(parts) {
-            Ok([distribution, version, build, python, abi, platform]) => {
-                (Some(build), [distribution, version, python, abi, platform])
-            }
-            Err(parts) => (None, parts.try_into().map_err(|_| refused())?),
-        };
+        let mut parts = parts;
+        let is_build = |part: &String| part.starts_with(|c: char| c.is_ascii_digit());
+        let build = (parts.len() > 5 && is_build(&parts[2])).then(|| parts.remove(2));
+        let variant = if parts.len() == 6 { parts.pop() } else { None };
+        let is_label = |label: &String| !label.contains(|c: char| !is_of_label(c));
+        let parts = <[String; 5]>::try_from(parts).map_err(|_| refused())?;
+        if !variant.iter().all(is_label) {
+            return Err(refused());
+        }
         let [distribution, version, python, abi, platform] = parts;
         Ok(Self {
             distribution,
@@ -53,6 +58,7 @@ impl WheelName {
             python,
             abi,
             platform,
+            variant,
         })
     }
 
@@ -60,6 +66,7 @@ impl WheelName {
     pub(super) fn of_device(&self, project: &str, any_python: bool) -> Self {
         let mut name = Self {
             distribution: escaped(project),
+            variant: None,
             ..self.clone()
         };
         if any_python {
@@ -105,8 +112,17 @@ impl fmt::Display for WheelName {
         if let Some(build) = &self.build {
             write!(f, "{build}-")?;
         }
-        write!(f, "{}-{}-{}.whl", self.python, self.abi, self.platform)
+        write!(f, "{}-{}-{}", self.python, self.abi, self.platform)?;
+        if let Some(variant) = &self.variant {
+            write!(f, "-{variant}")?;
+        }
+        f.write_str(".whl")
     }
+}
+
+/// Whether the label of a wheel variant may have this character.
+fn is_of_label(c: char) -> bool {
+    c.is_ascii_lowercase() || c.is_ascii_digit() || "._".contains(c)
 }
 
 /// A project's name as file names have it.
@@ -141,12 +157,15 @@ mod tests {
         for name in [
             "torch-2.5.1+rocm6.2-cp311-cp311-manylinux_2_28_x86_64.whl",
             "pyg_lib-0.4-1-cp39.cp310-abi3-linux_x86_64.whl",
+            "vec_device-1.0-py3-none-any-gfx942.whl",
+            "vec_device-1.0-1-py3-none-any-null.whl",
         ] {
             assert_eq!(parse(name).unwrap().to_string(), name);
         }
         for name in [
             "torch.whl",
             "a-1-b-c-d-e-f.whl",
+            "a-1-py3-none-any-GFX942.whl",
             "a--1-py3-none-any.whl",
             "a.zip",
         ] {

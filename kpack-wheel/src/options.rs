@@ -34,6 +34,10 @@ pub struct Options {
     /// /opt/rocm. Can be repeated
     #[cfg_attr(feature = "clap", arg(long, value_name = "PREFIX"))]
     pub archives: Vec<PathBuf>,
+    /// Also write wheel variants (an experiment of Python's packaging), with which installers choose the device wheel
+    /// by the GPU: a project named by --device-name without {target}
+    #[cfg_attr(feature = "clap", arg(long))]
+    pub variant: bool,
     /// Processors that share a device wheel, such as gfx11=gfx1100,gfx1101. Can be repeated
     #[cfg_attr(feature = "clap", arg(long = "group", value_name = "NAME=PROCESSORS"))]
     pub groups: Vec<DeviceGroup>,
@@ -60,9 +64,17 @@ impl Options {
             device_requires: Vec::new(),
             overlay_root: None,
             archives: Vec::new(),
+            variant: false,
             groups: Vec::new(),
             storage: Storage::zstd(),
         }
+    }
+
+    /// The name of the project with the wheel variants, where `{dist}` stands for the host's name.
+    pub(crate) fn variant_project(&self) -> String {
+        let name = self.device_name.replace("{target}", "");
+        let name = name.replace("--", "-");
+        name.trim_matches(|c| "-_.".contains(c)).to_owned()
     }
 }
 

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use kpack_format::{Selection, TargetId};
 use pep508_rs::PackageName;
+use serde_json::Value;
 
 use super::archive::Wheel;
 use super::device::normalized;
@@ -14,6 +15,7 @@ use super::members::{Member, in_member};
 use super::options::{DEVICE_NAME, Options};
 use super::plan::SplitWheel;
 use super::set::{self, ALL};
+use super::variant;
 use super::vendor::Sources;
 use super::writer::{self, Item};
 use kpack_artifact::stage::Stage;
@@ -103,11 +105,10 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     }
     check_groups(options, &plans)?;
     let mut written = Vec::new();
+    let mut indexes: BTreeMap<PathBuf, BTreeMap<String, Value>> = BTreeMap::new();
     for (plan, any_python) in with_devices(&plans)? {
         for device in plan.devices.iter() {
-            let requirements = plan.devices.requirements(device)?;
-            let (name, record, items) =
-                device.members(plan.wheel, plan.scheme, any_python, requirements)?;
+            let (name, record, items) = plan.devices.members(device, plan.scheme, any_python)?;
             let mut others = written.iter().chain(&hosts);
             if others.any(|other: &Written| other.path == stage.output(&name)) {
                 return Err(Error::usage(format!(
@@ -121,10 +122,29 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
             });
         }
     }
+    for (plan, any_python) in with_devices(&plans)?
+        .into_iter()
+        .filter(|_| options.variant)
+    {
+        let (project, variants) = plan.devices.variants()?;
+        let index = variant::index_name(&plan.wheel.name.of_device(&project, any_python));
+        let index = indexes.entry(stage.artifact(&index)).or_default();
+        for variant in variants {
+            let (name, record, items) = variant.members(&plan.devices, &project, any_python)?;
+            written.push(write(&name, &items, &record)?);
+            index.extend(variant.entry());
+        }
+    }
+    for (path, variants) in &indexes {
+        let written = fs::write(path, variant::index(variants));
+        written.map_err(|e| Error::io(path, "write", e))?;
+    }
     let inputs: Vec<(PathBuf, u64)> = wheels.iter().map(|w| (w.path.clone(), w.size)).collect();
     warn_of_sizes(&inputs, &hosts, &written, &mut findings);
     written.extend(hosts);
+    let indexes = indexes.keys().map(|path| path.file_name());
     let names = written.iter().map(|wheel| wheel.path.file_name());
+    let names = indexes.chain(names);
     let mut names: Vec<&str> = names.filter_map(|name| name?.to_str()).collect();
     let last = names.pop();
     debug_files.publish()?;
@@ -202,6 +222,12 @@ fn check_options(options: &Options) -> Result<(), Error> {
     if let Err(error) = PackageName::from_str(&name.replace("{target}", "target")) {
         let text = format!("device name `{}`: {error}", options.device_name);
         return Err(Error::usage(text));
+    }
+    if options.variant && matches!(&*options.variant_project(), "{dist}" | "") {
+        return Err(Error::usage(format!(
+            "device name `{}`: the wheel variants need a name of their own (expected more than {{dist}} and {{target}}, such as {DEVICE_NAME})",
+            options.device_name
+        )));
     }
     for text in &options.device_requires {
         let is_control = |c: char| c.is_control();

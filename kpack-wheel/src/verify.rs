@@ -68,6 +68,9 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
         hosts += 1;
         let devices = devices(host, &pins, &wheels, &options.targets, &mut report)?;
         asked.extend(devices.iter().map(|device| &device.path));
+        // Wheel variants, and other wheels that it always requires.
+        let is_required = |wheel: &&Wheel| pins.always.iter().any(|pin| pin.accepts(wheel));
+        asked.extend(wheels.iter().filter(is_required).map(|wheel| &wheel.path));
         let fat = against.as_ref().filter(|fat| fat.name == host.name);
         overlay(host, &pins, &devices, fat, options, &mut report)?;
         if let Some(fat) = fat {

@@ -510,6 +510,95 @@ fn a_group_has_the_files_of_its_families() {
     assert!(said.ends_with("exit code 0\n"), "{said}");
 }
 
+/// The parsed `variant.json` of a wheel, or index file of its project.
+fn variants(bytes: &[u8]) -> serde_json::Value {
+    serde_json::from_slice(bytes).unwrap()
+}
+
+#[test]
+fn wheel_variants_require_the_device_wheel_of_their_gpus() {
+    let tree = Tree::new();
+    let fat = wheel_with_families(&tree);
+    let mut options = Options::new([&fat], tree.path("out"));
+    options.groups = vec!["cdna=gfx942".parse().unwrap()];
+    options.variant = true;
+    let report = split(&options, &()).unwrap_or_else(|error| panic!("{}", error.in_one_line()));
+    let out = tree.path("out");
+    let of_variants = |name: &String| name.starts_with("vec_device-");
+    let written = Vec::from_iter(names(&out).into_iter().filter(of_variants));
+    let tags = "cp311-cp311-manylinux_2_28_x86_64";
+    assert_eq!(
+        written,
+        [
+            format!("vec_device-1.0-{tags}-cdna.whl"),
+            format!("vec_device-1.0-{tags}-gfx1100.whl"),
+            format!("vec_device-1.0-{tags}-gfx1201.whl"),
+            format!("vec_device-1.0-{tags}-null.whl"),
+            format!("vec_device-1.0-{tags}.whl"),
+            "vec_device-1.0-variants.json".to_owned(),
+        ]
+    );
+    let index = fs::read(out.join("vec_device-1.0-variants.json")).unwrap();
+    let listed = &variants(&index)["variants"];
+    let amd = |processor: &str| serde_json::json!({"amd": {"gfx_arch": [processor]}});
+    for (wheel, label, properties, required) in [
+        (0, "cdna", amd("gfx942"), Some("vec-device-cdna==1.0")),
+        (
+            1,
+            "gfx1100",
+            amd("gfx1100"),
+            Some("vec-device-gfx1100==1.0"),
+        ),
+        (3, "null", serde_json::json!({}), None),
+    ] {
+        let wheel = out.join(&written[wheel]);
+        let of_wheel = variants(&members(&wheel)["vec_device-1.0.dist-info/variant.json"].1);
+        assert_eq!(
+            of_wheel["variants"],
+            serde_json::json!({ label: properties })
+        );
+        assert_eq!(listed[label], properties);
+        for part in ["$schema", "default-priorities", "providers"] {
+            assert_eq!(of_wheel[part], variants(&index)[part]);
+        }
+        let metadata = text(&wheel, "vec_device-1.0.dist-info/METADATA");
+        let requirements = metadata
+            .lines()
+            .filter_map(|line| line.strip_prefix("Requires-Dist: "));
+        let expected = Vec::from_iter(["vec==1.0"].into_iter().chain(required));
+        assert_eq!(Vec::from_iter(requirements), expected);
+    }
+    // Installers without variants take the wheel without a label.
+    assert!(!members(&out.join(&written[4])).contains_key("vec_device-1.0.dist-info/variant.json"));
+    let host = &report.wheels.last().unwrap().path;
+    let metadata = text(host, "vec-1.0.dist-info/METADATA");
+    assert!(
+        metadata.contains("Requires-Dist: vec-device==1.0\n"),
+        "{metadata}"
+    );
+    let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
+    let said = verified(&tree, &written, &["--against", shown(&fat)]);
+    assert!(said.ends_with("exit code 0\n"), "{said}");
+    // One that says something else than its name.
+    let gfx1100 = out.join(format!("vec_device-1.0-{tags}-gfx1100.whl"));
+    let renamed = out.join(format!("vec_device-1.0-{tags}-gfx942.whl"));
+    fs::rename(gfx1100, &renamed).unwrap();
+    let said = verified(&tree, &[&renamed], &[]);
+    assert!(
+        said.contains("it describes gfx1100 (expected gfx942, as the file name says)"),
+        "{said}"
+    );
+    for (name, group) in [
+        ("{dist}-{target}", "cdna"),
+        ("{dist}-device-{target}", "much_too_long_label"),
+    ] {
+        options.device_name = name.to_owned();
+        options.groups = vec![format!("{group}=gfx942").parse().unwrap()];
+        let error = split(&options, &()).unwrap_err();
+        assert!(matches!(error, kpack_core::Error::Usage(_)), "{error:?}");
+    }
+}
+
 /// A prefix with two libraries that were split with their archives in a directory above, as ROCm's are; and a wheel
 /// with copies of them, as auditwheel leaves them.
 fn vendored(tree: &Tree) -> Wheel {

@@ -1,0 +1,152 @@
+//! Wheel variants, an experiment of Python's packaging (PEP 825): a project whose wheels have no files, and each
+//! requires the device wheel of one processor or group. Installers that know variants choose one by the GPU.
+
+use std::collections::BTreeMap;
+
+use kpack_format::TargetId;
+use serde_json::{Value, json};
+
+use super::archive::SitePackages;
+use super::device::Devices;
+use super::name::WheelName;
+use super::writer::{Content, Item};
+use kpack_core::Error;
+
+/// The file in a wheel's metadata that says which variant it is.
+pub(super) const FILE: &str = "variant.json";
+
+/// The label of the variant for machines that no other fits.
+const FALLBACK: &str = "null";
+
+/// The most characters of a label.
+const MAX_LABEL: usize = 16;
+
+/// The version of the format.
+const SCHEMA: &str = "https://variants-schema.wheelnext.dev/peps/850/v0.2.0.json";
+
+/// What AMD's provider, which finds the GPUs of a machine, calls their processors.
+const NAMESPACE: &str = "amd";
+const FEATURE: &str = "gfx_arch";
+const PROVIDER: &str = "rocm-bootstrap>=0.3.0";
+const PLUGIN: &str = "rocm_bootstrap.variant_provider:AMDVariantPlugin";
+
+/// A wheel of the project.
+pub(super) struct Variant {
+    /// `None` for the wheel that installers without variants take.
+    label: Option<String>,
+    /// The processors that it is for.
+    processors: Vec<String>,
+    /// The device wheel that it requires.
+    requirement: Option<String>,
+}
+
+/// The variants that the device wheels of one host call for, those that have no GPU last. Generic code and files of
+/// families have none: no GPU is one of these.
+pub(super) fn variants(devices: &Devices<'_>, version: &str) -> Result<Vec<Variant>, Error> {
+    let mut variants = Vec::new();
+    for device in devices.iter() {
+        let processors = device.targets.iter().map(TargetId::processor);
+        let mut processors: Vec<String> = processors
+            .filter(|name| TargetId::family(name).is_none() && !name.contains('-'))
+            .map(str::to_owned)
+            .collect();
+        processors.dedup();
+        if processors.is_empty() {
+            continue;
+        }
+        let label = device.label.to_lowercase().replace('-', "_");
+        if label.len() > MAX_LABEL {
+            return Err(Error::usage(format!(
+                "group `{}`: labels of variants have at most {MAX_LABEL} characters; rename the group",
+                device.label
+            )));
+        }
+        variants.push(Variant {
+            label: Some(label),
+            processors,
+            requirement: Some(format!("{}=={version}", device.project)),
+        });
+    }
+    for label in [Some(FALLBACK.to_owned()), None] {
+        variants.push(Variant {
+            label,
+            processors: Vec::new(),
+            requirement: None,
+        });
+    }
+    Ok(variants)
+}
+
+impl Variant {
+    /// The file name of its wheel, that of its RECORD, and its other members.
+    pub(super) fn members<'a>(
+        &self,
+        devices: &Devices<'a>,
+        project: &str,
+        any_python: bool,
+    ) -> Result<(String, String, Vec<Item<'a>>), Error> {
+        let mut name = devices.host().of_device(project, any_python);
+        name.variant.clone_from(&self.label);
+        let what = match self.processors.as_slice() {
+            [] => "no GPU".to_owned(),
+            processors => processors.join(", "),
+        };
+        let requirements = self.requirement.clone().into_iter().collect();
+        let scheme = SitePackages::Platlib;
+        let mut items =
+            Vec::from(devices.metadata(&name, (project, &what), requirements, scheme)?);
+        let dist_info = name.directory("dist-info");
+        if let Some(label) = &self.label {
+            let text = to_text(&metadata(&[(label.clone(), self.properties())].into()));
+            items.push(Item {
+                name: format!("{dist_info}/{FILE}"),
+                mode: 0o644,
+                content: Content::Bytes(text),
+            });
+        }
+        Ok((name.to_string(), format!("{dist_info}/RECORD"), items))
+    }
+
+    /// Its label and its properties, unless it is for installers without variants.
+    pub(super) fn entry(&self) -> Option<(String, Value)> {
+        Some((self.label.clone()?, self.properties()))
+    }
+
+    fn properties(&self) -> Value {
+        match self.processors.is_empty() {
+            true => json!({}),
+            false => json!({ NAMESPACE: { FEATURE: self.processors } }),
+        }
+    }
+}
+
+/// The name of the file that lists the variants of a project, beside its wheels in an index.
+pub(super) fn index_name(wheel: &WheelName) -> String {
+    format!("{}-{}-variants.json", wheel.distribution, wheel.version)
+}
+
+/// The content of that file.
+pub(super) fn index(variants: &BTreeMap<String, Value>) -> Vec<u8> {
+    to_text(&metadata(variants))
+}
+
+/// The variants that this `variant.json` describes.
+pub(super) fn labels(bytes: &[u8]) -> Result<Vec<String>, String> {
+    let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let variants = value.get("variants").and_then(Value::as_object);
+    let variants = variants.ok_or("it has no variants")?;
+    Ok(variants.keys().cloned().collect())
+}
+
+fn metadata(variants: &BTreeMap<String, Value>) -> Value {
+    json!({
+        "$schema": SCHEMA,
+        "default-priorities": { "namespace": [NAMESPACE] },
+        "providers": { NAMESPACE: { "requires": [PROVIDER], "plugin-api": PLUGIN } },
+        "variants": variants,
+    })
+}
+
+fn to_text(value: &Value) -> Vec<u8> {
+    format!("{value:#}\n").into_bytes()
+}
