@@ -128,16 +128,15 @@ impl Fields {
         };
         let body = &self.bytes[self.end..];
         let short = format!("\n{description}\n");
-        if !body.trim_ascii().is_empty() && body.len() <= LONG_DESCRIPTION {
-            return self.edited(&is_common, own, body);
-        }
         // Without it, package indexes take the text for reStructuredText, and `twine check --strict` objects.
         const TYPE: &str = "Description-Content-Type";
         let mut own = own.to_vec();
         if self.get(TYPE).is_none() {
             own.push((TYPE, "text/plain".to_owned()));
         }
-        self.edited(&is_common, &own, short.as_bytes())
+        let is_long = body.trim_ascii().is_empty() || body.len() > LONG_DESCRIPTION;
+        let body = if is_long { short.as_bytes() } else { body };
+        self.edited(&is_common, &own, body)
     }
 
     /// With the fields that `keeps` accepts, `more` after them, and the description `body`.
@@ -221,9 +220,9 @@ mod tests {
             String::from_utf8(device.unwrap().bytes).unwrap()
         };
         let fields = "Metadata-Version: 2.4\nLicense-File: L\nName: a-device\n";
-        assert_eq!(device(host), format!("{fields}\nText\n"));
-        let long = format!("{host}{}", "more\n".repeat(1000));
         let kind = "Description-Content-Type: text/plain\n";
+        assert_eq!(device(host), format!("{fields}{kind}\nText\n"));
+        let long = format!("{host}{}", "more\n".repeat(1000));
         assert_eq!(device(&long), format!("{fields}{kind}\nSee a.\n"));
         let markdown = "Description-Content-Type: text/markdown\n";
         let typed = long.replacen("\n\n", &format!("\n{markdown}\n"), 1);

@@ -16,6 +16,9 @@ pub struct Options {
     /// Directory to write the wheels to
     #[cfg_attr(feature = "clap", arg(long, value_name = "DIR"))]
     pub output_dir: PathBuf,
+    /// Directory to write the device wheels to. Default: that of the host wheels
+    #[cfg_attr(feature = "clap", arg(long, value_name = "DIR"))]
+    pub device_dir: Option<PathBuf>,
     /// Name of a device wheel: {dist} stands for the host's name, {target} for the processor or group
     #[cfg_attr(feature = "clap", arg(long, value_name = "PATTERN", default_value = DEVICE_NAME))]
     pub device_name: String,
@@ -60,6 +63,7 @@ impl Options {
         Self {
             wheels: wheels.into_iter().map(Into::into).collect(),
             output_dir: output_dir.into(),
+            device_dir: None,
             device_name: DEVICE_NAME.to_owned(),
             device_requires: Vec::new(),
             overlay_root: None,

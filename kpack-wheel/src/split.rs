@@ -8,6 +8,7 @@ use std::str::FromStr;
 use kpack_format::{Selection, TargetId};
 use pep508_rs::PackageName;
 use serde_json::Value;
+use zip::DateTime;
 
 use super::archive::Wheel;
 use super::device::normalized;
@@ -66,7 +67,6 @@ pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error
 
 fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
     check_options(options)?;
-    let time = writer::time()?;
     let wheels = options.wheels.iter().map(|path| Wheel::open(path));
     let wheels: Vec<Wheel> = wheels.collect::<Result<_, _>>()?;
     let Some(first) = wheels.first() else {
@@ -74,21 +74,13 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     };
     let sources = Sources::list(&options.archives)?;
     let mut findings = Vec::new();
-    let stage = Stage::lock(&options.output_dir, &first.name.distribution)?;
-    let write = |name: &str, items: &[Item<'_>], record: &str| -> Result<Written, Error> {
-        Ok(Written {
-            path: stage.output(name),
-            size: writer::write(&stage.artifact(name), items, record, time)?,
-            targets: Vec::new(),
-            extra: None,
-        })
-    };
+    let outputs = Outputs::lock(options, &first.name.distribution)?;
     let debug_files = DebugFiles::new(&options.storage.debug, true);
     let mut plans = Vec::new();
     let mut hosts = Vec::new();
     for (index, wheel) in wheels.iter().enumerate() {
-        check_input(wheel, &stage, &mut findings)?;
-        let scratch = stage.path().join(format!("{index}"));
+        check_input(wheel, &outputs.hosts, &mut findings)?;
+        let scratch = outputs.hosts.path().join(format!("{index}"));
         let plan = SplitWheel::new(
             wheel,
             &scratch,
@@ -98,62 +90,140 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
             progress,
             &mut findings,
         )?;
-        let record = wheel.in_dist_info("RECORD");
-        hosts.push(write(&wheel.name.to_string(), &plan.host()?, &record)?);
+        let (name, record) = (wheel.name.to_string(), wheel.in_dist_info("RECORD"));
+        hosts.push(outputs.write(&outputs.hosts, &name, &plan.host()?, &record)?);
         plan.clean()?;
         plans.push(plan);
     }
     check_groups(options, &plans)?;
-    let mut written = Vec::new();
-    let mut indexes: BTreeMap<PathBuf, BTreeMap<String, Value>> = BTreeMap::new();
-    for (plan, any_python) in with_devices(&plans)? {
-        for device in plan.devices.iter() {
-            let (name, record, items) = plan.devices.members(device, plan.scheme, any_python)?;
-            let mut others = written.iter().chain(&hosts);
-            if others.any(|other: &Written| other.path == stage.output(&name)) {
-                return Err(Error::usage(format!(
-                    "two wheels would be named {name}; split them one after the other, into separate directories"
-                )));
-            }
-            written.push(Written {
-                targets: device.targets.iter().map(ToString::to_string).collect(),
-                extra: Some(format!("device-{}", device.label)),
-                ..write(&name, &items, &record)?
-            });
-        }
-    }
-    for (plan, any_python) in with_devices(&plans)?
-        .into_iter()
-        .filter(|_| options.variant)
-    {
-        let (project, variants) = plan.devices.variants()?;
-        let index = variant::index_name(&plan.wheel.name.of_device(&project, any_python));
-        let index = indexes.entry(stage.artifact(&index)).or_default();
-        for variant in variants {
-            let (name, record, items) = variant.members(&plan.devices, &project, any_python)?;
-            written.push(write(&name, &items, &record)?);
-            index.extend(variant.entry());
-        }
-    }
-    for (path, variants) in &indexes {
-        let written = fs::write(path, variant::index(variants));
-        written.map_err(|e| Error::io(path, "write", e))?;
-    }
-    let inputs: Vec<(PathBuf, u64)> = wheels.iter().map(|w| (w.path.clone(), w.size)).collect();
-    warn_of_sizes(&inputs, &hosts, &written, &mut findings);
-    written.extend(hosts);
-    let indexes = indexes.keys().map(|path| path.file_name());
-    let names = written.iter().map(|wheel| wheel.path.file_name());
-    let names = indexes.chain(names);
-    let mut names: Vec<&str> = names.filter_map(|name| name?.to_str()).collect();
-    let last = names.pop();
+    let devices = outputs.write_devices(&plans, options.variant)?;
+    warn_of_sizes(&wheels, &hosts, &devices, &mut findings);
     debug_files.publish()?;
-    stage.publish(&names, last, &[])?;
+    let written = devices.wheels.iter().map(|(_, wheel)| wheel);
+    let names = written.filter_map(|wheel| wheel.path.file_name()?.to_str());
+    let indexes = devices.indexes.iter().map(String::as_str);
+    outputs.publish(&Vec::from_iter(indexes.chain(names)), &hosts)?;
+    let devices = devices.wheels.into_iter().map(|(_, wheel)| wheel);
     Ok(Report {
-        inputs,
-        wheels: written,
+        inputs: wheels.iter().map(|w| (w.path.clone(), w.size)).collect(),
+        wheels: devices.chain(hosts).collect(),
         findings,
     })
+}
+
+/// Where wheels are written.
+struct Outputs {
+    hosts: Stage,
+    /// If device wheels have a directory of their own.
+    devices: Option<Stage>,
+    /// Of all members.
+    time: DateTime,
+}
+
+/// What was written besides host wheels.
+#[derive(Default)]
+struct WrittenDevices<'a> {
+    /// With the name of the host.
+    wheels: Vec<(&'a str, Written)>,
+    /// The files that list wheel variants.
+    indexes: BTreeSet<String>,
+}
+
+impl Outputs {
+    fn lock(options: &Options, distribution: &str) -> Result<Self, Error> {
+        let time = writer::time()?;
+        let hosts = Stage::lock(&options.output_dir, distribution)?;
+        let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let devices = options.device_dir.as_deref();
+        let devices = devices.filter(|devices| real(devices) != real(&options.output_dir));
+        let devices = devices.map(|devices| Stage::lock(devices, distribution));
+        Ok(Self {
+            hosts,
+            devices: devices.transpose()?,
+            time,
+        })
+    }
+
+    /// Writes a wheel into one of the stages.
+    fn write(
+        &self,
+        stage: &Stage,
+        name: &str,
+        items: &[Item<'_>],
+        record: &str,
+    ) -> Result<Written, Error> {
+        Ok(Written {
+            path: stage.output(name),
+            size: writer::write(&stage.artifact(name), items, record, self.time)?,
+            targets: Vec::new(),
+            extra: None,
+        })
+    }
+
+    /// Writes the device wheels of all hosts, and wheel variants.
+    fn write_devices<'a>(
+        &self,
+        plans: &'a [SplitWheel<'_>],
+        with_variants: bool,
+    ) -> Result<WrittenDevices<'a>, Error> {
+        let stage = self.devices.as_ref().unwrap_or(&self.hosts);
+        let mut known: BTreeSet<String> = plans.iter().map(|p| p.wheel.name.to_string()).collect();
+        let mut add = |name: &str, items: &[Item<'_>], record: &str| {
+            if known.insert(name.to_owned()) {
+                return self.write(stage, name, items, record);
+            }
+            Err(Error::usage(format!(
+                "two wheels would be named {name}; split them one after the other, into separate directories"
+            )))
+        };
+        let mut done = WrittenDevices::default();
+        let mut indexes: BTreeMap<String, BTreeMap<String, Value>> = BTreeMap::new();
+        for (plan, any_python) in with_devices(plans)? {
+            let host = plan.wheel.name.distribution.as_str();
+            for device in plan.devices.iter() {
+                let (name, record, items) =
+                    plan.devices.members(device, plan.scheme, any_python)?;
+                let wheel = Written {
+                    targets: device.targets.iter().map(ToString::to_string).collect(),
+                    extra: Some(format!("device-{}", device.label)),
+                    ..add(&name, &items, &record)?
+                };
+                done.wheels.push((host, wheel));
+            }
+            if !with_variants {
+                continue;
+            }
+            let (project, variants) = plan.devices.variants()?;
+            let index = variant::index_name(&plan.wheel.name.of_device(&project, any_python));
+            let index = indexes.entry(index).or_default();
+            for variant in variants {
+                let (name, record, items) = variant.members(&plan.devices, &project, any_python)?;
+                done.wheels.push((host, add(&name, &items, &record)?));
+                index.extend(variant.entry());
+            }
+        }
+        for (name, variants) in indexes {
+            let path = stage.artifact(&name);
+            let written = fs::write(&path, variant::index(&variants));
+            written.map_err(|e| Error::io(&path, "write", e))?;
+            done.indexes.insert(name);
+        }
+        Ok(done)
+    }
+
+    /// Gives all files their final names, a host wheel last.
+    fn publish(self, devices: &[&str], hosts: &[Written]) -> Result<(), Error> {
+        let hosts = hosts.iter();
+        let mut hosts: Vec<&str> = hosts
+            .filter_map(|host| host.path.file_name()?.to_str())
+            .collect();
+        let last = hosts.pop();
+        match self.devices {
+            Some(stage) => stage.publish(devices, None, &[])?,
+            None => hosts.splice(0..0, devices.iter().copied()).for_each(drop),
+        }
+        self.hosts.publish(&hosts, last, &[])
+    }
 }
 
 /// The plans whose device wheels are written, and whether these are for any Python. The wheels of one
@@ -343,31 +413,41 @@ fn warning(id: Id, path: &Path, text: impl Into<String>) -> Finding {
     Finding::new(Severity::Warning, id, path, text)
 }
 
-/// Warns where splitting saves little, and of files too large for PyPI.
+/// Warns where splitting saves little, project by project, and of files too large for PyPI.
 fn warn_of_sizes(
-    inputs: &[(PathBuf, u64)],
+    fat: &[Wheel],
     hosts: &[Written],
-    devices: &[Written],
+    devices: &WrittenDevices<'_>,
     findings: &mut Vec<Finding>,
 ) {
-    let most = devices.iter().map(|device| device.size).max().unwrap_or(0);
-    for ((path, before), host) in inputs.iter().zip(hosts) {
-        let download = host.size + most;
-        if download.saturating_mul(10) > before.saturating_mul(9) {
-            let percent = download.saturating_mul(100) / (*before).max(1);
+    let projects: BTreeSet<&str> = fat.iter().map(|w| w.name.distribution.as_str()).collect();
+    for project in projects {
+        let devices = devices.wheels.iter().filter(|(of, _)| *of == project);
+        let devices = devices.map(|(_, device)| device.size);
+        let most = devices.clone().max().unwrap_or(0);
+        let own = fat.iter().zip(hosts);
+        let own = own.filter(|(wheel, _)| wheel.name.distribution == project);
+        for (wheel, host) in own.clone() {
+            let download = host.size + most;
+            if download.saturating_mul(10) > wheel.size.saturating_mul(9) {
+                let percent = download.saturating_mul(100) / wheel.size.max(1);
+                let text = format!(
+                    "splitting saves less than 10%: host wheel and largest device wheel have {percent}% of its size"
+                );
+                findings.push(warning(ids::SMALL_GAIN, &wheel.path, text));
+            }
+        }
+        let before: u64 = own.clone().map(|(wheel, _)| wheel.size).sum();
+        let after: u64 = own.clone().map(|(_, host)| host.size).sum();
+        let after = after + devices.sum::<u64>();
+        if let (true, Some((wheel, _))) = (after > before, own.clone().next()) {
             let text = format!(
-                "splitting saves less than 10%: host wheel and largest device wheel have {percent}% of its size"
+                "all wheels together are larger than before ({after} bytes, {before} before)"
             );
-            findings.push(warning(ids::SMALL_GAIN, path, text));
+            findings.push(warning(ids::SMALL_GAIN, &wheel.path, text));
         }
     }
-    let before: u64 = inputs.iter().map(|(_, size)| size).sum();
-    let after: u64 = hosts.iter().chain(devices).map(|wheel| wheel.size).sum();
-    if let (true, Some((path, _))) = (after > before, inputs.first()) {
-        let text =
-            format!("all wheels together are larger than before ({after} bytes, {before} before)");
-        findings.push(warning(ids::SMALL_GAIN, path, text));
-    }
+    let devices = devices.wheels.iter().map(|(_, device)| device);
     for wheel in hosts.iter().chain(devices) {
         if wheel.size > PYPI_LIMIT {
             let text = "larger than 100 MB, the most that PyPI accepts unless it grants more";

@@ -177,6 +177,7 @@ Name: vec-device-gfx90a
 Version: 1.0
 Summary: GPU code of vec for gfx90a
 Requires-Dist: vec==1.0
+Description-Content-Type: text/plain
 
 Vectors for everybody.
 "
@@ -1040,6 +1041,70 @@ fn clang_makes_device_code_of_each_python_differ() {
         assert_eq!(report.wheels.len(), 2 + devices, "{option:?}");
         fs::remove_dir_all(tree.path("out")).unwrap();
     }
+}
+
+/// cibuildwheel rejects a repair command that writes several wheels into its directory.
+#[test]
+fn device_wheels_have_a_directory_of_their_own() {
+    let tree = Tree::new();
+    let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
+    let mut options = Options::new([&fat], tree.path("out"));
+    for (named, devices, expected) in [("devices", "devices", 1), ("out/../out", "out", 3)] {
+        options.device_dir = Some(tree.path(named));
+        let report = split(&options, &()).unwrap_or_else(|error| panic!("{}", error.in_one_line()));
+        assert_eq!(names(&tree.path("out")).len(), expected);
+        let paths: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
+        assert_eq!(paths[2], tree.path("out").join(FAT));
+        assert!(
+            paths[..2]
+                .iter()
+                .all(|path| path.starts_with(tree.path(devices)))
+        );
+        let said = verified(&tree, &paths, &["--against", shown(&fat)]);
+        assert!(said.ends_with("exit code 0\n"), "{said}");
+    }
+    assert_eq!(names(&tree.path("devices")).len(), 2);
+    // A run that fails leaves both directories as they are.
+    let before = tree.snapshot();
+    let other = Wheel::new(FAT).member("vec/__init__.py", "");
+    options.wheels = vec![other.write(&tree.path("other")).unwrap()];
+    options.device_dir = Some(tree.path("devices"));
+    split(&options, &()).unwrap_err();
+    fs::remove_dir_all(tree.path("other")).unwrap();
+    assert_eq!(tree.snapshot(), before);
+}
+
+/// One project's device wheels say nothing about another's download.
+#[test]
+fn sizes_are_compared_within_a_project() {
+    let tree = Tree::new();
+    let library = add_and_mul(["gfx942", "gfx90a"], ["gfx942", "gfx90a"]);
+    let small = Wheel::new(FAT)
+        .member("vec/_vec.so", binary(&library))
+        .member("vec/kernels-gfx942.co", code("gfx942", "kernel").1);
+    let small = small.member("vec/noise.bin", noise(1 << 16));
+    let other = FAT.replace("vec-", "other-");
+    let mut large = code("gfx942", "kernel").1;
+    large.extend(noise(1 << 20));
+    let large = Wheel::new(&other)
+        .member("other/rocblas/library/Kernels.so-000-gfx942.hsaco", large)
+        .member("other/_other.so", binary(&library));
+    let wheels = [small, large].map(|wheel| wheel.write(&tree.path("dist")).unwrap());
+    let gains = |wheels: &[PathBuf]| {
+        let report = run_split(&tree, wheels);
+        let of_gain = report.findings.into_iter();
+        let of_gain = of_gain.filter(|finding| finding.id == ids::SMALL_GAIN);
+        let texts = of_gain.map(|finding| finding.text);
+        texts.collect::<Vec<_>>()
+    };
+    let alone = wheels
+        .each_ref()
+        .map(|wheel| gains(std::slice::from_ref(wheel)));
+    let mut alone = alone.concat();
+    let mut together = gains(&wheels);
+    alone.sort();
+    together.sort();
+    assert_eq!(together, alone);
 }
 
 #[test]
