@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use kpack_format::TargetId;
 use kpack_format::manifest::{KpackFile, Manifest};
-use kpack_format::names::Group;
+use kpack_format::names::{Group, is_manifest};
 use kpack_format::target_id::ParseTargetIdError;
 
 use super::archive::{Place, SitePackages, Wheel};
@@ -131,6 +131,7 @@ impl<'a> SplitWheel<'a> {
             let id = ids::SPLIT_BY_ANOTHER_TOOL;
             findings.push(warning(id, wheel, library.to_string()));
         }
+        plan.adopt_manifests(&members).map_err(failed)?;
         plan.fragments()?;
         Ok(plan)
     }
@@ -212,18 +213,13 @@ impl<'a> SplitWheel<'a> {
             let top = options.overlay_root.as_deref().unwrap_or(Path::new(own));
             tops.entry(top).or_default().push(path);
         }
-        let (project, version) = (
-            self.wheel.required("Name")?,
-            self.wheel.required("Version")?,
-        );
-        let module = escaped(project);
+        let module = escaped(self.wheel.required("Name")?);
+        let hint = self.install_hint()?;
         for (top, files) in tops {
             let mut one = install::InstallOptions::new(&self.tree, &module, files);
             COMPONENT.clone_into(&mut one.component);
             one.kpack_dir = top.join(".kpack");
-            one.install_hint = Some(format!(
-                "pip install '{project}[device-@GFXARCH@]=={version}'"
-            ));
+            one.install_hint = Some(hint.clone());
             one.storage = options.storage.clone();
             let report = install_parsed(&one, &parsed, Some(debug_files), progress)?;
             let manifest = one
@@ -251,11 +247,7 @@ impl<'a> SplitWheel<'a> {
 
     /// Adds the archives of libraries that another tool split, in `.kpack` beside each.
     fn vendor(&mut self, sources: &Sources, libraries: Vec<SplitElsewhere>) -> Result<(), Error> {
-        let (project, version) = (
-            self.wheel.required("Name")?,
-            self.wheel.required("Version")?,
-        );
-        let hint = format!("pip install '{project}[device-@GFXARCH@]=={version}'");
+        let hint = self.install_hint()?;
         for library in libraries {
             let path = self.tree.join(library.path());
             let vendored = sources.vendor(&LinkedElf::open(&path)?)?;
@@ -315,6 +307,45 @@ impl<'a> SplitWheel<'a> {
             None => finding.text,
         };
         Finding::new(finding.severity, finding.id, &self.wheel.path, text)
+    }
+
+    /// Takes the manifests of archives that were in the wheel already, and moved to device wheels.
+    fn adopt_manifests(
+        &mut self,
+        members: &BTreeMap<PathBuf, (SitePackages, usize)>,
+    ) -> Result<(), Error> {
+        for path in members.keys().filter(|path| is_manifest(path)) {
+            let name = path.to_string_lossy().into_owned();
+            let file = self.tree.join(path);
+            if self.manifests.contains(&name) {
+                continue;
+            }
+            let mut manifest = input::read_manifest(&file)?;
+            let is_whole = path.ends_with(Group::from(&*manifest.component_name).manifest());
+            let mut archives = manifest.kpack_files.values();
+            let moved = archives.any(|archive| {
+                let archive = path.with_file_name(&archive.filename);
+                self.devices.content(&archive.to_string_lossy()).is_some()
+            });
+            if is_whole && moved {
+                manifest.install_hint = Some(self.install_hint()?);
+                let written = fs::write(&file, manifest.to_bytes());
+                written.map_err(|e| Error::io(&file, "write", e))?;
+                self.manifests.insert(name);
+            }
+        }
+        Ok(())
+    }
+
+    /// How users install the device wheel of a target.
+    fn install_hint(&self) -> Result<String, Error> {
+        let (project, version) = (
+            self.wheel.required("Name")?,
+            self.wheel.required("Version")?,
+        );
+        Ok(format!(
+            "pip install '{project}[device-@GFXARCH@]=={version}'"
+        ))
     }
 
     /// Gives each device wheel a fragment of each manifest that lists its archives.

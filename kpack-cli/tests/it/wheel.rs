@@ -9,8 +9,9 @@ use std::process::Command;
 
 use crate::command::{kpack, said};
 use kpack_core::ids;
+use kpack_format::manifest::Manifest;
 use kpack_split::input::LinkedElf;
-use kpack_tests::fixture::{FatLibrary, Storage, Wheel, add_and_mul, code};
+use kpack_tests::fixture::{FatLibrary, Storage, Wheel, add_and_mul, code, library_file};
 use kpack_tests::process::run;
 use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
@@ -387,6 +388,71 @@ fn the_files_of_a_family_come_with_each_of_its_processors() {
     assert!(said.ends_with("exit code 0\n"), "{said}");
 }
 
+/// Given a wheel in the shape of torch's, when pip installs it with the extra of a GPU, then every file for this GPU
+/// and its families is there, and none for another.
+#[test]
+fn pip_installs_every_file_for_a_gpu() {
+    if !tool("pip3") {
+        return;
+    }
+    let tree = Tree::new();
+    let library = add_and_mul(["gfx942", "gfx1100"], ["gfx942", "gfx1201"]);
+    let images = "vec/lib/aotriton.images";
+    let tensile = "vec/lib/rocblas/library";
+    let own = [
+        format!("{images}/amd-gfx11xx/flash/attn_fwd.aks2"),
+        format!("{images}/amd-gfx110x/flash/attn_bwd.aks2"),
+        format!("{tensile}/Kernels.so-000-gfx1100.hsaco"),
+        format!("{tensile}/TensileLibrary_Type_gfx1100.co"),
+        format!("{tensile}/TensileLibrary_Type_gfx1100.dat"),
+    ];
+    let of_others = own.each_ref().map(|path| {
+        let path = path.replace("gfx1100", "gfx942");
+        path.replace("gfx11xx", "gfx942")
+            .replace("gfx110x", "gfx120x")
+    });
+    let shared = format!("{tensile}/TensileLibrary_Type_fallback.dat");
+    let mut fat = Wheel::new(FAT).member("vec/_vec.so", binary(&library));
+    for path in own.iter().chain(&of_others).chain([&shared]) {
+        let target = if path.contains("gfx942") {
+            "gfx942"
+        } else {
+            "gfx1100"
+        };
+        let content = match path.rsplit('.').next() {
+            Some("hsaco" | "co") => code(target, path).1,
+            Some("dat") => library_file(target, &[]).unwrap(),
+            _ => path.clone().into_bytes(),
+        };
+        fat = fat.member(path, content);
+    }
+    let fat = fat.write(&tree.path("dist")).unwrap();
+    run_split(&tree, [&fat]);
+    let mut pip = Command::new("pip3");
+    pip.args(["install", "--quiet", "--no-index", "--only-binary=:all:"]);
+    pip.args(["--platform", "manylinux_2_28_x86_64"]);
+    pip.args([
+        "--python-version",
+        "3.11",
+        "--implementation",
+        "cp",
+        "--abi",
+        "cp311",
+    ]);
+    pip.args(["--disable-pip-version-check", "--no-compile", "--target"]);
+    pip.arg(tree.path("site")).arg("--find-links");
+    run(pip.arg(tree.path("out")).arg("vec[device-gfx1100]"));
+    for path in own.iter().chain([&shared]) {
+        let installed = fs::read(tree.path("site").join(path));
+        assert!(installed.is_ok(), "{path}");
+    }
+    for path in &of_others {
+        assert!(!tree.path("site").join(path).exists(), "{path}");
+    }
+    let said = said(&tree, &["verify", "site", "--arch", "gfx1100"]);
+    assert!(said.ends_with(" 0 faults\nexit code 0\n"), "{said}");
+}
+
 #[test]
 fn archives_below_one_directory_and_requirements_of_others() {
     let tree = Tree::new();
@@ -616,6 +682,52 @@ fn vendored(tree: &Tree) -> Wheel {
         wheel = wheel.member_with_mode(&copy, 0o755, bytes);
     }
     wheel
+}
+
+/// Given a wheel that its build split, as `kpack_install` does with scikit-build-core, when it is split into wheels,
+/// then these are like those of a fat wheel.
+#[test]
+fn wheels_that_were_split_when_they_were_built() {
+    use kpack_split::install::{InstallOptions, install as split_binary};
+    let tree = Tree::new();
+    library().build(&tree.path("built/vec/_vec.so")).unwrap();
+    let mut options = InstallOptions::new(tree.path("built"), "vec", ["vec/_vec.so"]);
+    options.kpack_dir = "vec/.kpack".into();
+    split_binary(&options, &()).unwrap();
+    let mut built = Wheel::new(FAT).member(
+        "vec/_vec.so",
+        fs::read(tree.path("built/vec/_vec.so")).unwrap(),
+    );
+    for name in names(&tree.path("built/vec/.kpack")) {
+        let bytes = fs::read(tree.path("built/vec/.kpack").join(&name)).unwrap();
+        built = built.member(&format!("vec/.kpack/{name}"), bytes);
+    }
+    let built = built.write(&tree.path("dist")).unwrap();
+    let own = run_split(&tree, [&built]);
+    let fat = Wheel::new(FAT).member("vec/_vec.so", binary(&library()));
+    let fat = fat.write(&tree.path("fat")).unwrap();
+    let options = Options::new([&fat], tree.path("plain"));
+    let plain = split(&options, &()).unwrap();
+    assert_eq!(names(&tree.path("out")), names(&tree.path("plain")));
+    for (own, plain) in own.wheels.iter().zip(&plain.wheels) {
+        let listed = |wheel: &Path| Vec::from_iter(members(wheel).into_keys());
+        assert_eq!(listed(&own.path), listed(&plain.path));
+    }
+    let (host, devices) = own.wheels.split_last().unwrap();
+    for device in devices {
+        let site = tree.path(device.extra.as_ref().unwrap());
+        install(&host.path, &site);
+        install(&device.path, &site);
+        let said = said(&tree, &["verify", site.to_str().unwrap()]);
+        assert!(said.ends_with("0 faults\nexit code 0\n"), "{said}");
+    }
+    let manifest = members(&host.path)
+        .remove("vec/.kpack/vec_lib.kpm")
+        .unwrap()
+        .1;
+    let manifest = Manifest::read(&manifest).unwrap();
+    let hint = manifest.install_command("gfx942").unwrap();
+    assert_eq!(hint, "pip install 'vec[device-gfx942]==1.0'");
 }
 
 /// Given a wheel with libraries that were copied from a split ROCm, when it is split with ROCm's archives, then the
