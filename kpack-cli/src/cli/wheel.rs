@@ -25,7 +25,7 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Split(Split),
+    Split(Box<Split>),
     Verify(Verify),
     Show(Show),
 }
