@@ -214,7 +214,7 @@ fn install_packagers_tools(prefix: &Path) -> Result<()> {
         let name = Path::new(file).file_name().context("a file has a name")?;
         copy_file(&source.join(directory).join(name), &prefix.join(file))?;
     }
-    // Each processor, with the generic targets whose code runs on it.
+    // Each processor, with the generic targets whose code runs on it, and the families that it is in.
     let mut lines = String::new();
     for name in processors().filter(|name| !name.ends_with("-generic")) {
         let gpu: TargetId = name.parse()?;
@@ -224,10 +224,12 @@ fn install_packagers_tools(prefix: &Path) -> Result<()> {
             .flatten()
             .map(|generic| generic.target.processor().to_owned())
             .collect();
+        let families = Vec::from_iter(gpu.families());
+        let families = families.iter().map(|family| family.plain_name());
         lines.push_str(name);
-        for generic in generic {
+        for other in generic.iter().map(String::as_str).chain(families) {
             lines.push(' ');
-            lines.push_str(&generic);
+            lines.push_str(other);
         }
         lines.push('\n');
     }

@@ -13,6 +13,7 @@ mod reference;
 mod runtime;
 mod stub_libraries;
 mod table;
+mod therock;
 pub(crate) mod wheels;
 
 use std::collections::BTreeSet;
@@ -75,6 +76,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         table.add("the real HIP runtime", Err(error));
         Vec::new()
     });
+    process::step("Splitting the project as TheRock does it");
+    let flow = therock::check(tools, &project, &runtime, &kpack, &work.join("therock"));
+    table.add("TheRock's flow", flow);
     let examples = work.join("examples");
     fs::create_dir_all(&examples)?;
     examples::check(tools, &runtime, &kpack, &examples, &mut table);

@@ -199,6 +199,48 @@ fn dh_kpack_takes_archives_of_the_build() {
     }
 }
 
+/// Files for several processors, such as AOTriton's images, are for each machine with one of these.
+#[test]
+fn a_package_of_a_family_is_for_each_of_its_processors() {
+    if !has_debian_tools() {
+        return;
+    }
+    let source = Source::new();
+    source.edit("debian/control", |text| {
+        let device = text
+            .split("\n\n")
+            .find(|part| part.starts_with("Package: libvec1-gfx1100"));
+        format!(
+            "{text}\n{}\n",
+            device.unwrap().replace("gfx1100", "gfx110x")
+        )
+    });
+    source.debian().fails_with(
+        "libvec1-gfx110x is empty: list the files for gfx110x in debian/libvec1-gfx110x.install",
+    );
+    let install = source.path("vec-1.2.3/debian/libvec1-gfx110x.install");
+    fs::write(install, "vec.h usr/share/vec/amd-gfx110x\n").unwrap();
+    source.debian().succeeds();
+    assert_eq!(
+        control(&source.deb("libvec1-gfx110x"), "Depends"),
+        "libvec1 (= 1.2.3-1)"
+    );
+    let recommends = control(&source.deb("libvec1"), "Recommends");
+    let own = "libvec1-gfx110x (= 1.2.3-1) | kpack-without-gfx110x";
+    assert!(recommends.contains(own), "{recommends}");
+    for (gpu, has) in [("gfx1101", true), ("gfx1151", false)] {
+        source.gpu_package("--deb", &[gpu]);
+        let lacks = control(&source.deb(&format!("kpack-gpu-{gpu}")), "Provides");
+        let lacks = |name: &str| {
+            lacks
+                .split(", ")
+                .any(|own| own == format!("kpack-without-{name}"))
+        };
+        assert_eq!(lacks("gfx110x"), !has, "{gpu}");
+        assert!(!lacks("gfx11") && lacks("gfx120x"), "{gpu}");
+    }
+}
+
 /// As after a run that failed in another package.
 #[test]
 fn dh_kpack_can_run_again() {
