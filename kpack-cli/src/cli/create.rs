@@ -14,6 +14,7 @@ use kpack_format::TargetId;
 use serde::Deserialize;
 
 use super::output::{self, Text, count, size};
+use super::print::print;
 use super::progress::{Bar, DEVICE_CODE};
 use super::storage::Frames;
 
@@ -51,9 +52,6 @@ pub(super) struct Arguments {
     /// Number of threads. Default: the number of processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Print the result as JSON
-    #[arg(long)]
-    pub(super) json: bool,
     /// Files to store
     #[arg(value_name = "FILE", required_unless_present = "from")]
     files: Vec<PathBuf>,
@@ -67,10 +65,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     };
     options.storage = arguments.frames.storage();
     options.storage.jobs = arguments.jobs.unwrap_or(options.storage.jobs);
-    let bar = Bar::new(arguments.json, DEVICE_CODE);
+    let bar = Bar::new(DEVICE_CODE);
     let created = create(&options, &bar)?;
     bar.finish();
-    if arguments.json {
+    if print().json {
         output::json(&created)?;
         return Ok(ExitCode::SUCCESS);
     }

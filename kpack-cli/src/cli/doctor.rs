@@ -7,7 +7,7 @@ use clap::Args;
 use kpack_format::TargetId;
 
 use super::output::{self, Text, count};
-use super::verify::label;
+use super::print::print;
 use crate::doctor::{self, Options};
 use kpack_core::{Error, Severity};
 
@@ -31,12 +31,6 @@ pub(super) struct Arguments {
     /// without features, such as gfx90a, can be any variant
     #[arg(long, value_name = "TARGET", value_parser = TargetId::named, value_delimiter = ',')]
     pub(super) arch: Vec<TargetId>,
-    /// Print the findings as JSON
-    #[arg(long)]
-    pub(super) json: bool,
-    /// Print only faults
-    #[arg(long, short, conflicts_with = "json")]
-    quiet: bool,
     /// Programs, libraries or install prefixes. A program or library is examined with everything that it is
     /// linked with
     #[arg(value_name = "PATH", required = true)]
@@ -49,24 +43,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         ..Options::default()
     };
     let report = doctor::examine(&arguments.paths, &options)?;
-    if arguments.json {
+    if print().json {
         output::json(&report)?;
     } else {
         let mut text = Text::default();
         for finding in &report.findings {
-            if arguments.quiet && finding.severity != Severity::Fault {
+            if print().quiet && finding.severity != Severity::Fault {
                 continue;
             }
-            text.line(format_args!(
-                "{} {}",
-                label(finding.severity),
-                output::described(finding)
-            ));
+            text.labelled(finding.severity, output::described(finding));
             if let Some(help) = &finding.help {
                 text.line(format_args!("      what to do: {help}"));
             }
         }
-        if !arguments.quiet {
+        if !print().quiet {
             text.line(count(report.faults() as u64, "fault"));
         }
         text.write()?;

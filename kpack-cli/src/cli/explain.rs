@@ -4,8 +4,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 use kpack_core::finding::catalogue::{Entry, SECTIONS, entry};
+use serde::Serialize;
 
-use super::output::Text;
+use super::output::{self, Text};
+use super::print::print;
 use kpack_core::Error;
 
 /// Say what a finding means, why it matters, and what to do
@@ -27,7 +29,17 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let entries = arguments.ids.iter().map(|id| known(id));
-    let entries: Vec<&Entry> = entries.collect::<Result<_, _>>()?;
+    let entries: Vec<&'static Entry> = entries.collect::<Result<_, _>>()?;
+    if print().json {
+        let all = SECTIONS.iter().flat_map(|section| section.entries);
+        let entries = match entries.is_empty() {
+            true => all.collect(),
+            false => entries,
+        };
+        let entries = entries.into_iter().map(Explained::from);
+        output::json(&Vec::from_iter(entries))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut text = Text::default();
     if arguments.markdown {
         page(&mut text);
@@ -49,6 +61,26 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
     text.write()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// An entry in JSON.
+#[derive(Serialize)]
+struct Explained {
+    id: String,
+    meaning: &'static str,
+    why: &'static str,
+    help: &'static str,
+}
+
+impl From<&'static Entry> for Explained {
+    fn from(entry: &'static Entry) -> Self {
+        Self {
+            id: entry.id.to_string(),
+            meaning: entry.meaning,
+            why: entry.why,
+            help: entry.help,
+        }
+    }
 }
 
 fn known(id: &str) -> Result<&'static Entry, Error> {

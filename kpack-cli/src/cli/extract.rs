@@ -12,8 +12,10 @@ use kpack_core::files::directory_of;
 use kpack_core::interrupt::Watched;
 use kpack_format::TargetId;
 use kpack_format::names::KernelName;
+use serde::Serialize;
 
 use super::output::{self, Text};
+use super::print::print;
 use crate::inspect::{CodeObjects, SelectedCode};
 use kpack_core::publish::{
     CreatedDirectories, Directory, HiddenDirectory, Renames, StagedFile, check_named_output,
@@ -117,7 +119,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
                 let failed = |e| Error::io(&scratch, "write a scratch file in", e);
                 code_object.write_to(&mut Watched(&file), &failed)
             })?;
-            print(&scratch, &mut file)?;
+            write_out(&scratch, &mut file)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -142,11 +144,15 @@ fn write_all(
     let mut paths = names.iter().map(|name| directory.join(name));
     paths.try_for_each(|path| check_named_output(&path))?;
     room(directory)?;
-    let mut text = Text::default();
-    for (kernel, target) in found.selected() {
-        let path = directory.join(file_name(kernel, target));
-        text.line(format_args!("{}: {kernel}, {target}", path.display()));
-    }
+    let extracted = found.selected().iter().map(|(kernel, target)| Extracted {
+        path: directory
+            .join(file_name(kernel, target))
+            .display()
+            .to_string(),
+        kernel: kernel.to_string(),
+        target: target.to_string(),
+    });
+    let extracted = Vec::from_iter(extracted);
     let hidden = HiddenDirectory::lock(&directory.join("kpack-extract"))?;
     hidden.empty(&|_| true)?;
     let written = write_hidden(found, &opened, hidden.path());
@@ -156,6 +162,30 @@ fn write_all(
     published?;
     drop(hidden);
     made.keep();
+    report(&extracted)
+}
+
+/// A code object that was extracted into a file.
+#[derive(Serialize)]
+struct Extracted {
+    path: String,
+    kernel: String,
+    target: String,
+}
+
+fn report(extracted: &[Extracted]) -> Result<(), Error> {
+    if print().json {
+        return output::json(&extracted);
+    }
+    let mut text = Text::default();
+    for Extracted {
+        path,
+        kernel,
+        target,
+    } in extracted.iter().filter(|_| !print().quiet)
+    {
+        text.line(format_args!("{path}: {kernel}, {target}"));
+    }
     text.write()
 }
 
@@ -230,7 +260,7 @@ fn link(directory: &Arc<Directory>, first: &Path, path: &Path) -> Result<(), Err
 }
 
 /// Writes a code object, which is complete in a scratch file, to standard output.
-fn print(scratch: &Path, file: &mut File) -> Result<(), Error> {
+fn write_out(scratch: &Path, file: &mut File) -> Result<(), Error> {
     let failed = |e| Error::io(scratch, "read a scratch file in", e);
     file.rewind().map_err(failed)?;
     let mut out = io::stdout().lock();

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::output::{self, Text, count, size};
+use super::print::print;
 use super::progress::{Bar, DEVICE_CODE};
 use super::storage::{InstallHint, StorageArguments};
 use kpack_core::Error;
@@ -39,19 +40,6 @@ pub(super) struct Arguments {
     hint: InstallHint,
     #[command(flatten)]
     storage: StorageArguments,
-    #[command(flatten)]
-    pub(super) output: Output,
-}
-
-/// Arguments that select what to print of a report.
-#[derive(Debug, Args)]
-pub(super) struct Output {
-    /// Print the report as JSON
-    #[arg(long)]
-    pub(super) json: bool,
-    /// Print only errors and warnings
-    #[arg(long, short, conflicts_with = "json")]
-    quiet: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
@@ -60,35 +48,23 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         .install_hint
         .clone_from(&arguments.hint.install_hint);
     options.storage = arguments.storage.storage();
-    let bar = Bar::new(arguments.output.is_hidden(), DEVICE_CODE);
+    let bar = Bar::new(DEVICE_CODE);
     let report = install::install(&options, &bar)?;
     bar.finish();
-    arguments.output.print(&report)
+    report_done(&report)
 }
 
-impl Output {
-    /// Whether progress is hidden.
-    pub(super) fn is_hidden(&self) -> bool {
-        self.quiet || self.json
+/// Prints what was done.
+pub(super) fn report_done(report: &Report) -> Result<ExitCode, Error> {
+    for finding in &report.findings {
+        output::complain_finding(finding);
     }
-
-    /// Whether notes are hidden.
-    pub(super) fn is_quiet(&self) -> bool {
-        self.quiet
+    if print().json {
+        output::json(report)?;
+    } else if !print().quiet {
+        summary(report).write()?;
     }
-
-    /// Prints what was done.
-    pub(super) fn print(&self, report: &Report) -> Result<ExitCode, Error> {
-        for finding in &report.findings {
-            output::complain_finding(finding, self.quiet);
-        }
-        if self.json {
-            output::json(report)?;
-        } else if !self.quiet {
-            summary(report).write()?;
-        }
-        Ok(ExitCode::SUCCESS)
-    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What became of a binary.

@@ -8,8 +8,9 @@ use kpack_format::TargetId;
 use kpack_format::target_id::ParseTargetIdError;
 use rocm_kpack::agents;
 
-use super::install::Output;
+use super::install::report_done;
 use super::output;
+use super::print::print;
 use super::progress::{Bar, DEVICE_CODE};
 use super::targets;
 use kpack_core::Error;
@@ -38,8 +39,6 @@ pub(super) struct Arguments {
     arch: Vec<Architecture>,
     #[command(flatten)]
     pub(super) options: JoinOptions,
-    #[command(flatten)]
-    pub(super) print: Output,
 }
 
 /// A value of `--arch`.
@@ -89,7 +88,7 @@ impl Architecture {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    output::note_ignored_variables(arguments.print.is_quiet());
+    output::note_ignored_variables();
     let mut options = arguments.options.clone();
     targets::warn_of_unknown(arguments.arch.iter().filter_map(Architecture::named));
     for architecture in &arguments.arch {
@@ -98,15 +97,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             .extend(architecture.targets(options.installed)?);
     }
     if options.architectures.is_empty() && options.installed {
-        if !arguments.print.is_quiet() {
+        if !print().quiet {
             println!("this machine has no GPU; nothing is joined");
         }
         return Ok(ExitCode::SUCCESS);
     }
     options.architectures.sort();
     options.architectures.dedup();
-    let bar = Bar::new(arguments.print.is_hidden(), DEVICE_CODE);
+    let bar = Bar::new(DEVICE_CODE);
     let report = join::join(&options, &bar)?;
     bar.finish();
-    arguments.print.print(&report)
+    report_done(&report)
 }

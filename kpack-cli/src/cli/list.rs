@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::output::{self, Text, size};
+use super::print::print;
 use super::show::totals;
 use crate::inspect::{self, Content};
 use kpack_core::{Error, ids};
@@ -22,9 +23,6 @@ pub(super) struct Arguments {
     /// Print only the totals
     #[arg(long)]
     summary: bool,
-    /// Print the list as JSON
-    #[arg(long, conflicts_with = "summary")]
-    pub(super) json: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
@@ -35,7 +33,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             "not a .kpack archive; run `kpack show` to see what it is",
         ));
     };
-    if arguments.json {
+    if print().json {
         output::json(&archive)?;
         return Ok(ExitCode::SUCCESS);
     }

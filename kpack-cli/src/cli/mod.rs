@@ -22,6 +22,7 @@ macro_rules! exit_codes {
     };
 }
 
+mod completions;
 mod create;
 mod doctor;
 mod explain;
@@ -34,6 +35,7 @@ mod object;
 mod output;
 mod pack;
 mod panics;
+mod print;
 mod progress;
 mod recombine;
 mod report;
@@ -48,7 +50,7 @@ mod unpack;
 mod verify;
 mod wheel;
 
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -58,6 +60,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use kpack_core::Error;
 use kpack_core::finding::Id;
 use serde::Serialize;
+
+use print::{Print, print};
 
 /// All exit codes, including that of `kpack verify` and `kpack doctor`.
 const EXIT_CODES: &str = exit_codes!(
@@ -76,6 +80,8 @@ const EXIT_CODES: &str = exit_codes!(
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    print: Print,
 }
 
 #[derive(Debug, Subcommand)]
@@ -100,6 +106,7 @@ enum Command {
     Explain(explain::Arguments),
     Wheel(wheel::Arguments),
     Targets(targets::Arguments),
+    Completions(completions::Arguments),
 }
 
 /// The description of the command's arguments, for manual pages and completions.
@@ -112,16 +119,9 @@ pub fn main() -> ExitCode {
     panics::abort_without_memory();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
-            // Printing help is not an error.
-            let _ = error.print();
-            return if error.use_stderr() {
-                ExitCode::from(2)
-            } else {
-                ExitCode::SUCCESS
-            };
-        }
+        Err(error) => return misused(&error),
     };
+    cli.print.set();
     allow_open_files();
     let reads_only = matches!(
         cli.command,
@@ -132,6 +132,7 @@ pub fn main() -> ExitCode {
             | Command::Doctor(_)
             | Command::Explain(_)
             | Command::Targets(_)
+            | Command::Completions(_)
     ) || matches!(&cli.command, Command::Report(report) if report.only_prints());
     // These leave nothing to clean up, so signals may end them at any moment.
     if !reads_only && let Err(error) = signals::watch() {
@@ -164,12 +165,13 @@ pub fn main() -> ExitCode {
         Command::Explain(arguments) => explain::run(arguments),
         Command::Wheel(arguments) => wheel::run(arguments),
         Command::Targets(arguments) => targets::run(arguments),
+        Command::Completions(arguments) => completions::run(arguments),
     };
     if let Err(error) = &result
         && !is_broken_pipe(error)
     {
         output::complain_error(error);
-        if prints_failures(&cli.command) {
+        if print().json && !reports_failures(&cli.command) {
             // The error itself decides about the exit code.
             let _ = output::json(&Failed::from(error));
         }
@@ -202,24 +204,24 @@ impl From<&Error> for Failed {
     }
 }
 
-/// Whether `--json` was passed to a command that leaves printing its failure to [`main`].
-fn prints_failures(command: &Command) -> bool {
-    match command {
-        Command::Install(arguments) => arguments.output.json,
-        Command::Join(arguments) => arguments.print.json,
-        Command::Object(arguments) => arguments.output.json,
-        Command::Stage(arguments) => arguments.output.json,
-        Command::Show(arguments) => arguments.json,
-        Command::List(arguments) => arguments.json,
-        Command::Create(arguments) => arguments.json,
-        Command::Pack(arguments) => arguments.json,
-        Command::Unpack(arguments) => arguments.json,
-        Command::Report(arguments) => arguments.json,
-        Command::Verify(arguments) => arguments.json,
-        Command::Doctor(arguments) => arguments.json,
-        Command::Wheel(arguments) => arguments.json(),
-        _ => false,
+/// Whether a command's own JSON says why it failed.
+fn reports_failures(command: &Command) -> bool {
+    matches!(command, Command::Split(_) | Command::Recombine(_))
+}
+
+/// Prints help, or what is wrong with the arguments, as other errors are printed.
+fn misused(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Printing help is not an error.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
     }
+    let text = error.to_string();
+    match text.strip_prefix("error: ") {
+        Some(text) => _ = write!(io::stderr(), "kpack: {}: {text}", output::painted("error")),
+        None => _ = error.print(),
+    }
+    ExitCode::from(2)
 }
 
 /// The targets that the arguments name.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::install::Output;
+use super::install::report_done;
 use super::progress::{Bar, DEVICE_CODE};
 use super::storage::StorageArguments;
 use kpack_build::object_file::{self, Options};
@@ -45,8 +45,6 @@ pub(super) struct Arguments {
     search_path: Vec<String>,
     #[command(flatten)]
     storage: StorageArguments,
-    #[command(flatten)]
-    pub(super) output: Output,
     /// Objects (.o) and static libraries (.a)
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
@@ -57,8 +55,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     options.component.clone_from(&arguments.component);
     options.search_paths.clone_from(&arguments.search_path);
     options.storage = arguments.storage.storage();
-    let bar = Bar::new(arguments.output.is_hidden(), DEVICE_CODE);
+    let bar = Bar::new(DEVICE_CODE);
     let report = object_file::split(&options, &bar)?;
     bar.finish();
-    arguments.output.print(&report)
+    report_done(&report)
 }

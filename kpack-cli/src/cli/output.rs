@@ -11,6 +11,7 @@ pub(super) use kpack_core::words::{bytes as size, counted as count};
 use rocm_kpack::Environment;
 use serde::Serialize;
 
+use super::print::print;
 use kpack_core::finding::with_id;
 use kpack_core::{Error, Finding, Severity};
 
@@ -25,6 +26,12 @@ impl Text {
     /// Adds a line.
     pub(super) fn line(&mut self, text: impl Display) {
         self.0 += &format!("{}\n", escaped(&text.to_string()));
+    }
+
+    /// Adds a line that begins with the word for a severity, in its colour.
+    pub(super) fn labelled(&mut self, severity: Severity, text: impl Display) {
+        let text = escaped(&text.to_string()).to_string();
+        self.0 += &format!("{} {text}\n", print().painted(severity, label(severity)));
     }
 
     /// Adds a heading and indented rows in aligned columns. Columns whose heading begins with `>`
@@ -67,6 +74,16 @@ pub(super) fn lines(text: &str) -> Result<(), Error> {
     write(text)
 }
 
+/// A severity at the start of a line, as wide as the others.
+fn label(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Fault => "FAULT",
+        Severity::Warning => "warn ",
+        Severity::Note => "note ",
+        Severity::Ok => "ok   ",
+    }
+}
+
 fn write(text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())
@@ -82,7 +99,21 @@ pub(super) fn complain(kind: &str, text: impl Display) {
         .split("\n  ")
         .map(|line| escaped(line).to_string())
         .collect();
-    let _ = writeln!(io::stderr().lock(), "kpack: {kind}: {}", lines.join("\n  "));
+    let _ = writeln!(
+        io::stderr().lock(),
+        "kpack: {}: {}",
+        painted(kind),
+        lines.join("\n  ")
+    );
+}
+
+/// The kind of a message, in its colour.
+pub(super) fn painted(kind: &str) -> String {
+    match kind {
+        "error" => print().painted_error(Severity::Fault, kind),
+        "warning" => print().painted_error(Severity::Warning, kind),
+        kind => kind.to_owned(),
+    }
 }
 
 /// The word for a finding on standard error.
@@ -94,9 +125,9 @@ pub(super) fn kind(severity: Severity) -> &'static str {
     }
 }
 
-/// Writes a finding to standard error, with its ID; if `quiet`, only one that is more than a note.
-pub(super) fn complain_finding(finding: &Finding, quiet: bool) {
-    if finding.severity > Severity::Note || !quiet {
+/// Writes a finding to standard error, with its ID; with `--quiet`, only one that is more than a note.
+pub(super) fn complain_finding(finding: &Finding) {
+    if finding.severity > Severity::Note || !print().quiet {
         complain(kind(finding.severity), described(finding));
     }
 }
@@ -113,10 +144,10 @@ pub(super) fn described(finding: &Finding) -> String {
 
 /// Says which variables of the loader are set, for commands that ignore them: what is installed is the same
 /// for everybody.
-pub(super) fn note_ignored_variables(quiet: bool) {
+pub(super) fn note_ignored_variables() {
     let is_set = |name: &&&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     for name in Environment::VARIABLES.iter().filter(is_set) {
-        if !quiet {
+        if !print().quiet {
             let text = "is set, and ignored; the loader and `kpack doctor` obey it";
             complain("note", format_args!("{name} {text}"));
         }
@@ -129,7 +160,12 @@ pub(super) fn complain_error(error: &Error) {
         Error::Compiler(_) => {
             let text = error.in_one_line();
             let lines: Vec<String> = text.lines().map(|line| escaped(line).to_string()).collect();
-            let _ = writeln!(io::stderr().lock(), "kpack: error: {}", lines.join("\n"));
+            let _ = writeln!(
+                io::stderr().lock(),
+                "kpack: {}: {}",
+                painted("error"),
+                lines.join("\n")
+            );
         }
         error => complain("error", error.in_one_line()),
     }

@@ -9,7 +9,8 @@ use kpack_format::TargetId;
 use serde::Serialize;
 
 use super::output::{self, Text, count, size};
-use super::progress::{ALL, Bar, Verbosity};
+use super::print::print;
+use super::progress::{ALL, Bar};
 use kpack_artifact::store::{Index, IndexOptions, PackOptions, index, pack};
 use kpack_core::parallel::processors;
 use kpack_core::{Error, Finding};
@@ -54,11 +55,6 @@ pub(super) struct Arguments {
     /// Number of threads. Default: the number of processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Print the index and what was found as JSON
-    #[arg(long)]
-    pub(super) json: bool,
-    #[command(flatten)]
-    verbosity: Verbosity,
 }
 
 /// The output of `--json`.
@@ -85,15 +81,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         (None, None) => return Err(Error::usage("expected a directory with artifacts")),
     };
     for finding in &findings {
-        output::complain_finding(finding, arguments.verbosity.quiet);
+        output::complain_finding(finding);
     }
-    if arguments.json {
+    if print().json {
         output::json(&Summary {
             outcome: "packed",
             index: &index,
             findings: &findings,
         })?;
-    } else if !arguments.verbosity.quiet {
+    } else if !print().quiet {
         summary(&index).write()?;
     }
     Ok(ExitCode::SUCCESS)
@@ -110,7 +106,7 @@ fn pack_artifacts(
     options.index = index;
     options.jobs = jobs;
     options.level = arguments.level.unwrap_or(options.level);
-    let bar = Bar::new(arguments.verbosity.hides(arguments.json), ALL).naming(&arguments.verbosity);
+    let bar = Bar::new(ALL);
     let packed = pack(&options, &bar);
     bar.finish();
     let packed = packed?;

@@ -10,7 +10,8 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::output::{self, Text, count, size};
-use super::progress::{ALL, Bar, Verbosity, draw_target, style};
+use super::print::print;
+use super::progress::{ALL, Bar, draw_target, style};
 use kpack_artifact::packaging::Configuration;
 use kpack_artifact::recombine::{Artifact, Finding, Options, Recombination, plan};
 use kpack_core::Error;
@@ -58,14 +59,9 @@ pub(super) struct Arguments {
     /// Print what would be written, and write nothing
     #[arg(long)]
     dry_run: bool,
-    /// Print the plan and its outcome as JSON
-    #[arg(long)]
-    json: bool,
     /// Reject a configuration with unknown keys
     #[arg(long)]
     strict: bool,
-    #[command(flatten)]
-    verbosity: Verbosity,
 }
 
 /// The output of `--json`.
@@ -87,10 +83,10 @@ struct Summary<'a> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    output::note_ignored_variables(arguments.verbosity.quiet);
+    output::note_ignored_variables();
     let mut plan = Recombination::default();
     let result = recombine(arguments, &mut plan);
-    if arguments.json {
+    if print().json {
         let error = result.as_ref().err();
         output::json(&Summary {
             outcome: match (error, arguments.dry_run) {
@@ -104,7 +100,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             artifacts: &plan.artifacts,
             findings: &plan.findings,
         })?;
-    } else if plan.failed.len() < plan.components && !arguments.verbosity.quiet {
+    } else if plan.failed.len() < plan.components && !print().quiet {
         summary(&plan).write()?;
     }
     result.map(|()| ExitCode::SUCCESS)
@@ -125,21 +121,21 @@ fn recombine(arguments: &Arguments, planned: &mut Recombination) -> Result<(), E
     options.components.clone_from(&arguments.component);
     options.jobs = arguments.jobs.unwrap_or(options.jobs);
     let bar = ProgressBar::no_length();
-    bar.set_draw_target(draw_target(arguments.verbosity.hides(arguments.json)));
+    bar.set_draw_target(draw_target());
     bar.set_style(style("{bar:40} {pos}/{len} components read"));
     *planned = plan(&options, &|component, total| {
-        arguments.verbosity.name(component.as_ref());
+        print().name(component.as_ref());
         bar.set_length(total as u64);
         bar.inc(1);
     })?;
     bar.finish_and_clear();
     for finding in &planned.findings {
-        output::complain_finding(finding, arguments.verbosity.quiet);
+        output::complain_finding(finding);
     }
     if arguments.dry_run || planned.failed.len() == planned.components {
         return planned.failure(&options.shards_dir);
     }
-    let bar = Bar::new(arguments.verbosity.hides(arguments.json), ALL);
+    let bar = Bar::new(ALL);
     let applied = planned.apply(&options, &bar);
     bar.finish();
     let failed = applied.inspect_err(|_| {

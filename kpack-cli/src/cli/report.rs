@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::output::{self, Text, size};
+use super::print::print;
 use kpack_artifact::sizes::{self, Depth, Row, Sizes};
 use kpack_core::publish;
 use kpack_core::{Error, Finding, Severity, ids};
@@ -42,9 +43,6 @@ pub(super) struct Arguments {
     /// Title of the page; the default names the directories
     #[arg(long, value_name = "TEXT", requires = "html")]
     title: Option<String>,
-    /// Print the rows as JSON
-    #[arg(long)]
-    pub(super) json: bool,
 }
 
 impl Arguments {
@@ -58,10 +56,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut sizes = sizes::measure(&arguments.paths, &arguments.before)?;
     for leftover in &sizes.leftovers {
         let note = Finding::new(Severity::Note, ids::LEFTOVER, leftover, leftover::TEXT);
-        output::complain_finding(&note, false);
+        output::complain_finding(&note);
     }
-    for note in sizes.findings.iter().filter(|_| !arguments.json) {
-        output::complain_finding(note, false);
+    for note in sizes.findings.iter().filter(|_| !print().json) {
+        output::complain_finding(note);
     }
     // Makes the page reproducible.
     if let Some(epoch) = env::var_os("SOURCE_DATE_EPOCH") {
@@ -77,7 +75,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             written.map_err(|e| Error::io(path, "write", e))
         })?;
     }
-    if arguments.json {
+    if print().json {
         output::json(&sizes)?;
     } else {
         text(&sizes, arguments.by).write()?;

@@ -94,7 +94,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     if let Some(directory) = &arguments.have {
         let (there, findings) = there(directory, &entries)?;
         for finding in &findings {
-            output::complain_finding(finding, false);
+            output::complain_finding(finding);
         }
         let mut there = there.into_iter();
         entries.retain(|_| !there.next().unwrap_or_default());

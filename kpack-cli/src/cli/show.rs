@@ -1,67 +1,59 @@
 //! `kpack show`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use walkdir::WalkDir;
 
 use super::output::{self, Text, count, size};
+use super::print::print;
 use kpack_format::code_object::CodeObject;
 use kpack_format::manifest::Manifest;
 use kpack_format::marker::of_another_build;
 use kpack_format::offload_bundle::Bundle;
 
 use crate::inspect::{
-    self, Archive, Content, FatBinary, SplitBinary, Unlinked, code_object_version, format_of,
-    is_present,
+    self, Archive, Content, FatBinary, Inspection, SplitBinary, Unlinked, code_object_version,
+    format_of, is_present,
 };
 use kpack_artifact::sizes::debug_note;
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 use kpack_format::names::is_object;
 use kpack_split::input::Kpacks;
 
-/// Show what a file is
+/// Show what a file is, or the files with device code in a directory
 ///
 /// Prints the wrappers, bundles and targets of a fat binary, and the marker and archives of a split
 /// binary. Also describes archives, manifests, offload bundles, code objects, objects and static
 /// libraries.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// File
+    /// File or directory
     file: PathBuf,
-    /// Print it as JSON
-    #[arg(long)]
-    pub(super) json: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    output::note_ignored_variables(false);
+    output::note_ignored_variables();
+    if arguments.file.is_dir() {
+        return directory(&arguments.file);
+    }
     let inspection = inspect::inspect(&arguments.file)?;
-    if arguments.json {
+    if print().json {
         output::json(&inspection)?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Content::Archive(_) = &inspection.content {
         match debug_note(&inspection.path) {
-            Ok(Some(note)) => output::complain_finding(&note, false),
+            Ok(Some(note)) => output::complain_finding(&note),
             Ok(None) => {}
             // The table of contents can be shown nevertheless.
             Err(error @ Error::Refused { .. }) => output::complain("warning", error.in_one_line()),
             Err(error) => return Err(error),
         }
     }
-    let what = match &inspection.content {
-        Content::FatBinary(fat) if fat.joined.is_some() => "joined binary",
-        Content::FatBinary(_) => "fat binary",
-        Content::SplitBinary(_) => "split binary",
-        Content::HostBinary(_) => "host binary",
-        Content::Unlinked(unlinked) if unlinked.static_library => "static library",
-        Content::Unlinked(_) => "relocatable object",
-        Content::Archive(_) => "archive",
-        Content::Manifest(_) => "manifest",
-        Content::Bundle(_) => "offload bundle",
-        Content::CodeObject(_) => "code object",
-    };
+    let what = kind(&inspection.content);
     let mut text = Text::default();
     text.line(format_args!(
         "{}: {what}, {}",
@@ -80,6 +72,121 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
     text.write()?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn kind(content: &Content) -> &'static str {
+    match content {
+        Content::FatBinary(fat) if fat.joined.is_some() => "joined binary",
+        Content::FatBinary(_) => "fat binary",
+        Content::SplitBinary(_) => "split binary",
+        Content::HostBinary(_) => "host binary",
+        Content::Unlinked(unlinked) if unlinked.static_library => "static library",
+        Content::Unlinked(_) => "relocatable object",
+        Content::Archive(_) => "archive",
+        Content::Manifest(_) => "manifest",
+        Content::Bundle(_) => "offload bundle",
+        Content::CodeObject(_) => "code object",
+    }
+}
+
+/// Prints a line for each file with device code in a directory, and what it has for each target.
+fn directory(path: &Path) -> Result<ExitCode, Error> {
+    let mut files = Vec::new();
+    let mut code = ExitCode::SUCCESS;
+    for entry in WalkDir::new(path).sort_by_file_name() {
+        let entry = entry.map_err(|e| Error::io(path, "list", e.into()))?;
+        if !entry.file_type().is_file() {
+            continue;
+        }
+        match inspect::inspect(entry.path()) {
+            Ok(file) if has_device_code(&file.content) => files.push(file),
+            Ok(_) => {}
+            Err(error) if error.id() == ids::UNKNOWN_FILE => {}
+            Err(error @ Error::Refused { .. }) => {
+                output::complain_error(&error);
+                code = ExitCode::from(3);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if print().json {
+        output::json(&files)?;
+        return Ok(code);
+    }
+    let mut totals: BTreeMap<String, (usize, u64)> = BTreeMap::new();
+    let mut rows = Vec::new();
+    for file in &files {
+        let targets = targets(file);
+        let names = Vec::from_iter(targets.iter().map(|(target, _)| target.as_str())).join(" ");
+        let shown = file.path.strip_prefix(path).unwrap_or(&file.path);
+        let kind = kind(&file.content).to_owned();
+        rows.push(vec![
+            shown.display().to_string(),
+            kind,
+            size(file.size),
+            names,
+        ]);
+        for (target, bytes) in targets {
+            let total = totals.entry(target).or_default();
+            *total = (total.0 + usize::from(bytes > 0), total.1 + bytes);
+        }
+    }
+    let mut text = Text::default();
+    text.line(format_args!(
+        "{}: {} with device code",
+        path.display(),
+        count(files.len() as u64, "file")
+    ));
+    if !rows.is_empty() {
+        text.table(2, &["file", "kind", ">size", "targets"], rows);
+        let totals = totals.into_iter();
+        let totals =
+            totals.map(|(target, (files, bytes))| vec![target, files.to_string(), size(bytes)]);
+        text.table(2, &["target", ">files", ">device code"], totals);
+    }
+    text.write()?;
+    Ok(code)
+}
+
+fn has_device_code(content: &Content) -> bool {
+    match content {
+        Content::HostBinary(_) => false,
+        Content::Unlinked(unlinked) => !unlinked.device_objects.is_empty(),
+        _ => true,
+    }
+}
+
+/// The targets that a file names, and how many bytes of device code it has for each.
+fn targets(file: &Inspection) -> Vec<(String, u64)> {
+    let named =
+        |names: &mut dyn Iterator<Item = &str>| names.map(|name| (name.to_owned(), 0)).collect();
+    match &file.content {
+        Content::FatBinary(fat) => {
+            let totals = fat.targets().into_iter();
+            totals
+                .map(|(target, (_, bytes))| (target.to_string(), bytes))
+                .collect()
+        }
+        Content::SplitBinary(split) => named(&mut split.kpacks.targets()),
+        Content::Manifest(manifest) => named(&mut manifest.kpack_files.keys().map(String::as_str)),
+        Content::Archive(archive) => match archive.toc.gfx_arches.as_slice() {
+            [only] => vec![(only.clone(), file.size)],
+            several => named(&mut several.iter().map(String::as_str)),
+        },
+        Content::Bundle(bundle) => {
+            let entries = bundle.entries.iter();
+            let entries =
+                entries.filter_map(|entry| Some((entry.id.target()?.to_string(), entry.size)));
+            entries.collect()
+        }
+        Content::CodeObject(code_object) => {
+            let target = code_object.target.iter();
+            target
+                .map(|target| (target.to_string(), file.size))
+                .collect()
+        }
+        Content::HostBinary(_) | Content::Unlinked(_) => Vec::new(),
+    }
 }
 
 fn fat_binary(fat: &FatBinary, text: &mut Text) {
@@ -118,6 +225,9 @@ fn fat_binary(fat: &FatBinary, text: &mut Text) {
         for path in &joined.kpack_search_paths {
             text.line(format_args!("rest of its device code: {path}"));
         }
+    }
+    if !print().verbose {
+        return;
     }
     let heading = [
         ">wrapper",

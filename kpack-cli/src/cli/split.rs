@@ -8,7 +8,8 @@ use kpack_format::TargetId;
 use serde::Serialize;
 
 use super::output::{self, Text, count, size};
-use super::progress::{ALL, Bar, Verbosity};
+use super::print::print;
+use super::progress::{ALL, Bar};
 use super::storage::{InstallHint, StorageArguments};
 use kpack_artifact::databases::{DATABASES, Database, Selection};
 use kpack_artifact::split::{
@@ -90,11 +91,6 @@ pub(super) struct Arguments {
     hint: InstallHint,
     #[command(flatten)]
     storage: StorageArguments,
-    /// Print the summary, or the error, as JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    verbosity: Verbosity,
     /// Accepted for older scripts; output is written beside its final place
     #[arg(long, value_name = "DIR", hide = true)]
     tmp_dir: Option<PathBuf>,
@@ -119,8 +115,7 @@ struct BatchSummary<'a> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let verbosity = &arguments.verbosity;
-    let bar = Bar::new(verbosity.hides(arguments.json), ALL).naming(verbosity);
+    let bar = Bar::new(ALL);
     match &arguments.batch_artifact_parent_dir {
         None => {
             let result = options(arguments).and_then(|options| split::split(&options, &bar));
@@ -131,7 +126,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             let result = options(arguments)
                 .and_then(|each| split::batch(&BatchOptions::new(parent, each), &bar));
             bar.finish();
-            print_batch(result, arguments)
+            print_batch(result)
         }
     }
 }
@@ -163,7 +158,7 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
             arguments.clang_offload_bundler.is_some(),
         ),
     ] {
-        if given && !arguments.verbosity.quiet {
+        if given && !print().quiet {
             output::complain("note", format_args!("ignoring {option}: it is not needed"));
         }
     }
@@ -215,8 +210,8 @@ fn selection(names: &[String]) -> Result<Selection, Error> {
 /// The most findings of one severity that are printed for an artifact; the JSON has them all.
 const MOST_FINDINGS: usize = 40;
 
-fn print_findings(findings: &[Finding], verbosity: &Verbosity) {
-    let most = if verbosity.verbose {
+fn print_findings(findings: &[Finding]) {
+    let most = if print().verbose {
         usize::MAX
     } else {
         MOST_FINDINGS
@@ -228,10 +223,10 @@ fn print_findings(findings: &[Finding], verbosity: &Verbosity) {
                 .filter(|finding| finding.severity == severity)
         };
         for finding in of_kind().take(most) {
-            output::complain_finding(finding, verbosity.quiet);
+            output::complain_finding(finding);
         }
         let more = of_kind().count().saturating_sub(most);
-        if more > 0 && !(severity == Severity::Note && verbosity.quiet) {
+        if more > 0 && !(severity == Severity::Note && print().quiet) {
             let kind = output::kind(severity);
             let what = count(more as u64, &format!("more {kind}"));
             output::complain(kind, format_args!("{what}; --verbose lists all of them"));
@@ -241,7 +236,7 @@ fn print_findings(findings: &[Finding], verbosity: &Verbosity) {
 
 fn print_one(result: Result<Report, Error>, arguments: &Arguments) -> Result<ExitCode, Error> {
     if let Ok(report) = &result {
-        print_findings(&report.findings, &arguments.verbosity);
+        print_findings(&report.findings);
     }
     let (outcome, result) = match result {
         Ok(report) => (Outcome::Split(report), Ok(ExitCode::SUCCESS)),
@@ -253,8 +248,8 @@ fn print_one(result: Result<Report, Error>, arguments: &Arguments) -> Result<Exi
         }
     };
     match &outcome {
-        outcome if arguments.json => output::json(outcome)?,
-        Outcome::Split(report) if !arguments.verbosity.quiet => {
+        outcome if print().json => output::json(outcome)?,
+        Outcome::Split(report) if !print().quiet => {
             let mut text = Text::default();
             add_summary(&mut text, report);
             text.write()?;
@@ -264,14 +259,11 @@ fn print_one(result: Result<Report, Error>, arguments: &Arguments) -> Result<Exi
     result
 }
 
-fn print_batch(
-    result: Result<BatchReport, Error>,
-    arguments: &Arguments,
-) -> Result<ExitCode, Error> {
+fn print_batch(result: Result<BatchReport, Error>) -> Result<ExitCode, Error> {
     let report = match result {
         Ok(report) => report,
         Err(error) => {
-            if arguments.json {
+            if print().json {
                 output::json(&BatchSummary {
                     outcome: "failed",
                     error: Some(error.without_id()),
@@ -282,13 +274,13 @@ fn print_batch(
             return Err(error);
         }
     };
-    print_findings(&report.findings, &arguments.verbosity);
+    print_findings(&report.findings);
     let mut text = Text::default();
     let mut split = 0;
     for outcome in &report.artifacts {
         match outcome {
             Outcome::Split(report) => {
-                print_findings(&report.findings, &arguments.verbosity);
+                print_findings(&report.findings);
                 add_summary(&mut text, report);
                 split += 1;
             }
@@ -309,14 +301,14 @@ fn print_batch(
         error = Some(format!("{failed} of {all} failed: {names}"));
     }
     text.line(total);
-    if arguments.json {
+    if print().json {
         output::json(&BatchSummary {
             outcome: if error.is_some() { "failed" } else { "split" },
             error,
             id: failures.first().map(|failure| failure.id.to_string()),
             report: &report,
         })?;
-    } else if !arguments.verbosity.quiet {
+    } else if !print().quiet {
         text.write()?;
     }
     Ok(

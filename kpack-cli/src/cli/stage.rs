@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::install::Output;
+use super::install::report_done;
 use super::output;
 use super::storage::StripDebug;
 use crate::stage::{self, Options};
@@ -39,12 +39,10 @@ pub(super) struct Arguments {
     /// File with Cargo's messages. Default: standard input
     #[arg(long, value_name = "FILE")]
     messages: Option<PathBuf>,
-    #[command(flatten)]
-    pub(super) output: Output,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    output::note_ignored_variables(arguments.output.is_quiet());
+    output::note_ignored_variables();
     let options = &Options {
         debug: arguments.strip.debug(),
         ..arguments.options.clone()
@@ -60,5 +58,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
         _ => stage::stage(options, io::stdin().lock(), &mut say)?,
     };
-    arguments.output.print(&report)
+    report_done(&report)
 }

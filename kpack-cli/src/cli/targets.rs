@@ -6,6 +6,7 @@ use clap::Args;
 use kpack_format::TargetId;
 
 use super::output::{self, Text};
+use super::print::print;
 use kpack_core::Error;
 
 /// Check the names of GPU targets
@@ -29,12 +30,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         .collect::<Result<_, _>>()
         .map_err(|error| Error::usage(error.to_string()))?;
     warn_of_unknown(&named);
-    let mut text = Text::default();
-    for (index, target) in named.iter().enumerate() {
-        if !named[..index].contains(target) {
-            text.line(target);
+    let mut names: Vec<String> = Vec::new();
+    for target in named.iter().map(TargetId::to_string) {
+        if !names.contains(&target) {
+            names.push(target);
         }
     }
+    if print().json {
+        output::json(&names)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = Text::default();
+    names.iter().for_each(|name| text.line(name));
     text.write()?;
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,8 @@ use clap::Args;
 use serde::Serialize;
 
 use super::output::{self, Text, count, size};
-use super::progress::{ALL, Bar, Verbosity};
+use super::print::print;
+use super::progress::{ALL, Bar};
 use super::select::ChoiceArguments;
 use kpack_artifact::store::{UnpackOptions, Unpacked, unpack};
 use kpack_core::Error;
@@ -44,11 +45,6 @@ pub(super) struct Arguments {
     /// Number of threads. Default: the number of processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Print what was unpacked as JSON
-    #[arg(long)]
-    pub(super) json: bool,
-    #[command(flatten)]
-    verbosity: Verbosity,
 }
 
 /// The output of `--json`.
@@ -67,16 +63,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     options.choice = arguments.choice.choice();
     options.flatten = arguments.flatten;
     options.jobs = arguments.jobs.unwrap_or(options.jobs);
-    let bar = Bar::new(arguments.verbosity.hides(arguments.json), ALL).naming(&arguments.verbosity);
+    let bar = Bar::new(ALL);
     let unpacked = unpack(&options, &bar);
     bar.finish();
     let unpacked = unpacked?;
-    if arguments.json {
+    if print().json {
         output::json(&Summary {
             outcome: "unpacked",
             unpacked: &unpacked,
         })?;
-    } else if !arguments.verbosity.quiet {
+    } else if !print().quiet {
         let mut text = Text::default();
         text.line(format_args!(
             "{}, {}, {} in {}",

@@ -9,7 +9,7 @@ use indicatif::ProgressBar;
 use kpack_format::TargetId;
 
 use super::output::{self, Text, count};
-use super::progress::Verbosity;
+use super::print::print;
 use kpack_artifact::verify::{self, Options, Report};
 use kpack_core::{Error, Severity, shown};
 
@@ -34,11 +34,6 @@ pub(super) struct Arguments {
     /// Number of threads. Default: the number of processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Print the report as JSON
-    #[arg(long)]
-    pub(super) json: bool,
-    #[command(flatten)]
-    verbosity: Verbosity,
     /// Directory of artifact directories; the same as a PATH
     #[arg(long, value_name = "DIR")]
     artifacts_dir: Option<PathBuf>,
@@ -51,7 +46,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    output::note_ignored_variables(arguments.verbosity.quiet);
+    output::note_ignored_variables();
     let mut options = Options::default();
     options.against.clone_from(&arguments.against);
     options.targets.clone_from(&arguments.arch);
@@ -62,40 +57,37 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         .chain(&arguments.artifacts_dir)
         .cloned()
         .collect();
-    let bar = match arguments.verbosity.hides(arguments.json) {
+    let bar = match print().hides_progress() {
         true => ProgressBar::hidden(),
         false => ProgressBar::no_length(),
     };
     let report = verify::verify(&paths, &options, &mut |path, position, total| {
-        arguments.verbosity.name(path);
+        print().name(path);
         bar.set_length(total as u64);
         bar.set_position(position as u64);
         bar.set_message(shown(path).to_string());
     })?;
     bar.finish_and_clear();
 
-    print(&report, arguments.json, arguments.verbosity.quiet)
+    report_checks(&report)
 }
 
-/// Prints the checks, or only the faults. Returns the exit code.
-pub(super) fn print(report: &Report, json: bool, quiet: bool) -> Result<ExitCode, Error> {
-    if json {
+/// Prints the checks that fail and a summary, or all with `--verbose`. Returns the exit code.
+pub(super) fn report_checks(report: &Report) -> Result<ExitCode, Error> {
+    if print().json {
         output::json(report)?;
     } else {
+        let is_shown = |severity| print().verbose || severity >= Severity::Warning;
         let mut text = Text::default();
-        for finding in &report.findings {
-            let severity = finding.severity;
-            if severity == Severity::Fault || !quiet {
-                let described = output::described(finding);
-                text.line(format_args!("{} {described}", label(severity)));
-            }
+        for finding in report
+            .findings
+            .iter()
+            .filter(|finding| is_shown(finding.severity))
+        {
+            text.labelled(finding.severity, output::described(finding));
         }
-        if !quiet {
-            text.line(format_args!(
-                "{}, {}",
-                count(report.findings.len() as u64, "check"),
-                count(report.count(Severity::Fault) as u64, "fault")
-            ));
+        if !print().quiet {
+            text.line(summary(report));
         }
         text.write()?;
     }
@@ -106,12 +98,22 @@ pub(super) fn print(report: &Report, json: bool, quiet: bool) -> Result<ExitCode
     })
 }
 
-/// A severity at the start of a line, as wide as the others.
-pub(super) fn label(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Fault => "FAULT",
-        Severity::Warning => "warn ",
-        Severity::Note => "note ",
-        Severity::Ok => "ok   ",
+/// How many checks there were, and what came of them.
+fn summary(report: &Report) -> String {
+    let of = |severity| report.count(severity) as u64;
+    let mut text = format!(
+        "{}, {}",
+        count(report.findings.len() as u64, "check"),
+        count(of(Severity::Fault), "fault")
+    );
+    for (severity, what) in [(Severity::Warning, "warning"), (Severity::Note, "note")] {
+        if of(severity) > 0 {
+            text += &format!(", {}", count(of(severity), what));
+        }
     }
+    let mut severities = report.findings.iter().map(|finding| finding.severity);
+    if !print().verbose && severities.any(|severity| severity < Severity::Warning) {
+        text += "; --verbose prints all";
+    }
+    text
 }

@@ -1,19 +1,21 @@
 //! `kpack wheel`.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
 use kpack_format::TargetId;
+use serde::Serialize;
 
 use super::output::{self, Text, size};
+use super::print::print;
 use super::progress::{Bar, DEVICE_CODE};
 use super::storage::StorageArguments;
 use super::verify;
-use kpack_core::Error;
-use kpack_wheel::{self as wheel, Description, Options, VerifyOptions};
+use kpack_core::{Error, Finding};
+use kpack_wheel::{self as wheel, Description, Options, Report, VerifyOptions};
 
 /// Split Python wheels: a host wheel without device code, and a small device wheel for each GPU
 #[derive(Debug, Args)]
@@ -54,9 +56,6 @@ struct Split {
     options: Options,
     #[command(flatten)]
     storage: StorageArguments,
-    /// Print only errors and warnings
-    #[arg(long, short)]
-    quiet: bool,
 }
 
 /// Verify host wheels with their device wheels
@@ -77,12 +76,6 @@ struct Verify {
     /// Number of threads. Default: the number of processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Print the report as JSON
-    #[arg(long)]
-    json: bool,
-    /// Print only faults
-    #[arg(long, short, conflicts_with = "json")]
-    quiet: bool,
     /// Host wheels and their device wheels
     #[arg(value_name = "WHEEL", required = true)]
     wheels: Vec<PathBuf>,
@@ -95,23 +88,9 @@ struct Verify {
 #[derive(Debug, Args)]
 #[command(after_help = exit_codes!())]
 struct Show {
-    /// Print the wheels as JSON
-    #[arg(long)]
-    json: bool,
     /// Wheels
     #[arg(value_name = "WHEEL", required = true)]
     wheels: Vec<PathBuf>,
-}
-
-impl Arguments {
-    /// Whether `--json` was passed.
-    pub(super) fn json(&self) -> bool {
-        match &self.command {
-            Command::Split(_) => false,
-            Command::Verify(arguments) => arguments.json,
-            Command::Show(arguments) => arguments.json,
-        }
-    }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
@@ -125,13 +104,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 fn split(arguments: &Split) -> Result<ExitCode, Error> {
     let mut options = arguments.options.clone();
     options.storage = arguments.storage.storage();
-    let bar = Bar::new(arguments.quiet, DEVICE_CODE);
+    let bar = Bar::new(DEVICE_CODE);
     let report = wheel::split(&options, &bar)?;
     bar.finish();
     for finding in &report.findings {
-        output::complain_finding(finding, arguments.quiet);
+        output::complain_finding(finding);
     }
-    if arguments.quiet {
+    if print().json {
+        output::json(&SplitReport::from(&report))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if print().quiet {
         return Ok(ExitCode::SUCCESS);
     }
     let mut text = Text::default();
@@ -148,18 +131,57 @@ fn split(arguments: &Split) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The output of `--json`.
+#[derive(Serialize)]
+struct SplitReport<'a> {
+    inputs: Vec<WheelFile<'a>>,
+    wheels: Vec<WheelFile<'a>>,
+    findings: &'a [Finding],
+}
+
+/// A wheel.
+#[derive(Serialize)]
+struct WheelFile<'a> {
+    #[serde(serialize_with = "kpack_core::lossy::path")]
+    path: &'a Path,
+    size: u64,
+    /// The extra that asks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extra: Option<&'a str>,
+}
+
+impl<'a> From<&'a Report> for SplitReport<'a> {
+    fn from(report: &'a Report) -> Self {
+        let inputs = report.inputs.iter().map(|(path, size)| WheelFile {
+            path,
+            size: *size,
+            extra: None,
+        });
+        let wheels = report.wheels.iter().map(|wheel| WheelFile {
+            path: &wheel.path,
+            size: wheel.size,
+            extra: wheel.extra.as_deref(),
+        });
+        Self {
+            inputs: inputs.collect(),
+            wheels: wheels.collect(),
+            findings: &report.findings,
+        }
+    }
+}
+
 fn verify(arguments: &Verify) -> Result<ExitCode, Error> {
     let mut options = VerifyOptions::default();
     options.targets.clone_from(&arguments.arch);
     options.against.clone_from(&arguments.against);
     options.jobs = arguments.jobs;
     let report = wheel::verify(&arguments.wheels, &options)?;
-    verify::print(&report, arguments.json, arguments.quiet)
+    verify::report_checks(&report)
 }
 
 fn show(arguments: &Show) -> Result<ExitCode, Error> {
     let wheels = wheel::describe(&arguments.wheels)?;
-    if arguments.json {
+    if print().json {
         output::json(&wheels)?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -186,6 +186,113 @@ fn verification() {
     settings.bind(|| assert_snapshot!(format!("{fine}\n{faulty}")));
 }
 
+/// One description of the output for all commands, and for those in commands.
+#[test]
+fn every_command_has_the_same_options_of_output() {
+    let mut command = kpack_cli::cli::command();
+    command.build();
+    let mut all: Vec<&clap::Command> = command.get_subcommands().collect();
+    all.extend(command.find_subcommand("wheel").unwrap().get_subcommands());
+    for command in all.iter().filter(|command| command.get_name() != "help") {
+        for option in ["json", "quiet", "verbose", "color"] {
+            let mut own = command.get_arguments();
+            assert!(
+                own.any(|own| own.get_id() == option),
+                "{} {option}",
+                command.get_name()
+            );
+        }
+    }
+    let tree = Tree::new();
+    for line in [
+        "targets gfx942 --quiet --json",
+        "list --nothing",
+        "none",
+        "targets",
+    ] {
+        let output = kpack(&tree, &words(line));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.starts_with("kpack: error: "), "{line}: {said}");
+        assert_eq!(output.status.code(), Some(2), "{line}");
+    }
+}
+
+#[test]
+fn verification_prints_what_fails_and_all_if_asked() {
+    let tree = split_prefix();
+    let verify = |line: &str| said(&tree, &words(format!("verify lib {line}").trim()));
+    let lines = |line: &str| Vec::from_iter(verify(line).lines().map(str::to_owned));
+    let [_, summary, _] = &lines("")[..] else {
+        panic!("{:#?}", lines(""))
+    };
+    assert!(
+        summary.ends_with(" checks, 0 faults; --verbose prints all"),
+        "{summary}"
+    );
+    assert!(
+        lines("--verbose")
+            .iter()
+            .any(|line| line.starts_with("ok    "))
+    );
+    assert_eq!(lines("--quiet").len(), 2, "{:#?}", lines("--quiet"));
+    let archive = tree.path("lib/.kpack/vec_lib_gfx1100.kpack");
+    let size = fs::metadata(&archive).unwrap().len();
+    fs::File::options()
+        .write(true)
+        .open(&archive)
+        .unwrap()
+        .set_len(size - 1)
+        .unwrap();
+    for (line, label) in [
+        ("", "FAULT lib/"),
+        ("--quiet --color never", "FAULT lib/"),
+        ("--color always", "\u{1b}[1m\u{1b}[31mFAULT\u{1b}[0m lib/"),
+    ] {
+        assert!(
+            lines(line).iter().any(|line| line.starts_with(label)),
+            "{:#?}",
+            lines(line)
+        );
+        assert!(!lines(line).iter().any(|line| line.starts_with("ok    ")));
+    }
+}
+
+#[test]
+fn a_directory_is_shown_by_file_and_by_target() {
+    let tree = split_prefix();
+    library().build(&tree.path("fat.so")).unwrap();
+    fs::write(tree.path("README"), "text").unwrap();
+    let shown = said(&tree, &["show", "."]);
+    assert!(shown.contains(".: 5 files with device code\n"), "{shown}");
+    let columns = |start: &str| {
+        let mut lines = shown.lines().map(str::trim_start);
+        let line = lines.find(|line| line.starts_with(start)).unwrap();
+        Vec::from_iter(line.split_whitespace().map(str::to_owned))
+    };
+    let archive = columns("lib/.kpack/vec_lib_gfx1100.kpack");
+    assert_eq!((&*archive[1], &*archive[4]), ("archive", "gfx1100"));
+    assert_eq!(columns("fat.so")[1..3], ["fat", "binary"]);
+    // The fat binary and the archive.
+    assert_eq!(columns("gfx90a:xnack+")[1], "2");
+    assert!(!shown.contains("README"), "{shown}");
+    // The wrappers of a binary are details.
+    assert!(!said(&tree, &["show", "fat.so"]).contains("file offset"));
+    assert!(said(&tree, &["show", "--verbose", "fat.so"]).contains("file offset"));
+}
+
+#[test]
+fn completions_of_each_shell() {
+    let tree = Tree::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = kpack(&tree, &["completions", shell]);
+        let script = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            script.contains("recombine") && script.contains("color"),
+            "{shell}"
+        );
+    }
+}
+
 #[test]
 fn errors() {
     let tree = prefix();

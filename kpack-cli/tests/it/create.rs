@@ -106,7 +106,7 @@ fn an_archive_may_have_several_targets_with_metadata() {
     assert_eq!(listed["target"], "gfx94X");
     assert_eq!(listed["kernels"][0]["metadata"]["variant"]["tile"], 16);
     assert_eq!(listed["kernels"][1]["type"], "ptx");
-    let verified = said(&tree, &["verify", "vec.kpack"]);
+    let verified = said(&tree, &["verify", "--verbose", "vec.kpack"]);
     let note = format!("is of type `ptx`, not `hsaco` [{}]", ids::OTHER_TYPE);
     assert!(verified.contains(&note), "{verified}");
 }

@@ -117,6 +117,16 @@ fn commands_about_prefixes_print_what_the_schema_says() {
     let said = String::from_utf8(all.stderr).unwrap();
     assert!(said.ends_with("[several-selected]\n"), "{said}");
     printed.run(&tree, "show", 0, &["show", "code"]);
+    printed.run(&tree, "show", 0, &["show", "."]);
+    let into = [&extract[..], &["--output-dir", "extracted"]].concat();
+    let extracted = printed.run(&tree, "extract", 0, &into);
+    assert_eq!(extracted[0]["target"], "gfx942");
+    printed.run(&tree, "extract", 3, &["extract", "text", "-o", "-"]);
+    let targets = printed.run(&tree, "targets", 0, &["targets", "gfx942,gfx90a"]);
+    assert_eq!(targets, json!(["gfx942", "gfx90a"]));
+    printed.run(&tree, "explain", 0, &["explain"]);
+    printed.run(&tree, "explain", 0, &["explain", "stale-archive"]);
+    printed.run(&tree, "explain", 2, &["explain", "nothing"]);
     printed.run(&tree, "report", 0, &["report", "."]);
     printed.run(&tree, "verify", 0, &["verify", "."]);
     printed.run(&tree, "doctor", 1, &["doctor", ".", "--arch", "gfx1030"]);

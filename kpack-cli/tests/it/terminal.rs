@@ -146,8 +146,8 @@ fn artifacts() {
     }
     for line in [
         "split --batch-artifact-parent-dir in --output-dir shards/one",
-        "verify shards/one",
-        "verify shards/one --against in",
+        "verify --verbose shards/one",
+        "verify --verbose shards/one --against in",
         "report --by binary shards/one",
         "recombine --input-shards-dir shards --config group.json --output-dir out",
         "recombine --input-shards-dir shards --config good.json --output-dir out",

@@ -1,13 +1,142 @@
 //! The manual pages and the completions of the helper, from its own description of its arguments.
 
-use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use clap::Command;
 use clap_complete::{Shell, generate_to};
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
 use flate2::{Compression, GzBuilder};
 use kpack_cli::cli;
+
+use super::VERSION;
+
+/// Variables that every command obeys, and those of some.
+const ENVIRONMENT: [(&str, &[&str], &str); 5] = [
+    (
+        "NO_COLOR",
+        &[],
+        "If it is set, --color=auto uses no colours.",
+    ),
+    (
+        "ROCM_KPACK_PATH",
+        &["kpack", "kpack-doctor"],
+        "Archives for the loader, in place of those that markers lead to. Only kpack doctor obeys it; other commands ignore it, with a note.",
+    ),
+    (
+        "ROCM_KPACK_PATH_PREFIX",
+        &["kpack", "kpack-doctor"],
+        "Archives for the loader before those that markers lead to, as above.",
+    ),
+    (
+        "ROCM_KPACK_DISABLE",
+        &["kpack", "kpack-doctor"],
+        "If it is set and not 0, the loader finds nothing, as above.",
+    ),
+    (
+        "SOURCE_DATE_EPOCH",
+        &["kpack-report", "kpack-wheel-split"],
+        "The time of what is written, in seconds since 1970, so that it is the same each time.",
+    ),
+];
+
+/// The pages of a command and of the commands in it, by name. An alias has a page that includes the command's.
+fn pages(command: &Command) -> Result<Vec<(String, Vec<u8>)>> {
+    let name = |command: &Command| command.get_display_name().unwrap_or("kpack").to_owned();
+    let mut pages = Vec::new();
+    let parts = command.get_subcommands();
+    let parts: Vec<&Command> = parts.filter(|part| !part.is_hide_set()).collect();
+    for part in &parts {
+        pages.extend(pages_of(part, &name(command))?);
+        for alias in part.get_visible_aliases() {
+            let include = format!(".so man1/{}.1\n", name(part));
+            pages.push((format!("{}-{alias}", name(command)), include.into_bytes()));
+        }
+    }
+    let others = parts.iter().map(|part| name(part)).collect();
+    pages.push((name(command), page(command, others)?));
+    Ok(pages)
+}
+
+/// The pages of a command that is part of another.
+fn pages_of(command: &Command, parent: &str) -> Result<Vec<(String, Vec<u8>)>> {
+    if command.has_subcommands() {
+        return pages(command);
+    }
+    let name = command.get_display_name().unwrap_or_default();
+    Ok(vec![(
+        name.to_owned(),
+        page(command, vec![parent.to_owned()])?,
+    )])
+}
+
+/// A page, which refers to these others.
+fn page(command: &Command, others: Vec<String>) -> Result<Vec<u8>> {
+    let name = command.get_display_name().unwrap_or("kpack").to_owned();
+    let after = command.get_after_help().map(ToString::to_string);
+    let man = Man::new(command.clone().after_help(""))
+        .title(name.to_uppercase())
+        .source(format!("kpack {VERSION}"))
+        .manual("kpack manual");
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut page)?;
+    }
+    let mut more = Roff::new();
+    for part in after.unwrap_or_default().split("\n\n") {
+        let (heading, text) = part.split_once(":\n").unwrap_or(("", part));
+        match heading {
+            "Examples" => verbatim(&mut more, "EXAMPLES", text),
+            "Exit codes" => exit_status(&mut more, text),
+            _ if part.trim().is_empty() => {}
+            _ => verbatim(&mut more, "NOTES", part),
+        }
+    }
+    more.control("SH", ["ENVIRONMENT"]);
+    for (variable, commands, text) in ENVIRONMENT {
+        if commands.is_empty() || commands.contains(&name.as_str()) {
+            more.control("TP", []).text([bold(variable)]);
+            more.text([roman(text)]);
+        }
+    }
+    more.control("SH", ["SEE ALSO"]);
+    let others = others.iter().map(|other| format!("{other}(1)"));
+    more.text([roman(Vec::from_iter(others).join(", "))]);
+    more.control("PP", []);
+    more.text([roman("The handbook is in /usr/share/doc/kpack.")]);
+    more.to_writer(&mut page)?;
+    Ok(page)
+}
+
+/// A section whose lines stay as they are.
+fn verbatim(page: &mut Roff, heading: &str, text: &str) {
+    page.control("SH", [heading]).control("nf", []);
+    for line in text.lines() {
+        page.text([roman(line)]);
+    }
+    page.control("fi", []);
+}
+
+/// Exit codes, a line each, which begins with the code, or continues the line before.
+fn exit_status(page: &mut Roff, text: &str) {
+    page.control("SH", ["EXIT STATUS"]);
+    for line in text.lines() {
+        match line.trim_start().split_once("  ") {
+            Some((code, meaning)) if code.parse::<u8>().is_ok() => {
+                page.control("TP", []).text([bold(code)]);
+                page.text([roman(meaning)]);
+            }
+            _ => _ = page.text([roman(line.trim_start())]),
+        }
+    }
+}
 
 /// The shells, and where each looks for completions of installed programs.
 const COMPLETIONS: [(Shell, &str); 3] = [
@@ -22,15 +151,13 @@ const COMPLETIONS: [(Shell, &str); 3] = [
 /// A file cannot be written.
 pub(super) fn install(prefix: &Path) -> Result<()> {
     let scratch = tempfile::tempdir()?;
-    clap_mangen::generate_to(cli::command(), scratch.path())?;
-    for page in fs::read_dir(scratch.path())? {
-        let page = page?;
-        let name = page.file_name().into_string().ok();
-        let name = name.context("manual pages have ASCII names")?;
+    let mut command = cli::command().disable_help_subcommand(true);
+    command.build();
+    for (name, page) in pages(&command)? {
         // Without a name and time of its own, the compressed page is the same each time.
         let mut compressed = GzBuilder::new().write(Vec::new(), Compression::best());
-        compressed.write_all(&fs::read(page.path())?)?;
-        let to = prefix.join(format!("share/man/man1/{name}.gz"));
+        compressed.write_all(&page)?;
+        let to = prefix.join(format!("share/man/man1/{name}.1.gz"));
         super::write_file(&to, &compressed.finish()?)?;
     }
     for (shell, directory) in COMPLETIONS {

@@ -38,6 +38,33 @@ fn each_command_has_a_manual_page() {
             .unwrap();
         let synopsis = format!("\\fBkpack {command}\\fR");
         assert!(text.contains(&synopsis), "{text}");
+        let title = format!(".TH KPACK\\-{} 1 \"\" \"kpack ", command.to_uppercase());
+        assert!(
+            text.replace("\\-", "-")
+                .contains(&title.replace("\\-", "-")),
+            "{text}"
+        );
+        for section in ["ENVIRONMENT", "SEE ALSO"] {
+            assert!(
+                text.contains(&format!("\n.SH \"{section}\""))
+                    || text.contains(&format!("\n.SH {section}")),
+                "{text}"
+            );
+        }
+    }
+    for (page, parts) in [
+        ("install", &["EXIT STATUS", "EXAMPLES"][..]),
+        ("unbundle", &[".so man1/kpack-extract.1"]),
+        ("wheel-split", &["SOURCE_DATE_EPOCH"]),
+    ] {
+        let page = installed(&format!("share/man/man1/kpack-{page}.1.gz"));
+        let mut text = String::new();
+        GzDecoder::new(File::open(page).unwrap())
+            .read_to_string(&mut text)
+            .unwrap();
+        for part in parts {
+            assert!(text.contains(part), "{text}");
+        }
     }
     assert!(installed("share/man/man1/kpack.1.gz").exists());
 }
