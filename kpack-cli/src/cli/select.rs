@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use kpack_format::TargetId;
 
 use super::output;
+use super::print::print;
 use kpack_artifact::store::{Choice, Entry, Index, Part, in_url, select, there};
 use kpack_core::Error;
 
@@ -100,6 +101,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         entries.retain(|_| !there.next().unwrap_or_default());
     }
     let base = base_url(arguments)?;
+    if print().json {
+        output::json(&entries)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let line = |entry: &Entry| match arguments.format {
         Format::Names => entry.file.clone(),
         Format::Curl => format!(

@@ -268,6 +268,7 @@ fn commands_about_artifacts_print_what_the_schema_says() {
     printed.run(&tree, "pack", 0, &["pack", "--archives", "store"]);
     let other = ["pack", "packages", "--output-dir", "store", "--run", "2"];
     printed.run(&tree, "pack", 3, &other);
+    printed.run(&tree, "select", 0, &["select", "store/index.json"]);
     let unpack = ["unpack", "store", "--output-dir", "unpacked"];
     printed.run(&tree, "unpack", 0, &unpack);
     fs::write(tree.path("store/index.json"), "").unwrap();
@@ -285,8 +286,8 @@ fn commands_about_wheels_print_what_the_schema_says() {
     let fat = fat.member("vec/_vec.so", fs::read(tree.path("lib.so")).unwrap());
     let fat = fat.write(&tree.path("dist")).unwrap();
     let fat = fat.to_str().unwrap();
-    let output = command(&tree, &["wheel", "split", fat, "--output-dir", "out"]).output();
-    assert!(output.unwrap().status.success());
+    let split = ["wheel", "split", fat, "--output-dir", "out"];
+    printed.run(&tree, "wheel-split", 0, &split);
     let wheels = fs::read_dir(tree.path("out")).unwrap();
     let wheels = wheels.map(|entry| entry.unwrap().path().to_str().unwrap().to_owned());
     let wheels: Vec<String> = wheels.filter(|path| path.ends_with(".whl")).collect();
