@@ -99,7 +99,7 @@ fn chosen(seeds: &Path, names: &[String]) -> Result<Vec<String>> {
 /// the truth, so it may be out of date.
 fn build(work: &Path) -> Result<PathBuf> {
     process::step("Building the fuzz targets for AddressSanitizer");
-    let target = repository::sanitizer_target()?;
+    let target = repository::explicit_target()?;
     cmd!(
         process::shell(),
         "cargo build --release --manifest-path fuzz/Cargo.toml --target {target} --target-dir {work}"

@@ -82,7 +82,8 @@ enum Task {
     },
     /// Make the handbook of `docs/` with mdBook, in `target/book`, and check its links.
     Book,
-    /// Make a DEB and an RPM of each part of kpack, and a Python wheel, in `target/package`.
+    /// Make a DEB and an RPM of each part of kpack, and a Python wheel and an archive of the helper, in
+    /// `target/package`.
     Package {
         /// Also install the DEBs into one root and the RPMs into another, the wheel into a virtual
         /// environment, and build the README's example with each. Needs root, and the tools of `bootstrap`.

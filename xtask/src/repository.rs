@@ -33,11 +33,11 @@ pub(crate) fn empty_directory(name: &str) -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// This machine as a target for rustc: with a target, flags for sanitizers do not reach build scripts.
-pub(crate) fn sanitizer_target() -> Result<String> {
+/// This machine as a target for rustc: with a target, flags of a build do not reach build scripts.
+pub(crate) fn explicit_target() -> Result<String> {
     match ARCH {
         "x86_64" | "aarch64" => Ok(format!("{ARCH}-unknown-linux-gnu")),
-        other => bail!("sanitizers are not set up for {other}"),
+        other => bail!("there is no target for {other}"),
     }
 }
 
@@ -65,12 +65,12 @@ pub(crate) fn cargo_home() -> Result<PathBuf> {
     named.or_else(home).context("there is no home directory")
 }
 
-/// Cargo's flags for what people install. Messages of a panic in a dependency name its file, but not the
+/// Cargo's flags for what people install, with more flags for rustc. Messages of a panic in a dependency name its file, but not the
 /// directory of the machine that built it.
-fn release_flags() -> Result<[String; 4]> {
+fn release_flags(more: &str) -> Result<[String; 4]> {
     let home = cargo_home()?;
     let config = format!(
-        "build.rustflags=['--remap-path-prefix={}=/cargo']",
+        "build.rustflags=['--remap-path-prefix={}=/cargo'{more}]",
         home.display()
     );
     Ok([
@@ -84,7 +84,7 @@ fn release_flags() -> Result<[String; 4]> {
 /// Builds the helper binary `kpack` optimised, and returns its path.
 pub(crate) fn build_helper() -> Result<PathBuf> {
     process::step("Building the helper binary `kpack` (release)");
-    let flags = release_flags()?;
+    let flags = release_flags("")?;
     cmd!(
         process::shell(),
         "cargo build {flags...} --package kpack-cli --bin kpack"
@@ -93,10 +93,24 @@ pub(crate) fn build_helper() -> Result<PathBuf> {
     Ok(target_directory().join("release/kpack"))
 }
 
+/// Builds the helper binary with a C library linked into it, so that it runs on every Linux of this architecture, and
+/// returns its path.
+pub(crate) fn build_static_helper() -> Result<PathBuf> {
+    process::step("Building the helper binary `kpack` with a C library of its own (release)");
+    let flags = release_flags(",'-Ctarget-feature=+crt-static'")?;
+    let target = explicit_target()?;
+    cmd!(
+        process::shell(),
+        "cargo build {flags...} --target {target} --package kpack-cli --bin kpack"
+    )
+    .run()?;
+    Ok(target_directory().join(target).join("release/kpack"))
+}
+
 /// Builds the loader `librocm_kpack` and the shim `libkpack_hip` optimised, and returns the directory with their profiles.
 pub(crate) fn build_libraries() -> Result<PathBuf> {
     process::step("Building the loader `librocm_kpack` and the shim `libkpack_hip` (release)");
-    let (shell, flags) = (process::shell(), &release_flags()?);
+    let (shell, flags) = (process::shell(), &release_flags("")?);
     cmd!(
         shell,
         "cargo rustc {flags...} --package kpack-runtime --lib --crate-type cdylib,staticlib"

@@ -63,7 +63,7 @@ pub(crate) fn run() -> Result<()> {
 /// The loader as a static library, with its own code and zstd's instrumented.
 fn build_loader(clang: &Path, work: &Path) -> Result<PathBuf> {
     process::step("Building the loader for ThreadSanitizer");
-    let target = repository::sanitizer_target()?;
+    let target = repository::explicit_target()?;
     let variable = |name: &str| format!("{name}_{}", target.replace('-', "_"));
     cmd!(process::shell(),
         "cargo rustc --release --locked --target {target} --target-dir {work} --package kpack-runtime --lib --crate-type staticlib"

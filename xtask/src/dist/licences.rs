@@ -38,6 +38,20 @@ fn in_toolchain(sysroot: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
+/// Installs the licences of the C library of this machine, for a package with binaries that it is linked into.
+///
+/// # Errors
+/// A file that is not there.
+pub(crate) fn of_c_library(directory: &Path) -> Result<()> {
+    for (from, name) in [
+        ("/usr/share/doc/libc6-dev/copyright", "COPYRIGHT-glibc"),
+        ("/usr/share/common-licenses/LGPL-2.1", "LGPL-2.1"),
+    ] {
+        super::copy_file(Path::new(from), &directory.join(name))?;
+    }
+    Ok(())
+}
+
 /// Installs `copyright`, for a package with the binaries of these crates, and the file that Rust's standard
 /// library comes with, if the toolchain has it.
 ///

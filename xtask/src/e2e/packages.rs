@@ -1,5 +1,6 @@
 //! kpack's own packages, each installed as on a machine without anything of kpack: DEBs and RPMs into a
-//! root of their own, the wheel into a virtual environment. Then the README's example is built with it.
+//! root of their own, the wheel into a virtual environment. Then the README's example is built with it. The archive is
+//! used in a root without anything.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -64,6 +65,8 @@ pub(crate) fn check(packaged: &Packaged, work: &Path) -> Result<()> {
     }
     process::step("Installing and using the Python wheel");
     table.add("Python wheel", check.wheel(&work.join("wheel")));
+    process::step("Using the archive where there is no C library");
+    table.add("archive", check.archive(&work.join("archive")));
     table.finish()
 }
 
@@ -193,6 +196,20 @@ impl Check<'_> {
         Ok(())
     }
 
+    /// The archive, in a root with nothing else: no C library and no shell.
+    fn archive(&self, root: &Path) -> Result<String> {
+        fs::create_dir_all(root.join("tmp"))?;
+        let archive = &self.packaged.archive;
+        process::run!("tar --extract --file {archive} --directory {root} --strip-components 1")?;
+        let version = process::run!("chroot {root} /bin/kpack --version")?;
+        let wheel = &self.packaged.wheel;
+        let name = wheel.file_name().context("a wheel has a name")?;
+        fs::copy(wheel, root.join(name))?;
+        let shown = process::run!("chroot {root} /bin/kpack wheel show {name}")?;
+        ensure!(shown.starts_with("kpack-rocm"), "{shown}");
+        Ok(format!("{} runs alone", version.trim()))
+    }
+
     fn readme(&self, prefix: &Path, work: &Path) -> Result<String> {
         readme::check(self.tools, self.runtime, prefix, work)
     }
@@ -214,7 +231,7 @@ impl Check<'_> {
             project.join("pyproject.toml"),
             format!(
                 "[build-system]\n\
-                 requires = [\"scikit-build-core\", \"kpack @ file://{}\"]\n\
+                 requires = [\"scikit-build-core\", \"kpack-rocm @ file://{}\"]\n\
                  build-backend = \"scikit_build_core.build\"\n\
                  [project]\nname = \"vec\"\nversion = \"1\"\n",
                 wheel.display()
