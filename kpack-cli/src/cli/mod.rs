@@ -170,7 +170,14 @@ pub fn main() -> ExitCode {
     if let Err(error) = &result
         && !is_broken_pipe(error)
     {
-        output::complain_error(error);
+        match signals::received() {
+            // It comes from the file that was next, and says nothing about that.
+            Some(signal) if error.id() == kpack_core::ids::SYSTEM => output::complain(
+                "error",
+                format_args!("stopped by signal {signal}; unfinished files were removed [system]"),
+            ),
+            _ => output::complain_error(error),
+        }
         if print().json && !reports_failures(&cli.command) {
             // The error itself decides about the exit code.
             let _ = output::json(&Failed::from(error));

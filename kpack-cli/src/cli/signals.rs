@@ -30,10 +30,15 @@ pub(super) fn watch() -> io::Result<()> {
 
 /// If a signal asked the process to end, ends it by that signal.
 pub(super) fn end() {
-    let signal = interrupt::signal().load(Ordering::Relaxed);
-    if let Some(signal) = i32::try_from(signal).ok().filter(|signal| *signal > 0) {
+    if let Some(signal) = received() {
         let _ = emulate_default_handler(signal);
     }
+}
+
+/// The signal that asked the process to end.
+pub(super) fn received() -> Option<i32> {
+    let signal = interrupt::signal().load(Ordering::Relaxed);
+    i32::try_from(signal).ok().filter(|signal| *signal > 0)
 }
 
 /// The ignored signals, one per bit, starting with the lowest (Linux, "proc_pid_status(5)").

@@ -319,7 +319,7 @@ fn a_signal_leaves_nothing_behind() {
         let output = run.wait_with_output().unwrap();
         assert_eq!(output.status.signal(), Some(signal.as_raw()));
         let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains("stopped by signal"), "{said}");
+        assert!(said.contains("kpack: error: stopped by signal"), "{said}");
         assert_eq!(tree.snapshot(), before);
         assert!(!tree.path("lib/.kpack").exists());
     }
