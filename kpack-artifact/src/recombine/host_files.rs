@@ -1,4 +1,4 @@
-//! Compares the primary shard's generic artifact, which is taken, with the others.
+//! Compares the primary shard's generic artifact, which is used, with the others.
 
 use kpack_core::{Id, ids};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ impl Component<'_> {
         validation.verify_generic_artifacts_match
     }
 
-    /// Compares `tree` with the `first`, which is taken. If host files are not compared, only those that
+    /// Compares `tree` with the `first`, which is used. If host files are not compared, only those that
     /// would be lost with device code and data count.
     pub(super) fn compare_generic(&mut self, first: &Tree, tree: &Tree) -> Result<(), Error> {
         let compares = self.compares_host_files();
@@ -178,7 +178,7 @@ fn left_out(
             Some(format!("skipped: {reason}, and only shard {shard} has it"))
         }
         Class::Unknown { reason, .. } => Some(format!(
-            "{reason}, and is not the same as {}'s, which is taken",
+            "{reason}, and is not the same as {}'s, which is used",
             first.shard
         )),
         Class::Split => Some(taken),

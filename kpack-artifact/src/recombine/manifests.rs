@@ -172,7 +172,7 @@ impl ManifestMerge {
         let said = std::mem::replace(&mut module.manifest.prefix, expected.clone());
         if said != expected {
             let text = format!(
-                "the manifest's prefix is `{said}`; by its place it is `{expected}`, which is taken"
+                "the manifest's prefix is `{said}`; expected `{expected}` from its location; using that"
             );
             self.say(
                 Severity::Warning,

@@ -13,7 +13,7 @@ use kpack_split::install::{self, InstallOptions, Outcome, Report};
 
 /// Split installed binaries: move device code into archives, and leave a marker
 ///
-/// Replaces each FILE, an executable or shared object, by a host binary without device code. The device
+/// Replaces each FILE, an executable or shared object, with a host binary without device code. The device
 /// code goes into PREFIX/KPACK_DIR/MODULE_COMPONENT_TARGET.kpack, one archive for each GPU target. Files
 /// without device code and split files stay unchanged, so a second run changes nothing. kpack checks
 /// everything before it changes the first file.

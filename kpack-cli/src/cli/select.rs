@@ -40,7 +40,7 @@ pub(super) struct Arguments {
     /// Where the files are: for `curl` and `urls`
     #[arg(long, value_name = "URL", required_if_eq_any = [("format", "curl"), ("format", "urls")])]
     base_url: Option<String>,
-    /// Leave out what is in DIR already, and right
+    /// Skip files that DIR already has with the right checksum
     #[arg(long, value_name = "DIR")]
     have: Option<PathBuf>,
 }

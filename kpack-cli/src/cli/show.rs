@@ -30,7 +30,7 @@ use kpack_split::input::Kpacks;
 /// libraries.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// File or directory
+    /// File or directory to describe
     file: PathBuf,
 }
 
@@ -223,7 +223,7 @@ fn fat_binary(fat: &FatBinary, text: &mut Text) {
         let name = joined.kernel_name.as_deref().unwrap_or_default();
         text.line(format_args!("split as: {name}"));
         for path in &joined.kpack_search_paths {
-            text.line(format_args!("rest of its device code: {path}"));
+            text.line(format_args!("other device code: {path}"));
         }
     }
     if !print().verbose {

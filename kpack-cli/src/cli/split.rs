@@ -70,7 +70,7 @@ pub(super) struct Arguments {
     #[arg(help = databases_help())]
     split_databases: Vec<String>,
     /// Expected GPU targets. gfx90a stands for gfx90a:xnack+ and gfx90a:xnack- too;
-    /// gfx90a:xnack+ takes plain gfx90a along. Default: keep every target
+    /// gfx90a:xnack+ also selects plain gfx90a. Default: keep every target
     #[arg(long, value_name = "TARGET", value_parser = TargetId::named, num_args = 1.., value_delimiter = ',')]
     pub(super) gpu_targets: Vec<TargetId>,
     /// Reject an artifact, or a whole batch, with kernel databases for none of --gpu-targets too. Default: reject
