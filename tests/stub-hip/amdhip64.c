@@ -245,6 +245,12 @@ static struct marker read_marker(const unsigned char *at) {
                     die("a code ID in the marker is not 8 bytes");
                 at += 10;
             }
+        } else if (!strcmp(key, "padding")) {
+            /* Bytes that readers skip, with a size of 16 bits. */
+            if (*at++ != 0xc5)
+                die("the padding in the marker has another form");
+            uint64_t size = big_endian(&at, 2);
+            at += size;
         } else {
             die("unknown key `%s` in the marker", key);
         }
