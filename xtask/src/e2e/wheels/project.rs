@@ -72,6 +72,7 @@ pub(super) fn check(
         }
     }
     table.add("vec, pip download", project.downloaded());
+    table.add("vec, variants", project.variants());
     let what = "vec with a file of more than 4 GiB";
     match large {
         true => table.add(what, project.large()),
@@ -126,6 +127,35 @@ impl Project<'_> {
         let pack = self.wheels.tools.program("wheel", &["pack", "--dest-dir"]);
         process::output(pack.arg(&fat).arg(&tree))?;
         Ok(fat.join(format!("vec-{version}-py3-none-linux_x86_64.whl")))
+    }
+
+    /// That variantlib, asking AMD's provider, chooses the wheel variant of each GPU.
+    fn variants(&self) -> Result<String> {
+        let output = self.split.join("variants");
+        let helper = self.wheels.kpack.join("bin/kpack");
+        let fat = self.work.join("fat/vec-1.0-py3-none-linux_x86_64.whl");
+        process::run!("{helper} wheel split {fat} --output-dir {output} --variant")?;
+        let wheels = repository::files_with_extension(&output, "whl")?;
+        process::run!("{helper} wheel verify {wheels...}")?;
+        let script = "import json, sys\n\
+             from variantlib.api import get_variants_by_priority\n\
+             index = json.load(open(sys.argv[1]))\n\
+             print(*(chosen.label for chosen in get_variants_by_priority(variants_json=index)))\n";
+        for (gpus, expected) in [
+            ("gfx942", "gfx942 null"),
+            ("gfx1100,gfx90a", "gfx1100 gfx90a null"),
+            ("gfx1030", "null"),
+        ] {
+            let choose = self.wheels.tools.program("python", &["-c", script]);
+            let choose = choose.env("ROCM_BOOTSTRAP_FORCE_GFX_ARCH", gpus);
+            let index = output.join("vec_device-1.0-variants.json");
+            let chosen = process::output(choose.arg(index))?;
+            ensure!(
+                chosen.trim() == expected,
+                "{gpus}: expected {expected}, found {chosen}"
+            );
+        }
+        Ok("variantlib chooses each GPU's".to_owned())
     }
 
     fn environment(&self, installer: Installer) -> Result<Environment<'_>> {
