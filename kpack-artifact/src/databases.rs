@@ -5,9 +5,10 @@
 //! and which files are for all targets. The test below has a line for each kind of file.
 //! [`classify`](super::classify) compares the paths with the contents, in the same way for all.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kpack_core::words::counted;
 use kpack_core::{DebugInfo, Finding, Severity, ids};
@@ -15,6 +16,8 @@ use kpack_format::TargetId;
 
 use super::data_file::uncompressed;
 use super::target_name;
+use kpack_core::Error;
+use kpack_core::files::list;
 
 /// A kernel database.
 #[derive(Debug)]
@@ -305,6 +308,53 @@ pub(super) fn places_of(name: &str) -> impl Iterator<Item = String> {
     directories.map(|directory| format!("{}/", directory.join("/")))
 }
 
+/// A database that is installed, and the targets and families that it has files for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Installed {
+    /// The name of the database.
+    pub name: &'static str,
+    /// Its directory.
+    pub directory: PathBuf,
+    /// What it has files for.
+    pub targets: BTreeSet<TargetId>,
+}
+
+/// The databases in these directories of an install prefix, or of a part of it, such as `lib`. Files without a target
+/// do not count, nor do directories within directories.
+pub fn installed(directories: &[&Path]) -> Result<Vec<Installed>, Error> {
+    let mut found = Vec::new();
+    for database in DATABASES {
+        for (root, parts) in directories
+            .iter()
+            .flat_map(|root| database.directories.iter().map(move |parts| (root, *parts)))
+        {
+            let directory = parts
+                .iter()
+                .fold(root.to_path_buf(), |path, part| path.join(part));
+            if parts.is_empty() || !directory.is_dir() {
+                continue;
+            }
+            let mut targets = BTreeSet::new();
+            for path in list(&directory)? {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                let mut within = [parts, &[&name]].concat();
+                if path.is_dir() {
+                    within.push("file");
+                }
+                if let Some(Place::Target(target)) = database.recognise(&within) {
+                    targets.insert(target);
+                }
+            }
+            found.push(Installed {
+                name: database.name,
+                directory,
+                targets,
+            });
+        }
+    }
+    Ok(found)
+}
+
 /// How to merge the copies of the file with this path in the prefix, if it is for all targets.
 pub(crate) fn for_all(path: &Path) -> Option<ForAll> {
     match recognise(path.to_str()?)? {
@@ -402,8 +452,6 @@ fn tensile(inside: &[&str]) -> Option<Place> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     fn place(path: &str) -> Option<(&'static str, String)> {

@@ -13,6 +13,7 @@ use rocm_kpack::lookup::{self, Rule};
 
 use super::Machine;
 use super::dynamic_linker::{self, Library, Loading};
+use kpack_artifact::databases::{self, Installed};
 use kpack_core::finding::Id;
 use kpack_core::{Error, ids};
 use kpack_format::names::is_object;
@@ -90,6 +91,8 @@ pub(super) struct Binary {
     pub(super) has_shim: bool,
     /// What `kpack join` would do; `None` if that does not matter.
     pub(super) join: Option<Join>,
+    /// The kernel databases that it loads files of.
+    pub(super) databases: Vec<Installed>,
 }
 
 /// What `kpack join` would do with a binary.
@@ -342,6 +345,21 @@ fn has_shim(image: &Image<File>) -> Result<bool, ElfError> {
     Ok(image.has_note(SHIM_NOTE)? || needed.any(|name| name.starts_with(SHIM.as_bytes())))
 }
 
+/// The kernel databases of a library: those that are named as it is, and the images of AOTriton, which PyTorch's
+/// libraries load.
+fn databases(path: &Path, directory: &Path) -> Result<Vec<Installed>, Error> {
+    let name = path
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .to_lowercase();
+    let parent = directory.parent().unwrap_or(directory);
+    let mut found = databases::installed(&[directory, parent])?;
+    let is_own = |database: &Installed| name.contains(database.name) || database.name == "aotriton";
+    found.retain(|database| is_own(database) && !database.targets.is_empty());
+    Ok(found)
+}
+
 impl Binary {
     /// The binary, if it has device code.
     fn of(
@@ -362,6 +380,7 @@ impl Binary {
         };
         let prefix = name.and_then(|name| prefix_of(&path, &name));
         let directory = path.parent().unwrap_or(Path::new("/"));
+        let databases = databases(&path, directory)?;
         Ok(Some(Self {
             prefix: prefix.unwrap_or_else(|| directory.to_owned()),
             path,
@@ -370,6 +389,7 @@ impl Binary {
             found_through,
             has_shim: has_shim(&linked.image).map_err(|e| linked.error(e))?,
             join: None,
+            databases,
         }))
     }
 

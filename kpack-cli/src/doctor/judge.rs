@@ -19,6 +19,7 @@ pub(super) fn judge(machine: &Machine, processes: &[Process]) -> Vec<Finding> {
     for process in processes {
         for binary in &process.binaries {
             of_binary(binary, process, machine, &mut findings);
+            of_databases(binary, machine, &mut findings);
         }
     }
     for group in Processes::all(processes, machine) {
@@ -96,6 +97,36 @@ fn of_machine(machine: &Machine) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// Reports kernel databases without files for a GPU, or for a family that it is in.
+fn of_databases(binary: &Binary, machine: &Machine, findings: &mut Vec<Finding>) {
+    for database in &binary.databases {
+        let has_files = |gpu: &TargetId| {
+            let mut targets = database.targets.iter();
+            targets.any(|target| {
+                target.may_run_on(gpu) || target.is_generic_for(gpu, Delivery::Archive)
+            })
+        };
+        for gpu in machine.gpus().iter().filter(|gpu| !has_files(gpu)) {
+            let families = gpu.families().map(|family| family.plain_name().to_owned());
+            let named = Vec::from_iter([gpu.processor().to_owned()].into_iter().chain(families));
+            let text = format!(
+                "the kernel database {} has no files for {}, only for {}",
+                database.name,
+                named.join(" or "),
+                list(&database.targets)
+            );
+            let help = format!("install the package with its files for {}", gpu.processor());
+            let note = Finding::new(
+                Severity::Note,
+                ids::MISSING_TARGET,
+                &database.directory,
+                text,
+            );
+            findings.push(note.with_help(help));
+        }
+    }
 }
 
 fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &mut Vec<Finding>) {

@@ -352,6 +352,36 @@ fn an_archive_that_is_missing_stale_or_damaged() {
     );
 }
 
+/// A family's files are for each of its processors.
+#[test]
+fn a_kernel_database_without_files_for_the_gpu_or_its_families() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    let images = |target: &str| {
+        let directory = tree.path(&format!("prefix/lib/aotriton.images/amd-{target}/flash"));
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("fwd.aks2"), "kernels").unwrap();
+    };
+    images("gfx90a");
+    images("gfx110x");
+    let said = |gpu: &str| {
+        let found = findings(&tree, "prefix/lib/libvec.so", gpu);
+        let mut texts = found
+            .iter()
+            .filter(|finding| finding.id == ids::MISSING_TARGET);
+        texts
+            .find(|finding| finding.file().ends_with("aotriton.images"))
+            .map(|found| found.text.clone())
+    };
+    assert_eq!(said("gfx90a:xnack+"), None);
+    assert_eq!(said("gfx1101"), None);
+    let lacks = "the kernel database aotriton has no files for gfx1151 or gfx115x or gfx11, only for gfx110x, gfx90a";
+    assert_eq!(said("gfx1151").as_deref(), Some(lacks));
+    images("gfx11xx");
+    assert_eq!(said("gfx1151"), None);
+}
+
 #[test]
 fn a_gpu_that_nothing_was_built_for() {
     let tree = Tree::new();
