@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::verified::{assert_found, check, check_with, faults};
+use kpack_artifact::split;
 use kpack_artifact::verify::{self, Report, verify};
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::sha256;
@@ -654,4 +655,24 @@ fn a_required_target_may_have_generic_code_instead() {
         &report,
         &["an archive for gfx11-generic", "missing-archive"],
     );
+}
+
+#[test]
+fn generic_code_alone_is_enough() {
+    let tree = Tree::new();
+    let library = FatLibrary::new().wrapper(Storage::Plain, [code("gfx11-generic", "add")]);
+    for path in [BINARY, "artifact/vec/stage/lib/libvec.so"] {
+        library.build(&tree.path(path)).unwrap();
+    }
+    fs::write(tree.path("artifact/artifact_manifest.txt"), "vec/stage\n").unwrap();
+    install(&InstallOptions::new(tree.root(), "vec", [BINARY]), &()).unwrap();
+    let options = split::Options::new(tree.path("artifact"), tree.path("out"), "vec_lib");
+    split::split(&options, &()).unwrap();
+    for path in ["lib", BINARY, "out"] {
+        let report = check_with(&tree, path, None, &["gfx1100"]);
+        assert_eq!(faults(&report), [""; 0], "{path}");
+        // HIP runtimes take other generic code for it.
+        let report = check_with(&tree, path, None, &["gfx1200"]);
+        assert_ne!(faults(&report), [""; 0], "{path}");
+    }
 }
