@@ -192,7 +192,7 @@ fn there(path: &Path) -> Result<ExistingOutput, Error> {
         )
     };
     if !path.is_dir() {
-        return Err(refused("not a directory".to_owned()));
+        return Err(refused("it is not a directory".to_owned()));
     }
     let content = ReleaseContent::of(path)?;
     if content.files.is_empty() && content.empty.is_empty() {
@@ -200,7 +200,7 @@ fn there(path: &Path) -> Result<ExistingOutput, Error> {
     }
     if !is_stamped(path) {
         return Err(refused(format!(
-            "not empty and was not staged (it has no file `{STAMP}`)"
+            "it is not empty and was not staged (it has no file `{STAMP}`)"
         )));
     }
     let stamp = path.join(STAMP);
@@ -212,7 +212,7 @@ fn there(path: &Path) -> Result<ExistingOutput, Error> {
     let mut all = content.files.iter().chain(&content.empty);
     match all.find(|found| !known.contains(found.as_path())) {
         Some(foreign) => Err(refused(format!(
-            "has `{}`, which was not staged",
+            "it has `{}`, which was not staged",
             foreign.display()
         ))),
         None => Ok(ExistingOutput::Release),
