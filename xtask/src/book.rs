@@ -57,6 +57,15 @@ pub(crate) fn run() -> Result<()> {
     fs::write(work.join("book.toml"), configuration)?;
     let html = output.join("html");
     process::run!("{mdbook} build {work} --dest-dir {html}")?;
+    for page in repository::files_with_extension(&pages, "md")? {
+        let name = page.file_stem().context("a page has a name")?;
+        let made = html.join(name).with_extension("html").exists();
+        ensure!(
+            made || name == "SUMMARY",
+            "docs/SUMMARY.md does not list {}",
+            page.display()
+        );
+    }
     check_links(&html)?;
     process::step(&format!(
         "The handbook: {}",
