@@ -21,6 +21,8 @@ use wire::{Map, Wire, WireGroup, WireGroups};
 pub struct Configuration {
     /// The shard that provides the host files.
     pub primary_shard: String,
+    /// The shards that there must be; if empty, those that are there.
+    pub shards: Vec<String>,
     /// The groups of every component that has no override.
     pub groups: Vec<TargetGroup>,
     /// The groups of single components.
@@ -120,6 +122,7 @@ impl Configuration {
         })?;
         let mut configuration = Self {
             primary_shard: wire.primary_shard,
+            shards: wire.shards,
             groups: Vec::new(),
             overrides: BTreeMap::new(),
             validation: wire.validation,
@@ -133,6 +136,7 @@ impl Configuration {
                 "expected the name of a shard's directory",
             ));
         }
+        configuration.check_shards()?;
         configuration.groups = configuration.checked(&[GROUPS], wire.architecture_groups)?;
         for (component, wire) in wire.component_overrides.0 {
             let at = [OVERRIDES, &component, GROUPS];
@@ -143,6 +147,24 @@ impl Configuration {
             configuration.overrides.insert(component, groups);
         }
         Ok(configuration)
+    }
+
+    /// Whether the list of shards can be one.
+    fn check_shards(&self) -> Result<(), Error> {
+        for (index, name) in self.shards.iter().enumerate() {
+            let at = [SHARDS, &index.to_string()];
+            if !names::is_file_name(name) {
+                return Err(self.refuse(&at, "expected the name of a shard's directory"));
+            }
+            if self.shards[..index].contains(name) {
+                return Err(self.refuse(&at, format_args!("shard `{name}` is listed twice")));
+            }
+        }
+        if self.shards.is_empty() || self.shards.contains(&self.primary_shard) {
+            return Ok(());
+        }
+        let text = format!("the primary shard `{}` is not listed", self.primary_shard);
+        Err(self.refuse(&[SHARDS], text))
     }
 
     /// Errors about keys that are unknown. They may be for other programs, or misspelled.
@@ -254,6 +276,7 @@ fn keys(path: &KeyPath<'_>) -> Vec<String> {
     keys
 }
 
+const SHARDS: &str = "shards";
 const GROUPS: &str = "architecture_groups";
 const OVERRIDES: &str = "component_overrides";
 

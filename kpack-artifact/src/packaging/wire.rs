@@ -12,6 +12,8 @@ use super::Validation;
 #[derive(Deserialize)]
 pub(super) struct Wire {
     pub(super) primary_shard: String,
+    #[serde(default)]
+    pub(super) shards: Vec<String>,
     pub(super) architecture_groups: Map<WireGroup>,
     #[serde(default)]
     pub(super) component_overrides: Map<WireOverride>,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::finished;
 use super::{Artifact, Options, Recombination};
 use crate::mark;
 use crate::stage::Stage;
@@ -32,17 +33,22 @@ impl Recombination {
         let mut made = CreatedDirectories::default();
         let directory = Directory::make(&options.output_dir, &mut made)?;
         directory.lock()?;
-        progress.start(self.writable().map(|artifact| artifact.size).sum());
+        let to_write = || {
+            let all = self.writable();
+            all.filter(|artifact| !self.finished.contains(&artifact.component))
+        };
+        progress.start(to_write().map(|artifact| artifact.size).sum());
 
         let mut components: BTreeMap<&str, Vec<&Artifact>> = BTreeMap::new();
-        for artifact in self.writable() {
+        for artifact in to_write() {
             let own = components.entry(&artifact.component).or_default();
             own.push(artifact);
         }
         // Each component is locked only while it is written: other runs may wait for it.
         let written = parallel::with_jobs(options.jobs, || {
             parallel::map(components, |(component, artifacts)| {
-                let written = write(component, &artifacts, options, progress);
+                let key = self.keys.get(component);
+                let written = write(component, &artifacts, key, options, progress);
                 Some((component.to_owned(), written.err()?))
             })
         });
@@ -60,6 +66,7 @@ impl Recombination {
 fn write(
     component: &str,
     artifacts: &[&Artifact],
+    key: Option<&String>,
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<(), Error> {
@@ -77,5 +84,10 @@ fn write(
             .map(|artifact| artifact.name.as_str())
     };
     let groups: Vec<&str> = names(true).collect();
-    stage.publish(&groups, names(false).next(), &[])
+    finished::forget(&options.output_dir, component)?;
+    stage.publish(&groups, names(false).next(), &[])?;
+    match key {
+        Some(key) => finished::note(&options.output_dir, component, key, artifacts),
+        None => Ok(()),
+    }
 }

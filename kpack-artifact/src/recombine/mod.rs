@@ -7,17 +7,19 @@
 mod apply;
 mod compare;
 mod component;
+mod finished;
 mod generic;
 mod group;
 mod host_files;
 mod manifests;
 mod merge;
 mod plan;
+mod published;
 mod shards;
 mod target_files;
 mod together;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -48,6 +50,8 @@ pub struct Options {
     pub components: Vec<String>,
     /// Number of threads.
     pub jobs: NonZeroUsize,
+    /// Whether each shard must have the index that `kpack unpack` left, and be what it says.
+    pub require_index: bool,
 }
 
 impl Options {
@@ -63,6 +67,7 @@ impl Options {
             output_dir: output_dir.into(),
             components: Vec::new(),
             jobs: processors(),
+            require_index: false,
         }
     }
 }
@@ -81,6 +86,10 @@ pub struct Recombination {
     pub io: bool,
     /// How many components there are.
     pub components: usize,
+    /// The components that an earlier run finished, from the same shards. They are not written again.
+    pub finished: BTreeSet<String>,
+    /// What each component is made of, if its shards have indexes.
+    keys: BTreeMap<String, String>,
 }
 
 /// An artifact to be written.

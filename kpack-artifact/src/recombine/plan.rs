@@ -3,9 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::component::Component;
+use super::finished;
+use super::published;
 use super::shards::Shards;
 use super::together::{overlaps, stale, unique_names};
-use super::{Finding, Options, Recombination, Severity, is_error};
+use super::{Artifact, Finding, Options, Recombination, Severity, is_error};
+use crate::names;
 use crate::split::resolve;
 use kpack_core::parallel;
 use kpack_core::words::list;
@@ -35,6 +38,8 @@ pub fn plan(
         );
         return Err(configuration.refuse(&["primary_shard"], text));
     }
+    published::check_list(options, &shards)?;
+    let indexes = published::indexes(options, &shards)?;
     refuse_overlap(options, &shards)?;
     let components = chosen(options, &shards)?;
     let mut plan = Recombination {
@@ -42,15 +47,27 @@ pub fn plan(
         components: components.len(),
         ..Recombination::default()
     };
+    let mut read = Vec::new();
+    for name in &components {
+        let Some(key) = finished::key(name, options, &shards, &indexes) else {
+            continue;
+        };
+        if let Some(artifacts) = finished::read(options, name, &key)? {
+            read.push(*name);
+            plan.add_finished(name, artifacts, options);
+        }
+        plan.keys.insert((*name).to_owned(), key);
+    }
     let archives = Archives::default();
+    let to_read = components.iter().filter(|name| !read.contains(*name));
+    let to_read: Vec<&str> = to_read.copied().collect();
     let planned = parallel::with_jobs(options.jobs, || {
-        parallel::map(&components, |name| {
+        parallel::map(&to_read, |name| {
             let read = Component::read(name, options, &shards, &archives);
             on_component(name, components.len());
             (*name, read)
         })
     });
-    let mut read = Vec::new();
     for (name, component) in planned {
         let (artifacts, findings) = match component {
             Ok(component) => {
@@ -79,6 +96,19 @@ pub fn plan(
         plan.findings.push(finding);
     }
     Ok(plan)
+}
+
+impl Recombination {
+    /// Adds the artifacts of a component that is there already.
+    fn add_finished(&mut self, component: &str, artifacts: Vec<Artifact>, options: &Options) {
+        let name = format!("{component}_{}", names::GENERIC);
+        let text = "skipped: an earlier run finished this component, from the same shards";
+        let path = options.output_dir.join(name);
+        let finding = Finding::new(Severity::Note, ids::UNCHANGED, path, text);
+        self.findings.push(finding);
+        self.finished.insert(component.to_owned());
+        self.artifacts.extend(artifacts);
+    }
 }
 
 fn failed(error: Error, options: &Options) -> Finding {

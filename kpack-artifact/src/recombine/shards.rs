@@ -15,7 +15,7 @@ use kpack_split::leftover::{directories, leftovers};
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) name: String,
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// By component.
     pub(super) artifacts: BTreeMap<String, ComponentArtifacts>,
 }

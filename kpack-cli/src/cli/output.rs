@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::print::print;
 use kpack_core::finding::with_id;
+use kpack_core::publish::write_output;
 use kpack_core::{Error, Finding, Severity};
 
 /// The name of standard output in errors.
@@ -173,7 +174,20 @@ pub(super) fn complain_error(error: &Error) {
 
 /// Writes `value` as JSON, with a newline.
 pub(super) fn json(value: &impl Serialize) -> Result<(), Error> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|e| Error::io(Path::new(STDOUT), "write to", e.into()))?;
-    write(&format!("{text}\n"))
+    write(&json_text(Path::new(STDOUT), value)?)
+}
+
+/// As [`json`], into a file.
+pub(super) fn json_file(path: &Path, value: &impl Serialize) -> Result<(), Error> {
+    let text = json_text(path, value)?;
+    write_output(path, |staged| {
+        let written = staged.file().write_all(text.as_bytes());
+        written.map_err(|e| Error::io(path, "write", e))
+    })
+}
+
+fn json_text(path: &Path, value: &impl Serialize) -> Result<String, Error> {
+    let text = serde_json::to_string_pretty(value);
+    let text = text.map_err(|e| Error::io(path, "write to", e.into()))?;
+    Ok(format!("{text}\n"))
 }

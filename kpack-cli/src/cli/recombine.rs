@@ -27,6 +27,7 @@ use kpack_core::Error;
 Configuration (JSON):
   {
     \"primary_shard\": \"linux-gfx110X\",
+    \"shards\": [\"linux-gfx110X\", \"linux-instinct\"],
     \"architecture_groups\": {
       \"gfx110X\": {\"display_name\": \"Radeon RX 7000\", \"architectures\": [\"gfx1100\", \"gfx1101\"]},
       \"instinct\": {\"architectures\": [\"gfx90a:xnack+\", \"gfx942\"]}
@@ -53,6 +54,12 @@ pub(super) struct Arguments {
     /// Component to recombine, such as blas_lib. Can be repeated. Default: all
     #[arg(long, value_name = "NAME")]
     component: Vec<String>,
+    /// Reject a shard without the index that `kpack unpack` left, or with other files than that lists
+    #[arg(long)]
+    require_index: bool,
+    /// Also write what --json prints into FILE, whatever the outcome
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Number of threads. Default: the number of processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
@@ -78,6 +85,9 @@ struct Summary<'a> {
     /// The components that were not written, or would not be.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     failed: &'a BTreeSet<String>,
+    /// The components that an earlier run finished.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    finished: &'a BTreeSet<String>,
     artifacts: &'a [Artifact],
     findings: &'a [Finding],
 }
@@ -86,20 +96,25 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     output::note_ignored_variables();
     let mut plan = Recombination::default();
     let result = recombine(arguments, &mut plan);
+    let error = result.as_ref().err();
+    let report = Summary {
+        outcome: match (error, arguments.dry_run) {
+            (Some(_), _) => "failed",
+            (None, true) => "planned",
+            (None, false) => "recombined",
+        },
+        error: error.map(Error::without_id),
+        id: error.map(|error| error.id().to_string()),
+        failed: &plan.failed,
+        finished: &plan.finished,
+        artifacts: &plan.artifacts,
+        findings: &plan.findings,
+    };
+    if let Some(path) = &arguments.report {
+        output::json_file(path, &report)?;
+    }
     if print().json {
-        let error = result.as_ref().err();
-        output::json(&Summary {
-            outcome: match (error, arguments.dry_run) {
-                (Some(_), _) => "failed",
-                (None, true) => "planned",
-                (None, false) => "recombined",
-            },
-            error: error.map(Error::without_id),
-            id: error.map(|error| error.id().to_string()),
-            failed: &plan.failed,
-            artifacts: &plan.artifacts,
-            findings: &plan.findings,
-        })?;
+        output::json(&report)?;
     } else if plan.failed.len() < plan.components && !print().quiet {
         summary(&plan).write()?;
     }
@@ -120,6 +135,7 @@ fn recombine(arguments: &Arguments, planned: &mut Recombination) -> Result<(), E
     let mut options = Options::new(shards_dir, configuration, &arguments.output_dir);
     options.components.clone_from(&arguments.component);
     options.jobs = arguments.jobs.unwrap_or(options.jobs);
+    options.require_index = arguments.require_index;
     let bar = ProgressBar::no_length();
     bar.set_draw_target(draw_target());
     bar.set_style(style("{bar:40} {pos}/{len} components read"));

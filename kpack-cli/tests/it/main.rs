@@ -53,6 +53,7 @@ mod recombine_input;
 mod recombine_killed;
 mod recombine_merged;
 mod recombine_overlay;
+mod recombine_published;
 mod reproducible;
 mod shards;
 mod shared_bundles;

@@ -624,6 +624,16 @@ catalogue! {
             "`kpack recombine` expects a directory per shard, with the output of `kpack split` in it."
             "Name the directory that holds the shards."
 
+        MISSING_SHARD = "missing-shard";
+            "The shards are not those that the configuration lists as `shards`."
+            "The packages would lack the targets of a machine, or have those of another build."
+            "Fetch or build the missing shard; list one that is new, or remove it."
+
+        NOT_PUBLISHED = "not-published";
+            "A shard has no `index.json`, and `--require-index` was passed."
+            "The index comes last. Without it, the shard may not be complete."
+            "Wait until the machine has published its shard, and run `kpack unpack` again."
+
         SHARDS_DIFFER = "shards-differ";
             "Two shards have different host files, or were split with different options."
             "Only one copy of a host file is taken, and it must fit the device code of all shards."

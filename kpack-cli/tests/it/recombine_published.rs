@@ -1,0 +1,234 @@
+//! Given shards that several machines packed and published, when they are merged, then a machine that is missing, or
+//! whose shard is not what it published, is an error; and a second run repeats nothing that is finished.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use kpack_artifact::store::{PackOptions, UnpackOptions, pack, unpack};
+use kpack_core::{Id, ids};
+use kpack_tests::tree::Tree;
+use serde_json::Value;
+
+use crate::command::kpack;
+use crate::planned::CONFIGURATION;
+use crate::shards::{PREFIX, three_shards};
+
+const SHARDS: [&str; 3] = ["linux-a", "linux-b", "linux-c"];
+
+/// The configuration with a list of shards.
+fn listing(shards: &[&str]) -> String {
+    let list = serde_json::to_string(shards).unwrap();
+    CONFIGURATION.replacen('{', &format!("{{\n  \"shards\": {list},"), 1)
+}
+
+/// Shards as they arrive: packed by each machine, and unpacked.
+fn published() -> Tree {
+    let tree = three_shards();
+    for shard in SHARDS {
+        publish(&tree, shard, "1-linux");
+    }
+    fs::write(tree.path("packaging.json"), listing(&SHARDS)).unwrap();
+    tree
+}
+
+fn publish(tree: &Tree, shard: &str, run: &str) {
+    let directory = tree.path(&format!("shards/{shard}"));
+    let store = tree.path(&format!("fetched/{shard}"));
+    let _ = fs::remove_dir_all(&store);
+    let mut options = PackOptions::new(&directory, &store);
+    options.index.run = Some(run.to_owned());
+    options.index.shard = Some(shard.to_owned());
+    pack(&options, &()).unwrap();
+    fs::remove_dir_all(&directory).unwrap();
+    unpack(&UnpackOptions::new(store, directory), &()).unwrap();
+}
+
+/// Recombines with `--require-index`; the exit code, and what `--json` prints.
+fn recombine(tree: &Tree, output: &str) -> (Option<i32>, Value) {
+    let arguments = [
+        "recombine",
+        "--input-shards-dir",
+        "shards",
+        "--config",
+        "packaging.json",
+        "--output-dir",
+        output,
+        "--require-index",
+        "--report",
+        "report.json",
+        "--json",
+    ];
+    let done = kpack(tree, &arguments);
+    let report = fs::read(tree.path("report.json")).unwrap();
+    assert_eq!(report, done.stdout);
+    (done.status.code(), serde_json::from_slice(&report).unwrap())
+}
+
+/// Inodes and bytes of the files of artifacts.
+fn files(tree: &Tree, output: &str) -> BTreeMap<String, (u64, Vec<u8>)> {
+    let start = format!("{output}/");
+    let files = tree.files().into_iter();
+    files
+        .filter(|name| name.starts_with(&format!("{start}blas_lib_")))
+        .map(|name| {
+            let path = tree.path(&name);
+            let inode = path.symlink_metadata().unwrap().ino();
+            let bytes = match path.is_symlink() {
+                true => fs::read_link(&path)
+                    .unwrap()
+                    .into_os_string()
+                    .into_encoded_bytes(),
+                false => fs::read(&path).unwrap(),
+            };
+            (name[start.len()..].to_owned(), (inode, bytes))
+        })
+        .collect()
+}
+
+fn bytes(files: BTreeMap<String, (u64, Vec<u8>)>) -> BTreeMap<String, Vec<u8>> {
+    files
+        .into_iter()
+        .map(|(name, (_, bytes))| (name, bytes))
+        .collect()
+}
+
+#[test]
+fn what_travelled_is_merged_as_if_it_had_not() {
+    let tree = three_shards();
+    fs::write(tree.path("packaging.json"), CONFIGURATION).unwrap();
+    let direct = [
+        "recombine",
+        "--input-shards-dir",
+        "shards",
+        "--config",
+        "packaging.json",
+        "--output-dir",
+        "direct",
+    ];
+    assert!(kpack(&tree, &direct).status.success());
+    for shard in SHARDS {
+        publish(&tree, shard, "1-linux");
+    }
+    assert_eq!(recombine(&tree, "out").0, Some(0));
+    assert_eq!(bytes(files(&tree, "out")), bytes(files(&tree, "direct")));
+}
+
+#[test]
+fn a_second_run_repeats_nothing_that_is_finished() {
+    let tree = published();
+    let (code, first) = recombine(&tree, "out");
+    assert_eq!((code, &first["finished"]), (Some(0), &Value::Null));
+    let before = files(&tree, "out");
+    // What it is made of is not read again.
+    let library = format!("blas_lib_generic/{PREFIX}/lib/librocblas.so.5");
+    for shard in SHARDS {
+        let path = tree.path(&format!("shards/{shard}/{library}"));
+        let size = path.metadata().unwrap().len();
+        fs::write(path, vec![0; size as usize]).unwrap();
+    }
+    let (code, second) = recombine(&tree, "out");
+    assert_eq!(code, Some(0), "{second}");
+    assert_eq!(second["finished"], serde_json::json!(["blas_lib"]));
+    assert_eq!(second["artifacts"], first["artifacts"]);
+    assert_eq!(second["findings"][0]["id"], ids::UNCHANGED.as_str());
+    assert_eq!(files(&tree, "out"), before);
+
+    // A file that is gone, and another configuration, need another run.
+    let tree = published();
+    recombine(&tree, "out");
+    let before = files(&tree, "out");
+    fs::remove_file(tree.path(&format!("out/{library}"))).unwrap();
+    let (code, again) = recombine(&tree, "out");
+    assert_eq!((code, &again["finished"]), (Some(0), &Value::Null));
+    assert_eq!(bytes(files(&tree, "out")), bytes(before));
+    let named = listing(&SHARDS).replace("Radeon RX 7000", "Radeon");
+    fs::write(tree.path("packaging.json"), named).unwrap();
+    let (code, again) = recombine(&tree, "out");
+    assert_eq!((code, &again["finished"]), (Some(0), &Value::Null));
+    // And so do other shards.
+    publish(&tree, "linux-c", "1-linux");
+    assert_eq!(
+        recombine(&tree, "out").1["finished"],
+        serde_json::json!(["blas_lib"])
+    );
+    let extra = tree.path(&format!(
+        "shards/linux-c/blas_lib_gfx942/{PREFIX}/lib/rocblas/library/extra_gfx942.co"
+    ));
+    let object = kpack_tests::fixture::code_object("gfx942", b"more").unwrap();
+    fs::write(extra, object).unwrap();
+    publish(&tree, "linux-c", "1-linux");
+    let (code, again) = recombine(&tree, "out");
+    assert_eq!((code, &again["finished"]), (Some(0), &Value::Null));
+}
+
+/// The finding, and what causes it.
+type Case<'a> = (Id, &'a dyn Fn(&Tree));
+
+#[test]
+fn shards_that_are_not_those_that_were_published_are_rejected() {
+    let remove = |path: &Path| match path.is_dir() {
+        true => fs::remove_dir_all(path).unwrap(),
+        false => fs::remove_file(path).unwrap(),
+    };
+    let cases: &[Case<'_>] = &[
+        (ids::MISSING_SHARD, &|tree| {
+            remove(&tree.path("shards/linux-c"))
+        }),
+        (ids::MISSING_SHARD, &|tree| {
+            remove(&tree.path("shards/linux-c"));
+            fs::create_dir(tree.path("shards/linux-c")).unwrap();
+        }),
+        (ids::MISSING_SHARD, &|tree| {
+            fs::write(tree.path("packaging.json"), listing(&SHARDS[..2])).unwrap();
+        }),
+        (ids::NOT_PUBLISHED, &|tree| {
+            remove(&tree.path("shards/linux-b/index.json"))
+        }),
+        (ids::BAD_INDEX, &|tree| {
+            fs::write(tree.path("shards/linux-b/index.json"), "{").unwrap()
+        }),
+        (ids::SHARDS_DIFFER, &|tree| {
+            publish(tree, "linux-b", "2-linux")
+        }),
+        (ids::INDEX_DIFFERS, &|tree| {
+            let index = |shard| tree.path(&format!("shards/{shard}/index.json"));
+            fs::copy(index("linux-a"), index("linux-b")).unwrap();
+        }),
+        (ids::INDEX_DIFFERS, &|tree| {
+            remove(&tree.path("shards/linux-a/blas_lib_gfx1101"))
+        }),
+        (ids::INDEX_DIFFERS, &|tree| {
+            let shard = tree.path("shards/linux-a");
+            fs::rename(
+                shard.join("blas_lib_gfx1101"),
+                shard.join("blas_lib_gfx1102"),
+            )
+            .unwrap();
+        }),
+        (ids::INDEX_DIFFERS, &|tree| {
+            let file = format!("shards/linux-a/blas_lib_generic/{PREFIX}/more");
+            fs::write(tree.path(&file), "more").unwrap();
+        }),
+        (ids::BAD_CONFIGURATION, &|tree| {
+            fs::write(tree.path("packaging.json"), listing(&["linux-b"])).unwrap();
+        }),
+        (ids::BAD_CONFIGURATION, &|tree| {
+            let twice = listing(&["linux-a", "linux-a"]);
+            fs::write(tree.path("packaging.json"), twice).unwrap();
+        }),
+        (ids::BAD_CONFIGURATION, &|tree| {
+            let path = listing(&["linux-a", "../linux-b"]);
+            fs::write(tree.path("packaging.json"), path).unwrap();
+        }),
+    ];
+    for (id, spoil) in cases {
+        let tree = published();
+        spoil(&tree);
+        let (code, report) = recombine(&tree, "out");
+        assert_eq!(report["id"], id.as_str(), "{report}");
+        assert_eq!(code, Some(3), "{report}");
+        assert!(!tree.path("out").exists(), "{report}");
+    }
+}
