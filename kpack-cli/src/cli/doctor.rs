@@ -24,6 +24,8 @@ Examples:
     kpack doctor ./app
   Would the libraries of a prefix run on another machine's GPU?
     kpack doctor /opt/rocm --arch gfx1030
+  Pull the image for this machine's GPU:
+    podman pull \"registry.example.org/rocm:7.14-$(kpack doctor --print-arch)\"
 
 ", exit_codes!("", "  1  there is a fault\n", "an input was rejected (damaged or unsupported)")))]
 pub(super) struct Arguments {
@@ -31,13 +33,24 @@ pub(super) struct Arguments {
     /// without features, such as gfx90a, can be any variant
     #[arg(long, value_name = "TARGET", value_parser = TargetId::named, value_delimiter = ',')]
     pub(super) arch: Vec<TargetId>,
+    /// Only print the GPUs of this machine, such as gfx942, a line each: to choose a package, image or archive
+    #[arg(long, conflicts_with_all = ["arch", "paths"])]
+    print_arch: bool,
     /// Programs, libraries or install prefixes. A program or library is examined with everything that it is
     /// linked with
-    #[arg(value_name = "PATH", required = true)]
+    #[arg(value_name = "PATH", required_unless_present = "print_arch")]
     paths: Vec<PathBuf>,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    if arguments.print_arch {
+        let mut text = Text::default();
+        for processor in doctor::processors(&Options::default())? {
+            text.line(processor);
+        }
+        text.write()?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let options = Options {
         targets: arguments.arch.clone(),
         ..Options::default()

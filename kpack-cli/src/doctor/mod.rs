@@ -17,7 +17,7 @@ use rocm_kpack::{Environment, Gpu, ShimMode, gpus_at, visible};
 use serde::Serialize;
 
 use facts::Process;
-use kpack_core::{Error, Finding, Severity};
+use kpack_core::{Error, Finding, Severity, ids};
 use kpack_split::input::Lookup;
 
 /// What to examine.
@@ -38,6 +38,27 @@ impl Default for Options {
             nodes: NODES.into(),
         }
     }
+}
+
+/// The processors of all GPUs of the machine, each once, in the order of the kernel. Variables that hide GPUs from one
+/// process do not count.
+///
+/// # Errors
+/// [`Error::Refused`] if there is none, or it cannot be found out.
+pub fn processors(options: &Options) -> Result<Vec<String>, Error> {
+    let mut processors: Vec<String> = Vec::new();
+    let gpus = gpus_at(&options.nodes, |name| env::var_os(name));
+    for gpu in gpus.unwrap_or_default() {
+        let processor = gpu.target.processor().to_owned();
+        if !processors.contains(&processor) {
+            processors.push(processor);
+        }
+    }
+    if processors.is_empty() {
+        let text = "no GPU that ROCm can use; is the driver `amdgpu` loaded, and may this container see the GPUs?";
+        return Err(Error::rejected(ids::NO_GPU, &options.nodes, text));
+    }
+    Ok(processors)
 }
 
 /// The GPUs and the environment.

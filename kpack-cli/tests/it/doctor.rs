@@ -10,7 +10,7 @@ use crate::command::{command, said};
 use insta::assert_snapshot;
 use kpack_artifact::verify::{self, verify};
 use kpack_build::object_file;
-use kpack_cli::doctor::{Options, examine};
+use kpack_cli::doctor::{Options, examine, processors};
 use kpack_core::{Finding, Severity, ids};
 use kpack_format::marker::Marker;
 use kpack_split::install::{InstallOptions, install};
@@ -806,6 +806,16 @@ fn on_machine(tree: &Tree, path: &str, gpus: &[&str]) -> Vec<Finding> {
     let mut options = Options::default();
     options.nodes = tree.path("nodes");
     examine(&[tree.path(path)], &options).unwrap().findings
+}
+
+#[test]
+fn the_gpus_of_a_machine_as_scripts_need_them() {
+    let tree = Tree::new();
+    let mut options = Options::default();
+    options.nodes = tree.path("nodes");
+    assert_eq!(processors(&options).unwrap_err().id(), ids::NO_GPU);
+    write_nodes(&tree, &["gfx942", "gfx1030", "gfx942"]);
+    assert_eq!(processors(&options).unwrap(), ["gfx942", "gfx1030"]);
 }
 
 /// KFD's list of these GPUs, in `nodes`.
