@@ -48,6 +48,11 @@ createrepo-c           createrepo_c             a repository of RPM packages
 python3                python3                  makes and unpacks Python wheels
 python3-jsonschema     jsonschema               validates the output of --json
 python3-pip            pip3                     downloads and builds Python wheels
+buildah                buildah                  builds images
+skopeo                 skopeo                   copies images
+umoci                  umoci                    unpacks images
+docker-registry        docker-registry          serves images
+curl                   curl                     fetches packed artifacts
 rocm-cmake             /usr/share/rocm/cmake/ROCMConfig.cmake the install functions of ROCm's own libraries";
 
 struct Tool {

@@ -4,6 +4,7 @@ mod api;
 mod bench;
 mod book;
 mod bootstrap;
+mod containers;
 mod corpus;
 mod corpus_sizes;
 #[cfg(test)]
@@ -67,6 +68,8 @@ enum Task {
     },
     /// Feed damaged files to the readers of all formats, watched by AddressSanitizer.
     Fuzz(fuzz::Options),
+    /// Build images with one layer per GPU target, push them to a local registry, and pull them.
+    Containers,
     /// Install the tools that the other tasks need, with apt-get (as root, or through sudo).
     Bootstrap,
     /// Load kernels in many threads at once, under ThreadSanitizer.
@@ -120,6 +123,7 @@ fn run() -> Result<()> {
         Task::Faults(options) => faults::run(&options),
         Task::Api { update } => api::run(update),
         Task::Fuzz(options) => fuzz::run(&options),
+        Task::Containers => containers::run(),
         Task::Bootstrap => bootstrap::install_missing(),
         Task::ThreadSanitizer => thread_sanitizer::run(),
         Task::Book => book::run(),
