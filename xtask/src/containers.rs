@@ -194,19 +194,20 @@ fn registry(work: &Path) -> Result<Server> {
     Server::start(registry.arg("serve").arg(work.join("registry.yml")), port)
 }
 
-fn free_port() -> Result<u16> {
+/// A port that is free now.
+pub(crate) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// A server on the loopback interface, stopped on drop.
-struct Server {
+pub(crate) struct Server {
     child: Child,
     port: u16,
 }
 
 impl Server {
     /// Starts it, and waits until it listens.
-    fn start(command: &mut Command, port: u16) -> Result<Self> {
+    pub(crate) fn start(command: &mut Command, port: u16) -> Result<Self> {
         let command = command.stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.stderr(Stdio::null()).spawn()?;
         let server = Self { child, port };

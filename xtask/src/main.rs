@@ -18,6 +18,7 @@ mod process;
 mod repository;
 mod test;
 mod thread_sanitizer;
+mod workflow;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -70,6 +71,8 @@ enum Task {
     Fuzz(fuzz::Options),
     /// Build images with one layer per GPU target, push them to a local registry, and pull them.
     Containers,
+    /// Run the example of a workflow for several machines with Snakemake, and disturb it.
+    Workflow(workflow::Options),
     /// Install the tools that the other tasks need, with apt-get (as root, or through sudo).
     Bootstrap,
     /// Load kernels in many threads at once, under ThreadSanitizer.
@@ -124,6 +127,7 @@ fn run() -> Result<()> {
         Task::Api { update } => api::run(update),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Containers => containers::run(),
+        Task::Workflow(options) => workflow::run(&options),
         Task::Bootstrap => bootstrap::install_missing(),
         Task::ThreadSanitizer => thread_sanitizer::run(),
         Task::Book => book::run(),

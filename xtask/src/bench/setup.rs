@@ -383,3 +383,93 @@ fn library_of(code_objects: &[TargetCode], size: usize, number: u32) -> Result<F
     }
     Ok(library)
 }
+
+/// The targets of the machines of a build, which share one host library each.
+const SHARDS: [(&str, &[&str]); 3] = [
+    ("linux-a", &["gfx1030", "gfx1100", "gfx1101"]),
+    ("linux-b", &["gfx906", "gfx908", "gfx90a"]),
+    ("linux-c", &["gfx942", "gfx950"]),
+];
+
+/// Size in bytes of a component's device code for one target, and of its host files besides the library.
+const MACHINE_CODE: usize = 16_000_000;
+const MACHINE_HOST: usize = 24_000_000;
+
+/// Directories named after the number of components: `shards`, as three machines split them; `packages`, merged;
+/// and `store`, packed. The bytes are those of a real library's code objects.
+pub(super) fn machines(setup: &Setup<'_>) -> Result<()> {
+    largest(setup)?;
+    let archive = split_largest(setup, &["--arch", TARGET])?;
+    let real: Vec<u8> = code_objects(&archive)?
+        .into_iter()
+        .flat_map(|(_, code)| code)
+        .collect();
+    run(setup, "rm -r prefix library.so")?;
+    let groups = SHARDS.map(|(shard, targets)| (shard, json!({"architectures": targets})));
+    let groups = json!({
+        "primary_shard": SHARDS[0].0,
+        "architecture_groups": serde_json::Map::from_iter(groups.map(|(name, value)| (name.to_owned(), value))),
+    });
+    fs::write(setup.work.join("groups.json"), groups.to_string())?;
+    let sizes: BTreeSet<u32> = setup.rows.iter().map(|row| row.size).collect();
+    for size in sizes {
+        for number in 0..size {
+            component(setup, &real, size, number)?;
+        }
+        run(setup, &format!(
+            "cd {size}
+            kpack recombine --quiet --input-shards-dir shards --config ../groups.json --output-dir packages
+            kpack pack --quiet packages --output-dir store"
+        ))?;
+    }
+    Ok(())
+}
+
+/// Adds a component to the shards in the directory `size`.
+fn component(setup: &Setup<'_>, real: &[u8], size: u32, number: u32) -> Result<()> {
+    let name = format!("c{number}_lib");
+    let prefix = setup.work.join(format!("built/{name}/{name}/stage"));
+    let part = |at: usize, length: usize| -> Vec<u8> {
+        let start = (at * 7919 * 4096) % (real.len() / 2);
+        let mut bytes: Vec<u8> = real
+            .iter()
+            .skip(start)
+            .cycle()
+            .take(length)
+            .copied()
+            .collect();
+        bytes[..8].copy_from_slice(&((u64::from(number) << 8) | at as u64).to_le_bytes());
+        bytes
+    };
+    let targets = SHARDS.iter().flat_map(|(_, targets)| targets.iter());
+    let code = targets.enumerate().map(|(index, target)| {
+        Ok((
+            (*target).to_owned(),
+            code_object(target, &part(index, MACHINE_CODE))?,
+        ))
+    });
+    let code = code.collect::<Result<Vec<TargetCode>>>()?;
+    FatLibrary::new()
+        .wrapper(Storage::Plain, code)
+        .build(&prefix.join(format!("lib/lib{name}.so")))?;
+    fs::create_dir_all(prefix.join(format!("share/{name}")))?;
+    fs::write(
+        prefix.join(format!("share/{name}/data")),
+        part(100, MACHINE_HOST),
+    )?;
+    let list = setup
+        .work
+        .join(format!("built/{name}/artifact_manifest.txt"));
+    fs::write(list, format!("{name}/stage\n"))?;
+    for (shard, targets) in SHARDS {
+        let targets = targets.join(",");
+        run(
+            setup,
+            &format!(
+                "kpack split --quiet --artifact-prefix {name} --artifact-dir built/{name} --gpu-targets {targets} \
+                --output-dir {size}/shards/{shard}"
+            ),
+        )?;
+    }
+    run(setup, "rm -r built")
+}

@@ -128,6 +128,23 @@ pub(super) const GROUPS: &[Group] = &[
         ],
     },
     Group {
+        name: "machines",
+        setup: setup::machines,
+        fresh: "rm -rf out
+            mkdir out",
+        rows: &[
+            Row { what: "Pack 1 component for 8 targets", size: 1, ..PACK },
+            Row { what: "Pack 10 components for 8 targets", size: 10, ..PACK },
+            Row { what: "Pack 100 components for 8 targets", size: 100, large: true, ..PACK },
+            Row { what: "Unpack 1 component for 8 targets", size: 1, ..UNPACK },
+            Row { what: "Unpack 10 components for 8 targets", size: 10, ..UNPACK },
+            Row { what: "Unpack 100 components for 8 targets", size: 100, large: true, ..UNPACK },
+            Row { what: "Recombine 1 component of 3 shards", size: 1, ..RECOMBINE },
+            Row { what: "Recombine 10 components of 3 shards", size: 10, ..RECOMBINE },
+            Row { what: "Recombine 100 components of 3 shards", size: 100, large: true, ..RECOMBINE },
+        ],
+    },
+    Group {
         name: "load",
         setup: setup::load,
         fresh: "",
@@ -267,6 +284,39 @@ const BYTES: Row = Row {
     ),
     own: "kpack install --quiet --module bench --prefix prefix prefix/lib/*.so",
     bounds: &[Memory(150.0)],
+    ..ROW
+};
+
+const PACK: Row = Row {
+    reference: (
+        "`tar`, `zstd -3 -T0`, flushed",
+        "for a in $SIZE/packages/*_lib_*; do tar -C $a -c . | zstd -3 -T0 -q -o out/${a##*/}.tar.zst; done
+        sync -f out",
+    ),
+    own: "kpack pack --quiet $SIZE/packages --output-dir out/store",
+    bounds: &[Wall(1.2), Memory(200.0)],
+    ..ROW
+};
+
+const UNPACK: Row = Row {
+    reference: (
+        "`zstd -dc`, `tar -x`, flushed",
+        "for a in $SIZE/store/*.tar.zst; do mkdir out/${a##*/}; zstd -dc $a | tar -x -C out/${a##*/}; done
+        sync -f out",
+    ),
+    own: "kpack unpack --quiet $SIZE/store --output-dir out/unpacked",
+    bounds: &[Wall(1.2), Memory(200.0)],
+    ..ROW
+};
+
+const RECOMBINE: Row = Row {
+    reference: (
+        "`cp -r` of the output, flushed",
+        "cp -r --reflink=never $SIZE/packages out/copy
+        sync -f out/copy",
+    ),
+    own: "kpack recombine --quiet --input-shards-dir $SIZE/shards --config groups.json --output-dir out/packages",
+    bounds: &[Memory(200.0)],
     ..ROW
 };
 
