@@ -11,8 +11,8 @@ use super::shards::{ComponentArtifacts, Shard, Shards};
 use crate::classify::walk_error;
 use crate::manifest_txt;
 use crate::store::{self, Index};
+use kpack_core::words::list;
 use kpack_core::{Error, ids};
-use kpack_split::words::list;
 
 /// The indexes of the shards that have one which fits, by shard.
 pub(super) type Indexes = BTreeMap<String, Index>;

@@ -388,7 +388,7 @@ fn library_of(code_objects: &[TargetCode], size: usize, number: u32) -> Result<F
 const SHARDS: [(&str, &[&str]); 3] = [
     ("linux-a", &["gfx1030", "gfx1100", "gfx1101"]),
     ("linux-b", &["gfx906", "gfx908", "gfx90a"]),
-    ("linux-c", &["gfx942", "gfx950"]),
+    ("linux-c", &["gfx942", "gfx1200"]),
 ];
 
 /// Size in bytes of a component's device code for one target, and of its host files besides the library.
