@@ -121,10 +121,14 @@ impl Error {
         }
     }
 
-    /// [`Error::Io`]; `action` is a verb.
+    /// [`Error::Io`]; `action` is a verb. An empty path is the current directory.
     pub fn io(path: &Path, action: &'static str, source: io::Error) -> Self {
+        let here = || std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
         Self::Io {
-            path: path.to_owned(),
+            path: match path.as_os_str().is_empty() {
+                true => here(),
+                false => path.to_owned(),
+            },
             action,
             source,
         }

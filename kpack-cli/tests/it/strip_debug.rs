@@ -583,6 +583,22 @@ fn what_cannot_be_stripped_stays() {
     }
 }
 
+/// A run may be killed when all debug files have their names, and its hidden directory is still there.
+#[test]
+fn leftovers_go_also_if_no_debug_file_is_written() {
+    if !tools(&TOOLS) {
+        return;
+    }
+    let tree = prefix(&[(Storage::Plain, SMALL)]);
+    let directory = tree.path("debug");
+    split(&tree, DebugInfo::StripTo(directory.clone()));
+    let leftover = directory.join(".kpack.0123456789abcdef.tmp");
+    fs::create_dir(&leftover).unwrap();
+    reset(&tree);
+    split(&tree, DebugInfo::StripTo(directory));
+    assert!(!leftover.exists());
+}
+
 #[test]
 fn files_of_kernel_databases_stay_as_they_are() {
     let (input, output) = (blas::artifact(), Tree::new());

@@ -283,6 +283,8 @@ pub struct DebugFiles {
 struct Files {
     /// The code objects, by build ID.
     known: HashMap<Vec<u8>, Sha256>,
+    /// Whether leftovers of interrupted runs are gone.
+    is_clean: bool,
     batch: Option<Batch>,
 }
 
@@ -337,6 +339,11 @@ impl DebugFiles {
             Some(known) if known == checksum => return Ok(()),
             Some(_) => return clash("another one"),
             None => {}
+        }
+        // Also if all files are there, and no batch begins.
+        if !files.is_clean {
+            Batch::remove_leftovers(directory)?;
+            files.is_clean = true;
         }
         if there.is_file() {
             return match files::digest(&there)? == checksum {

@@ -11,6 +11,7 @@ use super::directory::{CreatedDirectories, Directory};
 use super::hidden_name::{numbered, numbered_stem};
 use super::staged_file::MODE;
 use crate::Error;
+use crate::files;
 use crate::interrupt;
 
 /// What the hidden directory is named after.
@@ -32,8 +33,18 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Begins one in the directory `path`, creating it if missing, and removes what interrupted runs left there.
-    /// `flushes`: whether the files are made durable.
+    /// Removes what interrupted runs left in the directory `path`, if there is one.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn remove_leftovers(path: &Path) -> Result<(), Error> {
+        match files::metadata_of(path)? {
+            Some(metadata) if metadata.is_dir() => remove_leftovers(&Directory::open(path)?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins one in the directory `path`, creating it if missing. `flushes`: whether the files are made durable.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -43,7 +54,6 @@ impl Batch {
         if !flushes {
             root = root.without_flushes();
         }
-        remove_leftovers(&root)?;
         loop {
             let name = numbered(NAME.as_ref());
             let mut own = CreatedDirectories::default();
