@@ -76,12 +76,14 @@ fn pages_of(command: &Command, parent: &str) -> Result<Vec<(String, Vec<u8>)>> {
 fn page(command: &Command, others: Vec<String>) -> Result<Vec<u8>> {
     let name = command.get_display_name().unwrap_or("kpack").to_owned();
     let after = command.get_after_help().map(ToString::to_string);
-    let man = Man::new(command.clone().after_help(""))
-        .title(name.to_uppercase())
-        .source(format!("kpack {VERSION}"))
-        .manual("kpack manual");
+    let man = Man::new(command.clone().after_help(""));
     let mut page = Vec::new();
-    man.render_title(&mut page)?;
+    // Without a date. `Man` would leave out the quotes, and with them the argument.
+    let title = name.to_uppercase();
+    writeln!(
+        page,
+        ".TH {title} 1 \"\" \"kpack {VERSION}\" \"kpack manual\""
+    )?;
     man.render_name_section(&mut page)?;
     man.render_synopsis_section(&mut page)?;
     man.render_description_section(&mut page)?;
