@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use kpack_format::TargetId;
+use kpack_format::{Delivery, TargetId};
 
 use super::check::Checker;
 use super::hip_project::{HipTools, Project};
@@ -93,7 +93,12 @@ pub(super) fn check(
     // A machine needs the artifact of its GPU, whichever machine built it.
     for gpu in [one[0], other[0]] {
         let single = work.join(format!("only-{gpu}"));
-        run!("python3 {flow} fetch {store} {single} {gpu}")?;
+        let target: TargetId = gpu.parse()?;
+        let needed = targets
+            .iter()
+            .filter(|found| target.needs(found, Delivery::Archive));
+        let needed = BTreeSet::from_iter(needed.map(TargetId::processor));
+        run!("python3 {flow} fetch {store} {single} {needed...}")?;
         run!("{helper} verify {single} --arch {gpu}")?;
     }
     let packages = work.join("packages");
