@@ -107,6 +107,12 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn text(&mut self) -> Result<&'a str> {
+        match self.peek() {
+            Some(Token::Text(text)) if std::str::from_utf8(text).is_err() => {
+                return self.fail("a string is not UTF-8");
+            }
+            _ => {}
+        }
         self.value("a string", |token, _| match token {
             Token::Text(text) => std::str::from_utf8(text).ok(),
             _ => None,
@@ -436,6 +442,8 @@ mod tests {
             assert!(truncated.is_err(), "{value:02x?}");
         }
         assert!(Reader::new(b"\xc1").skip().is_err());
+        let error = Reader::new(b"\xa1\xff").text().unwrap_err();
+        assert_eq!(error.to_string(), "at offset 0x0: a string is not UTF-8");
     }
 
     #[test]

@@ -380,7 +380,8 @@ impl Binary {
         };
         let prefix = name.and_then(|name| prefix_of(&path, &name));
         let directory = path.parent().unwrap_or(Path::new("/"));
-        let databases = databases(&path, directory)?;
+        // A database that cannot be listed keeps nothing else from being examined.
+        let databases = databases(&path, directory).unwrap_or_default();
         Ok(Some(Self {
             prefix: prefix.unwrap_or_else(|| directory.to_owned()),
             path,
