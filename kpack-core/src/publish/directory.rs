@@ -10,9 +10,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat, flock,
-};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, Stat, flock};
 use rustix::io::Errno;
 
 use super::identity::Identity;
@@ -215,13 +213,42 @@ impl Directory {
         Ok(linked?)
     }
 
-    /// Whether the path `relative` in it leads out of it, by symbolic links. What leads nowhere stays in it, and so
-    /// does everything where the system cannot say (before Linux 5.6).
+    /// Whether the path `relative` in it leads out of it, by symbolic links. What leads nowhere stays in it. It looks at
+    /// one name after another, since not every system has `openat2`; nobody else may change what is in it meanwhile.
     pub fn leads_out(&self, relative: &Path) -> bool {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let beneath = ResolveFlags::BENEATH;
-        let opened = rustix::fs::openat2(&self.file, relative, flags, Mode::empty(), beneath);
-        matches!(opened, Err(Errno::XDEV))
+        let parts = |path: &Path| -> Vec<OsString> {
+            let parts = path.components().rev();
+            parts.map(|part| part.as_os_str().to_owned()).collect()
+        };
+        let mut left = parts(relative);
+        // Without links.
+        let mut there = PathBuf::new();
+        let mut links = 0;
+        while let Some(part) = left.pop() {
+            if part == "/" || part == ".." && !there.pop() {
+                return true;
+            }
+            if part == ".." || part == "." {
+                continue;
+            }
+            there.push(&part);
+            match self.read_link(there.as_os_str()) {
+                // As many as Linux follows.
+                Ok(_) if links == 40 => return false,
+                Ok(target) => {
+                    links += 1;
+                    there.pop();
+                    left.extend(parts(&target));
+                }
+                Err(error) => match error.kind() {
+                    // No link.
+                    io::ErrorKind::InvalidInput => {}
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => return false,
+                    _ => return true,
+                },
+            }
+        }
+        false
     }
 
     /// Sets its time of change.
@@ -448,6 +475,30 @@ mod tests {
     use std::os::unix::fs::OpenOptionsExt;
 
     use super::*;
+
+    #[test]
+    fn links_that_lead_out_by_way_of_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("root");
+        std::fs::create_dir_all(root.join("a/b")).unwrap();
+        std::fs::write(root.join("file"), "").unwrap();
+        let opened = Directory::open(&root).unwrap();
+        for (link, target, expected) in [
+            ("a/b/up", "..", false),
+            ("a/top", "b/up/..", false),
+            ("a/b/upper", "up/../..", true),
+            ("out", "a/b/upper", true),
+            ("further", "out/root/file", true),
+            ("absolute", "/", true),
+            ("in", "a/top/file", false),
+            ("missing", "a/none/../../..", false),
+            ("in-file", "file/x", false),
+            ("self", "self", false),
+        ] {
+            std::os::unix::fs::symlink(target, root.join(link)).unwrap();
+            assert_eq!(opened.leads_out(Path::new(link)), expected, "{link}");
+        }
+    }
 
     #[test]
     fn a_file_that_cannot_be_locked_is_no_reason_to_fail() {
