@@ -140,7 +140,9 @@ impl<'a> Extractor<'a> {
         let parent = self.parent(&path)?;
         let file = match (parent.create(&name), self.again) {
             (Err(error), Some(again)) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let (file, hidden) = self.again(again, &path)?;
+                let hidden = self.again_name();
+                let file = again.create(&hidden);
+                let file = file.map_err(|error| self.failed(&path, error))?;
                 self.made.again.push((hidden, path.clone()));
                 file
             }
@@ -153,12 +155,10 @@ impl<'a> Extractor<'a> {
             .map_err(|error| self.failed(&path, error))
     }
 
-    /// A file to compare later with the one at `path`, which may not be complete yet.
-    fn again(&self, again: &Directory, path: &Path) -> Result<(File, OsString), Error> {
+    /// The hidden name of a file to compare later with that of its path, which may not be complete yet.
+    fn again_name(&self) -> OsString {
         let artifact = self.entry.artifact();
-        let name = OsString::from(format!("{artifact}.{}", self.made.again.len()));
-        let file = again.create(&name);
-        Ok((file.map_err(|error| self.failed(path, error))?, name))
+        OsString::from(format!("{artifact}.{}", self.made.again.len()))
     }
 
     fn fill(
@@ -213,9 +213,21 @@ impl<'a> Extractor<'a> {
         let name = path.file_name().unwrap_or_default().to_owned();
         let from = to.file_name().unwrap_or_default();
         let above = to.parent().unwrap_or(Path::new(""));
-        let linked = match self.root.below(above) {
-            Ok(other) => self.parent(path)?.hard_link(&name, &other, from),
-            Err(_) => Err(io::ErrorKind::NotFound.into()),
+        let other = self.root.below(above).ok();
+        let linked = match &other {
+            Some(other) => self.parent(path)?.hard_link(&name, other, from),
+            None => Err(io::ErrorKind::NotFound.into()),
+        };
+        let linked = match (linked, self.again, &other) {
+            (Err(error), Some(again), Some(other))
+                if error.kind() == io::ErrorKind::AlreadyExists =>
+            {
+                let hidden = self.again_name();
+                let linked = again.hard_link(&hidden, other, from);
+                self.made.again.push((hidden, path.to_owned()));
+                linked
+            }
+            (linked, ..) => linked,
         };
         linked.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {

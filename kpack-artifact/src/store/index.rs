@@ -110,10 +110,7 @@ impl Index {
     pub fn read(path: &Path) -> Result<Self, Error> {
         let metadata = input::open(path)?.metadata();
         let size = metadata.map_err(|e| Error::io(path, "read", e))?.len();
-        if size > MAX_SIZE {
-            let text = format!("it has {size} bytes (expected at most {MAX_SIZE})");
-            return Err(Error::rejected(ids::BAD_INDEX, path, text));
-        }
+        check_size(path, size)?;
         Self::parse(path, &input::read_text(path)?)
     }
 
@@ -171,6 +168,14 @@ impl Index {
             }
         }
         Ok(())
+    }
+
+    /// [As JSON](Self::to_bytes), if that is an index that [`read`](Self::read) accepts at `path`.
+    pub(super) fn to_checked_bytes(&self, path: &Path) -> Result<Vec<u8>, Error> {
+        let bytes = self.to_bytes();
+        check_size(path, bytes.len() as u64)?;
+        Self::parse(path, &String::from_utf8_lossy(&bytes))?;
+        Ok(bytes)
     }
 
     /// As JSON, with a newline.
@@ -273,8 +278,16 @@ fn target_named(name: &str) -> Option<TargetId> {
     })
 }
 
+fn check_size(path: &Path, size: u64) -> Result<(), Error> {
+    if size <= MAX_SIZE {
+        return Ok(());
+    }
+    let text = format!("it has {size} bytes (expected at most {MAX_SIZE})");
+    Err(Error::rejected(ids::BAD_INDEX, path, text))
+}
+
 /// Whether every system and registry can hold a file of this name.
-fn is_portable(name: &str) -> bool {
+pub(super) fn is_portable(name: &str) -> bool {
     is_file_name(name) && !name.contains(':') && name.len() <= 255
 }
 

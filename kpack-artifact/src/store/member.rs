@@ -26,7 +26,7 @@ use kpack_format::names::is_archive;
 use kpack_split::input;
 
 /// The most bytes of the list of prefixes.
-const MAX_LIST: u64 = 1 << 20;
+pub(super) const MAX_LIST: u64 = 1 << 20;
 
 /// The most bytes after the end of a tar archive. Tools fill up a record.
 const MAX_END: u64 = 1 << 20;
@@ -102,7 +102,6 @@ pub(super) fn read(
     let mut reading = Reading {
         path,
         expected,
-        targets: expected.map(Entry::device_targets).unwrap_or_default(),
         visitor,
         prefixes: None,
         contents: Contents::default(),
@@ -128,8 +127,6 @@ pub(super) fn read(
 struct Reading<'a> {
     path: &'a Path,
     expected: Option<&'a Entry>,
-    /// The targets of the entry.
-    targets: Vec<TargetId>,
     visitor: &'a mut dyn Visitor,
     prefixes: Option<Vec<String>>,
     contents: Contents,
@@ -209,7 +206,8 @@ impl Reading<'_> {
             let text = format!("in no prefix that {} lists", manifest_txt::FILE_NAME);
             return Err(refuse(ids::IN_NO_PREFIX, &text));
         }
-        if let Some(text) = self.misplaced(&path) {
+        let misplaced = self.expected.and_then(|entry| misplaced(entry, &path));
+        if let Some(text) = misplaced {
             return Err(refuse(ids::MISPLACED_FILE, &text));
         }
         let mut is_new = || self.known.insert(self.hasher.hash_one(&path));
@@ -264,25 +262,22 @@ impl Reading<'_> {
         self.prefixes = Some(prefixes);
         Ok(())
     }
+}
 
-    /// Why an archive of kernels is not in the artifact of its target. What is in it, `kpack verify` reads.
-    fn misplaced(&self, path: &Path) -> Option<String> {
-        let expected = self.expected?;
-        if !is_archive(path) {
-            return None;
-        }
-        let stem = path.file_stem()?.to_str()?;
-        let mut ends = stem.match_indices('_').map(|(at, _)| &stem[at + 1..]);
-        let found = ends.find_map(names::target)?;
-        let is_own = |own: &TargetId| own.covers(&found) || own.processor() == found.processor();
-        let is_unknown_group = self.targets.is_empty() && !expected.is_generic();
-        (!is_unknown_group && !self.targets.iter().any(is_own)).then(|| {
-            format!(
-                "an archive for {found} (expected one for {}, as the index says)",
-                expected.target
-            )
-        })
+/// Why an archive of kernels does not belong into the artifact of `entry`; `None` if it does, or is none. What is in
+/// it, `kpack verify` reads.
+pub(super) fn misplaced(entry: &Entry, path: &Path) -> Option<String> {
+    if !is_archive(path) {
+        return None;
     }
+    let stem = path.file_stem()?.to_str()?;
+    let mut ends = stem.match_indices('_').map(|(at, _)| &stem[at + 1..]);
+    let found = ends.find_map(names::target)?;
+    let targets = entry.device_targets();
+    let is_own = |own: &TargetId| own.covers(&found) || own.processor() == found.processor();
+    let is_unknown_group = targets.is_empty() && !entry.is_generic();
+    (!is_unknown_group && !targets.iter().any(is_own))
+        .then(|| format!("an archive for {found} (expected one for {})", entry.target))
 }
 
 fn is_file(kind: EntryType) -> bool {

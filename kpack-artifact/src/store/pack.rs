@@ -8,15 +8,14 @@ use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use kpack_format::digest::{Hasher, hex};
 use tar::{EntryType, Header};
 use walkdir::{DirEntry, WalkDir};
 
 use super::frames::{ENOUGH, MOST, Part, compress};
-use super::index::{Entry, FILE_NAME, GENERIC, Index, file_name, parse_file_name};
-use super::member::{self, Contents, Member, Visitor};
+use super::index::{Entry, FILE_NAME, GENERIC, Index, file_name, is_portable, parse_file_name};
+use super::member::{self, Contents, MAX_LIST, Member, Visitor, misplaced};
 use super::path::link_fault;
 use crate::classify::{Class, walk_error};
 use crate::names::is_file_name;
@@ -25,7 +24,7 @@ use crate::tree::{Role, Siblings, Tree};
 use crate::{manifest_txt, mark};
 use kpack_core::interrupt::Watched;
 use kpack_core::parallel;
-use kpack_core::publish::{StagedFile, write_output};
+use kpack_core::publish::{Directory, StagedFile, write_output};
 use kpack_core::report::Progress;
 use kpack_core::{Error, Finding, Severity, ids};
 use kpack_split::input;
@@ -92,13 +91,14 @@ pub struct Packed {
 /// [`Error::Refused`] for what is no split artifact, and for what no artifact may have; [`Error::Io`].
 pub fn pack(options: &PackOptions, progress: &dyn Progress) -> Result<Packed, Error> {
     check_names(&options.index)?;
-    let latest = latest_time()?;
+    let time = time()?;
     let (mut sources, mut findings) = sources(&options.artifacts)?;
-    let replaced = replaced(options)?;
     let stage = Stage::lock(&options.output_dir, STAGE)?;
+    // Another publisher may have been there until now.
+    let replaced = replaced(options)?;
     let mut artifacts: Vec<Artifact<'_>> = Vec::new();
     for source in &sources {
-        artifacts.push(Artifact::open(source, latest)?);
+        artifacts.push(Artifact::open(source, time)?);
     }
     let mut packer = Packer {
         artifacts,
@@ -179,9 +179,7 @@ pub fn index(store: &Path, options: &IndexOptions, jobs: NonZeroUsize) -> Result
     })?;
     let index = with_targets(options, entries);
     let path = store.join(FILE_NAME);
-    let bytes = index.to_bytes();
-    // What is written has to be an index.
-    Index::parse(&path, &String::from_utf8_lossy(&bytes))?;
+    let bytes = index.to_checked_bytes(&path)?;
     write_output(&path, |staged: &mut StagedFile| {
         let written = staged.file().write_all(&bytes);
         written.map_err(|e| Error::io(&path, "write", e))
@@ -240,9 +238,8 @@ fn check_names(options: &IndexOptions) -> Result<(), Error> {
     Ok(())
 }
 
-/// The latest time of a member, in seconds since 1970: that of `SOURCE_DATE_EPOCH`. Without it, none is later than
-/// 1980, so that all are the same.
-fn latest_time() -> Result<u64, Error> {
+/// The time of all members, in seconds since 1970: that of `SOURCE_DATE_EPOCH`, or else 1980.
+fn time() -> Result<u64, Error> {
     const DEFAULT: u64 = 315_532_800;
     let Some(value) = env::var_os("SOURCE_DATE_EPOCH") else {
         return Ok(DEFAULT);
@@ -337,8 +334,11 @@ fn source(root: PathBuf, component: String, role: &Role) -> Result<Source, Error
             name[component.len() + 1..].to_owned()
         }
     };
-    if !is_file_name(&name) {
-        let text = "expected a name of letters, digits and `._+:-`; rename it";
+    let file = file_name(&component, &target);
+    if !is_file_name(&name) || !is_portable(&digest_name(&file)) {
+        let text = format!(
+            "expected a name of letters, digits and `._+-`, for a file that every system can hold ({file}); rename it"
+        );
         return Err(Error::rejected(ids::UNREPRESENTABLE_PATH, &root, text));
     }
     let databases = match mark::is_marked(&root) {
@@ -346,7 +346,7 @@ fn source(root: PathBuf, component: String, role: &Role) -> Result<Source, Error
         false => None,
     };
     let entry = Entry {
-        file: file_name(&component, &target),
+        file,
         component,
         target,
         targets,
@@ -354,6 +354,17 @@ fn source(root: PathBuf, component: String, role: &Role) -> Result<Source, Error
         ..Entry::default()
     };
     Ok(Source { root, entry })
+}
+
+/// The list of prefixes of an artifact, as it is.
+fn read_list(root: &Path) -> Result<Vec<u8>, Error> {
+    let path = root.join(manifest_txt::FILE_NAME);
+    let bytes = std::fs::read(&path).map_err(|e| Error::io(&path, "read", e))?;
+    if bytes.len() as u64 > MAX_LIST {
+        let text = format!("it has {} bytes (expected at most {MAX_LIST})", bytes.len());
+        return Err(Error::rejected(ids::INVALID_PREFIX_LIST, &path, text));
+    }
+    Ok(bytes)
 }
 
 /// The targets that the artifact of a group has code for.
@@ -408,7 +419,10 @@ fn publish(stage: Stage, index: &Index, replaced: &[String]) -> Result<(), Error
         write(&digest, format!("{}\n", entry.sha256).as_bytes())?;
         names.extend([entry.file.clone(), digest]);
     }
-    write(FILE_NAME, &index.to_bytes())?;
+    write(
+        FILE_NAME,
+        &index.to_checked_bytes(&stage.output(FILE_NAME))?,
+    )?;
     let mut stale = Vec::new();
     for file in replaced {
         stale.extend(
@@ -499,20 +513,21 @@ struct Artifact<'a> {
     /// The file that is being read, and how much of it is left.
     open: Option<(File, PathBuf, u64)>,
     /// The list of prefixes, until it is written.
-    list: Option<(Vec<u8>, Metadata)>,
+    list: Option<Vec<u8>>,
     /// The first name of each file that has several.
     first_names: HashMap<(u64, u64), Vec<u8>>,
     /// The names in the directories above, as they would be where case does not matter.
     siblings: Vec<BTreeSet<String>>,
-    latest: u64,
+    time: u64,
     files: u64,
     unpacked: u64,
     findings: Vec<Finding>,
 }
 
 impl<'a> Artifact<'a> {
-    fn open(source: &'a Source, latest: u64) -> Result<Self, Error> {
+    fn open(source: &'a Source, time: u64) -> Result<Self, Error> {
         let root = &source.root;
+        let list = read_list(root)?;
         let mut prefixes = manifest_txt::read(root)?;
         prefixes.sort();
         let mut walks = Vec::new();
@@ -535,19 +550,15 @@ impl<'a> Artifact<'a> {
                 findings.push(finding);
             }
         }
-        let list = root.join(manifest_txt::FILE_NAME);
-        let failed = |e| Error::io(&list, "read", e);
-        let bytes = std::fs::read(&list).map_err(failed)?;
-        let metadata = list.metadata().map_err(failed)?;
         Ok(Self {
             source,
             walks: walks.into_iter(),
             walk: None,
             open: None,
-            list: Some((bytes, metadata)),
+            list: Some(list),
             first_names: HashMap::new(),
             siblings: Vec::new(),
-            latest,
+            time,
             files: 0,
             unpacked: 0,
             findings,
@@ -556,17 +567,10 @@ impl<'a> Artifact<'a> {
 
     /// Adds bytes of the archive; returns whether it ends with them.
     fn fill(&mut self, bytes: &mut Vec<u8>, progress: &dyn Progress) -> Result<bool, Error> {
-        if let Some((list, metadata)) = self.list.take() {
+        if let Some(list) = self.list.take() {
             let name = manifest_txt::FILE_NAME.as_bytes();
             let size = list.len() as u64;
-            self.header(
-                bytes,
-                name,
-                EntryType::Regular,
-                (FILE_MODE, size),
-                &metadata,
-                b"",
-            );
+            self.header(bytes, name, EntryType::Regular, (FILE_MODE, size), b"");
             bytes.extend_from_slice(&list);
             pad(bytes);
         }
@@ -639,36 +643,29 @@ impl<'a> Artifact<'a> {
         let within = path
             .strip_prefix(self.source.root.join(prefix))
             .unwrap_or(path);
-        let name = Path::new(prefix).join(within);
-        let name = name.as_os_str().as_bytes();
+        let member = Path::new(prefix).join(within);
+        let name = member.as_os_str().as_bytes();
         let refuse = |text: String| Err(Error::rejected(ids::UNSAFE_MEMBER, path, text));
         if let Err(text) = super::path::plain(name) {
             return refuse(text);
         }
+        if let Some(text) = misplaced(&self.source.entry, &member) {
+            return Err(Error::rejected(ids::MISPLACED_FILE, path, text));
+        }
         self.files += 1;
         if metadata.is_dir() {
-            self.header(
-                bytes,
-                name,
-                EntryType::Directory,
-                (EXECUTABLE_MODE, 0),
-                &metadata,
-                b"",
-            );
+            self.header(bytes, name, EntryType::Directory, (EXECUTABLE_MODE, 0), b"");
         } else if metadata.is_symlink() {
             let target = std::fs::read_link(path).map_err(|e| Error::io(path, "read", e))?;
             if let Some(fault) = link_fault(within, &target) {
                 return refuse(format!("{fault}; `kpack unpack` refuses that"));
             }
+            if Directory::open(&self.source.root.join(prefix))?.leads_out(within) {
+                let text = "a symbolic link out of its prefix, by way of others; `kpack unpack` refuses that";
+                return refuse(text.to_owned());
+            }
             let target = target.as_os_str().as_bytes();
-            self.header(
-                bytes,
-                name,
-                EntryType::Symlink,
-                (0o777, 0),
-                &metadata,
-                target,
-            );
+            self.header(bytes, name, EntryType::Symlink, (0o777, 0), target);
         } else if metadata.is_file() {
             progress.file(name_of(path));
             self.file(bytes, path, name, &metadata)?;
@@ -695,14 +692,7 @@ impl<'a> Artifact<'a> {
         }
         let inode = (metadata.dev(), metadata.ino());
         if let Some(first) = self.first_names.get(&inode).cloned() {
-            self.header(
-                bytes,
-                name,
-                EntryType::Link,
-                (FILE_MODE, 0),
-                metadata,
-                &first,
-            );
+            self.header(bytes, name, EntryType::Link, (FILE_MODE, 0), &first);
             return Ok(());
         }
         if metadata.nlink() > 1 {
@@ -713,7 +703,7 @@ impl<'a> Artifact<'a> {
             _ => EXECUTABLE_MODE,
         };
         let size = metadata.len();
-        self.header(bytes, name, EntryType::Regular, (mode, size), metadata, b"");
+        self.header(bytes, name, EntryType::Regular, (mode, size), b"");
         self.unpacked += size;
         if size > 0 {
             self.open = Some((input::open(path)?, path.to_owned(), size));
@@ -743,12 +733,8 @@ impl<'a> Artifact<'a> {
         name: &[u8],
         kind: EntryType,
         (mode, size): (u32, u64),
-        metadata: &Metadata,
         link: &[u8],
     ) {
-        let modified = metadata.modified().ok();
-        let modified = modified.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
-        let time = modified.map_or(0, |time| time.as_secs()).min(self.latest);
         for (long, kind) in [
             (name, EntryType::GNULongName),
             (link, EntryType::GNULongLink),
@@ -767,7 +753,7 @@ impl<'a> Artifact<'a> {
                 pad(bytes);
             }
         }
-        write_header(bytes, name, kind, (mode, size), time, link);
+        write_header(bytes, name, kind, (mode, size), self.time, link);
     }
 }
 

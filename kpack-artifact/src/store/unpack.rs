@@ -1,10 +1,11 @@
 //! Makes a tree of packed artifacts.
 
-use std::ffi::OsStr;
-use std::fs;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::num::NonZeroUsize;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::SystemTime;
 
@@ -14,6 +15,8 @@ use super::extract::{Extractor, Made, open_in};
 use super::index::{Entry, FILE_NAME, Index};
 use super::member;
 use super::select::{Choice, select};
+use crate::manifest_txt;
+use crate::split::resolve;
 use crate::stage::Stage;
 use kpack_core::parallel;
 use kpack_core::publish::{Directory, check_room, make_directories, same_bytes};
@@ -86,6 +89,7 @@ pub fn unpack(options: &UnpackOptions, progress: &dyn Progress) -> Result<Unpack
         let text = format!("{}: expected a new directory", options.output_dir.display());
         return Err(Error::usage(text));
     };
+    refuse_overlap(options)?;
     check_replaceable(&options.output_dir, options.flatten)?;
     let name = name.to_str().ok_or_else(|| {
         let text = "its name is not UTF-8; choose another output directory";
@@ -142,22 +146,54 @@ fn check_fetched(store: &Path, entries: &[&Entry]) -> Result<(), Error> {
     Err(Error::rejected(ids::NOT_FETCHED, store, text))
 }
 
+/// Refuses an output directory that holds the packed artifacts. Symbolic links are followed.
+fn refuse_overlap(options: &UnpackOptions) -> Result<(), Error> {
+    let store = &options.store;
+    let real = store
+        .canonicalize()
+        .map_err(|e| Error::io(store, "find", e))?;
+    if !real.starts_with(resolve(&options.output_dir)?) {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "the output in {} would replace the packed artifacts in {}; choose another output directory",
+        options.output_dir.display(),
+        store.display()
+    )))
+}
+
 /// Refuses to replace anything but an empty directory, and what was unpacked before.
 fn check_replaceable(output: &Path, flatten: bool) -> Result<(), Error> {
-    let mut entries = match fs::read_dir(output) {
+    let entries = match fs::read_dir(output) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
             return kpack_core::publish::check_output_directory(output);
         }
         entries => entries.map_err(|e| Error::io(output, "list", e))?,
     };
-    let is_own = || !flatten && Index::read(&output.join(FILE_NAME)).is_ok();
-    if entries.next().is_none() || is_own() {
+    let names: Result<BTreeSet<OsString>, io::Error> =
+        entries.map(|entry| Ok(entry?.file_name())).collect();
+    let names = names.map_err(|e| Error::io(output, "list", e))?;
+    if names.is_empty() || !flatten && is_unpacked(output, &names) {
         return Ok(());
     }
     let text = "it is not empty, and not a directory that `kpack unpack` made without --flatten; \
                 choose another output directory, or remove it";
     Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, output, text))
+}
+
+/// Whether a directory has an index and directories of artifacts that it lists, and nothing else. Packed
+/// artifacts have an index as well.
+fn is_unpacked(directory: &Path, names: &BTreeSet<OsString>) -> bool {
+    let Ok(index) = Index::read(&directory.join(FILE_NAME)) else {
+        return false;
+    };
+    let artifacts = index.artifacts.iter().map(|entry| entry.artifact().into());
+    let artifacts: BTreeSet<OsString> = artifacts.collect();
+    names.iter().all(|name| {
+        let list = || directory.join(name).join(manifest_txt::FILE_NAME);
+        name == FILE_NAME || artifacts.contains(name) && list().is_file()
+    })
 }
 
 fn extract_all(
@@ -231,8 +267,7 @@ fn check_same(
     let second = open_in(again, name)?;
     let is_same = match first {
         Some(first) => {
-            let reader = |file| BufReader::with_capacity(1 << 18, file);
-            let same = same_bytes(reader(first), reader(second));
+            let same = same_file(first, second);
             same.map_err(|e| Error::io(&root.path().join(path), "read", e))?
         }
         None => false,
@@ -246,4 +281,12 @@ fn check_same(
         path.display()
     );
     Err(Error::rejected(ids::CONFLICTING_FILES, index, text))
+}
+
+/// Whether two files have the same bytes, and both or none may be executed.
+fn same_file(first: File, second: File) -> io::Result<bool> {
+    let is_executable = |file: &File| Ok::<_, io::Error>(file.metadata()?.mode() & 0o100 != 0);
+    let reader = |file| BufReader::with_capacity(1 << 18, file);
+    Ok(is_executable(&first)? == is_executable(&second)?
+        && same_bytes(reader(first), reader(second))?)
 }

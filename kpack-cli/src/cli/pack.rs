@@ -19,7 +19,7 @@ use kpack_core::{Error, Finding};
 ///
 /// Writes each split or recombined artifact as NAME_COMPONENT_TARGET.tar.zst, its SHA-256 beside it, and
 /// index.json. All of them appear together, the index last. The same artifacts give the same bytes on every
-/// machine: owners are 0, modes are 644 and 755, and no time is later than SOURCE_DATE_EPOCH (default: 1980).
+/// machine: owners are 0, modes are 644 and 755, and all times are SOURCE_DATE_EPOCH (default: 1980).
 ///
 /// kpack uploads nothing: `aws s3`, `curl`, `rclone` or `oras` do. Upload the index last.
 #[derive(Debug, Args)]

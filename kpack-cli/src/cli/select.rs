@@ -21,7 +21,7 @@ Examples:
   Fetch what is for gfx942, and resume if that is interrupted:
     kpack select index.json --arch gfx942 --format curl --base-url https://example.org/12345-linux \\
         --have fetched > list
-    (cd fetched && curl -fZ -C - --retry 5 -K ../list)
+    [ ! -s list ] || (cd fetched && curl -fZ -C - --retry 5 -K ../list)
   From S3:
     kpack select index.json --arch gfx942 |
         xargs -I{} aws s3 cp s3://bucket/12345-linux/{} fetched/{}

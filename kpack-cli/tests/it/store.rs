@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, FileTimes};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::sync::Barrier;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use kpack_artifact::store::{Index, PackOptions, UnpackOptions, pack, unpack};
@@ -86,7 +88,9 @@ fn the_same_trees_give_the_same_bytes_whenever_and_wherever() {
     for name in tree.files() {
         let path = tree.path(&name);
         if name.starts_with("out/") && !path.is_symlink() {
-            let time = SystemTime::now() + Duration::from_secs(1000);
+            // Before 1980 and after it.
+            let times = [SystemTime::UNIX_EPOCH, SystemTime::now()];
+            let time = times[name.len() % 2] + Duration::from_secs(1000);
             let file = File::options().append(true).open(&path).unwrap();
             file.set_times(FileTimes::new().set_modified(time)).unwrap();
             let mode = path.metadata().unwrap().permissions().mode();
@@ -300,6 +304,29 @@ fn files_that_two_components_have_are_one_if_they_are_the_same() {
     let error = flatten("other").unwrap_err();
     assert_eq!(error.id(), ids::CONFLICTING_FILES);
     assert!(!tree.path("other").exists() && !tree.path(".other.tmp").exists());
+    // An executable file is another one.
+    copy("the same");
+    let copied = tree.path(&format!("out/copy_lib_generic/{PREFIX}/LICENSE"));
+    fs::set_permissions(&copied, fs::Permissions::from_mode(0o755)).unwrap();
+    packed(&tree, "out", "store");
+    assert_eq!(flatten("other").unwrap_err().id(), ids::CONFLICTING_FILES);
+    // Several names of a file are compared as several files are.
+    fs::set_permissions(&copied, fs::Permissions::from_mode(0o644)).unwrap();
+    for name in ["blas", "copy"] {
+        let file = tree.path(&format!("out/{name}_lib_generic/{PREFIX}/LICENSE"));
+        fs::hard_link(&file, file.with_file_name("LICENSE.txt")).unwrap();
+    }
+    packed(&tree, "out", "store");
+    flatten("linked").unwrap();
+    assert_eq!(
+        fs::read(tree.path("linked/LICENSE.txt")).unwrap(),
+        b"the same"
+    );
+    let copied = copied.with_file_name("LICENSE.txt");
+    fs::remove_file(&copied).unwrap();
+    write(&copied, b"another!");
+    packed(&tree, "out", "store");
+    assert_eq!(flatten("other").unwrap_err().id(), ids::CONFLICTING_FILES);
 }
 
 #[test]
@@ -404,16 +431,114 @@ fn a_place_has_one_publisher() {
     assert_eq!(names, expected);
 }
 
+#[test]
+fn of_two_publishers_at_the_same_time_one_is_refused() {
+    let tree = three_shards();
+    for attempt in 0..5 {
+        let store = format!("store{attempt}");
+        let start = Barrier::new(2);
+        let publish = |shard: &str| {
+            let mut options =
+                PackOptions::new(tree.path(&format!("shards/{shard}")), tree.path(&store));
+            options.index.shard = Some(shard.to_owned());
+            start.wait();
+            pack(&options, &())
+        };
+        let outcomes = thread::scope(|scope| {
+            ["linux-a", "linux-b"]
+                .map(|shard| scope.spawn(move || publish(shard)))
+                .map(|thread| thread.join().unwrap())
+        });
+        let refused: Vec<_> = outcomes.iter().filter_map(|o| o.as_ref().err()).collect();
+        assert_eq!(refused.len(), 1, "{outcomes:?}");
+        assert_eq!(refused[0].id(), ids::OTHER_PUBLISHER);
+    }
+}
+
+#[test]
+fn a_store_is_not_replaced_by_what_is_unpacked() {
+    let tree = merged();
+    packed(&tree, "out", "store");
+    packed(&tree, "out", "other");
+    std::os::unix::fs::symlink("store", tree.path("alias")).unwrap();
+    let before = tree.files();
+    for (output, id) in [
+        ("store", ids::USAGE),
+        ("alias", ids::USAGE),
+        (".", ids::USAGE),
+        ("other", ids::OUTPUT_IN_THE_WAY),
+    ] {
+        for flatten in [false, true] {
+            let mut options = UnpackOptions::new(tree.path("store"), tree.path(output));
+            options.flatten = flatten;
+            let error = unpack(&options, &()).expect_err(output);
+            assert_eq!(error.id(), id, "{output}: {error}");
+            assert_eq!(tree.files(), before, "{output}");
+        }
+    }
+    // A tree that was unpacked is replaced, unless somebody has put something there.
+    unpack(
+        &UnpackOptions::new(tree.path("store"), tree.path("again")),
+        &(),
+    )
+    .unwrap();
+    let again = UnpackOptions::new(tree.path("store"), tree.path("again"));
+    unpack(&again, &()).unwrap();
+    for added in ["again/precious", "again/blas_lib_other/precious"] {
+        write(&tree.path(added), b"mine");
+        let error = unpack(&again, &()).unwrap_err();
+        assert_eq!(error.id(), ids::OUTPUT_IN_THE_WAY, "{error}");
+        fs::remove_file(tree.path(added)).unwrap();
+        let above = tree.path(added);
+        let above = above.parent().unwrap();
+        if !above.ends_with("again") {
+            fs::remove_dir(above).unwrap();
+        }
+    }
+    unpack(&again, &()).unwrap();
+}
+
 /// The finding, and what causes it.
 type Case<'a> = (kpack_core::Id, &'a dyn Fn(&Tree));
 
 #[test]
 fn trees_that_could_not_be_unpacked_are_not_packed() {
     let artifact = "in/blas_lib_generic";
+    let add = |tree: &Tree, name: &str, bytes: &[u8]| {
+        write(&tree.path(&format!("in/{name}")), bytes);
+    };
     let cases: &[Case<'_>] = &[
         (ids::UNSAFE_MEMBER, &|tree| {
             let link = tree.path(&format!("{artifact}/stage/lib/link"));
             std::os::unix::fs::symlink("../../outside", link).unwrap();
+        }),
+        (ids::UNSAFE_MEMBER, &|tree| {
+            // Each stays in its prefix, if those on its way were directories.
+            let links = [("up", ".."), ("upper", "up/../.."), ("top", "upper/..")];
+            for (link, target) in links {
+                let link = tree.path(&format!("{artifact}/stage/lib/{link}"));
+                std::os::unix::fs::symlink(target, link).unwrap();
+            }
+        }),
+        (ids::UNREPRESENTABLE_PATH, &|tree| {
+            add(tree, "b:as_lib_generic/artifact_manifest.txt", b"stage\n");
+        }),
+        (ids::UNREPRESENTABLE_PATH, &|tree| {
+            let name = "x".repeat(240);
+            let list = format!("{name}_generic/artifact_manifest.txt");
+            add(tree, &list, b"stage\n");
+        }),
+        (ids::MISPLACED_FILE, &|tree| {
+            let name = "blas_lib_generic/stage/lib/.kpack/blas_lib_gfx1100.kpack";
+            add(tree, name, b"x");
+        }),
+        (ids::INVALID_PREFIX_LIST, &|tree| {
+            let list = "stage\n".repeat(200_000);
+            add(
+                tree,
+                "blas_lib_generic/artifact_manifest.txt",
+                list.as_bytes(),
+            );
         }),
         (ids::UNSAFE_MEMBER, &|tree| {
             let link = tree.path(&format!("{artifact}/stage/lib/link"));
