@@ -152,7 +152,7 @@ impl Wheel {
             let labels = labels.map_err(|text| self.refused(variant::FILE, text))?;
             if labels != [label.as_str()] {
                 let text = format!(
-                    "it describes {} (expected {label}, as the file name says)",
+                    "the file describes {} (expected {label}, as the file name says)",
                     labels.join(", ")
                 );
                 return Err(self.refused(variant::FILE, text));

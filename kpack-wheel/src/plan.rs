@@ -18,13 +18,14 @@ use super::members::in_member;
 use super::name::escaped;
 use super::options::Options;
 use super::record::Digest;
-use super::vendor::Sources;
+use super::vendor::{Sources, VendoredArchive};
 use super::writer::{Content, Item};
 use kpack_artifact::classify::{Class, Classification, classify};
 use kpack_artifact::databases::{Selection, not_stripped};
 use kpack_core::finding::Id;
 use kpack_core::publish::make_directories;
 use kpack_core::report::Progress;
+use kpack_core::words::list;
 use kpack_core::{Error, Finding, Severity, ids, shown};
 use kpack_split::input;
 use kpack_split::input::{ClosedElf, LinkedElf};
@@ -80,7 +81,10 @@ impl<'a> SplitWheel<'a> {
         found.treat_spirv(options.storage.spirv);
         report_observations(wheel, &tree, &found, findings)?;
 
-        let mut elsewhere = wheel.split_elsewhere_in(&tree, &found)?;
+        let elsewhere = wheel.split_elsewhere_in(&tree, &found)?;
+        let (lacking, elsewhere): (Vec<_>, Vec<_>) = elsewhere
+            .into_iter()
+            .partition(|library| !options.archives.is_empty() && library.lacks_archives());
 
         let mut plan = Self {
             wheel,
@@ -96,16 +100,11 @@ impl<'a> SplitWheel<'a> {
         let targets = targets.filter(|entry| matches!(entry.class, Class::Target { .. }));
         let files = targets.map(|entry| entry.path.as_path());
         findings.extend(not_stripped(files, &options.storage.debug, &wheel.path));
-        plan.sort(&found, &members, findings)?;
+        let vendored = lacking.iter().map(SplitElsewhere::path).collect();
+        plan.sort(&found, &members, &vendored, findings)?;
         plan.install(options, found.binaries, debug_files, progress, findings)
             .map_err(failed)?;
-        if !options.archives.is_empty() {
-            let (lacking, complete) = elsewhere
-                .into_iter()
-                .partition(SplitElsewhere::lacks_archives);
-            plan.vendor(sources, lacking).map_err(failed)?;
-            elsewhere = complete;
-        }
+        plan.vendor(sources, &lacking, findings).map_err(failed)?;
         if plan.devices.is_empty() {
             let is_split = found
                 .entries
@@ -136,11 +135,13 @@ impl<'a> SplitWheel<'a> {
         Ok(plan)
     }
 
-    /// Finds the fat binaries, and the files of kernel databases, which move.
+    /// Finds the fat binaries, and the files of kernel databases, which move. The archives of the libraries
+    /// `vendored` are in the same `site-packages`.
     fn sort(
         &mut self,
         found: &Classification,
         members: &BTreeMap<PathBuf, (SitePackages, usize)>,
+        vendored: &BTreeSet<&Path>,
         findings: &mut Vec<Finding>,
     ) -> Result<(), Error> {
         let mut schemes = BTreeSet::new();
@@ -166,6 +167,7 @@ impl<'a> SplitWheel<'a> {
                     findings.push(warning(ids::UNPLACED_FILE, self.wheel, text));
                     continue;
                 }
+                Class::Split if vendored.contains(&*entry.path) => {}
                 Class::Host | Class::Split => continue,
             }
             schemes.insert(*scheme);
@@ -246,7 +248,12 @@ impl<'a> SplitWheel<'a> {
     }
 
     /// Adds the archives of libraries that another tool split, in `.kpack` beside each.
-    fn vendor(&mut self, sources: &Sources, libraries: Vec<SplitElsewhere>) -> Result<(), Error> {
+    fn vendor(
+        &mut self,
+        sources: &Sources,
+        libraries: &[SplitElsewhere],
+        findings: &mut Vec<Finding>,
+    ) -> Result<(), Error> {
         let hint = self.install_hint()?;
         for library in libraries {
             let path = self.tree.join(library.path());
@@ -255,46 +262,83 @@ impl<'a> SplitWheel<'a> {
                 let path = library.path().to_string_lossy().into_owned();
                 self.changed.insert(path);
             }
-            let beside = library.path().parent().unwrap_or(Path::new(""));
+            if !vendored.unchecked.is_empty() {
+                let archives = list(
+                    vendored
+                        .unchecked
+                        .iter()
+                        .map(|path| shown(path).to_string()),
+                );
+                let text = format!(
+                    "member `{}`: {archives} may be for another build of the library (no code IDs to compare, and no installed library below --archives); name the prefix of the ROCm that the wheel was built with",
+                    library.path().display()
+                );
+                findings.push(warning(ids::STALE_ARCHIVE, self.wheel, text));
+            }
             for (name, archive) in vendored.archives {
-                let directory = beside.join(".kpack");
-                let path = directory.join(&name).to_string_lossy().into_owned();
-                if self.devices.content(&path).is_some() {
-                    continue;
-                }
-                let target = archive.target.to_string();
-                let open = input::open_archive(&archive.from)?;
-                let size = fs::metadata(&archive.from);
-                let file = KpackFile {
-                    architecture: target.clone(),
-                    filename: name,
-                    size: size.map_err(|e| Error::io(&archive.from, "read", e))?.len(),
-                    kernel_count: open.kernel_count(),
-                    checksum: Some(input::digest(&archive.from)?),
-                };
-                let content = Content::Archive(archive.from);
-                self.devices.add(&archive.target, &path, 0o644, content)?;
-                let manifest = directory.join(archive.group.manifest());
-                self.manifests
-                    .insert(manifest.to_string_lossy().into_owned());
-                let manifest = self.tree.join(manifest);
-                let mut listed = match input::metadata_of(&manifest)? {
-                    Some(_) => input::read_manifest(&manifest)?,
-                    None => Manifest {
-                        component_name: archive.group.to_string(),
-                        prefix: beside.to_string_lossy().into_owned(),
-                        kpack_files: BTreeMap::new(),
-                        install_hint: None,
-                    },
-                };
-                listed.kpack_files.insert(target, file);
-                listed.install_hint = Some(hint.clone());
-                make_directories(&self.tree.join(directory))?;
-                let written = fs::write(&manifest, listed.to_bytes());
-                written.map_err(|e| Error::io(&manifest, "write", e))?;
+                self.vendor_archive(library.path(), name, archive, &hint)?;
             }
         }
         Ok(())
+    }
+
+    /// Adds an archive of `library`.
+    fn vendor_archive(
+        &mut self,
+        library: &Path,
+        name: String,
+        archive: VendoredArchive,
+        hint: &str,
+    ) -> Result<(), Error> {
+        let beside = library.parent().unwrap_or(Path::new(""));
+        let directory = beside.join(".kpack");
+        let path = directory.join(&name).to_string_lossy().into_owned();
+        if let Some(known) = self.devices.content(&path) {
+            let known = match known {
+                Content::Archive(known) => known,
+                _ => &self.tree.join(&path),
+            };
+            // The marker leads to a name, so the library would get the kernels of another one.
+            if *known != archive.from && input::digest(known)? != input::digest(&archive.from)? {
+                let text = format!(
+                    "{} belongs at `{path}`, where the wheel has an archive with other contents; move one of the libraries to another directory, or name the ROCm that both came from",
+                    shown(&archive.from)
+                );
+                let library = self.tree.join(library);
+                return Err(Error::rejected(ids::NAME_CLASH, &library, text));
+            }
+            return Ok(());
+        }
+        let target = archive.target.to_string();
+        let open = input::open_archive(&archive.from)?;
+        let size = fs::metadata(&archive.from);
+        let file = KpackFile {
+            architecture: target.clone(),
+            filename: name,
+            size: size.map_err(|e| Error::io(&archive.from, "read", e))?.len(),
+            kernel_count: open.kernel_count(),
+            checksum: Some(input::digest(&archive.from)?),
+        };
+        let content = Content::Archive(archive.from);
+        self.devices.add(&archive.target, &path, 0o644, content)?;
+        let manifest = directory.join(archive.group.manifest());
+        self.manifests
+            .insert(manifest.to_string_lossy().into_owned());
+        let manifest = self.tree.join(manifest);
+        let mut listed = match input::metadata_of(&manifest)? {
+            Some(_) => input::read_manifest(&manifest)?,
+            None => Manifest {
+                component_name: archive.group.to_string(),
+                prefix: beside.to_string_lossy().into_owned(),
+                kpack_files: BTreeMap::new(),
+                install_hint: None,
+            },
+        };
+        listed.kpack_files.insert(target, file);
+        listed.install_hint = Some(hint.to_owned());
+        make_directories(&self.tree.join(directory))?;
+        let written = fs::write(&manifest, listed.to_bytes());
+        written.map_err(|e| Error::io(&manifest, "write", e))
     }
 
     /// A finding about the unpacked tree, as one about the wheel.

@@ -1,7 +1,7 @@
 //! Adds the archives of libraries that another tool split. Tools that copy a library of ROCm into a wheel, as
 //! auditwheel does, leave its archives in ROCm's prefix.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -23,7 +23,8 @@ const OF_BUILD: [&str; 2] = [".note.gnu.build-id", ".text"];
 /// The archives below the directories that `--archives` names.
 pub(super) struct Sources {
     directories: Vec<PathBuf>,
-    files: Vec<PathBuf>,
+    /// With the directory that each is below.
+    files: Vec<(PathBuf, PathBuf)>,
     archives: Archives,
 }
 
@@ -31,6 +32,8 @@ pub(super) struct Sources {
 pub(super) struct Vendored {
     /// By the name of the file that its marker leads to.
     pub(super) archives: BTreeMap<String, VendoredArchive>,
+    /// The archives that may be of another build.
+    pub(super) unchecked: BTreeSet<PathBuf>,
     /// What changes in the library, by offset.
     edits: Vec<(u64, Vec<u8>)>,
 }
@@ -63,7 +66,7 @@ impl Sources {
                     )
                 })?;
                 if is_archive(entry.path()) && entry.path().is_file() {
-                    files.push(entry.into_path());
+                    files.push((directory.clone(), entry.into_path()));
                 }
             }
             if files.len() == before {
@@ -88,6 +91,7 @@ impl Sources {
     pub(super) fn vendor(&self, linked: &LinkedElf) -> Result<Vendored, Error> {
         let mut vendored = Vendored {
             archives: BTreeMap::new(),
+            unchecked: BTreeSet::new(),
             edits: Vec::new(),
         };
         for group in linked.markers()? {
@@ -125,7 +129,7 @@ impl Sources {
     ) -> Result<bool, Error> {
         let binary = group.marker.kernel_name.as_deref().unwrap_or_default();
         let mut found = false;
-        for file in &self.files {
+        for (root, file) in &self.files {
             let name = file.file_name().unwrap_or_default();
             let Some(target) = pattern.target_of(name) else {
                 continue;
@@ -141,13 +145,14 @@ impl Sources {
             if !has_code {
                 continue;
             }
-            let is_same = group.marker.accepts(&id, toc.code_id(binary, &id));
-            if !is_same || is_of_another_build(linked, file, binary)? {
-                let text = format!(
-                    "{} has the device code of another build of it; name the ROCm that the wheel was built with",
-                    shown(file)
-                );
-                return Err(Error::rejected(ids::STALE_ARCHIVE, &linked.path, text));
+            let is_same = match (group.marker.code_ids.get(&id), toc.code_id(binary, &id)) {
+                (Some(expected), Some(found)) => Some(*expected == found),
+                _ => is_of_same_build(linked, root, file, binary)?,
+            };
+            match is_same {
+                Some(true) => {}
+                Some(false) => return Err(of_another_build(linked, file)),
+                None => drop(vendored.unchecked.insert(file.clone())),
             }
             let of_group = pattern.group().map(|group| group.to_string());
             let of_group = of_group.unwrap_or_else(|| toc.group_name.clone());
@@ -161,7 +166,7 @@ impl Sources {
             if let Some(known) = vendored.archives.get(&name) {
                 if input::digest(&known.from)? != input::digest(file)? {
                     let text = format!(
-                        "{} and {} both have its device code, and differ; name one of their directories",
+                        "{} and {} both have the device code of the library, and differ; name one of their directories",
                         shown(&known.from),
                         shown(file)
                     );
@@ -202,6 +207,15 @@ impl Vendored {
     }
 }
 
+/// The error for a library whose archive is of another build.
+fn of_another_build(linked: &LinkedElf, archive: &Path) -> Error {
+    let text = format!(
+        "{} has the device code of another build of the library; name the ROCm that the wheel was built with",
+        shown(archive)
+    );
+    Error::rejected(ids::STALE_ARCHIVE, &linked.path, text)
+}
+
 /// Replaces the markers of a group.
 fn edit(
     linked: &LinkedElf,
@@ -217,7 +231,7 @@ fn edit(
         let room = linked.marker_room(offset)?;
         let Some(bytes) = marker.to_bytes_within(room) else {
             let text = format!(
-                "its marker has room for {room} bytes, too few for the path `{}`; build the wheel without that split",
+                "the marker of the library has room for {room} bytes, too few for the path `{}`; build the wheel without that split",
                 marker.kpack_search_paths.join("`, `")
             );
             return Err(Error::rejected(ids::NO_ROOM, &linked.path, text));
@@ -227,9 +241,15 @@ fn edit(
     Ok(())
 }
 
-/// Whether the prefix of `archive` has another build of the binary: archives of other tools do not say which build
-/// they are for, and copies of a binary have other names and search paths, but the same code.
-fn is_of_another_build(linked: &LinkedElf, archive: &Path, binary: &str) -> Result<bool, Error> {
+/// Whether the library is a copy of the binary that is installed in the prefix of `archive`, below `root`; `None` if
+/// there is none to compare. Archives of other tools do not say which build they are for, and copies of a binary have
+/// other names and search paths, but the same code.
+fn is_of_same_build(
+    linked: &LinkedElf,
+    root: &Path,
+    archive: &Path,
+    binary: &str,
+) -> Result<Option<bool>, Error> {
     // Some tools name binaries by their paths in the build tree, which ends with that in the prefix.
     let names = std::iter::successors(Some(Path::new(binary)), |name| {
         let first = name.components().next()?;
@@ -237,18 +257,22 @@ fn is_of_another_build(linked: &LinkedElf, archive: &Path, binary: &str) -> Resu
     });
     let names: Vec<&Path> = names.filter(|name| name.components().count() > 1).collect();
     let prefixes = archive.ancestors().skip(1);
-    let mut places = prefixes.flat_map(|prefix| names.iter().map(|name| prefix.join(name)));
-    let Some(installed) = places.find(|path| path.is_file()) else {
-        return Ok(false);
-    };
-    let installed = LinkedElf::open(&installed)?;
-    let bytes = |linked: &LinkedElf, name| {
-        let section = linked.image.section(name).ok()??.1;
-        linked.image.section_bytes(section).ok()
-    };
-    let differs = |name| {
-        let both = (bytes(linked, name), bytes(&installed, name));
-        matches!(both, (Some(a), Some(b)) if a != b)
-    };
-    Ok(OF_BUILD.into_iter().any(differs))
+    let prefixes = prefixes.take_while(|prefix| prefix.starts_with(root));
+    let places = prefixes.flat_map(|prefix| names.iter().map(|name| prefix.join(name)));
+    for place in places.filter(|path| path.is_file()) {
+        // It may be a linker script.
+        let Ok(installed) = input::or_refused(LinkedElf::open(&place))? else {
+            continue;
+        };
+        let bytes = |linked: &LinkedElf, name| {
+            let section = linked.image.section(name).ok()??.1;
+            linked.image.section_bytes(section).ok()
+        };
+        let both = OF_BUILD.map(|name| bytes(linked, name).zip(bytes(&installed, name)));
+        let mut both = both.into_iter().flatten().peekable();
+        if both.peek().is_some() {
+            return Ok(Some(both.all(|(own, other)| own == other)));
+        }
+    }
+    Ok(None)
 }

@@ -75,3 +75,4 @@ mod verify_incomplete;
 mod verify_trees;
 mod wheel;
 mod wheel_damaged;
+mod wheel_vendored;

@@ -19,10 +19,10 @@ use kpack_wheel::{Options, Report, split};
 use rocm_kpack::{Cache, Environment, Request};
 use zip::ZipArchive;
 
-const FAT: &str = "vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
+pub(crate) const FAT: &str = "vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
 
 /// A shared object with code for gfx942 and two kinds of gfx90a.
-fn library() -> FatLibrary {
+pub(crate) fn library() -> FatLibrary {
     let library = add_and_mul(["gfx942", "gfx90a:xnack+"], ["gfx942", "gfx90a:xnack-"]);
     library.wrapper(
         Storage::Plain,
@@ -34,7 +34,7 @@ fn library() -> FatLibrary {
     )
 }
 
-fn binary(library: &FatLibrary) -> Vec<u8> {
+pub(crate) fn binary(library: &FatLibrary) -> Vec<u8> {
     let tree = Tree::new();
     library.build(&tree.path("lib.so")).unwrap();
     fs::read(tree.path("lib.so")).unwrap()
@@ -62,7 +62,7 @@ fn run_split<W: Into<PathBuf>>(tree: &Tree, wheels: impl IntoIterator<Item = W>)
 }
 
 /// The members of a wheel, their modes and bytes.
-fn members(wheel: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
+pub(crate) fn members(wheel: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
     let mut zip = ZipArchive::new(File::open(wheel).unwrap()).unwrap();
     let mut members = BTreeMap::new();
     for index in 0..zip.len() {
@@ -75,11 +75,11 @@ fn members(wheel: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
     members
 }
 
-fn text(wheel: &Path, member: &str) -> String {
+pub(crate) fn text(wheel: &Path, member: &str) -> String {
     String::from_utf8(members(wheel)[member].1.clone()).unwrap()
 }
 
-fn names(directory: &Path) -> Vec<String> {
+pub(crate) fn names(directory: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(directory)
         .map(|entries| entries.flatten().collect())
         .unwrap_or_else(|_| Vec::new())
@@ -196,7 +196,7 @@ Vectors for everybody.
 }
 
 /// The path of a wheel in the tree, for the command.
-fn shown(path: &Path) -> &str {
+pub(crate) fn shown(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
@@ -655,7 +655,7 @@ fn wheel_variants_require_the_device_wheel_of_their_gpus() {
     fs::rename(gfx1100, &renamed).unwrap();
     let said = verified(&tree, &[&renamed], &[]);
     assert!(
-        said.contains("it describes gfx1100 (expected gfx942, as the file name says)"),
+        said.contains("the file describes gfx1100 (expected gfx942, as the file name says)"),
         "{said}"
     );
     for (name, group) in [
@@ -671,7 +671,7 @@ fn wheel_variants_require_the_device_wheel_of_their_gpus() {
 
 /// A prefix with two libraries that were split with their archives in a directory above, as ROCm's are; and a wheel
 /// with copies of them, as auditwheel leaves them.
-fn vendored(tree: &Tree) -> Wheel {
+pub(crate) fn vendored(tree: &Tree) -> Wheel {
     use kpack_split::install::{InstallOptions, install};
     let mut wheel = Wheel::new(FAT).member("vec/__init__.py", "");
     for name in ["vec", "more"] {
@@ -819,13 +819,13 @@ fn archives_of_another_build_are_not_added() {
             "other",
             Some(["gfx90a", "gfx942"]),
             3,
-            "another build of it",
+            "another build of the library",
         ),
         (
             "odd",
             Some(["gfx1030", "gfx1100"]),
             3,
-            "another build of it",
+            "another build of the library",
         ),
         ("empty", None, 2, "there is no archive (.kpack) below it"),
         ("dist", None, 2, "there is no archive (.kpack) below it"),
