@@ -16,7 +16,7 @@ use super::members::{Member, in_member};
 use super::options::{DEVICE_NAME, Options};
 use super::plan::SplitWheel;
 use super::set::{self, ALL};
-use super::variant;
+use super::variant::{self, Variant};
 use super::vendor::Sources;
 use super::writer::{self, Item};
 use kpack_artifact::stage::Stage;
@@ -25,6 +25,7 @@ use kpack_core::parallel;
 use kpack_core::report::Progress;
 use kpack_core::words::list;
 use kpack_core::{Error, Finding, Severity, ids, shown};
+use kpack_split::input;
 use kpack_split::split::DebugFiles;
 
 /// The size up to which PyPI accepts files by default.
@@ -96,7 +97,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
         plans.push(plan);
     }
     check_groups(options, &plans)?;
-    let devices = outputs.write_devices(&plans, options.variant)?;
+    let devices = outputs.write_devices(&plans, options.variant, &mut findings)?;
     warn_of_sizes(&wheels, &hosts, &devices, &mut findings);
     debug_files.publish()?;
     let written = devices.wheels.iter().map(|(_, wheel)| wheel);
@@ -165,6 +166,7 @@ impl Outputs {
         &self,
         plans: &'a [SplitWheel<'_>],
         with_variants: bool,
+        findings: &mut Vec<Finding>,
     ) -> Result<WrittenDevices<'a>, Error> {
         let stage = self.devices.as_ref().unwrap_or(&self.hosts);
         let mut known: BTreeSet<String> = plans.iter().map(|p| p.wheel.name.to_string()).collect();
@@ -194,6 +196,10 @@ impl Outputs {
                 continue;
             }
             let (project, variants) = plan.devices.variants()?;
+            if !variants.iter().any(Variant::is_for_gpu) {
+                let text = "no wheel variant for a GPU, since variants name processors and all device code is generic or for families; tell users to install the extras";
+                findings.push(warning(ids::NO_VARIANT, &plan.wheel.path, text));
+            }
             let index = variant::index_name(&plan.wheel.name.of_device(&project, any_python));
             let index = indexes.entry(index).or_default();
             for variant in variants {
@@ -202,7 +208,8 @@ impl Outputs {
                 index.extend(variant.entry());
             }
         }
-        for (name, variants) in indexes {
+        for (name, mut variants) in indexes {
+            add_listed(&stage.output(&name), &mut variants)?;
             let path = stage.artifact(&name);
             let written = fs::write(&path, variant::index(&variants));
             written.map_err(|e| Error::io(&path, "write", e))?;
@@ -224,6 +231,29 @@ impl Outputs {
         }
         self.hosts.publish(&hosts, last, &[])
     }
+}
+
+/// Adds the variants of earlier runs that the index at `path` lists: their wheels are still beside it.
+fn add_listed(path: &Path, variants: &mut BTreeMap<String, Value>) -> Result<(), Error> {
+    // What is not a file is rejected when the index gets its name.
+    if !input::metadata_of(path)?.is_some_and(|found| found.is_file()) {
+        return Ok(());
+    }
+    let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
+    let refused = |text: &str| Error::rejected(ids::OUTPUT_IN_THE_WAY, path, text);
+    let Some(listed) = variant::listed(&bytes) else {
+        let text = "not an index of wheel variants as this version of kpack writes it; remove it, or choose another output directory";
+        return Err(refused(text));
+    };
+    for (label, properties) in listed {
+        if *variants.entry(label.clone()).or_insert(properties.clone()) != properties {
+            let text = format!(
+                "lists the variant `{label}` of an earlier run for other GPUs; rename the group, or choose another output directory"
+            );
+            return Err(refused(&text));
+        }
+    }
+    Ok(())
 }
 
 /// The plans whose device wheels are written, and whether these are for any Python. The wheels of one

@@ -112,6 +112,11 @@ impl Variant {
         Some((self.label.clone()?, self.properties()))
     }
 
+    /// Whether it is for some GPU.
+    pub(super) fn is_for_gpu(&self) -> bool {
+        self.requirement.is_some()
+    }
+
     fn properties(&self) -> Value {
         match self.processors.is_empty() {
             true => json!({}),
@@ -130,11 +135,19 @@ pub(super) fn index(variants: &BTreeMap<String, Value>) -> Vec<u8> {
     to_text(&metadata(variants))
 }
 
+/// The variants that an index lists; `None` if [`index`] would not write it so.
+pub(super) fn listed(index: &[u8]) -> Option<BTreeMap<String, Value>> {
+    let value: Value = serde_json::from_slice(index).ok()?;
+    let variants = value.get("variants")?.as_object()?;
+    let variants = variants.clone().into_iter().collect();
+    (metadata(&variants) == value).then_some(variants)
+}
+
 /// The variants that this `variant.json` describes.
 pub(super) fn labels(bytes: &[u8]) -> Result<Vec<String>, String> {
     let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     let variants = value.get("variants").and_then(Value::as_object);
-    let variants = variants.ok_or("it has no variants")?;
+    let variants = variants.ok_or("no object `variants` in the file")?;
     Ok(variants.keys().cloned().collect())
 }
 

@@ -75,4 +75,5 @@ mod verify_incomplete;
 mod verify_trees;
 mod wheel;
 mod wheel_damaged;
+mod wheel_variants;
 mod wheel_vendored;

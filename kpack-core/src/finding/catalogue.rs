@@ -397,6 +397,11 @@ catalogue! {
             "Split wheels are worth their number only if downloads get smaller."
             "Publish the wheel as it was, or group processors with `--group`."
 
+        NO_VARIANT = "no-variant";
+            "A wheel has device code, but no wheel variant for a GPU."
+            "Variants name processors, so generic code and files of families have none. Installers that know variants install no device code."
+            "Name the extras for such code in your instructions, or build the wheel with code for processors."
+
         OUTSIDE_SITE_PACKAGES = "outside-site-packages";
             "A script or data file of the wheel has device code."
             "It is installed outside of site-packages, away from the archives, so it keeps its device code."
