@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::finished;
+use super::finished::{self, Made};
 use super::{Artifact, Options, Recombination};
 use crate::mark;
 use crate::stage::Stage;
@@ -47,8 +47,8 @@ impl Recombination {
         // Each component is locked only while it is written: other runs may wait for it.
         let written = parallel::with_jobs(options.jobs, || {
             parallel::map(components, |(component, artifacts)| {
-                let key = self.keys.get(component);
-                let written = write(component, &artifacts, key, options, progress);
+                let made = self.made.get(component);
+                let written = write(component, &artifacts, made, options, progress);
                 Some((component.to_owned(), written.err()?))
             })
         });
@@ -66,17 +66,25 @@ impl Recombination {
 fn write(
     component: &str,
     artifacts: &[&Artifact],
-    key: Option<&String>,
+    made: Option<&Made>,
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<(), Error> {
     let stage = Stage::lock(&options.output_dir, component)?;
+    // Another run may have finished it meanwhile.
+    if made.is_some_and(|made| finished::read(options, component, &made.key).is_some()) {
+        return Ok(());
+    }
     for artifact in artifacts {
         mark::check_replaceable(&stage.output(&artifact.name))?;
     }
-    parallel::try_map(artifacts, |artifact| {
+    let contents = parallel::try_map(artifacts, |artifact| {
         stage.write(&artifact.name, &artifact.output, progress)?;
-        stage.finish(&artifact.name, &artifact.output)
+        stage.finish(&artifact.name, &artifact.output)?;
+        match made {
+            Some(_) => finished::contents(&stage.artifact(&artifact.name)),
+            None => Ok(String::new()),
+        }
     })?;
     let names = |is_group: bool| {
         let own = artifacts.iter();
@@ -86,8 +94,11 @@ fn write(
     let groups: Vec<&str> = names(true).collect();
     finished::forget(&options.output_dir, component)?;
     stage.publish(&groups, names(false).next(), &[])?;
-    match key {
-        Some(key) => finished::note(&options.output_dir, component, key, artifacts),
+    match made {
+        Some(made) => {
+            let artifacts = artifacts.iter().copied().zip(contents);
+            finished::note(options, component, made, artifacts)
+        }
         None => Ok(()),
     }
 }

@@ -1,36 +1,38 @@
-//! Finds the components that an earlier run finished: from shards with the same digests, by the same
-//! configuration.
+//! Finds the components that an earlier run finished: from shards with the same contents, by the same
+//! configuration, and unchanged since.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use kpack_format::digest::{hex, sha256};
+use kpack_format::digest::{Hasher, hex, sha256};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use walkdir::WalkDir;
 
-use super::published::Indexes;
 use super::shards::Shards;
-use super::{Artifact, Options};
+use super::{Artifact, Finding, Options, Severity};
 use crate::classify::walk_error;
 use crate::output::{EntrySource, Output};
 use crate::{manifest_txt, mark, names};
-use kpack_core::Error;
+use kpack_core::files::digest;
 use kpack_core::publish::{Directory, StagedFile};
+use kpack_core::{Error, ids, parallel};
 
 /// What a run notes about a component when its artifacts have their names.
 #[derive(Serialize, Deserialize)]
 struct Note {
     format_version: u32,
     key: String,
-    artifacts: Vec<Noted>,
+    artifacts: Vec<NotedArtifact>,
+    findings: Vec<NotedFinding>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Noted {
+struct NotedArtifact {
     name: String,
     group: Option<String>,
     display_name: Option<String>,
@@ -38,26 +40,52 @@ struct Noted {
     targets: Vec<String>,
     files: u64,
     size: u64,
+    contents: String,
 }
 
-const VERSION: u32 = 1;
+/// A warning or a note; what has errors is not finished.
+#[derive(Serialize, Deserialize)]
+struct NotedFinding {
+    id: String,
+    is_warning: bool,
+    path: Option<PathBuf>,
+    text: String,
+    help: Option<String>,
+}
 
-/// Identifies what a component is made of. `None` if a shard that has it has no index: only that says what its
-/// files are, without reading them.
+const VERSION: u32 = 2;
+
+/// What a component is made of, and what was found about it.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) key: String,
+    pub(super) findings: Vec<Finding>,
+}
+
+/// A component that is there, and what was found when it was made.
+pub(super) struct Finished {
+    pub(super) artifacts: Vec<Artifact>,
+    pub(super) findings: Vec<Finding>,
+}
+
+/// Identifies what a component is made of: what its artifacts contain, and the configuration. `None` if a shard that
+/// has it has no index, so that no other run is expected, or cannot be read, which is reported where it is merged.
 pub(super) fn key(
     component: &str,
     options: &Options,
     shards: &Shards,
-    indexes: &Indexes,
+    indexed: &BTreeSet<String>,
 ) -> Option<String> {
     let mut parts = Vec::new();
-    for (shard, _) in shards.of(component) {
-        let entries = indexes.get(shard)?.artifacts.iter();
-        let own = entries.filter(|entry| entry.component == component);
-        let own: Vec<_> = own
-            .map(|entry| (entry.artifact(), &entry.sha256, &entry.databases))
-            .collect();
-        parts.push(json!([shard, own]));
+    for (shard, artifacts) in shards.of(component) {
+        if !indexed.contains(shard) {
+            return None;
+        }
+        let own = parallel::try_map(Vec::from_iter(artifacts.paths()), |path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            Ok::<_, Error>((name, contents(path)?))
+        });
+        parts.push((shard, own.ok()?));
     }
     let groups = options.configuration.groups_of(component).iter();
     let groups: Vec<_> = groups
@@ -77,48 +105,118 @@ pub(super) fn key(
     Some(hex(&sha256(all.to_string().as_bytes())))
 }
 
+/// Identifies what is in an artifact directory: the paths, kinds, modes and bytes of all entries, and which files are
+/// one file with several names.
+pub(super) fn contents(root: &Path) -> Result<String, Error> {
+    let mut first_names = HashMap::new();
+    let mut entries = Vec::new();
+    for entry in WalkDir::new(root).min_depth(1).sort_by_file_name() {
+        let entry = entry.map_err(|e| walk_error(root, e))?;
+        let metadata = entry.metadata().map_err(|e| walk_error(root, e))?;
+        let path = entry.into_path();
+        let inode = (metadata.dev(), metadata.ino());
+        let first = match metadata.is_file() && metadata.nlink() > 1 {
+            true => first_names.entry(inode).or_insert(path.clone()).clone(),
+            false => path.clone(),
+        };
+        entries.push((path, first, metadata));
+    }
+    let within = |path: &Path| {
+        let path = path.strip_prefix(root).unwrap_or(path);
+        path.as_os_str().as_bytes().to_owned()
+    };
+    let records = parallel::try_map(&entries, |(path, first, metadata)| {
+        let content = if first != path {
+            within(first)
+        } else if metadata.is_file() {
+            digest(path)?.to_vec()
+        } else if metadata.is_symlink() {
+            let target = fs::read_link(path).map_err(|e| Error::io(path, "read", e))?;
+            target.into_os_string().into_vec()
+        } else {
+            Vec::new()
+        };
+        Ok::<_, Error>((within(path), metadata.mode(), first != path, content))
+    })?;
+    let mut hasher = Hasher::default();
+    for (path, mode, is_further_name, content) in records {
+        for bytes in [&path, &content] {
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        }
+        hasher.update(&mode.to_le_bytes());
+        hasher.update(&[u8::from(is_further_name)]);
+    }
+    Ok(hex(&hasher.finish()))
+}
+
 fn path(output: &Path, component: &str) -> PathBuf {
     output.join(format!(".{component}.kpack-merged"))
 }
 
-/// The artifacts of a component that is finished; `None` if it has to be made.
-pub(super) fn read(
-    options: &Options,
-    component: &str,
-    key: &str,
-) -> Result<Option<Vec<Artifact>>, Error> {
-    let Ok(bytes) = fs::read(path(&options.output_dir, component)) else {
-        return Ok(None);
-    };
-    // Whatever is wrong with it, the component is made again.
-    let note: Option<Note> = serde_json::from_slice(&bytes).ok();
-    let Some(note) = note.filter(|note| note.format_version == VERSION && note.key == key) else {
-        return Ok(None);
-    };
-    let mut artifacts = Vec::new();
-    for noted in note.artifacts {
-        let root = options.output_dir.join(&noted.name);
-        if !mark::is_marked(&root) {
-            return Ok(None);
+/// The component, if it is finished. Whatever is wrong with the note or an artifact, the component is made again.
+pub(super) fn read(options: &Options, component: &str, key: &str) -> Option<Finished> {
+    let bytes = fs::read(path(&options.output_dir, component)).ok()?;
+    let note: Note = serde_json::from_slice(&bytes).ok()?;
+    if note.format_version != VERSION || note.key != key {
+        return None;
+    }
+    let artifacts = note.artifacts.into_iter();
+    let artifacts = artifacts.map(|noted| noted.read(options, component));
+    let findings = note.findings.into_iter();
+    let findings = findings.map(|noted| noted.read(&options.shards_dir));
+    Some(Finished {
+        artifacts: artifacts.collect::<Option<_>>()?,
+        findings: findings.collect::<Option<_>>()?,
+    })
+}
+
+impl NotedArtifact {
+    /// `None` if it is not what was written.
+    fn read(self, options: &Options, component: &str) -> Option<Artifact> {
+        let root = options.output_dir.join(&self.name);
+        if contents(&root).ok()? != self.contents {
+            return None;
         }
-        let output = output_of(&root)?;
-        if (output.files, output.size) != (noted.files, noted.size) {
-            return Ok(None);
-        }
-        let targets = noted.targets.iter().filter_map(|name| names::target(name));
-        artifacts.push(Artifact {
+        let targets = self.targets.iter().filter_map(|name| names::target(name));
+        Some(Artifact {
             component: component.to_owned(),
             targets: targets.collect(),
-            name: noted.name,
-            group: noted.group,
-            display_name: noted.display_name,
-            shards: noted.shards,
-            files: noted.files,
-            size: noted.size,
-            output,
-        });
+            name: self.name,
+            group: self.group,
+            display_name: self.display_name,
+            shards: self.shards,
+            files: self.files,
+            size: self.size,
+            output: output_of(&root).ok()?,
+        })
     }
-    Ok(Some(artifacts))
+}
+
+impl NotedFinding {
+    /// Its path is noted relative to the shards, which may be somewhere else next time.
+    fn new(finding: &Finding, shards: &Path) -> Self {
+        let path = finding.path.as_deref();
+        let path = path.map(|path| path.strip_prefix(shards).unwrap_or(path));
+        Self {
+            id: finding.id.to_string(),
+            is_warning: finding.severity == Severity::Warning,
+            path: path.map(|path| path.to_string_lossy().into_owned().into()),
+            text: finding.text.clone(),
+            help: finding.help.clone(),
+        }
+    }
+
+    fn read(self, shards: &Path) -> Option<Finding> {
+        let severity = match self.is_warning {
+            true => Severity::Warning,
+            false => Severity::Note,
+        };
+        let mut finding = Finding::general(severity, ids::entry(&self.id)?.id, self.text);
+        finding.path = self.path.map(|path| shards.join(path));
+        finding.help = self.help;
+        Some(finding)
+    }
 }
 
 /// An artifact that is there, as if it were to be written: other artifacts are compared with it.
@@ -161,14 +259,14 @@ pub(super) fn forget(output: &Path, component: &str) -> Result<(), Error> {
     }
 }
 
-/// Notes that a component is finished.
-pub(super) fn note(
-    output: &Path,
+/// Notes that a component is finished: its artifacts, with what each contains.
+pub(super) fn note<'a>(
+    options: &Options,
     component: &str,
-    key: &str,
-    artifacts: &[&Artifact],
+    made: &Made,
+    artifacts: impl Iterator<Item = (&'a Artifact, String)>,
 ) -> Result<(), Error> {
-    let artifacts = artifacts.iter().map(|artifact| Noted {
+    let artifacts = artifacts.map(|(artifact, contents)| NotedArtifact {
         name: artifact.name.clone(),
         group: artifact.group.clone(),
         display_name: artifact.display_name.clone(),
@@ -176,13 +274,18 @@ pub(super) fn note(
         targets: artifact.targets.iter().map(ToString::to_string).collect(),
         files: artifact.files,
         size: artifact.size,
+        contents,
     });
+    let findings = made.findings.iter();
     let note = Note {
         format_version: VERSION,
-        key: key.to_owned(),
+        key: made.key.clone(),
         artifacts: artifacts.collect(),
+        findings: findings
+            .map(|finding| NotedFinding::new(finding, &options.shards_dir))
+            .collect(),
     };
-    let path = path(output, component);
+    let path = path(&options.output_dir, component);
     let bytes = serde_json::to_vec(&note).unwrap_or_default();
     let (staged, ()) = StagedFile::write(&path, |staged| {
         let written = staged.file().write_all(&bytes);

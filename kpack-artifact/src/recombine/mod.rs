@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 use serde::Serialize;
 
+use self::finished::Made;
 use super::output::Output;
 use super::packaging::Configuration;
 use kpack_core::parallel::processors;
@@ -50,7 +51,8 @@ pub struct Options {
     pub components: Vec<String>,
     /// Number of threads.
     pub jobs: NonZeroUsize,
-    /// Whether each shard must have the index that `kpack unpack` left, and be what it says.
+    /// Whether each shard must have the index that `kpack unpack` left, and the artifacts that it lists, by name and
+    /// size.
     pub require_index: bool,
 }
 
@@ -86,10 +88,10 @@ pub struct Recombination {
     pub io: bool,
     /// How many components there are.
     pub components: usize,
-    /// The components that an earlier run finished, from the same shards. They are not written again.
+    /// The components that an earlier run finished, from the same contents. They are not written again.
     pub finished: BTreeSet<String>,
     /// What each component is made of, if its shards have indexes.
-    keys: BTreeMap<String, String>,
+    made: BTreeMap<String, Made>,
 }
 
 /// An artifact to be written.

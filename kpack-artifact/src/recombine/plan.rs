@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::component::Component;
-use super::finished;
+use super::finished::{self, Made};
 use super::published;
 use super::shards::Shards;
 use super::together::{overlaps, stale, unique_names};
-use super::{Artifact, Finding, Options, Recombination, Severity, is_error};
+use super::{Finding, Options, Recombination, Severity, is_error};
 use crate::names;
 use crate::split::resolve;
 use kpack_core::parallel;
@@ -39,7 +39,7 @@ pub fn plan(
         return Err(configuration.refuse(&["primary_shard"], text));
     }
     published::check_list(options, &shards)?;
-    let indexes = published::indexes(options, &shards)?;
+    let indexed = published::indexed(options, &shards)?;
     refuse_overlap(options, &shards)?;
     let components = chosen(options, &shards)?;
     let mut plan = Recombination {
@@ -47,17 +47,7 @@ pub fn plan(
         components: components.len(),
         ..Recombination::default()
     };
-    let mut read = Vec::new();
-    for name in &components {
-        let Some(key) = finished::key(name, options, &shards, &indexes) else {
-            continue;
-        };
-        if let Some(artifacts) = finished::read(options, name, &key)? {
-            read.push(*name);
-            plan.add_finished(name, artifacts, options);
-        }
-        plan.keys.insert((*name).to_owned(), key);
-    }
+    let mut read = plan.add_finished(&components, options, &shards, &indexed, on_component);
     let archives = Archives::default();
     let to_read = components.iter().filter(|name| !read.contains(*name));
     let to_read: Vec<&str> = to_read.copied().collect();
@@ -83,6 +73,9 @@ pub fn plan(
         if findings.iter().any(is_error) {
             plan.failed.insert(name.to_owned());
         }
+        if let Some(made) = plan.made.get_mut(name) {
+            made.findings.clone_from(&findings);
+        }
         plan.artifacts.extend(artifacts);
         plan.findings.extend(findings);
     }
@@ -99,15 +92,43 @@ pub fn plan(
 }
 
 impl Recombination {
-    /// Adds the artifacts of a component that is there already.
-    fn add_finished(&mut self, component: &str, artifacts: Vec<Artifact>, options: &Options) {
-        let name = format!("{component}_{}", names::GENERIC);
-        let text = "skipped: an earlier run finished this component, from the same shards";
-        let path = options.output_dir.join(name);
-        let finding = Finding::new(Severity::Note, ids::UNCHANGED, path, text);
-        self.findings.push(finding);
-        self.finished.insert(component.to_owned());
-        self.artifacts.extend(artifacts);
+    /// Adds the components that are there already, and what was found when they were made. Returns their names.
+    fn add_finished<'a>(
+        &mut self,
+        components: &[&'a str],
+        options: &Options,
+        shards: &Shards,
+        indexed: &BTreeSet<String>,
+        on_component: &(dyn Fn(&str, usize) + Sync),
+    ) -> Vec<&'a str> {
+        let found = parallel::with_jobs(options.jobs, || {
+            parallel::map(components, |name| {
+                let key = finished::key(name, options, shards, indexed)?;
+                let finished = finished::read(options, name, &key);
+                if finished.is_some() {
+                    on_component(name, components.len());
+                }
+                Some((*name, key, finished))
+            })
+        });
+        let mut done = Vec::new();
+        for (name, key, finished) in found.into_iter().flatten() {
+            if let Some(finished) = finished {
+                let generic = format!("{name}_{}", names::GENERIC);
+                let text =
+                    "skipped: an earlier run finished this component, from the same contents";
+                let path = options.output_dir.join(generic);
+                let finding = Finding::new(Severity::Note, ids::UNCHANGED, path, text);
+                self.findings.push(finding);
+                self.findings.extend(finished.findings);
+                self.finished.insert(name.to_owned());
+                self.artifacts.extend(finished.artifacts);
+                done.push(name);
+            }
+            let findings = Vec::new();
+            self.made.insert(name.to_owned(), Made { key, findings });
+        }
+        done
     }
 }
 

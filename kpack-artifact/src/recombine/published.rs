@@ -14,9 +14,6 @@ use crate::store::{self, Index};
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
 
-/// The indexes of the shards that have one which fits, by shard.
-pub(super) type Indexes = BTreeMap<String, Index>;
-
 /// Checks that the shards are those that the configuration lists.
 pub(super) fn check_list(options: &Options, shards: &Shards) -> Result<(), Error> {
     let listed: BTreeSet<&str> = options
@@ -51,9 +48,9 @@ pub(super) fn check_list(options: &Options, shards: &Shards) -> Result<(), Error
     ))
 }
 
-/// Reads the indexes of the shards. One that is missing or does not fit is an error if the options say so.
-pub(super) fn indexes(options: &Options, shards: &Shards) -> Result<Indexes, Error> {
-    let mut indexes = Indexes::new();
+/// The shards with an index that fits. One that is missing or does not fit is an error if the options say so.
+pub(super) fn indexed(options: &Options, shards: &Shards) -> Result<BTreeSet<String>, Error> {
+    let mut indexed = BTreeSet::new();
     let mut first: Option<(&str, Option<String>)> = None;
     for shard in &shards.shards {
         let index = match read(shard) {
@@ -74,9 +71,9 @@ pub(super) fn indexes(options: &Options, shards: &Shards) -> Result<Indexes, Err
             Some(_) => {}
             None => first = Some((&shard.name, index.run.clone())),
         }
-        indexes.insert(shard.name.clone(), index);
+        indexed.insert(shard.name.clone());
     }
-    Ok(indexes)
+    Ok(indexed)
 }
 
 fn read(shard: &Shard) -> Result<Index, Error> {
@@ -129,8 +126,8 @@ fn read(shard: &Shard) -> Result<Index, Error> {
     Ok(index)
 }
 
-/// The size of the files in the prefixes of an artifact, by which a change shows without reading them. A file
-/// with several names counts once.
+/// The size of the files in the prefixes of an artifact, which is all that an index says about what was unpacked. A
+/// file with several names counts once.
 fn size(root: &Path) -> Result<u64, Error> {
     let (mut size, mut known) = (0, BTreeSet::new());
     for prefix in manifest_txt::read(root)? {

@@ -2,17 +2,18 @@
 //! whose shard is not what it published, is an error; and a second run repeats nothing that is finished.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use kpack_artifact::store::{PackOptions, UnpackOptions, pack, unpack};
 use kpack_core::{Id, ids};
+use kpack_tests::fixture::FatLibrary;
 use kpack_tests::tree::Tree;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::command::kpack;
-use crate::planned::CONFIGURATION;
+use crate::planned::{CONFIGURATION, with_validation};
 use crate::shards::{PREFIX, three_shards};
 
 const SHARDS: [&str; 3] = ["linux-a", "linux-b", "linux-c"];
@@ -121,38 +122,21 @@ fn a_second_run_repeats_nothing_that_is_finished() {
     let (code, first) = recombine(&tree, "out");
     assert_eq!((code, &first["finished"]), (Some(0), &Value::Null));
     let before = files(&tree, "out");
-    // What it is made of is not read again.
-    let library = format!("blas_lib_generic/{PREFIX}/lib/librocblas.so.5");
-    for shard in SHARDS {
-        let path = tree.path(&format!("shards/{shard}/{library}"));
-        let size = path.metadata().unwrap().len();
-        fs::write(path, vec![0; size as usize]).unwrap();
-    }
     let (code, second) = recombine(&tree, "out");
     assert_eq!(code, Some(0), "{second}");
-    assert_eq!(second["finished"], serde_json::json!(["blas_lib"]));
+    assert_eq!(second["finished"], json!(["blas_lib"]));
     assert_eq!(second["artifacts"], first["artifacts"]);
     assert_eq!(second["findings"][0]["id"], ids::UNCHANGED.as_str());
     assert_eq!(files(&tree, "out"), before);
 
-    // A file that is gone, and another configuration, need another run.
-    let tree = published();
-    recombine(&tree, "out");
-    let before = files(&tree, "out");
-    fs::remove_file(tree.path(&format!("out/{library}"))).unwrap();
-    let (code, again) = recombine(&tree, "out");
-    assert_eq!((code, &again["finished"]), (Some(0), &Value::Null));
-    assert_eq!(bytes(files(&tree, "out")), bytes(before));
+    // Another configuration needs another run.
     let named = listing(&SHARDS).replace("Radeon RX 7000", "Radeon");
     fs::write(tree.path("packaging.json"), named).unwrap();
     let (code, again) = recombine(&tree, "out");
     assert_eq!((code, &again["finished"]), (Some(0), &Value::Null));
     // And so do other shards.
     publish(&tree, "linux-c", "1-linux");
-    assert_eq!(
-        recombine(&tree, "out").1["finished"],
-        serde_json::json!(["blas_lib"])
-    );
+    assert_eq!(recombine(&tree, "out").1["finished"], json!(["blas_lib"]));
     let extra = tree.path(&format!(
         "shards/linux-c/blas_lib_gfx942/{PREFIX}/lib/rocblas/library/extra_gfx942.co"
     ));
@@ -161,6 +145,92 @@ fn a_second_run_repeats_nothing_that_is_finished() {
     publish(&tree, "linux-c", "1-linux");
     let (code, again) = recombine(&tree, "out");
     assert_eq!((code, &again["finished"]), (Some(0), &Value::Null));
+}
+
+/// The database file of a target, of the same size whatever `payload` is.
+fn put_database_file(tree: &Tree, directory: &str, payload: &[u8; 4]) {
+    let name = "lib/rocblas/library/TensileLibrary_Type_SS_gfx942.co";
+    let path = tree.path(&format!("{directory}/{PREFIX}/{name}"));
+    let object = kpack_tests::fixture::code_object("gfx942", payload).unwrap();
+    fs::write(path, object).unwrap();
+}
+
+#[test]
+fn contents_that_changed_at_the_same_size_are_merged_again() {
+    let tree = three_shards();
+    put_database_file(&tree, "shards/linux-c/blas_lib_gfx942", b"one.");
+    for shard in SHARDS {
+        publish(&tree, shard, "1-linux");
+    }
+    fs::write(tree.path("packaging.json"), listing(&SHARDS)).unwrap();
+    recombine(&tree, "out");
+    let before = bytes(files(&tree, "out"));
+    put_database_file(&tree, "shards/linux-c/blas_lib_gfx942", b"two.");
+    let (code, again) = recombine(&tree, "out");
+    assert_eq!((code, &again["finished"]), (Some(0), &Value::Null));
+    let after = bytes(files(&tree, "out"));
+    assert_ne!(after, before);
+    recombine(&tree, "direct");
+    assert_eq!(after, bytes(files(&tree, "direct")));
+}
+
+#[test]
+fn an_output_that_changed_is_merged_again() {
+    let library = format!("blas_lib_generic/{PREFIX}/lib/librocblas.so.5");
+    let changes: &[&dyn Fn(&Path)] = &[
+        &|out| fs::remove_file(out.join(&library)).unwrap(),
+        &|out| fs::remove_dir_all(out.join("blas_lib_generic/math-libs")).unwrap(),
+        &|out| fs::remove_dir_all(out.join("blas_lib_gfx110X")).unwrap(),
+        &|out| {
+            let size = out.join(&library).metadata().unwrap().len();
+            fs::write(out.join(&library), vec![0; size as usize]).unwrap();
+        },
+        &|out| {
+            let mode = Permissions::from_mode(0o600);
+            fs::set_permissions(out.join(&library), mode).unwrap();
+        },
+        &|out| {
+            let link = out.join(&library).with_extension("");
+            fs::remove_file(&link).unwrap();
+            symlink("librocblas.so.6", link).unwrap();
+        },
+    ];
+    let tree = published();
+    recombine(&tree, "out");
+    let mode = |tree: &Tree| {
+        let metadata = tree.path(&format!("out/{library}")).metadata();
+        metadata.unwrap().permissions().mode()
+    };
+    let before = (bytes(files(&tree, "out")), mode(&tree));
+    for change in changes {
+        change(&tree.path("out"));
+        let (code, again) = recombine(&tree, "out");
+        assert_eq!((code, &again["finished"]), (Some(0), &Value::Null));
+        let after = (bytes(files(&tree, "out")), mode(&tree));
+        assert_eq!(after, before);
+        let (_, again) = recombine(&tree, "out");
+        assert_eq!(again["finished"], json!(["blas_lib"]));
+    }
+}
+
+#[test]
+fn a_second_run_reports_what_the_first_one_found() {
+    let tree = three_shards();
+    let more = format!("shards/linux-b/blas_lib_generic/{PREFIX}/lib/libmore.so");
+    FatLibrary::new().build(&tree.path(&more)).unwrap();
+    for shard in SHARDS {
+        publish(&tree, shard, "1-linux");
+    }
+    let lenient = with_validation("verify_generic_artifacts_match", false);
+    fs::write(tree.path("packaging.json"), lenient).unwrap();
+    let (code, first) = recombine(&tree, "out");
+    assert_eq!(code, Some(0), "{first}");
+    let found = first["findings"].as_array().unwrap();
+    let differ = ids::SHARDS_DIFFER.as_str();
+    assert!(found.iter().any(|one| one["id"] == differ), "{first}");
+    let (_, second) = recombine(&tree, "out");
+    assert_eq!(second["finished"], json!(["blas_lib"]));
+    assert_eq!(second["findings"].as_array().unwrap()[1..], found[..]);
 }
 
 /// The finding, and what causes it.

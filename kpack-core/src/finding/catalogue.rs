@@ -640,9 +640,9 @@ catalogue! {
             "Wait until the machine has published its shard, and run `kpack unpack` again."
 
         SHARDS_DIFFER = "shards-differ";
-            "Two shards have different host files, or were split with different options."
+            "Two shards have different host files, were split with different options, or are of different runs."
             "Only one copy of a host file is taken, and it must fit the device code of all shards."
-            "Build and split all shards from the same source with the same options."
+            "Build and split all shards from the same source with the same options, and fetch those of one run."
 
         DUPLICATE_DEVICE_CODE = "duplicate-device-code";
             "Two shards have device code for one target, and it differs."
@@ -694,9 +694,9 @@ catalogue! {
              message names."
 
         INDEX_DIFFERS = "index-differs";
-            "A packed artifact has more or fewer members or bytes than the index says, although its SHA-256 is right."
-            "Whoever wrote the index did not write it from this artifact."
-            "Its publisher has to run `kpack pack` again."
+            "Artifacts are missing, or have other files or sizes than the index beside them says."
+            "The index was not written from them, or they changed since they were unpacked."
+            "Unpack the shard again. A packed artifact whose SHA-256 is right: its publisher has to run `kpack pack` again."
 
         NAMES_DIFFER_BY_CASE = "names-differ-by-case";
             "Two names differ only by upper and lower case, or not at all."
