@@ -264,15 +264,17 @@ impl Reading<'_> {
     }
 }
 
+/// The target that the archive of kernels `path` is called after.
+pub(super) fn target_of(path: &Path) -> Option<TargetId> {
+    let stem = path.file_stem()?.to_str()?;
+    let mut ends = stem.match_indices('_').map(|(at, _)| &stem[at + 1..]);
+    is_archive(path).then(|| ends.find_map(names::target))?
+}
+
 /// Why an archive of kernels does not belong into the artifact of `entry`; `None` if it does, or is none. What is in
 /// it, `kpack verify` reads.
 pub(super) fn misplaced(entry: &Entry, path: &Path) -> Option<String> {
-    if !is_archive(path) {
-        return None;
-    }
-    let stem = path.file_stem()?.to_str()?;
-    let mut ends = stem.match_indices('_').map(|(at, _)| &stem[at + 1..]);
-    let found = ends.find_map(names::target)?;
+    let found = target_of(path)?;
     let targets = entry.device_targets();
     let is_own = |own: &TargetId| own.covers(&found) || own.processor() == found.processor();
     let is_unknown_group = targets.is_empty() && !entry.is_generic();

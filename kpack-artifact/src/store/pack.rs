@@ -15,7 +15,7 @@ use walkdir::{DirEntry, WalkDir};
 
 use super::frames::{ENOUGH, MOST, Part, compress};
 use super::index::{Entry, FILE_NAME, GENERIC, Index, file_name, is_portable, parse_file_name};
-use super::member::{self, Contents, MAX_LIST, Member, Visitor, misplaced};
+use super::member::{self, Contents, MAX_LIST, Member, Visitor, misplaced, target_of};
 use super::path::link_fault;
 use crate::classify::{Class, walk_error};
 use crate::names::is_file_name;
@@ -143,7 +143,7 @@ pub fn pack(options: &PackOptions, progress: &dyn Progress) -> Result<Packed, Er
 ///
 /// # Errors
 /// As [`pack()`].
-pub fn index(store: &Path, options: &IndexOptions, jobs: NonZeroUsize) -> Result<Index, Error> {
+pub fn index(store: &Path, options: &IndexOptions, jobs: NonZeroUsize) -> Result<Packed, Error> {
     check_names(options)?;
     let files = input::list(store)?;
     let named = files.iter().filter_map(|path| {
@@ -158,33 +158,87 @@ pub fn index(store: &Path, options: &IndexOptions, jobs: NonZeroUsize) -> Result
     }
     let entries = parallel::with_jobs(jobs, || {
         parallel::try_map(named, |(path, name, component, target)| {
-            let Contents {
-                size,
-                sha256,
-                unpacked,
-                files,
-            } = member::read(path, None, &mut Count)?;
-            check_digest_beside(path, &sha256)?;
-            Ok(Entry {
+            let entry = Entry {
                 file: name.to_owned(),
                 component,
                 target,
-                size,
-                sha256,
-                unpacked,
-                files,
                 ..Entry::default()
-            })
+            };
+            entry_of(path, entry)
         })
     })?;
+    let is_unknown = |entry: &&Entry| !entry.is_generic() && entry.device_targets().is_empty();
+    let findings = entries.iter().filter(is_unknown).map(|entry| {
+        let text = format!(
+            "nothing says which GPUs `{}` is for, so that `kpack select --arch` never takes it; pack it with \
+             `kpack pack`, or call it after a target",
+            entry.target
+        );
+        let (id, path) = (ids::UNKNOWN_GROUP, store.join(&entry.file));
+        Finding::new(Severity::Warning, id, path, text)
+    });
+    let findings = findings.collect();
     let index = with_targets(options, entries);
     let path = store.join(FILE_NAME);
+    check_poorer(&path, &index)?;
     let bytes = index.to_checked_bytes(&path)?;
     write_output(&path, |staged: &mut StagedFile| {
         let written = staged.file().write_all(&bytes);
         written.map_err(|e| Error::io(&path, "write", e))
     })?;
-    Ok(index)
+    Ok(Packed { index, findings })
+}
+
+/// The entry of the packed artifact `path`, with what is in it.
+fn entry_of(path: &Path, entry: Entry) -> Result<Entry, Error> {
+    let mut archives = Archives::default();
+    let Contents {
+        size,
+        sha256,
+        unpacked,
+        files,
+    } = member::read(path, None, &mut archives)?;
+    check_digest_beside(path, &sha256)?;
+    let mut entry = Entry {
+        size,
+        sha256,
+        unpacked,
+        files,
+        ..entry
+    };
+    if !entry.is_generic() && entry.device_targets().is_empty() {
+        let targets = archives.0.iter().filter_map(|path| target_of(path));
+        let targets: BTreeSet<String> = targets.map(|target| target.to_string()).collect();
+        entry.targets = targets.into_iter().collect();
+    }
+    match archives
+        .0
+        .iter()
+        .find_map(|archive| misplaced(&entry, archive))
+    {
+        Some(text) => Err(Error::rejected(ids::MISPLACED_FILE, path, text)),
+        None => Ok(entry),
+    }
+}
+
+/// Refuses to replace an index that says more than the archives do.
+fn check_poorer(path: &Path, new: &Index) -> Result<(), Error> {
+    let Ok(there) = Index::read(path) else {
+        return Ok(());
+    };
+    let says_more = |entry: &Entry| {
+        let new = new.artifacts.iter().find(|new| new.file == entry.file);
+        new.is_some_and(|new| {
+            entry.databases.is_some()
+                || !entry.targets.is_empty() && new.device_targets().is_empty()
+        })
+    };
+    if !there.artifacts.iter().any(says_more) {
+        return Ok(());
+    }
+    let text = "`kpack pack` wrote it with targets or databases that the archives alone do not tell; \
+                keep it, or remove it first";
+    Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, path, text))
 }
 
 /// The name of the file with the digest of a packed artifact.
@@ -210,15 +264,19 @@ fn check_digest_beside(path: &Path, sha256: &str) -> Result<(), Error> {
     Err(Error::rejected(ids::WRONG_DIGEST, path, text))
 }
 
-/// Counts members, and keeps nothing.
-struct Count;
+/// The archives of kernels in an artifact.
+#[derive(Default)]
+struct Archives(Vec<PathBuf>);
 
-impl Visitor for Count {
+impl Visitor for Archives {
     fn prefixes(&mut self, _: &str, _: &[String], _: u64) -> Result<(), Error> {
         Ok(())
     }
 
-    fn member(&mut self, _: Member<'_>) -> Result<(), Error> {
+    fn member(&mut self, member: Member<'_>) -> Result<(), Error> {
+        if target_of(&member.path).is_some() {
+            self.0.push(member.path);
+        }
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::output::{self, Text, count, size};
 use super::print::print;
 use super::progress::{ALL, Bar};
-use kpack_artifact::store::{Index, IndexOptions, PackOptions, index, pack};
+use kpack_artifact::store::{Index, IndexOptions, PackOptions, Packed, index, pack};
 use kpack_core::parallel::processors;
 use kpack_core::{Error, Finding};
 
@@ -37,7 +37,7 @@ pub(super) struct Arguments {
     /// Directory for the packed artifacts. Those of an earlier run of the same shard are replaced
     #[arg(long, value_name = "DIR", required_unless_present = "archives")]
     output_dir: Option<PathBuf>,
-    /// Only write the index of the archives in DIR, which other tools packed
+    /// Only write the index of the archives in DIR, which other tools packed. One of `kpack pack` is kept
     #[arg(long, value_name = "DIR", conflicts_with_all = ["artifacts", "output_dir", "level"])]
     archives: Option<PathBuf>,
     /// Name of the build, for the index
@@ -75,11 +75,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         .iter()
         .map(TargetId::to_string)
         .collect();
-    let (index, findings) = match (&arguments.archives, &arguments.artifacts) {
-        (Some(archives), _) => (index(archives, &options, jobs)?, Vec::new()),
+    let packed = match (&arguments.archives, &arguments.artifacts) {
+        (Some(archives), _) => index(archives, &options, jobs)?,
         (None, Some(artifacts)) => pack_artifacts(arguments, artifacts, options, jobs)?,
         (None, None) => return Err(Error::usage("expected a directory with artifacts")),
     };
+    let (index, findings) = (packed.index, packed.findings);
     for finding in &findings {
         output::complain_finding(finding);
     }
@@ -100,7 +101,7 @@ fn pack_artifacts(
     artifacts: &PathBuf,
     index: IndexOptions,
     jobs: NonZeroUsize,
-) -> Result<(Index, Vec<Finding>), Error> {
+) -> Result<Packed, Error> {
     let output = arguments.output_dir.clone().unwrap_or_default();
     let mut options = PackOptions::new(artifacts, output);
     options.index = index;
@@ -109,8 +110,7 @@ fn pack_artifacts(
     let bar = Bar::new(ALL);
     let packed = pack(&options, &bar);
     bar.finish();
-    let packed = packed?;
-    Ok((packed.index, packed.findings))
+    packed
 }
 
 fn summary(index: &Index) -> Text {

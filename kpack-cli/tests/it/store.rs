@@ -222,6 +222,48 @@ fn what_other_tools_packed_gets_an_index_and_is_unpacked() {
 }
 
 #[test]
+fn an_index_of_archives_says_what_is_in_them_and_replaces_none_that_says_more() {
+    let tree = merged();
+    let index = packed(&tree, "out", "store");
+    let before = files_in(&tree.path("store"));
+    let archives = || {
+        let output = kpack(&tree, &["pack", "--archives", "store"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), said)
+    };
+    let (code, said) = archives();
+    let id = format!("[{}]", ids::OUTPUT_IN_THE_WAY);
+    assert!(code == Some(3) && said.contains(&id), "{said}");
+    assert!(files_in(&tree.path("store")) == before);
+
+    let path = tree.path("store/index.json");
+    fs::remove_file(&path).unwrap();
+    assert_eq!(archives(), (Some(0), String::new()));
+    let again = Index::read(&path).unwrap();
+    let group = |index: &Index| {
+        let mut artifacts = index.artifacts.iter();
+        let group = artifacts.find(|entry| entry.target == "instinct");
+        group.unwrap().targets.clone()
+    };
+    assert_eq!(group(&again), group(&index));
+    // It is as good as what is there.
+    assert_eq!(archives(), (Some(0), String::new()));
+
+    let bytes = Tar::new().file("stage/file", b"text").compressed();
+    fs::write(tree.path("store/other_lib_unheard.tar.zst"), bytes).unwrap();
+    let (code, said) = archives();
+    let id = format!("[{}]", ids::UNKNOWN_GROUP);
+    assert!(code == Some(0) && said.contains(&id), "{said}");
+
+    let name = "stage/lib/.kpack/blas_lib_gfx942.kpack";
+    let bytes = Tar::new().file(name, b"x").compressed();
+    fs::write(tree.path("store/other_lib_generic.tar.zst"), bytes).unwrap();
+    let (code, said) = archives();
+    let id = format!("[{}]", ids::MISPLACED_FILE);
+    assert!(code == Some(3) && said.contains(&id), "{said}");
+}
+
+#[test]
 fn one_gpu_gets_its_files_in_one_tree() {
     let tree = merged();
     packed(&tree, "out", "store");

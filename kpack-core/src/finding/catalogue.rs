@@ -707,6 +707,11 @@ catalogue! {
             "The output directory has the index of another run or shard."
             "Two publishers of one place replace each other's artifacts, and the last one wins."
             "Give each shard and run a directory of its own."
+
+        UNKNOWN_GROUP = "unknown-group";
+            "Nothing says which GPUs a packed artifact is for."
+            "Its name is that of no target or family, and no archive in it has one. `kpack select --arch` never takes it."
+            "Pack it with `kpack pack`, or call it after a target."
     }
 
     "Verification" {
