@@ -16,6 +16,9 @@ const DIGITS: usize = 16;
 /// [`StagedFile`](super::StagedFile) makes it, also has a number: `.NAME.<16 hexadecimal digits>.tmp`.
 const ENDING: &str = ".tmp";
 
+/// The ending of directories that earlier versions were replacing: `.NAME.old`.
+const EARLIER_ENDING: &str = ".old";
+
 /// The hidden name of the directory `name`.
 pub fn hidden(name: impl AsRef<OsStr>) -> OsString {
     let mut hidden = OsString::from(".");
@@ -29,15 +32,19 @@ pub(super) fn hidden_beside(path: &Path) -> PathBuf {
     path.with_file_name(hidden(path.file_name().unwrap_or_default()))
 }
 
-/// Whether kpack uses this name for what it has not finished.
+/// Whether kpack uses this name for what it has not finished, or an earlier version did for what it was replacing.
 pub fn is_leftover(name: &OsStr) -> bool {
-    hidden_stem(name).is_some()
+    hidden_stem(name).is_some() || stem_before(EARLIER_ENDING, name).is_some()
 }
 
 /// The part of a hidden name between the dot and the ending; `None` if it is no such name.
 fn hidden_stem(hidden: &OsStr) -> Option<&OsStr> {
+    stem_before(ENDING, hidden)
+}
+
+fn stem_before<'a>(ending: &str, hidden: &'a OsStr) -> Option<&'a OsStr> {
     let inside = hidden.as_bytes().strip_prefix(b".")?;
-    let stem = inside.strip_suffix(ENDING.as_bytes())?;
+    let stem = inside.strip_suffix(ending.as_bytes())?;
     (!stem.is_empty()).then(|| OsStr::from_bytes(stem))
 }
 
@@ -96,11 +103,22 @@ mod tests {
             hidden_beside(Path::new("out/blas_lib")),
             Path::new("out").join(&name)
         );
+        // An earlier version's: nothing is written under this name, so nothing of it is replaced.
+        assert!(is_leftover(".blas_lib.old".as_ref()));
+        assert_eq!(leftover_stem(".blas_lib.old".as_ref()), None);
         let others = ["vec.kpm.tmp", ".vec.kpm", ".tmp", "..tmp", ".kpack-stage"];
         for other in others.map(OsStr::new) {
             assert_eq!(leftover_stem(other), None, "{other:?}");
         }
-        for other in ["vec.kpm.tmp", ".vec.kpm", ".tmp", ".kpack-stage"] {
+        let others = [
+            "vec.kpm.tmp",
+            ".vec.kpm",
+            ".tmp",
+            ".kpack-stage",
+            ".old",
+            "vec.old",
+        ];
+        for other in others {
             assert!(!is_leftover(other.as_ref()), "{other}");
         }
     }
