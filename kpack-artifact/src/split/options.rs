@@ -26,7 +26,8 @@ pub struct Options {
     /// The expected targets; if empty, all targets found.
     pub targets: Vec<TargetId>,
     /// Whether to refuse an artifact, or a batch, with something for targets, but for none of them, also if
-    /// only kernel databases have it. Fat binaries without code for any of them are always refused.
+    /// only kernel databases have it. Fat binaries without code for any of them are refused anyway; in a batch with
+    /// [`Layout::Module`], only if no artifact has any.
     pub require_targets: bool,
     /// What to do with files for targets that are not expected.
     pub unexpected: Unexpected,

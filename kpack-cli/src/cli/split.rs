@@ -74,7 +74,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TARGET", value_parser = TargetId::named, num_args = 1.., value_delimiter = ',')]
     pub(super) gpu_targets: Vec<TargetId>,
     /// Reject an artifact, or a whole batch, with kernel databases for none of --gpu-targets too. Default: reject
-    /// only fat binaries without code for any of them
+    /// only fat binaries without code for any of them; in a batch with --layout module, only if no artifact has any
     #[arg(long, requires = "gpu_targets")]
     require_targets: bool,
     /// What to do with code for targets that --gpu-targets does not list
