@@ -111,15 +111,24 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         artifacts: &plan.artifacts,
         findings: &plan.findings,
     };
-    if let Some(path) = &arguments.report {
-        output::json_file(path, &report)?;
-    }
-    if print().json {
-        output::json(&report)?;
+    let printed = if print().json {
+        output::json(&report)
     } else if plan.failed.len() < plan.components && !print().quiet {
-        summary(&plan).write()?;
+        summary(&plan).write()
+    } else {
+        Ok(())
+    };
+    let file = arguments.report.as_ref();
+    let written = file.map_or(Ok(()), |path| output::json_file(path, &report));
+    if result.is_err() {
+        // Why the shards do not fit together matters more than where the report went.
+        for error in [written, printed].into_iter().filter_map(Result::err) {
+            output::complain_error(&error);
+        }
+        return result.map(|()| ExitCode::SUCCESS);
     }
-    result.map(|()| ExitCode::SUCCESS)
+    written.and(printed)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Plans the merge and, without `--dry-run`, writes it. `planned` holds the plan even if it was

@@ -12,7 +12,7 @@ use kpack_tests::fixture::FatLibrary;
 use kpack_tests::tree::Tree;
 use serde_json::{Value, json};
 
-use crate::command::kpack;
+use crate::command::{kpack, words};
 use crate::planned::{CONFIGURATION, with_validation};
 use crate::shards::{PREFIX, three_shards};
 
@@ -301,4 +301,27 @@ fn shards_that_are_not_those_that_were_published_are_rejected() {
         assert_eq!(code, Some(3), "{report}");
         assert!(!tree.path("out").exists(), "{report}");
     }
+}
+
+#[test]
+fn a_report_that_cannot_be_written_hides_no_error() {
+    let tree = published();
+    fs::create_dir(tree.path("report.json")).unwrap();
+    let line = "recombine --input-shards-dir shards --config packaging.json --output-dir out --json \
+                --report report.json";
+    let run = || {
+        let done = kpack(&tree, &words(line));
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert!(said.contains("report.json: "), "{said}");
+        let printed: Value = serde_json::from_slice(&done.stdout).unwrap();
+        (done.status.code(), printed, said)
+    };
+    let (code, printed, said) = run();
+    assert_ne!(code, Some(0), "{said}");
+    assert_eq!(printed["outcome"], "recombined");
+    fs::write(tree.path("packaging.json"), "{").unwrap();
+    let (code, printed, said) = run();
+    assert_eq!(code, Some(3), "{said}");
+    assert_eq!(printed["id"], "bad-configuration");
+    assert!(said.ends_with("[bad-configuration]\n"), "{said}");
 }
