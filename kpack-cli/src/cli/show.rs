@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use serde::Serialize;
 use walkdir::WalkDir;
 
 use super::output::{self, Text, count, size};
 use super::print::print;
+use super::{Failed, exit_code};
 use kpack_format::code_object::CodeObject;
 use kpack_format::manifest::Manifest;
 use kpack_format::marker::of_another_build;
@@ -20,7 +22,7 @@ use crate::inspect::{
 };
 use kpack_artifact::sizes::debug_note;
 use kpack_core::{Error, ids};
-use kpack_format::names::is_object;
+use kpack_format::names::{is_archive, is_object};
 use kpack_split::input::Kpacks;
 
 /// Show what a file is, or the files with device code in a directory
@@ -89,33 +91,114 @@ fn kind(content: &Content) -> &'static str {
     }
 }
 
+/// The files in a directory.
+#[derive(Default)]
+struct Directory {
+    /// Those with device code.
+    files: Vec<Inspection>,
+    /// Those that could not be read, and directories.
+    failed: Vec<FailedFile>,
+    /// The number of binaries for other hosts, or of a form that kpack does not read.
+    unsupported: u64,
+    /// The exit code.
+    code: u8,
+}
+
+/// The output of `--json` for a file that could not be read.
+#[derive(Serialize)]
+struct FailedFile {
+    #[serde(serialize_with = "kpack_core::lossy::path")]
+    path: PathBuf,
+    #[serde(flatten)]
+    failed: Failed,
+}
+
+/// An entry of the list that `--json` prints.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Listed<'a> {
+    File(&'a Inspection),
+    Failed(&'a FailedFile),
+}
+
+impl Directory {
+    /// Inspects all files, and complains of those that it cannot.
+    fn read(path: &Path) -> Result<Self, Error> {
+        let mut all = Self::default();
+        for entry in WalkDir::new(path).sort_by_file_name() {
+            match entry {
+                Ok(entry) if entry.file_type().is_file() => all.add(entry.path())?,
+                Ok(_) => {}
+                Err(error) => {
+                    let of = error.path().unwrap_or(path).to_owned();
+                    let is_root = error.depth() == 0;
+                    let error = Error::io(&of, "list", error.into());
+                    if is_root {
+                        return Err(error);
+                    }
+                    all.fail(&of, &error);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    fn add(&mut self, path: &Path) -> Result<(), Error> {
+        match inspect::inspect(path) {
+            Ok(file) if has_device_code(&file.content) => self.files.push(file),
+            Ok(_) => {}
+            // The name says that it should be one; all other files may be anything.
+            Err(error) if error.id() == ids::UNKNOWN_FILE && !is_archive(path) => {}
+            Err(error) if error.id() == ids::UNSUPPORTED_BINARY => {
+                self.unsupported += 1;
+                if print().verbose {
+                    output::complain("note", error.in_one_line());
+                }
+            }
+            Err(error) if error.is_exhaustion() => return Err(error),
+            Err(error) => self.fail(path, &error),
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, path: &Path, error: &Error) {
+        output::complain_error(error);
+        self.code = self.code.max(exit_code(error));
+        self.failed.push(FailedFile {
+            path: path.to_owned(),
+            failed: Failed::from(error),
+        });
+    }
+
+    /// The output of `--json`.
+    fn json(&self) -> Vec<Listed<'_>> {
+        let files = self.files.iter().map(Listed::File);
+        files
+            .chain(self.failed.iter().map(Listed::Failed))
+            .collect()
+    }
+}
+
 /// Prints a line for each file with device code in a directory, and what it has for each target.
 fn directory(path: &Path) -> Result<ExitCode, Error> {
-    let mut files = Vec::new();
-    let mut code = ExitCode::SUCCESS;
-    for entry in WalkDir::new(path).sort_by_file_name() {
-        let entry = entry.map_err(|e| Error::io(path, "list", e.into()))?;
-        if !entry.file_type().is_file() {
-            continue;
-        }
-        match inspect::inspect(entry.path()) {
-            Ok(file) if has_device_code(&file.content) => files.push(file),
-            Ok(_) => {}
-            Err(error) if error.id() == ids::UNKNOWN_FILE => {}
-            Err(error @ Error::Refused { .. }) => {
-                output::complain_error(&error);
-                code = ExitCode::from(3);
-            }
-            Err(error) => return Err(error),
-        }
+    let all = Directory::read(path)?;
+    if all.unsupported > 0 && !print().quiet && !print().verbose {
+        let skipped = count(all.unsupported, "file");
+        let text = "not 64-bit x86 or Arm binaries, or of a form that kpack does not read; --verbose lists them";
+        output::complain("note", format_args!("skipped {skipped}: {text}"));
     }
     if print().json {
-        output::json(&files)?;
-        return Ok(code);
+        output::json(&all.json())?;
+    } else {
+        directory_text(path, &all.files).write()?;
     }
+    Ok(ExitCode::from(all.code))
+}
+
+fn directory_text(path: &Path, files: &[Inspection]) -> Text {
     let mut totals: BTreeMap<String, (usize, u64)> = BTreeMap::new();
     let mut rows = Vec::new();
-    for file in &files {
+    for file in files {
         let targets = targets(file);
         let names = Vec::from_iter(targets.iter().map(|(target, _)| target.as_str())).join(" ");
         let shown = file.path.strip_prefix(path).unwrap_or(&file.path);
@@ -144,8 +227,7 @@ fn directory(path: &Path) -> Result<ExitCode, Error> {
             totals.map(|(target, (files, bytes))| vec![target, files.to_string(), size(bytes)]);
         text.table(2, &["target", ">files", ">device code"], totals);
     }
-    text.write()?;
-    Ok(code)
+    text
 }
 
 fn has_device_code(content: &Content) -> bool {

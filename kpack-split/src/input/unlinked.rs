@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use object::read::archive::ArchiveFile;
@@ -46,10 +47,22 @@ pub fn read(path: &Path, file: &File) -> Result<Unlinked, Error> {
     let unlinked = parse(&cache);
     match (cache.into_inner().failed, unlinked) {
         (Some(error), _) => Err(Error::io(path, "read", error)),
-        (None, unlinked) => {
-            unlinked.map_err(|e| Error::rejected(ids::DAMAGED_BINARY, path, e.to_string()))
-        }
+        (None, unlinked) => unlinked.map_err(|e| {
+            let id = match is_unsupported(file) {
+                true => ids::UNSUPPORTED_BINARY,
+                false => ids::DAMAGED_BINARY,
+            };
+            Error::rejected(id, path, e.to_string())
+        }),
     }
+}
+
+/// Whether it begins as an ELF file of another class or byte order.
+fn is_unsupported(file: &File) -> bool {
+    let mut start = [0; 6];
+    let is_read = file.read_exact_at(&mut start, 0).is_ok();
+    let expected = (elf::ELFCLASS64.0, elf::ELFDATA2LSB.0);
+    is_read && start.starts_with(&elf::ELFMAG) && (start[4], start[5]) != expected
 }
 
 /// A reader that keeps its first error, because the parser drops the details.
