@@ -72,6 +72,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         output::json(&created)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if print().quiet {
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut text = Text::default();
     text.line(format_args!(
         "{}: {} for {}, {} -> {}",

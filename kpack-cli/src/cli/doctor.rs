@@ -44,10 +44,13 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     if arguments.print_arch {
-        let mut text = Text::default();
-        for processor in doctor::processors(&Options::default())? {
-            text.line(processor);
+        let processors = doctor::processors(&Options::default())?;
+        if print().json {
+            output::json(&processors)?;
+            return Ok(ExitCode::SUCCESS);
         }
+        let mut text = Text::default();
+        processors.iter().for_each(|name| text.line(name));
         text.write()?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -9,11 +9,12 @@ use kpack_format::target_id::ParseTargetIdError;
 use rocm_kpack::agents;
 
 use super::install::report_done;
-use super::output;
+use super::output::{self, Text};
 use super::print::print;
 use super::progress::{Bar, DEVICE_CODE};
 use super::targets;
 use kpack_core::Error;
+use kpack_split::install::Report;
 use kpack_split::join::{self, JoinOptions};
 
 /// Put chosen targets' device code back into split binaries, for HIP runtimes that do not read markers
@@ -97,9 +98,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             .extend(architecture.targets(options.installed)?);
     }
     if options.architectures.is_empty() && options.installed {
-        if !print().quiet {
-            println!("this machine has no GPU; nothing is joined");
+        if print().json || print().quiet {
+            return report_done(&Report::default());
         }
+        let mut text = Text::default();
+        text.line("this machine has no GPU; nothing is joined");
+        text.write()?;
         return Ok(ExitCode::SUCCESS);
     }
     options.architectures.sort();

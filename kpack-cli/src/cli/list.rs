@@ -34,7 +34,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         ));
     };
     if print().json {
-        output::json(&archive)?;
+        let mut json = serde_json::json!(archive);
+        if arguments.summary
+            && let Some(all) = json.as_object_mut()
+        {
+            all.remove("kernels");
+        }
+        output::json(&json)?;
         return Ok(ExitCode::SUCCESS);
     }
     let entries = archive.entries().into_iter();

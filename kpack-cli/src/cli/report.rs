@@ -77,7 +77,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
     if print().json {
         output::json(&sizes)?;
-    } else {
+    } else if !print().quiet {
         text(&sizes, arguments.by).write()?;
     }
     Ok(ExitCode::SUCCESS)

@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::{Command, Stdio};
 
 use crate::command::{command, kpack, said, words};
 use insta::assert_snapshot;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, bundle, code};
 use kpack_tests::process;
-use kpack_tests::require::tool;
+use kpack_tests::require::{root, tool};
 use kpack_tests::tree::Tree;
 
 fn library() -> FatLibrary {
@@ -215,6 +215,34 @@ fn every_command_has_the_same_options_of_output() {
         assert!(said.starts_with("kpack: error: "), "{line}: {said}");
         assert_eq!(output.status.code(), Some(2), "{line}");
     }
+    let tree = split_prefix();
+    fs::write(tree.path("text"), "text").unwrap();
+    let stdout = |line: &str| String::from_utf8(kpack(&tree, &words(line)).stdout).unwrap();
+    for line in [
+        "join --prefix . --arch native --installed",
+        "doctor --print-arch",
+        "list lib/.kpack/vec_lib_gfx1100.kpack --summary",
+        "create text.kpack --arch gfx942 text",
+        "report .",
+        "report . --html page.html",
+        "show .",
+    ] {
+        let printed = stdout(&format!("{line} --json"));
+        let json = serde_json::from_str::<serde_json::Value>(&printed);
+        assert!(json.is_ok(), "{line}: {printed}");
+    }
+    for line in [
+        "join --prefix . --arch native --installed",
+        "create text.kpack --arch gfx942 text",
+        "report .",
+        "report . --html page.html",
+    ] {
+        assert_eq!(stdout(&format!("{line} --quiet")), "", "{line}");
+    }
+    let summary = stdout("list lib/.kpack/vec_lib_gfx1100.kpack --summary --json");
+    let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
+    assert_eq!(summary["group_name"], "vec_lib");
+    assert_eq!(summary.get("kernels"), None);
 }
 
 #[test]
@@ -278,6 +306,105 @@ fn a_directory_is_shown_by_file_and_by_target() {
     // The wrappers of a binary are details.
     assert!(!said(&tree, &["show", "fat.so"]).contains("file offset"));
     assert!(said(&tree, &["show", "--verbose", "fat.so"]).contains("file offset"));
+}
+
+#[test]
+fn a_directory_is_shown_whatever_is_damaged_in_it() {
+    let tree = split_prefix();
+    for name in ["empty.kpack", "other.kpack", "empty.kpm", "README"] {
+        let text = if name.starts_with("empty") {
+            ""
+        } else {
+            "text"
+        };
+        fs::write(tree.path(name), text).unwrap();
+    }
+    let output = kpack(&tree, &["show", "."]);
+    let (stdout, stderr) = (output.stdout, output.stderr);
+    let stdout = String::from_utf8(stdout).unwrap();
+    let stderr = String::from_utf8(stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(stdout.contains(".: 4 files with device code\n"), "{stdout}");
+    let lines = Vec::from_iter(stderr.lines());
+    let [archive, manifest, other] = lines[..] else {
+        panic!("{stderr}")
+    };
+    assert!(
+        archive.starts_with("kpack: error: ./empty.kpack: empty"),
+        "{archive}"
+    );
+    assert!(archive.ends_with("[unknown-file]"), "{archive}");
+    assert!(
+        manifest.starts_with("kpack: error: ./empty.kpm: "),
+        "{manifest}"
+    );
+    assert!(
+        other.starts_with("kpack: error: ./other.kpack: not recognised"),
+        "{other}"
+    );
+}
+
+#[test]
+fn binaries_for_other_hosts_are_skipped_in_a_directory() {
+    let tree = split_prefix();
+    let patched = |from: &str, at: usize, byte: u8, to: &str| {
+        let mut bytes = fs::read(tree.path(from)).unwrap();
+        bytes[at] = byte;
+        fs::write(tree.path(to), bytes).unwrap();
+    };
+    let object = library().kind(Kind::Object);
+    object.build(&tree.path("vec.o")).unwrap();
+    patched("vec.o", 4, 1, "vec.o");
+    patched("lib/libvec.so", 4, 1, "lib/lib32.so");
+    patched("lib/libvec.so", 18, 243, "lib/libriscv.so");
+    let output = kpack(&tree, &["show", "."]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert!(said.starts_with("kpack: note: skipped 3 files: "), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let output = kpack(&tree, &["show", ".", "--verbose"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    for name in ["vec.o", "lib/lib32.so", "lib/libriscv.so"] {
+        let line = format!("kpack: note: ./{name}: ");
+        assert!(said.contains(&line), "{said}");
+    }
+    let output = kpack(&tree, &["show", ".", "--quiet"]);
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+}
+
+#[test]
+fn a_directory_is_shown_as_far_as_it_can_be_read() {
+    if !root() || !tool("setpriv") {
+        return;
+    }
+    let tree = split_prefix();
+    process::copy(env!("CARGO_BIN_EXE_kpack"), tree.path("kpack"));
+    fs::create_dir(tree.path("closed")).unwrap();
+    fs::write(tree.path("aa.so"), "text").unwrap();
+    for name in ["closed", "aa.so"] {
+        fs::set_permissions(tree.path(name), fs::Permissions::from_mode(0o000)).unwrap();
+    }
+    process::run(
+        Command::new("chown")
+            .args(["-R", "65534:65534"])
+            .arg(tree.root()),
+    );
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .args(["./kpack", "show", ".", "--json"]);
+    let output = process::output(command.current_dir(tree.root()));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert_eq!(said.lines().count(), 2, "{said}");
+    let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let shown = shown.as_array().unwrap();
+    let paths = |which: &str| {
+        let which = shown.iter().filter(|file| file["outcome"] == which);
+        Vec::from_iter(which.map(|file| file["path"].as_str().unwrap()))
+    };
+    assert_eq!(paths("failed"), ["./aa.so", "./closed"]);
+    assert_eq!(shown.len(), 6, "{shown:#?}");
 }
 
 #[test]

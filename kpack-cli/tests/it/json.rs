@@ -106,6 +106,7 @@ fn commands_about_prefixes_print_what_the_schema_says() {
     let archive = "lib/.kpack/vec_lib_gfx942.kpack";
     printed.run(&tree, "show", 0, &["show", archive]);
     printed.run(&tree, "list", 0, &["list", archive]);
+    printed.run(&tree, "list", 0, &["list", archive, "--summary"]);
     let create = ["create", "kernels.kpack", "--arch", "gfx942", "text"];
     printed.run(&tree, "create", 0, &create);
     printed.run(&tree, "list", 0, &["list", "kernels.kpack"]);
@@ -130,6 +131,8 @@ fn commands_about_prefixes_print_what_the_schema_says() {
     printed.run(&tree, "report", 0, &["report", "."]);
     printed.run(&tree, "verify", 0, &["verify", "."]);
     printed.run(&tree, "doctor", 1, &["doctor", ".", "--arch", "gfx1030"]);
+    let native = ["join", "--prefix", ".", "--arch", "native", "--installed"];
+    printed.run(&tree, "join", 0, &native);
     let join = ["join", "--prefix", ".", "--arch", "gfx942", "lib/libvec.so"];
     printed.run(&tree, "join", 0, &join);
     printed.run(&tree, "show", 0, &["show", "lib/libvec.so"]);
@@ -137,6 +140,10 @@ fn commands_about_prefixes_print_what_the_schema_says() {
     fs::write(tree.path(archive), &bytes[..bytes.len() / 2]).unwrap();
     let verified = printed.run(&tree, "verify", 1, &["verify", archive]);
     assert_eq!(verified["findings"][0]["severity"], "fault");
+    let shown = printed.run(&tree, "show", 3, &["show", "."]);
+    let failed = shown.as_array().unwrap().last().unwrap();
+    assert_eq!(failed["path"], format!("./{archive}"));
+    assert_eq!(failed["id"], "damaged-archive");
     let mut doctor = command(&tree, &["doctor", ".", "--arch", "gfx942"]);
     let output = doctor.env("ROCM_KPACK_DISABLE", "1").output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
