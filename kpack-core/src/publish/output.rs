@@ -97,7 +97,7 @@ pub fn check_room(
         return Ok(());
     }
     let text = format!(
-        "needs {bytes} bytes in {}, and {free} are free; free some space",
+        "it needs {bytes} bytes in {}, and {free} are free; free some space",
         shown(directory)
     );
     let full = IoError::new(ErrorKind::StorageFull, text);

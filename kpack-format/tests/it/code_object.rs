@@ -91,7 +91,7 @@ fn what_is_cut_off_or_for_another_machine_is_refused() {
     let error = CodeObject::read(&mut Cursor::new(&header), header.len() as u64)
         .unwrap_err()
         .to_string();
-    assert!(error.contains("the header says 16384 bytes"), "{error}");
+    assert!(error.contains("its header says 16384 bytes"), "{error}");
     let mut other = bytes;
     other[18] = 62;
     let error = CodeObject::read(&mut Cursor::new(&other), other.len() as u64)
