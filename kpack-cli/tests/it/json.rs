@@ -272,7 +272,12 @@ fn commands_about_artifacts_print_what_the_schema_says() {
     printed.run(&tree, "report", 0, &["report", "packages"]);
     let pack = ["pack", "packages", "--output-dir", "store", "--run", "1"];
     printed.run(&tree, "pack", 0, &pack);
+    // The archives alone do not tell which kernel databases they have.
+    let refused = printed.run(&tree, "pack", 3, &["pack", "--archives", "store"]);
+    assert_eq!(refused["id"], "output-in-the-way");
+    fs::rename(tree.path("store/index.json"), tree.path("index.json")).unwrap();
     printed.run(&tree, "pack", 0, &["pack", "--archives", "store"]);
+    fs::rename(tree.path("index.json"), tree.path("store/index.json")).unwrap();
     let other = ["pack", "packages", "--output-dir", "store", "--run", "2"];
     printed.run(&tree, "pack", 3, &other);
     printed.run(&tree, "select", 0, &["select", "store/index.json"]);
