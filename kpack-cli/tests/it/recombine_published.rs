@@ -6,6 +6,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
+use kpack_artifact::recombine::plan;
 use kpack_artifact::store::{PackOptions, UnpackOptions, pack, unpack};
 use kpack_core::{Id, ids};
 use kpack_tests::fixture::FatLibrary;
@@ -13,7 +14,7 @@ use kpack_tests::tree::Tree;
 use serde_json::{Value, json};
 
 use crate::command::{kpack, words};
-use crate::planned::{CONFIGURATION, with_validation};
+use crate::planned::{CONFIGURATION, options, with_validation};
 use crate::shards::{PREFIX, three_shards};
 
 const SHARDS: [&str; 3] = ["linux-a", "linux-b", "linux-c"];
@@ -231,6 +232,17 @@ fn a_second_run_reports_what_the_first_one_found() {
     let (_, second) = recombine(&tree, "out");
     assert_eq!(second["finished"], json!(["blas_lib"]));
     assert_eq!(second["findings"].as_array().unwrap()[1..], found[..]);
+}
+
+#[test]
+fn what_another_run_finished_meanwhile_is_not_written_again() {
+    let tree = published();
+    let options = options(&tree, &listing(&SHARDS));
+    let [one, other] = [(); 2].map(|()| plan(&options, &|_, _| {}).unwrap());
+    assert!(one.apply(&options, &()).unwrap().is_empty());
+    let before = files(&tree, "out");
+    assert!(other.apply(&options, &()).unwrap().is_empty());
+    assert_eq!(files(&tree, "out"), before);
 }
 
 /// The finding, and what causes it.
