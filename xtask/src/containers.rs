@@ -99,22 +99,28 @@ fn fetch(kpack: &Path, work: &Path) -> Result<()> {
     let port = free_port()?;
     let server = Server::start(server.arg(work.join("release")).arg(port.to_string()), port)?;
     let url = format!("http://127.0.0.1:{}", server.port);
-    let script = r#"
-        mkdir fetched
-        curl -sfO "$URL/index.json"
-        for try in 1 2; do
-            "$KPACK" select index.json --arch gfx942 --format curl --base-url "$URL" --have fetched > list
-            (cd fetched && if [ -s ../list ]; then curl -sfZ -C - --retry 5 -K ../list; fi)
-        done
-        [ ! -s list ]
-        "$KPACK" unpack fetched --index index.json --arch gfx942 --flatten --output-dir rocm --quiet
-        "$KPACK" verify --quiet rocm --arch gfx942
-        [ ! -e rocm/lib/.kpack/*gfx1030* ]
-    "#;
-    let fetched = cmd!(shell(), "sh -euc {script}")
-        .env("URL", url)
-        .env("KPACK", kpack);
-    process::output(fetched).map(drop)
+    let page = fs::read_to_string(repository::root().join("docs/many-machines.md"))?;
+    let commands = page
+        .split_once("URL=https://example.org/12345-linux\n")
+        .and_then(|(_, rest)| rest.split_once("```"));
+    let (commands, _) = commands.context("docs/many-machines.md: no commands for one GPU")?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let programs = kpack.parent().into_iter().map(Path::to_owned);
+    let path = std::env::join_paths(programs.chain(std::env::split_paths(&path)))?;
+    // The second time, nothing is left to fetch.
+    for _ in 0..2 {
+        let fetched = cmd!(shell(), "sh -euc {commands}")
+            .env("URL", &url)
+            .env("PATH", &path);
+        process::output(fetched)?;
+        let check = "[ ! -e rocm/lib/.kpack/*gfx1030* ] && rm -r rocm";
+        process::output(cmd!(shell(), "sh -euc {check}"))?;
+    }
+    ensure!(
+        fs::read(work.join("list"))?.is_empty(),
+        "files are fetched again"
+    );
+    Ok(())
 }
 
 /// Whether the index begins with an entry for everybody, and then has one for each target.
