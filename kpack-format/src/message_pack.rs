@@ -107,16 +107,12 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn text(&mut self) -> Result<&'a str> {
-        match self.peek() {
-            Some(Token::Text(text)) if std::str::from_utf8(text).is_err() => {
-                return self.fail("a string is not UTF-8");
-            }
-            _ => {}
-        }
-        self.value("a string", |token, _| match token {
-            Token::Text(text) => std::str::from_utf8(text).ok(),
+        let start = self.clone();
+        let text = self.value("a string", |token, _| match token {
+            Token::Text(text) => Some(text),
             _ => None,
-        })
+        })?;
+        std::str::from_utf8(text).or_else(|_| start.fail("a string is not UTF-8"))
     }
 
     pub(crate) fn string(&mut self) -> Result<String> {
