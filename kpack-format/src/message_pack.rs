@@ -107,12 +107,16 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn text(&mut self) -> Result<&'a str> {
-        let start = self.clone();
-        let text = self.value("a string", |token, _| match token {
+        let mut next = self.clone();
+        let text = next.value("a string", |token, _| match token {
             Token::Text(text) => Some(text),
             _ => None,
         })?;
-        std::str::from_utf8(text).or_else(|_| start.fail("a string is not UTF-8"))
+        let Ok(text) = std::str::from_utf8(text) else {
+            return self.fail("a string is not UTF-8");
+        };
+        *self = next;
+        Ok(text)
     }
 
     pub(crate) fn string(&mut self) -> Result<String> {
