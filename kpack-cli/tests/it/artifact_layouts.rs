@@ -173,13 +173,7 @@ fn artifacts_of_several_machines_hold_with_the_last_generic_one() {
     // Given shards of one artifact, for a target each,
     let (input, shards) = (artifact(), Tree::new());
     fs::remove_file(input.path(&format!("{ROCBLAS}/bin/rocblas-bench"))).unwrap();
-    for target in ["gfx1100", "gfx942"] {
-        let output = shards.path(&format!("shards/{target}"));
-        let mut options = Options::new(input.root(), output, "blas_lib");
-        options.layout = Layout::Artifact;
-        options.targets = vec![target.parse().unwrap()];
-        run(&options);
-    }
+    split_on_two_machines(&input, &shards);
     // when all are installed, with the last one's host files,
     let all = Tree::new();
     for path in [
@@ -205,10 +199,8 @@ fn artifacts_of_several_machines_hold_with_the_last_generic_one() {
     assert_eq!(faults(&shards, "out"), [""; 0]);
 }
 
-/// One machine's splitter writes a manifest, and the other's does not.
-#[test]
-fn a_manifest_of_one_shard_says_nothing_about_the_archives_of_another() {
-    let (input, shards) = (artifact(), Tree::new());
+/// Splits an artifact as two machines do, each for its own target.
+fn split_on_two_machines(input: &Tree, shards: &Tree) {
     for target in ["gfx1100", "gfx942"] {
         let output = shards.path(&format!("shards/{target}"));
         let mut options = Options::new(input.root(), output, "blas_lib");
@@ -216,6 +208,13 @@ fn a_manifest_of_one_shard_says_nothing_about_the_archives_of_another() {
         options.targets = vec![target.parse().unwrap()];
         run(&options);
     }
+}
+
+/// One machine's splitter writes a manifest, and the other's does not.
+#[test]
+fn a_manifest_of_one_shard_says_nothing_about_the_archives_of_another() {
+    let (input, shards) = (artifact(), Tree::new());
+    split_on_two_machines(&input, &shards);
     let configuration = GROUPS.replace("\"linux\"", "\"gfx942\"");
     // Merged artifacts have a manifest.
     let one = Tree::new();
