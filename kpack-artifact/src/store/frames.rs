@@ -13,10 +13,10 @@ use zstd::zstd_safe::compress_bound;
 
 use kpack_core::parallel;
 
-/// A frame ends with the first file after so many bytes.
+/// A frame ends with the first file after this many bytes.
 pub(super) const ENOUGH: usize = 4 << 20;
 
-/// A frame has at most so many bytes: memory must not grow with the files.
+/// The most bytes of a frame: memory must not grow with the files.
 pub(super) const MOST: usize = 8 << 20;
 
 /// Each thread holds two frames. More than this many would need too much memory.

@@ -706,7 +706,7 @@ catalogue! {
         OTHER_PUBLISHER = "other-publisher";
             "The output directory has the index of another run or shard."
             "Two publishers of one place replace each other's artifacts, and the last one wins."
-            "Give each shard and run a directory of its own."
+            "Give each shard and run its own directory."
 
         UNKNOWN_GROUP = "unknown-group";
             "Nothing says which GPUs a packed artifact is for."

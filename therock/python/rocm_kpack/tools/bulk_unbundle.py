@@ -18,7 +18,7 @@ def main() -> None:
     known = parser.parse_args()
     more = [f"--arch={known.gfx_arch}"] if known.gfx_arch else []
     if known.output_dir and len(known.files) > 1:
-        parser.error("--output-dir takes one FILE; without it, each file has a directory of its own")
+        parser.error("--output-dir takes one FILE; without it, each file has its own directory")
     try:
         command = binutils.kpack()
     except FileNotFoundError as error:
