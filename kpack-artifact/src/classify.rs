@@ -3,7 +3,6 @@
 //! A file's path says where it belongs, by the known kernel databases, and its content says so too,
 //! where it is a code object, a bundle, an archive or a library file. Nothing is written here.
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ pub(super) use super::classifier::classify_entry;
 use super::databases::{self, Selection};
 use kpack_core::Error;
 use kpack_core::parallel;
-use kpack_split::input::ParsedBinaries;
+use kpack_split::input::{ParsedBinaries, walk_error};
 use kpack_split::leftover::is_leftover_entry;
 
 pub use super::entry::{Class, Classification, Entry, KPACK, Node};
@@ -127,16 +126,4 @@ pub(super) fn mark_empty(entries: &mut [Entry]) {
             }
         }
     }
-}
-
-pub(crate) fn walk_error(prefix: &Path, error: walkdir::Error) -> Error {
-    let path = error.path().unwrap_or(prefix).to_owned();
-    let text = error.to_string();
-    // A loop of links is no failure of the system; there are none where links are not followed.
-    let cause = error.into_io_error();
-    Error::io(
-        &path,
-        "read",
-        cause.unwrap_or_else(|| io::Error::other(text)),
-    )
 }

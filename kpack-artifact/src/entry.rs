@@ -71,9 +71,14 @@ impl Node {
     pub(super) fn of_file(metadata: &Metadata) -> Self {
         Self::File {
             size: metadata.len(),
-            shared_inode: (metadata.nlink() > 1).then(|| (metadata.dev(), metadata.ino())),
+            shared_inode: shared_inode(metadata),
         }
     }
+}
+
+/// Device and inode of a file with more than one name.
+pub(super) fn shared_inode(metadata: &Metadata) -> Option<(u64, u64)> {
+    (metadata.is_file() && metadata.nlink() > 1).then(|| (metadata.dev(), metadata.ino()))
 }
 
 /// Where an entry belongs.

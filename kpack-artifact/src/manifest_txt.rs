@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 
 use walkdir::{DirEntry, WalkDir};
 
-use super::classify::walk_error;
 use super::mark;
 use kpack_core::{Error, ids};
-use kpack_split::input::{plain, read_text};
+use kpack_split::input::{plain, read_text, walk_error};
 
 /// The name of the file.
 pub(crate) const FILE_NAME: &str = "artifact_manifest.txt";

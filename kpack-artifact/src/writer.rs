@@ -11,11 +11,10 @@ use filetime::FileTime;
 use kpack_format::names::is_manifest;
 use walkdir::WalkDir;
 
-use super::classify::walk_error;
 use super::output::{EntrySource, Output};
 use kpack_core::Error;
 use kpack_core::publish::{StagedFile, copy_range, make_directories, write_manifest};
-use kpack_split::input;
+use kpack_split::input::{self, walk_error};
 
 pub(super) struct Writer {
     root: PathBuf,

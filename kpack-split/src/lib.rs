@@ -13,7 +13,9 @@ pub mod input;
 pub mod install;
 pub mod join;
 pub mod leftover;
+mod source_date;
 pub mod split;
 
 pub use kpack_core::{Error, Finding, Id, Severity, Spirv, Storage, ids, report};
 use kpack_core::{parallel, publish};
+pub use source_date::source_date;

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -55,16 +54,7 @@ impl Sources {
         for directory in directories {
             let before = files.len();
             for entry in WalkDir::new(directory).sort_by_file_name() {
-                let entry = entry.map_err(|error| {
-                    let path = error.path().unwrap_or(directory).to_owned();
-                    let text = error.to_string();
-                    let cause = error.into_io_error();
-                    Error::io(
-                        &path,
-                        "read",
-                        cause.unwrap_or_else(|| io::Error::other(text)),
-                    )
-                })?;
+                let entry = entry.map_err(|error| input::walk_error(directory, error))?;
                 if is_archive(entry.path()) && entry.path().is_file() {
                     files.push((directory.clone(), entry.into_path()));
                 }

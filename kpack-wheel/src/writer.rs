@@ -1,6 +1,5 @@
 //! Writes a wheel. The same members give the same bytes, whatever the number of threads.
 
-use std::env;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
@@ -18,6 +17,7 @@ use kpack_core::Error;
 use kpack_core::parallel;
 use kpack_core::publish::scratch_file;
 use kpack_split::input;
+use kpack_split::source_date;
 
 /// A member to write.
 #[derive(Clone)]
@@ -40,9 +40,6 @@ pub(super) enum Content<'a> {
     Bytes(Vec<u8>),
 }
 
-/// The variable with the time of all members.
-const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
-
 /// The level of compression. The library needs it to be as good as others at level 6.
 const LEVEL: i64 = 9;
 
@@ -51,19 +48,11 @@ const LARGE: u64 = u32::MAX as u64;
 
 /// The time of all members: that of `SOURCE_DATE_EPOCH`, or the earliest that ZIP archives can tell.
 pub(super) fn time() -> Result<DateTime, Error> {
-    let Some(value) = env::var_os(SOURCE_DATE_EPOCH) else {
-        return Ok(DateTime::DEFAULT);
-    };
-    let seconds = value.to_str().and_then(|value| value.parse().ok());
-    let time = seconds.and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
-    let Some(time) = time else {
-        return Err(Error::usage(format!(
-            "{SOURCE_DATE_EPOCH}: expected seconds since 1970, found `{}`",
-            value.display()
-        )));
-    };
-    let time = PrimitiveDateTime::new(time.date(), time.time());
-    Ok(DateTime::try_from(time).unwrap_or(DateTime::DEFAULT))
+    let time = source_date(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok())?;
+    Ok(time.map_or(DateTime::DEFAULT, |time| {
+        let time = PrimitiveDateTime::new(time.date(), time.time());
+        DateTime::try_from(time).unwrap_or(DateTime::DEFAULT)
+    }))
 }
 
 /// Writes the wheel `path` with these members and the RECORD at `record`. Files between are written to

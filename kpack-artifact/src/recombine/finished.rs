@@ -15,12 +15,13 @@ use walkdir::WalkDir;
 
 use super::shards::Shards;
 use super::{Artifact, Finding, Options, Severity};
-use crate::classify::walk_error;
+use crate::entry::shared_inode;
 use crate::output::{EntrySource, Output};
 use crate::{manifest_txt, mark, names};
 use kpack_core::files::digest;
 use kpack_core::publish::{Directory, StagedFile};
 use kpack_core::{Error, ids, parallel};
+use kpack_split::input::walk_error;
 
 /// What a run notes about a component when its artifacts have their names.
 #[derive(Serialize, Deserialize)]
@@ -114,10 +115,9 @@ pub(super) fn contents(root: &Path) -> Result<String, Error> {
         let entry = entry.map_err(|e| walk_error(root, e))?;
         let metadata = entry.metadata().map_err(|e| walk_error(root, e))?;
         let path = entry.into_path();
-        let inode = (metadata.dev(), metadata.ino());
-        let first = match metadata.is_file() && metadata.nlink() > 1 {
-            true => first_names.entry(inode).or_insert(path.clone()).clone(),
-            false => path.clone(),
+        let first = match shared_inode(&metadata) {
+            Some(inode) => first_names.entry(inode).or_insert(path.clone()).clone(),
+            None => path.clone(),
         };
         entries.push((path, first, metadata));
     }
@@ -235,7 +235,7 @@ fn output_of(root: &Path) -> Result<Output, Error> {
             }
             let metadata = entry.metadata().map_err(|e| walk_error(root, e))?;
             output.files += 1;
-            let is_first = metadata.nlink() == 1 || known.insert((metadata.dev(), metadata.ino()));
+            let is_first = shared_inode(&metadata).is_none_or(|inode| known.insert(inode));
             if metadata.is_file() && is_first {
                 output.size += metadata.len();
             }

@@ -1,18 +1,18 @@
 //! Whether all shards are there, and are what their machines published.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use walkdir::WalkDir;
 
 use super::Options;
 use super::shards::{ComponentArtifacts, Shard, Shards};
-use crate::classify::walk_error;
+use crate::entry::shared_inode;
 use crate::manifest_txt;
 use crate::store::{self, Index};
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
+use kpack_split::input::walk_error;
 
 /// Checks that the shards are those that the configuration lists.
 pub(super) fn check_list(options: &Options, shards: &Shards) -> Result<(), Error> {
@@ -140,7 +140,7 @@ fn size(root: &Path) -> Result<u64, Error> {
                 continue;
             }
             let metadata = entry.metadata().map_err(|e| walk_error(root, e))?;
-            if metadata.nlink() == 1 || known.insert((metadata.dev(), metadata.ino())) {
+            if shared_inode(&metadata).is_none_or(|inode| known.insert(inode)) {
                 size += metadata.len();
             }
         }

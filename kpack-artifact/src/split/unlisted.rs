@@ -10,7 +10,7 @@ use crate::databases::Selection;
 use crate::manifest_txt;
 use crate::tree::{Item, Tree};
 use kpack_core::{Error, ids};
-use kpack_split::input::or_refused;
+use kpack_split::input::{or_refused, walk_error};
 
 /// Adds what is in no prefix to the entries of `tree`, with an empty prefix.
 ///
@@ -35,7 +35,7 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
             // It is not installed, so its damage does not matter.
             Err(read) => {
                 let metadata = found.metadata();
-                let metadata = metadata.map_err(|e| classify::walk_error(root, e))?;
+                let metadata = metadata.map_err(|e| walk_error(root, e))?;
                 let text = format!("in no prefix, and damaged: {}", read.text);
                 report.note(read.id, read.file(), text);
                 let within = found.path().strip_prefix(root).unwrap_or(found.path());

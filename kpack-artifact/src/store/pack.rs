@@ -1,7 +1,6 @@
 //! Packs artifacts, and writes the index of a store.
 
 use std::collections::{BTreeSet, HashMap};
-use std::env;
 use std::fs::{File, Metadata};
 use std::io::{Read, Write};
 use std::num::NonZeroUsize;
@@ -17,7 +16,8 @@ use super::frames::{ENOUGH, MOST, Part, compress};
 use super::index::{Entry, FILE_NAME, GENERIC, Index, file_name, is_portable, parse_file_name};
 use super::member::{self, Contents, MAX_LIST, Member, Visitor, misplaced, target_of};
 use super::path::link_fault;
-use crate::classify::{Class, walk_error};
+use crate::classify::Class;
+use crate::entry::shared_inode;
 use crate::names::is_file_name;
 use crate::stage::Stage;
 use crate::tree::{Role, Siblings, Tree};
@@ -27,8 +27,9 @@ use kpack_core::parallel;
 use kpack_core::publish::{Directory, StagedFile, write_output};
 use kpack_core::report::Progress;
 use kpack_core::{Error, Finding, Severity, ids};
-use kpack_split::input;
+use kpack_split::input::{self, walk_error};
 use kpack_split::leftover::{self, is_leftover_entry};
+use kpack_split::source_date;
 
 /// The default level of compression.
 const LEVEL: i32 = 3;
@@ -299,14 +300,8 @@ fn check_names(options: &IndexOptions) -> Result<(), Error> {
 /// The time of all members, in seconds since 1970: that of `SOURCE_DATE_EPOCH`, or else 1980.
 fn time() -> Result<u64, Error> {
     const DEFAULT: u64 = 315_532_800;
-    let Some(value) = env::var_os("SOURCE_DATE_EPOCH") else {
-        return Ok(DEFAULT);
-    };
-    let seconds = value.to_str().and_then(|value| value.parse().ok());
-    seconds.ok_or_else(|| {
-        let text = "SOURCE_DATE_EPOCH: expected a number of seconds since 1970";
-        Error::usage(text)
-    })
+    let time = source_date(|seconds| u64::try_from(seconds).ok())?;
+    Ok(time.unwrap_or(DEFAULT))
 }
 
 fn with_targets(options: &IndexOptions, entries: Vec<Entry>) -> Index {
@@ -748,12 +743,11 @@ impl<'a> Artifact<'a> {
             );
             return Err(Error::rejected(ids::UNSAFE_MEMBER, path, text));
         }
-        let inode = (metadata.dev(), metadata.ino());
-        if let Some(first) = self.first_names.get(&inode).cloned() {
-            self.header(bytes, name, EntryType::Link, (FILE_MODE, 0), &first);
-            return Ok(());
-        }
-        if metadata.nlink() > 1 {
+        if let Some(inode) = shared_inode(metadata) {
+            if let Some(first) = self.first_names.get(&inode).cloned() {
+                self.header(bytes, name, EntryType::Link, (FILE_MODE, 0), &first);
+                return Ok(());
+            }
             self.first_names.insert(inode, name.to_owned());
         }
         let mode = match metadata.mode() & 0o100 {

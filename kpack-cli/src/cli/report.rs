@@ -1,6 +1,5 @@
 //! `kpack report`.
 
-use std::env;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,7 +11,7 @@ use super::print::print;
 use kpack_artifact::sizes::{self, Depth, Row, Sizes};
 use kpack_core::publish;
 use kpack_core::{Error, Finding, Severity, ids};
-use kpack_split::leftover;
+use kpack_split::{leftover, source_date};
 
 /// Report where the bytes are: by module, target and binary, before and after a split
 ///
@@ -62,11 +61,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         output::complain_finding(note);
     }
     // Makes the page reproducible.
-    if let Some(epoch) = env::var_os("SOURCE_DATE_EPOCH") {
-        let seconds = epoch.to_str().and_then(|text| text.parse().ok());
-        sizes.newest = seconds.ok_or_else(|| {
-            Error::usage("SOURCE_DATE_EPOCH: expected a number of seconds since 1970")
-        })?;
+    if let Some(seconds) = source_date(Some)? {
+        sizes.newest = seconds;
     }
     if let Some(path) = &arguments.html {
         let page = crate::report::page(&sizes, &title(arguments));

@@ -224,6 +224,25 @@ fn a_page_has_the_date_of_the_newest_input_or_the_one_that_is_given() {
     assert!(page(Some("1714521600")).contains("<p>2024-05-01</p>"));
 }
 
+/// Given a time that is none, when a page or a store is written, then all commands say the same.
+#[test]
+fn a_time_that_is_no_number_is_an_error_everywhere() {
+    let tree = three_shards();
+    for arguments in [
+        &["report", "shards", "--html", "page.html"][..],
+        &["pack", "shards/linux-a", "--output-dir", "store"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kpack"));
+        command.args(arguments).current_dir(tree.root());
+        let run = command.env("SOURCE_DATE_EPOCH", "now").output().unwrap();
+        let said = String::from_utf8_lossy(&run.stderr);
+        let expected = "SOURCE_DATE_EPOCH: expected seconds since 1970, found `now` [usage]";
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+        assert_eq!(run.status.code(), Some(2));
+    }
+    assert!(!tree.path("page.html").exists() && !tree.path("store").exists());
+}
+
 /// The page in a real browser, light and dark, wide and narrow: nothing on its console, no scrolling sideways, the title
 /// names the tree, and its tiles and totals are those of the JSON.
 #[test]

@@ -10,6 +10,7 @@ mod resolver;
 pub mod unlinked;
 
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use crate::{Error, Finding, Severity, ids};
@@ -42,6 +43,19 @@ pub fn read_text(path: &Path) -> Result<String, Error> {
         text.remove(0);
     }
     Ok(text)
+}
+
+/// The error of a walk below `directory`.
+pub fn walk_error(directory: &Path, error: walkdir::Error) -> Error {
+    let path = error.path().unwrap_or(directory).to_owned();
+    let text = error.to_string();
+    // A loop of links is no failure of the system; there are none where links are not followed.
+    let cause = error.into_io_error();
+    Error::io(
+        &path,
+        "read",
+        cause.unwrap_or_else(|| io::Error::other(text)),
+    )
 }
 
 /// Attempts to read files that change meanwhile.
