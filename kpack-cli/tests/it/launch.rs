@@ -337,9 +337,9 @@ fn a_signal_ends_the_compiler_too() {
 
 /// The system calls of the command that wait for a disk; `None` if strace cannot trace here.
 fn flushes(tree: &Tree, arguments: &[&str]) -> Option<Vec<String>> {
-    let calls = "trace=fsync,fdatasync,sync_file_range,syncfs,sync,msync,fadvise64";
+    let calls = "fsync,fdatasync,sync_file_range,syncfs,sync,msync,fadvise64";
     let mut traced = Command::new("strace");
-    let traced = traced.args(["-f", "-qq", "-o", "trace", "-e", calls]);
+    let traced = traced.args(["-f", "-qq", "-o", "trace", "-e", &format!("trace={calls}")]);
     let traced = traced.arg(env!("CARGO_BIN_EXE_kpack")).args(arguments);
     let output = traced.current_dir(tree.root()).output().unwrap();
     let trace = fs::read_to_string(tree.path("trace")).unwrap_or_default();
@@ -349,8 +349,9 @@ fn flushes(tree: &Tree, arguments: &[&str]) -> Option<Vec<String>> {
         return None;
     }
     assert!(output.status.success(), "{output:?}");
-    let calls = trace.lines().filter(|line| line.contains('('));
-    Some(calls.map(str::to_owned).collect())
+    // strace also writes lines on threads that it detaches from: `18517 ???( <detached ...>`.
+    let named = |line: &&str| calls.split(',').any(|call| line.contains(call));
+    Some(trace.lines().filter(named).map(str::to_owned).collect())
 }
 
 /// A build can be repeated, so it need not survive a power failure. An installation must.
