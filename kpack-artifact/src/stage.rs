@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use super::copies::Copies;
 use super::manifest_txt;
 use super::mark;
 use super::output::{EntrySource, Output};
@@ -50,11 +51,12 @@ impl Stage {
         self.output.join(name)
     }
 
-    /// Writes the entries of an artifact, except host binaries.
+    /// Writes the entries of an artifact, except host binaries. What `copies` has is not copied again.
     pub(super) fn write(
         &self,
         name: &str,
         output: &Output,
+        copies: &Copies,
         progress: &dyn Progress,
     ) -> Result<(), Error> {
         let mut writer = self.writer(name)?;
@@ -67,7 +69,7 @@ impl Stage {
                 }
                 EntrySource::Copy(from, edits) => {
                     progress.file(path);
-                    progress.advance(writer.copy(path, from, edits)?);
+                    progress.advance(writer.copy(path, from, edits, copies.take(from))?);
                 }
                 EntrySource::Bytes(bytes, like) => {
                     progress.file(path);

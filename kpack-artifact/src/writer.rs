@@ -13,7 +13,7 @@ use walkdir::WalkDir;
 
 use super::output::{EntrySource, Output};
 use kpack_core::Error;
-use kpack_core::publish::{StagedFile, copy_range, make_directories, write_manifest};
+use kpack_core::publish::{Directory, StagedFile, copy_range, make_directories, write_manifest};
 use kpack_split::input::{self, walk_error};
 
 pub(super) struct Writer {
@@ -34,27 +34,35 @@ impl Writer {
 
     /// Copies a file or symbolic link with its mode and time, and changes bytes. Returns how many bytes
     /// were copied. Several names of one file stay so, and share nothing with the input (but blocks,
-    /// if the file system copies on write).
+    /// if the file system copies on write). `made` is a copy that has no name yet.
     pub(super) fn copy(
         &mut self,
         path: &Path,
         from: &Path,
         edits: &[(u64, Vec<u8>)],
+        made: Option<File>,
     ) -> Result<u64, Error> {
         let metadata = metadata(from)?;
         if metadata.is_symlink() {
             let to = self.place(path)?;
             return copy_symlink(from, &to, &metadata).map(|()| 0);
         }
-        self.file(path, from, |input, output, to| {
+        self.make(path, from, |to| {
             let size = metadata.len();
-            let copied = copy_range(&input::open(input)?, output, 0..size, 0);
-            copied.map_err(|e| Error::io(input, "copy", e))?;
+            let output = match made.filter(|made| name(made, to)) {
+                Some(made) => made,
+                None => {
+                    let output = create(to)?;
+                    let copied = copy_range(&input::open(from)?, &output, 0..size, 0);
+                    copied.map_err(|e| Error::io(from, "copy", e))?;
+                    output
+                }
+            };
             for (offset, bytes) in edits {
                 let written = output.write_all_at(bytes, *offset);
                 written.map_err(|e| Error::io(to, "write", e))?;
             }
-            Ok(size)
+            Ok((output, size))
         })
     }
 
@@ -66,6 +74,20 @@ impl Writer {
         from: &Path,
         fill: impl FnOnce(&Path, &File, &Path) -> Result<u64, Error>,
     ) -> Result<u64, Error> {
+        self.make(path, from, |to| {
+            let output = create(to)?;
+            let size = fill(from, &output, to)?;
+            Ok((output, size))
+        })
+    }
+
+    /// As [`file`](Self::file), where `make` creates the file, and returns it with what to return.
+    fn make(
+        &mut self,
+        path: &Path,
+        from: &Path,
+        make: impl FnOnce(&Path) -> Result<(File, u64), Error>,
+    ) -> Result<u64, Error> {
         let to = self.place(path)?;
         let metadata = metadata(from)?;
         let inode = (metadata.dev(), metadata.ino());
@@ -73,8 +95,7 @@ impl Writer {
             let linked = fs::hard_link(first, &to);
             return linked.map(|()| 0).map_err(|e| Error::io(&to, "link", e));
         }
-        let output = create(&to)?;
-        let size = fill(from, &output, &to)?;
+        let (output, size) = make(&to)?;
         set_metadata(&output, &metadata).map_err(|e| Error::io(&to, "set the mode of", e))?;
         if metadata.nlink() > 1 {
             self.first_names.insert(inode, to);
@@ -123,6 +144,14 @@ pub(super) fn commit_with_time(staged: StagedFile, time: SystemTime) -> Result<(
     let set = set_time(staged.file(), time);
     set.map_err(|e| Error::io(staged.path(), "set the time of", e))?;
     staged.commit().map(drop)
+}
+
+/// Gives a file without a name this one; returns whether that was possible.
+fn name(file: &File, path: &Path) -> bool {
+    let Some(name) = path.file_name() else {
+        return false;
+    };
+    Directory::of(path).is_ok_and(|directory| directory.link(file, name).is_ok())
 }
 
 fn create(path: &Path) -> Result<File, Error> {

@@ -1,12 +1,15 @@
 //! Carries out a plan.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
-use super::finished::{self, Made};
+use super::finished;
 use super::{Artifact, Options, Recombination};
 use crate::mark;
+use crate::output::{EntrySource, Output};
 use crate::stage::Stage;
 use kpack_core::Error;
+use kpack_core::files::digest;
 use kpack_core::parallel;
 use kpack_core::publish::{CreatedDirectories, Directory};
 use kpack_core::report::Progress;
@@ -47,8 +50,7 @@ impl Recombination {
         // Each component is locked only while it is written: other runs may wait for it.
         let written = parallel::with_jobs(options.jobs, || {
             parallel::map(components, |(component, artifacts)| {
-                let made = self.made.get(component);
-                let written = write(component, &artifacts, made, options, progress);
+                let written = self.write(component, &artifacts, options, progress);
                 Some((component.to_owned(), written.err()?))
             })
         });
@@ -60,45 +62,60 @@ impl Recombination {
         }
         Ok(failed)
     }
-}
 
-/// Writes and publishes the artifacts of a component.
-fn write(
-    component: &str,
-    artifacts: &[&Artifact],
-    made: Option<&Made>,
-    options: &Options,
-    progress: &dyn Progress,
-) -> Result<(), Error> {
-    let stage = Stage::lock(&options.output_dir, component)?;
-    // Another run may have finished it meanwhile.
-    if made.is_some_and(|made| finished::read(options, component, &made.key).is_some()) {
-        return Ok(());
-    }
-    for artifact in artifacts {
-        mark::check_replaceable(&stage.output(&artifact.name))?;
-    }
-    let contents = parallel::try_map(artifacts, |artifact| {
-        stage.write(&artifact.name, &artifact.output, progress)?;
-        stage.finish(&artifact.name, &artifact.output)?;
+    /// Writes and publishes the artifacts of a component.
+    fn write(
+        &self,
+        component: &str,
+        artifacts: &[&Artifact],
+        options: &Options,
+        progress: &dyn Progress,
+    ) -> Result<(), Error> {
+        let made = self.made.get(component);
+        let stage = Stage::lock(&options.output_dir, component)?;
+        // Another run may have finished it meanwhile.
+        if made.is_some_and(|made| finished::read(options, component, &made.key).is_some()) {
+            return Ok(());
+        }
+        for artifact in artifacts {
+            mark::check_replaceable(&stage.output(&artifact.name))?;
+        }
+        let contents = parallel::try_map(artifacts, |artifact| {
+            let (name, output) = (&artifact.name, &artifact.output);
+            stage.write(name, output, &self.inputs.copies, progress)?;
+            stage.finish(name, output)?;
+            match made {
+                Some(_) => self.contents(&stage.artifact(name), output),
+                None => Ok(String::new()),
+            }
+        })?;
+        let names = |is_group: bool| {
+            let own = artifacts.iter();
+            own.filter(move |artifact| artifact.group.is_some() == is_group)
+                .map(|artifact| artifact.name.as_str())
+        };
+        let groups: Vec<&str> = names(true).collect();
+        finished::forget(&options.output_dir, component)?;
+        stage.publish(&groups, names(false).next(), &[])?;
         match made {
-            Some(_) => finished::contents(&stage.artifact(&artifact.name)),
-            None => Ok(String::new()),
+            Some(made) => {
+                let artifacts = artifacts.iter().copied().zip(contents);
+                finished::note(options, component, made, artifacts)
+            }
+            None => Ok(()),
         }
-    })?;
-    let names = |is_group: bool| {
-        let own = artifacts.iter();
-        own.filter(move |artifact| artifact.group.is_some() == is_group)
-            .map(|artifact| artifact.name.as_str())
-    };
-    let groups: Vec<&str> = names(true).collect();
-    finished::forget(&options.output_dir, component)?;
-    stage.publish(&groups, names(false).next(), &[])?;
-    match made {
-        Some(made) => {
-            let artifacts = artifacts.iter().copied().zip(contents);
-            finished::note(options, component, made, artifacts)
-        }
-        None => Ok(()),
+    }
+
+    /// The contents of an artifact that was written at `root`. Plain copies have the bytes of their inputs.
+    fn contents(&self, root: &Path, output: &Output) -> Result<String, Error> {
+        finished::contents(root, &|path| {
+            let source = path.strip_prefix(root).ok();
+            match source.and_then(|path| output.entries.get(path)) {
+                Some(EntrySource::Copy(from, edits)) if edits.is_empty() => {
+                    self.inputs.digest(from)
+                }
+                _ => digest(path),
+            }
+        })
     }
 }

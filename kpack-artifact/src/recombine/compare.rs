@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use kpack_format::Sha256;
 use kpack_format::archive::Toc;
 
+use super::inputs::Inputs;
 use crate::classify::Node;
 use crate::differences;
 use crate::tree::{Item, Tree};
 use kpack_core::Error;
 use kpack_core::words::list_some;
-use kpack_split::input::Archives;
 
 /// A difference between two trees at a path.
 #[derive(Debug)]
@@ -40,12 +40,12 @@ pub(super) enum DifferenceKind {
     Layout,
 }
 
-/// The differences between two trees, without manifests of kpacks and entries that `compared` rejects.
+/// The differences between two trees, the first of which is output, without manifests of kpacks and entries that `compared` rejects.
 /// If one tree lacks a directory, its entries are not listed.
 pub(super) fn differences<'t>(
     first: &'t Tree,
     second: &'t Tree,
-    archives: &Archives,
+    inputs: &Inputs,
     compared: impl Fn(&Path, &Item) -> bool,
 ) -> Result<Vec<TreeDifference>, Error> {
     let counts = |path: &Path, item: &Item| !item.is_manifest() && compared(path, item);
@@ -57,7 +57,7 @@ pub(super) fn differences<'t>(
     };
     for (path, item) in entries(first) {
         if let Some(theirs) = second.entries.get(path)
-            && let Some((kind, text)) = difference(item, theirs, archives)?
+            && let Some((kind, text)) = difference(item, theirs, inputs)?
         {
             let path = path.clone();
             found.push(TreeDifference { path, kind, text });
@@ -92,7 +92,7 @@ fn has_only_manifests(tree: &Tree, path: &Path, item: &Item) -> bool {
 fn difference(
     first: &Item,
     second: &Item,
-    archives: &Archives,
+    inputs: &Inputs,
 ) -> Result<Option<(DifferenceKind, String)>, Error> {
     let nature = |item: &Item| match item.node {
         Node::Directory { .. } => "a directory",
@@ -122,10 +122,10 @@ fn difference(
                 return Ok(Some((DifferenceKind::Content, text)));
             }
             if first.is_kpack() && second.is_kpack() {
-                return kernels_differ(first, second, archives);
+                return kernels_differ(first, second, inputs);
             }
             let same = first.size() == second.size()
-                && archives.digest(&first.from)? == archives.digest(&second.from)?;
+                && inputs.digest_of_output(&first.from)? == inputs.digest(&second.from)?;
             if same {
                 return Ok(None);
             }
@@ -150,9 +150,12 @@ type KernelSums = BTreeMap<(String, String), Option<Sha256>>;
 fn kernels_differ(
     first: &Item,
     second: &Item,
-    archives: &Archives,
+    inputs: &Inputs,
 ) -> Result<Option<(DifferenceKind, String)>, Error> {
-    let (a, b) = (archives.toc(&first.from)?, archives.toc(&second.from)?);
+    let (a, b) = (
+        inputs.archives.toc(&first.from)?,
+        inputs.archives.toc(&second.from)?,
+    );
     let (ours, theirs) = (kernels(&a), kernels(&b));
     let only = |own: &KernelSums, other: &KernelSums| -> BTreeSet<String> {
         let names = own.keys().filter(|key| !other.contains_key(*key));

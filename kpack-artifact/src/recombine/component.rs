@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::{Selection, TargetId};
 
+use super::inputs::Inputs;
 use super::manifests;
 use super::shards::{ComponentArtifacts, DeviceArtifact, Shards, parts};
 use super::{Artifact, Finding, Options, Severity};
@@ -19,7 +20,6 @@ use crate::rules::misplaced;
 use crate::tree::{Role, Tree, manifest_names};
 use kpack_core::Error;
 use kpack_core::words::list;
-use kpack_split::input::Archives;
 
 /// How many differences between two trees are listed one by one.
 const MOST_DIFFERENCES: usize = 20;
@@ -29,7 +29,7 @@ pub(super) struct Component<'a> {
     pub(super) name: &'a str,
     pub(super) options: &'a Options,
     pub(super) shards: &'a Shards,
-    pub(super) archives: &'a Archives,
+    pub(super) inputs: &'a Inputs,
     /// The databases that were split, the same in all shards.
     databases: databases::Selection,
     pub(super) artifacts: Vec<Artifact>,
@@ -47,13 +47,13 @@ impl<'a> Component<'a> {
         name: &'a str,
         options: &'a Options,
         shards: &'a Shards,
-        archives: &'a Archives,
+        inputs: &'a Inputs,
     ) -> Result<Self, Error> {
         let mut component = Self {
             name,
             options,
             shards,
-            archives,
+            inputs,
             databases: databases::Selection::Auto,
             artifacts: Vec::new(),
             findings: Vec::new(),
@@ -360,7 +360,7 @@ impl<'a> Component<'a> {
         groups: &[Tree],
         wanted: &dyn Fn(&str) -> bool,
     ) -> Result<(), Error> {
-        let (modules, findings) = manifests::merge(generics, groups, wanted, self.archives)?;
+        let (modules, findings) = manifests::merge(generics, groups, wanted, self.inputs)?;
         self.findings.extend(findings);
         for artifact in &mut self.artifacts {
             for module in &modules {

@@ -8,11 +8,13 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use kpack_format::Sha256;
 use kpack_format::digest::{Hasher, hex, sha256};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use walkdir::WalkDir;
 
+use super::inputs::Inputs;
 use super::shards::Shards;
 use super::{Artifact, Finding, Options, Severity};
 use crate::entry::shared_inode;
@@ -76,7 +78,12 @@ pub(super) fn key(
     options: &Options,
     shards: &Shards,
     indexed: &BTreeSet<String>,
+    inputs: &Inputs,
 ) -> Option<String> {
+    let generic = shards.of(component);
+    let generic = generic.filter_map(|(_, own)| own.generic.as_deref()).next();
+    // Without a note it is not finished, so that it will be written.
+    let will_write = !path(&options.output_dir, component).exists();
     let mut parts = Vec::new();
     for (shard, artifacts) in shards.of(component) {
         if !indexed.contains(shard) {
@@ -84,7 +91,13 @@ pub(super) fn key(
         }
         let own = parallel::try_map(Vec::from_iter(artifacts.paths()), |path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            Ok::<_, Error>((name, contents(path)?))
+            // Of host files, those of one shard are taken.
+            let is_output = artifacts.generic.as_deref() != Some(path) || generic == Some(path);
+            let contents = contents(path, &|path| match will_write && is_output {
+                true => inputs.digest_of_output(path),
+                false => inputs.digest(path),
+            });
+            Ok::<_, Error>((name, contents?))
         });
         parts.push((shard, own.ok()?));
     }
@@ -107,8 +120,11 @@ pub(super) fn key(
 }
 
 /// Identifies what is in an artifact directory: the paths, kinds, modes and bytes of all entries, and which files are
-/// one file with several names.
-pub(super) fn contents(root: &Path) -> Result<String, Error> {
+/// one file with several names. `digest` reads a file.
+pub(super) fn contents(
+    root: &Path,
+    digest: &(dyn Fn(&Path) -> Result<Sha256, Error> + Sync),
+) -> Result<String, Error> {
     let mut first_names = HashMap::new();
     let mut entries = Vec::new();
     for entry in WalkDir::new(root).min_depth(1).sort_by_file_name() {
@@ -175,7 +191,7 @@ impl NotedArtifact {
     /// `None` if it is not what was written.
     fn read(self, options: &Options, component: &str) -> Option<Artifact> {
         let root = options.output_dir.join(&self.name);
-        if contents(&root).ok()? != self.contents {
+        if contents(&root, &digest).ok()? != self.contents {
             return None;
         }
         let targets = self.targets.iter().filter_map(|name| names::target(name));

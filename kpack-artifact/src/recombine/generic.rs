@@ -140,7 +140,7 @@ impl<'a> Component<'a> {
         for tree in groups {
             let kpacks = tree.entries.iter().filter(|(_, item)| item.is_kpack());
             for (path, item) in kpacks {
-                let toc = self.archives.toc(&item.from)?;
+                let toc = self.inputs.archives.toc(&item.from)?;
                 let entry = |path: &Path| host.entries.get(path);
                 for found in kernels_without_host(path, &toc, &host.prefixes, &entry).into_values()
                 {

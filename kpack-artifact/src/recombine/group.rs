@@ -70,7 +70,7 @@ impl Component<'_> {
         // Several groups may take it.
         let is_new = self.compared.insert(target.clone());
         for other in trees {
-            let mut differences = differences(&taken, &other, self.archives, |_, _| true)?;
+            let mut differences = differences(&taken, &other, self.inputs, |_, _| true)?;
             if self.strict() && parts_of_one(&taken, &other, &differences) {
                 differences.clear();
             }

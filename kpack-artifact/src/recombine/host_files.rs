@@ -38,7 +38,7 @@ impl Component<'_> {
         let own = own.flat_map(|(path, ..)| path.ancestors());
         let shared = [first, tree].into_iter().flat_map(around_shared);
         let shared: BTreeSet<&Path> = shared.chain(own).collect();
-        let found = differences(first, tree, self.archives, |path, item| {
+        let found = differences(first, tree, self.inputs, |path, item| {
             let counts = compares || matches!(item.node, Node::File { .. });
             counts && item.shared(path).is_none() && !shared.contains(path)
         })?;

@@ -13,12 +13,13 @@ use kpack_format::TargetId;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::{Group, archive_end};
 
+use super::inputs::Inputs;
 use super::{Artifact, Finding, Severity, is_error};
 use crate::rules::{not_as_listed, unreadable};
 use crate::tree::{Item, Tree};
 use kpack_core::Error;
 use kpack_core::publish::{self, Present};
-use kpack_split::input::{self, Archives};
+use kpack_split::input;
 
 /// A module's archives in all groups.
 pub(super) struct ModuleManifest {
@@ -51,13 +52,13 @@ pub(super) fn merge(
     generics: &[Tree],
     groups: &[Tree],
     wanted: &dyn Fn(&str) -> bool,
-    archives: &Archives,
+    inputs: &Inputs,
 ) -> Result<(Vec<ModuleManifest>, Vec<Finding>), Error> {
     let mut merge = ManifestMerge::read(generics)?;
     for tree in groups {
         let kpacks = tree.entries.iter();
         for (path, item) in kpacks.filter(|(_, item)| item.is_kpack()) {
-            merge.add(path, item, archives)?;
+            merge.add(path, item, inputs)?;
         }
     }
     merge.nothing_missing(wanted);
@@ -128,8 +129,8 @@ impl ManifestMerge {
     }
 
     /// Adds an archive to the manifest of its module.
-    fn add(&mut self, path: &Path, item: &Item, archives: &Archives) -> Result<(), Error> {
-        let toc = archives.toc(&item.from)?;
+    fn add(&mut self, path: &Path, item: &Item, inputs: &Inputs) -> Result<(), Error> {
+        let toc = inputs.archives.toc(&item.from)?;
         let refuse = |reason: String| Error::rejected(ids::MISNAMED_ARCHIVE, &item.from, reason);
         let parsed = toc.gfx_arch_family.parse();
         let target: TargetId = parsed.map_err(|e| refuse(format!("{e}")))?;
@@ -142,7 +143,7 @@ impl ManifestMerge {
             )));
         }
         let manifest = parent(path).join(group.manifest());
-        let Some(file) = self.entry(&manifest, &target, &group, item, archives)? else {
+        let Some(file) = self.entry(&manifest, &target, &group, item, inputs)? else {
             return Ok(());
         };
         let expected = installed_prefix(&parent(path), item);
@@ -192,12 +193,12 @@ impl ManifestMerge {
         target: &TargetId,
         group: &Group,
         item: &Item,
-        archives: &Archives,
+        inputs: &Inputs,
     ) -> Result<Option<KpackFile>, Error> {
         let has_none = self.by_shard.get(&item.shard);
         let has_none = has_none.is_some_and(|manifests| !manifests.contains(manifest));
         let Some(targets) = self.listed.get(manifest).filter(|_| !has_none) else {
-            if let Some(reason) = unreadable(&item.from, archives)? {
+            if let Some(reason) = unreadable(&item.from, &inputs.archives)? {
                 self.say(
                     Severity::Fault,
                     ids::DAMAGED_ARCHIVE,
@@ -216,10 +217,19 @@ impl ManifestMerge {
             "no shard's manifest {} lists {target}: it belongs to another build than the host files",
             manifest.display()
         );
-        for listed in targets.get(&target.to_string()).into_iter().flatten() {
-            let mut wrong = not_as_listed(&item.from, group, &listed.file, archives)?;
+        let listed = targets.get(&target.to_string());
+        let listed = listed.map_or(&[][..], Vec::as_slice);
+        // The digest is compared only then.
+        let may_be = |listed: &ListedArchive| {
+            listed.file.checksum.is_some() && listed.file.size == item.size()
+        };
+        if listed.iter().any(may_be) {
+            inputs.digest_of_output(&item.from)?;
+        }
+        for listed in listed {
+            let mut wrong = not_as_listed(&item.from, group, &listed.file, &inputs.archives)?;
             if wrong.is_empty() && listed.file.checksum.is_none() {
-                wrong.extend(unreadable(&item.from, archives)?);
+                wrong.extend(unreadable(&item.from, &inputs.archives)?);
             }
             let Some(wrong) = wrong.first() else {
                 return Ok(Some(listed.file.clone()));

@@ -1,7 +1,7 @@
 //! Merges the split artifacts of all shards: into one generic artifact for each component, and one for
 //! each group of targets.
 //!
-//! [`plan`] reads everything and writes nothing; the plan lists everything that is wrong.
+//! [`plan`] reads everything; the plan lists everything that is wrong. Nothing gets a name before all of it was read.
 //! [`Recombination::apply`] writes every artifact under a hidden name, and renames them when all are complete.
 
 mod apply;
@@ -11,6 +11,7 @@ mod finished;
 mod generic;
 mod group;
 mod host_files;
+mod inputs;
 mod manifests;
 mod merge;
 mod plan;
@@ -28,6 +29,7 @@ use kpack_format::TargetId;
 use serde::Serialize;
 
 use self::finished::Made;
+use self::inputs::Inputs;
 use super::output::Output;
 use super::packaging::Configuration;
 use kpack_core::parallel::processors;
@@ -54,6 +56,9 @@ pub struct Options {
     /// Whether each shard must have the index that `kpack unpack` left, and the artifacts that it lists, by name and
     /// size.
     pub require_index: bool,
+    /// Whether [`apply`](Recombination::apply) follows. Inputs are then copied into the output directory, without
+    /// names, while they are read: each is read once.
+    pub will_apply: bool,
 }
 
 impl Options {
@@ -70,6 +75,7 @@ impl Options {
             components: Vec::new(),
             jobs: processors(),
             require_index: false,
+            will_apply: false,
         }
     }
 }
@@ -92,6 +98,7 @@ pub struct Recombination {
     pub finished: BTreeSet<String>,
     /// What each component is made of, if its shards have indexes.
     made: BTreeMap<String, Made>,
+    inputs: Inputs,
 }
 
 /// An artifact to be written.

@@ -4,19 +4,21 @@ use std::collections::BTreeSet;
 
 use super::component::Component;
 use super::finished::{self, Made};
+use super::inputs::Inputs;
 use super::published;
 use super::shards::Shards;
 use super::together::{overlaps, stale, unique_names};
 use super::{Finding, Options, Recombination, Severity, is_error};
+use crate::copies::Copies;
 use crate::names;
 use crate::split::resolve;
 use kpack_core::parallel;
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
-use kpack_split::input::Archives;
 use kpack_split::leftover;
 
-/// Reads the shards and plans the artifacts. `on_component` is called when a component was read,
+/// Reads the shards and plans the artifacts. Writes nothing but copies without names, if the options say that
+/// [`apply`](Recombination::apply) follows. `on_component` is called when a component was read,
 /// with its name and the number of components.
 ///
 /// # Errors
@@ -47,13 +49,23 @@ pub fn plan(
         components: components.len(),
         ..Recombination::default()
     };
-    let mut read = plan.add_finished(&components, options, &shards, &indexed, on_component);
-    let archives = Archives::default();
+    let mut inputs = Inputs::default();
+    if options.will_apply {
+        inputs.copies = Copies::within(&options.output_dir);
+    }
+    let mut read = plan.add_finished(
+        &components,
+        options,
+        &shards,
+        &indexed,
+        &inputs,
+        on_component,
+    );
     let to_read = components.iter().filter(|name| !read.contains(*name));
     let to_read: Vec<&str> = to_read.copied().collect();
     let planned = parallel::with_jobs(options.jobs, || {
         parallel::map(&to_read, |name| {
-            let read = Component::read(name, options, &shards, &archives);
+            let read = Component::read(name, options, &shards, &inputs);
             on_component(name, components.len());
             (*name, read)
         })
@@ -88,6 +100,7 @@ pub fn plan(
         }
         plan.findings.push(finding);
     }
+    plan.inputs = inputs;
     Ok(plan)
 }
 
@@ -99,11 +112,12 @@ impl Recombination {
         options: &Options,
         shards: &Shards,
         indexed: &BTreeSet<String>,
+        inputs: &Inputs,
         on_component: &(dyn Fn(&str, usize) + Sync),
     ) -> Vec<&'a str> {
         let found = parallel::with_jobs(options.jobs, || {
             parallel::map(components, |name| {
-                let key = finished::key(name, options, shards, indexed)?;
+                let key = finished::key(name, options, shards, indexed, inputs)?;
                 let finished = finished::read(options, name, &key);
                 if finished.is_some() {
                     on_component(name, components.len());

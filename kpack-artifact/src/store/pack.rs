@@ -140,7 +140,8 @@ pub fn pack(options: &PackOptions, progress: &dyn Progress) -> Result<Packed, Er
 }
 
 /// Writes the index of packed artifacts that are already there, such as those of TheRock's own tools. Each is
-/// read once, and must be as `pack` would have written it; a digest beside it must be its own.
+/// read once, and must be as `pack` would have written it; a digest beside it must be its own. An index of another run
+/// or shard stays.
 ///
 /// # Errors
 /// As [`pack()`].
@@ -157,6 +158,10 @@ pub fn index(store: &Path, options: &IndexOptions, jobs: NonZeroUsize) -> Result
         let text = "no packed artifacts, which have names such as blas_lib_gfx942.tar.zst";
         return Err(Error::rejected(ids::NOT_AN_ARTIFACT, store, text));
     }
+    // `pack` waits for the same lock.
+    let _stage = Stage::lock(store, STAGE)?;
+    let path = store.join(FILE_NAME);
+    let there = published(&path, options)?;
     let entries = parallel::with_jobs(jobs, || {
         parallel::try_map(named, |(path, name, component, target)| {
             let entry = Entry {
@@ -180,8 +185,9 @@ pub fn index(store: &Path, options: &IndexOptions, jobs: NonZeroUsize) -> Result
     });
     let findings = findings.collect();
     let index = with_targets(options, entries);
-    let path = store.join(FILE_NAME);
-    check_poorer(&path, &index)?;
+    if let Some(there) = there {
+        check_poorer(&path, &there, &index)?;
+    }
     let bytes = index.to_checked_bytes(&path)?;
     write_output(&path, |staged: &mut StagedFile| {
         let written = staged.file().write_all(&bytes);
@@ -223,10 +229,7 @@ fn entry_of(path: &Path, entry: Entry) -> Result<Entry, Error> {
 }
 
 /// Refuses to replace an index that says more than the archives do.
-fn check_poorer(path: &Path, new: &Index) -> Result<(), Error> {
-    let Ok(there) = Index::read(path) else {
-        return Ok(());
-    };
+fn check_poorer(path: &Path, there: &Index, new: &Index) -> Result<(), Error> {
     let says_more = |entry: &Entry| {
         let new = new.artifacts.iter().find(|new| new.file == entry.file);
         new.is_some_and(|new| {
@@ -437,28 +440,30 @@ fn targets_of_group(root: &Path) -> Result<Vec<String>, Error> {
 /// The files of an earlier run of this shard in the output directory, which this one replaces.
 fn replaced(options: &PackOptions) -> Result<Vec<String>, Error> {
     let path = options.output_dir.join(FILE_NAME);
+    let there = published(&path, &options.index)?;
+    let entries = there.into_iter().flat_map(|there| there.artifacts);
+    Ok(entries.map(|entry| entry.file).collect())
+}
+
+/// The index at `path`, if there is one, which must be of the same publisher.
+fn published(path: &Path, own: &IndexOptions) -> Result<Option<Index>, Error> {
     if !path.exists() {
-        return Ok(Vec::new());
+        return Ok(None);
     }
-    let there = Index::read(&path)?;
-    let own = &options.index;
+    let there = Index::read(path)?;
     if (&there.run, &there.shard) != (&own.run, &own.shard) {
         let name = |run: &Option<String>, shard: &Option<String>| {
             let or_none = |name: &Option<String>| name.clone().unwrap_or_else(|| "none".to_owned());
             format!("run {}, shard {}", or_none(run), or_none(shard))
         };
         let text = format!(
-            "it is of another publisher: {} (expected {}); choose another output directory",
+            "it is of another publisher: {} (expected {}); choose another directory, or give that run and shard",
             name(&there.run, &there.shard),
             name(&own.run, &own.shard)
         );
-        return Err(Error::rejected(ids::OTHER_PUBLISHER, &path, text));
+        return Err(Error::rejected(ids::OTHER_PUBLISHER, path, text));
     }
-    Ok(there
-        .artifacts
-        .into_iter()
-        .map(|entry| entry.file)
-        .collect())
+    Ok(Some(there))
 }
 
 fn publish(stage: Stage, index: &Index, replaced: &[String]) -> Result<(), Error> {

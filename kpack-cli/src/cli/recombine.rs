@@ -146,6 +146,7 @@ fn recombine(arguments: &Arguments, planned: &mut Recombination) -> Result<(), E
     options.components.clone_from(&arguments.component);
     options.jobs = arguments.jobs.unwrap_or(options.jobs);
     options.require_index = arguments.require_index;
+    options.will_apply = !arguments.dry_run;
     let bar = ProgressBar::no_length();
     bar.set_draw_target(draw_target());
     bar.set_style(style("{bar:40} {pos}/{len} components read"));

@@ -188,10 +188,8 @@ fn what_other_tools_packed_gets_an_index_and_is_unpacked() {
         .args(artifacts)
         .status();
     assert!(script.unwrap().success());
-    let output = kpack(
-        &tree,
-        &["pack", "--archives", "foreign", "--run", "1-linux"],
-    );
+    let index = ["pack", "--archives", "foreign", "--run", "1-linux"];
+    let output = kpack(&tree, &index);
     assert!(output.status.success(), "{output:?}");
     let output = kpack(
         &tree,
@@ -215,7 +213,7 @@ fn what_other_tools_packed_gets_an_index_and_is_unpacked() {
         "00",
     )
     .unwrap();
-    let output = kpack(&tree, &["pack", "--archives", "foreign"]);
+    let output = kpack(&tree, &index);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("[wrong-digest]"), "{said}");
     assert_eq!(output.status.code(), Some(3));
@@ -226,12 +224,14 @@ fn an_index_of_archives_says_what_is_in_them_and_replaces_none_that_says_more() 
     let tree = merged();
     let index = packed(&tree, "out", "store");
     let before = files_in(&tree.path("store"));
-    let archives = || {
-        let output = kpack(&tree, &["pack", "--archives", "store"]);
+    let archives_of = |run: &[&str]| {
+        let output = kpack(&tree, &[&["pack", "--archives", "store"], run].concat());
         let said = String::from_utf8(output.stderr).unwrap();
         (output.status.code(), said)
     };
-    let (code, said) = archives();
+    let archives = || archives_of(&[]);
+    let own = ["--run", "12345-linux", "--shard", "linux-a"];
+    let (code, said) = archives_of(&own);
     let id = format!("[{}]", ids::OUTPUT_IN_THE_WAY);
     assert!(code == Some(3) && said.contains(&id), "{said}");
     assert!(files_in(&tree.path("store")) == before);
@@ -471,6 +471,37 @@ fn a_place_has_one_publisher() {
         "index.json",
     ];
     assert_eq!(names, expected);
+}
+
+#[test]
+fn an_index_of_archives_replaces_none_of_another_publisher() {
+    let tree = three_shards();
+    packed(&tree, "shards/linux-a", "store");
+    // As what other tools packed, it says no more than the archives.
+    fs::remove_file(tree.path("store/index.json")).unwrap();
+    let index = |run: &str, shard: &str| {
+        let line = [
+            "pack",
+            "--archives",
+            "store",
+            "--run",
+            run,
+            "--shard",
+            shard,
+        ];
+        let output = kpack(&tree, &line);
+        let said = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), said)
+    };
+    assert_eq!(index("1-linux", "linux-a").0, Some(0));
+    let before = files_in(&tree.path("store"));
+    for (run, shard) in [("2-linux", "linux-a"), ("1-linux", "linux-b")] {
+        let (code, said) = index(run, shard);
+        let id = format!("[{}]", ids::OTHER_PUBLISHER);
+        assert!(code == Some(3) && said.contains(&id), "{said}");
+        assert!(files_in(&tree.path("store")) == before);
+    }
+    assert_eq!(index("1-linux", "linux-a").0, Some(0));
 }
 
 #[test]

@@ -267,8 +267,8 @@ impl Directory {
         Ok(rustix::fs::openat(&self.file, ".", flags, mode)?.into())
     }
 
-    /// Gives a [nameless](Self::create_nameless) file a name in it.
-    pub(super) fn link(&self, file: &File, name: &OsStr) -> io::Result<()> {
+    /// Gives a nameless file a name in it.
+    pub fn link(&self, file: &File, name: &OsStr) -> io::Result<()> {
         // Linking a descriptor itself needs a capability before Linux 6.10.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let flags = AtFlags::SYMLINK_FOLLOW;

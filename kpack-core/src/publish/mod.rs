@@ -3,6 +3,7 @@
 
 mod attributes;
 mod batch;
+mod checked_copy;
 mod directory;
 mod hidden_directory;
 mod hidden_name;
@@ -18,6 +19,7 @@ mod staged_file;
 mod transaction;
 
 pub use batch::Batch;
+pub use checked_copy::copy_checked;
 pub use directory::{CreatedDirectories, Directory, make_directories};
 pub use hidden_directory::{HiddenDirectory, remove_tree};
 pub use hidden_name::{hidden, is_leftover, stem_of};

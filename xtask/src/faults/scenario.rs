@@ -172,6 +172,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             let library = "blas_lib_generic/stage/lib/librocblas.so";
             let (from, to) = (place.path("shards/one"), place.path("shards/two"));
             fs::copy(from.join(library), to.join(library))?;
+            // Large enough to be copied while it is compared.
+            for shard in [from, to] {
+                fs::write(shard.join("blas_lib_generic/stage/share/data"), [1; 100_000])?;
+            }
             let configuration = json!({
                 "primary_shard": "one",
                 "architecture_groups": {
