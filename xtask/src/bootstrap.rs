@@ -51,6 +51,7 @@ python3-pip            pip3                     downloads and builds Python whee
 buildah                buildah                  builds images
 skopeo                 skopeo                   copies images
 umoci                  umoci                    unpacks images
+podman                 podman                   pulls images
 docker-registry        docker-registry          serves images
 curl                   curl                     fetches packed artifacts
 rocm-cmake             /usr/share/rocm/cmake/ROCMConfig.cmake the install functions of ROCm's own libraries";

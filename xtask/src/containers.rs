@@ -1,33 +1,54 @@
-//! `cargo xtask containers`: builds the images of `examples/containers`, pushes them to a registry on the loopback
-//! interface, and pulls them as users do. Also fetches one GPU's files from an HTTP server.
+//! `cargo xtask containers`: follows docs/many-machines.md with the builds of three machines: packs and merges them, fetches
+//! one GPU's files from an HTTP server, pushes the images of `examples/containers` to a registry on the loopback interface,
+//! and pulls them as users do. Each time a HIP runtime gets the kernel.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use kpack_tests::fixture::{FatLibrary, Storage, code};
+use kpack_tests::fixture::{FatLibrary, Storage, TargetCode, code_object};
 use serde_json::Value;
 use walkdir::WalkDir;
-use xshell::cmd;
+use xshell::{Cmd, cmd};
 
+use crate::e2e::reference::CodeObject;
+use crate::e2e::runtime::{Kind, Program, Runtime};
 use crate::process::{self, NotRun, shell, step};
 use crate::repository;
 
 /// The programs that it runs, all of Debian.
-const TOOLS: [&str; 6] = [
+const TOOLS: [&str; 7] = [
     "buildah",
     "skopeo",
     "umoci",
+    "podman",
     "docker-registry",
     "curl",
     "python3",
 ];
 
-/// The targets of the images.
-const TARGETS: [&str; 2] = ["gfx1030", "gfx942"];
+/// The machines of the page, and what each builds for.
+const MACHINES: [(&str, &str); 3] = [
+    ("linux-a", "gfx1100"),
+    ("linux-b", "gfx1101"),
+    ("linux-c", "gfx942"),
+];
+
+/// The targets of the images, and the GPUs whose code each has: that of a group.
+const TARGETS: [(&str, &[&str]); 2] = [
+    ("gfx1100", &["gfx1100", "gfx1101"]),
+    ("gfx942", &["gfx942"]),
+];
+
+/// The directory of the library in an image.
+const ROOT: &str = "opt/rocm";
+
+/// Bytes of device code per target. The host file is some 20 KB.
+const CODE: usize = 4 << 20;
 
 /// Builds, pushes, pulls and verifies images.
 ///
@@ -42,83 +63,288 @@ pub(crate) fn run() -> Result<()> {
     }
     let kpack = repository::build_helper()?;
     let scratch = tempfile::tempdir()?;
-    let work = scratch.path();
-    let shell = shell();
-    let _directory = shell.push_dir(work);
-    step("Packing an artifact for two GPUs");
-    let library = work.join("built/vec_lib/stage/lib/libvec.so");
-    let code = TARGETS.map(|target| code(target, "add"));
-    FatLibrary::new()
-        .wrapper(Storage::Plain, code)
-        .build(&library)?;
-    fs::write(work.join("built/vec_lib/artifact_manifest.txt"), "stage\n")?;
-    process::run!("{kpack} split --quiet --batch-artifact-parent-dir built --output-dir split")?;
-    process::run!("{kpack} pack split --quiet --output-dir release --run 1-linux")?;
-    fetch(&kpack, work)?;
-
-    step("Building images, and pushing them to a registry");
-    let registry = registry(work)?;
+    let reader = Reader::new(kpack, scratch.path())?;
+    let _directory = shell().push_dir(&reader.work);
+    reader.release()?;
+    reader.fetch()?;
+    let registry = registry(&reader.work)?;
     let repository = format!("127.0.0.1:{}/rocm", registry.port);
-    let storage = format!(
-        "--root {0}/storage --runroot {0}/run --storage-driver vfs",
-        work.display()
-    );
-    let build = repository::root().join("examples/containers/build");
-    let [first, second] = TARGETS;
-    let built = cmd!(shell, "{build} release {repository} 7.14 {first} {second}")
-        .env("KPACK", &kpack)
-        .env("BUILDAH_OPTIONS", storage)
-        .env("BUILDAH_ISOLATION", "chroot")
-        .env("PUSH_OPTIONS", "--tls-verify=false");
-    process::output(built)?;
+    reader.images(&repository)?;
     check_index(&repository)?;
     check_layers(&repository)?;
-    for target in TARGETS {
+    for (target, targets) in TARGETS {
         step(&format!("Pulling what is for {target}"));
-        let there = pull(&repository, work, target, &["--override-variant", target])?;
-        ensure!(
-            there.len() == 1 && there[0].contains(target),
-            "{target}: the image has {there:?}"
-        );
-        let root = work.join(target).join("rootfs/opt/rocm");
-        process::run!("{kpack} verify --quiet {root} --arch {target}")?;
+        reader.pull(
+            &repository,
+            target,
+            &["--override-variant", target],
+            targets,
+        )?;
     }
     step("Pulling without a variant");
-    let there = pull(&repository, work, "all", &[])?;
-    ensure!(there.len() == 2, "the fallback has {there:?}");
-    let root = work.join("all/rootfs/opt/rocm");
-    process::run!("{kpack} verify --quiet {root}")?;
-    Ok(())
+    reader.pull(&repository, "all", &[], &MACHINES.map(|(_, target)| target))?;
+    reader.pull_with_podman(&repository)
 }
 
-/// Fetches what is for one GPU from an HTTP server, with the commands of the page.
-fn fetch(kpack: &Path, work: &Path) -> Result<()> {
-    step("Fetching one GPU's files by HTTP");
-    let mut server = Command::new("python3");
-    let server = server.args(["-m", "http.server", "--bind", "127.0.0.1", "--directory"]);
-    let port = free_port()?;
-    let server = Server::start(server.arg(work.join("release")).arg(port.to_string()), port)?;
-    let url = format!("http://127.0.0.1:{}", server.port);
-    let page = fs::read_to_string(repository::root().join("docs/many-machines.md"))?;
-    let commands = page
-        .split_once("URL=https://example.org/12345-linux\n")
-        .and_then(|(_, rest)| rest.split_once("```"));
-    let (commands, _) = commands.context("docs/many-machines.md: no commands for one GPU")?;
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let programs = kpack.parent().into_iter().map(Path::to_owned);
-    let path = std::env::join_paths(programs.chain(std::env::split_paths(&path)))?;
-    // The second time, nothing is left to fetch.
-    for _ in 0..2 {
-        let fetched = cmd!(shell(), "sh -euc {commands}")
-            .env("URL", &url)
-            .env("PATH", &path);
-        process::output(fetched)?;
-        let check = "[ ! -e rocm/lib/.kpack/*gfx1030* ] && rm -r rocm";
-        process::output(cmd!(shell(), "sh -euc {check}"))?;
+/// A reader of the page.
+struct Reader {
+    kpack: PathBuf,
+    /// The directory in which the commands run.
+    work: PathBuf,
+    page: String,
+    runtime: Runtime,
+    /// A program that loads libraries.
+    load: PathBuf,
+}
+
+impl Reader {
+    fn new(kpack: PathBuf, work: &Path) -> Result<Self> {
+        let page = repository::root().join("docs/many-machines.md");
+        let rocm = work.join("installed");
+        let loader = repository::build_libraries()?.join("release/librocm_kpack.so");
+        fs::create_dir_all(rocm.join("lib"))?;
+        fs::copy(loader, rocm.join("lib/librocm_kpack.so.0"))?;
+        symlink(
+            repository::root().join("kpack-runtime/include"),
+            rocm.join("include"),
+        )?;
+        let load = work.join("load");
+        let source = repository::root().join("tests/e2e/load.c");
+        process::run!("cc -O2 -o {load} {source} -ldl")?;
+        Ok(Self {
+            kpack,
+            page: fs::read_to_string(page)?,
+            runtime: Runtime::build(&work.join("hip"), &rocm)?,
+            load,
+            work: work.to_owned(),
+        })
     }
+
+    /// The commands or the file of the page that begins with `start`.
+    fn block(&self, start: &str) -> Result<&str> {
+        let blocks = self.page.split("```").skip(1).step_by(2);
+        let mut blocks = blocks.filter_map(|block| Some(block.split_once('\n')?.1));
+        let block = blocks.find(|block| block.starts_with(start));
+        block.with_context(|| format!("docs/many-machines.md: nothing begins with `{start}`"))
+    }
+
+    /// Commands of the page, to run in a directory.
+    fn commands(&self, directory: &Path, commands: &str) -> Result<Cmd<'static>> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let programs = self.kpack.parent().into_iter().map(Path::to_owned);
+        let path = std::env::join_paths(programs.chain(std::env::split_paths(&path)))?;
+        let commands = format!("cd {}\n{commands}", directory.display());
+        Ok(cmd!(shell(), "sh -euc {commands}").env("PATH", path))
+    }
+
+    /// The builds of the machines, packed and merged by the commands of the page, as `release`. A directory is in place of
+    /// the bucket.
+    fn release(&self) -> Result<()> {
+        step("Packing the builds of three machines, and merging them");
+        for (machine, target) in MACHINES {
+            let directory = self.work.join(machine);
+            let library = directory.join("built/vec_lib/vec/stage/lib/libvec.so");
+            self.build(&library, &[target])?;
+            fs::write(
+                directory.join("built/vec_lib/artifact_manifest.txt"),
+                "vec/stage\n",
+            )?;
+            let pack = self.block("kpack split --batch")?;
+            let pack = pack.replace("linux-a", machine);
+            process::output(self.commands(&directory, &pack)?)?;
+            let prefix = self.work.join("bucket/shards/12345-linux");
+            fs::create_dir_all(&prefix)?;
+            fs::rename(directory.join("store"), prefix.join(machine))?;
+        }
+        fs::write(self.work.join("packaging.json"), self.block("{")?)?;
+        // `aws s3 cp s3://bucket/FROM TO --recursive`
+        let aws = "aws() { mkdir -p \"$4\" && cp -r \"${3#s3://}/.\" \"$4\"; }";
+        let merge = format!("{aws}\n{}", self.block("for shard in")?);
+        process::output(self.commands(&self.work, &merge)?)?;
+        Ok(())
+    }
+
+    /// A library that registers its kernel with the HIP runtime.
+    fn build(&self, library: &Path, targets: &[&str]) -> Result<()> {
+        let code = targets.iter().map(|target| code(target));
+        let hip = self.runtime.prefix.join("lib/libamdhip64.so");
+        FatLibrary::new()
+            .wrapper(Storage::Plain, code.collect::<Result<Vec<_>>>()?)
+            .start_up(&["add"])
+            .flag(&hip)
+            .build(library)?;
+        // The names of the fixture's own sources, which are temporary.
+        process::run!("strip {library}").map(drop)
+    }
+
+    /// Checks that a HIP runtime gets the kernel of the library below `root` for a GPU.
+    fn load(&self, root: &Path, target: &str) -> Result<()> {
+        let program = Program {
+            executable: self.load.clone(),
+            libraries: vec!["lib/libvec.so".into()],
+        };
+        let scratch = self.work.join("scratch");
+        let observed = self.runtime.run(root, &program, target, &scratch)?;
+        let expected = Kind::Loaded(CodeObject::of(&code(target)?.1));
+        let is_loaded = observed.events.iter().any(|event| event.kind == expected);
+        ensure!(is_loaded, "{target}: {observed:?}");
+        println!("   {}: loaded the kernel for {target}", root.display());
+        Ok(())
+    }
+
+    /// Fetches what is for one GPU from an HTTP server.
+    fn fetch(&self) -> Result<()> {
+        step("Fetching one GPU's files by HTTP");
+        let mut server = Command::new("python3");
+        let server = server.args(["-m", "http.server", "--bind", "127.0.0.1", "--directory"]);
+        let port = free_port()?;
+        let server = server.arg(self.work.join("release")).arg(port.to_string());
+        let server = Server::start(server, port)?;
+        let own = format!("URL=http://127.0.0.1:{}\n", server.port);
+        let public = "URL=https://example.org/12345-linux\n";
+        let commands = self.block(public)?.replace(public, &own);
+        // The second time, nothing is left to fetch.
+        for _ in 0..2 {
+            process::output(self.commands(&self.work, &commands)?)?;
+            let root = self.work.join("rocm");
+            check_archives(&root, &["gfx942"])?;
+            self.load(&root, "gfx942")?;
+            fs::remove_dir_all(root)?;
+        }
+        ensure!(
+            fs::read(self.work.join("list"))?.is_empty(),
+            "files are fetched again"
+        );
+        Ok(())
+    }
+
+    /// Builds the images, and one that is not split, for the sizes.
+    fn images(&self, repository: &str) -> Result<()> {
+        step("Building images, and pushing them to a registry");
+        let storage = self.storage();
+        let storage = &storage[..];
+        let build = repository::root().join("examples/containers/build");
+        let targets = TARGETS.map(|(target, _)| target);
+        let built = cmd!(shell(), "{build} release {repository} 7.14 {targets...}")
+            .env("KPACK", &self.kpack)
+            .env("BUILDAH_OPTIONS", storage.join(" "))
+            .env("BUILDAH_ISOLATION", "chroot")
+            .env("PUSH_OPTIONS", "--tls-verify=false");
+        process::output(built)?;
+        let library = self.work.join("fat/opt/rocm/lib/libvec.so");
+        self.build(&library, &MACHINES.map(|(_, target)| target))?;
+        fs::write(
+            self.work.join("fat/Containerfile"),
+            "FROM scratch\nCOPY opt /opt\n",
+        )?;
+        let tag = format!("{repository}:7.14-unsplit");
+        process::run!("buildah {storage...} bud --quiet --timestamp 0 --tag {tag} fat")?;
+        process::run!("buildah {storage...} push --quiet --tls-verify=false {tag} docker://{tag}")
+            .map(drop)
+    }
+
+    /// Where buildah and podman keep their images.
+    fn storage(&self) -> Vec<String> {
+        let work = self.work.display();
+        let options = format!("--root {work}/storage --runroot {work}/run --storage-driver vfs");
+        options.split(' ').map(str::to_owned).collect()
+    }
+
+    /// Pulls an image and unpacks it; checks that it has the code for `targets`, and no other.
+    fn pull(&self, repository: &str, name: &str, options: &[&str], targets: &[&str]) -> Result<()> {
+        let (layout, bundle) = (format!("oci-{name}"), self.work.join(name));
+        process::run!(
+            "skopeo {options...} copy --quiet --src-tls-verify=false docker://{repository}:7.14 oci:{layout}:x"
+        )?;
+        process::run!("umoci unpack --image {layout}:x {bundle}")?;
+        self.check_root(&bundle.join("rootfs").join(ROOT), targets)
+    }
+
+    /// Pulls the tag of a GPU with podman, by the command of the page, and from the index, by variant and without.
+    fn pull_with_podman(&self, repository: &str) -> Result<()> {
+        let command = self
+            .page
+            .split('`')
+            .find(|text| text.starts_with("podman pull "));
+        let command = command.context("docs/many-machines.md: no `podman pull`")?;
+        let (public, gpu) = ("registry.example.org/rocm", "$(kpack doctor --print-arch)");
+        ensure!(
+            command.contains(public) && command.contains(gpu),
+            "{command}"
+        );
+        let by_tag = command.replace(public, repository).replace(gpu, "gfx942");
+        let all = MACHINES.map(|(_, target)| target);
+        for (image, pull, targets) in [
+            ("7.14-gfx942", by_tag, &["gfx942"][..]),
+            (
+                "7.14",
+                format!("podman pull --variant gfx942 {repository}:7.14"),
+                &["gfx942"],
+            ),
+            ("7.14", format!("podman pull {repository}:7.14"), &all),
+        ] {
+            step(&format!("Running `{pull}`"));
+            // Not the images that were built here.
+            let storage = self.storage().join(" ").replace("/storage", "/podman");
+            let options = format!("podman {storage}");
+            let pull = pull.replacen(
+                "podman pull",
+                &format!("{options} pull --tls-verify=false"),
+                1,
+            );
+            process::output(self.commands(&self.work, &pull)?)?;
+            let mount = format!("{options} image mount {repository}:{image}");
+            let root = process::output(self.commands(&self.work, &mount)?)?;
+            self.check_root(&Path::new(root.trim()).join(ROOT), targets)?;
+            let remove = format!("{options} image unmount --all; {options} rmi --all --force");
+            process::output(self.commands(&self.work, &remove)?)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that an installed tree is sound, and has the code for `targets` alone.
+    fn check_root(&self, root: &Path, targets: &[&str]) -> Result<()> {
+        let kpack = &self.kpack;
+        check_archives(root, targets)?;
+        for target in targets {
+            process::run!("{kpack} verify --quiet {root} --arch {target}")?;
+            self.load(root, target)?;
+        }
+        Ok(())
+    }
+}
+
+/// A code object whose bytes do not compress.
+fn code(target: &str) -> Result<TargetCode> {
+    let mut state = target
+        .bytes()
+        .fold(7, |sum, byte| sum * 31 + u64::from(byte));
+    let noise = std::iter::repeat_with(|| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 56) as u8
+    });
+    let noise: Vec<u8> = noise.take(CODE).collect();
+    Ok((target.to_owned(), code_object(target, &noise)?))
+}
+
+/// Checks that there is an archive for each of these targets, and no other.
+fn check_archives(root: &Path, targets: &[&str]) -> Result<()> {
+    let files = WalkDir::new(root).into_iter();
+    let names = files.filter_map(|entry| entry.ok()?.file_name().to_str().map(str::to_owned));
+    let mut found: Vec<String> = names
+        .filter(|name| name.len() > 6 && name.ends_with(".kpack"))
+        .collect();
+    found.sort();
+    let expected: Vec<String> = targets
+        .iter()
+        .map(|target| format!("vec_lib_{target}.kpack"))
+        .collect();
     ensure!(
-        fs::read(work.join("list"))?.is_empty(),
-        "files are fetched again"
+        found == expected,
+        "{}: {found:?} (expected {expected:?})",
+        root.display()
     );
     Ok(())
 }
@@ -133,7 +359,7 @@ fn check_index(repository: &str) -> Result<()> {
     let variants = entries
         .iter()
         .map(|entry| entry["platform"]["variant"].as_str());
-    let expected = [None, Some(TARGETS[0]), Some(TARGETS[1])];
+    let expected = [None, Some(TARGETS[0].0), Some(TARGETS[1].0)];
     let variants = Vec::from_iter(variants);
     ensure!(
         variants == expected,
@@ -142,30 +368,22 @@ fn check_index(repository: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether the images share the layer of the host files, and that of everything has no layers of its own.
+/// Whether the images share the layer of the host files, and that of everything has no layers of its own. Prints sizes.
 fn check_layers(repository: &str) -> Result<()> {
+    println!("   image        MB to pull");
     let layers = |tag: &str| -> Result<Vec<String>> {
-        let text =
-            process::run!("skopeo inspect --tls-verify=false docker://{repository}:7.14-{tag}")?;
-        let image: Value = serde_json::from_str(&text)?;
-        let layers = image["LayersData"]
-            .as_array()
-            .map_or(&[][..], Vec::as_slice);
-        let layer = |layer: &Value| {
-            println!("   {tag}: {} bytes", layer["Size"]);
-            layer["Digest"].as_str().unwrap_or_default().to_owned()
-        };
-        let mut found: Vec<String> = layers.iter().map(layer).collect();
-        if found.is_empty() {
-            let plain = image["Layers"].as_array().map_or(&[][..], Vec::as_slice);
-            found = plain
-                .iter()
-                .filter_map(|l| Some(l.as_str()?.to_owned()))
-                .collect();
-        }
-        Ok(found)
+        let image = format!("docker://{repository}:7.14-{tag}");
+        let text = process::run!("skopeo inspect --tls-verify=false --raw {image}")?;
+        let manifest: Value = serde_json::from_str(&text)?;
+        let layers = manifest["layers"].as_array().context("layers")?;
+        let sizes = layers.iter().filter_map(|layer| layer["size"].as_f64());
+        println!("   {tag:<10} {:>8.2}", sizes.sum::<f64>() / 1e6);
+        let digests = layers.iter().filter_map(|layer| layer["digest"].as_str());
+        Ok(digests.map(str::to_owned).collect())
     };
-    let (one, two, all) = (layers(TARGETS[0])?, layers(TARGETS[1])?, layers("all")?);
+    layers("unsplit")?;
+    let [one, two] = TARGETS.map(|(target, _)| layers(target));
+    let (one, two, all) = (one?, two?, layers("all")?);
     ensure!(one.len() == 2 && two.len() == 2, "{one:?}, {two:?}");
     ensure!(one[0] == two[0], "they do not share the first layer");
     ensure!(
@@ -173,20 +391,6 @@ fn check_layers(repository: &str) -> Result<()> {
         "{all:?}"
     );
     Ok(())
-}
-
-/// Pulls an image and unpacks it; returns the names of the archives in it.
-fn pull(repository: &str, work: &Path, name: &str, options: &[&str]) -> Result<Vec<String>> {
-    let (layout, bundle) = (format!("oci-{name}"), work.join(name));
-    process::run!(
-        "skopeo {options...} copy --quiet --src-tls-verify=false docker://{repository}:7.14 oci:{layout}:x"
-    )?;
-    process::run!("umoci unpack --image {layout}:x {bundle}")?;
-    let files = WalkDir::new(bundle.join("rootfs")).into_iter();
-    let files = files.filter_map(|entry| entry.ok()?.into_path().to_str().map(str::to_owned));
-    Ok(files
-        .filter(|path| path.ends_with(".kpack") && !path.ends_with("/.kpack"))
-        .collect())
 }
 
 fn registry(work: &Path) -> Result<Server> {

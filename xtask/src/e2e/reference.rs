@@ -17,13 +17,13 @@ pub(super) type CodeObjects = BTreeMap<String, CodeObject>;
 
 /// Stands for the bytes of a code object, so that those of a large library need no memory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct CodeObject {
+pub(crate) struct CodeObject {
     size: usize,
     sha256: [u8; 32],
 }
 
 impl CodeObject {
-    pub(super) fn of(bytes: &[u8]) -> Self {
+    pub(crate) fn of(bytes: &[u8]) -> Self {
         Self {
             size: bytes.len(),
             sha256: digest(&SHA256, bytes).as_ref().try_into().unwrap(),

@@ -12,41 +12,41 @@ use crate::{process, repository};
 
 /// The stub's `libamdhip64.so`, for linking and loading.
 #[derive(Debug)]
-pub(super) struct Runtime {
+pub(crate) struct Runtime {
     /// The prefix with `lib/libamdhip64.so`.
-    pub(super) prefix: PathBuf,
+    pub(crate) prefix: PathBuf,
 }
 
 /// One execution of a program of a prefix.
 #[derive(Debug, Clone)]
-pub(super) struct Program {
+pub(crate) struct Program {
     /// Path in the prefix.
-    pub(super) executable: PathBuf,
+    pub(crate) executable: PathBuf,
     /// Paths in the prefix of the libraries that it loads.
-    pub(super) libraries: Vec<PathBuf>,
+    pub(crate) libraries: Vec<PathBuf>,
 }
 
 /// What a program printed, and what the runtime reported.
 #[derive(Debug)]
-pub(super) struct Observation {
+pub(crate) struct Observation {
     pub(super) stdout: String,
     pub(super) stderr: String,
-    pub(super) events: Vec<Event>,
+    pub(crate) events: Vec<Event>,
 }
 
 /// One line of the report.
 #[derive(Debug, Clone)]
-pub(super) struct Event {
+pub(crate) struct Event {
     /// The binary, as a path in the prefix.
     pub(super) binary: PathBuf,
     /// Address of the wrapper, relative to where the binary is loaded.
     pub(super) wrapper: u64,
-    pub(super) kind: Kind,
+    pub(crate) kind: Kind,
 }
 
 /// What the runtime reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// A fat wrapper; the bundle that it points to was copied to this file.
     Fat { bundle: PathBuf },
     /// A split wrapper, and the marker that it points to.
@@ -67,7 +67,7 @@ pub(super) enum Kind {
 
 impl Runtime {
     /// Builds it in `prefix`, with the loader of the prefix `kpack`.
-    pub(super) fn build(prefix: &Path, kpack: &Path) -> Result<Self> {
+    pub(crate) fn build(prefix: &Path, kpack: &Path) -> Result<Self> {
         process::step("Building the stub HIP runtime, libamdhip64.so");
         let library = prefix.join("lib");
         fs::create_dir_all(&library)?;
@@ -87,7 +87,7 @@ impl Runtime {
     ///
     /// # Errors
     /// The program fails (the error has what it printed), or its report cannot be read.
-    pub(super) fn run(
+    pub(crate) fn run(
         &self,
         prefix: &Path,
         program: &Program,

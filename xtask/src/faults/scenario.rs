@@ -174,7 +174,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             fs::copy(from.join(library), to.join(library))?;
             // Large enough to be copied while it is compared.
             for shard in [from, to] {
-                fs::write(shard.join("blas_lib_generic/stage/share/data"), [1; 100_000])?;
+                fs::write(
+                    shard.join("blas_lib_generic/stage/share/data"),
+                    [1; 100_000],
+                )?;
             }
             let configuration = json!({
                 "primary_shard": "one",
