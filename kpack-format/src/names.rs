@@ -4,7 +4,6 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::ops::Deref;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::TargetId;
@@ -238,46 +237,45 @@ impl<'a> SearchPath<'a> {
 
     /// Whether it names the target.
     pub fn names_target(self) -> bool {
-        position(self.bytes()).is_some()
+        match self.0.to_str() {
+            Some(path) => path.contains(GFXARCH),
+            None => self.0.iter().any(names_target),
+        }
     }
 
     /// The path for a target.
     pub fn expand(self, target: &str) -> PathBuf {
-        let mut rest = self.bytes();
-        let mut path = Vec::with_capacity(rest.len());
-        while let Some(place) = position(rest) {
-            path.extend_from_slice(&rest[..place]);
-            path.extend_from_slice(target.as_bytes());
-            rest = &rest[place + GFXARCH.len()..];
+        if let Some(path) = self.0.to_str() {
+            return path.replace(GFXARCH, target).into();
         }
-        path.extend_from_slice(rest);
-        OsString::from_vec(path).into()
+        let expanded = self.0.iter().map(|component| match component.to_str() {
+            Some(component) => OsString::from(component.replace(GFXARCH, target)),
+            None => component.to_owned(),
+        });
+        expanded.collect()
     }
 
     /// Splits it at the first component with the target; `None` if there is none.
     pub fn split(self) -> Option<Pattern<'a>> {
-        let bytes = self.bytes();
-        let place = position(bytes)?;
-        let slash = |byte: &u8| *byte == b'/';
-        let start = bytes[..place]
-            .iter()
-            .rposition(slash)
-            .map_or(0, |at| at + 1);
-        let after = &bytes[place + GFXARCH.len()..];
-        let end = after.iter().position(slash).unwrap_or(after.len());
+        let with_target = |path: &&Path| path.file_name().is_some_and(names_target);
+        let first = self.0.ancestors().filter(with_target).last()?;
+        let directory = first.parent()?;
+        let (start, end) = first.file_name()?.to_str()?.split_once(GFXARCH)?;
         Some(Pattern {
-            // Without the trailing `/`, except for the root.
-            directory: path(&bytes[..start - usize::from(start > 1)]),
-            tail: Self(path(&bytes[start..])),
-            start: OsStr::from_bytes(&bytes[start..place]),
-            end: OsStr::from_bytes(&after[..end]),
-            is_file: end == after.len(),
+            directory,
+            tail: Self(self.0.strip_prefix(directory).ok()?),
+            start,
+            end,
+            is_file: first == self.0,
         })
     }
+}
 
-    fn bytes(self) -> &'a [u8] {
-        self.0.as_os_str().as_bytes()
-    }
+/// Whether a component of a path names the target. One that is not Unicode never does.
+fn names_target(component: &OsStr) -> bool {
+    component
+        .to_str()
+        .is_some_and(|name| name.contains(GFXARCH))
 }
 
 /// A search path, split at the first component with the target.
@@ -287,8 +285,8 @@ pub struct Pattern<'a> {
     pub directory: &'a Path,
     /// That component and the rest.
     pub tail: SearchPath<'a>,
-    start: &'a OsStr,
-    end: &'a OsStr,
+    start: &'a str,
+    end: &'a str,
     is_file: bool,
 }
 
@@ -300,25 +298,15 @@ impl Pattern<'_> {
 
     /// The target in the name of a file or directory that matches the component.
     pub fn target_of(&self, file_name: &OsStr) -> Option<TargetId> {
-        let name = file_name.to_str()?.strip_prefix(self.start.to_str()?)?;
-        name.strip_suffix(self.end.to_str()?)?.parse().ok()
+        let name = file_name.to_str()?.strip_prefix(self.start)?;
+        name.strip_suffix(self.end)?.parse().ok()
     }
 
     /// The group of these archives, judging by their names.
     pub fn group(&self) -> Option<Group> {
-        let name = self.start.to_str()?.strip_suffix('_')?;
+        let name = self.start.strip_suffix('_')?;
         (self.is_file && !name.is_empty()).then(|| Group::from(name))
     }
-}
-
-fn path(bytes: &[u8]) -> &Path {
-    Path::new(OsStr::from_bytes(bytes))
-}
-
-fn position(bytes: &[u8]) -> Option<usize> {
-    bytes
-        .windows(GFXARCH.len())
-        .position(|window| window == GFXARCH.as_bytes())
 }
 
 #[cfg(test)]

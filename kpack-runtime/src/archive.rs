@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use kpack_format::CodeId;
@@ -17,7 +16,8 @@ use parking_lot::{Mutex, RwLock};
 use crate::Error;
 use crate::ffi::mapping::Mapping;
 use crate::lookup::Listing;
-use crate::regular_file::{self, FileId};
+use crate::platform::{self, FileId};
+use crate::regular_file;
 use crate::scratch::Scratch;
 
 /// An archive. Any number of threads may read from it at once.
@@ -114,7 +114,7 @@ impl Archive {
         }
         Ok(Self {
             path: path.to_owned(),
-            id: FileId::of(&metadata),
+            id: FileId::of(&file, &metadata).map_err(io)?,
             file,
             mapping: None,
             targets,
@@ -313,7 +313,11 @@ impl Archive {
     }
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<(), Error> {
-        let read = self.file.read_exact_at(bytes, offset);
+        let mut source = At {
+            file: &self.file,
+            position: offset,
+        };
+        let read = source.read_exact(bytes);
         read.map_err(|error| Error::io(&self.path, error))
     }
 
@@ -363,7 +367,7 @@ impl<'a> At<'a> {
 
 impl Read for At<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read_at(bytes, self.position)?;
+        let read = platform::read_at(self.file, bytes, self.position)?;
         self.position += read as u64;
         Ok(read)
     }

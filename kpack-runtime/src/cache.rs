@@ -12,9 +12,8 @@ use kpack_format::finding::Id;
 use parking_lot::{Mutex, RwLock};
 
 use crate::archive::Memory;
-use crate::ffi::process;
 use crate::lookup::Place;
-use crate::regular_file::FileId;
+use crate::platform::{self, FileId};
 use crate::{Archive, CodeObject, Environment, Error, Request, search};
 
 /// Keeps archives open, for any number of threads. A path leads to the archive that it led to first,
@@ -102,7 +101,7 @@ impl Cache {
     /// Where a binary is, as it was at its first lookup.
     pub(crate) fn place(&self, binary: &Path) -> Arc<Place> {
         get(&self.places, binary).unwrap_or_else(|| {
-            let place = Arc::new(Place::of(binary, process::loaded_objects()));
+            let place = Arc::new(Place::of(binary, platform::loaded_objects()));
             match binary.is_absolute() {
                 true => insert(&self.places, binary.to_owned(), place),
                 false => place,

@@ -2,8 +2,8 @@
 
 use std::ffi::OsString;
 
-use crate::ffi::process;
 use crate::lookup::Environment;
+use crate::platform;
 
 impl Environment {
     /// The variables of this process. A process with raised privileges (AT_SECURE) ignores them, since
@@ -14,7 +14,7 @@ impl Environment {
 
     /// A variable of this process; `None` with raised privileges.
     pub fn variable(name: &str) -> Option<OsString> {
-        match process::is_secure() {
+        match platform::is_secure() {
             true => None,
             false => std::env::var_os(name),
         }

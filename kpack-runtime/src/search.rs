@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Component, MAIN_SEPARATOR, Path, Prefix};
 use std::sync::Arc;
 
 use kpack_format::Delivery;
@@ -385,9 +385,22 @@ fn outcome_of<M>(found: &CodeObject, loaded: &Result<M, Error>) -> String {
     }
 }
 
-/// A path, safe to print on a terminal.
+/// A path, safe to print on a terminal, as people write it.
 pub(crate) fn escaped(path: &Path) -> String {
-    path.to_string_lossy().escape_debug().to_string()
+    let text = path.to_string_lossy();
+    let first = path.components().next();
+    let text = match first {
+        // Windows returns the real path of a file as `\\?\C:\…`.
+        Some(Component::Prefix(prefix)) if matches!(prefix.kind(), Prefix::VerbatimDisk(_)) => {
+            &text[r"\\?\".len()..]
+        }
+        _ => &text,
+    };
+    let characters = text.chars().map(|c| match c {
+        MAIN_SEPARATOR => c.to_string(),
+        c => c.escape_debug().to_string(),
+    });
+    characters.collect()
 }
 
 /// The outcome for an archive that could not be opened, without its path.

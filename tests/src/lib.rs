@@ -7,3 +7,4 @@ pub mod package_root;
 pub mod process;
 pub mod require;
 pub mod tree;
+pub mod windows;

@@ -25,6 +25,11 @@ pub fn file(path: &str) -> bool {
     Path::new(path).is_file() || report_missing(path)
 }
 
+/// As [`file`], for a directory.
+pub fn directory(path: &str) -> bool {
+    Path::new(path).is_dir() || report_missing(path)
+}
+
 /// Whether this process runs as root. If not, reports the skipped test, and never fails it:
 /// installing a tool would not help.
 pub fn root() -> bool {

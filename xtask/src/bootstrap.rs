@@ -4,6 +4,7 @@ use std::env::consts::ARCH;
 
 use anyhow::{Context, Result, ensure};
 use kpack_tests::require::is_root;
+use kpack_tests::windows;
 use xshell::cmd;
 
 use crate::process;
@@ -32,6 +33,8 @@ openssl                openssl                  what `cargo xtask bench` compare
 gcc-aarch64-linux-gnu  aarch64-linux-gnu-gcc    builds host binaries for AArch64
 libc6-dev-arm64-cross  /usr/aarch64-linux-gnu/lib/libc.so.6 the C library of host binaries for AArch64
 qemu-user              qemu-aarch64             runs host binaries for AArch64
+gcc-mingw-w64-x86-64-posix x86_64-w64-mingw32-gcc-posix builds programs for Windows
+wine                   wine                     runs programs for Windows
 hipcc                  hipcc                    the distribution's own HIP compiler
 libamdhip64-dev        /usr/include/hip/hip_runtime.h ROCm's headers and HIP runtime
 librocrand-dev         /usr/include/rocrand/rocrand_kernel.h device functions of a real library
@@ -73,11 +76,25 @@ fn tools() -> impl Iterator<Item = Tool> {
     })
 }
 
-/// Installs missing tools and lists them.
+/// Installs missing tools and lists them, and Rust's standard library for Windows.
 ///
 /// # Errors
 /// apt-get is missing or not permitted, or a package cannot be installed.
 pub(crate) fn install_missing() -> Result<()> {
+    install_packages()?;
+    if process::find_program("rustup").is_none() {
+        println!(
+            "   rustup is missing; tests for Windows need Rust's {}",
+            windows::TARGET
+        );
+        return Ok(());
+    }
+    let target = windows::TARGET;
+    cmd!(process::shell(), "rustup target add {target}").run()?;
+    Ok(())
+}
+
+fn install_packages() -> Result<()> {
     let is_missing = |tool: &Tool| process::find_program(&tool.name).is_none();
     let missing = Vec::from_iter(tools().filter(is_missing));
     if missing.is_empty() {

@@ -6,15 +6,14 @@
     reason = "the contract is in the module's documentation and at the top of the header"
 )]
 
-use std::ffi::{CString, OsStr, c_char, c_void};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::ffi::{CString, c_char, c_void};
 
 use super::arguments::{INVALID, Out, Output, code, guard, isas, text};
 use super::types::{
     kpack_arch_callback_t, kpack_archive, kpack_archive_t, kpack_cache, kpack_cache_t,
     kpack_error_t,
 };
+use crate::platform::{path_of, text_of};
 use crate::{Archive, Cache, Error, Request, TargetId, discover_binary_path, marker_at};
 
 /// Opens the archive at `path`: reads its header and table of contents, and nothing else.
@@ -32,7 +31,7 @@ pub unsafe extern "C" fn kpack_open(
     guard(|| {
         // SAFETY: by contract.
         let (path, out) = unsafe { (text(path)?, Out::new(archive)?) };
-        let opened = Archive::open(Path::new(OsStr::from_bytes(path)));
+        let opened = Archive::open(&path_of(path));
         let opened = opened.and_then(kpack_archive::new).map_err(code)?;
         out.set(Box::into_raw(Box::new(opened)));
         Ok(())
@@ -186,7 +185,7 @@ pub unsafe extern "C" fn kpack_discover_binary_path(
             true => code(error),
             false => kpack_error_t::KPACK_ERROR_PATH_DISCOVERY_FAILED,
         })?;
-        let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| INVALID)?;
+        let path = CString::new(text_of(&path)).map_err(|_| INVALID)?;
         let path = path.as_bytes_with_nul();
         if path.len() > path_out_size {
             return Err(INVALID);
@@ -250,8 +249,8 @@ pub unsafe extern "C" fn kpack_load_code_object(
                 Output::new(code_object_out, code_object_size_out)?,
             )
         };
-        let binary = Path::new(OsStr::from_bytes(binary));
-        let complain = |error: &Error| cache.complain(binary, error.id(), error);
+        let binary = path_of(binary);
+        let complain = |error: &Error| cache.complain(&binary, error.id(), error);
         if cache.environment().disable {
             complain(&Error::Disabled);
             return Err(code(Error::Disabled));
@@ -267,7 +266,7 @@ pub unsafe extern "C" fn kpack_load_code_object(
         let loaded = marker_at(hipk_metadata as usize).and_then(|marker| {
             cache.load_into(&Request {
                 marker: &marker,
-                binary,
+                binary: &binary,
                 co_index,
                 isas: &known,
             })
@@ -300,7 +299,7 @@ pub unsafe extern "C" fn kpack_enumerate_architectures(
         // SAFETY: by contract.
         let path = unsafe { text(archive_path)? };
         let callback = callback.ok_or(INVALID)?;
-        let opened = Archive::open(Path::new(OsStr::from_bytes(path)));
+        let opened = Archive::open(&path_of(path));
         let archive = opened.and_then(kpack_archive::new).map_err(code)?;
         for architecture in &archive.architectures {
             // SAFETY: by contract; the string lives during the call.

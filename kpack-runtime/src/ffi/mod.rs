@@ -1,4 +1,4 @@
-//! The C interface, and all other code that the compiler cannot check.
+//! The C interface.
 //!
 //! `rocm_kpack/kpack.h` is generated from these functions. No panic leaves them, and no file makes one of
 //! them read or write where it should not. Callers must ensure that handles and pointers are null or valid,
@@ -10,18 +10,7 @@ mod arguments;
 pub(crate) mod buffer;
 mod functions;
 pub(crate) mod mapping;
-pub(crate) mod process;
 mod types;
-
-// Tells `kpack doctor` that a library is this loader and not ROCm's. Linkers and `strip` keep it.
-core::arch::global_asm!(
-    ".pushsection .note.kpack_loader,\"a\",%note",
-    ".balign 4",
-    ".long 6, 0, 2",
-    ".asciz \"kpack\"",
-    ".balign 4",
-    ".popsection",
-);
 
 pub use functions::*;
 pub use types::{KPACK_CURRENT_VERSION, kpack_cache_t, kpack_compression_scheme_t, kpack_error_t};

@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::iter;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{self, Path, PathBuf};
 
 use kpack_format::TargetId;
@@ -13,7 +12,7 @@ use kpack_format::marker::Marker;
 use kpack_format::names::{KernelName, SearchPath, archive_end, is_archive};
 
 use super::{Environment, Rule, Rules};
-use crate::regular_file::FileId;
+use crate::platform::FileId;
 
 /// Where archives may be: a search path from a marker or a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +100,9 @@ pub fn kernels(marker: &Marker, binary: &Path, co_index: u32) -> Vec<String> {
     match &marker.kernel_name {
         Some(name) if !name.is_empty() => vec![KernelName::new(name, co_index).to_string()],
         _ => {
+            // Names have `/` on every system.
             let path = binary.to_string_lossy();
+            let path = path.replace(path::MAIN_SEPARATOR, "/");
             let starts = path.match_indices('/').map(|(slash, _)| slash + 1);
             starts
                 .map(|start| KernelName::new(&path[start..], co_index).to_string())
@@ -231,7 +232,7 @@ fn in_directory(directory: &Path, targets: &[String]) -> Vec<PathBuf> {
         let end = archive_end(target);
         let of_target = names
             .iter()
-            .filter(|name| name.as_bytes().ends_with(end.as_bytes()));
+            .filter(|name| name.as_encoded_bytes().ends_with(end.as_bytes()));
         archives.extend(of_target.map(|name| directory.join(name)));
     }
     archives

@@ -1,7 +1,7 @@
 //! The environment variables of the loader.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::env;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// The settings in the environment.
@@ -30,11 +30,8 @@ impl Environment {
         let is_on = |name| get(name).is_some_and(|value| !value.is_empty() && value != "0");
         let files = |name| {
             let value = get(name).unwrap_or_default();
-            let files = value.as_bytes().split(|byte| *byte == b':');
-            files
-                .filter(|file| !file.is_empty())
-                .map(|file| PathBuf::from(OsStr::from_bytes(file)))
-                .collect()
+            let files = env::split_paths(&value);
+            files.filter(|file| !file.as_os_str().is_empty()).collect()
         };
         Self {
             disable: is_on(Self::DISABLE),

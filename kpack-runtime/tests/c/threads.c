@@ -1,12 +1,10 @@
 /* Loads every kernel of an archive in eight threads at once, from one open archive and through one
  * cache, under ThreadSanitizer. With `race` as its second argument it has a data race on purpose.
  */
-#define _GNU_SOURCE
-#include <pthread.h>
+#include "system.h"
+
 #include <rocm_kpack/kpack.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { THREADS = 8, ROUNDS = 4 };
 
@@ -73,7 +71,7 @@ int main(int arguments, char **argument) {
     size_t work[THREADS];
     void *(*run)(void *) = arguments > 2 ? race : load_all;
     check(arguments > 1, "an archive as argument");
-    setenv("ROCM_KPACK_PATH", argument[1], 1);
+    set_variable("ROCM_KPACK_PATH", argument[1]);
     check(!kpack_open(argument[1], &archive), "kpack_open");
     check(!kpack_cache_create(&cache), "kpack_cache_create");
     check(!kpack_get_binary_count(archive, &count) && count > 0, "kpack_get_binary_count");

@@ -11,8 +11,8 @@ use kpack_tests::tree::Tree;
 use super::run;
 use crate::common::{archive, marker};
 
-/// The files that the program expects.
-pub(crate) fn files() -> Tree {
+/// The files that the program expects; `compiler` makes its library.
+pub(crate) fn files(compiler: &str) -> Tree {
     let tree = Tree::new();
     let target = "gfx1100";
     let large: Vec<u8> = (0..100_000u32).map(|n| (n % 251) as u8).collect();
@@ -70,13 +70,13 @@ pub(crate) fn files() -> Tree {
     let data = damaged.windows(4).position(|w| w == b"code").unwrap();
     damaged[data] ^= 1;
     of("gfx942", &damaged);
-    environment(&tree, &good);
+    environment(&tree, &good, compiler);
     tree
 }
 
 /// A library in a store, as package managers have it, and an environment that links to it, with the archive
 /// beside the link only.
-fn environment(tree: &Tree, archive: &[u8]) {
+fn environment(tree: &Tree, archive: &[u8], compiler: &str) {
     for directory in ["store/lib", "environment/lib/.kpack"] {
         fs::create_dir_all(tree.path(directory)).unwrap();
     }
@@ -91,8 +91,11 @@ fn environment(tree: &Tree, archive: &[u8]) {
         ),
     )
     .unwrap();
-    let compiler = ["-shared", "-fPIC", "-o"];
-    run(Command::new("cc").args(compiler).arg(&library).arg(&source));
+    let shared = ["-shared", "-fPIC", "-o"];
+    run(Command::new(compiler)
+        .args(shared)
+        .arg(&library)
+        .arg(&source));
     let link = tree.path("environment/lib/libvec.so");
     symlink("../../store/lib/libvec.so", link).unwrap();
     let archives = tree.path("environment/lib/.kpack");

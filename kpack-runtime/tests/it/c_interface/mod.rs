@@ -2,6 +2,7 @@
 //! offers, then they find all functions to do what the headers say.
 
 mod files;
+mod windows;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -68,7 +69,7 @@ fn installed() -> impl Iterator<Item = String> {
 
 /// Runs the program, with the loader where the dynamic linker finds it.
 fn conforms(program: &Path) {
-    let tree = files();
+    let tree = files("cc");
     let printed = run(Command::new(program)
         .arg(tree.root())
         .env("LD_LIBRARY_PATH", prefix().join("lib")));
@@ -197,7 +198,7 @@ fn a_program_under_address_sanitizer() {
     let program = tree.path("conformance");
     let sanitizers = ["-fsanitize=address,undefined", "-g"].map(str::to_owned);
     build(&program, sanitizers.into_iter().chain(installed()));
-    let files = files();
+    let files = files("cc");
     let mut command = Command::new(&program);
     command
         .arg(files.root())
@@ -244,10 +245,22 @@ fn a_library_directory_of_another_name() {
         .env("PKG_CONFIG_PATH", tree.path(libdir).join("pkgconfig")));
     let program = tree.path("conformance");
     build(&program, flags.split_whitespace().map(str::to_owned));
-    let files = files();
+    let files = files("cc");
     run(Command::new(&program)
         .arg(files.root())
         .env("LD_LIBRARY_PATH", tree.path(libdir)));
+}
+
+/// The functions in `kpack.h`, sorted.
+fn declared(header: &str) -> Vec<&str> {
+    let mut declared: Vec<&str> = header
+        .lines()
+        .map(|line| line.strip_prefix("KPACK_API ").unwrap_or(line))
+        .filter(|line| line.starts_with("kpack_error_t kpack_") || line.starts_with("void kpack_"))
+        .filter_map(|line| line.split_once(' ')?.1.split('(').next())
+        .collect();
+    declared.sort_unstable();
+    declared
 }
 
 #[test]
@@ -262,14 +275,7 @@ fn the_shared_library_shows_its_interface_and_nothing_else() {
         .collect();
     names.sort_unstable();
     let header = fs::read_to_string(prefix().join("include/rocm_kpack/kpack.h")).unwrap();
-    let mut declared: Vec<&str> = header
-        .lines()
-        .map(|line| line.strip_prefix("KPACK_API ").unwrap_or(line))
-        .filter(|line| line.starts_with("kpack_error_t kpack_") || line.starts_with("void kpack_"))
-        .filter_map(|line| line.split_once(' ')?.1.split('(').next())
-        .collect();
-    declared.sort_unstable();
-    assert_eq!(names, declared);
+    assert_eq!(names, declared(&header));
     assert_eq!(names.len(), 14);
     // `kpack doctor` knows it by this.
     let notes = run(Command::new("readelf").arg("-SW").arg(&library));
