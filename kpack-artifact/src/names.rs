@@ -1,6 +1,7 @@
 //! The names of artifact directories: the component, and what it is for.
 
 use kpack_format::TargetId;
+use kpack_format::names::FileNames;
 
 /// The suffix of generic artifacts.
 pub(crate) const GENERIC: &str = "generic";
@@ -34,10 +35,14 @@ pub(super) fn artifact(component: &str, target: Option<&TargetId>) -> String {
 /// targets: groups also have names.
 pub(crate) fn target(text: &str) -> Option<TargetId> {
     TargetId::family(text).or_else(|| {
-        let target: TargetId = text.parse().ok()?;
+        let target = FileNames::parse(text)?;
         let processor = target.processor();
         let known = processor.starts_with("gfx") || processor == "amdgcnspirv";
-        (known && target.to_string() == text).then_some(target)
+        let id = target.to_string();
+        let is_usual = [FileNames::Linux, FileNames::Windows]
+            .iter()
+            .any(|names| names.of(&id) == text);
+        (known && is_usual).then_some(target)
     })
 }
 

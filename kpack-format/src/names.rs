@@ -1,13 +1,16 @@
 //! Forms and parses the names of archives, manifests and kernels, and search paths. No other code
 //! does.
 
+use std::cmp::Ordering;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use crate::TargetId;
 use crate::digest::{Sha256, hex};
+use crate::spelling::FEATURES;
 
 /// Stands for the target ID in a search path.
 pub const GFXARCH: &str = "@GFXARCH@";
@@ -28,14 +31,92 @@ pub fn in_package_name(target: &str) -> String {
     name
 }
 
+/// How a target ID is written in the names of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileNames {
+    /// As it is: `gfx90a:xnack+`. ROCm's loader looks for such names.
+    Linux,
+    /// With `-` for each colon, which leads into a stream of a file on Windows: `gfx90a-xnack+`. ROCm's kernel
+    /// databases have such names on both systems.
+    Windows,
+}
+
+impl FileNames {
+    /// What this system writes.
+    pub const HERE: Self = match cfg!(windows) {
+        true => Self::Windows,
+        false => Self::Linux,
+    };
+
+    /// A target ID as it is written.
+    pub fn of(self, target: &str) -> String {
+        match self {
+            Self::Linux => target.to_owned(),
+            Self::Windows => target.replace(':', "-"),
+        }
+    }
+
+    /// A target ID as this system reads it, the usual form first: files may have been made for the other system. A
+    /// path with a colon is not even tried on Windows.
+    pub fn read_here(target: &str) -> impl Iterator<Item = String> + use<> {
+        let other = Some(Self::Windows.of(target));
+        let usual = Self::HERE.of(target);
+        let other = other.filter(|other| *other != usual);
+        [usual].into_iter().chain(other)
+    }
+
+    /// The target in a part of a file's name, in either form.
+    pub fn parse(text: &str) -> Option<TargetId> {
+        let mut target = text.to_owned();
+        for feature in FEATURES {
+            target = target.replace(&format!("-{feature}"), &format!(":{feature}"));
+        }
+        target.parse().ok()
+    }
+}
+
 /// A module and one of its components, `rocblas_lib`, which name its archives and manifests.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Group(String);
+#[derive(Debug, Clone)]
+pub struct Group {
+    name: String,
+    files: FileNames,
+}
+
+impl PartialEq for Group {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Group {}
+
+impl PartialOrd for Group {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Group {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.name.cmp(&other.name)
+    }
+}
+
+impl Hash for Group {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
 
 impl Group {
     /// The group of a module's component.
     pub fn new(module: &str, component: &str) -> Self {
-        Self(format!("{module}_{component}"))
+        Self::from(format!("{module}_{component}"))
+    }
+
+    /// The same group, with the archives' names of a system: that of its binaries, if kpack runs on another one.
+    pub fn with_names_of(self, files: FileNames) -> Self {
+        Self { files, ..self }
     }
 
     /// Its module, judging by the name: most components have no `_`.
@@ -45,7 +126,8 @@ impl Group {
 
     /// `rocblas_lib_gfx942.kpack`.
     pub fn archive(&self, target: impl fmt::Display) -> String {
-        format!("{self}{}", archive_end(target))
+        let target = self.files.of(&target.to_string());
+        format!("{self}_{target}.kpack")
     }
 
     /// `rocblas_lib_@GFXARCH@.kpack`: its archives in a search path.
@@ -57,7 +139,7 @@ impl Group {
     /// `a`'s for target `b_c`, or module `a_b`'s for `c`; only the archive tells.
     pub fn target_of(&self, file_name: &str) -> Option<TargetId> {
         let rest = file_name.strip_prefix(self.as_ref())?.strip_prefix('_')?;
-        rest.strip_suffix(".kpack")?.parse().ok()
+        FileNames::parse(rest.strip_suffix(".kpack")?)
     }
 
     /// `rocblas_lib.kpm`.
@@ -86,31 +168,34 @@ impl Deref for Group {
     type Target = str;
 
     fn deref(&self) -> &str {
-        &self.0
+        &self.name
     }
 }
 
 impl AsRef<str> for Group {
     fn as_ref(&self) -> &str {
-        &self.0
+        &self.name
     }
 }
 
 impl From<&str> for Group {
     fn from(name: &str) -> Self {
-        Self(name.to_owned())
+        Self::from(name.to_owned())
     }
 }
 
 impl From<String> for Group {
     fn from(name: String) -> Self {
-        Self(name)
+        Self {
+            name,
+            files: FileNames::HERE,
+        }
     }
 }
 
 impl From<Group> for String {
     fn from(group: Group) -> Self {
-        group.0
+        group.name
     }
 }
 
@@ -131,9 +216,9 @@ pub fn is_archive(path: &Path) -> bool {
         .is_some_and(|extension| extension == "kpack")
 }
 
-/// The end of the names of all archives for a target.
-pub fn archive_end(target: impl fmt::Display) -> String {
-    format!("_{target}.kpack")
+/// The ends of the names of all archives for a target, the usual one of this system first.
+pub fn archive_ends(target: &str) -> impl Iterator<Item = String> + use<> {
+    FileNames::read_here(target).map(|target| format!("_{target}.kpack"))
 }
 
 /// A kernel's name: `lib/libvec.so#2`. Ordered by the binary, then by the index as a number.
@@ -298,8 +383,13 @@ impl Pattern<'_> {
 
     /// The target in the name of a file or directory that matches the component.
     pub fn target_of(&self, file_name: &OsStr) -> Option<TargetId> {
+        FileNames::parse(self.written_in(file_name)?)
+    }
+
+    /// That target as it is written there.
+    pub fn written_in<'n>(&self, file_name: &'n OsStr) -> Option<&'n str> {
         let name = file_name.to_str()?.strip_prefix(self.start)?;
-        name.strip_suffix(self.end)?.parse().ok()
+        name.strip_suffix(self.end)
     }
 
     /// The group of these archives, judging by their names.
@@ -319,6 +409,12 @@ mod tests {
         let target: TargetId = "gfx90a:xnack+".parse().unwrap();
         assert_eq!(group.module(), "rocblas");
         assert_eq!(group.archive(&target), "rocblas_lib_gfx90a:xnack+.kpack");
+        assert_eq!(
+            group.target_of(&group.archive(&target)),
+            Some(target.clone())
+        );
+        let group = group.with_names_of(FileNames::Windows);
+        assert_eq!(group.archive(&target), "rocblas_lib_gfx90a-xnack+.kpack");
         assert_eq!(group.target_of(&group.archive(&target)), Some(target));
         assert_eq!(group.archive_pattern(), "rocblas_lib_@GFXARCH@.kpack");
         assert_eq!(group.manifest(), "rocblas_lib.kpm");
@@ -331,6 +427,28 @@ mod tests {
             ("rocblas_library.kpm", false),
         ] {
             assert_eq!(group.has_manifest(name), own, "{name}");
+        }
+    }
+
+    #[test]
+    fn targets_in_names_of_files() {
+        for (target, on_windows) in [
+            ("gfx1100", "gfx1100"),
+            ("gfx9-4-generic", "gfx9-4-generic"),
+            ("gfx9-4-generic:xnack-", "gfx9-4-generic-xnack-"),
+            ("gfx1250-strict:xnack+", "gfx1250-strict-xnack+"),
+            ("gfx942:sramecc-:xnack-", "gfx942-sramecc--xnack-"),
+            ("amdgcnspirv", "amdgcnspirv"),
+        ] {
+            assert_eq!(FileNames::Linux.of(target), target);
+            assert_eq!(FileNames::Windows.of(target), on_windows);
+            for name in [target, on_windows] {
+                let read = FileNames::parse(name).unwrap();
+                assert_eq!(read.to_string(), target, "{name}");
+            }
+            let read = Vec::from_iter(FileNames::read_here(target));
+            assert!(read.contains(&on_windows.to_owned()));
+            assert_eq!(read.len(), if target == on_windows { 1 } else { 2 });
         }
     }
 

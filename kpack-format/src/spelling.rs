@@ -5,7 +5,7 @@ use crate::code_object::processors;
 use crate::target_id::{EXPECTED, ParseTargetIdError};
 
 /// The features that targets have.
-const FEATURES: &[&str] = &["sramecc", "xnack"];
+pub(crate) const FEATURES: &[&str] = &["sramecc", "xnack"];
 /// The only target that is no processor.
 const SPIRV: &str = "amdgcnspirv";
 

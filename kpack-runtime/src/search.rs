@@ -149,7 +149,7 @@ fn locations(cache: &Cache, request: &Request<'_>, place: &Place) -> Vec<Locatio
 fn present(cache: &Cache, locations: &[Location]) -> BTreeSet<TargetId> {
     let mut targets = BTreeSet::new();
     for location in locations {
-        for archive in lookup::installed(&location.path).unwrap_or_default() {
+        for archive in RULES.installed(&location.path).unwrap_or_default() {
             match archive.target {
                 Some(target) => _ = targets.insert(target),
                 None => {
@@ -206,7 +206,7 @@ impl<'a> Search<'a> {
     ) -> Self {
         let mut tried: Vec<Tried> = Vec::new();
         let locations = locations(cache, request, place);
-        for candidate in lookup::candidates(&locations, &targets) {
+        for candidate in RULES.candidates(&locations, &targets) {
             let opened = cache.archive(&candidate.path);
             let known = |archive: &Arc<Archive>| {
                 let mut others = tried.iter().filter_map(|(_, other)| other.as_ref().ok());

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use kpack_format::TargetId;
 use kpack_format::manifest::{KpackFile, Manifest};
-use kpack_format::names::{Group, archive_end};
+use kpack_format::names::{Group, archive_ends};
 
 use super::inputs::Inputs;
 use super::{Artifact, Finding, Severity, is_error};
@@ -136,8 +136,8 @@ impl ManifestMerge {
         let target: TargetId = parsed.map_err(|e| refuse(format!("{e}")))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let group = Group::from(toc.group_name.as_str());
-        let expected = group.archive(&target);
-        if name != expected {
+        if group.target_of(&name).as_ref() != Some(&target) {
+            let expected = group.archive(&target);
             return Err(refuse(format!(
                 "by its contents, its name should be `{expected}`"
             )));
@@ -210,7 +210,8 @@ impl ManifestMerge {
                 path: item.from.clone(),
                 archive: input::open_archive(&item.from)?,
             };
-            let name = group.archive(target);
+            let name = item.from.file_name().unwrap_or_default();
+            let name = name.to_string_lossy().into_owned();
             return publish::entry_of(target, name, &present, None).map(Some);
         };
         let mut reason = format!(
@@ -253,9 +254,12 @@ impl ManifestMerge {
             let there = |target| there.is_some_and(|m| m.manifest.kpack_files.contains_key(target));
             // An archive that does not match was reported already.
             let said = |target: &str| {
-                let end = archive_end(target);
+                let ends = Vec::from_iter(archive_ends(target));
                 let mut errors = self.findings.iter().filter(|finding| is_error(finding));
-                let at_end = |path: &PathBuf| path.to_string_lossy().ends_with(&end);
+                let at_end = |path: &PathBuf| {
+                    let path = path.to_string_lossy();
+                    ends.iter().any(|end| path.ends_with(end))
+                };
                 errors.any(|finding| finding.path.as_ref().is_some_and(at_end))
             };
             for (target, listed) in targets {

@@ -260,7 +260,7 @@ impl Work<'_> {
                 path: path.clone(),
                 archive: input::open_archive(path)?,
             };
-            let name = module.group.archive(target);
+            let name = module.archive_name(target);
             let entry = publish::entry_of(target, name, &present, entries.get(&key))?;
             entries.insert(key, entry);
         }
@@ -291,7 +291,7 @@ impl Work<'_> {
             merged.map_err(|error| Error::archive(path, "merge", error))?;
         }
         let directory = self.kpack_dir(module, Some(&target))?;
-        let name = module.group.archive(&target);
+        let name = module.archive_name(&target);
         let (staged, written) = stage_archive(&directory, name.as_ref(), archive)?;
         commit_with_time(staged, time)?;
         let artifact = self.stage.output(&self.name(Some(&target)));

@@ -34,7 +34,19 @@ pub(super) struct Module {
     pub(super) manifest: Option<PathBuf>,
 }
 
+/// The name of an archive that is there.
+pub(super) fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
 impl Module {
+    /// The name of its archive for a target. One that is there keeps its name.
+    pub(super) fn archive_name(&self, target: &TargetId) -> String {
+        let present = self.present.get(target);
+        present.map_or_else(|| self.group.archive(target), |path| file_name(path))
+    }
+
     /// The targets that the binaries have device code for.
     pub(super) fn found(&self) -> BTreeSet<TargetId> {
         let binaries = self.binaries.iter();
@@ -137,7 +149,8 @@ pub(super) fn module(
     let mut present = BTreeMap::new();
     for (path, item) in all() {
         if let Class::Target { target, .. } = &item.class
-            && *path == directory.join(group.archive(target))
+            && path.parent() == Some(&*directory)
+            && group.target_of(&file_name(path)).as_ref() == Some(target)
         {
             present.insert(target.clone(), item.from.clone());
         }

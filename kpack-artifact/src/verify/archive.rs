@@ -30,8 +30,11 @@ pub(super) fn verify(
     };
     let mut archive = lock(&archive);
     let toc = archive.toc().clone();
-    let expected = Group::from(toc.group_name.as_str()).archive(&toc.gfx_arch_family);
-    if path.file_name() != Some(expected.as_ref()) {
+    let group = Group::from(toc.group_name.as_str());
+    let expected = group.archive(&toc.gfx_arch_family);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let named = group.target_of(&name).map(|target| target.to_string());
+    if name != expected && named.as_ref() != Some(&toc.gfx_arch_family) {
         let text = format!("holds `{expected}` under another name");
         report.note(ids::MISNAMED_ARCHIVE, path, text);
     }

@@ -77,3 +77,4 @@ mod wheel;
 mod wheel_damaged;
 mod wheel_variants;
 mod wheel_vendored;
+mod windows_names;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use kpack_format::TargetId;
 use kpack_format::archive::{Archive, ArchiveError, ArchiveWriter, Written};
 use kpack_format::manifest::{KpackFile, Manifest};
-use kpack_format::names::{self, Group};
+use kpack_format::names::{self, FileNames, Group};
 use rustix::fs::FileType;
 
 use super::directory::{CreatedDirectories, Directory};
@@ -75,6 +75,18 @@ impl KpackDir {
     /// The module and component.
     pub fn group(&self) -> &Group {
         &self.group
+    }
+
+    /// The name of the archive for a target. One that was made for another system keeps its name.
+    pub fn archive_name(&self, target: &TargetId) -> String {
+        let usual = self.group.archive(target);
+        let other = self.group.clone().with_names_of(FileNames::Windows);
+        let other = other.archive(target);
+        let is_there = |name: &str| self.path().join(name).exists();
+        match other != usual && is_there(&other) && !is_there(&usual) {
+            true => other,
+            false => usual,
+        }
     }
 
     /// The module's archives, by target.

@@ -89,6 +89,7 @@ impl Update<'_> {
         emptied: &mut Vec<String>,
     ) -> Result<Option<ArchiveWriter<File>>, Error> {
         let (key, group) = (target.to_string(), directory.group());
+        let name = directory.archive_name(target);
         let toc = old.archive.toc();
         let stale = toc
             .kernels
@@ -97,14 +98,14 @@ impl Update<'_> {
         let stale = stale.count();
         if !(self.touches)(target) || stale == 0 {
             let known = manifest.kpack_files.get(&key);
-            let entry = entry_of(target, group.archive(target), old, known)?;
+            let entry = entry_of(target, name, old, known)?;
             manifest.kpack_files.insert(key, entry);
             return Ok(None);
         }
         if stale == toc.kernels.len() {
             manifest.kpack_files.remove(&key);
             if !self.only_computed {
-                emptied.push(group.archive(target));
+                emptied.push(name);
             }
             return Ok(None);
         }
@@ -132,7 +133,7 @@ impl Update<'_> {
             let written = written.map_err(|e| Error::archive(directory.path(), "write into", e))?;
             return Ok((target, written, None));
         }
-        let name = directory.group().archive(&target);
+        let name = directory.archive_name(&target);
         let (staged, written) = stage_archive(directory.directory(), name.as_ref(), archive)?;
         Ok((target, written, Some(staged)))
     }

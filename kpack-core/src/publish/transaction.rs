@@ -75,7 +75,7 @@ impl Transaction {
         self.emptied = updated.emptied;
         let mut computed = Vec::new();
         for (target, written, staged) in updated.archives {
-            let name = self.directory.group().archive(&target);
+            let name = self.directory.archive_name(&target);
             let entry = entry(&target, name, &written);
             let before = manifest.kpack_files.insert(target.to_string(), entry);
             match staged {

@@ -9,7 +9,7 @@ use std::path::{self, Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::marker::Marker;
-use kpack_format::names::{KernelName, SearchPath, archive_end, is_archive};
+use kpack_format::names::{FileNames, KernelName, SearchPath, archive_ends, is_archive};
 
 use super::{Environment, Rule, Rules};
 use crate::platform::FileId;
@@ -156,60 +156,69 @@ impl Rules {
             })
         })
     }
+
+    /// The archives to try: for each location in order, each target in order. One that is called as on the other system
+    /// is among them if it exists.
+    pub fn candidates(&self, locations: &[Location], targets: &[String]) -> Vec<Candidate> {
+        let mut candidates = Vec::new();
+        let mut seen = HashSet::new();
+        for Location { path, rule, .. } in locations {
+            let mut add = |path: PathBuf| {
+                if seen.insert(path.clone().into_os_string()) {
+                    candidates.push(Candidate { path, rule: *rule });
+                }
+            };
+            let pattern = SearchPath::new(path);
+            if pattern.names_target() {
+                for target in targets {
+                    let mut names = FileNames::read_here(target).map(|name| pattern.expand(&name));
+                    names.next().into_iter().for_each(&mut add);
+                    // Messages need not tell that such a file is not there.
+                    names
+                        .filter(|path| self.reads_other_names && path.exists())
+                        .for_each(&mut add);
+                }
+            } else if path.is_dir() {
+                in_directory(path, targets).into_iter().for_each(&mut add);
+            } else {
+                add(path.clone());
+            }
+        }
+        candidates
+    }
+
+    /// The archives at a location for any target, sorted by name, without opening one. A path without
+    /// `@GFXARCH@` leads to itself, or to all archives of a directory.
+    ///
+    /// # Errors
+    /// Those of listing a directory that exists.
+    pub fn installed(&self, path: &Path) -> io::Result<Vec<Installed>> {
+        let without_target = |path| Installed { path, target: None };
+        if let Some(pattern) = SearchPath::new(path).split() {
+            let names = names(pattern.directory)?.into_iter();
+            let archive = |name: OsString| {
+                let target = pattern.target_of(&name)?;
+                let written = pattern.written_in(&name)?;
+                let is_usual = FileNames::HERE.of(&target.to_string()) == written;
+                let tail = pattern.tail.expand(written);
+                (is_usual || self.reads_other_names).then(|| Installed {
+                    path: pattern.directory.join(tail),
+                    target: Some(target),
+                })
+            };
+            return Ok(names.filter_map(archive).collect());
+        }
+        if path.is_dir() {
+            let paths = names(path)?.into_iter().map(|name| path.join(name));
+            let archives = paths.filter(|path| is_archive(path));
+            return Ok(archives.map(without_target).collect());
+        }
+        Ok(vec![without_target(path.to_owned())])
+    }
 }
 
 fn names_target(path: &Path) -> bool {
     SearchPath::new(path).names_target()
-}
-
-/// The archives to try: for each location in order, each target in order.
-pub fn candidates(locations: &[Location], targets: &[String]) -> Vec<Candidate> {
-    let mut candidates = Vec::new();
-    let mut seen = HashSet::new();
-    for Location { path, rule, .. } in locations {
-        let mut add = |path: PathBuf| {
-            if seen.insert(path.clone().into_os_string()) {
-                candidates.push(Candidate { path, rule: *rule });
-            }
-        };
-        let pattern = SearchPath::new(path);
-        if pattern.names_target() {
-            let expanded = targets.iter().map(|target| pattern.expand(target));
-            expanded.for_each(&mut add);
-        } else if path.is_dir() {
-            in_directory(path, targets).into_iter().for_each(&mut add);
-        } else {
-            add(path.clone());
-        }
-    }
-    candidates
-}
-
-/// The archives at a location for any target, sorted by name, without opening one. A path without
-/// `@GFXARCH@` leads to itself, or to all archives of a directory.
-///
-/// # Errors
-/// Those of listing a directory that exists.
-pub fn installed(path: &Path) -> io::Result<Vec<Installed>> {
-    let without_target = |path| Installed { path, target: None };
-    if let Some(pattern) = SearchPath::new(path).split() {
-        let names = names(pattern.directory)?.into_iter();
-        let archive = |name: OsString| {
-            let target = pattern.target_of(&name)?;
-            let tail = pattern.tail.expand(&target.to_string());
-            Some(Installed {
-                path: pattern.directory.join(tail),
-                target: Some(target),
-            })
-        };
-        return Ok(names.filter_map(archive).collect());
-    }
-    if path.is_dir() {
-        let paths = names(path)?.into_iter().map(|name| path.join(name));
-        let archives = paths.filter(|path| is_archive(path));
-        return Ok(archives.map(without_target).collect());
-    }
-    Ok(vec![without_target(path.to_owned())])
 }
 
 /// The names in a directory, sorted; none if it does not exist.
@@ -228,8 +237,7 @@ fn names(directory: &Path) -> io::Result<Vec<OsString>> {
 fn in_directory(directory: &Path, targets: &[String]) -> Vec<PathBuf> {
     let names = names(directory).unwrap_or_default();
     let mut archives = Vec::new();
-    for target in targets {
-        let end = archive_end(target);
+    for end in targets.iter().flat_map(|target| archive_ends(target)) {
         let of_target = names
             .iter()
             .filter(|name| name.as_encoded_bytes().ends_with(end.as_bytes()));

@@ -15,7 +15,7 @@
 //! };
 //! let place = Place::of("/opt/vec/lib/libvec.so".as_ref(), []);
 //! let locations = Rules::KPACK.locations(&Environment::default(), &marker, &place);
-//! let candidates = lookup::candidates(&locations, &["gfx942".to_owned()]);
+//! let candidates = Rules::KPACK.candidates(&locations, &["gfx942".to_owned()]);
 //! let expected = lookup::Candidate {
 //!     path: "/opt/vec/lib/.kpack/vec_lib_gfx942.kpack".into(),
 //!     rule: Rule::Marker,
@@ -27,8 +27,6 @@ mod candidates;
 mod environment;
 mod rules;
 
-pub use candidates::{
-    Candidate, Installed, Location, Place, candidates, installed, kernels, targets,
-};
+pub use candidates::{Candidate, Installed, Location, Place, kernels, targets};
 pub use environment::Environment;
 pub use rules::{Answer, Listing, Rule, Rules};

@@ -67,6 +67,8 @@ pub struct Rules {
     pub expands_variables: bool,
     /// Whether an archive of another build of the binary is skipped.
     pub compares_code_ids: bool,
+    /// Whether it finds archives whose names were written for the other system: `gfx90a-xnack+`.
+    pub reads_other_names: bool,
     /// Whether, after an archive that has the target and lacks the kernel, others are asked.
     pub asks_every_archive: bool,
 }
@@ -116,6 +118,7 @@ impl Rules {
         beside_links: true,
         expands_variables: true,
         compares_code_ids: true,
+        reads_other_names: true,
         asks_every_archive: true,
     };
 
@@ -124,6 +127,7 @@ impl Rules {
         beside_links: false,
         expands_variables: false,
         compares_code_ids: false,
+        reads_other_names: false,
         asks_every_archive: false,
     };
 

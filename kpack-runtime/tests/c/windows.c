@@ -70,9 +70,10 @@ static void paths(void) {
 
 static unsigned char marker[4096];
 
+static const char *isa = "gfx1100";
+
 /* Whether the library's code object is found, from a place and with a variable. */
 static kpack_error_t load(const char *binary, const char *variable, const char *value) {
-    const char *isa = "gfx1100";
     kpack_cache_t cache;
     void *data = NULL;
     size_t size = 0;
@@ -102,6 +103,10 @@ static void code_objects(void) {
     snprintf(list, sizeof list, ";;%s", in("", "\\lib\\vec_@GFXARCH@.kpack"));
     CHECK(!load(none, "ROCM_KPACK_PATH", list));
     CHECK(load(none, "ROCM_KPACK_PATH", "C:\\none.kpack") == KPACK_ERROR_ARCHIVE_NOT_FOUND);
+    /* Its archive has a name without a colon. */
+    isa = "gfx90a:sramecc+:xnack-";
+    CHECK(!load(in("", "\\bin\\vec.dll"), "ROCM_KPACK_PATH", NULL));
+    isa = "gfx1100";
 }
 
 /* A path longer than MAX_PATH, to a place whose path is not: wine does not tell the identity of others. */

@@ -25,7 +25,7 @@ fn find_with(
     let binary = tree.path("lib/libvec.so");
     let locations = rules.locations(environment, marker, &Place::of(&binary, []));
     let targets = lookup::targets(&[isa.parse().unwrap()]);
-    let candidates = lookup::candidates(&locations, &targets).into_iter();
+    let candidates = rules.candidates(&locations, &targets).into_iter();
     let opened = candidates.filter_map(|candidate| {
         let archive = Archive::open(&candidate.path).ok()?;
         Some((candidate.rule, archive))
@@ -136,6 +136,31 @@ fn an_archive_that_lacks_the_kernel() {
     let general = found("general", Rule::Marker);
     assert_eq!(find("gfx90a:xnack-"), [general.clone(), None]);
     assert_eq!(find("gfx90a:xnack+"), [general.clone(), general]);
+}
+
+/// On Windows, names of files have no colons.
+#[test]
+fn archives_with_the_names_of_windows() {
+    let tree = Tree::new();
+    let none = Environment::default();
+    let other = tree.path("lib/.kpack/vec_lib_gfx90a-sramecc+-xnack-.kpack");
+    write(&other, "gfx90a:sramecc+:xnack-", &[(KERNEL, b"other")]);
+    let find = |isa| {
+        [Rules::KPACK, Rules::ROCM].map(|rules| find_with(rules, &tree, &marker(), &none, isa))
+    };
+    let isa = "gfx90a:sramecc+:xnack-";
+    assert_eq!(find(isa), [found("other", Rule::Marker), None]);
+    assert_eq!(find("gfx90a:sramecc+:xnack+"), [None, None]);
+    let pattern = tree.path("lib/.kpack/vec_lib_@GFXARCH@.kpack");
+    let [ours, rocms] = [Rules::KPACK, Rules::ROCM].map(|rules| rules.installed(&pattern).unwrap());
+    assert_eq!(ours[0].path, other);
+    assert_eq!(ours[0].target, isa.parse().ok());
+    assert_eq!(rocms, []);
+    // The name of this system wins.
+    let usual = tree.path("lib/.kpack/vec_lib_gfx90a:sramecc+:xnack-.kpack");
+    write(&usual, isa, &[(KERNEL, b"usual")]);
+    let usual = found("usual", Rule::Marker);
+    assert_eq!(find(isa), [usual.clone(), usual]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 use kpack_format::names::{Group, SearchPath};
-use rocm_kpack::lookup::{Environment, Installed, Location, Place, Rule, Rules, installed};
+use rocm_kpack::lookup::{Environment, Installed, Location, Place, Rule, Rules};
 
 use super::{Archives, Overlay, manifest_parts, metadata_of, or_refused, read_manifest};
 use crate::Error;
@@ -178,7 +178,7 @@ impl Lookup {
     ) -> Result<(), Error> {
         let mut here = BTreeSet::new();
         for location in locations {
-            let archives = installed(&location.path);
+            let archives = self.rules.installed(&location.path);
             let archives = archives.map_err(|e| Error::io(&location.path, "list", e))?;
             for Installed { path, target } in archives {
                 let metadata = metadata_of(&path)?.filter(Metadata::is_file);

@@ -91,6 +91,9 @@ fn paths_and_files_of_windows() {
         write(&format!("{place}/bin/.kpack/vec_lib_gfx1100.kpack"), &good);
         write(&format!("{place}/bin/vec.dll"), b"");
     }
+    let kernels: [(&str, &[u8]); 1] = [("lib/libvec.so#0", b"code")];
+    let variant = archive(Scheme::ZstdPerKernel, "gfx90a:xnack-", &kernels);
+    write("bin/.kpack/vec_lib_gfx90a-xnack-.kpack", &variant);
     let directory = tree.path("é");
     conforms(program("windows.c", &directory).arg(windows::path(tree.root())));
 }

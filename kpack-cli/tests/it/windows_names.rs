@@ -1,0 +1,78 @@
+//! Given a module whose archives have the names of Windows, without colons, when it is used on Linux, then each command
+//! finds them, and they keep their names.
+
+use std::fs;
+
+use kpack_split::install::{InstallOptions, install};
+use kpack_tests::fixture::{FatLibrary, Storage, code};
+use kpack_tests::tree::Tree;
+
+use crate::command::{kpack, said, words};
+
+const KPACKS: &str = "prefix/lib/.kpack";
+
+fn build(tree: &Tree, name: &str) {
+    let objects = [code("gfx90a:xnack+", name), code("gfx942", name)];
+    let library = FatLibrary::new().wrapper(Storage::Plain, objects);
+    let path = tree.path(&format!("prefix/lib/lib{name}.so"));
+    library.build(&path).unwrap();
+    let files = [format!("lib/lib{name}.so")];
+    install(&InstallOptions::new(tree.path("prefix"), "vec", files), &()).unwrap();
+}
+
+/// The names of the archives.
+fn names(tree: &Tree) -> Vec<String> {
+    let entries = fs::read_dir(tree.path(KPACKS)).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names = Vec::from_iter(names);
+    names.sort();
+    names
+}
+
+/// A split library, as it is installed on Windows.
+fn of_windows() -> Tree {
+    let tree = Tree::new();
+    build(&tree, "vec");
+    let [usual, other] = ["vec_lib_gfx90a:xnack+.kpack", "vec_lib_gfx90a-xnack+.kpack"];
+    let path = |name: &str| tree.path(KPACKS).join(name);
+    fs::rename(path(usual), path(other)).unwrap();
+    let mut manifest = fs::read(path("vec_lib.kpm")).unwrap();
+    let at = manifest
+        .windows(usual.len())
+        .position(|w| w == usual.as_bytes());
+    let at = at.unwrap();
+    manifest[at..at + other.len()].copy_from_slice(other.as_bytes());
+    fs::write(path("vec_lib.kpm"), manifest).unwrap();
+    tree
+}
+
+#[test]
+fn commands_find_the_archives() {
+    let tree = of_windows();
+    let verified = said(&tree, &words("verify prefix --arch gfx90a:xnack+"));
+    assert!(verified.ends_with("\nexit code 0\n"), "{verified}");
+    assert!(!verified.contains("warning"), "{verified}");
+    let shown = said(&tree, &words("show prefix/lib/libvec.so"));
+    assert!(shown.contains("gfx90a-xnack+.kpack"), "{shown}");
+    let joined = kpack(
+        &tree,
+        &words("join --arch gfx90a:xnack+ --prefix prefix lib/libvec.so"),
+    );
+    assert!(joined.status.success(), "{joined:?}");
+}
+
+#[test]
+fn an_archive_keeps_its_name() {
+    let tree = of_windows();
+    let before = names(&tree);
+    build(&tree, "other");
+    assert_eq!(names(&tree), before);
+    let listed = said(
+        &tree,
+        &["list", &format!("{KPACKS}/vec_lib_gfx90a-xnack+.kpack")],
+    );
+    assert!(listed.contains("lib/libother.so"), "{listed}");
+    assert!(listed.contains("lib/libvec.so"), "{listed}");
+    let verified = said(&tree, &words("verify prefix --arch gfx90a:xnack+"));
+    assert!(verified.ends_with("\nexit code 0\n"), "{verified}");
+}
