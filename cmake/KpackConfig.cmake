@@ -1,5 +1,5 @@
 # find_package(Kpack) defines the helper as the target Kpack::kpack, and the functions
-# kpack_install(), kpack_split_installed(), kpack_split_compile() and kpack_device_components().
+# kpack_install(), kpack_split_installed(), kpack_split_compile(), kpack_device_components() and kpack_family_component().
 #
 # The package is relocatable and also works from a source tree. The helper is
 #   1. Kpack_EXECUTABLE, if set;

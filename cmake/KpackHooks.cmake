@@ -148,13 +148,7 @@ function(_kpack_add_rule command component excluded files)
       set(kpack_component "${component}")
     endif()
   endif()
-  set(effective "${component}")
-  if(effective STREQUAL "")
-    set(effective "${CMAKE_INSTALL_DEFAULT_COMPONENT_NAME}")
-    if(effective STREQUAL "")
-      set(effective Unspecified)
-    endif()
-  endif()
+  _kpack_effective_component("${component}" effective)
   _kpack_claim(${command} "${kpack_component}" "${effective}")
 
   _kpack_options(options)
@@ -203,6 +197,17 @@ ${files}_kpack_hook_run(\"\${_kpack_mode}\" \"\${_kpack_target}\" [==[${helper}]
   else()
     _kpack_install_code("${script}" all "" ${rule} ${exclude})
   endif()
+endfunction()
+
+# Sets <output> to the component that CMake takes if <component> is empty.
+function(_kpack_effective_component component output)
+  if(component STREQUAL "")
+    set(component "${CMAKE_INSTALL_DEFAULT_COMPONENT_NAME}")
+    if(component STREQUAL "")
+      set(component Unspecified)
+    endif()
+  endif()
+  set(${output} "${component}" PARENT_SCOPE)
 endfunction()
 
 # Adds the rule itself, which has no generator expressions.

@@ -75,11 +75,30 @@ function(kpack_split_installed)
   _kpack_add_hooks(kpack_split_installed)
 endfunction()
 
-# Sets <output> to the install components that DEVICE_COMPONENTS has created so far, for lists such
+# Sets <output> to the install components that DEVICE_COMPONENTS and families have created so far, for lists such
 # as CPACK_COMPONENTS_ALL.
 function(kpack_device_components output)
   get_property(components GLOBAL PROPERTY KPACK_DEVICE_COMPONENTS)
   set(${output} "${components}" PARENT_SCOPE)
+endfunction()
+
+# Sets <output> to the install component for files that are for all GPUs of a family, such as gfx110x.
+#
+# kpack_family_component(<variable> FAMILY <name> [COMPONENT <name>])
+#
+# COMPONENT is that of the kpack_install() with DEVICE_COMPONENTS. CPack treats it as the component of a GPU.
+function(kpack_family_component output)
+  cmake_parse_arguments(PARSE_ARGV 1 kpack "" "FAMILY;COMPONENT" "")
+  if(NOT "${kpack_UNPARSED_ARGUMENTS}" STREQUAL "")
+    _kpack_fail(kpack_family_component "unknown arguments: ${kpack_UNPARSED_ARGUMENTS}.")
+  endif()
+  if(NOT "${kpack_FAMILY}" MATCHES "^gfx([0-9][0-9]?|[0-9]+x)$")
+    _kpack_fail(kpack_family_component
+      "FAMILY is \"${kpack_FAMILY}\" (expected a family of GPUs, such as gfx11 or gfx110x).")
+  endif()
+  _kpack_effective_component("${kpack_COMPONENT}" effective)
+  _kpack_device_component(kpack_family_component "${kpack_COMPONENT}" "${effective}" "${kpack_FAMILY}" device)
+  set(${output} "${device}" PARENT_SCOPE)
 endfunction()
 
 cmake_policy(POP)

@@ -8,6 +8,7 @@ use pep440_rs::{Operator, Version};
 use pep508_rs::{ExtraName, PackageName, Requirement, VerbatimUrl, VersionOrUrl};
 
 use super::archive::Wheel;
+use super::metadata::Fields;
 use kpack_core::Error;
 
 /// The extra that asks for all device wheels.
@@ -46,40 +47,48 @@ impl std::fmt::Display for Pin {
 impl Wheel {
     /// What each of its extras for device wheels asks for, and what it requires without an extra.
     pub(super) fn pins(&self) -> Result<Pins, Error> {
-        let mut pins = Pins::default();
-        for text in self.metadata.all("Provides-Extra") {
-            let extra = ExtraName::from_str(text);
-            let extra = extra.map_err(|error| self.refused("METADATA", error.to_string()))?;
-            if extra.to_string().starts_with("device-") {
-                pins.extras.entry(extra).or_default();
-            }
-        }
-        if pins.extras.len() > MAX_EXTRAS {
-            let text = format!("has more than {MAX_EXTRAS} extras for device wheels");
-            return Err(self.refused("METADATA", text));
-        }
-        for text in self.metadata.all("Requires-Dist") {
-            let requirement = requirement(text);
-            let requirement = requirement.map_err(|error| self.refused("METADATA", error))?;
-            let pin = Pin {
-                version: exact(&requirement),
-                project: requirement.name,
-            };
-            if requirement.marker.evaluate_extras(&[]) {
-                pins.always.insert(pin);
-                continue;
-            }
-            for (extra, asked) in &mut pins.extras {
-                if requirement
-                    .marker
-                    .evaluate_extras(std::slice::from_ref(extra))
-                {
-                    asked.insert(pin.clone());
-                }
-            }
-        }
-        Ok(pins)
+        let pins = pins(&self.metadata, &|extra| extra.starts_with("device-"));
+        pins.map_err(|text| self.refused("METADATA", text))
     }
+}
+
+/// What is required without an extra, and what each extra asks for that `is_extra` accepts.
+///
+/// # Errors
+/// What is wrong with the fields.
+pub(super) fn pins(fields: &Fields, is_extra: &dyn Fn(&str) -> bool) -> Result<Pins, String> {
+    let mut pins = Pins::default();
+    for text in fields.all("Provides-Extra") {
+        let extra = ExtraName::from_str(text).map_err(|error| error.to_string())?;
+        if is_extra(&extra.to_string()) {
+            pins.extras.entry(extra).or_default();
+        }
+    }
+    if pins.extras.len() > MAX_EXTRAS {
+        return Err(format!(
+            "has more than {MAX_EXTRAS} extras for device wheels"
+        ));
+    }
+    for text in fields.all("Requires-Dist") {
+        let requirement = requirement(text)?;
+        let pin = Pin {
+            version: exact(&requirement),
+            project: requirement.name,
+        };
+        if requirement.marker.evaluate_extras(&[]) {
+            pins.always.insert(pin);
+            continue;
+        }
+        for (extra, asked) in &mut pins.extras {
+            if requirement
+                .marker
+                .evaluate_extras(std::slice::from_ref(extra))
+            {
+                asked.insert(pin.clone());
+            }
+        }
+    }
+    Ok(pins)
 }
 
 /// The requirements of a wheel that matter to its set.

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use super::archive::{Place, Wheel};
 use super::members::Member;
 use super::record::Digest;
+use super::sdist::{self, is_sdist};
 use super::set::{ALL, Pin, Pins, device_of};
 use kpack_artifact::classify::{Class, classify};
 use kpack_artifact::databases;
@@ -37,7 +38,8 @@ pub struct VerifyOptions {
 
 /// Verifies host wheels with their device wheels: each is undamaged and says so in its RECORD, extras and
 /// pins lead to the others and nowhere else, no two have a file at one path, and the binaries of a host find
-/// their device code in what is installed.
+/// their device code in what is installed. What a source distribution (`.tar.gz`) among them requires counts as asked
+/// for.
 ///
 /// # Errors
 /// [`Error::Io`]; [`Error::Usage`] if there is nothing to compare with.
@@ -49,7 +51,9 @@ pub fn verify(wheels: &[PathBuf], options: &VerifyOptions) -> Result<Report, Err
 fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Error> {
     let mut report = Report::default();
     let mut wheels = Vec::new();
-    for path in paths {
+    let (sdists, paths): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        paths.iter().partition(|path| is_sdist(path));
+    for path in &paths {
         if let Some(wheel) = sound(path, &mut report)? {
             wheels.push(wheel);
         }
@@ -77,6 +81,12 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
             same_members(host, fat, &mut report)?;
         }
     }
+    for path in sdists {
+        hosts += 1;
+        let requirements = asked_by_sdist(path, &wheels, &mut report)?;
+        let is_asked = |wheel: &&Wheel| requirements.iter().any(|pin| pin.accepts(wheel));
+        asked.extend(wheels.iter().filter(is_asked).map(|wheel| &wheel.path));
+    }
     let mut others = 0;
     for wheel in wheels.iter().filter(|wheel| !asked.contains(&wheel.path)) {
         let elsewhere = wheel.split_elsewhere()?;
@@ -86,14 +96,15 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
         }
         if !elsewhere.is_empty() {
             others += 1;
-        } else if !wheel.pins()?.are_of_host() {
+        } else if hosts > 0 && !wheel.pins()?.are_of_host() {
             let text = "no extra of a host wheel among these asks for it";
             fault(&mut report, ids::UNREQUESTED_WHEEL, &wheel.path, text);
         }
     }
     if hosts == 0 && others < paths.len() {
         for path in paths.iter().take(1) {
-            let text = "there is no host wheel with the extra device-all; name it as well";
+            let text = "no host wheel with the extra device-all is among these; name it as well, or the source \
+                        distribution (.tar.gz) whose extras ask for these wheels";
             fault(&mut report, ids::MISSING_WHEEL, path, text);
         }
     }
@@ -104,6 +115,47 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
         fault(&mut report, ids::MISSING_WHEEL, &fat.path, text);
     }
     Ok(report)
+}
+
+/// What a source distribution requires, with any extra. Reports it, and the wheels that are not there.
+fn asked_by_sdist(
+    path: &Path,
+    wheels: &[Wheel],
+    report: &mut Report,
+) -> Result<BTreeSet<Pin>, Error> {
+    let pins = match sdist::requirements(path) {
+        Ok(pins) => pins,
+        Err(Error::Refused { id, reason, .. }) => {
+            fault(report, id, path, reason);
+            return Ok(BTreeSet::new());
+        }
+        Err(error) => return Err(error),
+    };
+    let extras = pins.extras.into_values().flatten();
+    let all: BTreeSet<Pin> = extras.chain(pins.always).collect();
+    let (there, missing): (Vec<&Pin>, Vec<&Pin>) = all
+        .iter()
+        .partition(|pin| wheels.iter().any(|wheel| pin.is_for(wheel)));
+    for pin in &there {
+        if let Some(wheel) = wheels.iter().find(|wheel| pin.is_for(wheel))
+            && pin.version.is_some()
+            && !wheels.iter().any(|wheel| pin.accepts(wheel))
+        {
+            let version = &wheel.name.version;
+            let text = format!("it asks for {pin} (found version {version})");
+            fault(report, ids::WRONG_PIN, path, text);
+        }
+    }
+    let mut text = format!("it asks for {} of these", counted(there.len(), "project"));
+    if !missing.is_empty() {
+        text += &format!(
+            ", and for {}, which are not among them",
+            list_some(missing, MOST_NAMES)
+        );
+    }
+    let note = Finding::new(Severity::Note, ids::WHEEL_SOUND, path, text);
+    report.findings.push(note);
+    Ok(all)
 }
 
 fn fault(report: &mut Report, id: Id, path: &Path, text: impl Into<String>) {

@@ -76,7 +76,8 @@ struct Verify {
     /// Number of threads. Default: the number of processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Host wheels and their device wheels
+    /// Host wheels and their device wheels; also a source distribution (.tar.gz) whose extras ask for wheels, such as
+    /// TheRock's rocm
     #[arg(value_name = "WHEEL", required = true)]
     wheels: Vec<PathBuf>,
 }

@@ -410,6 +410,18 @@ fn dnf_installs_the_code_of_the_machines_gpus() {
         return;
     }
     let source = Source::new();
+    // Files for several processors, such as AOTriton's images.
+    source.edit("vec.spec", |text| {
+        text.replace("%global targets gfx1100", "%global targets gfx1100 gfx110x")
+            .replace(
+                "%files devel",
+                "%files -n vec-gfx110x\n%{_datadir}/vec\n\n%files devel",
+            )
+            .replace(
+                "%check",
+                "install -D vec.h %{buildroot}%{_datadir}/vec/amd-gfx110x\n\n%check",
+            )
+    });
     source.rpm().succeeds();
     let repository = source.path("repository");
     fs::create_dir(&repository).unwrap();
@@ -477,7 +489,7 @@ fn dnf_installs_the_code_of_the_machines_gpus() {
         names.sort();
         (names, root)
     };
-    let all = ["gfx1100", "gfx90a.xnack-on", "gfx942"];
+    let all = ["gfx1100", "gfx110x", "gfx90a.xnack-on", "gfx942"];
     let (names, root) = installed("all", &[&["vec"]]);
     assert_eq!(names, all);
     kpack(&["verify"], &root.join("usr")).succeeds();
@@ -486,11 +498,11 @@ fn dnf_installs_the_code_of_the_machines_gpus() {
     kpack(&["verify", "--arch", "gfx942"], &root.join("usr")).succeeds();
     assert_eq!(
         installed("set", &[&["vec", "kpack-gpu-gfx1100-gfx90a"]]).0,
-        ["gfx1100", "gfx90a.xnack-on"]
+        ["gfx1100", "gfx110x", "gfx90a.xnack-on"]
     );
     assert_eq!(
         installed("two", &[&["vec", "kpack-gpu-gfx1100", "kpack-gpu-gfx942"]]).0,
-        ["gfx1100", "gfx942"]
+        ["gfx1100", "gfx110x", "gfx942"]
     );
 }
 

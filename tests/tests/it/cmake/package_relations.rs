@@ -10,6 +10,7 @@ use crate::cmake::project::{Project, files_with_extension, output_of};
 with_each_package!(["cmake", "cpack", "cc", "dpkg-deb", "rpm", "rpmbuild"] =>
     a_debian_host_package_recommends_its_device_packages,
     rpm_device_packages_supplement_their_host_package,
+    packages_of_families_are_for_each_of_their_gpus,
     the_project_chooses_how_much_it_recommends,
     names_and_versions_of_rpm_packages_are_followed,
     every_package_has_a_summary_of_its_own,
@@ -87,6 +88,41 @@ fn rpm_device_packages_supplement_their_host_package(package: &Package) {
             "(vectools-lib unless kpack-gpu-named)"
         ]
     );
+}
+
+/// Files such as AOTriton's images, which no archive has.
+fn packages_of_families_are_for_each_of_their_gpus(package: &Package) {
+    let project = packed(package, "DEB;RPM", &["-DFAMILY=gfx110x"]);
+    let host = file(&project, ".deb", "vectools-1.2.3-Linux-lib.");
+    let own = "vectools-lib-gfx110x (= 1.2.3) | kpack-without-gfx110x";
+    let recommends = control(&host, "Recommends");
+    assert!(recommends.contains(own), "{recommends}");
+    let family = file(&project, ".deb", "vectools-1.2.3-Linux-lib-gfx110x");
+    assert_eq!(control(&family, "Depends"), "vectools-lib (= 1.2.3)");
+    let family = file(&project, ".rpm", "vectools-1.2.3-Linux-lib-gfx110x");
+    assert_eq!(query(&family, "--requires"), ["vectools-lib = 1.2.3-1"]);
+    assert_eq!(
+        query(&family, "--supplements"),
+        [
+            "(vectools-lib and kpack-gpu(gfx110x))",
+            "(vectools-lib unless kpack-gpu-named)"
+        ]
+    );
+    let files = query(&family, "--list");
+    assert!(
+        files
+            .iter()
+            .any(|file| file.ends_with("/amd-gfx110x/CMakeLists.txt"))
+    );
+
+    for name in ["gfx1100", "gfx11xx", "navi"] {
+        let project = Project::new(package, "packages");
+        let said =
+            format!("FAMILY is \"{name}\" (expected a family of GPUs, such as gfx11 or gfx110x).");
+        project
+            .configure(&[&format!("-DFAMILY={name}")])
+            .fails_with(&said);
+    }
 }
 
 fn the_project_chooses_how_much_it_recommends(package: &Package) {
