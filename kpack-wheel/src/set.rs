@@ -60,7 +60,7 @@ pub(super) fn pins(fields: &Fields, is_extra: &dyn Fn(&str) -> bool) -> Result<P
     let mut pins = Pins::default();
     for text in fields.all("Provides-Extra") {
         let extra = ExtraName::from_str(text).map_err(|error| error.to_string())?;
-        if is_extra(&extra.to_string()) {
+        if is_extra(extra.as_ref()) {
             pins.extras.entry(extra).or_default();
         }
     }

@@ -85,6 +85,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             }
         }
     }
+    let transfers = page::transfers(&outcomes);
     let (scaling, comparisons): (Vec<_>, Vec<_>) =
         outcomes.iter().partition(|outcome| outcome.row.size > 0);
     if !failed.is_empty() {
@@ -97,6 +98,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ("machine", machine),
         ("comparisons", page::table(comparisons)),
         ("scaling", page::table(scaling)),
+        ("transfers", transfers),
     ];
     if chosen(SIZES) {
         parts.push(("sizes", sizes::table(&helper)?));

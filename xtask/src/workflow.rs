@@ -3,17 +3,19 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
+use rustix::process::{Pid, test_kill_process_group};
 use serde_json::json;
-use walkdir::WalkDir;
 use xshell::cmd;
 
 use crate::containers::{Server, free_port};
+use crate::faults::calls::strace_problem;
 use crate::process::{self, NotRun, shell, step};
 use crate::repository;
 
@@ -32,12 +34,20 @@ const SNAKEMAKE: &str = "snakemake>=9,<10";
 /// What S3 needs: Snakemake's plugin, a client, and a server for tests.
 const S3_TOOLS: [&str; 3] = ["snakemake-storage-plugin-s3", "boto3", "moto[server]"];
 
+const SLURM_TOOLS: [&str; 1] = ["snakemake-executor-plugin-slurm"];
+
+/// How long something may take that should soon happen.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// Options of `cargo xtask workflow`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Also keep all files in S3, of a server on the loopback interface.
     #[arg(long)]
     s3: bool,
+    /// Also run all of it with Slurm, on this machine as the only node. That needs root, and takes a quarter of an hour.
+    #[arg(long)]
+    slurm: bool,
 }
 
 /// Runs the workflow on this machine: once undisturbed, then with kpack killed, Snakemake killed, and a machine missing.
@@ -45,6 +55,9 @@ pub(crate) struct Options {
 /// # Errors
 /// A release differs. [`NotRun`] if Snakemake cannot be installed.
 pub(crate) fn run(options: &Options) -> Result<()> {
+    if let Some(problem) = strace_problem()? {
+        bail!(NotRun(format!("strace cannot trace here: {problem}")));
+    }
     let kpack = repository::build_helper()?;
     let snakemake = install(options)?;
     let work = repository::empty_directory("workflow")?;
@@ -54,13 +67,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         kpack,
         snakemake,
         work,
+        slurm: None,
     };
-    workflow.undisturbed()?;
-    workflow.kpack_killed()?;
-    workflow.engine_killed()?;
-    workflow.machine_missing()?;
+    workflow.run()?;
     if options.s3 {
         workflow.in_s3()?;
+    }
+    if options.slurm {
+        let slurm = Some(Slurm::start(&workflow.work)?);
+        let workflow = Workflow { slurm, ..workflow };
+        workflow.run()?;
+        workflow.job_cancelled()?;
     }
     Ok(())
 }
@@ -69,8 +86,18 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 fn install(options: &Options) -> Result<PathBuf> {
     let directory = repository::target_directory().join("workflow-tools");
     let program = directory.join("bin/snakemake");
-    let more = if options.s3 { &S3_TOOLS[..] } else { &[] };
-    if program.is_file() && (!options.s3 || directory.join("bin/moto_server").is_file()) {
+    let mut more = Vec::new();
+    let mut is_there = program.is_file();
+    if options.s3 {
+        more.extend(S3_TOOLS);
+        is_there &= directory.join("bin/moto_server").is_file();
+    }
+    if options.slurm {
+        more.extend(SLURM_TOOLS);
+        let found = process::run!("find {directory} -name snakemake_executor_plugin_slurm");
+        is_there &= found.is_ok_and(|found| !found.is_empty());
+    }
+    if is_there {
         return Ok(program);
     }
     step("Installing Snakemake from the Python package index");
@@ -158,12 +185,35 @@ struct Workflow {
     kpack: PathBuf,
     snakemake: PathBuf,
     work: PathBuf,
+    /// What runs the jobs, if not Snakemake itself.
+    slurm: Option<Slurm>,
 }
 
 impl Workflow {
+    fn run(&self) -> Result<()> {
+        self.undisturbed()?;
+        self.kpack_killed()?;
+        self.engine_killed()?;
+        self.machine_missing()
+    }
+
     /// The command for all machines.
     fn command(&self, kpack: &Path) -> Command {
-        self.command_for(kpack, &MACHINES.map(|(machine, _)| machine), "local")
+        let machines = MACHINES.map(|(machine, _)| machine);
+        self.command_here(kpack, &machines)
+    }
+
+    /// The command with the profile for this machine or for Slurm.
+    fn command_here(&self, kpack: &Path, machines: &[&str]) -> Command {
+        let Some(slurm) = &self.slurm else {
+            return self.command_for(kpack, machines, "local");
+        };
+        let mut command = self.command_for(kpack, machines, "slurm");
+        let path = std::env::var("PATH").unwrap_or_default();
+        let programs = slurm.configuration.with_file_name("bin");
+        command.env("PATH", format!("{}:{path}", programs.display()));
+        command.env("SLURM_CONF", &slurm.configuration);
+        command
     }
 
     /// The command, in the directory of the trees.
@@ -207,6 +257,11 @@ impl Workflow {
     fn run_to_its_end(&self) -> Result<()> {
         let (done, text) = self.try_run(&self.kpack)?;
         ensure!(done, "the workflow failed:\n{text}");
+        self.compare()
+    }
+
+    /// Compares the release.
+    fn compare(&self) -> Result<()> {
         let (one, other) = (self.work.join("direct/release"), self.work.join("release"));
         cmd!(
             shell(),
@@ -231,14 +286,29 @@ impl Workflow {
             ));
             self.clean()?;
             let wrapper = self.work.join("killed-kpack");
+            let traces = repository::empty_directory("workflow/traces")?;
+            // When everything is written, and nothing has its name.
             let script = format!(
-                "#!/bin/sh\nif [ \"$1\" = {command} ]; then {kpack} \"$@\" & sleep 0.02; kill -9 $! $$; fi\nexec {kpack} \"$@\"\n",
-                kpack = self.kpack.display()
+                "#!/bin/sh\n[ \"$1\" = {command} ] || exec {kpack} \"$@\"\n\
+                exec strace -f -qq -e trace={RENAMES} -e inject={RENAMES}:signal=KILL:when=1 -o {traces}/$$ {kpack} \"$@\"\n",
+                kpack = self.kpack.display(),
+                traces = traces.display(),
             );
             fs::write(&wrapper, script)?;
             cmd!(shell(), "chmod +x {wrapper}").quiet().run()?;
             let (done, text) = self.try_run(&wrapper)?;
             ensure!(!done, "nothing was killed:\n{text}");
+            let mut killed = 0;
+            for trace in fs::read_dir(&traces)? {
+                let trace = fs::read_to_string(trace?.path())?;
+                ensure!(
+                    trace.contains("killed by SIGKILL"),
+                    "it was not killed: {trace}"
+                );
+                killed += 1;
+            }
+            println!("   killed {killed} times");
+            ensure!(killed > 0, "nothing was killed:\n{text}");
             ensure!(
                 !self.work.join("release/index.json").exists(),
                 "it is published"
@@ -251,19 +321,28 @@ impl Workflow {
     fn engine_killed(&self) -> Result<()> {
         step("Killing Snakemake, and running the workflow again");
         self.clean()?;
-        let mut command = self.command(&self.kpack);
-        let mut engine = command
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let started = Instant::now();
-        while !self.work.join("shards").exists() && started.elapsed() < Duration::from_secs(60) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let mut engine = self.start()?;
+        self.wait("no job starts", || match &self.slurm {
+            None => Ok(self.work.join("shards").exists()),
+            Some(slurm) => Ok(!slurm.jobs()?.is_empty()),
+        })?;
+        ensure!(
+            engine.try_wait()?.is_none(),
+            "it ended before it was killed"
+        );
         engine.kill()?;
         engine.wait()?;
+        ensure!(
+            !self.work.join("release").exists(),
+            "it had done everything"
+        );
         // Jobs that it had started go on.
-        self.wait_for_jobs()?;
+        let group = i32::try_from(engine.id()).ok().and_then(Pid::from_raw);
+        let group = group.context("a process has a number")?;
+        self.wait("a job does not end", || match &self.slurm {
+            None => Ok(test_kill_process_group(group).is_err()),
+            Some(slurm) => Ok(slurm.jobs()?.is_empty()),
+        })?;
         let unlocked = self.command(&self.kpack).arg("--unlock").output()?;
         ensure!(unlocked.status.success(), "{unlocked:?}");
         self.run_to_its_end()
@@ -318,23 +397,40 @@ impl Workflow {
         Ok(())
     }
 
-    /// Waits until nothing is under a hidden name.
-    fn wait_for_jobs(&self) -> Result<()> {
-        let is_busy = || {
-            let files = WalkDir::new(self.work.join("shards")).into_iter().flatten();
-            files
-                .into_iter()
-                .any(|entry| entry.file_name().to_string_lossy().ends_with(".tmp"))
-        };
+    /// Starts the engine in a process group of its own.
+    fn start(&self) -> Result<Child> {
+        let mut command = self.command(&self.kpack);
+        let command = command.stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(command.process_group(0).spawn()?)
+    }
+
+    /// Waits until `is_so`, which soon happens.
+    fn wait(&self, otherwise: &str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
         let started = Instant::now();
-        while is_busy() {
-            ensure!(
-                started.elapsed() < Duration::from_secs(60),
-                "a job does not end"
-            );
-            std::thread::sleep(Duration::from_millis(20));
+        while !is_so()? {
+            ensure!(started.elapsed() < PATIENCE, "{otherwise}");
+            std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())
+    }
+
+    /// A job that is cancelled starts again by itself.
+    fn job_cancelled(&self) -> Result<()> {
+        let slurm = self.slurm.as_ref().context("there are jobs")?;
+        step("Cancelling a job");
+        self.clean()?;
+        let mut engine = self.start()?;
+        self.wait("no job runs", || Ok(slurm.first_running()?.is_some()))?;
+        let job = slurm.first_running()?.context("a job runs")?;
+        slurm.client("scancel", &[&job])?;
+        let ended = engine.wait()?;
+        let state = slurm.client("scontrol", &["show", "job", &job])?;
+        ensure!(
+            state.contains("JobState=CANCELLED"),
+            "it was not cancelled: {state}"
+        );
+        ensure!(ended.success(), "the workflow failed");
+        self.compare()
     }
 
     fn machine_missing(&self) -> Result<()> {
@@ -347,13 +443,163 @@ impl Workflow {
         ensure!(!done && text.contains("built/linux-c"), "{text}");
         // Neither does the merge accept it, whoever calls it.
         let two = self
-            .command_for(&self.kpack, &["linux-a", "linux-b"], "local")
+            .command_here(&self.kpack, &["linux-a", "linux-b"])
             .output()?;
         let text = String::from_utf8_lossy(&two.stderr);
         ensure!(!two.status.success(), "two of three machines are a release");
-        ensure!(text.contains("[missing-shard]"), "{text}");
+        let report = fs::read_to_string(self.work.join("report.json"))?;
+        ensure!(report.contains("\"missing-shard\""), "{report}\n{text}");
         let released = self.work.join("release/index.json");
         ensure!(!released.exists(), "it is published");
         self.clean().context("the last files cannot be removed")
     }
 }
+
+/// The system calls that give files their names.
+const RENAMES: &str = "rename,renameat,renameat2";
+
+/// A cluster of this machine alone. Its daemons end when this is dropped.
+struct Slurm {
+    configuration: PathBuf,
+    /// The controller and the node are stopped before the daemon that signs their messages.
+    _daemons: Vec<Daemon>,
+}
+
+/// A process that is stopped on drop.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Slurm {
+    fn start(work: &Path) -> Result<Self> {
+        for program in ["munged", "slurmctld", "slurmd", "scancel"] {
+            if process::find_program(program).is_none() {
+                let text = format!(
+                    "{program} is not installed; `apt-get install slurm-wlm munge` installs it"
+                );
+                bail!(NotRun(text));
+            }
+        }
+        step("Starting Slurm");
+        let directory = work.join("slurm");
+        for name in ["bin", "munge", "state", "spool"] {
+            fs::create_dir_all(directory.join(name))?;
+        }
+        let key = directory.join("munge/key");
+        fs::write(&key, [7; 128])?;
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
+        let host = fs::read_to_string("/proc/sys/kernel/hostname")?;
+        let configuration = directory.join("slurm.conf");
+        let (controller, node) = (free_port()?, free_port()?);
+        let processors = std::thread::available_parallelism()?;
+        let text = SLURM_CONF
+            .replace("@DIRECTORY@", &directory.display().to_string())
+            .replace("@HOST@", host.trim())
+            .replace("@CONTROLLER@", &controller.to_string())
+            .replace("@NODE@", &node.to_string())
+            .replace("@PROCESSORS@", &processors.to_string());
+        fs::write(&configuration, text)?;
+        // Jobs do not get this variable, and are clients as well.
+        let srun = process::find_program("srun").context("srun is not installed")?;
+        let wrapper = directory.join("bin/srun");
+        let (shown, srun) = (configuration.display(), srun.display());
+        fs::write(
+            &wrapper,
+            format!("#!/bin/sh\nSLURM_CONF={shown} exec {srun} \"$@\"\n"),
+        )?;
+        fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
+        let daemon = |program: &str, arguments: &[&str]| -> Result<Daemon> {
+            let log = fs::File::create(directory.join(program).with_extension("log"))?;
+            let mut command = Command::new(program);
+            command.args(arguments).env("SLURM_CONF", &configuration);
+            command
+                .stdin(Stdio::null())
+                .stdout(log.try_clone()?)
+                .stderr(log);
+            Ok(Daemon(command.spawn()?))
+        };
+        let at = |name: &str| directory.join(name).display().to_string();
+        let munge = ["key-file", "socket", "pid-file", "log-file", "seed-file"];
+        let munge = munge.map(|name| {
+            let file = if name == "key-file" { "key" } else { name };
+            format!("--{name}={}", at(&format!("munge/{file}")))
+        });
+        let munge = Vec::from_iter(munge.iter().map(String::as_str));
+        let munge = daemon(
+            "munged",
+            &[&["--foreground", "--force"], &munge[..]].concat(),
+        )?;
+        let daemons = vec![
+            daemon("slurmd", &["-D"])?,
+            daemon("slurmctld", &["-D", "-c"])?,
+            munge,
+        ];
+        let slurm = Self {
+            configuration,
+            _daemons: daemons,
+        };
+        let started = Instant::now();
+        while !slurm
+            .client("sinfo", &["-h", "-o", "%T"])
+            .is_ok_and(|state| state.trim() == "idle")
+        {
+            ensure!(
+                started.elapsed() < PATIENCE,
+                "no node is idle: see {}",
+                at("")
+            );
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Ok(slurm)
+    }
+
+    /// Runs a client; returns what it printed.
+    fn client(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        process::output(
+            cmd!(shell(), "{program} {arguments...}").env("SLURM_CONF", &self.configuration),
+        )
+    }
+
+    /// The jobs that are not done.
+    fn jobs(&self) -> Result<String> {
+        self.client("squeue", &["-h", "-o", "%i"])
+    }
+
+    fn first_running(&self) -> Result<Option<String>> {
+        let running = self.client("squeue", &["-h", "-t", "RUNNING", "-o", "%i"])?;
+        Ok(running.lines().next().map(str::to_owned))
+    }
+}
+
+/// Without accounting and control groups, which need more than this machine.
+const SLURM_CONF: &str = "ClusterName=kpack
+SlurmctldHost=@HOST@(127.0.0.1)
+SlurmctldPort=@CONTROLLER@
+SlurmdPort=@NODE@
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket=@DIRECTORY@/munge/socket
+CredType=cred/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+ReturnToService=2
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+MinJobAge=3600
+MailProg=/bin/true
+StateSaveLocation=@DIRECTORY@/state
+SlurmdSpoolDir=@DIRECTORY@/spool
+SlurmctldPidFile=@DIRECTORY@/slurmctld.pid
+SlurmdPidFile=@DIRECTORY@/slurmd.pid
+SlurmctldLogFile=@DIRECTORY@/slurmctld.log
+SlurmdLogFile=@DIRECTORY@/slurmd.log
+NodeName=@HOST@ NodeAddr=127.0.0.1 CPUs=@PROCESSORS@ RealMemory=1000 State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+";

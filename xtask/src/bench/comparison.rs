@@ -1,12 +1,15 @@
 //! A comparison as data, and what runs it.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use wait4::{ResUse, Wait4};
+use walkdir::WalkDir;
 
 /// The variable that says from which size malloc returns a block to the system. Only this program has it, not what it
 /// measures.
@@ -66,6 +69,8 @@ pub(super) struct Row {
     pub(super) size: u32,
     /// Whether only `--large` runs it.
     pub(super) large: bool,
+    /// What it has to read, in the directory `$SIZE`; what it writes is in `out`. Empty if bytes are not counted.
+    pub(super) input: &'static str,
 }
 
 /// A row with one call, no bounds and no size, for `..ROW`.
@@ -77,6 +82,7 @@ pub(super) const ROW: Row = Row {
     calls: 1,
     size: 0,
     large: false,
+    input: "",
 };
 
 /// A limit for kpack.
@@ -90,6 +96,8 @@ pub(super) enum Bound {
     More(f64),
     /// Peak memory in MB.
     Memory(f64),
+    /// The ratio of bytes read to those of the input.
+    Read(f64),
 }
 
 /// One run of one side, for one call.
@@ -99,6 +107,9 @@ struct Cost {
     cpu: f64,
     /// Peak resident memory, in MB.
     memory: f64,
+    /// Bytes read and written, in all files.
+    read: f64,
+    written: f64,
 }
 
 /// The runs of both sides.
@@ -106,6 +117,9 @@ pub(super) struct Outcome {
     pub(super) row: &'static Row,
     reference: Vec<Cost>,
     own: Vec<Cost>,
+    /// Bytes of the row's input, and of what kpack wrote.
+    input: f64,
+    output: f64,
 }
 
 /// The median, the smallest and the largest of some numbers.
@@ -134,6 +148,8 @@ fn compare(setup: &Setup<'_>, group: &Group, row: &'static Row, rounds: u32) -> 
         row,
         reference: Vec::new(),
         own: Vec::new(),
+        input: 0.0,
+        output: 0.0,
     };
     for round in 0..rounds {
         // Whoever comes second may find a warmer cache: take turns.
@@ -150,16 +166,43 @@ fn compare(setup: &Setup<'_>, group: &Group, row: &'static Row, rounds: u32) -> 
                 cost.wall, cost.cpu, cost.memory
             );
             costs.push(cost);
+            if own && !row.input.is_empty() {
+                let input = format!("{}/{}", row.size, row.input);
+                outcome.input = size_below(&setup.work.join(input));
+                outcome.output = size_below(&setup.work.join("out"));
+            }
         }
     }
     println!("   {:.1} s for all rounds", start.elapsed().as_secs_f64());
     Ok(outcome)
 }
 
+/// Bytes of the files below a directory; one with several names counts once.
+fn size_below(directory: &Path) -> f64 {
+    let files = WalkDir::new(directory).into_iter().flatten();
+    let files = files.filter(|entry| entry.file_type().is_file());
+    let files = files.filter_map(|entry| entry.metadata().ok());
+    let files: BTreeMap<u64, u64> = files.map(|file| (file.ino(), file.len())).collect();
+    files.values().sum::<u64>() as f64
+}
+
+/// Bytes that this program and those that it waited for have read and written.
+fn transferred() -> Result<[f64; 2]> {
+    let io = fs::read_to_string("/proc/self/io").context("/proc/self/io")?;
+    let field = |name: &str| {
+        let value = io.lines().find_map(|line| line.strip_prefix(name));
+        value.and_then(|value| value.trim().parse().ok())
+    };
+    let both = [field("rchar:"), field("wchar:")].map(|value| value.context("/proc/self/io"));
+    let [read, written] = both;
+    Ok([read?, written?])
+}
+
 fn measure(setup: &Setup<'_>, script: &str, row: &Row) -> Result<Cost> {
     // A child starts with its parent's peak, so this program forgets its own.
     let _ = fs::write("/proc/self/clear_refs", "5");
     let mut command = setup.command(script);
+    let before = transferred()?;
     let start = Instant::now();
     let ResUse { status, rusage } = command
         .env("SIZE", row.size.to_string())
@@ -170,7 +213,11 @@ fn measure(setup: &Setup<'_>, script: &str, row: &Row) -> Result<Cost> {
     let wall = start.elapsed();
     ensure!(status.success(), "`{script}` failed ({status})");
     let calls = f64::from(row.calls);
+    let after = transferred()?;
+    let [read, written] = [0, 1].map(|side| (after[side] - before[side]) / calls);
     Ok(Cost {
+        read,
+        written,
         wall: wall.as_secs_f64() / calls,
         cpu: (rusage.utime + rusage.stime).as_secs_f64() / calls,
         memory: rusage.maxrss as f64 / 1e6,
@@ -217,7 +264,21 @@ impl Outcome {
                 (words, more.median <= most)
             }
             Bound::Memory(most) => (format!("≤ {most} MB"), self.memory()[1] <= most),
+            Bound::Read(most) => {
+                let read = median_of(&self.own, |cost| cost.read) / self.input;
+                let words = format!("reads {read:.2} × its input, ≤ {most}");
+                (words, read <= most)
+            }
         }
+    }
+
+    /// Bytes that kpack read and wrote per byte of output, and the reference, if they are counted.
+    pub(super) fn per_byte(&self) -> Option<[[f64; 2]; 2]> {
+        let per_byte = |of: fn(&Cost) -> f64| {
+            [&self.own, &self.reference].map(|costs| median_of(costs, of) / self.output)
+        };
+        let is_counted = !self.row.input.is_empty();
+        is_counted.then(|| [per_byte(|cost| cost.read), per_byte(|cost| cost.written)])
     }
 
     fn spread(&self, of: fn(&Cost, &Cost) -> f64) -> Spread {

@@ -84,6 +84,25 @@ pub(super) fn table<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> Stri
     text
 }
 
+/// What was read and written, where that was counted; empty without any.
+pub(super) fn transfers(outcomes: &[Outcome]) -> String {
+    let mut rows = String::new();
+    for outcome in outcomes {
+        if let Some([read, written]) = outcome.per_byte() {
+            let pair = |[own, reference]: [f64; 2]| format!("{own:.2} : {reference:.2}");
+            let (what, reference) = (outcome.row.what, outcome.row.reference.0);
+            let (read, written) = (pair(read), pair(written));
+            let _ = writeln!(rows, "| {what} | {reference} | {read} | {written} |");
+        }
+    }
+    if rows.is_empty() {
+        return rows;
+    }
+    format!(
+        "| per byte of output | against | bytes read | bytes written |\n| --- | --- | ---: | ---: |\n{rows}"
+    )
+}
+
 /// Which bounds hold.
 pub(super) fn bounds(outcome: &Outcome) -> String {
     let bounds = outcome.row.bounds.iter();

@@ -1,6 +1,6 @@
 //! What is compared with what, and what must hold.
 
-use super::comparison::Bound::{Cpu, Memory, More, Wall};
+use super::comparison::Bound::{Cpu, Memory, More, Read, Wall};
 use super::comparison::{Group, ROW, Row};
 use super::setup;
 
@@ -295,6 +295,7 @@ const PACK: Row = Row {
     ),
     own: "kpack pack --quiet $SIZE/packages --output-dir out/store",
     bounds: &[Wall(1.2), Memory(200.0)],
+    input: "packages",
     ..ROW
 };
 
@@ -306,6 +307,7 @@ const UNPACK: Row = Row {
     ),
     own: "kpack unpack --quiet $SIZE/store --output-dir out/unpacked",
     bounds: &[Wall(1.2), Memory(200.0)],
+    input: "store",
     ..ROW
 };
 
@@ -316,7 +318,8 @@ const RECOMBINE: Row = Row {
         sync -f out/copy",
     ),
     own: "kpack recombine --quiet --input-shards-dir $SIZE/shards --config groups.json --output-dir out/packages",
-    bounds: &[Memory(200.0)],
+    bounds: &[Memory(200.0), Read(1.3)],
+    input: "shards",
     ..ROW
 };
 

@@ -248,7 +248,7 @@ pub(super) fn was_reached(log: &Path, fault: Fault) -> Result<bool> {
 ///
 /// # Errors
 /// It is not installed.
-pub(super) fn strace_problem() -> Result<Option<String>> {
+pub(crate) fn strace_problem() -> Result<Option<String>> {
     let output = std::process::Command::new("strace")
         .args([&STRACE[1..], &["-o", "/dev/null", "true"]].concat())
         .output()

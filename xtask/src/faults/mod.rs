@@ -2,7 +2,7 @@
 //! limits of the machine. Whatever happens, binaries find their code, and the next run does the rest. What only
 //! reads, the doctor and the shim, is disturbed at each call that reads: it says what is true, or fails.
 
-mod calls;
+pub(crate) mod calls;
 mod limits;
 mod place;
 mod reader;
