@@ -25,6 +25,7 @@ pub use index::Index;
 pub use limits::{MAX_CODE_OBJECT, MAX_KERNELS, MAX_TOC};
 pub use reader::Archive;
 pub use toc::{Scheme, Toc};
+pub(crate) use writer::DEFAULT_LEVEL;
 pub use writer::ArchiveWriter;
 
 /// The first bytes of an archive.

@@ -14,7 +14,7 @@ use crate::names::KernelName;
 use crate::{CodeId, TargetId, code_id};
 
 /// zstd's default level.
-const DEFAULT_LEVEL: i32 = 3;
+pub(crate) const DEFAULT_LEVEL: i32 = 3;
 
 /// Bytes read and written at a time. With larger writes, Linux uses larger blocks of memory for the
 /// file, and in virtual machines that can take several times as long.

@@ -6,14 +6,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ring::digest::{Context, SHA256};
 use zstd::bulk;
 use zstd::stream::read;
-use zstd::zstd_safe::{CCtx, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
+use zstd::zstd_safe::{CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 use zstd::zstd_safe::{compress_bound, get_error_name};
 
 /// Memory to decompress into.
 pub use zstd::zstd_safe::WriteBuf;
 
 use crate::Sha256;
-use crate::archive::{ArchiveError, DecodeError, with_capacity};
+use crate::archive::{ArchiveError, DEFAULT_LEVEL, DecodeError, with_capacity};
 use crate::offload_bundle::{BundleError, Method};
 
 /// The SHA-256 of bytes that come one after another.
@@ -48,6 +48,14 @@ const NO_MEMORY: usize = 64usize.wrapping_neg();
 /// By default, zstd accepts windows of up to 128 MiB, the largest that clang uses.
 const WINDOW_LOG: (u32, u32) = (10, 27);
 
+/// Level 3, with tables that stay in a processor's cache and a larger window: of the code objects of
+/// librocsparse, this takes 8% less time, and the result has 0.6% more bytes.
+const SMALLER_TABLES: [CParameter; 3] = [
+    CParameter::WindowLog(22),
+    CParameter::HashLog(16),
+    CParameter::ChainLog(15),
+];
+
 /// Bytes that are read, hashed and compressed at a time: they stay in a processor's cache.
 const PART: usize = 256 << 10;
 
@@ -61,6 +69,11 @@ pub(crate) struct Compressor {
 impl Compressor {
     pub(crate) fn new(level: i32) -> Result<Self, ArchiveError> {
         let mut compressor = bulk::Compressor::new(level)?;
+        if level == DEFAULT_LEVEL {
+            for parameter in SMALLER_TABLES {
+                compressor.set_parameter(parameter)?;
+            }
+        }
         // Readers that skip SHA-256 still notice damage.
         compressor.include_checksum(true)?;
         Ok(Self {
