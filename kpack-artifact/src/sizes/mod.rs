@@ -6,6 +6,7 @@
 
 mod debug;
 mod measure;
+mod packed;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use serde::Serialize;
 use kpack_core::{Error, Finding};
 
 pub use debug::debug_note;
+pub use packed::Packing;
 
 /// The sizes of trees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -35,6 +37,16 @@ pub struct Sizes {
     pub leftovers: Vec<PathBuf>,
     /// What is worth saying about the archives.
     pub findings: Vec<Finding>,
+    /// The files of `after`.
+    #[serde(skip)]
+    files: Files,
+}
+
+/// The files of the host, one list per shard, and those of each target.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Files {
+    hosts: Vec<Vec<PathBuf>>,
+    targets: BTreeMap<String, Vec<PathBuf>>,
 }
 
 /// The bytes of one binary for one target.
@@ -63,6 +75,9 @@ pub struct Machine {
     pub before: u64,
     /// Bytes after the split.
     pub after: u64,
+    /// Bytes of the packages after the split, if they were [measured](Sizes::pack): a host package, and one
+    /// for each target.
+    pub packed: Option<u64>,
 }
 
 /// Level of detail of a table.
@@ -130,6 +145,7 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
         newest,
         leftovers,
         findings: split.findings,
+        files: split.files,
     })
 }
 
@@ -149,12 +165,36 @@ fn machines(rows: &[Row], hosts: (u64, u64)) -> Vec<Machine> {
             target: target.to_string(),
             before,
             after: hosts.1 + own.map(|(_, sum)| sum.1).sum::<u64>(),
+            packed: None,
         }
     };
     targets.map(machine).collect()
 }
 
 impl Sizes {
+    /// Measures how many bytes each machine downloads, by compressing what is [in `after`](measure). Code in fat
+    /// binaries counts for the host, like the rest of such a file.
+    ///
+    /// # Errors
+    /// [`Error::Io`], also if the program that compresses is missing or fails.
+    pub fn pack(&mut self, packing: Packing) -> Result<(), Error> {
+        let hosts = self.files.hosts.iter().map(|files| packing.size(files));
+        let host = hosts.collect::<Result<Vec<u64>, _>>()?.into_iter().max();
+        let mut targets = BTreeMap::new();
+        for (target, files) in &self.files.targets {
+            if let Ok(target) = target.parse::<TargetId>() {
+                targets.insert(target, packing.size(files)?);
+            }
+        }
+        for machine in &mut self.machines {
+            let target = machine.target.parse::<TargetId>().ok();
+            let selects = |found: &TargetId| target.as_ref().is_some_and(|t| t.selects(found));
+            let own = targets.iter().filter(|(found, _)| selects(found));
+            machine.packed = Some(host.unwrap_or(0) + own.map(|(_, size)| size).sum::<u64>());
+        }
+        Ok(())
+    }
+
     /// Bytes before and after.
     pub fn total(&self) -> (u64, u64) {
         let add = |(before, after): (u64, u64), row: &Row| (before + row.before, after + row.after);

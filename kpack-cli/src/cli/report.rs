@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::output::{self, Text, size};
 use super::print::print;
-use kpack_artifact::sizes::{self, Depth, Row, Sizes};
+use kpack_artifact::sizes::{self, Depth, Packing, Row, Sizes};
 use kpack_core::publish;
 use kpack_core::{Error, Finding, Severity, ids};
 use kpack_split::{leftover, source_date};
@@ -22,6 +22,8 @@ use kpack_split::{leftover, source_date};
 Examples:
   Compare packages with the artifacts that they were made from:
     kpack report recombined --before artifacts
+  Say what a package for each GPU has to download:
+    kpack report prefix --packed xz
   Write a page with a treemap:
     kpack report /opt/rocm --html sizes.html
 
@@ -36,6 +38,9 @@ pub(super) struct Arguments {
     /// Level of detail of the table
     #[arg(long, value_enum, default_value_t = Depth::Binary)]
     by: Depth,
+    /// Also say what a machine downloads: compress its files as a package manager does. Takes its time
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    packed: Option<Packing>,
     /// Write a self-contained page with a table and treemaps to FILE
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -59,6 +64,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
     for note in sizes.findings.iter().filter(|_| !print().json) {
         output::complain_finding(note);
+    }
+    if let Some(packing) = arguments.packed {
+        sizes.pack(packing)?;
     }
     // Makes the page reproducible.
     if let Some(seconds) = source_date(Some)? {
@@ -133,8 +141,10 @@ fn text(sizes: &Sizes, depth: Depth) -> Text {
     };
     for machine in &sizes.machines {
         let (before, after) = (machine.before, machine.after);
+        let packed = machine.packed.map(size);
+        let packed = packed.map_or_else(String::new, |packed| format!("; it downloads {packed}"));
         text.line(format_args!(
-            "a machine with {} has {} installed instead of {}{unpacked}: {}",
+            "a machine with {} has {} installed instead of {}{unpacked}: {}{packed}",
             machine.target,
             size(after),
             size(before),

@@ -112,7 +112,16 @@ fn machines(sizes: &Sizes, before: &str) -> String {
             (machine.before, machine.after),
         );
     }
-    text + "</table>\n"
+    text += "</table>\n";
+    let packed = sizes.machines.iter().filter_map(|machine| {
+        let size = bytes(machine.packed?);
+        Some(format!("{size} for {}", escape(&machine.target)))
+    });
+    let packed = Vec::from_iter(packed).join(", ");
+    if !packed.is_empty() {
+        let _ = writeln!(text, "<p>A machine downloads {packed}.</p>");
+    }
+    text
 }
 
 /// A time in seconds since 1970 as a date such as 2024-05-01.

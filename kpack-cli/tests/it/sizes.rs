@@ -10,6 +10,7 @@ use kpack_artifact::sizes::{Depth, Row, Sizes, measure};
 use kpack_cli::report::page;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
+use serde_json::Value;
 
 fn tree() -> Tree {
     let tree = Tree::new();
@@ -101,6 +102,53 @@ fn an_install_prefix_has_its_modules_from_its_archives() {
         assert_eq!(row.module, "rocblas");
         assert!(row.before > row.after && row.after > 0, "{row:?}");
     }
+}
+
+/// What programs say that the files of packages have, compressed.
+#[test]
+fn programs_say_what_a_machine_downloads() {
+    let tree = tree();
+    let json = |options: &str| {
+        let mut report = Command::new(env!("CARGO_BIN_EXE_kpack"));
+        report
+            .args(["report", "shards/linux-a", "--json"])
+            .args(options.split_whitespace());
+        let output = report.current_dir(tree.root()).output().unwrap();
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    assert_eq!(json("")["machines"][0]["packed"], Value::Null);
+    for (packing, program) in [("xz", "xz -6"), ("zstd", "zstd -19 -q")] {
+        if !require::tool(packing) {
+            continue;
+        }
+        let size = |files: &str| -> u64 {
+            let list = format!("find {files} -type f | LC_ALL=C sort | xargs cat");
+            let mut shell = Command::new("sh");
+            let shell = shell.args(["-c", &format!("{list} | {program} -c | wc -c")]);
+            let output = shell.current_dir(tree.root()).output().unwrap();
+            let count = String::from_utf8(output.stdout).unwrap();
+            count.trim().parse().unwrap()
+        };
+        let report = json(&format!("--packed {packing}"));
+        let host = size(&format!("shards/linux-a/blas_lib_generic/{PREFIX}"));
+        for machine in report["machines"].as_array().unwrap() {
+            let target = machine["target"].as_str().unwrap();
+            let own = size(&format!("shards/linux-a/blas_lib_{target}/{PREFIX}"));
+            assert_eq!(machine["packed"], host + own, "{packing}: {machine}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_program_is_named() {
+    let tree = tree();
+    let mut report = Command::new(env!("CARGO_BIN_EXE_kpack"));
+    let report = report.args(["report", "shards/linux-a", "--packed", "xz"]);
+    let output = report.env("PATH", "").current_dir(tree.root()).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(4));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("cannot run xz: No such file"), "{text}");
 }
 
 #[test]

@@ -25,8 +25,8 @@ pub use index::Index;
 pub use limits::{MAX_CODE_OBJECT, MAX_KERNELS, MAX_TOC};
 pub use reader::Archive;
 pub use toc::{Scheme, Toc};
-pub(crate) use writer::DEFAULT_LEVEL;
 pub use writer::ArchiveWriter;
+pub(crate) use writer::DEFAULT_LEVEL;
 
 /// The first bytes of an archive.
 pub const MAGIC: [u8; 4] = *b"KPAK";
