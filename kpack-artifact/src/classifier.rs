@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 use std::fs::{self, File, Metadata};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use kpack_core::platform::FileExt;
 use kpack_format::TargetId;
 use kpack_format::tensile::Library;
 use walkdir::DirEntry;

@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{File, Metadata};
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Mutex;
 
 use kpack_core::Error;
 use kpack_core::files::digest;
 use kpack_core::parallel::lock;
+use kpack_core::platform::{id_of, open_files};
 use kpack_core::publish::{CreatedDirectories, Directory, copy_checked};
 use kpack_format::Sha256;
-use rustix::process::{Resource, getrlimit};
 
 /// Smaller files are read again: that costs less than a copy that stays open.
 const LEAST: u64 = 64 << 10;
@@ -39,7 +38,7 @@ impl Copies {
     /// Copies are made in `output`, which is created if missing. Where it cannot be, none are made.
     pub(crate) fn within(output: &Path) -> Self {
         let mut created = CreatedDirectories::default();
-        let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 2;
+        let most = open_files() / 2;
         Self {
             directory: Directory::make(output, &mut created).ok(),
             made: Mutex::default(),
@@ -57,17 +56,14 @@ impl Copies {
             return digest(path);
         };
         let (sum, copy) = copy_checked(path, directory)?;
-        lock(&self.made).extend(copy.map(|copy| (key(&metadata), copy)));
+        let copy = copy.and_then(|copy| Some((id_of(path, &metadata).ok()?, copy)));
+        lock(&self.made).extend(copy);
         Ok(sum)
     }
 
     /// The copy of the input at `path`, for the first who needs one.
     pub(crate) fn take(&self, path: &Path) -> Option<File> {
         let metadata = path.symlink_metadata().ok()?;
-        lock(&self.made).remove(&key(&metadata))
+        lock(&self.made).remove(&id_of(path, &metadata).ok()?)
     }
-}
-
-fn key(metadata: &Metadata) -> (u64, u64) {
-    (metadata.dev(), metadata.ino())
 }

@@ -3,10 +3,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use kpack_core::Error;
+use kpack_core::platform::FileExt;
 use kpack_split::input::FileKind;
 
 /// Extensions of data files: code objects, databases and tables.

@@ -237,7 +237,7 @@ fn size(path: &Path) -> Result<u64, Error> {
 
 /// Bytes on both sides of `at`.
 fn around(path: &Path, at: u64) -> Result<Vec<u8>, Error> {
-    use std::os::unix::fs::FileExt;
+    use kpack_core::platform::FileExt;
     let start = at.saturating_sub(CONTEXT as u64);
     let mut bytes = vec![0; 2 * CONTEXT];
     let file = input::open(path)?;

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use kpack_core::platform::shared_inode;
 use kpack_core::{Finding, Spirv, ids};
 use kpack_format::TargetId;
 use kpack_format::tensile::Library;
@@ -74,11 +74,6 @@ impl Node {
             shared_inode: shared_inode(metadata),
         }
     }
-}
-
-/// Device and inode of a file with more than one name.
-pub(super) fn shared_inode(metadata: &Metadata) -> Option<(u64, u64)> {
-    (metadata.is_file() && metadata.nlink() > 1).then(|| (metadata.dev(), metadata.ino()))
 }
 
 /// Where an entry belongs.

@@ -3,7 +3,8 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+
+use kpack_core::platform::FileExt;
 
 use object::read::{File as Object, FileKind, ReadCache};
 use object::{LittleEndian as LE, Object as _, ObjectSection as _, elf};

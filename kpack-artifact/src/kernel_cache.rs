@@ -151,9 +151,8 @@ fn read<T, C: FromIterator<T>>(
 }
 
 fn open(path: &Path) -> rusqlite::Result<Connection> {
-    use std::os::unix::ffi::OsStrExt;
     let mut uri = "file:".to_owned();
-    for byte in path.as_os_str().as_bytes() {
+    for byte in path.as_os_str().as_encoded_bytes() {
         uri += &format!("%{byte:02x}");
     }
     uri += "?immutable=1";

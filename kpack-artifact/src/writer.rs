@@ -1,13 +1,13 @@
 //! Writes the files and directories of an artifact.
 
 use std::collections::HashMap;
-use std::fs::{self, File, FileTimes, Metadata, Permissions};
+use std::fs::{self, File, FileTimes, Metadata};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use filetime::FileTime;
+use kpack_core::platform::{FileExt, MetadataExt, set_mode, shared_inode, symlink};
 use kpack_format::names::is_manifest;
 use walkdir::WalkDir;
 
@@ -90,16 +90,14 @@ impl Writer {
     ) -> Result<u64, Error> {
         let to = self.place(path)?;
         let metadata = metadata(from)?;
-        let inode = (metadata.dev(), metadata.ino());
-        if let Some(first) = self.first_names.get(&inode) {
+        let inode = shared_inode(&metadata);
+        if let Some(first) = inode.and_then(|inode| self.first_names.get(&inode)) {
             let linked = fs::hard_link(first, &to);
             return linked.map(|()| 0).map_err(|e| Error::io(&to, "link", e));
         }
         let (output, size) = make(&to)?;
         set_metadata(&output, &metadata).map_err(|e| Error::io(&to, "set the mode of", e))?;
-        if metadata.nlink() > 1 {
-            self.first_names.insert(inode, to);
-        }
+        self.first_names.extend(inode.map(|inode| (inode, to)));
         Ok(size)
     }
 
@@ -201,7 +199,7 @@ pub(super) fn set_directories(root: &Path, output: &Output) -> Result<(), Error>
             set_time(&directory, metadata.modified()?)?;
             // Renaming the artifact itself needs write permission.
             let owner = if entry.depth() == 0 { 0o200 } else { 0 };
-            directory.set_permissions(Permissions::from_mode(metadata.mode() & 0o7777 | owner))
+            set_mode(&directory, metadata.mode() & 0o7777 | owner)
         };
         set().map_err(|e| Error::io(entry.path(), "set the mode of", e))?;
     }
@@ -250,7 +248,7 @@ mod tests {
         let tree = tempfile::tempdir().unwrap();
         let (file, link) = (tree.path().join("file"), tree.path().join("link"));
         fs::write(&file, "model").unwrap();
-        fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+        kpack_core::platform::set_mode_at(&file, 0o640).unwrap();
         symlink("file", &link).unwrap();
         let writer = Writer::new(tree.path().join("artifact")).unwrap();
         writer.bytes(Path::new("new"), b"bytes", &link).unwrap();

@@ -15,6 +15,7 @@ pub mod interrupt;
 #[cfg(feature = "serde")]
 pub mod lossy;
 pub mod parallel;
+pub mod platform;
 pub mod publish;
 pub mod report;
 pub mod words;

@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::hint::black_box;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -14,6 +13,7 @@ use zip::unstable::read::ZipIterable;
 
 use kpack_core::finding::Id;
 use kpack_core::parallel::lock;
+use kpack_core::platform::FileExt;
 use kpack_core::{Error, ids};
 
 /// A file in a wheel.

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use kpack_core::platform::FileExt;
 use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 use kpack_format::names::{Group, KernelName, Pattern, SearchPath, is_archive};

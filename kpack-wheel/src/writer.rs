@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use time::{OffsetDateTime, PrimitiveDateTime};
@@ -15,6 +14,7 @@ use super::members::{Member, with_memory, zip_error};
 use super::record::{self, Digest};
 use kpack_core::Error;
 use kpack_core::parallel;
+use kpack_core::platform::FileExt;
 use kpack_core::publish::scratch_file;
 use kpack_split::input;
 use kpack_split::source_date;

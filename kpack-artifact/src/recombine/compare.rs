@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use kpack_format::Sha256;
@@ -13,6 +12,7 @@ use crate::classify::Node;
 use crate::differences;
 use crate::tree::{Item, Tree};
 use kpack_core::Error;
+use kpack_core::platform::MetadataExt;
 use kpack_core::words::list_some;
 
 /// A difference between two trees at a path.
@@ -140,7 +140,7 @@ fn difference(
 
 fn mode(path: &Path) -> Result<u32, Error> {
     let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
-    Ok(metadata.permissions().mode() & 0o7777)
+    Ok(metadata.mode() & 0o7777)
 }
 
 /// Kernels with their targets, and the checksums of their code objects where the archive has them.

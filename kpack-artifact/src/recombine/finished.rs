@@ -4,10 +4,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use kpack_core::platform::{MetadataExt, OsStrExt, OsStringExt};
 use kpack_format::Sha256;
 use kpack_format::digest::{Hasher, hex, sha256};
 use serde::{Deserialize, Serialize};
@@ -17,10 +16,10 @@ use walkdir::WalkDir;
 use super::inputs::Inputs;
 use super::shards::Shards;
 use super::{Artifact, Finding, Options, Severity};
-use crate::entry::shared_inode;
 use crate::output::{EntrySource, Output};
 use crate::{manifest_txt, mark, names};
 use kpack_core::files::digest;
+use kpack_core::platform::shared_inode;
 use kpack_core::publish::{Directory, StagedFile};
 use kpack_core::{Error, ids, parallel};
 use kpack_split::input::walk_error;

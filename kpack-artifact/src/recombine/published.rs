@@ -7,9 +7,9 @@ use walkdir::WalkDir;
 
 use super::Options;
 use super::shards::{ComponentArtifacts, Shard, Shards};
-use crate::entry::shared_inode;
 use crate::manifest_txt;
 use crate::store::{self, Index};
+use kpack_core::platform::shared_inode;
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
 use kpack_split::input::walk_error;

@@ -1,9 +1,9 @@
 //! Measures how many bytes the files of trees take.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use kpack_core::platform::MetadataExt;
 use kpack_format::names::{Group, KernelName, SearchPath, is_manifest};
 
 use super::{Files, RowKey, Size, debug};

@@ -2,13 +2,12 @@
 //! spelled.
 
 use std::ffi::OsString;
-use std::fs::{self, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::names;
 use kpack_core::Error;
+use kpack_core::platform::id_of;
 use kpack_core::publish::hidden;
 
 /// Refuses an output directory that would put output into one of `inputs`, or replace what holds
@@ -19,8 +18,8 @@ pub(super) fn check_output<'a>(
 ) -> Result<(), Error> {
     let output = resolve(output_dir)?;
     for (input, _) in inputs.clone() {
-        let metadata = fs::metadata(input).map_err(|e| Error::io(input, "open", e))?;
-        if output.ancestors().any(|above| is(above, &metadata)) {
+        let own = id(input).map_err(|e| Error::io(input, "open", e))?;
+        if output.ancestors().any(|above| is(above, own)) {
             return Err(Error::usage(format!(
                 "output directory {} is in the artifact directory {}, which is only read",
                 output_dir.display(),
@@ -74,22 +73,25 @@ pub(crate) fn resolve(path: &Path) -> Result<PathBuf, Error> {
     Ok(real)
 }
 
-/// Whether `path` is the directory that `metadata` is of. One may have several paths: where it is
-/// mounted twice.
-pub(super) fn is(path: &Path, metadata: &Metadata) -> bool {
-    let own = path.metadata();
-    own.is_ok_and(|own| (own.dev(), own.ino()) == (metadata.dev(), metadata.ino()))
+/// Which directory `path` leads to.
+pub(super) fn id(path: &Path) -> io::Result<(u64, u64)> {
+    id_of(path, &path.metadata()?)
+}
+
+/// Whether `path` is this directory. One may have several paths: where it is mounted twice.
+pub(super) fn is(path: &Path, directory: (u64, u64)) -> bool {
+    id(path).is_ok_and(|own| own == directory)
 }
 
 /// The name of what holds `input` in the directory `output`, if that does.
 fn name_in(output: &Path, input: &Path) -> Result<Option<OsString>, Error> {
-    let Ok(output) = output.metadata() else {
+    let Ok(output) = id(output) else {
         return Ok(None);
     };
     let input = input
         .canonicalize()
         .map_err(|e| Error::io(input, "open", e))?;
-    let holds = |path: &&Path| path.parent().is_some_and(|parent| is(parent, &output));
+    let holds = |path: &&Path| path.parent().is_some_and(|parent| is(parent, output));
     let name = input.ancestors().find(holds).and_then(Path::file_name);
     Ok(name.map(ToOwned::to_owned))
 }
@@ -102,6 +104,7 @@ fn is_written(name: &OsString, prefix: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     use super::*;

@@ -26,10 +26,8 @@ pub(super) fn find(
     output: &Path,
     findings: &mut Vec<Finding>,
 ) -> Result<Vec<BatchArtifact>, Error> {
-    let metadata = parent
-        .metadata()
-        .map_err(|e| Error::io(parent, "list", e))?;
-    if output_dir::is(&output_dir::resolve(output)?, &metadata) {
+    let own = output_dir::id(parent).map_err(|e| Error::io(parent, "list", e))?;
+    if output_dir::is(&output_dir::resolve(output)?, own) {
         return Err(Error::usage(format!(
             "{} is the directory of the artifacts and the output directory too",
             parent.display()

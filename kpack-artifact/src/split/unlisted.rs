@@ -1,7 +1,6 @@
 //! What is in an artifact directory and in none of its prefixes. It is not installed, and nobody
 //! knows what it is for, so it is copied as it is.
 
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use super::report::Report;
@@ -9,6 +8,7 @@ use crate::classify::{self, Class, Entry, Node};
 use crate::databases::Selection;
 use crate::manifest_txt;
 use crate::tree::{Item, Tree};
+use kpack_core::platform::FileTypeExt;
 use kpack_core::{Error, ids};
 use kpack_split::input::{or_refused, walk_error};
 

@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, FileTimes, Permissions};
+use std::fs::{File, FileTimes};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -12,6 +11,7 @@ use super::index::Entry;
 use super::member::{Member, Node, Visitor};
 use crate::{manifest_txt, mark};
 use kpack_core::interrupt::Watched;
+use kpack_core::platform::set_mode;
 use kpack_core::publish::{CreatedDirectories, Directory};
 use kpack_core::report::Progress;
 use kpack_core::{Error, ids};
@@ -149,8 +149,7 @@ impl<'a> Extractor<'a> {
             (created, _) => created.map_err(|error| self.not_made(&path, error))?,
         };
         self.fill(&file, &path, size, content)?;
-        let permissions = Permissions::from_mode(mode & MODE | OWNER);
-        let set = file.set_permissions(permissions);
+        let set = set_mode(&file, mode & MODE | OWNER);
         set.and_then(|()| file.set_times(FileTimes::new().set_modified(time)))
             .map_err(|error| self.failed(&path, error))
     }

@@ -6,10 +6,10 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufReader, Read};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use kpack_core::platform::OsStrExt;
 use kpack_format::TargetId;
 use kpack_format::digest::{Hasher, hex};
 use tar::EntryType;

@@ -4,10 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs::{File, Metadata};
 use std::io::{Read, Write};
 use std::num::NonZeroUsize;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use kpack_core::platform::{MetadataExt, OsStrExt};
 use kpack_format::digest::{Hasher, hex};
 use tar::{EntryType, Header};
 use walkdir::{DirEntry, WalkDir};
@@ -17,13 +16,13 @@ use super::index::{Entry, FILE_NAME, GENERIC, Index, file_name, is_portable, par
 use super::member::{self, Contents, MAX_LIST, Member, Visitor, misplaced, target_of};
 use super::path::link_fault;
 use crate::classify::Class;
-use crate::entry::shared_inode;
 use crate::names::is_file_name;
 use crate::stage::Stage;
 use crate::tree::{Role, Siblings, Tree};
 use crate::{manifest_txt, mark};
 use kpack_core::interrupt::Watched;
 use kpack_core::parallel;
+use kpack_core::platform::shared_inode;
 use kpack_core::publish::{Directory, StagedFile, write_output};
 use kpack_core::report::Progress;
 use kpack_core::{Error, Finding, Severity, ids};

@@ -1,8 +1,9 @@
 //! Names and links that stay in the artifact that they are of: the same rules for what is packed and unpacked.
 
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+
+use kpack_core::platform::OsStrExt;
 
 /// The longest path of a member in bytes. Linux has twice as much, for the directory that it is unpacked into.
 const MAX_PATH: usize = 2048;

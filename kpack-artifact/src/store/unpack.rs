@@ -5,7 +5,6 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::num::NonZeroUsize;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::SystemTime;
 
@@ -19,6 +18,7 @@ use crate::manifest_txt;
 use crate::split::resolve;
 use crate::stage::Stage;
 use kpack_core::parallel;
+use kpack_core::platform::{MetadataExt, set_mode_at};
 use kpack_core::publish::{Directory, check_room, make_directories, same_bytes};
 use kpack_core::report::Progress;
 use kpack_core::words::list_some;
@@ -106,7 +106,7 @@ pub fn unpack(options: &UnpackOptions, progress: &dyn Progress) -> Result<Unpack
         let own = index.with(entries.iter().map(|entry| (*entry).clone()).collect());
         let path = hidden.join(FILE_NAME);
         fs::write(&path, own.to_bytes()).map_err(|e| Error::io(&path, "write", e))?;
-        let set = fs::set_permissions(&path, fs::Permissions::from_mode(0o644));
+        let set = set_mode_at(&path, 0o644);
         set.map_err(|e| Error::io(&path, "set the mode of", e))?;
     }
     stage.publish(&[name], None, &[])?;

@@ -2,9 +2,9 @@
 //! objects.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
 
+use kpack_core::platform::id_of;
 use kpack_core::{Severity, ids};
 use kpack_format::marker::Marker;
 use kpack_format::names::{GFXARCH, SearchPath};
@@ -89,7 +89,7 @@ fn check(
 
 /// Whether both paths are names of one file: its kernels are named after one of them.
 fn is_one_file(one: &Path, other: &Path) -> bool {
-    let inode = |path: &Path| path.metadata().map(|file| (file.dev(), file.ino())).ok();
+    let inode = |path: &Path| id_of(path, &path.metadata().ok()?).ok();
     inode(one).is_some_and(|own| inode(other) == Some(own))
 }
 

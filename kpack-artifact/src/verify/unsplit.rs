@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use kpack_core::platform::MetadataExt;
 use kpack_core::{Severity, ids};
 use kpack_format::names::{is_archive, is_manifest};
 
@@ -353,7 +353,7 @@ impl Pair {
             }
             return Ok(());
         }
-        let mode = |metadata: &fs::Metadata| metadata.permissions().mode() & 0o7777;
+        let mode = |metadata: &fs::Metadata| metadata.mode() & 0o7777;
         if mode(&now) != mode(&then) {
             let text = format!("has mode {:o} (before: {:o})", mode(&now), mode(&then));
             report.fault(ids::FILES_DIFFER, place, text);

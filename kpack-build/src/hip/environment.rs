@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use kpack_core::Error;
+use kpack_core::platform::{OsStrExt, OsStringExt};
 
 /// Environment variables, and the names of those read.
 #[derive(Debug)]

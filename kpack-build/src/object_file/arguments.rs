@@ -2,8 +2,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+
+use kpack_core::platform::{OsStrExt, OsStringExt};
 
 /// How deeply response files may nest; stops one that names itself.
 const DEPTH: usize = 16;

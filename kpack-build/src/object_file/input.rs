@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kpack_core::platform::FileExt;
 use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
 use kpack_format::digest::Hasher;

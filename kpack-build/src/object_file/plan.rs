@@ -1,8 +1,8 @@
 //! The plan of a host-only object: its layout, and edits to the copied pieces.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 
+use kpack_core::platform::FileExt;
 use kpack_format::marker::SECTION_NAME;
 use object::LittleEndian as LE;
 use object::elf;

@@ -6,7 +6,6 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
 use object::archive::{Header, MAGIC, TERMINATOR};
 use object::pod::bytes_of;
@@ -18,6 +17,7 @@ use super::relocatable::Relocatable;
 use super::symbols::defined_symbols;
 use super::window::Window;
 use kpack_core::elf::{ElfError, ReadAt, refuse, unsupported};
+use kpack_core::platform::FileExt;
 use kpack_core::publish::copy_range;
 
 const HEADER_SIZE: u64 = size_of::<Header>() as u64;

@@ -2,19 +2,15 @@
 
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
-use std::os::unix::process::ExitStatusExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use clap::Args;
-use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::SIGTERM;
-use signal_hook::iterator::Signals;
-
+use super::signals;
 use super::storage::Compression;
+use clap::Args;
 use kpack_build::object_file::{self, Options};
-use kpack_core::{Error, interrupt};
+use kpack_core::Error;
 
 /// Run a compiler, and split the object that it writes
 ///
@@ -51,28 +47,6 @@ pub(super) struct Arguments {
 /// No process has this ID.
 const NONE: u32 = 0;
 
-/// Forwards SIGTERM to the compiler. If only the launcher gets the signal, the compiler would
-/// otherwise go on and write the object. A terminal sends its signals to both.
-fn pass_signals_on(compiler: Arc<AtomicU32>) -> Result<(), Error> {
-    let mut signals = Signals::new([SIGTERM])
-        .map_err(|e| Error::Compiler(format!("cannot watch signals: {e}")))?;
-    let watch = move || {
-        for _ in &mut signals {
-            end(compiler.load(Ordering::SeqCst));
-        }
-    };
-    let started = std::thread::Builder::new().spawn(watch);
-    started.map_err(|e| Error::Compiler(format!("cannot watch signals: {e}")))?;
-    Ok(())
-}
-
-/// Ends the compiler. It may have ended meanwhile; then the signal stops the splitting, as it stops any write.
-fn end(compiler: u32) {
-    if let Some(compiler) = i32::try_from(compiler).ok().and_then(Pid::from_raw) {
-        let _ = kill_process(compiler, Signal::TERM);
-    }
-}
-
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut options = Options::new(&arguments.module, "", Vec::<OsString>::new());
     options.component.clone_from(&arguments.component);
@@ -80,19 +54,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     // The build runs as many compilers as there are processors.
     options.storage.jobs = NonZeroUsize::MIN;
     let compiler = Arc::new(AtomicU32::new(NONE));
-    pass_signals_on(compiler.clone())?;
+    signals::pass_on(compiler.clone())
+        .map_err(|e| Error::Compiler(format!("cannot watch signals: {e}")))?;
     let status = object_file::launch_watched(&options, &arguments.command, &|running| {
         let running = running.unwrap_or(NONE);
         compiler.store(running, Ordering::SeqCst);
         // A signal that came before that has found no compiler.
-        if interrupt::signal().load(Ordering::SeqCst) == SIGTERM as usize {
-            end(running);
-        }
+        signals::end_if_asked(running);
     })?;
-    let code = match (status.code(), status.signal()) {
-        (Some(code), _) => code,
-        // Shells use this exit code too.
-        (None, signal) => 128 + signal.unwrap_or(0),
-    };
+    let code = signals::exit_code(status);
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }

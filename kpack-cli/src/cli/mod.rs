@@ -41,6 +41,8 @@ mod recombine;
 mod report;
 mod select;
 mod show;
+#[cfg_attr(not(windows), path = "signals/linux.rs")]
+#[cfg_attr(windows, path = "signals/windows.rs")]
 mod signals;
 mod split;
 mod stage;
@@ -55,10 +57,10 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use kpack_format::TargetId;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use kpack_core::Error;
 use kpack_core::finding::Id;
+use kpack_core::platform::raise_open_files;
 use serde::Serialize;
 
 use print::{Print, print};
@@ -250,13 +252,7 @@ fn named_targets(command: &Command) -> &[TargetId] {
 /// binaries linked from objects that were split before the link. The default limit exists for
 /// programs that use `select`.
 fn allow_open_files() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    // If that fails, most work is still possible.
-    let _ = setrlimit(Resource::Nofile, raised);
+    raise_open_files();
 }
 
 fn exit_code(error: &Error) -> u8 {

@@ -10,14 +10,13 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use object::elf;
 
 use kpack_core::Error;
+use kpack_core::platform::{MetadataExt, OsStrExt, OsStringExt, file_id};
 use kpack_format::is_exhaustion;
 use kpack_split::elf::{Dynamic, ElfError, Image, Machine, ReadAt};
 use kpack_split::input::{self, elf_error};
@@ -155,12 +154,12 @@ pub(super) fn libraries(path: &Path, image: &Image<File>) -> Result<Loading, Err
     let file = image.source().metadata();
     let file = file.map_err(|e| Error::io(path, "read", e))?;
     // With raised privileges, the dynamic linker ignores what users choose.
-    let variable = |name| match file.permissions().mode() & 0o6000 {
+    let variable = |name| match file.mode() & 0o6000 {
         0 => env::var_os(name).unwrap_or_default().into_vec(),
         _ => Vec::new(),
     };
     let main = LibraryFile {
-        id: (file.dev(), file.ino()),
+        id: file_id(image.source()).map_err(|e| Error::io(path, "read", e))?,
         needs,
     };
     let preloaded = read_optional(Path::new(PRELOADED))?;
@@ -508,10 +507,10 @@ struct LibraryFile {
 
 impl LibraryFile {
     fn read(file: File) -> Result<Self, ElfError> {
-        let metadata = file.metadata()?;
+        let id = file_id(&file)?;
         let needs = Needs::read(&Image::read_loaded(file)?)?;
         Ok(Self {
-            id: (metadata.dev(), metadata.ino()),
+            id,
             needs: needs.unwrap_or_default(),
         })
     }

@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::io::{self, Read};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use kpack_core::platform::OsStrExt;
 
 /// Bytes read at a time.
 const CHUNK: usize = 1 << 20;

@@ -77,4 +77,5 @@ mod wheel;
 mod wheel_damaged;
 mod wheel_variants;
 mod wheel_vendored;
+mod windows;
 mod windows_names;

@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+
+use crate::platform::FileExt;
 
 /// A source of bytes that are read by position: a file or memory.
 pub trait ReadAt {

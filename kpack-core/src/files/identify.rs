@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use kpack_format::names;
@@ -10,6 +9,7 @@ use kpack_format::offload_bundle::{COMPRESSED_MAGIC, PLAIN_MAGIC};
 use object::elf;
 
 use crate::Error;
+use crate::platform::FileExt;
 
 /// Kinds of files related to device code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

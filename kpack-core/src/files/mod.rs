@@ -7,7 +7,6 @@ mod shared_file;
 
 use std::fs::{self, File, Metadata};
 use std::io::{BufReader, Cursor, ErrorKind, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
@@ -16,11 +15,10 @@ use kpack_format::code_object::{CodeObject, CodeObjectError};
 use kpack_format::digest::{Hasher, Sha256};
 use kpack_format::is_exhaustion;
 use kpack_format::offload_bundle::{Bundle, BundleError};
-use rustix::fs::OFlags;
-use rustix::io::Errno;
 
 use crate::elf::{self, ElfError};
 use crate::interrupt;
+use crate::platform;
 use crate::{Error, ids};
 
 pub use identify::{FileKind, START, identify, kind_of};
@@ -32,16 +30,8 @@ pub use shared_file::SharedFile;
 pub fn open(path: &Path) -> Result<File, Error> {
     interrupt::check(path, "open")?;
     let not_regular = || Error::rejected(ids::NOT_A_FILE, path, "not a regular file");
-    // Opening a FIFO would wait for a writer.
-    let flags = OFlags::NONBLOCK.bits() as i32;
-    let opened = File::options().read(true).custom_flags(flags).open(path);
-    let file = match opened {
-        // Sockets cannot be opened.
-        Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
-            return Err(not_regular());
-        }
-        opened => opened.map_err(|error| Error::io(path, "open", error))?,
-    };
+    let opened = platform::open(path).map_err(|error| Error::io(path, "open", error))?;
+    let file = opened.ok_or_else(not_regular)?;
     let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
     match metadata.is_file() {
         true => Ok(file),

@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+
+use crate::platform::FileExt;
 
 /// Reads a range of a file without moving the file's position.
 #[derive(Debug)]

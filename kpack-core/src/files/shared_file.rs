@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+
+use crate::platform::FileExt;
 
 /// Reads a file at its own position: readers of one open file do not disturb each other.
 #[derive(Debug)]

@@ -1,11 +1,8 @@
 //! Files for a directory that is not the run's own, which appear together.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
-
-use rustix::fs::FileType;
 
 use super::directory::{CreatedDirectories, Directory};
 use super::hidden_name::{numbered, numbered_stem};
@@ -13,6 +10,7 @@ use super::staged_file::MODE;
 use crate::Error;
 use crate::files;
 use crate::interrupt;
+use crate::platform::{self, Kind};
 
 /// What the hidden directory is named after.
 const NAME: &str = "kpack";
@@ -83,8 +81,7 @@ impl Batch {
         let file = self.hidden.create(&number(self.files.len()));
         let file = file.map_err(|e| Error::io(&path, "write", e))?;
         self.files.push(relative);
-        file.set_permissions(Permissions::from_mode(MODE))
-            .map_err(|e| Error::io(&path, "set the mode of", e))?;
+        platform::set_mode(&file, MODE).map_err(|e| Error::io(&path, "set the mode of", e))?;
         Ok(file)
     }
 
@@ -103,7 +100,7 @@ impl Batch {
             let parent = relative.parent().unwrap_or(Path::new(""));
             let file_name = relative.file_name().unwrap_or_default();
             let directory = published.directory(parent)?;
-            directory.check_output(file_name, FileType::RegularFile)?;
+            directory.check_output(file_name, Kind::File)?;
             let renamed = self
                 .hidden
                 .rename_into(&number(index), &directory, file_name);

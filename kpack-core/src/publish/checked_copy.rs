@@ -9,7 +9,7 @@ use kpack_format::digest::Hasher;
 
 use super::directory::Directory;
 use super::sparse::write_at;
-use crate::{Error, files, interrupt};
+use crate::{Error, files, interrupt, platform};
 
 /// Bytes read at a time.
 const PIECE: usize = 1 << 20;
@@ -25,7 +25,7 @@ pub fn copy_checked(path: &Path, directory: &Directory) -> Result<(Sha256, Optio
     let mut copy = directory.create_nameless().ok();
     // Shares the blocks of the input. What is read then is what gets a name.
     let cloned = copy
-        .take_if(|copy| rustix::fs::ioctl_ficlone(&*copy, &input).is_ok())
+        .take_if(|copy| platform::clone_content(&input, copy).is_ok())
         .map(|copy| (copy.try_clone(), copy));
     if let Some((reader, copy)) = cloned {
         let sum = read(path, &reader.map_err(failed)?, |_, _| {})?;

@@ -4,17 +4,12 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, Stat, flock};
-use rustix::io::Errno;
-
 use super::identity::Identity;
 use crate::interrupt;
+use crate::platform::{Entry, Handle, Kind, try_lock_host};
 use crate::{Error, ids};
 
 /// The mode of new directories, regardless of the umask; CMake's `install` uses the same.
@@ -27,7 +22,7 @@ const RETRY: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    file: File,
+    handle: Handle,
     /// Whether what is published in it is made durable.
     flushes: bool,
 }
@@ -40,11 +35,10 @@ impl Directory {
         } else {
             path
         };
-        let file = rustix::fs::open(shown, directory_flags(), Mode::empty());
-        let file = file.map_err(|e| Error::io(shown, "open", e.into()))?;
+        let handle = Handle::open(shown).map_err(|e| Error::io(shown, "open", e))?;
         Ok(Self {
             path: path.to_owned(),
-            file: file.into(),
+            handle,
             flushes: true,
         })
     }
@@ -90,22 +84,16 @@ impl Directory {
             // Open the parent first, so that nothing can fail between creating a directory and
             // recording it.
             let above = found.again()?;
-            match rustix::fs::mkdirat(&found.file, name, Mode::from_raw_mode(MODE)) {
-                Ok(()) => made.directories.push((above, name.to_owned())),
-                Err(Errno::EXIST) => {
+            match found.handle.make(name, MODE) {
+                Ok(true) => made.directories.push((above, name.to_owned())),
+                Ok(false) => {
                     found = found.child(name)?;
                     continue;
                 }
-                Err(error) => return Err(Error::io(&path, "create directory", error.into())),
+                Err(error) => return Err(Error::io(&path, "create directory", error)),
             }
             found = found.child(name)?;
-            let set = found.file.metadata().and_then(|metadata| {
-                // Keep the set-group-ID bit that a new directory inherits.
-                let mode = metadata.mode() & 0o7000 | MODE;
-                found
-                    .file
-                    .set_permissions(std::fs::Permissions::from_mode(mode))
-            });
+            let set = found.handle.set_mode(MODE);
             set.map_err(|e| Error::io(&path, "set the mode of", e))?;
         }
         Ok(found)
@@ -121,29 +109,27 @@ impl Directory {
 
     fn child(&self, name: &OsStr) -> Result<Self, Error> {
         let path = self.path.join(name);
-        let flags = directory_flags() | OFlags::NOFOLLOW;
-        match rustix::fs::openat(&self.file, name, flags, Mode::empty()) {
-            Ok(file) => Ok(Self {
+        match self.handle.child(name) {
+            Ok(Some(handle)) => Ok(Self {
                 path,
-                file: file.into(),
+                handle,
                 flushes: self.flushes,
             }),
-            Err(Errno::LOOP | Errno::NOTDIR) => Err(Error::rejected(
+            Ok(None) => Err(Error::rejected(
                 ids::CHANGED,
                 &path,
                 "no longer a directory (expected no symbolic link); run the command again",
             )),
-            Err(error) => Err(Error::io(&path, "open", error.into())),
+            Err(error) => Err(Error::io(&path, "open", error)),
         }
     }
 
     /// A second handle, without the lock.
     fn again(&self) -> Result<Self, Error> {
-        let file = rustix::fs::openat(&self.file, ".", directory_flags(), Mode::empty());
-        let file = file.map_err(|e| Error::io(&self.path, "open", e.into()))?;
+        let handle = self.handle.again();
         Ok(Self {
             path: self.path.clone(),
-            file: file.into(),
+            handle: handle.map_err(|e| Error::io(&self.path, "open", e))?,
             flushes: self.flushes,
         })
     }
@@ -153,22 +139,21 @@ impl Directory {
         &self.path
     }
 
-    /// Waits for the lock on it. The lock is on the directory itself (`flock`), so it leaves no
-    /// file behind.
+    /// Waits for the lock on it. It leaves no file behind.
     pub fn lock(&self) -> Result<(), Error> {
-        let locked = wait_for_lock(&self.file, &self.path)?;
+        let locked = wait_for_lock(&self.path, || self.handle.try_lock())?;
         locked.map_err(|error| Error::io(&self.path, "lock", error))
     }
 
     /// Locks it, unless another run has; says whether.
     pub(super) fn try_lock(&self) -> bool {
-        matches!(try_lock(&self.file), Ok(true))
+        matches!(self.handle.try_lock(), Ok(true))
     }
 
     /// Whether `other` is the same directory.
     pub fn is(&self, other: &Self) -> bool {
-        match (self.file.metadata(), other.file.metadata()) {
-            (Ok(own), Ok(other)) => (own.dev(), own.ino()) == (other.dev(), other.ino()),
+        match (self.handle.id(), other.handle.id()) {
+            (Ok(own), Ok(other)) => own == other,
             _ => false,
         }
     }
@@ -178,9 +163,7 @@ impl Directory {
     /// # Errors
     /// [`io::ErrorKind::AlreadyExists`], and those of the system.
     pub fn create(&self, name: &OsStr) -> io::Result<File> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        Ok(rustix::fs::openat(&self.file, name, flags, mode)?.into())
+        self.handle.create(name)
     }
 
     /// Creates a symbolic link to `target`.
@@ -188,7 +171,7 @@ impl Directory {
     /// # Errors
     /// As [`create`](Self::create).
     pub fn symlink(&self, name: &OsStr, target: &Path) -> io::Result<()> {
-        Ok(rustix::fs::symlinkat(target, &self.file, name)?)
+        self.handle.symlink(name, target)
     }
 
     /// The target of the symbolic link of that name.
@@ -196,8 +179,7 @@ impl Directory {
     /// # Errors
     /// Those of the system, such as for what is no symbolic link.
     pub fn read_link(&self, name: &OsStr) -> io::Result<PathBuf> {
-        let target = rustix::fs::readlinkat(&self.file, name, Vec::new())?;
-        Ok(OsString::from_vec(target.into_bytes()).into())
+        self.handle.read_link(name)
     }
 
     /// Creates another name of the regular file `from` in the directory `other`.
@@ -205,12 +187,12 @@ impl Directory {
     /// # Errors
     /// [`io::ErrorKind::NotFound`] if that is no regular file; as [`create`](Self::create).
     pub fn hard_link(&self, name: &OsStr, other: &Self, from: &OsStr) -> io::Result<()> {
-        let there = rustix::fs::statat(&other.file, from, AtFlags::SYMLINK_NOFOLLOW)?;
-        if FileType::from_raw_mode(there.st_mode) != FileType::RegularFile {
-            return Err(io::ErrorKind::NotFound.into());
+        match other.handle.entry(from)? {
+            Some(there) if there.kind == Kind::File => {
+                self.handle.hard_link(name, &other.handle, from)
+            }
+            _ => Err(io::ErrorKind::NotFound.into()),
         }
-        let linked = rustix::fs::linkat(&other.file, from, &self.file, name, AtFlags::empty());
-        Ok(linked?)
     }
 
     /// Whether the path `relative` in it leads out of it, by symbolic links. What leads nowhere stays in it. It looks at
@@ -256,32 +238,24 @@ impl Directory {
     /// # Errors
     /// Those of the system.
     pub fn set_modified(&self, time: SystemTime) -> io::Result<()> {
-        self.file
-            .set_times(std::fs::FileTimes::new().set_modified(time))
+        self.handle.set_modified(time)
     }
 
     /// Creates a file without a name, accessible only to its owner.
     pub(super) fn create_nameless(&self) -> io::Result<File> {
-        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        Ok(rustix::fs::openat(&self.file, ".", flags, mode)?.into())
+        self.handle.create_nameless()
     }
 
     /// Gives a nameless file a name in it.
     pub fn link(&self, file: &File, name: &OsStr) -> io::Result<()> {
-        // Linking a descriptor itself needs a capability before Linux 6.10.
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let flags = AtFlags::SYMLINK_FOLLOW;
-        Ok(rustix::fs::linkat(CWD, path, &self.file, name, flags)?)
+        self.handle.link(file, name)
     }
 
     /// Opens a regular file for reading; `None` if there is none.
     pub fn open_file(&self, name: &OsStr) -> Result<Option<File>, Error> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file: File = match rustix::fs::openat(&self.file, name, flags, Mode::empty()) {
-            Ok(file) => file.into(),
-            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(None),
-            Err(error) => return Err(Error::io(&self.path.join(name), "open", error.into())),
+        let opened = self.handle.open_file(name);
+        let Some(file) = opened.map_err(|e| Error::io(&self.path.join(name), "open", e))? else {
+            return Ok(None);
         };
         let metadata = file.metadata();
         let metadata = metadata.map_err(|e| Error::io(&self.path.join(name), "read", e))?;
@@ -290,75 +264,63 @@ impl Directory {
 
     /// The permission bits of a regular file in it, which need not be readable.
     pub(super) fn mode_of(&self, name: &OsStr) -> Option<u32> {
-        let there = rustix::fs::statat(&self.file, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        let is_file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
-        is_file.then_some(there.st_mode & 0o777)
+        let there = self.handle.entry(name).ok().flatten()?;
+        (there.kind == Kind::File).then_some(there.mode)
     }
 
     /// As [`check_output`](super::check_output), for an entry of it.
-    pub(super) fn check_output(&self, name: &OsStr, new: FileType) -> Result<(), Error> {
+    pub(super) fn check_output(&self, name: &OsStr, new: Kind) -> Result<(), Error> {
         match self.entry(name)? {
-            Some(there) => {
-                let kind = FileType::from_raw_mode(there.st_mode);
-                check_kind(&self.path.join(name), kind, new)
-            }
+            Some(there) => check_kind(&self.path.join(name), there.kind, new),
             None => Ok(()),
         }
     }
 
     /// The identity of the entry of that name, if there is one.
     pub(super) fn identity(&self, name: &OsStr) -> Result<Option<Identity>, Error> {
-        Ok(self.entry(name)?.as_ref().map(Identity::of_entry))
+        Ok(self.entry(name)?.map(|there| Identity::from(there.facts)))
     }
 
-    fn entry(&self, name: &OsStr) -> Result<Option<Stat>, Error> {
-        match rustix::fs::statat(&self.file, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(there) => Ok(Some(there)),
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(Error::io(&self.path.join(name), "write", error.into())),
-        }
+    fn entry(&self, name: &OsStr) -> Result<Option<Entry>, Error> {
+        let there = self.handle.entry(name);
+        there.map_err(|error| Error::io(&self.path.join(name), "write", error))
     }
 
     /// Renames a file in it.
     pub(super) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
-        Ok(rustix::fs::renameat(&self.file, from, &self.file, to)?)
+        self.handle.rename(from, &self.handle, to)
     }
 
     /// Renames a file in it into the directory `other`.
     pub(super) fn rename_into(&self, from: &OsStr, other: &Self, to: &OsStr) -> io::Result<()> {
-        Ok(rustix::fs::renameat(&self.file, from, &other.file, to)?)
+        self.handle.rename(from, &other.handle, to)
     }
 
     /// Removes a file in it, if it exists.
     pub fn remove(&self, name: &OsStr) -> Result<(), Error> {
-        match rustix::fs::unlinkat(&self.file, name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(Error::io(&self.path.join(name), "remove", error.into())),
+        match self.handle.remove(name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::io(&self.path.join(name), "remove", error))
+            }
+            _ => Ok(()),
         }
     }
 
     /// Removes a directory in it, if it is empty.
     pub fn remove_empty(&self, name: &OsStr) {
-        let _ = rustix::fs::unlinkat(&self.file, name, AtFlags::REMOVEDIR);
+        let _ = self.handle.remove_empty(name);
     }
 
     /// The names of its entries.
     pub fn names(&self) -> Result<Vec<OsString>, Error> {
-        let failed = |error: Errno| Error::io(&self.path, "list", error.into());
-        let mut names = Vec::new();
-        for entry in Dir::read_from(&self.file).map_err(failed)? {
-            let name = entry.map_err(failed)?.file_name().to_bytes().to_owned();
-            if name != b"." && name != b".." {
-                names.push(OsStr::from_bytes(&name).to_owned());
-            }
-        }
-        Ok(names)
+        let names = self.handle.names();
+        names.map_err(|error| Error::io(&self.path, "list", error))
     }
 
     /// Makes everything written to its file system durable.
     pub fn sync_file_system(&self) -> Result<(), Error> {
-        let synced = rustix::fs::syncfs(&self.file);
-        synced.map_err(|e| Error::io(&self.path, "write", e.into()))
+        let synced = self.handle.sync_file_system();
+        synced.map_err(|e| Error::io(&self.path, "write", e))
     }
 
     /// Makes renames and removals in it durable. Not every file system supports this.
@@ -366,33 +328,25 @@ impl Directory {
         if !self.flushes {
             return Ok(());
         }
-        match self.file.sync_all() {
-            Err(error) if error.kind() != io::ErrorKind::InvalidInput => {
-                Err(Error::io(&self.path, "write", error))
-            }
-            _ => Ok(()),
-        }
+        let synced = self.handle.sync();
+        synced.map_err(|e| Error::io(&self.path, "write", e))
     }
-}
-
-fn directory_flags() -> OFlags {
-    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC
 }
 
 /// Refuses what is of the kind `there` in the place of the output `path` of the kind `new`, unless they are the
 /// same.
-fn check_kind(path: &Path, there: FileType, new: FileType) -> Result<(), Error> {
+fn check_kind(path: &Path, there: Kind, new: Kind) -> Result<(), Error> {
     let what = match there {
         there if there == new => return Ok(()),
-        FileType::RegularFile => "a file",
-        FileType::Directory => "a directory",
-        FileType::Symlink => "a symbolic link",
-        FileType::Fifo => "a FIFO",
-        FileType::Socket => "a socket",
-        _ => "a device",
+        Kind::File => "a file",
+        Kind::Directory => "a directory",
+        Kind::Symlink => "a symbolic link",
+        Kind::Fifo => "a FIFO",
+        Kind::Socket => "a socket",
+        Kind::Device => "a device",
     };
     let expected = match new {
-        FileType::Directory => "a directory",
+        Kind::Directory => "a directory",
         _ => "a regular file",
     };
     let reason = format!(
@@ -417,11 +371,19 @@ fn names(relative: &Path) -> impl Iterator<Item = &OsStr> {
     })
 }
 
-/// Waits for the lock on `file`, which is at `path`. The inner error says that the file system cannot lock
-/// a file opened for reading (NFS, or Lustre without the mount option `flock`).
-pub(super) fn wait_for_lock(file: &File, path: &Path) -> Result<io::Result<()>, Error> {
+/// Waits for the lock on a host file, which is at `path`. The inner error says that the system or the file system
+/// cannot lock a file opened for reading (Windows, NFS, or Lustre without the mount option `flock`).
+pub(super) fn wait_for_host(file: &File, path: &Path) -> Result<io::Result<()>, Error> {
+    wait_for_lock(path, || try_lock_host(file))
+}
+
+/// Tries again until there is a lock on `path`, or an error.
+fn wait_for_lock(
+    path: &Path,
+    try_lock: impl Fn() -> io::Result<bool>,
+) -> Result<io::Result<()>, Error> {
     loop {
-        match try_lock(file) {
+        match try_lock() {
             Ok(true) => return Ok(Ok(())),
             Ok(false) => {
                 interrupt::check(path, "lock")?;
@@ -429,15 +391,6 @@ pub(super) fn wait_for_lock(file: &File, path: &Path) -> Result<io::Result<()>, 
             }
             Err(error) => return Ok(Err(error)),
         }
-    }
-}
-
-/// Locks `file`, unless another process has; says whether. `File::try_lock` would need Rust 1.89.
-pub(super) fn try_lock(file: &File) -> io::Result<bool> {
-    match flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(true),
-        Err(Errno::WOULDBLOCK) => Ok(false),
-        Err(error) => Err(error.into()),
     }
 }
 
@@ -506,9 +459,9 @@ mod tests {
         let path = directory.path().join("libvec.so");
         std::fs::write(&path, "host").unwrap();
         // No file system locks such a descriptor, as with a read-only one on NFS.
-        let flags = OFlags::PATH.bits().cast_signed();
+        let flags = rustix::fs::OFlags::PATH.bits().cast_signed();
         let file = File::options().read(true).custom_flags(flags).open(&path);
         let file = file.unwrap();
-        assert!(wait_for_lock(&file, &path).unwrap().is_err());
+        assert!(wait_for_host(&file, &path).unwrap().is_err());
     }
 }

@@ -1,13 +1,13 @@
 //! Hidden directories in which one run at a time makes output.
 
 use std::ffi::OsStr;
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::directory::{CreatedDirectories, Directory};
 use super::hidden_name::{hidden, hidden_beside};
+use crate::platform::set_mode_at;
 use crate::{Error, ids};
 
 /// The name of kpack's directory in a hidden one.
@@ -109,7 +109,7 @@ pub fn remove_tree(path: &Path) -> Result<(), Error> {
 
 /// Lets the owner write into a directory and those in it, as far as possible.
 fn make_writable(directory: &Path) {
-    let _ = fs::set_permissions(directory, Permissions::from_mode(0o700));
+    let _ = set_mode_at(directory, 0o700);
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             make_writable(&entry.path());

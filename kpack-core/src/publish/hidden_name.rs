@@ -3,8 +3,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, RandomState};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+
+use crate::platform::{OsStrExt, OsStringExt};
 
 /// Maximum length of a file name in bytes, on every Linux file system.
 const NAME_MAX: usize = 255;
@@ -49,7 +50,7 @@ fn stem_before<'a>(ending: &str, hidden: &'a OsStr) -> Option<&'a OsStr> {
 }
 
 /// A hidden name for the file `name`, with a number; a long name loses its beginning.
-pub(super) fn numbered(name: &OsStr) -> OsString {
+pub(crate) fn numbered(name: &OsStr) -> OsString {
     let number = RandomState::new().hash_one(std::process::id());
     let mut inside = stem_of(name);
     inside.push(format!(".{number:0DIGITS$x}"));

@@ -1,43 +1,27 @@
 //! Recognises a file and its content.
 
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-
-use rustix::fs::Stat;
 
 use crate::Error;
 use crate::files;
+use crate::platform::Facts;
 
 /// Tells whether a path still leads to the same file with the same content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Identity {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: (i64, i64),
+pub struct Identity(Facts);
+
+impl From<Facts> for Identity {
+    fn from(facts: Facts) -> Self {
+        Self(facts)
+    }
 }
 
 impl Identity {
     /// The identity of an open file at `path`.
     pub fn of(path: &Path, file: &File) -> Result<Self, Error> {
-        let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
-        Ok(Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            size: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-        })
-    }
-
-    /// The identity that a directory's entry tells.
-    pub(super) fn of_entry(entry: &Stat) -> Self {
-        Self {
-            device: entry.st_dev,
-            inode: entry.st_ino,
-            size: entry.st_size as u64,
-            modified: (entry.st_mtime, entry.st_mtime_nsec as i64),
-        }
+        let facts = Facts::of(file).map_err(|e| Error::io(path, "read", e))?;
+        Ok(Self(facts))
     }
 
     /// Opens the file at `path`.
@@ -54,6 +38,6 @@ impl Identity {
 
     /// Size of the file in bytes.
     pub fn size(&self) -> u64 {
-        self.size
+        self.0.size
     }
 }

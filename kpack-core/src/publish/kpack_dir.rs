@@ -11,12 +11,12 @@ use kpack_format::TargetId;
 use kpack_format::archive::{Archive, ArchiveError, ArchiveWriter, Written};
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::{self, FileNames, Group};
-use rustix::fs::FileType;
 
 use super::directory::{CreatedDirectories, Directory};
 use super::staged_file::StagedFile;
 use crate::files;
 use crate::interrupt::Watched;
+use crate::platform::Kind;
 use crate::{Error, ids};
 
 /// Small writes to archives are collected up to this size, in bytes.
@@ -97,7 +97,7 @@ impl KpackDir {
             let Some(target) = target else {
                 continue;
             };
-            self.directory.check_output(&name, FileType::RegularFile)?;
+            self.directory.check_output(&name, Kind::File)?;
             let path = self.path().join(name);
             let archive = files::open_archive(&path).map_err(|error| {
                 error.with_reason(|reason| {

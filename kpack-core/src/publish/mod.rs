@@ -1,7 +1,6 @@
 //! Writes archives, manifests and host binaries: each first under a hidden name, then read back,
 //! made durable, and renamed.
 
-mod attributes;
 mod batch;
 mod checked_copy;
 mod directory;
@@ -22,6 +21,8 @@ pub use batch::Batch;
 pub use checked_copy::copy_checked;
 pub use directory::{CreatedDirectories, Directory, make_directories};
 pub use hidden_directory::{HiddenDirectory, remove_tree};
+#[cfg(windows)]
+pub(crate) use hidden_name::numbered;
 pub use hidden_name::{hidden, is_leftover, stem_of};
 pub use identity::Identity;
 pub use kpack_dir::{

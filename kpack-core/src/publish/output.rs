@@ -6,12 +6,12 @@ use std::io::{Error as IoError, ErrorKind};
 use std::path::Path;
 
 use kpack_format::names::{is_archive, is_manifest};
-use rustix::fs::{FileType, statvfs};
 
 use super::directory::Directory;
 use super::staged_file::StagedFile;
 use crate::error::shown;
 use crate::files::{self, FileKind};
+use crate::platform::{Kind, free_space};
 use crate::{Error, ids};
 
 /// Refuses a file to write to `path` if something exists there that is no regular file. A rename would replace
@@ -21,7 +21,7 @@ use crate::{Error, ids};
 /// [`Error::Refused`]; [`Error::Io`].
 pub fn check_output(path: &Path) -> Result<(), Error> {
     let name = path.file_name().unwrap_or_default();
-    Directory::of(path)?.check_output(name, FileType::RegularFile)
+    Directory::of(path)?.check_output(name, Kind::File)
 }
 
 /// As [`check_output`], for a directory, which replaces nothing but a directory.
@@ -30,7 +30,7 @@ pub fn check_output(path: &Path) -> Result<(), Error> {
 /// As [`check_output`].
 pub fn check_output_directory(path: &Path) -> Result<(), Error> {
     let name = path.file_name().unwrap_or_default();
-    Directory::of(path)?.check_output(name, FileType::Directory)
+    Directory::of(path)?.check_output(name, Kind::Directory)
 }
 
 /// As [`check_output`], for a regular file that the user named. It may not replace an archive or manifest either:
@@ -90,12 +90,11 @@ pub fn check_room(
     } else {
         directory
     };
-    let system = statvfs(directory).map_err(|e| Error::io(directory, "examine", e.into()))?;
-    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    let free = free_space(directory).map_err(|e| Error::io(directory, "examine", e))?;
     // Some file systems do not say how large they are.
-    if system.f_blocks == 0 || bytes <= free {
+    let Some(free) = free.filter(|free| bytes > *free) else {
         return Ok(());
-    }
+    };
     let text = format!(
         "it needs {bytes} bytes in {}, and {free} are free; free some space",
         shown(directory)

@@ -4,10 +4,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-
 use super::directory::Directory;
 use crate::Error;
+use crate::platform::exchange;
 
 /// Renames that belong together: unless all succeed, they are undone in reverse order.
 #[derive(Debug, Default)]
@@ -20,19 +19,19 @@ pub struct Renames {
 struct Rename {
     before: PathBuf,
     now: PathBuf,
-    flags: RenameFlags,
+    exchanged: bool,
 }
 
 impl Renames {
     /// Renames `new` to `path`, which must be free.
     pub fn rename(&mut self, new: &Path, path: &Path) -> Result<(), Error> {
-        self.make(new, path, RenameFlags::empty())
+        self.make(new, path, false)
             .map_err(|e| Error::io(path, "replace", e))
     }
 
     /// Renames `path`, if it exists, to `aside`, which must be free.
     pub fn set_aside(&mut self, path: &Path, aside: &Path) -> Result<(), Error> {
-        match self.make(path, aside, RenameFlags::empty()) {
+        match self.make(path, aside, false) {
             Err(error) if !is_missing(&error) => Err(Error::io(path, "replace", error)),
             _ => Ok(()),
         }
@@ -41,19 +40,19 @@ impl Renames {
     /// Renames `new` to `path`, and the existing entry to `aside` or `new`: atomically, if the file
     /// system can exchange two names.
     pub fn replace(&mut self, new: &Path, path: &Path, aside: &Path) -> Result<(), Error> {
-        if self.make(new, path, RenameFlags::EXCHANGE).is_ok() {
+        if self.make(new, path, true).is_ok() {
             return Ok(());
         }
         self.set_aside(path, aside)?;
         self.rename(new, path)
     }
 
-    fn make(&mut self, before: &Path, now: &Path, flags: RenameFlags) -> io::Result<()> {
-        renameat_with(CWD, before, CWD, now, flags)?;
+    fn make(&mut self, before: &Path, now: &Path, exchanged: bool) -> io::Result<()> {
+        rename(before, now, exchanged)?;
         self.made.push(Rename {
             before: before.to_owned(),
             now: now.to_owned(),
-            flags,
+            exchanged,
         });
         Ok(())
     }
@@ -67,8 +66,15 @@ impl Renames {
 impl Drop for Renames {
     fn drop(&mut self) {
         for made in self.made.iter().rev() {
-            let _ = renameat_with(CWD, &made.now, CWD, &made.before, made.flags);
+            let _ = rename(&made.now, &made.before, made.exchanged);
         }
+    }
+}
+
+fn rename(before: &Path, now: &Path, exchanged: bool) -> io::Result<()> {
+    match exchanged {
+        true => exchange(before, now),
+        false => fs::rename(before, now),
     }
 }
 

@@ -2,14 +2,10 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
-
-use rustix::fs::{Advice, SeekFrom as Find};
-use rustix::io::Errno;
 
 use crate::interrupt;
+use crate::platform::{self, FileExt};
 
 /// Bytes copied at a time.
 const PIECE: u64 = 64 << 20;
@@ -33,9 +29,7 @@ pub fn write_at(output: &File, bytes: &[u8], at: u64) -> io::Result<()> {
 /// flush at the end has less to wait for.
 pub fn begin_flush(file: &File, at: u64, size: u64) {
     if size >= WRITTEN as u64 {
-        // Linux takes this as a reason to write the range now. It drops from memory only what is on the
-        // disk already.
-        let _ = rustix::fs::fadvise(file, at, NonZeroU64::new(size), Advice::DontNeed);
+        platform::begin_flush(file, at, size);
     }
 }
 
@@ -61,14 +55,14 @@ pub fn copy_range(
     }
     let mut at = range.start;
     while at < range.end {
-        let data = match rustix::fs::seek(input, Find::Data(at)) {
-            Ok(data) => data.min(range.end),
+        let data = match platform::next_data(input, at) {
+            Ok(Some(data)) => data.min(range.end),
             // Only a hole up to the end.
-            Err(Errno::NXIO) => range.end,
+            Ok(None) => range.end,
             // Not every file system reports holes.
             Err(_) => at,
         };
-        let end = match rustix::fs::seek(input, Find::Hole(data)) {
+        let end = match platform::next_hole(input, data) {
             Ok(hole) => hole.min(range.end),
             Err(_) => range.end,
         };

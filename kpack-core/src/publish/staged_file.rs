@@ -2,20 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, BufReader};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::FileType;
-
-use super::attributes;
-use super::directory::{Directory, try_lock};
+use super::directory::Directory;
 use super::hidden_name::{leftover_stem, numbered, numbered_stem, stem_of};
 use super::identity::Identity;
 use crate::Error;
 use crate::interrupt;
+use crate::platform::{self, Kind, MetadataExt, try_lock};
 
 /// The mode of new files, regardless of the umask; CMake's `install` uses the same.
 pub(super) const MODE: u32 = 0o644;
@@ -66,7 +63,7 @@ impl StagedFile {
     pub fn create(directory: Arc<Directory>, name: &OsStr) -> Result<Self, Error> {
         let path = directory.path().join(name);
         interrupt::check(&path, "write")?;
-        directory.check_output(name, FileType::RegularFile)?;
+        directory.check_output(name, Kind::File)?;
         loop {
             let hidden = numbered(name);
             let file = match directory.create(&hidden) {
@@ -78,7 +75,7 @@ impl StagedFile {
             let is_taken = matches!(try_lock(&file), Ok(false));
             let staged = Self::new(&directory, hidden, name, file);
             // Before it was locked, another run may have taken it for a leftover and removed it.
-            let linked = staged.file.metadata().map(|metadata| metadata.nlink() > 0);
+            let linked = platform::link_count(&staged.file).map(|count| count > 0);
             if linked.map_err(|e| Error::io(&path, "write", e))? && !is_taken {
                 return Ok(staged);
             }
@@ -94,7 +91,7 @@ impl StagedFile {
     ) -> Result<Option<Self>, Error> {
         let path = directory.path().join(name);
         interrupt::check(&path, "write")?;
-        directory.check_output(name, FileType::RegularFile)?;
+        directory.check_output(name, Kind::File)?;
         let file = file.try_clone();
         let file = file.map_err(|e| Error::io(&path, "write", e))?;
         // Before any run can see it. If locking is not supported, none removes it as a leftover either.
@@ -145,7 +142,7 @@ impl StagedFile {
     ) -> Result<(T, Vec<String>), Error> {
         let value = write(&self.file)?;
         self.has_mode = true;
-        let lost = attributes::keep(&self.file, original);
+        let lost = platform::keep_attributes(&self.file, original);
         let lost = lost.map_err(|e| Error::io(&self.path, "set the mode of", e))?;
         Ok((value, lost))
     }
@@ -154,7 +151,7 @@ impl StagedFile {
     pub fn keep_mode(&mut self, of: &File) -> Result<(), Error> {
         self.has_mode = true;
         let mode = of.metadata().map(|metadata| metadata.mode() & 0o777);
-        mode.and_then(|mode| self.file.set_permissions(Permissions::from_mode(mode)))
+        mode.and_then(|mode| platform::set_mode(&self.file, mode))
             .map_err(|e| Error::io(&self.path, "set the mode of", e))
     }
 
@@ -183,9 +180,7 @@ impl StagedFile {
         let failed = |error| Error::io(&self.path, "write", error);
         if !self.has_mode {
             let mode = self.directory.mode_of(&self.name).unwrap_or(MODE);
-            self.file
-                .set_permissions(Permissions::from_mode(mode))
-                .map_err(failed)?;
+            platform::set_mode(&self.file, mode).map_err(failed)?;
         }
         if self.directory.flushes() {
             self.file.sync_all().map_err(failed)?;

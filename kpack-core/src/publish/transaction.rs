@@ -11,7 +11,7 @@ use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::Group;
 
 use super::batch::Batch;
-use super::directory::{CreatedDirectories, Directory, wait_for_lock};
+use super::directory::{CreatedDirectories, Directory, wait_for_host};
 use super::identity::Identity;
 use super::kpack_dir::{KpackDir, entry, stage_manifest};
 use super::merge::Update;
@@ -209,7 +209,7 @@ impl Locks {
         }
         let mut locks = Self(Vec::new());
         for (_, path, file) in replaced {
-            let _ = wait_for_lock(&file, path)?;
+            let _ = wait_for_host(&file, path)?;
             locks.0.push(file);
         }
         Ok(locks)

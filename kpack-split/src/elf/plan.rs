@@ -6,8 +6,8 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
+use kpack_core::platform::FileExt;
 use kpack_format::marker::Marker;
 use object::LittleEndian as LE;
 use object::elf;

@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 use std::fs::{File, Metadata};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
+use kpack_core::platform::id_of;
 use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 use walkdir::WalkDir;
@@ -223,7 +223,7 @@ impl Prefix {
 pub fn add_linked(files: &mut Vec<PathBuf>, mut links: Vec<PathBuf>) {
     let id = |path: &PathBuf| {
         let file = path.metadata().ok().filter(Metadata::is_file)?;
-        Some((file.dev(), file.ino()))
+        id_of(path, &file).ok()
     };
     links.retain(|link| id(link).is_some());
     if !links.is_empty() {

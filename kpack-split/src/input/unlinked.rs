@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+use kpack_core::platform::FileExt;
 
 use object::read::archive::ArchiveFile;
 use object::read::elf::{FileHeader, SectionHeader};

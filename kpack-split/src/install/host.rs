@@ -1,8 +1,9 @@
 //! Writes host binaries.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+use kpack_core::platform::FileExt;
 
 use crate::Error;
 use crate::elf::{ElfError, Plan};

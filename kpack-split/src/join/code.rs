@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 
+use kpack_core::platform::FileExt;
 use kpack_format::code_id;
 use kpack_format::digest::Sha256;
 use kpack_format::marker::of_another_build;

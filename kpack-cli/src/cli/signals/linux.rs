@@ -2,12 +2,17 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
 
 use kpack_core::interrupt;
+use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
+use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
 /// Makes the first signal stop the current write, and a second one end the process at once.
@@ -48,4 +53,39 @@ fn ignored() -> u64 {
     let mask = lines.find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .unwrap_or(0)
+}
+
+/// Forwards SIGTERM to the compiler. If only the launcher gets the signal, the compiler would
+/// otherwise go on and write the object. A terminal sends its signals to both.
+pub(super) fn pass_on(compiler: Arc<AtomicU32>) -> io::Result<()> {
+    let mut signals = Signals::new([SIGTERM])?;
+    let watch = move || {
+        for _ in &mut signals {
+            end_compiler(compiler.load(Ordering::SeqCst));
+        }
+    };
+    thread::Builder::new().spawn(watch).map(drop)
+}
+
+/// Ends the compiler if SIGTERM came before it was known.
+pub(super) fn end_if_asked(compiler: u32) {
+    if interrupt::signal().load(Ordering::SeqCst) == SIGTERM as usize {
+        end_compiler(compiler);
+    }
+}
+
+/// Ends the compiler. It may have ended meanwhile; then the signal stops the splitting, as it stops any write.
+fn end_compiler(compiler: u32) {
+    if let Some(compiler) = i32::try_from(compiler).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(compiler, Signal::TERM);
+    }
+}
+
+/// The exit code for that of the compiler.
+pub(super) fn exit_code(status: ExitStatus) -> i32 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code,
+        // Shells use this exit code too.
+        (None, signal) => 128 + signal.unwrap_or(0),
+    }
 }

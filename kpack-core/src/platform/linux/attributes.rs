@@ -12,7 +12,7 @@ const OF_CONTENT: [&str; 2] = ["security.ima", "security.evm"];
 
 /// Copies owner, mode and extended attributes from `old` to `new`. Returns a message for each that
 /// could not be kept.
-pub(super) fn keep(new: &File, old: &File) -> io::Result<Vec<String>> {
+pub(crate) fn keep(new: &File, old: &File) -> io::Result<Vec<String>> {
     let (own, wanted) = (new.metadata()?, old.metadata()?);
     let mut lost = Vec::new();
     // Only root may give files away. Set owners before the mode, because chown clears set-user-ID.

@@ -1,0 +1,185 @@
+//! A directory held open by its descriptor.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, FileTimes};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::set_mode;
+use crate::platform::{Entry, Facts, Kind};
+
+/// An open directory: what is done with it stays in it, even if its path later leads elsewhere.
+#[derive(Debug)]
+pub(crate) struct Handle(File);
+
+impl Handle {
+    /// Follows symbolic links.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let file = rustix::fs::open(path, directory_flags(), Mode::empty())?;
+        Ok(Self(file.into()))
+    }
+
+    /// A second one, without the lock.
+    pub(crate) fn again(&self) -> io::Result<Self> {
+        let file = rustix::fs::openat(&self.0, ".", directory_flags(), Mode::empty())?;
+        Ok(Self(file.into()))
+    }
+
+    /// A directory in it; `None` if that is no directory, or a link to one.
+    pub(crate) fn child(&self, name: &OsStr) -> io::Result<Option<Self>> {
+        let flags = directory_flags() | OFlags::NOFOLLOW;
+        match rustix::fs::openat(&self.0, name, flags, Mode::empty()) {
+            Ok(file) => Ok(Some(Self(file.into()))),
+            Err(Errno::LOOP | Errno::NOTDIR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Creates a directory in it. Says whether it did; there may be one.
+    pub(crate) fn make(&self, name: &OsStr, mode: u32) -> io::Result<bool> {
+        match rustix::fs::mkdirat(&self.0, name, Mode::from_raw_mode(mode)) {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sets its own mode. Keeps the set-group-ID bit that a new directory inherits.
+    pub(crate) fn set_mode(&self, mode: u32) -> io::Result<()> {
+        let own = self.0.metadata()?.mode();
+        set_mode(&self.0, own & 0o7000 | mode)
+    }
+
+    pub(crate) fn set_modified(&self, time: SystemTime) -> io::Result<()> {
+        self.0.set_times(FileTimes::new().set_modified(time))
+    }
+
+    /// Which directory it is.
+    pub(crate) fn id(&self) -> io::Result<(u64, u64)> {
+        let metadata = self.0.metadata()?;
+        Ok((metadata.dev(), metadata.ino()))
+    }
+
+    /// Locks it, unless another process has; says whether. The lock is on the directory itself (`flock`), so it
+    /// leaves no file behind.
+    pub(crate) fn try_lock(&self) -> io::Result<bool> {
+        super::try_lock(&self.0)
+    }
+
+    pub(crate) fn create(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        Ok(rustix::fs::openat(&self.0, name, flags, mode)?.into())
+    }
+
+    pub(crate) fn create_nameless(&self) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        Ok(rustix::fs::openat(&self.0, ".", flags, mode)?.into())
+    }
+
+    /// Gives a nameless file a name in it.
+    pub(crate) fn link(&self, file: &File, name: &OsStr) -> io::Result<()> {
+        // Linking a descriptor itself needs a capability before Linux 6.10.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let flags = AtFlags::SYMLINK_FOLLOW;
+        Ok(rustix::fs::linkat(CWD, path, &self.0, name, flags)?)
+    }
+
+    /// Opens a file for reading; `None` if there is none, or it is a link or a socket.
+    pub(crate) fn open_file(&self, name: &OsStr) -> io::Result<Option<File>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        match rustix::fs::openat(&self.0, name, flags, Mode::empty()) {
+            Ok(file) => Ok(Some(file.into())),
+            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(crate) fn symlink(&self, name: &OsStr, target: &Path) -> io::Result<()> {
+        Ok(rustix::fs::symlinkat(target, &self.0, name)?)
+    }
+
+    pub(crate) fn read_link(&self, name: &OsStr) -> io::Result<PathBuf> {
+        let target = rustix::fs::readlinkat(&self.0, name, Vec::new())?;
+        Ok(OsString::from_vec(target.into_bytes()).into())
+    }
+
+    pub(crate) fn hard_link(&self, name: &OsStr, other: &Self, from: &OsStr) -> io::Result<()> {
+        let linked = rustix::fs::linkat(&other.0, from, &self.0, name, AtFlags::empty());
+        Ok(linked?)
+    }
+
+    /// What is there under a name.
+    pub(crate) fn entry(&self, name: &OsStr) -> io::Result<Option<Entry>> {
+        let there = match rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(there) => there,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Some(Entry {
+            kind: match FileType::from_raw_mode(there.st_mode) {
+                FileType::RegularFile => Kind::File,
+                FileType::Directory => Kind::Directory,
+                FileType::Symlink => Kind::Symlink,
+                FileType::Fifo => Kind::Fifo,
+                FileType::Socket => Kind::Socket,
+                _ => Kind::Device,
+            },
+            mode: there.st_mode & 0o777,
+            facts: Facts {
+                id: (there.st_dev, there.st_ino),
+                size: there.st_size as u64,
+                modified: (there.st_mtime, there.st_mtime_nsec as i64),
+            },
+        }))
+    }
+
+    /// Renames a file in it into the directory `other`, where it replaces one.
+    pub(crate) fn rename(&self, from: &OsStr, other: &Self, to: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.0, from, &other.0, to)?)
+    }
+
+    pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::empty())?)
+    }
+
+    pub(crate) fn remove_empty(&self, name: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::REMOVEDIR)?)
+    }
+
+    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.0)? {
+            let name = entry?.file_name().to_bytes().to_owned();
+            if name != b"." && name != b".." {
+                names.push(OsStr::from_bytes(&name).to_owned());
+            }
+        }
+        Ok(names)
+    }
+
+    /// Makes everything written to its file system durable.
+    pub(crate) fn sync_file_system(&self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(&self.0)?)
+    }
+
+    /// Makes renames and removals in it durable. Not every file system supports this.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        match self.0.sync_all() {
+            Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn directory_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC
+}

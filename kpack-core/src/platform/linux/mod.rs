@@ -1,0 +1,147 @@
+//! Linux.
+
+mod attributes;
+mod handle;
+
+use std::fs::{self, File, Metadata, Permissions};
+use std::io;
+use std::num::NonZeroU64;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use rustix::fs::{
+    Advice, CWD, FlockOperation, OFlags, RenameFlags, SeekFrom, flock, renameat_with, statvfs,
+};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::Facts;
+
+pub(crate) use attributes::keep as keep_attributes;
+pub(crate) use handle::Handle;
+pub use std::os::unix::ffi::{OsStrExt, OsStringExt};
+pub use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, symlink};
+
+pub(crate) fn facts(file: &File) -> io::Result<Facts> {
+    let metadata = file.metadata()?;
+    Ok(Facts {
+        id: (metadata.dev(), metadata.ino()),
+        size: metadata.len(),
+        modified: (metadata.mtime(), metadata.mtime_nsec()),
+    })
+}
+
+/// The number of names of an open file.
+pub(crate) fn link_count(file: &File) -> io::Result<u64> {
+    file.metadata().map(|metadata| metadata.nlink())
+}
+
+/// The file system of what a path leads to, and its number there. `metadata` is of the same.
+///
+/// # Errors
+/// None.
+pub fn id_of(_path: &Path, metadata: &Metadata) -> io::Result<(u64, u64)> {
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+/// Device and inode of a file with more than one name.
+pub fn shared_inode(metadata: &Metadata) -> Option<(u64, u64)> {
+    (metadata.is_file() && metadata.nlink() > 1).then(|| (metadata.dev(), metadata.ino()))
+}
+
+/// Opens a file for reading. `None` for a socket, which cannot be opened. Does not wait for the writer of a FIFO.
+pub(crate) fn open(path: &Path) -> io::Result<Option<File>> {
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    match File::options().read(true).custom_flags(flags).open(path) {
+        Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+/// Sets permission bits.
+///
+/// # Errors
+/// Those of the system.
+pub fn set_mode(file: &File, mode: u32) -> io::Result<()> {
+    file.set_permissions(Permissions::from_mode(mode))
+}
+
+/// As [`set_mode`], of what a path leads to.
+///
+/// # Errors
+/// Those of the system.
+pub fn set_mode_at(path: &Path, mode: u32) -> io::Result<()> {
+    fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+/// Exchanges two names.
+///
+/// # Errors
+/// Not every file system can do so.
+pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    Ok(renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
+}
+
+/// The free bytes of the file system of a directory; `None` if it does not say.
+///
+/// # Errors
+/// Those of the system.
+pub fn free_space(directory: &Path) -> io::Result<Option<u64>> {
+    let system = statvfs(directory)?;
+    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    Ok((system.f_blocks != 0).then_some(free))
+}
+
+/// Permits as many open files as this process may have.
+pub fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // If that fails, most work is still possible.
+    let _ = setrlimit(Resource::Nofile, raised);
+}
+
+/// The number of files that this process may have open.
+pub fn open_files() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Locks a file, unless another process has; says whether. `File::try_lock` would need Rust 1.89.
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// As [`try_lock`], for a file that other programs use.
+pub(crate) use try_lock as try_lock_host;
+
+/// Lets an empty file share the content of another one.
+pub(crate) fn clone_content(from: &File, to: &File) -> io::Result<()> {
+    Ok(rustix::fs::ioctl_ficlone(to, from)?)
+}
+
+/// Starts to move bytes that were just written to the disk.
+pub(crate) fn begin_flush(file: &File, at: u64, size: u64) {
+    // Linux takes this as a reason to write the range now. It drops from memory only what is on the
+    // disk already.
+    let _ = rustix::fs::fadvise(file, at, NonZeroU64::new(size), Advice::DontNeed);
+}
+
+/// Where the next bytes after `at` are that are not in a hole; `None` if only a hole follows.
+pub(crate) fn next_data(file: &File, at: u64) -> io::Result<Option<u64>> {
+    match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        Ok(data) => Ok(Some(data)),
+        Err(Errno::NXIO) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Where the next hole after `at` is.
+pub(crate) fn next_hole(file: &File, at: u64) -> io::Result<u64> {
+    Ok(rustix::fs::seek(file, SeekFrom::Hole(at))?)
+}

@@ -1,0 +1,71 @@
+//! What differs between Linux and Windows, for all of kpack's tools: directories that stay open, locks, and what the
+//! system knows about files. Both sides have the same functions and traits; little else asks which one it is.
+
+#[cfg_attr(not(windows), path = "linux/mod.rs")]
+#[cfg_attr(windows, path = "windows/mod.rs")]
+mod system;
+
+pub use system::{
+    FileExt, FileTypeExt, MetadataExt, OsStrExt, OsStringExt, exchange, free_space, id_of,
+    open_files, raise_open_files, set_mode, set_mode_at, shared_inode, symlink,
+};
+pub(crate) use system::{
+    Handle, begin_flush, clone_content, keep_attributes, link_count, next_data, next_hole, open,
+    try_lock, try_lock_host,
+};
+
+/// What is in a directory under a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(
+    windows,
+    expect(
+        dead_code,
+        reason = "Windows has neither FIFOs nor sockets in directories"
+    )
+)]
+pub(crate) enum Kind {
+    /// A regular file.
+    File,
+    Directory,
+    /// A symbolic link, or on Windows what else leads to another place.
+    Symlink,
+    Fifo,
+    Socket,
+    /// A device, or what is none of these.
+    Device,
+}
+
+/// Which file it is, and with which content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Facts {
+    /// The file system, and the number of the file in it.
+    pub(crate) id: (u64, u64),
+    /// In bytes.
+    pub(crate) size: u64,
+    /// In units of the system.
+    pub(crate) modified: (i64, i64),
+}
+
+impl Facts {
+    /// Those of an open file.
+    pub(crate) fn of(file: &std::fs::File) -> std::io::Result<Self> {
+        system::facts(file)
+    }
+}
+
+/// The file system of an open file, and its number there.
+///
+/// # Errors
+/// Those of the system.
+pub fn file_id(file: &std::fs::File) -> std::io::Result<(u64, u64)> {
+    Facts::of(file).map(|facts| facts.id)
+}
+
+/// An entry of a directory, which is not followed if it is a link.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) kind: Kind,
+    /// Permission bits.
+    pub(crate) mode: u32,
+    pub(crate) facts: Facts,
+}

@@ -1,0 +1,243 @@
+//! An open directory.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, FileTimes, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::windows::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+use super::{ALL_ACCESS, DIRECTORIES, MetadataExt, NOT_FOLLOWED, REMOVED_AT_END, facts, symlink};
+use crate::platform::{Entry, Kind};
+use crate::publish::numbered;
+
+/// The file that exists while its directory is locked.
+const LOCK: &str = ".kpack-lock.tmp";
+/// ERROR_SHARING_VIOLATION, and ERROR_ACCESS_DENIED of a file that is being removed.
+const IN_USE: [i32; 2] = [32, 5];
+
+/// An open directory, and the path that led to it. Windows has no operations relative to it; they use the path.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    path: PathBuf,
+    file: File,
+    lock: OnceLock<File>,
+}
+
+impl Handle {
+    /// Follows symbolic links.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        Self::new(path.to_owned(), 0).and_then(|found| found.ok_or_else(no_directory))
+    }
+
+    /// A second one, without the lock.
+    pub(crate) fn again(&self) -> io::Result<Self> {
+        Ok(Self {
+            path: self.path.clone(),
+            file: self.file.try_clone()?,
+            lock: OnceLock::new(),
+        })
+    }
+
+    /// A directory in it; `None` if that is no directory, or a link to one.
+    pub(crate) fn child(&self, name: &OsStr) -> io::Result<Option<Self>> {
+        Self::new(self.path.join(name), NOT_FOLLOWED)
+    }
+
+    fn new(path: PathBuf, flags: u32) -> io::Result<Option<Self>> {
+        let mut options = OpenOptions::new();
+        let file = options
+            .read(true)
+            .custom_flags(DIRECTORIES | flags)
+            .open(&path)?;
+        let is_directory = file.metadata()?.is_dir();
+        Ok(is_directory.then(|| Self {
+            path,
+            file,
+            lock: OnceLock::new(),
+        }))
+    }
+
+    /// Creates a directory in it. Says whether it did; there may be one.
+    pub(crate) fn make(&self, name: &OsStr, _mode: u32) -> io::Result<bool> {
+        match fs::create_dir(self.path.join(name)) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn set_mode(&self, _mode: u32) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(crate) fn set_modified(&self, time: SystemTime) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        // FILE_WRITE_ATTRIBUTES.
+        let file = options.access_mode(0x100).custom_flags(DIRECTORIES);
+        file.open(&self.path)?
+            .set_times(FileTimes::new().set_modified(time))
+    }
+
+    /// Which directory it is.
+    pub(crate) fn id(&self) -> io::Result<(u64, u64)> {
+        facts(&self.file).map(|facts| facts.id)
+    }
+
+    /// Locks it, unless another process has; says whether. Directories cannot be locked, so the lock is a file that
+    /// nobody else can open, and that Windows removes with its owner.
+    pub(crate) fn try_lock(&self) -> io::Result<bool> {
+        if self.lock.get().is_some() {
+            return Ok(true);
+        }
+        let mut options = OpenOptions::new();
+        options
+            .access_mode(ALL_ACCESS)
+            .share_mode(0)
+            .create(true)
+            .write(true);
+        options.custom_flags(REMOVED_AT_END);
+        match options.open(self.path.join(LOCK)) {
+            Ok(lock) => {
+                let _ = self.lock.set(lock);
+                Ok(true)
+            }
+            Err(error)
+                if error
+                    .raw_os_error()
+                    .is_some_and(|code| IN_USE.contains(&code)) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn create(&self, name: &OsStr) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(self.path.join(name))
+    }
+
+    /// A file that Windows removes when it is closed.
+    pub(crate) fn create_nameless(&self) -> io::Result<File> {
+        let number = RandomState::new().hash_one(std::process::id());
+        let name = format!(".scratch.{number:016x}.tmp");
+        let mut options = OpenOptions::new();
+        options.access_mode(ALL_ACCESS).write(true).create_new(true);
+        options
+            .custom_flags(REMOVED_AT_END)
+            .open(self.path.join(name))
+    }
+
+    /// What is removed when it is closed cannot stay.
+    pub(crate) fn link(&self, _file: &File, _name: &OsStr) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Opens a file for reading; `None` if there is none, or it is a link or a directory.
+    pub(crate) fn open_file(&self, name: &OsStr) -> io::Result<Option<File>> {
+        match self.entry(name)? {
+            Some(there) if there.kind == Kind::File => {}
+            _ => return Ok(None),
+        }
+        match File::open(self.path.join(name)) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn symlink(&self, name: &OsStr, target: &Path) -> io::Result<()> {
+        symlink(target, self.path.join(name))
+    }
+
+    pub(crate) fn read_link(&self, name: &OsStr) -> io::Result<PathBuf> {
+        let path = self.path.join(name);
+        match fs::symlink_metadata(&path)?.is_symlink() {
+            true => fs::read_link(path),
+            false => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    pub(crate) fn hard_link(&self, name: &OsStr, other: &Self, from: &OsStr) -> io::Result<()> {
+        fs::hard_link(other.path.join(from), self.path.join(name))
+    }
+
+    /// What is there under a name.
+    pub(crate) fn entry(&self, name: &OsStr) -> io::Result<Option<Entry>> {
+        let mut options = OpenOptions::new();
+        options
+            .access_mode(0)
+            .custom_flags(DIRECTORIES | NOT_FOLLOWED);
+        let file = match options.open(self.path.join(name)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let metadata = file.metadata()?;
+        let kind = match metadata.file_type() {
+            kind if kind.is_symlink() => Kind::Symlink,
+            kind if kind.is_dir() => Kind::Directory,
+            kind if kind.is_file() => Kind::File,
+            _ => Kind::Device,
+        };
+        Ok(Some(Entry {
+            kind,
+            mode: metadata.mode(),
+            facts: facts(&file)?,
+        }))
+    }
+
+    /// Renames a file in it into the directory `other`, where it replaces one. Not every version of Windows replaces a
+    /// file that is open, and none a library that is loaded, but each lets them be renamed.
+    pub(crate) fn rename(&self, from: &OsStr, other: &Self, to: &OsStr) -> io::Result<()> {
+        let (from, into) = (self.path.join(from), other.path.join(to));
+        match fs::rename(&from, &into) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && into.is_file() => {}
+            renamed => return renamed,
+        }
+        // What cannot be removed now is a leftover, which the next run removes.
+        let aside = other.path.join(numbered(to));
+        fs::rename(&into, &aside)?;
+        let renamed = fs::rename(&from, &into);
+        let _ = match renamed {
+            Ok(()) => fs::remove_file(&aside),
+            Err(_) => fs::rename(&aside, &into),
+        };
+        renamed
+    }
+
+    pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
+        fs::remove_file(self.path.join(name))
+    }
+
+    pub(crate) fn remove_empty(&self, name: &OsStr) -> io::Result<()> {
+        fs::remove_dir(self.path.join(name))
+    }
+
+    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+        let names = fs::read_dir(&self.path)?.map(|entry| entry.map(|entry| entry.file_name()));
+        let names = names.filter(|name| !name.as_ref().is_ok_and(|name| name == LOCK));
+        names.collect()
+    }
+
+    /// Only files can be flushed, and each was; NTFS keeps the order of what is done to directories.
+    pub(crate) fn sync_file_system(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// As [`sync_file_system`](Self::sync_file_system).
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn no_directory() -> io::Error {
+    io::ErrorKind::NotADirectory.into()
+}
