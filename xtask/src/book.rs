@@ -44,6 +44,10 @@ pub(crate) fn run() -> Result<()> {
             &pages.join(page.file_name().context("a page has a name")?),
         )?;
     }
+    for image in repository::files_with_extension(&root.join("docs"), "png")? {
+        let name = image.file_name().context("an image has a name")?;
+        fs::copy(&image, pages.join(name))?;
+    }
     for name in OF_ROOT {
         write_page(&root.join(name), &pages.join(name))?;
     }
@@ -143,6 +147,10 @@ fn check_links(html: &Path) -> Result<()> {
         // The one page for printing has all others.
         if name != "print.html" {
             links.extend(values(&text, "href=\"").map(|link| (name.clone(), link.to_owned())));
+            for image in values(&text, "src=\"").filter(|image| image.ends_with(".png")) {
+                let found = image.contains("://") || html.join(image).exists();
+                ensure!(found, "{name} shows {image}, which does not exist");
+            }
         }
         places.insert(name, ids);
     }
