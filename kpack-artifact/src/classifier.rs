@@ -18,7 +18,7 @@ use super::kernel_cache::{self, Unreadable};
 use super::target_name::{self, only};
 use kpack_core::{Error, Finding, Id, Severity, ids, shown};
 use kpack_split::elf::{DeviceCode, NoDeviceCode};
-use kpack_split::input::{self, ClosedElf, FileKind, LinkedElf, ParsedBinaries, unlinked};
+use kpack_split::input::{self, ClosedBinary, FileKind, LinkedBinary, ParsedBinaries, unlinked};
 
 /// What the pointers begin with that Git LFS puts in the place of files.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
@@ -30,7 +30,7 @@ pub(super) struct Classified {
     /// Its content, if it is a library file of Tensile, or the targets of a bundle for all targets.
     pub(super) library: Option<Library>,
     /// What was read of a binary with device code, split or not.
-    pub(super) binary: Option<ClosedElf>,
+    pub(super) binary: Option<ClosedBinary>,
 }
 
 /// Classifies one entry of a walk below `prefix`. Directories are taken to be empty.
@@ -70,7 +70,7 @@ struct Classifier<'a> {
     parsed: Option<&'a ParsedBinaries>,
     observations: Vec<Finding>,
     library: Option<Library>,
-    binary: Option<ClosedElf>,
+    binary: Option<ClosedBinary>,
 }
 
 impl Classifier<'_> {
@@ -298,11 +298,11 @@ impl Classifier<'_> {
         Ok(())
     }
 
-    /// An ELF file for a host. One for another kind of machine cannot have device code.
+    /// A linked file for a host. One for another kind of machine cannot have device code.
     fn linked(&mut self, file: &File, size: u64) -> Result<Class, Error> {
         match self.headers(file, size)? {
             Headers::Readable => {}
-            Headers::Foreign => return Ok(Class::Host),
+            Headers::Foreign => return Ok(self.foreign(file)?.unwrap_or(Class::Host)),
             Headers::WithoutSections => {
                 let text = "no section headers, so device code in it would not be found";
                 self.observe(ids::UNSUPPORTED_BINARY, text.to_owned());
@@ -313,7 +313,7 @@ impl Classifier<'_> {
         let file = file.map_err(|error| Error::io(self.full, "read", error))?;
         let linked = match self.parsed {
             Some(parsed) => parsed.read(self.full, file)?,
-            None => LinkedElf::read(self.full, file)?,
+            None => LinkedBinary::read(self.full, file)?,
         };
         if !matches!(linked.code, DeviceCode::None(_)) {
             self.binary = Some(linked.close()?);
@@ -357,6 +357,17 @@ impl Classifier<'_> {
         }
     }
 
+    /// The class of a PE or COFF file of a kind that kpack cannot split, if it has device code.
+    fn foreign(&self, file: &File) -> Result<Option<Class>, Error> {
+        let section = device_section(file).map_err(|e| Error::io(self.full, "read", e))?;
+        Ok(section.map(|section| {
+            let reason = format!(
+                "a PE/COFF file with device code in section `{section}`, of a kind that kpack cannot split"
+            );
+            unknown(None, true, reason)
+        }))
+    }
+
     fn headers(&self, file: &File, size: u64) -> Result<Headers, Error> {
         Headers::read(file, size).map_err(|e| Error::io(self.full, "read", e))
     }
@@ -377,13 +388,9 @@ impl Classifier<'_> {
             return Ok(unknown(None, true, reason));
         }
         if kind.is_none()
-            && let Some(section) =
-                device_section(file).map_err(|e| Error::io(self.full, "read", e))?
+            && let Some(class) = self.foreign(file)?
         {
-            let reason = format!(
-                "a PE/COFF file with device code in section `{section}`, which kpack cannot split"
-            );
-            return Ok(unknown(None, true, reason));
+            return Ok(class);
         }
         let content = FileContent::read(self.full, file, size, kind, false)?;
         match device_code(&content) {

@@ -15,7 +15,7 @@ use super::kernel_cache::Unreadable;
 use super::target_name::only;
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
-use kpack_split::input::{self, FileKind, LinkedElf};
+use kpack_split::input::{self, FileKind, LinkedBinary};
 use kpack_split::split;
 
 /// The targets that a file's content names.
@@ -74,7 +74,7 @@ impl FileContent {
                         .collect(),
                 )
             }
-            Some(FileKind::Linked) => match split::of(LinkedElf::read(path, clone()?)?, None)? {
+            Some(FileKind::Linked) => match split::of(LinkedBinary::read(path, clone()?)?, None)? {
                 split::BinaryKind::Fat(fat, _) => Self::Bundle(fat.code.targets()),
                 _ => Self::Silent,
             },

@@ -11,7 +11,7 @@ use super::layout::{self, LEAST_TEXT, Same, UNIT_IDS, text_in, texts, unit_ids};
 use kpack_core::Error;
 use kpack_core::words::list_some;
 use kpack_split::elf::{Dynamic, Image};
-use kpack_split::input::{self, LinkedElf};
+use kpack_split::input::{self, LinkedBinary};
 
 /// Maximum number of sections to name.
 const MOST_SECTIONS: usize = 6;
@@ -38,7 +38,7 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
     if a != b {
         parts.push(format!("{a} bytes against {b}"));
     }
-    let linked = |path| Ok::<_, Error>(LinkedElf::read(path, input::open(path)?).ok());
+    let linked = |path| Ok::<_, Error>(LinkedBinary::read(path, input::open(path)?).ok());
     let (mut shown, mut known) = (at, None);
     if let (Some(a), Some(b)) = (linked(one)?, linked(other)?) {
         match layout::compare(&a, &b)? {
@@ -51,16 +51,17 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
             }
             Same::No => {}
         }
-        let (a, b) = (a.image, b.image);
-        shown = sections(&a, &b, &mut parts).unwrap_or(at);
-        if unit_ids(&a) != unit_ids(&b) {
-            parts.push(UNIT_IDS.to_owned());
+        if let (Some(a), Some(b)) = (a.image.elf(), b.image.elf()) {
+            shown = sections(a, b, &mut parts).unwrap_or(at);
+            if unit_ids(a) != unit_ids(b) {
+                parts.push(UNIT_IDS.to_owned());
+            }
+            known = rpaths(a, b).or_else(|| {
+                let (ours, theirs) = (texts(a), texts(b));
+                let mut pairs = ours.iter().zip(&theirs);
+                pairs.find(|(a, b)| a != b).map(|(a, b)| two_texts(a, b))
+            });
         }
-        known = rpaths(&a, &b).or_else(|| {
-            let (ours, theirs) = (texts(&a), texts(&b));
-            let mut pairs = ours.iter().zip(&theirs);
-            pairs.find(|(a, b)| a != b).map(|(a, b)| two_texts(a, b))
-        });
     }
     let (a, b) = (around(one, shown)?, around(other, shown)?);
     parts.push(match (known, text_at(&a, shown), text_at(&b, shown)) {

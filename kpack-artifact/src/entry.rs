@@ -9,7 +9,7 @@ use kpack_core::platform::shared_inode;
 use kpack_core::{Finding, Spirv, ids};
 use kpack_format::TargetId;
 use kpack_format::tensile::Library;
-use kpack_split::input::ClosedElf;
+use kpack_split::input::ClosedBinary;
 
 /// The content of a prefix.
 #[derive(Debug, Clone, Default)]
@@ -24,7 +24,7 @@ pub struct Classification {
     /// The library files of Tensile, by path.
     pub libraries: BTreeMap<PathBuf, Library>,
     /// What was read of the binaries with device code, split or not, by path.
-    pub binaries: BTreeMap<PathBuf, Arc<ClosedElf>>,
+    pub binaries: BTreeMap<PathBuf, Arc<ClosedBinary>>,
 }
 
 /// A file, symbolic link or directory.

@@ -1,15 +1,18 @@
-//! Recognises binaries that kpack cannot split: ELF files for other hosts or without section headers,
-//! and PE/COFF files.
+//! Recognises binaries that kpack cannot split: files for other hosts, ELF files without section headers, and objects
+//! for Windows.
 
 use std::fs::File;
 use std::io;
 
 use kpack_core::platform::FileExt;
 
+use kpack_core::files::HostFormat;
+use kpack_split::elf::ElfError;
+use kpack_split::pe;
 use object::read::{File as Object, FileKind, ReadCache};
 use object::{LittleEndian as LE, Object as _, ObjectSection as _, elf};
 
-/// What an ELF file's own header says of whether there can be device code in it.
+/// What the header of a linked file says of whether there can be device code in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Headers {
     /// It is of a class or machine that no host of a GPU is.
@@ -27,6 +30,9 @@ impl Headers {
             return Ok(Self::Foreign);
         }
         file.read_exact_at(&mut header, 0)?;
+        if HostFormat::of(&header) == Some(HostFormat::Pe) {
+            return Self::of_pe(file);
+        }
         let Ok((header, _)) = object::pod::from_bytes::<elf::FileHeader64<LE>>(&header) else {
             return Ok(Self::Foreign);
         };
@@ -44,6 +50,19 @@ impl Headers {
                 Self::Readable
             },
         )
+    }
+}
+
+impl Headers {
+    /// Of a PE file.
+    fn of_pe(file: &File) -> io::Result<Self> {
+        Ok(match pe::Image::read(file) {
+            Err(ElfError::Io(error)) if error.kind() != io::ErrorKind::UnexpectedEof => {
+                return Err(error);
+            }
+            Err(ElfError::Unsupported(_)) => Self::Foreign,
+            _ => Self::Readable,
+        })
     }
 }
 

@@ -13,7 +13,8 @@ use kpack_split::elf::{
     DeviceCode, Dynamic, ElfError, FAT_SECTION, Image, Relocations, Section, WRAPPER_SECTION,
     is_address, pods,
 };
-use kpack_split::input::LinkedElf;
+use kpack_split::host;
+use kpack_split::input::LinkedBinary;
 
 /// The fewest consecutive printable bytes that count as text.
 pub(super) const LEAST_TEXT: usize = 6;
@@ -32,11 +33,17 @@ pub(super) enum Same {
 /// They must have the same sections, symbols, relocations, dynamic entries and markers, and the same
 /// bytes in all other sections. If sections have moved, addresses into them are compared by what they
 /// refer to, in code, data and debug information.
-pub(super) fn compare(one: &LinkedElf, other: &LinkedElf) -> Result<Same, Error> {
+pub(super) fn compare(one: &LinkedBinary, other: &LinkedBinary) -> Result<Same, Error> {
     let (Some(ours), Some(theirs)) = (markers(one)?, markers(other)?) else {
         return Ok(Same::No);
     };
-    let (one, other) = (&one.image, &other.image);
+    let (one, other) = match (&one.image, &other.image) {
+        (host::Image::Elf(one), host::Image::Elf(other)) => (one, other),
+        (one, other) => {
+            let is_same = ours == theirs && host::compare(one, other).is_ok_and(|d| d.is_empty());
+            return Ok(if is_same { Same::Yes } else { Same::No });
+        }
+    };
     let same = ours == theirs
         && shape(one) == shape(other)
         && texts(one) == texts(other)
@@ -69,7 +76,7 @@ pub(super) fn compare(one: &LinkedElf, other: &LinkedElf) -> Result<Same, Error>
 
 /// The markers of a binary, without IDs of device code, by the positions of their wrappers; `None`
 /// for a fat binary.
-fn markers(linked: &LinkedElf) -> Result<Option<BTreeMap<Vec<u32>, Marker>>, Error> {
+fn markers(linked: &LinkedBinary) -> Result<Option<BTreeMap<Vec<u32>, Marker>>, Error> {
     if matches!(linked.code, DeviceCode::Fat(_)) {
         return Ok(None);
     }

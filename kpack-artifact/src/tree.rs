@@ -17,7 +17,7 @@ use super::mark;
 use super::names;
 use kpack_core::publish::is_leftover;
 use kpack_core::{Error, Finding, Id, Spirv};
-use kpack_split::input::{ClosedElf, LinkedElf, ParsedBinaries, or_refused};
+use kpack_split::input::{ClosedBinary, LinkedBinary, ParsedBinaries, or_refused};
 use kpack_split::leftover::{directories, is_leftover_entry};
 
 /// What belongs in an artifact directory.
@@ -196,7 +196,7 @@ pub(crate) struct Item {
     /// The prefix that it is in, of those of the artifact.
     pub(crate) prefix: Arc<str>,
     /// What was read of it, if it is a binary with device code, split or not.
-    pub(crate) binary: Option<Arc<ClosedElf>>,
+    pub(crate) binary: Option<Arc<ClosedBinary>>,
 }
 
 impl Item {
@@ -208,10 +208,10 @@ impl Item {
     ///
     /// # Errors
     /// [`Error::Changed`] if it was replaced or modified.
-    pub(crate) fn linked(&self) -> Result<LinkedElf, Error> {
+    pub(crate) fn linked(&self) -> Result<LinkedBinary, Error> {
         match &self.binary {
             Some(closed) => closed.open(),
-            None => LinkedElf::open(&self.from),
+            None => LinkedBinary::open(&self.from),
         }
     }
 

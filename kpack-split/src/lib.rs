@@ -8,11 +8,15 @@
 
 #![forbid(unsafe_code)]
 
+mod device_code;
 pub mod elf;
+pub mod host;
 pub mod input;
 pub mod install;
 pub mod join;
 pub mod leftover;
+pub mod pe;
+mod rewrite;
 mod source_date;
 pub mod split;
 

@@ -18,10 +18,12 @@ use super::metadata::Fields;
 use super::name::{WheelName, same_project, same_version};
 use super::record::{self, Digest, LongHasher, Row};
 use super::variant;
+use kpack_core::files::HostFormat;
 use kpack_core::parallel;
 use kpack_core::publish;
 use kpack_core::{Error, ids};
 use kpack_split::input;
+use kpack_split::pe::MARKER_SECTION;
 
 /// The signatures of RECORD. No installer reads them, and a changed RECORD contradicts them.
 const SIGNATURES: [&str; 2] = ["RECORD.jws", "RECORD.p7s"];
@@ -300,7 +302,12 @@ impl Wheel {
         let mut reader = with_memory(|| zip.by_index(member.index)).map_err(failed)?;
         let mut magic = Vec::new();
         let read = reader.by_ref().take(4).read_to_end(&mut magic);
-        let found = read.and_then(|_| Ok(magic == *b"\x7fELF" && has_marker_section(reader)?));
+        let found = read.and_then(|_| match HostFormat::of(&magic) {
+            Some(HostFormat::Elf) => has_name(reader, SECTION_NAME),
+            // The headers come first, and have the name itself.
+            Some(HostFormat::Pe) => has_name(reader.take(PE_HEADERS), MARKER_SECTION),
+            None => Ok(false),
+        });
         found.map_err(|error| failed(error.into()))
     }
 
@@ -452,9 +459,12 @@ fn dist_info(path: &Path, name: &WheelName, members: &[Member]) -> Result<String
     }
 }
 
-/// Whether the name of a marker's section is among these bytes, which are read in small parts.
-fn has_marker_section(mut from: impl Read) -> io::Result<bool> {
-    let name = SECTION_NAME.as_bytes();
+/// The most bytes of the headers of a PE file.
+const PE_HEADERS: u64 = 64 << 10;
+
+/// Whether a name is among these bytes, which are read in small parts.
+fn has_name(mut from: impl Read, name: &str) -> io::Result<bool> {
+    let name = name.as_bytes();
     let finder = Finder::new(name);
     let mut some = vec![0; 64 << 10];
     let mut kept = 0;
@@ -492,9 +502,9 @@ mod tests {
         for start in [0, 1, (64 << 10) - 5, 64 << 10, (128 << 10) - name.len() - 1] {
             let mut bytes = vec![name[0]; start];
             bytes.extend(name);
-            assert!(has_marker_section(&*bytes).unwrap(), "{start}");
+            assert!(has_name(&*bytes, SECTION_NAME).unwrap(), "{start}");
             bytes.pop();
-            assert!(!has_marker_section(&*bytes).unwrap(), "{start}");
+            assert!(!has_name(&*bytes, SECTION_NAME).unwrap(), "{start}");
         }
     }
 }

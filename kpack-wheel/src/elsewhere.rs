@@ -12,7 +12,7 @@ use kpack_artifact::databases::Selection;
 use kpack_core::Error;
 use kpack_core::parallel;
 use kpack_format::names::{is_archive, is_manifest};
-use kpack_split::input::{LinkedElf, Lookup};
+use kpack_split::input::{LinkedBinary, Lookup};
 
 /// A library that another tool split.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl Wheel {
             }
             let linked = match classified.binaries.get(&entry.path) {
                 Some(closed) => closed.open()?,
-                None => LinkedElf::open(&tree.join(&entry.path))?,
+                None => LinkedBinary::open(&tree.join(&entry.path))?,
             };
             let mut missing = Vec::new();
             for group in linked.markers()? {

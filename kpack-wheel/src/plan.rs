@@ -28,7 +28,7 @@ use kpack_core::report::Progress;
 use kpack_core::words::list;
 use kpack_core::{Error, Finding, Severity, ids, shown};
 use kpack_split::input;
-use kpack_split::input::{ClosedElf, LinkedElf};
+use kpack_split::input::{ClosedBinary, LinkedBinary};
 use kpack_split::install::{self, install_parsed};
 use kpack_split::split::DebugFiles;
 
@@ -190,7 +190,7 @@ impl<'a> SplitWheel<'a> {
     fn install(
         &mut self,
         options: &Options,
-        binaries: BTreeMap<PathBuf, Arc<ClosedElf>>,
+        binaries: BTreeMap<PathBuf, Arc<ClosedBinary>>,
         debug_files: &DebugFiles,
         progress: &dyn Progress,
         findings: &mut Vec<Finding>,
@@ -257,7 +257,7 @@ impl<'a> SplitWheel<'a> {
         let hint = self.install_hint()?;
         for library in libraries {
             let path = self.tree.join(library.path());
-            let vendored = sources.vendor(&LinkedElf::open(&path)?)?;
+            let vendored = sources.vendor(&LinkedBinary::open(&path)?)?;
             if vendored.apply(&path)? {
                 let path = library.path().to_string_lossy().into_owned();
                 self.changed.insert(path);

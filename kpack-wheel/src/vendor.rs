@@ -14,7 +14,7 @@ use walkdir::WalkDir;
 use kpack_core::parallel::lock;
 use kpack_core::words::list;
 use kpack_core::{Error, ids, shown};
-use kpack_split::input::{self, Archives, LinkedElf, MarkerGroup};
+use kpack_split::input::{self, Archives, LinkedBinary, MarkerGroup};
 
 /// Sections that are the same in all copies of one build.
 const OF_BUILD: [&str; 2] = [".note.gnu.build-id", ".text"];
@@ -78,7 +78,7 @@ impl Sources {
     ///
     /// # Errors
     /// [`Error::Refused`] if there are none, or those of another build; [`Error::Io`].
-    pub(super) fn vendor(&self, linked: &LinkedElf) -> Result<Vendored, Error> {
+    pub(super) fn vendor(&self, linked: &LinkedBinary) -> Result<Vendored, Error> {
         let mut vendored = Vendored {
             archives: BTreeMap::new(),
             unchecked: BTreeSet::new(),
@@ -112,7 +112,7 @@ impl Sources {
     /// Adds the archives that one search path leads to. Returns whether there are some.
     fn add(
         &self,
-        linked: &LinkedElf,
+        linked: &LinkedBinary,
         group: &MarkerGroup,
         pattern: Pattern<'_>,
         vendored: &mut Vendored,
@@ -170,7 +170,7 @@ impl Sources {
     }
 
     /// The error for a library without archives.
-    fn none(&self, linked: &LinkedElf, marker: &Marker) -> Error {
+    fn none(&self, linked: &LinkedBinary, marker: &Marker) -> Error {
         let directories = self.directories.iter();
         let directories = list(directories.map(|path| shown(path).to_string()));
         let text = format!(
@@ -198,7 +198,7 @@ impl Vendored {
 }
 
 /// The error for a library whose archive is of another build.
-fn of_another_build(linked: &LinkedElf, archive: &Path) -> Error {
+fn of_another_build(linked: &LinkedBinary, archive: &Path) -> Error {
     let text = format!(
         "{} has the device code of another build of the library; name the ROCm that the wheel was built with",
         shown(archive)
@@ -208,7 +208,7 @@ fn of_another_build(linked: &LinkedElf, archive: &Path) -> Error {
 
 /// Replaces the markers of a group.
 fn edit(
-    linked: &LinkedElf,
+    linked: &LinkedBinary,
     group: &MarkerGroup,
     marker: &Marker,
     edits: &mut Vec<(u64, Vec<u8>)>,
@@ -235,7 +235,7 @@ fn edit(
 /// there is none to compare. Archives of other tools do not say which build they are for, and copies of a binary have
 /// other names and search paths, but the same code.
 fn is_of_same_build(
-    linked: &LinkedElf,
+    linked: &LinkedBinary,
     root: &Path,
     archive: &Path,
     binary: &str,
@@ -251,13 +251,10 @@ fn is_of_same_build(
     let places = prefixes.flat_map(|prefix| names.iter().map(|name| prefix.join(name)));
     for place in places.filter(|path| path.is_file()) {
         // It may be a linker script.
-        let Ok(installed) = input::or_refused(LinkedElf::open(&place))? else {
+        let Ok(installed) = input::or_refused(LinkedBinary::open(&place))? else {
             continue;
         };
-        let bytes = |linked: &LinkedElf, name| {
-            let section = linked.image.section(name).ok()??.1;
-            linked.image.section_bytes(section).ok()
-        };
+        let bytes = |linked: &LinkedBinary, name| linked.image.bytes_of(name);
         let both = OF_BUILD.map(|name| bytes(linked, name).zip(bytes(&installed, name)));
         let mut both = both.into_iter().flatten().peekable();
         if both.peek().is_some() {

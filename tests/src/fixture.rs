@@ -22,6 +22,7 @@ mod bundle;
 mod code_object;
 mod tensile;
 mod wheel;
+mod windows;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -35,6 +36,7 @@ pub use bundle::{Storage, bundle};
 pub use code_object::code_object;
 pub use tensile::{lazy_library, library_file, library_of_kernels};
 pub use wheel::Wheel;
+pub use windows::{WINDOWS_LINKERS, WindowsBuild, WindowsLinker, runs_windows_programs, walk};
 
 use crate::process::try_run;
 

@@ -16,7 +16,7 @@ use crate::tree::find_artifacts;
 use kpack_core::files::directory_of;
 use kpack_core::{Error, Finding};
 use kpack_split::elf::{DeviceCode, FatBinary};
-use kpack_split::input::{self, LinkedElf, by_bundle};
+use kpack_split::input::{self, LinkedBinary, by_bundle};
 
 /// Measures install prefixes, artifact directories, and directories of artifact directories. Adds
 /// leftover directories of interrupted runs to `leftovers`.
@@ -206,7 +206,7 @@ impl Measured {
         size: u64,
         module: Option<&str>,
     ) -> Result<(), Error> {
-        let linked = LinkedElf::open(path)?;
+        let linked = LinkedBinary::open(path)?;
         let (targets, from_marker) = match &linked.code {
             DeviceCode::Fat(fat) => (bundles(&linked, fat)?, None),
             DeviceCode::Split(_) => {
@@ -288,7 +288,7 @@ fn what_of_host(path: &Path, within: &Path) -> Result<String, Error> {
 }
 
 /// The module that the first marker of a split binary names.
-fn module_of(linked: &LinkedElf) -> Option<String> {
+fn module_of(linked: &LinkedBinary) -> Option<String> {
     let markers = linked.markers().ok()?;
     let path = markers.first()?.marker.kpack_search_paths.first()?;
     let group = SearchPath::new(path).split()?.group()?;
@@ -297,7 +297,7 @@ fn module_of(linked: &LinkedElf) -> Option<String> {
 
 /// The bytes that the bundles of a fat binary store for each target. Several wrappers can share a
 /// bundle.
-fn bundles(linked: &LinkedElf, fat: &FatBinary) -> Result<BTreeMap<String, Size>, Error> {
+fn bundles(linked: &LinkedBinary, fat: &FatBinary) -> Result<BTreeMap<String, Size>, Error> {
     let mut sizes: BTreeMap<String, Size> = BTreeMap::new();
     let shared = by_bundle(fat.wrappers.iter()).into_iter();
     let wrappers = Vec::from_iter(shared.map(|sharing| sharing[0].clone()));

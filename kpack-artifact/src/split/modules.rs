@@ -16,7 +16,7 @@ use crate::manifest_txt;
 use crate::tree::{Item, Tree};
 use kpack_core::publish::is_name_part;
 use kpack_core::{Error, ids};
-use kpack_split::elf;
+use kpack_split::host::Plan;
 use kpack_split::input::{KpackPath, LocatedBinary, Prefix, elf_error};
 use kpack_split::split::{self, BinaryKind, FatFile, Spirv, code_ids};
 
@@ -100,7 +100,7 @@ pub(super) struct ModuleBinary {
     pub(super) file: FatFile,
     marker: Marker,
     /// With room for the IDs of its device code, which are not known yet.
-    pub(super) plan: elf::Plan,
+    pub(super) plan: Plan,
 }
 
 impl ModuleBinary {
@@ -108,7 +108,7 @@ impl ModuleBinary {
     pub(super) fn plan_for(
         &self,
         archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
-    ) -> Result<elf::Plan, Error> {
+    ) -> Result<Plan, Error> {
         let marker = Marker {
             code_ids: code_ids::computed(archives, &self.name),
             ..self.marker.clone()

@@ -14,12 +14,12 @@ use super::{Context, Report, resolution};
 use kpack_core::Error;
 use kpack_core::words::counted;
 use kpack_format::names::is_object;
-use kpack_split::elf::{self, DeviceCode, FAT_SECTION, FatBinary, NoDeviceCode, SplitWrapper};
-use kpack_split::input::{LinkedElf, MarkerGroup, prefix_of};
+use kpack_split::elf::{DeviceCode, FatBinary, NoDeviceCode, SplitWrapper};
+use kpack_split::input::{LinkedBinary, MarkerGroup, prefix_of};
 
 /// Verifies a binary. Reports one without device code only if `asked_for`.
 pub(super) fn verify(
-    binary: &LinkedElf,
+    binary: &LinkedBinary,
     asked_for: bool,
     context: &Context<'_>,
     report: &mut Report,
@@ -27,7 +27,7 @@ pub(super) fn verify(
     match &binary.code {
         DeviceCode::Split(wrappers) => check(binary, wrappers, context, report)?,
         DeviceCode::Fat(fat) if fat.joined.is_some() => {
-            if let Err(error) = elf::check_loaded(&binary.image) {
+            if let Err(error) = binary.image.check_loaded() {
                 report.fault(ids::DAMAGED_BINARY, &binary.path, error.to_string());
             }
             joined::verify(binary, fat, context, report)?;
@@ -60,7 +60,7 @@ fn not_split(path: &Path, fat: &FatBinary, report: &mut Report) {
 }
 
 fn check(
-    binary: &LinkedElf,
+    binary: &LinkedBinary,
     wrappers: &[SplitWrapper],
     context: &Context<'_>,
     report: &mut Report,
@@ -75,7 +75,7 @@ fn check(
             report.ok(ids::SPIRV_KEPT, path, text);
         }
     }
-    if let Err(error) = elf::check_loaded(&binary.image) {
+    if let Err(error) = binary.image.check_loaded() {
         report.fault(ids::DAMAGED_BINARY, path, error.to_string());
     }
     let groups = report.accepted(path, binary.markers())?;
@@ -95,7 +95,7 @@ fn is_one_file(one: &Path, other: &Path) -> bool {
 
 /// Checks the wrappers of one marker; `faults` is the number of faults before.
 fn check_group(
-    binary: &LinkedElf,
+    binary: &LinkedBinary,
     group: &MarkerGroup,
     faults: usize,
     context: &Context<'_>,
@@ -140,37 +140,11 @@ fn check_group(
     resolution::verify(binary, marker, &kernel_name, &indices, context, report)
 }
 
-/// Checks that `.hip_fatbin` is empty, both as a section and in the loaded segments.
-fn converted(binary: &LinkedElf, report: &mut Report) -> Result<(), Error> {
-    let LinkedElf { path, image, .. } = binary;
-    let found = image.section(FAT_SECTION);
-    let Some((_, section)) = found.map_err(|e| binary.error(e))? else {
-        return Ok(());
-    };
-    // Tools give an empty section other types.
-    if section.size == 0 {
-        return Ok(());
-    }
-    if section.has_bytes() {
-        let text = format!(
-            "`{FAT_SECTION}` still has {} bytes in the file; expected none (NOBITS)",
-            section.size
-        );
-        report.fault(ids::DEVICE_CODE_LEFT, path, text);
-        return Ok(());
-    }
-    let (start, end) = (section.addr, section.addr_end());
-    let backed = image.segments.iter().find(|segment| {
-        segment.is_load() && start < segment.file_backed_end().min(end) && segment.vaddr < end
-    });
-    if let Some(segment) = backed.filter(|_| section.is_alloc()) {
-        let text = format!(
-            "`{FAT_SECTION}` ({start:#x}..{end:#x}) is NOBITS, but the file still has bytes for \
-             addresses {:#x}..{:#x}",
-            segment.vaddr.max(start),
-            segment.file_backed_end().min(end)
-        );
-        report.fault(ids::DEVICE_CODE_LEFT, path, text);
+/// Checks that the section of its device code is empty.
+fn converted(binary: &LinkedBinary, report: &mut Report) -> Result<(), Error> {
+    let left = binary.image.code_left().map_err(|e| binary.error(e))?;
+    if let Some(text) = left {
+        report.fault(ids::DEVICE_CODE_LEFT, &binary.path, text);
     }
     Ok(())
 }

@@ -7,12 +7,12 @@ use super::{Context, Report};
 use kpack_core::words::counted;
 use kpack_core::{Error, ids};
 use kpack_split::elf::FatBinary;
-use kpack_split::input::LinkedElf;
+use kpack_split::input::LinkedBinary;
 use kpack_split::join;
 
 /// Verifies the device code in a joined binary against the IDs in its marker.
 pub(super) fn verify(
-    binary: &LinkedElf,
+    binary: &LinkedBinary,
     fat: &FatBinary,
     context: &Context<'_>,
     report: &mut Report,

@@ -28,7 +28,7 @@ use walkdir::WalkDir;
 use kpack_core::Error;
 use kpack_core::parallel::{self, lock, processors};
 use kpack_format::names::is_object;
-use kpack_split::input::{self, FileKind, LinkedElf, Lookup, ParsedBinaries, Resolver, placed};
+use kpack_split::input::{self, FileKind, LinkedBinary, Lookup, ParsedBinaries, Resolver, placed};
 use kpack_split::leftover::{self, is_leftover_entry};
 
 use artifacts::Artifacts;
@@ -229,7 +229,7 @@ impl Context<'_> {
     /// Opens the archives that `marker`, of `binary`, refers to.
     fn resolver(
         &self,
-        binary: &LinkedElf,
+        binary: &LinkedBinary,
         marker: &Marker,
         kernel_name: &str,
     ) -> Result<Resolver, Error> {

@@ -16,14 +16,15 @@ use kpack_split::join;
 
 use kpack_core::Error;
 use kpack_core::words::{counted, list};
-use kpack_split::elf::{self, DeviceCode, FatBinary};
+use kpack_split::elf::{DeviceCode, FatBinary};
+use kpack_split::host;
 use kpack_split::input::{
-    LinkedElf, MarkerGroup, by_bundle, open_bundle, or_refused, wrapper_error,
+    LinkedBinary, MarkerGroup, by_bundle, open_bundle, or_refused, wrapper_error,
 };
 
 /// Compares the split binary at `path` with `original`.
 pub(super) fn compare(
-    binary: &LinkedElf,
+    binary: &LinkedBinary,
     original: &Path,
     context: &Context<'_>,
     report: &mut Report,
@@ -101,13 +102,13 @@ pub(super) fn compare(
             .retain(|wrapper| !kept.contains(&wrapper.co_index));
         compare_code(path, &unsplit, &moved, kernels, context.options, report)?;
     }
-    let section = binary.image.section(elf::FAT_SECTION);
-    if section.map_err(|e| binary.error(e))?.is_none() {
+    let has_place = binary.image.has_place_of_code();
+    if !has_place.map_err(|e| binary.error(e))? {
         let text = "was split before the link and linked again, so its host code is not compared";
         report.note(ids::SPLIT_BEFORE_LINK, path, text);
         return Ok(());
     }
-    let differences = elf::compare(&unsplit.image, &binary.image).map_err(|e| binary.error(e))?;
+    let differences = host::compare(&unsplit.image, &binary.image).map_err(|e| binary.error(e))?;
     let text = "all loaded content equals the original's, except device code and what points to it";
     report.faults_or(
         (ids::HOST_DIFFERS, ids::HOST_MATCHES),
@@ -169,7 +170,7 @@ impl Kernels {
     /// Returns `None` if a marker does not name its kernels.
     fn open(
         context: &Context<'_>,
-        binary: &LinkedElf,
+        binary: &LinkedBinary,
         groups: &[MarkerGroup],
     ) -> Result<Option<Self>, Error> {
         let mut resolvers = Vec::new();
@@ -247,7 +248,7 @@ impl Kernels {
     /// returns their number.
     fn stripped(
         &mut self,
-        original: &LinkedElf,
+        original: &LinkedBinary,
         fat: &FatBinary,
         differing: &mut Differing,
     ) -> Result<usize, Error> {
@@ -303,7 +304,7 @@ impl Kernels {
 
 fn compare_code(
     path: &Path,
-    original: &LinkedElf,
+    original: &LinkedBinary,
     fat: &FatBinary,
     mut kernels: Kernels,
     options: &Options,

@@ -12,7 +12,7 @@ use super::{Context, Options, Report, means};
 use kpack_core::Error;
 use kpack_core::words::{counted, list};
 use kpack_split::input::{
-    CodePlace, Kpacks, LinkedElf, Obstacle, Resolver, or_refused, read_manifest,
+    CodePlace, Kpacks, LinkedBinary, Obstacle, Resolver, or_refused, read_manifest,
 };
 
 /// The code objects that wrappers with one marker need, and where they are.
@@ -31,7 +31,7 @@ struct Resolution<'a> {
 
 /// Looks up the code objects with these `indices`.
 pub(super) fn verify(
-    binary: &LinkedElf,
+    binary: &LinkedBinary,
     marker: &Marker,
     kernel_name: &str,
     indices: &BTreeSet<u32>,

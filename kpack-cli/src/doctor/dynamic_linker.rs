@@ -19,6 +19,7 @@ use kpack_core::Error;
 use kpack_core::platform::{MetadataExt, OsStrExt, OsStringExt, file_id};
 use kpack_format::is_exhaustion;
 use kpack_split::elf::{Dynamic, ElfError, Image, Machine, ReadAt};
+use kpack_split::host;
 use kpack_split::input::{self, elf_error};
 
 /// The libraries of a file.
@@ -112,9 +113,12 @@ const CACHE: &str = "/etc/ld.so.cache";
 ///
 /// # Errors
 /// [`Error::Refused`] if the dynamic section is damaged, [`Error::Io`] if a file cannot be read.
-pub(super) fn libraries(path: &Path, image: &Image<File>) -> Result<Loading, Error> {
-    let host = Host::of(image.machine);
+pub(super) fn libraries(path: &Path, image: &host::Image<File>) -> Result<Loading, Error> {
     let unknown = |why: String| Ok(Loading::Unknown(why));
+    let Some(image) = image.elf() else {
+        return unknown("it is for Windows".to_owned());
+    };
+    let host = Host::of(image.machine);
     if host.name != env::consts::ARCH {
         return unknown(format!(
             "it is for another machine ({}; this one is {})",
@@ -660,7 +664,7 @@ mod tests {
         let own = env::current_exe().unwrap();
         for path in built.map(|name| tree.path(name)).into_iter().chain([own]) {
             let image = Image::read_loaded(input::open(&path).unwrap()).unwrap();
-            let Loading::Listed(found) = libraries(&path, &image).unwrap() else {
+            let Loading::Listed(found) = libraries(&path, &host::Image::Elf(image)).unwrap() else {
                 panic!("{path:?}");
             };
             let listed = Command::new("ldd").arg(&path).output().unwrap().stdout;

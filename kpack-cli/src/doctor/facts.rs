@@ -19,8 +19,8 @@ use kpack_core::{Error, ids};
 use kpack_format::names::is_object;
 use kpack_split::elf::{DeviceCode, Dynamic, ElfError, Image};
 use kpack_split::input::{
-    self, FileKind, Kpacks, LinkedElf, Lookup, MarkerGroup, Prefix, elf_error, or_refused, placed,
-    prefix_of,
+    self, FileKind, Kpacks, LinkedBinary, Lookup, MarkerGroup, Prefix, elf_error, or_refused,
+    placed, prefix_of,
 };
 use kpack_split::input::{Obstacle, Resolver};
 use kpack_split::join;
@@ -146,7 +146,7 @@ impl Process {
     }
 
     /// Adds a binary, if it has device code.
-    fn add(&mut self, linked: &LinkedElf, machine: &Machine) -> Result<(), Error> {
+    fn add(&mut self, linked: &LinkedBinary, machine: &Machine) -> Result<(), Error> {
         let loader = match &self.runtime {
             Runtime::Found(hip) => hip.loader.as_ref(),
             _ => None,
@@ -189,14 +189,14 @@ impl Process {
             let text = "not an executable or shared object (ELF); for archives and manifests, run `kpack verify`";
             return Err(Error::rejected(ids::UNKNOWN_FILE, path, text));
         }
-        let linked = LinkedElf::read(path, file)?;
+        let linked = LinkedBinary::read(path, file)?;
         let loading = dynamic_linker::libraries(path, &linked.image)?;
         let mut process = Self::new(path, &loading)?;
         process.add(&linked, machine)?;
         if let Loading::Listed(libraries) = &loading {
             for library in libraries.iter().filter_map(|library| library.path.as_ref()) {
                 // Most libraries have nothing to do with device code.
-                if let Ok(linked) = or_refused(LinkedElf::open(library))? {
+                if let Ok(linked) = or_refused(LinkedBinary::open(library))? {
                     process.add(&linked, machine)?;
                 }
             }
@@ -363,7 +363,7 @@ fn databases(path: &Path, directory: &Path) -> Result<Vec<Installed>, Error> {
 impl Binary {
     /// The binary, if it has device code.
     fn of(
-        linked: &LinkedElf,
+        linked: &LinkedBinary,
         machine: &Machine,
         loader: Option<&Loader>,
     ) -> Result<Option<Self>, Error> {
@@ -388,7 +388,10 @@ impl Binary {
             form,
             code,
             found_through,
-            has_shim: has_shim(&linked.image).map_err(|e| linked.error(e))?,
+            has_shim: match linked.image.elf() {
+                Some(image) => has_shim(image).map_err(|e| linked.error(e))?,
+                None => false,
+            },
             join: None,
             databases,
         }))
@@ -426,7 +429,7 @@ type Found = (Form, Vec<(TargetId, Code)>, Option<String>, String);
 
 impl Form {
     fn of(
-        linked: &LinkedElf,
+        linked: &LinkedBinary,
         machine: &Machine,
         loader: Option<&Loader>,
     ) -> Result<Option<Found>, Error> {
@@ -451,7 +454,11 @@ impl Form {
     }
 }
 
-fn split(linked: &LinkedElf, machine: &Machine, loader: Option<&Loader>) -> Result<Found, Error> {
+fn split(
+    linked: &LinkedBinary,
+    machine: &Machine,
+    loader: Option<&Loader>,
+) -> Result<Found, Error> {
     let groups = linked.markers()?;
     let loaded_as = linked.loaded_as();
     let mut kpacks = Vec::new();

@@ -12,7 +12,7 @@ use super::Content;
 use kpack_core::Error;
 use kpack_core::parallel::lock;
 use kpack_split::elf::{DeviceCode, SplitWrapper, Wrapper};
-use kpack_split::input::{Archives, Kpack, Kpacks, LinkedElf, Lookup, MarkerGroup, prefix_of};
+use kpack_split::input::{Archives, Kpack, Kpacks, LinkedBinary, Lookup, MarkerGroup, prefix_of};
 
 /// A binary with its device code in it.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub struct SplitBinary {
     pub code_objects: Vec<usize>,
 }
 
-pub(super) fn inspect(linked: LinkedElf) -> Result<Content, Error> {
+pub(super) fn inspect(linked: LinkedBinary) -> Result<Content, Error> {
     Ok(match &linked.code {
         DeviceCode::Fat(fat) => {
             let bundles: Result<Vec<_>, _> = linked.bundles(&fat.wrappers).collect();
@@ -85,7 +85,7 @@ pub(super) fn inspect(linked: LinkedElf) -> Result<Content, Error> {
 }
 
 impl SplitBinary {
-    fn read(linked: &LinkedElf, wrappers: Vec<SplitWrapper>) -> Result<Self, Error> {
+    fn read(linked: &LinkedBinary, wrappers: Vec<SplitWrapper>) -> Result<Self, Error> {
         let mut kept = Vec::new();
         if let Some(fat) = &linked.kept {
             for (wrapper, bundle) in fat.wrappers.iter().zip(linked.bundles(&fat.wrappers)) {

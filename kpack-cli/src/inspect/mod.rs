@@ -18,7 +18,7 @@ use kpack_format::offload_bundle::{Bundle, Format, Method};
 
 use kpack_core::{Error, ids};
 use kpack_split::elf::NoDeviceCode;
-use kpack_split::input::{self, FileKind, LinkedElf, unlinked};
+use kpack_split::input::{self, FileKind, LinkedBinary, unlinked};
 
 pub use archive::Archive;
 pub use code_objects::{CodeObjects, SelectedCode, TakeCode};
@@ -72,7 +72,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         .map_err(|e| Error::io(path, "read", e))?
         .len();
     let content = match input::identify(path, &file)? {
-        Some(FileKind::Linked) => linked::inspect(LinkedElf::read(path, file)?)?,
+        Some(FileKind::Linked) => linked::inspect(LinkedBinary::read(path, file)?)?,
         Some(FileKind::Object | FileKind::StaticLibrary) => {
             Content::Unlinked(unlinked::read(path, &file)?)
         }
@@ -158,7 +158,7 @@ mod tests {
             file
         };
         let results = [
-            LinkedElf::read(&path, open()).map(|_| ()),
+            LinkedBinary::read(&path, open()).map(|_| ()),
             bundle(&path, open(), 100).map(|_| ()),
             code_object(&path, open(), 100).map(|_| ()),
             unlinked::read(&path, &open()).map(|_| ()),

@@ -268,11 +268,16 @@ fn pe_coff(path: &Path, dll: bool) {
             .status();
         assert!(linked.unwrap().success());
         fs::remove_file(object).unwrap();
+        // For ARM64.
+        let mut bytes = fs::read(path).unwrap();
+        let signature = u32::from_le_bytes(bytes[0x3c..0x40].try_into().unwrap()) as usize;
+        bytes[signature + 4..signature + 6].copy_from_slice(&[0x64, 0xaa]);
+        fs::write(path, bytes).unwrap();
     }
 }
 
 #[test]
-fn device_code_in_a_windows_binary_is_named() {
+fn device_code_in_a_windows_binary_that_is_not_split_is_named() {
     if !(require::tool("clang-19") && require::tool("ld.lld-19")) {
         return;
     }

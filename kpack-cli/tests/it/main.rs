@@ -78,4 +78,5 @@ mod wheel_damaged;
 mod wheel_variants;
 mod wheel_vendored;
 mod windows;
+mod windows_binaries;
 mod windows_names;

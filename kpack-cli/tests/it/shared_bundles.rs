@@ -9,7 +9,7 @@ use kpack_artifact::verify;
 use kpack_cli::inspect::{self, Content};
 use kpack_format::TargetId;
 use kpack_format::marker::Marker;
-use kpack_split::input::LinkedElf;
+use kpack_split::input::LinkedBinary;
 use kpack_split::install::{InstallOptions, install};
 use kpack_split::join::{JoinOptions, join};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
@@ -79,7 +79,7 @@ fn bundles(path: &Path) -> Vec<u64> {
 }
 
 fn marker(path: &Path) -> Marker {
-    let [group] = &LinkedElf::open(path).unwrap().markers().unwrap()[..] else {
+    let [group] = &LinkedBinary::open(path).unwrap().markers().unwrap()[..] else {
         panic!("one marker");
     };
     group.marker.clone()

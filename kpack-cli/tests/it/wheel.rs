@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::command::{kpack, said};
 use kpack_core::ids;
 use kpack_format::manifest::Manifest;
-use kpack_split::input::LinkedElf;
+use kpack_split::input::LinkedBinary;
 use kpack_tests::fixture::{FatLibrary, Storage, Wheel, add_and_mul, code, library_file};
 use kpack_tests::process::run;
 use kpack_tests::require::tool;
@@ -830,7 +830,7 @@ fn archives_that_auditwheel_left_behind_are_added() {
         "{said}"
     );
     let binary = site.join("vec.libs/libvec-1a2b3c4d.so");
-    let marker = LinkedElf::open(&binary)
+    let marker = LinkedBinary::open(&binary)
         .unwrap()
         .markers()
         .unwrap()

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::elf::find_content;
 use crate::{Error, ids};
 
-/// Refuses a `section` with non-zero bytes outside of `bundles`. Both are given as file ranges, the
+/// Refuses a `section` of device code with non-zero bytes outside of `bundles`. Both are given as file ranges, the
 /// bundles in ascending order.
 pub fn check(
     path: &Path,
@@ -24,7 +24,7 @@ pub fn check(
                 ids::UNACCOUNTED_CODE,
                 path,
                 format!(
-                    "file offset {offset:#x} in `.hip_fatbin` is neither padding nor in the bundle of a wrapper, so splitting would lose it"
+                    "file offset {offset:#x} of the device code is neither padding nor in the bundle of a wrapper, so splitting would lose it"
                 ),
             ));
         }

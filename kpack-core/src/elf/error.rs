@@ -15,6 +15,8 @@ pub enum ElfError {
     Refused(String),
     /// The file is sound, but of a kind that cannot be rewritten; the text says what it has.
     Unsupported(String),
+    /// It has a signature, which no changed binary would keep.
+    Signed,
     /// The host binary made from a sound file is damaged, which is a fault of this program. The
     /// text says what is wrong with it.
     Unsound(String),
@@ -25,6 +27,9 @@ impl fmt::Display for ElfError {
         match self {
             Self::Io(error) => error.fmt(f),
             Self::Relocatable => f.write_str("a relocatable object; split it with `kpack object`"),
+            Self::Signed => f.write_str(
+                "has a signature, which would not fit the changed binary; run kpack on the unsigned one, then sign it",
+            ),
             Self::Refused(reason) | Self::Unsupported(reason) => f.write_str(reason),
             Self::Unsound(reason) => write!(
                 f,

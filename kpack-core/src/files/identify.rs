@@ -14,7 +14,7 @@ use crate::platform::FileExt;
 /// Kinds of files related to device code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
-    /// An ELF file for a host that is not a relocatable object.
+    /// An ELF file for a host that is not a relocatable object, or a PE file.
     Linked,
     /// A relocatable object for a host.
     Object,
@@ -30,6 +30,28 @@ pub enum FileKind {
     CodeObject,
 }
 
+/// The formats of binaries for hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostFormat {
+    /// Linux.
+    Elf,
+    /// Windows: DLLs and programs.
+    Pe,
+}
+
+impl HostFormat {
+    /// By the first bytes of a file; what begins like a PE file may be a program for DOS.
+    pub fn of(start: &[u8]) -> Option<Self> {
+        if start.starts_with(&elf::ELFMAG) {
+            Some(Self::Elf)
+        } else if start.starts_with(b"MZ") {
+            Some(Self::Pe)
+        } else {
+            None
+        }
+    }
+}
+
 /// Identifies `file`, found at `path`; `None` if it is of another kind. Reads only its first bytes.
 /// A manifest has no magic, so its name counts too.
 ///
@@ -37,14 +59,18 @@ pub enum FileKind {
 /// [`Error::Io`] if it cannot be read.
 pub fn identify(path: &Path, file: &File) -> Result<Option<FileKind>, Error> {
     let mut buffer = [0u8; START];
-    let start = first_bytes(file, &mut buffer).map_err(|e| Error::io(path, "read", e))?;
+    let failed = |e| Error::io(path, "read", e);
+    let start = first_bytes(file, &mut buffer, 0).map_err(failed)?;
+    if HostFormat::of(start) == Some(HostFormat::Pe) && is_pe(file, start).map_err(failed)? {
+        return Ok(Some(FileKind::Linked));
+    }
     Ok(kind_of(start).or_else(|| names::is_manifest(path).then_some(FileKind::Manifest)))
 }
 
 /// Bytes that [`kind_of`] needs.
-pub const START: usize = 24;
+pub const START: usize = 64;
 
-/// Identifies a file by its first bytes.
+/// Identifies a file by its first bytes. Those of a PE file do not tell it from a program for DOS.
 pub fn kind_of(start: &[u8]) -> Option<FileKind> {
     if start.starts_with(&elf::ELFMAG) {
         Some(elf_kind(start))
@@ -81,10 +107,21 @@ fn elf_kind(start: &[u8]) -> FileKind {
     }
 }
 
-fn first_bytes<'a>(file: &File, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+/// Whether a file that begins like a program for DOS is a PE file: its DOS header leads to a signature.
+fn is_pe(file: &File, start: &[u8]) -> io::Result<bool> {
+    const SIGNATURE: &[u8] = b"PE\0\0";
+    let at = start.get(60..64).and_then(|b| b.try_into().ok());
+    let Some(at) = at.map(u32::from_le_bytes) else {
+        return Ok(false);
+    };
+    Ok(first_bytes(file, &mut [0; 4], at.into())? == SIGNATURE)
+}
+
+/// The bytes from an offset on, fewer at the end of the file.
+fn first_bytes<'a>(file: &File, buffer: &'a mut [u8], offset: u64) -> io::Result<&'a [u8]> {
     let mut filled = 0;
     while filled < buffer.len() {
-        match file.read_at(&mut buffer[filled..], filled as u64) {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
             Ok(0) => break,
             Ok(n) => filled += n,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

@@ -21,7 +21,7 @@ use crate::interrupt;
 use crate::platform;
 use crate::{Error, ids};
 
-pub use identify::{FileKind, START, identify, kind_of};
+pub use identify::{FileKind, HostFormat, START, identify, kind_of};
 pub use manifest::{manifest_parts, parse_manifest, read_manifest};
 pub use range_reader::RangeReader;
 pub use shared_file::SharedFile;
@@ -139,6 +139,7 @@ pub fn elf_error(path: &Path, error: ElfError) -> Error {
         ElfError::Unsupported(_) => {
             Error::rejected(ids::UNSUPPORTED_BINARY, path, error.to_string())
         }
+        ElfError::Signed => Error::rejected(ids::SIGNED_BINARY, path, error.to_string()),
         ElfError::Unsound(_) => Error::rejected(ids::UNSOUND_OUTPUT, path, error.to_string()),
         error => Error::rejected(ids::DAMAGED_BINARY, path, error.to_string()),
     }

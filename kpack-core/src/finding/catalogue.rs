@@ -147,6 +147,11 @@ catalogue! {
             "A wrong rewrite would show only when the program runs."
             "The message names the form; link the binary without it."
 
+        SIGNED_BINARY = "signed-binary";
+            "The Windows binary has a signature."
+            "A changed binary no longer fits its signature, and Windows may refuse to run it."
+            "Run kpack on the unsigned binary, then sign the result."
+
         DAMAGED_BUNDLE = "damaged-bundle";
             "Device code in the binary cannot be read as an offload bundle."
             "Splitting it would lose code objects."

@@ -22,6 +22,36 @@ pub fn loaded<S>(image: &Image<S>) -> Result<(), ElfError> {
     segments_are_loaded(&image.segments)
 }
 
+/// What is left of the device code in a split binary, in its section or in the loaded segments; `None` if nothing is.
+pub fn code_left<S: ReadAt>(image: &Image<S>) -> Result<Option<String>, ElfError> {
+    let Some((_, section)) = image.section(FAT_SECTION)? else {
+        return Ok(None);
+    };
+    // Tools give an empty section other types.
+    if section.size == 0 {
+        return Ok(None);
+    }
+    if section.has_bytes() {
+        return Ok(Some(format!(
+            "`{FAT_SECTION}` still has {} bytes in the file; expected none (NOBITS)",
+            section.size
+        )));
+    }
+    let (start, end) = (section.addr, section.addr_end());
+    let backed = image.segments.iter().find(|segment| {
+        segment.is_load() && start < segment.file_backed_end().min(end) && segment.vaddr < end
+    });
+    let backed = backed.filter(|_| section.is_alloc());
+    Ok(backed.map(|segment| {
+        format!(
+            "`{FAT_SECTION}` ({start:#x}..{end:#x}) is NOBITS, but the file still has bytes for \
+             addresses {:#x}..{:#x}",
+            segment.vaddr.max(start),
+            segment.file_backed_end().min(end)
+        )
+    }))
+}
+
 /// Checks sections loaded from the file. Sections without bytes in the file did not move, so they
 /// need no check.
 fn sections_in_segments<S>(image: &Image<S>) -> Result<(), ElfError> {

@@ -11,7 +11,6 @@
 //! record of what the headers were ([`former`](super::former)); the marker stays, so that the result can
 //! be split again and says where the rest of its code is.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 
@@ -22,19 +21,19 @@ use object::elf;
 use kpack_core::archives::KeptBundle;
 
 use super::dynamic::Dynamic;
-use super::edits::{Edits, Gap, Gaps};
 use super::former::{self, Former};
 use super::headers::{Section, Segment};
 use super::image::{Image, LIMIT};
-use super::plan::{Parts, Plan, PlannedWrapper, Relocated, redirect};
+use super::plan::{Parts, Plan, Relocated, redirect};
 use super::records::FAT_SECTION;
 use super::section_table::SectionTable;
-use super::wrappers::{FatBinary, KeptMarker};
+
 use super::{ElfError, ReadAt, check};
 use super::{refuse, unsupported};
-
-/// What clang aligns bundles and code objects to, and the runtime maps, in bytes.
-pub(crate) const BUNDLE_ALIGN: u64 = 4096;
+use crate::device_code::{
+    BUNDLE_ALIGN, FatBinary, KeptMarker, NewCode, PlannedWrapper, keeping_wrappers,
+};
+use crate::rewrite::{Edits, Gap, Gaps};
 
 /// At most so much zeroed memory becomes zeroes in a file, in bytes.
 const MOST_ZEROES: u64 = 1 << 30;
@@ -45,17 +44,6 @@ pub struct JoinPlan {
     plan: Plan,
     /// Offset in the output of each bundle.
     bundles: Vec<u64>,
-}
-
-/// Device code to put back.
-#[derive(Debug, Clone)]
-pub struct NewCode<'a> {
-    /// The address of each wrapper, in order, and the position of its bundle in `sizes`.
-    pub wrappers: &'a [(u64, usize)],
-    /// The size of each bundle in bytes.
-    pub sizes: &'a [u64],
-    /// Address of the marker, and the room that a marker of another split needs.
-    pub marker: Range<u64>,
 }
 
 impl JoinPlan {
@@ -130,21 +118,7 @@ impl Plan {
     ) -> Result<Self, ElfError> {
         let image = Image::read(self.result(input))?;
         let sizes = Vec::from_iter(kept.iter().map(|bundle| bundle.size));
-        let own = kept.iter().enumerate().flat_map(|(bundle, kept)| {
-            let wrappers = kept.wrappers.iter();
-            wrappers.map(move |wrapper| (*wrapper, bundle))
-        });
-        let bundle_of = BTreeMap::from_iter(own);
-        let wrappers = |bundles: &[u64]| {
-            let wrapper = |(position, planned): (usize, &PlannedWrapper)| match bundle_of
-                .get(&(position as u32))
-            {
-                Some(bundle) => PlannedWrapper::fat(planned.address, bundles[*bundle]),
-                None => *planned,
-            };
-            let planned = self.wrappers.iter().enumerate();
-            planned.map(wrapper).collect()
-        };
+        let wrappers = |bundles: &[u64]| keeping_wrappers(&self.wrappers, kept, bundles);
         let JoinPlan { plan, bundles } = JoinPlan::with(&image, &self.marker, &sizes, &wrappers)?;
         let ranges = kept.iter().map(|kept| kept.offset..kept.offset + kept.size);
         Ok(plan.after(self, ranges.zip(bundles).collect()))

@@ -12,16 +12,17 @@ use object::LittleEndian as LE;
 use object::elf;
 
 use super::dynamic::{DYNAMIC_ENTRY, Dynamic, is_address};
-use super::edits::{Edits, Gap, Gaps};
 use super::headers::{SEGMENT_ENTRY, Section, Segment};
 use super::image::Image;
 use super::join;
-use super::plan::{Parts, Plan, PlannedWrapper, Relocated, offset_of, redirect};
+use super::plan::{Parts, Plan, Relocated, offset_of, redirect};
 use super::records::FAT_SECTION;
 use super::room::{self, Moved, Room};
 use super::section_table::SectionTable;
-use super::wrappers::FatBinary;
+
 use super::{ElfError, ReadAt, check, refuse, unsupported};
+use crate::device_code::{FatBinary, PlannedWrapper, planned_wrappers};
+use crate::rewrite::{Edits, Gap, Gaps};
 
 /// Positions in the host binary: addresses, unless marked as offsets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,7 +94,7 @@ impl Plan {
 
         let table = section_table(image, &geometry)?;
         let segments = new_segments(image, &geometry)?;
-        let wrappers = planned_wrappers(fat, &geometry);
+        let wrappers = planned_wrappers(fat, geometry.marker.start);
 
         let mut edits = Edits::default();
         wrappers_and_relocations(image, &dynamic, &wrappers, &geometry, &mut edits)?;
@@ -114,19 +115,6 @@ impl Plan {
         };
         Self::assemble(image, parts)
     }
-}
-
-/// The wrappers of the host binary, in order of address. Those of objects that were split before
-/// the link keep their own markers.
-fn planned_wrappers(fat: &FatBinary, geometry: &Geometry) -> Vec<PlannedWrapper> {
-    let marker = Some(geometry.marker.start);
-    let own = fat.wrappers.iter();
-    let own = own.map(|w| PlannedWrapper::split(w.address, marker, w.co_index));
-    let before = fat.split_before.iter();
-    let before = before.map(|w| PlannedWrapper::split(w.address, None, w.position));
-    let mut wrappers: Vec<PlannedWrapper> = own.chain(before).collect();
-    wrappers.sort_by_key(|wrapper| wrapper.address);
-    wrappers
 }
 
 impl Geometry {

@@ -7,7 +7,6 @@
 mod check;
 mod compare;
 mod dynamic;
-mod edits;
 mod former;
 mod headers;
 mod image;
@@ -19,14 +18,11 @@ mod room;
 mod section_table;
 mod wrappers;
 
-pub use self::{
-    compare::compare,
-    image::Image,
-    join::{JoinPlan, NewCode},
-    plan::Plan,
-    wrappers::{DeviceCode, FatBinary, KeptMarker, NoDeviceCode, SplitWrapper},
+pub use self::{compare::compare, image::Image, join::JoinPlan, plan::Plan};
+pub use crate::device_code::{
+    DeviceCode, FatBinary, KeptMarker, NewCode, NoDeviceCode, SplitWrapper,
 };
-pub use check::loaded as check_loaded;
+pub use check::{code_left, loaded as check_loaded};
 pub use dynamic::{Dynamic, Relocation, Relocations, is_address};
 pub use headers::{Section, Segment};
 pub use image::Machine;

@@ -4,23 +4,21 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
-use std::io;
 use std::ops::Range;
 
-use kpack_core::platform::FileExt;
 use kpack_format::marker::Marker;
 use object::LittleEndian as LE;
 use object::elf;
 
 use super::dynamic::{Dynamic, Relocation, Relocations, dynamic_symbols};
-use super::edits::{Edits, Gap, Gaps};
 use super::headers::{Section, Segment};
 use super::image::Image;
-use super::records::{MAGIC_FAT, MAGIC_SPLIT, POINTER, WRAPPER_SIZE, pods};
+use super::records::{POINTER, WRAPPER_SIZE, pods};
 use super::section_table::SectionTable;
-use super::wrappers::{DeviceCode, is_absolute};
+use super::wrappers::is_absolute;
 use super::{ElfError, ReadAt, check, memory, refuse, unsupported};
-use crate::publish::copy_range;
+use crate::device_code::{PlannedWrapper, check_wrappers, marker_bytes};
+use crate::rewrite::{Edits, Gap, Gaps, Rewrite, Rewritten};
 
 /// How to make one binary from another.
 #[derive(Debug, Clone)]
@@ -35,55 +33,12 @@ pub struct Plan {
     pub(crate) former_marker: Vec<u8>,
     /// The headers of the input.
     input: Box<Image<()>>,
-    gaps: Gaps,
-    /// End of the input's kept bytes; the tail replaces everything after it.
-    kept_end: u64,
     /// The new program headers.
     pub(crate) segments: Vec<Segment>,
     /// The new section headers.
     pub(crate) sections: Vec<Section>,
-    /// Changed bytes by output offset.
-    edits: Vec<(u64, Vec<u8>)>,
-    /// Offset of the tail in the output: section names and section headers, unless they stay in place.
-    tail_offset: u64,
-    tail: Vec<u8>,
-    /// Bundles that stay: their offsets in the file that is split, and in the output.
-    bundles: Vec<(Range<u64>, u64)>,
-    /// The plan of this one's input, if that is not a file.
-    before: Option<Box<Plan>>,
-}
-
-/// The expected content of a wrapper.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PlannedWrapper {
-    pub(crate) address: u64,
-    pub(crate) magic: u32,
-    /// Address of the marker or bundle that it points to. `None` if it keeps its own marker.
-    pub(crate) pointer: Option<u64>,
-    /// Its last word: the code object index, or 0.
-    pub(crate) reserved: u64,
-}
-
-impl PlannedWrapper {
-    /// A wrapper that points to the marker.
-    pub(crate) fn split(address: u64, marker: Option<u64>, index: u32) -> Self {
-        Self {
-            address,
-            magic: MAGIC_SPLIT,
-            pointer: marker,
-            reserved: u64::from(index),
-        }
-    }
-
-    /// A wrapper that points to its bundle.
-    pub(crate) fn fat(address: u64, bundle: u64) -> Self {
-        Self {
-            address,
-            magic: MAGIC_FAT,
-            pointer: Some(bundle),
-            reserved: 0,
-        }
-    }
+    /// What becomes of the input's bytes.
+    rewrite: Rewrite,
 }
 
 /// A relocation of the image.
@@ -242,31 +197,24 @@ impl Plan {
             marker: parts.marker,
             former_marker: Vec::new(),
             input: Box::new(input),
-            kept_end: written.kept_end,
             segments,
             sections: written.sections,
-            edits: edits.into_output(&gaps),
-            tail_offset: gaps.output_offset(written.kept_end),
-            tail: written.tail,
-            gaps,
-            bundles: Vec::new(),
-            before: None,
+            rewrite: Rewrite::new(gaps, edits, written.kept_end, written.tail),
         })
     }
 
     /// What it makes of `input`, not written yet.
-    pub(crate) fn result<'a, S>(&'a self, input: &'a S) -> Planned<'a, S> {
-        Planned { plan: self, input }
+    pub(crate) fn result<'a, S>(&'a self, input: &'a S) -> Rewritten<'a, S> {
+        self.rewrite.of(input)
     }
 
     /// The same plan, if its input is not a file but the result of `before`. `bundles` are copied from the
     /// input of that: their offsets there and in the output.
     pub(crate) fn after(self, before: Plan, bundles: Vec<(Range<u64>, u64)>) -> Self {
         Self {
-            bundles,
-            former_marker: before.former_marker.clone(),
-            input: before.input.clone(),
-            before: Some(Box::new(before)),
+            former_marker: before.former_marker,
+            input: before.input,
+            rewrite: self.rewrite.after(before.rewrite, bundles),
             ..self
         }
     }
@@ -274,38 +222,25 @@ impl Plan {
     /// Replaces the planned marker. Drops code IDs that do not fit.
     pub fn set_marker(&mut self, marker: &Marker) -> Result<(), ElfError> {
         let planned = self.marker.end - self.marker.start;
-        let Some(bytes) = marker.to_bytes_within(planned as usize) else {
-            refuse!("the marker does not fit the planned {planned} bytes");
-        };
-        // One that says the same keeps its bytes: earlier versions padded it in another way.
-        let former = Marker::read(&self.former_marker);
-        let bytes = match former {
-            Ok((former, _)) if former == *marker => self.former_marker.clone(),
-            _ => bytes,
-        };
-        self.edits.push((self.marker_offset, bytes));
+        let bytes = marker_bytes(marker, &self.former_marker, planned as usize)?;
+        self.rewrite.write_at(self.marker_offset, bytes);
         Ok(())
     }
 
     /// Adds changes by input offset, for the wrappers and markers of objects that were split before
     /// the link. These are in data and in sections that do not move.
     pub(crate) fn add(&mut self, edits: Vec<(u64, Vec<u8>)>) {
-        for (offset, bytes) in edits {
-            let before = self.before.as_ref();
-            let offset = before.map_or(offset, |before| before.gaps.output_offset(offset));
-            let offset = self.gaps.output_offset(offset);
-            self.edits.push((offset, bytes));
-        }
+        self.rewrite.add(edits);
     }
 
     /// Writes bytes at an offset in the output.
     pub(crate) fn write_at(&mut self, offset: u64, bytes: Vec<u8>) {
-        self.edits.push((offset, bytes));
+        self.rewrite.write_at(offset, bytes);
     }
 
     /// Size of the result in bytes.
     pub fn output_size(&self) -> u64 {
-        self.tail_offset + self.tail.len() as u64
+        self.rewrite.output_size()
     }
 
     /// Writes the result to the empty file `output`, then reads it back and checks it. `input` must be
@@ -328,72 +263,8 @@ impl Plan {
 
     /// Copies the kept bytes, then writes the changed ones over them.
     pub(crate) fn write(&self, input: &File, output: &File) -> Result<(), ElfError> {
-        self.write_range(input, output, 0..self.output_size(), 0)?;
-        // Room at the end of the file may not be written to.
-        Ok(output.set_len(self.output_size())?)
+        Ok(self.rewrite.write(input, output)?)
     }
-
-    /// Writes a part of the result to the offset `to`.
-    fn write_range(
-        &self,
-        input: &File,
-        output: &File,
-        range: Range<u64>,
-        to: u64,
-    ) -> Result<(), ElfError> {
-        for (source, at) in self.kept() {
-            if let Some((part, place)) = part(&source, at, &range) {
-                let to = to + (place - range.start);
-                match &self.before {
-                    None => copy_range(input, output, part, to)?,
-                    Some(before) => before.write_range(input, output, part, to)?,
-                }
-            }
-        }
-        for (source, at) in &self.bundles {
-            if let Some((part, place)) = part(source, *at, &range) {
-                copy_range(input, output, part, to + (place - range.start))?;
-            }
-        }
-        for (bytes, at) in self.changes() {
-            if let Some((part, place)) = part(&(0..bytes.len() as u64), at, &range) {
-                let bytes = &bytes[part.start as usize..part.end as usize];
-                output.write_all_at(bytes, to + (place - range.start))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The ranges of the input that stay, and their offsets in the output.
-    fn kept(&self) -> Vec<(Range<u64>, u64)> {
-        let mut start = 0;
-        let mut kept = Vec::new();
-        for cut in self.gaps.iter().map(|gap| &gap.cut) {
-            kept.push((start..cut.start, self.gaps.output_offset(start)));
-            start = cut.end;
-        }
-        kept.push((start..self.kept_end, self.gaps.output_offset(start)));
-        kept
-    }
-
-    /// What is written over it, with offsets in the output; a later change wins.
-    fn changes(&self) -> impl Iterator<Item = (&[u8], u64)> {
-        let edits = self.edits.iter();
-        let edits = edits.map(|(offset, bytes)| (&bytes[..], *offset));
-        edits.chain([(&self.tail[..], self.tail_offset)])
-    }
-}
-
-/// The part of a `source` placed at offset `at` that is in `range`, and its offset there.
-fn part(source: &Range<u64>, at: u64, range: &Range<u64>) -> Option<(Range<u64>, u64)> {
-    let size = source.end.saturating_sub(source.start);
-    let (start, end) = (range.start.max(at), range.end.min(at + size));
-    (start < end).then(|| {
-        (
-            source.start + (start - at)..source.start + (end - at),
-            start,
-        )
-    })
 }
 
 fn read_back(input: &File, output: &File, plan: &Plan) -> Result<(), ElfError> {
@@ -403,73 +274,8 @@ fn read_back(input: &File, output: &File, plan: &Plan) -> Result<(), ElfError> {
         refuse!("the headers differ from the plan");
     }
     check::sound(&image)?;
-    check_wrappers(&image, plan)?;
+    check_wrappers(&image.device_code()?, &plan.wrappers)?;
     memory::check(&plan.input.over(input), &image, &plan.marker)
-}
-
-fn check_wrappers(image: &Image<&File>, plan: &Plan) -> Result<(), ElfError> {
-    let code = image.device_code()?;
-    let bundles = match &code {
-        DeviceCode::Fat(fat) => &fat.wrappers[..],
-        DeviceCode::Split(_) => &[],
-        DeviceCode::None(_) => refuse!("it is recognised neither as a split nor as a fat binary"),
-    };
-    let split = code.split_wrappers().iter();
-    let split = split.map(|w| PlannedWrapper::split(w.address, Some(w.marker_address), w.co_index));
-    let bundles = bundles.iter();
-    let fat = bundles.map(|w| PlannedWrapper::fat(w.address, w.bundle_address));
-    let mut found = Vec::from_iter(split.chain(fat));
-    found.sort_by_key(|wrapper| wrapper.address);
-    let as_planned = |(found, planned): (&PlannedWrapper, &PlannedWrapper)| {
-        let pointer = planned.pointer.or(found.pointer);
-        *found
-            == PlannedWrapper {
-                pointer,
-                ..*planned
-            }
-    };
-    let pairs = found.iter().zip(&plan.wrappers);
-    if found.len() != plan.wrappers.len() || !pairs.into_iter().all(as_planned) {
-        refuse!("one of its wrappers points to a wrong address");
-    }
-    Ok(())
-}
-
-/// What a plan makes of `input`, not written yet.
-pub(crate) struct Planned<'a, S> {
-    plan: &'a Plan,
-    input: &'a S,
-}
-
-impl<S: ReadAt> ReadAt for Planned<'_, S> {
-    fn size(&self) -> io::Result<u64> {
-        Ok(self.plan.output_size())
-    }
-
-    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        let end = offset.checked_add(buf.len() as u64);
-        let Some(end) = end.filter(|end| *end <= self.plan.output_size()) else {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        };
-        let range = offset..end;
-        buf.fill(0);
-        for (source, at) in self.plan.kept() {
-            if let Some((part, place)) = part(&source, at, &range) {
-                let start = (place - offset) as usize;
-                let size = (part.end - part.start) as usize;
-                self.input
-                    .read_exact_at(part.start, &mut buf[start..start + size])?;
-            }
-        }
-        for (bytes, at) in self.plan.changes() {
-            if let Some((part, place)) = part(&(0..bytes.len() as u64), at, &range) {
-                let start = (place - offset) as usize;
-                let bytes = &bytes[part.start as usize..part.end as usize];
-                buf[start..start + bytes.len()].copy_from_slice(bytes);
-            }
-        }
-        Ok(())
-    }
 }
 
 impl fmt::Display for Plan {
@@ -479,10 +285,10 @@ impl fmt::Display for Plan {
         writeln!(f, "{} bytes -> {} bytes", sizes.0, sizes.1)?;
         writeln!(f, "{} wrappers", self.wrappers.len())?;
         writeln!(f, "marker at {}", range(&self.marker))?;
-        if self.gaps.iter().all(|gap| gap.cut.is_empty()) {
+        if self.rewrite.gaps().iter().all(|gap| gap.cut.is_empty()) {
             writeln!(f, "nothing is cut: no device code that would free a page")?;
         }
-        for Gap { cut, room } in self.gaps.iter() {
+        for Gap { cut, room } in self.rewrite.gaps().iter() {
             let cut = range(cut);
             writeln!(f, "file offsets {cut} are cut, {room:#x} bytes inserted")?;
         }

@@ -4,12 +4,12 @@ use object::LittleEndian as LE;
 use object::elf;
 
 use super::dynamic::Dynamic;
-use super::edits::{Edits, Gaps};
 use super::headers::Section;
 use super::image::Image;
 use super::records::pods_mut;
 use super::{ElfError, ReadAt};
 use super::{refuse, unsupported};
+use crate::rewrite::{Edits, Gaps};
 
 /// Section indices from here on are reserved (gABI, `SHN_LORESERVE`).
 const INDEX_LIMIT: usize = elf::SHN_LORESERVE as usize;

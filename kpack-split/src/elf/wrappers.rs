@@ -1,140 +1,22 @@
 //! Finds device code: the wrappers in `.hipFatBinSegment`, and the bundle or marker of each.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Range;
 
 use kpack_format::marker;
-use object::LittleEndian as LE;
 use object::elf;
 
 use super::dynamic::{Dynamic, Relocation, Relocations, dynamic_symbols};
 use super::former;
 use super::headers::Section;
 use super::image::Image;
-use super::records::{
-    FAT_SECTION, MAGIC_FAT, MAGIC_SPLIT, POINTER, VERSION, WRAPPER_SECTION, WRAPPER_SIZE, Wrapper,
-    pods,
-};
+use super::records::{FAT_SECTION, WRAPPER_SECTION, pods};
 use super::refuse;
 use super::{ElfError, ReadAt};
-
-/// The device code of a linked ELF file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DeviceCode {
-    /// It has none, for this reason.
-    None(NoDeviceCode),
-    /// A fat binary.
-    Fat(FatBinary),
-    /// Already split; the wrappers are sorted by address.
-    Split(Vec<SplitWrapper>),
-}
-
-impl DeviceCode {
-    /// The split wrappers: all those of a split binary, or in a fat binary, those of objects that
-    /// were split before the link.
-    pub fn split_wrappers(&self) -> &[SplitWrapper] {
-        match self {
-            Self::None(_) => &[],
-            Self::Fat(fat) => &fat.split_before,
-            Self::Split(wrappers) => wrappers,
-        }
-    }
-}
-
-/// Why a file has no device code to split off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoDeviceCode {
-    /// It has no sections for device code.
-    Absent,
-    /// A separate debug file, whose sections have no content (NOBITS).
-    DebugFile,
-    /// `.hip_fatbin` without a wrapper: the program loads its device code by other means.
-    NoWrappers,
-}
-
-impl fmt::Display for NoDeviceCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Absent => "no device code",
-            Self::DebugFile => {
-                "a separate debug file: its sections for device code have no contents"
-            }
-            Self::NoWrappers => {
-                "`.hip_fatbin` without wrappers: the program loads its device code by other means, \
-                 so it stays in place"
-            }
-        })
-    }
-}
-
-/// Where the device code of a fat binary is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FatBinary {
-    /// Addresses of `.hip_fatbin`.
-    pub addresses: Range<u64>,
-    /// File offset of `.hip_fatbin`.
-    pub offset: u64,
-    /// Its wrappers, sorted by address.
-    pub wrappers: Vec<Wrapper>,
-    /// Wrappers of objects that were split before the link, if others were not. Most fat binaries
-    /// have none.
-    pub split_before: Vec<SplitWrapper>,
-    /// The marker that a joined binary keeps: some of its device code was put back after a split.
-    pub joined: Option<Box<KeptMarker>>,
-}
-
-/// The marker of a binary whose wrappers do not point to it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeptMarker {
-    /// Its address.
-    pub address: u64,
-    /// Its file offset.
-    pub offset: u64,
-    /// Bytes from the marker to the end of its section.
-    pub available: u64,
-    /// Bytes of the record of the join, at the end of the device code.
-    pub(crate) record: u64,
-}
-
-impl FatBinary {
-    /// Size of `.hip_fatbin` in bytes.
-    pub fn size(&self) -> u64 {
-        self.addresses.end - self.addresses.start
-    }
-
-    /// The range of the device code in the file: `.hip_fatbin` without the record of a join.
-    pub(crate) fn section(&self) -> Range<u64> {
-        let record = self.joined.as_ref().map_or(0, |joined| joined.record);
-        self.offset..self.offset + self.size() - record
-    }
-}
-
-/// A wrapper with magic HIPK.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SplitWrapper {
-    /// Its position among all wrappers of the file.
-    pub position: u32,
-    /// Address of the wrapper.
-    pub address: u64,
-    /// Code object index: the number after `#` in the kernel name.
-    pub co_index: u32,
-    /// Address of its marker.
-    pub marker_address: u64,
-    /// File offset of its marker.
-    pub marker_offset: u64,
-    /// Bytes from the marker to the end of the segment's content in the file.
-    pub marker_available: u64,
-}
-
-/// A wrapper of either kind, as found.
-struct RawWrapper {
-    position: u32,
-    address: u64,
-    magic: u32,
-    pointer: u64,
-    reserved: u64,
-}
+use crate::device_code::{
+    DeviceCode, FatBinary, FoundWrapper, KeptMarker, NoDeviceCode, SplitWrapper, find_wrappers,
+    split_wrappers,
+};
 
 impl<S: ReadAt> Image<S> {
     /// Finds the wrappers and follows each to its bundle or marker.
@@ -150,9 +32,7 @@ impl<S: ReadAt> Image<S> {
         if !wrappers.has_bytes() {
             return Ok(DeviceCode::None(NoDeviceCode::DebugFile));
         }
-        let found = self.find_wrappers(wrappers)?;
-        let (bundles, markers): (Vec<RawWrapper>, Vec<RawWrapper>) =
-            found.into_iter().partition(|w| w.magic == MAGIC_FAT);
+        let (bundles, markers) = self.find_wrappers(wrappers)?;
         match (bundles.is_empty(), markers.is_empty()) {
             (true, true) => Ok(DeviceCode::None(NoDeviceCode::NoWrappers)),
             (true, false) => self.follow_markers(&markers).map(DeviceCode::Split),
@@ -167,47 +47,22 @@ impl<S: ReadAt> Image<S> {
         }
     }
 
-    fn find_wrappers(&self, section: &Section) -> Result<Vec<RawWrapper>, ElfError> {
+    fn find_wrappers(
+        &self,
+        section: &Section,
+    ) -> Result<(Vec<FoundWrapper>, Vec<FoundWrapper>), ElfError> {
         let bytes = self.section_bytes(section)?;
         let pointers = self.pointers_in(section.addr..section.addr_end())?;
-        let mut found = Vec::new();
-        // Instrumented builds pad between wrappers, so each aligned slot may hold the next one.
-        let mut at = section.addr.next_multiple_of(8) - section.addr;
-        while let Some(slot) = slot(&bytes, at) {
-            let address = section.addr + at;
-            let magic = u32_at(slot, 0);
-            let known = magic == MAGIC_FAT || magic == MAGIC_SPLIT;
-            let in_place = u64_at(slot, POINTER as usize);
-            let pointer = match pointers.get(&(address + POINTER)) {
-                Some(relocated) => Some(*relocated),
-                // A position-dependent executable is not relocated: it stores the pointer itself.
-                None if self.is_position_dependent()
-                    && self
-                        .offset_of(&(in_place..in_place.saturating_add(1)))
-                        .is_some() =>
-                {
-                    Some(in_place)
-                }
-                None => None,
-            };
-            let Some(pointer) = pointer.filter(|_| known) else {
-                at += 8;
-                continue;
-            };
-            let version = u32_at(slot, 4);
-            if version != VERSION {
-                refuse!("the wrapper at {address:#x} has version {version}; expected {VERSION}");
+        let pointer = |address: u64, in_place: u64| match pointers.get(&address) {
+            Some(relocated) => Some(*relocated),
+            // A position-dependent executable is not relocated: it stores the pointer itself.
+            None if self.is_position_dependent() => {
+                let is_loaded = self.offset_of(&(in_place..in_place.saturating_add(1)));
+                is_loaded.map(|_| in_place)
             }
-            found.push(RawWrapper {
-                position: found.len() as u32,
-                address,
-                magic,
-                pointer,
-                reserved: u64_at(slot, 16),
-            });
-            at += WRAPPER_SIZE;
-        }
-        Ok(found)
+            None => None,
+        };
+        find_wrappers(&bytes, section.addr, &pointer)
     }
 
     /// The targets of relocated words within `addresses`, by address.
@@ -241,7 +96,7 @@ impl<S: ReadAt> Image<S> {
     fn follow_bundles(
         &self,
         fat: Option<&Section>,
-        found: &[RawWrapper],
+        found: &[FoundWrapper],
     ) -> Result<FatBinary, ElfError> {
         let Some(fat) = fat else {
             refuse!(
@@ -265,37 +120,7 @@ impl<S: ReadAt> Image<S> {
                 fat.offset
             );
         }
-        let mut starts: Vec<u64> = found.iter().map(|w| w.pointer).collect();
-        starts.sort_unstable();
-        starts.dedup();
-        let mut wrappers = Vec::with_capacity(found.len());
-        for wrapper in found {
-            if !addresses.contains(&wrapper.pointer) {
-                refuse!(
-                    "the wrapper at {:#x} points to {:#x}, outside `{FAT_SECTION}` ({:#x}..{:#x})",
-                    wrapper.address,
-                    wrapper.pointer,
-                    addresses.start,
-                    addresses.end
-                );
-            }
-            let next = starts.partition_point(|start| *start <= wrapper.pointer);
-            let end = starts.get(next).copied().unwrap_or(addresses.end);
-            wrappers.push(Wrapper {
-                co_index: wrapper.position,
-                address: wrapper.address,
-                bundle_address: wrapper.pointer,
-                bundle_offset: fat.offset + (wrapper.pointer - fat.addr),
-                bundle_available: end - wrapper.pointer,
-            });
-        }
-        Ok(FatBinary {
-            addresses,
-            offset: fat.offset,
-            wrappers,
-            split_before: Vec::new(),
-            joined: None,
-        })
+        FatBinary::of(FAT_SECTION, addresses, fat.offset, found)
     }
 
     /// The marker before device code that was put back. The objects of other fat binaries have none, or
@@ -322,43 +147,13 @@ impl<S: ReadAt> Image<S> {
         })))
     }
 
-    fn follow_markers(&self, found: &[RawWrapper]) -> Result<Vec<SplitWrapper>, ElfError> {
-        let mut wrappers = Vec::with_capacity(found.len());
-        for wrapper in found {
-            let marker = wrapper.pointer..wrapper.pointer.saturating_add(1);
-            let Some((_, load)) = self.load_of(&marker) else {
-                refuse!(
-                    "the split wrapper at {:#x} points to {:#x}, which is not in the file",
-                    wrapper.address,
-                    wrapper.pointer
-                );
-            };
-            let inside = wrapper.pointer - load.vaddr;
-            wrappers.push(SplitWrapper {
-                position: wrapper.position,
-                address: wrapper.address,
-                co_index: (wrapper.reserved & 0xffff_ffff) as u32,
-                marker_address: wrapper.pointer,
-                marker_offset: load.offset + inside,
-                marker_available: load.filesz - inside,
-            });
-        }
-        Ok(wrappers)
+    fn follow_markers(&self, found: &[FoundWrapper]) -> Result<Vec<SplitWrapper>, ElfError> {
+        split_wrappers(found, &|address| {
+            let (_, load) = self.load_of(&(address..address.saturating_add(1)))?;
+            let inside = address - load.vaddr;
+            Some((load.offset + inside, load.filesz - inside))
+        })
     }
-}
-
-/// The bytes of a complete wrapper at `at`, if there are enough.
-fn slot(bytes: &[u8], at: u64) -> Option<&[u8]> {
-    let at = usize::try_from(at).ok()?;
-    bytes.get(at..at.checked_add(WRAPPER_SIZE as usize)?)
-}
-
-fn u32_at(slot: &[u8], at: usize) -> u32 {
-    pods::<object::U32<LE>>(&slot[at..])[0].get(LE)
-}
-
-fn u64_at(slot: &[u8], at: usize) -> u64 {
-    pods::<object::U64<LE>>(&slot[at..])[0].get(LE)
 }
 
 /// Whether `kind` is a relocation against a symbol that [`Plan`](super::Plan) may turn into a

@@ -6,20 +6,21 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use kpack_format::marker::{MAX_SIZE, Marker, SECTION_NAME};
+use kpack_format::marker::{MAX_SIZE, Marker};
 use kpack_format::offload_bundle::{Bundle, COMPRESSED_MAGIC, PLAIN_MAGIC};
 use kpack_format::target_id::SPIRV;
-use object::elf::PT_INTERP;
 
 use super::{elf_error, open, open_bundle, wrapper_error};
 use crate::Error;
-use crate::elf::{DeviceCode, ElfError, FatBinary, Image, ReadAt, Wrapper};
+use crate::device_code::{DeviceCode, FatBinary};
+use crate::elf::{ElfError, ReadAt, Wrapper};
+use crate::host::Image;
 use crate::parallel::lock;
 use crate::publish::Identity;
 
 /// An executable or shared object, open and parsed.
 #[derive(Debug)]
-pub struct LinkedElf {
+pub struct LinkedBinary {
     /// The file.
     pub path: PathBuf,
     /// Its headers.
@@ -32,7 +33,7 @@ pub struct LinkedElf {
 
 /// What was read of a binary. The file is closed, because there may be thousands of binaries.
 #[derive(Debug, Clone)]
-pub struct ClosedElf {
+pub struct ClosedBinary {
     path: PathBuf,
     identity: Identity,
     headers: Image<()>,
@@ -40,18 +41,18 @@ pub struct ClosedElf {
     kept: Option<FatBinary>,
 }
 
-impl ClosedElf {
+impl ClosedBinary {
     /// Opens the file again, without parsing it.
     ///
     /// # Errors
     /// [`Error::Changed`] if it was replaced or modified.
-    pub fn open(&self) -> Result<LinkedElf, Error> {
+    pub fn open(&self) -> Result<LinkedBinary, Error> {
         Ok(self.over(&self.path, self.identity.open(&self.path)?))
     }
 
     /// The same binary, opened as `file` at `path`.
-    fn over(&self, path: &Path, file: File) -> LinkedElf {
-        LinkedElf {
+    fn over(&self, path: &Path, file: File) -> LinkedBinary {
+        LinkedBinary {
             path: path.to_owned(),
             image: self.headers.over(file),
             code: self.code.clone(),
@@ -62,22 +63,26 @@ impl ClosedElf {
 
 /// The binaries that a run parsed, so that it parses none twice.
 #[derive(Debug, Default)]
-pub struct ParsedBinaries(Mutex<BTreeMap<Identity, Arc<ClosedElf>>>);
+pub struct ParsedBinaries(Mutex<BTreeMap<Identity, Arc<ClosedBinary>>>);
 
 impl ParsedBinaries {
     /// Opens the binary at `path`.
-    pub fn open(&self, path: &Path) -> Result<LinkedElf, Error> {
+    pub fn open(&self, path: &Path) -> Result<LinkedBinary, Error> {
         self.read(path, open(path)?)
     }
 
     /// Reads `file`, which is at `path`.
-    pub fn read(&self, path: &Path, file: File) -> Result<LinkedElf, Error> {
+    pub fn read(&self, path: &Path, file: File) -> Result<LinkedBinary, Error> {
         self.read_headers(path, file)?
     }
 
     /// As [`read`](Self::read); the inner error says why the headers cannot be read, as those of files for other
     /// hosts.
-    pub fn read_headers(&self, path: &Path, file: File) -> Result<Result<LinkedElf, Error>, Error> {
+    pub fn read_headers(
+        &self,
+        path: &Path,
+        file: File,
+    ) -> Result<Result<LinkedBinary, Error>, Error> {
         let identity = Identity::of(path, &file)?;
         let known = lock(&self.0).get(&identity).cloned();
         if let Some(known) = known {
@@ -87,16 +92,16 @@ impl ParsedBinaries {
             Err(error @ Error::Refused { .. }) => return Ok(Err(error)),
             image => image?,
         };
-        let linked = LinkedElf::of(path, image)?;
+        let linked = LinkedBinary::of(path, image)?;
         lock(&self.0).insert(identity, Arc::new(linked.close()?));
         Ok(Ok(linked))
     }
 }
 
-impl LinkedElf {
+impl LinkedBinary {
     /// What was read of it, without the open file.
-    pub fn close(&self) -> Result<ClosedElf, Error> {
-        Ok(ClosedElf {
+    pub fn close(&self) -> Result<ClosedBinary, Error> {
+        Ok(ClosedBinary {
             path: self.path.clone(),
             identity: Identity::of(&self.path, self.image.source())?,
             headers: self.image.over(()),
@@ -163,8 +168,7 @@ impl LinkedElf {
     /// The path by which a loader knows it. The dynamic linker tells those of libraries; for a program, the
     /// kernel tells only the real one.
     pub fn loaded_as(&self) -> PathBuf {
-        let mut segments = self.image.segments.iter();
-        let is_program = segments.any(|segment| segment.kind == PT_INTERP);
+        let is_program = self.image.has_real_path();
         let real = is_program.then(|| self.path.canonicalize().ok()).flatten();
         real.unwrap_or_else(|| self.path.clone())
     }
@@ -217,10 +221,8 @@ impl LinkedElf {
     /// section.
     pub fn marker_room(&self, offset: u64) -> Result<usize, Error> {
         // There may be a second section of markers, from splitting the rest of the binary.
-        let sections = self.image.sections.iter();
+        let mut sections = self.image.marker_sections().into_iter();
         let ends = sections
-            .filter(|section| section.name == SECTION_NAME)
-            .map(|section| section.offset..section.offset + section.size)
             .find(|section| section.contains(&offset))
             .map(|section| section.end);
         let next = self.code.split_wrappers().iter();

@@ -9,7 +9,7 @@ use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 use walkdir::WalkDir;
 
-use super::{FileKind, LinkedElf, identify, open, placed};
+use super::{FileKind, LinkedBinary, identify, open, placed};
 use crate::leftover::is_leftover_entry;
 use crate::publish::{Directory, stem_of};
 use crate::{Error, ids};
@@ -86,7 +86,7 @@ impl Prefix {
     /// As [`binaries`](Self::binaries), with those that symbolic links to files lead to.
     pub fn reachable_binaries(
         &self,
-    ) -> Result<impl Iterator<Item = Result<LinkedElf, Error>>, Error> {
+    ) -> Result<impl Iterator<Item = Result<LinkedBinary, Error>>, Error> {
         let (mut files, mut links) = (Vec::new(), Vec::new());
         let walk = WalkDir::new(&self.path).into_iter();
         for entry in walk.filter_entry(|entry| !is_leftover_entry(entry)) {
@@ -109,7 +109,7 @@ impl Prefix {
 
     /// As [`linked_files`](Self::linked_files), each read, without those that kpack does not read: most files
     /// have nothing to do with device code.
-    pub fn binaries(&self) -> impl Iterator<Item = Result<LinkedElf, Error>> {
+    pub fn binaries(&self) -> impl Iterator<Item = Result<LinkedBinary, Error>> {
         self.linked_files().filter_map(read_linked)
     }
 
@@ -235,8 +235,8 @@ pub fn add_linked(files: &mut Vec<PathBuf>, mut links: Vec<PathBuf>) {
 }
 
 /// Reads a linked file; `None` if kpack does not read such a one.
-fn read_linked(found: Result<(PathBuf, File), Error>) -> Option<Result<LinkedElf, Error>> {
-    match found.and_then(|(path, file)| LinkedElf::read(&path, file)) {
+fn read_linked(found: Result<(PathBuf, File), Error>) -> Option<Result<LinkedBinary, Error>> {
+    match found.and_then(|(path, file)| LinkedBinary::read(&path, file)) {
         Err(Error::Refused { .. }) => None,
         linked => Some(linked),
     }

@@ -2,8 +2,9 @@
 
 use kpack_format::marker::{self, Marker};
 
-use super::LinkedElf;
-use crate::elf::{DeviceCode, FatBinary, ReadAt, SplitWrapper};
+use super::LinkedBinary;
+use crate::device_code::{DeviceCode, FatBinary, SplitWrapper};
+use crate::elf::ReadAt;
 use crate::{Error, ids};
 
 /// Wrappers with equal markers.
@@ -15,7 +16,7 @@ pub struct MarkerGroup {
     pub wrappers: Vec<SplitWrapper>,
 }
 
-impl LinkedElf {
+impl LinkedBinary {
     /// The distinct markers of the split wrappers, in the order of their first wrappers.
     ///
     /// # Errors

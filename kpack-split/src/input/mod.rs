@@ -21,7 +21,9 @@ pub use kpack_core::files::{
     check_code_object_in, digest, elf_error, identify, list, manifest_parts, metadata_of, open,
     open_archive, open_bundle, read_archive, read_manifest, share_archive, wrapper_error,
 };
-pub use linked::{ClosedElf, LinkedElf, ParsedBinaries, by_bundle, has_bundle, is_spirv_archived};
+pub use linked::{
+    ClosedBinary, LinkedBinary, ParsedBinaries, by_bundle, has_bundle, is_spirv_archived,
+};
 pub use locate::{KpackPath, LocatedBinary, Prefix, add_linked, plain};
 pub use lookup::{Kpack, Kpacks, Lookup, placed, prefix_of};
 pub use markers::MarkerGroup;

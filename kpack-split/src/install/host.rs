@@ -6,7 +6,8 @@ use std::path::Path;
 use kpack_core::platform::FileExt;
 
 use crate::Error;
-use crate::elf::{ElfError, Plan};
+use crate::elf::ElfError;
+use crate::host::Plan;
 use crate::input;
 use crate::publish::copy_range;
 

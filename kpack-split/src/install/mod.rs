@@ -18,8 +18,8 @@ use std::sync::Arc;
 use kpack_format::TargetId;
 use kpack_format::names::Group;
 
-use crate::elf::Image;
-use crate::input::{self, ClosedElf, LinkedElf, LocatedBinary, Lookup, MarkerGroup, Prefix};
+use crate::host::Image;
+use crate::input::{self, ClosedBinary, LinkedBinary, LocatedBinary, Lookup, MarkerGroup, Prefix};
 use crate::parallel;
 use crate::split::{
     self, BinaryKind, Budget, Compressed, Compression, DebugFiles, FatFile, PackedCode, Presplit,
@@ -65,7 +65,7 @@ pub fn install(options: &InstallOptions, progress: &dyn Progress) -> Result<Repo
 /// As [`install`].
 pub fn install_parsed(
     options: &InstallOptions,
-    parsed: &BTreeMap<PathBuf, Arc<ClosedElf>>,
+    parsed: &BTreeMap<PathBuf, Arc<ClosedBinary>>,
     debug_files: Option<&DebugFiles>,
     progress: &dyn Progress,
 ) -> Result<Report, Error> {
@@ -77,7 +77,7 @@ pub fn install_parsed(
 
 fn attempt(
     options: &InstallOptions,
-    parsed: &BTreeMap<PathBuf, Arc<ClosedElf>>,
+    parsed: &BTreeMap<PathBuf, Arc<ClosedBinary>>,
     debug_files: Option<&DebugFiles>,
     progress: &dyn Progress,
 ) -> Result<Report, Error> {
@@ -269,7 +269,7 @@ impl InstallBinary {
 fn binaries(
     prefix: &Prefix,
     options: &InstallOptions,
-    parsed: &BTreeMap<PathBuf, Arc<ClosedElf>>,
+    parsed: &BTreeMap<PathBuf, Arc<ClosedBinary>>,
     lookup: &Lookup,
     report: &mut Report,
 ) -> Result<Vec<InstallBinary>, Error> {
@@ -327,7 +327,7 @@ fn all_binaries(
             }
             Err(error) => return Err(error),
         };
-        let input = split::of(LinkedElf::of(&path, image)?, Some(spirv))?;
+        let input = split::of(LinkedBinary::of(&path, image)?, Some(spirv))?;
         let is_kept = matches!(input, BinaryKind::Kept(_));
         let binary = InstallBinary::new(prefix.binary(&path)?, input, lookup)?;
         if binary.has_device_code() || binary.is_split() || is_kept {

@@ -12,7 +12,7 @@ use kpack_format::{CodeId, TargetId};
 
 use super::host::HostPlan;
 use super::{InstallBinary, Report};
-use crate::input::{KpackPath, LinkedElf, LocatedBinary, elf_error};
+use crate::input::{KpackPath, LinkedBinary, LocatedBinary, elf_error};
 use crate::split::code_ids;
 use crate::{Error, ids};
 
@@ -74,7 +74,7 @@ pub(super) fn warn_of_other_builds(
 ) {
     for binary in fat {
         let LocatedBinary { path, name } = &binary.located;
-        let Ok(markers) = LinkedElf::open(path).and_then(|host| host.markers()) else {
+        let Ok(markers) = LinkedBinary::open(path).and_then(|host| host.markers()) else {
             continue;
         };
         let found = code_ids::computed(archives, name);

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use kpack_format::marker::Marker;
 use kpack_format::names::SearchPath;
 
-use crate::elf::{self, DeviceCode, FatBinary, Image, SplitWrapper};
-use crate::input::{self, FileKind, LinkedElf, LocatedBinary, MarkerGroup};
+use crate::elf::{DeviceCode, FatBinary, SplitWrapper};
+use crate::host::Image;
+use crate::input::{self, FileKind, LinkedBinary, LocatedBinary, MarkerGroup};
 use crate::publish::Identity;
 use crate::split::code_ids;
 use crate::{Error, ids};
@@ -55,10 +56,10 @@ impl MarkedBinary {
         let path = located.path.clone();
         let file = input::open(&path)?;
         if input::identify(&path, &file)? != Some(FileKind::Linked) {
-            let text = "not an executable or shared object (ELF)";
+            let text = "not an executable or library (ELF or PE)";
             return Err(Error::rejected(ids::UNKNOWN_FILE, &path, text));
         }
-        Self::of(located, &LinkedElf::read(&path, file)?)
+        Self::of(located, &LinkedBinary::read(&path, file)?)
     }
 
     /// Reads the binary, which was opened.
@@ -66,7 +67,7 @@ impl MarkedBinary {
     /// # Errors
     /// [`Error::Refused`] if it is damaged, or has markers that name no archives or those of several
     /// binaries.
-    pub(super) fn of(located: LocatedBinary, linked: &LinkedElf) -> Result<Joinable, Error> {
+    pub(super) fn of(located: LocatedBinary, linked: &LinkedBinary) -> Result<Joinable, Error> {
         let path = &located.path;
         let reason = match &linked.code {
             DeviceCode::Split(wrappers) => {
@@ -100,7 +101,7 @@ impl MarkedBinary {
     }
 
     fn new(
-        linked: &LinkedElf,
+        linked: &LinkedBinary,
         located: LocatedBinary,
         (marker, at): (Marker, u64),
         wrappers: impl Iterator<Item = (u64, u32)>,
@@ -154,7 +155,7 @@ impl MarkedBinary {
 
 /// The ranges of the bundles of some wrappers in the file, by code object index.
 fn bundle_ranges(
-    linked: &LinkedElf,
+    linked: &LinkedBinary,
     fat: &FatBinary,
     wanted: &dyn Fn(u32) -> bool,
 ) -> Result<BTreeMap<u32, Range<u64>>, Error> {
@@ -183,13 +184,10 @@ fn only_marker(path: &Path, groups: Vec<MarkerGroup>) -> Result<Marker, Error> {
 
 /// Address of the marker that took the place of device code. Those of objects that were split before
 /// the link are elsewhere.
-fn main_marker(linked: &LinkedElf, wrappers: &[SplitWrapper]) -> Result<u64, Error> {
-    let section = linked.image.section(elf::FAT_SECTION);
-    let section = section.map_err(|e| linked.error(e))?;
-    let place = section.map_or(u64::MAX, |(_, section)| section.addr);
-    let markers = wrappers.iter().map(|w| w.marker_address);
-    let before = markers.filter(|address| *address <= place).max();
-    before.ok_or_else(|| {
+fn main_marker(linked: &LinkedBinary, wrappers: &[SplitWrapper]) -> Result<u64, Error> {
+    let marker = linked.image.main_marker(wrappers);
+    let marker = marker.map_err(|e| linked.error(e))?;
+    marker.ok_or_else(|| {
         Error::rejected(
             ids::DAMAGED_MARKER,
             &linked.path,

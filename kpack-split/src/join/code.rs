@@ -18,7 +18,7 @@ use super::JoinOptions;
 use super::binary::MarkedBinary;
 use crate::elf::DeviceCode;
 use crate::input::{
-    CodePlace, LinkedElf, Lookup, Obstacle, RangeReader, Resolver, check_code_object_in,
+    CodePlace, LinkedBinary, Lookup, Obstacle, RangeReader, Resolver, check_code_object_in,
 };
 use crate::parallel::{self, lock};
 use crate::publish;
@@ -266,7 +266,7 @@ impl Code {
     }
 
     /// Reads the bundles of the joined binary back.
-    pub(super) fn check(&self, binary: &MarkedBinary, written: &LinkedElf) -> Result<(), Error> {
+    pub(super) fn check(&self, binary: &MarkedBinary, written: &LinkedBinary) -> Result<(), Error> {
         let fault = || {
             let text = "kpack cannot write a sound joined binary for it, which is a bug in kpack; please report it: its bundles differ from the plan";
             Error::rejected(ids::UNSOUND_OUTPUT, &written.path, text)

@@ -7,8 +7,9 @@ use kpack_format::TargetId;
 use kpack_format::digest::{Hasher, Sha256};
 use kpack_format::offload_bundle::Entry;
 
-use crate::elf::{self, DeviceCode, FatBinary};
-use crate::input::{LinkedElf, by_bundle, open_bundle, wrapper_error};
+use crate::elf::{DeviceCode, FatBinary};
+use crate::host;
+use crate::input::{LinkedBinary, by_bundle, open_bundle, wrapper_error};
 use crate::split::{Budget, PackedCode, Spirv};
 use crate::{Error, ids};
 
@@ -20,7 +21,7 @@ pub type Checksums = BTreeMap<String, BTreeMap<u32, Sha256>>;
 ///
 /// # Errors
 /// [`Error::Refused`] if one of them cannot be read, or the original is no fat binary.
-pub fn differences(binary: &LinkedElf, unsplit: &LinkedElf) -> Result<Vec<String>, Error> {
+pub fn differences(binary: &LinkedBinary, unsplit: &LinkedBinary) -> Result<Vec<String>, Error> {
     let (DeviceCode::Fat(joined), DeviceCode::Fat(fat)) = (&binary.code, &unsplit.code) else {
         let reason = "the original is not a fat binary";
         return Err(Error::rejected(ids::NO_DEVICE_CODE, &unsplit.path, reason));
@@ -50,15 +51,15 @@ pub fn differences(binary: &LinkedElf, unsplit: &LinkedElf) -> Result<Vec<String
             ));
         }
     }
-    let host = elf::compare(&unsplit.image, &binary.image).map_err(|e| binary.error(e))?;
+    let host = host::compare(&unsplit.image, &binary.image).map_err(|e| binary.error(e))?;
     differences.extend(host);
     Ok(differences)
 }
 
 /// The differences between bundles with SPIR-V, which a split keeps, and those of the original.
 pub fn kept_differences(
-    (binary, fat): (&LinkedElf, &FatBinary),
-    (unsplit, original): (&LinkedElf, &FatBinary),
+    (binary, fat): (&LinkedBinary, &FatBinary),
+    (unsplit, original): (&LinkedBinary, &FatBinary),
     kept: &BTreeSet<u32>,
 ) -> Result<Vec<String>, Error> {
     let found = digests(binary, fat, &|index, _| kept.contains(&index))?;
@@ -107,7 +108,7 @@ fn without_debug(found: &Checksums, mut expected: Checksums, stripped: &Checksum
 /// # Errors
 /// As [`digests`].
 pub fn stripped_digests(
-    binary: &LinkedElf,
+    binary: &LinkedBinary,
     fat: &FatBinary,
     wanted: &(dyn Fn(u32, &TargetId) -> bool + Sync),
 ) -> Result<Checksums, Error> {
@@ -137,7 +138,7 @@ pub fn stripped_digests(
 
 /// The entry IDs in the bundles of a fat binary, by code object index and target.
 fn entry_ids(
-    binary: &LinkedElf,
+    binary: &LinkedBinary,
     fat: &FatBinary,
 ) -> Result<BTreeMap<(u32, TargetId), String>, Error> {
     let mut ids = BTreeMap::new();
@@ -156,7 +157,7 @@ fn entry_ids(
 /// # Errors
 /// [`Error::Refused`] for damaged device code; [`Error::Io`].
 pub fn digests(
-    binary: &LinkedElf,
+    binary: &LinkedBinary,
     fat: &FatBinary,
     wanted: &dyn Fn(u32, &TargetId) -> bool,
 ) -> Result<Checksums, Error> {

@@ -6,8 +6,9 @@ use super::JoinOptions;
 use super::binary::MarkedBinary;
 use super::code::Code;
 use super::differences;
-use crate::elf::{ElfError, JoinPlan, NewCode};
-use crate::input::{LinkedElf, Lookup, elf_error};
+use crate::elf::{ElfError, NewCode};
+use crate::host::JoinPlan;
+use crate::input::{LinkedBinary, Lookup, elf_error};
 use crate::publish::{self, StagedFile};
 use crate::report::{Outcome, Progress, Report};
 use crate::{Error, ids};
@@ -67,9 +68,9 @@ impl MarkedBinary {
                 report.warn(ids::ATTRIBUTE_LOST, path, lost);
             }
             let file = staged.file();
-            plan.check(&input, file).map_err(|e| failed(path, e))?;
+            plan.finish(&input, file).map_err(|e| failed(path, e))?;
             let clone = file.try_clone().map_err(|e| Error::io(path, "read", e))?;
-            let written = LinkedElf::read(path, clone)?;
+            let written = LinkedBinary::read(path, clone)?;
             code.check(self, &written)?;
             match &options.against {
                 Some(original) => compare(&written, original),
@@ -94,8 +95,8 @@ fn failed(path: &Path, error: ElfError) -> Error {
 }
 
 /// Refuses a joined binary that differs from the unsplit original in more than the targets.
-fn compare(joined: &LinkedElf, original: &Path) -> Result<(), Error> {
-    let differences = differences::differences(joined, &LinkedElf::open(original)?)?;
+fn compare(joined: &LinkedBinary, original: &Path) -> Result<(), Error> {
+    let differences = differences::differences(joined, &LinkedBinary::open(original)?)?;
     if differences.is_empty() {
         Ok(())
     } else {

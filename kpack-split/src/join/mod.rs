@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 
-use crate::elf::JoinPlan;
+use crate::host::JoinPlan;
 use crate::input::{self, LocatedBinary, Lookup, Prefix};
 use crate::parallel::{self, processors};
 use crate::report::{FileReport, Outcome, Progress, Report};

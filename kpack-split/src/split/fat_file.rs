@@ -7,16 +7,17 @@ use kpack_format::TargetId;
 use kpack_format::marker::{MAX_SIZE, Marker};
 
 use super::{PackedCode, Spirv, code_ids, padding};
-use crate::elf::{self, Image, Plan};
-use crate::input::{self, FileKind, LinkedElf, is_spirv_archived};
+use crate::elf;
+use crate::host::{Image, Plan};
+use crate::input::{self, FileKind, LinkedBinary, is_spirv_archived};
 use crate::{Error, ids};
 
 /// What a linked file means to the splitter.
 pub enum BinaryKind {
     /// It contains device code.
-    Fat(Box<FatFile>, LinkedElf),
+    Fat(Box<FatFile>, LinkedBinary),
     /// It is already split.
-    Split(LinkedElf),
+    Split(LinkedBinary),
     /// All of its bundles have SPIR-V, so that it stays unchanged.
     Kept(Box<FatFile>),
     /// It stays unchanged; the text says why.
@@ -45,7 +46,7 @@ pub fn read(path: &Path, spirv: Option<Spirv>) -> Result<BinaryKind, Error> {
         Some(FileKind::Object) => Some("a relocatable object"),
         Some(FileKind::StaticLibrary) => Some("a static library"),
         Some(_) | None => {
-            let text = "not an executable or shared object (ELF)";
+            let text = "not an executable or library (ELF or PE)";
             return Err(Error::rejected(ids::UNKNOWN_FILE, path, text));
         }
     };
@@ -53,14 +54,14 @@ pub fn read(path: &Path, spirv: Option<Spirv>) -> Result<BinaryKind, Error> {
         let advice = "split it before the link, with `kpack object`";
         return Ok(BinaryKind::LeftAlone(format!("{what}; {advice}")));
     }
-    of(LinkedElf::read(path, file)?, spirv)
+    of(LinkedBinary::read(path, file)?, spirv)
 }
 
 /// Tells whether to split a linked file; without `spirv`, whether there is code to read in it.
 ///
 /// # Errors
 /// [`Error::Refused`] also for a split binary that keeps SPIR-V, if `spirv` asks for something else.
-pub fn of(linked: LinkedElf, spirv: Option<Spirv>) -> Result<BinaryKind, Error> {
+pub fn of(linked: LinkedBinary, spirv: Option<Spirv>) -> Result<BinaryKind, Error> {
     let fat = match (&linked.code, &linked.kept) {
         (elf::DeviceCode::Fat(fat), _) => fat,
         (_, Some(fat)) if spirv != Some(Spirv::Keep) && linked.is_in_build_tree()? => fat,
@@ -81,7 +82,7 @@ pub fn of(linked: LinkedElf, spirv: Option<Spirv>) -> Result<BinaryKind, Error> 
 }
 
 /// What an earlier run moved to archives may be for other targets than what is left.
-fn refuse_other_spirv(linked: &LinkedElf, spirv: Option<Spirv>) -> Result<(), Error> {
+fn refuse_other_spirv(linked: &LinkedBinary, spirv: Option<Spirv>) -> Result<(), Error> {
     if spirv.is_none_or(|spirv| spirv == Spirv::Keep) {
         return Ok(());
     }
@@ -90,7 +91,11 @@ fn refuse_other_spirv(linked: &LinkedElf, spirv: Option<Spirv>) -> Result<(), Er
 }
 
 impl FatFile {
-    fn read(linked: &LinkedElf, fat: &elf::FatBinary, spirv: Option<Spirv>) -> Result<Self, Error> {
+    fn read(
+        linked: &LinkedBinary,
+        fat: &elf::FatBinary,
+        spirv: Option<Spirv>,
+    ) -> Result<Self, Error> {
         let (path, file) = (&linked.path, linked.image.source());
         let kept = linked.kept_marker()?;
         let archived = is_spirv_archived(kept.as_ref());
@@ -188,11 +193,7 @@ impl FatFile {
                 code_ids::with_room(marker, available)
             }
         };
-        let plan = Plan::new(&image, &self.fat, &bytes);
-        let plan = match self.code.kept() {
-            [] => plan,
-            kept => plan.and_then(|plan| plan.keeping(image.source(), kept)),
-        };
+        let plan = Plan::new(&image, &self.fat, &bytes, self.code.kept());
         let mut plan = plan.map_err(|error| input::elf_error(&self.code.path, error))?;
         plan.add(edits);
         Ok(plan)

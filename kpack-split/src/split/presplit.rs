@@ -13,7 +13,7 @@ use kpack_format::marker::Marker;
 use kpack_format::names::{Group, KernelName};
 
 use crate::elf::{DeviceCode, SplitWrapper};
-use crate::input::{ArchiveFile, LinkedElf, Lookup, OpenArchive};
+use crate::input::{ArchiveFile, LinkedBinary, Lookup, OpenArchive};
 use crate::parallel::lock;
 use crate::split::{DebugInfo, Treatment};
 use crate::{Error, ids};
@@ -25,7 +25,7 @@ const CO_INDEX: u64 = 16;
 
 /// A binary split before the link, with the archives that its markers refer to.
 pub struct Presplit {
-    linked: LinkedElf,
+    linked: LinkedBinary,
     wrappers: Vec<PresplitWrapper>,
     archives: Vec<BuiltArchive>,
 }
@@ -103,7 +103,7 @@ impl Presplit {
     /// [`Error::Refused`] if an archive that a marker refers to is missing or lacks a code object
     /// for a target.
     pub fn read(
-        linked: LinkedElf,
+        linked: LinkedBinary,
         in_build_tree: bool,
         lookup: &Lookup,
     ) -> Result<Option<Self>, Error> {
@@ -140,7 +140,7 @@ impl Presplit {
         marker: &Marker,
         group: &Group,
     ) -> Result<PresplitWrapper, Error> {
-        let LinkedElf { path, image, .. } = &self.linked;
+        let LinkedBinary { path, image, .. } = &self.linked;
         let range = found.address..found.address + 24;
         let Some(offset) = image.offset_of(&range) else {
             let start = range.start;

@@ -1,0 +1,426 @@
+//! Given DLLs and programs for Windows, of each of its linkers, when they are split, then they load as before, no
+//! tool finds anything wrong, and joining them undoes it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::verified::{assert_found, assert_holds, assert_holds_against, check};
+use anyhow::{Context, Result, ensure};
+use kpack_split::install::{InstallOptions, Outcome, install};
+use kpack_split::join::{JoinOptions, join};
+use kpack_split::{Error, Id, ids};
+use kpack_tests::fixture::{
+    FatLibrary, Storage, WINDOWS_LINKERS, WindowsBuild, WindowsLinker, code_object,
+    runs_windows_programs, walk,
+};
+use kpack_tests::process::{output, try_run};
+use kpack_tests::require;
+use kpack_tests::tree::Tree;
+
+/// Three wrappers, two with plain bundles, with enough device code to free pages.
+fn library() -> FatLibrary {
+    let device = |target: &str, seed: u8| {
+        let bytes = code_object(target, &vec![seed; 20_000]).unwrap();
+        (target.to_owned(), bytes)
+    };
+    FatLibrary::new()
+        .wrapper(Storage::Plain, [device("gfx1100", 1), device("gfx942", 2)])
+        .wrapper(Storage::Plain, [device("gfx1100", 3)])
+        .wrapper(Storage::Zstd(2), [device("gfx90a:xnack+", 4)])
+}
+
+/// A binary in a prefix, and how it was before.
+struct Bench {
+    tree: Tree,
+    name: &'static str,
+    original: PathBuf,
+}
+
+impl Bench {
+    fn new(library: &FatLibrary, build: WindowsBuild<'_>) -> Result<Self> {
+        let tree = Tree::new();
+        let name = match build.is_program {
+            true => "bin/vec.exe",
+            false => "bin/vec.dll",
+        };
+        library.build_for_windows(build, &tree.path(name))?;
+        let original = tree.root().with_extension("original").join(name);
+        fs::create_dir_all(original.parent().context("a directory")?)?;
+        fs::copy(tree.path(name), &original)?;
+        Ok(Self {
+            tree,
+            name,
+            original,
+        })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.tree.path(self.name)
+    }
+
+    fn split(&self) -> Result<u64, Error> {
+        let options = InstallOptions::new(self.tree.root(), "vec", [self.name]);
+        let report = install(&options, &())?;
+        match &report.files[0].outcome {
+            Outcome::Split { size_after, .. } => Ok(*size_after),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn join(&self, targets: &[&str]) -> Result<(), Error> {
+        let targets = targets.iter().map(|target| target.parse().unwrap());
+        let options = JoinOptions::new(self.tree.root(), targets, [self.name]);
+        join(&options, &()).map(drop)
+    }
+
+    /// Splits it. Nothing finds anything wrong with it, also after other tools.
+    fn check(&self) -> Result<()> {
+        let fat = runs(&self.original)?;
+        ensure!(
+            fat.iter()
+                .filter(|line| line.starts_with("FPIH 0 "))
+                .count()
+                == 3
+        );
+        self.split()?;
+        assert_holds(self.tree.root());
+        assert_holds_against(&self.path(), &self.original);
+        tools_find_nothing(&self.path())?;
+        let split = runs(&self.path())?;
+        is_split(&fat, &split)?;
+
+        let bytes = fs::read(self.path())?;
+        for tool in TOOLS {
+            let mut words = tool.iter();
+            let program = words.next().context("a program")?;
+            if !require::tool(program) {
+                continue;
+            }
+            try_run(Command::new(program).args(words).arg(self.path()))?;
+            let what = || format!("after {tool:?}");
+            tools_find_nothing(&self.path()).with_context(what)?;
+            is_split(&fat, &runs(&self.path())?).with_context(what)?;
+            assert_holds(self.tree.root());
+            assert_holds_against(&self.path(), &self.original);
+            fs::write(self.path(), &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Joins it for few and for many targets, and splits it again, which gives the same bytes.
+    fn check_join(&self) -> Result<()> {
+        let fat = runs(&self.original)?;
+        let split = fs::read(self.path())?;
+        for targets in [&["gfx942"][..], &["gfx1100", "gfx942", "gfx90a"]] {
+            self.join(targets)?;
+            assert_holds(self.tree.root());
+            assert_holds_against(&self.path(), &self.original);
+            tools_find_nothing(&self.path())?;
+            let joined = runs(&self.path())?;
+            ensure!(joined.len() == fat.len(), "{joined:?}");
+            ensure!(joined[0].starts_with("FPIH 0 "), "{joined:?}");
+            ensure!(joined.last() == fat.last());
+        }
+        self.split()?;
+        ensure!(fs::read(self.path())? == split, "another split binary");
+        Ok(())
+    }
+}
+
+/// What tools do to binaries that are installed.
+const TOOLS: &[&[&str]] = &[
+    &["x86_64-w64-mingw32-strip"],
+    &["x86_64-w64-mingw32-strip", "--strip-debug"],
+    &["x86_64-w64-mingw32-objcopy"],
+    &["llvm-strip-19"],
+    &["llvm-objcopy-19"],
+];
+
+/// The lines that it prints.
+fn runs(binary: &Path) -> Result<Vec<String>> {
+    if !runs_windows_programs() {
+        return Ok(["FPIH 0 ", "FPIH 0 ", "FPIH 0 ", "host"]
+            .map(str::to_owned)
+            .to_vec());
+    }
+    let shared = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let text =
+        walk(binary, shared).with_context(|| format!("{} does not run", binary.display()))?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+/// The lines of a split binary: the wrappers have indices, and all point to one marker.
+fn is_split(fat: &[String], split: &[String]) -> Result<()> {
+    if fat[0] == "FPIH 0 " {
+        return Ok(());
+    }
+    ensure!(
+        fat.last() == split.last() && fat.len() == split.len(),
+        "{split:?}"
+    );
+    let mut markers = Vec::new();
+    for (index, line) in split[..split.len() - 1].iter().enumerate() {
+        let marker = line.strip_prefix(&format!("HIPK {index} "));
+        markers.push(marker.with_context(|| format!("{split:?}"))?);
+    }
+    markers.dedup();
+    ensure!(markers.len() == 1, "{split:?}");
+    Ok(())
+}
+
+/// Tools that read headers say nothing about them.
+fn tools_find_nothing(binary: &Path) -> Result<()> {
+    let commands: [&[&str]; 3] = [
+        &[
+            "llvm-readobj-19",
+            "--file-headers",
+            "--sections",
+            "--symbols",
+            "--coff-debug-directory",
+        ],
+        &["x86_64-w64-mingw32-objdump", "-p", "-h", "-t"],
+        &["llvm-objdump-19", "-p", "-h"],
+    ];
+    for command in commands {
+        if !require::tool(command[0]) {
+            continue;
+        }
+        let output = output(Command::new(command[0]).args(&command[1..]).arg(binary));
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.success() && said.is_empty(),
+            "{command:?}: {said}"
+        );
+    }
+    Ok(())
+}
+
+/// Splits and checks what a linker makes with each set of flags, as DLL and as program.
+fn each(linker: WindowsLinker, sets: &[&[&str]]) -> Result<()> {
+    if !linker.is_there() {
+        return Ok(());
+    }
+    for flags in sets {
+        for is_program in [false, true] {
+            let build = WindowsBuild {
+                linker,
+                is_program,
+                flags,
+            };
+            let bench = Bench::new(&library(), build)?;
+            bench.check().with_context(|| format!("{build:?}"))?;
+            bench
+                .check_join()
+                .with_context(|| format!("{build:?}, joined"))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn binaries_of_gnu_ld() -> Result<()> {
+    each(
+        WindowsLinker::Gnu,
+        &[
+            &[],
+            &["-s"],
+            &["-g", "-Wl,--build-id"],
+            &["-Wl,--disable-long-section-names"],
+            &["-Wl,--disable-reloc-section", "-Wl,--no-dynamicbase"],
+        ],
+    )
+}
+
+#[test]
+fn binaries_of_lld_as_a_gnu_linker() -> Result<()> {
+    each(WindowsLinker::LldGnu, &[&[], &["-s"], &["-g"]])
+}
+
+#[test]
+fn binaries_of_lld_as_microsofts_linker() -> Result<()> {
+    each(
+        WindowsLinker::LldLink,
+        &[
+            &[],
+            &["/debug", "/pdb:vec.pdb"],
+            &["/release"],
+            &["/fixed"],
+            &["/filealign:4096"],
+            &["/debug:dwarf", "/debug:symtab"],
+        ],
+    )
+}
+
+/// A DLL by lld as Microsoft's linker, or `None` if that is missing.
+fn dll(flags: &[&str]) -> Result<Option<Bench>> {
+    let build = WindowsBuild {
+        linker: WindowsLinker::LldLink,
+        is_program: false,
+        flags,
+    };
+    if !build.linker.is_there() {
+        return Ok(None);
+    }
+    Bench::new(&library(), build).map(Some)
+}
+
+/// Offset of the PE signature.
+fn signature(bytes: &[u8]) -> usize {
+    u32::from_le_bytes(bytes[0x3c..0x40].try_into().unwrap()) as usize
+}
+
+/// Changes a binary. Then it is rejected for a reason, and neither it nor the tree changes.
+fn is_rejected(bench: &Bench, change: impl FnOnce(&mut Vec<u8>), id: Id, parts: &[&str]) {
+    let mut bytes = fs::read(&bench.original).unwrap();
+    change(&mut bytes);
+    fs::write(bench.path(), &bytes).unwrap();
+    let before = bench.tree.snapshot();
+    let error = bench.split().unwrap_err();
+    assert_eq!(error.id(), id, "{error:?}");
+    let text = error.in_one_line();
+    assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+    assert_eq!(bench.tree.snapshot(), before);
+}
+
+#[test]
+fn binaries_that_would_break_are_rejected() -> Result<()> {
+    let Some(bench) = dll(&[])? else {
+        return Ok(());
+    };
+    let machine = |machine: u16| {
+        move |bytes: &mut Vec<u8>| {
+            let at = signature(bytes) + 4;
+            bytes[at..at + 2].copy_from_slice(&machine.to_le_bytes());
+        }
+    };
+    let unsupported = ids::UNSUPPORTED_BINARY;
+    is_rejected(&bench, machine(0xaa64), unsupported, &["ARM64"]);
+    is_rejected(&bench, machine(0x14c), unsupported, &["32-bit x86"]);
+    is_rejected(&bench, machine(0x1234), unsupported, &["machine 0x1234"]);
+
+    let sign = |bytes: &mut Vec<u8>| {
+        let directory = signature(bytes) + 24 + 112 + 4 * 8;
+        let certificate = (bytes.len() as u32).to_le_bytes();
+        bytes[directory..directory + 4].copy_from_slice(&certificate);
+        bytes[directory + 4] = 16;
+        bytes.extend([0; 16]);
+    };
+    is_rejected(
+        &bench,
+        sign,
+        ids::SIGNED_BINARY,
+        &["unsigned", "then sign it"],
+    );
+
+    let word = |offset: usize, value: u32| {
+        move |bytes: &mut Vec<u8>| {
+            let at = signature(bytes) + 24 + offset;
+            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+    };
+    let damaged = ids::DAMAGED_BINARY;
+    is_rejected(
+        &bench,
+        word(56, 0x10_0000),
+        damaged,
+        &["Windows does not load"],
+    );
+    is_rejected(&bench, word(36, 0x300), damaged, &["aligned"]);
+    is_rejected(&bench, word(32, 0x200), unsupported, &["a page"]);
+    is_rejected(
+        &bench,
+        |bytes| bytes.truncate(5000),
+        damaged,
+        &["truncated"],
+    );
+    is_rejected(&bench, |bytes| bytes.truncate(200), damaged, &["truncated"]);
+    Ok(())
+}
+
+#[test]
+fn merged_sections_are_rejected() -> Result<()> {
+    for (flag, name) in [
+        ("/merge:.hipFatBinSegment=.rdata", ".hipFatB"),
+        ("/merge:.hip_fatbin=.rdata", ".hip_fat"),
+    ] {
+        let Some(bench) = dll(&[flag])? else {
+            return Ok(());
+        };
+        let parts = ["merged", ".rdata", name];
+        is_rejected(&bench, |_| (), ids::UNSUPPORTED_BINARY, &parts);
+    }
+    Ok(())
+}
+
+#[test]
+fn headers_without_room_grow() -> Result<()> {
+    let Some(bench) = dll(&[])? else {
+        return Ok(());
+    };
+    // Given headers that end with the last section header,
+    let mut bytes = fs::read(&bench.original)?;
+    let at = signature(&bytes);
+    let sections = u16::from_le_bytes(bytes[at + 6..at + 8].try_into()?);
+    let table = at + 24 + 240;
+    let end = table + 40 * usize::from(sections);
+    let size = u32::from_le_bytes(bytes[at + 84..at + 88].try_into()?) as usize;
+    // by a longer DOS stub,
+    let more = size - end;
+    ensure!(more.is_multiple_of(8));
+    bytes.drain(end..size);
+    bytes.splice(at..at, vec![0x90; more]);
+    bytes[0x3c..0x40].copy_from_slice(&((at + more) as u32).to_le_bytes());
+    fs::write(bench.path(), &bytes)?;
+    fs::write(&bench.original, &bytes)?;
+    // when it is split, then it runs, and a join and a split give the same bytes.
+    bench.check()?;
+    bench.check_join()
+}
+
+#[test]
+fn what_is_left_of_device_code_is_found() -> Result<()> {
+    let Some(bench) = dll(&[])? else {
+        return Ok(());
+    };
+    bench.split()?;
+    // Given a checksum, or a section after a hole, in a split binary,
+    let split = fs::read(bench.path())?;
+    let mut bytes = split.clone();
+    let at = signature(&bytes) + 24 + 56;
+    bytes[at + 1] ^= 0x10;
+    fs::write(bench.path(), &bytes)?;
+    // then it is found.
+    assert_found(
+        &check(&bench.tree, bench.name),
+        &["damaged-binary", "Windows does not load"],
+    );
+    Ok(())
+}
+
+#[test]
+fn device_code_of_one_page_frees_no_addresses() -> Result<()> {
+    for linker in WINDOWS_LINKERS
+        .into_iter()
+        .filter(|linker| linker.is_there())
+    {
+        let build = WindowsBuild {
+            linker,
+            is_program: false,
+            flags: &[],
+        };
+        let library = FatLibrary::new();
+        let tiny = code_object("gfx1100", &[1; 64])?;
+        let library = library.wrapper(Storage::Plain, [("gfx1100", tiny)]);
+        let bench = Bench::new(&library, build)?;
+        bench.split()?;
+        assert_holds_against(&bench.path(), &bench.original);
+        let split = fs::read(bench.path())?;
+        bench.join(&["gfx1100"])?;
+        assert_holds_against(&bench.path(), &bench.original);
+        tools_find_nothing(&bench.path())?;
+        bench.split()?;
+        ensure!(fs::read(bench.path())? == split);
+    }
+    Ok(())
+}

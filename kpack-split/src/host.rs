@@ -1,0 +1,312 @@
+//! A linked binary of any host format: the one place that tells formats apart. What commands ask, each format answers
+//! in a room of its own, [`elf`] and [`pe`].
+
+use std::fs::File;
+use std::ops::Range;
+
+use kpack_core::archives::KeptBundle;
+use kpack_core::elf::{ElfError, FAT_SECTION, ReadAt};
+use kpack_core::files::{HostFormat, START};
+use kpack_format::marker::{Marker, SECTION_NAME};
+use object::elf::PT_INTERP;
+
+use crate::device_code::{DeviceCode, FatBinary, NewCode, SplitWrapper};
+use crate::{elf, pe};
+
+/// A linked binary with its headers in memory; everything else is read on demand.
+#[derive(Debug, Clone)]
+pub enum Image<S> {
+    /// For Linux.
+    Elf(elf::Image<S>),
+    /// For Windows.
+    Pe(pe::Image<S>),
+}
+
+/// How to make one binary from another.
+#[derive(Debug, Clone)]
+pub enum Plan {
+    /// For Linux.
+    Elf(Box<elf::Plan>),
+    /// For Windows.
+    Pe(Box<pe::Plan>),
+}
+
+/// How to make a joined binary from a split one.
+#[derive(Debug, Clone)]
+pub enum JoinPlan {
+    /// For Linux.
+    Elf(Box<elf::JoinPlan>),
+    /// For Windows.
+    Pe(Box<pe::JoinPlan>),
+}
+
+impl<S> Image<S> {
+    /// The same headers over another source: the same file, opened again, or none.
+    pub fn over<T>(&self, source: T) -> Image<T> {
+        match self {
+            Self::Elf(image) => Image::Elf(image.over(source)),
+            Self::Pe(image) => Image::Pe(image.over(source)),
+        }
+    }
+
+    /// What only ELF files have; `None` for others.
+    pub fn elf(&self) -> Option<&elf::Image<S>> {
+        match self {
+            Self::Elf(image) => Some(image),
+            Self::Pe(_) => None,
+        }
+    }
+
+    /// Whether the system knows it by its real path only, as Linux knows programs.
+    pub fn has_real_path(&self) -> bool {
+        let elf = self.elf();
+        elf.is_some_and(|image| image.segments.iter().any(|s| s.kind == PT_INTERP))
+    }
+
+    /// The sections of markers in the file. There may be several, from splitting a binary in two steps.
+    pub fn marker_sections(&self) -> Vec<Range<u64>> {
+        match self {
+            Self::Elf(image) => {
+                let sections = image.sections.iter().filter(|s| s.name == SECTION_NAME);
+                sections.map(|s| s.offset..s.offset + s.size).collect()
+            }
+            Self::Pe(image) => {
+                let sections = image.sections.iter();
+                let sections = sections.filter(|s| s.name == pe::MARKER_SECTION);
+                sections.map(|s| s.file_range()).collect()
+            }
+        }
+    }
+}
+
+impl<S: ReadAt> Image<S> {
+    /// Reads the headers. Refuses anything but a linked binary for a host that GPUs are used with.
+    pub fn read(source: S) -> Result<Self, ElfError> {
+        let mut start = vec![0; source.size()?.min(START as u64) as usize];
+        source.read_exact_at(0, &mut start)?;
+        Ok(match HostFormat::of(&start) {
+            Some(HostFormat::Pe) => Self::Pe(pe::Image::read(source)?),
+            Some(HostFormat::Elf) | None => Self::Elf(elf::Image::read(source)?),
+        })
+    }
+
+    /// The file of the image.
+    pub fn source(&self) -> &S {
+        match self {
+            Self::Elf(image) => image.source(),
+            Self::Pe(image) => image.source(),
+        }
+    }
+
+    /// The host's triple in the entry IDs of bundles.
+    pub fn host_triple(&self) -> &'static str {
+        match self {
+            Self::Elf(image) => image.host_triple(),
+            Self::Pe(image) => image.host_triple(),
+        }
+    }
+
+    /// File offset of `addresses`, if they are loaded from the file together.
+    pub fn offset_of(&self, addresses: &Range<u64>) -> Option<u64> {
+        match self {
+            Self::Elf(image) => image.offset_of(addresses),
+            Self::Pe(image) => image.offset_of(addresses),
+        }
+    }
+
+    /// Finds the wrappers and follows each to its bundle or marker.
+    pub fn device_code(&self) -> Result<DeviceCode, ElfError> {
+        match self {
+            Self::Elf(image) => image.device_code(),
+            Self::Pe(image) => image.device_code(),
+        }
+    }
+
+    /// Checks that the system would load it.
+    pub fn check_loaded(&self) -> Result<(), ElfError> {
+        match self {
+            Self::Elf(image) => elf::check_loaded(image),
+            Self::Pe(image) => pe::check_loaded(image),
+        }
+    }
+
+    /// The contents of the only section with a name; `None` if there is none.
+    pub fn bytes_of(&self, name: &str) -> Option<Vec<u8>> {
+        match self {
+            Self::Elf(image) => {
+                let (_, section) = image.section(name).ok()??;
+                image.section_bytes(section).ok()
+            }
+            Self::Pe(image) => {
+                let (_, section) = image.section(&[name]).ok()??;
+                image.section_bytes(section).ok()
+            }
+        }
+    }
+
+    /// Whether it has the place of device code that was moved out. What was split before the link has none.
+    pub fn has_place_of_code(&self) -> Result<bool, ElfError> {
+        Ok(match self {
+            Self::Elf(image) => image.section(FAT_SECTION)?.is_some(),
+            Self::Pe(image) => image.section(&[pe::MARKER_SECTION])?.is_some(),
+        })
+    }
+
+    /// What is left of the device code in a split binary; `None` if nothing is.
+    pub fn code_left(&self) -> Result<Option<String>, ElfError> {
+        match self {
+            Self::Elf(image) => elf::code_left(image),
+            Self::Pe(image) => {
+                let left = image.code_left()?;
+                Ok(left.map(|section| {
+                    let (name, size) = (&section.name, section.file_size);
+                    format!("`{name}` still has {size} bytes in the file; expected none")
+                }))
+            }
+        }
+    }
+
+    /// Address of the marker that took the place of device code. Those of objects that were split before
+    /// the link are elsewhere.
+    pub fn main_marker(&self, wrappers: &[SplitWrapper]) -> Result<Option<u64>, ElfError> {
+        let markers = wrappers.iter().map(|w| w.marker_address);
+        Ok(match self {
+            Self::Elf(image) => {
+                let section = image.section(FAT_SECTION)?;
+                let place = section.map_or(u64::MAX, |(_, section)| section.addr);
+                markers.filter(|address| *address <= place).max()
+            }
+            Self::Pe(image) => {
+                let section = image.section(&[pe::MARKER_SECTION])?;
+                let place = section.map(|(_, section)| section.addresses());
+                let is_inside = |at: &u64| place.as_ref().is_some_and(|place| place.contains(at));
+                markers.filter(is_inside).max()
+            }
+        })
+    }
+}
+
+impl Plan {
+    /// Plans the host binary of `image`, replacing the device code `fat` by `marker` (at most 64 KiB). The bundles
+    /// `kept` stay.
+    pub fn new<S: ReadAt>(
+        image: &Image<S>,
+        fat: &FatBinary,
+        marker: &[u8],
+        kept: &[KeptBundle],
+    ) -> Result<Self, ElfError> {
+        Ok(match image {
+            Image::Elf(image) => {
+                let plan = elf::Plan::new(image, fat, marker)?;
+                Self::Elf(Box::new(match kept {
+                    [] => plan,
+                    kept => plan.keeping(image.source(), kept)?,
+                }))
+            }
+            Image::Pe(image) => {
+                let plan = pe::Plan::new(image, fat, marker)?;
+                Self::Pe(Box::new(match kept {
+                    [] => plan,
+                    kept => plan.keeping(image.source(), kept)?,
+                }))
+            }
+        })
+    }
+
+    /// Replaces the planned marker. Drops code IDs that do not fit.
+    pub fn set_marker(&mut self, marker: &Marker) -> Result<(), ElfError> {
+        match self {
+            Self::Elf(plan) => plan.set_marker(marker),
+            Self::Pe(plan) => plan.set_marker(marker),
+        }
+    }
+
+    /// Adds changes by input offset, for the wrappers and markers of objects that were split before
+    /// the link. These are in data and in sections that do not move.
+    pub(crate) fn add(&mut self, edits: Vec<(u64, Vec<u8>)>) {
+        match self {
+            Self::Elf(plan) => plan.add(edits),
+            Self::Pe(plan) => plan.add(edits),
+        }
+    }
+
+    /// Size of the result in bytes.
+    pub fn output_size(&self) -> u64 {
+        match self {
+            Self::Elf(plan) => plan.output_size(),
+            Self::Pe(plan) => plan.output_size(),
+        }
+    }
+
+    /// Writes the result to the empty file `output`, then reads it back and checks it. `input` must be
+    /// the planned file.
+    pub fn apply(&self, input: &File, output: &File) -> Result<(), ElfError> {
+        match self {
+            Self::Elf(plan) => plan.apply(input, output),
+            Self::Pe(plan) => plan.apply(input, output),
+        }
+    }
+}
+
+impl JoinPlan {
+    /// Plans the joined binary of `image`, which is split, or was joined for other targets.
+    pub fn new<S: ReadAt>(image: &Image<S>, code: &NewCode<'_>) -> Result<Self, ElfError> {
+        Ok(match image {
+            Image::Elf(image) => Self::Elf(Box::new(elf::JoinPlan::new(image, code)?)),
+            Image::Pe(image) => Self::Pe(Box::new(pe::JoinPlan::new(image, code)?)),
+        })
+    }
+
+    /// Size of the joined binary in bytes.
+    pub fn output_size(&self) -> u64 {
+        match self {
+            Self::Elf(plan) => plan.output_size(),
+            Self::Pe(plan) => plan.output_size(),
+        }
+    }
+
+    /// Offset in the output of each bundle.
+    pub fn bundles(&self) -> &[u64] {
+        match self {
+            Self::Elf(plan) => plan.bundles(),
+            Self::Pe(plan) => plan.bundles(),
+        }
+    }
+
+    /// Writes the joined binary without its bundles to the empty file `output`. `input` must be the
+    /// planned file.
+    pub fn write(&self, input: &File, output: &File) -> Result<(), ElfError> {
+        match self {
+            Self::Elf(plan) => plan.write(input, output),
+            Self::Pe(plan) => plan.write(input, output),
+        }
+    }
+
+    /// Completes the joined binary when its bundles are written, then reads it back and checks it. `input` must be
+    /// the planned file.
+    pub fn finish(&self, input: &File, output: &File) -> Result<(), ElfError> {
+        match self {
+            Self::Elf(plan) => plan.check(input, output),
+            Self::Pe(plan) => {
+                plan.finish(output)?;
+                plan.check(input, output)
+            }
+        }
+    }
+}
+
+/// Returns differences between the host code of a fat binary and its split binary, beyond what
+/// splitting changes; empty if they agree. Compares only what is loaded, so both may have been
+/// stripped.
+pub fn compare<A: ReadAt, B: ReadAt>(
+    original: &Image<A>,
+    split: &Image<B>,
+) -> Result<Vec<String>, ElfError> {
+    match (original, split) {
+        (Image::Elf(original), Image::Elf(split)) => elf::compare(original, split),
+        (Image::Pe(original), Image::Pe(split)) => pe::compare(original, split),
+        _ => Ok(vec![
+            "one of them is for Windows, the other is not".to_owned(),
+        ]),
+    }
+}

@@ -1,0 +1,174 @@
+//! Checks an image as Windows does when it loads it. Other systems' loaders are more lenient, so running an image
+//! with them shows little.
+
+use object::LittleEndian as LE;
+use object::pe;
+
+use kpack_core::elf::{ElfError, ReadAt, refuse, unsupported};
+
+use super::checksum::checksum;
+use super::image::{Image, Section};
+use super::plan::debug_entries;
+
+/// The most sections that Windows loads.
+pub(super) const MOST_SECTIONS: usize = 96;
+/// Size of a page, in bytes.
+const PAGE: u64 = 4096;
+/// The file alignments that Windows knows.
+const FILE_ALIGNMENTS: std::ops::RangeInclusive<u64> = 512..=64 << 10;
+
+/// Checks headers and sections.
+pub fn sound<S: ReadAt>(image: &Image<S>) -> Result<(), ElfError> {
+    alignments(image)?;
+    headers(image)?;
+    addresses(image)?;
+    file_ranges(image)?;
+    directories(image)
+}
+
+/// Checks what tools forget: file offsets outside of the headers, and the checksum.
+pub(super) fn written<S: ReadAt>(image: &Image<S>) -> Result<(), ElfError> {
+    for (_, entry) in debug_entries(image)? {
+        let start = u64::from(entry.address_of_raw_data.get(LE));
+        let end = start + u64::from(entry.size_of_data.get(LE));
+        let offset = u64::from(entry.pointer_to_raw_data.get(LE));
+        let expected = image.offset_of(&(start..end));
+        if start != 0 && offset != 0 && expected.is_some_and(|expected| expected != offset) {
+            refuse!(
+                "the debug data at {start:#x} is not at offset {offset:#x}, where its directory has it"
+            );
+        }
+    }
+    let stored = image.optional.check_sum.get(LE);
+    if stored != 0 && stored != checksum(image.source(), image.checksum_offset())? {
+        refuse!("the checksum {stored:#x} is wrong");
+    }
+    Ok(())
+}
+
+fn alignments<S>(image: &Image<S>) -> Result<(), ElfError> {
+    let (section, file) = (image.section_alignment(), image.file_alignment());
+    let is_known = FILE_ALIGNMENTS.contains(&file) && file.is_power_of_two();
+    if !section.is_power_of_two() || !is_known || file > section {
+        refuse!(
+            "sections are aligned to {section:#x} bytes in memory and {file:#x} in the file, which Windows does not load"
+        );
+    }
+    if section < PAGE {
+        unsupported!(
+            "sections are aligned to {section:#x} bytes in memory; expected at least {PAGE:#x}, a page"
+        );
+    }
+    if !image.base().is_multiple_of(64 << 10) || image.base() > i64::MAX as u64 {
+        refuse!(
+            "the image is linked for address {:#x}; expected a multiple of 64 KiB",
+            image.base()
+        );
+    }
+    Ok(())
+}
+
+fn headers<S>(image: &Image<S>) -> Result<(), ElfError> {
+    let size = image.headers_size();
+    if size > image.size || image.table().end > size {
+        refuse!(
+            "the headers have {size:#x} bytes, but the section headers end at {:#x}, and the file at {:#x}",
+            image.table().end,
+            image.size
+        );
+    }
+    if !size.is_multiple_of(image.file_alignment()) {
+        refuse!("the headers have {size:#x} bytes, which is no multiple of the file alignment");
+    }
+    if image.size > u64::from(u32::MAX) {
+        unsupported!("larger than 4 GiB");
+    }
+    let count = image.sections.len();
+    if count == 0 || count > MOST_SECTIONS {
+        refuse!("has {count} sections; Windows loads 1 to {MOST_SECTIONS}");
+    }
+    Ok(())
+}
+
+/// Sections follow each other without gaps.
+fn addresses<S>(image: &Image<S>) -> Result<(), ElfError> {
+    let align = image.section_alignment();
+    let mut next = image.headers_size().next_multiple_of(align);
+    for section in &image.sections {
+        let name = &section.name;
+        if section.address != next {
+            refuse!(
+                "section `{name}` is at address {:#x}, not at {next:#x}, right after what is before it; Windows does not load the file",
+                section.address
+            );
+        }
+        let size = section.memory_size();
+        if size == 0 {
+            refuse!("section `{name}` is empty; Windows does not load the file");
+        }
+        next = (section.address + size).next_multiple_of(align);
+    }
+    if image.image_size() != next {
+        refuse!(
+            "the image has {:#x} bytes by its header, and {next:#x} by its sections; Windows does not load the file",
+            image.image_size()
+        );
+    }
+    Ok(())
+}
+
+/// What is loaded is in the file, and aligned there.
+fn file_ranges<S>(image: &Image<S>) -> Result<(), ElfError> {
+    for section in image.sections.iter().filter(|s| s.file_size > 0) {
+        let Section { name, offset, .. } = section;
+        if section.file_range().end > image.size {
+            refuse!(
+                "section `{name}` covers {:#x} bytes at offset {offset:#x}, but the file has only {:#x}; is it truncated?",
+                section.file_size,
+                image.size
+            );
+        }
+        if !offset.is_multiple_of(image.file_alignment()) {
+            refuse!(
+                "section `{name}` is at offset {offset:#x}, which is not aligned; Windows does not load the file"
+            );
+        }
+    }
+    let symbols = image.symbols();
+    if symbols.end > image.size {
+        refuse!(
+            "the symbol table ends at {:#x}, past the end of the file at {:#x}; is it truncated?",
+            symbols.end,
+            image.size
+        );
+    }
+    Ok(())
+}
+
+/// What Windows reads lies in sections.
+fn directories<S>(image: &Image<S>) -> Result<(), ElfError> {
+    for (index, directory) in image.directories.iter().enumerate() {
+        if directory.is_empty() {
+            continue;
+        }
+        if index == pe::IMAGE_DIRECTORY_ENTRY_SECURITY {
+            if directory.end > image.size {
+                refuse!("the certificates end past the end of the file; is it truncated?");
+            }
+            continue;
+        }
+        let in_headers = directory.end <= image.headers_size();
+        if !in_headers && image.section_at(directory).is_none() {
+            refuse!(
+                "data directory {index} is at {:#x}..{:#x}, which no section has",
+                directory.start,
+                directory.end
+            );
+        }
+    }
+    let entry = u64::from(image.optional.address_of_entry_point.get(LE));
+    if entry != 0 && image.section_at(&(entry..entry + 1)).is_none() {
+        refuse!("the entry point {entry:#x} is in no section");
+    }
+    Ok(())
+}

@@ -1,0 +1,37 @@
+//! The checksum in the optional header.
+
+use std::io;
+
+use kpack_core::elf::ReadAt;
+
+/// Bytes read at a time, an even number.
+const PIECE: u64 = 1 << 20;
+
+/// The checksum of a file whose own checksum is at the offset `at`: the sum of its 16-bit words without that one, its
+/// carries added, and the file's size.
+pub(super) fn checksum(source: &impl ReadAt, at: u64) -> io::Result<u32> {
+    let size = source.size()?;
+    let mut sum: u64 = 0;
+    let mut buffer = Vec::new();
+    for start in (0..size).step_by(PIECE as usize) {
+        buffer.resize(PIECE.min(size - start) as usize, 0);
+        source.read_exact_at(start, &mut buffer)?;
+        for own in at..at + 4 {
+            if let Some(byte) = own
+                .checked_sub(start)
+                .and_then(|own| buffer.get_mut(own as usize))
+            {
+                *byte = 0;
+            }
+        }
+        let words = buffer.chunks(2).map(|word| {
+            let high = word.get(1).copied().unwrap_or(0);
+            u64::from(word[0]) | u64::from(high) << 8
+        });
+        sum += words.sum::<u64>();
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    Ok((sum + size) as u32)
+}

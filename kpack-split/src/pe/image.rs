@@ -1,0 +1,440 @@
+//! Reads PE images: the headers of DLLs and programs for Windows.
+
+use std::ops::Range;
+
+use object::LittleEndian as LE;
+use object::pe;
+
+use kpack_core::elf::{ElfError, ReadAt, pods, refuse, unsupported};
+
+/// Size of a section header, in bytes.
+pub(super) const SECTION_HEADER: u64 = size_of::<pe::ImageSectionHeader>() as u64;
+/// Size of a COFF symbol, in bytes.
+pub(super) const SYMBOL: u64 = pe::IMAGE_SIZEOF_SYMBOL as u64;
+/// Size of the PE signature, in bytes.
+const SIGNATURE: u64 = 4;
+/// The most data directories.
+const MOST_DIRECTORIES: u64 = pe::IMAGE_NUMBEROF_DIRECTORY_ENTRIES as u64;
+
+/// The section with the marker.
+pub const MARKER_SECTION: &str = ".kpackrf";
+/// The sections with the bundles. Some linkers cut names to eight bytes.
+pub const CODE_SECTIONS: [&str; 2] = [".hip_fatbin", ".hip_fat"];
+/// The sections with the wrappers.
+pub const WRAPPER_SECTIONS: [&str; 2] = [".hipFatBinSegment", ".hipFatB"];
+
+/// A PE image with its headers in memory; everything else is read on demand. All addresses are relative to
+/// where it is loaded.
+#[derive(Debug, Clone)]
+pub struct Image<S> {
+    source: S,
+    /// Size of the file in bytes.
+    pub size: u64,
+    /// Offset of the COFF header.
+    pub(super) header_offset: u64,
+    /// The COFF header.
+    pub header: pe::ImageFileHeader,
+    /// The optional header, without the data directories.
+    pub optional: pe::ImageOptionalHeader64,
+    /// Addresses and sizes of the data directories; the certificates' is a file offset.
+    pub directories: Vec<Range<u64>>,
+    /// The section headers.
+    pub sections: Vec<Section>,
+}
+
+/// A section header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Section {
+    /// Its name, from the string table if it is long.
+    pub name: String,
+    /// The name in the header, or where in the string table the name is.
+    pub(super) short_name: [u8; 8],
+    /// Its address.
+    pub address: u64,
+    /// Bytes in memory, as the header has them.
+    pub virtual_size: u64,
+    /// Offset in the file.
+    pub offset: u64,
+    /// Bytes in the file.
+    pub file_size: u64,
+    /// Offsets and numbers of relocations and line numbers; zero in what linkers write today.
+    pub(super) relocations: (u32, u16),
+    pub(super) line_numbers: (u32, u16),
+    /// What it contains, and how it may be accessed.
+    pub flags: pe::SectionFlags,
+}
+
+impl Section {
+    fn read(header: &pe::ImageSectionHeader) -> Self {
+        Self {
+            name: String::new(),
+            short_name: header.name,
+            address: header.virtual_address.get(LE).into(),
+            virtual_size: header.virtual_size.get(LE).into(),
+            offset: header.pointer_to_raw_data.get(LE).into(),
+            file_size: header.size_of_raw_data.get(LE).into(),
+            relocations: (
+                header.pointer_to_relocations.get(LE),
+                header.number_of_relocations.get(LE),
+            ),
+            line_numbers: (
+                header.pointer_to_linenumbers.get(LE),
+                header.number_of_linenumbers.get(LE),
+            ),
+            flags: header.characteristics.get(LE),
+        }
+    }
+
+    /// The header. Its values fit, since the file is checked to be below 4 GiB.
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let word = |value: u64| object::U32::new(LE, value as u32);
+        let header = pe::ImageSectionHeader {
+            name: self.short_name,
+            virtual_size: word(self.virtual_size),
+            virtual_address: word(self.address),
+            size_of_raw_data: word(self.file_size),
+            pointer_to_raw_data: word(self.offset),
+            pointer_to_relocations: object::U32::new(LE, self.relocations.0),
+            pointer_to_linenumbers: object::U32::new(LE, self.line_numbers.0),
+            number_of_relocations: object::U16::new(LE, self.relocations.1),
+            number_of_linenumbers: object::U16::new(LE, self.line_numbers.1),
+            characteristics: object::U32::new(LE, self.flags),
+        };
+        object::pod::bytes_of(&header).to_vec()
+    }
+
+    /// Bytes in memory.
+    pub fn memory_size(&self) -> u64 {
+        match self.virtual_size {
+            // As old linkers left it.
+            0 => self.file_size,
+            size => size,
+        }
+    }
+
+    /// Its addresses.
+    pub fn addresses(&self) -> Range<u64> {
+        self.address..self.address + self.memory_size()
+    }
+
+    /// The addresses that have bytes in the file.
+    pub fn in_file(&self) -> Range<u64> {
+        self.address..self.address + self.memory_size().min(self.file_size)
+    }
+
+    /// Where its bytes are in the file.
+    pub fn file_range(&self) -> Range<u64> {
+        self.offset..self.offset + self.file_size
+    }
+}
+
+impl<S> Image<S> {
+    /// The same headers over another source: the same file, opened again, or none.
+    pub fn over<T>(&self, source: T) -> Image<T> {
+        Image {
+            source,
+            size: self.size,
+            header_offset: self.header_offset,
+            header: self.header,
+            optional: self.optional,
+            directories: self.directories.clone(),
+            sections: self.sections.clone(),
+        }
+    }
+
+    /// The file of the image.
+    pub fn source(&self) -> &S {
+        &self.source
+    }
+
+    /// The host's triple in the entry IDs of bundles.
+    pub fn host_triple(&self) -> &'static str {
+        "x86_64-pc-windows-msvc"
+    }
+
+    /// The address that it is linked for.
+    pub fn base(&self) -> u64 {
+        self.optional.image_base.get(LE)
+    }
+
+    /// Alignment of sections in memory, in bytes.
+    pub(super) fn section_alignment(&self) -> u64 {
+        self.optional.section_alignment.get(LE).into()
+    }
+
+    /// Alignment of sections in the file, in bytes.
+    pub(super) fn file_alignment(&self) -> u64 {
+        self.optional.file_alignment.get(LE).into()
+    }
+
+    /// Bytes of the headers, rounded up.
+    pub(super) fn headers_size(&self) -> u64 {
+        self.optional.size_of_headers.get(LE).into()
+    }
+
+    /// Bytes of the image in memory.
+    pub(super) fn image_size(&self) -> u64 {
+        self.optional.size_of_image.get(LE).into()
+    }
+
+    /// Offset of the optional header.
+    pub(super) fn optional_offset(&self) -> u64 {
+        self.header_offset + size_of::<pe::ImageFileHeader>() as u64
+    }
+
+    /// Offset of the checksum.
+    pub(super) fn checksum_offset(&self) -> u64 {
+        self.optional_offset() + 64
+    }
+
+    /// The section headers in the file.
+    pub(super) fn table(&self) -> Range<u64> {
+        let optional = u64::from(self.header.size_of_optional_header.get(LE));
+        let start = self.optional_offset() + optional;
+        start..start + SECTION_HEADER * self.sections.len() as u64
+    }
+
+    /// The COFF symbols in the file; empty if there are none.
+    pub(super) fn symbols(&self) -> Range<u64> {
+        let start = u64::from(self.header.pointer_to_symbol_table.get(LE));
+        match start {
+            0 => 0..0,
+            start => start..start + SYMBOL * u64::from(self.header.number_of_symbols.get(LE)),
+        }
+    }
+
+    /// A data directory; empty if there is none.
+    pub(super) fn directory(&self, index: usize) -> Range<u64> {
+        self.directories.get(index).cloned().unwrap_or(0..0)
+    }
+
+    /// The certificates in the file.
+    pub(super) fn certificates(&self) -> Range<u64> {
+        self.directory(pe::IMAGE_DIRECTORY_ENTRY_SECURITY)
+    }
+
+    /// The section that has all of these addresses.
+    pub fn section_at(&self, addresses: &Range<u64>) -> Option<&Section> {
+        let mut sections = self.sections.iter();
+        sections.find(|section| {
+            let own = section.addresses();
+            own.start <= addresses.start
+                && addresses.end <= own.end
+                && own.contains(&addresses.start)
+        })
+    }
+
+    /// File offset of `addresses`, if one section has all of them in the file.
+    pub fn offset_of(&self, addresses: &Range<u64>) -> Option<u64> {
+        let section = self.section_at(addresses)?;
+        let is_in_file = addresses.end <= section.in_file().end;
+        is_in_file.then(|| section.offset + (addresses.start - section.address))
+    }
+}
+
+impl<S: ReadAt> Image<S> {
+    /// Reads the headers. Refuses anything but an image for x86-64.
+    pub fn read(source: S) -> Result<Self, ElfError> {
+        let size = source.size()?;
+        let dos = read(&source, size, 0, 64, "the DOS header")?;
+        let dos: pe::ImageDosHeader = pods(&dos)[0];
+        if dos.e_magic.get(LE) != pe::IMAGE_DOS_SIGNATURE {
+            refuse!("not a PE file (expected `MZ` at its start)");
+        }
+        let signature = u64::from(dos.e_lfanew.get(LE));
+        let found = read(&source, size, signature, SIGNATURE, "the PE signature")?;
+        if found != pe::IMAGE_NT_SIGNATURE.to_le_bytes() {
+            refuse!(
+                "not a PE file (expected `PE\\0\\0` at offset {signature:#x}, found {found:02x?})"
+            );
+        }
+        let header_offset = signature + SIGNATURE;
+        let bytes = read(&source, size, header_offset, 20, "the COFF header")?;
+        let header: pe::ImageFileHeader = pods(&bytes)[0];
+        let machine = header.machine.get(LE);
+        if machine != pe::IMAGE_FILE_MACHINE_AMD64 {
+            unsupported!(
+                "a Windows binary for {}; expected x86-64 (machine {:#x})",
+                machine_name(machine),
+                pe::IMAGE_FILE_MACHINE_AMD64.0
+            );
+        }
+        let optional = optional_header(&source, size, header_offset + 20, &header)?;
+        let directories = directories(&source, size, header_offset + 20, &header, &optional)?;
+        let mut image = Self {
+            source,
+            size,
+            header_offset,
+            header,
+            optional,
+            directories,
+            sections: Vec::new(),
+        };
+        image.sections = image.section_headers()?;
+        Ok(image)
+    }
+
+    fn section_headers(&self) -> Result<Vec<Section>, ElfError> {
+        let count = u64::from(self.header.number_of_sections.get(LE));
+        let bytes = self.bytes(
+            self.table().start,
+            SECTION_HEADER * count,
+            "the section headers",
+        )?;
+        let headers: &[pe::ImageSectionHeader] = pods(&bytes);
+        let mut sections = Vec::with_capacity(headers.len());
+        for header in headers {
+            let mut section = Section::read(header);
+            section.name = self.section_name(&section.short_name)?;
+            sections.push(section);
+        }
+        Ok(sections)
+    }
+
+    /// A name of up to eight bytes, or `/` and an offset in the string table, which follows the symbols.
+    fn section_name(&self, short: &[u8; 8]) -> Result<String, ElfError> {
+        let end = short.iter().position(|byte| *byte == 0).unwrap_or(8);
+        let short = String::from_utf8_lossy(&short[..end]).into_owned();
+        let Some(at) = short
+            .strip_prefix('/')
+            .and_then(|at| at.parse::<u64>().ok())
+        else {
+            return Ok(short);
+        };
+        let start = self.symbols().end + at;
+        let mut name: Vec<u8> = Vec::new();
+        // Most names are shorter; no table is longer than the file.
+        while name.iter().all(|byte| *byte != 0) {
+            let next = start + name.len() as u64;
+            let more = self.size.saturating_sub(next).min(32);
+            if more == 0 || at == 0 || self.symbols().end == 0 {
+                refuse!("the name of section `{short}` is outside of the string table");
+            }
+            name.extend(self.bytes(next, more, "a section's name")?);
+        }
+        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        Ok(String::from_utf8_lossy(name).into_owned())
+    }
+
+    /// Reads `size` bytes of `what` at `offset`; refused if they end past the end of the file.
+    pub fn bytes(&self, offset: u64, size: u64, what: &str) -> Result<Vec<u8>, ElfError> {
+        read(&self.source, self.size, offset, size, what)
+    }
+
+    /// The contents of a section in the file, without padding.
+    pub fn section_bytes(&self, section: &Section) -> Result<Vec<u8>, ElfError> {
+        let in_file = section.in_file();
+        let what = format!("section `{}`", section.name);
+        self.bytes(section.offset, in_file.end - in_file.start, &what)
+    }
+
+    /// The only section with one of these names.
+    pub fn section(&self, names: &[&str]) -> Result<Option<(usize, &Section)>, ElfError> {
+        let sections = self.sections.iter().enumerate();
+        let mut found = sections.filter(|(_, section)| names.contains(&section.name.as_str()));
+        let first = found.next();
+        if let (Some((_, section)), Some(_)) = (first, found.next()) {
+            refuse!("has more than one section `{}`; expected one", section.name);
+        }
+        Ok(first)
+    }
+
+    /// The contents of memory before it is relocated, zeroes where the file has none.
+    pub(super) fn memory(&self, addresses: &Range<u64>) -> Result<Option<Vec<u8>>, ElfError> {
+        let Some(section) = self.section_at(addresses) else {
+            return Ok(None);
+        };
+        let in_file = section.in_file().end.clamp(addresses.start, addresses.end);
+        let offset = section.offset + (addresses.start - section.address);
+        let mut bytes = match in_file - addresses.start {
+            0 => Vec::new(),
+            size => self.bytes(offset, size, "loaded memory")?,
+        };
+        bytes.resize((addresses.end - addresses.start) as usize, 0);
+        Ok(Some(bytes))
+    }
+}
+
+/// The name of a machine, as users know it.
+fn machine_name(machine: pe::Machine) -> String {
+    match machine {
+        pe::IMAGE_FILE_MACHINE_I386 => "32-bit x86".to_owned(),
+        pe::IMAGE_FILE_MACHINE_ARM64
+        | pe::IMAGE_FILE_MACHINE_ARM64EC
+        | pe::IMAGE_FILE_MACHINE_ARM64X => "ARM64".to_owned(),
+        other => format!("machine {:#x}", other.0),
+    }
+}
+
+fn optional_header<S: ReadAt>(
+    source: &S,
+    file_size: u64,
+    offset: u64,
+    header: &pe::ImageFileHeader,
+) -> Result<pe::ImageOptionalHeader64, ElfError> {
+    let fixed = size_of::<pe::ImageOptionalHeader64>() as u64;
+    let size = u64::from(header.size_of_optional_header.get(LE));
+    if size < fixed {
+        refuse!("the optional header has {size} bytes; expected at least {fixed}");
+    }
+    let bytes = read(source, file_size, offset, fixed, "the optional header")?;
+    let optional: pe::ImageOptionalHeader64 = pods(&bytes)[0];
+    let magic = optional.magic.get(LE);
+    if magic != pe::IMAGE_NT_OPTIONAL_HDR64_MAGIC {
+        refuse!(
+            "the optional header has magic {magic:#x}; expected {:#x} (64 bit)",
+            pe::IMAGE_NT_OPTIONAL_HDR64_MAGIC
+        );
+    }
+    Ok(optional)
+}
+
+fn directories<S: ReadAt>(
+    source: &S,
+    file_size: u64,
+    offset: u64,
+    header: &pe::ImageFileHeader,
+    optional: &pe::ImageOptionalHeader64,
+) -> Result<Vec<Range<u64>>, ElfError> {
+    let fixed = size_of::<pe::ImageOptionalHeader64>() as u64;
+    let count = u64::from(optional.number_of_rva_and_sizes.get(LE)).min(MOST_DIRECTORIES);
+    let room = u64::from(header.size_of_optional_header.get(LE)) - fixed;
+    let size = count * size_of::<pe::ImageDataDirectory>() as u64;
+    if size > room {
+        refuse!("{count} data directories do not fit the optional header");
+    }
+    let bytes = read(
+        source,
+        file_size,
+        offset + fixed,
+        size,
+        "the data directories",
+    )?;
+    let directories = pods::<pe::ImageDataDirectory>(&bytes).iter();
+    let directories = directories.map(|directory| {
+        let start = u64::from(directory.virtual_address.get(LE));
+        start..start + u64::from(directory.size.get(LE))
+    });
+    Ok(directories.collect())
+}
+
+/// Reads `size` bytes at `offset`, after checking that the file has them.
+fn read<S: ReadAt>(
+    source: &S,
+    file_size: u64,
+    offset: u64,
+    size: u64,
+    what: &str,
+) -> Result<Vec<u8>, ElfError> {
+    if offset.checked_add(size).is_none_or(|end| end > file_size) {
+        refuse!(
+            "{what} covers {size:#x} bytes at offset {offset:#x}, but the file has only {file_size:#x}; is it truncated?"
+        );
+    }
+    let Ok(length) = usize::try_from(size) else {
+        refuse!("{what} is too large: {size:#x} bytes");
+    };
+    let mut bytes = vec![0; length];
+    source.read_exact_at(offset, &mut bytes)?;
+    Ok(bytes)
+}

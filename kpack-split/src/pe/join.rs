@@ -1,0 +1,518 @@
+//! Puts device code back into a split image, or takes it out again: the reverse of `layout`.
+//!
+//! First choice are the addresses that splitting freed, those of the device code's own section. Code that does not
+//! fit there goes after everything else: that section moves to the end of the image, and the marker's grows over the
+//! addresses that it leaves, since Windows loads no image with a hole. No address of anything else changes.
+
+use std::fs::File;
+use std::ops::Range;
+
+use kpack_core::archives::KeptBundle;
+use kpack_core::elf::{ElfError, ReadAt, refuse, unsupported};
+use kpack_format::marker::{self, Marker};
+use object::pe;
+
+use super::check;
+use super::former::{self, Former, FormerSection};
+use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, SECTION_HEADER, Section};
+use super::layout::moved;
+use super::plan::{Parts, Plan, can_be_rewritten};
+use crate::device_code::{
+    BUNDLE_ALIGN, FatBinary, KeptMarker, NewCode, PlannedWrapper, keeping_wrappers,
+};
+use crate::rewrite::{Edits, Gap, Gaps};
+
+/// The highest address of an image.
+const LIMIT: u64 = 1 << 31;
+
+/// How to make a joined binary from a split one.
+#[derive(Debug, Clone)]
+pub struct JoinPlan {
+    plan: Plan,
+    /// Offset in the output of each bundle.
+    bundles: Vec<u64>,
+}
+
+impl JoinPlan {
+    /// Plans the joined binary of `image`, which is split, or was joined for other targets.
+    pub fn new<S: ReadAt>(image: &Image<S>, code: &NewCode<'_>) -> Result<Self, ElfError> {
+        Self::with(image, &code.marker, code.sizes, &|bundles| {
+            let wrappers = code.wrappers.iter();
+            wrappers
+                .map(|(address, bundle)| PlannedWrapper::fat(*address, bundles[*bundle]))
+                .collect()
+        })
+    }
+
+    /// With bundles of these sizes. `wrappers` gets their addresses, and tells what becomes of each
+    /// wrapper.
+    fn with<S: ReadAt>(
+        image: &Image<S>,
+        marker: &Range<u64>,
+        sizes: &[u64],
+        wrappers: &dyn Fn(&[u64]) -> Vec<PlannedWrapper>,
+    ) -> Result<Self, ElfError> {
+        check::sound(image)?;
+        can_be_rewritten(image)?;
+        let split = SplitImage::of(image)?;
+        let joined = split.with_code(sizes)?;
+        let (bundles, place) = (joined.bundles.clone(), joined.place.clone());
+        let Some(marker_offset) = image.offset_of(&(marker.start..marker.start + 1)) else {
+            refuse!("the marker is not in the file");
+        };
+        let record = (place.end - former::SIZE, joined.former.to_bytes());
+        let plan = split.plan(Planned {
+            sections: joined.sections,
+            gaps: joined.gaps,
+            headers_size: joined.headers_size,
+            wrappers: wrappers(&bundles),
+            marker: (marker.clone(), marker_offset),
+            edits: Edits::default(),
+        });
+        let mut plan = plan?;
+        plan.write_at(record.0, record.1);
+        let start = joined.address;
+        Ok(Self {
+            bundles: bundles
+                .iter()
+                .map(|at| place.start + (at - start))
+                .collect(),
+            plan,
+        })
+    }
+
+    /// Size of the joined binary in bytes.
+    pub fn output_size(&self) -> u64 {
+        self.plan.output_size()
+    }
+
+    /// Offset in the output of each bundle.
+    pub fn bundles(&self) -> &[u64] {
+        &self.bundles
+    }
+
+    /// Writes the joined binary without its bundles to the empty file `output`. `input` must be the
+    /// planned file.
+    pub fn write(&self, input: &File, output: &File) -> Result<(), ElfError> {
+        self.plan.write(input, output)
+    }
+
+    /// Completes `output` when its bundles are written.
+    pub fn finish(&self, output: &File) -> Result<(), ElfError> {
+        self.plan.finish(output)
+    }
+
+    /// Reads the joined binary back and checks it. `input` must be the planned file.
+    pub fn check(&self, input: &File, output: &File) -> Result<(), ElfError> {
+        self.plan.check(input, output)
+    }
+}
+
+impl Plan {
+    /// The same, but these bundles of `input` and their wrappers stay. The result is what a join of the
+    /// split binary would be that puts only them back.
+    pub(crate) fn keeping<S: ReadAt>(
+        self,
+        input: &S,
+        kept: &[KeptBundle],
+    ) -> Result<Self, ElfError> {
+        let image = Image::read(self.result(input))?;
+        let sizes = Vec::from_iter(kept.iter().map(|bundle| bundle.size));
+        let wrappers = |bundles: &[u64]| keeping_wrappers(&self.wrappers, kept, bundles);
+        let JoinPlan { plan, bundles } = JoinPlan::with(&image, &self.marker, &sizes, &wrappers)?;
+        let ranges = kept.iter().map(|kept| kept.offset..kept.offset + kept.size);
+        Ok(plan.after(self, ranges.zip(bundles).collect()))
+    }
+}
+
+/// Plans the split binary of a joined one: its marker stays where it is.
+pub(super) fn take_out<S: ReadAt>(
+    image: &Image<S>,
+    fat: &FatBinary,
+    kept: &KeptMarker,
+    marker: &[u8],
+) -> Result<Plan, ElfError> {
+    let size = marker.len() as u64;
+    if size > kept.available {
+        refuse!(
+            "the marker has room for {} bytes, but the new one needs {size}; install the unsplit binary",
+            kept.available
+        );
+    }
+    let split = SplitImage::of(image)?;
+    if split.former.is_none() {
+        unsupported!(
+            "the device code is not where `kpack join` puts it; install the unsplit binary"
+        );
+    }
+    let mut edits = Edits::default();
+    // The rest of a longer marker.
+    let available = kept.available.min(marker::MAX_SIZE as u64);
+    let mut former = image.bytes(kept.offset, available, "the marker")?;
+    let old = Marker::read(&former).map_or(0, |(_, old)| old as u64);
+    edits.zero(kept.offset + size, old.saturating_sub(size));
+    edits.write(kept.offset, marker.to_vec());
+    former.truncate(marker.len());
+    let wrappers = fat.wrappers.iter();
+    let wrappers =
+        wrappers.map(|w| PlannedWrapper::split(w.address, Some(kept.address), w.co_index));
+    let gaps = split.gaps([]);
+    let sections = split.sections(&gaps);
+    let zeroes = split.zeroes.clone();
+    edits.zero(zeroes.start, zeroes.end - zeroes.start);
+    let mut plan = split.plan(Planned {
+        sections,
+        gaps,
+        headers_size: split.headers_size,
+        wrappers: wrappers.collect(),
+        marker: (kept.address..kept.address + size, kept.offset),
+        edits,
+    })?;
+    plan.former_marker = former;
+    Ok(plan)
+}
+
+/// A split image, or a joined one as if its device code were cut out. Offsets are those of the file as it is.
+struct SplitImage<'a, S> {
+    image: &'a Image<S>,
+    /// The sections, each with its index in the image as it is.
+    sections: Vec<(usize, Section)>,
+    /// Index of the device code's section among them.
+    code: Option<usize>,
+    headers_size: u64,
+    /// What a join changed before.
+    former: Option<Former>,
+    /// The file offsets of device code that was put back, without what becomes zeroes.
+    cut: Range<u64>,
+    zeroes: Range<u64>,
+}
+
+/// The layout of a joined image.
+struct Joined {
+    sections: Vec<(usize, Section)>,
+    gaps: Gaps,
+    headers_size: u64,
+    former: Former,
+    /// Address of the device code's section, and of each bundle.
+    address: u64,
+    bundles: Vec<u64>,
+    /// Where the device code and the record are in the output.
+    place: Range<u64>,
+}
+
+/// What a plan is made from.
+struct Planned {
+    sections: Vec<(usize, Section)>,
+    gaps: Gaps,
+    headers_size: u64,
+    wrappers: Vec<PlannedWrapper>,
+    marker: (Range<u64>, u64),
+    edits: Edits,
+}
+
+/// The index of a section that the image as it is has not.
+const NEW: usize = usize::MAX;
+
+impl<'a, S: ReadAt> SplitImage<'a, S> {
+    fn of(image: &'a Image<S>) -> Result<Self, ElfError> {
+        let mut split = Self {
+            image,
+            sections: image.sections.iter().cloned().enumerate().collect(),
+            code: None,
+            headers_size: image.headers_size(),
+            former: None,
+            cut: 0..0,
+            zeroes: 0..0,
+        };
+        let Some((index, code)) = image.section(&CODE_SECTIONS)? else {
+            return Ok(split);
+        };
+        split.code = Some(index);
+        let Some(former) = Former::read(image, code)? else {
+            if let Some(left) = image.code_left()? {
+                unsupported!("`{}` still has device code in the file", left.name);
+            }
+            return Ok(split);
+        };
+        split.take_out(index, code, &former)?;
+        split.former = Some(former);
+        Ok(split)
+    }
+
+    /// Gives the headers their former values.
+    fn take_out(&mut self, index: usize, code: &Section, former: &Former) -> Result<(), ElfError> {
+        let range = code.file_range();
+        let kept = former.code.as_ref().map_or(0, |(_, old)| old.file_size);
+        self.cut = range.start + kept..range.end;
+        self.zeroes = range.start..range.start + kept;
+        self.headers_size = former.headers_size;
+        let (own, _) = self.sections.remove(index);
+        self.code = None;
+        if let Some((position, old)) = &former.code {
+            if *position == 0 || *position > self.sections.len() {
+                unsupported!(
+                    "another tool removed sections from the joined binary; install the unsplit binary"
+                );
+            }
+            self.sections[position - 1].1.virtual_size = former.before;
+            self.sections.insert(*position, (own, old.restore(code)));
+            self.code = Some(*position);
+        }
+        let is_sound = self.headers_size <= self.image.headers_size()
+            && self
+                .headers_size
+                .is_multiple_of(self.image.file_alignment())
+            && self.image.table().end <= self.headers_size + SECTION_HEADER
+            && former.image_size == self.image_size(&self.sections);
+        if !is_sound {
+            unsupported!(
+                "another tool changed the sections of the joined binary; install the unsplit binary"
+            );
+        }
+        Ok(())
+    }
+
+    /// The size of an image of these sections.
+    fn image_size(&self, sections: &[(usize, Section)]) -> u64 {
+        let end = sections.last().map_or(0, |(_, last)| last.addresses().end);
+        end.next_multiple_of(self.image.section_alignment())
+    }
+
+    /// The gaps of the output: what is cut out, and `more`.
+    fn gaps(&self, more: impl IntoIterator<Item = Gap>) -> Gaps {
+        let headers = Gap::cut(self.headers_size..self.image.headers_size());
+        let own = [headers, Gap::cut(self.cut.clone())];
+        Gaps::new(own.into_iter().chain(more))
+    }
+
+    /// The sections with offsets in the output.
+    fn sections(&self, gaps: &Gaps) -> Vec<(usize, Section)> {
+        let known = moved(self.image, gaps);
+        let sections = self.sections.iter();
+        let sections = sections.map(|(index, section)| {
+            let offset = match section.file_size {
+                0 => section.offset,
+                _ => gaps.output_offset(section.offset),
+            };
+            let Section {
+                relocations,
+                line_numbers,
+                ..
+            } = known[*index];
+            let section = Section {
+                offset,
+                relocations,
+                line_numbers,
+                ..section.clone()
+            };
+            (*index, section)
+        });
+        sections.collect()
+    }
+
+    /// Lays out device code of these sizes at the first place where it fits.
+    fn with_code(&self, sizes: &[u64]) -> Result<Joined, ElfError> {
+        if let Some(code) = self.code {
+            let (_, section) = &self.sections[code];
+            let is_last = code + 1 == self.sections.len();
+            let room = section
+                .memory_size()
+                .next_multiple_of(self.image.section_alignment());
+            let room = if is_last { LIMIT } else { room };
+            let (bundles, used) = self.bundles(section.address, sizes);
+            if used <= room {
+                return self.in_place(code, bundles, used);
+            }
+        }
+        self.at_end(sizes)
+    }
+
+    /// The addresses of bundles of these sizes from `start` on, and the bytes with the record, in the file.
+    fn bundles(&self, start: u64, sizes: &[u64]) -> (Vec<u64>, u64) {
+        let mut end = start;
+        let mut bundles = Vec::with_capacity(sizes.len());
+        for size in sizes {
+            let at = end.next_multiple_of(BUNDLE_ALIGN);
+            bundles.push(at);
+            end = at.saturating_add(*size);
+        }
+        let end = end.min(LIMIT * 2).next_multiple_of(8) + former::SIZE;
+        let used = (end - start).next_multiple_of(self.image.file_alignment());
+        (bundles, used)
+    }
+
+    /// With the code in its former section.
+    fn in_place(&self, code: usize, bundles: Vec<u64>, used: u64) -> Result<Joined, ElfError> {
+        let section = &self.sections[code].1;
+        let at = match section.file_size {
+            0 => self.file_end(&self.sections[..code])?,
+            _ => section.offset,
+        };
+        let new = Section {
+            virtual_size: section.virtual_size.max(used),
+            ..with_bytes(section, used)
+        };
+        let (index, address) = (self.sections[code].0, section.address);
+        let replaced = at..at + section.file_size;
+        let mut joined = self.joined((replaced, used), (address, bundles), self.headers_size)?;
+        joined.sections[code] = (index, new);
+        joined.sections[code].1.offset = joined.place.start;
+        Ok(joined)
+    }
+
+    /// With the code after everything else.
+    fn at_end(&self, sizes: &[u64]) -> Result<Joined, ElfError> {
+        let address = self.image_size(&self.sections);
+        let (bundles, used) = self.bundles(address, sizes);
+        if address.saturating_add(used) > LIMIT {
+            unsupported!("the joined binary would be larger than 2 GiB; join fewer targets");
+        }
+        let at = self.file_end(&self.sections)?;
+        let mut headers_size = self.headers_size;
+        let (index, template) = match self.code {
+            Some(code) => self.sections[code].clone(),
+            None => {
+                let end = self.image.table().end.max(self.table_end(1));
+                if end > headers_size {
+                    headers_size = end.next_multiple_of(self.image.file_alignment());
+                }
+                let Some((_, marker)) = self.image.section(&[MARKER_SECTION])? else {
+                    refuse!("no section `{MARKER_SECTION}`");
+                };
+                (NEW, new_section(marker))
+            }
+        };
+        if headers_size > self.sections[0].1.address {
+            unsupported!("no room for another section header");
+        }
+        let mut joined = self.joined((at..at, used), (address, bundles), headers_size)?;
+        if let Some(code) = self.code {
+            let next = self.sections[code].1.addresses().end;
+            let next = next.next_multiple_of(self.image.section_alignment());
+            joined.sections.remove(code);
+            let before = code
+                .checked_sub(1)
+                .map(|before| &mut joined.sections[before].1);
+            let Some(before) = before.filter(|before| before.name == MARKER_SECTION) else {
+                unsupported!(
+                    "the device code is larger than its former section; join fewer targets"
+                );
+            };
+            before.virtual_size = next - before.address;
+        }
+        let new = Section {
+            address,
+            virtual_size: used,
+            offset: joined.place.start,
+            ..with_bytes(&template, used)
+        };
+        joined.sections.push((index, new));
+        Ok(joined)
+    }
+
+    /// The end of a table of `more` section headers than the split image has.
+    fn table_end(&self, more: usize) -> u64 {
+        let count = (self.sections.len() + more) as u64;
+        self.image.table().start + SECTION_HEADER * count
+    }
+
+    /// The end of what these sections have in the file.
+    fn file_end(&self, sections: &[(usize, Section)]) -> Result<u64, ElfError> {
+        let in_file = sections.iter().filter(|(_, s)| s.file_size > 0);
+        let ends = in_file.map(|(_, section)| section.file_range().end);
+        let end = ends.max().unwrap_or(self.image.headers_size());
+        if !end.is_multiple_of(self.image.file_alignment()) {
+            unsupported!(
+                "a section ends at offset {end:#x}, which is not aligned, so nothing can follow it"
+            );
+        }
+        Ok(end)
+    }
+
+    /// The layout with `used` bytes in the place of file offsets `replaced`, before its own section is set.
+    fn joined(
+        &self,
+        (replaced, used): (Range<u64>, u64),
+        (address, bundles): (u64, Vec<u64>),
+        headers_size: u64,
+    ) -> Result<Joined, ElfError> {
+        let code = self
+            .code
+            .map(|code| (code, FormerSection::of(&self.sections[code].1)));
+        let before = self
+            .code
+            .and_then(|code| self.sections.get(code.checked_sub(1)?));
+        let former = Former {
+            code,
+            before: before.map_or(0, |(_, before)| before.virtual_size),
+            image_size: self.image_size(&self.sections),
+            headers_size: self.headers_size,
+        };
+        let own = Gap {
+            cut: replaced.clone(),
+            room: used,
+        };
+        let headers = Gap {
+            cut: self.headers_size..self.headers_size,
+            room: headers_size - self.headers_size,
+        };
+        let gaps = self.gaps([own, headers]);
+        let start = gaps.output_offset(replaced.start - 1) + 1;
+        Ok(Joined {
+            sections: self.sections(&gaps),
+            gaps,
+            headers_size,
+            former,
+            address,
+            bundles,
+            place: start..start + used,
+        })
+    }
+
+    /// Plans the image of these sections.
+    fn plan(&self, planned: Planned) -> Result<Plan, ElfError> {
+        let image_size = self.image_size(&planned.sections);
+        let order = Vec::from_iter(planned.sections.iter().map(|(index, _)| *index));
+        let renumbered = |number: u16, value: u32| {
+            let index = usize::from(number) - 1;
+            let new = order.iter().position(|own| *own == index);
+            (new.map_or(number, |new| new as u16 + 1), value)
+        };
+        let sections = planned.sections.into_iter().map(|(_, section)| section);
+        let (marker, marker_offset) = planned.marker;
+        let parts = Parts {
+            wrappers: planned.wrappers,
+            marker,
+            marker_offset,
+            gaps: planned.gaps,
+            sections: sections.collect(),
+            headers_size: planned.headers_size,
+            image_size,
+            renumbered: &renumbered,
+            edits: planned.edits,
+        };
+        Plan::assemble(self.image, parts)
+    }
+}
+
+/// The section with bytes in the file.
+fn with_bytes(section: &Section, size: u64) -> Section {
+    let zeroed = pe::IMAGE_SCN_CNT_UNINITIALIZED_DATA.0;
+    let flags = section.flags.0 & !zeroed | pe::IMAGE_SCN_CNT_INITIALIZED_DATA.0;
+    Section {
+        file_size: size,
+        flags: pe::SectionFlags(flags),
+        ..section.clone()
+    }
+}
+
+/// A section for device code in an image that has none, with the flags of its marker's.
+fn new_section(marker: &Section) -> Section {
+    Section {
+        name: CODE_SECTIONS[1].to_owned(),
+        short_name: *b".hip_fat",
+        relocations: (0, 0),
+        line_numbers: (0, 0),
+        ..marker.clone()
+    }
+}

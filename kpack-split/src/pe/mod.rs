@@ -1,0 +1,22 @@
+//! Splits one DLL or program for Windows: reads it, finds its device code, plans the host binary, and applies the
+//! plan. `JoinPlan` is the reverse.
+//!
+//! `Image` (headers) → `DeviceCode` (wrappers and bundles) → `Plan` (the layout, pure data) → `Plan::apply` (the
+//! rewrite, checked afterwards).
+
+mod check;
+mod checksum;
+mod former;
+mod image;
+mod join;
+mod layout;
+mod memory;
+mod plan;
+mod relocations;
+mod wrappers;
+
+pub use check::sound as check_loaded;
+pub use image::{CODE_SECTIONS, Image, MARKER_SECTION, Section, WRAPPER_SECTIONS};
+pub use join::JoinPlan;
+pub use memory::compare;
+pub use plan::Plan;

@@ -1,0 +1,363 @@
+//! Plans how one image becomes another. A plan is a plain value that can be checked and refused before any byte
+//! changes.
+
+use std::fs::File;
+use std::ops::Range;
+
+use kpack_core::elf::{
+    ElfError, POINTER, ReadAt, WRAPPER_SIZE, pods, pods_mut, refuse, unsupported,
+};
+use kpack_core::platform::FileExt;
+use kpack_format::marker::Marker;
+use object::LittleEndian as LE;
+use object::pe;
+
+use super::checksum::checksum;
+use super::image::{Image, Section};
+use super::{check, memory};
+use crate::device_code::{PlannedWrapper, check_wrappers, marker_bytes};
+use crate::rewrite::{Edits, Gaps, Rewrite, Rewritten};
+
+/// How to make one binary from another.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The expected wrappers of the result, in order of address.
+    pub(super) wrappers: Vec<PlannedWrapper>,
+    /// Address of the marker and its planned size.
+    pub(super) marker: Range<u64>,
+    /// Offset of the marker in the output.
+    marker_offset: u64,
+    /// What the input has in the marker's place, if that is a marker.
+    pub(super) former_marker: Vec<u8>,
+    /// The headers of the input.
+    input: Box<Image<()>>,
+    /// The new section headers.
+    sections: Vec<Section>,
+    /// Offset of the checksum in the output, if it has one.
+    checksum: Option<u64>,
+    /// What becomes of the input's bytes.
+    rewrite: Rewrite,
+}
+
+/// Everything a plan is made from.
+pub(super) struct Parts<'a> {
+    pub(super) wrappers: Vec<PlannedWrapper>,
+    pub(super) marker: Range<u64>,
+    /// Offset of the marker in the input.
+    pub(super) marker_offset: u64,
+    pub(super) gaps: Gaps,
+    /// The new section headers, with offsets in the output.
+    pub(super) sections: Vec<Section>,
+    pub(super) headers_size: u64,
+    pub(super) image_size: u64,
+    /// The new section number and value of a COFF symbol.
+    pub(super) renumbered: &'a dyn Fn(u16, u32) -> (u16, u32),
+    pub(super) edits: Edits,
+}
+
+impl Plan {
+    /// Completes a plan for `image`: headers, and what refers to sections and offsets.
+    pub(super) fn assemble<S: ReadAt>(
+        image: &Image<S>,
+        parts: Parts<'_>,
+    ) -> Result<Self, ElfError> {
+        let Parts {
+            gaps,
+            sections,
+            mut edits,
+            ..
+        } = parts;
+        redirect(image, &parts.wrappers, &mut edits)?;
+        headers(
+            image,
+            &sections,
+            (parts.headers_size, parts.image_size),
+            &gaps,
+            &mut edits,
+        );
+        debug_directory(image, &gaps, &mut edits)?;
+        symbols(image, parts.renumbered, &mut edits)?;
+        let has_checksum = image.optional.check_sum.get(LE) != 0;
+        Ok(Self {
+            wrappers: parts.wrappers,
+            marker: parts.marker,
+            marker_offset: gaps.output_offset(parts.marker_offset),
+            former_marker: Vec::new(),
+            input: Box::new(image.over(())),
+            sections,
+            checksum: has_checksum.then(|| image.checksum_offset()),
+            rewrite: Rewrite::new(gaps, edits, image.size, Vec::new()),
+        })
+    }
+
+    /// What it makes of `input`, not written yet.
+    pub(super) fn result<'a, S>(&'a self, input: &'a S) -> Rewritten<'a, S> {
+        self.rewrite.of(input)
+    }
+
+    /// The same plan, if its input is not a file but the result of `before`. `bundles` are copied from the
+    /// input of that: their offsets there and in the output.
+    pub(super) fn after(self, before: Plan, bundles: Vec<(Range<u64>, u64)>) -> Self {
+        Self {
+            former_marker: before.former_marker,
+            input: before.input,
+            rewrite: self.rewrite.after(before.rewrite, bundles),
+            ..self
+        }
+    }
+
+    /// Replaces the planned marker. Drops code IDs that do not fit.
+    pub fn set_marker(&mut self, marker: &Marker) -> Result<(), ElfError> {
+        let planned = self.marker.end - self.marker.start;
+        let bytes = marker_bytes(marker, &self.former_marker, planned as usize)?;
+        self.rewrite.write_at(self.marker_offset, bytes);
+        Ok(())
+    }
+
+    /// Adds changes by input offset, for the wrappers and markers of objects that were split before the link.
+    pub(crate) fn add(&mut self, edits: Vec<(u64, Vec<u8>)>) {
+        self.rewrite.add(edits);
+    }
+
+    /// Writes bytes at an offset in the output.
+    pub(super) fn write_at(&mut self, offset: u64, bytes: Vec<u8>) {
+        self.rewrite.write_at(offset, bytes);
+    }
+
+    /// Size of the result in bytes.
+    pub fn output_size(&self) -> u64 {
+        self.rewrite.output_size()
+    }
+
+    /// Writes the result to the empty file `output`, then reads it back and checks it. `input` must be
+    /// the planned file.
+    pub fn apply(&self, input: &File, output: &File) -> Result<(), ElfError> {
+        self.write(input, output)?;
+        self.finish(output)?;
+        self.check(input, output)
+    }
+
+    /// Copies the kept bytes, then writes the changed ones over them.
+    pub(super) fn write(&self, input: &File, output: &File) -> Result<(), ElfError> {
+        Ok(self.rewrite.write(input, output)?)
+    }
+
+    /// Writes the checksum of the complete output, if its input has one.
+    pub(super) fn finish(&self, output: &File) -> Result<(), ElfError> {
+        if let Some(at) = self.checksum {
+            let sum = checksum(output, at)?;
+            output.write_all_at(&sum.to_le_bytes(), at)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the result back and compares it with the plan and its input.
+    ///
+    /// # Errors
+    /// [`ElfError::Unsound`]: the fault is in the result, not in its sound input.
+    pub(super) fn check(&self, input: &File, output: &File) -> Result<(), ElfError> {
+        self.read_back(input, output).map_err(|error| match error {
+            ElfError::Refused(reason) | ElfError::Unsupported(reason) => ElfError::Unsound(reason),
+            error => error,
+        })
+    }
+
+    fn read_back(&self, input: &File, output: &File) -> Result<(), ElfError> {
+        let image = Image::read(output)?;
+        if image.sections != self.sections {
+            refuse!("the section headers differ from the plan");
+        }
+        check::sound(&image)?;
+        check::written(&image)?;
+        check_wrappers(&image.device_code()?, &self.wrappers)?;
+        memory::check(&self.input.over(input), &image, &self.marker)
+    }
+}
+
+/// Writes the wrappers.
+fn redirect<S: ReadAt>(
+    image: &Image<S>,
+    wrappers: &[PlannedWrapper],
+    edits: &mut Edits,
+) -> Result<(), ElfError> {
+    for wrapper in wrappers {
+        let Some(pointer) = wrapper.pointer else {
+            continue;
+        };
+        let end = wrapper.address.saturating_add(WRAPPER_SIZE);
+        let Some(offset) = image.offset_of(&(wrapper.address..end)) else {
+            refuse!("the wrapper at {:#x} is not in the file", wrapper.address);
+        };
+        let pointer = image.base().wrapping_add(pointer);
+        edits.write(offset, wrapper.magic.to_le_bytes().to_vec());
+        edits.write(offset + POINTER, pointer.to_le_bytes().to_vec());
+        edits.write(offset + 16, wrapper.reserved.to_le_bytes().to_vec());
+    }
+    Ok(())
+}
+
+/// Writes the headers. `sizes` are those of the headers and of the image.
+fn headers<S>(
+    image: &Image<S>,
+    sections: &[Section],
+    sizes: (u64, u64),
+    gaps: &Gaps,
+    edits: &mut Edits,
+) {
+    let mut header = image.header;
+    header.number_of_sections.set(LE, sections.len() as u16);
+    let symbols = u64::from(header.pointer_to_symbol_table.get(LE));
+    if symbols != 0 {
+        let moved = gaps.output_offset(symbols);
+        header.pointer_to_symbol_table.set(LE, moved as u32);
+    }
+    edits.write(image.header_offset, object::pod::bytes_of(&header).to_vec());
+
+    let mut optional = image.optional;
+    optional.size_of_headers.set(LE, sizes.0 as u32);
+    optional.size_of_image.set(LE, sizes.1 as u32);
+    let total = |sections: &[Section], flag: pe::SectionFlags, size: fn(&Section) -> u64| {
+        let own = sections.iter().filter(|s| s.flags.0 & flag.0 != 0);
+        own.map(size).fold(0, u64::wrapping_add) as u32
+    };
+    // Linkers count these in different ways, so only what changes is counted.
+    let field = |old: u32, flag, size| {
+        let (before, after) = (
+            total(&image.sections, flag, size),
+            total(sections, flag, size),
+        );
+        old.wrapping_sub(before).wrapping_add(after)
+    };
+    let data = field(
+        optional.size_of_initialized_data.get(LE),
+        pe::IMAGE_SCN_CNT_INITIALIZED_DATA,
+        |s| s.file_size,
+    );
+    optional.size_of_initialized_data.set(LE, data);
+    let zeroed = field(
+        optional.size_of_uninitialized_data.get(LE),
+        pe::IMAGE_SCN_CNT_UNINITIALIZED_DATA,
+        |s| s.virtual_size,
+    );
+    optional.size_of_uninitialized_data.set(LE, zeroed);
+    let bytes = object::pod::bytes_of(&optional).to_vec();
+    edits.write(image.optional_offset(), bytes);
+
+    let table = sections.iter().flat_map(Section::to_bytes).collect();
+    edits.write(image.table().start, table);
+    let gone = image.sections.len().saturating_sub(sections.len()) as u64;
+    let size = gone * super::image::SECTION_HEADER;
+    edits.zero(image.table().end - size, size);
+}
+
+/// Corrects the file offsets in the debug directory.
+fn debug_directory<S: ReadAt>(
+    image: &Image<S>,
+    gaps: &Gaps,
+    edits: &mut Edits,
+) -> Result<(), ElfError> {
+    for (at, mut entry) in debug_entries(image)? {
+        let offset = u64::from(entry.pointer_to_raw_data.get(LE));
+        let moved = gaps.output_offset(offset);
+        if offset != 0 && moved != offset {
+            entry.pointer_to_raw_data.set(LE, moved as u32);
+            edits.write(at, object::pod::bytes_of(&entry).to_vec());
+        }
+    }
+    Ok(())
+}
+
+/// The entries of the debug directory, with their offsets in the file.
+pub(super) fn debug_entries<S: ReadAt>(
+    image: &Image<S>,
+) -> Result<Vec<(u64, pe::ImageDebugDirectory)>, ElfError> {
+    let directory = image.directory(pe::IMAGE_DIRECTORY_ENTRY_DEBUG);
+    if directory.is_empty() {
+        return Ok(Vec::new());
+    }
+    let Some(offset) = image.offset_of(&directory) else {
+        refuse!(
+            "the debug directory is at {:#x}..{:#x}, which no section has in the file",
+            directory.start,
+            directory.end
+        );
+    };
+    let size = directory.end - directory.start;
+    let bytes = image.bytes(offset, size, "the debug directory")?;
+    let entries: &[pe::ImageDebugDirectory] = pods(&bytes);
+    let step = size_of::<pe::ImageDebugDirectory>() as u64;
+    let offsets = (0..).map(|index| offset + index * step);
+    Ok(offsets.zip(entries.iter().copied()).collect())
+}
+
+/// Corrects the section numbers of COFF symbols.
+fn symbols<S: ReadAt>(
+    image: &Image<S>,
+    renumbered: &dyn Fn(u16, u32) -> (u16, u32),
+    edits: &mut Edits,
+) -> Result<(), ElfError> {
+    let range = image.symbols();
+    if range.is_empty() {
+        return Ok(());
+    }
+    let mut bytes = image.bytes(range.start, range.end - range.start, "the symbol table")?;
+    let records: &mut [pe::ImageSymbol] = pods_mut(&mut bytes);
+    let mut index = 0;
+    while let Some(symbol) = records.get_mut(index) {
+        let (number, value) = (symbol.section_number.get(LE), symbol.value.get(LE));
+        let is_of_section = (1..=image.sections.len() as u16).contains(&number);
+        if is_of_section {
+            let (number, value) = renumbered(number, value);
+            symbol.section_number.set(LE, number);
+            symbol.value.set(LE, value);
+        }
+        let more = usize::from(symbol.number_of_aux_symbols);
+        let is_section = symbol.storage_class == pe::IMAGE_SYM_CLASS_STATIC && value == 0;
+        if let (true, Some(aux)) = (is_section && more > 0, records.get_mut(index + 1)) {
+            renumber_comdat(aux, image.sections.len() as u16, renumbered);
+        }
+        index += 1 + more;
+    }
+    edits.write(range.start, bytes);
+    Ok(())
+}
+
+/// Corrects the number of the section that a section goes with, in its symbol's second record.
+fn renumber_comdat(
+    record: &mut pe::ImageSymbol,
+    sections: u16,
+    renumbered: &dyn Fn(u16, u32) -> (u16, u32),
+) {
+    let bytes = object::pod::bytes_of_mut(record);
+    let Ok((aux, _)) = object::pod::from_bytes_mut::<pe::ImageAuxSymbolSection>(bytes) else {
+        return;
+    };
+    let number = aux.number.get(LE);
+    if aux.selection == pe::IMAGE_COMDAT_SELECT_ASSOCIATIVE && (1..=sections).contains(&number) {
+        aux.number.set(LE, renumbered(number, 0).0);
+    }
+}
+
+/// Refuses what a rewrite would break, and what it could not lay out.
+pub(super) fn can_be_rewritten<S: ReadAt>(image: &Image<S>) -> Result<(), ElfError> {
+    if !image.certificates().is_empty() {
+        return Err(ElfError::Signed);
+    }
+    let mut end = image.table().end;
+    let mut sections = Vec::from_iter(image.sections.iter().filter(|s| s.file_size > 0));
+    sections.sort_by_key(|section| section.offset);
+    for section in sections {
+        if section.offset < end {
+            unsupported!(
+                "section `{}` shares bytes of the file with what is before it",
+                section.name
+            );
+        }
+        end = section.file_range().end;
+    }
+    let symbols = image.symbols();
+    if !symbols.is_empty() && symbols.start < end {
+        unsupported!("the symbol table is not after all sections");
+    }
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! Base relocations: the words that hold addresses.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use object::LittleEndian as LE;
+use object::pe;
+
+use kpack_core::elf::{ElfError, ReadAt, pods, refuse};
+
+use super::image::{Image, Section};
+
+/// Size of a block's header, in bytes.
+const BLOCK: u64 = size_of::<pe::ImageBaseRelocation>() as u64;
+
+/// The addresses of the relocated words.
+#[derive(Debug, Clone)]
+pub(super) struct Relocations {
+    /// Those of 64-bit words, in order.
+    words: Vec<u32>,
+    /// Whether the image has no relocations, so that it runs at its linked address.
+    is_fixed: bool,
+}
+
+impl Relocations {
+    pub(super) fn read<S: ReadAt>(image: &Image<S>) -> Result<Self, ElfError> {
+        let flags = image.header.characteristics.get(LE);
+        let table = image.directory(pe::IMAGE_DIRECTORY_ENTRY_BASERELOC);
+        let mut relocations = Self {
+            words: Vec::new(),
+            is_fixed: flags.0 & pe::IMAGE_FILE_RELOCS_STRIPPED.0 != 0 || table.is_empty(),
+        };
+        if table.is_empty() {
+            return Ok(relocations);
+        }
+        let Some(offset) = image.offset_of(&table) else {
+            refuse!(
+                "the base relocations are at {:#x}..{:#x}, which no section has in the file",
+                table.start,
+                table.end
+            );
+        };
+        let size = table.end - table.start;
+        let bytes = image.bytes(offset, size, "the base relocations")?;
+        let mut at = 0;
+        while at + BLOCK <= size {
+            let block: pe::ImageBaseRelocation = pods(&bytes[at as usize..])[0];
+            let page = block.virtual_address.get(LE);
+            let length = u64::from(block.size_of_block.get(LE));
+            // Some linkers end the table with zeroes.
+            if length == 0 {
+                break;
+            }
+            if length < BLOCK || at + length > size {
+                refuse!("the block of base relocations at {at:#x} has {length} bytes");
+            }
+            let entries = &bytes[(at + BLOCK) as usize..(at + length) as usize];
+            let entries: &[object::U16<LE>] = pods(entries);
+            for entry in entries.iter().map(|entry| entry.get(LE)) {
+                if entry >> 12 == pe::IMAGE_REL_BASED_DIR64.0 {
+                    let address = page.checked_add(u32::from(entry & 0xfff));
+                    relocations.words.extend(address);
+                }
+            }
+            at += length;
+        }
+        relocations.words.sort_unstable();
+        Ok(relocations)
+    }
+
+    /// What the word at an address, which the file has as `in_place`, points to; `None` if it is no pointer.
+    pub(super) fn target<S>(&self, image: &Image<S>, address: u64, in_place: u64) -> Option<u64> {
+        let target = in_place.checked_sub(image.base())?;
+        let is_inside = target < image.image_size();
+        (is_inside && (self.is_fixed || self.has(address))).then_some(target)
+    }
+
+    fn has(&self, address: u64) -> bool {
+        let known = |address| self.words.binary_search(&address).is_ok();
+        u32::try_from(address).is_ok_and(known)
+    }
+
+    /// The relocated words within `addresses`.
+    pub(super) fn within(&self, addresses: &Range<u64>) -> &[u32] {
+        let from = |address: u64| {
+            self.words
+                .partition_point(|word| u64::from(*word) < address)
+        };
+        &self.words[from(addresses.start)..from(addresses.end).max(from(addresses.start))]
+    }
+
+    /// Calls `each` with the address of each relocated word of a section, the word, and the one before it.
+    pub(super) fn for_each<S: ReadAt>(
+        &self,
+        image: &Image<S>,
+        section: &Section,
+        each: &mut dyn FnMut(u64, u64, u64) -> Result<(), ElfError>,
+    ) -> Result<(), ElfError> {
+        let reader = Words {
+            image,
+            section,
+            known: RefCell::default(),
+        };
+        for address in self.within(&section.in_file()) {
+            let address = u64::from(*address);
+            if let Some(word) = reader.word(address)? {
+                let before = address.checked_sub(8);
+                let before = before.map(|before| reader.word(before)).transpose()?;
+                each(address, word, before.flatten().unwrap_or(0))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The words of a section, read piece by piece.
+struct Words<'a, S> {
+    image: &'a Image<S>,
+    section: &'a Section,
+    /// Bytes from an address on.
+    known: RefCell<(u64, Vec<u8>)>,
+}
+
+/// Bytes read at a time.
+const PIECE: u64 = 64 << 10;
+
+impl<S: ReadAt> Words<'_, S> {
+    /// The word at an address; `None` if the file has not all of it.
+    fn word(&self, address: u64) -> Result<Option<u64>, ElfError> {
+        let in_file = self.section.in_file();
+        if address < in_file.start || address + 8 > in_file.end {
+            return Ok(None);
+        }
+        let mut known = self.known.borrow_mut();
+        if address < known.0 || address + 8 > known.0 + known.1.len() as u64 {
+            // The word before may be asked for next.
+            let start = address.saturating_sub(8).max(in_file.start);
+            let size = PIECE.min(in_file.end - start);
+            let offset = self.section.offset + (start - in_file.start);
+            *known = (start, self.image.bytes(offset, size, &self.section.name)?);
+        }
+        let at = (address - known.0) as usize;
+        let word: object::U64<LE> = pods(&known.1[at..])[0];
+        Ok(Some(word.get(LE)))
+    }
+}

@@ -1,0 +1,134 @@
+//! Finds device code in an image: the wrappers, and the bundle or marker of each.
+
+use kpack_core::elf::{ElfError, MAGIC_FAT, MAGIC_SPLIT, ReadAt, VERSION, refuse, unsupported};
+use object::pe;
+
+use super::former;
+use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, Section, WRAPPER_SECTIONS};
+use super::relocations::Relocations;
+use crate::device_code::{
+    DeviceCode, FatBinary, FoundWrapper, KeptMarker, NoDeviceCode, find_wrappers, split_wrappers,
+};
+
+impl<S: ReadAt> Image<S> {
+    /// Finds the wrappers and follows each to its bundle or marker.
+    pub fn device_code(&self) -> Result<DeviceCode, ElfError> {
+        let code = self.section(&CODE_SECTIONS)?.map(|(_, section)| section);
+        let Some((_, wrappers)) = self.section(&WRAPPER_SECTIONS)? else {
+            return self.without_wrappers(code).map(DeviceCode::None);
+        };
+        let bytes = self.section_bytes(wrappers)?;
+        if bytes.is_empty() {
+            return Ok(DeviceCode::None(NoDeviceCode::DebugFile));
+        }
+        let relocations = Relocations::read(self)?;
+        let pointer = |address, in_place| relocations.target(self, address, in_place);
+        let (bundles, markers) = find_wrappers(&bytes, wrappers.address, &pointer)?;
+        let markers = split_wrappers(&markers, &|address| {
+            let section = self.section_at(&(address..address + 1))?;
+            let inside = address - section.address;
+            let available = section.in_file().end.checked_sub(address)?;
+            (available > 0).then_some((section.offset + inside, available))
+        })?;
+        if bundles.is_empty() {
+            return Ok(match markers.is_empty() {
+                true => DeviceCode::None(NoDeviceCode::NoWrappers),
+                false => DeviceCode::Split(markers),
+            });
+        }
+        let mut binary = self.follow_bundles(code, &bundles)?;
+        if markers.is_empty() {
+            binary.joined = self.kept_marker(code)?;
+        }
+        binary.split_before = markers;
+        Ok(DeviceCode::Fat(binary))
+    }
+
+    /// Why an image without a section for wrappers has no device code to split off.
+    fn without_wrappers(&self, code: Option<&Section>) -> Result<NoDeviceCode, ElfError> {
+        if code.is_some_and(|code| code.file_size == 0) {
+            return Ok(NoDeviceCode::DebugFile);
+        }
+        if let Some(section) = self.merged_wrappers()? {
+            unsupported!(
+                "the linker merged the wrappers of its device code into section `{section}`; link without /MERGE for {}",
+                WRAPPER_SECTIONS[1]
+            );
+        }
+        Ok(match code {
+            None => NoDeviceCode::Absent,
+            Some(_) => NoDeviceCode::NoWrappers,
+        })
+    }
+
+    /// The section of data that wrappers were merged into.
+    fn merged_wrappers(&self) -> Result<Option<&str>, ElfError> {
+        let relocations = Relocations::read(self)?;
+        let mut found = None;
+        for section in self.sections.iter().filter(|section| is_data(section)) {
+            relocations.for_each(self, section, &mut |_, _, before| {
+                let (magic, version) = (before as u32, (before >> 32) as u32);
+                if [MAGIC_FAT, MAGIC_SPLIT].contains(&magic) && version == VERSION {
+                    found = Some(section.name.as_str());
+                }
+                Ok(())
+            })?;
+        }
+        Ok(found)
+    }
+
+    fn follow_bundles(
+        &self,
+        code: Option<&Section>,
+        found: &[FoundWrapper],
+    ) -> Result<FatBinary, ElfError> {
+        let Some(code) = code else {
+            let first = found[0].pointer();
+            if let Some(section) = self.section_at(&(first..first + 1)) {
+                unsupported!(
+                    "the linker merged its device code into section `{}`; link without /MERGE for {}",
+                    section.name,
+                    CODE_SECTIONS[1]
+                );
+            }
+            refuse!(
+                "the device code is gone: its wrappers (magic HIPF) refer to section `{}`, which is missing; \
+                 build or install the binary again",
+                CODE_SECTIONS[1]
+            );
+        };
+        let in_file = code.in_file();
+        if in_file.is_empty() {
+            refuse!(
+                "the wrappers are unsplit (magic HIPF), but `{}` has no bytes in the file",
+                code.name
+            );
+        }
+        FatBinary::of(&code.name, in_file, code.offset, found)
+    }
+
+    /// The section of a split image that still has device code in the file.
+    pub(crate) fn code_left(&self) -> Result<Option<&Section>, ElfError> {
+        let section = self.section(&CODE_SECTIONS)?.map(|(_, section)| section);
+        // ROCm's tool leaves the first page, which nothing reads.
+        Ok(section.filter(|section| section.file_size > self.section_alignment()))
+    }
+
+    /// The marker of an image that device code was put back into.
+    fn kept_marker(&self, code: Option<&Section>) -> Result<Option<Box<KeptMarker>>, ElfError> {
+        let (Some((_, section)), Some(code)) = (self.section(&[MARKER_SECTION])?, code) else {
+            return Ok(None);
+        };
+        let in_file = section.in_file();
+        Ok(Some(Box::new(KeptMarker {
+            address: section.address,
+            offset: section.offset,
+            available: in_file.end - in_file.start,
+            record: former::record_size(self, code)?,
+        })))
+    }
+}
+
+fn is_data(section: &Section) -> bool {
+    section.flags.0 & pe::IMAGE_SCN_MEM_EXECUTE.0 == 0
+}
