@@ -73,7 +73,8 @@ impl<S> Image<S> {
             Self::Pe(image) => {
                 let sections = image.sections.iter();
                 let sections = sections.filter(|s| s.name == pe::MARKER_SECTION);
-                sections.map(|s| s.file_range()).collect()
+                let size = |s: &pe::Section| s.in_file().end - s.address;
+                sections.map(|s| s.offset..s.offset + size(s)).collect()
             }
         }
     }

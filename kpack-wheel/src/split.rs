@@ -409,10 +409,6 @@ fn check_input(wheel: &Wheel, stage: &Stage, findings: &mut Vec<Finding>) -> Res
         return Err(in_member(id, path, &member.name, text));
     }
     let platform = &wheel.name.platform;
-    if platform.starts_with("win") {
-        let text = "kpack cannot split Windows binaries yet";
-        return Err(Error::rejected(ids::UNSUPPORTED_WHEEL, path, text));
-    }
     if platform.split('.').any(|tag| tag.starts_with("linux_")) {
         let text = format!(
             "PyPI rejects the platform tag {platform}; run `auditwheel repair` before the split"

@@ -1387,10 +1387,6 @@ fn wheels_with_something_wrong_are_rejected() {
     ] {
         said.push(refused(&bytes, FAT));
     }
-    said.push(refused(
-        &bytes(wheel(FAT)),
-        "vec-1.0-cp311-cp311-win_amd64.whl",
-    ));
     said.push(refused(&bytes(wheel(FAT)), "vec.whl"));
     let split_before = {
         let tree = Tree::new();

@@ -5,13 +5,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::command::{kpack, words};
 use crate::verified::{assert_found, assert_holds, assert_holds_against, check};
 use anyhow::{Context, Result, ensure};
+use kpack_artifact::verify::{Options, verify};
 use kpack_split::install::{InstallOptions, Outcome, install};
 use kpack_split::join::{JoinOptions, join};
 use kpack_split::{Error, Id, ids};
 use kpack_tests::fixture::{
-    FatLibrary, Storage, WINDOWS_LINKERS, WindowsBuild, WindowsLinker, code_object,
+    FatLibrary, Storage, WINDOWS_LINKERS, Wheel, WindowsBuild, WindowsLinker, code_object,
     runs_windows_programs, walk,
 };
 use kpack_tests::process::{output, try_run};
@@ -421,6 +423,125 @@ fn device_code_of_one_page_frees_no_addresses() -> Result<()> {
         tools_find_nothing(&bench.path())?;
         bench.split()?;
         ensure!(fs::read(bench.path())? == split);
+    }
+    Ok(())
+}
+
+/// Runs the command, which succeeds, and returns what it prints.
+fn succeeds(tree: &Tree, line: &str) -> String {
+    let output = kpack(tree, &words(line));
+    let said = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{line}: {said}{printed}");
+    printed
+}
+
+#[test]
+fn a_wheel_for_windows_is_split() -> Result<()> {
+    let Some(bench) = dll(&[])? else {
+        return Ok(());
+    };
+    let tree = Tree::new();
+    let name = "vec-1.0-py3-none-win_amd64.whl";
+    let wheel = Wheel::new(name).member("vec/__init__.py", "x\n");
+    let wheel = wheel.member("vec/vec.dll", fs::read(&bench.original)?);
+    wheel.write(&tree.path("dist"))?;
+    let split = format!("wheel split dist/{name} --output-dir out");
+    succeeds(&tree, &split);
+    let found = tree.files();
+    for target in ["gfx1100", "gfx90a", "gfx942"] {
+        let device = format!("out/vec_device_{target}-1.0-py3-none-win_amd64.whl");
+        assert!(found.contains(&device), "{found:?}");
+    }
+    let wheels = found.iter().filter(|file| file.starts_with("out/"));
+    let wheels = Vec::from_iter(wheels.map(String::as_str)).join(" ");
+    succeeds(
+        &tree,
+        &format!("wheel verify {wheels} --against dist/{name}"),
+    );
+    let shown = succeeds(&tree, &format!("wheel show out/{name}"));
+    assert!(shown.contains("device-gfx1100"), "{shown}");
+    Ok(())
+}
+
+#[test]
+fn an_artifact_with_a_dll_is_split_and_recombined() -> Result<()> {
+    let Some(bench) = dll(&[])? else {
+        return Ok(());
+    };
+    let tree = Tree::new();
+    let stage = "in/vec_lib/stage";
+    fs::create_dir_all(tree.path(stage).join("bin"))?;
+    fs::write(tree.path("in/vec_lib/artifact_manifest.txt"), "stage\n")?;
+    fs::copy(&bench.original, tree.path(stage).join("bin/vec.dll"))?;
+    let split = "split --artifact-dir in/vec_lib --artifact-prefix vec_lib";
+    // Two machines build the same for other targets.
+    for (shard, targets) in [("one", "gfx1100 gfx942"), ("two", "gfx90a")] {
+        let line = format!(
+            "{split} --output-dir shards/{shard} --unexpected drop --gpu-targets {targets}"
+        );
+        succeeds(&tree, &line);
+    }
+    fs::write(
+        tree.path("c.json"),
+        r#"{"primary_shard": "one", "architecture_groups": {
+            "gfx110X": {"architectures": ["gfx1100"]},
+            "instinct": {"architectures": ["gfx90a:xnack+", "gfx942"]}}}"#,
+    )?;
+    let recombine = "recombine --input-shards-dir shards --config c.json --output-dir out";
+    succeeds(&tree, &format!("{recombine} --strict"));
+    succeeds(&tree, "verify out");
+    let host = tree.path("out/vec_lib_generic/stage/bin/vec.dll");
+    is_split(&runs(&bench.original)?, &runs(&host)?)?;
+    // The path from `bin` to the archives.
+    let shown = succeeds(&tree, "show out/vec_lib_generic/stage/bin/vec.dll");
+    assert!(shown.contains("../lib/.kpack/"), "{shown}");
+    Ok(())
+}
+
+/// Whatever a byte of the headers is, a binary is rejected, or what is written is sound.
+#[test]
+fn flipped_bytes() -> Result<()> {
+    let Some(bench) = dll(&[])? else {
+        return Ok(());
+    };
+    let original = fs::read(&bench.original)?;
+    bench.split()?;
+    let split = fs::read(bench.path())?;
+    bench.join(&["gfx942"])?;
+    let joined = fs::read(bench.path())?;
+    let mut random = fastrand::Rng::with_seed(7);
+    let is_handled = |result: Result<(), Error>, what: &str| match result {
+        Err(error) if error.id() == ids::UNSOUND_OUTPUT => panic!("{what}: {error}"),
+        Ok(()) | Err(Error::Refused { .. }) => {}
+        Err(error) => panic!("{what}: {error:?}"),
+    };
+    let headers = signature(&original)..0x400;
+    let wrappers = original.windows(4).position(|word| word == b"FPIH");
+    let wrappers = wrappers.context("wrappers")?;
+    for round in 0..600 {
+        let place = match round % 4 {
+            0 => wrappers..wrappers + 72,
+            _ => headers.clone(),
+        };
+        let (at, bit) = (random.usize(place), 1 << random.u8(0..8));
+        let what = format!("bit {bit:#x} at {at:#x}");
+        for (bytes, step) in [(&original, "split"), (&split, "join"), (&joined, "split")] {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= bit;
+            fs::write(bench.path(), &bytes)?;
+            let options = Options::default();
+            let _ = verify(&[bench.path()], &options, &mut |_, _, _| {});
+            let result = match step {
+                "join" => bench.join(&["gfx942"]),
+                _ => install(
+                    &InstallOptions::new(bench.tree.root(), "vec", [bench.name]),
+                    &(),
+                )
+                .map(drop),
+            };
+            is_handled(result, &what);
+        }
     }
     Ok(())
 }

@@ -61,12 +61,6 @@ impl FormerSection {
             ..section.clone()
         }
     }
-
-    /// Whether its values are those of a section.
-    fn is_sound(&self) -> bool {
-        let words = [self.address, self.virtual_size, self.file_size, self.flags];
-        words.iter().all(|word| *word <= u64::from(u32::MAX))
-    }
 }
 
 impl Former {
@@ -87,7 +81,8 @@ impl Former {
             file_size: words[3],
             flags: words[4],
         };
-        let is_sound = section.is_sound() && section.file_size <= code.file_size;
+        let is_sound = words[1..8].iter().all(|word| *word <= u64::from(u32::MAX))
+            && section.file_size <= code.file_size;
         let code = match words[0] {
             0 => None,
             position => Some((usize::try_from(position - 1).unwrap_or(usize::MAX), section)),
