@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kpack_core::Error;
 use kpack_core::files::digest;
@@ -24,6 +25,8 @@ pub(crate) struct Copies {
     made: Mutex<BTreeMap<(u64, u64), File>>,
     /// How many files may stay open.
     most: usize,
+    /// Whether there was no room for one.
+    gave_up: AtomicBool,
     /// The output directory, if it was created; removed if nothing is written.
     _created: CreatedDirectories,
 }
@@ -43,6 +46,7 @@ impl Copies {
             directory: Directory::make(output, &mut created).ok(),
             made: Mutex::default(),
             most: usize::try_from(most).unwrap_or(usize::MAX),
+            gave_up: AtomicBool::new(false),
             _created: created,
         }
     }
@@ -51,13 +55,21 @@ impl Copies {
     pub(crate) fn digest(&self, path: &Path) -> Result<Sha256, Error> {
         let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
         let is_large = metadata.is_file() && metadata.len() >= LEAST;
-        let has_room = lock(&self.made).len() < self.most;
+        let has_room = lock(&self.made).len() < self.most && !self.gave_up.load(Ordering::Relaxed);
         let Some(directory) = self.directory.as_ref().filter(|_| is_large && has_room) else {
             return digest(path);
         };
         let (sum, copy) = copy_checked(path, directory)?;
         let copy = copy.and_then(|copy| Some((id_of(path, &metadata).ok()?, copy)));
-        lock(&self.made).extend(copy);
+        let mut made = lock(&self.made);
+        match copy {
+            Some((id, copy)) => drop(made.insert(id, copy)),
+            // The room is for what is written, one component after the other.
+            None => {
+                made.clear();
+                self.gave_up.store(true, Ordering::Relaxed);
+            }
+        }
         Ok(sum)
     }
 

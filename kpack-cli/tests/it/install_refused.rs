@@ -382,7 +382,7 @@ fn install_in_a_limited_process() {
     }
 }
 
-fn can_unshare() -> bool {
+pub(crate) fn can_unshare() -> bool {
     let works = Command::new("unshare")
         .args(["--user", "--map-root-user", "--mount", "true"])
         .status()

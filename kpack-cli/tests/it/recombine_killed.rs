@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use crate::command::{command, words};
+use crate::install_refused::can_unshare;
 use crate::planned::CONFIGURATION;
-use crate::shards::three_shards;
+use crate::shards::{PREFIX, three_shards};
 use kpack_tests::process::{self, kill_at_any_moment};
 use kpack_tests::tree::Tree;
 
@@ -109,4 +110,44 @@ fn a_component_is_written_before_the_lock_of_the_next_one_is_awaited() {
     other_run.unlock().unwrap();
     assert!(run.wait().unwrap().success());
     assert!(tree.path("out/blas_lib_generic").exists());
+}
+
+/// What is copied while it is checked must not take the room of what is written first.
+#[test]
+fn where_little_is_free_each_component_is_replaced_in_turn() {
+    if !can_unshare() {
+        return;
+    }
+    let tree = three_shards();
+    let noise: Vec<u8> = (0..65_u32 << 10)
+        .map(|n| (n.wrapping_mul(n) >> 7) as u8)
+        .collect();
+    for shard in ["linux-a", "linux-b", "linux-c"] {
+        let data = tree.path(&format!("shards/{shard}/blas_lib_generic/{PREFIX}/share"));
+        for index in 0..40 {
+            fs::write(data.join(format!("large{index}")), &noise).unwrap();
+            fs::write(data.join(format!("small{index}")), &noise[..4096]).unwrap();
+        }
+        for entry in fs::read_dir(tree.path(&format!("shards/{shard}"))).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            for other in ["alas_", "clas_"] {
+                process::copy(&path, path.with_file_name(name.replace("blas_", other)));
+            }
+        }
+    }
+    fs::write(tree.path("packaging.json"), CONFIGURATION).unwrap();
+    // Three components of 2.9 MB, and a little more than one.
+    let twice = "mkdir out; mount -t tmpfs -o size=12m tmpfs out
+        for run in 1 2; do
+            \"$KPACK\" recombine --quiet --jobs 1 --input-shards-dir shards --output-dir out --config packaging.json
+        done
+        \"$KPACK\" verify --quiet out; df -k out; ls out";
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-ec", twice])
+        .current_dir(tree.root())
+        .env("KPACK", env!("CARGO_BIN_EXE_kpack"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
 }
