@@ -22,6 +22,7 @@ use super::vendor::{Sources, VendoredArchive};
 use super::writer::{Content, Item};
 use kpack_artifact::classify::{Class, Classification, classify};
 use kpack_artifact::databases::{Selection, not_stripped};
+use kpack_core::files::with_slashes;
 use kpack_core::finding::Id;
 use kpack_core::publish::make_directories;
 use kpack_core::report::Progress;
@@ -146,11 +147,10 @@ impl<'a> SplitWheel<'a> {
     ) -> Result<(), Error> {
         let mut schemes = BTreeSet::new();
         for entry in &found.entries {
-            let (Some((scheme, index)), Some(path)) =
-                (members.get(&entry.path), entry.path.to_str())
-            else {
+            let Some((scheme, index)) = members.get(&entry.path) else {
                 continue;
             };
+            let path = &*with_slashes(&entry.path);
             match &entry.class {
                 Class::Fat => {
                     self.split.insert(path.to_owned());
@@ -227,8 +227,7 @@ impl<'a> SplitWheel<'a> {
             let manifest = one
                 .kpack_dir
                 .join(Group::new(&module, COMPONENT).manifest());
-            self.manifests
-                .insert(manifest.to_string_lossy().into_owned());
+            self.manifests.insert(with_slashes(&manifest));
             for archive in report.archives {
                 let target = archive.target.parse();
                 let target = target.map_err(|error: ParseTargetIdError| {
@@ -238,7 +237,7 @@ impl<'a> SplitWheel<'a> {
                     .path
                     .strip_prefix(&self.tree)
                     .unwrap_or(&archive.path);
-                let path = path.to_string_lossy().into_owned();
+                let path = with_slashes(path);
                 let content = Content::Archive(archive.path);
                 self.devices.add(&target, &path, 0o644, content)?;
             }
@@ -259,7 +258,7 @@ impl<'a> SplitWheel<'a> {
             let path = self.tree.join(library.path());
             let vendored = sources.vendor(&LinkedBinary::open(&path)?)?;
             if vendored.apply(&path)? {
-                let path = library.path().to_string_lossy().into_owned();
+                let path = with_slashes(library.path());
                 self.changed.insert(path);
             }
             if !vendored.unchecked.is_empty() {
@@ -292,7 +291,7 @@ impl<'a> SplitWheel<'a> {
     ) -> Result<(), Error> {
         let beside = library.parent().unwrap_or(Path::new(""));
         let directory = beside.join(".kpack");
-        let path = directory.join(&name).to_string_lossy().into_owned();
+        let path = with_slashes(&directory.join(&name));
         if let Some(known) = self.devices.content(&path) {
             let known = match known {
                 Content::Archive(known) => known,
@@ -322,14 +321,13 @@ impl<'a> SplitWheel<'a> {
         let content = Content::Archive(archive.from);
         self.devices.add(&archive.target, &path, 0o644, content)?;
         let manifest = directory.join(archive.group.manifest());
-        self.manifests
-            .insert(manifest.to_string_lossy().into_owned());
+        self.manifests.insert(with_slashes(&manifest));
         let manifest = self.tree.join(manifest);
         let mut listed = match input::metadata_of(&manifest)? {
             Some(_) => input::read_manifest(&manifest)?,
             None => Manifest {
                 component_name: archive.group.to_string(),
-                prefix: beside.to_string_lossy().into_owned(),
+                prefix: with_slashes(beside),
                 kpack_files: BTreeMap::new(),
                 install_hint: None,
             },
@@ -359,7 +357,7 @@ impl<'a> SplitWheel<'a> {
         members: &BTreeMap<PathBuf, (SitePackages, usize)>,
     ) -> Result<(), Error> {
         for path in members.keys().filter(|path| is_manifest(path)) {
-            let name = path.to_string_lossy().into_owned();
+            let name = with_slashes(path);
             let file = self.tree.join(path);
             if self.manifests.contains(&name) {
                 continue;
@@ -369,7 +367,7 @@ impl<'a> SplitWheel<'a> {
             let mut archives = manifest.kpack_files.values();
             let moved = archives.any(|archive| {
                 let archive = path.with_file_name(&archive.filename);
-                self.devices.content(&archive.to_string_lossy()).is_some()
+                self.devices.content(&with_slashes(&archive)).is_some()
             });
             if is_whole && moved {
                 manifest.install_hint = Some(self.install_hint()?);
@@ -414,7 +412,7 @@ impl<'a> SplitWheel<'a> {
                     ..manifest.clone()
                 };
                 let path = Path::new(path).with_file_name(group.fragment(&device.label));
-                let path = path.to_string_lossy().into_owned();
+                let path = with_slashes(&path);
                 device.set(path, 0o644, Content::Bytes(fragment.to_bytes()));
             }
         }
@@ -428,7 +426,7 @@ impl<'a> SplitWheel<'a> {
         let (mut items, mut last) = (Vec::new(), Vec::new());
         for (member, digest) in self.wheel.members.iter().zip(&self.digests) {
             let path = match self.wheel.place(member) {
-                Place::Site(_, path) => path.to_string_lossy().into_owned(),
+                Place::Site(_, path) => with_slashes(&path),
                 Place::Elsewhere => String::new(),
             };
             let content = if member.name == metadata_name {
@@ -469,7 +467,7 @@ impl<'a> SplitWheel<'a> {
         for member in &self.wheel.members {
             if let Place::Site(_, path) = self.wheel.place(member)
                 && !matches!(
-                    self.devices.content(&path.to_string_lossy()),
+                    self.devices.content(&with_slashes(&path)),
                     Some(Content::Archive(_))
                 )
             {

@@ -5,6 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use time::{OffsetDateTime, PrimitiveDateTime};
+use zip::System;
 use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
@@ -66,6 +67,8 @@ pub(super) fn write(
     let failed = |e: io::Error| Error::io(path, "write", e);
     let scratch = path.parent().unwrap_or(Path::new(""));
     let options = SimpleFileOptions::default().last_modified_time(time);
+    // Else a wheel that is written on Windows has no modes.
+    let options = options.system(System::Unix);
     let prepared = prepare(items, options, scratch)?;
 
     let file = File::create_new(path).map_err(failed)?;

@@ -144,7 +144,7 @@ pub(super) fn module(
     let named = names(tree, &fat)?.into_iter();
     let spirv = options.storage.spirv;
     let binaries = named.map(|named| named.read(&kpacks, &group, spirv));
-    let binaries = binaries.collect::<Result<_, Error>>()?;
+    let binaries: Vec<ModuleBinary> = binaries.collect::<Result<_, Error>>()?;
     let directory = Path::new(&prefix).join(&kpacks.name);
     let mut present = BTreeMap::new();
     for (path, item) in all() {
@@ -156,9 +156,10 @@ pub(super) fn module(
         }
     }
     let manifest = tree.entries.get(&directory.join(group.manifest()));
+    let files = split::file_names(binaries.iter().map(|binary| &binary.file));
     Ok(Some(Module {
         prefix,
-        group,
+        group: group.with_names_of(files),
         kpacks,
         binaries,
         present,

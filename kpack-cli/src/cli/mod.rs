@@ -146,29 +146,7 @@ pub fn main() -> ExitCode {
         );
     }
     targets::warn_of_unknown(named_targets(&cli.command));
-    let result = match &cli.command {
-        Command::Install(arguments) => install::run(arguments),
-        Command::Join(arguments) => join::run(arguments),
-        Command::Split(arguments) => split::run(arguments),
-        Command::Object(arguments) => object::run(arguments),
-        Command::Launch(arguments) => launch::run(arguments),
-        Command::Stage(arguments) => stage::run(arguments),
-        Command::Show(arguments) => show::run(arguments),
-        Command::List(arguments) => list::run(arguments),
-        Command::Create(arguments) => create::run(arguments),
-        Command::Extract(arguments) => extract::run(arguments),
-        Command::Recombine(arguments) => recombine::run(arguments),
-        Command::Pack(arguments) => pack::run(arguments),
-        Command::Select(arguments) => select::run(arguments),
-        Command::Unpack(arguments) => unpack::run(arguments),
-        Command::Report(arguments) => report::run(arguments),
-        Command::Verify(arguments) => verify::run(arguments),
-        Command::Doctor(arguments) => doctor::run(arguments),
-        Command::Explain(arguments) => explain::run(arguments),
-        Command::Wheel(arguments) => wheel::run(arguments),
-        Command::Targets(arguments) => targets::run(arguments),
-        Command::Completions(arguments) => completions::run(arguments),
-    };
+    let result = run(&cli.command);
     if let Err(error) = &result
         && !is_broken_pipe(error)
     {
@@ -192,6 +170,54 @@ pub fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => ExitCode::from(exit_code(&error)),
     }
+}
+
+fn run(command: &Command) -> Result<ExitCode, Error> {
+    if cfg!(windows)
+        && let Some(name) = needs_linux(command)
+    {
+        let text = format!("`kpack {name}` does not run on Windows; run it on Linux, WSL will do");
+        return Err(Error::usage(text));
+    }
+    match command {
+        Command::Install(arguments) => install::run(arguments),
+        Command::Join(arguments) => join::run(arguments),
+        Command::Split(arguments) => split::run(arguments),
+        Command::Object(arguments) => object::run(arguments),
+        Command::Launch(arguments) => launch::run(arguments),
+        Command::Stage(arguments) => stage::run(arguments),
+        Command::Show(arguments) => show::run(arguments),
+        Command::List(arguments) => list::run(arguments),
+        Command::Create(arguments) => create::run(arguments),
+        Command::Extract(arguments) => extract::run(arguments),
+        Command::Recombine(arguments) => recombine::run(arguments),
+        Command::Pack(arguments) => pack::run(arguments),
+        Command::Select(arguments) => select::run(arguments),
+        Command::Unpack(arguments) => unpack::run(arguments),
+        Command::Report(arguments) => report::run(arguments),
+        Command::Verify(arguments) => verify::run(arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
+        Command::Explain(arguments) => explain::run(arguments),
+        Command::Wheel(arguments) => wheel::run(arguments),
+        Command::Targets(arguments) => targets::run(arguments),
+        Command::Completions(arguments) => completions::run(arguments),
+    }
+}
+
+/// The name of a command that only Linux can run: it reads or writes trees whose names it has not learnt to spell on
+/// Windows, or asks Linux about the machine.
+fn needs_linux(command: &Command) -> Option<&'static str> {
+    Some(match command {
+        Command::Split(_) => "split",
+        Command::Object(_) => "object",
+        Command::Launch(_) => "launch",
+        Command::Stage(_) => "stage",
+        Command::Recombine(_) => "recombine",
+        Command::Pack(_) => "pack",
+        Command::Unpack(_) => "unpack",
+        Command::Doctor(_) => "doctor",
+        _ => return None,
+    })
 }
 
 /// The output of `--json` for a command that failed.

@@ -4,7 +4,7 @@
 use std::fs;
 
 use kpack_split::install::{InstallOptions, install};
-use kpack_tests::fixture::{FatLibrary, Storage, code};
+use kpack_tests::fixture::{FatLibrary, Storage, WINDOWS_LINKERS, WindowsBuild, code};
 use kpack_tests::tree::Tree;
 
 use crate::command::{kpack, said, words};
@@ -59,6 +59,35 @@ fn commands_find_the_archives() {
         &words("join --arch gfx90a:xnack+ --prefix prefix lib/libvec.so"),
     );
     assert!(joined.status.success(), "{joined:?}");
+}
+
+#[test]
+fn archives_of_binaries_for_windows() {
+    let linker = WINDOWS_LINKERS[0];
+    if !linker.is_there() {
+        return;
+    }
+    let tree = Tree::new();
+    let objects = [code("gfx90a:xnack+", "vec"), code("gfx942", "vec")];
+    let library = FatLibrary::new().wrapper(Storage::Plain, objects);
+    let build = WindowsBuild {
+        linker,
+        is_program: false,
+        flags: &[],
+    };
+    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+    let path = tree.path("prefix/lib/vec.dll");
+    library.build_for_windows(build, &path).unwrap();
+    let options = InstallOptions::new(tree.path("prefix"), "vec", ["lib/vec.dll"]);
+    install(&options, &()).unwrap();
+    let expected = [
+        "vec_lib.kpm",
+        "vec_lib_gfx90a-xnack+.kpack",
+        "vec_lib_gfx942.kpack",
+    ];
+    assert_eq!(names(&tree), expected);
+    let verified = said(&tree, &words("verify prefix"));
+    assert!(verified.ends_with("\nexit code 0\n"), "{verified}");
 }
 
 #[test]

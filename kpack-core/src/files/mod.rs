@@ -7,7 +7,7 @@ mod shared_file;
 
 use std::fs::{self, File, Metadata};
 use std::io::{BufReader, Cursor, ErrorKind, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::archive;
@@ -37,6 +37,11 @@ pub fn open(path: &Path) -> Result<File, Error> {
         true => Ok(file),
         false => Err(not_regular()),
     }
+}
+
+/// A relative path as archives, wheels and lists name it on every system, with `/`.
+pub fn with_slashes(path: &Path) -> String {
+    path.to_string_lossy().replace(MAIN_SEPARATOR, "/")
 }
 
 /// The directory of a file: `.` for a file name alone.

@@ -90,6 +90,8 @@ fn attempt(
     let lookup = Lookup::default();
     let binaries = binaries(&prefix, options, parsed, &lookup, &mut report)?;
     let fat: Vec<&InstallBinary> = binaries.iter().filter(|b| b.has_device_code()).collect();
+    let files = split::file_names(fat.iter().filter_map(|binary| binary.fat()));
+    let group = group.with_names_of(files);
     let known = split_already(&binaries, &kpacks, &group, options, &lookup)?;
     let wanted = wanted_targets(options, &fat, known, &mut report)?;
     let wants = |target: &TargetId| wanted.wants(target);

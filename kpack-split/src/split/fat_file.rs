@@ -5,6 +5,7 @@ use std::path::Path;
 
 use kpack_format::TargetId;
 use kpack_format::marker::{MAX_SIZE, Marker};
+use kpack_format::names::FileNames;
 
 use super::{PackedCode, Spirv, code_ids, padding};
 use crate::elf;
@@ -88,6 +89,16 @@ fn refuse_other_spirv(linked: &LinkedBinary, spirv: Option<Spirv>) -> Result<(),
     }
     let text = "already split, and keeps its SPIR-V code; to drop or archive that, install the unsplit binary";
     Err(Error::rejected(ids::SPLIT_ALREADY, &linked.path, text))
+}
+
+/// How the names of the archives of these binaries write targets: as on the binaries' system, unless this one cannot
+/// have such names.
+pub fn file_names<'a>(binaries: impl IntoIterator<Item = &'a FatFile>) -> FileNames {
+    let mut binaries = binaries.into_iter();
+    match binaries.any(|binary| matches!(*binary.headers, Image::Pe(_))) {
+        true => FileNames::Windows,
+        false => FileNames::HERE,
+    }
 }
 
 impl FatFile {

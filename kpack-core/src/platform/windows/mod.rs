@@ -282,6 +282,10 @@ pub fn open_files() -> u64 {
 
 /// Locks a file of kpack's own, unless another process has; says whether. Other processes can neither read nor write it
 /// meanwhile.
+#[expect(
+    clippy::incompatible_msrv,
+    reason = "Debian, which has Rust 1.85, builds nothing for Windows"
+)]
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
