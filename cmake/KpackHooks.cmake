@@ -9,18 +9,22 @@ set_property(GLOBAL PROPERTY KPACK_PACKAGE_DIR "${CMAKE_CURRENT_LIST_DIR}")
 
 # The artifact kind of a target's binary in install(TARGETS).
 function(_kpack_kind output type)
-  if(type STREQUAL "EXECUTABLE")
+  # A DLL is a RUNTIME artifact; what else a shared library has there is an import library.
+  if(type STREQUAL "EXECUTABLE" OR (WIN32 AND type STREQUAL "SHARED_LIBRARY"))
     set(${output} RUNTIME PARENT_SCOPE)
   else()
     set(${output} LIBRARY PARENT_SCOPE)
   endif()
 endfunction()
 
-# Fails on systems without ELF. Sets kpack_KPACK_DESTINATION in the caller's scope if it is empty.
+# Fails on systems whose binaries kpack does not split. Sets kpack_KPACK_DESTINATION in the caller's scope if it is empty.
 function(_kpack_check_system command)
-  if(WIN32 OR APPLE)
-    _kpack_fail(${command} "kpack splits ELF binaries, which ${CMAKE_SYSTEM_NAME} does not use. "
+  if(APPLE)
+    _kpack_fail(${command} "kpack splits ELF and PE binaries, which ${CMAKE_SYSTEM_NAME} does not use. "
       "Call install(TARGETS) there.")
+  endif()
+  if(WIN32 AND kpack_RUNTIME_SHIM)
+    _kpack_fail(${command} "RUNTIME_SHIM: there is no shim for Windows.")
   endif()
   if(kpack_KPACK_DESTINATION STREQUAL "")
     # The library directory chosen by GNUInstallDirs or the user.

@@ -42,3 +42,4 @@ mod prefix;
 mod project;
 mod rules;
 mod split_compile;
+mod windows;

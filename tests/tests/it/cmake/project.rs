@@ -187,14 +187,17 @@ fn fixtures() -> &'static Path {
             let code = code_object(target, name.repeat(100).as_bytes()).unwrap();
             (target.to_owned(), code)
         };
-        FatLibrary::new()
+        let library = FatLibrary::new()
             .wrapper(Storage::Plain, TARGETS.map(|target| object(target, "add")))
             .wrapper(
                 Storage::Zstd(2),
                 [object("gfx1100", "mul"), object("gfx942", "mul")],
-            )
-            .write_sources(&directory.join("library"))
-            .unwrap();
+            );
+        library.write_sources(&directory.join("library")).unwrap();
+        for (name, is_program) in [("windows-library", false), ("windows-program", true)] {
+            let sources = directory.join(name);
+            library.write_windows_sources(&sources, is_program).unwrap();
+        }
         FatLibrary::new()
             .kind(Kind::Pie)
             .wrapper(
