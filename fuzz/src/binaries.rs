@@ -9,7 +9,8 @@ use kpack_build::Error;
 use kpack_build::object_file::{Options, split};
 use kpack_build::report::Outcome;
 use kpack_format::offload_bundle::plain;
-use kpack_split::elf::{DeviceCode, ElfError, Image, JoinPlan, NewCode, Plan};
+use kpack_split::elf::{DeviceCode, ElfError, NewCode};
+use kpack_split::host::{Image, JoinPlan, Plan};
 
 /// A relocatable object, or a static library.
 ///
@@ -39,7 +40,7 @@ pub fn object(bytes: &[u8]) {
     }
 }
 
-/// A linked file: a fat one is split, a split one is joined and split again.
+/// A linked file, ELF or PE: a fat one is split, a split one is joined and split again.
 ///
 /// # Panics
 /// Where device code was put back, and is not found.
@@ -71,7 +72,7 @@ fn split_linked(file: &File) -> Result<Option<File>, ElfError> {
     let DeviceCode::Fat(fat) = image.device_code()? else {
         return Ok(None);
     };
-    let plan = Plan::new(&image, &fat, MARKER)?;
+    let plan = Plan::new(&image, &fat, MARKER, &[])?;
     let output = tempfile::tempfile()?;
     plan.apply(file, &output)?;
     Ok(Some(output))
@@ -100,6 +101,6 @@ fn join_linked(file: &File, padding: u64) -> Result<File, ElfError> {
     for offset in plan.bundles() {
         output.write_all_at(&bundle, *offset)?;
     }
-    plan.check(file, &output)?;
+    plan.finish(file, &output)?;
     Ok(output)
 }

@@ -22,7 +22,8 @@ use kpack_format::marker::Marker;
 use kpack_format::tensile::Library;
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{
-    FatLibrary, Kind, Storage, Wheel, bundle, code, code_object, library_file,
+    FatLibrary, Kind, Storage, Wheel, WindowsBuild, WindowsLinker, bundle, code, code_object,
+    library_file,
 };
 use kpack_tests::process::run;
 use kpack_tests::tree::Tree;
@@ -171,6 +172,25 @@ fn seeds() -> Vec<Seed> {
     )
     .unwrap();
     add("linked", "split", &fs::read(&library).unwrap());
+
+    let build = WindowsBuild {
+        linker: WindowsLinker::LldLink,
+        is_program: false,
+        flags: &["/brepro"],
+    };
+    let library_for_windows = tree.path("bin/vec.dll");
+    // The seeds themselves are in the repository.
+    if build.linker.is_there() {
+        small
+            .build_for_windows(build, &library_for_windows)
+            .unwrap();
+        let fat = fs::read(&library_for_windows).unwrap();
+        add("linked", "fat_dll", &fat);
+        let options = InstallOptions::new(tree.root(), "dll", ["bin/vec.dll"]);
+        install(&options, &()).unwrap();
+        let split = fs::read(&library_for_windows).unwrap();
+        add("linked", "split_dll", &split);
+    }
 
     let archive = fs::read(tree.path("lib/.kpack/vec_lib_gfx1100.kpack")).unwrap();
     let markers = [
