@@ -57,8 +57,13 @@ impl JoinPlan {
         let split = SplitImage::of(image)?;
         let joined = split.with_code(sizes)?;
         let (bundles, place) = (joined.bundles.clone(), joined.place.clone());
-        let Some(marker_offset) = image.offset_of(&(marker.start..marker.start + 1)) else {
-            refuse!("the marker is not in the file");
+        let own = image.section(&[MARKER_SECTION])?.map(|(_, own)| own);
+        let own = own.filter(|own| own.address == marker.start && !own.in_file().is_empty());
+        let Some(marker_offset) = own.map(|own| own.offset) else {
+            refuse!(
+                "the marker, at address {:#x}, is not at the start of a section `{MARKER_SECTION}`",
+                marker.start
+            );
         };
         let record = (place.end - former::SIZE, joined.former.to_bytes());
         let plan = split.plan(Planned {
