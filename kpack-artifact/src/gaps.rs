@@ -72,7 +72,7 @@ impl Gap {
                 missing()
             ),
             GapKind::OfOthers(others) => format!(
-                "there is no {} in it, though there is one for {}",
+                "{} is missing, although there is one for {}",
                 missing(),
                 list(others)
             ),
@@ -82,7 +82,7 @@ impl Gap {
             ),
             GapKind::Link(None) => format!("a link to {}, which does not exist", missing()),
             GapKind::Link(Some(other)) => format!(
-                "a link to {}, which is in the artifact of {other}: without that, the link is dangling",
+                "links to {} in the artifact of {other}; the link dangles wherever that is not installed",
                 missing()
             ),
         }

@@ -27,9 +27,9 @@ pub(crate) fn run() -> Result<()> {
         "before",
         "host part",
         "one target's archive",
-        "with one target",
+        "host + one archive",
         "saved",
-        "with all",
+        "host + all archives",
     ];
     println!(
         "\n| {} |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",

@@ -220,7 +220,9 @@ impl Configuration {
                 architectures.push(target);
             }
             if let Some(named) = misnamed(&name, &architectures) {
-                let text = format!("group `{name}` is named like {named}, which is not in it");
+                let text = format!(
+                    "group `{name}` has the name of a target that it does not contain; add {named}, or rename the group"
+                );
                 return Err(self.refuse(&at, text));
             }
             groups.push(TargetGroup {

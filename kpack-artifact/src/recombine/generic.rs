@@ -121,8 +121,8 @@ impl<'a> Component<'a> {
         for (shard, artifacts) in self.shards.of(self.name) {
             if artifacts.generic.is_none() {
                 let text = format!(
-                    "shard {shard} has device code of {}, but it is not there, so it cannot be \
-                     compared with {first}'s",
+                    "missing, although shard {shard} has device code of {}; its host files cannot be \
+                     compared with those of {first}",
                     self.name
                 );
                 let path = self.options.shards_dir.join(shard);

@@ -133,8 +133,8 @@ impl Component<'_> {
             .min_by_key(|finding| Reverse(finding.severity));
         if strict && let Some(worst) = worst {
             worst.text += &format!(
-                "; let only one shard build for {target}, or split what {shard} built with the \
-                 others of its targets only (--gpu-targets)"
+                "; build for {target} on one shard only, or split what {shard} built again without {target} \
+                 (`--gpu-targets` with its other targets)"
             );
         }
         self.say_differences(said, &other.root, &format!("shard {}", taken.shard));

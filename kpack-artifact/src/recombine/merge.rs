@@ -125,7 +125,7 @@ impl Component<'_> {
                 false => (Severity::Warning, "the first one's is taken"),
             };
             let text = format!(
-                "what it has {} {} is not the same in shards {} and {}; {end}",
+                "its entries {} {} differ between shards {} and {}; {end}",
                 all.noun(),
                 list_some(differ, MOST_NAMES),
                 list(before.map(|copy| &copy.item.shard)),

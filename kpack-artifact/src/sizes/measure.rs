@@ -14,7 +14,7 @@ use crate::manifest_txt;
 use crate::mark;
 use crate::tree::find_artifacts;
 use kpack_core::files::directory_of;
-use kpack_core::{Error, Finding};
+use kpack_core::{Error, Finding, ids};
 use kpack_split::elf::{DeviceCode, FatBinary};
 use kpack_split::input::{self, LinkedBinary, by_bundle};
 
@@ -23,7 +23,12 @@ use kpack_split::input::{self, LinkedBinary, by_bundle};
 pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<Measured, Error> {
     let mut tree = Measured::default();
     for path in paths {
-        path.metadata().map_err(|e| Error::io(path, "read", e))?;
+        let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
+        if !metadata.is_dir() {
+            let text = "not a directory (expected an install prefix, an artifact directory, or a \
+                        directory of them)";
+            return Err(Error::rejected(ids::UNKNOWN_FILE, path, text));
+        }
         let (artifacts, own) = find_artifacts(path, |e| Err(Error::io(path, "list", e.into())))?;
         leftovers.extend(own);
         if artifacts.is_empty() {

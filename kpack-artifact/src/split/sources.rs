@@ -56,9 +56,8 @@ impl Trees {
                 && let Some((file, reason)) = misplaced(tree, &Role::Target(target.clone())).next()
             {
                 let text = format!(
-                    "it {reason}, and there are several artifacts with this name (expected only what \
-                     was split off for {target}); split artifacts of different builds into separate \
-                     output directories"
+                    "{reason}; several artifacts have this name, so builds seem to be mixed; split each build \
+                     into an output directory of its own"
                 );
                 return Err(Error::rejected(ids::SPLIT_ARTIFACT, &file.from, text));
             }

@@ -239,8 +239,8 @@ fn check_poorer(path: &Path, there: &Index, new: &Index) -> Result<(), Error> {
     if !there.artifacts.iter().any(says_more) {
         return Ok(());
     }
-    let text = "`kpack pack` wrote it with targets or databases that the archives alone do not tell; \
-                keep it, or remove it first";
+    let text = "the index lists targets or databases that the archives alone do not show; keep it, or \
+                remove it to write a new one";
     Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, path, text))
 }
 
@@ -456,7 +456,7 @@ fn published(path: &Path, own: &IndexOptions) -> Result<Option<Index>, Error> {
             format!("run {}, shard {}", or_none(run), or_none(shard))
         };
         let text = format!(
-            "it is of another publisher: {} (expected {}); choose another directory, or give that run and shard",
+            "belongs to {} (expected {}); choose another directory, or pass that run and shard",
             name(&there.run, &there.shard),
             name(&own.run, &own.shard)
         );

@@ -104,8 +104,7 @@ pub fn there(directory: &Path, entries: &[&Entry]) -> Result<(Vec<bool>, Vec<Fin
         if size == entry.size && hex(&input::digest(&path)?) == entry.sha256 {
             return Ok((true, None));
         }
-        let text =
-            "not the file that the index lists; remove it, or its download does not begin again";
+        let text = "not the file that the index lists; remove it, so that it is downloaded again";
         let finding = Finding::new(Severity::Warning, ids::WRONG_DIGEST, path, text);
         Ok((false, Some(finding)))
     })?;

@@ -21,7 +21,7 @@ use std::sync::Mutex;
 
 use kpack_core::{Finding, ids};
 use kpack_format::marker::Marker;
-use kpack_format::names::KernelName;
+use kpack_format::names::{Group, KernelName};
 use kpack_format::{Delivery, TargetId};
 use walkdir::WalkDir;
 
@@ -282,8 +282,17 @@ impl Context<'_> {
                     let mut prefixes = above.take_while(|prefix| prefix.starts_with(root));
                     prefixes.any(|prefix| prefix.join(binary).is_file())
                 });
+            let name = archive.file_name().unwrap_or_default().to_string_lossy();
+            let group = Group::from(toc.group_name.as_str());
+            let is_misnamed = group.target_of(&name).is_none();
             for binary in not_split {
-                let text = without_host(binary);
+                let text = match is_misnamed {
+                    true => format!(
+                        "has kernels of `{binary}`, which looks for `{}`; rename the archive",
+                        group.archive(&toc.gfx_arch_family)
+                    ),
+                    false => without_host(binary),
+                };
                 report.fault(ids::UNUSED_KERNELS, archive, text);
             }
             if !missing.is_empty() {

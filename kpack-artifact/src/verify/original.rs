@@ -237,8 +237,8 @@ impl Kernels {
             }
         }
         if places.is_empty() {
-            let text = "the original has a code object, the archives have none (to leave targets out, \
-                        name those to verify)";
+            let text = "the original has code for this target, the archives do not; if it was left out on \
+                        purpose, name the targets to compare with `--arch`";
             faults.push(text.to_owned());
         }
         Ok(faults)

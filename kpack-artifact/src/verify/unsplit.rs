@@ -439,6 +439,6 @@ fn lost_in_merge(place: &Path, unsplit: &Path, within: &Path) -> Result<Option<S
     };
     let lost = list_some(then.not_in(&now), MOST_NAMES);
     let noun = then.noun();
-    let text = || format!("lacks what the file in the unsplit tree has {noun} {lost}");
+    let text = || format!("lacks the entries {noun} {lost} that the unsplit file has");
     Ok((!lost.is_empty()).then(text))
 }

@@ -170,7 +170,7 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
         Code::Nowhere(known) => match generic(&binary.form, known, gpu) {
             Ok(Some(Generic { target, since })) => {
                 let text = format!(
-                    "{form}, without code for {gpu}; HIP runtimes take its code for {} since {since}",
+                    "{form}, without code for {gpu}; HIP runtimes accept its code for {} from {since} on",
                     target.processor()
                 );
                 Some(Finding::new(Severity::Note, ids::GENERIC_CODE, path, text))
@@ -352,7 +352,10 @@ impl<'a> Processes<'a> {
                 let files = names(&self.files);
                 let mut text =
                     format!("this HIP runtime does not read markers: it finds no code for {split}");
-                if split != files {
+                let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+                let real_files = Vec::from_iter(self.files.iter().map(|file| real(file)));
+                let is_loaded = |binary: &&Binary| !real_files.contains(&real(&binary.path));
+                if self.split.iter().any(is_loaded) {
                     text.push_str(&format!(", which {files} loads"));
                 }
                 // Such binaries are here only if it is switched off.
@@ -414,7 +417,9 @@ impl<'a> Processes<'a> {
         let has_code = code.any(|(_, code)| *code == Code::Here);
         match self.join_refuses {
             None if machine.to_join().is_empty() => {
-                format!("{shim}, or name the GPU with --arch, to see what `kpack join` can do")
+                format!(
+                    "{shim}; or run this again with `--arch GPU`, to see whether `kpack join` would help"
+                )
             }
             None => join(&self.split, machine),
             Some(reason) if has_code => format!("{shim}; `kpack join` refuses: {reason}"),

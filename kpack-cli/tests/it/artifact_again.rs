@@ -215,7 +215,9 @@ fn artifacts_of_two_builds_are_no_split_artifact() {
     let report = batch_of(&parent, &output, &[]).unwrap();
     let error = failure(&report);
     assert!(
-        error.contains("is for the host, but in an artifact for gfx1100, and there are several"),
+        error.contains(
+            "is for the host, but in an artifact for gfx1100; several artifacts have this name"
+        ),
         "{error}"
     );
     assert!(output.files().is_empty());

@@ -273,7 +273,8 @@ fn commands_about_artifacts_print_what_the_schema_says() {
     let pack = ["pack", "packages", "--output-dir", "store", "--run", "1"];
     printed.run(&tree, "pack", 0, &pack);
     // The archives alone do not tell which kernel databases they have.
-    let refused = printed.run(&tree, "pack", 3, &["pack", "--archives", "store"]);
+    let archives = ["pack", "--archives", "store", "--run", "1"];
+    let refused = printed.run(&tree, "pack", 3, &archives);
     assert_eq!(refused["id"], "output-in-the-way");
     fs::rename(tree.path("store/index.json"), tree.path("index.json")).unwrap();
     printed.run(&tree, "pack", 0, &["pack", "--archives", "store"]);

@@ -174,10 +174,7 @@ fn caches_of_several_shards_are_merged_row_by_row() {
     let faults = faults_against(&tree);
     assert_one(
         &faults,
-        &[
-            CACHE,
-            "lacks what the file in the unsplit tree has for gfx1100 fft_8",
-        ],
+        &[CACHE, "lacks the entries for gfx1100 fft_8 (HIP"],
     );
 }
 
@@ -193,7 +190,7 @@ fn a_kernel_that_is_not_the_same_in_two_shards_is_named() {
     let parts = [
         "linux-b",
         CACHE,
-        "what it has for gfx1100 fft_4 (HIP 60443483, generator 01ab) is not the same in shards \
+        "its entries for gfx1100 fft_4 (HIP 60443483, generator 01ab) differ between shards \
          linux-a and linux-b",
     ];
     assert_said(&planned(&tree, CONFIGURATION), Severity::Fault, &parts);

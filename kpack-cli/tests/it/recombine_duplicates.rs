@@ -133,7 +133,7 @@ fn databases_for_all_targets_in_every_build() {
     let parts = [
         "fdb.txt",
         "shards linux-a and linux-b both have",
-        "(--gpu-targets)",
+        "`--gpu-targets` with its other targets",
     ];
     assert_said(&plan, Severity::Fault, &parts);
     for line in said(&plan) {

@@ -121,7 +121,7 @@ fn bundles_of_all_shards_are_one() {
         Some("in/linux-a"),
         &["gfx1100", "gfx1101"],
     ));
-    let lost = "lacks what the file in the unsplit tree has for gfx1100, gfx1101";
+    let lost = "lacks the entries for gfx1100, gfx1101 that the unsplit file has";
     assert!(
         faults.iter().any(|fault| fault.contains(lost)),
         "{faults:#?}"
@@ -252,7 +252,7 @@ fn different_code_for_one_target_is_a_duplicate() {
     let parts = [
         "linux-c",
         TRANSFORM,
-        "what it has for gfx942 is not the same in shards linux-a and linux-c",
+        "its entries for gfx942 differ between shards linux-a and linux-c",
     ];
     assert_said(&planned(&tree, CONFIGURATION), Severity::Fault, &parts);
     let allowed = with_validation("error_on_duplicate_device_code", false);

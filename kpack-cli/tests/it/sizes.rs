@@ -224,6 +224,14 @@ fn the_page_needs_nothing_else() {
 }
 
 #[test]
+fn a_file_is_no_tree() {
+    let tree = tree();
+    fs::write(tree.path("file"), "text").unwrap();
+    let error = measure(&[tree.path("file")], &[]).unwrap_err();
+    assert_eq!(error.id(), kpack_core::ids::UNKNOWN_FILE);
+}
+
+#[test]
 fn a_fifo_has_no_bytes() {
     let tree = tree();
     let expected = sizes(&tree, "in/linux-a", &[]).total();

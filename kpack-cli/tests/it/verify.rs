@@ -79,6 +79,20 @@ fn an_archive_under_another_name_is_noted() {
     );
 }
 
+/// The split binary is not at fault then.
+#[test]
+fn a_tree_with_an_archive_under_another_name_says_how_it_is_looked_for() {
+    let tree = installed();
+    fs::rename(tree.path(ARCHIVE), tree.path("lib/.kpack/renamed.kpack")).unwrap();
+    let report = check(&tree, ".");
+    let unused = report.findings.iter().find(|f| f.id == ids::UNUSED_KERNELS);
+    let unused = unused.unwrap();
+    assert_eq!(unused.severity, Severity::Fault);
+    let name = ARCHIVE.rsplit('/').next().unwrap();
+    let advice = format!("which looks for `{name}`; rename the archive");
+    assert!(unused.text.ends_with(&advice), "{unused:?}");
+}
+
 #[test]
 fn an_entry_of_another_type_is_noted() {
     let tree = installed();

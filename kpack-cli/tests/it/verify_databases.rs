@@ -197,7 +197,7 @@ fn links_that_lead_into_the_artifact_of_another_target() {
     process::copy(tree.path("in/blas_lib/stage"), tree.path("root"));
     assert_eq!(faults(&check(&tree, "root")), [""; 0]);
     // but not in the packages of one target.
-    let leads = "a link to TensileLibrary_Type_SS_gfx1100.co, which is in the artifact of gfx1100";
+    let leads = "links to TensileLibrary_Type_SS_gfx1100.co in the artifact of gfx1100";
     let options = Options::new(tree.path("in/blas_lib"), tree.path("out"), "blas_lib");
     let report = split(&options, &()).unwrap();
     let warned = report

@@ -415,7 +415,7 @@ fn what_was_lost_changed_or_added() {
         &[
             "librocblas.so.5",
             "index 1 for gfx942",
-            "the archives have none",
+            "the archives do not; if it was left out on purpose",
         ],
     );
 }

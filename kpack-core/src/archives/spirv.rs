@@ -29,7 +29,7 @@ impl Spirv {
         (
             Self::Archive,
             "archive",
-            "Move it to an archive, for HIP runtimes that read it there",
+            "Move it to an archive; only the shim and programs that call the loader find it there",
         ),
     ];
 }

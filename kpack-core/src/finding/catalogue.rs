@@ -244,7 +244,7 @@ catalogue! {
 
         DEBUG_NOT_REMOVABLE = "debug-not-removable";
             "A code object keeps its debug information, because it is laid out so that its debug sections cannot be removed."
-            "Symbols, which stay as they are, refer to sections by number. Compilers write debug sections after all of these, unless asked to keep relocations."
+            "Symbols refer to sections by number, so only sections after those can be removed. Compilers put debug sections there, unless asked to keep relocations."
             "Link device code without `--emit-relocs`."
     }
 
@@ -362,7 +362,7 @@ catalogue! {
 
         UNEXPECTED_TARGET = "unexpected-target";
             "There is device code for a target that was not expected here."
-            "It would be lost, or lie in a package that other GPUs do without."
+            "It would be lost, or end up in a package for other GPUs."
             "Add the target to those expected, or build without it."
     }
 
@@ -423,7 +423,7 @@ catalogue! {
             "Pass the host wheel that it belongs to, or leave it out."
 
         WRONG_PIN = "wrong-pin";
-            "The extras of a host wheel and its device wheels do not ask for each other's versions."
+            "A host wheel's extras and its device wheels do not require each other's versions."
             "Installers could combine host and device code of different builds."
             "Split the wheel again, and publish all wheels of that run."
 
@@ -637,7 +637,7 @@ catalogue! {
         MISSING_SHARD = "missing-shard";
             "The shards are not those that the configuration lists as `shards`."
             "The packages would lack the targets of a machine, or have those of another build."
-            "Fetch or build the missing shard; list one that is new, or remove it."
+            "Fetch or build a missing shard. Add a new one to `shards`, or remove its directory."
 
         NOT_PUBLISHED = "not-published";
             "A shard has no `index.json`, and `--require-index` was passed."
@@ -672,8 +672,8 @@ catalogue! {
 
     "Stores" {
         BAD_INDEX = "bad-index";
-            "An `index.json` is no index of kpack, is of another version, or contradicts itself."
-            "What it lists could not be told apart, or would be unpacked to the wrong place."
+            "An `index.json` was not written by `kpack pack`, has an unsupported version, or contradicts itself."
+            "Files could be unpacked to the wrong place."
             "Download the index again; if that does not help, its publisher has to run `kpack pack` again."
 
         NOT_FETCHED = "not-fetched";
@@ -699,14 +699,14 @@ catalogue! {
              message names."
 
         INDEX_DIFFERS = "index-differs";
-            "Artifacts are missing, or have other files or sizes than the index beside them says."
+            "Artifacts are missing, or their files or sizes differ from the index beside them."
             "The index was not written from them, or they changed since they were unpacked."
-            "Unpack the shard again. A packed artifact whose SHA-256 is right: its publisher has to run `kpack pack` again."
+            "Unpack the shard again. If the SHA-256 of a packed artifact is right, its publisher has to run `kpack pack` again."
 
         NAMES_DIFFER_BY_CASE = "names-differ-by-case";
-            "Two names differ only by upper and lower case, or not at all."
-            "Some systems have one file for both."
-            "Rename one of them, if others than Linux systems are to unpack it."
+            "Two names are equal, or differ only in case."
+            "File systems that ignore case cannot hold both."
+            "Rename one of them, if the tree must also be unpacked on such systems."
 
         OTHER_PUBLISHER = "other-publisher";
             "The output directory has the index of another run or shard."

@@ -170,7 +170,8 @@ impl Code {
             };
             if self.ids().any(|id| id.may_run_on(&generic.target)) {
                 notes.push(format!(
-                    "puts code for {} back, for what has none for {gpu}; HIP runtimes take it since {}",
+                    "some kernels have no code for {gpu}, so their code for {} is put back; HIP runtimes accept it \
+                     from {} on",
                     generic.target.processor(),
                     generic.since
                 ));
