@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use comfy_table::{CellAlignment, Table, presets};
-use kpack_core::escaped;
 pub(super) use kpack_core::words::{bytes as size, counted as count};
+use kpack_core::{escaped, shown};
 use rocm_kpack::Environment;
 use serde::Serialize;
 
@@ -106,6 +106,13 @@ pub(super) fn complain(kind: &str, text: impl Display) {
         painted(kind),
         lines.join("\n  ")
     );
+}
+
+/// Writes the file or component that is processed, with `--verbose`.
+pub(super) fn processing(path: &Path) {
+    if print().verbose {
+        complain("processing", shown(path));
+    }
 }
 
 /// The kind of a message, in its colour.

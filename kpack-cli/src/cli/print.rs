@@ -2,14 +2,11 @@
 
 use std::env;
 use std::io::{IsTerminal, stderr, stdout};
-use std::path::Path;
 use std::sync::OnceLock;
 
 use clap::builder::styling::{AnsiColor, Style};
 use clap::{Args, ValueEnum};
-use kpack_core::{Severity, shown};
-
-use super::output::complain;
+use kpack_core::Severity;
 
 /// The options that every command has.
 #[derive(Debug, Clone, Default, Args)]
@@ -52,13 +49,6 @@ impl Print {
     /// Makes these the options of this process.
     pub(super) fn set(self) {
         let _ = PRINT.set(self);
-    }
-
-    /// Prints the file or component that is processed, with `--verbose`.
-    pub(super) fn name(&self, path: &Path) {
-        if self.verbose {
-            complain("processing", shown(path));
-        }
     }
 
     /// Whether progress is hidden.

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::output;
 use super::print::print;
 use kpack_core::report::Progress;
 use kpack_core::shown;
@@ -44,7 +45,7 @@ impl Progress for Bar {
     }
 
     fn file(&self, path: &Path) {
-        print().name(path);
+        output::processing(path);
         let name = path.file_name().unwrap_or_default();
         self.bar.set_message(shown(Path::new(name)).to_string());
     }

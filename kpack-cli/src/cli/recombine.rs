@@ -151,7 +151,7 @@ fn recombine(arguments: &Arguments, planned: &mut Recombination) -> Result<(), E
     bar.set_draw_target(draw_target());
     bar.set_style(style("{bar:40} {pos}/{len} components read"));
     *planned = plan(&options, &|component, total| {
-        print().name(component.as_ref());
+        output::processing(component.as_ref());
         bar.set_length(total as u64);
         bar.inc(1);
     })?;

@@ -62,7 +62,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         false => ProgressBar::no_length(),
     };
     let report = verify::verify(&paths, &options, &mut |path, position, total| {
-        print().name(path);
+        output::processing(path);
         bar.set_length(total as u64);
         bar.set_position(position as u64);
         bar.set_message(shown(path).to_string());

@@ -7,12 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use kpack_format::archive::{ArchiveWriter, Encoder};
-use kpack_format::code_object::CodeObjectError;
 use kpack_format::debug_sections::build_id;
 use kpack_format::digest::{Sha256, hex};
 
 use super::Storage;
-use super::content::{Content, Failure};
+use super::content::{Content, Failure, failed};
 use crate::parallel::lock;
 use crate::publish::Batch;
 use crate::words::{bytes, counted};
@@ -256,17 +255,6 @@ pub(super) fn treat(
     }
     treated.after = stripped.size();
     Ok((stripped, treated))
-}
-
-/// Adds the path to an error.
-pub(super) fn failed(path: &Path, error: CodeObjectError) -> Error {
-    match error {
-        CodeObjectError::Io(error) => Error::io(path, "read", error),
-        CodeObjectError::Unsupported(_) => {
-            Error::rejected(ids::DEBUG_NOT_REMOVABLE, path, error.to_string())
-        }
-        error => Error::rejected(ids::DAMAGED_CODE_OBJECT, path, error.to_string()),
-    }
 }
 
 /// The debug files of a run: complete code objects as `.build-id/xx/yy….debug`. They get their names with the rest

@@ -7,8 +7,7 @@ use object::pe;
 use kpack_core::elf::{ElfError, ReadAt, refuse, unsupported};
 
 use super::checksum::checksum;
-use super::image::{Image, Section};
-use super::plan::debug_entries;
+use super::image::{Image, Section, debug_entries};
 
 /// The most sections that Windows loads.
 pub(super) const MOST_SECTIONS: usize = 96;

@@ -7,6 +7,8 @@ use object::pe;
 
 use kpack_core::elf::{ElfError, ReadAt, pods, refuse, unsupported};
 
+use crate::rewrite::Gaps;
+
 /// Size of a section header, in bytes.
 pub(super) const SECTION_HEADER: u64 = size_of::<pe::ImageSectionHeader>() as u64;
 /// Size of a COFF symbol, in bytes.
@@ -416,6 +418,46 @@ fn directories<S: ReadAt>(
         start..start + u64::from(directory.size.get(LE))
     });
     Ok(directories.collect())
+}
+
+/// The entries of the debug directory, with their offsets in the file.
+pub(super) fn debug_entries<S: ReadAt>(
+    image: &Image<S>,
+) -> Result<Vec<(u64, pe::ImageDebugDirectory)>, ElfError> {
+    let directory = image.directory(pe::IMAGE_DIRECTORY_ENTRY_DEBUG);
+    if directory.is_empty() {
+        return Ok(Vec::new());
+    }
+    let Some(offset) = image.offset_of(&directory) else {
+        refuse!(
+            "the debug directory is at {:#x}..{:#x}, which no section has in the file",
+            directory.start,
+            directory.end
+        );
+    };
+    let size = directory.end - directory.start;
+    let bytes = image.bytes(offset, size, "the debug directory")?;
+    let entries: &[pe::ImageDebugDirectory] = pods(&bytes);
+    let step = size_of::<pe::ImageDebugDirectory>() as u64;
+    let offsets = (0..).map(|index| offset + index * step);
+    Ok(offsets.zip(entries.iter().copied()).collect())
+}
+
+/// The section headers, with their offsets in the output.
+pub(super) fn moved<S>(image: &Image<S>, gaps: &Gaps) -> Vec<Section> {
+    let mut sections = image.sections.clone();
+    let output = |offset: u32| match offset {
+        0 => 0,
+        offset => gaps.output_offset(offset.into()) as u32,
+    };
+    for section in &mut sections {
+        if section.file_size > 0 {
+            section.offset = gaps.output_offset(section.offset);
+        }
+        section.relocations.0 = output(section.relocations.0);
+        section.line_numbers.0 = output(section.line_numbers.0);
+    }
+    sections
 }
 
 /// Reads `size` bytes at `offset`, after checking that the file has them.

@@ -14,8 +14,7 @@ use object::pe;
 
 use super::check;
 use super::former::{self, Former, FormerSection};
-use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, SECTION_HEADER, Section};
-use super::layout::moved;
+use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, SECTION_HEADER, Section, moved};
 use super::plan::{Parts, Plan, can_be_rewritten};
 use crate::device_code::{
     BUNDLE_ALIGN, FatBinary, KeptMarker, NewCode, PlannedWrapper, keeping_wrappers,

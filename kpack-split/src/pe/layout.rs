@@ -10,7 +10,7 @@ use object::pe;
 
 use kpack_core::elf::{ElfError, POINTER, ReadAt, refuse, unsupported};
 
-use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, SECTION_HEADER, Section};
+use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, SECTION_HEADER, Section, moved};
 use super::plan::{Parts, Plan, can_be_rewritten};
 use super::relocations::Relocations;
 use super::{check, join};
@@ -118,23 +118,6 @@ impl SplitCode {
 pub(super) fn zeroed(flags: pe::SectionFlags) -> pe::SectionFlags {
     let contents = pe::IMAGE_SCN_CNT_CODE.0 | pe::IMAGE_SCN_CNT_INITIALIZED_DATA.0;
     pe::SectionFlags(flags.0 & !contents | pe::IMAGE_SCN_CNT_UNINITIALIZED_DATA.0)
-}
-
-/// The section headers, with their offsets in the output.
-pub(super) fn moved<S>(image: &Image<S>, gaps: &Gaps) -> Vec<Section> {
-    let mut sections = image.sections.clone();
-    let output = |offset: u32| match offset {
-        0 => 0,
-        offset => gaps.output_offset(offset.into()) as u32,
-    };
-    for section in &mut sections {
-        if section.file_size > 0 {
-            section.offset = gaps.output_offset(section.offset);
-        }
-        section.relocations.0 = output(section.relocations.0);
-        section.line_numbers.0 = output(section.line_numbers.0);
-    }
-    sections
 }
 
 /// The headers of the result.

@@ -9,8 +9,7 @@ use object::pe;
 
 use kpack_core::elf::{ElfError, ReadAt, WRAPPER_SIZE, refuse};
 
-use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, Section};
-use super::plan::debug_entries;
+use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, Section, debug_entries};
 use crate::device_code::DeviceCode;
 
 /// Bytes compared at a time.

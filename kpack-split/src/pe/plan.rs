@@ -4,16 +4,14 @@
 use std::fs::File;
 use std::ops::Range;
 
-use kpack_core::elf::{
-    ElfError, POINTER, ReadAt, WRAPPER_SIZE, pods, pods_mut, refuse, unsupported,
-};
+use kpack_core::elf::{ElfError, POINTER, ReadAt, WRAPPER_SIZE, pods_mut, refuse, unsupported};
 use kpack_core::platform::FileExt;
 use kpack_format::marker::Marker;
 use object::LittleEndian as LE;
 use object::pe;
 
 use super::checksum::checksum;
-use super::image::{Image, Section};
+use super::image::{Image, Section, debug_entries};
 use super::{check, memory};
 use crate::device_code::{PlannedWrapper, check_wrappers, marker_bytes};
 use crate::rewrite::{Edits, Gaps, Rewrite, Rewritten};
@@ -265,29 +263,6 @@ fn debug_directory<S: ReadAt>(
         }
     }
     Ok(())
-}
-
-/// The entries of the debug directory, with their offsets in the file.
-pub(super) fn debug_entries<S: ReadAt>(
-    image: &Image<S>,
-) -> Result<Vec<(u64, pe::ImageDebugDirectory)>, ElfError> {
-    let directory = image.directory(pe::IMAGE_DIRECTORY_ENTRY_DEBUG);
-    if directory.is_empty() {
-        return Ok(Vec::new());
-    }
-    let Some(offset) = image.offset_of(&directory) else {
-        refuse!(
-            "the debug directory is at {:#x}..{:#x}, which no section has in the file",
-            directory.start,
-            directory.end
-        );
-    };
-    let size = directory.end - directory.start;
-    let bytes = image.bytes(offset, size, "the debug directory")?;
-    let entries: &[pe::ImageDebugDirectory] = pods(&bytes);
-    let step = size_of::<pe::ImageDebugDirectory>() as u64;
-    let offsets = (0..).map(|index| offset + index * step);
-    Ok(offsets.zip(entries.iter().copied()).collect())
 }
 
 /// Corrects the section numbers of COFF symbols.
