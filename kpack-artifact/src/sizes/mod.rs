@@ -151,12 +151,12 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
 
 /// An entry for each target that names a processor; `hosts` are the host's bytes before and after.
 fn machines(rows: &[Row], hosts: (u64, u64)) -> Vec<Machine> {
-    let device: BTreeMap<TargetId, (u64, u64)> =
-        sums(rows, |row| row.target.as_ref()?.parse().ok());
+    let device: BTreeMap<TargetId, (u64, u64)> = sums(rows, |row| target(row.target.as_ref()?));
     let before = hosts.0 + device.values().map(|sum| sum.0).sum::<u64>();
     let is_family = |target: &TargetId| {
         let number = target.processor().strip_prefix("gfx");
-        number.is_some_and(|number| number.contains('x'))
+        let has_any_digit = number.is_some_and(|number| number.contains('x'));
+        has_any_digit || TargetId::family(target.processor()).is_some()
     };
     let targets = device.keys().filter(|target| !is_family(target));
     let machine = |target: &TargetId| {
@@ -171,6 +171,11 @@ fn machines(rows: &[Row], hosts: (u64, u64)) -> Vec<Machine> {
     targets.map(machine).collect()
 }
 
+/// The target, or the family of that name.
+fn target(text: &str) -> Option<TargetId> {
+    TargetId::family(text).or_else(|| text.parse().ok())
+}
+
 impl Sizes {
     /// Measures how many bytes each machine downloads, by compressing what is [in `after`](measure). Code in fat
     /// binaries counts for the host, like the rest of such a file.
@@ -180,14 +185,14 @@ impl Sizes {
     pub fn pack(&mut self, packing: Packing) -> Result<(), Error> {
         let hosts = self.files.hosts.iter().map(|files| packing.size(files));
         let host = hosts.collect::<Result<Vec<u64>, _>>()?.into_iter().max();
-        let mut targets = BTreeMap::new();
-        for (target, files) in &self.files.targets {
-            if let Ok(target) = target.parse::<TargetId>() {
-                targets.insert(target, packing.size(files)?);
+        let mut targets: BTreeMap<TargetId, u64> = BTreeMap::new();
+        for (name, files) in &self.files.targets {
+            if let Some(target) = target(name) {
+                *targets.entry(target).or_default() += packing.size(files)?;
             }
         }
         for machine in &mut self.machines {
-            let target = machine.target.parse::<TargetId>().ok();
+            let target = target(&machine.target);
             let selects = |found: &TargetId| target.as_ref().is_some_and(|t| t.selects(found));
             let own = targets.iter().filter(|(found, _)| selects(found));
             machine.packed = Some(host.unwrap_or(0) + own.map(|(_, size)| size).sum::<u64>());

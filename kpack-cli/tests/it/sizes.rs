@@ -1,12 +1,12 @@
 //! Given trees before and after a split, when their sizes are reported, then every byte of every
 //! file is in a row, and the rows before and after are about the same things.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::shards::{PREFIX, shard, three_shards};
-use kpack_artifact::sizes::{Depth, Row, Sizes, measure};
+use crate::shards::{PREFIX, shard, three_shards, write};
+use kpack_artifact::sizes::{Depth, Packing, Row, Sizes, measure};
 use kpack_cli::report::page;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
@@ -259,6 +259,43 @@ fn what_a_machine_downloads() {
         "{machine:?}: {one} {own}"
     );
     assert!(machine.after < machine.before && machine.before < sizes.total().0);
+}
+
+/// What is for a family is for each of its processors, and for no machine of its own.
+#[test]
+fn machines_download_what_is_for_families() {
+    let tree = Tree::new();
+    let sizes_by_name = [
+        ("gfx1100", 1000),
+        ("gfx11xx", 2000),
+        ("gfx110x", 4000),
+        ("gfx1201", 8000),
+        ("gfx120x", 16_000),
+    ];
+    for (name, size) in sizes_by_name {
+        let path = tree.path(&format!("tree/lib/aotriton.images/amd-{name}/a.aks2"));
+        write(&path, &vec![0; size]);
+    }
+    let mut sizes = sizes(&tree, "tree", &[]);
+    let machines = |sizes: &Sizes| {
+        let machines = sizes.machines.iter();
+        let machines = machines.map(|m| (m.target.clone(), m.before, m.after));
+        Vec::from_iter(machines)
+    };
+    let expected = [("gfx1100", 31_000, 7000), ("gfx1201", 31_000, 24_000)];
+    let expected = expected.map(|(target, before, after)| (target.to_owned(), before, after));
+    assert_eq!(machines(&sizes), expected);
+    if require::tool("gzip") {
+        sizes.pack(Packing::Zip).unwrap();
+        let gzip = |name: &str| {
+            let file = tree.path(&format!("tree/lib/aotriton.images/amd-{name}/a.aks2"));
+            let mut gzip = Command::new("gzip");
+            let output = gzip.args(["-6", "-c"]).stdin(File::open(file).unwrap());
+            output.output().unwrap().stdout.len() as u64
+        };
+        let expected = ["gfx1100", "gfx11xx", "gfx110x"].map(gzip);
+        assert_eq!(sizes.machines[0].packed, Some(expected.iter().sum()));
+    }
 }
 
 #[test]
