@@ -75,12 +75,20 @@ pub(super) fn zip_error(path: &Path, member: Option<&str>, error: ZipError) -> E
         ),
     };
     match error {
-        ZipError::Io(error)
-            if error.raw_os_error().is_some() || error.kind() == ErrorKind::OutOfMemory =>
-        {
-            Error::io(path, "read", error)
-        }
+        ZipError::Io(error) => read_error(path, error, |error| broken(error.to_string())),
         error => broken(error.to_string()),
+    }
+}
+
+/// An error of a library that reads an archive: what `broken` says of it, unless a system call failed.
+pub(super) fn read_error(
+    path: &Path,
+    error: io::Error,
+    broken: impl FnOnce(io::Error) -> Error,
+) -> Error {
+    match error.raw_os_error().is_some() || error.kind() == ErrorKind::OutOfMemory {
+        true => Error::io(path, "read", error),
+        false => broken(error),
     }
 }
 

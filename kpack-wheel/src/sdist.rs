@@ -1,15 +1,16 @@
 //! A source distribution, as far as its metadata is that of a set of wheels: TheRock's project `rocm` is one, whose extras ask
 //! for the wheels of others.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use flate2::read::GzDecoder;
 use tar::Archive;
 
+use super::members::{damaged, member_error, read_error};
 use super::metadata::Fields;
 use super::set::{Pins, pins};
-use kpack_core::{Error, ids};
+use kpack_core::Error;
 use kpack_split::input;
 
 /// What file names of source distributions end with.
@@ -30,31 +31,55 @@ pub(super) fn is_sdist(path: &Path) -> bool {
 /// What it requires, always and with each of its extras.
 ///
 /// # Errors
-/// [`Error::Refused`] for one that is damaged or has no `PKG-INFO`; [`Error::Io`].
+/// [`Error::Refused`] for one that is damaged or has no `NAME-VERSION/PKG-INFO`; [`Error::Io`].
 pub(super) fn requirements(path: &Path) -> Result<Pins, Error> {
-    let refused = |text: String| Error::rejected(ids::DAMAGED_WHEEL, path, text);
-    let bytes = metadata(path)?.ok_or_else(|| refused("it has no NAME-VERSION/PKG-INFO".into()))?;
-    let fields = Fields::parse(bytes).and_then(|fields| pins(&fields, &|_| true));
-    fields.map_err(|text| refused(format!("PKG-INFO: {text}")))
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    let member = [
+        name.strip_suffix(ENDING.as_bytes()).unwrap_or(name),
+        b"/PKG-INFO",
+    ]
+    .concat();
+    let shown = String::from_utf8_lossy(&member);
+    let bytes = metadata(path, &member)?
+        .ok_or_else(|| damaged(path, format!("it has no file `{shown}`")))?;
+    let fields = Fields::parse(bytes).and_then(|fields| {
+        for field in ["Name", "Version"] {
+            if fields.get(field).is_none_or(str::is_empty) {
+                return Err(format!("it has no {field}"));
+            }
+        }
+        pins(&fields, &|_| true)
+    });
+    fields.map_err(|text| member_error(path, &shown, &text))
 }
 
-fn metadata(path: &Path) -> Result<Option<Vec<u8>>, Error> {
-    let refused = |error: std::io::Error| {
-        let text = format!("not a source distribution: {error}");
-        Error::rejected(ids::DAMAGED_WHEEL, path, text)
+/// The content of the file `member`.
+fn metadata(path: &Path, member: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    let failed = |error| {
+        read_error(path, error, |error| {
+            damaged(path, format!("not a source distribution: {error}"))
+        })
     };
     let mut archive = Archive::new(GzDecoder::new(input::open(path)?).take(MAX_SIZE));
-    for entry in archive.entries().map_err(refused)? {
-        let entry = entry.map_err(refused)?;
+    // The library would read long names of any size into memory. The file that counts has a short one.
+    for entry in archive.entries().map_err(failed)?.raw(true) {
+        let mut entry = entry.map_err(failed)?;
         let name = entry.path_bytes();
-        let name = name.strip_prefix(b"./").unwrap_or(&name);
-        let mut parts = name.split(|byte| *byte == b'/').skip(1);
-        if parts.next() == Some(b"PKG-INFO") && parts.next().is_none() {
-            let mut bytes = Vec::new();
-            let mut entry = entry.take(MAX_METADATA);
-            entry.read_to_end(&mut bytes).map_err(refused)?;
-            return Ok(Some(bytes));
+        let is_it = name.strip_prefix(b"./").unwrap_or(&name) == member;
+        if !is_it || !entry.header().entry_type().is_file() {
+            continue;
         }
+        let size = entry.size();
+        if size > MAX_METADATA {
+            let text = format!("it has {size} bytes (expected at most {MAX_METADATA})");
+            return Err(member_error(path, &String::from_utf8_lossy(member), &text));
+        }
+        let mut bytes = Vec::new();
+        entry.read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 != size {
+            return Err(failed(ErrorKind::UnexpectedEof.into()));
+        }
+        return Ok(Some(bytes));
     }
     Ok(None)
 }

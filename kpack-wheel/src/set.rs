@@ -33,6 +33,11 @@ impl Pin {
         let version = Version::from_str(&wheel.name.version).ok();
         self.is_for(wheel) && version.is_some() && version == self.version
     }
+
+    /// Whether it asks for `wheel`: for its version alone, or for no version alone.
+    pub(super) fn asks_for(&self, wheel: &Wheel) -> bool {
+        self.accepts(wheel) || self.version.is_none() && self.is_for(wheel)
+    }
 }
 
 impl std::fmt::Display for Pin {
@@ -67,6 +72,13 @@ pub(super) fn pins(fields: &Fields, is_extra: &dyn Fn(&str) -> bool) -> Result<P
     if pins.extras.len() > MAX_EXTRAS {
         return Err(format!(
             "has more than {MAX_EXTRAS} extras for device wheels"
+        ));
+    }
+    let length: usize = fields.all("Requires-Dist").map(str::len).sum();
+    if length.saturating_mul(pins.extras.len()) > MAX_COMPARED {
+        let extras = pins.extras.len();
+        return Err(format!(
+            "has {extras} extras and {length} bytes of requirements (expected a product of at most {MAX_COMPARED})"
         ));
     }
     for text in fields.all("Requires-Dist") {
@@ -142,6 +154,10 @@ impl Pins {
 
 /// The most extras for device wheels: each is compared with each requirement.
 const MAX_EXTRAS: usize = 1000;
+
+/// The most bytes of requirements, counted once for each extra that they are compared with: 1000 extras that each
+/// have a requirement of their own need half of it.
+const MAX_COMPARED: usize = 1 << 28;
 
 /// The most parentheses in a requirement. The library parses them recursively.
 const MAX_PARENTHESES: usize = 100;

@@ -73,7 +73,7 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
         let devices = devices(host, &pins, &wheels, &options.targets, &mut report)?;
         asked.extend(devices.iter().map(|device| &device.path));
         // Wheel variants, and other wheels that it always requires.
-        let is_required = |wheel: &&Wheel| pins.always.iter().any(|pin| pin.accepts(wheel));
+        let is_required = |wheel: &&Wheel| pins.always.iter().any(|pin| pin.asks_for(wheel));
         asked.extend(wheels.iter().filter(is_required).map(|wheel| &wheel.path));
         let fat = against.as_ref().filter(|fat| fat.name == host.name);
         overlay(host, &pins, &devices, fat, options, &mut report)?;
@@ -84,7 +84,7 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
     for path in sdists {
         hosts += 1;
         let requirements = asked_by_sdist(path, &wheels, &mut report)?;
-        let is_asked = |wheel: &&Wheel| requirements.iter().any(|pin| pin.accepts(wheel));
+        let is_asked = |wheel: &&Wheel| requirements.iter().any(|pin| pin.asks_for(wheel));
         asked.extend(wheels.iter().filter(is_asked).map(|wheel| &wheel.path));
     }
     let mut others = 0;

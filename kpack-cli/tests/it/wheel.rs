@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::command::{kpack, said};
 use kpack_core::ids;
@@ -17,6 +18,7 @@ use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
 use kpack_wheel::{Options, Report, split};
 use rocm_kpack::{Cache, Environment, Request};
+use tar::EntryType;
 use zip::ZipArchive;
 
 pub(crate) const FAT: &str = "vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
@@ -235,7 +237,7 @@ fn what_a_source_distribution_asks_for_is_asked_for() {
             "Metadata-Version: 2.4\nName: rocm\nVersion: 7.14.0\nProvides-Extra: device-gfx942\n\
              Provides-Extra: libraries\nRequires-Dist: rocm-sdk-core==7.14.0\n\
              Requires-Dist: rocm-sdk-libraries==7.14.0; extra == \"libraries\"\n\
-             Requires-Dist: rocm-sdk-device-gfx942=={pin}; extra == \"device-gfx942\"\n"
+             Requires-Dist: rocm-sdk-device-gfx942{pin}; extra == \"device-gfx942\"\n"
         );
         fs::write(directory.join("PKG-INFO"), fields).unwrap();
         let mut tar = Command::new("tar");
@@ -244,7 +246,7 @@ fn what_a_source_distribution_asks_for_is_asked_for() {
             .args(["-czf", "rocm-7.14.0.tar.gz", "rocm-7.14.0"]));
         tree.path("rocm-7.14.0.tar.gz")
     };
-    let path = sdist("7.14.0");
+    let path = sdist("==7.14.0");
     let all = [wheels[0], wheels[1], &path];
     assert_eq!(faults(&all), [""; 0]);
     let loud = [&["wheel", "verify", "--verbose"], &all.map(shown)[..]].concat();
@@ -252,18 +254,125 @@ fn what_a_source_distribution_asks_for_is_asked_for() {
     let asks = "it asks for 2 projects of these, and for rocm-sdk-libraries==7.14.0";
     assert!(loud.contains(asks), "{loud}");
 
-    let older = sdist("7.13.0");
+    let older = sdist("==7.13.0");
     let expected = [ids::WRONG_PIN, ids::UNREQUESTED_WHEEL].map(|id| id.to_string());
     assert_eq!(faults(&[wheels[0], wheels[1], &older]), expected);
+    // Any version is asked for by what names none alone.
+    for pin in ["", ">=7", "==7.*"] {
+        let any = sdist(pin);
+        assert_eq!(faults(&[wheels[0], wheels[1], &any]), [""; 0], "{pin}");
+    }
     // It asks for no wheel of another project.
     let other = Wheel::new("vec_device_gfx942-1.0-py3-none-linux_x86_64.whl");
     let other = other.member("vec/x", "").write(&tree.path("dist")).unwrap();
-    let path = sdist("7.14.0");
+    let path = sdist("==7.14.0");
     let expected = [ids::UNREQUESTED_WHEEL.to_string()];
     assert_eq!(faults(&[wheels[0], wheels[1], &other, &path]), expected);
     fs::write(&path, "no archive").unwrap();
     let expected = [ids::DAMAGED_WHEEL, ids::UNREQUESTED_WHEEL].map(|id| id.to_string());
     assert_eq!(faults(&[wheels[0], &path]), expected);
+}
+
+/// What may be in a source distribution, whose file name and fields are right.
+const PKG_INFO: &[u8] = b"Metadata-Version: 2.4\nName: rocm\nVersion: 7.14.0\n";
+
+/// A tar archive with these members.
+fn tar(members: &[(EntryType, &str, &[u8])]) -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    for (kind, name, content) in members {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(*kind);
+        header.set_mode(0o644);
+        header.set_size(content.len() as u64);
+        tar.append_data(&mut header, name, *content).unwrap();
+    }
+    tar.into_inner().unwrap()
+}
+
+/// Compresses a source distribution of these parts.
+fn compressed<'a>(tree: &Tree, parts: impl IntoIterator<Item = &'a [u8]>) -> PathBuf {
+    let path = tree.path("rocm-7.14.0.tar.gz");
+    let mut gzip = Command::new("gzip");
+    let gzip = gzip.args(["-1", "-c"]).stdin(Stdio::piped());
+    let mut gzip = gzip.stdout(File::create(&path).unwrap()).spawn().unwrap();
+    let mut input = gzip.stdin.take().unwrap();
+    for part in parts {
+        input.write_all(part).unwrap();
+    }
+    drop(input);
+    assert!(gzip.wait().unwrap().success());
+    path
+}
+
+#[test]
+fn only_the_metadata_of_a_source_distribution_counts() {
+    let tree = Tree::new();
+    let member = "rocm-7.14.0/PKG-INFO";
+    let large = [PKG_INFO, &[b'\n'; 17 << 20]].concat();
+    let cut = &tar(&[(EntryType::Regular, member, &[b'\n'; 4096])])[..1024];
+    let file = |name, content| tar(&[(EntryType::Regular, name, content)]);
+    let none = "it has no file `rocm-7.14.0/PKG-INFO`";
+    for (bytes, expected) in [
+        (file(member, PKG_INFO), "exit code 0"),
+        (file("other-7.14.0/PKG-INFO", PKG_INFO), none),
+        (file("rocm-7.14.0/rocm.egg-info/PKG-INFO", PKG_INFO), none),
+        (tar(&[(EntryType::Directory, member, b"")]), none),
+        (file(member, b"Name: rocm\n"), "it has no Version"),
+        (file(member, b"Version: 7.14.0\nName:\n"), "it has no Name"),
+        (file(member, &large), "expected at most 16777216"),
+        (cut.to_vec(), "end of file"),
+    ] {
+        let path = compressed(&tree, [&*bytes]);
+        let said = verified(&tree, &[&path], &[]);
+        assert!(said.contains(expected), "{expected}: {said}");
+        let is_damaged = said.contains("[damaged-wheel]") && said.ends_with("exit code 1\n");
+        assert_eq!(is_damaged, expected != "exit code 0", "{said}");
+    }
+}
+
+#[test]
+fn a_long_name_in_a_source_distribution_takes_no_memory() {
+    let tree = Tree::new();
+    let mut long = tar::Header::new_gnu();
+    long.set_entry_type(EntryType::GNULongName);
+    long.set_size(256 << 20);
+    long.set_cksum();
+    let end = tar(&[(EntryType::Regular, "rocm-7.14.0/PKG-INFO", PKG_INFO)]);
+    let name = vec![b'a'; 1 << 20];
+    let parts = [&long.as_bytes()[..]].into_iter();
+    let parts = parts.chain(std::iter::repeat_n(&*name, 256)).chain([&*end]);
+    let path = compressed(&tree, parts);
+    let mut shell = Command::new("sh");
+    let shell = shell.args([
+        "-c",
+        "ulimit -v 262144; exec \"$0\" wheel verify -j 1 \"$1\"",
+    ]);
+    let output = shell.arg(env!("CARGO_BIN_EXE_kpack")).arg(path).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// The start of a process's memory cannot be read.
+#[test]
+fn a_source_distribution_that_cannot_be_read_is_not_called_damaged() {
+    let tree = Tree::new();
+    let path = tree.path("rocm-7.14.0.tar.gz");
+    symlink("/proc/self/mem", &path).unwrap();
+    let said = verified(&tree, &[&path], &[]);
+    assert!(said.contains("cannot read"), "{said}");
+    assert!(said.ends_with("exit code 4\n"), "{said}");
+}
+
+#[test]
+fn a_source_distribution_with_many_extras_and_requirements_is_a_fault() {
+    let tree = Tree::new();
+    let extras = (0..1000).map(|n| format!("Provides-Extra: e{n}\n"));
+    let requirements = (0..20_000).map(|n| format!("Requires-Dist: p{n}; extra == 'e'\n"));
+    let fields = String::from_iter(extras.chain(requirements));
+    let bytes = [PKG_INFO, fields.as_bytes()].concat();
+    let bytes = tar(&[(EntryType::Regular, "rocm-7.14.0/PKG-INFO", &bytes)]);
+    let said = verified(&tree, &[&compressed(&tree, [&*bytes])], &[]);
+    assert!(said.contains("has 1000 extras and "), "{said}");
 }
 
 #[test]
