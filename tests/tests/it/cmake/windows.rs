@@ -23,7 +23,7 @@ fn dlls_are_split_where_they_are_installed(package: &Package) {
             "bin/vecapp.exe",
             "lib/.kpack/vec_lib.kpm",
             "lib/.kpack/vec_lib_gfx1100.kpack",
-            "lib/.kpack/vec_lib_gfx90a:xnack+.kpack",
+            "lib/.kpack/vec_lib_gfx90a-xnack+.kpack",
             "lib/.kpack/vec_lib_gfx942.kpack",
             "lib/libvec.dll.a",
         ]);
