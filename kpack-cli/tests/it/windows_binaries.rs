@@ -337,6 +337,15 @@ fn binaries_that_would_break_are_rejected() -> Result<()> {
         &["truncated"],
     );
     is_rejected(&bench, |bytes| bytes.truncate(200), damaged, &["truncated"]);
+    // A string table of one name that does not end.
+    let long = |bytes: &mut Vec<u8>| {
+        let (coff, name) = (signature(bytes) + 4, header(bytes, b".rdata\0"));
+        let table = (bytes.len() as u32).to_le_bytes();
+        bytes[coff + 8..coff + 16].copy_from_slice(&[table, [0; 4]].concat());
+        bytes[name..name + 8].copy_from_slice(b"/4\0\0\0\0\0\0");
+        bytes.extend(vec![b'A'; 1 << 20]);
+    };
+    is_rejected(&bench, long, damaged, &["more than 4096 bytes"]);
     Ok(())
 }
 
@@ -351,6 +360,71 @@ fn merged_sections_are_rejected() -> Result<()> {
         };
         let parts = ["merged", ".rdata", name];
         is_rejected(&bench, |_| (), ids::UNSUPPORTED_BINARY, &parts);
+    }
+    Ok(())
+}
+
+/// The header of a section.
+fn header(bytes: &[u8], name: &[u8]) -> usize {
+    let mut headers = (signature(bytes) + 24 + 240..).step_by(40);
+    headers.find(|at| bytes[*at..].starts_with(name)).unwrap()
+}
+
+#[test]
+fn wrappers_elsewhere_are_found_without_relocations() -> Result<()> {
+    let merged = "/merge:.hipFatBinSegment=.rdata";
+    for (flags, is_code) in [
+        (&[merged, "/fixed"][..], false),
+        (&[merged], true),
+        (&[merged, "/fixed"], true),
+    ] {
+        let Some(bench) = dll(flags)? else {
+            return Ok(());
+        };
+        let change = |bytes: &mut Vec<u8>| {
+            // IMAGE_SCN_MEM_EXECUTE.
+            let at = header(bytes, b".rdata\0") + 39;
+            bytes[at] |= if is_code { 0x20 } else { 0 };
+        };
+        let parts = ["merged", ".rdata", ".hipFatB"];
+        is_rejected(&bench, change, ids::UNSUPPORTED_BINARY, &parts);
+    }
+    Ok(())
+}
+
+/// A separate debug file has a directory of relocations, but no bytes of them.
+#[test]
+fn separate_debug_files_stay() -> Result<()> {
+    let compiler = "x86_64-w64-mingw32-gcc";
+    if !require::tool(compiler) {
+        return Ok(());
+    }
+    let tree = Tree::new();
+    let text = "int x[3]; int *p[] = {x, x + 1}; __declspec(dllexport) int f(int n) { return *p[n]; }\n\
+                int entry(void *m, unsigned r, void *q) { return 1; }\n";
+    fs::write(tree.path("plain.c"), text)?;
+    fs::create_dir_all(tree.path("bin"))?;
+    let flags = words("-g -shared -nostdlib -Wl,-e,entry -o");
+    try_run(
+        Command::new(compiler)
+            .args(flags)
+            .args([tree.path("plain.dll"), tree.path("plain.c")]),
+    )?;
+    for tool in ["x86_64-w64-mingw32-objcopy", "llvm-objcopy-19"] {
+        if !require::tool(tool) {
+            continue;
+        }
+        try_run(
+            Command::new(tool)
+                .arg("--only-keep-debug")
+                .args([tree.path("plain.dll"), tree.path("bin/plain.debug")]),
+        )?;
+        let before = fs::read(tree.path("bin/plain.debug"))?;
+        let install = "install --prefix . --module vec --component lib bin/plain.debug";
+        for line in [install, "show bin/plain.debug", "verify bin/plain.debug"] {
+            succeeds(&tree, line);
+        }
+        ensure!(fs::read(tree.path("bin/plain.debug"))? == before, "{tool}");
     }
     Ok(())
 }
@@ -381,12 +455,12 @@ fn headers_without_room_grow() -> Result<()> {
 }
 
 #[test]
-fn what_is_left_of_device_code_is_found() -> Result<()> {
+fn a_wrong_size_in_memory_is_found() -> Result<()> {
     let Some(bench) = dll(&[])? else {
         return Ok(());
     };
     bench.split()?;
-    // Given a checksum, or a section after a hole, in a split binary,
+    // Given another size in memory than that of its sections, in a split binary,
     let split = fs::read(bench.path())?;
     let mut bytes = split.clone();
     let at = signature(&bytes) + 24 + 56;

@@ -15,6 +15,8 @@ pub(super) const SECTION_HEADER: u64 = size_of::<pe::ImageSectionHeader>() as u6
 pub(super) const SYMBOL: u64 = pe::IMAGE_SIZEOF_SYMBOL as u64;
 /// Size of the PE signature, in bytes.
 const SIGNATURE: u64 = 4;
+/// The longest name of a section that is read, in bytes.
+const LONGEST_NAME: u64 = 4 << 10;
 /// The most data directories.
 const MOST_DIRECTORIES: u64 = pe::IMAGE_NUMBEROF_DIRECTORY_ENTRIES as u64;
 
@@ -305,17 +307,24 @@ impl<S: ReadAt> Image<S> {
         };
         let start = self.symbols().end + at;
         let mut name: Vec<u8> = Vec::new();
-        // Most names are shorter; no table is longer than the file.
-        while name.iter().all(|byte| *byte != 0) {
+        loop {
             let next = start + name.len() as u64;
+            // Most names are shorter; no table is longer than the file.
             let more = self.size.saturating_sub(next).min(32);
             if more == 0 || at == 0 || self.symbols().end == 0 {
                 refuse!("the name of section `{short}` is outside of the string table");
             }
-            name.extend(self.bytes(next, more, "a section's name")?);
+            if name.len() as u64 >= LONGEST_NAME {
+                refuse!("the name of section `{short}` has more than {LONGEST_NAME} bytes");
+            }
+            let piece = self.bytes(next, more, "a section's name")?;
+            let end = piece.iter().position(|byte| *byte == 0);
+            name.extend(&piece[..end.unwrap_or(piece.len())]);
+            if end.is_some() {
+                break;
+            }
         }
-        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-        Ok(String::from_utf8_lossy(name).into_owned())
+        Ok(String::from_utf8_lossy(&name).into_owned())
     }
 
     /// Reads `size` bytes of `what` at `offset`; refused if they end past the end of the file.

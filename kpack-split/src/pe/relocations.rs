@@ -113,6 +113,29 @@ impl Relocations {
     }
 }
 
+/// Whether two consecutive words of a section, at aligned addresses, are as `matches` says.
+pub(super) fn has_words<S: ReadAt>(
+    image: &Image<S>,
+    section: &Section,
+    matches: &dyn Fn(u64, u64) -> bool,
+) -> Result<bool, ElfError> {
+    let in_file = section.in_file();
+    let mut start = in_file.start.next_multiple_of(8);
+    while start + 16 <= in_file.end {
+        let size = PIECE.min(in_file.end - start) / 8 * 8;
+        let offset = section.offset + (start - in_file.start);
+        let bytes = image.bytes(offset, size, &section.name)?;
+        let words: &[object::U64<LE>] = pods(&bytes);
+        let mut pairs = words.windows(2);
+        if pairs.any(|pair| matches(pair[0].get(LE), pair[1].get(LE))) {
+            return Ok(true);
+        }
+        // The last word may be the first of two.
+        start += size - 8;
+    }
+    Ok(false)
+}
+
 /// The words of a section, read piece by piece.
 struct Words<'a, S> {
     image: &'a Image<S>,

@@ -5,7 +5,7 @@ use object::pe;
 
 use super::former;
 use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, Section, WRAPPER_SECTIONS};
-use super::relocations::Relocations;
+use super::relocations::{Relocations, has_words};
 use crate::device_code::{
     DeviceCode, FatBinary, FoundWrapper, KeptMarker, NoDeviceCode, find_wrappers, split_wrappers,
 };
@@ -30,11 +30,16 @@ impl<S: ReadAt> Image<S> {
             let available = section.in_file().end.checked_sub(address)?;
             (available > 0).then_some((section.offset + inside, available))
         })?;
-        if bundles.is_empty() {
-            return Ok(match markers.is_empty() {
-                true => DeviceCode::None(NoDeviceCode::NoWrappers),
-                false => DeviceCode::Split(markers),
+        if bundles.is_empty() && markers.is_empty() {
+            return self.without_wrappers(code).map(|found| {
+                DeviceCode::None(match found {
+                    NoDeviceCode::Absent => NoDeviceCode::NoWrappers,
+                    found => found,
+                })
             });
+        }
+        if bundles.is_empty() {
+            return Ok(DeviceCode::Split(markers));
         }
         let mut binary = self.follow_bundles(code, &bundles)?;
         if markers.is_empty() {
@@ -44,12 +49,15 @@ impl<S: ReadAt> Image<S> {
         Ok(DeviceCode::Fat(binary))
     }
 
-    /// Why an image without a section for wrappers has no device code to split off.
+    /// Why an image without wrappers in a section of their own has no device code to split off.
     fn without_wrappers(&self, code: Option<&Section>) -> Result<NoDeviceCode, ElfError> {
         if code.is_some_and(|code| code.file_size == 0) {
             return Ok(NoDeviceCode::DebugFile);
         }
-        if let Some(section) = self.merged_wrappers()? {
+        if let Some(section) = self.merged_wrappers(code)? {
+            if WRAPPER_SECTIONS.contains(&section) {
+                refuse!("the wrappers in section `{section}` have no base relocations");
+            }
             unsupported!(
                 "the linker merged the wrappers of its device code into section `{section}`; link without /MERGE for {}",
                 WRAPPER_SECTIONS[1]
@@ -61,14 +69,36 @@ impl<S: ReadAt> Image<S> {
         })
     }
 
-    /// The section of data that wrappers were merged into.
-    fn merged_wrappers(&self) -> Result<Option<&str>, ElfError> {
-        let relocations = Relocations::read(self)?;
+    /// The section that wrappers were merged into.
+    fn merged_wrappers(&self, code: Option<&Section>) -> Result<Option<&str>, ElfError> {
+        let is_wrapper = |word: u64| {
+            let (magic, version) = (word as u32, (word >> 32) as u32);
+            [MAGIC_FAT, MAGIC_SPLIT].contains(&magic) && version == VERSION
+        };
+        if let Some(code) = code {
+            // The pointer tells them from other data, also without relocations.
+            let is_bundle = |word: u64| {
+                let address = word.checked_sub(self.base());
+                address.is_some_and(|address| code.in_file().contains(&address))
+            };
+            for section in &self.sections {
+                if has_words(self, section, &|first, second| {
+                    is_wrapper(first) && is_bundle(second)
+                })? {
+                    return Ok(Some(&section.name));
+                }
+            }
+        }
+        let relocations = match Relocations::read(self) {
+            Ok(relocations) => relocations,
+            Err(ElfError::Io(error)) => return Err(error.into()),
+            // Separate debug files have a directory of relocations without bytes.
+            Err(_) => return Ok(None),
+        };
         let mut found = None;
         for section in self.sections.iter().filter(|section| is_data(section)) {
             relocations.for_each(self, section, &mut |_, _, before| {
-                let (magic, version) = (before as u32, (before >> 32) as u32);
-                if [MAGIC_FAT, MAGIC_SPLIT].contains(&magic) && version == VERSION {
+                if is_wrapper(before) {
                     found = Some(section.name.as_str());
                 }
                 Ok(())
