@@ -179,6 +179,11 @@ fn members_that_no_artifact_has() {
             Tar::empty().file("artifact_manifest.txt", b"../other\n"),
         ),
         (
+            "a prefix that no file can have",
+            ids::INVALID_PREFIX_LIST,
+            Tar::empty().file("artifact_manifest.txt", b"sta\0ge\n"),
+        ),
+        (
             "a list of prefixes that is no text",
             ids::INVALID_PREFIX_LIST,
             Tar::empty().file("artifact_manifest.txt", b"\xff\n"),

@@ -105,3 +105,54 @@ fn an_archive_keeps_its_name() {
     let verified = said(&tree, &words("verify prefix --arch gfx90a:xnack+"));
     assert!(verified.ends_with("\nexit code 0\n"), "{verified}");
 }
+
+/// Whichever was read would be merged, and perhaps into the other.
+#[test]
+fn two_archives_for_a_target_are_rejected() {
+    let tree = Tree::new();
+    build(&tree, "vec");
+    let [usual, other] = ["vec_lib_gfx90a:xnack+.kpack", "vec_lib_gfx90a-xnack+.kpack"];
+    let path = |name: &str| tree.path(KPACKS).join(name);
+    fs::copy(path(usual), path(other)).unwrap();
+    let before = tree.files();
+    let library = FatLibrary::new().wrapper(Storage::Plain, [code("gfx90a:xnack+", "new")]);
+    library.build(&tree.path("prefix/lib/libnew.so")).unwrap();
+    let files = ["lib/libnew.so"];
+    let error = install(&InstallOptions::new(tree.path("prefix"), "vec", files), &());
+    assert_eq!(error.unwrap_err().id(), kpack_core::ids::MISNAMED_ARCHIVE);
+    fs::remove_file(tree.path("prefix/lib/libnew.so")).unwrap();
+    assert_eq!(tree.files(), before);
+}
+
+/// ROCm's loader looks for the archives of a binary for Linux under their usual names alone.
+#[test]
+fn a_binary_for_windows_renames_no_archive() {
+    let linker = WINDOWS_LINKERS[0];
+    if !linker.is_there() {
+        return;
+    }
+    let tree = Tree::new();
+    build(&tree, "vec");
+    let before = names(&tree);
+    let library = FatLibrary::new().wrapper(Storage::Plain, [code("gfx90a:xnack+", "dll")]);
+    let dll = WindowsBuild {
+        linker,
+        is_program: false,
+        flags: &[],
+    };
+    let fresh = |file: &str| tree.path(&format!("prefix/lib/{file}"));
+    library.build_for_windows(dll, &fresh("one.dll")).unwrap();
+    let options = |files: &[&str]| {
+        let files = files.iter().map(|file| format!("lib/{file}"));
+        InstallOptions::new(tree.path("prefix"), "vec", files.collect::<Vec<_>>())
+    };
+    install(&options(&["one.dll"]), &()).unwrap();
+    assert_eq!(names(&tree), before);
+    library.build_for_windows(dll, &fresh("two.dll")).unwrap();
+    let other = FatLibrary::new().wrapper(Storage::Plain, [code("gfx90a:xnack+", "two")]);
+    other.build(&fresh("libtwo.so")).unwrap();
+    install(&options(&["two.dll", "libtwo.so"]), &()).unwrap();
+    assert_eq!(names(&tree), before);
+    let verified = said(&tree, &words("verify prefix"));
+    assert!(verified.ends_with("\nexit code 0\n"), "{verified}");
+}

@@ -22,6 +22,10 @@ use crate::{Error, ids};
 /// Small writes to archives are collected up to this size, in bytes.
 const BUFFER: usize = 64 << 10;
 
+/// Why two archives for a target are rejected.
+const TWO_NAMES: &str = "another archive is for the same target, with `:` or `-` before a feature in its name; remove \
+                         the one that the manifest does not list";
+
 /// A module's kpacks in a directory, which stays locked until this is dropped.
 #[derive(Debug)]
 pub struct KpackDir {
@@ -79,17 +83,18 @@ impl KpackDir {
 
     /// The name of the archive for a target. One that was made for another system keeps its name.
     pub fn archive_name(&self, target: &TargetId) -> String {
+        let forms = [FileNames::Linux, FileNames::Windows];
+        let mut names = forms.map(|form| self.group.clone().with_names_of(form).archive(target));
         let usual = self.group.archive(target);
-        let other = self.group.clone().with_names_of(FileNames::Windows);
-        let other = other.archive(target);
-        let is_there = |name: &str| self.path().join(name).exists();
-        match other != usual && is_there(&other) && !is_there(&usual) {
-            true => other,
-            false => usual,
-        }
+        names.sort_by_key(|name| *name != usual);
+        let is_there = |name: &&String| self.path().join(name).exists();
+        names.iter().find(is_there).cloned().unwrap_or(usual)
     }
 
     /// The module's archives, by target.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for a damaged one, and where a target has two: readers would take either.
     pub fn archives(&self) -> Result<BTreeMap<TargetId, Present>, Error> {
         let mut found = BTreeMap::new();
         for name in self.directory.names()? {
@@ -106,7 +111,10 @@ impl KpackDir {
             })?;
             // `a_b` may also be module `a` with component `b…`; only the archive tells.
             if archive.toc().group_name == *self.group {
-                found.insert(target, Present { path, archive });
+                let twin = found.insert(target, Present { path, archive });
+                if let Some(Present { path, .. }) = twin {
+                    return Err(Error::rejected(ids::MISNAMED_ARCHIVE, &path, TWO_NAMES));
+                }
             }
         }
         Ok(found)

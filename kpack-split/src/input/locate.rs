@@ -287,12 +287,16 @@ impl KpackPath {
     }
 }
 
-/// The path with `/`, if it is relative and has no `..`.
+/// The longest name of a file, in bytes.
+const MAX_NAME: usize = 255;
+
+/// The path with `/`, if it is relative, has no `..`, and each name in it is one that files can have.
 pub fn plain(path: &Path) -> Option<String> {
+    let is_name = |name: &&str| name.len() <= MAX_NAME && !name.contains('\0');
     let mut parts = Vec::new();
     for part in path.components() {
         match part {
-            Component::Normal(part) => parts.push(part.to_str()?),
+            Component::Normal(part) => parts.push(part.to_str().filter(is_name)?),
             Component::CurDir => {}
             _ => return None,
         }

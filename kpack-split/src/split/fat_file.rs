@@ -92,10 +92,11 @@ fn refuse_other_spirv(linked: &LinkedBinary, spirv: Option<Spirv>) -> Result<(),
 }
 
 /// How the names of the archives of these binaries write targets: as on the binaries' system, unless this one cannot
-/// have such names.
+/// have such names. Where binaries for Linux are among them, ROCm's loader must find the archives there.
 pub fn file_names<'a>(binaries: impl IntoIterator<Item = &'a FatFile>) -> FileNames {
-    let mut binaries = binaries.into_iter();
-    match binaries.any(|binary| matches!(*binary.headers, Image::Pe(_))) {
+    let mut binaries = binaries.into_iter().peekable();
+    let is_for_windows = |binary: &FatFile| matches!(*binary.headers, Image::Pe(_));
+    match binaries.peek().is_some() && binaries.all(is_for_windows) {
         true => FileNames::Windows,
         false => FileNames::HERE,
     }
