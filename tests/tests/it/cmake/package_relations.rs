@@ -1,9 +1,12 @@
 //! Dependencies between packages, and their descriptions.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::cmake::package::Package;
+use kpack_format::FAMILIES;
+
+use crate::cmake::package::{Package, root};
 use crate::cmake::packages::{control, cpack};
 use crate::cmake::project::{Project, files_with_extension, output_of};
 
@@ -115,10 +118,22 @@ fn packages_of_families_are_for_each_of_their_gpus(package: &Package) {
             .any(|file| file.ends_with("/amd-gfx110x/CMakeLists.txt"))
     );
 
-    for name in ["gfx1100", "gfx11xx", "navi"] {
+    // As the packages that name a machine's GPU provide them.
+    let families = FAMILIES
+        .iter()
+        .map(|(name, pattern)| match name.contains('_') {
+            true => *pattern,
+            false => *name,
+        });
+    let families = Vec::from_iter(families);
+
+    let macros = fs::read_to_string(root().join("packaging/rpm/macros.kpack"));
+    let list = format!("\n%_kpack_families {}\n", families.join(" "));
+    assert!(macros.unwrap().contains(&list), "expected {list}");
+    for name in ["gfx1100", "gfx11xx", "navi", "gfx99x", "gfx4"] {
         let project = Project::new(package, "packages");
-        let said =
-            format!("FAMILY is \"{name}\" (expected a family of GPUs, such as gfx11 or gfx110x).");
+        let expected = families.join(", ");
+        let said = format!("FAMILY is \"{name}\" (expected a family of GPUs: {expected}).");
         project
             .configure(&[&format!("-DFAMILY={name}")])
             .fails_with(&said);
