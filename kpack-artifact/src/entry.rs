@@ -5,7 +5,7 @@ use std::fs::Metadata;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kpack_core::platform::shared_inode;
+use kpack_core::platform::{SharedInode, shared_inode};
 use kpack_core::{Finding, Spirv, ids};
 use kpack_format::TargetId;
 use kpack_format::tensile::Library;
@@ -55,13 +55,13 @@ pub enum Node {
         /// In bytes.
         size: u64,
         /// Device and inode, where it has more than one name.
-        shared_inode: Option<(u64, u64)>,
+        shared_inode: Option<SharedInode>,
     },
 }
 
 impl Node {
     /// Device and inode of a file with more than one name.
-    pub(super) fn shared_inode(self) -> Option<(u64, u64)> {
+    pub(super) fn shared_inode(self) -> Option<SharedInode> {
         match self {
             Self::File { shared_inode, .. } => shared_inode,
             _ => None,

@@ -7,6 +7,7 @@ use super::classify::Node;
 use super::databases::Selection;
 use super::rules::{Installed, InstalledContent};
 use super::tree::{Item, Tree};
+use kpack_core::platform::SharedInode;
 
 pub(super) type Edits = Vec<(u64, Vec<u8>)>;
 
@@ -34,7 +35,7 @@ pub(super) struct Output {
 }
 
 /// Device and inode, of host binaries with their module.
-type Inode = (Option<usize>, (u64, u64));
+type Inode = (Option<usize>, SharedInode);
 
 /// The source of an artifact's entry.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use filetime::FileTime;
-use kpack_core::platform::{FileExt, MetadataExt, set_mode, shared_inode, symlink};
+use kpack_core::platform::{FileExt, MetadataExt, SharedInode, set_mode, shared_inode, symlink};
 use kpack_format::names::is_manifest;
 use walkdir::WalkDir;
 
@@ -19,7 +19,7 @@ use kpack_split::input::{self, walk_error};
 pub(super) struct Writer {
     root: PathBuf,
     /// The first copy of each file that has several names.
-    first_names: HashMap<(u64, u64), PathBuf>,
+    first_names: HashMap<SharedInode, PathBuf>,
 }
 
 impl Writer {

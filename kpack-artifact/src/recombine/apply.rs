@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::finished;
 use super::{Artifact, Options, Recombination};
@@ -47,20 +48,45 @@ impl Recombination {
             let own = components.entry(&artifact.component).or_default();
             own.push(artifact);
         }
-        // Each component is locked only while it is written: other runs may wait for it.
-        let written = parallel::with_jobs(options.jobs, || {
-            parallel::map(components, |(component, artifacts)| {
-                let written = self.write(component, &artifacts, options, progress);
-                Some((component.to_owned(), written.err()?))
-            })
+        let mut failed = parallel::with_jobs(options.jobs, || {
+            self.write_all(components, options, progress)
         });
-        let mut failed: BTreeMap<String, Error> = written.into_iter().flatten().collect();
         if self.failed.len() + failed.len() == self.components
             && let Some((_, error)) = failed.pop_first()
         {
             return Err(error);
         }
         Ok(failed)
+    }
+
+    /// Writes and publishes the artifacts of components. Returns those that failed, and why. Where copies of inputs
+    /// took the room, those that did not fit are written again without, one after the other.
+    fn write_all(
+        &self,
+        components: BTreeMap<&str, Vec<&Artifact>>,
+        options: &Options,
+        progress: &dyn Progress,
+    ) -> BTreeMap<String, Error> {
+        let has_freed = AtomicBool::new(false);
+        // Each component is locked only while it is written: other runs may wait for it.
+        let written = parallel::map(components, |(component, artifacts)| {
+            let error = self.write(component, &artifacts, options, progress).err()?;
+            if error.is_full() && self.inputs.copies.give_up() {
+                has_freed.store(true, Ordering::Relaxed);
+            }
+            Some((component, artifacts, error))
+        });
+        let has_freed = has_freed.into_inner();
+        let failed = written.into_iter().flatten();
+        failed
+            .filter_map(|(component, artifacts, error)| {
+                let error = match error.is_full() && has_freed {
+                    true => self.write(component, &artifacts, options, progress).err()?,
+                    false => error,
+                };
+                Some((component.to_owned(), error))
+            })
+            .collect()
     }
 
     /// Writes and publishes the artifacts of a component.

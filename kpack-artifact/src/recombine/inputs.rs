@@ -25,12 +25,13 @@ impl fmt::Debug for Inputs {
 impl Inputs {
     /// The SHA-256 of a file that is only compared.
     pub(super) fn digest(&self, path: &Path) -> Result<Sha256, Error> {
-        self.archives.digest(path)
+        self.archives
+            .digest_by(path, |path| self.copies.digest(path, false))
     }
 
     /// The SHA-256 of a file that the output has too, if all is well.
     pub(super) fn digest_of_output(&self, path: &Path) -> Result<Sha256, Error> {
         self.archives
-            .digest_by(path, |path| self.copies.digest(path))
+            .digest_by(path, |path| self.copies.digest(path, true))
     }
 }

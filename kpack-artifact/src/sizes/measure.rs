@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use kpack_core::platform::MetadataExt;
+use kpack_core::platform::{MetadataExt, SharedInode};
 use kpack_format::names::{Group, KernelName, SearchPath, is_manifest};
 
 use super::{Files, RowKey, Size, debug};
@@ -85,7 +85,7 @@ pub(super) struct Measured {
     /// The latest modification time of any file, in seconds since 1970.
     pub(super) newest: i64,
     /// Inodes already counted: a file with several hard links counts once.
-    inodes: BTreeSet<(u64, u64)>,
+    inodes: BTreeSet<SharedInode>,
     /// Directories with an archive whose code objects were looked at: those of other targets are alike.
     sampled: BTreeSet<PathBuf>,
     /// What is worth saying about the archives.

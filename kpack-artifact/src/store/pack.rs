@@ -22,7 +22,7 @@ use crate::tree::{Role, Siblings, Tree};
 use crate::{manifest_txt, mark};
 use kpack_core::interrupt::Watched;
 use kpack_core::parallel;
-use kpack_core::platform::shared_inode;
+use kpack_core::platform::{SharedInode, shared_inode};
 use kpack_core::publish::{Directory, StagedFile, write_output};
 use kpack_core::report::Progress;
 use kpack_core::{Error, Finding, Severity, ids};
@@ -572,7 +572,7 @@ struct Artifact<'a> {
     /// The list of prefixes, until it is written.
     list: Option<Vec<u8>>,
     /// The first name of each file that has several.
-    first_names: HashMap<(u64, u64), Vec<u8>>,
+    first_names: HashMap<SharedInode, Vec<u8>>,
     /// The names in the directories above, as they would be where case does not matter.
     siblings: Vec<BTreeSet<String>>,
     time: u64,

@@ -151,3 +151,41 @@ fn where_little_is_free_each_component_is_replaced_in_turn() {
         .unwrap();
     assert!(output.status.success(), "{output:?}");
 }
+
+/// Copies of large files may fit where what is written beside them does not: small files take room then.
+#[test]
+fn where_copies_left_no_room_components_are_replaced_in_turn() {
+    if !can_unshare() {
+        return;
+    }
+    let tree = three_shards();
+    for shard in ["linux-a", "linux-b", "linux-c"] {
+        let data = tree.path(&format!("shards/{shard}/blas_lib_generic/{PREFIX}/share"));
+        let large = vec![7_u8; 1 << 20];
+        fs::write(data.join("large"), &large).unwrap();
+        for index in 0..40 {
+            fs::write(data.join(format!("small{index}")), &large[..40 << 10]).unwrap();
+        }
+        for entry in fs::read_dir(tree.path(&format!("shards/{shard}"))).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            for other in ["alas_", "clas_"] {
+                process::copy(&path, path.with_file_name(name.replace("blas_", other)));
+            }
+        }
+    }
+    fs::write(tree.path("packaging.json"), CONFIGURATION).unwrap();
+    // Three components of 2.7 MB, and a little more than one.
+    let thrice = "mkdir out; mount -t tmpfs -o size=12m tmpfs out
+        for jobs in 1 1 8; do
+            \"$KPACK\" recombine --quiet --jobs $jobs --input-shards-dir shards --output-dir out --config packaging.json
+        done
+        \"$KPACK\" verify --quiet out; df -k out; ls out";
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-ec", thrice])
+        .current_dir(tree.root())
+        .env("KPACK", env!("CARGO_BIN_EXE_kpack"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}

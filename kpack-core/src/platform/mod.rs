@@ -36,7 +36,7 @@ pub(crate) enum Kind {
 }
 
 /// Which file it is, and with which content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Facts {
     /// The file system, and the number of the file in it.
     pub(crate) id: (u64, u64),
@@ -52,6 +52,10 @@ impl Facts {
         system::facts(file)
     }
 }
+
+/// A file with more than one name. Its number alone does not tell: some file systems give several files one number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SharedInode(Facts);
 
 /// The file system of an open file, and its number there.
 ///

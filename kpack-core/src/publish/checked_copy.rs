@@ -8,20 +8,27 @@ use kpack_format::Sha256;
 use kpack_format::digest::Hasher;
 
 use super::directory::Directory;
+use super::identity::Identity;
 use super::sparse::write_at;
 use crate::{Error, files, interrupt, platform};
 
 /// Bytes read at a time.
 const PIECE: usize = 1 << 20;
 
-/// Reads the file at `path` once: for its SHA-256, and for a copy in `directory` that has no name yet. There is no
+/// Reads the file at `path` once: for its SHA-256, and for a copy in `directory` that has no name yet, with
+/// the identity of what was copied. There is no
 /// copy where the file system has no nameless files, or no room: whoever wants one has to read the file again.
 ///
 /// # Errors
 /// [`Error::Io`] if the file cannot be read.
-pub fn copy_checked(path: &Path, directory: &Directory) -> Result<(Sha256, Option<File>), Error> {
+pub fn copy_checked(
+    path: &Path,
+    directory: &Directory,
+) -> Result<(Sha256, Option<(Identity, File)>), Error> {
     let failed = |error| Error::io(path, "read", error);
     let input = files::open(path)?;
+    // Of before: if it changes meanwhile, it is another one.
+    let identity = Identity::of(path, &input)?;
     let mut copy = directory.create_nameless().ok();
     // Shares the blocks of the input. What is read then is what gets a name.
     let cloned = copy
@@ -29,7 +36,7 @@ pub fn copy_checked(path: &Path, directory: &Directory) -> Result<(Sha256, Optio
         .map(|copy| (copy.try_clone(), copy));
     if let Some((reader, copy)) = cloned {
         let sum = read(path, &reader.map_err(failed)?, |_, _| {})?;
-        return Ok((sum, Some(copy)));
+        return Ok((sum, Some((identity, copy))));
     }
     let mut size = 0;
     let sum = read(path, &input, |piece, at| {
@@ -39,7 +46,7 @@ pub fn copy_checked(path: &Path, directory: &Directory) -> Result<(Sha256, Optio
         copy.take_if(|copy| !is_zero && write_at(copy, piece, at).is_err());
     })?;
     copy.take_if(|copy| copy.set_len(size).is_err());
-    Ok((sum, copy))
+    Ok((sum, copy.map(|copy| (identity, copy))))
 }
 
 /// The SHA-256 of `file`, whose pieces `each` gets with their offsets.
@@ -80,7 +87,7 @@ mod tests {
         input.set_len((8 << 20) + 1).unwrap();
         let (sum, copy) = copy_checked(&path, &directory).unwrap();
         assert_eq!(sum, files::digest(&path).unwrap());
-        let Some(copy) = copy else {
+        let Some((_, copy)) = copy else {
             return; // Not every file system has nameless files.
         };
         directory.link(&copy, "copy".as_ref()).unwrap();

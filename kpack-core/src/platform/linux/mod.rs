@@ -15,7 +15,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::Facts;
+use super::{Facts, SharedInode};
 
 pub(crate) use attributes::keep as keep_attributes;
 pub(crate) use handle::Handle;
@@ -23,12 +23,15 @@ pub use std::os::unix::ffi::{OsStrExt, OsStringExt};
 pub use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, symlink};
 
 pub(crate) fn facts(file: &File) -> io::Result<Facts> {
-    let metadata = file.metadata()?;
-    Ok(Facts {
+    file.metadata().map(|metadata| facts_in(&metadata))
+}
+
+fn facts_in(metadata: &Metadata) -> Facts {
+    Facts {
         id: (metadata.dev(), metadata.ino()),
         size: metadata.len(),
         modified: (metadata.mtime(), metadata.mtime_nsec()),
-    })
+    }
 }
 
 /// The number of names of an open file.
@@ -44,9 +47,9 @@ pub fn id_of(_path: &Path, metadata: &Metadata) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// Device and inode of a file with more than one name.
-pub fn shared_inode(metadata: &Metadata) -> Option<(u64, u64)> {
-    (metadata.is_file() && metadata.nlink() > 1).then(|| (metadata.dev(), metadata.ino()))
+/// Which file it is, if it has more than one name.
+pub fn shared_inode(metadata: &Metadata) -> Option<SharedInode> {
+    (metadata.is_file() && metadata.nlink() > 1).then(|| SharedInode(facts_in(metadata)))
 }
 
 /// Opens a file for reading. `None` for a socket, which cannot be opened. Does not wait for the writer of a FIFO.

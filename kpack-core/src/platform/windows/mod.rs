@@ -11,7 +11,7 @@ use std::time::UNIX_EPOCH;
 
 use winapi_util::file::information;
 
-use super::Facts;
+use super::{Facts, SharedInode};
 
 pub(crate) use handle::Handle;
 
@@ -208,7 +208,7 @@ pub fn id_of(path: &Path, _metadata: &Metadata) -> io::Result<(u64, u64)> {
 }
 
 /// Unknown, since only an open file tells: each name counts as a file.
-pub fn shared_inode(_metadata: &Metadata) -> Option<(u64, u64)> {
+pub fn shared_inode(_metadata: &Metadata) -> Option<SharedInode> {
     None
 }
 
