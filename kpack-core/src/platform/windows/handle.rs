@@ -7,6 +7,7 @@ use std::io;
 use std::os::windows::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use super::{ALL_ACCESS, DIRECTORIES, MetadataExt, NOT_FOLLOWED, REMOVED_AT_END, facts, symlink};
@@ -15,8 +16,12 @@ use crate::publish::numbered;
 
 /// The file that exists while its directory is locked.
 const LOCK: &str = ".kpack-lock.tmp";
-/// ERROR_SHARING_VIOLATION, and ERROR_ACCESS_DENIED of a file that is being removed.
-const IN_USE: [i32; 2] = [32, 5];
+/// ERROR_SHARING_VIOLATION.
+const IN_USE: i32 = 32;
+/// ERROR_ACCESS_DENIED: of a file that is being removed, or for want of rights.
+const DENIED: i32 = 5;
+/// How many tries in a row may be denied, since the file may be being removed: two seconds, at one in 20 ms.
+const MOST_DENIED: u32 = 100;
 
 /// An open directory, and the path that led to it. Windows has no operations relative to it; they use the path.
 #[derive(Debug)]
@@ -24,6 +29,8 @@ pub(crate) struct Handle {
     path: PathBuf,
     file: File,
     lock: OnceLock<File>,
+    /// How many of the last tries to lock it were denied.
+    denied: AtomicU32,
 }
 
 impl Handle {
@@ -38,6 +45,7 @@ impl Handle {
             path: self.path.clone(),
             file: self.file.try_clone()?,
             lock: OnceLock::new(),
+            denied: AtomicU32::new(0),
         })
     }
 
@@ -57,6 +65,7 @@ impl Handle {
             path,
             file,
             lock: OnceLock::new(),
+            denied: AtomicU32::new(0),
         }))
     }
 
@@ -99,19 +108,21 @@ impl Handle {
             .create(true)
             .write(true);
         options.custom_flags(REMOVED_AT_END);
-        match options.open(self.path.join(LOCK)) {
+        let opened = options.open(self.path.join(LOCK));
+        let denied = self.denied.swap(0, Relaxed);
+        match opened {
             Ok(lock) => {
                 let _ = self.lock.set(lock);
                 Ok(true)
             }
-            Err(error)
-                if error
-                    .raw_os_error()
-                    .is_some_and(|code| IN_USE.contains(&code)) =>
-            {
-                Ok(false)
-            }
-            Err(error) => Err(error),
+            Err(error) => match error.raw_os_error() {
+                Some(IN_USE) => Ok(false),
+                Some(DENIED) if denied < MOST_DENIED => {
+                    self.denied.store(denied + 1, Relaxed);
+                    Ok(false)
+                }
+                _ => Err(error),
+            },
         }
     }
 
