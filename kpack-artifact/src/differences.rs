@@ -19,6 +19,9 @@ const MOST_SECTIONS: usize = 6;
 const PIECE: u64 = 1 << 18;
 /// How much text around the first difference is shown, in bytes.
 const CONTEXT: usize = 60;
+/// Said of host binaries for Windows that differ.
+const ADDRESSES: &str = "host binaries for Windows are compared address by address, so build all shards \
+                         for the same targets, or take one shard's host files";
 
 pub(crate) struct Difference {
     pub(crate) text: String,
@@ -39,7 +42,7 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
         parts.push(format!("{a} bytes against {b}"));
     }
     let linked = |path| Ok::<_, Error>(LinkedBinary::read(path, input::open(path)?).ok());
-    let (mut shown, mut known) = (at, None);
+    let (mut shown, mut known, mut is_for_windows) = (at, None, false);
     if let (Some(a), Some(b)) = (linked(one)?, linked(other)?) {
         match layout::compare(&a, &b)? {
             Same::Yes => return Ok(None),
@@ -51,6 +54,7 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
             }
             Same::No => {}
         }
+        is_for_windows = a.image.elf().is_none() && b.image.elf().is_none();
         if let (Some(a), Some(b)) = (a.image.elf(), b.image.elf()) {
             shown = sections(a, b, &mut parts).unwrap_or(at);
             if unit_ids(a) != unit_ids(b) {
@@ -64,11 +68,15 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
         }
     }
     let (a, b) = (around(one, shown)?, around(other, shown)?);
-    parts.push(match (known, text_at(&a, shown), text_at(&b, shown)) {
+    let first = match (known, text_at(&a, shown), text_at(&b, shown)) {
         (Some(known), ..) => known,
         (_, Some(a), Some(b)) if a != b => two_texts(&a, &b),
         _ => format!("first difference at byte {at:#x}"),
-    });
+    };
+    parts.push(first);
+    if is_for_windows {
+        parts.push(ADDRESSES.to_owned());
+    }
     Ok(Some(Difference {
         text: format!("differs: {}", parts.join("; ")),
         layout_only: false,
