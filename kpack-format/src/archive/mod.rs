@@ -26,6 +26,7 @@ pub use limits::{MAX_CODE_OBJECT, MAX_KERNELS, MAX_TOC};
 pub use reader::Archive;
 pub use toc::{Scheme, Toc};
 pub use writer::ArchiveWriter;
+#[cfg(feature = "compression")]
 pub(crate) use writer::DEFAULT_LEVEL;
 
 /// The first bytes of an archive.
