@@ -25,7 +25,7 @@ pub fn file(path: &str) -> bool {
     Path::new(path).is_file() || report_missing(path)
 }
 
-/// As [`file`], for a directory.
+/// As [`file()`], for a directory.
 pub fn directory(path: &str) -> bool {
     Path::new(path).is_dir() || report_missing(path)
 }
