@@ -58,7 +58,7 @@ impl Batch {
             let hidden = root.make_below(name.as_ref(), &mut own)?;
             hidden.lock()?;
             // Before it was locked, another run may have taken it for a leftover and removed it.
-            if root.below(name.as_ref()).is_ok_and(|now| now.is(&hidden)) {
+            if hidden.is_still(root.below(name.as_ref()))? {
                 own.keep();
                 return Ok(Self {
                     root,

@@ -158,6 +158,19 @@ impl Directory {
         }
     }
 
+    /// Whether it is what was found under its name after it was locked; another run may have removed or replaced it
+    /// before.
+    ///
+    /// # Errors
+    /// Those of `found`, but for a missing directory.
+    pub(super) fn is_still(&self, found: Result<Self, Error>) -> Result<bool, Error> {
+        match found {
+            Ok(found) => Ok(found.is(self)),
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Creates a new file, accessible only to its owner.
     ///
     /// # Errors

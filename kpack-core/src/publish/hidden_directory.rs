@@ -48,7 +48,7 @@ impl HiddenDirectory {
             let lock = Directory::make(&outer, &mut made)?;
             lock.lock()?;
             // Another run may have removed it when it was done, while this one waited.
-            if Directory::open(&outer).is_ok_and(|now| now.is(&lock)) {
+            if lock.is_still(Directory::open(&outer))? {
                 return Ok(Self {
                     path: Self::beside(path),
                     directory: lock.make_below(hidden(OWN).as_ref(), &mut made)?,

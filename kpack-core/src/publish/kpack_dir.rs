@@ -54,7 +54,7 @@ impl KpackDir {
             let directory = root.make_below(relative, made)?;
             directory.lock()?;
             // Another run may have removed the empty directory meanwhile.
-            if root.below(relative).is_ok_and(|now| now.is(&directory)) {
+            if directory.is_still(root.below(relative))? {
                 directory.remove_leftovers(&|stem| {
                     names::is_archive(stem.as_ref()) || names::is_manifest(stem.as_ref())
                 })?;
