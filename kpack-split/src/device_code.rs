@@ -8,8 +8,10 @@ use kpack_core::archives::KeptBundle;
 use kpack_core::elf::{
     ElfError, MAGIC_FAT, MAGIC_SPLIT, POINTER, VERSION, WRAPPER_SIZE, Wrapper, pods, refuse,
 };
-use kpack_format::marker::Marker;
+use kpack_format::marker::{MAX_SIZE, Marker};
 use object::LittleEndian as LE;
+
+use crate::rewrite::Edits;
 
 /// The device code of a linked file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +89,32 @@ pub struct KeptMarker {
     pub available: u64,
     /// Bytes of the record of the join, at the end of the device code.
     pub(crate) record: u64,
+}
+
+impl KeptMarker {
+    /// Writes `marker` over it, and zeroes over the rest of a longer one. `read` gets an offset and a size. Returns
+    /// as many bytes of the old one.
+    pub(crate) fn replace(
+        &self,
+        read: impl FnOnce(u64, u64) -> Result<Vec<u8>, ElfError>,
+        marker: &[u8],
+        edits: &mut Edits,
+    ) -> Result<Vec<u8>, ElfError> {
+        let size = marker.len() as u64;
+        if size > self.available {
+            refuse!(
+                "the marker has room for {} bytes, but the new one needs {size}; install the unsplit binary",
+                self.available
+            );
+        }
+        let available = self.available.min(MAX_SIZE as u64);
+        let mut former = read(self.offset, available)?;
+        let old = Marker::read(&former).map_or(0, |(_, old)| old as u64);
+        edits.zero(self.offset + size, old.saturating_sub(size));
+        edits.write(self.offset, marker.to_vec());
+        former.truncate(marker.len());
+        Ok(former)
+    }
 }
 
 impl FatBinary {
@@ -296,6 +324,16 @@ pub struct NewCode<'a> {
     pub sizes: &'a [u64],
     /// Address of the marker, and the room that a marker of another split needs.
     pub marker: Range<u64>,
+}
+
+impl NewCode<'_> {
+    /// The wrappers, if the bundles get these addresses.
+    pub(crate) fn wrappers_at(&self, bundles: &[u64]) -> Vec<PlannedWrapper> {
+        let wrappers = self.wrappers.iter();
+        wrappers
+            .map(|(address, bundle)| PlannedWrapper::fat(*address, bundles[*bundle]))
+            .collect()
+    }
 }
 
 /// What becomes of `planned` wrappers if those of `kept` bundles get these addresses.

@@ -16,6 +16,7 @@ pub mod install;
 pub mod join;
 pub mod leftover;
 pub mod pe;
+mod plan;
 mod rewrite;
 mod source_date;
 pub mod split;

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
+use super::error::{ElfError, refuse};
 use crate::platform::FileExt;
 
 /// A source of bytes that are read by position: a file or memory.
@@ -51,6 +52,30 @@ pub fn find_content(source: &impl ReadAt, range: Range<u64>) -> io::Result<Optio
         at += bytes.len() as u64;
     }
     Ok(None)
+}
+
+/// Reads `size` bytes at `offset`, after checking that the file has them. `what` they are is for errors.
+///
+/// # Errors
+/// [`ElfError::Refused`] where the file ends before them; [`ElfError::Io`].
+pub fn read_range<S: ReadAt>(
+    source: &S,
+    file_size: u64,
+    offset: u64,
+    size: u64,
+    what: &str,
+) -> Result<Vec<u8>, ElfError> {
+    if offset.checked_add(size).is_none_or(|end| end > file_size) {
+        refuse!(
+            "{what} covers {size:#x} bytes at offset {offset:#x}, but the file has only {file_size:#x}; is it truncated?"
+        );
+    }
+    let Ok(length) = usize::try_from(size) else {
+        refuse!("{what} is too large: {size:#x} bytes");
+    };
+    let mut bytes = vec![0; length];
+    source.read_exact_at(offset, &mut bytes)?;
+    Ok(bytes)
 }
 
 impl ReadAt for File {

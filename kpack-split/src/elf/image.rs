@@ -6,7 +6,7 @@ use object::LittleEndian as LE;
 use object::elf;
 
 use super::headers::{SECTION_ENTRY, SEGMENT_ENTRY, Section, Segment};
-use super::records::pods;
+use super::records::{pods, read_range};
 use super::{ElfError, ReadAt};
 use super::{refuse, unsupported};
 
@@ -146,7 +146,7 @@ impl<S: ReadAt> Image<S> {
                 ident[5]
             );
         }
-        let header_bytes = read(&source, size, 0, 64, "the ELF header")?;
+        let header_bytes = read_range(&source, size, 0, 64, "the ELF header")?;
         let header: elf::FileHeader64<LE> = pods::<elf::FileHeader64<LE>>(&header_bytes)[0];
         let machine = match header.e_machine.get(LE) {
             elf::EM_X86_64 => Machine::X86_64,
@@ -211,7 +211,7 @@ impl<S: ReadAt> Image<S> {
 
     /// Reads `size` bytes of `what` at `offset`; refused if they end past the end of the file.
     pub fn bytes(&self, offset: u64, size: u64, what: &str) -> Result<Vec<u8>, ElfError> {
-        read(&self.source, self.size, offset, size, what)
+        read_range(&self.source, self.size, offset, size, what)
     }
 
     /// The contents of a section that has bytes.
@@ -358,27 +358,6 @@ fn check_bounds(segments: &[Segment], sections: &[Section]) -> Result<(), ElfErr
     Ok(())
 }
 
-/// Reads `size` bytes at `offset`, after checking that the file has them.
-fn read<S: ReadAt>(
-    source: &S,
-    file_size: u64,
-    offset: u64,
-    size: u64,
-    what: &str,
-) -> Result<Vec<u8>, ElfError> {
-    if offset.checked_add(size).is_none_or(|end| end > file_size) {
-        refuse!(
-            "{what} covers {size:#x} bytes at offset {offset:#x}, but the file has only {file_size:#x}; is it truncated?"
-        );
-    }
-    let Ok(length) = usize::try_from(size) else {
-        refuse!("{what} is too large: {size:#x} bytes");
-    };
-    let mut bytes = vec![0; length];
-    source.read_exact_at(offset, &mut bytes)?;
-    Ok(bytes)
-}
-
 fn program_headers<S: ReadAt>(
     source: &S,
     size: u64,
@@ -395,7 +374,7 @@ fn program_headers<S: ReadAt>(
     if entry != SEGMENT_ENTRY {
         refuse!("the program headers have {entry} bytes each; expected {SEGMENT_ENTRY}");
     }
-    let bytes = read(
+    let bytes = read_range(
         source,
         size,
         header.e_phoff.get(LE),
@@ -424,7 +403,7 @@ fn section_headers<S: ReadAt>(
     if entry != SECTION_ENTRY {
         refuse!("the section headers have {entry} bytes each; expected {SECTION_ENTRY}");
     }
-    let bytes = read(
+    let bytes = read_range(
         source,
         size,
         offset,
@@ -441,7 +420,7 @@ fn section_headers<S: ReadAt>(
             "e_shstrndx is {names_index}, which is not a string table among its {count} sections"
         );
     };
-    let names = read(
+    let names = read_range(
         source,
         size,
         names.offset,

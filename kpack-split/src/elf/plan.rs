@@ -6,7 +6,6 @@ use std::fmt;
 use std::fs::File;
 use std::ops::Range;
 
-use kpack_format::marker::Marker;
 use object::LittleEndian as LE;
 use object::elf;
 
@@ -17,28 +16,18 @@ use super::records::{POINTER, WRAPPER_SIZE, pods};
 use super::section_table::SectionTable;
 use super::wrappers::is_absolute;
 use super::{ElfError, ReadAt, check, memory, refuse, unsupported};
-use crate::device_code::{PlannedWrapper, check_wrappers, marker_bytes};
-use crate::rewrite::{Edits, Gap, Gaps, Rewrite, Rewritten};
+use crate::device_code::{PlannedWrapper, check_wrappers};
+use crate::plan;
+use crate::rewrite::{Edits, Gap, Gaps, Rewrite};
 
-/// How to make one binary from another.
+/// How to make one ELF file from another.
+pub type Plan = plan::Plan<Image<()>, Headers>;
+
+/// The new headers.
 #[derive(Debug, Clone)]
-pub struct Plan {
-    /// The expected wrappers of the result, in order of address.
-    pub(crate) wrappers: Vec<PlannedWrapper>,
-    /// Address of the marker and its planned size.
-    pub(crate) marker: Range<u64>,
-    /// Offset of the marker in the output.
-    marker_offset: u64,
-    /// What the input has in the marker's place, if that is a marker.
-    pub(crate) former_marker: Vec<u8>,
-    /// The headers of the input.
-    input: Box<Image<()>>,
-    /// The new program headers.
+pub struct Headers {
     pub(crate) segments: Vec<Segment>,
-    /// The new section headers.
     pub(crate) sections: Vec<Section>,
-    /// What becomes of the input's bytes.
-    rewrite: Rewrite,
 }
 
 /// A relocation of the image.
@@ -197,50 +186,12 @@ impl Plan {
             marker: parts.marker,
             former_marker: Vec::new(),
             input: Box::new(input),
-            segments,
-            sections: written.sections,
+            headers: Headers {
+                segments,
+                sections: written.sections,
+            },
             rewrite: Rewrite::new(gaps, edits, written.kept_end, written.tail),
         })
-    }
-
-    /// What it makes of `input`, not written yet.
-    pub(crate) fn result<'a, S>(&'a self, input: &'a S) -> Rewritten<'a, S> {
-        self.rewrite.of(input)
-    }
-
-    /// The same plan, if its input is not a file but the result of `before`. `bundles` are copied from the
-    /// input of that: their offsets there and in the output.
-    pub(crate) fn after(self, before: Plan, bundles: Vec<(Range<u64>, u64)>) -> Self {
-        Self {
-            former_marker: before.former_marker,
-            input: before.input,
-            rewrite: self.rewrite.after(before.rewrite, bundles),
-            ..self
-        }
-    }
-
-    /// Replaces the planned marker. Drops code IDs that do not fit.
-    pub fn set_marker(&mut self, marker: &Marker) -> Result<(), ElfError> {
-        let planned = self.marker.end - self.marker.start;
-        let bytes = marker_bytes(marker, &self.former_marker, planned as usize)?;
-        self.rewrite.write_at(self.marker_offset, bytes);
-        Ok(())
-    }
-
-    /// Adds changes by input offset, for the wrappers and markers of objects that were split before
-    /// the link. These are in data and in sections that do not move.
-    pub(crate) fn add(&mut self, edits: Vec<(u64, Vec<u8>)>) {
-        self.rewrite.add(edits);
-    }
-
-    /// Writes bytes at an offset in the output.
-    pub(crate) fn write_at(&mut self, offset: u64, bytes: Vec<u8>) {
-        self.rewrite.write_at(offset, bytes);
-    }
-
-    /// Size of the result in bytes.
-    pub fn output_size(&self) -> u64 {
-        self.rewrite.output_size()
     }
 
     /// Writes the result to the empty file `output`, then reads it back and checks it. `input` must be
@@ -255,22 +206,14 @@ impl Plan {
     /// # Errors
     /// [`ElfError::Unsound`]: the fault is in the result, not in its sound input.
     pub(crate) fn check(&self, input: &File, output: &File) -> Result<(), ElfError> {
-        read_back(input, output, self).map_err(|error| match error {
-            ElfError::Refused(reason) | ElfError::Unsupported(reason) => ElfError::Unsound(reason),
-            error => error,
-        })
-    }
-
-    /// Copies the kept bytes, then writes the changed ones over them.
-    pub(crate) fn write(&self, input: &File, output: &File) -> Result<(), ElfError> {
-        Ok(self.rewrite.write(input, output)?)
+        read_back(input, output, self).map_err(plan::unsound)
     }
 }
 
 fn read_back(input: &File, output: &File, plan: &Plan) -> Result<(), ElfError> {
     let image = Image::read(output)?;
     image.validate()?;
-    if image.segments != plan.segments || image.sections != plan.sections {
+    if image.segments != plan.headers.segments || image.sections != plan.headers.sections {
         refuse!("the headers differ from the plan");
     }
     check::sound(&image)?;
@@ -293,7 +236,7 @@ impl fmt::Display for Plan {
             writeln!(f, "file offsets {cut} are cut, {room:#x} bytes inserted")?;
         }
         writeln!(f, "program headers:")?;
-        for s in &self.segments {
+        for s in &self.headers.segments {
             writeln!(
                 f,
                 "  {:<16} offset {:#x} address {:#x} file {:#x} memory {:#x} align {:#x}",
@@ -306,7 +249,7 @@ impl fmt::Display for Plan {
             )?;
         }
         writeln!(f, "sections:")?;
-        for s in &self.sections {
+        for s in &self.headers.sections {
             writeln!(
                 f,
                 "  {:<24} {:<14} address {:#x} offset {:#x} size {:#x}",

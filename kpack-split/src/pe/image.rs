@@ -5,7 +5,7 @@ use std::ops::Range;
 use object::LittleEndian as LE;
 use object::pe;
 
-use kpack_core::elf::{ElfError, ReadAt, pods, refuse, unsupported};
+use kpack_core::elf::{ElfError, ReadAt, pods, read_range, refuse, unsupported};
 
 use crate::rewrite::Gaps;
 
@@ -240,20 +240,20 @@ impl<S: ReadAt> Image<S> {
     /// Reads the headers. Refuses anything but an image for x86-64.
     pub fn read(source: S) -> Result<Self, ElfError> {
         let size = source.size()?;
-        let dos = read(&source, size, 0, 64, "the DOS header")?;
+        let dos = read_range(&source, size, 0, 64, "the DOS header")?;
         let dos: pe::ImageDosHeader = pods(&dos)[0];
         if dos.e_magic.get(LE) != pe::IMAGE_DOS_SIGNATURE {
             refuse!("not a PE file (expected `MZ` at its start)");
         }
         let signature = u64::from(dos.e_lfanew.get(LE));
-        let found = read(&source, size, signature, SIGNATURE, "the PE signature")?;
+        let found = read_range(&source, size, signature, SIGNATURE, "the PE signature")?;
         if found != pe::IMAGE_NT_SIGNATURE.to_le_bytes() {
             refuse!(
                 "not a PE file (expected `PE\\0\\0` at offset {signature:#x}, found {found:02x?})"
             );
         }
         let header_offset = signature + SIGNATURE;
-        let bytes = read(&source, size, header_offset, 20, "the COFF header")?;
+        let bytes = read_range(&source, size, header_offset, 20, "the COFF header")?;
         let header: pe::ImageFileHeader = pods(&bytes)[0];
         let machine = header.machine.get(LE);
         if machine != pe::IMAGE_FILE_MACHINE_AMD64 {
@@ -329,7 +329,7 @@ impl<S: ReadAt> Image<S> {
 
     /// Reads `size` bytes of `what` at `offset`; refused if they end past the end of the file.
     pub fn bytes(&self, offset: u64, size: u64, what: &str) -> Result<Vec<u8>, ElfError> {
-        read(&self.source, self.size, offset, size, what)
+        read_range(&self.source, self.size, offset, size, what)
     }
 
     /// The contents of a section in the file, without padding.
@@ -388,7 +388,7 @@ fn optional_header<S: ReadAt>(
     if size < fixed {
         refuse!("the optional header has {size} bytes; expected at least {fixed}");
     }
-    let bytes = read(source, file_size, offset, fixed, "the optional header")?;
+    let bytes = read_range(source, file_size, offset, fixed, "the optional header")?;
     let optional: pe::ImageOptionalHeader64 = pods(&bytes)[0];
     let magic = optional.magic.get(LE);
     if magic != pe::IMAGE_NT_OPTIONAL_HDR64_MAGIC {
@@ -414,7 +414,7 @@ fn directories<S: ReadAt>(
     if size > room {
         refuse!("{count} data directories do not fit the optional header");
     }
-    let bytes = read(
+    let bytes = read_range(
         source,
         file_size,
         offset + fixed,
@@ -467,25 +467,4 @@ pub(super) fn moved<S>(image: &Image<S>, gaps: &Gaps) -> Vec<Section> {
         section.line_numbers.0 = output(section.line_numbers.0);
     }
     sections
-}
-
-/// Reads `size` bytes at `offset`, after checking that the file has them.
-fn read<S: ReadAt>(
-    source: &S,
-    file_size: u64,
-    offset: u64,
-    size: u64,
-    what: &str,
-) -> Result<Vec<u8>, ElfError> {
-    if offset.checked_add(size).is_none_or(|end| end > file_size) {
-        refuse!(
-            "{what} covers {size:#x} bytes at offset {offset:#x}, but the file has only {file_size:#x}; is it truncated?"
-        );
-    }
-    let Ok(length) = usize::try_from(size) else {
-        refuse!("{what} is too large: {size:#x} bytes");
-    };
-    let mut bytes = vec![0; length];
-    source.read_exact_at(offset, &mut bytes)?;
-    Ok(bytes)
 }

@@ -9,7 +9,6 @@ use std::ops::Range;
 
 use kpack_core::archives::KeptBundle;
 use kpack_core::elf::{ElfError, ReadAt, refuse, unsupported};
-use kpack_format::marker::{self, Marker};
 use object::pe;
 
 use super::check;
@@ -19,28 +18,20 @@ use super::plan::{Parts, Plan, can_be_rewritten};
 use crate::device_code::{
     BUNDLE_ALIGN, FatBinary, KeptMarker, NewCode, PlannedWrapper, keeping_wrappers,
 };
+use crate::plan;
 use crate::rewrite::{Edits, Gap, Gaps};
 
 /// The highest address of an image.
 const LIMIT: u64 = 1 << 31;
 
 /// How to make a joined binary from a split one.
-#[derive(Debug, Clone)]
-pub struct JoinPlan {
-    plan: Plan,
-    /// Offset in the output of each bundle.
-    bundles: Vec<u64>,
-}
+pub type JoinPlan = plan::JoinPlan<Plan>;
 
 impl JoinPlan {
     /// Plans the joined binary of `image`, which is split, or was joined for other targets.
     pub fn new<S: ReadAt>(image: &Image<S>, code: &NewCode<'_>) -> Result<Self, ElfError> {
-        Self::with(image, &code.marker, code.sizes, &|bundles| {
-            let wrappers = code.wrappers.iter();
-            wrappers
-                .map(|(address, bundle)| PlannedWrapper::fat(*address, bundles[*bundle]))
-                .collect()
-        })
+        let wrappers = |bundles: &[u64]| code.wrappers_at(bundles);
+        Self::with(image, &code.marker, code.sizes, &wrappers)
     }
 
     /// With bundles of these sizes. `wrappers` gets their addresses, and tells what becomes of each
@@ -85,22 +76,6 @@ impl JoinPlan {
         })
     }
 
-    /// Size of the joined binary in bytes.
-    pub fn output_size(&self) -> u64 {
-        self.plan.output_size()
-    }
-
-    /// Offset in the output of each bundle.
-    pub fn bundles(&self) -> &[u64] {
-        &self.bundles
-    }
-
-    /// Writes the joined binary without its bundles to the empty file `output`. `input` must be the
-    /// planned file.
-    pub fn write(&self, input: &File, output: &File) -> Result<(), ElfError> {
-        self.plan.write(input, output)
-    }
-
     /// Completes `output` when its bundles are written.
     pub fn finish(&self, output: &File) -> Result<(), ElfError> {
         self.plan.finish(output)
@@ -137,26 +112,15 @@ pub(super) fn take_out<S: ReadAt>(
     marker: &[u8],
 ) -> Result<Plan, ElfError> {
     let size = marker.len() as u64;
-    if size > kept.available {
-        refuse!(
-            "the marker has room for {} bytes, but the new one needs {size}; install the unsplit binary",
-            kept.available
-        );
-    }
+    let mut edits = Edits::default();
+    let read = |offset, size| image.bytes(offset, size, "the marker");
+    let former = kept.replace(read, marker, &mut edits)?;
     let split = SplitImage::of(image)?;
     if split.former.is_none() {
         unsupported!(
             "the device code is not where `kpack join` puts it; install the unsplit binary"
         );
     }
-    let mut edits = Edits::default();
-    // The rest of a longer marker.
-    let available = kept.available.min(marker::MAX_SIZE as u64);
-    let mut former = image.bytes(kept.offset, available, "the marker")?;
-    let old = Marker::read(&former).map_or(0, |(_, old)| old as u64);
-    edits.zero(kept.offset + size, old.saturating_sub(size));
-    edits.write(kept.offset, marker.to_vec());
-    former.truncate(marker.len());
     let wrappers = fat.wrappers.iter();
     let wrappers =
         wrappers.map(|w| PlannedWrapper::split(w.address, Some(kept.address), w.co_index));

@@ -6,35 +6,25 @@ use std::ops::Range;
 
 use kpack_core::elf::{ElfError, POINTER, ReadAt, WRAPPER_SIZE, pods_mut, refuse, unsupported};
 use kpack_core::platform::FileExt;
-use kpack_format::marker::Marker;
 use object::LittleEndian as LE;
 use object::pe;
 
 use super::checksum::checksum;
 use super::image::{Image, Section, debug_entries};
 use super::{check, memory};
-use crate::device_code::{PlannedWrapper, check_wrappers, marker_bytes};
-use crate::rewrite::{Edits, Gaps, Rewrite, Rewritten};
+use crate::device_code::{PlannedWrapper, check_wrappers};
+use crate::plan;
+use crate::rewrite::{Edits, Gaps, Rewrite};
 
-/// How to make one binary from another.
+/// How to make one PE file from another.
+pub type Plan = plan::Plan<Image<()>, Headers>;
+
+/// What is new in the headers.
 #[derive(Debug, Clone)]
-pub struct Plan {
-    /// The expected wrappers of the result, in order of address.
-    pub(super) wrappers: Vec<PlannedWrapper>,
-    /// Address of the marker and its planned size.
-    pub(super) marker: Range<u64>,
-    /// Offset of the marker in the output.
-    marker_offset: u64,
-    /// What the input has in the marker's place, if that is a marker.
-    pub(super) former_marker: Vec<u8>,
-    /// The headers of the input.
-    input: Box<Image<()>>,
-    /// The new section headers.
+pub struct Headers {
     sections: Vec<Section>,
     /// Offset of the checksum in the output, if it has one.
     checksum: Option<u64>,
-    /// What becomes of the input's bytes.
-    rewrite: Rewrite,
 }
 
 /// Everything a plan is made from.
@@ -82,49 +72,12 @@ impl Plan {
             marker_offset: gaps.output_offset(parts.marker_offset),
             former_marker: Vec::new(),
             input: Box::new(image.over(())),
-            sections,
-            checksum: has_checksum.then(|| image.checksum_offset()),
+            headers: Headers {
+                sections,
+                checksum: has_checksum.then(|| image.checksum_offset()),
+            },
             rewrite: Rewrite::new(gaps, edits, image.size, Vec::new()),
         })
-    }
-
-    /// What it makes of `input`, not written yet.
-    pub(super) fn result<'a, S>(&'a self, input: &'a S) -> Rewritten<'a, S> {
-        self.rewrite.of(input)
-    }
-
-    /// The same plan, if its input is not a file but the result of `before`. `bundles` are copied from the
-    /// input of that: their offsets there and in the output.
-    pub(super) fn after(self, before: Plan, bundles: Vec<(Range<u64>, u64)>) -> Self {
-        Self {
-            former_marker: before.former_marker,
-            input: before.input,
-            rewrite: self.rewrite.after(before.rewrite, bundles),
-            ..self
-        }
-    }
-
-    /// Replaces the planned marker. Drops code IDs that do not fit.
-    pub fn set_marker(&mut self, marker: &Marker) -> Result<(), ElfError> {
-        let planned = self.marker.end - self.marker.start;
-        let bytes = marker_bytes(marker, &self.former_marker, planned as usize)?;
-        self.rewrite.write_at(self.marker_offset, bytes);
-        Ok(())
-    }
-
-    /// Adds changes by input offset, for the wrappers and markers of objects that were split before the link.
-    pub(crate) fn add(&mut self, edits: Vec<(u64, Vec<u8>)>) {
-        self.rewrite.add(edits);
-    }
-
-    /// Writes bytes at an offset in the output.
-    pub(super) fn write_at(&mut self, offset: u64, bytes: Vec<u8>) {
-        self.rewrite.write_at(offset, bytes);
-    }
-
-    /// Size of the result in bytes.
-    pub fn output_size(&self) -> u64 {
-        self.rewrite.output_size()
     }
 
     /// Writes the result to the empty file `output`, then reads it back and checks it. `input` must be
@@ -135,14 +88,9 @@ impl Plan {
         self.check(input, output)
     }
 
-    /// Copies the kept bytes, then writes the changed ones over them.
-    pub(super) fn write(&self, input: &File, output: &File) -> Result<(), ElfError> {
-        Ok(self.rewrite.write(input, output)?)
-    }
-
     /// Writes the checksum of the complete output, if its input has one.
     pub(super) fn finish(&self, output: &File) -> Result<(), ElfError> {
-        if let Some(at) = self.checksum {
+        if let Some(at) = self.headers.checksum {
             let sum = checksum(output, at)?;
             output.write_all_at(&sum.to_le_bytes(), at)?;
         }
@@ -154,15 +102,12 @@ impl Plan {
     /// # Errors
     /// [`ElfError::Unsound`]: the fault is in the result, not in its sound input.
     pub(super) fn check(&self, input: &File, output: &File) -> Result<(), ElfError> {
-        self.read_back(input, output).map_err(|error| match error {
-            ElfError::Refused(reason) | ElfError::Unsupported(reason) => ElfError::Unsound(reason),
-            error => error,
-        })
+        self.read_back(input, output).map_err(plan::unsound)
     }
 
     fn read_back(&self, input: &File, output: &File) -> Result<(), ElfError> {
         let image = Image::read(output)?;
-        if image.sections != self.sections {
+        if image.sections != self.headers.sections {
             refuse!("the section headers differ from the plan");
         }
         check::sound(&image)?;

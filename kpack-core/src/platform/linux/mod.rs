@@ -81,7 +81,7 @@ pub fn set_mode_at(path: &Path, mode: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// Not every file system can do so.
-pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+pub(crate) fn exchange(one: &Path, other: &Path) -> io::Result<()> {
     Ok(renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
 }
 
@@ -89,7 +89,7 @@ pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// Those of the system.
-pub fn free_space(directory: &Path) -> io::Result<Option<u64>> {
+pub(crate) fn free_space(directory: &Path) -> io::Result<Option<u64>> {
     let system = statvfs(directory)?;
     let free = system.f_bavail.saturating_mul(system.f_frsize);
     Ok((system.f_blocks != 0).then_some(free))

@@ -260,7 +260,7 @@ pub fn symlink(target: impl AsRef<Path>, link: impl AsRef<Path>) -> io::Result<(
 ///
 /// # Errors
 /// Always.
-pub fn exchange(_one: &Path, _other: &Path) -> io::Result<()> {
+pub(crate) fn exchange(_one: &Path, _other: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
@@ -268,7 +268,7 @@ pub fn exchange(_one: &Path, _other: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// None.
-pub fn free_space(_directory: &Path) -> io::Result<Option<u64>> {
+pub(crate) fn free_space(_directory: &Path) -> io::Result<Option<u64>> {
     Ok(None)
 }
 

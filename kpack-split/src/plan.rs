@@ -1,0 +1,108 @@
+//! What plans have in common, whatever the host format.
+
+use std::fs::File;
+use std::ops::Range;
+
+use kpack_core::elf::ElfError;
+use kpack_format::marker::Marker;
+
+use crate::device_code::{PlannedWrapper, marker_bytes};
+use crate::rewrite::{Rewrite, Rewritten};
+
+/// How to make one binary from another. `I` are the headers of the input, `H` what is new in the output's.
+#[derive(Debug, Clone)]
+pub struct Plan<I, H> {
+    /// The expected wrappers of the result, in order of address.
+    pub(crate) wrappers: Vec<PlannedWrapper>,
+    /// Address of the marker and its planned size.
+    pub(crate) marker: Range<u64>,
+    /// Offset of the marker in the output.
+    pub(crate) marker_offset: u64,
+    /// What the input has in the marker's place, if that is a marker.
+    pub(crate) former_marker: Vec<u8>,
+    pub(crate) input: Box<I>,
+    pub(crate) headers: H,
+    /// What becomes of the input's bytes.
+    pub(crate) rewrite: Rewrite,
+}
+
+impl<I, H> Plan<I, H> {
+    /// What it makes of `input`, not written yet.
+    pub(crate) fn result<'a, S>(&'a self, input: &'a S) -> Rewritten<'a, S> {
+        self.rewrite.of(input)
+    }
+
+    /// The same plan, if its input is not a file but the result of `before`. `bundles` are copied from the
+    /// input of that: their offsets there and in the output.
+    pub(crate) fn after(self, before: Self, bundles: Vec<(Range<u64>, u64)>) -> Self {
+        Self {
+            former_marker: before.former_marker,
+            input: before.input,
+            rewrite: self.rewrite.after(before.rewrite, bundles),
+            ..self
+        }
+    }
+
+    /// Replaces the planned marker. Drops code IDs that do not fit.
+    pub fn set_marker(&mut self, marker: &Marker) -> Result<(), ElfError> {
+        let planned = self.marker.end - self.marker.start;
+        let bytes = marker_bytes(marker, &self.former_marker, planned as usize)?;
+        self.rewrite.write_at(self.marker_offset, bytes);
+        Ok(())
+    }
+
+    /// Adds changes by input offset, for the wrappers and markers of objects that were split before
+    /// the link. These are in data and in sections that do not move.
+    pub(crate) fn add(&mut self, edits: Vec<(u64, Vec<u8>)>) {
+        self.rewrite.add(edits);
+    }
+
+    /// Writes bytes at an offset in the output.
+    pub(crate) fn write_at(&mut self, offset: u64, bytes: Vec<u8>) {
+        self.rewrite.write_at(offset, bytes);
+    }
+
+    /// Size of the result in bytes.
+    pub fn output_size(&self) -> u64 {
+        self.rewrite.output_size()
+    }
+
+    /// Copies the kept bytes, then writes the changed ones over them.
+    pub(crate) fn write(&self, input: &File, output: &File) -> Result<(), ElfError> {
+        Ok(self.rewrite.write(input, output)?)
+    }
+}
+
+/// How to make a joined binary from a split one, by a plan of a host format.
+#[derive(Debug, Clone)]
+pub struct JoinPlan<P> {
+    pub(crate) plan: P,
+    /// Offset in the output of each bundle.
+    pub(crate) bundles: Vec<u64>,
+}
+
+impl<I, H> JoinPlan<Plan<I, H>> {
+    /// Size of the joined binary in bytes.
+    pub fn output_size(&self) -> u64 {
+        self.plan.output_size()
+    }
+
+    /// Offset in the output of each bundle.
+    pub fn bundles(&self) -> &[u64] {
+        &self.bundles
+    }
+
+    /// Writes the joined binary without its bundles to the empty file `output`. `input` must be the
+    /// planned file.
+    pub fn write(&self, input: &File, output: &File) -> Result<(), ElfError> {
+        self.plan.write(input, output)
+    }
+}
+
+/// What is wrong with a result, as it is read back: the fault is in that, not in its sound input.
+pub(crate) fn unsound(error: ElfError) -> ElfError {
+    match error {
+        ElfError::Refused(reason) | ElfError::Unsupported(reason) => ElfError::Unsound(reason),
+        error => error,
+    }
+}
