@@ -163,8 +163,11 @@ mod tests {
             let sum = copies.digest(path, true).unwrap();
             assert_eq!(sum, digest(path).unwrap());
         }
-        let is_possible = !lock(&copies.made).gave_up;
-        is_possible.then_some((tree, copies, paths))
+        if lock(&copies.made).gave_up {
+            eprintln!("skipped: this file system has no nameless files");
+            return None;
+        }
+        Some((tree, copies, paths))
     }
 
     #[test]

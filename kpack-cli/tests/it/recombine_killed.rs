@@ -87,15 +87,7 @@ fn what_is_there_is_whole_and_a_second_run_completes_it() {
 #[test]
 fn a_component_is_written_before_the_lock_of_the_next_one_is_awaited() {
     let tree = three_shards();
-    for shard in ["linux-a", "linux-b", "linux-c"] {
-        for entry in fs::read_dir(tree.path(&format!("shards/{shard}"))).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_str().unwrap();
-            let other = path.with_file_name(name.replace("blas_", "alas_"));
-            process::copy(&path, &other);
-        }
-    }
-    fs::write(tree.path("packaging.json"), CONFIGURATION).unwrap();
+    add_components(&tree, &["alas_"]);
     fs::create_dir_all(tree.path("out/.blas_lib.tmp")).unwrap();
     let other_run = File::open(tree.path("out/.blas_lib.tmp")).unwrap();
     other_run.lock().unwrap();
@@ -128,28 +120,9 @@ fn where_little_is_free_each_component_is_replaced_in_turn() {
             fs::write(data.join(format!("large{index}")), &noise).unwrap();
             fs::write(data.join(format!("small{index}")), &noise[..4096]).unwrap();
         }
-        for entry in fs::read_dir(tree.path(&format!("shards/{shard}"))).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_str().unwrap();
-            for other in ["alas_", "clas_"] {
-                process::copy(&path, path.with_file_name(name.replace("blas_", other)));
-            }
-        }
     }
-    fs::write(tree.path("packaging.json"), CONFIGURATION).unwrap();
     // Three components of 2.9 MB, and a little more than one.
-    let twice = "mkdir out; mount -t tmpfs -o size=12m tmpfs out
-        for run in 1 2; do
-            \"$KPACK\" recombine --quiet --jobs 1 --input-shards-dir shards --output-dir out --config packaging.json
-        done
-        \"$KPACK\" verify --quiet out; df -k out; ls out";
-    let output = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--mount", "sh", "-ec", twice])
-        .current_dir(tree.root())
-        .env("KPACK", env!("CARGO_BIN_EXE_kpack"))
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
+    replace_in_little_room(&tree, "1 1");
 }
 
 /// Copies of large files may fit where what is written beside them does not: small files take room then.
@@ -166,25 +139,37 @@ fn where_copies_left_no_room_components_are_replaced_in_turn() {
         for index in 0..40 {
             fs::write(data.join(format!("small{index}")), &large[..40 << 10]).unwrap();
         }
+    }
+    // Three components of 2.7 MB, and a little more than one.
+    replace_in_little_room(&tree, "1 1 8");
+}
+
+/// Adds copies of the component `blas_lib` to each shard, and writes the configuration.
+fn add_components(tree: &Tree, others: &[&str]) {
+    for shard in ["linux-a", "linux-b", "linux-c"] {
         for entry in fs::read_dir(tree.path(&format!("shards/{shard}"))).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap();
-            for other in ["alas_", "clas_"] {
+            for other in others {
                 process::copy(&path, path.with_file_name(name.replace("blas_", other)));
             }
         }
     }
     fs::write(tree.path("packaging.json"), CONFIGURATION).unwrap();
-    // Three components of 2.7 MB, and a little more than one.
-    let thrice = "mkdir out; mount -t tmpfs -o size=12m tmpfs out
-        for jobs in 1 1 8; do
+}
+
+/// Merges three components once for each number of jobs, where there is room for little more than four.
+fn replace_in_little_room(tree: &Tree, jobs: &str) {
+    add_components(tree, &["alas_", "clas_"]);
+    let script = "mkdir out; mount -t tmpfs -o size=12m tmpfs out
+        for jobs in $JOBS; do
             \"$KPACK\" recombine --quiet --jobs $jobs --input-shards-dir shards --output-dir out --config packaging.json
         done
         \"$KPACK\" verify --quiet out; df -k out; ls out";
     let output = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--mount", "sh", "-ec", thrice])
+        .args(["--user", "--map-root-user", "--mount", "sh", "-ec", script])
         .current_dir(tree.root())
-        .env("KPACK", env!("CARGO_BIN_EXE_kpack"))
+        .envs([("KPACK", env!("CARGO_BIN_EXE_kpack")), ("JOBS", jobs)])
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");

@@ -88,7 +88,8 @@ mod tests {
         let (sum, copy) = copy_checked(&path, &directory).unwrap();
         assert_eq!(sum, files::digest(&path).unwrap());
         let Some((_, copy)) = copy else {
-            return; // Not every file system has nameless files.
+            eprintln!("skipped: this file system has no nameless files");
+            return;
         };
         directory.link(&copy, "copy".as_ref()).unwrap();
         let named = tree.path().join("copy");
