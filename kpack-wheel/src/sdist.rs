@@ -1,5 +1,4 @@
-//! A source distribution, as far as its metadata is that of a set of wheels: TheRock's project `rocm` is one, whose extras ask
-//! for the wheels of others.
+//! The metadata of a source distribution, whose extras may ask for wheels: those of TheRock's project `rocm` do.
 
 use std::io::{ErrorKind, Read};
 use std::path::Path;

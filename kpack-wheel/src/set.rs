@@ -70,9 +70,7 @@ pub(super) fn pins(fields: &Fields, is_extra: &dyn Fn(&str) -> bool) -> Result<P
         }
     }
     if pins.extras.len() > MAX_EXTRAS {
-        return Err(format!(
-            "has more than {MAX_EXTRAS} extras for device wheels"
-        ));
+        return Err(format!("has more than {MAX_EXTRAS} extras"));
     }
     let length: usize = fields.all("Requires-Dist").map(str::len).sum();
     if length.saturating_mul(pins.extras.len()) > MAX_COMPARED {
@@ -152,7 +150,7 @@ impl Pins {
     }
 }
 
-/// The most extras for device wheels: each is compared with each requirement.
+/// The most extras: each is compared with each requirement.
 const MAX_EXTRAS: usize = 1000;
 
 /// The most bytes of requirements, counted once for each extra that they are compared with: 1000 extras that each

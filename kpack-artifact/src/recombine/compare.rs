@@ -40,7 +40,8 @@ pub(super) enum DifferenceKind {
     Layout,
 }
 
-/// The differences between two trees, the first of which is output, without manifests of kpacks and entries that `compared` rejects.
+/// The differences between two trees, without manifests of kpacks and entries that `compared` rejects. The files of the
+/// first are output, so they are copied while they are read.
 /// If one tree lacks a directory, its entries are not listed.
 pub(super) fn differences<'t>(
     first: &'t Tree,

@@ -176,7 +176,7 @@ fn run(command: &Command) -> Result<ExitCode, Error> {
     if cfg!(windows)
         && let Some(name) = needs_linux(command)
     {
-        let text = format!("`kpack {name}` does not run on Windows; run it on Linux, WSL will do");
+        let text = format!("`kpack {name}` does not run on Windows; run it on Linux or in WSL");
         return Err(Error::usage(text));
     }
     match command {
@@ -204,8 +204,8 @@ fn run(command: &Command) -> Result<ExitCode, Error> {
     }
 }
 
-/// The name of a command that only Linux can run: it reads or writes trees whose names it has not learnt to spell on
-/// Windows, or asks Linux about the machine.
+/// The name of a command that runs on Linux only: it takes paths in trees to be written as on Linux, or asks Linux
+/// about the machine.
 fn needs_linux(command: &Command) -> Option<&'static str> {
     Some(match command {
         Command::Split(_) => "split",

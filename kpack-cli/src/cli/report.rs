@@ -22,7 +22,7 @@ use kpack_split::{leftover, source_date};
 Examples:
   Compare packages with the artifacts that they were made from:
     kpack report recombined --before artifacts
-  Say what a package for each GPU has to download:
+  Report what a machine with each GPU downloads:
     kpack report prefix --packed xz
   Write a page with a treemap:
     kpack report /opt/rocm --html sizes.html
@@ -38,7 +38,7 @@ pub(super) struct Arguments {
     /// Level of detail of the table
     #[arg(long, value_enum, default_value_t = Depth::Binary)]
     by: Depth,
-    /// Also say what a machine downloads: compress its files as a package manager does. Takes its time
+    /// Also report what a machine downloads, by compressing its files as a package manager does. This is slow
     #[arg(long, value_enum, value_name = "FORMAT")]
     packed: Option<Packing>,
     /// Write a self-contained page with a table and treemaps to FILE
