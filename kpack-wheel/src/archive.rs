@@ -17,7 +17,7 @@ use super::members::{
 use super::metadata::Fields;
 use super::name::{WheelName, same_project, same_version};
 use super::record::{self, Digest, LongHasher, Row};
-use super::variant;
+use super::variant_json;
 use kpack_core::files::HostFormat;
 use kpack_core::parallel;
 use kpack_core::publish;
@@ -150,14 +150,14 @@ impl Wheel {
             return Err(in_member(ids::WHEEL_NAME, &self.path, &file, &text));
         }
         if let Some(label) = &self.name.variant {
-            let labels = variant::labels(&self.bytes(&self.in_dist_info(variant::FILE))?);
-            let labels = labels.map_err(|text| self.refused(variant::FILE, text))?;
+            let labels = variant_json::labels(&self.bytes(&self.in_dist_info(variant_json::FILE))?);
+            let labels = labels.map_err(|text| self.refused(variant_json::FILE, text))?;
             if labels != [label.as_str()] {
                 let text = format!(
                     "the file describes {} (expected {label}, as the file name says)",
                     labels.join(", ")
                 );
-                return Err(self.refused(variant::FILE, text));
+                return Err(self.refused(variant_json::FILE, text));
             }
         }
         let format = self.wheel.get("Wheel-Version").unwrap_or("none");

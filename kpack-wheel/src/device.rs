@@ -14,7 +14,6 @@ use super::metadata::Fields;
 use super::name::WheelName;
 use super::options::Options;
 use super::set::{self, ALL};
-use super::variant::{self, Variant};
 use super::writer::{Content, Item};
 use kpack_core::{Error, ids};
 use kpack_split::input;
@@ -196,12 +195,15 @@ impl<'a> Devices<'a> {
         ])
     }
 
-    /// The project of its wheel variants, and these; none if there is no code for a GPU.
-    pub(super) fn variants(&self) -> Result<(String, Vec<Variant>), Error> {
+    /// The project of its wheel variants.
+    pub(super) fn variant_project(&self) -> Result<String, Error> {
         let project = self.wheel.required("Name")?;
-        let project = self.options.variant_project().replace("{dist}", project);
-        let variants = variant::variants(self, self.wheel.required("Version")?)?;
-        Ok((project, variants))
+        Ok(self.options.variant_project().replace("{dist}", project))
+    }
+
+    /// The version of all its wheels.
+    pub(super) fn version(&self) -> Result<&'a str, Error> {
+        self.wheel.required("Version")
     }
 
     /// The name of the host wheel.
@@ -232,7 +234,7 @@ impl<'a> Devices<'a> {
 
     /// What `device` requires besides the host: the device wheels of its families, and what the options ask for.
     pub(super) fn requirements(&self, device: &DeviceWheel<'a>) -> Result<Vec<String>, Error> {
-        let version = self.wheel.required("Version")?;
+        let version = self.version()?;
         let families = self.families_of(device);
         let families = families.map(|family| format!("{}=={version}", family.project));
         let processors: BTreeSet<&str> = device
@@ -274,7 +276,7 @@ impl<'a> Devices<'a> {
     /// The metadata of the host wheel: with an extra for each device wheel and those of its families, and one
     /// for all.
     pub(super) fn host_metadata(&self) -> Result<Fields, Error> {
-        let (wheel, version) = (self.wheel, self.wheel.required("Version")?);
+        let (wheel, version) = (self.wheel, self.version()?);
         let mut extras: BTreeMap<String, Vec<&DeviceWheel<'_>>> = BTreeMap::new();
         for device in self.devices.values() {
             for extra in device.extras() {
@@ -300,7 +302,7 @@ impl<'a> Devices<'a> {
         }
         let mut fields = Vec::new();
         if self.options.variant {
-            let (project, _) = self.variants()?;
+            let project = self.variant_project()?;
             fields.push(("Requires-Dist", format!("{project}=={version}")));
         }
         for (extra, devices) in &extras {

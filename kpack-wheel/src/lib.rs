@@ -22,6 +22,7 @@ mod set;
 mod show;
 mod split;
 mod variant;
+mod variant_json;
 mod vendor;
 mod verify;
 mod writer;

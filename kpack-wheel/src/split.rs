@@ -17,6 +17,7 @@ use super::options::{DEVICE_NAME, Options};
 use super::plan::SplitWheel;
 use super::set::{self, ALL};
 use super::variant::{self, Variant};
+use super::variant_json;
 use super::vendor::Sources;
 use super::writer::{self, Item};
 use kpack_artifact::stage::Stage;
@@ -195,12 +196,13 @@ impl Outputs {
             if !with_variants {
                 continue;
             }
-            let (project, variants) = plan.devices.variants()?;
+            let project = plan.devices.variant_project()?;
+            let variants = variant::variants(&plan.devices)?;
             if !variants.iter().any(Variant::is_for_gpu) {
                 let text = "no wheel variant for a GPU, since variants name processors and all device code is generic or for families; tell users to install the extras";
                 findings.push(warning(ids::NO_VARIANT, &plan.wheel.path, text));
             }
-            let index = variant::index_name(&plan.wheel.name.of_device(&project, any_python));
+            let index = variant_json::index_name(&plan.wheel.name.of_device(&project, any_python));
             let index = indexes.entry(index).or_default();
             for variant in variants {
                 let (name, record, items) = variant.members(&plan.devices, &project, any_python)?;
@@ -211,7 +213,7 @@ impl Outputs {
         for (name, mut variants) in indexes {
             add_listed(&stage.output(&name), &mut variants)?;
             let path = stage.artifact(&name);
-            let written = fs::write(&path, variant::index(&variants));
+            let written = fs::write(&path, variant_json::text(&variants));
             written.map_err(|e| Error::io(&path, "write", e))?;
             done.indexes.insert(name);
         }
@@ -241,7 +243,7 @@ fn add_listed(path: &Path, variants: &mut BTreeMap<String, Value>) -> Result<(),
     }
     let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
     let refused = |text: &str| Error::rejected(ids::OUTPUT_IN_THE_WAY, path, text);
-    let Some(listed) = variant::listed(&bytes) else {
+    let Some(listed) = variant_json::listed(&bytes) else {
         let text = "not an index of wheel variants as this version of kpack writes it; remove it, or choose another output directory";
         return Err(refused(text));
     };

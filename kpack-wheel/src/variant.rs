@@ -1,34 +1,20 @@
 //! Wheel variants, an experiment of Python's packaging (PEP 825): a project whose wheels have no files, and each
 //! requires the device wheel of one processor or group. Installers that know variants choose one by the GPU.
 
-use std::collections::BTreeMap;
-
 use kpack_format::TargetId;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::archive::SitePackages;
 use super::device::Devices;
-use super::name::WheelName;
+use super::variant_json;
 use super::writer::{Content, Item};
 use kpack_core::Error;
-
-/// The file in a wheel's metadata that says which variant it is.
-pub(super) const FILE: &str = "variant.json";
 
 /// The label of the variant for machines that no other fits.
 const FALLBACK: &str = "null";
 
 /// The most characters of a label.
 const MAX_LABEL: usize = 16;
-
-/// The version of the format.
-const SCHEMA: &str = "https://variants-schema.wheelnext.dev/peps/850/v0.2.0.json";
-
-/// What AMD's provider, which finds the GPUs of a machine, calls their processors.
-const NAMESPACE: &str = "amd";
-const FEATURE: &str = "gfx_arch";
-const PROVIDER: &str = "rocm-bootstrap>=0.3.0";
-const PLUGIN: &str = "rocm_bootstrap.variant_provider:AMDVariantPlugin";
 
 /// A wheel of the project.
 pub(super) struct Variant {
@@ -42,7 +28,8 @@ pub(super) struct Variant {
 
 /// The variants that the device wheels of one host call for, those that have no GPU last. Generic code and files of
 /// families have none: no GPU is one of these.
-pub(super) fn variants(devices: &Devices<'_>, version: &str) -> Result<Vec<Variant>, Error> {
+pub(super) fn variants(devices: &Devices<'_>) -> Result<Vec<Variant>, Error> {
+    let version = devices.version()?;
     let mut variants = Vec::new();
     for device in devices.iter() {
         let processors = device.targets.iter().map(TargetId::processor);
@@ -97,9 +84,9 @@ impl Variant {
             Vec::from(devices.metadata(&name, (project, &what), requirements, scheme)?);
         let dist_info = name.directory("dist-info");
         if let Some(label) = &self.label {
-            let text = to_text(&metadata(&[(label.clone(), self.properties())].into()));
+            let text = variant_json::text(&[(label.clone(), self.properties())].into());
             items.push(Item {
-                name: format!("{dist_info}/{FILE}"),
+                name: format!("{dist_info}/{}", variant_json::FILE),
                 mode: 0o644,
                 content: Content::Bytes(text),
             });
@@ -118,48 +105,6 @@ impl Variant {
     }
 
     fn properties(&self) -> Value {
-        match self.processors.is_empty() {
-            true => json!({}),
-            false => json!({ NAMESPACE: { FEATURE: self.processors } }),
-        }
+        variant_json::properties(&self.processors)
     }
-}
-
-/// The name of the file that lists the variants of a project, beside its wheels in an index.
-pub(super) fn index_name(wheel: &WheelName) -> String {
-    format!("{}-{}-variants.json", wheel.distribution, wheel.version)
-}
-
-/// The content of that file.
-pub(super) fn index(variants: &BTreeMap<String, Value>) -> Vec<u8> {
-    to_text(&metadata(variants))
-}
-
-/// The variants that an index lists; `None` if [`index`] would not write it so.
-pub(super) fn listed(index: &[u8]) -> Option<BTreeMap<String, Value>> {
-    let value: Value = serde_json::from_slice(index).ok()?;
-    let variants = value.get("variants")?.as_object()?;
-    let variants = variants.clone().into_iter().collect();
-    (metadata(&variants) == value).then_some(variants)
-}
-
-/// The variants that this `variant.json` describes.
-pub(super) fn labels(bytes: &[u8]) -> Result<Vec<String>, String> {
-    let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    let variants = value.get("variants").and_then(Value::as_object);
-    let variants = variants.ok_or("no object `variants` in the file")?;
-    Ok(variants.keys().cloned().collect())
-}
-
-fn metadata(variants: &BTreeMap<String, Value>) -> Value {
-    json!({
-        "$schema": SCHEMA,
-        "default-priorities": { "namespace": [NAMESPACE] },
-        "providers": { NAMESPACE: { "requires": [PROVIDER], "plugin-api": PLUGIN } },
-        "variants": variants,
-    })
-}
-
-fn to_text(value: &Value) -> Vec<u8> {
-    format!("{value:#}\n").into_bytes()
 }

@@ -22,7 +22,7 @@ use clap::{Args, Subcommand};
 use comparison::{Group, Outcome, Setup};
 use table::GROUPS;
 
-use crate::{process, repository};
+use crate::{build, process, repository};
 
 /// Options of `cargo xtask bench`.
 #[derive(Debug, Args)]
@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let chosen = |name: &str| all || options.names.iter().any(|chosen| chosen == name);
     let start = Instant::now();
     let mut machine = page::machine(options.rounds)?;
-    let helper = repository::build_helper()?;
+    let helper = build::helper()?;
     let (mut outcomes, mut failed) = (Vec::new(), Vec::new());
     for group in GROUPS.iter().filter(|group| chosen(group.name)) {
         process::step(&format!("{}: making its data", group.name));

@@ -15,10 +15,10 @@ use serde_json::Value;
 use walkdir::WalkDir;
 use xshell::{Cmd, cmd};
 
-use crate::e2e::reference::CodeObject;
+use crate::e2e::code_object::CodeObject;
 use crate::e2e::runtime::{Kind, Program, Runtime};
 use crate::process::{self, NotRun, shell, step};
-use crate::repository;
+use crate::{build, repository};
 
 /// The programs that it runs, all of Debian.
 const TOOLS: [&str; 7] = [
@@ -61,7 +61,7 @@ pub(crate) fn run() -> Result<()> {
             "{missing} is not installed; `cargo xtask bootstrap` installs it"
         )));
     }
-    let kpack = repository::build_helper()?;
+    let kpack = build::helper()?;
     let scratch = tempfile::tempdir()?;
     let reader = Reader::new(kpack, scratch.path())?;
     let _directory = shell().push_dir(&reader.work);
@@ -101,7 +101,7 @@ impl Reader {
     fn new(kpack: PathBuf, work: &Path) -> Result<Self> {
         let page = repository::root().join("docs/many-machines.md");
         let rocm = work.join("installed");
-        let loader = repository::build_libraries()?.join("release/librocm_kpack.so");
+        let loader = build::libraries()?.join("release/librocm_kpack.so");
         fs::create_dir_all(rocm.join("lib"))?;
         fs::copy(loader, rocm.join("lib/librocm_kpack.so.0"))?;
         symlink(

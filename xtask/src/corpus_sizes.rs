@@ -9,14 +9,14 @@ use anyhow::{Context, Result};
 use tempfile::TempDir;
 
 use crate::corpus::{self, Library};
-use crate::{process, repository};
+use crate::{build, process, repository};
 
 /// Splits the largest library of each package and prints the table, in Markdown.
 ///
 /// # Errors
 /// A package cannot be fetched, or a library cannot be split.
 pub(crate) fn run() -> Result<()> {
-    let helper = repository::build_helper()?;
+    let helper = build::helper()?;
     let mut rows = Vec::new();
     for library in largest_of_each()? {
         rows.push((Sizes::of(&helper, &library)?, library));

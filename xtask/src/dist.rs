@@ -18,7 +18,7 @@ use object::elf::{DT_SONAME, FileHeader64};
 use object::read::elf::{Dyn, FileHeader};
 use walkdir::WalkDir;
 
-use crate::{process, repository};
+use crate::{build, process, repository};
 
 /// The version of all crates.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -40,8 +40,8 @@ impl Built {
     /// # Errors
     /// A build fails.
     pub(crate) fn new() -> Result<Self> {
-        let helper = repository::build_helper()?;
-        let target = repository::build_libraries()?;
+        let helper = build::helper()?;
+        let target = build::libraries()?;
         Ok(Self {
             helper,
             runtime: target.join("release"),

@@ -4,6 +4,7 @@ mod api;
 mod bench;
 mod book;
 mod bootstrap;
+mod build;
 mod containers;
 mod corpus;
 mod corpus_sizes;
@@ -131,7 +132,13 @@ fn run() -> Result<()> {
         Task::Bootstrap => bootstrap::install_missing(),
         Task::ThreadSanitizer => thread_sanitizer::run(),
         Task::Book => book::run(),
-        Task::Package { check, release } => package::run(check, release),
+        Task::Package { check, release } => {
+            let packaged = package::run(release)?;
+            if check {
+                e2e::packages::check(&packaged)?;
+            }
+            Ok(())
+        }
         Task::Dist { prefix, libdir } => dist::install(&prefix, &libdir),
     }
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use xshell::cmd;
 
 use crate::dist::{self, Built, Part};
-use crate::{e2e, process, repository};
+use crate::{build, process, repository};
 
 /// Compresses archives, without the time.
 const GZIP: &str = "gzip -n9";
@@ -58,6 +58,8 @@ pub(crate) struct Packaged {
     pub(crate) wheel: PathBuf,
     /// The helper, to unpack anywhere.
     pub(crate) archive: PathBuf,
+    /// A directory for what else is made.
+    pub(crate) work: PathBuf,
 }
 
 /// What `[workspace.metadata.publisher]` in `Cargo.toml` says.
@@ -104,11 +106,11 @@ impl Publisher {
     }
 }
 
-/// Makes all packages in `target/package`; with `check`, installs and uses each. A `release` names its publisher.
+/// Makes all packages in `target/package`. A `release` names its publisher.
 ///
 /// # Errors
-/// A build or a tool fails, or a check does; or a release has no publisher.
-pub(crate) fn run(check: bool, release: bool) -> Result<()> {
+/// A build or a tool fails; or a release has no publisher.
+pub(crate) fn run(release: bool) -> Result<Packaged> {
     let publisher = Publisher::read()?;
     if release {
         publisher.ensure_complete()?;
@@ -137,16 +139,13 @@ pub(crate) fn run(check: bool, release: bool) -> Result<()> {
     for file in files.chain([&wheel, &archive]) {
         println!("   {}", file.display());
     }
-    let packaged = Packaged {
+    Ok(Packaged {
         built,
         systems,
         wheel,
         archive,
-    };
-    match check {
-        true => e2e::packages::check(&packaged, &work),
-        false => Ok(()),
-    }
+        work,
+    })
 }
 
 /// Copies a binary to a directory, without what only a debugger or a further link needs.
@@ -240,11 +239,7 @@ fn portable(built: &Built, work: &Path) -> Result<PathBuf> {
     let (work, helper) = (work.join("portable"), Part::Helper.name());
     fs::create_dir_all(&work)?;
     let built = Built {
-        helper: strip(
-            "--strip-unneeded",
-            &repository::build_static_helper()?,
-            &work,
-        )?,
+        helper: strip("--strip-unneeded", &build::static_helper()?, &work)?,
         runtime: built.runtime.clone(),
         static_shim: built.static_shim.clone(),
     };

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use xshell::cmd;
 
-use crate::{process, repository};
+use crate::{build, process, repository};
 
 /// Wrappers of the library under test, and so its kernels.
 const KERNELS: usize = 64;
@@ -21,7 +21,7 @@ pub(crate) fn run() -> Result<()> {
     let clang = process::find_program("clang-19|clang")
         .context("clang is not installed; run `cargo xtask bootstrap`")?;
     let work = repository::target_directory().join("thread-sanitizer");
-    let helper = repository::build_helper()?;
+    let helper = build::helper()?;
     let prefix = work.join("prefix");
     let _ = fs::remove_dir_all(&prefix);
     fs::create_dir_all(prefix.join("lib"))?;

@@ -17,7 +17,7 @@ use xshell::cmd;
 use crate::containers::{Server, free_port};
 use crate::faults::calls::strace_problem;
 use crate::process::{self, NotRun, shell, step};
-use crate::repository;
+use crate::{build, repository};
 
 /// The machines, and the targets that each builds for.
 const MACHINES: [(&str, &[&str]); 3] = [
@@ -58,7 +58,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if let Some(problem) = strace_problem()? {
         bail!(NotRun(format!("strace cannot trace here: {problem}")));
     }
-    let kpack = repository::build_helper()?;
+    let kpack = build::helper()?;
     let snakemake = install(options)?;
     let work = repository::empty_directory("workflow")?;
     build(&work)?;

@@ -12,7 +12,7 @@ use super::comparison::Bound::{Cpu, Memory, Wall};
 use super::comparison::{self, Group, Row, Setup};
 use super::page::{self, ratio};
 use super::table;
-use crate::{corpus, process, repository};
+use crate::{build, corpus, process, repository};
 
 /// Options of `cargo xtask bench real`.
 #[derive(Debug, clap::Args)]
@@ -50,7 +50,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let mut text = page::machine(options.rounds)?;
     text += "\n| library | from | wall time against `zstd -3 -T2` | CPU time | peak MB | bounds |\n\
         | --- | --- | ---: | ---: | ---: | --- |\n";
-    let helper = repository::build_helper()?;
+    let helper = build::helper()?;
     let work = repository::target_directory().join("bench");
     for library in libraries {
         let _ = fs::remove_dir_all(&work);

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::reference::{CodeObject, CodeObjects};
+use super::code_object::CodeObject;
+use super::reference::CodeObjects;
 
 /// The code objects of the bundle that fills `file`.
 ///

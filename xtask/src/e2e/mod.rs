@@ -3,13 +3,14 @@
 
 mod bundle_reader;
 mod check;
+pub(crate) mod code_object;
 mod examples;
 mod hip_project;
 pub(crate) mod packages;
 mod readme;
 pub(crate) mod real;
 mod real_libraries;
-pub(crate) mod reference;
+mod reference;
 pub(crate) mod runtime;
 mod stub_libraries;
 mod table;

@@ -39,11 +39,12 @@ add_executable(static program.c)
 target_link_libraries(static PRIVATE rocm-kpack::rocm_kpack_static)
 ";
 
-/// Installs and uses every package, in `work`, and prints a table of what was checked.
+/// Installs and uses every package, and prints a table of what was checked.
 ///
 /// # Errors
 /// A tool is missing, the user is not root, or something did not hold.
-pub(crate) fn check(packaged: &Packaged, work: &Path) -> Result<()> {
+pub(crate) fn check(packaged: &Packaged) -> Result<()> {
+    let work = &packaged.work;
     let tools = HipTools::find()?;
     // In place of the HIP runtime; its loader is no matter here.
     let prefix = work.join("kpack");

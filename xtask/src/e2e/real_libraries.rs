@@ -8,8 +8,8 @@ use anyhow::{Context, Result, ensure};
 use kpack_tests::elflint::elflint;
 
 use super::check::Checker;
+use super::real::gpus;
 use super::real::rig::{Rig, same_code};
-use super::real::small;
 use super::reference::Reference;
 use super::runtime::Program;
 use super::table::Table;
@@ -153,7 +153,7 @@ impl Case<'_> {
                 "wrapper {wrapper:?} has other code for {target}"
             );
         }
-        let isa = &small::isa(target);
+        let isa = &gpus::isa(target);
         for rig in self.rigs {
             // A runtime may know no such GPU.
             let (found, expected) = (rig.all_for(&file, &[isa])?, rig.all_for(&fat, &[isa])?);

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use kpack_tests::fixture::stub_hip;
 use xshell::cmd;
 
-use super::reference::CodeObject;
+use super::code_object::CodeObject;
 use crate::{process, repository};
 
 /// The stub's `libamdhip64.so`, for linking and loading.

@@ -10,9 +10,10 @@
 //! code objects of the unsplit library from joined libraries, from those with the shim, and, if it reads
 //! markers, from split ones, in all kinds of processes.
 
+pub(super) mod gpus;
 pub(super) mod rig;
 mod situations;
-pub(crate) mod small;
+mod small;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use super::reference::CodeObject;
+use super::code_object::CodeObject;
 use super::runtime::{Kind, Program};
 use super::table::Table;
 use super::{copy_tree, real_libraries, stub_libraries, verify};

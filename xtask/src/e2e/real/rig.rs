@@ -12,9 +12,9 @@ use kpack_format::RocmVersion;
 use kpack_tests::require::is_root;
 use xshell::cmd;
 
-use super::super::reference::CodeObject;
+use super::super::code_object::CodeObject;
 use super::super::stub_libraries;
-use super::small;
+use super::gpus;
 use crate::{corpus, process, repository};
 
 /// Some user who is not root.
@@ -352,7 +352,7 @@ impl Rig {
     /// # Errors
     /// There is none, or the program fails.
     pub(crate) fn all(&self, library: &Path, gpu: &str) -> Result<Vec<CodeObject>> {
-        let mut outcome = self.all_for(library, &[&small::isa(gpu)])?;
+        let mut outcome = self.all_for(library, &[&gpus::isa(gpu)])?;
         let loaded = outcome.loaded.remove(&0).unwrap_or_default();
         ensure!(
             !loaded.is_empty(),
@@ -385,7 +385,7 @@ pub(crate) fn same_code(
     let processor = |gpu: &str| gpu.split(':').next().unwrap_or_default().to_owned();
     // Nobody has a generic GPU.
     let targets = gpus.iter().filter(|gpu| !gpu.contains("generic"));
-    let isas: Vec<String> = targets.map(|target| small::isa(target)).collect();
+    let isas: Vec<String> = targets.map(|target| gpus::isa(target)).collect();
     let gpus: Vec<&str> = isas.iter().map(String::as_str).collect();
     let first = *gpus.first().context("no GPU")?;
     let mut sets = vec![vec![NO_CODE]];
