@@ -1,9 +1,9 @@
 //! Decides where one entry of a tree belongs, by its path and its content.
 
-use std::borrow::Cow;
 use std::fs::{self, File, Metadata};
 use std::path::Path;
 
+use kpack_core::files::with_slashes;
 use kpack_core::platform::FileExt;
 use kpack_format::TargetId;
 use kpack_format::tensile::Library;
@@ -44,7 +44,7 @@ pub(super) fn classify_entry(
     let mut classifier = Classifier {
         full: found.path(),
         path,
-        name: path.to_string_lossy(),
+        name: with_slashes(path),
         databases,
         parsed,
         observations: Vec::new(),
@@ -65,7 +65,7 @@ struct Classifier<'a> {
     full: &'a Path,
     /// Its path in the prefix.
     path: &'a Path,
-    name: Cow<'a, str>,
+    name: String,
     databases: &'a Selection,
     parsed: Option<&'a ParsedBinaries>,
     observations: Vec<Finding>,

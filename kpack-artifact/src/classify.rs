@@ -12,6 +12,7 @@ use super::classifier::Classified;
 pub(super) use super::classifier::classify_entry;
 use super::databases::{self, Selection};
 use kpack_core::Error;
+use kpack_core::files::with_slashes;
 use kpack_core::parallel;
 use kpack_split::input::{ParsedBinaries, walk_error};
 use kpack_split::leftover::is_leftover_entry;
@@ -76,7 +77,7 @@ pub(crate) fn classify_databases(
     let is_of_one = |entry: &DirEntry| {
         let path = entry.path().strip_prefix(prefix).unwrap_or(entry.path());
         let is_directory = entry.file_type().is_dir();
-        !is_directory && databases::recognise(&path.to_string_lossy()).is_some()
+        !is_directory && databases::recognise(&with_slashes(path)).is_some()
     };
     let walk = walk.into_iter();
     let walk = walk.filter_entry(|entry| !is_leftover_entry(entry));

@@ -17,7 +17,7 @@ use kpack_format::TargetId;
 use super::data_file::uncompressed;
 use super::target_name;
 use kpack_core::Error;
-use kpack_core::files::list;
+use kpack_core::files::{list, with_slashes};
 
 /// A kernel database.
 #[derive(Debug)]
@@ -357,7 +357,7 @@ pub fn installed(directories: &[&Path]) -> Result<Vec<Installed>, Error> {
 
 /// How to merge the copies of the file with this path in the prefix, if it is for all targets.
 pub(crate) fn for_all(path: &Path) -> Option<ForAll> {
-    match recognise(path.to_str()?)? {
+    match recognise(&with_slashes(path))? {
         (_, Place::ForAll(how)) => Some(how),
         _ => None,
     }

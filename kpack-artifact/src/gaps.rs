@@ -13,6 +13,7 @@ use super::databases::{self, ForAll, Merge, TENSILE};
 use super::entry::{Class, Classification, Node};
 use super::target_name::{either_agrees, in_file_name, only};
 use super::tree::Tree;
+use kpack_core::files::with_slashes;
 use kpack_core::words::{list, list_some};
 
 /// Maximum number of missing files that a message names.
@@ -144,7 +145,7 @@ pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>)
     let mut links = Vec::new();
     let mut owners: BTreeMap<PathBuf, Option<TargetId>> = BTreeMap::new();
     for file in files {
-        let place = databases::recognise(&file.path.to_string_lossy());
+        let place = databases::recognise(&with_slashes(&file.path));
         let Some((database, _)) = place else {
             continue;
         };
@@ -454,7 +455,7 @@ fn dangling(
         path,
         from,
         kind,
-        missing: BTreeSet::from([to.display().to_string()]),
+        missing: BTreeSet::from([with_slashes(&to)]),
         targets: target.into_iter().collect(),
     })
 }

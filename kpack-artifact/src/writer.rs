@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use filetime::FileTime;
-use kpack_core::platform::{FileExt, MetadataExt, SharedInode, set_mode, shared_inode, symlink};
+use kpack_core::platform::{FileExt, MetadataExt, SharedInode, set_mode_at, shared_inode, symlink};
 use kpack_format::names::is_manifest;
 use walkdir::WalkDir;
 
@@ -191,15 +191,15 @@ pub(super) fn set_directories(root: &Path, output: &Output) -> Result<(), Error>
             Some(EntrySource::Directory(like)) => like.clone(),
             _ => output.model.join(relative),
         };
+        let directory = Directory::open(entry.path())?;
         let set = || {
-            let directory = File::open(entry.path())?;
             let Ok(metadata) = like.metadata() else {
-                return set_time(&directory, newest_in(entry.path())?);
+                return directory.set_modified(newest_in(entry.path())?);
             };
-            set_time(&directory, metadata.modified()?)?;
+            directory.set_modified(metadata.modified()?)?;
             // Renaming the artifact itself needs write permission.
             let owner = if entry.depth() == 0 { 0o200 } else { 0 };
-            set_mode(&directory, metadata.mode() & 0o7777 | owner)
+            set_mode_at(entry.path(), metadata.mode() & 0o7777 | owner)
         };
         set().map_err(|e| Error::io(entry.path(), "set the mode of", e))?;
     }

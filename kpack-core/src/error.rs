@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::archive::ArchiveError;
 
 use crate::finding::{Id, ids, with_id};
+use crate::platform::readable;
 
 /// Why an operation on files failed.
 #[derive(Debug)]
@@ -177,7 +178,7 @@ pub fn escaped(text: &str) -> impl fmt::Display {
 
     impl fmt::Display for Escaped<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            for c in self.0.chars() {
+            for c in readable(self.0).chars() {
                 match c {
                     '\'' | '"' | '\\' => f.write_char(c)?,
                     c => write!(f, "{}", c.escape_debug())?,

@@ -18,6 +18,7 @@ use super::{Artifact, Finding, Severity, is_error};
 use crate::rules::{not_as_listed, unreadable};
 use crate::tree::{Item, Tree};
 use kpack_core::Error;
+use kpack_core::files::with_slashes;
 use kpack_core::publish::{self, Present};
 use kpack_split::input;
 
@@ -304,5 +305,5 @@ fn parent(path: &Path) -> PathBuf {
 fn installed_prefix(directory: &Path, item: &Item) -> String {
     let within = directory.strip_prefix(&*item.prefix).unwrap_or(directory);
     let holder = within.parent().unwrap_or(Path::new(""));
-    holder.to_string_lossy().into_owned()
+    with_slashes(holder)
 }

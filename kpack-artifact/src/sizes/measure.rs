@@ -13,7 +13,7 @@ use crate::kernel_cache;
 use crate::manifest_txt;
 use crate::mark;
 use crate::tree::find_artifacts;
-use kpack_core::files::directory_of;
+use kpack_core::files::{directory_of, with_slashes};
 use kpack_core::{Error, Finding, ids};
 use kpack_split::elf::{DeviceCode, FatBinary};
 use kpack_split::input::{self, LinkedBinary, by_bundle};
@@ -173,7 +173,7 @@ impl Measured {
     ) -> Result<(), Error> {
         let (of_content, target, what) = match &entry.class {
             Class::Fat | Class::Split => {
-                return self.linked(path, &entry.path.to_string_lossy(), size, module);
+                return self.linked(path, &with_slashes(&entry.path), size, module);
             }
             Class::Target { database, .. } if *database == KPACK => {
                 return self.archive(path, size, module);

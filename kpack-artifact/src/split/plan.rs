@@ -20,6 +20,7 @@ use crate::names;
 use crate::output::Output;
 use crate::rules::conflicts;
 use crate::tree::{Item, Tree};
+use kpack_core::files::with_slashes;
 use kpack_core::report::{FileReport, Outcome};
 use kpack_core::words::list;
 use kpack_core::{Error, Severity, ids};
@@ -380,7 +381,7 @@ impl<'a> Planner<'a> {
     /// Whether an entry is device code, in a known place or not.
     fn is_device_code(&self, owner: Option<&TargetId>, path: &Path, item: &Item) -> bool {
         let is_of_unselected_database = || {
-            let path = item.installed(path).unwrap_or(path).to_string_lossy();
+            let path = with_slashes(item.installed(path).unwrap_or(path));
             matches!(databases::recognise(&path), Some((database, place))
                 if !self.options.databases.has(database) && !matches!(place, Place::ForAll(_)))
         };

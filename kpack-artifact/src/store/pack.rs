@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use kpack_core::platform::{MetadataExt, OsStrExt};
+use kpack_core::platform::MetadataExt;
 use kpack_format::digest::{Hasher, hex};
 use tar::{EntryType, Header};
 use walkdir::{DirEntry, WalkDir};
@@ -701,7 +701,7 @@ impl<'a> Artifact<'a> {
             .strip_prefix(self.source.root.join(prefix))
             .unwrap_or(path);
         let member = Path::new(prefix).join(within);
-        let name = member.as_os_str().as_bytes();
+        let name = &*super::path::bytes(&member);
         let refuse = |text: String| Err(Error::rejected(ids::UNSAFE_MEMBER, path, text));
         if let Err(text) = super::path::plain(name) {
             return refuse(text);
@@ -721,8 +721,8 @@ impl<'a> Artifact<'a> {
                 let text = "a symbolic link out of its prefix, by way of others; `kpack unpack` refuses that";
                 return refuse(text.to_owned());
             }
-            let target = target.as_os_str().as_bytes();
-            self.header(bytes, name, EntryType::Symlink, (0o777, 0), target);
+            let target = super::path::bytes(&target);
+            self.header(bytes, name, EntryType::Symlink, (0o777, 0), &target);
         } else if metadata.is_file() {
             progress.file(name_of(path));
             self.file(bytes, path, name, &metadata)?;

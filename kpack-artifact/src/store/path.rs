@@ -1,15 +1,30 @@
 //! Names and links that stay in the artifact that they are of: the same rules for what is packed and unpacked.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, MAIN_SEPARATOR, Path, PathBuf};
 
-use kpack_core::platform::OsStrExt;
+use kpack_core::platform::{OsStrExt, is_file_name};
 
 /// The longest path of a member in bytes. Linux has twice as much, for the directory that it is unpacked into.
 const MAX_PATH: usize = 2048;
 
 /// The longest name in bytes.
 const MAX_NAME: usize = 255;
+
+/// The bytes of a path in an archive, which are the same on every system.
+pub(super) fn bytes(path: &Path) -> Cow<'_, [u8]> {
+    let bytes = path.as_os_str().as_bytes();
+    if MAIN_SEPARATOR == '/' {
+        return bytes.into();
+    }
+    let bytes = bytes.iter();
+    let with_slash = |byte: &u8| match char::from(*byte) {
+        MAIN_SEPARATOR => b'/',
+        _ => *byte,
+    };
+    bytes.map(with_slash).collect()
+}
 
 /// The path that the bytes name: relative, without `.` and `..`; or why it is none.
 pub(super) fn plain(bytes: &[u8]) -> Result<PathBuf, String> {
@@ -27,6 +42,12 @@ pub(super) fn plain(bytes: &[u8]) -> Result<PathBuf, String> {
     for part in path.components() {
         match part {
             Component::CurDir => {}
+            Component::Normal(name) if !is_file_name(name) => {
+                let name = name.display();
+                return Err(format!(
+                    "a name that files cannot have on Windows: `{name}`"
+                ));
+            }
             Component::Normal(name) if name.len() <= MAX_NAME => plain.push(name),
             Component::Normal(name) => {
                 return Err(format!(
@@ -53,9 +74,6 @@ pub(super) fn link_fault(path: &Path, target: &Path) -> Option<String> {
             "a symbolic link to {length} bytes that are no path"
         ));
     }
-    if target.is_absolute() {
-        return Some(format!("a symbolic link to the absolute path {shown}"));
-    }
     let mut depth = path.components().count().saturating_sub(1);
     for part in target.components() {
         match part {
@@ -64,7 +82,10 @@ pub(super) fn link_fault(path: &Path, target: &Path) -> Option<String> {
                 return Some(format!("a symbolic link out of its prefix, to {shown}"));
             }
             Component::ParentDir => depth -= 1,
-            _ => {}
+            Component::CurDir => {}
+            Component::RootDir | Component::Prefix(_) => {
+                return Some(format!("a symbolic link to the absolute path {shown}"));
+            }
         }
     }
     None

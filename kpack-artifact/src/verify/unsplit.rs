@@ -20,6 +20,7 @@ use crate::shared::Entries;
 use crate::split::artifact_prefix;
 use crate::tree::{Role, is_artifact};
 use kpack_core::Error;
+use kpack_core::files::with_slashes;
 use kpack_core::parallel;
 use kpack_core::words::{counted, list_some};
 use kpack_split::input::{ParsedBinaries, or_refused};
@@ -366,7 +367,7 @@ impl Pair {
         match class {
             // A database file may have moved to its target's artifact unchanged.
             Class::Fat
-                if recognise(&path.to_string_lossy()).is_some() && same_bytes(place, unsplit)? =>
+                if recognise(&with_slashes(path)).is_some() && same_bytes(place, unsplit)? =>
             {
                 Ok(())
             }

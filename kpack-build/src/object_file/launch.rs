@@ -15,6 +15,7 @@ use kpack_format::names::{self, Group};
 use super::arguments::Compilation;
 use super::{Options, examine, split};
 use kpack_core::files::{self, FileKind, elf_error};
+use kpack_core::platform::readable;
 use kpack_core::publish::HiddenDirectory;
 use kpack_core::report::Outcome;
 use kpack_core::{Error, ids};
@@ -113,6 +114,7 @@ fn in_place(options: &Options, object: &Path, bitcode: bool) -> Result<(), Error
             "the name is not UTF-8, as markers must be; rename it",
         ));
     };
+    let place = readable(place);
     let group = Group::new(&options.module, &options.component);
     let hidden = HiddenDirectory::lock(&archives)?;
     // Leftover of an interrupted run.

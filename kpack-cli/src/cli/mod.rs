@@ -173,12 +173,6 @@ pub fn main() -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<ExitCode, Error> {
-    if cfg!(windows)
-        && let Some(name) = needs_linux(command)
-    {
-        let text = format!("`kpack {name}` does not run on Windows; run it on Linux or in WSL");
-        return Err(Error::usage(text));
-    }
     match command {
         Command::Install(arguments) => install::run(arguments),
         Command::Join(arguments) => join::run(arguments),
@@ -202,22 +196,6 @@ fn run(command: &Command) -> Result<ExitCode, Error> {
         Command::Targets(arguments) => targets::run(arguments),
         Command::Completions(arguments) => completions::run(arguments),
     }
-}
-
-/// The name of a command that runs on Linux only: it takes paths in trees to be written as on Linux, or asks Linux
-/// about the machine.
-fn needs_linux(command: &Command) -> Option<&'static str> {
-    Some(match command {
-        Command::Split(_) => "split",
-        Command::Object(_) => "object",
-        Command::Launch(_) => "launch",
-        Command::Stage(_) => "stage",
-        Command::Recombine(_) => "recombine",
-        Command::Pack(_) => "pack",
-        Command::Unpack(_) => "unpack",
-        Command::Doctor(_) => "doctor",
-        _ => return None,
-    })
 }
 
 /// The output of `--json` for a command that failed.
@@ -292,5 +270,5 @@ fn exit_code(error: &Error) -> u8 {
 /// Whether the reader of standard output closed the pipe.
 fn is_broken_pipe(error: &Error) -> bool {
     matches!(error, Error::Io { path, source, .. }
-        if path.as_os_str() == output::STDOUT && source.kind() == io::ErrorKind::BrokenPipe)
+        if path.as_os_str() == output::STDOUT && output::is_closed(source))
 }

@@ -19,6 +19,14 @@ use kpack_core::{Error, Finding, Severity};
 /// The name of standard output in errors.
 pub(super) const STDOUT: &str = "standard output";
 
+/// Whether the reader of standard output closed it.
+pub(super) fn is_closed(error: &io::Error) -> bool {
+    /// ERROR_PIPE_NOT_CONNECTED.
+    const NOT_CONNECTED: i32 = 233;
+    error.kind() == io::ErrorKind::BrokenPipe
+        || cfg!(windows) && error.raw_os_error() == Some(NOT_CONNECTED)
+}
+
 /// Lines for standard output.
 #[derive(Debug, Default)]
 pub(super) struct Text(String);
@@ -196,5 +204,12 @@ pub(super) fn json_file(path: &Path, value: &impl Serialize) -> Result<(), Error
 fn json_text(path: &Path, value: &impl Serialize) -> Result<String, Error> {
     let text = serde_json::to_string_pretty(value);
     let text = text.map_err(|e| Error::io(path, "write to", e.into()))?;
+    // Back-slashes are doubled.
+    let text = match cfg!(windows) {
+        true => text
+            .replace(r"\\\\?\\UNC\\", r"\\\\")
+            .replace(r"\\\\?\\", ""),
+        false => text,
+    };
     Ok(format!("{text}\n"))
 }

@@ -5,10 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
 
-use kpack_tests::fixture::{FatLibrary, Storage, Wheel, WindowsBuild, WindowsLinker, code};
+use kpack_core::platform::set_mode_at;
+use kpack_tests::fixture::{
+    FatLibrary, Kind, Storage, Wheel, WindowsBuild, WindowsLinker, code, library_file,
+};
+use kpack_tests::process;
 use kpack_tests::tree::Tree;
 use kpack_tests::windows;
 
+use crate::blas::{pair, write};
 use crate::command::{command, words};
 use crate::wheel::{self, FAT, binary, members};
 
@@ -145,28 +150,6 @@ fn binaries_are_split_and_upgraded() {
 }
 
 #[test]
-fn commands_that_need_linux() {
-    if !windows::available() {
-        return;
-    }
-    let tree = Tree::new();
-    for line in [
-        "split --artifact-dir in --output-dir out --artifact-prefix vec_lib",
-        "doctor .",
-        "pack in --output-dir out",
-    ] {
-        let output = exe(&tree, &words(line)).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(
-            said.contains("does not run on Windows; run it on Linux"),
-            "{said}"
-        );
-    }
-    assert_eq!(tree.files(), [""; 0]);
-}
-
-#[test]
 fn device_code_is_put_back_and_archives_are_made() {
     if !windows::available() {
         return;
@@ -261,4 +244,251 @@ fn several_runs_at_once_take_turns() {
         !names.iter().any(|name| name.ends_with(".tmp")),
         "{names:?}"
     );
+}
+
+/// Runs a line in both trees. Both say the same.
+fn runs_alike(linux: &Tree, other: &Tree, line: &str) {
+    let code = ends_alike(linux, other, line);
+    assert_eq!(code, Some(0), "{line}");
+}
+
+/// As [`runs_alike`]; returns the exit code.
+fn ends_alike(linux: &Tree, other: &Tree, line: &str) -> Option<i32> {
+    let on_linux = command(linux, &words(line)).output().unwrap();
+    let on_windows = exe(other, &words(line)).output().unwrap();
+    let told = |output: &Output, tree: &Tree| {
+        let said = Output {
+            stdout: [&*output.stdout, &output.stderr].concat(),
+            ..output.clone()
+        };
+        let (text, code) = told(&said);
+        let text = text.replace(tree.root().to_str().unwrap(), "");
+        // Each system has its own words.
+        let lines = text.lines().map(|line| match line.split_once("(os error") {
+            Some((said, _)) => said.rsplit_once(": ").map_or(said, |(said, _)| said),
+            None => line,
+        });
+        (Vec::from_iter(lines).join("\n"), code)
+    };
+    let expected = told(&on_linux, linux);
+    assert_eq!(told(&on_windows, other), expected, "{line}");
+    let said = String::from_utf8(on_windows.stderr).unwrap();
+    assert!(!said.contains(r"\\?\"), "{said}");
+    expected.1
+}
+
+/// An unsplit artifact for some targets: two libraries, one of them for Windows, and a database.
+fn artifact(tree: &Tree, directory: &str, targets: [&str; 2]) {
+    let stage = format!("{directory}/math-libs/BLAS/rocBLAS/stage");
+    let objects = |of: &'static str| targets.map(|target| code(target, of));
+    let library = FatLibrary::new().wrapper(Storage::Zstd(2), objects("gemm"));
+    library
+        .build(&tree.path(&format!("{stage}/lib/librocblas.so.5")))
+        .unwrap();
+    let library = format!("{stage}/bin/rocblas/library");
+    for target in targets {
+        let stem = format!("TensileLibrary_Type_SS_{target}");
+        pair(tree, &library, &stem, target);
+    }
+    let fallback = library_file("gfx000", &[]).unwrap();
+    write(
+        tree,
+        &format!("{library}/TensileLibrary_fallback.dat"),
+        fallback,
+    );
+    write(
+        tree,
+        &format!("{directory}/artifact_manifest.txt"),
+        "math-libs/BLAS/rocBLAS/stage\n",
+    );
+}
+
+/// The files are the same, but for what `recombine` notes about its own paths.
+fn assert_same_files(other: &Tree, linux: &Tree) {
+    let files = |tree: &Tree| {
+        let mut files = files(tree);
+        files.retain(|(name, _)| !name.ends_with(".kpack-merged"));
+        files
+    };
+    let (found, expected) = (files(other), files(linux));
+    let names = |files: &[(String, Vec<u8>)]| Vec::from_iter(files.iter().map(|f| f.0.clone()));
+    assert_eq!(names(&found), names(&expected));
+    for (found, expected) in found.iter().zip(&expected) {
+        assert!(found.1 == expected.1, "{}", found.0);
+    }
+}
+
+#[test]
+fn artifacts_are_split_and_merged() {
+    if !windows::available() {
+        return;
+    }
+    let linux = Tree::new();
+    artifact(&linux, "in/a", ["gfx1100", "gfx1101"]);
+    artifact(&linux, "in/b", ["gfx90a", "gfx942"]);
+    dll(&linux, "in/tools/tools/stage/bin/vec.dll", "trsm");
+    write(&linux, "in/tools/artifact_manifest.txt", "tools/stage\n");
+    write(
+        &linux,
+        "packaging.json",
+        r#"{"primary_shard": "a", "architecture_groups": {
+            "radeon": {"architectures": ["gfx1100", "gfx1101"]},
+            "instinct": {"architectures": ["gfx90a", "gfx942"]}}}"#,
+    );
+    let other = linux.copy();
+    let blas = "--artifact-prefix blas_lib";
+    for line in [
+        format!("split --artifact-dir in/a --output-dir shards/a {blas}"),
+        // What is there is replaced.
+        format!("split --artifact-dir in/a --output-dir shards/a {blas}"),
+        "verify shards/a --against in/a".into(),
+        format!("split --artifact-dir in/b --output-dir shards/b {blas}"),
+        "split --artifact-dir in/tools --output-dir shards/a --artifact-prefix tools_lib".into(),
+        "verify shards/a".into(),
+    ] {
+        runs_alike(&linux, &other, &line);
+    }
+    assert_same_files(&other, &linux);
+    for tree in [&linux, &other] {
+        // No two links give the same bytes.
+        let library = "blas_lib_generic/math-libs/BLAS/rocBLAS/stage/lib/librocblas.so.5";
+        fs::copy(
+            tree.path(&format!("shards/a/{library}")),
+            tree.path(&format!("shards/b/{library}")),
+        )
+        .unwrap();
+    }
+    let recombine =
+        "recombine --input-shards-dir shards --config packaging.json --output-dir packages";
+    for line in [
+        recombine,
+        // There is nothing to do.
+        recombine,
+        "verify packages",
+        "report packages --before in --by target",
+        "report packages --html page.html",
+    ] {
+        runs_alike(&linux, &other, line);
+    }
+    assert_same_files(&other, &linux);
+    // What Windows wrote is complete on Linux as well.
+    let verified = command(&other, &["verify", "packages"]).output().unwrap();
+    assert!(verified.status.success(), "{verified:?}");
+}
+
+#[test]
+fn artifacts_are_packed_and_unpacked() {
+    if !windows::available() {
+        return;
+    }
+    let linux = Tree::new();
+    artifact(&linux, "in", ["gfx1100", "gfx942"]);
+    let split = "split --artifact-dir in --output-dir shard --artifact-prefix blas_lib";
+    let output = command(&linux, &words(split)).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    // Windows has no permission to execute.
+    for file in linux.files() {
+        set_mode_at(&linux.path(&file), 0o644).unwrap();
+    }
+    let other = linux.copy();
+    for line in [
+        "pack shard --output-dir store --run 1 --shard a",
+        "select store/index.json --arch gfx1100",
+        "unpack store --output-dir unpacked",
+        "unpack store --arch gfx942 --flatten --output-dir prefix",
+        "verify prefix --arch gfx942",
+    ] {
+        runs_alike(&linux, &other, line);
+    }
+    assert_same_files(&other, &linux);
+}
+
+/// All entries, directories as well.
+fn entries(tree: &Tree) -> Vec<String> {
+    let walk = walkdir::WalkDir::new(tree.root()).sort_by_file_name();
+    let paths = walk.into_iter().map(|entry| entry.unwrap().into_path());
+    let paths = paths.map(|path| path.strip_prefix(tree.root()).unwrap().to_owned());
+    paths.map(|path| path.display().to_string()).collect()
+}
+
+#[test]
+fn failed_runs_leave_nothing() {
+    if !windows::available() {
+        return;
+    }
+    let linux = Tree::new();
+    artifact(&linux, "in", ["gfx1100", "gfx942"]);
+    let library = "in/math-libs/BLAS/rocBLAS/stage/lib/librocblas.so.5";
+    let mut bytes = fs::read(linux.path(library)).unwrap();
+    let bundle = bytes.windows(4).position(|start| start == b"CCOB").unwrap();
+    bytes[bundle + 64..bundle + 96].fill(0xff);
+    write(&linux, library, &bytes);
+    write(&linux, "bad.o", &bytes);
+    write(&linux, "vec-1.0-py3-none-any.whl", &bytes);
+    write(&linux, "bad.kpack", &bytes);
+    write(&linux, "messages.json", "{}\n");
+    write(&linux, "store/index.json", "{}\n");
+    write(&linux, "packaging.json", "{\"architecture_groups\": {}}");
+    let other = linux.copy();
+    let before = entries(&linux);
+    for line in [
+        "split --artifact-dir in --output-dir new/out --artifact-prefix blas_lib",
+        "install --prefix in/math-libs/BLAS/rocBLAS/stage --module vec --all",
+        "object --module vec --output-dir new/host bad.o",
+        "wheel split --output-dir new/wheels vec-1.0-py3-none-any.whl",
+        "extract bad.kpack --output new/code",
+        "create new/made.kpack --arch gfx1100 bad.o",
+        "stage --output-dir new/dist --messages messages.json",
+        "unpack store --output-dir new/unpacked",
+        "recombine --input-shards-dir in --config packaging.json --output-dir new/packages",
+        "pack in --output-dir new/store",
+        "doctor --arch gfx942 in/math-libs/BLAS/rocBLAS/stage",
+    ] {
+        let code = ends_alike(&linux, &other, line);
+        assert_ne!(code, Some(0), "{line}");
+        assert_eq!(entries(&other), entries(&linux), "{line}");
+    }
+    assert_eq!(entries(&other), before);
+}
+
+#[test]
+fn objects_are_split_before_the_link() {
+    if !windows::available() {
+        return;
+    }
+    let linux = Tree::new();
+    let library = FatLibrary::new().kind(Kind::Object);
+    library
+        .wrapper(Storage::Plain, [code("gfx1100", "add")])
+        .build(&linux.path("fat.o"))
+        .unwrap();
+    let other = linux.copy();
+    for line in [
+        "object --module vec --output-dir host fat.o",
+        "show host/fat.o",
+        "verify host",
+    ] {
+        runs_alike(&linux, &other, line);
+    }
+    assert_same_files(&other, &linux);
+
+    // A compiler that has compiled before.
+    let compiler = "#include <windows.h>\n\
+        int main(void) { return !CopyFileA(\"fat.o\", \"made.o\", 0); }\n";
+    write(&other, "compiler.c", compiler);
+    let mut gcc = Command::new(windows::COMPILER);
+    process::run(
+        gcc.current_dir(other.root())
+            .args(["-o", "compiler.exe", "compiler.c"]),
+    );
+    let line = "launch --module vec -- ./compiler.exe -c add.hip -o made.o";
+    let launched = exe(&other, &words(line)).output().unwrap();
+    assert!(launched.status.success(), "{launched:?}");
+    let place = windows::path(&other.path("made.o.kpack"));
+    let search_path = format!("{place}/.kpack/vec_lib_@GFXARCH@.kpack");
+    let object = fs::read(other.path("made.o")).unwrap();
+    let mut marker = object.windows(search_path.len());
+    assert!(marker.any(|text| text == search_path.as_bytes()));
+    let archive = "made.o.kpack/.kpack/vec_lib_gfx1100.kpack";
+    assert!(other.path(archive).is_file());
 }

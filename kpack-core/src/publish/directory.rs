@@ -2,7 +2,7 @@
 //! elsewhere.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -213,7 +213,11 @@ impl Directory {
     pub fn leads_out(&self, relative: &Path) -> bool {
         let parts = |path: &Path| -> Vec<OsString> {
             let parts = path.components().rev();
-            parts.map(|part| part.as_os_str().to_owned()).collect()
+            let name = |part: Component<'_>| match part {
+                Component::Prefix(_) | Component::RootDir => "/".into(),
+                part => part.as_os_str().to_owned(),
+            };
+            parts.map(name).collect()
         };
         let mut left = parts(relative);
         // Without links.
@@ -324,6 +328,12 @@ impl Directory {
         let _ = self.handle.remove_empty(name);
     }
 
+    /// Removes it, if it is empty, while nobody else has the lock.
+    pub(super) fn remove_itself(&mut self) {
+        self.handle.prepare_removal();
+        let _ = fs::remove_dir(&self.path);
+    }
+
     /// The names of its entries.
     pub fn names(&self) -> Result<Vec<OsString>, Error> {
         let names = self.handle.names();
@@ -430,8 +440,9 @@ impl CreatedDirectories {
 
 impl Drop for CreatedDirectories {
     fn drop(&mut self) {
-        for (above, name) in self.directories.iter().rev() {
-            above.remove_empty(name);
+        // Windows keeps a directory that is open, so each is closed before the one above is removed.
+        while let Some((above, name)) = self.directories.pop() {
+            above.remove_empty(&name);
         }
     }
 }

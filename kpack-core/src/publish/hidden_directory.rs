@@ -18,10 +18,16 @@ const OWN: &str = "kpack";
 #[derive(Debug)]
 pub struct HiddenDirectory {
     path: PathBuf,
+    /// Closed before it is removed.
     directory: Directory,
-    /// The outer one, which is locked.
-    _lock: Directory,
-    /// Both and their parents, as far as they were created; they are removed, if empty.
+    _outer: Outer,
+}
+
+/// The outer directory, which is locked. It and kpack's own in it are removed at the end, if they are empty.
+#[derive(Debug)]
+struct Outer {
+    lock: Directory,
+    /// Their parents as well, as far as they were created.
     _made: CreatedDirectories,
 }
 
@@ -52,8 +58,7 @@ impl HiddenDirectory {
                 return Ok(Self {
                     path: Self::beside(path),
                     directory: lock.make_below(hidden(OWN).as_ref(), &mut made)?,
-                    _lock: lock,
-                    _made: made,
+                    _outer: Outer { lock, _made: made },
                 });
             }
         }
@@ -81,11 +86,10 @@ impl HiddenDirectory {
     }
 }
 
-impl Drop for HiddenDirectory {
+impl Drop for Outer {
     fn drop(&mut self) {
-        for path in self.path.ancestors().take(2) {
-            let _ = fs::remove_dir(path);
-        }
+        self.lock.remove_empty(hidden(OWN).as_ref());
+        self.lock.remove_itself();
     }
 }
 

@@ -155,6 +155,9 @@ impl Handle {
         Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::REMOVEDIR)?)
     }
 
+    /// Its lock may stay.
+    pub(crate) fn prepare_removal(&mut self) {}
+
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.0)? {

@@ -3,6 +3,8 @@
 mod attributes;
 mod handle;
 
+use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, Permissions};
 use std::io;
 use std::num::NonZeroU64;
@@ -93,6 +95,16 @@ pub(crate) fn free_space(directory: &Path) -> io::Result<Option<u64>> {
     let system = statvfs(directory)?;
     let free = system.f_bavail.saturating_mul(system.f_frsize);
     Ok((system.f_blocks != 0).then_some(free))
+}
+
+/// Whether a file can have this name.
+pub fn is_file_name(_name: &OsStr) -> bool {
+    true
+}
+
+/// A text as people write its paths.
+pub fn readable(text: &str) -> Cow<'_, str> {
+    text.into()
 }
 
 /// Permits as many open files as this process may have.

@@ -115,6 +115,8 @@ impl Handle {
                 let _ = self.lock.set(lock);
                 Ok(true)
             }
+            // It was removed meanwhile, which whoever locks it finds out next.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
             Err(error) => match error.raw_os_error() {
                 Some(IN_USE) => Ok(false),
                 Some(DENIED) if denied < MOST_DENIED => {
@@ -230,6 +232,11 @@ impl Handle {
 
     pub(crate) fn remove_empty(&self, name: &OsStr) -> io::Result<()> {
         fs::remove_dir(self.path.join(name))
+    }
+
+    /// Gives up the lock, which is a file in it. Whoever locks it from now on keeps it from being removed.
+    pub(crate) fn prepare_removal(&mut self) {
+        self.lock = OnceLock::new();
     }
 
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {

@@ -2,9 +2,10 @@
 
 mod handle;
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, FileType, Metadata, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, Seek, SeekFrom};
 use std::os::windows::fs::{OpenOptionsExt, symlink_dir, symlink_file};
 use std::path::Path;
 use std::time::UNIX_EPOCH;
@@ -24,8 +25,7 @@ const REMOVED_AT_END: u32 = 0x0400_0000;
 /// GENERIC_READ | GENERIC_WRITE | DELETE.
 const ALL_ACCESS: u32 = 0xc001_0000;
 
-/// Reads and writes at positions, as the trait of the same name for Unix. What it reads or writes moves the position of
-/// the file itself.
+/// Reads and writes at positions, as the trait of the same name for Unix.
 pub trait FileExt {
     /// Reads at a position; returns the number of bytes.
     ///
@@ -80,12 +80,24 @@ pub trait FileExt {
 
 impl FileExt for File {
     fn read_at(&self, bytes: &mut [u8], position: u64) -> io::Result<usize> {
-        std::os::windows::fs::FileExt::seek_read(self, bytes, position)
+        at_position(self, || {
+            std::os::windows::fs::FileExt::seek_read(self, bytes, position)
+        })
     }
 
     fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<usize> {
-        std::os::windows::fs::FileExt::seek_write(self, bytes, position)
+        at_position(self, || {
+            std::os::windows::fs::FileExt::seek_write(self, bytes, position)
+        })
     }
+}
+
+/// Windows moves the position of the file, which others go on from.
+fn at_position<T>(mut file: &File, access: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let before = file.stream_position()?;
+    let done = access();
+    file.seek(SeekFrom::Start(before))?;
+    done
 }
 
 /// What Unix knows about a file, as far as there is something like it.
@@ -248,7 +260,9 @@ pub fn set_mode_at(path: &Path, mode: u32) -> io::Result<()> {
 /// # Errors
 /// Those of the system.
 pub fn symlink(target: impl AsRef<Path>, link: impl AsRef<Path>) -> io::Result<()> {
-    let (target, link) = (target.as_ref(), link.as_ref());
+    // Windows does not follow `/` in links.
+    let target = target.as_ref().to_string_lossy().replace('/', r"\");
+    let (target, link) = (Path::new(&target), link.as_ref());
     let above = link.parent().unwrap_or(Path::new(""));
     match above.join(target).is_dir() {
         true => symlink_dir(target, link),
@@ -271,6 +285,40 @@ pub(crate) fn exchange(_one: &Path, _other: &Path) -> io::Result<()> {
 pub(crate) fn free_space(_directory: &Path) -> io::Result<Option<u64>> {
     Ok(None)
 }
+
+/// Whether a file can have this name: others lead to devices or to another stream of a file, or Windows changes them
+/// ("Naming Files, Paths, and Namespaces").
+pub fn is_file_name(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    let stem = name.split('.').next().unwrap_or_default();
+    let stem = stem.trim_end().to_ascii_uppercase();
+    let is_numbered = |device: &str| {
+        let number = stem.strip_prefix(device);
+        number.is_some_and(|number| matches!(number, "¹" | "²" | "³") || is_digit(number))
+    };
+    let is_device = matches!(&*stem, "CON" | "PRN" | "AUX" | "NUL" | "CONIN$" | "CONOUT$")
+        || ["COM", "LPT"].iter().any(|device| is_numbered(device));
+    let is_special = |c: char| c.is_control() || r#"<>:"|?*/\"#.contains(c);
+    !is_device && !name.contains(is_special) && !name.ends_with(['.', ' '])
+}
+
+fn is_digit(text: &str) -> bool {
+    text.len() == 1 && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// A text as people write its paths: Windows returns the real path of a file as `\\?\C:\…`.
+pub fn readable(text: &str) -> Cow<'_, str> {
+    match text.contains(VERBATIM) {
+        true => text
+            .replace(r"\\?\UNC\", r"\\")
+            .replace(VERBATIM, "")
+            .into(),
+        false => text.into(),
+    }
+}
+
+/// How such a path begins.
+const VERBATIM: &str = r"\\?\";
 
 /// Windows has no limit to raise.
 pub fn raise_open_files() {}
