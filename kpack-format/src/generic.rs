@@ -111,12 +111,24 @@ impl TargetId {
     /// ones unless every variant of it that this may be has code of its own.
     pub fn taken<'t>(&self, there: &'t [TargetId], delivery: Delivery) -> Vec<&'t TargetId> {
         let own: Vec<&TargetId> = there.iter().filter(|t| t.may_run_on(self)).collect();
-        let variants = self.variants(&own);
-        let has_own = |variant: &TargetId| own.iter().any(|own| own.runs_on(variant));
-        let lacks_some = !variants.iter().all(has_own);
+        let lacks_some = self.has_variant_without(&own);
         let generic = |target: &&TargetId| lacks_some && target.is_generic_for(self, delivery);
         let generic = there.iter().filter(generic);
         own.iter().copied().chain(generic).collect()
+    }
+
+    /// Whether the targets `there` have no code, native or generic, that a HIP runtime takes for some variant of this
+    /// GPU. It then compiles SPIR-V, if there is any.
+    pub fn lacks_code(&self, there: &[TargetId], delivery: Delivery) -> bool {
+        let own: Vec<&TargetId> = there.iter().filter(|t| t.may_run_on(self)).collect();
+        let has_generic = there.iter().any(|t| t.is_generic_for(self, delivery));
+        !has_generic && self.has_variant_without(&own)
+    }
+
+    /// Whether this GPU may be one that none of the targets runs on. Each of them may run on some variant of it.
+    fn has_variant_without(&self, own: &[&TargetId]) -> bool {
+        let has_own = |variant: &TargetId| own.iter().any(|own| own.runs_on(variant));
+        !self.variants(own).iter().all(has_own)
     }
 
     /// This GPU with each combination of the features of `targets` that it leaves open.

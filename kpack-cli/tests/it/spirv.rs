@@ -426,6 +426,44 @@ fn a_join_writes_the_entry_ids_of_the_original() {
 }
 
 #[test]
+fn a_join_takes_it_where_a_gpu_has_no_other_code() {
+    let library = FatLibrary::new()
+        .wrapper(
+            Storage::Plain,
+            ["gfx1100", "gfx90a:xnack-"].map(|target| code(target, "add")),
+        )
+        .wrapper(
+            Storage::Plain,
+            [code("gfx11-generic", "mul"), spirv(CLANG_22, "mul")],
+        )
+        .wrapper(Storage::Plain, [spirv(CLANG_22, "sub")]);
+    for (gpu, expected) in [
+        ("gfx1100", ["gfx1100", "gfx11-generic", "amdgcnspirv"]),
+        ("gfx90a", ["gfx90a:xnack-", "amdgcnspirv", "amdgcnspirv"]),
+    ] {
+        let tree = unsplit(&library);
+        let path = tree.path("prefix").join(FILE);
+        install(&with(&tree, Spirv::Archive), &()).unwrap();
+        let options = JoinOptions::new(tree.path("prefix"), [gpu.parse().unwrap()], [FILE]);
+        let report = join(&options, &()).unwrap();
+        let notes = report.findings.iter();
+        let notes = notes.filter(|note| note.id == ids::GENERIC_CODE);
+        let notes = Vec::from_iter(notes.map(|note| &note.text));
+        assert!(
+            notes
+                .iter()
+                .any(|note| note.contains("their SPIR-V is put back")),
+            "{notes:?}"
+        );
+        let ids = entry_ids(&path);
+        for target in expected {
+            assert!(ids.iter().any(|id| id.ends_with(target)), "{gpu}: {ids:?}");
+        }
+        assert_eq!(faults(&path), [""; 0]);
+    }
+}
+
+#[test]
 fn an_archive_without_entry_ids_joins_as_runtimes_expect() {
     let tree = Tree::new();
     let library = FatLibrary::new().wrapper(Storage::Plain, [spirv(CLANG_19, "add")]);

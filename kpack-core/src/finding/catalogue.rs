@@ -356,8 +356,8 @@ catalogue! {
             "Name all GPUs of the machine, or `--arch native`."
 
         GENERIC_CODE = "generic-code";
-            "A GPU gets the code of a generic target, such as gfx11-generic."
-            "HIP runtimes take it since a certain version of ROCm; the message says which."
+            "A GPU gets the code of a generic target, such as gfx11-generic, or SPIR-V."
+            "HIP runtimes take generic code since a certain version of ROCm; the message says which. They compile SPIR-V."
             "Nothing, if the runtime is that new."
 
         UNEXPECTED_TARGET = "unexpected-target";

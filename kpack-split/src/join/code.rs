@@ -71,6 +71,7 @@ impl Code {
         let ids: Vec<TargetId> = known.iter().filter_map(|id| id.parse().ok()).collect();
         let of_gpu = |target: &&TargetId| chosen.iter().any(|gpu| target.may_run_on(gpu));
         let (own, others): (Vec<&TargetId>, Vec<&TargetId>) = ids.iter().partition(of_gpu);
+        let (spirv, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|id| id.is_spirv());
         let generic = others.into_iter().filter(|target| {
             let mut gpus = chosen.iter();
             gpus.any(|gpu| target.is_generic_for(gpu, Delivery::Bundle))
@@ -78,11 +79,11 @@ impl Code {
         let mut targets = BTreeSet::new();
         let mut wrappers = Vec::from_iter(binary.indices.iter().map(|_| Vec::new()));
         let entries = resolver.entries();
-        // The GPUs' own first: they tell which wrappers need generic code.
-        for id in own.into_iter().chain(generic) {
+        // The GPUs' own first: they tell which wrappers need generic code, and both tell which need SPIR-V.
+        for id in own.into_iter().chain(generic).chain(spirv) {
             let target = id.to_string();
             let is_own = of_gpu(&id);
-            let needs = |wrapper: &Vec<Chosen>| is_own || needs_generic(wrapper, id, chosen);
+            let needs = |wrapper: &Vec<Chosen>| is_own || needs_other(wrapper, id, chosen);
             if !wrappers.iter().any(needs) {
                 continue;
             }
@@ -154,16 +155,21 @@ impl Code {
 
     fn has_code_for(&self, gpu: &TargetId) -> bool {
         self.ids()
-            .any(|id| id.may_be_taken_for(gpu, Delivery::Bundle))
+            .any(|id| id.is_spirv() || id.may_be_taken_for(gpu, Delivery::Bundle))
     }
 
     fn ids(&self) -> impl Iterator<Item = TargetId> {
         self.targets.iter().filter_map(|target| target.parse().ok())
     }
 
-    /// What to know about generic code: which is put back, and which no HIP runtime would take.
+    /// What to know about generic code and SPIR-V: which is put back, and which no HIP runtime would take.
     pub(super) fn about_generic(&self, chosen: &[TargetId]) -> Vec<String> {
         let mut notes = Vec::new();
+        if self.ids().any(|id| id.is_spirv()) && !chosen.iter().any(TargetId::is_spirv) {
+            let text = "some kernels have no code for the chosen targets, so their SPIR-V is put back; HIP runtimes \
+                        that can compile it accept it";
+            notes.push(text.to_owned());
+        }
         for gpu in chosen {
             let Some(generic) = gpu.generic(Delivery::Bundle) else {
                 continue;
@@ -351,11 +357,15 @@ fn bundles(binary: &MarkedBinary, wrappers: Vec<Vec<Chosen>>) -> Vec<NewBundle> 
     bundles
 }
 
-/// Whether the HIP runtime would take code for the generic target `id` for a wrapper with this code.
-fn needs_generic(wrapper: &[Chosen], id: &TargetId, chosen: &[TargetId]) -> bool {
+/// Whether the HIP runtime would take code for `id`, a generic target or SPIR-V, for a wrapper with this code.
+fn needs_other(wrapper: &[Chosen], id: &TargetId, chosen: &[TargetId]) -> bool {
     let own = wrapper.iter().filter_map(|code| code.target.parse().ok());
-    let there: Vec<TargetId> = own.chain([id.clone()]).collect();
+    let mut there: Vec<TargetId> = own.collect();
     let mut gpus = chosen.iter();
+    if id.is_spirv() {
+        return gpus.any(|gpu| gpu.lacks_code(&there, Delivery::Bundle));
+    }
+    there.push(id.clone());
     gpus.any(|gpu| gpu.taken(&there, Delivery::Bundle).contains(&id))
 }
 
