@@ -101,7 +101,9 @@ impl Stage {
         let mut size = 0;
         for (name, bytes) in &files {
             let path = root.join(name);
-            let (staged, ()) = StagedFile::write(&path, |staged| {
+            // All is flushed at once before it is published.
+            let directory = Directory::open(&root)?.without_flushes();
+            let (staged, ()) = StagedFile::write_in(directory, name.as_ref(), |staged| {
                 let written = staged.file().write_all(bytes);
                 written.map_err(|e| Error::io(&path, "write", e))
             })?;

@@ -304,7 +304,6 @@ impl ObjectInput {
         }
         .map_err(failed)?;
         staged.keep_mode(&self.file)?;
-        staged.sync()?;
         Ok(staged)
     }
 }

@@ -150,7 +150,7 @@ impl KpackDir {
 }
 
 /// Writes the future archive `name` in `directory` and reads it back: an unreadable archive must
-/// not replace device code. Its code objects are written again only if they came in another order, or
+/// not replace device code. It is not flushed. Its code objects are written again only if they came in another order, or
 /// if their scratch file cannot get a name.
 pub fn stage_archive(
     directory: &Arc<Directory>,
@@ -173,7 +173,7 @@ pub fn stage_archive(
 }
 
 fn stage(
-    staged: StagedFile,
+    mut staged: StagedFile,
     write: impl FnOnce(&File) -> Result<Written, ArchiveError>,
 ) -> Result<(StagedFile, Written), Error> {
     let path = staged.path();
@@ -189,19 +189,19 @@ fn stage(
             &Error::rejected(ids::UNSOUND_OUTPUT, path, reason),
         ));
     }
-    staged.sync()?;
+    staged.complete()?;
     Ok((staged, written))
 }
 
-/// Writes the future manifest `name` in `directory` and reads it back.
+/// Writes the future manifest `name` in `directory` and reads it back. It is not flushed.
 pub fn stage_manifest(
     directory: &Arc<Directory>,
     name: &OsStr,
     manifest: &Manifest,
 ) -> Result<StagedFile, Error> {
-    let staged = StagedFile::create(Arc::clone(directory), name)?;
+    let mut staged = StagedFile::create(Arc::clone(directory), name)?;
     write_manifest(staged.path(), staged.file(), &manifest.to_bytes())?;
-    staged.sync()?;
+    staged.complete()?;
     Ok(staged)
 }
 

@@ -174,16 +174,23 @@ impl StagedFile {
         }
     }
 
-    /// Makes its content durable, unless it is in a build directory. If it has no mode yet, sets that of the
-    /// replaced file or of new files.
-    pub fn sync(&self) -> Result<(), Error> {
-        let failed = |error| Error::io(&self.path, "write", error);
+    /// If it has no mode yet, sets that of the replaced file or of new files.
+    pub fn complete(&mut self) -> Result<(), Error> {
         if !self.has_mode {
             let mode = self.directory.mode_of(&self.name).unwrap_or(MODE);
-            platform::set_mode(&self.file, mode).map_err(failed)?;
+            let set = platform::set_mode(&self.file, mode);
+            set.map_err(|error| Error::io(&self.path, "write", error))?;
+            self.has_mode = true;
         }
+        Ok(())
+    }
+
+    /// Makes it durable, unless it is in a build directory.
+    pub fn sync(&mut self) -> Result<(), Error> {
+        self.complete()?;
         if self.directory.flushes() {
-            self.file.sync_all().map_err(failed)?;
+            let synced = self.file.sync_all();
+            synced.map_err(|error| Error::io(&self.path, "write", error))?;
         }
         Ok(())
     }

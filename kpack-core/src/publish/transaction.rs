@@ -123,6 +123,7 @@ impl Transaction {
     /// [`Error::Changed`] if a host file changed since it was read; [`Error::Io`]. Files replaced
     /// before the error are complete and consistent.
     pub fn commit(mut self, report: &mut Report) -> Result<(), Error> {
+        self.flush()?;
         let locks = Locks::on(&self.hosts)?;
         for host in &self.hosts {
             host.check()?;
@@ -157,6 +158,17 @@ impl Transaction {
             directory.sync()?;
         }
         rename(std::mem::take(&mut self.hosts), locks)
+    }
+}
+
+impl Transaction {
+    /// Makes the contents of all staged files durable. One after the other, with nothing written between them: file
+    /// systems with a journal then write it for the first file, and the others hardly wait.
+    fn flush(&mut self) -> Result<(), Error> {
+        let archives = self.archives.iter_mut().map(|(archive, _)| archive);
+        let manifests = self.manifest.iter_mut().chain(&mut self.fragments);
+        let mut staged = archives.chain(manifests).chain(&mut self.hosts);
+        staged.try_for_each(StagedFile::sync)
     }
 }
 

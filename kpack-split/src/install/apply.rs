@@ -96,7 +96,6 @@ impl Run<'_> {
             for lost in lost {
                 report.warn(ids::ATTRIBUTE_LOST, path, lost);
             }
-            staged.sync()?;
             transaction.host(staged);
         }
         Ok(())

@@ -146,7 +146,8 @@ impl Trace {
     }
 
     /// Checks that a power failure leaves no name without its content: what is renamed was flushed before, and
-    /// the directory that it is in is flushed afterwards, if it was not temporary. Returns the number of renames.
+    /// the directory that it is in is flushed afterwards. In a temporary directory, all may be flushed at once later:
+    /// the rename of the directory itself is checked as well. Returns the number of renames.
     pub(super) fn check_flushes(&self, root: &Path) -> Result<usize> {
         let flushes = |lines: &[String], shown: &str| {
             let is_flush = |line: &String| {
@@ -179,9 +180,15 @@ impl Trace {
                     flushes(&self.lines[linked..index], &shown)
                 }
             };
-            ensure!(is_flushed, "not flushed before: {line}");
+            let is_temporary = !root.join(parent).is_dir();
+            let later = self.lines[index..].iter();
+            let is_flushed_later = || later.clone().any(|line| line.starts_with("syncfs("));
             ensure!(
-                !root.join(parent).is_dir() || flushes(&self.lines[index..], &of_path(parent)),
+                is_flushed || (is_temporary && is_flushed_later()),
+                "not flushed before: {line}"
+            );
+            ensure!(
+                is_temporary || flushes(&self.lines[index..], &of_path(parent)),
                 "not flushed afterwards: {line}"
             );
             renames += 1;
