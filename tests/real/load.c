@@ -9,15 +9,22 @@
  *   secure                    fail if the program does not run with raised privileges
  *   query NAME                ask for the attributes of a kernel of the library, by its symbol, on each GPU
  *   launch NAME               launch it on each GPU; nobody waits for it
+ *   module                    load the device code of the library's first wrapper with hipModuleLoadData, and
+ *                             with hipModuleLoadFatBinary if the runtime has that
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <link.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -77,6 +84,36 @@ static void use(const char *kernel, int launches) {
     }
 }
 
+/* What the first wrapper of the library points to. */
+static const void *device_code(const char *path) {
+    struct link_map *map;
+    struct stat status;
+    int file = open(path, O_RDONLY);
+    if (file < 0 || fstat(file, &status) || dlinfo(library, RTLD_DI_LINKMAP, &map))
+        fail("%s cannot be read", path);
+    const char *image = mmap(NULL, status.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+    if (image == MAP_FAILED)
+        fail("%s cannot be mapped", path);
+    const Elf64_Ehdr *header = (const void *)image;
+    const Elf64_Shdr *sections = (const void *)(image + header->e_shoff);
+    const char *names = image + sections[header->e_shstrndx].sh_offset;
+    for (int at = 0; at < header->e_shnum; at++)
+        if (!strcmp(names + sections[at].sh_name, ".hipFatBinSegment"))
+            return *(const void **)(map->l_addr + sections[at].sh_addr + 8);
+    fail("%s has no wrapper", path);
+    return NULL;
+}
+
+static void load_module(const char *path) {
+    const char *names[] = {"hipModuleLoadData", "hipModuleLoadFatBinary"};
+    for (int at = 0; at < 2; at++) {
+        void *module;
+        int (*function)(void **, const void *) = dlsym(library, names[at]);
+        if (function)
+            check(names[at], function(&module, device_code(path)));
+    }
+}
+
 static void in_child(void) {
     int status;
     pid_t child = fork();
@@ -108,6 +145,8 @@ int main(int count, char **arguments) {
             devices();
         else if (!strcmp(step, "fork"))
             in_child();
+        else if (!strcmp(step, "module"))
+            load_module(file);
         else if (!strcmp(step, "secure")) {
             if (!getauxval(AT_SECURE))
                 fail("the program runs without raised privileges");

@@ -113,6 +113,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for rig in own.into_iter().chain(&rigs) {
         let generic = small::check_generic(&helper, &work.join("generic"), rig);
         table.add(format!("{}, generic code", rig.name), generic);
+        let what = format!("{}, SPIR-V", rig.name);
+        match Rig::has_gpus() {
+            None => {
+                let spirv = small::check_spirv(&kpack, &work.join("spirv"), rig, &document);
+                table.add(what, spirv);
+            }
+            Some(why) => table.not_checked(what, why),
+        }
     }
     if options.suite.is_some() {
         return table.finish();
@@ -152,6 +160,7 @@ impl Real<'_> {
         let forms = [
             ("fat", "OFF", "OFF"),
             ("linked", "ON", "ON"),
+            ("shared", "ON", "shared"),
             ("split", "ON", "OFF"),
         ];
         for (prefix, with, shim) in forms {
@@ -181,8 +190,9 @@ impl Real<'_> {
     }
 
     /// The forms of the library.
-    fn variants(&self) -> [Variant; 6] {
-        let [fat, split, linked] = ["fat", "split", "linked"].map(|name| self.work.join(name));
+    fn variants(&self) -> [Variant; 7] {
+        let forms = ["fat", "split", "linked", "shared"].map(|name| self.work.join(name));
+        let [fat, split, linked, shared] = forms;
         let [(first, _), (second, _)] = TARGETS;
         let one = self.joined(&split, "joined-one", &[first]);
         let two = self.joined(&split, "joined-two", &[first, second]);
@@ -198,6 +208,7 @@ impl Real<'_> {
             variant("joined for two targets", two, Code::Joined),
             variant("shim, preloaded", Ok(split), Code::Preloaded(self.shim())),
             variant("shim, linked", Ok(linked), Code::Linked),
+            variant("shim, linked as a shared library", Ok(shared), Code::Linked),
         ]
     }
 

@@ -51,7 +51,7 @@ const COLUMNS: [Situation; 10] = [
     situation("no code for the first", &[GFX906, GFX1030], "open launch"),
 ];
 
-const OTHERS: [Situation; 9] = [
+const OTHERS: [Situation; 10] = [
     situation("all loaded at the start", &[GFX1030], "open init"),
     situation("no code, all loaded at the start", &[GFX906], "open init"),
     situation(
@@ -73,6 +73,7 @@ const OTHERS: [Situation; 9] = [
         "secure open init query",
     ),
     situation("two GPUs, queried", &[GFX1030, GFX90A], "open init query"),
+    situation("hipModuleLoadData", &[GFX1030], "open module"),
 ];
 
 /// A form of the library.
@@ -105,6 +106,11 @@ impl Situation {
     /// Whether `LD_PRELOAD` has no effect on the library.
     fn no_preload(&self) -> bool {
         self.is_privileged() || self.steps.starts_with("deepbind")
+    }
+
+    /// Whether the code is passed to the runtime by the program itself, so that neither loader nor shim is asked.
+    fn is_passed_on(&self) -> bool {
+        self.steps.ends_with("module")
     }
 
     fn has_different_gpus(&self) -> bool {
@@ -148,6 +154,7 @@ impl Situation {
     fn readable(&self, rig: &Rig, variant: &Variant) -> Option<bool> {
         match variant.code {
             Code::ForOne if self.gpus.contains(&GFX90A) => None,
+            Code::Split | Code::Preloaded(_) | Code::Linked if self.is_passed_on() => Some(false),
             Code::Preloaded(_) if self.no_preload() => Some(rig.reads_markers),
             // The runtimes that read markers ask for code once, for all GPUs: the document says what comes of it.
             Code::Split if rig.reads_markers && self.has_different_gpus() => None,

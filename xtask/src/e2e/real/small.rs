@@ -128,6 +128,71 @@ pub(super) fn check_generic(helper: &Path, work: &Path, rig: &Rig) -> Result<Str
     ))
 }
 
+/// Real SPIR-V. The entry ID is that of clang 22.
+fn spirv() -> Result<TargetCode> {
+    let file = repository::root().join("tests/fixtures/code-objects/dot.amdgcnspirv.spv");
+    let id = "hipv4-spirv64-amd-amdhsa--amdgcnspirv";
+    Ok((id.to_owned(), fs::read(file)?))
+}
+
+/// Which forms of a library a real HIP runtime takes SPIR-V from, for a GPU that the library has no other code for: a
+/// row of a table in `document`, which is `docs/older-rocm.md`.
+pub(super) fn check_spirv(kpack: &Path, work: &Path, rig: &Rig, document: &str) -> Result<String> {
+    const GPU: &str = "gfx1030";
+    let units = [vec![code("gfx90a", 0x53f)?, spirv()?]];
+    let (helper, shim) = (kpack.join("bin/kpack"), kpack.join("lib/libkpack_hip.so"));
+    let [fat, kept] = build_and_split(&helper, work, &units)?;
+    let split = |name: &str| {
+        let prefix = work.join(name);
+        let library = build(&prefix, &units)?;
+        process::run!(
+            "{helper} install --quiet --prefix {prefix} --module small --spirv archive lib/libsmall.so"
+        )?;
+        anyhow::Ok((prefix, library))
+    };
+    let (_, archived) = split("archived")?;
+    let (prefix, joined) = split("joined")?;
+    process::run!("{helper} join --quiet --prefix {prefix} --arch {GPU}")?;
+    fs::remove_dir_all(prefix.join("lib/.kpack"))?;
+    let forms = [
+        ("unsplit", &fat, None),
+        ("kept", &kept, None),
+        ("archived", &archived, None),
+        ("joined", &joined, None),
+        ("shim", &archived, Some(shim.as_path())),
+    ];
+    let (mut cells, mut expected) = (Vec::new(), None);
+    for (form, library, preload) in forms {
+        let execution = Execution {
+            gpus: &[GPU],
+            steps: &["open", "devices"],
+            preload,
+            environment: &[
+                ("HSA_OVERRIDE_GFX_VERSION", "10.3.0"),
+                ("KPACK_HIP", "force"),
+                ("AMD_COMGR_CACHE", "0"),
+            ],
+            ..Execution::default()
+        };
+        let found = rig.run(library, &execution).context(form)?;
+        cells.push(match found.end {
+            End::Normal if found.count() == 0 => "no".to_owned(),
+            ref end => end.to_string(),
+        });
+        let expected = expected.get_or_insert_with(|| found.clone());
+        ensure!(
+            form == "archived" || found == *expected,
+            "{form}: {found:?}; from the unsplit library {expected:?}"
+        );
+    }
+    let line = format!("| {} | {} |", rig.name, cells.join(" | "));
+    ensure!(
+        document.lines().any(|known| known == line),
+        "docs/older-rocm.md needs this row:\n{line}"
+    );
+    Ok(cells.join(", "))
+}
+
 /// How ROCm's loader and kpack's differ, in the same runtime: each row of the table in `docs/runtime.md`.
 pub(super) fn check_loaders(
     helper: &Path,
