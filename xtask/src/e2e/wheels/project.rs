@@ -1,11 +1,14 @@
 //! A package with a HIP library, as its maintainer would publish it, in two versions.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use kpack_tests::fixture::stub_hip;
 use walkdir::WalkDir;
+use xshell::cmd;
 
 use super::environment::{Environment, Installer};
 use super::{Wheels, files, name};
@@ -51,7 +54,7 @@ pub(super) fn check(
         work: work.to_owned(),
     };
     for version in ["1.0", "2.0"] {
-        let fat = project.build(version)?;
+        let fat = project.build(version, &[])?;
         wheels.split(&[&fat], &project.split.join(version))?;
     }
     let both = project.split.join("both");
@@ -73,6 +76,7 @@ pub(super) fn check(
     }
     table.add("vec, pip download", project.downloaded());
     table.add("vec, variants", project.variants());
+    table.add("vec with the shim, by auditwheel", project.vendored_shim());
     let what = "vec with a file of more than 4 GiB";
     match large {
         true => table.add(what, project.large()),
@@ -92,8 +96,8 @@ struct Project<'a> {
 }
 
 impl Project<'_> {
-    /// The fat wheel of a version. The versions' kernels differ.
-    fn build(&self, version: &str) -> Result<PathBuf> {
+    /// The fat wheel of a version, whose library is linked with these flags. The versions' kernels differ.
+    fn build(&self, version: &str, flags: &[String]) -> Result<PathBuf> {
         let tree = self.work.join("trees").join(version);
         let package = tree.join("vec");
         let information = tree.join(format!("vec-{version}.dist-info"));
@@ -109,7 +113,7 @@ impl Project<'_> {
         let targets = TARGETS.map(|target| format!("--offload-arch={target}"));
         let optimization = if version == "1.0" { "-O1" } else { "-O0" };
         process::run!(
-            "{compiler} -x hip -nogpuinc -nogpulib {targets...} {optimization} -fPIC -shared -I{include} -o {output} {source} -L{stub} -lamdhip64"
+            "{compiler} -x hip -nogpuinc -nogpulib {targets...} {optimization} -fPIC -shared -I{include} -o {output} {source} {flags...} -L{stub} -lamdhip64"
         )?;
         fs::write(
             information.join("METADATA"),
@@ -156,6 +160,62 @@ impl Project<'_> {
             );
         }
         Ok("variantlib chooses each GPU's".to_owned())
+    }
+
+    /// That a library which is linked with the shared shim, as `RUNTIME_SHIM shared` links it, keeps it in a wheel:
+    /// auditwheel copies the shim and renames it. A runtime that does not read markers then gets the same code as
+    /// from the unsplit library.
+    fn vendored_shim(&self) -> Result<String> {
+        let shim = self.wheels.kpack.join("lib");
+        let mut flags = vec!["-Wl,--no-as-needed".to_owned()];
+        for function in ["__hipRegisterFatBinary", "__hipUnregisterFatBinary"] {
+            flags.push(format!("-Wl,--wrap={function},-u,__wrap_{function}"));
+        }
+        flags.push(shim.join("libkpack_hip.so").display().to_string());
+        flags.push(format!("-Wl,-rpath,{}", shim.display()));
+        let fat = self.build("3.0", &flags)?;
+        let (repaired, split) = (self.work.join("repaired"), self.split.join("3.0"));
+        let repair = self.wheels.tools.program("auditwheel", &["repair"]);
+        let repair = repair.args(["--exclude", "libamdhip64.so*", "--wheel-dir"]);
+        process::output(repair.arg(&repaired).arg(fat))?;
+        let repaired = files(&repaired)?;
+        let [repaired] = repaired.as_slice() else {
+            bail!("auditwheel wrote {repaired:?}");
+        };
+        self.wheels.split(&[repaired], &split)?;
+        let environment = self.environment(Installer::Pip)?;
+        environment.install(&split, "vec", EXTRA, "")?;
+        let vendored = files(&environment.packages.join("vec.libs"))?;
+        ensure!(
+            vendored.len() == 1 && name(&vendored[0]).starts_with("libkpack_hip-"),
+            "auditwheel copied {vendored:?}"
+        );
+        let old = self.work.join("old");
+        stub_hip(&old.join("libamdhip64.so.6"), &["-DWITHOUT_MARKERS"])?;
+        let report = old.join("report.txt");
+        let entries = |library: &Path| -> Result<BTreeSet<String>> {
+            let _ = fs::remove_file(&report);
+            let script = &self.script;
+            let printed = process::output(
+                cmd!(process::shell(), "{script} {library}")
+                    .env("LD_LIBRARY_PATH", &old)
+                    .env("HSA_OVERRIDE_GFX_VERSION", "9.4.2")
+                    .env("STUB_HIP_REPORT", &report),
+            )?;
+            ensure!(printed == "4\n", "it printed {printed}");
+            let events = fs::read_to_string(&report)?;
+            let lines = events.lines().filter(|line| line.starts_with("entry\t"));
+            let entries = lines.filter_map(|line| line.splitn(4, '\t').nth(3));
+            let own = entries.filter(|entry| entry.contains("gfx942"));
+            Ok(own.map(str::to_owned).collect())
+        };
+        let expected = entries(&self.work.join("trees/3.0").join(LIBRARY))?;
+        let found = entries(&environment.packages.join(LIBRARY))?;
+        ensure!(
+            found == expected && expected.len() == 1,
+            "the runtime gets {found:?}, and {expected:?} from the unsplit library"
+        );
+        Ok(format!("{}: the same code", name(&vendored[0])))
     }
 
     fn environment(&self, installer: Installer) -> Result<Environment<'_>> {
