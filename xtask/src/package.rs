@@ -2,10 +2,12 @@
 //! scikit-build-core a Python wheel of the helper. The wheel and an archive of the helper run on every Linux.
 
 use std::env::consts::ARCH;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use walkdir::WalkDir;
 use xshell::cmd;
 
 use crate::dist::{self, Built, Part};
@@ -85,6 +87,19 @@ impl Publisher {
             repository: said("repository")?,
             contact: said("contact")?,
         })
+    }
+
+    /// Whom a package names.
+    pub(crate) fn contact(&self) -> &str {
+        match self.contact.as_str() {
+            "" => "An unpublished build <root@localhost>",
+            contact => contact,
+        }
+    }
+
+    /// Whether nobody publishes it yet.
+    pub(crate) fn is_nobody(&self) -> bool {
+        self.contact.is_empty()
     }
 
     /// # Errors
@@ -193,6 +208,9 @@ fn pack(system: System, built: &Built, publisher: &Publisher, output: &Path) -> 
         };
         let directory = parts.join(part.name());
         dist::fill_with(part, &directory, &system.libdir(), &package, built)?;
+        if system == System::Deb {
+            follow_debian(part, &directory, &package, publisher)?;
+        }
     }
     let of_others: &[&str] = match system {
         System::Deb => &dist::FOR_RPM,
@@ -212,10 +230,7 @@ fn pack(system: System, built: &Built, publisher: &Publisher, output: &Path) -> 
     let (source, build) = (repository::root().join("packaging"), work.join("build"));
     let loader = built.package(Part::Loader)?;
     let libdir = system.libdir();
-    let Publisher {
-        repository,
-        contact,
-    } = publisher;
+    let (repository, contact) = (&publisher.repository, publisher.contact());
     process::run!(
         "cmake -S {source} -B {build} -DKPACK_PARTS={parts} -DKPACK_LOADER={loader} -DKPACK_LIBDIR={libdir} -DKPACK_CONTACT={contact} -DKPACK_REPOSITORY={repository}"
     )?;
@@ -232,6 +247,46 @@ fn pack(system: System, built: &Built, publisher: &Publisher, output: &Path) -> 
         parts,
         files,
     })
+}
+
+/// Adds to the tree of a part what each package of Debian has, and what Lintian need not complain of.
+fn follow_debian(part: Part, tree: &Path, package: &str, publisher: &Publisher) -> Result<()> {
+    let write = |file: &str, text: &str| {
+        let file = tree.join("share").join(file);
+        let directory = file.parent().context("a file is in a directory")?;
+        fs::create_dir_all(directory)?;
+        fs::write(&file, text).with_context(|| file.display().to_string())?;
+        anyhow::Ok(file)
+    };
+    let (version, contact) = (env!("CARGO_PKG_VERSION"), publisher.contact());
+    let time = process::shell().var("SOURCE_DATE_EPOCH")?;
+    let time = process::run!("date --utc --rfc-email --date @{time}")?;
+    let changes = format!(
+        "kpack ({version}) unstable; urgency=medium\n\n  * CHANGELOG.md in kpack's repository lists the changes.\n\n -- {contact}  {time}"
+    );
+    let mut compressed = vec![write(&format!("doc/{package}/changelog"), &changes)?];
+    if part == Part::Helper {
+        let script = tree.join("bin/dh_kpack");
+        let page =
+            process::run!("pod2man --section 1 --center kpack --release {version} {script}")?;
+        compressed.push(write("man/man1/dh_kpack.1", &page)?);
+    }
+    process::run!("gzip -n9 {compressed...}")?;
+    let name = part.name();
+    let overrides = repository::root()
+        .join("packaging/debian/lintian")
+        .join(name);
+    let overrides = fs::read_to_string(&overrides)?;
+    write(&format!("lintian/overrides/{package}"), &overrides)?;
+    // Debian's tools know libraries by their contents, and RPM's by their mode.
+    for entry in WalkDir::new(tree) {
+        let entry = entry?;
+        let is_library = entry.file_name().to_string_lossy().contains(".so.");
+        if entry.file_type().is_file() && is_library {
+            fs::set_permissions(entry.path(), Permissions::from_mode(0o644))?;
+        }
+    }
+    Ok(())
 }
 
 /// Lays out a helper that needs no C library of the machine, in a directory of parts.

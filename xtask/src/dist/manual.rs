@@ -1,5 +1,6 @@
 //! The manual pages and the completions of the helper, from its own description of its arguments.
 
+use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
@@ -12,6 +13,7 @@ use flate2::{Compression, GzBuilder};
 use kpack_cli::cli;
 
 use super::VERSION;
+use crate::repository;
 
 /// Variables that every command obeys, and those of some.
 const ENVIRONMENT: [(&str, &[&str], &str); 5] = [
@@ -117,6 +119,31 @@ fn page(command: &Command, others: Vec<String>) -> Result<Vec<u8>> {
     Ok(page)
 }
 
+/// The page of a script, whose first here-document describes it.
+fn page_of_script(script: &Path) -> Result<(String, Vec<u8>)> {
+    let source = fs::read_to_string(script).with_context(|| script.display().to_string())?;
+    let name = script.file_name().context("a script has a name")?;
+    let name = name.to_string_lossy().into_owned();
+    let help = source.split_once("<<'EOF'\n").map(|(_, help)| help);
+    let help = help.and_then(|help| help.split_once("\nEOF\n"));
+    let (help, _) = help.with_context(|| format!("{name} has no description"))?;
+    let (summary, help) = help.split_once("\n\n").context("it has two paragraphs")?;
+    let mut page = Vec::new();
+    let title = name.to_uppercase();
+    writeln!(
+        page,
+        ".TH {title} 1 \"\" \"kpack {VERSION}\" \"kpack manual\""
+    )?;
+    let mut more = Roff::new();
+    more.control("SH", ["NAME"]);
+    more.text([roman(format!("{name} - {summary}"))]);
+    verbatim(&mut more, "DESCRIPTION", help);
+    more.control("SH", ["SEE ALSO"]);
+    more.text([roman("kpack-targets(1)")]);
+    more.to_writer(&mut page)?;
+    Ok((name, page))
+}
+
 /// A section whose lines stay as they are.
 fn verbatim(page: &mut Roff, heading: &str, text: &str) {
     page.control("SH", [heading]).control("nf", []);
@@ -155,7 +182,9 @@ pub(super) fn install(prefix: &Path) -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let mut command = cli::command().disable_help_subcommand(true);
     command.build();
-    for (name, page) in pages(&command)? {
+    let script = repository::root().join("packaging/kpack-gpu-package");
+    let script = page_of_script(&script)?;
+    for (name, page) in pages(&command)?.into_iter().chain([script]) {
         // Without a name and time of its own, the compressed page is the same each time.
         let mut compressed = GzBuilder::new().write(Vec::new(), Compression::best());
         compressed.write_all(&page)?;

@@ -16,7 +16,7 @@ use super::readme;
 use super::runtime::Runtime;
 use super::table::Table;
 use crate::dist::{self, Part};
-use crate::package::{Packaged, Packages, System};
+use crate::package::{Packaged, Packages, Publisher, System};
 use crate::process;
 
 /// A program that calls the loader.
@@ -63,6 +63,11 @@ pub(crate) fn check(packaged: &Packaged) -> Result<()> {
             format!("{generator} packages"),
             check.system(packages, &work),
         );
+    }
+    if process::find_program("lintian").is_some() {
+        table.add("Lintian", lintian(packaged));
+    } else {
+        table.not_checked("Lintian", "it is not installed");
     }
     process::step("Installing and using the Python wheel");
     table.add("Python wheel", check.wheel(&work.join("wheel")));
@@ -261,6 +266,22 @@ impl Check<'_> {
             version.trim()
         ))
     }
+}
+
+/// That Lintian finds no error and no warning in the DEBs, apart from what `packaging/debian/lintian` explains.
+fn lintian(packaged: &Packaged) -> Result<String> {
+    let of_debian = packaged.systems.iter();
+    let of_debian = of_debian.filter(|packages| packages.system == System::Deb);
+    let files = Vec::from_iter(of_debian.flat_map(|packages| &packages.files));
+    let suppressed: &[&str] = match Publisher::read()?.is_nobody() {
+        true => &["--suppress-tags", "bogus-mail-host,root-in-contact"],
+        false => &[],
+    };
+    let count = files.len();
+    process::run!(
+        "lintian --allow-root --fail-on error,warning --tag-display-limit 0 {suppressed...} {files...}"
+    )?;
+    Ok(format!("{count} packages"))
 }
 
 /// That every file of every part is in the root, and their number.
