@@ -21,7 +21,10 @@ thread_local! {
 
 /// The default number of threads.
 pub fn processors() -> NonZeroUsize {
-    thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+    // To find it out takes eighteen calls of the system.
+    static KNOWN: LazyLock<NonZeroUsize> =
+        LazyLock::new(|| thread::available_parallelism().unwrap_or(NonZeroUsize::MIN));
+    *KNOWN
 }
 
 fn free(jobs: NonZeroUsize) -> Free {

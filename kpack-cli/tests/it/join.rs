@@ -714,6 +714,38 @@ proptest! {
     }
 }
 
+/// Whatever is wrong with the table for the dynamic linker, the file is at fault, not kpack.
+#[test]
+fn a_damaged_dynamic_table_of_a_joined_binary() {
+    let tree = split(&library(1));
+    joined(&tree, &["gfx1100"]);
+    let path = tree.path("prefix").join(FILE);
+    let sound = fs::read(&path).unwrap();
+    let word = |at: usize| u64::from_le_bytes(sound[at..at + 8].try_into().unwrap());
+    let segments = (0..).map(|index| word(32) as usize + 56 * index);
+    let mut dynamic = segments.filter(|at| sound[*at..at + 4] == 2_u32.to_le_bytes());
+    let dynamic = dynamic.next().unwrap();
+    let table = word(dynamic + 8) as usize;
+    let entries = (table..table + word(dynamic + 32) as usize).step_by(16);
+    for entry in entries.take_while(|entry| word(*entry) != 0) {
+        let value = word(entry + 8);
+        for (at, damage) in [
+            (entry, 0x7fff_ffff),
+            (entry + 8, 0),
+            (entry + 8, value + 8),
+            (entry + 8, u64::MAX >> 17),
+        ] {
+            let mut damaged = sound.clone();
+            damaged[at..at + 8].copy_from_slice(&damage.to_le_bytes());
+            fs::write(&path, damaged).unwrap();
+            let options = options(&tree, &["gfx942"]);
+            let error = join(&options, &()).err();
+            let text = error.map(|error| error.in_one_line()).unwrap_or_default();
+            assert!(!text.contains("bug in kpack"), "{:#x}: {text}", word(entry));
+        }
+    }
+}
+
 /// A package manager installs the package of a GPU before or after the binaries, or not at all.
 #[test]
 fn what_is_installed_is_joined() {
