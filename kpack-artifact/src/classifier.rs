@@ -9,6 +9,7 @@ use kpack_format::TargetId;
 use kpack_format::tensile::Library;
 use walkdir::DirEntry;
 
+use super::classify::Parsed;
 use super::content::FileContent;
 use super::data_file::{is_package, not_data};
 use super::databases::{self, Database, ForAll, Merge, Place, Selection, TENSILE};
@@ -18,7 +19,7 @@ use super::kernel_cache::{self, Unreadable};
 use super::target_name::{self, only};
 use kpack_core::{Error, Finding, Id, Severity, ids, shown};
 use kpack_split::elf::{DeviceCode, NoDeviceCode};
-use kpack_split::input::{self, ClosedBinary, FileKind, LinkedBinary, ParsedBinaries, unlinked};
+use kpack_split::input::{self, ClosedBinary, FileKind, LinkedBinary, unlinked};
 
 /// What the pointers begin with that Git LFS puts in the place of files.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
@@ -37,7 +38,7 @@ pub(super) struct Classified {
 pub(super) fn classify_entry(
     prefix: &Path,
     databases: &Selection,
-    parsed: Option<&ParsedBinaries>,
+    parsed: Parsed<'_>,
     found: &DirEntry,
 ) -> Result<Classified, Error> {
     let path = found.path().strip_prefix(prefix).unwrap_or(found.path());
@@ -67,7 +68,7 @@ struct Classifier<'a> {
     path: &'a Path,
     name: String,
     databases: &'a Selection,
-    parsed: Option<&'a ParsedBinaries>,
+    parsed: Parsed<'a>,
     observations: Vec<Finding>,
     library: Option<Library>,
     binary: Option<ClosedBinary>,
@@ -173,7 +174,8 @@ impl Classifier<'_> {
                 class => Ok(class),
             },
             None if kind == Some(FileKind::Archive) => {
-                let content = FileContent::read(self.full, file, size, kind, false)?;
+                let content =
+                    FileContent::read(self.full, file, size, kind, false, self.parsed.archives)?;
                 Ok(self.archive(&content))
             }
             None => {
@@ -211,7 +213,14 @@ impl Classifier<'_> {
             kind => kind,
         };
         let is_library = self.path.extension().is_some_and(|end| end == "dat");
-        let content = FileContent::read(self.full, file, size, kind, is_library)?;
+        let content = FileContent::read(
+            self.full,
+            file,
+            size,
+            kind,
+            is_library,
+            self.parsed.archives,
+        )?;
         if let FileContent::NoLibrary(Unreadable { reason, damaged }) = &content {
             if *damaged && TENSILE.contains(&database.name) {
                 self.observe(ids::DAMAGED_DATABASE_FILE, format!("damaged: {reason}"));
@@ -311,7 +320,7 @@ impl Classifier<'_> {
         }
         let file = file.try_clone();
         let file = file.map_err(|error| Error::io(self.full, "read", error))?;
-        let linked = match self.parsed {
+        let linked = match self.parsed.binaries {
             Some(parsed) => parsed.read(self.full, file)?,
             None => LinkedBinary::read(self.full, file)?,
         };
@@ -392,7 +401,7 @@ impl Classifier<'_> {
         {
             return Ok(class);
         }
-        let content = FileContent::read(self.full, file, size, kind, false)?;
+        let content = FileContent::read(self.full, file, size, kind, false, self.parsed.archives)?;
         match device_code(&content) {
             Class::Host => self.by_name(|| not_data(self.full, file, kind)),
             class => Ok(class),

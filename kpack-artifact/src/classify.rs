@@ -14,10 +14,17 @@ use super::databases::{self, Selection};
 use kpack_core::Error;
 use kpack_core::files::with_slashes;
 use kpack_core::parallel;
-use kpack_split::input::{ParsedBinaries, walk_error};
+use kpack_split::input::{ParsedArchives, ParsedBinaries, walk_error};
 use kpack_split::leftover::is_leftover_entry;
 
 pub use super::entry::{Class, Classification, Entry, KPACK, Node};
+
+/// What was parsed before, and is not parsed again.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Parsed<'a> {
+    pub(crate) binaries: Option<&'a ParsedBinaries>,
+    pub(crate) archives: Option<&'a ParsedArchives>,
+}
 
 /// Reads what is below `prefix`. Files of databases that are not selected are for the host.
 ///
@@ -25,19 +32,19 @@ pub use super::entry::{Class, Classification, Entry, KPACK, Node};
 /// [`Error::Io`]; [`Error::Refused`] for a damaged file of a database or archive in `.kpack`, and
 /// for what is neither a file, a directory nor a symbolic link.
 pub fn classify(prefix: &Path, databases: &Selection) -> Result<Classification, Error> {
-    classify_found(prefix, databases, None, &walk(prefix)?)
+    classify_found(prefix, databases, Parsed::default(), &walk(prefix)?)
 }
 
-/// As [`classify`], without parsing the binaries that are `parsed`.
+/// As [`classify`], without parsing what is `parsed`.
 ///
 /// # Errors
 /// As [`classify`].
 pub(crate) fn classify_once(
     prefix: &Path,
     databases: &Selection,
-    parsed: &ParsedBinaries,
+    parsed: Parsed<'_>,
 ) -> Result<Classification, Error> {
-    classify_found(prefix, databases, Some(parsed), &walk(prefix)?)
+    classify_found(prefix, databases, parsed, &walk(prefix)?)
 }
 
 /// As [`classify`], without FIFOs, sockets and devices, which have no bytes.
@@ -53,7 +60,7 @@ pub(crate) fn classify_without_special_files(
         let kind = entry.file_type();
         kind.is_file() || kind.is_dir() || kind.is_symlink()
     });
-    classify_found(prefix, databases, None, &found)
+    classify_found(prefix, databases, Parsed::default(), &found)
 }
 
 /// Everything below `directory`, sorted by path.
@@ -71,7 +78,7 @@ fn walk(directory: &Path) -> Result<Vec<DirEntry>, Error> {
 /// As [`classify`].
 pub(crate) fn classify_databases(
     prefix: &Path,
-    parsed: &ParsedBinaries,
+    parsed: Parsed<'_>,
 ) -> Result<Classification, Error> {
     let walk = WalkDir::new(prefix).min_depth(1).sort_by_file_name();
     let is_of_one = |entry: &DirEntry| {
@@ -82,13 +89,13 @@ pub(crate) fn classify_databases(
     let walk = walk.into_iter();
     let walk = walk.filter_entry(|entry| !is_leftover_entry(entry));
     let found: Vec<DirEntry> = walk.flatten().filter(is_of_one).collect();
-    classify_found(prefix, &Selection::Auto, Some(parsed), &found)
+    classify_found(prefix, &Selection::Auto, parsed, &found)
 }
 
 fn classify_found(
     prefix: &Path,
     databases: &Selection,
-    parsed: Option<&ParsedBinaries>,
+    parsed: Parsed<'_>,
     found: &[DirEntry],
 ) -> Result<Classification, Error> {
     let mut classification = Classification::default();

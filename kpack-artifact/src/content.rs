@@ -15,7 +15,7 @@ use super::kernel_cache::Unreadable;
 use super::target_name::only;
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
-use kpack_split::input::{self, FileKind, LinkedBinary};
+use kpack_split::input::{self, FileKind, LinkedBinary, ParsedArchives};
 use kpack_split::split;
 
 /// The targets that a file's content names.
@@ -51,6 +51,7 @@ impl FileContent {
         size: u64,
         kind: Option<FileKind>,
         library: bool,
+        archives: Option<&ParsedArchives>,
     ) -> Result<Self, Error> {
         let refused = |id, error: &dyn Display| Error::rejected(id, path, error.to_string());
         let clone = || {
@@ -79,7 +80,10 @@ impl FileContent {
                 _ => Self::Silent,
             },
             Some(FileKind::Archive) => {
-                let archive = input::read_archive(path, clone()?)?;
+                let archive = match archives {
+                    Some(archives) => archives.read(path, clone()?)?,
+                    None => input::read_archive(path, clone()?)?,
+                };
                 let targets = archive.toc().gfx_arches.iter().map(|target| target.parse());
                 Self::Archive(
                     targets

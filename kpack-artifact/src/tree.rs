@@ -9,7 +9,7 @@ use kpack_format::names::{Group, is_manifest};
 use kpack_format::tensile::Library;
 use walkdir::{DirEntry, WalkDir};
 
-use super::classify::{Class, Classification, KPACK, Node, classify_once};
+use super::classify::{Class, Classification, KPACK, Node, Parsed, classify_once};
 use super::databases::{ForAll, Merge, Selection, for_all};
 use super::entry::no_more_kept;
 use super::manifest_txt;
@@ -17,7 +17,7 @@ use super::mark;
 use super::names;
 use kpack_core::publish::is_leftover;
 use kpack_core::{Error, Finding, Id, Spirv};
-use kpack_split::input::{ClosedBinary, LinkedBinary, ParsedBinaries, or_refused};
+use kpack_split::input::{ClosedBinary, LinkedBinary, or_refused};
 use kpack_split::leftover::{directories, is_leftover_entry};
 
 /// What belongs in an artifact directory.
@@ -288,15 +288,15 @@ impl Tree {
         root: &Path,
         databases: &Selection,
     ) -> Result<Self, Error> {
-        Self::read_once(shard, root, databases, &ParsedBinaries::default())
+        Self::read_once(shard, root, databases, Parsed::default())
     }
 
-    /// As [`read_with`](Self::read_with), without parsing the binaries that are `parsed`.
+    /// As [`read_with`](Self::read_with), without parsing what is `parsed`.
     pub(crate) fn read_once(
         shard: &str,
         root: &Path,
         databases: &Selection,
-        parsed: &ParsedBinaries,
+        parsed: Parsed<'_>,
     ) -> Result<Self, Error> {
         let mut tree = Self::empty(shard, root);
         for prefix in manifest_txt::read(root)? {

@@ -156,7 +156,7 @@ impl<'a> Component<'a> {
                         continue;
                     }
                     DeviceArtifact::Target(target, _) => {
-                        let tree = Tree::read(shard, path)?;
+                        let tree = self.inputs.tree(shard, path)?;
                         self.report_damage(&tree);
                         self.nothing_misplaced(&tree, &Role::Target(target.clone()), "");
                         parts(&tree, Some(target))

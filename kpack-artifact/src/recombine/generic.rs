@@ -30,7 +30,7 @@ impl<'a> Component<'a> {
         let mut own = BTreeMap::new();
         let mut ids = MoreCodeIds::default();
         for (shard, path) in &with {
-            let mut tree = Tree::read(shard, path)?;
+            let mut tree = self.inputs.tree(shard, path)?;
             self.report_damage(&tree);
             // Of other shards' device code than the primary one's, nothing would be taken.
             self.nothing_misplaced(&tree, &Role::Generic, "; was all of it split?");

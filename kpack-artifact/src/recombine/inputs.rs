@@ -7,7 +7,10 @@ use kpack_core::Error;
 use kpack_format::Sha256;
 use kpack_split::input::Archives;
 
+use crate::classify::Parsed;
 use crate::copies::Copies;
+use crate::mark;
+use crate::tree::Tree;
 
 /// The archives and digests of inputs, and the copies that were made while they were read.
 #[derive(Default)]
@@ -23,6 +26,15 @@ impl fmt::Debug for Inputs {
 }
 
 impl Inputs {
+    /// Reads an artifact directory of a shard.
+    pub(super) fn tree(&self, shard: &str, root: &Path) -> Result<Tree, Error> {
+        let parsed = Parsed {
+            binaries: None,
+            archives: Some(&self.archives.parsed),
+        };
+        Tree::read_once(shard, root, &mark::databases(root)?, parsed)
+    }
+
     /// The SHA-256 of a file that is only compared.
     pub(super) fn digest(&self, path: &Path) -> Result<Sha256, Error> {
         self.archives

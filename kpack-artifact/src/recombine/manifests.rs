@@ -209,7 +209,7 @@ impl ManifestMerge {
             }
             let present = Present {
                 path: item.from.clone(),
-                archive: input::open_archive(&item.from)?,
+                archive: inputs.archives.parsed.open(&item.from)?,
             };
             let name = item.from.file_name().unwrap_or_default();
             let name = name.to_string_lossy().into_owned();

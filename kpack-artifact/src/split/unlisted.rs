@@ -28,7 +28,7 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
         match or_refused(classify::classify_entry(
             root,
             &Selection::Auto,
-            None,
+            classify::Parsed::default(),
             found,
         ))? {
             Ok(read) => entries.push(read.entry),

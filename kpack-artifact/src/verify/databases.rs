@@ -19,7 +19,7 @@ pub(super) fn verify(
 ) -> Result<(), Error> {
     let faults = report.count(Severity::Fault);
     let content =
-        or_refused(classify_databases(prefix, &context.parsed))?.unwrap_or_else(|found| {
+        or_refused(classify_databases(prefix, context.known()))?.unwrap_or_else(|found| {
             report.findings.push(found);
             Classification::default()
         });

@@ -31,6 +31,7 @@ use kpack_format::names::is_object;
 use kpack_split::input::{self, FileKind, LinkedBinary, Lookup, ParsedBinaries, Resolver, placed};
 use kpack_split::leftover::{self, is_leftover_entry};
 
+use crate::classify::Parsed;
 use artifacts::Artifacts;
 use unsplit::Original;
 
@@ -122,7 +123,7 @@ fn verify_all(
             original::compare(&binary, original, &context, &mut report)?;
             return Ok(report);
         }
-        context.original = Original::read(original, &context.parsed)?;
+        context.original = Original::read(original, context.known())?;
     }
     let files = files(paths, &mut report)?;
     verify_files(&files, &mut context, on_file, &mut report)?;
@@ -226,6 +227,13 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
+    fn known(&self) -> Parsed<'_> {
+        Parsed {
+            binaries: Some(&self.parsed),
+            archives: Some(&self.lookup.archives.parsed),
+        }
+    }
+
     /// Opens the archives that `marker`, of `binary`, refers to.
     fn resolver(
         &self,

@@ -10,7 +10,7 @@ use kpack_format::names::{is_archive, is_manifest};
 
 use super::artifacts::Set;
 use super::{Context, Report, original};
-use crate::classify::{Class, Classification, Entry, Node, classify_once};
+use crate::classify::{Class, Classification, Entry, Node, Parsed, classify_once};
 use crate::databases::{ForAll, Selection, for_all, recognise};
 use crate::differences::same_bytes;
 use crate::gaps::{Gap, files_in, gaps};
@@ -23,7 +23,7 @@ use kpack_core::Error;
 use kpack_core::files::with_slashes;
 use kpack_core::parallel;
 use kpack_core::words::{counted, list_some};
-use kpack_split::input::{ParsedBinaries, or_refused};
+use kpack_split::input::or_refused;
 use kpack_split::leftover::directories;
 
 /// Maximum number of lost entries that a fault names.
@@ -42,7 +42,7 @@ impl Original {
     ///
     /// # Errors
     /// As [`classify_once`]; [`Error::Refused`] if it is itself split, so that it could not show a loss.
-    pub(super) fn read(unsplit: &Path, parsed: &ParsedBinaries) -> Result<Self, Error> {
+    pub(super) fn read(unsplit: &Path, parsed: Parsed<'_>) -> Result<Self, Error> {
         let mut original = Self::default();
         let artifacts = artifacts(unsplit)?;
         let mut prefixes = Vec::new();
@@ -390,7 +390,7 @@ impl Pair {
         report: &mut Report,
     ) -> Result<(), Error> {
         for root in self.roots.iter().filter(|root| root.is_dir()) {
-            let content = match or_refused(classify_once(root, &Selection::Auto, &context.parsed))?
+            let content = match or_refused(classify_once(root, &Selection::Auto, context.known()))?
             {
                 Ok(content) => content,
                 Err(found) => {

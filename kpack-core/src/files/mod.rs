@@ -99,8 +99,12 @@ pub fn open_archive(path: &Path) -> Result<ArchiveFile, Error> {
 
 /// Reads the archive `file`, which is at `path`. Damage is [`Error::Refused`].
 pub fn read_archive(path: &Path, file: File) -> Result<ArchiveFile, Error> {
-    let reader = BufReader::new(SharedFile::new(file));
-    archive::Archive::open(reader).map_err(|e| Error::archive(path, "read", e))
+    archive::Archive::open(archive_reader(file)).map_err(|e| Error::archive(path, "read", e))
+}
+
+/// What an archive in `file` is read from.
+pub fn archive_reader(file: File) -> BufReader<SharedFile> {
+    BufReader::new(SharedFile::new(file))
 }
 
 /// The same archive for another thread, neither opened nor parsed again.

@@ -22,24 +22,9 @@ pub struct Archive<R> {
     decoder: Decoder,
 }
 
-impl<R: Read + Seek> Archive<R> {
-    /// Reads header and TOC, and checks every location in the TOC.
-    ///
-    /// # Errors
-    /// [`ArchiveError::Malformed`] for what is no archive or has a TOC that does not fit it,
-    /// [`ArchiveError::Toc`], [`ArchiveError::UnsupportedVersion`], [`ArchiveError::Io`].
-    pub fn open(mut source: R) -> Result<Self, ArchiveError> {
-        let index = Index::read(&mut source)?;
-        let stored = index.places(&mut source)?;
-        Ok(Self {
-            source,
-            index: Arc::new(index),
-            stored: Arc::new(stored),
-            decoder: Decoder::default(),
-        })
-    }
-
-    /// The same archive with its own reader, so that several threads can read it. `source` is the same file.
+impl<R> Archive<R> {
+    /// The same archive with its own reader, so that several threads can read it, or its file can be closed. `source` is the
+    /// same file, or `()`.
     pub fn share<S>(&self, source: S) -> Archive<S> {
         Archive {
             source,
@@ -63,6 +48,24 @@ impl<R: Read + Seek> Archive<R> {
     pub fn kernel_count(&self) -> u64 {
         let kernels = self.toc().kernels.values();
         kernels.map(|targets| targets.len() as u64).sum()
+    }
+}
+
+impl<R: Read + Seek> Archive<R> {
+    /// Reads header and TOC, and checks every location in the TOC.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Malformed`] for what is no archive or has a TOC that does not fit it,
+    /// [`ArchiveError::Toc`], [`ArchiveError::UnsupportedVersion`], [`ArchiveError::Io`].
+    pub fn open(mut source: R) -> Result<Self, ArchiveError> {
+        let index = Index::read(&mut source)?;
+        let stored = index.places(&mut source)?;
+        Ok(Self {
+            source,
+            index: Arc::new(index),
+            stored: Arc::new(stored),
+            decoder: Decoder::default(),
+        })
     }
 
     /// Number of stored code objects; ordinals count from 0.

@@ -1,6 +1,7 @@
 //! Opens archives, and keeps some of them open for the next check or binary.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -11,10 +12,12 @@ use kpack_format::names::KernelName;
 use kpack_format::{Sha256, TargetId};
 
 use super::{
-    ArchiveFile, check_code_object, check_code_object_head, digest, open_archive, or_refused,
+    ArchiveFile, archive_reader, check_code_object, check_code_object_head, digest, open,
+    or_refused, read_archive,
 };
 use crate::Error;
 use crate::parallel::lock;
+use crate::publish::Identity;
 use kpack_core::files::{FileKind, kind_of};
 
 /// An open archive, which several binaries may share.
@@ -27,9 +30,48 @@ const LARGE: u64 = 8 << 20;
 /// thousands of archives.
 const MOST_UNUSED: usize = 40;
 
+/// The most entries in tables that are kept: some 30 MB.
+const MOST_ENTRIES: u64 = 100_000;
+
+/// The tables of archives that a run parsed, so that it parses none twice. Their files are closed.
+#[derive(Debug, Default)]
+pub struct ParsedArchives(Mutex<Tables>);
+
+#[derive(Debug, Default)]
+struct Tables {
+    of: BTreeMap<Identity, Archive<()>>,
+    /// The entries of all.
+    entries: u64,
+}
+
+impl ParsedArchives {
+    /// Opens the archive at `path`. Damage is [`Error::Refused`].
+    pub fn open(&self, path: &Path) -> Result<ArchiveFile, Error> {
+        self.read(path, open(path)?)
+    }
+
+    /// Reads the archive `file`, which is at `path`. Damage is [`Error::Refused`].
+    pub fn read(&self, path: &Path, file: File) -> Result<ArchiveFile, Error> {
+        let identity = Identity::of(path, &file)?;
+        if let Some(known) = lock(&self.0).of.get(&identity) {
+            return Ok(known.share(archive_reader(file)));
+        }
+        let archive = read_archive(path, file)?;
+        let entries = archive.kernel_count();
+        let mut tables = lock(&self.0);
+        if tables.entries.saturating_add(entries) <= MOST_ENTRIES {
+            tables.entries += entries;
+            tables.of.insert(identity, archive.share(()));
+        }
+        Ok(archive)
+    }
+}
+
 /// The archives opened last, and the SHA-256 of files.
 #[derive(Default)]
 pub struct Archives {
+    /// Those that were opened before.
+    pub parsed: ParsedArchives,
     open: Mutex<BTreeMap<PathBuf, OpenArchive>>,
     digests: Mutex<BTreeMap<PathBuf, Sha256>>,
 }
@@ -41,7 +83,7 @@ impl Archives {
         if let Some(known) = lock(&self.open).get(&real) {
             return Ok(Arc::clone(known));
         }
-        let opened = Arc::new(Mutex::new(open_archive(path)?));
+        let opened = Arc::new(Mutex::new(self.parsed.open(path)?));
         let mut known = lock(&self.open);
         if known.len() >= MOST_UNUSED {
             known.retain(|_, archive| Arc::strong_count(archive) > 1);

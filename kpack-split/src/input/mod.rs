@@ -15,11 +15,12 @@ use std::path::Path;
 
 use crate::{Error, Finding, Severity, ids};
 
-pub use archives::{Archives, OpenArchive, damage};
+pub use archives::{Archives, OpenArchive, ParsedArchives, damage};
 pub use kpack_core::files::{
-    ArchiveFile, FileKind, RangeReader, bundle_error, check_code_object, check_code_object_head,
-    check_code_object_in, digest, elf_error, identify, list, manifest_parts, metadata_of, open,
-    open_archive, open_bundle, read_archive, read_manifest, share_archive, wrapper_error,
+    ArchiveFile, FileKind, RangeReader, archive_reader, bundle_error, check_code_object,
+    check_code_object_head, check_code_object_in, digest, elf_error, identify, list,
+    manifest_parts, metadata_of, open, open_archive, open_bundle, read_archive, read_manifest,
+    share_archive, wrapper_error,
 };
 pub use linked::{
     ClosedBinary, LinkedBinary, ParsedBinaries, by_bundle, has_bundle, is_spirv_archived,

@@ -9,12 +9,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::{Context, Report};
+use crate::classify::Parsed;
 use crate::manifest_txt;
 use crate::mark;
 use crate::tree::{Role, Siblings, Tree, find_artifacts, is_artifact};
 use kpack_core::Error;
 use kpack_core::parallel;
-use kpack_split::input::{Overlay, ParsedBinaries};
+use kpack_split::input::Overlay;
 
 /// The artifact directories to verify, and the ones next to them that belong to the same
 /// components.
@@ -166,7 +167,7 @@ impl Artifacts {
             let mut members = Vec::new();
             let mut own = Vec::new();
             for (root, role) in &set.roots {
-                match Member::read(set, role, root, asked_for(root), &context.parsed)? {
+                match Member::read(set, role, root, asked_for(root), context.known())? {
                     Ok(member) => members.push(member),
                     Err(fault) => own.push((root.clone(), fault)),
                 }
@@ -201,7 +202,7 @@ impl Member {
         role: &Role,
         root: &Path,
         path: Option<&Path>,
-        parsed: &ParsedBinaries,
+        parsed: Parsed<'_>,
     ) -> Result<Result<Self, Report>, Error> {
         let root = path.unwrap_or(root);
         let tree = mark::databases(root)
