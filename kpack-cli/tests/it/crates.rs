@@ -141,18 +141,23 @@ fn kpack_build_alone_writes_what_it_writes_beside_all_others() {
     assert!(alone.snapshot() == beside.snapshot());
 }
 
-/// Every build script with HIP kernels compiles them.
-#[test]
-fn kpack_build_uses_few_crates_of_others() {
+/// The crates of others that a user of one of ours compiles.
+fn of_others(package: &str) -> BTreeSet<String> {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["tree", "--locked", "--offline", "--package", "kpack-build"]);
+    cargo.args(["tree", "--locked", "--offline", "--package", package]);
     cargo.args(["--edges", "normal,build", "--prefix", "none"]);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let tree = run(cargo.current_dir(root));
     let names = tree
         .lines()
         .filter_map(|line| line.split_whitespace().next());
-    let others: BTreeSet<&str> = names.filter(|name| !name.starts_with("kpack-")).collect();
+    let others = names.filter(|name| !name.starts_with("kpack-"));
+    others.map(str::to_owned).collect()
+}
+
+/// Every build script with HIP kernels compiles them.
+#[test]
+fn kpack_build_uses_few_crates_of_others() {
     let expected = [
         "bitflags",
         "hmac-sha256",
@@ -162,5 +167,22 @@ fn kpack_build_uses_few_crates_of_others() {
         "rustix",
         "shlex",
     ];
-    assert_eq!(others, BTreeSet::from(expected));
+    assert_eq!(of_others("kpack-build"), expected.map(str::to_owned).into());
+}
+
+#[test]
+fn libraries_bring_no_more_than_they_need() {
+    let command = ["clap", "indicatif", "comfy-table", "signal-hook"];
+    let trees = ["libsqlite3-sys", "tar", "serde", "zip"];
+    for (package, unwanted) in [
+        ("kpack-runtime", &[&command[..], &trees].concat()[..]),
+        ("kpack-split", &[&command[..], &trees].concat()),
+        ("kpack-artifact", &[&command[..], &["zip"]].concat()),
+        ("kpack-wheel", &command),
+    ] {
+        let others = of_others(package);
+        assert!(others.contains("memchr"), "{package}: {others:?}");
+        let found = unwanted.iter().find(|name| others.contains(**name));
+        assert_eq!(found, None, "{package}");
+    }
 }
