@@ -42,10 +42,18 @@ pub(crate) fn run(update: bool) -> Result<()> {
     let rustdoc = repository::target_directory().join("rustdoc-json");
     fs::write(&rustdoc, RUSTDOC)?;
     cmd!(process::shell(), "chmod +x {rustdoc}").quiet().run()?;
+    process::step("Listing the public API of the library crates");
+    let packages = CRATES.iter().flat_map(|(package, _)| ["--package", package]);
+    cmd!(
+        process::shell(),
+        "cargo doc --quiet --locked --no-deps --lib --all-features {packages...}"
+    )
+    .env("RUSTDOC", rustdoc)
+    .env("RUSTDOCFLAGS", "-Zunstable-options --output-format json")
+    .run()?;
     let mut changed = Vec::new();
     for (package, library) in CRATES {
-        process::step(&format!("Listing the public API of {package}"));
-        let found = list(&rustdoc, package, library)?;
+        let found = list(library)?;
         let path = repository::root().join(package).join("public-api.txt");
         if update {
             fs::write(&path, found).with_context(|| path.display().to_string())?;
@@ -62,13 +70,7 @@ pub(crate) fn run(update: bool) -> Result<()> {
 }
 
 /// The public items of a crate, one a line, without what the compiler derives.
-fn list(rustdoc: &Path, package: &str, library: &str) -> Result<String> {
-    cmd!(
-        process::shell(),
-        "cargo rustdoc --quiet --locked --package {package} --lib -- -Zunstable-options --output-format json"
-    )
-    .env("RUSTDOC", rustdoc)
-    .run()?;
+fn list(library: &str) -> Result<String> {
     let json = repository::target_directory().join(format!("doc/{library}.json"));
     let api = Builder::from_rustdoc_json(&json)
         .omit_blanket_impls(true)
