@@ -45,9 +45,21 @@ pub fn installed_kpack(directory: &Path) -> PathBuf {
         return prefix.into();
     }
     let _ = fs::remove_dir_all(directory);
-    let mut dist = cargo(&["run", "--package", "xtask", "--", "dist", "--prefix"]);
-    run(dist.current_dir(env!("CARGO_MANIFEST_DIR")).arg(directory));
+    run(xtask("dist").arg("--prefix").arg(directory));
     directory.to_owned()
+}
+
+/// `cargo xtask TASK`, by the program that the variable `KPACK_TEST_XTASK` names, or by one that cargo builds.
+pub fn xtask(task: &str) -> Command {
+    let mut command = match env::var_os("KPACK_TEST_XTASK") {
+        Some(program) => Command::new(program),
+        None => cargo(&["run", "--package", "xtask", "--"]),
+    };
+    command.arg(task).current_dir(env!("CARGO_MANIFEST_DIR"));
+    for name in cargo_variables() {
+        command.env_remove(name);
+    }
+    command
 }
 
 /// The variables that cargo sets for what it runs. If they reach another cargo, it compiles again

@@ -19,11 +19,7 @@ use crate::common::write;
 /// Where `cargo xtask dist` put the loader, once for all tests.
 fn prefix() -> &'static Path {
     static PREFIX: LazyLock<PathBuf> = LazyLock::new(|| {
-        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dist");
-        let _ = fs::remove_dir_all(&prefix);
-        let dist = ["run", "--package", "xtask", "--", "dist", "--prefix"];
-        run(process::cargo(&dist).arg(&prefix));
-        prefix
+        process::installed_kpack(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("dist"))
     });
     &PREFIX
 }
@@ -230,16 +226,9 @@ fn a_library_directory_of_another_name() {
     }
     let tree = Tree::new();
     let libdir = "lib/x86_64-linux-gnu";
-    let dist = [
-        "run",
-        "--package",
-        "xtask",
-        "--",
-        "dist",
-        "--libdir",
-        libdir,
-    ];
-    run(process::cargo(&dist).arg("--prefix").arg(tree.root()));
+    run(process::xtask("dist")
+        .args(["--libdir", libdir, "--prefix"])
+        .arg(tree.root()));
     let flags = run(Command::new("pkg-config")
         .args(["--cflags", "--libs", "rocm-kpack"])
         .env("PKG_CONFIG_PATH", tree.path(libdir).join("pkgconfig")));
