@@ -103,9 +103,10 @@ pub fn store(bytes: &[u8]) -> bool {
     let at = |name: &str| directory.path().join(name);
     fs::create_dir(at("store")).expect("a temporary directory");
     for (path, content) in files(bytes) {
-        let content = match path.ends_with(".tar.zst") {
-            true => zstd::bulk::compress(content, 1).expect("there is memory"),
-            false => content.to_vec(),
+        let content = if path.ends_with(".tar.zst") {
+            zstd::bulk::compress(content, 1).expect("there is memory")
+        } else {
+            content.to_vec()
         };
         if Path::new(&path).components().count() == 1 {
             write(&at("store"), Path::new(&path), &content);
@@ -178,9 +179,10 @@ pub fn wheel(bytes: &[u8]) -> bool {
     let fat = directory
         .path()
         .join("vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl");
-    let zip = match bytes.starts_with(b"PK") {
-        true => Some(bytes.to_vec()),
-        false => zipped(&files(bytes)),
+    let zip = if bytes.starts_with(b"PK") {
+        Some(bytes.to_vec())
+    } else {
+        zipped(&files(bytes))
     };
     let Some(zip) = zip else { return false };
     fs::write(&fat, zip).expect("a temporary file");

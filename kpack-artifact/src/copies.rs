@@ -71,9 +71,12 @@ impl Copies {
     pub(crate) fn digest(&self, path: &Path, copy: bool) -> Result<Sha256, Error> {
         let metadata = path.symlink_metadata();
         let metadata = metadata.map_err(|e| Error::io(path, "read", e))?;
-        let read = || match copy && metadata.is_file() && metadata.len() >= LEAST {
-            true => self.copy(path),
-            false => digest(path),
+        let read = || {
+            if copy && metadata.is_file() && metadata.len() >= LEAST {
+                self.copy(path)
+            } else {
+                digest(path)
+            }
         };
         let Some(inode) = shared_inode(&metadata) else {
             return read();

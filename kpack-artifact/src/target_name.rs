@@ -135,9 +135,10 @@ fn parse(text: &str) -> Option<(TargetId, &str)> {
 fn generic(text: &str) -> Option<(&str, &str)> {
     let behind = text.strip_prefix('-')?;
     let digits = behind.trim_start_matches(|c: char| c.is_ascii_digit());
-    let behind = match digits.len() == behind.len() {
-        true => digits,
-        false => digits.strip_prefix('-')?,
+    let behind = if digits.len() == behind.len() {
+        digits
+    } else {
+        digits.strip_prefix('-')?
     };
     let rest = behind.strip_prefix("generic")?;
     text.split_at_checked(text.len() - rest.len())

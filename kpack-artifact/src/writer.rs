@@ -105,11 +105,12 @@ impl Writer {
     pub(super) fn bytes(&self, path: &Path, bytes: &[u8], like: &Path) -> Result<(), Error> {
         let to = self.place(path)?;
         let mut output = create(&to)?;
-        match is_manifest(path) {
-            true => write_manifest(&to, &output, bytes)?,
-            false => output
+        if is_manifest(path) {
+            write_manifest(&to, &output, bytes)?
+        } else {
+            output
                 .write_all(bytes)
-                .map_err(|e| Error::io(&to, "write", e))?,
+                .map_err(|e| Error::io(&to, "write", e))?
         }
         let like = fs::metadata(like).map_err(|e| Error::io(like, "read", e))?;
         set_metadata(&output, &like).map_err(|e| Error::io(&to, "set the mode of", e))

@@ -132,9 +132,10 @@ impl Error {
     pub fn io(path: &Path, action: &'static str, source: io::Error) -> Self {
         let here = || std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
         Self::Io {
-            path: match path.as_os_str().is_empty() {
-                true => here(),
-                false => path.to_owned(),
+            path: if path.as_os_str().is_empty() {
+                here()
+            } else {
+                path.to_owned()
             },
             action,
             source,

@@ -43,9 +43,10 @@ pub enum FileNames {
 
 impl FileNames {
     /// What this system writes.
-    pub const HERE: Self = match cfg!(windows) {
-        true => Self::Windows,
-        false => Self::Linux,
+    pub const HERE: Self = if cfg!(windows) {
+        Self::Windows
+    } else {
+        Self::Linux
     };
 
     /// A target ID as it is written.

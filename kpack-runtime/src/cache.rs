@@ -102,9 +102,10 @@ impl Cache {
     pub(crate) fn place(&self, binary: &Path) -> Arc<Place> {
         get(&self.places, binary).unwrap_or_else(|| {
             let place = Arc::new(Place::of(binary, platform::loaded_objects()));
-            match binary.is_absolute() {
-                true => insert(&self.places, binary.to_owned(), place),
-                false => place,
+            if binary.is_absolute() {
+                insert(&self.places, binary.to_owned(), place)
+            } else {
+                place
             }
         })
     }

@@ -14,9 +14,10 @@ impl Environment {
 
     /// A variable of this process; `None` with raised privileges.
     pub fn variable(name: &str) -> Option<OsString> {
-        match platform::is_secure() {
-            true => None,
-            false => std::env::var_os(name),
+        if platform::is_secure() {
+            None
+        } else {
+            std::env::var_os(name)
         }
     }
 }

@@ -178,13 +178,10 @@ impl Report {
         }
         if !self.path.is_empty() {
             let mut places = self.places().iter();
-            let advice = match places.any(|place| place.targets.iter().any(|target| fits(target))) {
-                true => {
-                    "unset ROCM_KPACK_PATH: it replaces the installed archives, which have code for this GPU"
-                }
-                false => {
-                    "correct ROCM_KPACK_PATH, which replaces the marker's search paths, or unset it"
-                }
+            let advice = if places.any(|place| place.targets.iter().any(|target| fits(target))) {
+                "unset ROCM_KPACK_PATH: it replaces the installed archives, which have code for this GPU"
+            } else {
+                "correct ROCM_KPACK_PATH, which replaces the marker's search paths, or unset it"
             };
             return (finding::SEARCH_PATHS_SET, advice.to_owned());
         }
@@ -232,9 +229,10 @@ impl Report {
 
     /// What to do where only archives for other targets are there.
     fn for_other_targets(&self) -> String {
-        let isas = match self.isas.is_empty() {
-            true => "the GPU".to_owned(),
-            false => self.isas(" or "),
+        let isas = if self.isas.is_empty() {
+            "the GPU".to_owned()
+        } else {
+            self.isas(" or ")
         };
         let why: String = self.not_generic().map(|why| format!(" ({why})")).collect();
         let lacks = |attempt: &&Attempt| attempt.outcome == Outcome::NoCodeOfBinary;

@@ -134,9 +134,10 @@ pub(crate) fn code_objects(cache: &Cache, request: &Request<'_>) -> Result<Vec<C
             }
         }
     }
-    match code_objects.is_empty() {
-        true => result.map(|()| code_objects),
-        false => Ok(code_objects),
+    if code_objects.is_empty() {
+        result.map(|()| code_objects)
+    } else {
+        Ok(code_objects)
     }
 }
 
@@ -330,10 +331,13 @@ impl<'a> Search<'a> {
             outcome: match opened {
                 Err(error) => outcome(error),
                 Ok(archive) if is_other(archive) => Outcome::OtherBuild(binary_of(&self.kernels)),
-                Ok(archive) if self.has_a_target(archive) => match self.binary_lacks_targets() {
-                    true => Outcome::NoCodeOfBinary,
-                    false => Outcome::NoKernel,
-                },
+                Ok(archive) if self.has_a_target(archive) => {
+                    if self.binary_lacks_targets() {
+                        Outcome::NoCodeOfBinary
+                    } else {
+                        Outcome::NoKernel
+                    }
+                }
                 Ok(archive) => Outcome::NoTarget(archive.toc().gfx_arches.clone()),
             },
         };
@@ -344,9 +348,10 @@ impl<'a> Search<'a> {
         let kernels = self.kernels.clone();
         let report = Report::new(environment, self.request, kernels, installed, attempts);
         if environment.debug {
-            match self.cache.is_news(self.request.binary, &self.targets) {
-                true => say(&report.to_string()),
-                false => say(&report.headline()),
+            if self.cache.is_news(self.request.binary, &self.targets) {
+                say(&report.to_string())
+            } else {
+                say(&report.headline())
             }
         }
         Error::NoCodeObject {

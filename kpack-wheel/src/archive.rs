@@ -212,18 +212,20 @@ impl Wheel {
 
     /// The member's name for a path in `site-packages`.
     pub(super) fn member_at(&self, scheme: SitePackages, path: &str) -> String {
-        match scheme == self.root() {
-            true => path.to_owned(),
-            false => format!("{}/{}/{path}", self.name.directory("data"), scheme.name()),
+        if scheme == self.root() {
+            path.to_owned()
+        } else {
+            format!("{}/{}/{path}", self.name.directory("data"), scheme.name())
         }
     }
 
     /// Where its root is installed.
     pub(super) fn root(&self) -> SitePackages {
         let is_pure = self.wheel.get("Root-Is-Purelib");
-        match is_pure.is_some_and(|pure| pure.eq_ignore_ascii_case("true")) {
-            true => SitePackages::Purelib,
-            false => SitePackages::Platlib,
+        if is_pure.is_some_and(|pure| pure.eq_ignore_ascii_case("true")) {
+            SitePackages::Purelib
+        } else {
+            SitePackages::Platlib
         }
     }
 
@@ -251,9 +253,10 @@ impl Wheel {
         let (new, old): (Vec<_>, Vec<_>) =
             files.partition(|(file, _)| file.starts_with("licenses/"));
         let listed = |file: &str| self.metadata.all("License-File").any(|name| name == file);
-        let licences = match new.is_empty() {
-            true => old.into_iter().filter(|(file, _)| listed(file)).collect(),
-            false => new,
+        let licences = if new.is_empty() {
+            old.into_iter().filter(|(file, _)| listed(file)).collect()
+        } else {
+            new
         };
         licences.into_iter().map(|(_, member)| member).collect()
     }
@@ -450,9 +453,10 @@ fn dist_info(path: &Path, name: &WheelName, members: &[Member]) -> Result<String
             format!(
                 "expected one directory {}, found {}; build the wheel again",
                 name.directory("dist-info"),
-                match found.is_empty() {
-                    true => "none".to_owned(),
-                    false => found.join(", "),
+                if found.is_empty() {
+                    "none".to_owned()
+                } else {
+                    found.join(", ")
                 }
             ),
         )),

@@ -86,9 +86,10 @@ pub(super) fn read_error(
     error: io::Error,
     broken: impl FnOnce(io::Error) -> Error,
 ) -> Error {
-    match error.raw_os_error().is_some() || error.kind() == ErrorKind::OutOfMemory {
-        true => Error::io(path, "read", error),
-        false => broken(error),
+    if error.raw_os_error().is_some() || error.kind() == ErrorKind::OutOfMemory {
+        Error::io(path, "read", error)
+    } else {
+        broken(error)
     }
 }
 
@@ -294,9 +295,10 @@ impl SharedFile {
 impl Read for SharedFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         // The system refuses offsets that do not fit into 63 bits, as if reading had failed.
-        let read = match self.at < self.size {
-            true => self.file.read_at(buffer, self.at)?,
-            false => 0,
+        let read = if self.at < self.size {
+            self.file.read_at(buffer, self.at)?
+        } else {
+            0
         };
         self.at += read as u64;
         Ok(read)

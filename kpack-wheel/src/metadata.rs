@@ -171,9 +171,10 @@ impl Fields {
 
     fn newline(&self) -> &'static str {
         let first = self.bytes.split_inclusive(|byte| *byte == b'\n').next();
-        match first.is_some_and(|line| line.ends_with(b"\r\n")) {
-            true => "\r\n",
-            false => "\n",
+        if first.is_some_and(|line| line.ends_with(b"\r\n")) {
+            "\r\n"
+        } else {
+            "\n"
         }
     }
 }

@@ -333,9 +333,10 @@ fn check_options(options: &Options) -> Result<(), Error> {
     }
     for text in &options.device_requires {
         let is_control = |c: char| c.is_control();
-        let error = match text.contains(is_control) {
-            true => Some("has a control character".to_owned()),
-            false => set::requirement(&text.replace("{target}", "target")).err(),
+        let error = if text.contains(is_control) {
+            Some("has a control character".to_owned())
+        } else {
+            set::requirement(&text.replace("{target}", "target")).err()
         };
         if let Some(error) = error {
             return Err(Error::usage(format!(

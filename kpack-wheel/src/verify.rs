@@ -318,9 +318,10 @@ fn overlay(
         for (directory, wheel) in [(&tree, Some(host)), (&original, fat)] {
             let Some(wheel) = wheel else { continue };
             if let Ok(within) = check.file().strip_prefix(directory) {
-                check.path = Some(match within == Path::new("") {
-                    true => wheel.path.clone(),
-                    false => wheel.path.join(within),
+                check.path = Some(if within == Path::new("") {
+                    wheel.path.clone()
+                } else {
+                    wheel.path.join(within)
                 });
             }
             let (from, to) = (directory.to_string_lossy(), wheel.path.to_string_lossy());

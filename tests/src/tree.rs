@@ -69,12 +69,13 @@ impl Tree {
         entries
             .map(|(name, path)| {
                 let metadata = path.symlink_metadata().unwrap();
-                let bytes = match metadata.is_symlink() {
-                    true => fs::read_link(&path)
+                let bytes = if metadata.is_symlink() {
+                    fs::read_link(&path)
                         .unwrap()
                         .into_os_string()
-                        .into_encoded_bytes(),
-                    false => fs::read(&path).unwrap(),
+                        .into_encoded_bytes()
+                } else {
+                    fs::read(&path).unwrap()
                 };
                 (name, (metadata.mode(), bytes))
             })

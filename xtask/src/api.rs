@@ -43,7 +43,9 @@ pub(crate) fn run(update: bool) -> Result<()> {
     fs::write(&rustdoc, RUSTDOC)?;
     cmd!(process::shell(), "chmod +x {rustdoc}").quiet().run()?;
     process::step("Listing the public API of the library crates");
-    let packages = CRATES.iter().flat_map(|(package, _)| ["--package", package]);
+    let packages = CRATES
+        .iter()
+        .flat_map(|(package, _)| ["--package", package]);
     cmd!(
         process::shell(),
         "cargo doc --quiet --locked --no-deps --lib --all-features {packages...}"

@@ -129,8 +129,9 @@ impl Sizes {
 fn megabytes(bytes: RangeInclusive<u64>) -> String {
     let [from, to] =
         [bytes.start(), bytes.end()].map(|bytes| format!("{:.1}", *bytes as f64 / 1e6));
-    match from == to {
-        true => format!("{to} MB"),
-        false => format!("{from}–{to} MB"),
+    if from == to {
+        format!("{to} MB")
+    } else {
+        format!("{from}–{to} MB")
     }
 }

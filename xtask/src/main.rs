@@ -107,9 +107,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
-            match error.is::<process::NotRun>() {
-                true => ExitCode::from(process::NOT_RUN),
-                false => ExitCode::FAILURE,
+            if error.is::<process::NotRun>() {
+                ExitCode::from(process::NOT_RUN)
+            } else {
+                ExitCode::FAILURE
             }
         }
     }

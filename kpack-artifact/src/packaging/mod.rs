@@ -109,9 +109,10 @@ impl Configuration {
             let place = format!(" at line {} column {}", error.line(), error.column());
             let reason = error.to_string();
             let reason = reason.strip_suffix(&place).unwrap_or(&reason);
-            let hint = match is_comment(&text, &error) {
-                true => "; JSON has no comments",
-                false => "",
+            let hint = if is_comment(&text, &error) {
+                "; JSON has no comments"
+            } else {
+                ""
             };
             let place = (error.line(), error.column());
             Error::rejected(
@@ -297,14 +298,15 @@ fn located((line, column): (usize, usize), reason: impl fmt::Display) -> String 
 fn place(text: &str, keys: &[&str]) -> (usize, usize) {
     let mut value = text;
     for key in keys {
-        let within = match value.trim_start().starts_with('[') {
-            true => serde_json::from_str::<Vec<&RawValue>>(value)
+        let within = if value.trim_start().starts_with('[') {
+            serde_json::from_str::<Vec<&RawValue>>(value)
                 .ok()
                 .zip(key.parse::<usize>().ok())
-                .and_then(|(items, index)| items.get(index).copied()),
-            false => serde_json::from_str::<BTreeMap<String, &RawValue>>(value)
+                .and_then(|(items, index)| items.get(index).copied())
+        } else {
+            serde_json::from_str::<BTreeMap<String, &RawValue>>(value)
                 .ok()
-                .and_then(|entries| entries.get(*key).copied()),
+                .and_then(|entries| entries.get(*key).copied())
         };
         match within {
             Some(within) => value = within.get(),

@@ -80,9 +80,10 @@ impl Recombination {
         let failed = written.into_iter().flatten();
         failed
             .filter_map(|(component, artifacts, error)| {
-                let error = match error.is_full() && has_freed {
-                    true => self.write(component, &artifacts, options, progress).err()?,
-                    false => error,
+                let error = if error.is_full() && has_freed {
+                    self.write(component, &artifacts, options, progress).err()?
+                } else {
+                    error
                 };
                 Some((component.to_owned(), error))
             })

@@ -101,9 +101,10 @@ fn difference(
         Node::File { .. } => "a file",
     };
     if nature(first) != nature(second) {
-        let kind = match first.is_directory() || second.is_directory() {
-            true => DifferenceKind::Irreconcilable,
-            false => DifferenceKind::Content,
+        let kind = if first.is_directory() || second.is_directory() {
+            DifferenceKind::Irreconcilable
+        } else {
+            DifferenceKind::Content
         };
         let text = format!("{} against {}", nature(first), nature(second));
         return Ok(Some((kind, text)));
@@ -131,9 +132,12 @@ fn difference(
                 return Ok(None);
             }
             let difference = differences::explain(&first.from, &second.from)?;
-            Ok(difference.map(|difference| match difference.layout_only {
-                true => (DifferenceKind::Layout, difference.text),
-                false => (DifferenceKind::Content, difference.text),
+            Ok(difference.map(|difference| {
+                if difference.layout_only {
+                    (DifferenceKind::Layout, difference.text)
+                } else {
+                    (DifferenceKind::Content, difference.text)
+                }
             }))
         }
     }
@@ -187,9 +191,10 @@ fn kernels_differ(
             parts.push(format!("{what} {}", list_some(names, 1)));
         }
     }
-    let kind = match only_second.is_empty() {
-        true => DifferenceKind::Content,
-        false => DifferenceKind::Irreconcilable,
+    let kind = if only_second.is_empty() {
+        DifferenceKind::Content
+    } else {
+        DifferenceKind::Irreconcilable
     };
     Ok(Some((kind, parts.join("; "))))
 }

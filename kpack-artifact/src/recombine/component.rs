@@ -202,15 +202,16 @@ impl<'a> Component<'a> {
 
     fn say_unlisted(&mut self, target: &TargetId, path: &Path) {
         let validation = &self.options.configuration.validation;
-        let (severity, text) = match validation.error_on_unlisted_architecture {
-            true => (
+        let (severity, text) = if validation.error_on_unlisted_architecture {
+            (
                 Severity::Fault,
                 format!("no group lists {target}; add it to one"),
-            ),
-            false => (
+            )
+        } else {
+            (
                 Severity::Warning,
                 format!("skipped: no group lists {target}"),
-            ),
+            )
         };
         self.say(severity, ids::UNEXPECTED_TARGET, path, text);
     }
@@ -308,9 +309,10 @@ impl<'a> Component<'a> {
     fn report_missing(&mut self, group: &TargetGroup, missing: &[&TargetId]) {
         let by_shard = self.targets.iter().map(|(shard, targets)| {
             let targets = list(targets);
-            match targets.is_empty() {
-                true => format!("{shard} has none"),
-                false => format!("{shard} has {targets}"),
+            if targets.is_empty() {
+                format!("{shard} has none")
+            } else {
+                format!("{shard} has {targets}")
             }
         });
         let mut text = format!(
@@ -323,9 +325,10 @@ impl<'a> Component<'a> {
             text += &format!("; {target} is not a known processor");
         }
         let validation = &self.options.configuration.validation;
-        let severity = match validation.error_on_missing_architecture {
-            true => Severity::Fault,
-            false => Severity::Warning,
+        let severity = if validation.error_on_missing_architecture {
+            Severity::Fault
+        } else {
+            Severity::Warning
         };
         let shards = self.options.shards_dir.join("*");
         let path = shards.join(self.artifact_name("*"));

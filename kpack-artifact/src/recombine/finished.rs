@@ -92,9 +92,12 @@ pub(super) fn key(
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             // Of host files, those of one shard are taken.
             let is_output = artifacts.generic.as_deref() != Some(path) || generic == Some(path);
-            let contents = contents(path, &|path| match will_write && is_output {
-                true => inputs.digest_of_output(path),
-                false => inputs.digest(path),
+            let contents = contents(path, &|path| {
+                if will_write && is_output {
+                    inputs.digest_of_output(path)
+                } else {
+                    inputs.digest(path)
+                }
             });
             Ok::<_, Error>((name, contents?))
         });
@@ -223,9 +226,10 @@ impl NotedFinding {
     }
 
     fn read(self, shards: &Path) -> Option<Finding> {
-        let severity = match self.is_warning {
-            true => Severity::Warning,
-            false => Severity::Note,
+        let severity = if self.is_warning {
+            Severity::Warning
+        } else {
+            Severity::Note
         };
         let mut finding = Finding::general(severity, ids::entry(&self.id)?.id, self.text);
         finding.path = self.path.map(|path| shards.join(path));

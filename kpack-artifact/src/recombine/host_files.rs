@@ -116,9 +116,10 @@ impl Component<'_> {
                 (Severity::Fault, ids::UNMERGEABLE_FILE, text)
             }
             MustMatch::Fallback => {
-                let (severity, end) = match compares || self.strict() {
-                    true => (Severity::Fault, String::new()),
-                    false => (Severity::Warning, format!("; {a}'s is taken")),
+                let (severity, end) = if compares || self.strict() {
+                    (Severity::Fault, String::new())
+                } else {
+                    (Severity::Warning, format!("; {a}'s is taken"))
                 };
                 let text = format!(
                     "{a}'s and {b}'s cannot be merged: they name different kernels, so with \

@@ -90,9 +90,10 @@ impl Component<'_> {
 
     /// Compares copies that cannot be merged, for `reason`, as host files.
     fn all_the_same(&mut self, copies: &[&Item], reason: &str) -> Result<(), Error> {
-        let severity = match self.compares_host_files() {
-            true => Severity::Fault,
-            false => Severity::Warning,
+        let severity = if self.compares_host_files() {
+            Severity::Fault
+        } else {
+            Severity::Warning
         };
         let Some((first, others)) = copies.split_first() else {
             return Ok(());
@@ -120,9 +121,10 @@ impl Component<'_> {
                 continue;
             }
             let before = copies[..=index].iter();
-            let (severity, end) = match self.strict() {
-                true => (Severity::Fault, "let only one shard build for it"),
-                false => (Severity::Warning, "the first one's is taken"),
+            let (severity, end) = if self.strict() {
+                (Severity::Fault, "let only one shard build for it")
+            } else {
+                (Severity::Warning, "the first one's is taken")
             };
             let text = format!(
                 "its entries {} {} differ between shards {} and {}; {end}",

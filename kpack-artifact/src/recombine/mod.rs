@@ -155,9 +155,10 @@ impl Recombination {
                 list(&self.failed)
             ),
         };
-        Err(match self.io {
-            true => Error::io(directory, "recombine", io::Error::other(text)),
-            false => Error::rejected(ids::FAILED_COMPONENTS, directory, text),
+        Err(if self.io {
+            Error::io(directory, "recombine", io::Error::other(text))
+        } else {
+            Error::rejected(ids::FAILED_COMPONENTS, directory, text)
         })
     }
 }

@@ -164,9 +164,10 @@ fn unused(options: &Options, shards: &Shards) -> Vec<Finding> {
     }
     for (path, missed) in &shards.others {
         let is_shard = path.parent() == Some(&options.shards_dir);
-        let text = match is_shard {
-            true => "skipped: a shard without split artifacts, which have names such as",
-            false => "skipped: not a split artifact, which has a name such as",
+        let text = if is_shard {
+            "skipped: a shard without split artifacts, which have names such as"
+        } else {
+            "skipped: not a split artifact, which has a name such as"
         };
         let text =
             format!("{text} blas_lib_generic or blas_lib_gfx1100 and an artifact_manifest.txt");

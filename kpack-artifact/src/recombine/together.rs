@@ -61,9 +61,10 @@ pub(super) fn overlaps(
     });
     for conflict in conflicts(installed)? {
         let (entry, other) = (conflict.entry, conflict.other);
-        let severity = match conflict.is_harmless {
-            true => Severity::Warning,
-            false => Severity::Fault,
+        let severity = if conflict.is_harmless {
+            Severity::Warning
+        } else {
+            Severity::Fault
         };
         let path = options.output_dir.join(entry.artifact).join(entry.path);
         let finding = Finding::new(

@@ -316,9 +316,10 @@ fn bundles(linked: &LinkedBinary, fat: &FatBinary) -> Result<BTreeMap<String, Si
         for (target, size) in entries {
             // Padding in a plain bundle counts for no target. A compressed bundle is smaller than
             // its code objects.
-            let stored = match unpacked > bundle.size {
-                true => share(bundle.size, size, unpacked),
-                false => size,
+            let stored = if unpacked > bundle.size {
+                share(bundle.size, size, unpacked)
+            } else {
+                size
             };
             let sum = sizes.entry(target).or_default();
             sum.stored += stored;

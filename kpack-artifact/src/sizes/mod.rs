@@ -104,9 +104,10 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
     let mut rows: BTreeMap<RowKey, (u64, u64)> = BTreeMap::new();
     // Binaries of an unsplit install prefix do not name their modules.
     let mut modules: BTreeMap<String, String> = BTreeMap::new();
-    let hosts = match before_was_measured {
-        true => (unsplit.host(), split.host()),
-        false => (split.host(), split.host()),
+    let hosts = if before_was_measured {
+        (unsplit.host(), split.host())
+    } else {
+        (split.host(), split.host())
     };
     let newest = split.newest.max(unsplit.newest);
     for (key, size) in split.sizes {
@@ -128,9 +129,10 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
         rows.entry(key).or_default().0 += size.stored;
     }
     let row = |(key, (before, after)): (RowKey, _)| Row {
-        module: match key.module.is_empty() {
-            true => "(no module)".to_owned(),
-            false => key.module,
+        module: if key.module.is_empty() {
+            "(no module)".to_owned()
+        } else {
+            key.module
         },
         target: key.target,
         what: key.what,

@@ -371,9 +371,10 @@ impl<'a> Planner<'a> {
         }
         found.sort();
         for (path, text, is_moved) in found {
-            match is_moved {
-                true => self.report.note(ids::UNPLACED_FILE, path, text),
-                false => self.report.warn(ids::UNPLACED_FILE, path, text),
+            if is_moved {
+                self.report.note(ids::UNPLACED_FILE, path, text)
+            } else {
+                self.report.warn(ids::UNPLACED_FILE, path, text)
             }
         }
     }

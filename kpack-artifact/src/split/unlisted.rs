@@ -55,9 +55,10 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
             Some(1) => format!("has a file that is in no prefix that {listed} lists"),
             Some(files) => format!("has {files} files that are in no prefix that {listed} lists"),
         };
-        let to = match is_generic {
-            true => "; copied unchanged to the generic artifact",
-            false => "; copied unchanged",
+        let to = if is_generic {
+            "; copied unchanged to the generic artifact"
+        } else {
+            "; copied unchanged"
         };
         report.warn(ids::IN_NO_PREFIX, root.join(top), text + to);
     }

@@ -92,9 +92,10 @@ pub(super) fn read(
     let source = Source::open(path)?;
     let size = source.0.borrow().size;
     if let Some(expected) = expected.filter(|expected| expected.size != size) {
-        let text = match size < expected.size {
-            true => "it is truncated; resume the download",
-            false => "it is another file; remove it, and download it again",
+        let text = if size < expected.size {
+            "it is truncated; resume the download"
+        } else {
+            "it is another file; remove it, and download it again"
         };
         let text = format!("it has {size} bytes (expected {}): {text}", expected.size);
         return Err(Error::rejected(ids::WRONG_DIGEST, path, text));

@@ -307,13 +307,12 @@ fn time() -> Result<u64, Error> {
 }
 
 fn with_targets(options: &IndexOptions, entries: Vec<Entry>) -> Index {
-    let built_for = match options.built_for.is_empty() {
-        false => options.built_for.clone(),
-        true => {
-            let targets = entries.iter().flat_map(Entry::device_targets);
-            let targets: BTreeSet<String> = targets.map(|target| target.to_string()).collect();
-            targets.into_iter().collect()
-        }
+    let built_for = if !options.built_for.is_empty() {
+        options.built_for.clone()
+    } else {
+        let targets = entries.iter().flat_map(Entry::device_targets);
+        let targets: BTreeSet<String> = targets.map(|target| target.to_string()).collect();
+        targets.into_iter().collect()
     };
     Index::new(
         options.run.clone(),
@@ -396,9 +395,10 @@ fn source(root: PathBuf, component: String, role: &Role) -> Result<Source, Error
         );
         return Err(Error::rejected(ids::UNREPRESENTABLE_PATH, &root, text));
     }
-    let databases = match mark::is_marked(&root) {
-        true => Some(mark::databases(&root)?.names()),
-        false => None,
+    let databases = if mark::is_marked(&root) {
+        Some(mark::databases(&root)?.names())
+    } else {
+        None
     };
     let entry = Entry {
         file,

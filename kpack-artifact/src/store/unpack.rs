@@ -203,13 +203,12 @@ fn extract_all(
     hidden: &Path,
     progress: &dyn Progress,
 ) -> Result<(), Error> {
-    let again = match options.flatten {
-        true => {
-            let path = stage.path().join(".again");
-            make_directories(&path)?;
-            Some(Directory::open(&path)?)
-        }
-        false => None,
+    let again = if options.flatten {
+        let path = stage.path().join(".again");
+        make_directories(&path)?;
+        Some(Directory::open(&path)?)
+    } else {
+        None
     };
     let extract = |entry: &&Entry| {
         let root = match &again {

@@ -294,12 +294,13 @@ impl Context<'_> {
             let group = Group::from(toc.group_name.as_str());
             let is_misnamed = group.target_of(&name).is_none();
             for binary in not_split {
-                let text = match is_misnamed {
-                    true => format!(
+                let text = if is_misnamed {
+                    format!(
                         "has kernels of `{binary}`, which looks for `{}`; rename the archive",
                         group.archive(&toc.gfx_arch_family)
-                    ),
-                    false => without_host(binary),
+                    )
+                } else {
+                    without_host(binary)
                 };
                 report.fault(ids::UNUSED_KERNELS, archive, text);
             }

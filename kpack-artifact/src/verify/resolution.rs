@@ -106,9 +106,10 @@ impl Resolution<'_> {
         if absent.is_empty() || self.resolver.other_builds().any(|(of, _)| of == target) {
             return;
         }
-        let text = match absent.len() == self.indices.len() {
-            true => format!("the archive for {target} has no code object of this binary"),
-            false => format!("no code object for {target} at index {}", list(&absent)),
+        let text = if absent.len() == self.indices.len() {
+            format!("the archive for {target} has no code object of this binary")
+        } else {
+            format!("no code object for {target} at index {}", list(&absent))
         };
         // Not every part of a binary need be compiled for every target. A target is required if the
         // marker has its code ID, or if the caller names it.
@@ -145,9 +146,10 @@ impl Resolution<'_> {
         // Another target's archive may have it: one that is not verified, or not installed.
         let mut expected = self.marker.code_ids.keys();
         let is_elsewhere = expected.any(|target| !targets.contains(target));
-        let outcome = match self.options.targets.is_empty() && !is_elsewhere {
-            true => Severity::Fault,
-            false => Severity::Note,
+        let outcome = if self.options.targets.is_empty() && !is_elsewhere {
+            Severity::Fault
+        } else {
+            Severity::Note
         };
         report.add(outcome, ids::MISSING_KERNEL, self.path, text);
     }
@@ -193,16 +195,17 @@ impl Resolution<'_> {
             let is_expected =
                 self.marker.code_ids.is_empty() && none_are_listed(&kpacks.manifests)?;
             let paths = self.marker.kpack_search_paths.join("`, `");
-            let (outcome, text) = match is_expected {
-                true => (
+            let (outcome, text) = if is_expected {
+                (
                     Severity::Note,
                     "the manifest lists no archive: splitting left out all of its device code"
                         .to_owned(),
-                ),
-                false => (
+                )
+            } else {
+                (
                     Severity::Fault,
                     format!("no archive found; its search path is `{paths}`"),
-                ),
+                )
             };
             report.add(outcome, ids::MISSING_ARCHIVE, self.path, text);
         }

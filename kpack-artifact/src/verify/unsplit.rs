@@ -298,9 +298,10 @@ impl Pair {
             let entry = entry?;
             let path = entry.path().strip_prefix(&self.unsplit);
             let path = path.unwrap_or(entry.path());
-            let node = match entry.file_type().is_dir() {
-                true => Node::Directory { empty: true },
-                false => Node::Symlink,
+            let node = if entry.file_type().is_dir() {
+                Node::Directory { empty: true }
+            } else {
+                Node::Symlink
             };
             let (own, is_file) = self.entry((path, node, &Class::Host), false, context)?;
             files += usize::from(is_file);

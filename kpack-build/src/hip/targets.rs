@@ -9,13 +9,14 @@ use kpack_core::Error;
 /// The GPU targets to compile for.
 pub(super) fn targets(hip: &Hip, environment: &Environment) -> Result<Vec<TargetId>, Error> {
     const VARIABLE: &str = "KPACK_OFFLOAD_ARCH";
-    let lists = match hip.offload_archs.is_empty() {
-        true => Vec::from_iter(
+    let lists = if hip.offload_archs.is_empty() {
+        Vec::from_iter(
             environment
                 .get(VARIABLE)
                 .map(|list| list.to_string_lossy().into_owned()),
-        ),
-        false => hip.offload_archs.clone(),
+        )
+    } else {
+        hip.offload_archs.clone()
     };
     let mut targets: Vec<TargetId> = Vec::new();
     for name in lists.iter().flat_map(|list| list.split([';', ',', ' '])) {

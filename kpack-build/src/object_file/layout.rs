@@ -114,9 +114,10 @@ impl<'a, S: ReadAt> Layout<'a, S> {
             What::Section(section) if self.fat.fat_sections.contains(&section) => MARKER_ALIGN,
             _ => part.align,
         };
-        let offset = match self.moved {
-            false => Some(part.offset),
-            true => self.end.checked_next_multiple_of(align),
+        let offset = if !self.moved {
+            Some(part.offset)
+        } else {
+            self.end.checked_next_multiple_of(align)
         };
         let Some(offset) = offset else {
             refuse!("{:?} cannot be aligned to {align}", part.what);
@@ -249,11 +250,12 @@ fn place_empty_sections<S>(layout: &mut Layout<'_, S>, parts: &[Part]) {
                 let align = sections[index].sh_addralign.get(LE).max(1);
                 let bytes = &sections[before];
                 let after = bytes.sh_offset.get(LE) + bytes.sh_size.get(LE);
-                match bytes.sh_offset.get(LE) == object.sections[before].sh_offset.get(LE)
+                if bytes.sh_offset.get(LE) == object.sections[before].sh_offset.get(LE)
                     && bytes.sh_size.get(LE) == object.sections[before].sh_size.get(LE)
                 {
-                    true => old,
-                    false => after.checked_next_multiple_of(align).unwrap_or(after),
+                    old
+                } else {
+                    after.checked_next_multiple_of(align).unwrap_or(after)
                 }
             }
             _ => old,

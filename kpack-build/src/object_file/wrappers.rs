@@ -80,9 +80,10 @@ impl<S: ReadAt> Relocatable<S> {
         self.refuse_device_link()?;
         let fat_sections = self.named(FAT_SECTION);
         let wrapper_sections = self.named(WRAPPER_SECTION);
-        let without_wrappers = match fat_sections.is_empty() {
-            true => DeviceContent::None,
-            false => DeviceContent::NoWrappers,
+        let without_wrappers = if fat_sections.is_empty() {
+            DeviceContent::None
+        } else {
+            DeviceContent::NoWrappers
         };
         if wrapper_sections.is_empty() {
             return Ok(without_wrappers);
@@ -94,9 +95,10 @@ impl<S: ReadAt> Relocatable<S> {
         let all = self.wrappers(&wrapper_sections, &relocations)?;
         let found: Vec<&Found<'_>> = all.iter().filter(|wrapper| !wrapper.is_split).collect();
         if found.is_empty() {
-            return Ok(match all.is_empty() {
-                true => without_wrappers,
-                false => DeviceContent::Split,
+            return Ok(if all.is_empty() {
+                without_wrappers
+            } else {
+                DeviceContent::Split
             });
         }
         let targets = found.iter().map(|wrapper| wrapper.relocation.target);

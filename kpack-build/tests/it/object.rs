@@ -531,9 +531,10 @@ fn device_code_that_no_linker_can_place_links_after_the_split() {
     grow(&path, &targets, CODE_SIZE);
     let main = build_main(&tree);
 
-    let mut plain = match require::tool("ld.lld-19") && require::tool("clang-19") {
-        true => Command::new("clang-19"),
-        false => Command::new("cc"),
+    let mut plain = if require::tool("ld.lld-19") && require::tool("clang-19") {
+        Command::new("clang-19")
+    } else {
+        Command::new("cc")
     };
     if plain.get_program() == "clang-19" {
         plain.arg("-fuse-ld=lld");

@@ -32,9 +32,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let entries: Vec<&'static Entry> = entries.collect::<Result<_, _>>()?;
     if print().json {
         let all = SECTIONS.iter().flat_map(|section| section.entries);
-        let entries = match entries.is_empty() {
-            true => all.collect(),
-            false => entries,
+        let entries = if entries.is_empty() {
+            all.collect()
+        } else {
+            entries
         };
         let entries = entries.into_iter().map(Explained::from);
         output::json(&Vec::from_iter(entries))?;

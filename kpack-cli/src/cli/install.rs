@@ -77,9 +77,10 @@ fn outcome(outcome: &Outcome) -> String {
             size_before,
             size_after,
         } => {
-            let what = match size_before == size_after {
-                true => "device code archived".to_owned(),
-                false => sizes(*size_before, *size_after),
+            let what = if size_before == size_after {
+                "device code archived".to_owned()
+            } else {
+                sizes(*size_before, *size_after)
             };
             (what, wrappers, count(targets.len(), "target"))
         }
@@ -110,9 +111,10 @@ fn summary(report: &Report) -> Text {
     }
     let rows = report.archives.iter().map(|archive| {
         let name = archive.path.file_name().unwrap_or_default();
-        let state = match archive.changed {
-            true => "written",
-            false => "unchanged",
+        let state = if archive.changed {
+            "written"
+        } else {
+            "unchanged"
         };
         vec![
             name.to_string_lossy().into_owned(),

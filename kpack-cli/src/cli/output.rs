@@ -205,11 +205,11 @@ fn json_text(path: &Path, value: &impl Serialize) -> Result<String, Error> {
     let text = serde_json::to_string_pretty(value);
     let text = text.map_err(|e| Error::io(path, "write to", e.into()))?;
     // Back-slashes are doubled.
-    let text = match cfg!(windows) {
-        true => text
-            .replace(r"\\\\?\\UNC\\", r"\\\\")
-            .replace(r"\\\\?\\", ""),
-        false => text,
+    let text = if cfg!(windows) {
+        text.replace(r"\\\\?\\UNC\\", r"\\\\")
+            .replace(r"\\\\?\\", "")
+    } else {
+        text
     };
     Ok(format!("{text}\n"))
 }

@@ -53,9 +53,10 @@ impl Progress for Bar {
 
 /// Where progress is shown: nowhere, if the options say so.
 pub(super) fn draw_target() -> ProgressDrawTarget {
-    match print().hides_progress() {
-        true => ProgressDrawTarget::hidden(),
-        false => ProgressDrawTarget::stderr(),
+    if print().hides_progress() {
+        ProgressDrawTarget::hidden()
+    } else {
+        ProgressDrawTarget::stderr()
     }
 }
 

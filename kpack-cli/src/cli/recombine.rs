@@ -136,9 +136,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 fn recombine(arguments: &Arguments, planned: &mut Recombination) -> Result<(), Error> {
     let configuration = Configuration::read(&arguments.config)?;
     for error in configuration.unknown_keys() {
-        match arguments.strict {
-            true => return Err(error),
-            false => output::complain("warning", format_args!("ignored: {}", error.in_one_line())),
+        if arguments.strict {
+            return Err(error);
+        } else {
+            output::complain("warning", format_args!("ignored: {}", error.in_one_line()))
         }
     }
     let shards_dir = &arguments.input_shards_dir;

@@ -103,9 +103,10 @@ fn title(arguments: &Arguments) -> String {
 }
 
 fn text(sizes: &Sizes, depth: Depth) -> Text {
-    let before = match sizes.before_was_measured {
-        true => ">before",
-        false => ">unpacked",
+    let before = if sizes.before_was_measured {
+        ">before"
+    } else {
+        ">unpacked"
     };
     let line = |module: &str, target: &str, what: &str, before: u64, after: u64| {
         let mut cells = vec![module.to_owned()];
@@ -135,9 +136,10 @@ fn text(sizes: &Sizes, depth: Depth) -> Text {
     let total = line("total", "", "", all_before, all_after);
     let mut text = Text::default();
     text.table(0, &heading, rows.iter().map(row).chain([total]));
-    let unpacked = match sizes.before_was_measured {
-        true => "",
-        false => " unpacked",
+    let unpacked = if sizes.before_was_measured {
+        ""
+    } else {
+        " unpacked"
     };
     for machine in &sizes.machines {
         let (before, after) = (machine.before, machine.after);

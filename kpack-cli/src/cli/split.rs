@@ -356,9 +356,10 @@ fn add_summary(text: &mut Text, report: &Report) {
     }
     if !report.left_out.is_empty() {
         let mut artifacts = report.artifacts.iter();
-        let all = match artifacts.any(|artifact| artifact.target.is_some()) {
-            true => "",
-            false => "all ",
+        let all = if artifacts.any(|artifact| artifact.target.is_some()) {
+            ""
+        } else {
+            "all "
         };
         let targets = report.left_out.join(", ");
         words.push(format!("skipped {all}device code for {targets}"));

@@ -57,9 +57,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         .chain(&arguments.artifacts_dir)
         .cloned()
         .collect();
-    let bar = match print().hides_progress() {
-        true => ProgressBar::hidden(),
-        false => ProgressBar::no_length(),
+    let bar = if print().hides_progress() {
+        ProgressBar::hidden()
+    } else {
+        ProgressBar::no_length()
     };
     let report = verify::verify(&paths, &options, &mut |path, position, total| {
         output::processing(path);

@@ -200,9 +200,10 @@ fn describe(wheel: &Description, text: &mut Text) {
         (true, false) => "device wheel",
         (true, true) => "not split",
     };
-    let kind = match wheel.findings.is_empty() {
-        true => kind,
-        false => "split by another tool",
+    let kind = if wheel.findings.is_empty() {
+        kind
+    } else {
+        "split by another tool"
     };
     text.line(format_args!(
         "{} {}: {kind}, {}",

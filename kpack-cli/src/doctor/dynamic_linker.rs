@@ -95,9 +95,10 @@ impl Host {
     /// What `$LIB` stands for.
     fn lib(&self) -> String {
         let multiarch = format!("lib/{}", self.multiarch);
-        match Path::new("/").join(&multiarch).is_dir() {
-            true => multiarch,
-            false => "lib64".to_owned(),
+        if Path::new("/").join(&multiarch).is_dir() {
+            multiarch
+        } else {
+            "lib64".to_owned()
         }
     }
 }
@@ -358,9 +359,10 @@ impl Search {
 
     fn count(&self) -> Result<(), Stop> {
         self.lookups.set(self.lookups.get() + 1);
-        match self.lookups.get() > MOST_LOOKUPS {
-            true => Err(Stop::TooMany),
-            false => Ok(()),
+        if self.lookups.get() > MOST_LOOKUPS {
+            Err(Stop::TooMany)
+        } else {
+            Ok(())
         }
     }
 
@@ -381,9 +383,10 @@ impl Search {
             let mut defaults = self.default_directories.iter();
             defaults.any(|directory| path.parent() == Some(directory))
         };
-        let (cached, last) = match object.file.needs.is_nodeflib {
-            true => (cached.filter(|path| !is_default(path)), &[][..]),
-            false => (cached, &self.default_directories[..]),
+        let (cached, last) = if object.file.needs.is_nodeflib {
+            (cached.filter(|path| !is_default(path)), &[][..])
+        } else {
+            (cached, &self.default_directories[..])
         };
         let first = parents.flat_map(|object| &object.rpath);
         let first = first.chain(&self.library_path).chain(&object.runpath);
@@ -561,9 +564,10 @@ fn read_cache(bytes: &[u8], flags: u32) -> HashMap<Vec<u8>, PathBuf> {
         let bytes = bytes.get(at..at.checked_add(4)?)?;
         Some(u32::from_le_bytes(bytes.try_into().ok()?) as usize)
     };
-    let start = match bytes.starts_with(OLD) {
-        true => number(bytes, 12).map_or(0, |count| (16 + 12 * count).next_multiple_of(8)),
-        false => 0,
+    let start = if bytes.starts_with(OLD) {
+        number(bytes, 12).map_or(0, |count| (16 + 12 * count).next_multiple_of(8))
+    } else {
+        0
     };
     let bytes = bytes.get(start..).unwrap_or_default();
     let mut libraries = HashMap::new();

@@ -217,13 +217,14 @@ fn in_prefix(path: &Path, machine: &Machine) -> Result<Vec<Process>, Error> {
         process.add(&linked, machine)?;
         processes.push(process);
     }
-    match processes.is_empty() {
-        true => Err(Error::rejected(
+    if processes.is_empty() {
+        Err(Error::rejected(
             ids::NO_DEVICE_CODE,
             path,
             "no binary with device code is in it",
-        )),
-        false => Ok(processes),
+        ))
+    } else {
+        Ok(processes)
     }
 }
 
@@ -441,9 +442,12 @@ impl Form {
         let targets = linked.targets(fat, &|_| true)?;
         // Runtimes compile SPIR-V for any GPU.
         let may_run = |gpu: &TargetId, target: &String| target == SPIRV || gpu.may_run(target);
-        let code = |gpu: &TargetId| match targets.iter().any(|target| may_run(gpu, target)) {
-            true => Code::Here,
-            false => Code::Nowhere(targets.clone()),
+        let code = |gpu: &TargetId| {
+            if targets.iter().any(|target| may_run(gpu, target)) {
+                Code::Here
+            } else {
+                Code::Nowhere(targets.clone())
+            }
         };
         let gpus = machine.gpus().iter();
         let code = gpus.map(|gpu| (gpu.clone(), code(gpu))).collect();

@@ -176,10 +176,7 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
                 Some(Finding::new(Severity::Note, ids::GENERIC_CODE, path, text))
             }
             found => {
-                let mut text = match known.is_empty() {
-                    true => format!("{form}, without any device code"),
-                    false => format!("{form}, without code for {gpu}: only for {}", list(known)),
-                };
+                let mut text = if known.is_empty() { format!("{form}, without any device code") } else { format!("{form}, without code for {gpu}: only for {}", list(known)) };
                 if let Err(why) = found {
                     text.push_str(&format!(" ({why})"));
                 }

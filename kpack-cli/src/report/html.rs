@@ -40,9 +40,10 @@ type Measure = fn(&Row) -> u64;
 pub fn page(sizes: &Sizes, title: &str) -> String {
     let title = escape(title);
     let (before, after) = sizes.total();
-    let measured = match sizes.before_was_measured {
-        true => "before",
-        false => "unpacked",
+    let measured = if sizes.before_was_measured {
+        "before"
+    } else {
+        "unpacked"
     };
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -53,9 +54,10 @@ pub fn page(sizes: &Sizes, title: &str) -> String {
     );
     page += &machines(sizes, measured);
     let scale = before.max(after).max(1);
-    let capitalised = match sizes.before_was_measured {
-        true => "Before",
-        false => "Unpacked",
+    let capitalised = if sizes.before_was_measured {
+        "Before"
+    } else {
+        "Unpacked"
     };
     let parts: [(&str, u64, Measure); 2] = [
         (capitalised, before, |row| row.before),
@@ -170,17 +172,14 @@ fn binaries(sizes: &Sizes, before: &str) -> String {
 }
 
 fn notes(sizes: &Sizes) -> String {
-    let before = match sizes.before_was_measured {
-        true => {
-            "In a fat binary, each bundle counts for its targets (a compressed bundle in \
-             proportion to the sizes of its code objects). Padding and everything else counts \
-             for the host. An archive compresses each code object by itself, so that it can be \
-             loaded by itself. This takes more space than a bundle that is compressed as a \
-             whole, and less than an uncompressed one."
-        }
-        false => {
-            "No unsplit tree was measured. The sizes of the unpacked code objects take its place."
-        }
+    let before = if sizes.before_was_measured {
+        "In a fat binary, each bundle counts for its targets (a compressed bundle in \
+         proportion to the sizes of its code objects). Padding and everything else counts \
+         for the host. An archive compresses each code object by itself, so that it can be \
+         loaded by itself. This takes more space than a bundle that is compressed as a \
+         whole, and less than an uncompressed one."
+    } else {
+        "No unsplit tree was measured. The sizes of the unpacked code objects take its place."
     };
     let after = "Identical code objects are stored once and count for the first binary that has \
                  them. The index of an archive has its own line. A line that grows has files that \

@@ -74,9 +74,10 @@ fn place_row(row: &[f64], area: Rectangle, places: &mut Vec<Rectangle>) -> Recta
     let mut at = 0.0;
     for size in row {
         let length = if depth > 0.0 { size / depth } else { 0.0 };
-        let ((x, y), (width, height)) = match upright {
-            true => ((area.x, area.y + at), (depth, length)),
-            false => ((area.x + at, area.y), (length, depth)),
+        let ((x, y), (width, height)) = if upright {
+            ((area.x, area.y + at), (depth, length))
+        } else {
+            ((area.x + at, area.y), (length, depth))
         };
         places.push(Rectangle {
             x,
@@ -86,17 +87,18 @@ fn place_row(row: &[f64], area: Rectangle, places: &mut Vec<Rectangle>) -> Recta
         });
         at += length;
     }
-    match upright {
-        true => Rectangle {
+    if upright {
+        Rectangle {
             x: area.x + depth,
             width: (area.width - depth).max(0.0),
             ..area
-        },
-        false => Rectangle {
+        }
+    } else {
+        Rectangle {
             y: area.y + depth,
             height: (area.height - depth).max(0.0),
             ..area
-        },
+        }
     }
 }
 

@@ -81,9 +81,10 @@ impl BuildDirectories {
             }
             let name = file.path().strip_prefix(&output.hidden);
             let shown = output.path.join(name.unwrap_or(file.path()));
-            let found = match is_archive(file.path()) {
-                true => self.in_archive(file.path())?,
-                false => self.in_file(file.path())?,
+            let found = if is_archive(file.path()) {
+                self.in_archive(file.path())?
+            } else {
+                self.in_file(file.path())?
             };
             if let Some(text) = found {
                 if !options.allow_build_paths {

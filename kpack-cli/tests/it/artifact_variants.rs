@@ -86,9 +86,10 @@ fn earlier(tree: &Tree, shard: &str) {
         ] {
             let to = tree.path(&format!("{to}/{file}"));
             fs::create_dir_all(to.parent().unwrap()).unwrap();
-            match file.starts_with(PREFIX) {
-                true => fs::rename(tree.path(&format!("{from}/{file}")), to).unwrap(),
-                false => drop(fs::copy(tree.path(&format!("{from}/{file}")), to).unwrap()),
+            if file.starts_with(PREFIX) {
+                fs::rename(tree.path(&format!("{from}/{file}")), to).unwrap()
+            } else {
+                fs::copy(tree.path(&format!("{from}/{file}")), to).unwrap();
             }
         }
     }

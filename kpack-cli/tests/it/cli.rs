@@ -606,9 +606,12 @@ fn a_reader_that_goes_away_is_not_an_error() {
 
 /// Runs it with standard output, standard error or both on a full device.
 fn on_full_device(tree: &Tree, arguments: &[&str], stdout: bool, stderr: bool) -> Option<i32> {
-    let target = |full: bool| match full {
-        true => Stdio::from(fs::File::options().write(true).open("/dev/full").unwrap()),
-        false => Stdio::null(),
+    let target = |full: bool| {
+        if full {
+            Stdio::from(fs::File::options().write(true).open("/dev/full").unwrap())
+        } else {
+            Stdio::null()
+        }
     };
     let status = command(tree, arguments)
         .stdout(target(stdout))

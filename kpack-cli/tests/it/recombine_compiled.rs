@@ -283,9 +283,10 @@ fn libraries_of_split_objects_fit_each_other() {
             let targets = ["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"];
             assert_eq!(Vec::from_iter(marker.code_ids.keys()), targets);
             for (target, id) in &marker.code_ids {
-                let group = match target.starts_with("gfx11") {
-                    true => "gfx110X",
-                    false => "instinct",
+                let group = if target.starts_with("gfx11") {
+                    "gfx110X"
+                } else {
+                    "instinct"
                 };
                 let kpacks = format!("out/blas_lib_{group}/{PREFIX}/lib/.kpack");
                 let archive = tree.path(&format!("{kpacks}/rocblas_lib_{target}.kpack"));

@@ -29,9 +29,10 @@ fn artifacts(tree: &Tree) -> (Artifacts, Vec<String>) {
     let mut hidden = Vec::new();
     for entry in fs::read_dir(tree.path("out")).into_iter().flatten() {
         let name = entry.unwrap().file_name().into_string().unwrap();
-        match name.starts_with('.') {
-            true => hidden.push(name),
-            false => drop(found.entry(name).or_default()),
+        if name.starts_with('.') {
+            hidden.push(name)
+        } else {
+            found.entry(name).or_default();
         }
     }
     for (path, (_, bytes)) in tree.snapshot() {

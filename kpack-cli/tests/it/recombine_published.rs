@@ -77,12 +77,13 @@ fn files(tree: &Tree, output: &str) -> BTreeMap<String, (u64, Vec<u8>)> {
         .map(|name| {
             let path = tree.path(&name);
             let inode = path.symlink_metadata().unwrap().ino();
-            let bytes = match path.is_symlink() {
-                true => fs::read_link(&path)
+            let bytes = if path.is_symlink() {
+                fs::read_link(&path)
                     .unwrap()
                     .into_os_string()
-                    .into_encoded_bytes(),
-                false => fs::read(&path).unwrap(),
+                    .into_encoded_bytes()
+            } else {
+                fs::read(&path).unwrap()
             };
             (name[start.len()..].to_owned(), (inode, bytes))
         })
@@ -250,9 +251,12 @@ type Case<'a> = (Id, &'a dyn Fn(&Tree));
 
 #[test]
 fn shards_that_are_not_those_that_were_published_are_rejected() {
-    let remove = |path: &Path| match path.is_dir() {
-        true => fs::remove_dir_all(path).unwrap(),
-        false => fs::remove_file(path).unwrap(),
+    let remove = |path: &Path| {
+        if path.is_dir() {
+            fs::remove_dir_all(path).unwrap()
+        } else {
+            fs::remove_file(path).unwrap()
+        }
     };
     let cases: &[Case<'_>] = &[
         (ids::MISSING_SHARD, &|tree| {

@@ -769,9 +769,10 @@ fn a_link_to_the_distribution_has_the_command_and_the_loader() {
         let entry = entry.unwrap();
         let root = fs::canonicalize(&link).unwrap();
         let to = installed.join(entry.path().strip_prefix(root).unwrap());
-        match entry.file_type().is_dir() {
-            true => fs::create_dir_all(to).unwrap(),
-            false => drop(fs::copy(entry.path(), to).unwrap()),
+        if entry.file_type().is_dir() {
+            fs::create_dir_all(to).unwrap()
+        } else {
+            fs::copy(entry.path(), to).unwrap();
         }
     }
     fs::remove_file(&link).unwrap();

@@ -77,9 +77,10 @@ fn every_file_that_a_lazy_library_needs_is_missed() {
         fs::remove_file(library.join(&name)).unwrap();
         assert_found(&check(&tree, "root"), &[&name]);
         // The files of other targets are not missed, those for all are.
-        let (asked, other) = match name.contains("gfx908") {
-            true => ("gfx908", "gfx90a"),
-            false => ("gfx90a", "gfx908"),
+        let (asked, other) = if name.contains("gfx908") {
+            ("gfx908", "gfx90a")
+        } else {
+            ("gfx90a", "gfx908")
         };
         assert_found(&check_with(&tree, "root", None, &[asked]), &[&name]);
         let report = check_with(&tree, "root", None, &[other]);

@@ -486,9 +486,10 @@ fn libraries_that_another_tool_split_are_named() {
     ] {
         let bytes = wheel.bytes().unwrap();
         // Then each command names the library, and says what is missing and what to do.
-        match expected.starts_with("its archives") {
-            true => assert!(read(&Tree::new(), &bytes)),
-            false => rejected(&bytes, "member `vec/_vec.so`: split by another tool"),
+        if expected.starts_with("its archives") {
+            assert!(read(&Tree::new(), &bytes))
+        } else {
+            rejected(&bytes, "member `vec/_vec.so`: split by another tool")
         }
         let path = tree.path(FAT);
         fs::write(&path, &bytes).unwrap();

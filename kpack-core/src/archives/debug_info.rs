@@ -334,9 +334,10 @@ impl DebugFiles {
             files.is_clean = true;
         }
         if there.is_file() {
-            return match files::digest(&there)? == checksum {
-                true => Ok(()),
-                false => clash(&format!("`{}`", there.display())),
+            return if files::digest(&there)? == checksum {
+                Ok(())
+            } else {
+                clash(&format!("`{}`", there.display()))
             };
         }
         let batch = match &mut files.batch {
@@ -346,9 +347,12 @@ impl DebugFiles {
         let mut file = batch.create(relative)?;
         drop(files);
         let written = content.write_to(&mut file);
-        let synced = written.and_then(|()| match self.flushes {
-            true => file.sync_all(),
-            false => Ok(()),
+        let synced = written.and_then(|()| {
+            if self.flushes {
+                file.sync_all()
+            } else {
+                Ok(())
+            }
         });
         synced.map_err(|error| Error::io(&there, "write", error))
     }

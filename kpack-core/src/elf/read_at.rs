@@ -28,10 +28,7 @@ pub trait ReadAt {
             }
             let end = at + some.len() as u64;
             // A word may cross the boundary between two chunks.
-            at = match end == size {
-                true => end,
-                false => end - 64,
-            };
+            at = if end == size { end } else { end - 64 };
         }
         Ok(false)
     }

@@ -93,9 +93,10 @@ fn elf_kind(start: &[u8]) -> FileKind {
             .get(at..at + 2)
             .and_then(|b| b.try_into().ok())
             .unwrap_or_default();
-        match big_endian {
-            true => u16::from_be_bytes(bytes),
-            false => u16::from_le_bytes(bytes),
+        if big_endian {
+            u16::from_be_bytes(bytes)
+        } else {
+            u16::from_le_bytes(bytes)
         }
     };
     if half(18) == elf::EM_AMDGPU.0 {

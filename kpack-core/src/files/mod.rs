@@ -33,9 +33,10 @@ pub fn open(path: &Path) -> Result<File, Error> {
     let opened = platform::open(path).map_err(|error| Error::io(path, "open", error))?;
     let file = opened.ok_or_else(not_regular)?;
     let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
-    match metadata.is_file() {
-        true => Ok(file),
-        false => Err(not_regular()),
+    if metadata.is_file() {
+        Ok(file)
+    } else {
+        Err(not_regular())
     }
 }
 
@@ -47,9 +48,10 @@ pub fn with_slashes(path: &Path) -> String {
 /// The directory of a file: `.` for a file name alone.
 pub fn directory_of(path: &Path) -> &Path {
     let parent = path.parent().unwrap_or(Path::new("/"));
-    match parent.as_os_str().is_empty() {
-        true => Path::new("."),
-        false => parent,
+    if parent.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        parent
     }
 }
 

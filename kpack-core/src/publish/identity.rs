@@ -30,9 +30,10 @@ impl Identity {
     /// [`Error::Changed`] if it was replaced or modified.
     pub fn open(&self, path: &Path) -> Result<File, Error> {
         let file = files::open(path)?;
-        match Self::of(path, &file)? == *self {
-            true => Ok(file),
-            false => Err(Error::changed(path)),
+        if Self::of(path, &file)? == *self {
+            Ok(file)
+        } else {
+            Err(Error::changed(path))
         }
     }
 

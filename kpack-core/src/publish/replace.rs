@@ -72,9 +72,10 @@ impl Drop for Renames {
 }
 
 fn rename(before: &Path, now: &Path, exchanged: bool) -> io::Result<()> {
-    match exchanged {
-        true => exchange(before, now),
-        false => fs::rename(before, now),
+    if exchanged {
+        exchange(before, now)
+    } else {
+        fs::rename(before, now)
     }
 }
 

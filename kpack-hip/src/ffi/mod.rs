@@ -229,9 +229,10 @@ pub unsafe fn unregister(module: Module, other: impl FnOnce() -> Option<Unregist
         unsafe { unregister(module) };
     }
     drop(registered);
-    let unused = match lock(&REGISTERED).is_empty() {
-        true => lock(&SHIM).take(),
-        false => None,
+    let unused = if lock(&REGISTERED).is_empty() {
+        lock(&SHIM).take()
+    } else {
+        None
     };
     drop(unused);
 }

@@ -181,9 +181,12 @@ pub unsafe extern "C" fn kpack_discover_binary_path(
             return Err(INVALID);
         }
         let found = discover_binary_path(address_in_binary as usize);
-        let (path, offset) = found.map_err(|error| match error.is_exhaustion() {
-            true => code(error),
-            false => kpack_error_t::KPACK_ERROR_PATH_DISCOVERY_FAILED,
+        let (path, offset) = found.map_err(|error| {
+            if error.is_exhaustion() {
+                code(error)
+            } else {
+                kpack_error_t::KPACK_ERROR_PATH_DISCOVERY_FAILED
+            }
         })?;
         let path = CString::new(text_of(&path)).map_err(|_| INVALID)?;
         let path = path.as_bytes_with_nul();

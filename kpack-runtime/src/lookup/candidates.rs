@@ -70,9 +70,10 @@ impl Place {
                 && !fs::canonicalize(&directory).is_ok_and(|real| is_known(&real))
             {
                 // Without a file, the only path counts as the real one.
-                let rule = match directories.is_empty() {
-                    true => Rule::Marker,
-                    false => Rule::Link,
+                let rule = if directories.is_empty() {
+                    Rule::Marker
+                } else {
+                    Rule::Link
                 };
                 directories.push((directory, rule));
             }

@@ -49,9 +49,10 @@ pub fn read(path: &Path, file: &File) -> Result<Unlinked, Error> {
     match (cache.into_inner().failed, unlinked) {
         (Some(error), _) => Err(Error::io(path, "read", error)),
         (None, unlinked) => unlinked.map_err(|e| {
-            let id = match is_unsupported(file) {
-                true => ids::UNSUPPORTED_BINARY,
-                false => ids::DAMAGED_BINARY,
+            let id = if is_unsupported(file) {
+                ids::UNSUPPORTED_BINARY
+            } else {
+                ids::DAMAGED_BINARY
             };
             Error::rejected(id, path, e.to_string())
         }),

@@ -96,9 +96,10 @@ fn refuse_other_spirv(linked: &LinkedBinary, spirv: Option<Spirv>) -> Result<(),
 pub fn file_names<'a>(binaries: impl IntoIterator<Item = &'a FatFile>) -> FileNames {
     let mut binaries = binaries.into_iter().peekable();
     let is_for_windows = |binary: &FatFile| matches!(*binary.headers, Image::Pe(_));
-    match binaries.peek().is_some() && binaries.all(is_for_windows) {
-        true => FileNames::Windows,
-        false => FileNames::HERE,
+    if binaries.peek().is_some() && binaries.all(is_for_windows) {
+        FileNames::Windows
+    } else {
+        FileNames::HERE
     }
 }
 

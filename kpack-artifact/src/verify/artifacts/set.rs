@@ -29,9 +29,10 @@ pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Resul
                 artifact: &tree.root,
                 may_share,
                 path,
-                content: match item.is_directory() {
-                    true => InstalledContent::Directory,
-                    false => InstalledContent::File(&item.from, &[]),
+                content: if item.is_directory() {
+                    InstalledContent::Directory
+                } else {
+                    InstalledContent::File(&item.from, &[])
                 },
             });
             places.entry(place).or_default().extend(installed);
@@ -40,9 +41,10 @@ pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Resul
     for installed in places.into_values() {
         for conflict in conflicts(installed.into_iter())? {
             let path = conflict.entry.artifact.join(conflict.entry.path);
-            match conflict.is_harmless {
-                true => report.note(ids::CONFLICTING_FILES, &path, conflict.text),
-                false => report.fault(ids::CONFLICTING_FILES, &path, conflict.text),
+            if conflict.is_harmless {
+                report.note(ids::CONFLICTING_FILES, &path, conflict.text)
+            } else {
+                report.fault(ids::CONFLICTING_FILES, &path, conflict.text)
             }
         }
     }

@@ -52,9 +52,10 @@ fn check_size(bench: &Bench, kind: Kind, fat: &Path, host: &Path, size: usize) -
         }
         let lints = elflint(&treated)?.is_subset(&elflint(fat)?);
         let check = |order| {
-            let checked = match lints {
-                true => bench.check_host(kind, &treated, &of_treated, &expected),
-                false => bench.check_report(kind, &of_treated, &expected),
+            let checked = if lints {
+                bench.check_host(kind, &treated, &of_treated, &expected)
+            } else {
+                bench.check_report(kind, &of_treated, &expected)
             };
             checked.with_context(|| format!("{tool} {order} the join"))
         };

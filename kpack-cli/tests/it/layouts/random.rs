@@ -256,9 +256,10 @@ pub(crate) fn check(seed: u64) -> Result<Outcome> {
     let outcome = trial.run(&choice).or_else(|error| {
         let text = format!("{error:#}");
         let is_known = |reason: &&str| text.contains(*reason) && !text.contains("bug in kpack");
-        match REFUSALS.iter().any(is_known) {
-            true => Ok(Outcome::Refused(text)),
-            false => Err(error),
+        if REFUSALS.iter().any(is_known) {
+            Ok(Outcome::Refused(text))
+        } else {
+            Err(error)
         }
     });
     outcome.with_context(|| {
@@ -383,12 +384,11 @@ impl Trial {
     /// Checks a binary, which becomes `now`.
     fn accept(&self, name: &str) -> Result<()> {
         let path = self.path(name);
-        match self.is_sound {
-            true => {
-                self.bench
-                    .check_host(self.kind, &self.path("control"), &path, &self.expected)?
-            }
-            false => self.bench.check_report(self.kind, &path, &self.expected)?,
+        if self.is_sound {
+            self.bench
+                .check_host(self.kind, &self.path("control"), &path, &self.expected)?
+        } else {
+            self.bench.check_report(self.kind, &path, &self.expected)?
         }
         Ok(fs::rename(path, self.path("now"))?)
     }

@@ -151,9 +151,10 @@ fn configure(project: &Project<'_>, call: &str) -> Run {
 fn wrong_arguments_are_explained(package: &Package) {
     let project = Project::new(package, "arguments");
     for (call, message) in WRONG {
-        let call = match call.starts_with("kpack_") {
-            true => (*call).to_owned(),
-            false => format!("{LIBRARY} {call}"),
+        let call = if call.starts_with("kpack_") {
+            (*call).to_owned()
+        } else {
+            format!("{LIBRARY} {call}")
         };
         configure(&project, &call).fails_with(message);
     }

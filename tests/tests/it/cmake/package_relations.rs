@@ -121,10 +121,7 @@ fn packages_of_families_are_for_each_of_their_gpus(package: &Package) {
     // As the packages that name a machine's GPU provide them.
     let families = FAMILIES
         .iter()
-        .map(|(name, pattern)| match name.contains('_') {
-            true => *pattern,
-            false => *name,
-        });
+        .map(|(name, pattern)| if name.contains('_') { *pattern } else { *name });
     let families = Vec::from_iter(families);
 
     let macros = fs::read_to_string(root().join("packaging/rpm/macros.kpack"));
