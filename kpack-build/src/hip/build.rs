@@ -52,6 +52,8 @@ pub(super) struct Build<'a> {
     hidden: PathBuf,
     flags: Flags,
     threads: NonZeroUsize,
+    /// Whether the program will run on Windows. Then the library keeps its device code, and the linked program is split.
+    is_for_windows: bool,
 }
 
 impl<'a> Build<'a> {
@@ -107,6 +109,7 @@ impl<'a> Build<'a> {
             hidden: HiddenDirectory::beside(&directory).join(name),
             directory,
             flags,
+            is_for_windows: flags::is_for_windows(environment),
             threads: threads.unwrap_or(NonZeroUsize::MIN),
             compiler,
         })
@@ -226,6 +229,9 @@ impl<'a> Build<'a> {
     }
 
     fn split(&self, jobs: &[Job]) -> Result<(), Error> {
+        if self.is_for_windows {
+            return self.keep(jobs);
+        }
         let objects = jobs.iter().map(|job| &job.object);
         let mut options = object_file::Options::new(&self.module, &self.hidden, objects);
         options.component = COMPONENT.to_owned();
@@ -250,6 +256,15 @@ impl<'a> Build<'a> {
         Ok(())
     }
 
+    /// Takes the objects as they are.
+    fn keep(&self, jobs: &[Job]) -> Result<(), Error> {
+        for Job { object, .. } in jobs {
+            let to = self.hidden.join(object.file_name().unwrap_or_default());
+            fs::rename(object, &to).map_err(|e| Error::io(&to, "rename", e))?;
+        }
+        Ok(())
+    }
+
     fn archive(&self, hosts: &[PathBuf]) -> Result<String, Error> {
         let mut objects = Vec::new();
         for path in hosts {
@@ -269,9 +284,19 @@ impl<'a> Build<'a> {
     }
 
     fn link(&self, hosts: &[PathBuf]) -> Result<String, Error> {
-        let file_name = format!("lib{}.so", self.name);
-        let mut arguments = vec!["-o".into(), self.hidden.join(&file_name).into()];
-        arguments.push(format!("-Wl,-soname,{file_name}").into());
+        let (file_name, flag) = match self.is_for_windows {
+            true => {
+                let mut flag = OsString::from("-Wl,--out-implib,");
+                flag.push(self.hidden.join(format!("lib{}.dll.a", self.name)));
+                (format!("{}.dll", self.name), flag)
+            }
+            false => {
+                let file_name = format!("lib{}.so", self.name);
+                let flag = format!("-Wl,-soname,{file_name}").into();
+                (file_name, flag)
+            }
+        };
+        let mut arguments = vec!["-o".into(), self.hidden.join(&file_name).into(), flag];
         arguments.extend(hosts.iter().map(OsString::from));
         arguments.extend(self.flags.link.iter().cloned());
         if !self.hip.without_runtime {

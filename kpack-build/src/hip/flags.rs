@@ -76,6 +76,12 @@ pub(super) fn own(hip: &Hip, environment: &Environment) -> Result<Vec<OsString>,
     Ok(hip.flags.iter().cloned().chain(more).collect())
 }
 
+/// Whether the build is for Windows, with mingw-w64.
+pub(super) fn is_for_windows(environment: &Environment) -> bool {
+    let target = environment.text("TARGET");
+    target.is_some_and(|target| target.contains("-windows-gnu"))
+}
+
 /// The flags of one build.
 pub(super) struct Flags {
     /// For every source.
@@ -98,7 +104,11 @@ impl Flags {
         let includes = hip.includes.iter().cloned();
         let includes: Vec<PathBuf> = includes.chain(include_flags(&own)).collect();
 
-        let mut compile: Vec<OsString> = vec!["-x".into(), "hip".into(), "-fPIC".into()];
+        let mut compile: Vec<OsString> = vec!["-x".into(), "hip".into()];
+        // Windows relocates all code.
+        if !is_for_windows(environment) {
+            compile.push("-fPIC".into());
+        }
         let target = environment.text("TARGET");
         let target = target.filter(|target| environment.text("HOST").as_ref() != Some(target));
         let target = target.map(|target| OsString::from(format!("--target={target}")));

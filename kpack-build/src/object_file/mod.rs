@@ -19,6 +19,7 @@
 //! ```
 
 mod arguments;
+mod coff;
 mod examine;
 mod input;
 mod launch;

@@ -167,7 +167,7 @@ fn bytes_of<S: ReadAt>(
     )
 }
 
-fn bytes<S: ReadAt>(
+pub(super) fn bytes<S: ReadAt>(
     source: &S,
     available: u64,
     offset: u64,

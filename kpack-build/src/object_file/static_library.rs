@@ -12,6 +12,7 @@ use object::pod::bytes_of;
 use object::read::archive::{ArchiveFile, ArchiveKind};
 use object::read::{ReadCache, ReadRef};
 
+use super::coff;
 use super::plan::ObjectPlan;
 use super::relocatable::Relocatable;
 use super::symbols::defined_symbols;
@@ -218,7 +219,11 @@ pub(crate) fn create(objects: &[(String, File)], output: &File) -> Result<(), El
     let mut names = Vec::new();
     let mut members = Vec::new();
     for (index, (name, object)) in objects.iter().enumerate() {
-        for symbol in defined_symbols(&Relocatable::read(object)?)? {
+        let defined = match coff::is_coff(object)? {
+            true => coff::defined_symbols(object)?,
+            false => defined_symbols(&Relocatable::read(object)?)?,
+        };
+        for symbol in defined {
             symbols.push(index);
             strings.extend(symbol);
             strings.push(0);

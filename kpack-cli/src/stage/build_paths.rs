@@ -28,7 +28,11 @@ pub(super) fn find<'a>(
     except: &[PathBuf],
 ) -> io::Result<Option<&'a Path>> {
     let all = places.iter().chain(except);
-    let longest = all.map(|place| place.as_os_str().len()).max();
+    let longest = all.clone().map(|place| place.as_os_str().len()).max();
+    let mut begins = [false; 256];
+    for first in all.filter_map(|place| place.as_os_str().as_bytes().first()) {
+        begins[usize::from(folded(*first))] = true;
+    }
     let Some(longest) = longest else {
         return Ok(None);
     };
@@ -45,7 +49,7 @@ pub(super) fn find<'a>(
             false => window.len().saturating_sub(longest + AFTER),
         };
         for at in seen..whole {
-            if window[at] != b'/' {
+            if !begins[usize::from(folded(window[at]))] {
                 continue;
             }
             let (front, rest) = window.split_at(at);
@@ -67,13 +71,13 @@ pub(super) fn find<'a>(
 
 /// Whether bytes begin with `place`; `front` is the byte before them.
 fn is_place(front: Option<&u8>, bytes: &[u8], place: &Path) -> bool {
-    let Some(rest) = bytes.strip_prefix(place.as_os_str().as_bytes()) else {
+    let Some(rest) = without(bytes, place.as_os_str().as_bytes()) else {
         return false;
     };
     if rest.first().is_some_and(|next| is_of_name(*next)) {
         return false;
     }
-    let begins = front.is_none_or(|byte| !is_of_name(*byte) && *byte != b'/');
+    let begins = front.is_none_or(|byte| !is_of_name(*byte) && folded(*byte) != b'/');
     // The root counts as a component.
     begins || place.components().count() > TELLING || leads_somewhere(place, rest)
 }
@@ -81,7 +85,7 @@ fn is_place(front: Option<&u8>, bytes: &[u8], place: &Path) -> bool {
 /// Whether `rest`, a slash and more, names an existing file in `place`. Other text may follow the
 /// name.
 fn leads_somewhere(place: &Path, rest: &[u8]) -> bool {
-    let Some(rest) = rest.strip_prefix(b"/") else {
+    let Some(rest) = without(rest, b"/") else {
         return false;
     };
     let Ok(entries) = fs::read_dir(place) else {
@@ -89,12 +93,30 @@ fn leads_somewhere(place: &Path, rest: &[u8]) -> bool {
     };
     entries.flatten().any(|entry| {
         let name = entry.file_name();
-        let Some(after) = rest.strip_prefix(name.as_bytes()) else {
+        let Some(after) = without(rest, name.as_bytes()) else {
             return false;
         };
         let is_file = name.as_bytes().contains(&b'.');
         is_file || after.first().is_none_or(|next| !is_of_name(*next))
     })
+}
+
+/// What follows `start`, if the bytes begin with that.
+fn without<'b>(bytes: &'b [u8], start: &[u8]) -> Option<&'b [u8]> {
+    let (front, rest) = bytes.split_at_checked(start.len())?;
+    let mut pairs = front.iter().zip(start);
+    pairs
+        .all(|(one, other)| folded(*one) == folded(*other))
+        .then_some(rest)
+}
+
+/// The same for all bytes that mean the same in a path.
+fn folded(byte: u8) -> u8 {
+    match byte {
+        b'\\' if cfg!(windows) => b'/',
+        byte if cfg!(windows) => byte.to_ascii_lowercase(),
+        byte => byte,
+    }
 }
 
 /// Whether a byte can continue a name in a path.

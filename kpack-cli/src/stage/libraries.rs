@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -103,9 +104,11 @@ pub(super) fn shared(libraries: &[Library]) -> Result<Vec<Binary>, Error> {
     let mut owners: BTreeMap<PathBuf, (&Library, PathBuf)> = BTreeMap::new();
     for library in libraries {
         for path in input::list(&library.directory)? {
-            if path.extension().is_none_or(|found| found != "so") {
-                continue;
-            }
+            let directory = match path.extension().and_then(OsStr::to_str) {
+                Some("so") => "lib",
+                Some("dll") => "bin",
+                _ => continue,
+            };
             let name = PathBuf::from(path.file_name().unwrap_or_default());
             if let Some((owner, other)) = owners.get(&name) {
                 let (name, other) = (name.display(), other.display());
@@ -124,7 +127,6 @@ pub(super) fn shared(libraries: &[Library]) -> Result<Vec<Binary>, Error> {
                 return Err(Error::rejected(ids::NAME_CLASH, &path, reason));
             }
             owners.insert(name, (library, path.clone()));
-            let directory = "lib";
             found.push(Binary { path, directory });
         }
     }

@@ -103,8 +103,11 @@ impl Built {
             self.add(executable.into(), "bin");
         }
         for library in artifact.filenames.iter().filter(|_| is(TargetKind::CDyLib)) {
-            if library.extension() == Some("so") {
-                self.add(library.into(), "lib");
+            match library.extension() {
+                Some("so") => self.add(library.into(), "lib"),
+                // Windows looks for libraries beside programs.
+                Some("dll") => self.add(library.into(), "bin"),
+                _ => {}
             }
         }
     }

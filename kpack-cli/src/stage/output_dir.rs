@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use kpack_core::files::with_slashes;
 use kpack_core::publish::{
     Directory, HiddenDirectory, Renames, StagedFile, make_directories, recover_directory,
     remove_tree, replace_directory,
@@ -93,7 +94,7 @@ impl OutputDir {
     fn stamp(&self, files: &BTreeSet<PathBuf>) -> Result<(), Error> {
         let mut text = format!("{STAMP_HEAD}\n");
         for file in files {
-            text += &format!("{}\n", file.display());
+            text += &format!("{}\n", with_slashes(file));
         }
         let path = self.hidden.join(STAMP);
         let (staged, ()) = StagedFile::write(&path, |staged| {

@@ -15,8 +15,9 @@ use super::output_dir::OutputDir;
 use kpack_core::publish::{Directory, StagedFile, Transaction, Update, make_directories};
 use kpack_core::report::{FileReport, Outcome, Report};
 use kpack_core::{DebugInfo, Error, Storage, ids};
+use kpack_split::host::Image;
 use kpack_split::input::Lookup;
-use kpack_split::install::HostPlan;
+use kpack_split::install::{HostPlan, InstallOptions, install};
 use kpack_split::split::{
     self, BinaryKind, DebugFiles, DebugTotals, Presplit, Spirv, Treatment, code_ids,
 };
@@ -37,6 +38,8 @@ pub(super) struct Release<'a> {
     debug_files: DebugFiles,
     /// Finds the archives in the build tree.
     lookup: Lookup,
+    /// Binaries for Windows with device code, by their names in the release.
+    fat: Vec<String>,
     report: Report,
 }
 
@@ -52,6 +55,7 @@ impl<'a> Release<'a> {
             debug: DebugTotals::default(),
             debug_files,
             lookup: Lookup::default(),
+            fat: Vec::new(),
             report: Report::default(),
         }
     }
@@ -74,6 +78,12 @@ impl<'a> Release<'a> {
         let directory = self.output.hidden.join(binary.directory);
         make_directories(&directory)?;
         let (linked, reason) = match split::read(&binary.path, Some(Spirv::Keep))? {
+            // Objects for Windows are not split before the link.
+            BinaryKind::Fat(_, linked) if matches!(linked.image, Image::Pe(_)) => {
+                fs::copy(&binary.path, &to).map_err(|e| Error::io(&to, "write", e))?;
+                self.fat.push(name);
+                return Ok(());
+            }
             BinaryKind::Fat(_, linked) => {
                 self.report.warn(
                     ids::FAT_BINARY,
@@ -157,6 +167,7 @@ impl<'a> Release<'a> {
             storage,
             debug,
             debug_files,
+            fat,
             ..
         } = self;
         report
@@ -166,7 +177,7 @@ impl<'a> Release<'a> {
         for ((group, target), archive) in archives {
             groups.entry(group).or_default().insert(target, archive);
         }
-        if groups.is_empty() {
+        if groups.is_empty() && fat.is_empty() {
             let binaries = Vec::from_iter(report.files.iter().map(|file| file.path.as_str()));
             report.warn(
                 ids::NO_DEVICE_CODE,
@@ -195,6 +206,9 @@ impl<'a> Release<'a> {
             transaction.manifest(&manifest)?;
             transaction.commit(&mut report)?;
         }
+        for name in fat {
+            install_windows(&output.hidden, &name, &storage, &mut report)?;
+        }
         for archive in &mut report.archives {
             let name = archive.path.file_name().unwrap_or_default();
             archive.path = output.path.join(KPACK_DIR).join(name);
@@ -202,6 +216,25 @@ impl<'a> Release<'a> {
         report.archives.sort_by(|a, b| a.path.cmp(&b.path));
         Ok((report, debug_files))
     }
+}
+
+/// Splits a binary for Windows in the release. It has the device code of all packages in it, so its own name is that of
+/// the module.
+fn install_windows(
+    hidden: &Path,
+    name: &str,
+    storage: &Storage,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let module = Path::new(name).file_stem().unwrap_or_default();
+    let module = module.to_string_lossy().to_lowercase();
+    let mut options = InstallOptions::new(hidden, module, [name]);
+    options.storage = storage.clone();
+    let mut own = install(&options, &())?;
+    report.files.append(&mut own.files);
+    report.archives.append(&mut own.archives);
+    report.findings.append(&mut own.findings);
+    Ok(())
 }
 
 /// The marker of a staged binary for one module's kernels.

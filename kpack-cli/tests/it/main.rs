@@ -80,3 +80,4 @@ mod wheel_vendored;
 mod windows;
 mod windows_binaries;
 mod windows_names;
+mod windows_rust;

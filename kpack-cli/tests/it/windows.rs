@@ -18,7 +18,7 @@ use crate::command::{command, words};
 use crate::wheel::{self, FAT, binary, members};
 
 /// The command for Windows, in a tree.
-fn exe(tree: &Tree, arguments: &[&str]) -> Command {
+pub(crate) fn exe(tree: &Tree, arguments: &[&str]) -> Command {
     static EXE: LazyLock<PathBuf> =
         LazyLock::new(|| windows::build(&["build", "-p", "kpack-cli"]).join("kpack.exe"));
     let mut command = windows::wine(&EXE, Path::new(env!("CARGO_TARGET_TMPDIR")));
