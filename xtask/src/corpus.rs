@@ -172,6 +172,26 @@ pub(crate) fn rocm() -> Result<PathBuf> {
     Ok(directory.join("vapoursynth_dfttest2_hip.libs"))
 }
 
+/// The name of a wheel with ROCm's loader for Windows, and the directory of that.
+///
+/// # Errors
+/// It cannot be fetched.
+pub(crate) fn rocm_for_windows() -> Result<(String, PathBuf)> {
+    const WHEEL: &str = "vapoursynth-dfttest2-hip==11.1.0";
+    let directory = repository::target_directory().join("corpus/rocm-7.14-windows");
+    fetch("ROCm 7.14 for Windows", &directory, |partial| {
+        let _directory = process::shell().push_dir(partial);
+        process::run!(
+            "python3 -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --platform win_amd64 {WHEEL}"
+        )?;
+        let file = only_file(partial, "whl")?;
+        process::run!("python3 -m zipfile -e {file} .")?;
+        Ok(fs::remove_file(file)?)
+    })?;
+    let libraries = directory.join("vapoursynth/plugins/dfttest2_hip");
+    Ok((WHEEL.to_owned(), libraries))
+}
+
 /// A root with a HIP runtime and other libraries of one of Debian's suites, and all libraries that they
 /// need.
 ///

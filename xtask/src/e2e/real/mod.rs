@@ -14,6 +14,7 @@ pub(super) mod gpus;
 pub(super) mod rig;
 mod situations;
 mod small;
+mod windows;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,6 +40,9 @@ pub(crate) struct Options {
     /// Load the library with the HIP runtime of this suite of Debian, and do nothing else.
     #[arg(long, value_name = "NAME", value_parser = ["trixie", "sid", "experimental"])]
     suite: Option<String>,
+    /// Compare ROCm's loader for Windows with kpack's, under wine, and do nothing else.
+    #[arg(long, conflicts_with = "suite")]
+    windows: bool,
 }
 
 /// Required files, and the Debian package of each.
@@ -76,6 +80,9 @@ const WRAPPERS: usize = 3;
 pub(crate) fn run(options: &Options) -> Result<()> {
     if options.bootstrap {
         bootstrap::install_missing()?;
+    }
+    if options.windows {
+        return only_windows();
     }
     let missing = NEEDED.iter().find(|(file, _)| !Path::new(file).exists());
     if let Some((file, package)) = missing {
@@ -131,6 +138,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let loaders = small::check_loaders(&helper, &work, rocm, real.rig.not_privileged());
         table.add("ROCm's loader and kpack's", loaders);
     }
+    let compared = windows::check(&helper, &work.join("windows"));
+    table.add("the loaders for Windows", compared);
     table.add("tests/real, built by hipcc", real.installed());
     table.add("rocRAND as Debian 12 built it", real.rocrand());
     for rig in debian_13 {
@@ -141,6 +150,16 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         None => table.add(what, real.rocrand_shim()),
         Some(why) => table.not_checked(what, why),
     }
+    table.finish()
+}
+
+fn only_windows() -> Result<()> {
+    let work = repository::empty_directory("real-windows")?;
+    process::run!("cargo build --locked -p kpack-cli")?;
+    let helper = repository::target_directory().join("debug/kpack");
+    let mut table = Table::default();
+    let compared = windows::check(&helper, &work);
+    table.add("the loaders for Windows", compared);
     table.finish()
 }
 
