@@ -10,10 +10,12 @@ use kpack_split::input::{ArchiveFile, open_archive};
 
 /// zstd's default level.
 const LEVEL: i32 = 3;
-/// Bytes of code objects that tell how much of an archive is debug information. Larger ones are not read.
-const SAMPLE: u64 = 4 << 20;
+/// The largest code object that is read, in bytes: each is held in memory.
+const LARGEST: u64 = 8 << 20;
+/// Bytes of code objects that are read. How much of one is debug information differs from kernel to kernel.
+const SAMPLE: u64 = 32 << 20;
 /// The number of these code objects.
-const SAMPLES: usize = 4;
+const SAMPLES: usize = 32;
 
 /// A note on the archive at `path` if much of it is debug information, estimated from a sample.
 ///
@@ -29,7 +31,7 @@ pub(super) fn note(path: &Path, archive: &mut ArchiveFile) -> Result<Option<Find
     let mut entries = BTreeMap::new();
     for (kernel, targets) in &toc.kernels {
         for (target, entry) in targets {
-            if entry.original_size <= SAMPLE {
+            if entry.original_size <= LARGEST {
                 let known = entries.entry(entry.ordinal);
                 known.or_insert((kernel, target, entry));
             }

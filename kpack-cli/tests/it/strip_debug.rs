@@ -23,6 +23,7 @@ use zip::ZipArchive;
 use crate::blas;
 use crate::command::kpack;
 use crate::verified::{assert_holds, check_with, faults};
+use crate::wheel::noise;
 
 const FILE: &str = "lib/libvec.so";
 const TARGETS: [&str; 2] = ["gfx1100", "gfx942"];
@@ -69,7 +70,7 @@ impl Code<'_> {
         command.arg(format!("-DSIZE={}", self.table));
         run(command.args(self.flags).arg("-o").arg(&path));
         if self.debug > 0 {
-            fs::write(tree.path("debug"), vec![7; self.debug]).unwrap();
+            fs::write(tree.path("debug"), noise(self.debug)).unwrap();
             let mut command = Command::new("llvm-objcopy-19");
             command.arg(format!(
                 "--add-section=.debug_more={}",
@@ -219,6 +220,13 @@ fn archives_have_everything_but_debug_information() {
     assert_eq!(tree.snapshot(), before);
 }
 
+/// The percentage in a text that has a note on debug information.
+fn share(text: &str) -> f64 {
+    let after = text.split_once("debug information is about ");
+    let share = after.and_then(|(_, after)| after.split_once('%'));
+    share.expect(text).0.parse().unwrap()
+}
+
 #[test]
 fn much_debug_information_gets_a_note() {
     if !tools(&TOOLS) {
@@ -229,11 +237,7 @@ fn much_debug_information_gets_a_note() {
     let [note] = findings(&found, ids::DEBUG_INFORMATION)[..] else {
         panic!("{found:?}");
     };
-    let share = note.text.strip_prefix("debug information is about ");
-    let share = share
-        .and_then(|text| text.split_once('%'))
-        .expect(&note.text);
-    let share: f64 = share.0.parse().unwrap();
+    let share = share(&note.text);
     assert!(note.text.contains("--strip-debug"), "{note:?}");
     let shown = kpack(
         &tree,
@@ -270,6 +274,30 @@ fn much_debug_information_gets_a_note() {
     uncompressed.storage.scheme = Scheme::None;
     let found = install(&uncompressed, &()).unwrap().findings;
     assert!(findings(&found, ids::DEBUG_INFORMATION).is_empty());
+}
+
+#[test]
+fn all_commands_estimate_the_same_share_of_debug_information() {
+    if !tools(&TOOLS) {
+        return;
+    }
+    let large = Code {
+        debug: 5 << 20,
+        ..SMALL
+    };
+    let without = Code {
+        flags: &[],
+        ..SMALL
+    };
+    let tree = prefix(&[(Storage::Plain, without), (Storage::Plain, large)]);
+    let found = split(&tree, DebugInfo::Keep);
+    let installed = share(&findings(&found, ids::DEBUG_INFORMATION)[0].text);
+    let path = archive(&tree, TARGETS[0]);
+    for arguments in [["show", path.to_str().unwrap()], ["report", "prefix"]] {
+        let printed = String::from_utf8(kpack(&tree, &arguments).stderr).unwrap();
+        let share = share(&printed);
+        assert!((share - installed).abs() < 5., "{printed} {installed}");
+    }
 }
 
 #[test]

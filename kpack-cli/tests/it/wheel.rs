@@ -1220,7 +1220,7 @@ fn warnings() {
 }
 
 /// Bytes that cannot be compressed.
-fn noise(count: usize) -> Vec<u8> {
+pub(crate) fn noise(count: usize) -> Vec<u8> {
     let mut state = 1_u64;
     let mut next = || {
         state = state
