@@ -77,8 +77,8 @@ pub(crate) fn check_replaceable(path: &Path) -> Result<(), Error> {
         return Ok(());
     }
     let reason = format!(
-        "is in the way, and kpack replaces only what it wrote itself, which has a file {FILE_NAME}; \
-         choose another output directory, or remove it if an earlier version of kpack wrote it"
+        "is in the way: kpack replaces only directories that it wrote, which have a file {FILE_NAME}; \
+         choose another output directory, or remove this one"
     );
     Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, path, reason))
 }

@@ -129,17 +129,17 @@ impl Report {
     /// One line, for a failure that was explained before.
     pub(crate) fn headline(&self) -> String {
         format!(
-            "no code object for GPU ISA {}: {} of {}, as before [{}]",
+            "{}: still no code object for {} (kernel {}; explained above) [{}]",
+            escaped(&self.binary),
             self.isas(", then "),
             self.kernels(),
-            escaped(&self.binary),
             self.id()
         )
     }
 
     fn isas(&self, between: &str) -> String {
         if self.isas.is_empty() {
-            return "of an unknown GPU".to_owned();
+            return "an unknown GPU".to_owned();
         }
         let isas: Vec<String> = self.isas.iter().map(TargetId::to_string).collect();
         isas.join(between)
@@ -391,7 +391,7 @@ impl fmt::Display for Report {
             let paths: Vec<_> = paths.iter().map(|path| escaped(path)).collect();
             paths.join(":")
         };
-        writeln!(f, "no code object for GPU ISA {}", self.isas(", then "))?;
+        writeln!(f, "no code object for {}", self.isas(", then "))?;
         writeln!(f, "  binary: {}", escaped(&self.binary))?;
         writeln!(f, "  kernel: {}", self.kernels())?;
         let search_paths = list(&self.search_paths, ", ");

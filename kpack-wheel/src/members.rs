@@ -249,7 +249,7 @@ pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<M
         let is_part = |part: &str| !matches!(part, "" | "." | "..");
         if !plain.split('/').all(is_part) || plain.contains(['\\', '\0']) {
             return Err(refused(
-                "the name is no path in the wheel (expected names with `/` between them, without `..`)",
+                "not a valid path in a wheel (expected names with `/` between them, without `..`)",
             ));
         }
         if let Some(part) = plain.split('/').find(|part| part.len() > MAX_NAME) {

@@ -461,7 +461,7 @@ fn warn_of_sizes(
             if download.saturating_mul(10) > wheel.size.saturating_mul(9) {
                 let percent = download.saturating_mul(100) / wheel.size.max(1);
                 let text = format!(
-                    "splitting saves less than 10%: host wheel and largest device wheel have {percent}% of its size"
+                    "splitting saves less than 10%: host wheel and largest device wheel together have {percent}% of the fat wheel's size"
                 );
                 findings.push(warning(ids::SMALL_GAIN, &wheel.path, text));
             }

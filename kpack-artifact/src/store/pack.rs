@@ -359,7 +359,7 @@ fn sources(directory: &Path) -> Result<(Vec<Source>, Vec<Finding>), Error> {
         let name = source.entry.file.to_lowercase();
         if let Some(other) = known.insert(name, source.root.clone()) {
             let text = format!(
-                "its file would be called {}, as that of {}, or differ from it only by case; rename one",
+                "its file {} would clash with that of {} where case is ignored; rename one of the artifacts",
                 source.entry.file,
                 other.display()
             );

@@ -33,7 +33,7 @@ pub(super) fn plain(bytes: &[u8]) -> Result<PathBuf, String> {
     }
     if bytes.len() > MAX_PATH || bytes.contains(&0) {
         return Err(format!(
-            "no path, or one of more than {MAX_PATH} bytes ({})",
+            "not a valid path of at most {MAX_PATH} bytes ({})",
             bytes.len()
         ));
     }
@@ -71,7 +71,7 @@ pub(super) fn link_fault(path: &Path, target: &Path) -> Option<String> {
     let length = target.as_os_str().len();
     if length == 0 || length > MAX_PATH || target.as_os_str().as_bytes().contains(&0) {
         return Some(format!(
-            "a symbolic link to {length} bytes that are no path"
+            "a symbolic link whose {length} bytes are not a valid path"
         ));
     }
     let mut depth = path.components().count().saturating_sub(1);

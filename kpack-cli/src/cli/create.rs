@@ -37,7 +37,7 @@ pub(super) struct Arguments {
     /// Target that the files are for
     #[arg(long, value_name = "TARGET", value_parser = TargetId::named, required_unless_present = "from")]
     pub(super) arch: Option<TargetId>,
-    /// Name of the group. Default: that of the archive's file, without the target
+    /// Name of the group in the archive's index. Default: the file name without the target
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
     /// Directory to remove from the start of names

@@ -41,8 +41,7 @@ pub(super) struct Arguments {
     /// wrapper (libvec.so#0)
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
-    /// GPU target. gfx90a stands for gfx90a:xnack+ and gfx90a:xnack- too; gfx90a:xnack+ takes plain gfx90a
-    /// along
+    /// GPU target. gfx90a also selects gfx90a:xnack+ and gfx90a:xnack-; gfx90a:xnack+ also selects plain gfx90a
     #[arg(long, visible_alias = "gfx-arch", value_name = "TARGET", value_parser = TargetId::named)]
     pub(super) arch: Option<TargetId>,
     /// File to write, if only one code object is selected; `-` is standard output

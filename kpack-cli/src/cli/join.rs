@@ -82,7 +82,7 @@ impl Architecture {
             )),
             Some(gpus) => Ok(gpus),
             None => Err(Error::usage(
-                "--arch native: which GPUs this machine has is unknown (no KFD, or an old one); name their targets",
+                "--arch native: cannot detect this machine's GPUs, because the amdgpu driver (KFD) is missing or too old; name their targets",
             )),
         }
     }

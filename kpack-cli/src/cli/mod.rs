@@ -68,7 +68,7 @@ use print::{Print, print};
 /// All exit codes, including that of `kpack verify` and `kpack doctor`.
 const EXIT_CODES: &str = exit_codes!(
     "",
-    "  1  `kpack verify` or `kpack doctor` found a fault\n",
+    "  1  `kpack verify`, `kpack wheel verify` or `kpack doctor` found a fault\n",
     "an input was rejected (damaged or unsupported)"
 );
 

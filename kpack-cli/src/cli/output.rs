@@ -164,7 +164,7 @@ pub(super) fn note_ignored_variables() {
     let is_set = |name: &&&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     for name in Environment::VARIABLES.iter().filter(is_set) {
         if !print().quiet {
-            let text = "is set, and ignored; the loader and `kpack doctor` obey it";
+            let text = "is set, but only the loader and `kpack doctor` use it";
             complain("note", format_args!("{name} {text}"));
         }
     }

@@ -37,7 +37,7 @@ pub(super) struct Arguments {
     /// Directory for the packed artifacts. Those of an earlier run of the same shard are replaced
     #[arg(long, value_name = "DIR", required_unless_present = "archives")]
     output_dir: Option<PathBuf>,
-    /// Only write the index of the archives in DIR, which other tools packed. One of `kpack pack` is kept
+    /// Only write the index of the archives in DIR, which other tools packed. An index of `kpack pack` is kept
     #[arg(long, value_name = "DIR", conflicts_with_all = ["artifacts", "output_dir", "level"])]
     archives: Option<PathBuf>,
     /// Name of the build, for the index
@@ -49,7 +49,7 @@ pub(super) struct Arguments {
     /// Targets that the machine built for, for the index. Default: those of the artifacts
     #[arg(long, value_name = "TARGETS", value_delimiter = ',', value_parser = TargetId::named)]
     built_for: Vec<TargetId>,
-    /// Level of compression, as of zstd
+    /// Zstandard level, from 1 to 19. Default: 3
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=19))]
     level: Option<i32>,
     /// Number of threads. Default: the number of processors

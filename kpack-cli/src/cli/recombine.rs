@@ -54,8 +54,7 @@ pub(super) struct Arguments {
     /// Component to recombine, such as blas_lib. Can be repeated. Default: all
     #[arg(long, value_name = "NAME")]
     component: Vec<String>,
-    /// Reject a shard without the index that `kpack unpack` left, or whose artifacts have other names or sizes than that
-    /// lists
+    /// Reject a shard without an index from `kpack unpack`, or whose artifacts do not match it
     #[arg(long)]
     require_index: bool,
     /// Also write what --json prints into FILE, whatever the outcome

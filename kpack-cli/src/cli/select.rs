@@ -13,8 +13,8 @@ use kpack_core::Error;
 
 /// List the packed artifacts that a GPU needs
 ///
-/// Prints the files to fetch, of an index that `kpack pack` wrote: what is for the targets, and the host files
-/// of each component. kpack fetches nothing: `curl`, `aws s3` or `oras` do.
+/// Reads an index that `kpack pack` wrote, and prints the files to fetch: the host files of each component, and
+/// the files for the targets. kpack fetches nothing: `curl`, `aws s3` or `oras` do.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Examples:

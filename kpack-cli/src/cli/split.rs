@@ -69,12 +69,12 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', default_value = "auto")]
     #[arg(help = databases_help())]
     split_databases: Vec<String>,
-    /// Expected GPU targets. gfx90a stands for gfx90a:xnack+ and gfx90a:xnack- too;
+    /// Expected GPU targets. gfx90a also selects gfx90a:xnack+ and gfx90a:xnack-;
     /// gfx90a:xnack+ also selects plain gfx90a. Default: keep every target
     #[arg(long, value_name = "TARGET", value_parser = TargetId::named, num_args = 1.., value_delimiter = ',')]
     pub(super) gpu_targets: Vec<TargetId>,
-    /// Reject an artifact, or a whole batch, with kernel databases for none of --gpu-targets too. Default: reject
-    /// only fat binaries without code for any of them; in a batch with --layout module, only if no artifact has any
+    /// Also reject an artifact, or a batch, whose kernel databases have nothing for --gpu-targets. By default, only
+    /// fat binaries count, and a batch with --layout module fails only if no artifact has any of the targets
     #[arg(long, requires = "gpu_targets")]
     require_targets: bool,
     /// What to do with code for targets that --gpu-targets does not list
@@ -148,7 +148,7 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
         .clone_from(&arguments.hint.install_hint);
     options.storage = arguments.storage.storage();
     if options.layout == Layout::Artifact && options.install_hint.is_some() {
-        let text = "--install-hint: `--layout artifact` writes no manifest, which would hold it; remove one of both";
+        let text = "--install-hint has no effect with --layout artifact, which writes no manifest; remove one of the two options";
         return Err(Error::usage(text));
     }
     for (option, given) in [

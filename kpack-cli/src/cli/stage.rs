@@ -18,8 +18,8 @@ use kpack_core::Error;
 /// Reads what Cargo printed about a build. Lays out its programs (bin/), its shared libraries (lib/) and
 /// the device code of all packages in them, in one archive for each module and GPU target (lib/.kpack/).
 /// Staged programs find their device code by relative paths. Files and code objects that contain a path
-/// of the build are rejected: of a package, its workspace, Cargo's target directory, or a directory for
-/// headers.
+/// of the build (of a package, its workspace, Cargo's target directory, or a directory for headers) are
+/// rejected.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Examples:

@@ -27,8 +27,8 @@ pub(super) struct Arguments {
     /// directory, or a directory of artifact directories
     #[arg(long, value_name = "ORIGINAL")]
     against: Option<PathBuf>,
-    /// GPU target that must have code for each binary; other targets may be missing. gfx90a stands for
-    /// gfx90a:xnack+ and gfx90a:xnack- too; gfx90a:xnack+ also selects plain gfx90a. Can be repeated
+    /// GPU target that must have code for each binary; other targets may be missing. gfx90a also selects
+    /// gfx90a:xnack+ and gfx90a:xnack-; gfx90a:xnack+ also selects plain gfx90a. Can be repeated
     #[arg(long, value_name = "TARGET", value_parser = TargetId::named, value_delimiter = ',')]
     pub(super) arch: Vec<TargetId>,
     /// Number of threads. Default: the number of processors

@@ -41,7 +41,8 @@ fn of_machine(machine: &Machine) -> Vec<Finding> {
     match &machine.all {
         _ if machine.asked => {}
         None => {
-            let text = "which GPUs this machine has is unknown: it has no KFD, or an old one";
+            let text =
+                "cannot detect this machine's GPUs: the amdgpu driver (KFD) is missing or too old";
             findings.push(Finding::general(Severity::Note, ids::NO_GPU, text).with_help(name_one));
         }
         Some(gpus) if gpus.is_empty() => {
@@ -88,8 +89,7 @@ fn of_machine(machine: &Machine) -> Vec<Finding> {
             text,
         ));
     } else if !machine.environment.path_prefix.is_empty() {
-        let text =
-            "ROCM_KPACK_PATH_PREFIX is set: the loader looks there before where markers lead";
+        let text = "ROCM_KPACK_PATH_PREFIX is set: the loader searches there first";
         findings.push(Finding::general(
             Severity::Note,
             ids::SEARCH_PATHS_SET,
@@ -190,7 +190,7 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
                     _ => format!("install a build with code for {gpu}"),
                 };
                 if loses_all {
-                    text.push_str("; with this HIP runtime (ROCm 5), no GPU can use it then");
+                    text.push_str("; this HIP runtime (ROCm 5) then loads it for no GPU");
                     if !machine.asked {
                         let visible = positions(machine, &supported);
                         advice.push_str(&format!(

@@ -55,7 +55,7 @@ pub fn processors(options: &Options) -> Result<Vec<String>, Error> {
         }
     }
     if processors.is_empty() {
-        let text = "no GPU that ROCm can use; is the driver `amdgpu` loaded, and may this container see the GPUs?";
+        let text = "no GPU that ROCm can use; is the driver `amdgpu` loaded, and can this container access the GPUs?";
         return Err(Error::rejected(ids::NO_GPU, &options.nodes, text));
     }
     Ok(processors)

@@ -325,5 +325,5 @@ fn what_there_is(names: &[(String, TargetId)]) -> String {
     let mut kernels: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
     kernels.dedup();
     let (targets, kernels) = (list(targets), list_some(kernels, MOST_NAMES));
-    format!("; it is for {targets} and has {kernels}")
+    format!("; the file has code for {targets}, and the kernels {kernels}")
 }

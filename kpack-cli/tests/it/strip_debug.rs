@@ -289,7 +289,7 @@ fn all_commands_estimate_the_same_share_of_debug_information() {
         flags: &[],
         ..SMALL
     };
-    let tree = prefix(&[(Storage::Plain, without), (Storage::Plain, large)]);
+    let tree = prefix(&[(Storage::Plain, large), (Storage::Plain, without)]);
     let found = split(&tree, DebugInfo::Keep);
     let installed = share(&findings(&found, ids::DEBUG_INFORMATION)[0].text);
     let path = archive(&tree, TARGETS[0]);

@@ -127,19 +127,19 @@ catalogue! {
 
         UNSOUND_OUTPUT = "unsound-output";
             "The file that kpack wrote did not pass its own check, so it was not published."
-            "This is a bug in kpack; please report it."
+            "The result might not load. This is a bug in kpack."
             "Report it, with the linker and its options. The input is unchanged."
 
         COMPILER = "compiler";
             "There is no suitable compiler, or it failed."
-            "Its messages follow."
+            "Nothing was compiled. The compiler's messages follow."
             "Correct the source, or name another compiler."
     }
 
     "Binaries" {
         DAMAGED_BINARY = "damaged-binary";
             "The headers of an ELF file contradict each other or the file's size."
-            "What kpack cannot read for certain, it does not rewrite."
+            "kpack rewrites only files that it can read without doubt."
             "Build or install the file again."
 
         UNSUPPORTED_BINARY = "unsupported-binary";
@@ -173,9 +173,9 @@ catalogue! {
             "Name a binary that was compiled for HIP."
 
         SPLIT_ALREADY = "split-already";
-            "The binary is already split, and its marker does not fit what was asked for."
+            "The input is already split, and what was asked for needs the original."
             "A binary is split once; its archives keep the names that its marker has."
-            "Split the unsplit binary, or pass the module, component and directory that the marker has."
+            "Split the original that was not split. For `kpack install`, you can also pass the module, component and directory that the message names."
 
         SPLIT_BY_ANOTHER_TOOL = "split-by-another-tool";
             "Another tool split the binary, and its archives are not at hand."
@@ -244,7 +244,7 @@ catalogue! {
 
         DEBUG_NOT_REMOVABLE = "debug-not-removable";
             "A code object keeps its debug information, because it is laid out so that its debug sections cannot be removed."
-            "Symbols refer to sections by number, so only sections after those can be removed. Compilers put debug sections there, unless asked to keep relocations."
+            "Symbols refer to sections by number, so a section can be removed only if none that symbols refer to follows it. Compilers put debug sections last, unless asked to keep relocations."
             "Link device code without `--emit-relocs`."
     }
 
@@ -258,11 +258,11 @@ catalogue! {
     "This machine" {
         GPUS = "gpus";
             "The GPUs of the machine."
-            "kpack judges by them."
+            "kpack checks whether there is code for these GPUs."
             "Nothing; `--arch` names others."
 
         HIDDEN_GPUS = "hidden-gpus";
-            "A variable hides GPUs of the machine from programs."
+            "`ROCR_VISIBLE_DEVICES`, `HIP_VISIBLE_DEVICES` or `CUDA_VISIBLE_DEVICES` hides GPUs of the machine from programs."
             "Programs load no kernels for them."
             "Unset the variable, if that was not intended."
 
@@ -277,7 +277,7 @@ catalogue! {
             "Unset ROCM_KPACK_DISABLE."
 
         SEARCH_PATHS_SET = finding::SEARCH_PATHS_SET.as_str();
-            "A variable sends the loader to other archives than the binaries name."
+            "`ROCM_KPACK_PATH` or `ROCM_KPACK_PATH_PREFIX` sends the loader to other archives than the binaries name."
             "Programs may load other code than was installed."
             "Unset the variable, if that was not intended."
 
@@ -498,7 +498,7 @@ catalogue! {
 
         STALE_ARCHIVE = finding::STALE_ARCHIVE.as_str();
             "An archive has the code of another build of the binary."
-            "Host and device code would not fit, so the loader refuses it."
+            "Host and device code would not fit. kpack's loader refuses it; ROCm's loads it."
             "Install binary and archive from the same build."
     }
 
@@ -510,8 +510,8 @@ catalogue! {
 
         DAMAGED_MANIFEST = "damaged-manifest";
             "A manifest (`.kpm`) cannot be read."
-            "It lists the archives of a module. `kpack` does not overwrite what it cannot read."
-            "Restore it, or remove it and split all binaries of the module again."
+            "It lists the archives of a module. `kpack install` replaces one that it cannot read, so entries for archives that are in other packages are lost."
+            "Restore it before you run `kpack install`, or split all binaries of the module again."
 
         DAMAGED_MARKER = finding::DAMAGED_MARKER.as_str();
             "A marker (`.rocm_kpack_ref`) cannot be read."
@@ -537,7 +537,7 @@ catalogue! {
 
         MISSING_PREFIX = "missing-prefix";
             "artifact_manifest.txt lists a prefix that does not exist."
-            "Builds list prefixes that they then install nothing to."
+            "Usually harmless: builds often list prefixes that they install nothing to. If the name is misspelled, its files are not packaged."
             "Nothing, or correct the list."
 
         IN_NO_PREFIX = "in-no-prefix";
@@ -704,7 +704,7 @@ catalogue! {
             "Unpack the shard again. If the SHA-256 of a packed artifact is right, its publisher has to run `kpack pack` again."
 
         NAMES_DIFFER_BY_CASE = "names-differ-by-case";
-            "Two names are equal, or differ only in case."
+            "Two names are the same on a file system that ignores case."
             "File systems that ignore case cannot hold both."
             "Rename one of them, if the tree must also be unpacked on such systems."
 
@@ -715,7 +715,7 @@ catalogue! {
 
         UNKNOWN_GROUP = "unknown-group";
             "Nothing says which GPUs a packed artifact is for."
-            "Its name is that of no target or family, and no archive in it has one. `kpack select --arch` never takes it."
+            "Neither its name nor its archives name a target, so `kpack select --arch` never selects it."
             "Pack it with `kpack pack`, or call it after a target."
     }
 
@@ -757,7 +757,7 @@ catalogue! {
 
         MOVED_BINARY = "moved-binary";
             "A binary is not where its kernels say it is."
-            "Tools and some loaders find archives relative to the install prefix, which they cannot tell then."
+            "Tools and some loaders find archives relative to the install prefix, which they cannot determine for a moved binary."
             "Install the binary at that path, or split it again."
 
         DEVICE_CODE_LEFT = "device-code-left";

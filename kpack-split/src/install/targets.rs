@@ -86,7 +86,7 @@ pub(super) fn wanted_targets(
     if !missing.is_empty() {
         let others = match fat.len() {
             0 | 1 => String::new(),
-            count => format!(", nor has any of the other {} binaries", count - 1),
+            count => format!(" in this binary, or in the {} others", count - 1),
         };
         return Err(Error::rejected(
             ids::MISSING_TARGET,

@@ -19,7 +19,7 @@ use crate::split::{DebugInfo, Treatment};
 use crate::{Error, ids};
 
 /// Advice for an archive that changed since the object was compiled.
-const COMPILE_AGAIN: &str = "Compile that object again (if the build system considers it up to date, remove it first, or build with --clean-first)";
+const COMPILE_AGAIN: &str = "compile the binary's objects again (if the build system considers them up to date, remove them first, or build with --clean-first)";
 /// Offset of the code object index in a wrapper, in bytes.
 const CO_INDEX: u64 = 16;
 
@@ -154,7 +154,7 @@ impl Presplit {
                 ids::RECOMPILED_AFTER_LINK,
                 path,
                 format!(
-                    "no archive has kernel `{kernel}`; its marker refers to `{}`. Its object was recompiled after the link: link again. {COMPILE_AGAIN}",
+                    "no archive has kernel `{kernel}`, because its object was recompiled after the link; link again. (Its marker refers to `{}`.) If that does not help: {COMPILE_AGAIN}",
                     marker.kpack_search_paths.join("`, `")
                 ),
             ));
@@ -184,7 +184,7 @@ impl Presplit {
                 ids::MISSING_ARCHIVE,
                 &self.linked.path,
                 format!(
-                    "the device code was split before the link, and {reason}; its marker refers to `{paths}`. {COMPILE_AGAIN}"
+                    "the device code was split before the link, and {reason}; its marker refers to `{paths}`; {COMPILE_AGAIN}"
                 ),
             )
         };
