@@ -143,7 +143,7 @@ impl Wheel {
             || !same_version(version, &self.name.version)
         {
             let text = format!(
-                "METADATA is for {name} {version} (expected {} {}, as the file name says)",
+                "is for {name} {version} (expected {} {}, as the file name says)",
                 self.name.distribution, self.name.version
             );
             let file = self.in_dist_info("METADATA");

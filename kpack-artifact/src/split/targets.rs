@@ -35,7 +35,7 @@ pub(super) fn refuse_none_expected<'a>(
         return Ok(());
     }
     let text = format!(
-        "the artifact has no code for {} (found {there})",
+        "no device code for {} (found {there})",
         list(&options.targets)
     );
     Err(Error::rejected(ids::MISSING_TARGET, path, text))
@@ -58,10 +58,7 @@ impl Targets {
         let there = list(found.keys());
         let lacks = expected.unmatched(&Vec::from_iter(found.keys()));
         if !lacks.is_empty() {
-            let text = format!(
-                "the artifact has no code for {} (found {there})",
-                list(lacks)
-            );
+            let text = format!("no device code for {} (found {there})", list(lacks));
             report.warn(ids::MISSING_TARGET, &options.artifact_dir, text);
         }
         let mut targets = Self::default();

@@ -24,7 +24,7 @@ Examples:
     kpack install --prefix /opt/rocm --module rocblas lib/librocblas.so.5.2 bin/rocblas-bench
   Split all binaries of an install tree:
     kpack install --prefix /opt/rocm --module rocm --all
-  Keep two targets, and reject all others:
+  Fail if there is code for any target but these two:
     kpack install --prefix stage --module vec \\
         --arch gfx1100 --arch gfx942 --unexpected error lib/libvec.so
   Write host part and one target's part, for separate packages:

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use kpack_format::TargetId;
 use serde::Serialize;
 
@@ -23,6 +23,7 @@ use kpack_core::{Error, Finding};
 ///
 /// kpack uploads nothing: `aws s3`, `curl`, `rclone` or `oras` do. Upload the index last.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("input").required(true)))]
 #[command(after_help = concat!("\
 Examples:
   kpack pack shards/linux-a --output-dir store/shards/12345-linux/linux-a --run 12345-linux --shard linux-a
@@ -32,13 +33,13 @@ Examples:
 ", exit_codes!()))]
 pub(super) struct Arguments {
     /// Directory with artifacts (blas_lib_generic, blas_lib_gfx1100, …)
-    #[arg(value_name = "DIR", required_unless_present = "archives")]
+    #[arg(value_name = "DIR", group = "input", requires = "output_dir")]
     artifacts: Option<PathBuf>,
     /// Directory for the packed artifacts. Those of an earlier run of the same shard are replaced
-    #[arg(long, value_name = "DIR", required_unless_present = "archives")]
+    #[arg(long, value_name = "DIR", conflicts_with = "archives")]
     output_dir: Option<PathBuf>,
     /// Only write the index of the archives in DIR, which other tools packed. An index of `kpack pack` is kept
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["artifacts", "output_dir", "level"])]
+    #[arg(long, value_name = "DIR", group = "input", conflicts_with = "level")]
     archives: Option<PathBuf>,
     /// Name of the build, for the index
     #[arg(long, value_name = "NAME")]

@@ -102,7 +102,9 @@ fn an_unsplit_artifact_beside_the_input_is_not_replaced() {
     let options = Options::new(built.path("blas_lib_gfx110X-all"), built.root(), "blas_lib");
     let error = refusal(&options);
     assert!(
-        error.contains("blas_lib_gfx1100: is in the way, and kpack replaces only what it wrote"),
+        error.contains(
+            "blas_lib_gfx1100: is in the way: kpack replaces only directories that it wrote"
+        ),
         "{error}"
     );
     assert_eq!(built.snapshot(), before);

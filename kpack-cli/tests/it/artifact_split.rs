@@ -498,7 +498,7 @@ fn an_output_directory_in_the_input_or_full_of_other_things_is_refused() {
     write(&output, "blas_lib_gfx942/thesis.tex", "years of work");
     let error = refusal(&options(&input, &output));
     assert!(
-        error.contains("kpack replaces only what it wrote"),
+        error.contains("kpack replaces only directories that it wrote"),
         "{error}"
     );
     assert_eq!(output.files(), ["blas_lib_gfx942/thesis.tex"]);

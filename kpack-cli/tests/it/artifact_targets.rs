@@ -50,7 +50,7 @@ fn only_expected_targets_are_kept() {
     assert_eq!(
         warnings(&report),
         [
-            ": has nothing for gfx1201, only for gfx1100, gfx942".to_owned(),
+            ": no device code for gfx1201 (found gfx1100, gfx942)".to_owned(),
             format!(
                 "{ROCBLAS}/lib/librocblas.so.5: skipping code for gfx942, which --gpu-targets \
                  does not list (first found here)"
@@ -113,7 +113,7 @@ fn generic_code_is_for_each_of_its_processors() {
     assert!(
         !warnings(&report)
             .iter()
-            .any(|text| text.contains("has nothing for"))
+            .any(|text| text.contains("no device code for"))
     );
     assert_eq!(
         files(&output, "blas_lib_gfx11-generic"),
@@ -168,8 +168,7 @@ fn fat_binaries_without_code_for_the_expected_targets_are_refused() {
         let mut options = options(&input, &output);
         options.targets = targets(&["gfx1201"]);
         options.layout = layout;
-        let nothing =
-            "has nothing for gfx1201; there is device code for gfx1100, gfx942 [missing-target]";
+        let nothing = "no device code for gfx1201 (found gfx1100, gfx942) [missing-target]";
         assert!(refusal(&options).ends_with(nothing));
         assert!(output.files().is_empty());
         // It may be kept all the same.
@@ -197,7 +196,7 @@ fn databases_without_files_for_the_expected_targets_are_left_out() {
     assert_eq!(report.left_out, ["gfx1100", "gfx942"]);
     // Unless that is asked for.
     options.require_targets = true;
-    assert!(refusal(&options).contains("has nothing for gfx1201"));
+    assert!(refusal(&options).contains("no device code for gfx1201"));
 }
 
 /// As for an artifact that another shard builds for the target.
@@ -220,7 +219,7 @@ fn an_artifact_of_a_batch_without_the_expected_targets_is_generic_alone() {
         (fft.artifacts.len(), &*fft.left_out),
         (1, &["gfx942".to_owned()][..])
     );
-    let nothing = ": has nothing for gfx1201, only for gfx942".to_owned();
+    let nothing = ": no device code for gfx1201 (found gfx942)".to_owned();
     assert!(warnings(fft).contains(&nothing), "{fft:#?}");
     // It is complete, unless the target is asked for.
     let generic = "fft_lib_generic";
@@ -302,8 +301,7 @@ fn where_none_of_the_required_targets_is_there_nothing_is_split() {
         let error = refusal(&options);
         assert!(
             error.ends_with(
-                ": has nothing for gfx1201, gfx90a:xnack+; there is device code for gfx1100, \
-                 gfx942 [missing-target]"
+                ": no device code for gfx1201, gfx90a:xnack+ (found gfx1100, gfx942) [missing-target]"
             ),
             "{error}"
         );
@@ -362,9 +360,7 @@ fn a_batch_with_none_of_the_required_targets_is_refused() {
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     let text = error.in_one_line();
     assert!(
-        text.ends_with(
-            ": has nothing for gfx1201; there is device code for gfx1100, gfx942 [missing-target]"
-        ),
+        text.ends_with(": no device code for gfx1201 (found gfx1100, gfx942) [missing-target]"),
         "{text}"
     );
     assert!(output.files().is_empty());

@@ -302,7 +302,7 @@ fn text_of(output: &Output) -> io::Result<String> {
 fn a_variable_makes_no_broken_prefix_pass() {
     let tree = moved_away();
     for name in ["ROCM_KPACK_PATH", "ROCM_KPACK_PATH_PREFIX"] {
-        let ignored = format!("kpack: note: {name} is set, and ignored");
+        let ignored = format!("kpack: note: {name} is set, but only the loader");
         for (arguments, code) in [
             (&["verify", "prefix"][..], 1),
             (&["verify", "prefix", "--json"], 1),

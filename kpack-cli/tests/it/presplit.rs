@@ -368,7 +368,10 @@ fn a_damaged_archive_is_not_installed() {
         let error = install(&options(&tree.path("host")), &()).unwrap_err();
         let text = error.in_one_line();
         assert!(text.contains("vec_lib_gfx1100.kpack"), "{text}");
-        assert!(text.contains("Compile that object again"), "{text}");
+        assert!(
+            text.contains("compile the binary's objects again"),
+            "{text}"
+        );
         assert_eq!(tree.snapshot(), before);
         bytes[at] ^= 1;
     }

@@ -473,8 +473,8 @@ fn a_target_with_features_is_only_itself_and_one_that_is_not_there_is_an_error()
     let said = fails(&tree, &[&none[..], &["librccl.so"]].concat(), 3);
     assert!(
         said.contains(
-            "no code object for gfx1250; it is for gfx1100, gfx90a:xnack+, gfx90a:xnack- and \
-             has librccl.so#0, librccl.so#1"
+            "no code object for gfx1250; the file has code for gfx1100, gfx90a:xnack+, gfx90a:xnack-, \
+             and the kernels librccl.so#0, librccl.so#1"
         ),
         "{said}"
     );

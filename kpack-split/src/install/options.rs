@@ -11,6 +11,7 @@ use crate::{Error, Storage};
 /// What to install, and how: the arguments of `kpack install`.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
+#[cfg_attr(feature = "clap", command(group(clap::ArgGroup::new("binaries").required(true))))]
 #[non_exhaustive]
 pub struct InstallOptions {
     /// Install prefix: the directory that the binaries are in
@@ -56,13 +57,13 @@ pub struct InstallOptions {
     #[cfg_attr(feature = "clap", arg(skip = Storage::zstd()))]
     pub storage: Storage,
     /// Find all binaries with device code in the prefix, instead of naming them
-    #[cfg_attr(feature = "clap", arg(long, conflicts_with_all = ["sources", "files"]))]
-    pub all: bool,
-    /// Binaries; paths are relative to the prefix, or else to the working directory
     #[cfg_attr(
         feature = "clap",
-        arg(value_name = "FILE", required_unless_present = "all")
+        arg(long, conflicts_with = "sources", group = "binaries")
     )]
+    pub all: bool,
+    /// Binaries; paths are relative to the prefix, or else to the working directory
+    #[cfg_attr(feature = "clap", arg(value_name = "FILE", group = "binaries"))]
     pub files: Vec<PathBuf>,
 }
 
