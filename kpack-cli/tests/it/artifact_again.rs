@@ -201,7 +201,7 @@ fn targets_that_are_left_out_are_in_no_manifest() {
     options.require_targets = true;
     let error = refusal(&options);
     assert!(
-        error.contains("no code for gfx1201 (found gfx1100, gfx942)"),
+        error.contains("no device code for gfx1201 (found gfx1100, gfx942)"),
         "{error}"
     );
 }
