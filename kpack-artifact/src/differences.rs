@@ -7,10 +7,12 @@ use std::path::Path;
 use kpack_format::marker::SECTION_NAME;
 use object::elf;
 
-use super::layout::{self, LEAST_TEXT, Same, UNIT_IDS, text_in, texts, unit_ids};
+use super::layout::elf::{text_in, texts, unit_ids};
+use super::layout::{self, LEAST_TEXT, Same, UNIT_IDS, pe};
 use kpack_core::Error;
 use kpack_core::words::list_some;
 use kpack_split::elf::{Dynamic, Image};
+use kpack_split::host;
 use kpack_split::input::{self, LinkedBinary};
 
 /// Maximum number of sections to name.
@@ -19,9 +21,6 @@ const MOST_SECTIONS: usize = 6;
 const PIECE: u64 = 1 << 18;
 /// How much text around the first difference is shown, in bytes.
 const CONTEXT: usize = 60;
-/// Said of host binaries for Windows that differ.
-const ADDRESSES: &str = "host binaries for Windows are compared address by address, so build all shards \
-                         for the same targets, or take one shard's host files";
 
 pub(crate) struct Difference {
     pub(crate) text: String,
@@ -42,7 +41,7 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
         parts.push(format!("{a} bytes against {b}"));
     }
     let linked = |path| Ok::<_, Error>(LinkedBinary::read(path, input::open(path)?).ok());
-    let (mut shown, mut known, mut is_for_windows) = (at, None, false);
+    let (mut shown, mut known) = (at, None);
     if let (Some(a), Some(b)) = (linked(one)?, linked(other)?) {
         match layout::compare(&a, &b)? {
             Same::Yes => return Ok(None),
@@ -54,17 +53,22 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
             }
             Same::No => {}
         }
-        is_for_windows = a.image.elf().is_none() && b.image.elf().is_none();
-        if let (Some(a), Some(b)) = (a.image.elf(), b.image.elf()) {
-            shown = sections(a, b, &mut parts).unwrap_or(at);
-            if unit_ids(a) != unit_ids(b) {
-                parts.push(UNIT_IDS.to_owned());
+        match (&a.image, &b.image) {
+            (host::Image::Elf(a), host::Image::Elf(b)) => {
+                shown = sections(a, b, &mut parts).unwrap_or(at);
+                if unit_ids(a) != unit_ids(b) {
+                    parts.push(UNIT_IDS.to_owned());
+                }
+                known = rpaths(a, b).or_else(|| first_text(texts(a), texts(b)));
             }
-            known = rpaths(a, b).or_else(|| {
-                let (ours, theirs) = (texts(a), texts(b));
-                let mut pairs = ours.iter().zip(&theirs);
-                pairs.find(|(a, b)| a != b).map(|(a, b)| two_texts(a, b))
-            });
+            (host::Image::Pe(a), host::Image::Pe(b)) => {
+                let names = pe::differences(a, b).unwrap_or_default();
+                if !names.is_empty() {
+                    parts.push(format!("in {}", list_some(names, MOST_SECTIONS)));
+                }
+                known = first_text(pe::texts(a), pe::texts(b));
+            }
+            _ => {}
         }
     }
     let (a, b) = (around(one, shown)?, around(other, shown)?);
@@ -74,9 +78,6 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
         _ => format!("first difference at byte {at:#x}"),
     };
     parts.push(first);
-    if is_for_windows {
-        parts.push(ADDRESSES.to_owned());
-    }
     Ok(Some(Difference {
         text: format!("differs: {}", parts.join("; ")),
         layout_only: false,
@@ -176,6 +177,12 @@ fn build_id(note: &[u8]) -> String {
         Some(id) if !id.is_empty() => id.iter().map(|byte| format!("{byte:02x}")).collect(),
         _ => "none".to_owned(),
     }
+}
+
+/// The first texts that differ.
+fn first_text(ours: Vec<String>, theirs: Vec<String>) -> Option<String> {
+    let mut pairs = ours.iter().zip(&theirs);
+    pairs.find(|(a, b)| a != b).map(|(a, b)| two_texts(a, b))
 }
 
 fn two_texts(a: &str, b: &str) -> String {

@@ -1,52 +1,50 @@
-//! Recognises bytes that differ only because they are addresses of moved sections.
+//! Recognises bytes that differ only because they are addresses of moved sections, whatever the host format.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-
-use object::elf;
-
-use kpack_split::elf::{Dynamic, ElfError, Image, Relocations, Section};
+use std::ops::Range;
 
 /// The greatest distance from the end of a displacement to the end of its instruction (on x86-64 an
 /// immediate may follow), and from the end of what it addresses.
 const SLACK: u64 = 8;
 
-/// Maps the sections of one file to those of another.
-pub(super) struct Moves {
-    /// Addresses in the first file, and how far they have moved in the second.
-    moved: Vec<(u64, u64, u64)>,
-    /// What the dynamic linker relocates in the first file. `None` if all addresses are fixed: then any
-    /// number may be an address.
-    relocated: Option<BTreeSet<u64>>,
+/// A section whose bytes are compared.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    /// Its addresses in the first file.
+    pub(super) addresses: Range<u64>,
+    pub(super) is_loaded: bool,
+    pub(super) is_code: bool,
 }
 
-impl Moves {
-    pub(super) fn new<'a>(
-        one: &Image<File>,
-        pairs: impl Iterator<Item = (&'a Section, &'a Section)>,
-    ) -> Result<Self, ElfError> {
-        let loaded = pairs.filter(|(a, _)| a.is_alloc());
-        let moved: BTreeSet<_> = loaded
-            .map(|(a, b)| (a.addr, a.addr_end(), b.addr.wrapping_sub(a.addr)))
+/// What a number in the first file, at this address of a section and of this size in bytes, counts from if it is an
+/// address; `None` if it cannot be one.
+type Base<'a> = dyn Fn(&Part, u64, usize) -> Option<u64> + 'a;
+
+/// Maps the sections of one file to those of another.
+pub(super) struct Moves<'a> {
+    /// Addresses in the first file, and how far they have moved in the second.
+    moved: Vec<(u64, u64, u64)>,
+    base: Box<Base<'a>>,
+}
+
+impl<'a> Moves<'a> {
+    /// `pairs` are the addresses of each loaded section in the first file, and where it starts in the second.
+    pub(super) fn new(
+        pairs: impl Iterator<Item = (Range<u64>, u64)>,
+        base: impl Fn(&Part, u64, usize) -> Option<u64> + 'a,
+    ) -> Self {
+        let moved: BTreeSet<_> = pairs
+            .map(|(ours, theirs)| (ours.start, ours.end, theirs.wrapping_sub(ours.start)))
             .collect();
-        let relocated = match one.is_position_dependent() {
-            true => None,
-            false => {
-                let dynamic = Dynamic::read(one)?;
-                let relocations = Relocations::read(one, &dynamic)?;
-                let places = relocations.iter().map(|found| Ok(found?.address));
-                Some(places.collect::<Result<_, ElfError>>()?)
-            }
-        };
-        Ok(Self {
+        Self {
             moved: moved.into_iter().collect(),
-            relocated,
-        })
+            base: Box::new(base),
+        }
     }
 
     /// Whether the bytes of `section`, `ours` and `theirs`, are the same except for relative or absolute
     /// addresses of sections that have moved.
-    pub(super) fn explain(&self, section: &Section, ours: &[u8], theirs: &[u8]) -> bool {
+    pub(super) fn explain(&self, section: &Part, ours: &[u8], theirs: &[u8]) -> bool {
         if ours.len() != theirs.len() {
             return false;
         }
@@ -66,7 +64,7 @@ impl Moves {
     /// The end of an address that has the byte at `differs`, and begins at `from` or later.
     fn address_over(
         &self,
-        section: &Section,
+        section: &Part,
         ours: &[u8],
         theirs: &[u8],
         from: usize,
@@ -78,54 +76,48 @@ impl Moves {
                 continue;
             };
             let (a, b) = (i32::from_le_bytes(a), i32::from_le_bytes(b));
-            if self.is_relative(section, start, a, b)
-                || self.relocated.is_none() && self.is_absolute(a as u32, b as u32)
+            let by = i64::from(b.wrapping_sub(a)) as u64;
+            if self.is_relative(section, start, a, by)
+                || self.is_absolute(section, start, u64::from(a as u32), by, 4)
             {
                 return Some(start + 4);
             }
         }
-        let mut starts = starts(8).filter(|start| self.may_have_address(section, *start));
-        starts.find_map(|start| {
+        starts(8).find_map(|start| {
             let (a, b) = (word::<8>(ours, start)?, word::<8>(theirs, start)?);
             let (a, b) = (u64::from_le_bytes(a), u64::from_le_bytes(b));
-            self.leads_to(a, a, b.wrapping_sub(a)).then_some(start + 8)
+            let by = b.wrapping_sub(a);
+            self.is_absolute(section, start, a, by, 8)
+                .then_some(start + 8)
         })
     }
 
     /// Whether a displacement at `start` refers to something that has moved accordingly. In code it
     /// counts from the end of its instruction; in data, such as jump tables, from anywhere in the section.
-    fn is_relative(&self, section: &Section, start: usize, ours: i32, theirs: i32) -> bool {
-        let own = self.moved.iter().find(|(start, ..)| *start == section.addr);
-        let (Some((_, _, own)), true) = (own, section.is_alloc()) else {
+    fn is_relative(&self, section: &Part, start: usize, ours: i32, by: u64) -> bool {
+        let Range { start: first, end } = section.addresses;
+        let own = self.moved.iter().find(|(at, ..)| *at == first);
+        let (Some((_, _, own)), true) = (own, section.is_loaded) else {
             return false;
         };
-        let by = i64::from(theirs.wrapping_sub(ours)) as u64;
         let reach = |base: u64| base.wrapping_add(i64::from(ours) as u64);
-        let is_code = section.flags.0 & elf::SHF_EXECINSTR.0 != 0;
-        let (first, last) = match is_code {
-            true => {
-                let end = section.addr + start as u64 + 4;
-                (reach(end), reach(end + SLACK))
-            }
-            false => (reach(section.addr), reach(section.addr_end())),
+        let (first, last) = if section.is_code {
+            let end = first + start as u64 + 4;
+            (reach(end), reach(end + SLACK))
+        } else {
+            (reach(first), reach(end))
         };
         self.leads_to(first, last, by.wrapping_add(*own))
     }
 
-    /// Whether there may be an absolute address at `start`. In position-independent files these are
-    /// relocated, except for the address of the dynamic section in the global offset table.
-    fn may_have_address(&self, section: &Section, start: usize) -> bool {
-        let Some(relocated) = &self.relocated else {
-            return true;
+    /// Whether the number `ours` at `start` is an address that has moved by `by`.
+    fn is_absolute(&self, section: &Part, start: usize, ours: u64, by: u64, size: usize) -> bool {
+        let address = section.addresses.start.wrapping_add(start as u64);
+        let Some(base) = (self.base)(section, address, size) else {
+            return false;
         };
-        let is_table = matches!(&*section.name, ".got" | ".got.plt");
-        let address = section.addr.wrapping_add(start as u64);
-        !section.is_alloc() || is_table || relocated.contains(&address)
-    }
-
-    fn is_absolute(&self, ours: u32, theirs: u32) -> bool {
-        let by = i64::from(theirs.wrapping_sub(ours) as i32) as u64;
-        self.leads_to(ours.into(), ours.into(), by)
+        let ours = ours.wrapping_sub(base);
+        self.leads_to(ours, ours, by)
     }
 
     /// Whether something between `first` and `last` has moved by `by`.

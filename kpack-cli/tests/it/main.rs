@@ -54,6 +54,7 @@ mod recombine_killed;
 mod recombine_merged;
 mod recombine_overlay;
 mod recombine_published;
+mod recombine_windows;
 mod reproducible;
 mod shards;
 mod shared_bundles;

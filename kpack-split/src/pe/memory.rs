@@ -9,7 +9,7 @@ use object::pe;
 
 use kpack_core::elf::{ElfError, ReadAt, WRAPPER_SIZE, refuse};
 
-use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, Section, debug_entries};
+use super::image::{Image, Section};
 use crate::device_code::DeviceCode;
 
 /// Bytes compared at a time.
@@ -47,11 +47,12 @@ fn differences<A: ReadAt, B: ReadAt>(
 ) -> Result<Vec<String>, ElfError> {
     let mut differences = headers(input, output);
     let skipped = skipped(input, marker)?;
-    for section in input.sections.iter().filter(|s| is_host_code(s)) {
+    let is_same = |old: &Section, new: &Section| identity(input, old) == identity(output, new);
+    for section in input.sections.iter().filter(|s| !s.is_device()) {
         let own = section.addresses();
-        let Some(other) = output.sections.iter().find(|s| s.address == own.start) else {
+        let Some(other) = output.sections.iter().find(|s| is_same(section, s)) else {
             // Strip removes debug information, which comes last.
-            if !is_debug_information(section) {
+            if !section.is_debug_information() {
                 differences.push(format!("section `{}` is missing", section.name));
             }
             continue;
@@ -69,53 +70,77 @@ fn differences<A: ReadAt, B: ReadAt>(
             ));
             continue;
         }
-        let in_file = section.in_file().end.max(other.in_file().end);
+        let in_file = other.in_file();
+        let in_file = section
+            .in_file()
+            .end
+            .max(own.start + (in_file.end - in_file.start));
         contents(
             input,
             output,
-            (own.start..in_file, &section.name),
+            (own.start..in_file, other.address, &section.name),
             &skipped,
             &mut differences,
         )?;
     }
-    let known = |s: &&Section| input.sections.iter().any(|old| old.address == s.address);
+    let known = |s: &&Section| input.sections.iter().any(|old| is_same(old, s));
     let added = output
         .sections
         .iter()
-        .filter(|s| is_host_code(s) && !known(s));
+        .filter(|s| !s.is_device() && !known(s));
     differences.extend(added.map(|s| format!("section `{}` is new", s.name)));
     Ok(differences)
 }
 
-fn is_host_code(section: &Section) -> bool {
-    section.name != MARKER_SECTION && !CODE_SECTIONS.contains(&section.name.as_str())
+/// What tells a section from others: its address; of debug information, which makes room for device code, its name, and
+/// how many sections of that name are before it.
+fn identity<'a, S>(image: &Image<S>, section: &'a Section) -> (&'a str, u64) {
+    if !section.is_debug_information() {
+        return ("", section.address);
+    }
+    let same = image.sections.iter().filter(|s| s.name == section.name);
+    let before = same.filter(|s| s.address < section.address);
+    (&section.name, before.count() as u64)
 }
 
-fn is_debug_information(section: &Section) -> bool {
-    section.name.starts_with(".debug") || section.name.starts_with(".gnu_debug")
+/// What the headers say of an image, wherever its sections are. Tools change the rest.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    flags: u16,
+    base: u64,
+    alignment: u32,
+    subsystem: (u16, u16),
+    /// Reserved and committed sizes of stack and heap.
+    sizes: [u64; 4],
 }
 
-/// Compares what the headers say of the image. Tools change the rest.
-fn headers<A, B>(input: &Image<A>, output: &Image<B>) -> Vec<String> {
-    let kept = |header: &pe::ImageFileHeader, optional: &pe::ImageOptionalHeader64| {
-        let kind = pe::IMAGE_FILE_DLL.0 | pe::IMAGE_FILE_RELOCS_STRIPPED.0;
-        (
-            header.characteristics.get(LE).0 & kind,
-            optional.address_of_entry_point.get(LE),
-            optional.image_base.get(LE),
-            optional.section_alignment.get(LE),
-            optional.subsystem.get(LE).0,
-            optional.dll_characteristics.get(LE).0,
-            (
+impl Kind {
+    pub(super) fn of<S>(image: &Image<S>) -> Self {
+        let optional = &image.optional;
+        let known = pe::IMAGE_FILE_DLL.0 | pe::IMAGE_FILE_RELOCS_STRIPPED.0;
+        Self {
+            flags: image.header.characteristics.get(LE).0 & known,
+            base: image.base(),
+            alignment: optional.section_alignment.get(LE),
+            subsystem: (
+                optional.subsystem.get(LE).0,
+                optional.dll_characteristics.get(LE).0,
+            ),
+            sizes: [
                 optional.size_of_stack_reserve.get(LE),
                 optional.size_of_stack_commit.get(LE),
                 optional.size_of_heap_reserve.get(LE),
                 optional.size_of_heap_commit.get(LE),
-            ),
-        )
-    };
+            ],
+        }
+    }
+}
+
+/// Compares what the headers say of the images.
+fn headers<A, B>(input: &Image<A>, output: &Image<B>) -> Vec<String> {
     let mut differences = Vec::new();
-    if kept(&input.header, &input.optional) != kept(&output.header, &output.optional) {
+    let entries = [&input.optional, &output.optional].map(|o| o.address_of_entry_point.get(LE));
+    if Kind::of(input) != Kind::of(output) || entries[0] != entries[1] {
         differences.push(
             "kind, entry point, address, subsystem, flags or stack in the headers differ"
                 .to_owned(),
@@ -150,29 +175,24 @@ fn skipped<S: ReadAt>(input: &Image<S>, marker: &Range<u64>) -> Result<Vec<Range
     }
     let split = code.split_wrappers().iter();
     skipped.extend(split.map(|w| w.address..w.address + WRAPPER_SIZE));
-    // Offsets in the file; what they must be is checked elsewhere.
-    let debug = input.directory(pe::IMAGE_DIRECTORY_ENTRY_DEBUG);
-    let entries = 0..debug_entries(input)?.len() as u64;
-    let offsets = entries.map(|index| debug.start + index * ENTRY + OFFSET);
-    skipped.extend(offsets.map(|offset| offset..offset + 4));
+    // What they must be is checked elsewhere.
+    skipped.extend(input.file_offsets()?);
     skipped.sort_by_key(|range| range.start);
     Ok(skipped)
 }
 
-/// Size of an entry of the debug directory, and where its file offset is, in bytes.
-const ENTRY: u64 = size_of::<pe::ImageDebugDirectory>() as u64;
-const OFFSET: u64 = 24;
-
 fn contents<A: ReadAt, B: ReadAt>(
     input: &Image<A>,
     output: &Image<B>,
-    (addresses, name): (Range<u64>, &str),
+    (addresses, at, name): (Range<u64>, u64, &str),
     skipped: &[Range<u64>],
     differences: &mut Vec<String>,
 ) -> Result<(), ElfError> {
     for start in addresses.clone().step_by(PIECE as usize) {
         let piece = start..(start + PIECE).min(addresses.end);
-        let (before, after) = (input.memory(&piece)?, output.memory(&piece)?);
+        let moved = at + (piece.start - addresses.start);
+        let moved = moved..moved + (piece.end - piece.start);
+        let (before, after) = (input.memory(&piece)?, output.memory(&moved)?);
         let (Some(before), Some(after)) = (before, after) else {
             differences.push(format!(
                 "section `{name}` at {start:#x} is not loaded any more"

@@ -13,6 +13,7 @@ mod layout;
 mod memory;
 mod plan;
 mod relocations;
+mod shape;
 mod wrappers;
 
 pub use check::sound as check_loaded;
@@ -20,3 +21,4 @@ pub use image::{CODE_SECTIONS, Image, MARKER_SECTION, Section, WRAPPER_SECTIONS}
 pub use join::JoinPlan;
 pub use memory::compare;
 pub use plan::Plan;
+pub use shape::{Addresses, Place, Shape, Symbol};

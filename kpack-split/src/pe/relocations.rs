@@ -72,7 +72,17 @@ impl Relocations {
     pub(super) fn target<S>(&self, image: &Image<S>, address: u64, in_place: u64) -> Option<u64> {
         let target = in_place.checked_sub(image.base())?;
         let is_inside = target < image.image_size();
-        (is_inside && (self.is_fixed || self.has(address))).then_some(target)
+        (is_inside && self.may_be_address(address)).then_some(target)
+    }
+
+    /// Whether all addresses are fixed.
+    pub(super) fn is_fixed(&self) -> bool {
+        self.is_fixed
+    }
+
+    /// Whether the 64-bit word at an address may be an address.
+    pub(super) fn may_be_address(&self, address: u64) -> bool {
+        self.is_fixed || self.has(address)
     }
 
     fn has(&self, address: u64) -> bool {

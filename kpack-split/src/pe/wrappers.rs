@@ -1,7 +1,9 @@
 //! Finds device code in an image: the wrappers, and the bundle or marker of each.
 
 use kpack_core::elf::{ElfError, MAGIC_FAT, MAGIC_SPLIT, ReadAt, VERSION, refuse, unsupported};
-use object::pe;
+
+use kpack_format::offload_bundle::{COMPRESSED_MAGIC, PLAIN_MAGIC};
+use object::elf::ELFMAG;
 
 use super::former;
 use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, Section, WRAPPER_SECTIONS};
@@ -75,11 +77,19 @@ impl<S: ReadAt> Image<S> {
             let (magic, version) = (word as u32, (word >> 32) as u32);
             [MAGIC_FAT, MAGIC_SPLIT].contains(&magic) && version == VERSION
         };
-        if let Some(code) = code {
+        let relocations = match Relocations::read(self) {
+            Ok(relocations) => Some(relocations),
+            Err(ElfError::Io(error)) => return Err(error.into()),
+            // Separate debug files have a directory of relocations without bytes.
+            Err(_) => None,
+        };
+        let is_fixed = relocations.as_ref().is_some_and(Relocations::is_fixed);
+        if code.is_some() || is_fixed {
             // The pointer tells them from other data, also without relocations.
-            let is_bundle = |word: u64| {
-                let address = word.checked_sub(self.base());
-                address.is_some_and(|address| code.in_file().contains(&address))
+            let is_bundle = |word: u64| match (word.checked_sub(self.base()), code) {
+                (None, _) => false,
+                (Some(address), Some(code)) => code.in_file().contains(&address),
+                (Some(address), None) => self.is_bundle(address),
             };
             for section in &self.sections {
                 if has_words(self, section, &|first, second| {
@@ -89,14 +99,11 @@ impl<S: ReadAt> Image<S> {
                 }
             }
         }
-        let relocations = match Relocations::read(self) {
-            Ok(relocations) => relocations,
-            Err(ElfError::Io(error)) => return Err(error.into()),
-            // Separate debug files have a directory of relocations without bytes.
-            Err(_) => return Ok(None),
+        let Some(relocations) = relocations else {
+            return Ok(None);
         };
         let mut found = None;
-        for section in self.sections.iter().filter(|section| is_data(section)) {
+        for section in self.sections.iter().filter(|section| !section.is_code()) {
             relocations.for_each(self, section, &mut |_, _, before| {
                 if is_wrapper(before) {
                     found = Some(section.name.as_str());
@@ -105,6 +112,16 @@ impl<S: ReadAt> Image<S> {
             })?;
         }
         Ok(found)
+    }
+
+    /// Whether a bundle is at an address.
+    fn is_bundle(&self, address: u64) -> bool {
+        let is_there = |magic: &[u8]| {
+            let range = address..address.saturating_add(magic.len() as u64);
+            let start = self.memory(&range).ok().flatten();
+            start.is_some_and(|start| start == magic)
+        };
+        is_there(PLAIN_MAGIC) || is_there(COMPRESSED_MAGIC) || is_there(&ELFMAG)
     }
 
     fn follow_bundles(
@@ -157,8 +174,4 @@ impl<S: ReadAt> Image<S> {
             record: former::record_size(self, code)?,
         })))
     }
-}
-
-fn is_data(section: &Section) -> bool {
-    section.flags.0 & pe::IMAGE_SCN_MEM_EXECUTE.0 == 0
 }

@@ -1,90 +1,36 @@
-//! Compares host binaries that were built for different targets. These may differ in their build IDs,
-//! in addresses, since their device code had different sizes, and in IDs of compilation units.
+//! Compares host binaries for Linux that were built for different targets.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs::File;
 
-use kpack_format::marker::{self, Marker};
+use kpack_format::marker;
 use object::{LittleEndian as LE, elf};
 
-use super::moved::Moves;
-use kpack_core::Error;
+use super::{Found, Same, is_unit_id, texts_of};
+use crate::moved::{Moves, Part};
 use kpack_split::elf::{
-    DeviceCode, Dynamic, ElfError, FAT_SECTION, Image, Relocations, Section, WRAPPER_SECTION,
-    is_address, pods,
+    Dynamic, ElfError, FAT_SECTION, Image, Relocations, Section, WRAPPER_SECTION, is_address, pods,
 };
-use kpack_split::host;
-use kpack_split::input::LinkedBinary;
 
-/// The fewest consecutive printable bytes that count as text.
-pub(super) const LEAST_TEXT: usize = 6;
+/// Said of an ID that differs.
+const ID: &str =
+    "build ID only, which linkers derive from all that they link, device code included";
 
-pub(super) enum Same {
-    /// Equal except for the code IDs in their markers: each shard lists the targets that it built.
-    Yes,
-    /// Equal except for what this says.
-    But(String),
-    /// Different, or not comparable.
-    No,
-}
-
-/// Compares two host binaries.
-///
-/// They must have the same sections, symbols, relocations, dynamic entries and markers, and the same
-/// bytes in all other sections. If sections have moved, addresses into them are compared by what they
-/// refer to, in code, data and debug information.
-pub(super) fn compare(one: &LinkedBinary, other: &LinkedBinary) -> Result<Same, Error> {
-    let (Some(ours), Some(theirs)) = (markers(one)?, markers(other)?) else {
-        return Ok(Same::No);
-    };
-    let (one, other) = match (&one.image, &other.image) {
-        (host::Image::Elf(one), host::Image::Elf(other)) => (one, other),
-        (one, other) => {
-            let is_same = ours == theirs && host::compare(one, other).is_ok_and(|d| d.is_empty());
-            return Ok(if is_same { Same::Yes } else { Same::No });
-        }
-    };
-    let same = ours == theirs
-        && shape(one) == shape(other)
+/// As [`super::compare`], if the markers are the same.
+pub(super) fn compare(one: &Image<File>, other: &Image<File>) -> Same {
+    let same = shape(one) == shape(other)
         && texts(one) == texts(other)
         // Unreadable files are not comparable.
         && tables(one).is_ok_and(|ours| tables(other).is_ok_and(|theirs| ours == theirs))
         && same_contents(one, other).unwrap_or(false);
     if !same {
-        return Ok(Same::No);
+        return Same::No;
     }
-    let units = unit_ids(one) != unit_ids(other);
-    Ok(if addresses(one) != addresses(other) {
-        let and = match units {
-            true => format!(", and in {UNIT_IDS}"),
-            false => String::new(),
-        };
-        Same::But(format!(
-            "differs in its layout{and}: its sections have the same sizes at other addresses, \
-             because the device code had another size; apart from the addresses, code and data are equal"
-        ))
-    } else if units {
-        Same::But(format!("differs in {UNIT_IDS} only"))
-    } else if ids(one) != ids(other) {
-        let text = "differs in its build ID only, which linkers derive from all that they link, device \
-                    code included";
-        Same::But(text.to_owned())
-    } else {
-        Same::Yes
+    Same::of(Found {
+        has_moved: addresses(one) != addresses(other),
+        has_other_units: unit_ids(one) != unit_ids(other),
+        other_id: (ids(one) != ids(other)).then_some(ID),
     })
-}
-
-/// The markers of a binary, without IDs of device code, by the positions of their wrappers; `None`
-/// for a fat binary.
-fn markers(linked: &LinkedBinary) -> Result<Option<BTreeMap<Vec<u32>, Marker>>, Error> {
-    if matches!(linked.code, DeviceCode::Fat(_)) {
-        return Ok(None);
-    }
-    let groups = linked.markers()?.into_iter().map(|group| {
-        let positions = group.wrappers.iter().map(|wrapper| wrapper.position);
-        (positions.collect(), group.marker.without_additions())
-    });
-    Ok(Some(groups.collect()))
 }
 
 /// What identifies the build.
@@ -95,22 +41,8 @@ fn ids(image: &Image<File>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Their names in messages.
-pub(super) const UNIT_IDS: &str = "IDs of compilation units (`__hip_cuid_…`), which clang derives \
-                                   from its options, --offload-arch among them";
-
-/// Whether a symbol exists only for its name, which contains the ID of a compilation unit: a hash of
-/// the compiler's options and the source's path, without leading zeros (clang, `-fuse-cuid=hash`, the
-/// default for HIP). Longer names with an ID do not count: with `-fgpu-rdc`, variables and kernels must
-/// have the same names in host and device code.
-fn is_unit_id(name: &[u8]) -> bool {
-    let id = name.strip_prefix(b"__hip_cuid_").unwrap_or_default();
-    let is_digit = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
-    (1..=16).contains(&id.len()) && id.iter().all(is_digit)
-}
-
 /// The IDs of compilation units in the names of symbols.
-pub(super) fn unit_ids(image: &Image<File>) -> Vec<String> {
+pub(crate) fn unit_ids(image: &Image<File>) -> Vec<String> {
     let mut ids = Vec::new();
     for table in symbol_tables(image) {
         let strings = strings_of(image, table);
@@ -175,7 +107,7 @@ fn addresses(image: &Image<File>) -> Vec<u64> {
 /// Whether all other sections have the same bytes, except for addresses.
 fn same_contents(one: &Image<File>, other: &Image<File>) -> Result<bool, ElfError> {
     let (ours, theirs) = (sections(one), sections(other));
-    let moves = Moves::new(one, ours.iter().zip(&theirs).map(|(a, b)| (*a, *b)))?;
+    let moves = moves(one, ours.iter().zip(&theirs).map(|(a, b)| (*a, *b)))?;
     for (a, b) in ours.into_iter().zip(theirs) {
         // Compared entry by entry, or derived from such sections.
         let is_table = matches!(
@@ -195,12 +127,46 @@ fn same_contents(one: &Image<File>, other: &Image<File>) -> Result<bool, ElfErro
         if is_table || a.name == WRAPPER_SECTION || !a.has_bytes() {
             continue;
         }
+        let part = Part {
+            addresses: a.addr..a.addr_end(),
+            is_loaded: a.is_alloc(),
+            is_code: a.flags.0 & elf::SHF_EXECINSTR.0 != 0,
+        };
         let bytes = (one.section_bytes(a)?, other.section_bytes(b)?);
-        if !moves.explain(a, &bytes.0, &bytes.1) {
+        if !moves.explain(&part, &bytes.0, &bytes.1) {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Maps the sections of one file to those of another. What the dynamic linker does not relocate is no address, except
+/// for the address of the dynamic section in the global offset table. If all addresses are fixed, any number may be one.
+fn moves<'a>(
+    one: &Image<File>,
+    pairs: impl Iterator<Item = (&'a Section, &'a Section)>,
+) -> Result<Moves<'static>, ElfError> {
+    let relocated = if one.is_position_dependent() {
+        None
+    } else {
+        let dynamic = Dynamic::read(one)?;
+        let relocations = Relocations::read(one, &dynamic)?;
+        let places = relocations.iter().map(|found| Ok(found?.address));
+        Some(places.collect::<Result<BTreeSet<_>, ElfError>>()?)
+    };
+    let tables = one.sections.iter();
+    let tables = tables.filter(|s| matches!(&*s.name, ".got" | ".got.plt"));
+    let tables = Vec::from_iter(tables.map(|s| s.addr..s.addr_end()));
+    let loaded = pairs.filter(|(a, _)| a.is_alloc());
+    let loaded = loaded.map(|(a, b)| (a.addr..a.addr_end(), b.addr));
+    Ok(Moves::new(loaded, move |part, address, size| {
+        let Some(relocated) = &relocated else {
+            return Some(0);
+        };
+        let is_in_table = || tables.iter().any(|table| table.contains(&address));
+        let may_be = !part.is_loaded || is_in_table() || relocated.contains(&address);
+        (size == 8 && may_be).then_some(0)
+    }))
 }
 
 /// An address, relative to its section.
@@ -339,7 +305,7 @@ fn strings_of(image: &Image<File>, table: &Section) -> Vec<u8> {
 }
 
 /// The text at an offset in a table of strings.
-pub(super) fn text_in(strings: &[u8], offset: u64) -> &[u8] {
+pub(crate) fn text_in(strings: &[u8], offset: u64) -> &[u8] {
     let rest = usize::try_from(offset)
         .ok()
         .and_then(|at| strings.get(at..));
@@ -348,7 +314,7 @@ pub(super) fn text_in(strings: &[u8], offset: u64) -> &[u8] {
 }
 /// The texts in loaded sections without code, except for IDs of compilation units. They do not depend
 /// on addresses. Symbol names are sorted, since their order is that of the hash table.
-pub(super) fn texts(image: &Image<File>) -> Vec<String> {
+pub(crate) fn texts(image: &Image<File>) -> Vec<String> {
     let mut texts = Vec::new();
     for name in [".interp", ".dynstr", ".rodata", ".data"] {
         let section = image
@@ -356,13 +322,7 @@ pub(super) fn texts(image: &Image<File>) -> Vec<String> {
             .iter()
             .find(|s| s.name == name && s.has_bytes());
         let bytes = section.and_then(|section| image.section_bytes(section).ok());
-        let printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
-        let bytes = bytes.unwrap_or_default();
-        let runs = bytes.split(|byte| !printable(byte));
-        let long = runs.filter(|run| run.len() >= LEAST_TEXT);
-        let mut long: Vec<String> = long
-            .map(|run| String::from_utf8_lossy(run).into_owned())
-            .collect();
+        let mut long = texts_of(&bytes.unwrap_or_default());
         if name == ".dynstr" {
             long.retain(|text| !is_unit_id(text.as_bytes()));
             long.sort();
