@@ -131,6 +131,14 @@ impl<S: ReadAt> Image<S> {
         }
     }
 
+    /// The checksum in the header and that of the file, if the format has one and they differ.
+    pub fn stale_checksum(&self) -> std::io::Result<Option<(u32, u32)>> {
+        match self {
+            Self::Elf(_) => Ok(None),
+            Self::Pe(image) => image.stale_checksum(),
+        }
+    }
+
     /// The contents of the only section with a name; `None` if there is none.
     pub fn bytes_of(&self, name: &str) -> Option<Vec<u8>> {
         match self {

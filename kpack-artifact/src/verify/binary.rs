@@ -27,9 +27,7 @@ pub(super) fn verify(
     match &binary.code {
         DeviceCode::Split(wrappers) => check(binary, wrappers, context, report)?,
         DeviceCode::Fat(fat) if fat.joined.is_some() => {
-            if let Err(error) = binary.image.check_loaded() {
-                report.fault(ids::DAMAGED_BINARY, &binary.path, error.to_string());
-            }
+            loads(binary, report)?;
             joined::verify(binary, fat, context, report)?;
         }
         DeviceCode::Fat(fat) => not_split(&binary.path, fat, report),
@@ -75,9 +73,7 @@ fn check(
             report.ok(ids::SPIRV_KEPT, path, text);
         }
     }
-    if let Err(error) = binary.image.check_loaded() {
-        report.fault(ids::DAMAGED_BINARY, path, error.to_string());
-    }
+    loads(binary, report)?;
     let groups = report.accepted(path, binary.markers())?;
     let Some(groups) = groups else {
         return Ok(());
@@ -85,6 +81,22 @@ fn check(
     in_order(path, wrappers, &groups, binary.kept.is_some(), report);
     let mut groups = groups.iter();
     groups.try_for_each(|group| check_group(binary, group, faults, context, report))
+}
+
+/// Checks that the system would load it.
+fn loads(binary: &LinkedBinary, report: &mut Report) -> Result<(), Error> {
+    let path = &binary.path;
+    if let Err(error) = binary.image.check_loaded() {
+        report.fault(ids::DAMAGED_BINARY, path, error.to_string());
+    }
+    let sums = binary.image.stale_checksum();
+    if let Some((stored, sum)) = sums.map_err(|e| Error::io(path, "read", e))? {
+        let text = format!(
+            "its checksum is {sum:#x}, the header has {stored:#x}: a tool changed the file, or it is damaged"
+        );
+        report.note(ids::STALE_CHECKSUM, path, text);
+    }
+    Ok(())
 }
 
 /// Whether both paths are names of one file: its kernels are named after one of them.

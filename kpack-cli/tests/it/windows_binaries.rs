@@ -21,7 +21,7 @@ use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
 /// Three wrappers, two with plain bundles, with enough device code to free pages.
-fn library() -> FatLibrary {
+pub(crate) fn library() -> FatLibrary {
     let device = |target: &str, seed: u8| {
         let bytes = code_object(target, &vec![seed; 20_000]).unwrap();
         (target.to_owned(), bytes)
@@ -33,14 +33,14 @@ fn library() -> FatLibrary {
 }
 
 /// A binary in a prefix, and how it was before.
-struct Bench {
-    tree: Tree,
+pub(crate) struct Bench {
+    pub(crate) tree: Tree,
     name: &'static str,
-    original: PathBuf,
+    pub(crate) original: PathBuf,
 }
 
 impl Bench {
-    fn new(library: &FatLibrary, build: WindowsBuild<'_>) -> Result<Self> {
+    pub(crate) fn new(library: &FatLibrary, build: WindowsBuild<'_>) -> Result<Self> {
         let tree = Tree::new();
         let name = match build.is_program {
             true => "bin/vec.exe",
@@ -57,11 +57,11 @@ impl Bench {
         })
     }
 
-    fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.tree.path(self.name)
     }
 
-    fn split(&self) -> Result<u64, Error> {
+    pub(crate) fn split(&self) -> Result<u64, Error> {
         let options = InstallOptions::new(self.tree.root(), "vec", [self.name]);
         let report = install(&options, &())?;
         match &report.files[0].outcome {
@@ -70,14 +70,14 @@ impl Bench {
         }
     }
 
-    fn join(&self, targets: &[&str]) -> Result<(), Error> {
+    pub(crate) fn join(&self, targets: &[&str]) -> Result<(), Error> {
         let targets = targets.iter().map(|target| target.parse().unwrap());
         let options = JoinOptions::new(self.tree.root(), targets, [self.name]);
         join(&options, &()).map(drop)
     }
 
     /// Splits it. Nothing finds anything wrong with it, also after other tools.
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let fat = runs(&self.original)?;
         ensure!(
             fat.iter()
@@ -111,7 +111,7 @@ impl Bench {
     }
 
     /// Joins it for few and for many targets, and splits it again, which gives the same bytes.
-    fn check_join(&self) -> Result<()> {
+    pub(crate) fn check_join(&self) -> Result<()> {
         let fat = runs(&self.original)?;
         let split = fs::read(self.path())?;
         for targets in [&["gfx942"][..], &["gfx1100", "gfx942", "gfx90a"]] {
@@ -140,7 +140,7 @@ const TOOLS: &[&[&str]] = &[
 ];
 
 /// The lines that it prints.
-fn runs(binary: &Path) -> Result<Vec<String>> {
+pub(crate) fn runs(binary: &Path) -> Result<Vec<String>> {
     if !runs_windows_programs() {
         return Ok(["FPIH 0 ", "FPIH 0 ", "FPIH 0 ", "host"]
             .map(str::to_owned)
@@ -153,7 +153,7 @@ fn runs(binary: &Path) -> Result<Vec<String>> {
 }
 
 /// The lines of a split binary: the wrappers have indices, and all point to one marker.
-fn is_split(fat: &[String], split: &[String]) -> Result<()> {
+pub(crate) fn is_split(fat: &[String], split: &[String]) -> Result<()> {
     if fat[0] == "FPIH 0 " {
         return Ok(());
     }
@@ -172,7 +172,7 @@ fn is_split(fat: &[String], split: &[String]) -> Result<()> {
 }
 
 /// Tools that read headers say nothing about them.
-fn tools_find_nothing(binary: &Path) -> Result<()> {
+pub(crate) fn tools_find_nothing(binary: &Path) -> Result<()> {
     let commands: [&[&str]; 3] = [
         &[
             "llvm-readobj-19",
@@ -268,7 +268,7 @@ fn dll(flags: &[&str]) -> Result<Option<Bench>> {
 }
 
 /// Offset of the PE signature.
-fn signature(bytes: &[u8]) -> usize {
+pub(crate) fn signature(bytes: &[u8]) -> usize {
     u32::from_le_bytes(bytes[0x3c..0x40].try_into().unwrap()) as usize
 }
 
@@ -364,6 +364,32 @@ fn merged_sections_are_rejected() -> Result<()> {
     Ok(())
 }
 
+/// Without relocations and sections of their own, what they point to tells wrappers from other data.
+#[test]
+fn wrappers_and_bundles_merged_into_data_are_rejected() -> Result<()> {
+    for storage in [Storage::Plain, Storage::Zstd(2)] {
+        let flags = [
+            "/fixed",
+            "/merge:.hipFatBinSegment=.data",
+            "/merge:.hip_fatbin=.rdata",
+        ];
+        let build = WindowsBuild {
+            linker: WindowsLinker::LldLink,
+            is_program: true,
+            flags: &flags,
+        };
+        if !build.linker.is_there() {
+            return Ok(());
+        }
+        let code = code_object("gfx1100", &[1; 64])?;
+        let library = FatLibrary::new().wrapper(storage, [("gfx1100", code)]);
+        let bench = Bench::new(&library, build)?;
+        let parts = ["merged the wrappers", "`.data`", ".hipFatB"];
+        is_rejected(&bench, |_| (), ids::UNSUPPORTED_BINARY, &parts);
+    }
+    Ok(())
+}
+
 /// The header of a section.
 fn header(bytes: &[u8], name: &[u8]) -> usize {
     let mut headers = (signature(bytes) + 24 + 240..).step_by(40);
@@ -429,29 +455,94 @@ fn separate_debug_files_stay() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn headers_without_room_grow() -> Result<()> {
-    let Some(bench) = dll(&[])? else {
-        return Ok(());
-    };
-    // Given headers that end with the last section header,
+/// Makes headers that end with the last section header, by a longer DOS stub.
+fn fill_headers(bench: &Bench) -> Result<()> {
     let mut bytes = fs::read(&bench.original)?;
     let at = signature(&bytes);
     let sections = u16::from_le_bytes(bytes[at + 6..at + 8].try_into()?);
     let table = at + 24 + 240;
     let end = table + 40 * usize::from(sections);
     let size = u32::from_le_bytes(bytes[at + 84..at + 88].try_into()?) as usize;
-    // by a longer DOS stub,
     let more = size - end;
     ensure!(more.is_multiple_of(8));
     bytes.drain(end..size);
     bytes.splice(at..at, vec![0x90; more]);
     bytes[0x3c..0x40].copy_from_slice(&((at + more) as u32).to_le_bytes());
     fs::write(bench.path(), &bytes)?;
-    fs::write(&bench.original, &bytes)?;
+    Ok(fs::write(&bench.original, &bytes)?)
+}
+
+#[test]
+fn headers_without_room_grow() -> Result<()> {
+    let Some(bench) = dll(&[])? else {
+        return Ok(());
+    };
+    // Given headers that end with the last section header,
+    fill_headers(&bench)?;
     // when it is split, then it runs, and a join and a split give the same bytes.
     bench.check()?;
     bench.check_join()
+}
+
+/// Then only a join needs another section header.
+#[test]
+fn headers_without_room_grow_for_a_join() -> Result<()> {
+    let code = code_object("gfx1100", &[1; 64])?;
+    let library = FatLibrary::new().wrapper(Storage::Plain, [("gfx1100", code)]);
+    let build = WindowsBuild {
+        linker: WindowsLinker::LldLink,
+        is_program: false,
+        flags: &[],
+    };
+    if !build.linker.is_there() {
+        return Ok(());
+    }
+    let bench = Bench::new(&library, build)?;
+    fill_headers(&bench)?;
+    bench.split()?;
+    let split = fs::read(bench.path())?;
+    bench.join(&["gfx1100"])?;
+    assert_holds_against(&bench.path(), &bench.original);
+    bench.split()?;
+    ensure!(fs::read(bench.path())? == split);
+    Ok(())
+}
+
+/// Tools remove debug information at the end of an image, and Windows loads no image with a hole.
+#[test]
+fn debug_information_is_stripped_from_joined_binaries() -> Result<()> {
+    for linker in [WindowsLinker::Gnu, WindowsLinker::LldGnu] {
+        if !linker.is_there() {
+            continue;
+        }
+        for tool in TOOLS.iter().filter(|tool| require::tool(tool[0])) {
+            let build = WindowsBuild {
+                linker,
+                is_program: false,
+                flags: &["-g"],
+            };
+            let bench = Bench::new(&library(), build)?;
+            bench.split()?;
+            let split = fs::read(bench.path())?;
+            // Given more device code than there was, at the end,
+            bench.join(&["gfx1100", "gfx942", "gfx90a"])?;
+            let joined = fs::read(bench.path())?;
+            bench.split()?;
+            ensure!(fs::read(bench.path())? == split, "{linker:?}");
+            fs::write(bench.path(), joined)?;
+            // when debug information is stripped, then the binary is sound, and can be split.
+            let mut words = tool.iter();
+            let program = words.next().context("a program")?;
+            try_run(Command::new(program).args(words).arg(bench.path()))?;
+            assert_holds(bench.tree.root());
+            assert_holds_against(&bench.path(), &bench.original);
+            bench
+                .split()
+                .with_context(|| format!("{linker:?} {tool:?}"))?;
+            assert_holds_against(&bench.path(), &bench.original);
+        }
+    }
+    Ok(())
 }
 
 #[test]
@@ -471,6 +562,74 @@ fn a_wrong_size_in_memory_is_found() -> Result<()> {
         &check(&bench.tree, bench.name),
         &["damaged-binary", "Windows does not load"],
     );
+    Ok(())
+}
+
+/// Given a joined binary whose record of what it was has another word, when it is split, then that is no bug in kpack.
+#[test]
+fn a_changed_record_of_a_join_is_damage() -> Result<()> {
+    for targets in [&["gfx942"][..], &["gfx1100", "gfx942", "gfx90a"]] {
+        let Some(bench) = dll(&[])? else {
+            return Ok(());
+        };
+        bench.split()?;
+        bench.join(targets)?;
+        let joined = fs::read(bench.path())?;
+        let magic = joined.windows(8).position(|word| word == b"kpkjoin1");
+        let record = magic.context("a record")? + 8 - 80;
+        let mut damaged = 0;
+        for (word, bit) in (0..8).flat_map(|word| (0..33).map(move |bit| (word, bit))) {
+            let mut bytes = joined.clone();
+            bytes[record + 8 * word + bit / 8] ^= 1 << (bit % 8);
+            fs::write(bench.path(), &bytes)?;
+            let Err(error) = bench.split() else {
+                // A sound binary, of other sizes.
+                continue;
+            };
+            let text = error.in_one_line();
+            ensure!(
+                error.id() != ids::UNSOUND_OUTPUT,
+                "word {word}, bit {bit}: {text}"
+            );
+            ensure!(fs::read(bench.path())? == bytes, "it changed");
+            let is_named =
+                text.contains("bin/vec.dll") && text.contains("install the unsplit binary");
+            damaged += usize::from(error.id() == ids::DAMAGED_BINARY && is_named);
+        }
+        ensure!(damaged > 100, "{damaged}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_stale_checksum_is_found() -> Result<()> {
+    let Some(bench) = dll(&["/release"])? else {
+        return Ok(());
+    };
+    bench.split()?;
+    let split = fs::read(bench.path())?;
+    let found = |bytes: &[u8]| -> Result<Vec<String>> {
+        fs::write(bench.path(), bytes)?;
+        let report = check(&bench.tree, bench.name);
+        let stale = report
+            .findings
+            .iter()
+            .filter(|found| found.id == ids::STALE_CHECKSUM);
+        Ok(stale.map(|found| found.text.clone()).collect())
+    };
+    ensure!(found(&split)?.is_empty());
+    // Given another byte in a text of the DOS stub,
+    let mut bytes = split.clone();
+    bytes[0x50] ^= 1;
+    // then it is found, and where the header has no checksum, nothing is.
+    let stale = found(&bytes)?;
+    ensure!(
+        stale.len() == 1 && stale[0].contains("the header has 0x"),
+        "{stale:?}"
+    );
+    let at = signature(&bytes) + 24 + 64;
+    bytes[at..at + 4].fill(0);
+    ensure!(found(&bytes)?.is_empty());
     Ok(())
 }
 

@@ -138,7 +138,7 @@ catalogue! {
 
     "Binaries" {
         DAMAGED_BINARY = "damaged-binary";
-            "The headers of an ELF file contradict each other or the file's size."
+            "The headers of a binary contradict each other or the file's size."
             "kpack rewrites only files that it can read without doubt."
             "Build or install the file again."
 
@@ -151,6 +151,11 @@ catalogue! {
             "The Windows binary has a signature."
             "A changed binary no longer fits its signature, and Windows may refuse to run it."
             "Run kpack on the unsigned binary, then sign the result."
+
+        STALE_CHECKSUM = "stale-checksum";
+            "The checksum in the header of the Windows binary is not that of the file."
+            "A tool changed the file and did not renew the checksum, as most do, or the file is damaged. Windows compares it for drivers only."
+            "If nothing changed the file on purpose, install it again."
 
         DAMAGED_BUNDLE = "damaged-bundle";
             "Device code in the binary cannot be read as an offload bundle."

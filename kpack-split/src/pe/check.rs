@@ -6,7 +6,6 @@ use object::pe;
 
 use kpack_core::elf::{ElfError, ReadAt, refuse, unsupported};
 
-use super::checksum::checksum;
 use super::image::{Image, Section, debug_entries};
 
 /// The most sections that Windows loads.
@@ -38,8 +37,7 @@ pub(super) fn written<S: ReadAt>(image: &Image<S>) -> Result<(), ElfError> {
             );
         }
     }
-    let stored = image.optional.check_sum.get(LE);
-    if stored != 0 && stored != checksum(image.source(), image.checksum_offset())? {
+    if let Some((stored, _)) = image.stale_checksum()? {
         refuse!("the checksum {stored:#x} is wrong");
     }
     Ok(())
@@ -91,9 +89,18 @@ fn headers<S>(image: &Image<S>) -> Result<(), ElfError> {
 
 /// Sections follow each other without gaps.
 fn addresses<S>(image: &Image<S>) -> Result<(), ElfError> {
-    let align = image.section_alignment();
-    let mut next = image.headers_size().next_multiple_of(align);
-    for section in &image.sections {
+    let sizes = (image.headers_size(), image.image_size());
+    adjoining(&image.sections, sizes, image.section_alignment())
+}
+
+/// Whether `sections` follow headers and each other without gaps. `sizes` are those of the headers and of the image.
+pub(super) fn adjoining<'a>(
+    sections: impl IntoIterator<Item = &'a Section>,
+    sizes: (u64, u64),
+    align: u64,
+) -> Result<(), ElfError> {
+    let mut next = sizes.0.next_multiple_of(align);
+    for section in sections {
         let name = &section.name;
         if section.address != next {
             refuse!(
@@ -107,10 +114,10 @@ fn addresses<S>(image: &Image<S>) -> Result<(), ElfError> {
         }
         next = (section.address + size).next_multiple_of(align);
     }
-    if image.image_size() != next {
+    if sizes.1 != next {
         refuse!(
             "the image has {:#x} bytes by its header, and {next:#x} by its sections; Windows does not load the file",
-            image.image_size()
+            sizes.1
         );
     }
     Ok(())

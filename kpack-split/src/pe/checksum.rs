@@ -3,9 +3,24 @@
 use std::io;
 
 use kpack_core::elf::ReadAt;
+use object::LittleEndian as LE;
+
+use super::image::Image;
 
 /// Bytes read at a time, an even number.
 const PIECE: u64 = 1 << 20;
+
+impl<S: ReadAt> Image<S> {
+    /// The checksum in the header and that of the file, if they differ; a header may have none.
+    pub fn stale_checksum(&self) -> io::Result<Option<(u32, u32)>> {
+        let stored = self.optional.check_sum.get(LE);
+        if stored == 0 {
+            return Ok(None);
+        }
+        let sum = checksum(self.source(), self.checksum_offset())?;
+        Ok((stored != sum).then_some((stored, sum)))
+    }
+}
 
 /// The checksum of a file whose own checksum is at the offset `at`: the sum of its 16-bit words without that one, its
 /// carries added, and the file's size.

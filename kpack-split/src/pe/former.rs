@@ -30,7 +30,7 @@ pub(super) struct Former {
 /// What a join changes of a section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FormerSection {
-    address: u64,
+    pub(super) address: u64,
     virtual_size: u64,
     pub(super) file_size: u64,
     flags: u64,
@@ -44,6 +44,15 @@ impl FormerSection {
             file_size: section.file_size,
             flags: section.flags.0.into(),
         }
+    }
+
+    /// Whether the device code's section may have been so: a join changes its contents, and not how it may be accessed.
+    pub(super) fn fits(&self, section: &Section) -> bool {
+        let contents = pe::IMAGE_SCN_CNT_CODE.0
+            | pe::IMAGE_SCN_CNT_INITIALIZED_DATA.0
+            | pe::IMAGE_SCN_CNT_UNINITIALIZED_DATA.0;
+        let changed = u64::from(section.flags.0) ^ self.flags;
+        changed & !u64::from(contents) == 0
     }
 
     /// The section as it was. What it has in the file is zeroes where its device code is now.

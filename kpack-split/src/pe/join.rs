@@ -213,31 +213,52 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         let kept = former.code.as_ref().map_or(0, |(_, old)| old.file_size);
         self.cut = range.start + kept..range.end;
         self.zeroes = range.start..range.start + kept;
-        self.headers_size = former.headers_size;
+        // Strip has shorter headers for fewer sections.
+        self.headers_size = former.headers_size.min(self.image.headers_size());
         let (own, _) = self.sections.remove(index);
         self.code = None;
+        if former
+            .code
+            .as_ref()
+            .is_none_or(|(_, old)| old.address != code.address)
+        {
+            // Debug information comes after what is not in its former place.
+            let align = self.image.section_alignment();
+            let size = code.memory_size().next_multiple_of(align);
+            for (_, debug) in &mut self.sections[index..] {
+                debug.address = debug.address.saturating_sub(size);
+            }
+        }
         if let Some((position, old)) = &former.code {
-            if *position == 0 || *position > self.sections.len() {
-                unsupported!(
-                    "another tool removed sections from the joined binary; install the unsplit binary"
-                );
+            let fits = (1..=self.sections.len()).contains(position) && old.fits(code);
+            if !fits {
+                return self.does_not_fit(code);
             }
             self.sections[position - 1].1.virtual_size = former.before;
             self.sections.insert(*position, (own, old.restore(code)));
             self.code = Some(*position);
         }
-        let is_sound = self.headers_size <= self.image.headers_size()
-            && self
-                .headers_size
-                .is_multiple_of(self.image.file_alignment())
+        let file_align = self.image.file_alignment();
+        let sections = self.sections.iter().map(|(_, section)| section);
+        // Debug information may have been removed since.
+        let sizes = (self.headers_size, self.image_size(&self.sections));
+        let fits = self.headers_size.is_multiple_of(file_align)
+            && kept.is_multiple_of(file_align)
             && self.image.table().end <= self.headers_size + SECTION_HEADER
-            && former.image_size == self.image_size(&self.sections);
-        if !is_sound {
-            unsupported!(
-                "another tool changed the sections of the joined binary; install the unsplit binary"
-            );
+            && check::adjoining(sections, sizes, self.image.section_alignment()).is_ok();
+        if fits {
+            Ok(())
+        } else {
+            self.does_not_fit(code)
         }
-        Ok(())
+    }
+
+    fn does_not_fit<T>(&self, code: &Section) -> Result<T, ElfError> {
+        refuse!(
+            "the record of the join at the end of `{}` does not fit the sections: the file is damaged, or another \
+             tool changed its sections; install the unsplit binary",
+            code.name
+        );
     }
 
     /// The size of an image of these sections.
@@ -328,14 +349,21 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         Ok(joined)
     }
 
-    /// With the code after everything else.
+    /// The sections before the debug information at the end of the image. Tools remove that, and leave no room for it.
+    fn loaded(&self) -> &[(usize, Section)] {
+        let is_debug = |(_, section): &&(usize, Section)| section.is_debug_information();
+        let debug = self.sections.iter().rev().take_while(is_debug).count();
+        &self.sections[..self.sections.len() - debug]
+    }
+
+    /// With the code after everything else that is loaded.
     fn at_end(&self, sizes: &[u64]) -> Result<Joined, ElfError> {
-        let address = self.image_size(&self.sections);
+        let address = self.image_size(self.loaded());
         let (bundles, used) = self.bundles(address, sizes);
-        if address.saturating_add(used) > LIMIT {
+        if self.image_size(&self.sections).saturating_add(used) > LIMIT {
             unsupported!("the joined binary would be larger than 2 GiB; join fewer targets");
         }
-        let at = self.file_end(&self.sections)?;
+        let at = self.file_end(self.loaded())?;
         let mut headers_size = self.headers_size;
         let (index, template) = match self.code {
             Some(code) => self.sections[code].clone(),
@@ -354,10 +382,15 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             unsupported!("no room for another section header");
         }
         let mut joined = self.joined((at..at, used), (address, bundles), headers_size)?;
+        let mut own = self.loaded().len();
+        for (_, debug) in &mut joined.sections[own..] {
+            debug.address += used.next_multiple_of(self.image.section_alignment());
+        }
         if let Some(code) = self.code {
             let next = self.sections[code].1.addresses().end;
             let next = next.next_multiple_of(self.image.section_alignment());
             joined.sections.remove(code);
+            own -= 1;
             let before = code
                 .checked_sub(1)
                 .map(|before| &mut joined.sections[before].1);
@@ -374,7 +407,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             offset: joined.place.start,
             ..with_bytes(&template, used)
         };
-        joined.sections.push((index, new));
+        joined.sections.insert(own, (index, new));
         Ok(joined)
     }
 

@@ -189,8 +189,11 @@ fn headers<S>(
     let table = sections.iter().flat_map(Section::to_bytes).collect();
     edits.write(image.table().start, table);
     let gone = image.sections.len().saturating_sub(sections.len()) as u64;
-    let size = gone * super::image::SECTION_HEADER;
-    edits.zero(image.table().end - size, size);
+    let end = image.table().end;
+    let start = end - gone * super::image::SECTION_HEADER;
+    // What is after the new headers is cut out.
+    let end = end.min(sizes.0).max(start);
+    edits.zero(start, end - start);
 }
 
 /// Corrects the file offsets in the debug directory.
