@@ -80,5 +80,6 @@ mod wheel_variants;
 mod wheel_vendored;
 mod windows;
 mod windows_binaries;
+mod windows_layouts;
 mod windows_names;
 mod windows_rust;

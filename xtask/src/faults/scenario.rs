@@ -4,7 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, code, code_object, library_file};
+use kpack_tests::fixture::{
+    FatLibrary, Kind, Storage, Wheel, WindowsBuild, WindowsLinker, code, code_object, library_file,
+};
 use serde_json::json;
 
 use super::place::{Place, succeed};
@@ -23,9 +25,12 @@ pub(super) struct Scenario {
 
 /// What holds whenever the command is interrupted.
 pub(super) enum Promise {
-    /// Each binary in `prefix` starts, has its host code, and finds its device code for `targets`: all that
+    /// Each of these binaries in `prefix` starts, has its host code, and finds its device code for `targets`: all that
     /// the binary of this name in `original` has, or these.
-    Binaries { targets: &'static [&'static str] },
+    Binaries {
+        binaries: &'static [&'static str],
+        targets: &'static [&'static str],
+    },
     /// Each unit of a directory is as before the run or as after it.
     Units {
         directory: &'static str,
@@ -37,6 +42,11 @@ pub(super) enum Promise {
         may_be_missing: bool,
     },
 }
+
+const BOTH: Promise = Promise::Binaries {
+    binaries: &BINARIES,
+    targets: &[],
+};
 
 const SPLIT: Promise = Promise::Units {
     directory: "out",
@@ -52,7 +62,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         prepare: |place| prefix(place, "first"),
         arguments: "install --prefix prefix --module vec --all",
         verify: "verify --quiet prefix --against original",
-        promise: Promise::Binaries { targets: &[] },
+        promise: BOTH,
     },
     Scenario {
         name: "install of another version",
@@ -63,14 +73,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         },
         arguments: "install --prefix prefix --module vec --all",
         verify: "verify --quiet prefix --against original",
-        promise: Promise::Binaries { targets: &[] },
+        promise: BOTH,
     },
     Scenario {
         name: "install with debug files",
         prepare: |place| binaries(place, with_debug_information(place)?),
         arguments: "install --prefix prefix --module vec --all --strip-debug=debug",
         verify: "verify --quiet prefix --against original",
-        promise: Promise::Binaries { targets: &[] },
+        promise: BOTH,
     },
     Scenario {
         name: "join",
@@ -81,6 +91,30 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         arguments: "join --prefix prefix --arch gfx1100",
         verify: "verify --quiet prefix",
         promise: Promise::Binaries {
+            binaries: &BINARIES,
+            targets: &["gfx1100"],
+        },
+    },
+    Scenario {
+        name: "install of a DLL",
+        prepare: dll,
+        arguments: "install --prefix prefix --module vec --all",
+        verify: "verify --quiet prefix --against original",
+        promise: Promise::Binaries {
+            binaries: &[DLL],
+            targets: &[],
+        },
+    },
+    Scenario {
+        name: "join of a DLL",
+        prepare: |place| {
+            dll(place)?;
+            place.kpack("install --prefix prefix --module vec --all")
+        },
+        arguments: "join --prefix prefix --arch gfx1100",
+        verify: "verify --quiet prefix",
+        promise: Promise::Binaries {
+            binaries: &[DLL],
             targets: &["gfx1100"],
         },
     },
@@ -270,7 +304,10 @@ const SPLIT_WHEEL: &str =
 const SPLIT_BUILT: &str = "split --batch-artifact-parent-dir built --output-dir out";
 
 /// The program and the library of a prefix.
-pub(super) const BINARIES: [&str; 2] = ["bin/vec", "lib/libvec.so"];
+const BINARIES: [&str; 2] = ["bin/vec", "lib/libvec.so"];
+
+/// The library for Windows.
+const DLL: &str = "bin/vec.dll";
 
 /// Two wrappers with code for three targets. Only the first version has code for the third.
 fn fat(version: &str) -> FatLibrary {
@@ -323,12 +360,35 @@ fn binaries(place: &Place, library: FatLibrary) -> Result<()> {
     for (binary, kind) in BINARIES.into_iter().zip([Kind::Pie, Kind::Shared]) {
         let original = place.path("original").join(binary);
         library.clone().kind(kind).build(&original)?;
-        let installed = place.path("prefix").join(binary);
-        fs::create_dir_all(installed.parent().context("it is in a directory")?)?;
-        // Another file in the place of the old one, as installers write it.
-        let _ = fs::remove_file(&installed);
-        fs::copy(original, installed)?;
+        copied(place, binary)?;
     }
+    Ok(())
+}
+
+/// A DLL with more device code than a page.
+fn dll(place: &Place) -> Result<()> {
+    let code = |kernel: u8| -> Result<Vec<(&str, Vec<u8>)>> {
+        let code = |target| Ok((target, code_object(target, &[kernel; 9000])?));
+        ["gfx1100", "gfx942"].into_iter().map(code).collect()
+    };
+    let library = FatLibrary::new().wrapper(Storage::Plain, code(1)?);
+    let library = library.wrapper(Storage::Zstd(2), code(2)?);
+    let build = WindowsBuild {
+        linker: WindowsLinker::Gnu,
+        is_program: false,
+        flags: &[],
+    };
+    library.build_for_windows(build, &place.path("original").join(DLL))?;
+    copied(place, DLL)
+}
+
+/// Copies an unsplit binary to `prefix`.
+fn copied(place: &Place, binary: &str) -> Result<()> {
+    let installed = place.path("prefix").join(binary);
+    fs::create_dir_all(installed.parent().context("it is in a directory")?)?;
+    // Another file in the place of the old one, as installers write it.
+    let _ = fs::remove_file(&installed);
+    fs::copy(place.path("original").join(binary), installed)?;
     Ok(())
 }
 
