@@ -9,7 +9,7 @@ use kpack_build::Error;
 use kpack_build::object_file::{Options, split};
 use kpack_build::report::Outcome;
 use kpack_format::offload_bundle::plain;
-use kpack_split::elf::{DeviceCode, ElfError, NewCode};
+use kpack_split::elf::{BinaryError, DeviceCode, NewCode};
 use kpack_split::host::{Image, JoinPlan, Plan};
 
 /// A relocatable object, or a static library.
@@ -67,7 +67,7 @@ pub fn linked(bytes: &[u8]) {
 const MARKER: &[u8] = b"\x82\xb2kpack_search_paths\x91\xa1x\xabkernel_name\xa1y";
 
 /// The host binary of a fat one; `None` for what is no fat binary.
-fn split_linked(file: &File) -> Result<Option<File>, ElfError> {
+fn split_linked(file: &File) -> Result<Option<File>, BinaryError> {
     let image = Image::read(file)?;
     let DeviceCode::Fat(fat) = image.device_code()? else {
         return Ok(None);
@@ -79,12 +79,12 @@ fn split_linked(file: &File) -> Result<Option<File>, ElfError> {
 }
 
 /// A split binary with a bundle for each wrapper, and room for `padding` bytes after it.
-fn join_linked(file: &File, padding: u64) -> Result<File, ElfError> {
+fn join_linked(file: &File, padding: u64) -> Result<File, BinaryError> {
     let image = Image::read(file)?;
     let code = image.device_code()?;
     let wrappers = code.split_wrappers();
     let Some(first) = wrappers.first() else {
-        return Err(ElfError::Refused("not split".to_owned()));
+        return Err(BinaryError::Refused("not split".to_owned()));
     };
     let bundle = plain([("host-x86_64-unknown-linux--", &[][..])]);
     let new = NewCode {
@@ -94,7 +94,7 @@ fn join_linked(file: &File, padding: u64) -> Result<File, ElfError> {
     };
     let plan = JoinPlan::new(&image, &new)?;
     if plan.output_size() > 8 * image.source().metadata()?.len() + (64 << 20) {
-        return Err(ElfError::Refused("would only cost time".to_owned()));
+        return Err(BinaryError::Refused("would only cost time".to_owned()));
     }
     let output = tempfile::tempfile()?;
     plan.write(file, &output)?;

@@ -7,7 +7,7 @@ use std::io;
 use kpack_core::platform::FileExt;
 
 use kpack_core::files::HostFormat;
-use kpack_split::elf::ElfError;
+use kpack_split::elf::BinaryError;
 use kpack_split::pe;
 use object::read::{File as Object, FileKind, ReadCache};
 use object::{LittleEndian as LE, Object as _, ObjectSection as _, elf};
@@ -57,10 +57,10 @@ impl Headers {
     /// Of a PE file.
     fn of_pe(file: &File) -> io::Result<Self> {
         Ok(match pe::Image::read(file) {
-            Err(ElfError::Io(error)) if error.kind() != io::ErrorKind::UnexpectedEof => {
+            Err(BinaryError::Io(error)) if error.kind() != io::ErrorKind::UnexpectedEof => {
                 return Err(error);
             }
-            Err(ElfError::Unsupported(_)) => Self::Foreign,
+            Err(BinaryError::Unsupported(_)) => Self::Foreign,
             _ => Self::Readable,
         })
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use kpack_core::archives::KeptBundle;
 use kpack_core::elf::{
-    ElfError, MAGIC_FAT, MAGIC_SPLIT, POINTER, VERSION, WRAPPER_SIZE, Wrapper, pods, refuse,
+    BinaryError, MAGIC_FAT, MAGIC_SPLIT, POINTER, VERSION, WRAPPER_SIZE, Wrapper, pods, refuse,
 };
 use kpack_format::marker::{MAX_SIZE, Marker};
 use object::LittleEndian as LE;
@@ -96,10 +96,10 @@ impl KeptMarker {
     /// as many bytes of the old one.
     pub(crate) fn replace(
         &self,
-        read: impl FnOnce(u64, u64) -> Result<Vec<u8>, ElfError>,
+        read: impl FnOnce(u64, u64) -> Result<Vec<u8>, BinaryError>,
         marker: &[u8],
         edits: &mut Edits,
-    ) -> Result<Vec<u8>, ElfError> {
+    ) -> Result<Vec<u8>, BinaryError> {
         let size = marker.len() as u64;
         if size > self.available {
             refuse!(
@@ -170,7 +170,7 @@ pub(crate) fn find_wrappers(
     bytes: &[u8],
     start: u64,
     pointer: &dyn Fn(u64, u64) -> Option<u64>,
-) -> Result<(Vec<FoundWrapper>, Vec<FoundWrapper>), ElfError> {
+) -> Result<(Vec<FoundWrapper>, Vec<FoundWrapper>), BinaryError> {
     let mut found = Vec::new();
     // Instrumented builds pad between wrappers, so each aligned slot may hold the next one.
     let mut at = start.next_multiple_of(8) - start;
@@ -206,7 +206,7 @@ impl FatBinary {
         addresses: Range<u64>,
         offset: u64,
         found: &[FoundWrapper],
-    ) -> Result<Self, ElfError> {
+    ) -> Result<Self, BinaryError> {
         let mut starts: Vec<u64> = found.iter().map(|w| w.pointer).collect();
         starts.sort_unstable();
         starts.dedup();
@@ -245,7 +245,7 @@ impl FatBinary {
 pub(crate) fn split_wrappers(
     found: &[FoundWrapper],
     in_file: &dyn Fn(u64) -> Option<(u64, u64)>,
-) -> Result<Vec<SplitWrapper>, ElfError> {
+) -> Result<Vec<SplitWrapper>, BinaryError> {
     let mut wrappers = Vec::with_capacity(found.len());
     for wrapper in found {
         let Some((offset, available)) = in_file(wrapper.pointer) else {
@@ -361,7 +361,7 @@ pub(crate) fn marker_bytes(
     marker: &Marker,
     former: &[u8],
     room: usize,
-) -> Result<Vec<u8>, ElfError> {
+) -> Result<Vec<u8>, BinaryError> {
     let Some(bytes) = marker.to_bytes_within(room) else {
         refuse!("the marker does not fit the planned {room} bytes");
     };
@@ -375,7 +375,7 @@ pub(crate) fn marker_bytes(
 pub(crate) fn check_wrappers(
     code: &DeviceCode,
     planned: &[PlannedWrapper],
-) -> Result<(), ElfError> {
+) -> Result<(), BinaryError> {
     let bundles = match code {
         DeviceCode::Fat(fat) => &fat.wrappers[..],
         DeviceCode::Split(_) => &[],

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::ops::Range;
 
 use kpack_core::archives::KeptBundle;
-use kpack_core::elf::{ElfError, FAT_SECTION, ReadAt};
+use kpack_core::elf::{BinaryError, FAT_SECTION, ReadAt};
 use kpack_core::files::{HostFormat, START};
 use kpack_format::marker::{Marker, SECTION_NAME};
 use object::elf::PT_INTERP;
@@ -82,7 +82,7 @@ impl<S> Image<S> {
 
 impl<S: ReadAt> Image<S> {
     /// Reads the headers. Refuses anything but a linked binary for a host that GPUs are used with.
-    pub fn read(source: S) -> Result<Self, ElfError> {
+    pub fn read(source: S) -> Result<Self, BinaryError> {
         let mut start = vec![0; source.size()?.min(START as u64) as usize];
         source.read_exact_at(0, &mut start)?;
         Ok(match HostFormat::of(&start) {
@@ -116,7 +116,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// Finds the wrappers and follows each to its bundle or marker.
-    pub fn device_code(&self) -> Result<DeviceCode, ElfError> {
+    pub fn device_code(&self) -> Result<DeviceCode, BinaryError> {
         match self {
             Self::Elf(image) => image.device_code(),
             Self::Pe(image) => image.device_code(),
@@ -124,7 +124,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// Checks that the system would load it.
-    pub fn check_loaded(&self) -> Result<(), ElfError> {
+    pub fn check_loaded(&self) -> Result<(), BinaryError> {
         match self {
             Self::Elf(image) => elf::check_loaded(image),
             Self::Pe(image) => pe::check_loaded(image),
@@ -154,7 +154,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// Whether it has the place of device code that was moved out. What was split before the link has none.
-    pub fn has_place_of_code(&self) -> Result<bool, ElfError> {
+    pub fn has_place_of_code(&self) -> Result<bool, BinaryError> {
         Ok(match self {
             Self::Elf(image) => image.section(FAT_SECTION)?.is_some(),
             Self::Pe(image) => image.section(&[pe::MARKER_SECTION])?.is_some(),
@@ -162,7 +162,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// What is left of the device code in a split binary; `None` if nothing is.
-    pub fn code_left(&self) -> Result<Option<String>, ElfError> {
+    pub fn code_left(&self) -> Result<Option<String>, BinaryError> {
         match self {
             Self::Elf(image) => elf::code_left(image),
             Self::Pe(image) => {
@@ -177,7 +177,7 @@ impl<S: ReadAt> Image<S> {
 
     /// Address of the marker that took the place of device code. Those of objects that were split before
     /// the link are elsewhere.
-    pub fn main_marker(&self, wrappers: &[SplitWrapper]) -> Result<Option<u64>, ElfError> {
+    pub fn main_marker(&self, wrappers: &[SplitWrapper]) -> Result<Option<u64>, BinaryError> {
         let markers = wrappers.iter().map(|w| w.marker_address);
         Ok(match self {
             Self::Elf(image) => {
@@ -203,7 +203,7 @@ impl Plan {
         fat: &FatBinary,
         marker: &[u8],
         kept: &[KeptBundle],
-    ) -> Result<Self, ElfError> {
+    ) -> Result<Self, BinaryError> {
         Ok(match image {
             Image::Elf(image) => {
                 let plan = elf::Plan::new(image, fat, marker)?;
@@ -223,7 +223,7 @@ impl Plan {
     }
 
     /// Replaces the planned marker. Drops code IDs that do not fit.
-    pub fn set_marker(&mut self, marker: &Marker) -> Result<(), ElfError> {
+    pub fn set_marker(&mut self, marker: &Marker) -> Result<(), BinaryError> {
         match self {
             Self::Elf(plan) => plan.set_marker(marker),
             Self::Pe(plan) => plan.set_marker(marker),
@@ -249,7 +249,7 @@ impl Plan {
 
     /// Writes the result to the empty file `output`, then reads it back and checks it. `input` must be
     /// the planned file.
-    pub fn apply(&self, input: &File, output: &File) -> Result<(), ElfError> {
+    pub fn apply(&self, input: &File, output: &File) -> Result<(), BinaryError> {
         match self {
             Self::Elf(plan) => plan.apply(input, output),
             Self::Pe(plan) => plan.apply(input, output),
@@ -259,7 +259,7 @@ impl Plan {
 
 impl JoinPlan {
     /// Plans the joined binary of `image`, which is split, or was joined for other targets.
-    pub fn new<S: ReadAt>(image: &Image<S>, code: &NewCode<'_>) -> Result<Self, ElfError> {
+    pub fn new<S: ReadAt>(image: &Image<S>, code: &NewCode<'_>) -> Result<Self, BinaryError> {
         Ok(match image {
             Image::Elf(image) => Self::Elf(Box::new(elf::JoinPlan::new(image, code)?)),
             Image::Pe(image) => Self::Pe(Box::new(pe::JoinPlan::new(image, code)?)),
@@ -284,7 +284,7 @@ impl JoinPlan {
 
     /// Writes the joined binary without its bundles to the empty file `output`. `input` must be the
     /// planned file.
-    pub fn write(&self, input: &File, output: &File) -> Result<(), ElfError> {
+    pub fn write(&self, input: &File, output: &File) -> Result<(), BinaryError> {
         match self {
             Self::Elf(plan) => plan.write(input, output),
             Self::Pe(plan) => plan.write(input, output),
@@ -293,7 +293,7 @@ impl JoinPlan {
 
     /// Completes the joined binary when its bundles are written, then reads it back and checks it. `input` must be
     /// the planned file.
-    pub fn finish(&self, input: &File, output: &File) -> Result<(), ElfError> {
+    pub fn finish(&self, input: &File, output: &File) -> Result<(), BinaryError> {
         match self {
             Self::Elf(plan) => plan.check(input, output),
             Self::Pe(plan) => {
@@ -310,7 +310,7 @@ impl JoinPlan {
 pub fn compare<A: ReadAt, B: ReadAt>(
     original: &Image<A>,
     split: &Image<B>,
-) -> Result<Vec<String>, ElfError> {
+) -> Result<Vec<String>, BinaryError> {
     match (original, split) {
         (Image::Elf(original), Image::Elf(split)) => elf::compare(original, split),
         (Image::Pe(original), Image::Pe(split)) => pe::compare(original, split),

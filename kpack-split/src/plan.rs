@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::ops::Range;
 
-use kpack_core::elf::ElfError;
+use kpack_core::elf::BinaryError;
 use kpack_format::marker::Marker;
 
 use crate::device_code::{PlannedWrapper, marker_bytes};
@@ -44,7 +44,7 @@ impl<I, H> Plan<I, H> {
     }
 
     /// Replaces the planned marker. Drops code IDs that do not fit.
-    pub fn set_marker(&mut self, marker: &Marker) -> Result<(), ElfError> {
+    pub fn set_marker(&mut self, marker: &Marker) -> Result<(), BinaryError> {
         let planned = self.marker.end - self.marker.start;
         let bytes = marker_bytes(marker, &self.former_marker, planned as usize)?;
         self.rewrite.write_at(self.marker_offset, bytes);
@@ -68,7 +68,7 @@ impl<I, H> Plan<I, H> {
     }
 
     /// Copies the kept bytes, then writes the changed ones over them.
-    pub(crate) fn write(&self, input: &File, output: &File) -> Result<(), ElfError> {
+    pub(crate) fn write(&self, input: &File, output: &File) -> Result<(), BinaryError> {
         Ok(self.rewrite.write(input, output)?)
     }
 }
@@ -94,15 +94,17 @@ impl<I, H> JoinPlan<Plan<I, H>> {
 
     /// Writes the joined binary without its bundles to the empty file `output`. `input` must be the
     /// planned file.
-    pub fn write(&self, input: &File, output: &File) -> Result<(), ElfError> {
+    pub fn write(&self, input: &File, output: &File) -> Result<(), BinaryError> {
         self.plan.write(input, output)
     }
 }
 
 /// What is wrong with a result, as it is read back: the fault is in that, not in its sound input.
-pub(crate) fn unsound(error: ElfError) -> ElfError {
+pub(crate) fn unsound(error: BinaryError) -> BinaryError {
     match error {
-        ElfError::Refused(reason) | ElfError::Unsupported(reason) => ElfError::Unsound(reason),
+        BinaryError::Refused(reason) | BinaryError::Unsupported(reason) => {
+            BinaryError::Unsound(reason)
+        }
         error => error,
     }
 }

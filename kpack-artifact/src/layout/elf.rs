@@ -9,7 +9,8 @@ use object::{LittleEndian as LE, elf};
 use super::{Found, Same, is_unit_id, texts_of};
 use crate::moved::{Moves, Part};
 use kpack_split::elf::{
-    Dynamic, ElfError, FAT_SECTION, Image, Relocations, Section, WRAPPER_SECTION, is_address, pods,
+    BinaryError, Dynamic, FAT_SECTION, Image, Relocations, Section, WRAPPER_SECTION, is_address,
+    pods,
 };
 
 /// Said of an ID that differs.
@@ -105,7 +106,7 @@ fn addresses(image: &Image<File>) -> Vec<u64> {
 }
 
 /// Whether all other sections have the same bytes, except for addresses.
-fn same_contents(one: &Image<File>, other: &Image<File>) -> Result<bool, ElfError> {
+fn same_contents(one: &Image<File>, other: &Image<File>) -> Result<bool, BinaryError> {
     let (ours, theirs) = (sections(one), sections(other));
     let moves = moves(one, ours.iter().zip(&theirs).map(|(a, b)| (*a, *b)))?;
     for (a, b) in ours.into_iter().zip(theirs) {
@@ -145,14 +146,14 @@ fn same_contents(one: &Image<File>, other: &Image<File>) -> Result<bool, ElfErro
 fn moves<'a>(
     one: &Image<File>,
     pairs: impl Iterator<Item = (&'a Section, &'a Section)>,
-) -> Result<Moves<'static>, ElfError> {
+) -> Result<Moves<'static>, BinaryError> {
     let relocated = if one.is_position_dependent() {
         None
     } else {
         let dynamic = Dynamic::read(one)?;
         let relocations = Relocations::read(one, &dynamic)?;
         let places = relocations.iter().map(|found| Ok(found?.address));
-        Some(places.collect::<Result<BTreeSet<_>, ElfError>>()?)
+        Some(places.collect::<Result<BTreeSet<_>, BinaryError>>()?)
     };
     let tables = one.sections.iter();
     let tables = tables.filter(|s| matches!(&*s.name, ".got" | ".got.plt"));
@@ -183,7 +184,7 @@ struct Tables<'a> {
     dynamic: Vec<(i64, Vec<u8>, SectionOffset<'a>)>,
 }
 
-fn tables(image: &Image<File>) -> Result<Tables<'_>, ElfError> {
+fn tables(image: &Image<File>) -> Result<Tables<'_>, BinaryError> {
     let (mut symbols, dynamic_names) = symbols(image)?;
     symbols.sort();
     let dynamic = Dynamic::read(image)?;
@@ -214,7 +215,7 @@ fn tables(image: &Image<File>) -> Result<Tables<'_>, ElfError> {
 type Symbol<'a> = (Vec<u8>, u8, u16, u64, SectionOffset<'a>);
 
 /// The symbols without those of device code, and the names of all dynamic ones, by index.
-fn symbols(image: &Image<File>) -> Result<(Vec<Symbol<'_>>, Vec<Vec<u8>>), ElfError> {
+fn symbols(image: &Image<File>) -> Result<(Vec<Symbol<'_>>, Vec<Vec<u8>>), BinaryError> {
     let mut symbols = Vec::new();
     let mut dynamic_names = Vec::new();
     for table in symbol_tables(image) {
@@ -258,7 +259,7 @@ fn symbols(image: &Image<File>) -> Result<(Vec<Symbol<'_>>, Vec<Vec<u8>>), ElfEr
 fn dynamic_entries<'a>(
     image: &'a Image<File>,
     dynamic: &Dynamic,
-) -> Result<Vec<(i64, Vec<u8>, SectionOffset<'a>)>, ElfError> {
+) -> Result<Vec<(i64, Vec<u8>, SectionOffset<'a>)>, BinaryError> {
     let strings = image.sections.iter().find(|s| s.name == ".dynstr");
     let strings = strings.map(|section| image.section_bytes(section));
     let strings = strings.transpose()?.unwrap_or_default();

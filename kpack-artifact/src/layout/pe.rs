@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::{Found, Same, UNIT_ID, is_unit_id, texts_of};
 use crate::moved::{Moves, Part};
-use kpack_split::elf::ElfError;
+use kpack_split::elf::BinaryError;
 use kpack_split::pe::{Image, Section, Shape, Symbol};
 
 /// Said of an ID or a time that differs.
@@ -13,7 +13,7 @@ const IDENTITY: &str = "build ID or time stamp only; linkers derive the ID from 
                         included";
 
 /// As [`super::compare`], if the markers are the same.
-pub(super) fn compare(one: &Image<File>, other: &Image<File>) -> Result<Same, ElfError> {
+pub(super) fn compare(one: &Image<File>, other: &Image<File>) -> Result<Same, BinaryError> {
     if !differences(one, other)?.is_empty() {
         return Ok(Same::No);
     }
@@ -21,7 +21,7 @@ pub(super) fn compare(one: &Image<File>, other: &Image<File>) -> Result<Same, El
         let sections = image.host_sections();
         sections.map(|section| section.address).collect()
     };
-    let units = |image: &Image<File>| -> Result<Vec<Vec<u8>>, ElfError> {
+    let units = |image: &Image<File>| -> Result<Vec<Vec<u8>>, BinaryError> {
         let symbols = image.shape()?.symbols.into_iter();
         let names = symbols.map(|symbol| symbol.name);
         Ok(names.filter(|name| is_unit_id(name)).collect())
@@ -34,7 +34,10 @@ pub(super) fn compare(one: &Image<File>, other: &Image<File>) -> Result<Same, El
 }
 
 /// What differs, besides what a build for other targets changes: sections, and what is in headers and tables.
-pub(crate) fn differences(one: &Image<File>, other: &Image<File>) -> Result<Vec<String>, ElfError> {
+pub(crate) fn differences(
+    one: &Image<File>,
+    other: &Image<File>,
+) -> Result<Vec<String>, BinaryError> {
     let (ours, theirs) = (one.shape()?, other.shape()?);
     let mut found = ours.differences(&theirs);
     if symbols(&ours) != symbols(&theirs) {
@@ -99,7 +102,7 @@ fn contents(
     image: &Image<File>,
     section: &Section,
     masks: &[Range<u64>],
-) -> Result<Vec<u8>, ElfError> {
+) -> Result<Vec<u8>, BinaryError> {
     let own = section.in_file();
     let mut bytes = image.section_bytes(section)?;
     for mask in masks {

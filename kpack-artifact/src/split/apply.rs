@@ -26,7 +26,7 @@ use kpack_core::parallel;
 use kpack_core::publish::{self, Directory, make_directories, stage_archive, stage_manifest};
 use kpack_core::report::{ArchiveReport, Progress};
 use kpack_core::{Error, Finding, ids};
-use kpack_split::elf::ElfError;
+use kpack_split::elf::BinaryError;
 use kpack_split::input;
 use kpack_split::leftover::directories;
 use kpack_split::split::{self, Budget, Compressed, Compression, DebugFiles, PackedCode};
@@ -231,8 +231,8 @@ impl Work<'_> {
                 let size = writer.file(path, from, |from, output, to| {
                     let applied = plan.apply(&binary.file.code.open()?, output);
                     applied.map_err(|error| match error {
-                        ElfError::Io(error) => Error::io(to, "write", error),
-                        error => input::elf_error(from, error),
+                        BinaryError::Io(error) => Error::io(to, "write", error),
+                        error => input::binary_error(from, error),
                     })?;
                     Ok(plan.output_size())
                 })?;

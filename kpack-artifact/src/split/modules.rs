@@ -17,7 +17,7 @@ use crate::tree::{Item, Tree};
 use kpack_core::publish::is_name_part;
 use kpack_core::{Error, ids};
 use kpack_split::host::Plan;
-use kpack_split::input::{KpackPath, LocatedBinary, Prefix, elf_error};
+use kpack_split::input::{KpackPath, LocatedBinary, Prefix, binary_error};
 use kpack_split::split::{self, BinaryKind, FatFile, Spirv, code_ids};
 
 /// The fat binaries of a prefix, or of all prefixes of an artifact.
@@ -115,7 +115,7 @@ impl ModuleBinary {
         };
         let mut plan = self.plan.clone();
         let set = plan.set_marker(&self.file.complete(marker));
-        set.map_err(|error| elf_error(&self.file.code.path, error))?;
+        set.map_err(|error| binary_error(&self.file.code.path, error))?;
         Ok(plan)
     }
 }

@@ -277,7 +277,7 @@ impl<'a> Build<'a> {
         let hidden = Directory::open(&self.hidden)?.without_flushes();
         let (staged, ()) = StagedFile::write_in(hidden, file_name.as_ref(), |staged| {
             object_file::create(&objects, staged.file())
-                .map_err(|e| kpack_core::files::elf_error(&path, e))
+                .map_err(|e| kpack_core::files::binary_error(&path, e))
         })?;
         staged.commit()?;
         Ok(file_name)

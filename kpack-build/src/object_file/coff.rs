@@ -1,7 +1,7 @@
 //! Objects for Windows (COFF). They are not split before the link: `kpack install` and `kpack stage` split what is linked
 //! from them.
 
-use kpack_core::elf::{ElfError, ReadAt, refuse, unsupported};
+use kpack_core::elf::{BinaryError, ReadAt, refuse, unsupported};
 
 use super::relocatable::{bytes, text_at};
 
@@ -13,7 +13,7 @@ const SYMBOL_SIZE: usize = 18;
 const EXTERNAL: u8 = 2;
 
 /// Whether this is an object for Windows on x86-64.
-pub(super) fn is_coff<S: ReadAt>(source: &S) -> Result<bool, ElfError> {
+pub(super) fn is_coff<S: ReadAt>(source: &S) -> Result<bool, BinaryError> {
     let mut machine = [0; 2];
     let is_long = source.size()? >= HEADER_SIZE;
     if is_long {
@@ -23,7 +23,7 @@ pub(super) fn is_coff<S: ReadAt>(source: &S) -> Result<bool, ElfError> {
 }
 
 /// The names of its global definitions, which a static library's symbol table lists.
-pub(super) fn defined_symbols<S: ReadAt>(source: &S) -> Result<Vec<Vec<u8>>, ElfError> {
+pub(super) fn defined_symbols<S: ReadAt>(source: &S) -> Result<Vec<Vec<u8>>, BinaryError> {
     let size = source.size()?;
     let header = bytes(source, size, 0, HEADER_SIZE, "the COFF header")?;
     let (start, count) = (u64::from(word(&header, 8)), u64::from(word(&header, 12)));

@@ -3,7 +3,7 @@
 
 use object::elf;
 
-use kpack_core::elf::{ElfError, ReadAt, unsupported};
+use kpack_core::elf::{BinaryError, ReadAt, unsupported};
 use kpack_core::files::{FileKind, START, kind_of};
 
 /// Everything with HIP device code contains one of these: section names, symbol names, or the magic
@@ -20,7 +20,7 @@ const TRACES: [&[u8]; 4] = [
 ///
 /// # Errors
 /// The file has device code but cannot be split.
-pub(super) fn is_object<S: ReadAt>(source: &S) -> Result<bool, ElfError> {
+pub(super) fn is_object<S: ReadAt>(source: &S) -> Result<bool, BinaryError> {
     let start = start(source)?;
     match kind_of(&start) {
         Some(FileKind::Object) => {
@@ -71,7 +71,7 @@ pub(super) fn is_bitcode(start: &[u8]) -> bool {
 }
 
 /// The first bytes, padded with zeroes.
-pub(super) fn start<S: ReadAt>(source: &S) -> Result<[u8; START], ElfError> {
+pub(super) fn start<S: ReadAt>(source: &S) -> Result<[u8; START], BinaryError> {
     let mut start = [0; START];
     let size = source.size()?.min(START as u64) as usize;
     source.read_exact_at(0, &mut start[..size])?;

@@ -21,8 +21,8 @@ use super::static_library::{Member, StaticLibrary};
 use super::window::Window;
 use super::wrappers::{DeviceContent, FatObject};
 use kpack_core::archives::{PackedCode, Spirv, code_ids, padding};
-use kpack_core::elf::{ElfError, Wrapper};
-use kpack_core::files::{self, FileKind, elf_error};
+use kpack_core::elf::{BinaryError, Wrapper};
+use kpack_core::files::{self, FileKind, binary_error};
 use kpack_core::publish::{Directory, StagedFile};
 use kpack_core::report::{FileReport, Outcome, Report};
 use kpack_core::{Error, ids};
@@ -76,14 +76,14 @@ impl ObjectInput {
         let kind = files::identify(path, &input.file)?;
         if kind == Some(FileKind::StaticLibrary) {
             let library = StaticLibrary::read(&input.file);
-            let library = library.map_err(|e| elf_error(path, e))?;
+            let library = library.map_err(|e| binary_error(path, e))?;
             for member in library.members.iter().enumerate() {
                 input.add(Some(member), search_paths, spirv)?;
             }
             input.static_library = Some(library);
             return Ok(input);
         }
-        let start = examine::start(&*input.file).map_err(|e| elf_error(path, e))?;
+        let start = examine::start(&*input.file).map_err(|e| binary_error(path, e))?;
         match kind {
             Some(FileKind::Object) => {}
             None if examine::is_bitcode(&start) => {}
@@ -119,7 +119,7 @@ impl ObjectInput {
             }
             (None, error) => error,
         };
-        let failed = |error: ElfError| in_member(elf_error(&path, error));
+        let failed = |error: BinaryError| in_member(binary_error(&path, error));
         let file = self.file.clone();
         let range = member.map_or(0..self.size, |(_, member)| member.range.clone());
         let window = Window::new(&file, range.start, range.end - range.start);
@@ -210,7 +210,7 @@ impl ObjectInput {
             let set = unit
                 .plan
                 .set_marker(&code_ids::with_room(&unit.marker, usize::MAX));
-            set.map_err(|error| elf_error(&self.path, error))?;
+            set.map_err(|error| binary_error(&self.path, error))?;
         }
         Ok(())
     }
@@ -282,7 +282,7 @@ impl ObjectInput {
         let name = self.path.file_name().unwrap_or_default();
         let mut staged = StagedFile::create(Arc::clone(directory), name)?;
         let path = staged.path().to_owned();
-        let failed = |error| match elf_error(&self.path, error) {
+        let failed = |error| match binary_error(&self.path, error) {
             Error::Io { source, .. } => Error::io(&path, "write", source),
             error => error,
         };

@@ -14,7 +14,7 @@ use kpack_format::names::{self, Group};
 
 use super::arguments::Compilation;
 use super::{Options, examine, split};
-use kpack_core::files::{self, FileKind, elf_error};
+use kpack_core::files::{self, FileKind, binary_error};
 use kpack_core::platform::readable;
 use kpack_core::publish::HiddenDirectory;
 use kpack_core::report::Outcome;
@@ -93,7 +93,7 @@ fn is_object(path: &Path, bitcode: bool) -> Result<bool, Error> {
         Some(FileKind::Object) => true,
         // Written by -flto. An error reports any device code in it.
         None => {
-            let start = examine::start(&file).map_err(|e| elf_error(path, e))?;
+            let start = examine::start(&file).map_err(|e| binary_error(path, e))?;
             !bitcode && examine::is_bitcode(&start)
         }
         Some(_) => false,

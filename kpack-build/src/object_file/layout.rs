@@ -9,7 +9,7 @@ use object::elf;
 
 use super::relocatable::{Header, Relocatable, SectionHeader};
 use super::wrappers::FatObject;
-use kpack_core::elf::{ElfError, ReadAt, find_content, refuse};
+use kpack_core::elf::{BinaryError, ReadAt, find_content, refuse};
 
 /// Alignment of a marker in its section, in bytes.
 const MARKER_ALIGN: u64 = 8;
@@ -67,7 +67,7 @@ impl<'a, S: ReadAt> Layout<'a, S> {
         object: &'a Relocatable<S>,
         fat: &'a FatObject,
         marker: &'a [u8],
-    ) -> Result<Self, ElfError> {
+    ) -> Result<Self, BinaryError> {
         let parts = parts(object)?;
         let (names, marker_name) = names_with_marker(object)?;
         let mut layout = Self {
@@ -107,7 +107,7 @@ impl<'a, S: ReadAt> Layout<'a, S> {
         }
     }
 
-    fn place(&mut self, part: &Part) -> Result<(), ElfError> {
+    fn place(&mut self, part: &Part) -> Result<(), BinaryError> {
         let replacement = self.replacement(part).map(<[u8]>::to_vec);
         self.moved |= replacement.is_some();
         let align = match part.what {
@@ -143,7 +143,7 @@ impl<'a, S: ReadAt> Layout<'a, S> {
     }
 
     /// Copies what is between two parts, or drops it where parts move.
-    fn place_gap(&mut self, gap: Range<u64>, next: Option<&Part>) -> Result<(), ElfError> {
+    fn place_gap(&mut self, gap: Range<u64>, next: Option<&Part>) -> Result<(), BinaryError> {
         if self.moved || next.is_some_and(|next| self.replacement(next).is_some()) {
             return refuse_content(self.object, &gap);
         }
@@ -159,7 +159,7 @@ impl<'a, S: ReadAt> Layout<'a, S> {
 }
 
 /// The parts that have bytes, sorted by offset; refuses overlaps.
-fn parts<S: ReadAt>(object: &Relocatable<S>) -> Result<Vec<Part>, ElfError> {
+fn parts<S: ReadAt>(object: &Relocatable<S>) -> Result<Vec<Part>, BinaryError> {
     let header = &object.header;
     let mut parts = vec![
         Part {
@@ -265,7 +265,7 @@ fn place_empty_sections<S>(layout: &mut Layout<'_, S>, parts: &[Part]) {
 }
 
 /// The section names with the marker section's appended, and its offset.
-fn names_with_marker<S: ReadAt>(object: &Relocatable<S>) -> Result<(Vec<u8>, u32), ElfError> {
+fn names_with_marker<S: ReadAt>(object: &Relocatable<S>) -> Result<(Vec<u8>, u32), BinaryError> {
     let mut wanted = SECTION_NAME.as_bytes().to_vec();
     wanted.push(0);
     let mut names = object.names.clone();
@@ -282,7 +282,7 @@ fn names_with_marker<S: ReadAt>(object: &Relocatable<S>) -> Result<(Vec<u8>, u32
 }
 
 /// Moving parts drops bytes outside of any section, so they must be padding.
-fn refuse_content<S: ReadAt>(object: &Relocatable<S>, gap: &Range<u64>) -> Result<(), ElfError> {
+fn refuse_content<S: ReadAt>(object: &Relocatable<S>, gap: &Range<u64>) -> Result<(), BinaryError> {
     if let Some(at) = find_content(&object.source, gap.clone())? {
         refuse!(
             "file offset {at:#x} is neither padding nor in a section, so splitting would lose it"

@@ -12,7 +12,7 @@ use super::layout::{Content, Layout, Piece};
 use super::relocatable::Relocatable;
 use super::window::Window;
 use super::wrappers::{DeviceContent, FatObject};
-use kpack_core::elf::{ElfError, MAGIC_SPLIT, POINTER, ReadAt, pods_mut, refuse};
+use kpack_core::elf::{BinaryError, MAGIC_SPLIT, POINTER, ReadAt, pods_mut, refuse};
 
 /// The plan of a host-only object: pure data.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl ObjectPlan {
         object: &Relocatable<S>,
         fat: &FatObject,
         marker: &[u8],
-    ) -> Result<Self, ElfError> {
+    ) -> Result<Self, BinaryError> {
         let layout = Layout::of(object, fat, marker)?;
         let edits = edits(object, fat, marker, &layout)?;
         Ok(Self {
@@ -45,7 +45,7 @@ impl ObjectPlan {
     }
 
     /// Replaces the planned marker by another of the same size.
-    pub(super) fn set_marker(&mut self, marker: &[u8]) -> Result<(), ElfError> {
+    pub(super) fn set_marker(&mut self, marker: &[u8]) -> Result<(), BinaryError> {
         if marker.len() != self.marker.len() {
             refuse!(
                 "the marker needs {} bytes (planned {}): the file changed while it was read; run the command again",
@@ -74,7 +74,7 @@ impl ObjectPlan {
         source: &Window<'_>,
         output: &File,
         base: u64,
-    ) -> Result<(), ElfError> {
+    ) -> Result<(), BinaryError> {
         for piece in &self.pieces {
             let at = base + piece.offset;
             match &piece.content {
@@ -89,7 +89,7 @@ impl ObjectPlan {
     }
 
     /// Reads the written object back: its wrappers must be split, and a section must have the marker.
-    fn check<S: ReadAt>(&self, written: S) -> Result<(), ElfError> {
+    fn check<S: ReadAt>(&self, written: S) -> Result<(), BinaryError> {
         let object = Relocatable::read(written)?;
         let split = matches!(object.device_code()?, DeviceContent::Split);
         let mut markers = 0;
@@ -121,7 +121,7 @@ fn edits<S: ReadAt>(
     fat: &FatObject,
     marker: &[u8],
     layout: &Layout<'_, S>,
-) -> Result<Vec<(u64, Vec<u8>)>, ElfError> {
+) -> Result<Vec<(u64, Vec<u8>)>, BinaryError> {
     let (header, sections) = (&layout.header, &layout.sections);
     let output = |section: usize| sections[section].sh_offset.get(LE);
     let input = |section: usize| object.sections[section].sh_offset.get(LE);

@@ -3,7 +3,7 @@
 use object::LittleEndian as LE;
 use object::elf;
 
-use kpack_core::elf::{ElfError, ReadAt, pods, refuse, unsupported};
+use kpack_core::elf::{BinaryError, ReadAt, pods, refuse, unsupported};
 
 pub(super) type Header = elf::FileHeader64<LE>;
 pub(super) type SectionHeader = elf::SectionHeader64<LE>;
@@ -26,7 +26,7 @@ impl<S: ReadAt> Relocatable<S> {
     ///
     /// # Errors
     /// The file is not a 64-bit little-endian relocatable object for x86-64 or AArch64.
-    pub(super) fn read(source: S) -> Result<Self, ElfError> {
+    pub(super) fn read(source: S) -> Result<Self, BinaryError> {
         let size = source.size()?;
         let bytes = bytes(&source, size, 0, 64, "the ELF header")?;
         let header: Header = pods::<Header>(&bytes)[0];
@@ -83,7 +83,7 @@ impl<S: ReadAt> Relocatable<S> {
     }
 
     /// Refuses sections that end past the end of the file.
-    pub(super) fn check_ranges(&self) -> Result<(), ElfError> {
+    pub(super) fn check_ranges(&self) -> Result<(), BinaryError> {
         for (index, section) in self.sections.iter().enumerate().skip(1) {
             if matches!(section.sh_type.get(LE), elf::SHT_NOBITS | elf::SHT_NULL) {
                 continue;
@@ -108,7 +108,7 @@ impl<S: ReadAt> Relocatable<S> {
     }
 
     /// The bytes of a section.
-    pub(super) fn bytes_of(&self, index: usize) -> Result<Vec<u8>, ElfError> {
+    pub(super) fn bytes_of(&self, index: usize) -> Result<Vec<u8>, BinaryError> {
         match self.sections.get(index) {
             Some(section) => bytes_of(&self.source, self.size, section, "a section"),
             None => refuse!("there is no section {index}"),
@@ -116,7 +116,7 @@ impl<S: ReadAt> Relocatable<S> {
     }
 
     /// Bytes of the file.
-    pub(super) fn bytes(&self, offset: u64, size: u64) -> Result<Vec<u8>, ElfError> {
+    pub(super) fn bytes(&self, offset: u64, size: u64) -> Result<Vec<u8>, BinaryError> {
         bytes(&self.source, self.size, offset, size, "part of the object")
     }
 }
@@ -125,7 +125,7 @@ fn section_headers<S: ReadAt>(
     source: &S,
     size: u64,
     header: &Header,
-) -> Result<Vec<SectionHeader>, ElfError> {
+) -> Result<Vec<SectionHeader>, BinaryError> {
     let entry = size_of::<SectionHeader>() as u64;
     if u64::from(header.e_shentsize.get(LE)) != entry {
         refuse!(
@@ -154,7 +154,7 @@ fn bytes_of<S: ReadAt>(
     size: u64,
     section: &SectionHeader,
     what: &str,
-) -> Result<Vec<u8>, ElfError> {
+) -> Result<Vec<u8>, BinaryError> {
     if section.sh_type.get(LE) == elf::SHT_NOBITS {
         return Ok(Vec::new());
     }
@@ -173,7 +173,7 @@ pub(super) fn bytes<S: ReadAt>(
     offset: u64,
     size: u64,
     what: &str,
-) -> Result<Vec<u8>, ElfError> {
+) -> Result<Vec<u8>, BinaryError> {
     if offset.checked_add(size).is_none_or(|end| end > available) {
         refuse!(
             "{what} ({size} bytes at offset {offset:#x}) ends past the end of the file \

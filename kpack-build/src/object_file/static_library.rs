@@ -17,7 +17,7 @@ use super::plan::ObjectPlan;
 use super::relocatable::Relocatable;
 use super::symbols::defined_symbols;
 use super::window::Window;
-use kpack_core::elf::{ElfError, ReadAt, refuse, unsupported};
+use kpack_core::elf::{BinaryError, ReadAt, refuse, unsupported};
 use kpack_core::platform::FileExt;
 use kpack_core::publish::copy_range;
 
@@ -59,7 +59,7 @@ impl StaticLibrary {
     ///
     /// # Errors
     /// Refuses thin archives, archives in other formats, and damaged ones.
-    pub(super) fn read(file: &File) -> Result<Self, ElfError> {
+    pub(super) fn read(file: &File) -> Result<Self, BinaryError> {
         let size = file.metadata()?.len();
         let cache = ReadCache::new(file);
         let archive = ArchiveFile::parse(&cache).map_err(damaged)?;
@@ -126,7 +126,7 @@ impl StaticLibrary {
         file: &File,
         plans: &[Option<&ObjectPlan>],
         output: &File,
-    ) -> Result<(), ElfError> {
+    ) -> Result<(), BinaryError> {
         let resized = self.members.iter().zip(plans).map(|(member, plan)| {
             let mut header = member.header;
             let size = plan.map_or(member.size(), ObjectPlan::size);
@@ -151,7 +151,7 @@ impl StaticLibrary {
 fn symbols<'a>(
     archive: &ArchiveFile<'a, impl ReadRef<'a>>,
     members: &[Member],
-) -> Result<Vec<usize>, ElfError> {
+) -> Result<Vec<usize>, BinaryError> {
     let mut symbols = Vec::new();
     for symbol in archive.symbols().map_err(damaged)?.into_iter().flatten() {
         let offset = symbol.map_err(damaged)?.offset().0;
@@ -166,8 +166,8 @@ fn symbols<'a>(
     Ok(symbols)
 }
 
-fn damaged(error: object::Error) -> ElfError {
-    ElfError::Refused(format!(
+fn damaged(error: object::Error) -> BinaryError {
+    BinaryError::Refused(format!(
         "the static library is damaged ({error}); build it again"
     ))
 }
@@ -179,8 +179,8 @@ impl Tables {
         &self,
         members: &[(Header, u64)],
         output: &File,
-        content: impl Fn(usize, u64) -> Result<(), ElfError>,
-    ) -> Result<(), ElfError> {
+        content: impl Fn(usize, u64) -> Result<(), BinaryError>,
+    ) -> Result<(), BinaryError> {
         let mut starts = Vec::new();
         let mut at = self.bytes.len() as u64;
         for (_, size) in members {
@@ -213,7 +213,7 @@ impl Tables {
 
 /// Writes a static library of objects, given by name and file, to `output`. The same objects give
 /// the same bytes: dates and owners are zero, as with `ar rcD`.
-pub(crate) fn create(objects: &[(String, File)], output: &File) -> Result<(), ElfError> {
+pub(crate) fn create(objects: &[(String, File)], output: &File) -> Result<(), BinaryError> {
     let mut symbols = Vec::new();
     let mut strings = Vec::new();
     let mut names = Vec::new();

@@ -4,7 +4,7 @@ use object::LittleEndian as LE;
 use object::elf;
 
 use super::relocatable::{Relocatable, text_at};
-use kpack_core::elf::{ElfError, ReadAt, pods, refuse};
+use kpack_core::elf::{BinaryError, ReadAt, pods, refuse};
 
 /// What a relocation points to.
 #[derive(Clone, Copy)]
@@ -26,7 +26,7 @@ pub(super) struct Symbols {
 }
 
 impl Symbols {
-    pub(super) fn read<S: ReadAt>(object: &Relocatable<S>) -> Result<Self, ElfError> {
+    pub(super) fn read<S: ReadAt>(object: &Relocatable<S>) -> Result<Self, BinaryError> {
         let of_type = |kind| {
             let mut sections = object.sections.iter();
             sections.position(|section| section.sh_type.get(LE) == kind)
@@ -101,7 +101,7 @@ impl Symbols {
 /// The names of an object's global definitions, which a static library's symbol table lists.
 pub(super) fn defined_symbols<S: ReadAt>(
     object: &Relocatable<S>,
-) -> Result<Vec<Vec<u8>>, ElfError> {
+) -> Result<Vec<Vec<u8>>, BinaryError> {
     let symbols = Symbols::read(object)?;
     let mut names = Vec::new();
     for symbol in symbols.all() {

@@ -8,7 +8,7 @@ use object::elf;
 use super::relocatable::{Relocatable, SectionHeader};
 use super::symbols::{Symbols, Target};
 use kpack_core::elf::{
-    self as linked, ElfError, FAT_SECTION, MAGIC_FAT, MAGIC_SPLIT, POINTER, ReadAt, VERSION,
+    self as linked, BinaryError, FAT_SECTION, MAGIC_FAT, MAGIC_SPLIT, POINTER, ReadAt, VERSION,
     WRAPPER_SECTION, WRAPPER_SIZE, refuse, unsupported,
 };
 
@@ -76,7 +76,7 @@ impl<S: ReadAt> Relocatable<S> {
     ///
     /// # Errors
     /// The object is damaged, or its device code cannot be split off before the link.
-    pub(super) fn device_code(&self) -> Result<DeviceContent, ElfError> {
+    pub(super) fn device_code(&self) -> Result<DeviceContent, BinaryError> {
         self.refuse_device_link()?;
         let fat_sections = self.named(FAT_SECTION);
         let wrapper_sections = self.named(WRAPPER_SECTION);
@@ -130,7 +130,7 @@ impl<S: ReadAt> Relocatable<S> {
         &self,
         sections: &[usize],
         relocations: &'a Relocations,
-    ) -> Result<Vec<Found<'a>>, ElfError> {
+    ) -> Result<Vec<Found<'a>>, BinaryError> {
         let mut found = Vec::new();
         for &section in sections {
             for (offset, magic, version) in self.wrappers_in(section)? {
@@ -158,7 +158,7 @@ impl<S: ReadAt> Relocatable<S> {
     }
 
     /// Refuses sections of device code or wrappers whose bytes are not in the file as they are.
-    fn refuse_without_bytes(&self, sections: &[usize]) -> Result<(), ElfError> {
+    fn refuse_without_bytes(&self, sections: &[usize]) -> Result<(), BinaryError> {
         for index in sections {
             let section = &self.sections[*index];
             if section.sh_flags.get(LE).0 & elf::SHF_COMPRESSED.0 != 0
@@ -179,7 +179,7 @@ impl<S: ReadAt> Relocatable<S> {
         relocations: &Relocations,
         wrappers: &[FatWrapper],
         fat_sections: &[usize],
-    ) -> Result<(), ElfError> {
+    ) -> Result<(), BinaryError> {
         for (place, relocation) in relocations {
             let of_wrapper = wrappers
                 .iter()
@@ -199,7 +199,7 @@ impl<S: ReadAt> Relocatable<S> {
     }
 
     /// Refuses objects that need a device link: their device code is not complete yet.
-    fn refuse_device_link(&self) -> Result<(), ElfError> {
+    fn refuse_device_link(&self) -> Result<(), BinaryError> {
         for section in &self.sections {
             if self
                 .name(section)
@@ -239,7 +239,7 @@ impl<S: ReadAt> Relocatable<S> {
 
     /// Offset, magic and version of each possible wrapper in a section. Instrumented builds pad
     /// between wrappers, so each aligned slot may hold the next one.
-    fn wrappers_in(&self, section: usize) -> Result<Vec<(u64, u32, u32)>, ElfError> {
+    fn wrappers_in(&self, section: usize) -> Result<Vec<(u64, u32, u32)>, BinaryError> {
         let bytes = self.bytes_of(section)?;
         let word = |at: usize| {
             let bytes = bytes
@@ -269,7 +269,7 @@ impl<S: ReadAt> Relocatable<S> {
         fat_sections: &[usize],
         used: &[(usize, u64)],
         symbols: &Symbols,
-    ) -> Result<linked::Wrapper, ElfError> {
+    ) -> Result<linked::Wrapper, BinaryError> {
         let (wrapper, relocation) = (wrapper.offset, wrapper.relocation);
         let (section, offset) = match relocation.target {
             Target::Section(section, offset) => (section, offset),
@@ -322,7 +322,7 @@ impl<S: ReadAt> Relocatable<S> {
         symbols: &Symbols,
         fat_sections: &[usize],
         wrapper_sections: &[usize],
-    ) -> Result<Relocations, ElfError> {
+    ) -> Result<Relocations, BinaryError> {
         let mut found = BTreeMap::new();
         for (index, section) in self.sections.iter().enumerate() {
             let applies_to = section.sh_info.get(LE) as usize;

@@ -18,9 +18,9 @@ use object::elf;
 use kpack_core::Error;
 use kpack_core::platform::{MetadataExt, OsStrExt, OsStringExt, file_id};
 use kpack_format::is_exhaustion;
-use kpack_split::elf::{Dynamic, ElfError, Image, Machine, ReadAt};
+use kpack_split::elf::{BinaryError, Dynamic, Image, Machine, ReadAt};
 use kpack_split::host;
-use kpack_split::input::{self, elf_error};
+use kpack_split::input::{self, binary_error};
 
 /// The libraries of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,7 +127,7 @@ pub(super) fn libraries(path: &Path, image: &host::Image<File>) -> Result<Loadin
             env::consts::ARCH
         ));
     }
-    let failed = |error| elf_error(path, error);
+    let failed = |error| binary_error(path, error);
     let needs = Needs::read(image).map_err(failed)?;
     let Some(needs) = needs else {
         return unknown("it is linked statically".to_owned());
@@ -195,13 +195,13 @@ struct Needs {
 
 impl Needs {
     /// `None` if the file has no dynamic section.
-    fn read<S: ReadAt>(image: &Image<S>) -> Result<Option<Self>, ElfError> {
+    fn read<S: ReadAt>(image: &Image<S>) -> Result<Option<Self>, BinaryError> {
         let dynamic = Dynamic::read(image)?;
         if dynamic.entries.is_empty() {
             return Ok(None);
         }
         let strings = |tag| dynamic.strings(image, tag);
-        let last = |tag| Ok::<_, ElfError>(strings(tag)?.pop());
+        let last = |tag| Ok::<_, BinaryError>(strings(tag)?.pop());
         let flags = dynamic.get(elf::DT_FLAGS_1).unwrap_or(0);
         Ok(Some(Self {
             soname: last(elf::DT_SONAME)?,
@@ -486,7 +486,7 @@ impl Search {
             Ok(None) => return fails(&"not an ELF file"),
             Err(error) => Err(error.into()),
         };
-        match read.map_err(|error| elf_error(&path, error)) {
+        match read.map_err(|error| binary_error(&path, error)) {
             Ok(found) => Ok(Some((path, found))),
             Err(Error::Refused { reason, .. }) => fails(&reason),
             Err(error) => Err(Stop::System(error)),
@@ -513,7 +513,7 @@ struct LibraryFile {
 }
 
 impl LibraryFile {
-    fn read(file: File) -> Result<Self, ElfError> {
+    fn read(file: File) -> Result<Self, BinaryError> {
         let id = file_id(&file)?;
         let needs = Needs::read(&Image::read_loaded(file)?)?;
         Ok(Self {
@@ -594,7 +594,7 @@ fn read_cache(bytes: &[u8], flags: u32) -> HashMap<Vec<u8>, PathBuf> {
 }
 
 /// The dynamic linker that a program names.
-fn interpreter(image: &Image<File>) -> Result<Option<PathBuf>, ElfError> {
+fn interpreter(image: &Image<File>) -> Result<Option<PathBuf>, BinaryError> {
     let mut segments = image.segments.iter();
     let Some(segment) = segments.find(|segment| segment.kind == elf::PT_INTERP) else {
         return Ok(None);

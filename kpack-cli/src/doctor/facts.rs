@@ -17,9 +17,9 @@ use kpack_artifact::databases::{self, Installed};
 use kpack_core::finding::Id;
 use kpack_core::{Error, ids};
 use kpack_format::names::is_object;
-use kpack_split::elf::{DeviceCode, Dynamic, ElfError, Image};
+use kpack_split::elf::{BinaryError, DeviceCode, Dynamic, Image};
 use kpack_split::input::{
-    self, FileKind, Kpacks, LinkedBinary, Lookup, MarkerGroup, Prefix, elf_error, or_refused,
+    self, FileKind, Kpacks, LinkedBinary, Lookup, MarkerGroup, Prefix, binary_error, or_refused,
     placed, prefix_of,
 };
 use kpack_split::input::{Obstacle, Resolver};
@@ -250,7 +250,7 @@ impl Runtime {
 impl HipRuntime {
     /// Reads the runtime at `path`, which is one of `libraries`.
     fn read(path: &Path, libraries: &[Library]) -> Result<Self, Error> {
-        let failed = |error| elf_error(path, error);
+        let failed = |error| binary_error(path, error);
         let image = Image::read_loaded(input::open(path)?).map_err(failed)?;
         let dynamic = Dynamic::read(&image).map_err(failed)?;
         let strings = |tag| {
@@ -303,7 +303,7 @@ impl Loader {
     /// The first of the libraries that exports what a loader does.
     fn find(libraries: &[Library]) -> Result<Option<Self>, Error> {
         for path in libraries.iter().filter_map(|library| library.path.as_ref()) {
-            let failed = |error| elf_error(path, error);
+            let failed = |error| binary_error(path, error);
             let Ok(image) = or_refused(input::open(path))? else {
                 continue;
             };
@@ -340,7 +340,7 @@ fn named<'l>(libraries: &'l [Library], start: &str) -> Option<&'l Library> {
 }
 
 /// Whether the shim is linked into a binary, or the shared one with it.
-fn has_shim(image: &Image<File>) -> Result<bool, ElfError> {
+fn has_shim(image: &Image<File>) -> Result<bool, BinaryError> {
     let needed = Dynamic::read(image)?.strings(image, elf::DT_NEEDED)?;
     let mut needed = needed.iter();
     Ok(image.has_note(SHIM_NOTE)? || needed.any(|name| name.starts_with(SHIM.as_bytes())))

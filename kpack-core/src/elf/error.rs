@@ -6,7 +6,7 @@ use std::io;
 /// Why a binary was rejected. The caller knows the path.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum ElfError {
+pub enum BinaryError {
     /// Reading or writing failed.
     Io(io::Error),
     /// A relocatable object: its device code is split before the link.
@@ -22,7 +22,7 @@ pub enum ElfError {
     Unsound(String),
 }
 
-impl fmt::Display for ElfError {
+impl fmt::Display for BinaryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => error.fmt(f),
@@ -39,7 +39,7 @@ impl fmt::Display for ElfError {
     }
 }
 
-impl std::error::Error for ElfError {
+impl std::error::Error for BinaryError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Io(error) => error.source(),
@@ -48,29 +48,29 @@ impl std::error::Error for ElfError {
     }
 }
 
-impl From<std::io::Error> for ElfError {
+impl From<std::io::Error> for BinaryError {
     fn from(error: std::io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-/// Shorthand for [`ElfError::Refused`] with a formatted text.
+/// Shorthand for [`BinaryError::Refused`] with a formatted text.
 // Macros are exported at the crate's root; this one is documented as `shared::elf::refuse`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __refuse {
     ($($arg:tt)*) => {
-        return Err($crate::elf::ElfError::Refused(format!($($arg)*)))
+        return Err($crate::elf::BinaryError::Refused(format!($($arg)*)))
     };
 }
 pub use __refuse as refuse;
 
-/// Shorthand for [`ElfError::Unsupported`] with a formatted text.
+/// Shorthand for [`BinaryError::Unsupported`] with a formatted text.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __unsupported {
     ($($arg:tt)*) => {
-        return Err($crate::elf::ElfError::Unsupported(format!($($arg)*)))
+        return Err($crate::elf::BinaryError::Unsupported(format!($($arg)*)))
     };
 }
 pub use __unsupported as unsupported;

@@ -4,7 +4,7 @@ mod error;
 mod read_at;
 mod records;
 
-pub use error::{ElfError, refuse, unsupported};
+pub use error::{BinaryError, refuse, unsupported};
 pub use read_at::{ReadAt, find_content, read_range};
 pub use records::{
     FAT_SECTION, MAGIC_FAT, MAGIC_SPLIT, POINTER, VERSION, WRAPPER_SECTION, WRAPPER_SIZE, Wrapper,

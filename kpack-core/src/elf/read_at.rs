@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
-use super::error::{ElfError, refuse};
+use super::error::{BinaryError, refuse};
 use crate::platform::FileExt;
 
 /// A source of bytes that are read by position: a file or memory.
@@ -54,14 +54,14 @@ pub fn find_content(source: &impl ReadAt, range: Range<u64>) -> io::Result<Optio
 /// Reads `size` bytes at `offset`, after checking that the file has them. `what` they are is for errors.
 ///
 /// # Errors
-/// [`ElfError::Refused`] where the file ends before them; [`ElfError::Io`].
+/// [`BinaryError::Refused`] where the file ends before them; [`BinaryError::Io`].
 pub fn read_range<S: ReadAt>(
     source: &S,
     file_size: u64,
     offset: u64,
     size: u64,
     what: &str,
-) -> Result<Vec<u8>, ElfError> {
+) -> Result<Vec<u8>, BinaryError> {
     if offset.checked_add(size).is_none_or(|end| end > file_size) {
         refuse!(
             "{what} covers {size:#x} bytes at offset {offset:#x}, but the file has only {file_size:#x}; is it truncated?"

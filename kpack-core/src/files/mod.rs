@@ -16,7 +16,7 @@ use kpack_format::digest::{Hasher, Sha256};
 use kpack_format::is_exhaustion;
 use kpack_format::offload_bundle::{Bundle, BundleError};
 
-use crate::elf::{self, ElfError};
+use crate::elf::{self, BinaryError};
 use crate::interrupt;
 use crate::platform;
 use crate::{Error, ids};
@@ -143,15 +143,15 @@ pub fn wrapper_error(path: &Path, wrapper: u32, offset: u64, error: BundleError)
 }
 
 /// Adds the path to an ELF error.
-pub fn elf_error(path: &Path, error: ElfError) -> Error {
+pub fn binary_error(path: &Path, error: BinaryError) -> Error {
     match error {
-        ElfError::Io(e) if e.kind() != ErrorKind::UnexpectedEof => Error::io(path, "read", e),
-        ElfError::Relocatable => Error::rejected(ids::UNKNOWN_FILE, path, error.to_string()),
-        ElfError::Unsupported(_) => {
+        BinaryError::Io(e) if e.kind() != ErrorKind::UnexpectedEof => Error::io(path, "read", e),
+        BinaryError::Relocatable => Error::rejected(ids::UNKNOWN_FILE, path, error.to_string()),
+        BinaryError::Unsupported(_) => {
             Error::rejected(ids::UNSUPPORTED_BINARY, path, error.to_string())
         }
-        ElfError::Signed => Error::rejected(ids::SIGNED_BINARY, path, error.to_string()),
-        ElfError::Unsound(_) => Error::rejected(ids::UNSOUND_OUTPUT, path, error.to_string()),
+        BinaryError::Signed => Error::rejected(ids::SIGNED_BINARY, path, error.to_string()),
+        BinaryError::Unsound(_) => Error::rejected(ids::UNSOUND_OUTPUT, path, error.to_string()),
         error => Error::rejected(ids::DAMAGED_BINARY, path, error.to_string()),
     }
 }
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn an_output_that_is_not_sound_is_no_fault_of_its_input() {
-        let error = elf_error(Path::new("lib.so"), ElfError::Unsound(String::new()));
+        let error = binary_error(Path::new("lib.so"), BinaryError::Unsound(String::new()));
         assert_eq!(error.id(), ids::UNSOUND_OUTPUT);
     }
 }

@@ -8,22 +8,22 @@ use super::dynamic::{Dynamic, is_address};
 use super::headers::{Section, Segment};
 use super::image::Image;
 use super::records::FAT_SECTION;
-use super::{ElfError, ReadAt, refuse, unsupported};
+use super::{BinaryError, ReadAt, refuse, unsupported};
 
 /// Checks what a rewrite keeps, in its input and in its result.
-pub(crate) fn sound<S: ReadAt>(image: &Image<S>) -> Result<(), ElfError> {
+pub(crate) fn sound<S: ReadAt>(image: &Image<S>) -> Result<(), BinaryError> {
     loaded(image)?;
     dynamic_addresses(image)
 }
 
 /// Checks that PT_LOADs map all sections and all contents of program headers where they belong.
-pub fn loaded<S>(image: &Image<S>) -> Result<(), ElfError> {
+pub fn loaded<S>(image: &Image<S>) -> Result<(), BinaryError> {
     sections_in_segments(image)?;
     segments_are_loaded(&image.segments)
 }
 
 /// What is left of the device code in a split binary, in its section or in the loaded segments; `None` if nothing is.
-pub fn code_left<S: ReadAt>(image: &Image<S>) -> Result<Option<String>, ElfError> {
+pub fn code_left<S: ReadAt>(image: &Image<S>) -> Result<Option<String>, BinaryError> {
     let Some((_, section)) = image.section(FAT_SECTION)? else {
         return Ok(None);
     };
@@ -54,7 +54,7 @@ pub fn code_left<S: ReadAt>(image: &Image<S>) -> Result<Option<String>, ElfError
 
 /// Checks sections loaded from the file. Sections without bytes in the file did not move, so they
 /// need no check.
-fn sections_in_segments<S>(image: &Image<S>) -> Result<(), ElfError> {
+fn sections_in_segments<S>(image: &Image<S>) -> Result<(), BinaryError> {
     let loaded = |s: &&Section| s.is_alloc() && s.has_bytes() && s.size > 0;
     for section in image.sections.iter().filter(loaded) {
         let mapped = image.segments.iter().any(|s| {
@@ -78,7 +78,7 @@ fn sections_in_segments<S>(image: &Image<S>) -> Result<(), ElfError> {
 /// Checks that everything the dynamic loader, the C library and debuggers find through program
 /// headers is mapped from the file, and that the whole range the dynamic loader protects after
 /// relocation is mapped.
-fn segments_are_loaded(segments: &[Segment]) -> Result<(), ElfError> {
+fn segments_are_loaded(segments: &[Segment]) -> Result<(), BinaryError> {
     let loads = || segments.iter().filter(|s| s.is_load());
     for segment in segments {
         let mapped = match segment.kind {
@@ -130,7 +130,7 @@ fn is_mapped<'a>(segment: &Segment, loads: impl Iterator<Item = &'a Segment>) ->
     end <= mapped_to
 }
 
-fn dynamic_addresses<S: ReadAt>(image: &Image<S>) -> Result<(), ElfError> {
+fn dynamic_addresses<S: ReadAt>(image: &Image<S>) -> Result<(), BinaryError> {
     for (tag, value) in Dynamic::read(image)?.entries {
         let known = |s: &Section| s.is_alloc() && (s.addr..=s.addr_end()).contains(&value);
         if is_address(tag) && value != 0 && !image.sections.iter().any(known) {
@@ -142,7 +142,11 @@ fn dynamic_addresses<S: ReadAt>(image: &Image<S>) -> Result<(), ElfError> {
 
 /// Refuses files in which device code, at the file offsets `fat` of segment `load`, shares bytes with
 /// another section or segment.
-pub(crate) fn overlaps<S>(image: &Image<S>, fat: &Range<u64>, load: usize) -> Result<(), ElfError> {
+pub(crate) fn overlaps<S>(
+    image: &Image<S>,
+    fat: &Range<u64>,
+    load: usize,
+) -> Result<(), BinaryError> {
     let overlaps = |offset: u64, end: u64| offset < fat.end && fat.start < end;
     for section in &image.sections {
         if section.has_bytes()

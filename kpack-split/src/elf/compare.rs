@@ -15,7 +15,7 @@ use super::dynamic::Dynamic;
 use super::headers::{Section, Segment};
 use super::memory::RECORD;
 use super::records::{FAT_SECTION, MAGIC_SPLIT, POINTER, WRAPPER_SIZE, pods};
-use super::{DeviceCode, ElfError, Image, ReadAt};
+use super::{BinaryError, DeviceCode, Image, ReadAt};
 
 /// Bytes compared at a time.
 const CHUNK: u64 = 1 << 20;
@@ -28,7 +28,7 @@ const MOST: usize = 4;
 pub fn compare<A: ReadAt, B: ReadAt>(
     original: &Image<A>,
     split: &Image<B>,
-) -> Result<Vec<String>, ElfError> {
+) -> Result<Vec<String>, BinaryError> {
     let mut differences = headers(original, split);
     let pairs = match_sections(original, split, &mut differences);
     let explained = Explained::new(original, split, &pairs)?;
@@ -186,7 +186,7 @@ impl Explained {
         original: &Image<A>,
         split: &Image<B>,
         pairs: &[(&Section, &Section)],
-    ) -> Result<Self, ElfError> {
+    ) -> Result<Self, BinaryError> {
         let moved = pairs.iter().filter(|(old, new)| old.addr != new.addr);
         let moved = moved
             .map(|(old, new)| (old.addr..old.addr_end(), new.addr))
@@ -252,8 +252,8 @@ impl Explained {
         section: &Section,
         address: u64,
         (old, new): (u64, u64),
-        record: impl Fn(u64) -> Result<Vec<u8>, ElfError>,
-    ) -> Result<bool, ElfError> {
+        record: impl Fn(u64) -> Result<Vec<u8>, BinaryError>,
+    ) -> Result<bool, BinaryError> {
         if self.follows(old, new) {
             return Ok(true);
         }
@@ -297,7 +297,7 @@ fn contents<A: ReadAt, B: ReadAt>(
     (split, new): (&Image<B>, &Section),
     explained: &Explained,
     differences: &mut Vec<String>,
-) -> Result<(), ElfError> {
+) -> Result<(), BinaryError> {
     let mut found = 0;
     // A table may begin elsewhere than its section, so a record may be in two chunks.
     let record = |address: u64| match address.checked_sub(old.addr) {

@@ -10,7 +10,7 @@ use object::elf;
 use super::headers::Section;
 use super::image::Image;
 use super::records::pods;
-use super::{ElfError, ReadAt};
+use super::{BinaryError, ReadAt};
 use super::{refuse, unsupported};
 
 /// Size of a dynamic entry in the file, in bytes.
@@ -57,7 +57,7 @@ impl Dynamic {
     ///
     /// The dynamic linker finds it by its address, other tools by its offset in the file. A file where these
     /// lead to different places is refused.
-    pub fn read<S: ReadAt>(image: &Image<S>) -> Result<Self, ElfError> {
+    pub fn read<S: ReadAt>(image: &Image<S>) -> Result<Self, BinaryError> {
         let Some(segment) = image.segments.iter().find(|s| s.kind == elf::PT_DYNAMIC) else {
             return Ok(Self::default());
         };
@@ -98,7 +98,7 @@ impl Dynamic {
         &self,
         image: &Image<S>,
         tag: elf::DynamicTag,
-    ) -> Result<Vec<Vec<u8>>, ElfError> {
+    ) -> Result<Vec<Vec<u8>>, BinaryError> {
         if self.get(tag).is_none() {
             return Ok(Vec::new());
         }
@@ -133,14 +133,14 @@ impl Dynamic {
         &self,
         image: &Image<S>,
         name: &str,
-    ) -> Result<Option<Linkage>, ElfError> {
+    ) -> Result<Option<Linkage>, BinaryError> {
         let entries = self.entries.iter();
         let entries = Vec::from_iter(entries.map(|(tag, value)| (tag.0 as u64, *value)));
         let failed = Cell::new(None);
         let linkage = linkage(&entries, 0, name, |address, size| {
             let end = address.checked_add(size)?;
             match image.memory(address..end, "a table of symbols") {
-                Err(error @ ElfError::Io(_)) => {
+                Err(error @ BinaryError::Io(_)) => {
                     failed.set(Some(error));
                     None
                 }
@@ -155,7 +155,7 @@ impl Dynamic {
         &self,
         address: elf::DynamicTag,
         size: elf::DynamicTag,
-    ) -> Result<Option<Range<u64>>, ElfError> {
+    ) -> Result<Option<Range<u64>>, BinaryError> {
         match (self.get(address), self.get(size)) {
             (Some(start), Some(size)) if size > 0 => match start.checked_add(size) {
                 Some(end) => Ok(Some(start..end)),
@@ -174,7 +174,7 @@ impl Dynamic {
     }
 
     /// The address ranges of the RELA tables.
-    pub(crate) fn rela_tables(&self) -> Result<Vec<Range<u64>>, ElfError> {
+    pub(crate) fn rela_tables(&self) -> Result<Vec<Range<u64>>, BinaryError> {
         let mut tables: Vec<Range<u64>> = Vec::new();
         for (address, size) in [
             (elf::DT_RELA, elf::DT_RELASZ),
@@ -234,8 +234,8 @@ impl<'a, S: ReadAt> Relocations<'a, S> {
     /// Finds the tables of `dynamic`.
     ///
     /// # Errors
-    /// [`ElfError::Refused`] for DT_REL, or a table outside of the file; [`ElfError::Io`].
-    pub fn read(image: &'a Image<S>, dynamic: &Dynamic) -> Result<Self, ElfError> {
+    /// [`BinaryError::Refused`] for DT_REL, or a table outside of the file; [`BinaryError::Io`].
+    pub fn read(image: &'a Image<S>, dynamic: &Dynamic) -> Result<Self, BinaryError> {
         if dynamic.table(elf::DT_REL, elf::DT_RELSZ)?.is_some() {
             refuse!("has DT_REL relocations; x86-64 and AArch64 use DT_RELA (psABI)");
         }
@@ -266,7 +266,7 @@ impl<'a, S: ReadAt> Relocations<'a, S> {
     }
 
     /// All relocations. The addend of a RELR entry is read from the relocated word.
-    pub fn iter(&self) -> impl Iterator<Item = Result<Relocation, ElfError>> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = Result<Relocation, BinaryError>> + '_ {
         let rela = self.rela.iter().flat_map(|(offset, bytes)| {
             pods::<elf::Rela64<LE>>(bytes)
                 .iter()
@@ -355,7 +355,7 @@ impl<'a, S: ReadAt> Words<'a, S> {
     }
 
     /// The word at an address; `None` if no PT_LOAD loads all of it from the file.
-    pub(super) fn get(&self, address: u64) -> Result<Option<u64>, ElfError> {
+    pub(super) fn get(&self, address: u64) -> Result<Option<u64>, BinaryError> {
         let end = address.saturating_add(8);
         let Some(offset) = self.image.offset_of(&(address..end)) else {
             return Ok(None);
@@ -383,7 +383,7 @@ impl<'a, S: ReadAt> Words<'a, S> {
 pub(crate) fn dynamic_symbols<S: ReadAt>(
     image: &Image<S>,
     dynamic: &Dynamic,
-) -> Result<Vec<u8>, ElfError> {
+) -> Result<Vec<u8>, BinaryError> {
     match dynamic.symbol_section(image) {
         Some(section) => image.section_bytes(section),
         None => Ok(Vec::new()),

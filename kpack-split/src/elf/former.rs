@@ -11,7 +11,7 @@ use object::elf;
 
 use super::headers::Section;
 use super::image::{Image, LIMIT, MAX_ALIGN};
-use super::{ElfError, ReadAt};
+use super::{BinaryError, ReadAt};
 
 /// The last word of a record: `kpkjoin1`.
 const MAGIC: u64 = u64::from_le_bytes(*b"kpkjoin1");
@@ -45,7 +45,7 @@ impl Former {
     pub(super) fn read<S: ReadAt>(
         image: &Image<S>,
         code: &Section,
-    ) -> Result<Option<Self>, ElfError> {
+    ) -> Result<Option<Self>, BinaryError> {
         let size = record_size(image, code)?;
         if size == 0 {
             return Ok(None);
@@ -182,7 +182,7 @@ impl Former {
         fat: usize,
         own: usize,
         marker: &Range<u64>,
-    ) -> Result<Self, ElfError> {
+    ) -> Result<Self, BinaryError> {
         let segment = &image.segments[load];
         let (code, marked) = (&image.sections[fat], &image.sections[own]);
         let memory = segment.vaddr + segment.memsz;
@@ -254,7 +254,7 @@ impl Former {
 }
 
 /// The size of the record of a join at the end of the section `code`, or 0.
-pub(super) fn record_size<S: ReadAt>(image: &Image<S>, code: &Section) -> Result<u64, ElfError> {
+pub(super) fn record_size<S: ReadAt>(image: &Image<S>, code: &Section) -> Result<u64, BinaryError> {
     if !code.has_bytes() || code.size < 8 * WORDS as u64 {
         return Ok(0);
     }

@@ -7,7 +7,7 @@ use object::elf;
 
 use super::headers::{SECTION_ENTRY, SEGMENT_ENTRY, Section, Segment};
 use super::records::{pods, read_range};
-use super::{ElfError, ReadAt};
+use super::{BinaryError, ReadAt};
 use super::{refuse, unsupported};
 
 /// A linked ELF file with its headers in memory; everything else is read on demand.
@@ -117,7 +117,7 @@ impl<S> Image<S> {
 impl<S: ReadAt> Image<S> {
     /// Reads the headers. Refuses anything but a linked 64-bit little-endian ELF file for x86-64 or
     /// AArch64 with section headers.
-    pub fn read(source: S) -> Result<Self, ElfError> {
+    pub fn read(source: S) -> Result<Self, BinaryError> {
         let mut image = Self::read_loaded(source)?;
         (image.sections, image.names_index) =
             section_headers(&image.source, image.size, &image.header)?;
@@ -126,7 +126,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// As [`Image::read`], but reads only what the dynamic linker reads: the image has no sections.
-    pub fn read_loaded(source: S) -> Result<Self, ElfError> {
+    pub fn read_loaded(source: S) -> Result<Self, BinaryError> {
         let size = source.size()?;
         let mut ident = [0u8; 16];
         if size < 16 {
@@ -158,7 +158,7 @@ impl<S: ReadAt> Image<S> {
         };
         match header.e_type.get(LE) {
             elf::ET_EXEC | elf::ET_DYN => {}
-            elf::ET_REL => return Err(ElfError::Relocatable),
+            elf::ET_REL => return Err(BinaryError::Relocatable),
             other => refuse!(
                 "expected an executable (e_type 2) or a shared object (3), found e_type {}",
                 other.0
@@ -191,7 +191,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// Whether it has the note of this type that belongs to kpack. Linkers may put it between others.
-    pub fn has_note(&self, kind: u32) -> Result<bool, ElfError> {
+    pub fn has_note(&self, kind: u32) -> Result<bool, BinaryError> {
         const OWNER: &[u8] = b"kpack\0\0\0";
         let mut note = [6_u32, 0, kind].map(u32::to_le_bytes).concat();
         note.extend(OWNER);
@@ -210,12 +210,12 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// Reads `size` bytes of `what` at `offset`; refused if they end past the end of the file.
-    pub fn bytes(&self, offset: u64, size: u64, what: &str) -> Result<Vec<u8>, ElfError> {
+    pub fn bytes(&self, offset: u64, size: u64, what: &str) -> Result<Vec<u8>, BinaryError> {
         read_range(&self.source, self.size, offset, size, what)
     }
 
     /// The contents of a section that has bytes.
-    pub fn section_bytes(&self, section: &Section) -> Result<Vec<u8>, ElfError> {
+    pub fn section_bytes(&self, section: &Section) -> Result<Vec<u8>, BinaryError> {
         self.bytes(
             section.offset,
             section.size,
@@ -224,7 +224,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// The only section of that name.
-    pub fn section(&self, name: &str) -> Result<Option<(usize, &Section)>, ElfError> {
+    pub fn section(&self, name: &str) -> Result<Option<(usize, &Section)>, BinaryError> {
         let mut found = self
             .sections
             .iter()
@@ -251,7 +251,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// Reads memory as it is before relocations are applied.
-    pub fn memory(&self, addresses: Range<u64>, what: &str) -> Result<Vec<u8>, ElfError> {
+    pub fn memory(&self, addresses: Range<u64>, what: &str) -> Result<Vec<u8>, BinaryError> {
         match self.offset_of(&addresses) {
             Some(offset) => self.bytes(offset, addresses.end - addresses.start, what),
             None => refuse!(
@@ -264,7 +264,7 @@ impl<S: ReadAt> Image<S> {
 
     /// Checks what a rewrite relies on: segments and sections lie within the file, and segments
     /// ascend and are congruent modulo their alignment.
-    pub fn validate(&self) -> Result<(), ElfError> {
+    pub fn validate(&self) -> Result<(), BinaryError> {
         let mut previous_end = 0;
         for (index, segment) in self.segments.iter().enumerate() {
             if segment
@@ -328,7 +328,7 @@ pub(crate) const LIMIT: u64 = 1 << 62;
 pub(crate) const MAX_ALIGN: u64 = 1 << 32;
 
 /// Refuses headers that could make arithmetic overflow.
-fn check_bounds(segments: &[Segment], sections: &[Section]) -> Result<(), ElfError> {
+fn check_bounds(segments: &[Segment], sections: &[Section]) -> Result<(), BinaryError> {
     let beyond = |start: u64, size: u64| start.checked_add(size).is_none_or(|end| end > LIMIT);
     for (index, s) in segments.iter().enumerate() {
         if beyond(s.vaddr, s.memsz) || beyond(s.offset, s.filesz) || s.align > MAX_ALIGN {
@@ -362,7 +362,7 @@ fn program_headers<S: ReadAt>(
     source: &S,
     size: u64,
     header: &elf::FileHeader64<LE>,
-) -> Result<Vec<Segment>, ElfError> {
+) -> Result<Vec<Segment>, BinaryError> {
     let count = header.e_phnum.get(LE);
     if count == 0 {
         refuse!("no program headers (expected an executable or shared object)");
@@ -388,7 +388,7 @@ fn section_headers<S: ReadAt>(
     source: &S,
     size: u64,
     header: &elf::FileHeader64<LE>,
-) -> Result<(Vec<Section>, usize), ElfError> {
+) -> Result<(Vec<Section>, usize), BinaryError> {
     let offset = header.e_shoff.get(LE);
     if offset == 0 {
         refuse!(

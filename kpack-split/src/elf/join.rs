@@ -28,7 +28,7 @@ use super::plan::{Parts, Plan, Relocated, redirect};
 use super::records::FAT_SECTION;
 use super::section_table::SectionTable;
 
-use super::{ElfError, ReadAt, check};
+use super::{BinaryError, ReadAt, check};
 use super::{refuse, unsupported};
 use crate::device_code::{
     BUNDLE_ALIGN, FatBinary, KeptMarker, NewCode, PlannedWrapper, keeping_wrappers,
@@ -44,7 +44,7 @@ pub type JoinPlan = plan::JoinPlan<Plan>;
 
 impl JoinPlan {
     /// Plans the joined binary of `image`, which is split, or was joined for other targets.
-    pub fn new<S: ReadAt>(image: &Image<S>, code: &NewCode<'_>) -> Result<Self, ElfError> {
+    pub fn new<S: ReadAt>(image: &Image<S>, code: &NewCode<'_>) -> Result<Self, BinaryError> {
         let wrappers = |bundles: &[u64]| code.wrappers_at(bundles);
         Self::with(image, &code.marker, code.sizes, &wrappers)
     }
@@ -56,7 +56,7 @@ impl JoinPlan {
         marker: &Range<u64>,
         sizes: &[u64],
         wrappers: &dyn Fn(&[u64]) -> Vec<PlannedWrapper>,
-    ) -> Result<Self, ElfError> {
+    ) -> Result<Self, BinaryError> {
         image.validate()?;
         check::sound(image)?;
         let Some(split) = SplitImage::of(image, marker)? else {
@@ -79,7 +79,7 @@ impl JoinPlan {
     }
 
     /// Reads the joined binary back and checks it. `input` must be the planned file.
-    pub fn check(&self, input: &File, output: &File) -> Result<(), ElfError> {
+    pub fn check(&self, input: &File, output: &File) -> Result<(), BinaryError> {
         self.plan.check(input, output)
     }
 }
@@ -91,7 +91,7 @@ impl Plan {
         self,
         input: &S,
         kept: &[KeptBundle],
-    ) -> Result<Self, ElfError> {
+    ) -> Result<Self, BinaryError> {
         let image = Image::read(self.result(input))?;
         let sizes = Vec::from_iter(kept.iter().map(|bundle| bundle.size));
         let wrappers = |bundles: &[u64]| keeping_wrappers(&self.wrappers, kept, bundles);
@@ -107,7 +107,7 @@ pub(crate) fn take_out<S: ReadAt>(
     fat: &FatBinary,
     kept: &KeptMarker,
     marker: &[u8],
-) -> Result<Plan, ElfError> {
+) -> Result<Plan, BinaryError> {
     let size = marker.len() as u64;
     let mut edits = Edits::default();
     let read = |offset, size| image.bytes(offset, size, "the marker");
@@ -157,7 +157,7 @@ struct FreeRange {
 impl<'a, S: ReadAt> SplitImage<'a, S> {
     /// Reads the headers of `image`. `marker` is the marker's addresses with the room that it needs.
     /// `None` if the file never had device code: its objects were split before the link.
-    fn of(image: &'a Image<S>, marker: &Range<u64>) -> Result<Option<Self>, ElfError> {
+    fn of(image: &'a Image<S>, marker: &Range<u64>) -> Result<Option<Self>, BinaryError> {
         let Some((fat, code)) = image.section(FAT_SECTION)? else {
             return Ok(None);
         };
@@ -251,7 +251,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
 
     /// The places for device code: the addresses that splitting freed, then those after everything else,
     /// where that is possible.
-    fn places(&self, marker: &Range<u64>) -> Result<Vec<FreeRange>, ElfError> {
+    fn places(&self, marker: &Range<u64>) -> Result<Vec<FreeRange>, BinaryError> {
         let image = &self.image;
         let Some((load, segment)) = image.load_of(&(marker.start..marker.start + 1)) else {
             refuse!("the marker is not in the file");
@@ -292,7 +292,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         &self,
         places: &'p [FreeRange],
         sizes: &[u64],
-    ) -> Result<(&'p FreeRange, Vec<u64>, u64), ElfError> {
+    ) -> Result<(&'p FreeRange, Vec<u64>, u64), BinaryError> {
         for place in places {
             let mut end = place.free.start;
             let bundles = sizes.iter().map(|size| {
@@ -333,7 +333,7 @@ fn check_padding<S: ReadAt>(
     image: &Image<S>,
     free: &Range<u64>,
     segment: &Segment,
-) -> Result<(), ElfError> {
+) -> Result<(), BinaryError> {
     let end = free.end.min(segment.file_backed_end());
     if free.start >= end {
         return Ok(());
@@ -436,7 +436,7 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
         wrappers: Vec<PlannedWrapper>,
         marker: Range<u64>,
         mut edits: Edits,
-    ) -> Result<Plan, ElfError> {
+    ) -> Result<Plan, BinaryError> {
         let SplitImage { image, .. } = self.split;
         let dynamic = Dynamic::read(image)?;
         let table = self.section_table()?;
@@ -487,7 +487,7 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
         }
     }
 
-    fn check_relocation(&self, other: &Relocated) -> Result<(), ElfError> {
+    fn check_relocation(&self, other: &Relocated) -> Result<(), BinaryError> {
         let old = &self.split.found;
         let is_inside = |address: &u64| self.code.contains(address) || old.contains(address);
         let named = [Some(other.relocation.address), other.target];
@@ -501,7 +501,7 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
     }
 
     /// The sections: `.hip_fatbin` in its place by address, or in its former one.
-    fn section_table(&self) -> Result<SectionTable, ElfError> {
+    fn section_table(&self) -> Result<SectionTable, BinaryError> {
         let SplitImage { image, fat, .. } = self.split;
         let sections = &image.sections;
         let mut order: Vec<usize> = (0..sections.len()).filter(|i| i != fat).collect();
@@ -547,7 +547,7 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
         section
     }
 
-    fn segments(&self) -> Result<Vec<Segment>, ElfError> {
+    fn segments(&self) -> Result<Vec<Segment>, BinaryError> {
         let mut segments = self.split.image.segments.clone();
         for (index, segment) in segments.iter_mut().enumerate() {
             let is_within =

@@ -20,7 +20,7 @@ use super::records::FAT_SECTION;
 use super::room::{self, Moved, Room};
 use super::section_table::SectionTable;
 
-use super::{ElfError, ReadAt, check, refuse, unsupported};
+use super::{BinaryError, ReadAt, check, refuse, unsupported};
 use crate::device_code::{FatBinary, PlannedWrapper, planned_wrappers};
 use crate::rewrite::{Edits, Gap, Gaps};
 
@@ -81,7 +81,7 @@ impl Plan {
         image: &Image<S>,
         fat: &FatBinary,
         marker: &[u8],
-    ) -> Result<Self, ElfError> {
+    ) -> Result<Self, BinaryError> {
         image.validate()?;
         check::sound(image)?;
         if let Some(kept) = &fat.joined {
@@ -123,7 +123,7 @@ impl Geometry {
         dynamic: &Dynamic,
         fat: &FatBinary,
         marker: &[u8],
-    ) -> Result<Self, ElfError> {
+    ) -> Result<Self, BinaryError> {
         let in_place = Self::in_place(image, fat, marker)?;
         let segment = &image.segments[in_place.load];
         let end = fat.addresses.end;
@@ -161,7 +161,7 @@ impl Geometry {
         image: &Image<S>,
         fat: &FatBinary,
         marker: &[u8],
-    ) -> Result<Self, ElfError> {
+    ) -> Result<Self, BinaryError> {
         let Range { start, end } = fat.addresses;
         let marker_end = start + marker.len() as u64;
         if marker_end > end {
@@ -195,7 +195,7 @@ impl Geometry {
         &mut self,
         image: &Image<S>,
         dynamic: &Dynamic,
-    ) -> Result<u64, ElfError> {
+    ) -> Result<u64, BinaryError> {
         let marker_end = self.marker.end;
         match room::make(image, dynamic, marker_end)? {
             Room::Moved(moved) => {
@@ -234,7 +234,7 @@ fn freed(content_end: u64, end: u64, page: u64, follows: bool) -> Option<(u64, u
 
 /// Refuses device code in the range that is read-only after relocation. The dynamic loader protects
 /// this range as a whole and fails if part of it is not mapped. It supports only one PT_GNU_RELRO.
-fn check_relro<S>(image: &Image<S>, geometry: &Geometry) -> Result<(), ElfError> {
+fn check_relro<S>(image: &Image<S>, geometry: &Geometry) -> Result<(), BinaryError> {
     let Some(hole) = geometry.unmapped() else {
         return Ok(());
     };
@@ -255,7 +255,7 @@ fn check_relro<S>(image: &Image<S>, geometry: &Geometry) -> Result<(), ElfError>
 fn new_segments<S: ReadAt>(
     image: &Image<S>,
     geometry: &Geometry,
-) -> Result<Vec<Segment>, ElfError> {
+) -> Result<Vec<Segment>, BinaryError> {
     let added = u64::from(geometry.resume.is_some()) - u64::from(geometry.given_up.is_some());
     let count = image.segments.len() as u64 + added;
     let table_offset = image.header.e_phoff.get(LE);
@@ -345,7 +345,7 @@ fn split_segment<S>(image: &Image<S>, old: &Segment, geometry: &Geometry) -> Vec
 fn section_table<S: ReadAt>(
     image: &Image<S>,
     geometry: &Geometry,
-) -> Result<SectionTable, ElfError> {
+) -> Result<SectionTable, BinaryError> {
     let marker_section = Section {
         name: marker::SECTION_NAME.to_owned(),
         name_offset: 0,
@@ -402,7 +402,7 @@ fn wrappers_and_relocations<S: ReadAt>(
     wrappers: &[PlannedWrapper],
     geometry: &Geometry,
     edits: &mut Edits,
-) -> Result<(), ElfError> {
+) -> Result<(), BinaryError> {
     redirect(image, dynamic, wrappers, edits, &mut |other, edits| {
         let Relocated {
             relocation,
@@ -469,7 +469,7 @@ fn symbols<S: ReadAt>(
     geometry: &Geometry,
     table: &SectionTable,
     edits: &mut Edits,
-) -> Result<(), ElfError> {
+) -> Result<(), BinaryError> {
     let fat = image.sections.iter().position(|s| s.name == FAT_SECTION);
     table.renumber_references(image, edits, &|symbol, index| {
         let is_of_fat = fat.is_some_and(|fat| is_symbol_of(image, fat, symbol, index));
@@ -505,7 +505,7 @@ fn move_block<S: ReadAt>(
     image: &Image<S>,
     geometry: &Geometry,
     edits: &mut Edits,
-) -> Result<(), ElfError> {
+) -> Result<(), BinaryError> {
     let Some(moved) = &geometry.moved else {
         return Ok(());
     };

@@ -15,7 +15,7 @@ use super::headers::{SEGMENT_ENTRY, Segment};
 use super::image::Image;
 use super::records::{FAT_SECTION, POINTER, WRAPPER_SIZE};
 use super::refuse;
-use super::{DeviceCode, ElfError, ReadAt};
+use super::{BinaryError, DeviceCode, ReadAt};
 
 /// Bytes compared at a time.
 const CHUNK: u64 = 1 << 20;
@@ -28,7 +28,7 @@ pub(super) fn check<A: ReadAt, B: ReadAt>(
     input: &Image<A>,
     output: &Image<B>,
     marker: &Range<u64>,
-) -> Result<(), ElfError> {
+) -> Result<(), BinaryError> {
     let changes = Changes::new(input, output, marker)?;
     let memory = (&Memory::new(input), &Memory::new(output));
     let moved = &Memory::new(output);
@@ -86,7 +86,7 @@ fn is_zeroed(load: &Segment, address: u64) -> bool {
 fn contents<S: ReadAt>(
     image: &Image<S>,
     addresses: &Range<u64>,
-) -> Result<Option<Vec<u8>>, ElfError> {
+) -> Result<Option<Vec<u8>>, BinaryError> {
     let maps = |s: &&Segment| s.vaddr <= addresses.start && addresses.end <= s.vaddr + s.memsz;
     let Some(load) = loads(image).find(maps) else {
         return Ok(None);
@@ -102,7 +102,7 @@ fn contents<S: ReadAt>(
 }
 
 /// The contents of the page that a segment begins in, before it.
-fn in_page<S: ReadAt>(image: &Image<S>, addresses: &Range<u64>) -> Result<Vec<u8>, ElfError> {
+fn in_page<S: ReadAt>(image: &Image<S>, addresses: &Range<u64>) -> Result<Vec<u8>, BinaryError> {
     let size = addresses.end - addresses.start;
     let begins = |s: &&Segment| s.vaddr == addresses.end && size <= s.vaddr % 4096;
     match loads(image).find(begins) {
@@ -126,7 +126,7 @@ impl<'a, S: ReadAt> Memory<'a, S> {
     }
 
     /// The word at an address, 0 if nothing maps it.
-    fn word(&self, address: u64) -> Result<u64, ElfError> {
+    fn word(&self, address: u64) -> Result<u64, BinaryError> {
         if let Some(word) = self.words.get(address)? {
             return Ok(word);
         }
@@ -160,7 +160,7 @@ impl Changes {
         input: &Image<A>,
         output: &Image<B>,
         marker: &Range<u64>,
-    ) -> Result<Self, ElfError> {
+    ) -> Result<Self, BinaryError> {
         let before = input.device_code()?;
         let (code, mut wrappers): (_, Vec<u64>) = match &before {
             DeviceCode::Fat(fat) => {
@@ -246,7 +246,7 @@ impl Changes {
         start: u64,
         before: &[u8],
         after: &[u8],
-    ) -> Result<(), ElfError> {
+    ) -> Result<(), BinaryError> {
         let mut at = 0;
         while let Some(next) = (at..before.len()).find(|at| before[*at] != after[*at]) {
             let address = start + next as u64;
@@ -272,7 +272,7 @@ impl Changes {
         address: u64,
         old: u64,
         new: u64,
-    ) -> Result<bool, ElfError> {
+    ) -> Result<bool, BinaryError> {
         let is_filled = old == 0 && self.new_code.contains(&address);
         if is_filled || self.moved == Some(new.wrapping_sub(old)) {
             return Ok(true);

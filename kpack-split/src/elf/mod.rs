@@ -27,5 +27,5 @@ pub use dynamic::{Dynamic, Relocation, Relocations, is_address};
 pub use headers::{Section, Segment};
 pub use image::Machine;
 use kpack_core::elf as records;
-pub use kpack_core::elf::{ElfError, FAT_SECTION, ReadAt, WRAPPER_SECTION, Wrapper, pods};
+pub use kpack_core::elf::{BinaryError, FAT_SECTION, ReadAt, WRAPPER_SECTION, Wrapper, pods};
 pub(crate) use kpack_core::elf::{refuse, unsupported};

@@ -15,7 +15,7 @@ use super::image::Image;
 use super::records::{POINTER, WRAPPER_SIZE, pods};
 use super::section_table::SectionTable;
 use super::wrappers::is_absolute;
-use super::{ElfError, ReadAt, check, memory, refuse, unsupported};
+use super::{BinaryError, ReadAt, check, memory, refuse, unsupported};
 use crate::device_code::{PlannedWrapper, check_wrappers};
 use crate::plan;
 use crate::rewrite::{Edits, Gap, Gaps, Rewrite};
@@ -45,8 +45,8 @@ pub(crate) fn redirect<S: ReadAt>(
     dynamic: &Dynamic,
     wrappers: &[PlannedWrapper],
     edits: &mut Edits,
-    each: &mut dyn FnMut(Relocated, &mut Edits) -> Result<(), ElfError>,
-) -> Result<(), ElfError> {
+    each: &mut dyn FnMut(Relocated, &mut Edits) -> Result<(), BinaryError>,
+) -> Result<(), BinaryError> {
     // By address of the pointer: its target, and whether the target must be stored in the pointer
     // itself.
     let in_place = image.is_position_dependent();
@@ -102,7 +102,7 @@ fn make_relative<S: ReadAt>(
     entry: u64,
     target: u64,
     edits: &mut Edits,
-) -> Result<(), ElfError> {
+) -> Result<(), BinaryError> {
     let relative = image.machine.relative();
     if relocation.kind != relative && !is_absolute(image, relocation.kind) {
         refuse!(
@@ -125,7 +125,7 @@ pub(crate) fn offset_of<S: ReadAt>(
     image: &Image<S>,
     address: u64,
     size: u64,
-) -> Result<u64, ElfError> {
+) -> Result<u64, BinaryError> {
     match image.offset_of(&(address..address.saturating_add(size))) {
         Some(offset) => Ok(offset),
         None => refuse!("address {address:#x} is not loaded from the file"),
@@ -148,7 +148,7 @@ pub(crate) struct Parts {
 
 impl Plan {
     /// Completes a plan for `image`: headers, and the tables at the end of the file.
-    pub(crate) fn assemble<S: ReadAt>(image: &Image<S>, parts: Parts) -> Result<Self, ElfError> {
+    pub(crate) fn assemble<S: ReadAt>(image: &Image<S>, parts: Parts) -> Result<Self, BinaryError> {
         let Parts {
             input,
             gaps,
@@ -196,7 +196,7 @@ impl Plan {
 
     /// Writes the result to the empty file `output`, then reads it back and checks it. `input` must be
     /// the planned file.
-    pub fn apply(&self, input: &File, output: &File) -> Result<(), ElfError> {
+    pub fn apply(&self, input: &File, output: &File) -> Result<(), BinaryError> {
         self.write(input, output)?;
         self.check(input, output)
     }
@@ -204,13 +204,13 @@ impl Plan {
     /// Reads the result back and compares it with the plan and its input.
     ///
     /// # Errors
-    /// [`ElfError::Unsound`]: the fault is in the result, not in its sound input.
-    pub(crate) fn check(&self, input: &File, output: &File) -> Result<(), ElfError> {
+    /// [`BinaryError::Unsound`]: the fault is in the result, not in its sound input.
+    pub(crate) fn check(&self, input: &File, output: &File) -> Result<(), BinaryError> {
         read_back(input, output, self).map_err(plan::unsound)
     }
 }
 
-fn read_back(input: &File, output: &File, plan: &Plan) -> Result<(), ElfError> {
+fn read_back(input: &File, output: &File, plan: &Plan) -> Result<(), BinaryError> {
     let image = Image::read(output)?;
     image.validate()?;
     if image.segments != plan.headers.segments || image.sections != plan.headers.sections {

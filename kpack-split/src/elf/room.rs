@@ -10,7 +10,7 @@ use super::dynamic::{Dynamic, is_address};
 use super::headers::{SEGMENT_ENTRY, Section, Segment};
 use super::image::Image;
 use super::unsupported;
-use super::{ElfError, ReadAt};
+use super::{BinaryError, ReadAt};
 
 /// A run of sections that moves as one block. Positions are addresses, unless marked as offsets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub(crate) fn make<S: ReadAt>(
     image: &Image<S>,
     dynamic: &Dynamic,
     after: u64,
-) -> Result<Room, ElfError> {
+) -> Result<Room, BinaryError> {
     let refused = match moved(image, dynamic, after) {
         Ok(moved) => return Ok(Room::Moved(moved)),
         Err(error) => error,
@@ -77,7 +77,7 @@ pub(crate) fn make<S: ReadAt>(
 }
 
 /// Finds what must move so that the table can grow by one entry.
-fn moved<S: ReadAt>(image: &Image<S>, dynamic: &Dynamic, after: u64) -> Result<Moved, ElfError> {
+fn moved<S: ReadAt>(image: &Image<S>, dynamic: &Dynamic, after: u64) -> Result<Moved, BinaryError> {
     let movable = |leaving: &Displaced<'_>| {
         let mut sections = leaving.sections.iter();
         sections.try_for_each(|index| check_movable(image, dynamic, &image.sections[*index]))
@@ -203,7 +203,7 @@ fn check_movable<S: ReadAt>(
     image: &Image<S>,
     dynamic: &Dynamic,
     section: &Section,
-) -> Result<(), ElfError> {
+) -> Result<(), BinaryError> {
     let table_end = table_end(image);
     let by_tag = dynamic
         .entries
@@ -239,7 +239,7 @@ fn check_movable<S: ReadAt>(
 
 /// Gaps between the moved sections are padding, or leftovers of sections that a tool such as
 /// `patchelf` moved, as long as nothing refers to them.
-fn check_gap(dynamic: &Dynamic, moved: &Moved, growth: &Range<u64>) -> Result<(), ElfError> {
+fn check_gap(dynamic: &Dynamic, moved: &Moved, growth: &Range<u64>) -> Result<(), BinaryError> {
     let stays = |address| moved.map(address).is_none();
     for (tag, value) in &dynamic.entries {
         if is_address(*tag) && growth.contains(value) && stays(*value) {

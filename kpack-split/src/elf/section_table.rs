@@ -7,7 +7,7 @@ use super::dynamic::Dynamic;
 use super::headers::Section;
 use super::image::Image;
 use super::records::pods_mut;
-use super::{ElfError, ReadAt};
+use super::{BinaryError, ReadAt};
 use super::{refuse, unsupported};
 use crate::rewrite::{Edits, Gaps};
 
@@ -44,7 +44,7 @@ impl SectionTable {
     pub(crate) fn new<S: ReadAt>(
         image: &Image<S>,
         mut rows: Vec<(Option<usize>, Section)>,
-    ) -> Result<Self, ElfError> {
+    ) -> Result<Self, BinaryError> {
         let mut names = names(image)?;
         let marker = rows.iter().position(|(old, _)| old.is_none());
         if let Some(marker) = marker {
@@ -98,7 +98,7 @@ impl SectionTable {
         image: &Image<S>,
         edits: &mut Edits,
         change: &dyn Fn(&mut elf::Sym64<LE>, usize) -> usize,
-    ) -> Result<(), ElfError> {
+    ) -> Result<(), BinaryError> {
         let dynamic = Dynamic::read(image)?;
         let dynamic = dynamic.symbol_section(image);
         for section in &image.sections {
@@ -222,7 +222,7 @@ fn kept_end<S>(image: &Image<S>, gaps: &Gaps) -> u64 {
 }
 
 /// The names of the sections, each with its end.
-fn names<S: ReadAt>(image: &Image<S>) -> Result<Vec<u8>, ElfError> {
+fn names<S: ReadAt>(image: &Image<S>) -> Result<Vec<u8>, BinaryError> {
     let section = &image.sections[image.names_index];
     if section.is_alloc() {
         unsupported!("the section header string table is loaded, which is not supported");

@@ -12,7 +12,7 @@ use super::headers::Section;
 use super::image::Image;
 use super::records::{FAT_SECTION, WRAPPER_SECTION, pods};
 use super::refuse;
-use super::{ElfError, ReadAt};
+use super::{BinaryError, ReadAt};
 use crate::device_code::{
     DeviceCode, FatBinary, FoundWrapper, KeptMarker, NoDeviceCode, SplitWrapper, find_wrappers,
     split_wrappers,
@@ -20,7 +20,7 @@ use crate::device_code::{
 
 impl<S: ReadAt> Image<S> {
     /// Finds the wrappers and follows each to its bundle or marker.
-    pub fn device_code(&self) -> Result<DeviceCode, ElfError> {
+    pub fn device_code(&self) -> Result<DeviceCode, BinaryError> {
         let fat = self.section(FAT_SECTION)?.map(|(_, section)| section);
         let Some((_, wrappers)) = self.section(WRAPPER_SECTION)? else {
             return Ok(DeviceCode::None(match fat {
@@ -50,7 +50,7 @@ impl<S: ReadAt> Image<S> {
     fn find_wrappers(
         &self,
         section: &Section,
-    ) -> Result<(Vec<FoundWrapper>, Vec<FoundWrapper>), ElfError> {
+    ) -> Result<(Vec<FoundWrapper>, Vec<FoundWrapper>), BinaryError> {
         let bytes = self.section_bytes(section)?;
         let pointers = self.pointers_in(section.addr..section.addr_end())?;
         let pointer = |address: u64, in_place: u64| match pointers.get(&address) {
@@ -66,7 +66,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// The targets of relocated words within `addresses`, by address.
-    fn pointers_in(&self, addresses: Range<u64>) -> Result<BTreeMap<u64, u64>, ElfError> {
+    fn pointers_in(&self, addresses: Range<u64>) -> Result<BTreeMap<u64, u64>, BinaryError> {
         let dynamic = Dynamic::read(self)?;
         let relocations = Relocations::read(self, &dynamic)?;
         let symbols = dynamic_symbols(self, &dynamic)?;
@@ -97,7 +97,7 @@ impl<S: ReadAt> Image<S> {
         &self,
         fat: Option<&Section>,
         found: &[FoundWrapper],
-    ) -> Result<FatBinary, ElfError> {
+    ) -> Result<FatBinary, BinaryError> {
         let Some(fat) = fat else {
             refuse!(
                 "the device code is gone: its wrappers (magic HIPF) refer to section `{FAT_SECTION}`, which is missing, as \
@@ -129,7 +129,7 @@ impl<S: ReadAt> Image<S> {
         &self,
         fat: &FatBinary,
         code: Option<&Section>,
-    ) -> Result<Option<Box<KeptMarker>>, ElfError> {
+    ) -> Result<Option<Box<KeptMarker>>, BinaryError> {
         let before = |s: &&Section| {
             s.name == marker::SECTION_NAME
                 && s.is_alloc()
@@ -147,7 +147,7 @@ impl<S: ReadAt> Image<S> {
         })))
     }
 
-    fn follow_markers(&self, found: &[FoundWrapper]) -> Result<Vec<SplitWrapper>, ElfError> {
+    fn follow_markers(&self, found: &[FoundWrapper]) -> Result<Vec<SplitWrapper>, BinaryError> {
         split_wrappers(found, &|address| {
             let (_, load) = self.load_of(&(address..address.saturating_add(1)))?;
             let inside = address - load.vaddr;

@@ -10,10 +10,10 @@ use kpack_format::marker::{MAX_SIZE, Marker};
 use kpack_format::offload_bundle::{Bundle, COMPRESSED_MAGIC, PLAIN_MAGIC};
 use kpack_format::target_id::SPIRV;
 
-use super::{elf_error, open, open_bundle, wrapper_error};
+use super::{binary_error, open, open_bundle, wrapper_error};
 use crate::Error;
 use crate::device_code::{DeviceCode, FatBinary};
-use crate::elf::{ElfError, ReadAt, Wrapper};
+use crate::elf::{BinaryError, ReadAt, Wrapper};
 use crate::host::Image;
 use crate::parallel::lock;
 use crate::publish::Identity;
@@ -88,7 +88,7 @@ impl ParsedBinaries {
         if let Some(known) = known {
             return Ok(Ok(known.over(path, file)));
         }
-        let image = match Image::read(file).map_err(|e| elf_error(path, e)) {
+        let image = match Image::read(file).map_err(|e| binary_error(path, e)) {
             Err(error @ Error::Refused { .. }) => return Ok(Err(error)),
             image => image?,
         };
@@ -117,14 +117,14 @@ impl LinkedBinary {
 
     /// Reads `file`, which is at `path`.
     pub fn read(path: &Path, file: File) -> Result<Self, Error> {
-        Self::of(path, Image::read(file).map_err(|e| elf_error(path, e))?)
+        Self::of(path, Image::read(file).map_err(|e| binary_error(path, e))?)
     }
 
     /// Finds the device code of `image`, the file at `path`.
     pub fn of(path: &Path, image: Image<File>) -> Result<Self, Error> {
         let mut linked = Self {
             path: path.to_owned(),
-            code: image.device_code().map_err(|e| elf_error(path, e))?,
+            code: image.device_code().map_err(|e| binary_error(path, e))?,
             image,
             kept: None,
         };
@@ -174,8 +174,8 @@ impl LinkedBinary {
     }
 
     /// Adds the path to an error.
-    pub fn error(&self, error: ElfError) -> Error {
-        elf_error(&self.path, error)
+    pub fn error(&self, error: BinaryError) -> Error {
+        binary_error(&self.path, error)
     }
 
     /// Reads the tables of the bundles of unsplit `wrappers`.

@@ -6,7 +6,7 @@ use std::path::Path;
 use kpack_core::platform::FileExt;
 
 use crate::Error;
-use crate::elf::ElfError;
+use crate::elf::BinaryError;
 use crate::host::Plan;
 use crate::input;
 use crate::publish::copy_range;
@@ -26,8 +26,8 @@ impl HostPlan {
         let failed = |e| Error::io(path, "write the host binary of", e);
         match self {
             Self::Planned(plan) => plan.apply(input, output).map_err(|error| match error {
-                ElfError::Io(error) => failed(error),
-                error => input::elf_error(path, error),
+                BinaryError::Io(error) => failed(error),
+                error => input::binary_error(path, error),
             }),
             Self::Edited(edits) => {
                 let size = input.metadata().map_err(failed)?.len();

@@ -319,7 +319,7 @@ fn all_binaries(
     let mut binaries = Vec::new();
     for found in prefix.linked_files() {
         let (path, file) = found?;
-        let image = match Image::read(file).map_err(|e| input::elf_error(&path, e)) {
+        let image = match Image::read(file).map_err(|e| input::binary_error(&path, e)) {
             Ok(image) => image,
             Err(Error::Refused {
                 id, path, reason, ..

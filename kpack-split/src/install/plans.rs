@@ -12,7 +12,7 @@ use kpack_format::{CodeId, TargetId};
 
 use super::host::HostPlan;
 use super::{InstallBinary, Report};
-use crate::input::{KpackPath, LinkedBinary, LocatedBinary, elf_error};
+use crate::input::{KpackPath, LinkedBinary, LocatedBinary, binary_error};
 use crate::split::code_ids;
 use crate::{Error, ids};
 
@@ -54,7 +54,7 @@ pub(super) fn set_code_ids(
         match plans.get_mut(path) {
             Some(HostPlan::Planned(plan)) => {
                 let set = plan.set_marker(&marker);
-                set.map_err(|error| elf_error(path, error))?;
+                set.map_err(|error| binary_error(path, error))?;
                 plan.add(placed(binary, &marker)?);
             }
             Some(HostPlan::Edited(edits)) => *edits = placed(binary, &marker)?,

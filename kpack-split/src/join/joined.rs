@@ -6,9 +6,9 @@ use super::JoinOptions;
 use super::binary::MarkedBinary;
 use super::code::Code;
 use super::differences;
-use crate::elf::{ElfError, NewCode};
+use crate::elf::{BinaryError, NewCode};
 use crate::host::JoinPlan;
-use crate::input::{LinkedBinary, Lookup, elf_error};
+use crate::input::{LinkedBinary, Lookup, binary_error};
 use crate::publish::{self, StagedFile};
 use crate::report::{Outcome, Progress, Report};
 use crate::{Error, ids};
@@ -29,7 +29,7 @@ impl MarkedBinary {
             marker: self.marker_at.clone(),
         };
         let plan = JoinPlan::new(&self.headers.over(&file), &new);
-        plan.map_err(|error| elf_error(&self.located.path, error))
+        plan.map_err(|error| binary_error(&self.located.path, error))
     }
 
     /// Writes the joined binary, checks it, and lets it replace the split one or another file.
@@ -87,10 +87,10 @@ impl MarkedBinary {
     }
 }
 
-fn failed(path: &Path, error: ElfError) -> Error {
+fn failed(path: &Path, error: BinaryError) -> Error {
     match error {
-        ElfError::Io(error) => Error::io(path, "write the joined binary of", error),
-        error => elf_error(path, error),
+        BinaryError::Io(error) => Error::io(path, "write the joined binary of", error),
+        error => binary_error(path, error),
     }
 }
 

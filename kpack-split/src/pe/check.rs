@@ -4,7 +4,7 @@
 use object::LittleEndian as LE;
 use object::pe;
 
-use kpack_core::elf::{ElfError, ReadAt, refuse, unsupported};
+use kpack_core::elf::{BinaryError, ReadAt, refuse, unsupported};
 
 use super::image::{Image, Section, debug_entries};
 
@@ -16,7 +16,7 @@ const PAGE: u64 = 4096;
 const FILE_ALIGNMENTS: std::ops::RangeInclusive<u64> = 512..=64 << 10;
 
 /// Checks headers and sections.
-pub fn sound<S: ReadAt>(image: &Image<S>) -> Result<(), ElfError> {
+pub fn sound<S: ReadAt>(image: &Image<S>) -> Result<(), BinaryError> {
     alignments(image)?;
     headers(image)?;
     addresses(image)?;
@@ -25,7 +25,7 @@ pub fn sound<S: ReadAt>(image: &Image<S>) -> Result<(), ElfError> {
 }
 
 /// Checks what tools forget: file offsets outside of the headers.
-pub(super) fn written<S: ReadAt>(image: &Image<S>) -> Result<(), ElfError> {
+pub(super) fn written<S: ReadAt>(image: &Image<S>) -> Result<(), BinaryError> {
     for (_, entry) in debug_entries(image)? {
         let start = u64::from(entry.address_of_raw_data.get(LE));
         let end = start + u64::from(entry.size_of_data.get(LE));
@@ -40,7 +40,7 @@ pub(super) fn written<S: ReadAt>(image: &Image<S>) -> Result<(), ElfError> {
     Ok(())
 }
 
-fn alignments<S>(image: &Image<S>) -> Result<(), ElfError> {
+fn alignments<S>(image: &Image<S>) -> Result<(), BinaryError> {
     let (section, file) = (image.section_alignment(), image.file_alignment());
     let is_known = FILE_ALIGNMENTS.contains(&file) && file.is_power_of_two();
     if !section.is_power_of_two() || !is_known || file > section {
@@ -62,7 +62,7 @@ fn alignments<S>(image: &Image<S>) -> Result<(), ElfError> {
     Ok(())
 }
 
-fn headers<S>(image: &Image<S>) -> Result<(), ElfError> {
+fn headers<S>(image: &Image<S>) -> Result<(), BinaryError> {
     let size = image.headers_size();
     if size > image.size || image.table().end > size {
         refuse!(
@@ -85,7 +85,7 @@ fn headers<S>(image: &Image<S>) -> Result<(), ElfError> {
 }
 
 /// Sections follow each other without gaps.
-fn addresses<S>(image: &Image<S>) -> Result<(), ElfError> {
+fn addresses<S>(image: &Image<S>) -> Result<(), BinaryError> {
     let sizes = (image.headers_size(), image.image_size());
     adjoining(&image.sections, sizes, image.section_alignment())
 }
@@ -95,7 +95,7 @@ pub(super) fn adjoining<'a>(
     sections: impl IntoIterator<Item = &'a Section>,
     sizes: (u64, u64),
     align: u64,
-) -> Result<(), ElfError> {
+) -> Result<(), BinaryError> {
     let mut next = sizes.0.next_multiple_of(align);
     for section in sections {
         let name = &section.name;
@@ -121,7 +121,7 @@ pub(super) fn adjoining<'a>(
 }
 
 /// What is loaded is in the file, and aligned there.
-fn file_ranges<S>(image: &Image<S>) -> Result<(), ElfError> {
+fn file_ranges<S>(image: &Image<S>) -> Result<(), BinaryError> {
     for section in image.sections.iter().filter(|s| s.file_size > 0) {
         let Section { name, offset, .. } = section;
         if section.file_range().end > image.size {
@@ -149,7 +149,7 @@ fn file_ranges<S>(image: &Image<S>) -> Result<(), ElfError> {
 }
 
 /// What Windows reads lies in sections.
-fn directories<S>(image: &Image<S>) -> Result<(), ElfError> {
+fn directories<S>(image: &Image<S>) -> Result<(), BinaryError> {
     for (index, directory) in image.directories.iter().enumerate() {
         if directory.is_empty() {
             continue;

@@ -5,7 +5,7 @@
 
 use object::pe;
 
-use kpack_core::elf::{ElfError, ReadAt};
+use kpack_core::elf::{BinaryError, ReadAt};
 
 use super::image::{Image, Section};
 
@@ -77,7 +77,7 @@ impl Former {
     pub(super) fn read<S: ReadAt>(
         image: &Image<S>,
         code: &Section,
-    ) -> Result<Option<Self>, ElfError> {
+    ) -> Result<Option<Self>, BinaryError> {
         if record_size(image, code)? == 0 {
             return Ok(None);
         }
@@ -135,7 +135,7 @@ impl Former {
 }
 
 /// The size of the record of a join at the end of the section `code`, or 0.
-pub(super) fn record_size<S: ReadAt>(image: &Image<S>, code: &Section) -> Result<u64, ElfError> {
+pub(super) fn record_size<S: ReadAt>(image: &Image<S>, code: &Section) -> Result<u64, BinaryError> {
     let size = code.in_file().end - code.address;
     if size < SIZE {
         return Ok(0);

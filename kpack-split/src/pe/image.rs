@@ -5,7 +5,7 @@ use std::ops::Range;
 use object::LittleEndian as LE;
 use object::pe;
 
-use kpack_core::elf::{ElfError, ReadAt, pods, read_range, refuse, unsupported};
+use kpack_core::elf::{BinaryError, ReadAt, pods, read_range, refuse, unsupported};
 
 use crate::rewrite::Gaps;
 
@@ -238,7 +238,7 @@ impl<S> Image<S> {
 
 impl<S: ReadAt> Image<S> {
     /// Reads the headers. Refuses anything but an image for x86-64.
-    pub fn read(source: S) -> Result<Self, ElfError> {
+    pub fn read(source: S) -> Result<Self, BinaryError> {
         let size = source.size()?;
         let dos = read_range(&source, size, 0, 64, "the DOS header")?;
         let dos: pe::ImageDosHeader = pods(&dos)[0];
@@ -278,7 +278,7 @@ impl<S: ReadAt> Image<S> {
         Ok(image)
     }
 
-    fn section_headers(&self) -> Result<Vec<Section>, ElfError> {
+    fn section_headers(&self) -> Result<Vec<Section>, BinaryError> {
         let count = u64::from(self.header.number_of_sections.get(LE));
         let bytes = self.bytes(
             self.table().start,
@@ -296,7 +296,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// A name of up to eight bytes, or `/` and an offset in the string table, which follows the symbols.
-    fn section_name(&self, short: &[u8; 8]) -> Result<String, ElfError> {
+    fn section_name(&self, short: &[u8; 8]) -> Result<String, BinaryError> {
         let end = short.iter().position(|byte| *byte == 0).unwrap_or(8);
         let short = String::from_utf8_lossy(&short[..end]).into_owned();
         let Some(at) = short
@@ -328,19 +328,19 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// Reads `size` bytes of `what` at `offset`; refused if they end past the end of the file.
-    pub fn bytes(&self, offset: u64, size: u64, what: &str) -> Result<Vec<u8>, ElfError> {
+    pub fn bytes(&self, offset: u64, size: u64, what: &str) -> Result<Vec<u8>, BinaryError> {
         read_range(&self.source, self.size, offset, size, what)
     }
 
     /// The contents of a section in the file, without padding.
-    pub fn section_bytes(&self, section: &Section) -> Result<Vec<u8>, ElfError> {
+    pub fn section_bytes(&self, section: &Section) -> Result<Vec<u8>, BinaryError> {
         let in_file = section.in_file();
         let what = format!("section `{}`", section.name);
         self.bytes(section.offset, in_file.end - in_file.start, &what)
     }
 
     /// The only section with one of these names.
-    pub fn section(&self, names: &[&str]) -> Result<Option<(usize, &Section)>, ElfError> {
+    pub fn section(&self, names: &[&str]) -> Result<Option<(usize, &Section)>, BinaryError> {
         let sections = self.sections.iter().enumerate();
         let mut found = sections.filter(|(_, section)| names.contains(&section.name.as_str()));
         let first = found.next();
@@ -351,7 +351,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// The contents of memory before it is relocated, zeroes where the file has none.
-    pub(super) fn memory(&self, addresses: &Range<u64>) -> Result<Option<Vec<u8>>, ElfError> {
+    pub(super) fn memory(&self, addresses: &Range<u64>) -> Result<Option<Vec<u8>>, BinaryError> {
         let Some(section) = self.section_at(addresses) else {
             return Ok(None);
         };
@@ -382,7 +382,7 @@ fn optional_header<S: ReadAt>(
     file_size: u64,
     offset: u64,
     header: &pe::ImageFileHeader,
-) -> Result<pe::ImageOptionalHeader64, ElfError> {
+) -> Result<pe::ImageOptionalHeader64, BinaryError> {
     let fixed = size_of::<pe::ImageOptionalHeader64>() as u64;
     let size = u64::from(header.size_of_optional_header.get(LE));
     if size < fixed {
@@ -406,7 +406,7 @@ fn directories<S: ReadAt>(
     offset: u64,
     header: &pe::ImageFileHeader,
     optional: &pe::ImageOptionalHeader64,
-) -> Result<Vec<Range<u64>>, ElfError> {
+) -> Result<Vec<Range<u64>>, BinaryError> {
     let fixed = size_of::<pe::ImageOptionalHeader64>() as u64;
     let count = u64::from(optional.number_of_rva_and_sizes.get(LE)).min(MOST_DIRECTORIES);
     let room = u64::from(header.size_of_optional_header.get(LE)) - fixed;
@@ -432,7 +432,7 @@ fn directories<S: ReadAt>(
 /// The entries of the debug directory, with their offsets in the file.
 pub(super) fn debug_entries<S: ReadAt>(
     image: &Image<S>,
-) -> Result<Vec<(u64, pe::ImageDebugDirectory)>, ElfError> {
+) -> Result<Vec<(u64, pe::ImageDebugDirectory)>, BinaryError> {
     let directory = image.directory(pe::IMAGE_DIRECTORY_ENTRY_DEBUG);
     if directory.is_empty() {
         return Ok(Vec::new());

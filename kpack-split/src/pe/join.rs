@@ -8,7 +8,7 @@ use std::fs::File;
 use std::ops::Range;
 
 use kpack_core::archives::KeptBundle;
-use kpack_core::elf::{ElfError, ReadAt, refuse, unsupported};
+use kpack_core::elf::{BinaryError, ReadAt, refuse, unsupported};
 use object::pe;
 
 use super::check;
@@ -29,7 +29,7 @@ pub type JoinPlan = plan::JoinPlan<Plan>;
 
 impl JoinPlan {
     /// Plans the joined binary of `image`, which is split, or was joined for other targets.
-    pub fn new<S: ReadAt>(image: &Image<S>, code: &NewCode<'_>) -> Result<Self, ElfError> {
+    pub fn new<S: ReadAt>(image: &Image<S>, code: &NewCode<'_>) -> Result<Self, BinaryError> {
         let wrappers = |bundles: &[u64]| code.wrappers_at(bundles);
         Self::with(image, &code.marker, code.sizes, &wrappers)
     }
@@ -41,7 +41,7 @@ impl JoinPlan {
         marker: &Range<u64>,
         sizes: &[u64],
         wrappers: &dyn Fn(&[u64]) -> Vec<PlannedWrapper>,
-    ) -> Result<Self, ElfError> {
+    ) -> Result<Self, BinaryError> {
         check::sound(image)?;
         can_be_rewritten(image)?;
         let split = SplitImage::of(image)?;
@@ -77,12 +77,12 @@ impl JoinPlan {
     }
 
     /// Completes `output` when its bundles are written.
-    pub fn finish(&self, output: &File) -> Result<(), ElfError> {
+    pub fn finish(&self, output: &File) -> Result<(), BinaryError> {
         self.plan.finish(output)
     }
 
     /// Reads the joined binary back and checks it. `input` must be the planned file.
-    pub fn check(&self, input: &File, output: &File) -> Result<(), ElfError> {
+    pub fn check(&self, input: &File, output: &File) -> Result<(), BinaryError> {
         self.plan.check(input, output)
     }
 }
@@ -94,7 +94,7 @@ impl Plan {
         self,
         input: &S,
         kept: &[KeptBundle],
-    ) -> Result<Self, ElfError> {
+    ) -> Result<Self, BinaryError> {
         let image = Image::read(self.result(input))?;
         let sizes = Vec::from_iter(kept.iter().map(|bundle| bundle.size));
         let wrappers = |bundles: &[u64]| keeping_wrappers(&self.wrappers, kept, bundles);
@@ -110,7 +110,7 @@ pub(super) fn take_out<S: ReadAt>(
     fat: &FatBinary,
     kept: &KeptMarker,
     marker: &[u8],
-) -> Result<Plan, ElfError> {
+) -> Result<Plan, BinaryError> {
     let size = marker.len() as u64;
     let mut edits = Edits::default();
     let read = |offset, size| image.bytes(offset, size, "the marker");
@@ -182,7 +182,7 @@ struct Planned {
 const NEW: usize = usize::MAX;
 
 impl<'a, S: ReadAt> SplitImage<'a, S> {
-    fn of(image: &'a Image<S>) -> Result<Self, ElfError> {
+    fn of(image: &'a Image<S>) -> Result<Self, BinaryError> {
         let mut split = Self {
             image,
             sections: image.sections.iter().cloned().enumerate().collect(),
@@ -208,7 +208,12 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
     }
 
     /// Gives the headers their former values.
-    fn take_out(&mut self, index: usize, code: &Section, former: &Former) -> Result<(), ElfError> {
+    fn take_out(
+        &mut self,
+        index: usize,
+        code: &Section,
+        former: &Former,
+    ) -> Result<(), BinaryError> {
         let range = code.file_range();
         let kept = former.code.as_ref().map_or(0, |(_, old)| old.file_size);
         self.cut = range.start + kept..range.end;
@@ -253,7 +258,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         }
     }
 
-    fn does_not_fit<T>(&self, code: &Section) -> Result<T, ElfError> {
+    fn does_not_fit<T>(&self, code: &Section) -> Result<T, BinaryError> {
         refuse!(
             "the record of the join at the end of `{}` does not fit the sections: the file is damaged, or another \
              tool changed its sections; install the unsplit binary",
@@ -300,7 +305,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
     }
 
     /// Lays out device code of these sizes at the first place where it fits.
-    fn with_code(&self, sizes: &[u64]) -> Result<Joined, ElfError> {
+    fn with_code(&self, sizes: &[u64]) -> Result<Joined, BinaryError> {
         if let Some(code) = self.code {
             let (_, section) = &self.sections[code];
             let is_last = code + 1 == self.sections.len();
@@ -331,7 +336,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
     }
 
     /// With the code in its former section.
-    fn in_place(&self, code: usize, bundles: Vec<u64>, used: u64) -> Result<Joined, ElfError> {
+    fn in_place(&self, code: usize, bundles: Vec<u64>, used: u64) -> Result<Joined, BinaryError> {
         let section = &self.sections[code].1;
         let at = match section.file_size {
             0 => self.file_end(&self.sections[..code])?,
@@ -357,7 +362,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
     }
 
     /// With the code after everything else that is loaded.
-    fn at_end(&self, sizes: &[u64]) -> Result<Joined, ElfError> {
+    fn at_end(&self, sizes: &[u64]) -> Result<Joined, BinaryError> {
         let address = self.image_size(self.loaded());
         let (bundles, used) = self.bundles(address, sizes);
         if self.image_size(&self.sections).saturating_add(used) > LIMIT {
@@ -418,7 +423,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
     }
 
     /// The end of what these sections have in the file.
-    fn file_end(&self, sections: &[(usize, Section)]) -> Result<u64, ElfError> {
+    fn file_end(&self, sections: &[(usize, Section)]) -> Result<u64, BinaryError> {
         let in_file = sections.iter().filter(|(_, s)| s.file_size > 0);
         let ends = in_file.map(|(_, section)| section.file_range().end);
         let end = ends.max().unwrap_or(self.image.headers_size());
@@ -436,7 +441,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         (replaced, used): (Range<u64>, u64),
         (address, bundles): (u64, Vec<u64>),
         headers_size: u64,
-    ) -> Result<Joined, ElfError> {
+    ) -> Result<Joined, BinaryError> {
         let code = self
             .code
             .map(|code| (code, FormerSection::of(&self.sections[code].1)));
@@ -471,7 +476,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
     }
 
     /// Plans the image of these sections.
-    fn plan(&self, planned: Planned) -> Result<Plan, ElfError> {
+    fn plan(&self, planned: Planned) -> Result<Plan, BinaryError> {
         let image_size = self.image_size(&planned.sections);
         let order = Vec::from_iter(planned.sections.iter().map(|(index, _)| *index));
         let renumbered = |number: u16, value: u32| {

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use object::pe;
 
-use kpack_core::elf::{ElfError, POINTER, ReadAt, refuse, unsupported};
+use kpack_core::elf::{BinaryError, POINTER, ReadAt, refuse, unsupported};
 
 use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, SECTION_HEADER, Section, moved};
 use super::plan::{Parts, Plan, can_be_rewritten};
@@ -23,7 +23,7 @@ impl Plan {
         image: &Image<S>,
         fat: &FatBinary,
         marker: &[u8],
-    ) -> Result<Self, ElfError> {
+    ) -> Result<Self, BinaryError> {
         check::sound(image)?;
         can_be_rewritten(image)?;
         if let Some(kept) = &fat.joined {
@@ -129,7 +129,7 @@ pub(super) struct Headers {
 
 impl Headers {
     /// With `more` section headers. If they do not fit, everything after the headers moves.
-    pub(super) fn with<S: ReadAt>(image: &Image<S>, more: usize) -> Result<Self, ElfError> {
+    pub(super) fn with<S: ReadAt>(image: &Image<S>, more: usize) -> Result<Self, BinaryError> {
         let old = image.headers_size();
         if image.sections.len() + more > check::MOST_SECTIONS {
             unsupported!(
@@ -171,7 +171,7 @@ fn check_references<S: ReadAt>(
     image: &Image<S>,
     fat: &FatBinary,
     code: &Section,
-) -> Result<(), ElfError> {
+) -> Result<(), BinaryError> {
     let addresses = code.addresses();
     let relocations = Relocations::read(image)?;
     if let Some(word) = relocations.within(&addresses).first() {

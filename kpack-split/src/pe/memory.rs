@@ -7,7 +7,7 @@ use std::ops::Range;
 use object::LittleEndian as LE;
 use object::pe;
 
-use kpack_core::elf::{ElfError, ReadAt, WRAPPER_SIZE, refuse};
+use kpack_core::elf::{BinaryError, ReadAt, WRAPPER_SIZE, refuse};
 
 use super::image::{Image, Section};
 use crate::device_code::DeviceCode;
@@ -20,7 +20,7 @@ pub(super) fn check<A: ReadAt, B: ReadAt>(
     input: &Image<A>,
     output: &Image<B>,
     marker: &Range<u64>,
-) -> Result<(), ElfError> {
+) -> Result<(), BinaryError> {
     let differences = differences(input, output, marker)?;
     match differences.first() {
         Some(difference) => refuse!("{difference}"),
@@ -33,7 +33,7 @@ pub(super) fn check<A: ReadAt, B: ReadAt>(
 pub fn compare<A: ReadAt, B: ReadAt>(
     original: &Image<A>,
     split: &Image<B>,
-) -> Result<Vec<String>, ElfError> {
+) -> Result<Vec<String>, BinaryError> {
     let wrappers = split.device_code()?;
     let marker = wrappers.split_wrappers().first();
     let marker = marker.map_or(0..0, |w| w.marker_address..w.marker_address + 1);
@@ -44,7 +44,7 @@ fn differences<A: ReadAt, B: ReadAt>(
     input: &Image<A>,
     output: &Image<B>,
     marker: &Range<u64>,
-) -> Result<Vec<String>, ElfError> {
+) -> Result<Vec<String>, BinaryError> {
     let mut differences = headers(input, output);
     let skipped = skipped(input, marker)?;
     let is_same = |old: &Section, new: &Section| identity(input, old) == identity(output, new);
@@ -163,7 +163,10 @@ fn headers<A, B>(input: &Image<A>, output: &Image<B>) -> Vec<String> {
 }
 
 /// The addresses with other contents, in order.
-fn skipped<S: ReadAt>(input: &Image<S>, marker: &Range<u64>) -> Result<Vec<Range<u64>>, ElfError> {
+fn skipped<S: ReadAt>(
+    input: &Image<S>,
+    marker: &Range<u64>,
+) -> Result<Vec<Range<u64>>, BinaryError> {
     let mut skipped = vec![marker.clone()];
     let code = input.device_code()?;
     if let DeviceCode::Fat(fat) = &code {
@@ -187,7 +190,7 @@ fn contents<A: ReadAt, B: ReadAt>(
     (addresses, at, name): (Range<u64>, u64, &str),
     skipped: &[Range<u64>],
     differences: &mut Vec<String>,
-) -> Result<(), ElfError> {
+) -> Result<(), BinaryError> {
     for start in addresses.clone().step_by(PIECE as usize) {
         let piece = start..(start + PIECE).min(addresses.end);
         let moved = at + (piece.start - addresses.start);

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::ops::Range;
 
-use kpack_core::elf::{ElfError, POINTER, ReadAt, WRAPPER_SIZE, pods_mut, refuse, unsupported};
+use kpack_core::elf::{BinaryError, POINTER, ReadAt, WRAPPER_SIZE, pods_mut, refuse, unsupported};
 use kpack_core::platform::FileExt;
 use object::LittleEndian as LE;
 use object::pe;
@@ -48,7 +48,7 @@ impl Plan {
     pub(super) fn assemble<S: ReadAt>(
         image: &Image<S>,
         parts: Parts<'_>,
-    ) -> Result<Self, ElfError> {
+    ) -> Result<Self, BinaryError> {
         let Parts {
             gaps,
             sections,
@@ -82,14 +82,14 @@ impl Plan {
 
     /// Writes the result to the empty file `output`, then reads it back and checks it. `input` must be
     /// the planned file.
-    pub fn apply(&self, input: &File, output: &File) -> Result<(), ElfError> {
+    pub fn apply(&self, input: &File, output: &File) -> Result<(), BinaryError> {
         self.write(input, output)?;
         self.finish(output)?;
         self.check(input, output)
     }
 
     /// Writes the checksum of the complete output, if its input has one.
-    pub(super) fn finish(&self, output: &File) -> Result<(), ElfError> {
+    pub(super) fn finish(&self, output: &File) -> Result<(), BinaryError> {
         if let Some(at) = self.headers.checksum {
             let sum = checksum(output, at)?;
             output.write_all_at(&sum.to_le_bytes(), at)?;
@@ -100,12 +100,12 @@ impl Plan {
     /// Reads the result back and compares it with the plan and its input.
     ///
     /// # Errors
-    /// [`ElfError::Unsound`]: the fault is in the result, not in its sound input.
-    pub(super) fn check(&self, input: &File, output: &File) -> Result<(), ElfError> {
+    /// [`BinaryError::Unsound`]: the fault is in the result, not in its sound input.
+    pub(super) fn check(&self, input: &File, output: &File) -> Result<(), BinaryError> {
         self.read_back(input, output).map_err(plan::unsound)
     }
 
-    fn read_back(&self, input: &File, output: &File) -> Result<(), ElfError> {
+    fn read_back(&self, input: &File, output: &File) -> Result<(), BinaryError> {
         let image = Image::read(output)?;
         if image.sections != self.headers.sections {
             refuse!("the section headers differ from the plan");
@@ -122,7 +122,7 @@ fn redirect<S: ReadAt>(
     image: &Image<S>,
     wrappers: &[PlannedWrapper],
     edits: &mut Edits,
-) -> Result<(), ElfError> {
+) -> Result<(), BinaryError> {
     for wrapper in wrappers {
         let Some(pointer) = wrapper.pointer else {
             continue;
@@ -201,7 +201,7 @@ fn debug_directory<S: ReadAt>(
     image: &Image<S>,
     gaps: &Gaps,
     edits: &mut Edits,
-) -> Result<(), ElfError> {
+) -> Result<(), BinaryError> {
     for (at, mut entry) in debug_entries(image)? {
         let offset = u64::from(entry.pointer_to_raw_data.get(LE));
         let moved = gaps.output_offset(offset);
@@ -218,7 +218,7 @@ fn symbols<S: ReadAt>(
     image: &Image<S>,
     renumbered: &dyn Fn(u16, u32) -> (u16, u32),
     edits: &mut Edits,
-) -> Result<(), ElfError> {
+) -> Result<(), BinaryError> {
     let range = image.symbols();
     if range.is_empty() {
         return Ok(());
@@ -262,9 +262,9 @@ fn renumber_comdat(
 }
 
 /// Refuses what a rewrite would break, and what it could not lay out.
-pub(super) fn can_be_rewritten<S: ReadAt>(image: &Image<S>) -> Result<(), ElfError> {
+pub(super) fn can_be_rewritten<S: ReadAt>(image: &Image<S>) -> Result<(), BinaryError> {
     if !image.certificates().is_empty() {
-        return Err(ElfError::Signed);
+        return Err(BinaryError::Signed);
     }
     let mut end = image.table().end;
     let mut sections = Vec::from_iter(image.sections.iter().filter(|s| s.file_size > 0));

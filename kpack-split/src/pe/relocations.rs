@@ -6,7 +6,7 @@ use std::ops::Range;
 use object::LittleEndian as LE;
 use object::pe;
 
-use kpack_core::elf::{ElfError, ReadAt, pods, refuse};
+use kpack_core::elf::{BinaryError, ReadAt, pods, refuse};
 
 use super::image::{Image, Section};
 
@@ -23,7 +23,7 @@ pub(super) struct Relocations {
 }
 
 impl Relocations {
-    pub(super) fn read<S: ReadAt>(image: &Image<S>) -> Result<Self, ElfError> {
+    pub(super) fn read<S: ReadAt>(image: &Image<S>) -> Result<Self, BinaryError> {
         let flags = image.header.characteristics.get(LE);
         let table = image.directory(pe::IMAGE_DIRECTORY_ENTRY_BASERELOC);
         let mut relocations = Self {
@@ -104,8 +104,8 @@ impl Relocations {
         &self,
         image: &Image<S>,
         section: &Section,
-        each: &mut dyn FnMut(u64, u64, u64) -> Result<(), ElfError>,
-    ) -> Result<(), ElfError> {
+        each: &mut dyn FnMut(u64, u64, u64) -> Result<(), BinaryError>,
+    ) -> Result<(), BinaryError> {
         let reader = Words {
             image,
             section,
@@ -128,7 +128,7 @@ pub(super) fn has_words<S: ReadAt>(
     image: &Image<S>,
     section: &Section,
     matches: &dyn Fn(u64, u64) -> bool,
-) -> Result<bool, ElfError> {
+) -> Result<bool, BinaryError> {
     let in_file = section.in_file();
     let mut start = in_file.start.next_multiple_of(8);
     while start + 16 <= in_file.end {
@@ -159,7 +159,7 @@ const PIECE: u64 = 64 << 10;
 
 impl<S: ReadAt> Words<'_, S> {
     /// The word at an address; `None` if the file has not all of it.
-    fn word(&self, address: u64) -> Result<Option<u64>, ElfError> {
+    fn word(&self, address: u64) -> Result<Option<u64>, BinaryError> {
         let in_file = self.section.in_file();
         if address < in_file.start || address + 8 > in_file.end {
             return Ok(None);

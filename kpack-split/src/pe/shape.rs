@@ -6,7 +6,7 @@ use std::ops::Range;
 use object::LittleEndian as LE;
 use object::pe;
 
-use kpack_core::elf::{ElfError, ReadAt, pods};
+use kpack_core::elf::{BinaryError, ReadAt, pods};
 
 use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, Section, debug_entries};
 use super::memory::Kind;
@@ -116,7 +116,7 @@ impl<S> Image<S> {
 
 impl<S: ReadAt> Image<S> {
     /// Reads what is in the headers and tables.
-    pub fn shape(&self) -> Result<Shape, ElfError> {
+    pub fn shape(&self) -> Result<Shape, BinaryError> {
         let sections = self.host_sections();
         let entry = u64::from(self.optional.address_of_entry_point.get(LE));
         let directories = self.directories.iter().enumerate();
@@ -141,7 +141,7 @@ impl<S: ReadAt> Image<S> {
         })
     }
 
-    fn coff_symbols(&self) -> Result<Vec<Symbol>, ElfError> {
+    fn coff_symbols(&self) -> Result<Vec<Symbol>, BinaryError> {
         let range = self.symbols();
         if range.is_empty() {
             return Ok(Vec::new());
@@ -175,7 +175,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// The time of the build, its ID, and the file with its debug information.
-    pub fn identity(&self) -> Result<Vec<Vec<u8>>, ElfError> {
+    pub fn identity(&self) -> Result<Vec<Vec<u8>>, BinaryError> {
         let time = self.header.time_date_stamp.get(LE);
         let mut found = vec![time.to_le_bytes().to_vec()];
         for range in self.identifiers()? {
@@ -185,12 +185,12 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// The addresses of what another build changes: what identifies the build, and the file offsets in tables.
-    pub fn varying(&self) -> Result<Vec<Range<u64>>, ElfError> {
+    pub fn varying(&self) -> Result<Vec<Range<u64>>, BinaryError> {
         Ok([self.identifiers()?, self.file_offsets()?].concat())
     }
 
     /// The addresses of what identifies a build.
-    fn identifiers(&self) -> Result<Vec<Range<u64>>, ElfError> {
+    fn identifiers(&self) -> Result<Vec<Range<u64>>, BinaryError> {
         let mut found = Vec::new();
         let debug = self.directory(pe::IMAGE_DIRECTORY_ENTRY_DEBUG);
         for (index, (_, entry)) in debug_entries(self)?.into_iter().enumerate() {
@@ -217,7 +217,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// The addresses of the file offsets in the debug directory.
-    pub(super) fn file_offsets(&self) -> Result<Vec<Range<u64>>, ElfError> {
+    pub(super) fn file_offsets(&self) -> Result<Vec<Range<u64>>, BinaryError> {
         let debug = self.directory(pe::IMAGE_DIRECTORY_ENTRY_DEBUG);
         let entries = 0..debug_entries(self)?.len() as u64;
         let size = size_of::<pe::ImageDebugDirectory>() as u64;
@@ -226,7 +226,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// Which numbers are addresses.
-    pub fn addresses(&self) -> Result<Addresses, ElfError> {
+    pub fn addresses(&self) -> Result<Addresses, BinaryError> {
         let mut tables = Vec::new();
         let named = self.sections.iter();
         let named = named.filter(|section| TABLES.contains(&section.name.as_str()));
@@ -254,7 +254,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// The tables of the names of imported functions, which may be outside of the directories.
-    fn import_names(&self) -> Result<Vec<Range<u64>>, ElfError> {
+    fn import_names(&self) -> Result<Vec<Range<u64>>, BinaryError> {
         let mut tables = Vec::new();
         for (index, size, at) in [
             (pe::IMAGE_DIRECTORY_ENTRY_IMPORT, 20, [0, 16]),
@@ -274,7 +274,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// The end of a table of 64-bit words, the last one zero.
-    fn end_of_names(&self, start: u64) -> Result<u64, ElfError> {
+    fn end_of_names(&self, start: u64) -> Result<u64, BinaryError> {
         let Some(section) = self.section_at(&(start..start + 8)) else {
             return Ok(start);
         };
@@ -293,7 +293,7 @@ impl<S: ReadAt> Image<S> {
 
     /// What mingw-w64's start-up code relocates, version 2: the addresses of a pointer and of what refers to it, and the
     /// size of the reference in bits.
-    fn pseudo_relocations(&self) -> Result<Vec<Range<u64>>, ElfError> {
+    fn pseudo_relocations(&self) -> Result<Vec<Range<u64>>, BinaryError> {
         let pointers = self.directory(pe::IMAGE_DIRECTORY_ENTRY_IAT);
         let imports = self.sections.iter().filter(|s| s.name == ".idata");
         let pointers = Vec::from_iter(imports.map(Section::addresses).chain([pointers]));

@@ -1,6 +1,6 @@
 //! Finds device code in an image: the wrappers, and the bundle or marker of each.
 
-use kpack_core::elf::{ElfError, MAGIC_FAT, MAGIC_SPLIT, ReadAt, VERSION, refuse, unsupported};
+use kpack_core::elf::{BinaryError, MAGIC_FAT, MAGIC_SPLIT, ReadAt, VERSION, refuse, unsupported};
 
 use kpack_format::offload_bundle::{COMPRESSED_MAGIC, PLAIN_MAGIC};
 use object::elf::ELFMAG;
@@ -14,7 +14,7 @@ use crate::device_code::{
 
 impl<S: ReadAt> Image<S> {
     /// Finds the wrappers and follows each to its bundle or marker.
-    pub fn device_code(&self) -> Result<DeviceCode, ElfError> {
+    pub fn device_code(&self) -> Result<DeviceCode, BinaryError> {
         let code = self.section(&CODE_SECTIONS)?.map(|(_, section)| section);
         let Some((_, wrappers)) = self.section(&WRAPPER_SECTIONS)? else {
             return self.without_wrappers(code).map(DeviceCode::None);
@@ -52,7 +52,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// Why an image without wrappers in a section of their own has no device code to split off.
-    fn without_wrappers(&self, code: Option<&Section>) -> Result<NoDeviceCode, ElfError> {
+    fn without_wrappers(&self, code: Option<&Section>) -> Result<NoDeviceCode, BinaryError> {
         if code.is_some_and(|code| code.file_size == 0) {
             return Ok(NoDeviceCode::DebugFile);
         }
@@ -72,14 +72,14 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// The section that wrappers were merged into.
-    fn merged_wrappers(&self, code: Option<&Section>) -> Result<Option<&str>, ElfError> {
+    fn merged_wrappers(&self, code: Option<&Section>) -> Result<Option<&str>, BinaryError> {
         let is_wrapper = |word: u64| {
             let (magic, version) = (word as u32, (word >> 32) as u32);
             [MAGIC_FAT, MAGIC_SPLIT].contains(&magic) && version == VERSION
         };
         let relocations = match Relocations::read(self) {
             Ok(relocations) => Some(relocations),
-            Err(ElfError::Io(error)) => return Err(error.into()),
+            Err(BinaryError::Io(error)) => return Err(error.into()),
             // Separate debug files have a directory of relocations without bytes.
             Err(_) => None,
         };
@@ -128,7 +128,7 @@ impl<S: ReadAt> Image<S> {
         &self,
         code: Option<&Section>,
         found: &[FoundWrapper],
-    ) -> Result<FatBinary, ElfError> {
+    ) -> Result<FatBinary, BinaryError> {
         let Some(code) = code else {
             let first = found[0].pointer();
             if let Some(section) = self.section_at(&(first..first + 1)) {
@@ -155,14 +155,14 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// The section of a split image that still has device code in the file.
-    pub(crate) fn code_left(&self) -> Result<Option<&Section>, ElfError> {
+    pub(crate) fn code_left(&self) -> Result<Option<&Section>, BinaryError> {
         let section = self.section(&CODE_SECTIONS)?.map(|(_, section)| section);
         // ROCm's tool leaves the first page, which nothing reads.
         Ok(section.filter(|section| section.file_size > self.section_alignment()))
     }
 
     /// The marker of an image that device code was put back into.
-    fn kept_marker(&self, code: Option<&Section>) -> Result<Option<Box<KeptMarker>>, ElfError> {
+    fn kept_marker(&self, code: Option<&Section>) -> Result<Option<Box<KeptMarker>>, BinaryError> {
         let (Some((_, section)), Some(code)) = (self.section(&[MARKER_SECTION])?, code) else {
             return Ok(None);
         };

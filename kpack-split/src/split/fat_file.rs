@@ -207,7 +207,7 @@ impl FatFile {
             }
         };
         let plan = Plan::new(&image, &self.fat, &bytes, self.code.kept());
-        let mut plan = plan.map_err(|error| input::elf_error(&self.code.path, error))?;
+        let mut plan = plan.map_err(|error| input::binary_error(&self.code.path, error))?;
         plan.add(edits);
         Ok(plan)
     }
