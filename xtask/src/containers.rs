@@ -6,8 +6,7 @@ use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use kpack_tests::fixture::{FatLibrary, Storage, TargetCode, code_object};
@@ -16,8 +15,9 @@ use walkdir::WalkDir;
 use xshell::{Cmd, cmd};
 
 use crate::e2e::code_object::CodeObject;
+use crate::e2e::real_libraries::build_loader;
 use crate::e2e::runtime::{Kind, Program, Runtime};
-use crate::process::{self, NotRun, shell, step};
+use crate::process::{self, Daemon, NotRun, shell, step};
 use crate::{build, repository};
 
 /// The programs that it runs, all of Debian.
@@ -109,8 +109,7 @@ impl Reader {
             rocm.join("include"),
         )?;
         let load = work.join("load");
-        let source = repository::root().join("tests/e2e/load.c");
-        process::run!("cc -O2 -o {load} {source} -ldl")?;
+        build_loader(&load)?;
         Ok(Self {
             kpack,
             page: fs::read_to_string(page)?,
@@ -411,7 +410,7 @@ pub(crate) fn free_port() -> Result<u16> {
 
 /// A server on the loopback interface, stopped on drop.
 pub(crate) struct Server {
-    child: Child,
+    _process: Daemon,
     port: u16,
 }
 
@@ -419,23 +418,12 @@ impl Server {
     /// Starts it, and waits until it listens.
     pub(crate) fn start(command: &mut Command, port: u16) -> Result<Self> {
         let command = command.stdin(Stdio::null()).stdout(Stdio::null());
-        let child = command.stderr(Stdio::null()).spawn()?;
-        let server = Self { child, port };
-        let started = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            ensure!(
-                started.elapsed() < Duration::from_secs(30),
-                "{command:?} does not listen"
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        Ok(server)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let process = Daemon(command.stderr(Stdio::null()).spawn()?);
+        let listens = || Ok(TcpStream::connect(("127.0.0.1", port)).is_ok());
+        process::wait(&format!("{command:?} does not listen"), listens)?;
+        Ok(Self {
+            _process: process,
+            port,
+        })
     }
 }

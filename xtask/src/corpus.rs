@@ -10,7 +10,7 @@ use walkdir::WalkDir;
 use xshell::cmd;
 
 use crate::process::NotRun;
-use crate::{bootstrap, process, repository};
+use crate::{bootstrap, process, python, repository};
 
 /// A library with device code.
 #[derive(Debug)]
@@ -126,7 +126,7 @@ fn debian(package: &str, directory: &Path) -> Result<()> {
 /// Downloads a wheel and unpacks it.
 fn python_index(package: &str, directory: &Path) -> Result<()> {
     let file = download_wheel(package, directory)?;
-    process::run!("python3 -m zipfile -e {file} {directory}")?;
+    python::unpack(&file, directory)?;
     fs::remove_file(file)?;
     Ok(())
 }
@@ -166,7 +166,7 @@ pub(crate) fn rocm() -> Result<PathBuf> {
             "python3 -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux_2_28_x86_64 vapoursynth-dfttest2-hip==11.1.0"
         )?;
         let file = only_file(partial, "whl")?;
-        process::run!("python3 -m zipfile -e {file} .")?;
+        python::unpack(&file, partial)?;
         Ok(fs::remove_file(file)?)
     })?;
     Ok(directory.join("vapoursynth_dfttest2_hip.libs"))
@@ -185,7 +185,7 @@ pub(crate) fn rocm_for_windows() -> Result<(String, PathBuf)> {
             "python3 -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --platform win_amd64 {WHEEL}"
         )?;
         let file = only_file(partial, "whl")?;
-        process::run!("python3 -m zipfile -e {file} .")?;
+        python::unpack(&file, partial)?;
         Ok(fs::remove_file(file)?)
     })?;
     let libraries = directory.join("vapoursynth/plugins/dfttest2_hip");

@@ -16,6 +16,7 @@ mod faults;
 mod fuzz;
 mod package;
 mod process;
+mod python;
 mod repository;
 mod test;
 mod thread_sanitizer;

@@ -3,9 +3,13 @@
 use std::env;
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
+use std::process::{Child, Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use xshell::{Cmd, Shell};
 
 use crate::repository;
@@ -63,17 +67,53 @@ pub(crate) fn output(command: Cmd<'_>) -> Result<String> {
 /// As [`output`], with what it printed on stderr.
 pub(crate) fn both_outputs(command: Cmd<'_>) -> Result<(String, String)> {
     let shown = command.to_string();
-    let output = command
-        .quiet()
-        .ignore_status()
-        .output()
-        .with_context(|| format!("`{shown}` cannot be run"))?;
-    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    if !output.status.success() {
-        bail!("`{shown}` failed ({}):\n{stdout}{stderr}", output.status);
+    let output = succeeded(&shown, Command::from(command).output())?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok((text(&output.stdout), text(&output.stderr)))
+}
+
+/// As [`output`], of a command that needs more than a shell has.
+pub(crate) fn succeed(command: &mut Command) -> Result<Output> {
+    let output = command.output();
+    succeeded(&format!("{command:?}"), output)
+}
+
+fn succeeded(shown: &str, output: io::Result<Output>) -> Result<Output> {
+    let output = output.with_context(|| format!("`{shown}` cannot be run"))?;
+    ensure!(
+        output.status.success(),
+        "`{shown}` failed ({}):\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(output)
+}
+
+/// A process that is stopped on drop.
+pub(crate) struct Daemon(pub(crate) Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
-    Ok((stdout, stderr))
+}
+
+/// How long something may take that should soon happen.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Waits until `is_so`, which soon happens.
+///
+/// # Errors
+/// It does not, or asking fails.
+pub(crate) fn wait(otherwise: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let started = Instant::now();
+    while !is_so()? {
+        ensure!(started.elapsed() < PATIENCE, "{otherwise}");
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 /// Where the first of some programs, `a|b`, is: at its path, in `PATH`, or among the programs that Debian installs for

@@ -6,7 +6,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
@@ -16,8 +15,8 @@ use xshell::cmd;
 
 use crate::containers::{Server, free_port};
 use crate::faults::calls::strace_problem;
-use crate::process::{self, NotRun, shell, step};
-use crate::{build, repository};
+use crate::process::{self, Daemon, NotRun, shell, step};
+use crate::{build, python, repository};
 
 /// The machines, and the targets that each builds for.
 const MACHINES: [(&str, &[&str]); 3] = [
@@ -35,9 +34,6 @@ const SNAKEMAKE: &str = "snakemake>=9,<10";
 const S3_TOOLS: [&str; 3] = ["snakemake-storage-plugin-s3", "boto3", "moto[server]"];
 
 const SLURM_TOOLS: [&str; 1] = ["snakemake-executor-plugin-slurm"];
-
-/// How long something may take that should soon happen.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Options of `cargo xtask workflow`.
 #[derive(Debug, clap::Args)]
@@ -101,13 +97,10 @@ fn install(options: &Options) -> Result<PathBuf> {
         return Ok(program);
     }
     step("Installing Snakemake from the Python package index");
-    // Debian's own Python installs pip nowhere.
-    process::run!("python3 -m venv --without-pip {directory}")?;
-    let python = directory.join("bin/python");
-    match process::run!("pip3 --python {python} install --quiet {SNAKEMAKE} {more...}") {
-        Ok(_) => Ok(program),
-        Err(error) => bail!(NotRun(format!("Snakemake cannot be installed: {error:#}"))),
-    }
+    let packages = [&[SNAKEMAKE], &more[..]].concat();
+    let installed = python::environment(&directory, &packages);
+    installed.map_err(|error| NotRun(format!("Snakemake cannot be installed: {error:#}")))?;
+    Ok(program)
 }
 
 /// What the machines built.
@@ -322,7 +315,7 @@ impl Workflow {
         step("Killing Snakemake, and running the workflow again");
         self.clean()?;
         let mut engine = self.start()?;
-        self.wait("no job starts", || match &self.slurm {
+        process::wait("no job starts", || match &self.slurm {
             None => Ok(self.work.join("shards").exists()),
             Some(slurm) => Ok(!slurm.jobs()?.is_empty()),
         })?;
@@ -339,12 +332,11 @@ impl Workflow {
         // Jobs that it had started go on.
         let group = i32::try_from(engine.id()).ok().and_then(Pid::from_raw);
         let group = group.context("a process has a number")?;
-        self.wait("a job does not end", || match &self.slurm {
+        process::wait("a job does not end", || match &self.slurm {
             None => Ok(test_kill_process_group(group).is_err()),
             Some(slurm) => Ok(slurm.jobs()?.is_empty()),
         })?;
-        let unlocked = self.command(&self.kpack).arg("--unlock").output()?;
-        ensure!(unlocked.status.success(), "{unlocked:?}");
+        process::succeed(self.command(&self.kpack).arg("--unlock"))?;
         self.run_to_its_end()
     }
 
@@ -372,9 +364,7 @@ impl Workflow {
                 .args(["-c", script])
                 .current_dir(&self.work)
                 .envs(variables);
-            let output = python.output()?;
-            ensure!(output.status.success(), "{output:?}");
-            Ok(())
+            process::succeed(python).map(drop)
         };
         python(UPLOAD)?;
         let machines = MACHINES.map(|(machine, _)| machine);
@@ -383,9 +373,7 @@ impl Workflow {
         command
             .args(["--storage-s3-endpoint-url", &url])
             .envs(variables);
-        let output = command.output()?;
-        let text = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "the workflow failed:\n{text}");
+        process::succeed(&mut command)?;
         python(DOWNLOAD)?;
         let (one, other) = (self.work.join("direct/release"), self.work.join("s3"));
         cmd!(
@@ -404,23 +392,13 @@ impl Workflow {
         Ok(command.process_group(0).spawn()?)
     }
 
-    /// Waits until `is_so`, which soon happens.
-    fn wait(&self, otherwise: &str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
-        let started = Instant::now();
-        while !is_so()? {
-            ensure!(started.elapsed() < PATIENCE, "{otherwise}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
-    }
-
     /// A job that is cancelled starts again by itself.
     fn job_cancelled(&self) -> Result<()> {
         let slurm = self.slurm.as_ref().context("there are jobs")?;
         step("Cancelling a job");
         self.clean()?;
         let mut engine = self.start()?;
-        self.wait("no job runs", || Ok(slurm.first_running()?.is_some()))?;
+        process::wait("no job runs", || Ok(slurm.first_running()?.is_some()))?;
         let job = slurm.first_running()?.context("a job runs")?;
         slurm.client("scancel", &[&job])?;
         let ended = engine.wait()?;
@@ -463,16 +441,6 @@ struct Slurm {
     configuration: PathBuf,
     /// The controller and the node are stopped before the daemon that signs their messages.
     _daemons: Vec<Daemon>,
-}
-
-/// A process that is stopped on drop.
-struct Daemon(Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 impl Slurm {
@@ -543,18 +511,10 @@ impl Slurm {
             configuration,
             _daemons: daemons,
         };
-        let started = Instant::now();
-        while !slurm
-            .client("sinfo", &["-h", "-o", "%T"])
-            .is_ok_and(|state| state.trim() == "idle")
-        {
-            ensure!(
-                started.elapsed() < PATIENCE,
-                "no node is idle: see {}",
-                at("")
-            );
-            std::thread::sleep(Duration::from_millis(200));
-        }
+        process::wait(&format!("no node is idle: see {}", at("")), || {
+            let state = slurm.client("sinfo", &["-h", "-o", "%T"]);
+            Ok(state.is_ok_and(|state| state.trim() == "idle"))
+        })?;
         Ok(slurm)
     }
 

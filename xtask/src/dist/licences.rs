@@ -10,6 +10,7 @@ use cargo_metadata::{
     CargoOpt, DependencyKind, Metadata, MetadataCommand, Package, PackageId, TargetKind,
 };
 
+use super::files::{copy_file, write_file};
 use crate::{process, repository};
 
 /// How the names of files with licences begin, in lower case.
@@ -47,7 +48,7 @@ pub(crate) fn of_c_library(directory: &Path) -> Result<()> {
         ("/usr/share/doc/libc6-dev/copyright", "COPYRIGHT-glibc"),
         ("/usr/share/common-licenses/LGPL-2.1", "LGPL-2.1"),
     ] {
-        super::copy_file(Path::new(from), &directory.join(name))?;
+        copy_file(Path::new(from), &directory.join(name))?;
     }
     Ok(())
 }
@@ -71,9 +72,9 @@ pub(super) fn install(directory: &Path, of_crates: &[&str]) -> Result<()> {
         let crates: Vec<String> = crates.into_iter().collect();
         add(&mut text, &crates.join("\n"), &licence)?;
     }
-    super::write_file(&directory.join("copyright"), text.as_bytes())?;
+    write_file(&directory.join("copyright"), text.as_bytes())?;
     match of_standard_library() {
-        Ok(file) => super::copy_file(&file, &directory.join("COPYRIGHT-rust-library.html")),
+        Ok(file) => copy_file(&file, &directory.join("COPYRIGHT-rust-library.html")),
         Err(missing) => {
             println!("   note: {missing}");
             Ok(())

@@ -12,7 +12,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 use flate2::{Compression, GzBuilder};
 use kpack_cli::cli;
 
-use super::VERSION;
+use super::files::{copy_file, link_file, write_file};
 use crate::repository;
 
 /// Variables that every command obeys, and those of some.
@@ -84,7 +84,8 @@ fn page(command: &Command, others: Vec<String>) -> Result<Vec<u8>> {
     let title = name.to_uppercase();
     writeln!(
         page,
-        ".TH {title} 1 \"\" \"kpack {VERSION}\" \"kpack manual\""
+        ".TH {title} 1 \"\" \"kpack {}\" \"kpack manual\"",
+        env!("CARGO_PKG_VERSION")
     )?;
     man.render_name_section(&mut page)?;
     man.render_synopsis_section(&mut page)?;
@@ -132,7 +133,8 @@ fn page_of_script(script: &Path) -> Result<(String, Vec<u8>)> {
     let title = name.to_uppercase();
     writeln!(
         page,
-        ".TH {title} 1 \"\" \"kpack {VERSION}\" \"kpack manual\""
+        ".TH {title} 1 \"\" \"kpack {}\" \"kpack manual\"",
+        env!("CARGO_PKG_VERSION")
     )?;
     let mut more = Roff::new();
     more.control("SH", ["NAME"]);
@@ -189,7 +191,7 @@ pub(super) fn install(prefix: &Path) -> Result<()> {
         let mut compressed = GzBuilder::new().write(Vec::new(), Compression::best());
         compressed.write_all(&page)?;
         let to = prefix.join(format!("share/man/man1/{name}.1.gz"));
-        super::write_file(&to, &compressed.finish()?)?;
+        write_file(&to, &compressed.finish()?)?;
     }
     for (shell, directory) in COMPLETIONS {
         let made = generate_to(shell, &mut cli::command(), "kpack", scratch.path())?;
@@ -198,9 +200,9 @@ pub(super) fn install(prefix: &Path) -> Result<()> {
             // bash-completion loads the file that has the name of the command.
             name = "kpack".as_ref();
         }
-        super::copy_file(&made, &prefix.join(directory).join(name))?;
+        copy_file(&made, &prefix.join(directory).join(name))?;
     }
     // Where zsh looks on other distributions than Debian.
     let link = prefix.join("share/zsh/site-functions/_kpack");
-    super::link_file("../vendor-completions/_kpack", &link)
+    link_file("../vendor-completions/_kpack", &link)
 }

@@ -9,7 +9,7 @@ mod hip_project;
 pub(crate) mod packages;
 mod readme;
 pub(crate) mod real;
-mod real_libraries;
+pub(crate) mod real_libraries;
 mod reference;
 pub(crate) mod runtime;
 mod stub_libraries;
@@ -25,7 +25,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::process::NotRun;
-use crate::{bootstrap, corpus, dist, process, repository};
+use crate::{corpus, dist, process, repository};
 use check::{Checker, Counts};
 use hip_project::{HipTools, Project};
 use real::rig::{Rig, same_code};
@@ -35,9 +35,6 @@ use table::Table;
 /// Options of `cargo xtask e2e`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// First install the tools that are missing, with apt-get (as root, or through sudo).
-    #[arg(long)]
-    bootstrap: bool,
     /// Also split and verify the real libraries of `cargo xtask corpus`.
     #[arg(long)]
     corpus: bool,
@@ -48,10 +45,8 @@ pub(crate) struct Options {
 /// # Errors
 /// A check failed.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    if options.bootstrap {
-        bootstrap::install_missing()?;
-    }
-    let tools = &HipTools::find().map_err(|error| NotRun(format!("{error:#}; try --bootstrap")))?;
+    let tools = &HipTools::find()
+        .map_err(|error| NotRun(format!("{error:#}; try `cargo xtask bootstrap`")))?;
     let work = repository::empty_directory("e2e")?;
 
     let built = dist::Built::new()?;

@@ -17,7 +17,7 @@ use super::runtime::Runtime;
 use super::table::Table;
 use crate::dist::{self, Part};
 use crate::package::{Packaged, Packages, Publisher, System};
-use crate::process;
+use crate::{process, python};
 
 /// A program that calls the loader.
 const PROGRAM: &str = "#include <rocm_kpack/kpack.h>
@@ -225,9 +225,8 @@ impl Check<'_> {
     fn wheel(&self, work: &Path) -> Result<String> {
         let wheel = &self.packaged.wheel;
         let environment = work.join("environment");
-        process::run!("python3 -m venv --without-pip {environment}")?;
-        let python = environment.join("bin/python");
-        process::run!("pip3 --python {python} install --no-index {wheel}")?;
+        let file = wheel.display().to_string();
+        let python = python::environment(&environment, &["--no-index", &file])?;
         let kpack = environment.join("bin/kpack");
         let version = process::run!("{kpack} --version")?;
 
@@ -256,7 +255,7 @@ impl Check<'_> {
             .next()
             .context("pip made no wheel")??
             .path();
-        process::run!("python3 -m zipfile -e {vec} {made}")?;
+        python::unpack(&vec, &made)?;
         process::run!("{kpack} verify {made} --arch gfx1100 --arch gfx942")?;
 
         let prefix = process::run!("{python} -c 'import kpack; print(kpack.PREFIX)'")?;

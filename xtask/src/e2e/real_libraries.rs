@@ -228,7 +228,7 @@ fn nothing_new(file: &Path, found: &BTreeSet<String>, known: &BTreeSet<String>) 
 }
 
 /// Builds a program that loads the libraries that it is given.
-pub(super) fn build_loader(output: &Path) -> Result<()> {
+pub(crate) fn build_loader(output: &Path) -> Result<()> {
     let source = crate::repository::root().join("tests/e2e/load.c");
     process::run!("cc -O2 -o {output} {source} -ldl")?;
     Ok(())

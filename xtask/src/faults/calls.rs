@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use super::place::{Place, succeed};
+use super::place::Place;
+use crate::process::succeed;
 
 /// All that changes a file system, or waits for that. Of `openat` and `write` only some calls do.
 const WRITING: &str = "openat,write,pwrite64,writev,mkdir,mkdirat,rename,renameat,renameat2,link,linkat,\

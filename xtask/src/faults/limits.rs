@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 use kpack_tests::require;
 use walkdir::WalkDir;
 
-use super::place::succeed;
 use super::trial::{Expected, Trial};
+use crate::process::succeed;
 
 /// What a process may have: the option of the shell's `ulimit`, the values to try, and what is expected. With
 /// the last value, the command must do all.

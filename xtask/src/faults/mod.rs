@@ -3,6 +3,7 @@
 //! reads, the doctor and the shim, is disturbed at each call that reads: it says what is true, or fails.
 
 pub(crate) mod calls;
+mod each;
 mod limits;
 mod place;
 mod reader;
@@ -20,6 +21,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::dist::Built;
 use crate::process;
 use calls::{Call, Fault, Trace, errors_of_writes};
+use each::at_each;
 use place::Place;
 use reader::{READERS, Reader};
 use scenario::{SCENARIOS, Scenario};
@@ -35,9 +37,6 @@ pub(crate) struct Options {
     /// Commands to disturb, such as `install`. Default: all
     commands: Vec<String>,
 }
-
-/// Number of system calls that a quick run disturbs, per command, besides renames and flushes.
-const QUICK: usize = 10;
 
 /// Disturbs each command in each way.
 ///
@@ -160,76 +159,6 @@ fn at_calls(trial: &Trial<'_>, scratch: &Path, quick: bool) -> Result<Vec<String
     let renames = format!("{renames} renames, each of flushed content and flushed itself");
     said.insert(0, renames);
     Ok(said)
-}
-
-/// Lets `disturb` kill a program at each of the calls, and let it fail with each error. It returns whether the
-/// program came to the call.
-fn at_each(
-    calls: &[Call],
-    errors: fn(&Call) -> &'static [&'static str],
-    quick: bool,
-    disturb: impl Fn(&Call, Fault) -> Result<bool>,
-) -> Result<Vec<String>> {
-    let (mut killed, mut failed, mut broken) = (0, 0, 0);
-    let mut missed = Vec::new();
-    let chosen = chosen_calls(calls, quick);
-    for (index, call) in chosen.iter().enumerate() {
-        // A quick run gives each call another error.
-        let errors = errors(call);
-        let errors = match quick {
-            true => &errors[index % errors.len()..][..1],
-            false => errors,
-        };
-        let faults = errors.iter().copied().map(Fault::Error);
-        for fault in [Fault::Kill].into_iter().chain(faults) {
-            match disturb(call, fault) {
-                Ok(false) => missed.push(format!("{fault:?} at {call}")),
-                Ok(true) if fault == Fault::Kill => killed += 1,
-                Ok(true) => failed += 1,
-                Err(error) => {
-                    eprintln!("   {fault:?} at {call}: {error:#}");
-                    broken += 1;
-                }
-            }
-        }
-    }
-    ensure!(
-        broken == 0,
-        "{broken} of {} disturbed runs broke a promise",
-        broken + killed + failed
-    );
-    // Pinned to a processor, hardly a run misses its call.
-    ensure!(
-        missed.len() * 10 < killed + failed,
-        "{} of {} runs did not come to their call, such as {:?}",
-        missed.len(),
-        missed.len() + killed + failed,
-        missed.first()
-    );
-    let mut said = Vec::from([format!(
-        "{killed} runs killed and {failed} with an error, at {} of {} calls",
-        chosen.len(),
-        calls.len()
-    )]);
-    if !missed.is_empty() {
-        said.push(format!(
-            "{} runs did not come to their call, such as {}",
-            missed.len(),
-            missed[0]
-        ));
-    }
-    Ok(said)
-}
-
-/// The calls to disturb. Those of a quick run are spread evenly.
-fn chosen_calls(calls: &[Call], quick: bool) -> Vec<&Call> {
-    let last = calls.len().saturating_sub(1);
-    let step = last.div_ceil(QUICK).max(1);
-    let is_chosen = |(index, call): &(usize, &Call)| {
-        !quick || index % step == 0 || *index == last || call.orders()
-    };
-    let chosen = calls.iter().enumerate().filter(is_chosen);
-    chosen.map(|(_, call)| call).collect()
 }
 
 /// Disturbs the command at one call. Returns whether it came to it.

@@ -6,8 +6,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use walkdir::WalkDir;
+
+use crate::process::succeed;
 
 /// A directory, a copy of it as it was before the first run, and the command.
 pub(super) struct Place {
@@ -122,21 +124,6 @@ impl Place {
         }
         Ok(snapshot)
     }
-}
-
-/// Runs a command that must succeed.
-pub(super) fn succeed(command: &mut Command) -> Result<Output> {
-    let output = command
-        .output()
-        .with_context(|| format!("{command:?} cannot be run"))?;
-    ensure!(
-        output.status.success(),
-        "{command:?} failed ({}): {}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(output)
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {

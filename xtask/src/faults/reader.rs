@@ -10,8 +10,9 @@ use anyhow::{Context, Result, bail, ensure};
 use kpack_tests::fixture::{FatLibrary, Storage, code, stub_hip};
 
 use super::calls::{self, Call, Fault, Trace, errors_of_reads};
+use super::each::at_each;
+use super::limits;
 use super::place::{Place, Snapshot};
-use super::{at_each, limits};
 use crate::dist::Built;
 use crate::repository;
 

@@ -9,7 +9,8 @@ use kpack_tests::fixture::{
 };
 use serde_json::json;
 
-use super::place::{Place, succeed};
+use super::place::Place;
+use crate::process::succeed;
 
 /// A command and its input.
 pub(super) struct Scenario {

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::place::succeed;
 use super::trial::{Expected, Trial};
+use crate::process::succeed;
 
 /// Builds the library that takes the place of the C library's functions.
 pub(super) fn build(scratch: &Path) -> Result<PathBuf> {

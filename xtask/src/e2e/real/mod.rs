@@ -27,16 +27,13 @@ use super::runtime::{Kind, Program};
 use super::table::Table;
 use super::{copy_tree, real_libraries, stub_libraries, verify};
 use crate::process::NotRun;
-use crate::{bootstrap, dist, process, repository};
+use crate::{dist, process, repository};
 use rig::{Execution, Rig};
 use situations::{Code, Variant};
 
 /// Options of `cargo xtask real`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// First install the tools that are missing, with apt-get (as root, or through sudo).
-    #[arg(long)]
-    bootstrap: bool,
     /// Load the library with the HIP runtime of this suite of Debian, and do nothing else.
     #[arg(long, value_name = "NAME", value_parser = ["trixie", "sid", "experimental"])]
     suite: Option<String>,
@@ -78,15 +75,13 @@ const WRAPPERS: usize = 3;
 /// # Errors
 /// A check failed, or a file of Debian's ROCm is missing.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    if options.bootstrap {
-        bootstrap::install_missing()?;
-    }
     if options.windows {
         return only_windows();
     }
     let missing = NEEDED.iter().find(|(file, _)| !Path::new(file).exists());
     if let Some((file, package)) = missing {
-        let what = format!("{file} is missing (Debian package {package}; try --bootstrap)");
+        let what =
+            format!("{file} is missing (Debian package {package}; try `cargo xtask bootstrap`)");
         return Err(NotRun(what).into());
     }
     let work = repository::empty_directory("real")?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use xshell::{Cmd, cmd};
 
-use crate::{process, repository};
+use crate::{process, python, repository};
 
 /// The programs of `tests/wheels/requirements.txt`, in an environment of their own.
 pub(crate) struct Tools {
@@ -21,11 +21,8 @@ impl Tools {
     pub(crate) fn install(directory: PathBuf) -> Result<Self> {
         process::step("Installing the tools for Python wheels");
         let requirements = repository::root().join("tests/wheels/requirements.txt");
-        // Debian's own Python installs pip nowhere.
-        process::run!("python3 -m venv --without-pip {directory}")?;
-        process::run!(
-            "pip3 --python {directory}/bin/python install --quiet --requirement {requirements}"
-        )?;
+        let requirements = requirements.display().to_string();
+        python::environment(&directory, &["--requirement", &requirements])?;
         Ok(Self { directory })
     }
 

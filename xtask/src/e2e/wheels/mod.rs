@@ -8,20 +8,17 @@ mod published;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 
 pub(crate) use self::environment::Tools;
 use super::real_libraries;
 use super::table::Table;
-use crate::{bootstrap, corpus, dist, process, repository};
+use crate::{corpus, dist, process, python, repository};
 
 /// Options of `cargo xtask wheels`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// First install the tools that are missing, with apt-get (as root, or through sudo).
-    #[arg(long)]
-    bootstrap: bool,
     /// Also split a wheel with a file of more than 4 GiB.
     #[arg(long)]
     large: bool,
@@ -40,9 +37,6 @@ const PUBLISHED: [&str; 4] = [
 /// # Errors
 /// A check failed, or the package index does not answer.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    if options.bootstrap {
-        bootstrap::install_missing()?;
-    }
     let work = repository::empty_directory("wheels")?;
     let kpack = work.join("kpack");
     dist::fill(&kpack, Path::new("lib"), &dist::Built::new()?)?;
@@ -90,7 +84,7 @@ impl Wheels<'_> {
         let helper = self.kpack.join("bin/kpack");
         process::run!("{helper} wheel split {fat...} --output-dir {output}")?;
         for fat in fat {
-            let split = files(output)?;
+            let split = repository::files(output)?;
             process::run!("{helper} wheel verify {split...} --against {fat}")?;
         }
         Ok(())
@@ -98,20 +92,8 @@ impl Wheels<'_> {
 
     fn unpack(&self, wheel: &Path, directory: &Path) -> Result<()> {
         fs::create_dir_all(directory)?;
-        let unpack = self.tools.program("python", &["-m", "zipfile", "-e"]);
-        process::output(unpack.arg(wheel).arg(directory))?;
-        Ok(())
+        python::unpack(wheel, directory)
     }
-}
-
-/// The files of a directory, by name.
-fn files(directory: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
-    let mut files = entries
-        .map(|entry| Ok(entry?.path()))
-        .collect::<Result<Vec<_>>>()?;
-    files.sort();
-    Ok(files)
 }
 
 fn name(file: &Path) -> String {

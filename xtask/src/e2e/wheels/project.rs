@@ -11,7 +11,7 @@ use walkdir::WalkDir;
 use xshell::cmd;
 
 use super::environment::{Environment, Installer};
-use super::{Wheels, files, name};
+use super::{Wheels, name};
 use crate::e2e::hip_project::HipTools;
 use crate::e2e::runtime::{Kind, Observation, Program, Runtime};
 use crate::e2e::table::Table;
@@ -60,7 +60,7 @@ pub(super) fn check(
     let both = project.split.join("both");
     fs::create_dir_all(&both)?;
     for version in ["1.0", "2.0"] {
-        for file in files(&project.split.join(version))? {
+        for file in repository::files(&project.split.join(version))? {
             fs::copy(&file, both.join(name(&file)))?;
         }
     }
@@ -178,14 +178,14 @@ impl Project<'_> {
         let repair = self.wheels.tools.program("auditwheel", &["repair"]);
         let repair = repair.args(["--exclude", "libamdhip64.so*", "--wheel-dir"]);
         process::output(repair.arg(&repaired).arg(fat))?;
-        let repaired = files(&repaired)?;
+        let repaired = repository::files(&repaired)?;
         let [repaired] = repaired.as_slice() else {
             bail!("auditwheel wrote {repaired:?}");
         };
         self.wheels.split(&[repaired], &split)?;
         let environment = self.environment(Installer::Pip)?;
         environment.install(&split, "vec", EXTRA, "")?;
-        let vendored = files(&environment.packages.join("vec.libs"))?;
+        let vendored = repository::files(&environment.packages.join("vec.libs"))?;
         ensure!(
             vendored.len() == 1 && name(&vendored[0]).starts_with("libkpack_hip-"),
             "auditwheel copied {vendored:?}"
@@ -335,7 +335,7 @@ impl Project<'_> {
         let pip = self.wheels.tools.program("python", &arguments);
         let pip = pip.arg(&downloads).arg("--find-links").arg(wheels);
         process::output(pip.arg("vec[device-gfx942]"))?;
-        let files = files(&downloads)?;
+        let files = repository::files(&downloads)?;
         ensure!(files.len() == 2, "{files:?} were downloaded");
         Ok("host and device wheel".to_owned())
     }

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::environment::{Environment, Installer};
-use super::{Wheels, files, name};
+use super::{Wheels, name};
 use crate::e2e::bundle_reader;
 use crate::e2e::check::Checker;
 use crate::e2e::reference::Reference;
 use crate::e2e::runtime::{Program, Runtime};
 use crate::e2e::stub_libraries;
 use crate::e2e::table::Table;
-use crate::{corpus, process};
+use crate::{corpus, process, repository};
 
 /// Splits a wheel below `work`, and checks what comes of it.
 ///
@@ -75,7 +75,7 @@ impl Split<'_> {
     }
 
     fn devices(&self) -> Result<Vec<PathBuf>> {
-        let mut devices = files(&self.output)?;
+        let mut devices = repository::files(&self.output)?;
         devices.retain(|file| *file != self.host());
         Ok(devices)
     }
