@@ -272,8 +272,9 @@ fn lintian(packaged: &Packaged) -> Result<String> {
     let of_debian = packaged.systems.iter();
     let of_debian = of_debian.filter(|packages| packages.system == System::Deb);
     let files = Vec::from_iter(of_debian.flat_map(|packages| &packages.files));
+    let of_nobody = "bogus-mail-host,bogus-mail-host-in-debian-changelog,root-in-contact";
     let suppressed: &[&str] = match Publisher::read()?.is_nobody() {
-        true => &["--suppress-tags", "bogus-mail-host,root-in-contact"],
+        true => &["--suppress-tags", of_nobody],
         false => &[],
     };
     let count = files.len();
