@@ -3,8 +3,8 @@
 use std::env;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::LazyLock;
+use std::process::{Command, Stdio};
+use std::sync::{LazyLock, Once};
 
 use crate::process::{cargo, run};
 use crate::require;
@@ -69,6 +69,14 @@ pub fn wine(program: &Path, scratch: &Path) -> Command {
         run(compiler.arg("-ladvapi32"));
     }
     drop(lock);
+    // Programs start faster while wine's server runs. It ends by itself, a minute after the last of them.
+    static SERVER: Once = Once::new();
+    SERVER.call_once(|| {
+        let mut server = Command::new("wineserver");
+        server.arg("-p60").env("WINEPREFIX", &prefix);
+        server.stdin(Stdio::null()).stdout(Stdio::null());
+        let _ = server.stderr(Stdio::null()).status();
+    });
     command(program)
 }
 
