@@ -9,6 +9,7 @@ use crate::command::{kpack, words};
 use crate::verified::{assert_found, assert_holds, assert_holds_against, check};
 use anyhow::{Context, Result, ensure};
 use kpack_artifact::verify::{Options, verify};
+use kpack_split::host::Image;
 use kpack_split::install::{InstallOptions, Outcome, install};
 use kpack_split::join::{JoinOptions, join};
 use kpack_split::{Error, Id, ids};
@@ -630,6 +631,36 @@ fn a_stale_checksum_is_found() -> Result<()> {
     let at = signature(&bytes) + 24 + 64;
     bytes[at..at + 4].fill(0);
     ensure!(found(&bytes)?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn linkers_write_the_same_checksum() -> Result<()> {
+    for (linker, flags) in [
+        (WindowsLinker::Gnu, &[][..]),
+        (WindowsLinker::LldLink, &["/release"]),
+    ] {
+        let build = WindowsBuild {
+            linker,
+            is_program: false,
+            flags,
+        };
+        if !linker.is_there() {
+            continue;
+        }
+        let bench = Bench::new(&library(), build)?;
+        let sums = |path: &Path| -> Result<Option<(u32, u32)>> {
+            Ok(Image::read(fs::File::open(path)?)?.stale_checksum()?)
+        };
+        ensure!(sums(&bench.path())?.is_none(), "{linker:?}");
+        let mut bytes = fs::read(bench.path())?;
+        bytes.push(1);
+        fs::write(bench.path(), bytes)?;
+        ensure!(
+            sums(&bench.path())?.is_some(),
+            "{linker:?}, with a byte more"
+        );
+    }
     Ok(())
 }
 

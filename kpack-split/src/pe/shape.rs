@@ -18,6 +18,8 @@ pub type Place = (usize, u64);
 /// The index of what is in no such section.
 const ELSEWHERE: usize = usize::MAX;
 
+/// The most libraries that an image imports from.
+const MOST_IMPORTS: usize = 1 << 12;
 /// Sections that consist of addresses, texts and numbers that linkers and compilers make of the code.
 const TABLES: [&str; 7] = [
     ".pdata", ".xdata", ".edata", ".idata", ".didat", ".rsrc", ".reloc",
@@ -179,7 +181,7 @@ impl<S: ReadAt> Image<S> {
         let time = self.header.time_date_stamp.get(LE);
         let mut found = vec![time.to_le_bytes().to_vec()];
         for range in self.identifiers()? {
-            found.push(self.memory(&range)?.unwrap_or_default());
+            found.push(self.in_file(&range)?);
         }
         Ok(found)
     }
@@ -253,6 +255,14 @@ impl<S: ReadAt> Image<S> {
         })
     }
 
+    /// What the file has at addresses; nothing unless one section has all of them in the file.
+    fn in_file(&self, addresses: &Range<u64>) -> Result<Vec<u8>, BinaryError> {
+        match self.offset_of(addresses) {
+            Some(offset) => self.bytes(offset, addresses.end - addresses.start, "a table"),
+            None => Ok(Vec::new()),
+        }
+    }
+
     /// The tables of the names of imported functions, which may be outside of the directories.
     fn import_names(&self) -> Result<Vec<Range<u64>>, BinaryError> {
         let mut tables = Vec::new();
@@ -260,8 +270,9 @@ impl<S: ReadAt> Image<S> {
             (pe::IMAGE_DIRECTORY_ENTRY_IMPORT, 20, [0, 16]),
             (pe::IMAGE_DIRECTORY_ENTRY_DELAY_IMPORT, 32, [16, 16]),
         ] {
-            let directory = self.memory(&self.directory(index))?.unwrap_or_default();
-            for descriptor in directory.chunks_exact(size) {
+            let directory = self.in_file(&self.directory(index))?;
+            let descriptors = directory.chunks_exact(size).take(MOST_IMPORTS);
+            for descriptor in descriptors.take_while(|own| own.iter().any(|byte| *byte != 0)) {
                 for at in at {
                     let start = u64::from(word(descriptor, at));
                     if start != 0 {
