@@ -16,6 +16,9 @@ const PRODUCTS: &[(&str, &str)] = &[
     ("mi200", "gfx90a"), ("mi210", "gfx90a"), ("mi250", "gfx90a"), ("mi250x", "gfx90a"),
     ("mi300", "gfx942"), ("mi300a", "gfx942"), ("mi300x", "gfx942"), ("mi308x", "gfx942"), ("mi325x", "gfx942"),
     ("mi350", "gfx950"), ("mi350x", "gfx950"), ("mi355x", "gfx950"),
+    ("rx6800", "gfx1030"), ("rx6900", "gfx1030"), ("rx6700", "gfx1031"), ("rx6600", "gfx1032"),
+    ("rx7900", "gfx1100"), ("rx7800", "gfx1101"), ("rx7700", "gfx1101"), ("rx7600", "gfx1102"),
+    ("rx9070", "gfx1201"), ("rx9060", "gfx1200"),
 ];
 
 impl TargetId {
@@ -101,10 +104,15 @@ fn meant(name: &str) -> Option<String> {
 }
 
 fn processor_meant(plain: &str) -> Option<&'static str> {
-    if let Some((_, processor)) = PRODUCTS.iter().find(|(product, _)| *product == plain) {
+    let product = plain.strip_prefix("radeon").unwrap_or(plain);
+    let product = product.trim_end_matches("xtx").trim_end_matches("xt");
+    if let Some((_, processor)) = PRODUCTS.iter().find(|(known, _)| *known == product) {
         return Some(processor);
     }
-    let number = plain.strip_prefix("gfx").unwrap_or(plain);
+    let Some(number) = plain.strip_prefix("gfx") else {
+        // Any other number may be a product's.
+        return processors().find(|known| known.strip_prefix("gfx") == Some(plain));
+    };
     let number = number.trim_start_matches(['-', '_']);
     // Letters that look like digits.
     let digits: String = if number.contains("generic") {
@@ -206,6 +214,16 @@ mod tests {
         }
         // A family that nobody knows.
         assert!(TargetId::named("gfx19xx").is_err());
+    }
+
+    #[test]
+    fn products_are_named_and_other_numbers_are_not() {
+        let said = |name: &str| TargetId::named(name).unwrap_err().to_string();
+        for name in ["rx7600", "Radeon RX 7600 XT", "RX7600"] {
+            assert!(said(name).ends_with("; did you mean gfx1102?"), "{name}");
+        }
+        assert!(said("1100").ends_with("; did you mean gfx1100?"));
+        assert!(!said("7600").contains("did you mean"), "{}", said("7600"));
     }
 
     #[test]

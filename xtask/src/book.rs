@@ -94,9 +94,9 @@ fn mdbook() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Copies a page. In the handbook, all pages are in one directory.
+/// Copies a page. In the handbook, all pages are in one directory, and other files of the repository in `files`.
 fn write_page(from: &Path, to: &Path) -> Result<()> {
-    let mut text = fs::read_to_string(from)?;
+    let mut text = with_files(&fs::read_to_string(from)?, from, to)?;
     for (link, there) in [
         ("](docs/", "]("),
         ("](../README.md", "](index.md"),
@@ -107,12 +107,65 @@ fn write_page(from: &Path, to: &Path) -> Result<()> {
     for name in OF_ROOT {
         text = text.replace(&format!("](../{name}"), &format!("]({name}"));
     }
+    // A reader of the handbook sees titles, not files.
+    for page in repository::files_with_extension(&repository::root().join("docs"), "md")? {
+        let title = fs::read_to_string(&page)?;
+        let title = title
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .trim_start_matches("# ");
+        let name = page.file_name().context("a page has a name")?.display();
+        for shown in [format!("[docs/{name}]"), format!("[{name}]")] {
+            text = text.replace(&shown, &format!("[{title}]"));
+        }
+    }
     // highlight.js, as mdBook has it, knows no CMake.
     text = text.replace("```cmake", "```text");
     // The only page without a file.
     let last = "  - [create](kpack-create.md)\n";
     text = text.replace(last, &format!("{last}  - [All options](options.md)\n"));
     Ok(fs::write(to, text)?)
+}
+
+/// The text of the page `from`, with the files that it links to copied to `files` beside `to`. Links to directories of
+/// the repository, which a handbook cannot show, become their names.
+fn with_files(text: &str, from: &Path, to: &Path) -> Result<String> {
+    let (here, beside) = (parent(from)?, parent(to)?);
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("](") {
+        let (link, after) = after.split_once(')').unwrap_or((after, ""));
+        out.push_str(before);
+        rest = after;
+        let is_page = link.contains("://")
+            || link.starts_with('#')
+            || [".md", ".png"]
+                .iter()
+                .any(|extension| link.contains(extension));
+        let file = here.join(link);
+        if is_page || !file.exists() {
+            write!(out, "]({link})")?;
+            continue;
+        }
+        let file = fs::canonicalize(file)?;
+        let name = file.strip_prefix(fs::canonicalize(repository::root())?)?;
+        if file.is_dir() {
+            let start = out.rfind('[').context("a link has a text")?;
+            out.replace_range(start.., &format!("`{}` in the repository", name.display()));
+        } else {
+            let copy = beside.join("files").join(name);
+            fs::create_dir_all(parent(&copy)?)?;
+            fs::copy(&file, &copy)?;
+            write!(out, "](files/{})", name.display())?;
+        }
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+fn parent(path: &Path) -> Result<&Path> {
+    path.parent().context("a page is in a directory")
 }
 
 /// A page with the help of each command.
@@ -135,7 +188,7 @@ fn describe(command: &mut Command, name: &str, page: &mut String) {
     }
 }
 
-/// Checks that each relative link of each page leads to a page, and to a place in it.
+/// Checks that each relative link of each page leads to a page and to a place in it, or to a file.
 fn check_links(html: &Path) -> Result<()> {
     let mut places = BTreeMap::new();
     let mut links = Vec::new();
@@ -145,7 +198,7 @@ fn check_links(html: &Path) -> Result<()> {
         let text = fs::read_to_string(&file)?;
         let ids: BTreeSet<String> = values(&text, "id=\"").map(str::to_owned).collect();
         // The one page for printing has all others.
-        if name != "print.html" {
+        if !["print.html", "404.html"].contains(&name.as_str()) {
             links.extend(values(&text, "href=\"").map(|link| (name.clone(), link.to_owned())));
             for image in values(&text, "src=\"").filter(|image| image.ends_with(".png")) {
                 let found = image.contains("://") || html.join(image).exists();
@@ -157,11 +210,11 @@ fn check_links(html: &Path) -> Result<()> {
     let broken = links.iter().filter(|(page, link)| {
         let (file, place) = link.split_once('#').unwrap_or((link, ""));
         let file = if file.is_empty() { page } else { file };
-        !link.contains("://")
-            && file.ends_with(".html")
-            && !places
-                .get(file)
-                .is_some_and(|ids| place.is_empty() || ids.contains(place))
+        let leads = match places.get(file) {
+            Some(ids) => place.is_empty() || ids.contains(place),
+            None => html.join(file).is_file(),
+        };
+        !link.contains("://") && !leads
     });
     let broken = Vec::from_iter(broken.map(|(page, link)| format!("{page}: {link}")));
     ensure!(

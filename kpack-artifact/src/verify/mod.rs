@@ -113,7 +113,11 @@ fn verify_all(
                 "--against compares with one PATH, not with several",
             ));
         };
-        if path.is_dir() != original.is_dir() {
+        let kind = |path: &Path| {
+            let kind = path.metadata().map(|metadata| metadata.is_dir());
+            kind.map_err(|error| Error::io(path, "open", error))
+        };
+        if kind(path)? != kind(original)? {
             return Err(Error::usage("cannot compare a file with a directory"));
         }
         if !path.is_dir() {

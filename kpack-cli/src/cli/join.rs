@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use kpack_format::TargetId;
+use kpack_format::kfd::NODES;
 use kpack_format::target_id::ParseTargetIdError;
 use rocm_kpack::agents;
 
@@ -13,6 +14,7 @@ use super::output::{self, Text};
 use super::print::print;
 use super::progress::{Bar, DEVICE_CODE};
 use super::targets;
+use crate::doctor::no_gpu;
 use kpack_core::Error;
 use kpack_split::install::Report;
 use kpack_split::join::{self, JoinOptions};
@@ -74,17 +76,11 @@ impl Architecture {
             return Ok(vec![target.clone()]);
         }
         // What is hidden from a process today may be seen by one tomorrow.
-        match agents() {
-            None if installed => Ok(Vec::new()),
-            Some(gpus) if gpus.is_empty() && installed => Ok(Vec::new()),
-            Some(gpus) if gpus.is_empty() => Err(Error::usage(
-                "--arch native: this machine has no GPU; name its targets",
-            )),
-            Some(gpus) => Ok(gpus),
-            None => Err(Error::usage(
-                "--arch native: cannot detect this machine's GPUs, because the amdgpu driver (KFD) is missing or too old; name their targets",
-            )),
+        let gpus = agents().unwrap_or_default();
+        if gpus.is_empty() && !installed {
+            return Err(no_gpu(NODES.as_ref()));
         }
+        Ok(gpus)
     }
 }
 

@@ -4,7 +4,7 @@
 /// lines before the first code, lines after it, and the meaning of code 3.
 macro_rules! exit_codes {
     () => {
-        exit_codes!("an input was rejected (damaged or unsupported)")
+        exit_codes!("the request cannot be met: an input is damaged, is unsupported or lacks\n     what was asked for, or an output is in the way")
     };
     ($rejected:literal) => {
         exit_codes!("", "", $rejected)
@@ -69,7 +69,7 @@ use print::{Print, print};
 const EXIT_CODES: &str = exit_codes!(
     "",
     "  1  `kpack verify`, `kpack wheel verify` or `kpack doctor` found a fault\n",
-    "an input was rejected (damaged or unsupported)"
+    "the request cannot be met: an input is damaged, is unsupported or lacks\n     what was asked for, or an output is in the way"
 );
 
 /// Moves the GPU code of ROCm/HIP binaries into one archive per GPU target

@@ -8,7 +8,7 @@ mod facts;
 mod judge;
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::kfd::NODES;
@@ -55,10 +55,15 @@ pub fn processors(options: &Options) -> Result<Vec<String>, Error> {
         }
     }
     if processors.is_empty() {
-        let text = "no GPU that ROCm can use; is the driver `amdgpu` loaded, and can this container access the GPUs?";
-        return Err(Error::rejected(ids::NO_GPU, &options.nodes, text));
+        return Err(no_gpu(&options.nodes));
     }
     Ok(processors)
+}
+
+/// The error where GPUs are needed, and the kernel lists none in the directory `nodes`.
+pub(crate) fn no_gpu(nodes: &Path) -> Error {
+    let text = "no GPU that ROCm can use; is the driver `amdgpu` loaded, and can this container access the GPUs?";
+    Error::rejected(ids::NO_GPU, nodes, text)
 }
 
 /// The GPUs and the environment.

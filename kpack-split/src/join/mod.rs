@@ -277,7 +277,7 @@ fn choose(
         let dropped = binary.dropped_by(&code);
         if !dropped.is_empty() && !code.targets().is_empty() && options.output.is_none() {
             let text = format!(
-                "loses its code for {0}; to keep it, add `--arch {0}`",
+                "loses its code for {0}; to keep it, run join again with `--arch {0}` as well",
                 dropped.join(",")
             );
             report.warn(ids::CODE_DROPPED, &binary.located.path, text);
