@@ -1008,7 +1008,7 @@ fn a_join_says_which_code_it_drops() {
     };
     assert_eq!(warnings(&["gfx942", "gfx1030"]), []);
     let dropped = warnings(&["gfx1030"]);
-    let text = "loses its code for gfx942; to keep it, add `--arch gfx942`";
+    let text = "loses its code for gfx942; to keep it, run join again with `--arch gfx942` as well";
     assert_eq!(dropped, [(ids::CODE_DROPPED, text.to_owned())]);
     assert_eq!(warnings(&["gfx1030"]), []);
 }
