@@ -144,3 +144,33 @@ fn run() -> Result<()> {
         Task::Dist { prefix, libdir } => dist::install(&prefix, &libdir),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::{Arguments, Parser, repository};
+
+    /// Commands in blocks of the documents are taken as they are; elsewhere options may stand alone.
+    #[test]
+    fn the_commands_of_the_documents_exist() {
+        let root = repository::root();
+        let mut pages = repository::files_with_extension(&root.join("docs"), "md").unwrap();
+        pages.extend(["README.md", "CONTRIBUTING.md"].map(|name| root.join(name)));
+        let mut count = 0;
+        for page in pages {
+            let text = fs::read_to_string(&page).unwrap();
+            for line in text.lines() {
+                let Some(command) = line.trim_start().strip_prefix("cargo xtask ") else {
+                    continue;
+                };
+                let command = command.split('#').next().unwrap_or_default();
+                let words = ["xtask"].into_iter().chain(command.split_whitespace());
+                let parsed = Arguments::try_parse_from(words);
+                assert!(parsed.is_ok(), "{}: {line}\n{parsed:?}", page.display());
+                count += 1;
+            }
+        }
+        assert!(count > 10, "{count} commands");
+    }
+}

@@ -25,7 +25,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::process::NotRun;
-use crate::{corpus, dist, process, repository};
+use crate::{bootstrap, corpus, dist, process, repository};
 use check::{Checker, Counts};
 use hip_project::{HipTools, Project};
 use real::rig::{Rig, same_code};
@@ -35,6 +35,9 @@ use table::Table;
 /// Options of `cargo xtask e2e`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
+    /// First install the tools that are missing, with apt-get (as root, or through sudo).
+    #[arg(long)]
+    bootstrap: bool,
     /// Also split and verify the real libraries of `cargo xtask corpus`.
     #[arg(long)]
     corpus: bool,
@@ -45,8 +48,10 @@ pub(crate) struct Options {
 /// # Errors
 /// A check failed.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let tools = &HipTools::find()
-        .map_err(|error| NotRun(format!("{error:#}; try `cargo xtask bootstrap`")))?;
+    if options.bootstrap {
+        bootstrap::install_missing()?;
+    }
+    let tools = &HipTools::find().map_err(|error| NotRun(format!("{error:#}; try --bootstrap")))?;
     let work = repository::empty_directory("e2e")?;
 
     let built = dist::Built::new()?;
