@@ -9,7 +9,6 @@ use kpack_format::TargetId;
 use kpack_format::tensile::Library;
 use walkdir::DirEntry;
 
-use super::classify::Parsed;
 use super::content::FileContent;
 use super::data_file::{is_package, not_data};
 use super::databases::{self, Database, ForAll, Merge, Place, Selection, TENSILE};
@@ -19,10 +18,19 @@ use super::kernel_cache::{self, Unreadable};
 use super::target_name::{self, only};
 use kpack_core::{Error, Finding, Id, Severity, ids, shown};
 use kpack_split::elf::{DeviceCode, NoDeviceCode};
-use kpack_split::input::{self, ClosedBinary, FileKind, LinkedBinary, unlinked};
+use kpack_split::input::{
+    self, ClosedBinary, FileKind, LinkedBinary, ParsedArchives, ParsedBinaries, unlinked,
+};
 
 /// What the pointers begin with that Git LFS puts in the place of files.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
+
+/// What was parsed before, and is not parsed again.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Parsed<'a> {
+    pub(crate) binaries: Option<&'a ParsedBinaries>,
+    pub(crate) archives: Option<&'a ParsedArchives>,
+}
 
 /// What was found out about an entry.
 pub(super) struct Classified {

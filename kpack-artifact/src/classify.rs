@@ -9,22 +9,16 @@ use std::sync::Arc;
 use walkdir::{DirEntry, WalkDir};
 
 use super::classifier::Classified;
+pub(crate) use super::classifier::Parsed;
 pub(super) use super::classifier::classify_entry;
 use super::databases::{self, Selection};
 use kpack_core::Error;
 use kpack_core::files::with_slashes;
 use kpack_core::parallel;
-use kpack_split::input::{ParsedArchives, ParsedBinaries, walk_error};
+use kpack_split::input::walk_error;
 use kpack_split::leftover::is_leftover_entry;
 
 pub use super::entry::{Class, Classification, Entry, KPACK, Node};
-
-/// What was parsed before, and is not parsed again.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Parsed<'a> {
-    pub(crate) binaries: Option<&'a ParsedBinaries>,
-    pub(crate) archives: Option<&'a ParsedArchives>,
-}
 
 /// Reads what is below `prefix`. Files of databases that are not selected are for the host.
 ///
