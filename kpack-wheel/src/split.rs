@@ -24,7 +24,7 @@ use kpack_artifact::stage::Stage;
 use kpack_core::finding::Id;
 use kpack_core::parallel;
 use kpack_core::report::Progress;
-use kpack_core::words::list;
+use kpack_core::words::{counted, list};
 use kpack_core::{Error, Finding, Severity, ids, shown};
 use kpack_split::input;
 use kpack_split::split::DebugFiles;
@@ -181,7 +181,7 @@ impl Outputs {
         };
         let mut done = WrittenDevices::default();
         let mut indexes: BTreeMap<String, BTreeMap<String, Value>> = BTreeMap::new();
-        for (plan, any_python) in with_devices(plans)? {
+        for (plan, any_python) in with_devices(plans, findings)? {
             let host = plan.wheel.name.distribution.as_str();
             for device in plan.devices.iter() {
                 let (name, record, items) =
@@ -259,9 +259,10 @@ fn add_listed(path: &Path, variants: &mut BTreeMap<String, Value>) -> Result<(),
 }
 
 /// The plans whose device wheels are written, and whether these are for any Python. The wheels of one
-/// version share device wheels if these have the same files.
+/// version share device wheels if these have the same files; a note says where they do not.
 fn with_devices<'p, 'w>(
     plans: &'p [SplitWheel<'w>],
+    findings: &mut Vec<Finding>,
 ) -> Result<Vec<(&'p SplitWheel<'w>, bool)>, Error> {
     let mut versions: BTreeMap<_, Vec<&SplitWheel<'_>>> = BTreeMap::new();
     for plan in plans {
@@ -288,6 +289,14 @@ fn with_devices<'p, 'w>(
         if is_same {
             with.push((first, true))
         } else {
+            if !more.is_empty() {
+                let text = format!(
+                    "its device code differs from that of {} for other Pythons, so each gets its own device wheels; compile with -fuse-cuid=none to share them",
+                    counted(more.len() as u64, "wheel")
+                );
+                let path = &first.wheel.path;
+                findings.push(Finding::new(Severity::Note, ids::OTHER_PYTHONS, path, text));
+            }
             with.extend(plans.iter().map(|plan| (*plan, false)))
         }
     }

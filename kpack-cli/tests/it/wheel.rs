@@ -1330,6 +1330,9 @@ fn clang_makes_device_code_of_each_python_differ() {
         });
         let report = run_split(&tree, wheels);
         assert_eq!(report.wheels.len(), 2 + devices, "{option:?}");
+        let ids = report.findings.iter().map(|finding| finding.id);
+        let count = ids.filter(|id| *id == ids::OTHER_PYTHONS).count();
+        assert_eq!(count, devices - 1, "{:?}", report.findings);
         fs::remove_dir_all(tree.path("out")).unwrap();
     }
 }

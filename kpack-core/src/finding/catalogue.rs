@@ -397,6 +397,11 @@ catalogue! {
             "Other indexes may accept it."
             "Run `auditwheel repair` for the tag; for the size, ask PyPI for a higher limit or use another index."
 
+        OTHER_PYTHONS = "other-pythons";
+            "The device code of wheels for several Pythons differs, so they share no device wheels."
+            "There are as many device wheels for each GPU as Pythons. By default, clang derives a symbol from the directory of Python's headers."
+            "Compile with `-fuse-cuid=none`, or publish them as they are."
+
         SIGNATURE_DROPPED = "signature-dropped";
             "The signature of the wheel's RECORD is left out."
             "Splitting changes RECORD, so the signature would be wrong."
