@@ -19,7 +19,7 @@ use kpack_core::words::{counted, list};
 use kpack_split::elf::{DeviceCode, FatBinary};
 use kpack_split::host;
 use kpack_split::input::{
-    LinkedBinary, MarkerGroup, by_bundle, open_bundle, or_refused, wrapper_error,
+    LinkedBinary, MarkerGroup, SharedFile, by_bundle, open_bundle, or_refused, wrapper_error,
 };
 
 /// Compares the split binary at `path` with `original`.
@@ -318,7 +318,7 @@ fn compare_code(
     for sharing in by_bundle(wrappers.iter()) {
         let (first, at) = (sharing[0], sharing[0].bundle_offset);
         let refused = |error| wrapper_error(&original.path, first.co_index, at, error);
-        let mut reader = BufReader::new(original.image.source());
+        let mut reader = BufReader::new(SharedFile::of(original.image.source()));
         let bundle = open_bundle(&mut reader, first).map_err(refused)?;
         reader
             .seek(SeekFrom::Start(at))

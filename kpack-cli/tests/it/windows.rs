@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use kpack_core::platform::set_mode_at;
 use kpack_tests::fixture::{
-    FatLibrary, Kind, Storage, Wheel, WindowsBuild, WindowsLinker, code, library_file,
+    FatLibrary, Kind, Storage, Wheel, WindowsBuild, WindowsLinker, code, code_object, library_file,
 };
 use kpack_tests::process;
 use kpack_tests::tree::Tree;
@@ -401,6 +401,34 @@ fn artifacts_are_packed_and_unpacked() {
         runs_alike(&linux, &other, line);
     }
     assert_same_files(&other, &linux);
+}
+
+/// Code objects over 4 MiB stay in their file until a thread compresses them, while another reads those that follow.
+#[test]
+fn several_threads_read_one_file() {
+    if !windows::available() {
+        return;
+    }
+    let object = |index: usize, size: usize| {
+        let payload = format!("{index:03} ").into_bytes().repeat(size / 4);
+        code_object("gfx1100", &payload).unwrap()
+    };
+    let [small, large] = [3_900_000, 5 << 20];
+    let sizes = [large; 10].into_iter().chain([small, small, large]);
+    let wrappers = sizes.enumerate().map(|(index, size)| object(index, size));
+    let library = wrappers.fold(FatLibrary::new(), |library, code| {
+        library.wrapper(Storage::Plain, [("gfx1100", code)])
+    });
+    let linux = Tree::new();
+    library.build(&linux.path("lib/libvec.so")).unwrap();
+    let other = linux.copy();
+    for jobs in [2, 8] {
+        let other = other.copy();
+        let linux = linux.copy();
+        let line = format!("install --prefix . --module vec --all --jobs {jobs}");
+        runs_alike(&linux, &other, &line);
+        assert_same_files(&other, &linux);
+    }
 }
 
 /// All entries, directories as well.

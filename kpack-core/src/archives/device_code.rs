@@ -15,7 +15,7 @@ use super::compress::Budget;
 use super::content::{Content, LARGE_CODE_OBJECT};
 use crate::Error;
 use crate::elf;
-use crate::files;
+use crate::files::{self, SharedFile};
 use crate::publish::Identity;
 
 /// The device code of a linked binary, a relocatable object, or a static library member.
@@ -65,7 +65,7 @@ fn bundles(
     wrappers: &[elf::Wrapper],
 ) -> Result<Vec<LocatedBundle>, Error> {
     let mut bundles: Vec<LocatedBundle> = Vec::new();
-    let mut reader = BufReader::new(file);
+    let mut reader = BufReader::new(SharedFile::of(file));
     for wrapper in wrappers {
         let (index, offset) = (wrapper.co_index, wrapper.bundle_offset);
         // They mostly come in order.
@@ -252,7 +252,7 @@ impl PackedCode {
 
     fn of_bundle<'a>(
         &'a self,
-        mut file: Arc<File>,
+        file: Arc<File>,
         located: &'a LocatedBundle,
         wanted: &'a (dyn Fn(&TargetId) -> bool + Sync),
         scratch: &'a Path,
@@ -260,10 +260,11 @@ impl PackedCode {
     ) -> Result<impl Iterator<Item = Result<CodeObject<'a>, Error>> + Send + 'a, Error> {
         let wrapper = located.wrappers.first().copied().unwrap_or_default();
         let failed = move |error| files::wrapper_error(&self.path, wrapper, located.offset, error);
-        let start = file.seek(SeekFrom::Start(located.offset));
+        // Meanwhile, other threads read its large code objects.
+        let mut reader = SharedFile::of(Arc::clone(&file));
+        let start = reader.seek(SeekFrom::Start(located.offset));
         start.map_err(|error| Error::io(&self.path, "read", error))?;
-        let source = Arc::clone(&file);
-        let code_objects = located.bundle.code_objects(file, wanted);
+        let code_objects = located.bundle.code_objects(reader, wanted);
         let mut code_objects = code_objects.map_err(failed)?;
         let window = budget.take_window(code_objects.window());
         // Entries of further targets that name the same bytes.
@@ -278,7 +279,7 @@ impl PackedCode {
             let mut ids = entry.ids().to_vec();
             let in_place = match located.bundle.format {
                 Format::Compressed { .. } => None,
-                Format::Plain | Format::CodeObject => Some((&source, located.offset)),
+                Format::Plain | Format::CodeObject => Some((&file, located.offset)),
             };
             let content = Content::read(entry, in_place, scratch, &failed)?;
             let last = ids.pop();

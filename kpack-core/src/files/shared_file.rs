@@ -2,32 +2,39 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::platform::FileExt;
 
-/// Reads a file at its own position: readers of one open file do not disturb each other.
+/// Reads a file at its own position: readers of one open file do not disturb each other. The system's position of an
+/// open file, which clones of it share, is for files that one reader has.
 #[derive(Debug)]
-pub struct SharedFile {
-    file: Arc<File>,
+pub struct SharedFile<F = Arc<File>> {
+    file: F,
     position: u64,
+}
+
+impl<F: Deref<Target = File>> SharedFile<F> {
+    /// Reads `file` from its start.
+    pub fn of(file: F) -> Self {
+        Self { file, position: 0 }
+    }
 }
 
 impl SharedFile {
     /// Reads `file` from its start.
     pub fn new(file: File) -> Self {
-        let file = Arc::new(file);
-        Self { file, position: 0 }
+        Self::of(Arc::new(file))
     }
 
     /// Another reader of the same open file, at its start.
     pub fn again(&self) -> Self {
-        let file = Arc::clone(&self.file);
-        Self { file, position: 0 }
+        Self::of(Arc::clone(&self.file))
     }
 }
 
-impl Read for SharedFile {
+impl<F: Deref<Target = File>> Read for SharedFile<F> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read_at(bytes, self.position)?;
         self.position += read as u64;
@@ -35,7 +42,7 @@ impl Read for SharedFile {
     }
 }
 
-impl Seek for SharedFile {
+impl<F: Deref<Target = File>> Seek for SharedFile<F> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let position = match to {
             SeekFrom::Start(position) => Some(position),

@@ -10,7 +10,7 @@ use kpack_format::marker::{MAX_SIZE, Marker};
 use kpack_format::offload_bundle::{Bundle, COMPRESSED_MAGIC, PLAIN_MAGIC};
 use kpack_format::target_id::SPIRV;
 
-use super::{binary_error, open, open_bundle, wrapper_error};
+use super::{SharedFile, binary_error, open, open_bundle, wrapper_error};
 use crate::Error;
 use crate::device_code::{DeviceCode, FatBinary};
 use crate::elf::{BinaryError, ReadAt, Wrapper};
@@ -183,7 +183,7 @@ impl LinkedBinary {
         &'a self,
         wrappers: &'a [Wrapper],
     ) -> impl Iterator<Item = Result<Bundle, Error>> + 'a {
-        let mut reader = BufReader::new(self.image.source());
+        let mut reader = BufReader::new(SharedFile::of(self.image.source()));
         // Wrappers that share a bundle usually follow each other.
         let mut last: Option<(u64, Bundle)> = None;
         wrappers.iter().map(move |wrapper| {

@@ -17,7 +17,7 @@ use crate::{Error, Finding, Severity, ids};
 
 pub use archives::{Archives, OpenArchive, ParsedArchives, damage};
 pub use kpack_core::files::{
-    ArchiveFile, FileKind, RangeReader, archive_reader, binary_error, bundle_error,
+    ArchiveFile, FileKind, RangeReader, SharedFile, archive_reader, binary_error, bundle_error,
     check_code_object, check_code_object_head, check_code_object_in, digest, identify, list,
     manifest_parts, metadata_of, open, open_archive, open_bundle, read_archive, read_manifest,
     share_archive, wrapper_error,

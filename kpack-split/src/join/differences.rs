@@ -9,7 +9,7 @@ use kpack_format::offload_bundle::Entry;
 
 use crate::elf::{DeviceCode, FatBinary};
 use crate::host;
-use crate::input::{LinkedBinary, by_bundle, open_bundle, wrapper_error};
+use crate::input::{LinkedBinary, SharedFile, by_bundle, open_bundle, wrapper_error};
 use crate::split::{Budget, PackedCode, Spirv};
 use crate::{Error, ids};
 
@@ -162,7 +162,7 @@ pub fn digests(
     wanted: &dyn Fn(u32, &TargetId) -> bool,
 ) -> Result<Checksums, Error> {
     let mut digests = Checksums::new();
-    let mut reader = BufReader::new(binary.image.source());
+    let mut reader = BufReader::new(SharedFile::of(binary.image.source()));
     let mut buffer = Vec::new();
     for wrappers in by_bundle(fat.wrappers.iter()) {
         let (first, at) = (wrappers[0], wrappers[0].bundle_offset);

@@ -92,7 +92,8 @@ impl FileExt for File {
     }
 }
 
-/// Windows moves the position of the file, which others go on from.
+/// Windows moves the position of the file, from which its one reader or writer goes on. Threads that do this at once
+/// restore what others set, so they read and write a file that they share only at positions.
 fn at_position<T>(mut file: &File, access: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let before = file.stream_position()?;
     let done = access();
