@@ -13,7 +13,7 @@ use zip::unstable::read::ZipIterable;
 
 use kpack_core::finding::Id;
 use kpack_core::parallel::lock;
-use kpack_core::platform::FileExt;
+use kpack_core::platform::{FileExt, is_file_name};
 use kpack_core::{Error, ids};
 
 /// A file in a wheel.
@@ -251,6 +251,11 @@ pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<M
             return Err(refused(
                 "not a valid path in a wheel (expected names with `/` between them, without `..`)",
             ));
+        }
+        if let Some(part) = plain.split('/').find(|part| !is_file_name(part.as_ref())) {
+            let text =
+                format!("no file can be named `{part}` on Windows; run kpack on Linux or in WSL");
+            return Err(in_member(ids::WINDOWS_NAME, path, &raw, &text));
         }
         if let Some(part) = plain.split('/').find(|part| part.len() > MAX_NAME) {
             let text = format!(

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use clap::Args;
 use kpack_core::files::directory_of;
 use kpack_core::interrupt::Watched;
+use kpack_core::platform::is_file_name;
 use kpack_format::TargetId;
-use kpack_format::names::KernelName;
+use kpack_format::names::{FileNames, KernelName};
 use serde::Serialize;
 
 use super::output::{self, Text};
@@ -94,7 +95,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let size = size.saturating_add(found.scratch_size());
     let room = |directory: &Path| check_room(&arguments.file, "extract", directory, size);
     match (&arguments.output_dir, &arguments.output) {
-        (Some(directory), _) => write_all(found, directory, &room)?,
+        (Some(directory), _) => write_all(&arguments.file, found, directory, &room)?,
         (None, Some(output)) if output.as_os_str() != "-" => {
             check_named_output(output)?;
             let directory = directory_of(output);
@@ -125,6 +126,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 }
 
 fn write_all(
+    archive: &Path,
     found: CodeObjects,
     directory: &Path,
     room: &dyn Fn(&Path) -> Result<(), Error>,
@@ -132,6 +134,12 @@ fn write_all(
     let mut names = BTreeSet::new();
     for (kernel, target) in found.selected() {
         let name = file_name(kernel, target);
+        if !is_file_name(name.as_ref()) {
+            let reason = format!(
+                "kernel `{kernel}`: no file can be named `{name}` on Windows; select it alone, and name a file with --output"
+            );
+            return Err(Error::rejected(ids::WINDOWS_NAME, archive, reason));
+        }
         let path = directory.join(&name);
         if !names.insert(name) {
             let reason = "would hold two code objects; select fewer with --kernel";
@@ -229,6 +237,7 @@ fn publish(
 
 /// `lib_libvec.so-0-gfx1100.hsaco`, or for a file that was stored by its name `add-gfx1100.co`.
 fn file_name(kernel: &str, target: &TargetId) -> String {
+    let target = FileNames::HERE.of(&target.to_string());
     let name = kernel.replace('/', "_");
     let KernelName { binary, index } = KernelName::parse(&name);
     match (index, name.rsplit_once('.')) {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
 
+use kpack_core::ids;
 use kpack_core::platform::set_mode_at;
 use kpack_tests::fixture::{
     FatLibrary, Kind, Storage, Wheel, WindowsBuild, WindowsLinker, code, code_object, library_file,
@@ -519,4 +520,69 @@ fn objects_are_split_before_the_link() {
     assert!(marker.any(|text| text == search_path.as_bytes()));
     let archive = "made.o.kpack/.kpack/vec_lib_gfx1100.kpack";
     assert!(other.path(archive).is_file());
+}
+
+/// Runs a line in a directory of the tree, and returns what it says and all files of the tree.
+fn run_within(tree: &Tree, line: &[&str]) -> (String, Option<i32>, Vec<String>) {
+    fs::create_dir_all(tree.path("in/here")).unwrap();
+    let output = exe(tree, line)
+        .current_dir(tree.path("in/here"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8([&*output.stdout, &output.stderr].concat()).unwrap();
+    (said, output.status.code(), entries(tree))
+}
+
+#[test]
+fn extracted_files_stay_in_the_output_directory() {
+    if !windows::available() {
+        return;
+    }
+    for name in [r"..\\..\\..\\evil.co", r"C:\\evil2.co", "a:b", "x."] {
+        let tree = Tree::new();
+        write(&tree, "in/here/code", code("gfx1100", "add").1);
+        let list = format!(
+            r#"{{"group_name": "vec", "gfx_arch_family": "gfx1100", "gfx_arches": ["gfx1100"],
+                "kernels": [{{"name": "{name}", "target": "gfx1100", "file": "code"}}]}}"#
+        );
+        write(&tree, "in/here/list.json", list);
+        let created = ["create", "evil.kpack", "--from", "list.json"];
+        let created = command(&tree, &created)
+            .current_dir(tree.path("in/here"))
+            .output()
+            .unwrap();
+        assert!(created.status.success(), "{created:?}");
+        let before = entries(&tree);
+        let line = ["extract", "evil.kpack", "--output-dir", "out"];
+        let (said, code, after) = run_within(&tree, &line);
+        assert_eq!(code, Some(3), "{name}: {said}");
+        assert!(said.contains(ids::WINDOWS_NAME.as_str()), "{name}: {said}");
+        assert_eq!(after, before, "{name}");
+    }
+    let tree = Tree::new();
+    library(&tree, "in/here/libvec.so", "add");
+    let (said, code, after) = run_within(&tree, &words("extract libvec.so --output-dir out"));
+    assert_eq!(code, Some(0), "{said}");
+    let file = "in/here/out/libvec.so-0-gfx90a-xnack+.hsaco".to_owned();
+    assert!(after.contains(&file), "{after:?}");
+}
+
+#[test]
+fn wheels_are_unpacked_into_their_directory() {
+    if !windows::available() {
+        return;
+    }
+    let names = ["C:evil3/a.txt", "C:/made2/b.txt", "vec/NUL", "vec/a:b"];
+    for name in names {
+        let tree = Tree::new();
+        let wheel = Wheel::new(FAT).member(name, "evil");
+        let wheel = wheel.member_with_mode("vec/_vec.so", 0o755, binary(&wheel::library()));
+        wheel.write(&tree.path("in/here")).unwrap();
+        let before = entries(&tree);
+        let line = ["wheel", "split", "--output-dir", "out", FAT];
+        let (said, code, after) = run_within(&tree, &line);
+        assert_eq!(code, Some(3), "{name}: {said}");
+        assert!(said.contains(ids::WINDOWS_NAME.as_str()), "{name}: {said}");
+        assert_eq!(after, before, "{name}");
+    }
 }

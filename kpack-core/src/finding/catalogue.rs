@@ -80,6 +80,11 @@ catalogue! {
             "Markers and manifests name files, and are UTF-8."
             "Rename the file or directory."
 
+        WINDOWS_NAME = "windows-name";
+            "No file can have this name on Windows, where kpack runs."
+            "It would lead to a device, to another stream of a file, or out of the output directory."
+            "Run kpack on Linux or in WSL, or rename what the message names."
+
         NOT_TEXT = "not-text";
             "A text file is not UTF-8."
             "Its names could not be compared with others."

@@ -67,7 +67,7 @@ impl Directory {
     pub fn below(&self, relative: &Path) -> Result<Self, Error> {
         let mut found = self.again()?;
         for name in names(relative) {
-            found = found.child(name)?;
+            found = found.child(name?)?;
         }
         Ok(found)
     }
@@ -80,6 +80,7 @@ impl Directory {
     ) -> Result<Self, Error> {
         let mut found = self.again()?;
         for name in names(relative) {
+            let name = name?;
             let path = found.path.join(name);
             // Open the parent first, so that nothing can fail between creating a directory and
             // recording it.
@@ -104,7 +105,14 @@ impl Directory {
         let there = path.ancestors().find(|above| above.exists());
         let there = there.unwrap_or(Path::new(""));
         let rest = path.strip_prefix(there).unwrap_or(path);
-        Self::open(there)?.make_below(rest, made)
+        let is_plain = |part: &Component<'_>| *part != Component::ParentDir;
+        let plain = PathBuf::from_iter(rest.components().take_while(is_plain));
+        let found = Self::open(there)?.make_below(&plain, made)?;
+        if rest.components().all(|part| is_plain(&part)) {
+            return Ok(found);
+        }
+        // What `..` leads to is there now.
+        Self::make(path, made)
     }
 
     fn child(&self, name: &OsStr) -> Result<Self, Error> {
@@ -386,11 +394,18 @@ pub fn make_directories(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The components of a path without `..`.
-fn names(relative: &Path) -> impl Iterator<Item = &OsStr> {
-    relative.components().filter_map(|part| match part {
+/// The names in a relative path. Anything else in it would lead out of the directory.
+fn names(relative: &Path) -> impl Iterator<Item = Result<&OsStr, Error>> {
+    relative.components().filter_map(move |part| match part {
         Component::CurDir => None,
-        part => Some(part.as_os_str()),
+        Component::Normal(name) => Some(Ok(name)),
+        Component::Prefix(_) | Component::RootDir | Component::ParentDir => {
+            let error = io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "expected a path below a directory that is there, without `..`",
+            );
+            Some(Err(Error::io(relative, "open", error)))
+        }
     })
 }
 
@@ -452,6 +467,29 @@ mod tests {
     use std::os::unix::fs::OpenOptionsExt;
 
     use super::*;
+
+    #[test]
+    fn paths_below_a_directory_do_not_lead_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("root");
+        std::fs::create_dir(&root).unwrap();
+        let opened = Directory::open(&root).unwrap();
+        let absolute = directory.path().join("new");
+        for path in [
+            "../new".as_ref(),
+            "a/../../new".as_ref(),
+            absolute.as_path(),
+        ] {
+            let mut made = CreatedDirectories::default();
+            assert!(opened.make_below(path, &mut made).is_err());
+            assert!(opened.below(path.parent().unwrap()).is_err());
+        }
+        assert!(!absolute.exists());
+        assert_eq!(opened.names().unwrap(), Vec::<OsString>::new());
+        // People may write such paths, though.
+        make_directories(&root.join("a/../b/./c")).unwrap();
+        assert!(root.join("a").is_dir() && root.join("b/c").is_dir());
+    }
 
     #[test]
     fn links_that_lead_out_by_way_of_others() {
