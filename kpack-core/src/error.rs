@@ -121,6 +121,18 @@ impl Error {
         }
     }
 
+    /// The same, with another path if it is [`Error::Refused`].
+    pub fn with_path(self, change: impl FnOnce(&Path) -> PathBuf) -> Self {
+        match self {
+            Self::Refused { id, path, reason } => Self::Refused {
+                id,
+                path: change(&path),
+                reason,
+            },
+            error => error,
+        }
+    }
+
     /// [`Error::Changed`].
     pub fn changed(path: &Path) -> Self {
         Self::Changed {

@@ -52,9 +52,9 @@ impl Options {
 }
 
 /// Stages the results of a build. `messages` is the output of `cargo build
-/// --message-format=json-render-diagnostics`. Executables go into `bin/`, libraries into `lib/`,
-/// archives into `lib/.kpack/`. With plain `json`, the messages include the compiler's diagnostics;
-/// each is passed to `diagnostics`.
+/// --message-format=json-render-diagnostics`. Executables and DLLs go into `bin/`, other
+/// libraries into `lib/`, archives into `lib/.kpack/`. With plain `json`, the messages include the compiler's
+/// diagnostics; each is passed to `diagnostics`.
 ///
 /// # Errors
 /// [`Error::Refused`] for messages of a failed build, two packages with the same module, missing

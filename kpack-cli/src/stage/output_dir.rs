@@ -76,6 +76,15 @@ impl OutputDir {
         Ok(output)
     }
 
+    /// The final path of a file of the release. Others stay as they are.
+    pub(super) fn shown(&self, path: &Path) -> PathBuf {
+        let real = fs::canonicalize(&self.hidden).ok();
+        let hidden = [Some(&self.hidden), real.as_ref()];
+        let mut names = hidden.into_iter().flatten();
+        let name = names.find_map(|hidden| path.strip_prefix(hidden).ok());
+        name.map_or_else(|| path.to_owned(), |name| self.path.join(name))
+    }
+
     /// Removes both releases from the hidden directory. The old one is renamed first, so that what is left of it
     /// if this run is killed does not get its name back.
     fn remove_leftovers(&self) -> Result<(), Error> {

@@ -79,8 +79,7 @@ impl BuildDirectories {
             if !file.file_type().is_file() {
                 continue;
             }
-            let name = file.path().strip_prefix(&output.hidden);
-            let shown = output.path.join(name.unwrap_or(file.path()));
+            let shown = output.shown(file.path());
             let found = if is_archive(file.path()) {
                 self.in_archive(file.path())?
             } else {

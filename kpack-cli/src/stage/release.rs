@@ -12,12 +12,14 @@ use kpack_format::names::Group;
 
 use super::messages::Binary;
 use super::output_dir::OutputDir;
-use kpack_core::publish::{Directory, StagedFile, Transaction, Update, make_directories};
+use kpack_core::publish::{
+    Directory, StagedFile, Transaction, Update, is_name_part, make_directories,
+};
 use kpack_core::report::{FileReport, Outcome, Report};
 use kpack_core::{DebugInfo, Error, Storage, ids};
 use kpack_split::host::Image;
 use kpack_split::input::Lookup;
-use kpack_split::install::{HostPlan, InstallOptions, install};
+use kpack_split::install::{HostPlan, InstallOptions, install_parsed};
 use kpack_split::split::{
     self, BinaryKind, DebugFiles, DebugTotals, Presplit, Spirv, Treatment, code_ids,
 };
@@ -38,8 +40,8 @@ pub(super) struct Release<'a> {
     debug_files: DebugFiles,
     /// Finds the archives in the build tree.
     lookup: Lookup,
-    /// Binaries for Windows with device code, by their names in the release.
-    fat: Vec<String>,
+    /// The names in the release of binaries for Windows with device code, by module.
+    fat: BTreeMap<String, Vec<String>>,
     report: Report,
 }
 
@@ -55,7 +57,7 @@ impl<'a> Release<'a> {
             debug: DebugTotals::default(),
             debug_files,
             lookup: Lookup::default(),
-            fat: Vec::new(),
+            fat: BTreeMap::new(),
             report: Report::default(),
         }
     }
@@ -81,7 +83,8 @@ impl<'a> Release<'a> {
             // Objects for Windows are not split before the link.
             BinaryKind::Fat(_, linked) if matches!(linked.image, Image::Pe(_)) => {
                 fs::copy(&binary.path, &to).map_err(|e| Error::io(&to, "write", e))?;
-                self.fat.push(name);
+                let module = module_of(&binary.path);
+                self.fat.entry(module).or_default().push(name);
                 return Ok(());
             }
             BinaryKind::Fat(_, linked) => {
@@ -206,8 +209,10 @@ impl<'a> Release<'a> {
             transaction.manifest(&manifest)?;
             transaction.commit(&mut report)?;
         }
-        for name in fat {
-            install_windows(&output.hidden, &name, &storage, &mut report)?;
+        for (module, names) in fat {
+            let mut options = InstallOptions::new(&output.hidden, module, names);
+            options.storage = storage.clone();
+            install_windows(&options, output, &debug_files, &mut report)?;
         }
         for archive in &mut report.archives {
             let name = archive.path.file_name().unwrap_or_default();
@@ -218,22 +223,36 @@ impl<'a> Release<'a> {
     }
 }
 
-/// Splits a binary for Windows in the release. It has the device code of all packages in it, so its own name is that of
-/// the module.
+/// The module of a binary for Windows. It has the device code of all packages in it, so its own name is that of the
+/// module, as far as archives can have it.
+fn module_of(binary: &Path) -> String {
+    let name = binary.file_stem().unwrap_or_default();
+    let mut module = String::new();
+    for c in name.to_string_lossy().to_lowercase().chars() {
+        module.push(c);
+        if !is_name_part(&module) {
+            module.pop();
+            module.push('_');
+        }
+    }
+    module
+}
+
+/// Splits the binaries for Windows of a module in the release.
 fn install_windows(
-    hidden: &Path,
-    name: &str,
-    storage: &Storage,
+    options: &InstallOptions,
+    output: &OutputDir,
+    debug_files: &DebugFiles,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let module = Path::new(name).file_stem().unwrap_or_default();
-    let module = module.to_string_lossy().to_lowercase();
-    let mut options = InstallOptions::new(hidden, module, [name]);
-    options.storage = storage.clone();
-    let mut own = install(&options, &())?;
-    report.files.append(&mut own.files);
-    report.archives.append(&mut own.archives);
-    report.findings.append(&mut own.findings);
+    let own = install_parsed(options, &BTreeMap::new(), Some(debug_files), &());
+    let own = own.map_err(|error| error.with_path(|path| output.shown(path)))?;
+    report.files.extend(own.files);
+    report.archives.extend(own.archives);
+    for mut finding in own.findings {
+        finding.path = finding.path.map(|path| output.shown(&path));
+        report.findings.push(finding);
+    }
     Ok(())
 }
 

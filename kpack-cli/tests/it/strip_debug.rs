@@ -27,7 +27,7 @@ use crate::wheel::noise;
 
 const FILE: &str = "lib/libvec.so";
 const TARGETS: [&str; 2] = ["gfx1100", "gfx942"];
-const TOOLS: [&str; 4] = [
+pub(crate) const TOOLS: [&str; 4] = [
     "clang-19",
     "ld.lld-19",
     "llvm-objcopy-19",
@@ -44,22 +44,22 @@ __attribute__((global)) void add(float *out, const float *in) {
 
 /// How to compile.
 #[derive(Clone, Copy)]
-struct Code<'a> {
+pub(crate) struct Code<'a> {
     /// Bytes that are loaded.
-    table: usize,
+    pub(crate) table: usize,
     /// Bytes of an additional debug section.
-    debug: usize,
-    flags: &'a [&'a str],
+    pub(crate) debug: usize,
+    pub(crate) flags: &'a [&'a str],
 }
 
-const SMALL: Code<'_> = Code {
+pub(crate) const SMALL: Code<'_> = Code {
     table: 100,
     debug: 0,
     flags: &["-g", "-Xoffload-linker", "--build-id"],
 };
 
 impl Code<'_> {
-    fn compile(self, tree: &Tree, target: &str) -> Vec<u8> {
+    pub(crate) fn compile(self, tree: &Tree, target: &str) -> Vec<u8> {
         let path = tree.path("add.co");
         fs::write(tree.path("add.hip"), KERNEL).unwrap();
         let mut command = Command::new("clang-19");

@@ -94,7 +94,11 @@ pub(crate) fn messages(lines: &[serde_json::Value]) -> String {
 }
 
 pub(crate) fn refused(tree: &Tree, messages: &str) -> String {
-    let error = stage(&Options::new(tree.path("dist")), messages.as_bytes()).unwrap_err();
+    refused_with(tree, &Options::new(tree.path("dist")), messages)
+}
+
+pub(crate) fn refused_with(tree: &Tree, options: &Options, messages: &str) -> String {
+    let error = stage(options, messages.as_bytes()).unwrap_err();
     assert!(!tree.path("dist").exists());
     nothing_hidden(tree);
     error

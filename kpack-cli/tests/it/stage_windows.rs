@@ -1,0 +1,184 @@
+//! Given programs and DLLs for Windows, when they are staged, then the release and the report are as for others, also
+//! where one module has several binaries.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use kpack_cli::stage::Options;
+use kpack_core::{DebugInfo, ids};
+use kpack_split::report::Report;
+use kpack_tests::fixture::{FatLibrary, Storage, WindowsBuild, WindowsLinker, code};
+use kpack_tests::require;
+use kpack_tests::tree::Tree;
+use serde_json::json;
+
+use crate::cargo_build::{messages, refused_with, stage};
+use crate::strip_debug::{Code, SMALL, TOOLS};
+use crate::verified::assert_holds;
+
+/// Cargo's message about a binary that it linked.
+fn artifact(tree: &Tree, name: &str) -> serde_json::Value {
+    let path = tree.path(&format!("target/release/{name}"));
+    let (kind, executable) = match name.ends_with(".exe") {
+        true => ("bin", Some(&path)),
+        false => ("cdylib", None),
+    };
+    json!({
+        "reason": "compiler-artifact", "package_id": "path+file:///app#0.1.0",
+        "manifest_path": tree.path("app/Cargo.toml"),
+        "target": {"kind": [kind], "crate_types": [kind], "name": "app", "src_path": "/app/src/main.rs",
+                   "edition": "2024", "doc": true, "doctest": false, "test": true},
+        "profile": {"opt_level": "3", "debuginfo": 0, "debug_assertions": false, "overflow_checks": false, "test": false},
+        "features": [], "filenames": [path], "executable": executable, "fresh": false,
+    })
+}
+
+/// Builds binaries, and returns Cargo's messages about them.
+fn built(tree: &Tree, binaries: &[(&str, FatLibrary)]) -> String {
+    let artifacts = binaries.iter().map(|(name, library)| {
+        let build = WindowsBuild {
+            linker: WindowsLinker::Gnu,
+            is_program: name.ends_with(".exe"),
+            flags: &["-s"],
+        };
+        let path = tree.path(&format!("target/release/{name}"));
+        library.build_for_windows(build, &path).unwrap();
+        artifact(tree, name)
+    });
+    messages(&Vec::from_iter(artifacts))
+}
+
+/// A binary with this content in its device code.
+fn library(content: &str) -> FatLibrary {
+    let targets = [code("gfx1100", content), code("gfx942", content)];
+    FatLibrary::new().wrapper(Storage::Plain, targets)
+}
+
+/// A binary whose device code has debug information.
+fn with_debug_information(tree: &Tree, table: usize) -> FatLibrary {
+    compiled(tree, Code { table, ..SMALL })
+}
+
+fn compiled(tree: &Tree, code: Code<'_>) -> FatLibrary {
+    let targets = ["gfx1100", "gfx942"];
+    let targets = targets.map(|target| (target, code.compile(tree, target)));
+    FatLibrary::new().wrapper(Storage::Plain, targets)
+}
+
+fn staged(tree: &Tree, options: &Options, messages: &str) -> Report {
+    let report = stage(options, messages.as_bytes());
+    let report = report.unwrap_or_else(|error| panic!("{}", error.in_one_line()));
+    assert_holds(&tree.path("dist"));
+    report
+}
+
+/// The archives of a release, by name.
+fn archives(tree: &Tree) -> Vec<String> {
+    let files = tree.files().into_iter();
+    let archives = files.filter(|file| file.starts_with("dist/lib/.kpack/"));
+    Vec::from_iter(archives.filter(|file| file.ends_with(".kpack")))
+}
+
+#[test]
+fn a_rejected_release_leaves_no_debug_files() {
+    if !require::tool(kpack_tests::windows::COMPILER) || !require::tools(&TOOLS) {
+        return;
+    }
+    let tree = Tree::new();
+    let place = tree.path("app/src/add.hip").display().to_string();
+    let library = with_debug_information(&tree, 100).wrapper(
+        Storage::Plain,
+        [code("gfx1100", &place), code("gfx942", &place)],
+    );
+    let text = built(&tree, &[("app.exe", library)]);
+    let mut options = Options::new(tree.path("dist"));
+    options.debug = DebugInfo::StripTo(tree.path("debug"));
+    let said = refused_with(&tree, &options, &text);
+    assert!(said.ends_with("[build-path]"), "{said}");
+    let left = tree.files().into_iter();
+    let left = Vec::from_iter(left.filter(|file| file.starts_with("debug")));
+    assert_eq!(left, [""; 0]);
+
+    options.allow_build_paths = true;
+    staged(&tree, &options, &text);
+    let files = tree.files().into_iter();
+    let debug_files = files.filter(|file| file.starts_with("debug/.build-id/"));
+    assert_eq!(debug_files.count(), 2);
+}
+
+#[test]
+fn binaries_of_one_module_are_reported_once() {
+    if !require::tool(kpack_tests::windows::COMPILER) || !require::tools(&TOOLS) {
+        return;
+    }
+    let tree = Tree::new();
+    let binaries = [
+        ("app.exe", with_debug_information(&tree, 100)),
+        ("app.dll", with_debug_information(&tree, 200)),
+        ("other.exe", with_debug_information(&tree, 300)),
+    ];
+    let text = built(&tree, &binaries);
+    for debug in [DebugInfo::Keep, DebugInfo::Strip] {
+        let mut options = Options::new(tree.path("dist"));
+        options.debug = debug;
+        let report = staged(&tree, &options, &text);
+        let names = report.files.iter().map(|file| file.path.as_str());
+        let names = Vec::from_iter(names);
+        assert_eq!(names, ["bin/app.exe", "bin/app.dll", "bin/other.exe"]);
+        let listed = report.archives.iter();
+        let listed = Vec::from_iter(listed.map(|archive| archive.path.clone()));
+        let expected = archives(&tree).into_iter().map(|path| tree.path(&path));
+        assert_eq!(listed, Vec::from_iter(expected));
+        for archive in &report.archives {
+            let is_shared = archive.path.to_str().unwrap().contains("app_lib_");
+            assert_eq!(archive.kernel_count, if is_shared { 2 } else { 1 });
+            assert_eq!(archive.size, archive.path.metadata().unwrap().len());
+        }
+        // One for each module.
+        let notes = report.findings.iter();
+        let notes = notes.filter(|finding| finding.id == ids::DEBUG_INFORMATION);
+        let paths: Vec<PathBuf> = notes.filter_map(|finding| finding.path.clone()).collect();
+        assert_eq!(paths, vec![tree.path("dist/lib/.kpack"); 2]);
+    }
+}
+
+#[test]
+fn what_is_rejected_while_it_is_split_has_its_path_in_the_release() {
+    if !require::tool(kpack_tests::windows::COMPILER) || !require::tools(&TOOLS) {
+        return;
+    }
+    let tree = Tree::new();
+    let binaries = [("app.exe", 100), ("other.exe", 200)].map(|(name, table)| {
+        let flags = &["-g", "-Xoffload-linker", "--build-id=0x0123"];
+        let code = Code {
+            table,
+            flags,
+            ..SMALL
+        };
+        (name, compiled(&tree, code))
+    });
+    let text = built(&tree, &binaries);
+    let mut options = Options::new(tree.path("dist"));
+    options.debug = DebugInfo::StripTo(tree.path("debug"));
+    let said = refused_with(&tree, &options, &text);
+    assert!(said.starts_with("[root]/dist/bin/app.exe: "), "{said}");
+    assert!(said.ends_with("[shared-build-id]"), "{said}");
+}
+
+#[test]
+fn any_file_name_makes_a_module() {
+    if !require::tool(kpack_tests::windows::COMPILER) {
+        return;
+    }
+    let tree = Tree::new();
+    let names = ["ünï.exe", "My App.exe", ".hidden.dll", "a+b-c.1.exe"];
+    let binaries = names.map(|name| (name, library(name)));
+    let text = built(&tree, &binaries);
+    staged(&tree, &Options::new(tree.path("dist")), &text);
+    let modules = archives(&tree).into_iter();
+    let modules = modules.map(|path| path.rsplit_once("_lib_").unwrap().0.to_owned());
+    let modules = BTreeSet::from_iter(modules);
+    let expected = ["_hidden", "_n_", "a+b-c.1", "my_app"];
+    let expected = expected.map(|name| format!("dist/lib/.kpack/{name}"));
+    assert_eq!(modules, BTreeSet::from(expected));
+}
