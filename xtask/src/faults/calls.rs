@@ -146,19 +146,11 @@ impl Trace {
         calls.collect()
     }
 
-    /// Checks that a power failure leaves no name without its content: what is renamed was flushed before, and
-    /// the directory that it is in is flushed afterwards. In a temporary directory, all may be flushed at once later:
-    /// the rename of the directory itself is checked as well. Returns the number of renames.
+    /// Checks that a power failure leaves no name without its content: what is renamed was flushed after it was last
+    /// written, and the directory that it is in is flushed afterwards. In a temporary directory, both are flushed before
+    /// that directory is renamed, which may be at once; what it has when it is removed does not count. Returns the
+    /// number of renames.
     pub(super) fn check_flushes(&self, root: &Path) -> Result<usize> {
-        let flushes = |lines: &[String], shown: &str| {
-            let is_flush = |line: &String| {
-                line.starts_with("syncfs(")
-                    || (line.starts_with("fsync(") || line.starts_with("fdatasync("))
-                        && line.contains(shown)
-            };
-            lines.iter().any(is_flush)
-        };
-        let of_path = |path: &Path| format!("<{}>", path.display());
         let mut renames = 0;
         for (index, line) in self.lines.iter().enumerate() {
             if !line.starts_with("rename") || !line.contains(" = 0") {
@@ -167,34 +159,87 @@ impl Trace {
             let [from, to] =
                 renamed(line, root).with_context(|| format!("{line:?} is not understood"))?;
             let parent = to.parent().context("it is in a directory")?;
-            // A file that was written without a name is shown without one.
-            let nameless = self.lines[..index].iter().rposition(|line| {
-                line.starts_with("linkat(")
-                    && renamed(line, root).is_some_and(|[_, name]| name == from)
-            });
-            let is_flushed = match nameless {
-                None => flushes(&self.lines[..index], &of_path(&from)),
-                Some(linked) => {
-                    let [descriptor, _] = renamed(&self.lines[linked], root).context("a link")?;
-                    let number = descriptor.file_name().unwrap_or_default();
-                    let shown = format!("({}<", number.display());
-                    flushes(&self.lines[linked..index], &shown)
-                }
+            let is_temporary = !parent.is_dir();
+            let of_parent = |line: &String| {
+                let paths = line.starts_with("rename").then(|| renamed(line, root));
+                paths
+                    .flatten()
+                    .is_some_and(|[from, _]| parent.starts_with(from))
             };
-            let is_temporary = !root.join(parent).is_dir();
-            let later = self.lines[index..].iter();
-            let is_flushed_later = || later.clone().any(|line| line.starts_with("syncfs("));
+            let mut after = &self.lines[index..];
+            if is_temporary {
+                let Some(named) = after.iter().position(of_parent) else {
+                    continue;
+                };
+                after = &after[..named];
+            }
             ensure!(
-                is_flushed || (is_temporary && is_flushed_later()),
+                self.is_flushed(&from, index, root)? || is_temporary && flushes(after, &shown(&to)),
                 "not flushed before: {line}"
             );
             ensure!(
-                is_temporary || flushes(&self.lines[index..], &of_path(parent)),
+                flushes(after, &shown(parent)),
                 "not flushed afterwards: {line}"
             );
             renames += 1;
         }
         Ok(renames)
+    }
+
+    /// Whether what is at a path at a call was flushed before, after it was last written.
+    fn is_flushed(&self, path: &Path, call: usize, root: &Path) -> Result<bool> {
+        let before = &self.lines[..call];
+        // A file that was written without a name is shown without one.
+        let nameless = before.iter().rposition(|line| {
+            line.starts_with("linkat(") && renamed(line, root).is_some_and(|[_, name]| name == path)
+        });
+        if let Some(linked) = nameless {
+            let [descriptor, _] = renamed(&before[linked], root).context("a link")?;
+            let number = descriptor.file_name().unwrap_or_default();
+            return Ok(flushes(
+                &before[linked..],
+                &format!("({}<", number.display()),
+            ));
+        }
+        let (own, below) = (shown(path), format!("<{}/", path.display()));
+        let written = before.iter().rposition(|line| {
+            changes_content(line) && (line.contains(&own) || line.contains(&below))
+        });
+        let is_directory = before.iter().any(|line| line.contains(&below));
+        let since = &before[written.unwrap_or(0)..];
+        Ok(match is_directory {
+            // To flush the directory alone is not enough.
+            true => since.iter().any(|line| line.starts_with("syncfs(")),
+            false => flushes(since, &own),
+        })
+    }
+}
+
+/// A path, as strace shows it beside a descriptor.
+fn shown(path: &Path) -> String {
+    format!("<{}>", path.display())
+}
+
+/// Whether one of the calls flushes what is shown so, or all of the file system.
+fn flushes(lines: &[String], shown: &str) -> bool {
+    lines.iter().any(|line| {
+        line.starts_with("syncfs(")
+            || (line.starts_with("fsync(") || line.starts_with("fdatasync("))
+                && line.contains(shown)
+    })
+}
+
+/// Whether a call writes to a file, or to a directory.
+fn changes_content(line: &str) -> bool {
+    let name = line.split('(').next().unwrap_or_default();
+    match name {
+        "openat" => line.contains("O_CREAT"),
+        "ioctl" => line.contains("FICLONE"),
+        "write" | "pwrite64" | "writev" | "ftruncate" | "fallocate" | "copy_file_range"
+        | "sendfile" => true,
+        _ => ["mkdir", "rename", "link", "symlink"]
+            .iter()
+            .any(|kind| name.starts_with(kind)),
     }
 }
 
@@ -263,4 +308,68 @@ pub(crate) fn strace_problem() -> Result<Option<String>> {
         .context("strace is not installed; run `cargo xtask bootstrap`")?;
     let said = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
     Ok((!output.status.success()).then(said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes a file in the temporary directory of `NAME`.
+    const WRITE: &str = r#"mkdirat(3<ROOT>, ".NAME.tmp", 0777) = 0
+        openat(4<ROOT/.NAME.tmp>, ".file.tmp", O_RDWR|O_CREAT|O_EXCL, 0666) = 5<ROOT/.NAME.tmp/.file.tmp>
+        write(5<ROOT/.NAME.tmp/.file.tmp>, ""..., 9) = 9
+        renameat(4<ROOT/.NAME.tmp>, ".file.tmp", 4<ROOT/.NAME.tmp>, "file") = 0"#;
+    const FLUSH: &str = "syncfs(3<ROOT>) = 0";
+    const NAME: &str = r#"renameat(3<ROOT>, ".NAME.tmp", 3<ROOT>, "NAME") = 0"#;
+
+    /// Checks the calls of a run that leaves the directories `one` and `two`.
+    fn check(calls: &[(&str, &str)]) -> Result<usize> {
+        let root = tempfile::tempdir()?;
+        for name in ["one", "two"] {
+            fs::create_dir(root.path().join(name))?;
+        }
+        let shown = root.path().to_str().context("the path is UTF-8")?;
+        let text = |(call, name): &(&str, &str)| call.replace("ROOT", shown).replace("NAME", name);
+        let text = Vec::from_iter(calls.iter().map(text)).join("\n");
+        let lines = text.lines().map(|line| line.trim_start().to_owned());
+        let trace = Trace {
+            lines: lines.collect(),
+        };
+        trace.check_flushes(root.path())
+    }
+
+    #[test]
+    fn what_is_flushed_before_it_gets_its_name() {
+        let one = [(WRITE, "one"), (FLUSH, ""), (NAME, "one")];
+        let two = [(WRITE, "two"), (FLUSH, ""), (NAME, "two"), (FLUSH, "")];
+        assert_eq!(check(&[&one[..], &two].concat()).unwrap(), 4);
+        // At once.
+        let [written, named] = [WRITE, NAME].map(|call| [(call, "one"), (call, "two")]);
+        let flush = [(FLUSH, "")];
+        let calls = [&written[..], &flush, &named, &flush].concat();
+        assert_eq!(check(&calls).unwrap(), 4);
+    }
+
+    #[test]
+    fn what_is_flushed_too_late_or_too_early() {
+        let flush = (FLUSH, "");
+        for calls in [
+            // Only after it has its name.
+            &[(WRITE, "one"), (NAME, "one"), flush][..],
+            // The flush is that of another directory.
+            &[
+                (WRITE, "one"),
+                flush,
+                (NAME, "one"),
+                (WRITE, "two"),
+                (NAME, "two"),
+                flush,
+            ],
+            // The name in a directory that has its own is never flushed.
+            &[(WRITE, "one"), flush, (NAME, "one")],
+        ] {
+            let error = check(calls).unwrap_err().to_string();
+            assert!(error.starts_with("not flushed"), "{error}");
+        }
+    }
 }
