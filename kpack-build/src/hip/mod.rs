@@ -164,7 +164,8 @@ impl Hip {
     }
 
     /// What to do with kernels that have SPIR-V (`amdgcnspirv` among the targets). Defaults to [`Spirv::Keep`]: the
-    /// library keeps them, with their device code for all targets.
+    /// library keeps them, with their device code for all targets. No effect for Windows, where `kpack stage --spirv`
+    /// decides.
     pub fn spirv(&mut self, spirv: Spirv) -> &mut Self {
         self.spirv = spirv;
         self

@@ -9,17 +9,17 @@ use clap::Args;
 
 use super::install::report_done;
 use super::output;
-use super::storage::StripDebug;
+use super::storage::{SpirvTreatment, StripDebug};
 use crate::stage::{self, Options};
 use kpack_core::Error;
 
 /// Stage Rust programs with HIP kernels in a directory that can be moved
 ///
-/// Reads what Cargo printed about a build. Lays out its programs (bin/), its shared libraries (lib/) and
-/// the device code of all packages in them, in one archive for each module and GPU target (lib/.kpack/).
-/// Staged programs find their device code by relative paths. Files and code objects that contain a path
-/// of the build (of a package, its workspace, Cargo's target directory, or a directory for headers) are
-/// rejected.
+/// Reads what Cargo printed about a build. Lays out its programs (bin/), its shared libraries (lib/; DLLs are
+/// in bin/) and the device code of all packages in them, in one archive for each module and GPU target
+/// (lib/.kpack/). Staged programs find their device code by relative paths. Files and code objects that contain
+/// a path of the build (of a package, its workspace, Cargo's target directory, or a directory for headers) are
+/// rejected. --spirv is for Windows binaries; for others, the build script decides (Hip::spirv).
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Examples:
@@ -35,6 +35,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     options: Options,
     #[command(flatten)]
+    spirv: SpirvTreatment,
+    #[command(flatten)]
     strip: StripDebug,
     /// File with Cargo's messages. Default: standard input
     #[arg(long, value_name = "FILE")]
@@ -45,6 +47,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     output::note_ignored_variables();
     let options = &Options {
         debug: arguments.strip.debug(),
+        spirv: arguments.spirv.spirv(),
         ..arguments.options.clone()
     };
     // The compiler's diagnostics, which plain JSON keeps from the terminal.

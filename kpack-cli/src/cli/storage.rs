@@ -21,11 +21,23 @@ pub(super) struct StorageArguments {
 pub(super) struct Compression {
     #[command(flatten)]
     frames: Frames,
+    #[command(flatten)]
+    spirv: SpirvTreatment,
+    #[command(flatten)]
+    strip: StripDebug,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct SpirvTreatment {
     /// What to do with device code of wrappers that have SPIR-V, which HIP runtimes do not read from archives
     #[arg(long, value_enum, default_value_t = SpirvArgument(Spirv::Keep))]
     spirv: SpirvArgument,
-    #[command(flatten)]
-    strip: StripDebug,
+}
+
+impl SpirvTreatment {
+    pub(super) fn spirv(&self) -> Spirv {
+        self.spirv.0
+    }
 }
 
 #[derive(Debug, Args)]
@@ -106,7 +118,7 @@ impl StorageArguments {
 impl Compression {
     pub(super) fn storage(&self) -> Storage {
         let mut storage = self.frames.storage();
-        storage.spirv = self.spirv.0;
+        storage.spirv = self.spirv.spirv();
         storage.debug = self.strip.debug();
         storage
     }

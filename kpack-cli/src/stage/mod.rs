@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use kpack_core::report::Report;
-use kpack_core::{DebugInfo, Error};
+use kpack_core::{DebugInfo, Error, Spirv};
 use output_dir::OutputDir;
 use places::BuildDirectories;
 use release::Release;
@@ -38,6 +38,9 @@ pub struct Options {
     /// What to do with debug sections.
     #[arg(skip)]
     pub debug: DebugInfo,
+    /// What to do with kernels of Windows binaries that have SPIR-V. For others, the build script decides.
+    #[arg(skip)]
+    pub spirv: Spirv,
 }
 
 impl Options {
@@ -47,6 +50,7 @@ impl Options {
             output_dir: output_dir.into(),
             allow_build_paths: false,
             debug: DebugInfo::default(),
+            spirv: Spirv::default(),
         }
     }
 }
@@ -70,7 +74,7 @@ pub fn stage(
     libraries::modules_are_unique(&libraries)?;
     let shared = libraries::shared(&libraries)?;
     let output = OutputDir::begin(&options.output_dir)?;
-    let mut release = Release::begin(&output, options.debug.clone());
+    let mut release = Release::begin(&output, options);
     for binary in built.binaries.iter().chain(&shared) {
         release.add(binary)?;
     }

@@ -10,14 +10,14 @@ use kpack_format::manifest::Manifest;
 use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 
+use super::Options;
 use super::messages::Binary;
 use super::output_dir::OutputDir;
 use kpack_core::publish::{
     Directory, StagedFile, Transaction, Update, is_name_part, make_directories,
 };
 use kpack_core::report::{FileReport, Outcome, Report};
-use kpack_core::{DebugInfo, Error, Storage, ids};
-use kpack_split::host::Image;
+use kpack_core::{Error, Storage, ids};
 use kpack_split::input::Lookup;
 use kpack_split::install::{HostPlan, InstallOptions, install_parsed};
 use kpack_split::split::{
@@ -46,10 +46,11 @@ pub(super) struct Release<'a> {
 }
 
 impl<'a> Release<'a> {
-    pub(super) fn begin(output: &'a OutputDir, debug: DebugInfo) -> Self {
-        let debug_files = DebugFiles::new(&debug, true);
+    pub(super) fn begin(output: &'a OutputDir, options: &Options) -> Self {
+        let debug_files = DebugFiles::new(&options.debug, true);
         let mut storage = Storage::zstd();
-        storage.debug = debug;
+        storage.debug = options.debug.clone();
+        storage.spirv = options.spirv;
         Self {
             output,
             archives: Writers::new(),
@@ -81,11 +82,13 @@ impl<'a> Release<'a> {
         make_directories(&directory)?;
         let (linked, reason) = match split::read(&binary.path, Some(Spirv::Keep))? {
             // Objects for Windows are not split before the link.
-            BinaryKind::Fat(_, linked) if matches!(linked.image, Image::Pe(_)) => {
-                fs::copy(&binary.path, &to).map_err(|e| Error::io(&to, "write", e))?;
-                let module = module_of(&binary.path);
-                self.fat.entry(module).or_default().push(name);
-                return Ok(());
+            BinaryKind::Fat(file, _) if file.is_for_windows() => {
+                return self.split_later(binary, name, &to);
+            }
+            BinaryKind::Kept(file)
+                if file.is_for_windows() && self.storage.spirv != Spirv::Keep =>
+            {
+                return self.split_later(binary, name, &to);
             }
             BinaryKind::Fat(_, linked) => {
                 self.report.warn(
@@ -115,6 +118,14 @@ impl<'a> Release<'a> {
         };
         let path = name;
         self.report.files.push(FileReport::new(path, outcome));
+        Ok(())
+    }
+
+    /// Copies a binary for Windows, to be split with the others of its module.
+    fn split_later(&mut self, binary: &Binary, name: String, to: &Path) -> Result<(), Error> {
+        fs::copy(&binary.path, to).map_err(|e| Error::io(to, "write", e))?;
+        let module = module_of(&binary.path);
+        self.fat.entry(module).or_default().push(name);
         Ok(())
     }
 
@@ -186,7 +197,7 @@ impl<'a> Release<'a> {
                 ids::NO_DEVICE_CODE,
                 &output.path,
                 format!(
-                    "no program has kernels that were split before the link: {}",
+                    "the release has no archives: `kpack stage` moves no device code of {}",
                     binaries.join(", ")
                 ),
             );

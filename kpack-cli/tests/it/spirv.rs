@@ -23,11 +23,11 @@ use kpack_tests::{process, require};
 
 const FILE: &str = "lib/libvec.so";
 /// The entry ID that clang 19 writes, and that of clang 22.
-const CLANG_19: &str = "hip-spirv64-amd-amdhsa--amdgcnspirv";
+pub(crate) const CLANG_19: &str = "hip-spirv64-amd-amdhsa--amdgcnspirv";
 const CLANG_22: &str = "hipv4-spirv64-amd-amdhsa--amdgcnspirv";
 
 /// SPIR-V code with this content.
-fn spirv(id: &str, name: &str) -> (String, Vec<u8>) {
+pub(crate) fn spirv(id: &str, name: &str) -> (String, Vec<u8>) {
     // The magic number and version 1.6 (SPIR-V specification, "Physical Layout").
     let header = [0x03, 0x02, 0x23, 0x07, 0, 6, 1, 0];
     let content = name.as_bytes().repeat(1000);

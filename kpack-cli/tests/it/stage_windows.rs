@@ -2,6 +2,7 @@
 //! where one module has several binaries.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::PathBuf;
 
 use kpack_cli::stage::Options;
@@ -13,6 +14,8 @@ use kpack_tests::tree::Tree;
 use serde_json::json;
 
 use crate::cargo_build::{messages, refused_with, stage};
+use crate::command::{kpack, words};
+use crate::spirv::{CLANG_19, spirv};
 use crate::strip_debug::{Code, SMALL, TOOLS};
 use crate::verified::assert_holds;
 
@@ -181,4 +184,40 @@ fn any_file_name_makes_a_module() {
     let expected = ["_hidden", "_n_", "a+b-c.1", "my_app"];
     let expected = expected.map(|name| format!("dist/lib/.kpack/{name}"));
     assert_eq!(modules, BTreeSet::from(expected));
+}
+
+#[test]
+fn spirv_stays_unless_it_is_dropped_or_archived() {
+    if !require::tool(kpack_tests::windows::COMPILER) {
+        return;
+    }
+    let tree = Tree::new();
+    let targets = [code("gfx1100", "add"), spirv(CLANG_19, "add")];
+    let library = FatLibrary::new().wrapper(Storage::Plain, targets);
+    let text = built(&tree, &[("app.exe", library)]);
+    fs::write(tree.path("build.json"), &text).unwrap();
+
+    let report = staged(&tree, &Options::new(tree.path("dist")), &text);
+    let found = report.findings.iter();
+    let found = Vec::from_iter(found.map(|finding| finding.id));
+    assert_eq!(found, [ids::SPIRV_KEPT, ids::NO_DEVICE_CODE]);
+    let [kept, none] = &report.findings[..] else {
+        panic!("{report:#?}");
+    };
+    assert!(kept.text.contains("--spirv drop"), "{kept:?}");
+    let expected = "the release has no archives: `kpack stage` moves no device code of bin/app.exe";
+    assert_eq!(none.text, expected);
+
+    for (how, expected) in [
+        ("drop", &["gfx1100"][..]),
+        ("archive", &["amdgcnspirv", "gfx1100"]),
+    ] {
+        let line = format!("stage --output-dir dist --messages build.json --spirv {how}");
+        let output = kpack(&tree, &words(&line));
+        assert!(output.status.success(), "{output:?}");
+        assert_holds(&tree.path("dist"));
+        let expected = expected.iter();
+        let expected = expected.map(|target| format!("dist/lib/.kpack/app_lib_{target}.kpack"));
+        assert_eq!(archives(&tree), Vec::from_iter(expected), "{how}");
+    }
 }

@@ -95,8 +95,7 @@ fn refuse_other_spirv(linked: &LinkedBinary, spirv: Option<Spirv>) -> Result<(),
 /// have such names. Where binaries for Linux are among them, ROCm's loader must find the archives there.
 pub fn file_names<'a>(binaries: impl IntoIterator<Item = &'a FatFile>) -> FileNames {
     let mut binaries = binaries.into_iter().peekable();
-    let is_for_windows = |binary: &FatFile| matches!(*binary.headers, Image::Pe(_));
-    if binaries.peek().is_some() && binaries.all(is_for_windows) {
+    if binaries.peek().is_some() && binaries.all(FatFile::is_for_windows) {
         FileNames::Windows
     } else {
         FileNames::HERE
@@ -125,6 +124,11 @@ impl FatFile {
             fat: fat.clone(),
             kept: kept.map(Box::new),
         })
+    }
+
+    /// Whether it is a binary for Windows.
+    pub fn is_for_windows(&self) -> bool {
+        matches!(*self.headers, Image::Pe(_))
     }
 
     /// Whether splitting it replaces what archives have of it for `target`. A joined binary has code for
