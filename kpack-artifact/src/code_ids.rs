@@ -11,6 +11,7 @@ use kpack_format::marker::Marker;
 use super::output::Edits;
 use crate::tree::Item;
 use kpack_core::Error;
+use kpack_split::elf::BinaryError;
 
 /// What other shards' host files tell of device code, for the host files that are taken.
 #[derive(Default)]
@@ -61,12 +62,17 @@ pub(super) fn without(item: &Item, left_out: &BTreeSet<TargetId>) -> Result<Edit
         return Ok(Edits::new());
     }
     let is_left_out = |target: &str| target.parse().is_ok_and(|t| left_out.contains(&t));
-    edits(item, &|marker, room| {
+    let edits = edits(item, &|marker, room| {
         let mut fewer = marker.clone();
         fewer.code_ids.retain(|target, _| !is_left_out(target));
         let changed = fewer != *marker;
         changed.then(|| fewer.to_bytes_within(room)).flatten()
-    })
+    })?;
+    let linked = item.linked()?;
+    if !edits.is_empty() && linked.image.is_signed() {
+        return Err(linked.error(BinaryError::Signed));
+    }
+    Ok(edits)
 }
 
 /// What `change` makes of each marker of a host file, given the room that the marker has; `None`
@@ -84,9 +90,12 @@ fn edits(item: &Item, change: &dyn Fn(&Marker, usize) -> Option<Vec<u8>>) -> Res
         }
     }
     let edits = edits.into_iter();
-    Ok(edits
-        .filter_map(|(offset, bytes)| Some((offset, bytes?)))
-        .collect())
+    let mut edits = Edits::from_iter(edits.filter_map(|(offset, bytes)| Some((offset, bytes?))));
+    if !edits.is_empty() {
+        let renewed = linked.image.checksum_with(&edits);
+        edits.extend(renewed.map_err(|e| Error::io(&linked.path, "read", e))?);
+    }
+    Ok(edits)
 }
 
 /// The marker with those IDs of `more` that it does not have and that there is room for; `None` where

@@ -53,6 +53,9 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
             }
             Same::No => {}
         }
+        if !layout::has_same_spirv(&a, &b)? {
+            parts.push("in the bundles with SPIR-V, which `kpack split` keeps".to_owned());
+        }
         match (&a.image, &b.image) {
             (host::Image::Elf(a), host::Image::Elf(b)) => {
                 shown = sections(a, b, &mut parts).unwrap_or(at);

@@ -1,10 +1,12 @@
 //! Recognises bytes that differ only because they are addresses of moved sections, whatever the host format.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// The greatest distance from the end of a displacement to the end of its instruction (on x86-64 an
-/// immediate may follow), and from the end of what it addresses.
+use iced_x86::{Decoder, DecoderOptions, OpKind};
+
+/// How far an address may be from what it belongs to: ends of arrays are right after them.
 const SLACK: u64 = 8;
 
 /// A section whose bytes are compared.
@@ -13,7 +15,10 @@ pub(super) struct Part {
     /// Its addresses in the first file.
     pub(super) addresses: Range<u64>,
     pub(super) is_loaded: bool,
+    /// Whether it consists of instructions for x86-64.
     pub(super) is_code: bool,
+    /// Whether numbers in it may count from where they are, such as those of jump tables.
+    pub(super) has_relative: bool,
 }
 
 /// What a number in the first file, at this address of a section and of this size in bytes, counts from if it is an
@@ -48,6 +53,11 @@ impl<'a> Moves<'a> {
         if ours.len() != theirs.len() {
             return false;
         }
+        let mut theirs = Cow::Borrowed(theirs);
+        if section.is_code && self.is_apart() && !self.settle(section, ours, theirs.to_mut()) {
+            return false;
+        }
+        let theirs = &*theirs;
         // The next address begins after the last one at the earliest.
         let mut from = 0;
         let mut at = 0;
@@ -77,7 +87,7 @@ impl<'a> Moves<'a> {
             };
             let (a, b) = (i32::from_le_bytes(a), i32::from_le_bytes(b));
             let by = i64::from(b.wrapping_sub(a)) as u64;
-            if self.is_relative(section, start, a, by)
+            if self.is_relative(section, a, by)
                 || self.is_absolute(section, start, u64::from(a as u32), by, 4)
             {
                 return Some(start + 4);
@@ -92,22 +102,68 @@ impl<'a> Moves<'a> {
         })
     }
 
-    /// Whether a displacement at `start` refers to something that has moved accordingly. In code it
-    /// counts from the end of its instruction; in data, such as jump tables, from anywhere in the section.
-    fn is_relative(&self, section: &Part, start: usize, ours: i32, by: u64) -> bool {
-        let Range { start: first, end } = section.addresses;
-        let own = self.moved.iter().find(|(at, ..)| *at == first);
-        let (Some((_, _, own)), true) = (own, section.is_loaded) else {
+    /// Whether sections have moved away from each other.
+    fn is_apart(&self) -> bool {
+        let by = self.moved.iter().map(|(.., by)| by);
+        BTreeSet::from_iter(by).len() > 1
+    }
+
+    /// Whether the instructions of both refer to the same, also where a number stays the same although something has
+    /// moved. Gives `theirs` our numbers.
+    fn settle(&self, section: &Part, ours: &[u8], theirs: &mut [u8]) -> bool {
+        let Some(own) = self.own(section) else {
+            return true;
+        };
+        let mut decoder = Decoder::with_ip(64, ours, section.addresses.start, DecoderOptions::NONE);
+        while decoder.can_decode() {
+            let start = decoder.position();
+            let instruction = decoder.decode();
+            let offsets = decoder.get_constant_offsets(&instruction);
+            let (at, size, target) = if instruction.is_ip_rel_memory_operand() {
+                let target = instruction.ip_rel_memory_address();
+                (
+                    offsets.displacement_offset(),
+                    offsets.displacement_size(),
+                    target,
+                )
+            } else if instruction.op0_kind() == OpKind::NearBranch64 {
+                let target = instruction.near_branch_target();
+                (offsets.immediate_offset(), offsets.immediate_size(), target)
+            } else {
+                continue;
+            };
+            let at = start + at;
+            let (4, Some(a), Some(b)) = (size, word::<4>(ours, at), word::<4>(theirs, at)) else {
+                continue;
+            };
+            let by = i32::from_le_bytes(b).wrapping_sub(i32::from_le_bytes(a));
+            let is_same = self.leads_to(target, target, own.wrapping_add(i64::from(by) as u64));
+            if is_same {
+                theirs[at..at + 4].copy_from_slice(&a);
+            } else if by != 0 || self.is_known(target) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// How far a loaded section has moved.
+    fn own(&self, section: &Part) -> Option<u64> {
+        let start = section.addresses.start;
+        let own = self.moved.iter().find(|(at, ..)| *at == start);
+        own.map(|(.., by)| *by)
+    }
+
+    /// Whether a number at `start` counts from somewhere in its section, as in jump tables, and leads to something
+    /// that has moved accordingly.
+    fn is_relative(&self, section: &Part, ours: i32, by: u64) -> bool {
+        let (Some(own), true) = (self.own(section), section.has_relative && !section.is_code)
+        else {
             return false;
         };
         let reach = |base: u64| base.wrapping_add(i64::from(ours) as u64);
-        let (first, last) = if section.is_code {
-            let end = first + start as u64 + 4;
-            (reach(end), reach(end + SLACK))
-        } else {
-            (reach(first), reach(end))
-        };
-        self.leads_to(first, last, by.wrapping_add(*own))
+        let Range { start, end } = section.addresses;
+        self.leads_to(reach(start), reach(end), by.wrapping_add(own))
     }
 
     /// Whether the number `ours` at `start` is an address that has moved by `by`.
@@ -118,6 +174,12 @@ impl<'a> Moves<'a> {
         };
         let ours = ours.wrapping_sub(base);
         self.leads_to(ours, ours, by)
+    }
+
+    /// Whether an address is one of a section.
+    fn is_known(&self, address: u64) -> bool {
+        let mut moved = self.moved.iter();
+        moved.any(|(start, end, _)| (*start..*end).contains(&address))
     }
 
     /// Whether something between `first` and `last` has moved by `by`.

@@ -131,11 +131,30 @@ impl<S: ReadAt> Image<S> {
         }
     }
 
+    /// Whether it has a signature, which covers its contents.
+    pub fn is_signed(&self) -> bool {
+        match self {
+            Self::Elf(_) => false,
+            Self::Pe(image) => image.is_signed(),
+        }
+    }
+
     /// The checksum in the header and that of the file, if the format has one and they differ.
     pub fn stale_checksum(&self) -> std::io::Result<Option<(u32, u32)>> {
         match self {
             Self::Elf(_) => Ok(None),
             Self::Pe(image) => image.stale_checksum(),
+        }
+    }
+
+    /// What renews the checksum in the header of the file with `edits`: a change at an offset. Nothing if it has none.
+    pub fn checksum_with(
+        &self,
+        edits: &[(u64, Vec<u8>)],
+    ) -> std::io::Result<Option<(u64, Vec<u8>)>> {
+        match self {
+            Self::Elf(_) => Ok(None),
+            Self::Pe(image) => image.checksum_with(edits),
         }
     }
 

@@ -9,8 +9,8 @@ use object::{LittleEndian as LE, elf};
 use super::{Found, Same, is_unit_id, texts_of};
 use crate::moved::{Moves, Part};
 use kpack_split::elf::{
-    BinaryError, Dynamic, FAT_SECTION, Image, Relocations, Section, WRAPPER_SECTION, is_address,
-    pods,
+    BinaryError, Dynamic, FAT_SECTION, Image, Machine, Relocations, Section, WRAPPER_SECTION,
+    is_address, pods,
 };
 
 /// Said of an ID that differs.
@@ -128,10 +128,12 @@ fn same_contents(one: &Image<File>, other: &Image<File>) -> Result<bool, BinaryE
         if is_table || a.name == WRAPPER_SECTION || !a.has_bytes() {
             continue;
         }
+        let is_code = a.flags.0 & elf::SHF_EXECINSTR.0 != 0;
         let part = Part {
             addresses: a.addr..a.addr_end(),
             is_loaded: a.is_alloc(),
-            is_code: a.flags.0 & elf::SHF_EXECINSTR.0 != 0,
+            is_code: is_code && one.machine == Machine::X86_64,
+            has_relative: a.is_alloc() && !is_code,
         };
         let bytes = (one.section_bytes(a)?, other.section_bytes(b)?);
         if !moves.explain(&part, &bytes.0, &bytes.1) {

@@ -5,12 +5,17 @@ pub(super) mod elf;
 pub(super) mod pe;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use kpack_core::Error;
+use kpack_core::platform::FileExt;
 use kpack_format::marker::Marker;
 use kpack_split::elf::DeviceCode;
 use kpack_split::host::Image;
 use kpack_split::input::LinkedBinary;
+
+/// Bytes of bundles compared at a time.
+const PIECE: u64 = 1 << 20;
 
 /// The fewest consecutive printable bytes that count as text.
 pub(super) const LEAST_TEXT: usize = 6;
@@ -64,7 +69,7 @@ pub(super) fn compare(one: &LinkedBinary, other: &LinkedBinary) -> Result<Same, 
     let (Some(ours), Some(theirs)) = (markers(one)?, markers(other)?) else {
         return Ok(Same::No);
     };
-    if ours != theirs {
+    if ours != theirs || !has_same_spirv(one, other)? {
         return Ok(Same::No);
     }
     Ok(match (&one.image, &other.image) {
@@ -72,6 +77,60 @@ pub(super) fn compare(one: &LinkedBinary, other: &LinkedBinary) -> Result<Same, 
         (Image::Pe(one), Image::Pe(other)) => pe::compare(one, other).unwrap_or(Same::No),
         _ => Same::No,
     })
+}
+
+/// Whether both have the same bundles with SPIR-V, which a split keeps.
+pub(super) fn has_same_spirv(one: &LinkedBinary, other: &LinkedBinary) -> Result<bool, Error> {
+    let bundles = |linked: &LinkedBinary| -> Result<Vec<(u32, Range<u64>)>, Error> {
+        let Some(fat) = &linked.kept else {
+            return Ok(Vec::new());
+        };
+        let wrappers = fat.wrappers.iter().zip(linked.bundles(&fat.wrappers));
+        let ranges = wrappers.map(|(wrapper, bundle)| {
+            let start = wrapper.bundle_offset;
+            Ok((wrapper.co_index, start..start.saturating_add(bundle?.size)))
+        });
+        ranges.collect()
+    };
+    let (ours, theirs) = (bundles(one)?, bundles(other)?);
+    if ours.len() != theirs.len() {
+        return Ok(false);
+    }
+    // Wrappers that share a bundle usually follow each other.
+    let mut last = None;
+    for pair in ours.into_iter().zip(theirs) {
+        let ((index, ours), (other_index, theirs)) = pair;
+        if index != other_index || ours.end - ours.start != theirs.end - theirs.start {
+            return Ok(false);
+        }
+        let ranges = Some((ours.clone(), theirs.clone()));
+        if last != ranges && !has_same_bytes((one, ours), (other, theirs))? {
+            return Ok(false);
+        }
+        last = ranges;
+    }
+    Ok(true)
+}
+
+/// Compares ranges of the same size.
+fn has_same_bytes(
+    (one, ours): (&LinkedBinary, Range<u64>),
+    (other, theirs): (&LinkedBinary, Range<u64>),
+) -> Result<bool, Error> {
+    let read = |linked: &LinkedBinary, start, size| {
+        let mut bytes = vec![0; size as usize];
+        let read = linked.image.source().read_exact_at(&mut bytes, start);
+        read.map_err(|e| Error::io(&linked.path, "read", e))
+            .map(|()| bytes)
+    };
+    for start in ours.clone().step_by(PIECE as usize) {
+        let size = PIECE.min(ours.end - start);
+        let at = theirs.start + (start - ours.start);
+        if read(one, start, size)? != read(other, at, size)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The markers of a binary, without IDs of device code, by the positions of their wrappers; `None`

@@ -39,7 +39,7 @@ pub(crate) fn differences(
     other: &Image<File>,
 ) -> Result<Vec<String>, BinaryError> {
     let (ours, theirs) = (one.shape()?, other.shape()?);
-    let mut found = ours.differences(&theirs);
+    let mut found = one.differences(other, (&ours, &theirs))?;
     if symbols(&ours) != symbols(&theirs) {
         found.push("the symbols");
     }
@@ -49,8 +49,10 @@ pub(crate) fn differences(
         return Ok(found);
     }
     let known = one.addresses()?;
-    // Nothing refers to debug information.
-    let ranges = pairs.iter().filter(|(a, _)| !a.is_debug_information());
+    // Nothing refers to debug information and relocations.
+    let ranges = pairs
+        .iter()
+        .filter(|(a, _)| !a.is_debug_information() && a.name != ".reloc");
     let ranges = ranges.map(|(a, b)| (a.addresses(), b.address));
     let moves = Moves::new(ranges, |_, address, size| known.base_of(address, size));
     let masks = (one.varying()?, other.varying()?);
@@ -59,6 +61,7 @@ pub(crate) fn differences(
             addresses: a.addresses(),
             is_loaded: !a.is_debug_information(),
             is_code: a.is_code(),
+            has_relative: false,
         };
         let (mut ours, mut theirs) = (contents(one, a, &masks.0)?, contents(other, b, &masks.1)?);
         let size = ours.len().max(theirs.len());

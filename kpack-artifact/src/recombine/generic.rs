@@ -34,6 +34,7 @@ impl<'a> Component<'a> {
             self.report_damage(&tree);
             // Of other shards' device code than the primary one's, nothing would be taken.
             self.nothing_misplaced(&tree, &Role::Generic, "; was all of it split?");
+            self.hosts_are_sound(&tree)?;
             self.read_markers(&tree, (!trees.is_empty()).then_some(&mut ids))?;
             if let Some(first) = trees.first() {
                 self.compare_generic(first, &tree)?;
@@ -65,6 +66,11 @@ impl<'a> Component<'a> {
                 Class::Split => ids.edits(path, item)?,
                 _ => Edits::new(),
             };
+            if !edits.is_empty() && item.linked()?.image.is_signed() {
+                let text = "has a signature, which would not fit the recombined binary; recombine unsigned ones, then \
+                            sign the result";
+                self.say(Severity::Fault, ids::SIGNED_BINARY, &item.from, text);
+            }
             artifact.output.add_edited(path, item, edits);
         }
         for (path, file) in merged {
@@ -154,6 +160,21 @@ impl<'a> Component<'a> {
             let text = "not a split binary, although archives have its kernels: it is truncated, or \
                         another file; split again";
             self.say(Severity::Fault, ids::UNUSED_KERNELS, path, text);
+        }
+        Ok(())
+    }
+
+    /// Refuses host binaries that the system would not load.
+    fn hosts_are_sound(&mut self, tree: &Tree) -> Result<(), Error> {
+        let split = tree
+            .entries
+            .values()
+            .filter(|item| item.class == Class::Split);
+        for item in split {
+            if let Err(error) = item.linked()?.image.check_loaded() {
+                let text = format!("{error}; split again");
+                self.say(Severity::Fault, ids::DAMAGED_BINARY, &item.from, text);
+            }
         }
         Ok(())
     }

@@ -8,8 +8,10 @@ use crate::planned::{CONFIGURATION, assert_said, options, planned, said};
 use crate::shards::{PREFIX, write};
 use crate::verified::assert_holds;
 use anyhow::{Context, Result, ensure};
-use kpack_artifact::recombine::Severity;
+use kpack_artifact::recombine::{Recombination, Severity};
 use kpack_artifact::split::{Options, split};
+use kpack_core::ids;
+use kpack_split::pe::Image;
 use kpack_tests::fixture::{
     FatLibrary, Storage, WINDOWS_LINKERS, WindowsBuild, WindowsLinker, code_object,
     runs_windows_programs, walk,
@@ -212,6 +214,7 @@ fn other_host_code_is_an_error() -> Result<()> {
 fn numbers_that_look_like_moved_addresses_are_an_error() -> Result<()> {
     for declaration in [
         "int number(void) { return NUMBER; }",
+        "volatile unsigned number[4] = { 1, NUMBER, 3, 4 };",
         "const volatile unsigned number[4] = { 1, NUMBER, 3, 4 };",
         "const volatile unsigned long long number[4] = { 1, NUMBER, 3, 4 };",
         "volatile unsigned long long number[4] = { 1, BASE + NUMBER, 3, 4 };",
@@ -255,6 +258,193 @@ fn numbers_that_look_like_moved_addresses_are_an_error() -> Result<()> {
             );
         }
     }
+    Ok(())
+}
+
+/// Splits two shards and changes each split DLL with `change`, which gets the position of the shard. Gives the plan.
+fn changed(
+    tree: &Tree,
+    sources: [&str; 2],
+    change: impl Fn(usize, &mut Vec<u8>),
+) -> Result<Recombination> {
+    let machine = Machine {
+        tree,
+        linker: WindowsLinker::Gnu,
+        flags: &["-s"],
+    };
+    machine.shards(sources)?;
+    for (index, (name, ..)) in SHARDS.iter().enumerate() {
+        let dll = host(tree, &format!("shards/{name}"));
+        let mut bytes = fs::read(&dll)?;
+        change(index, &mut bytes);
+        fs::write(&dll, bytes)?;
+    }
+    Ok(planned(tree, CONFIGURATION))
+}
+
+/// The offset of the PE signature.
+fn signature(bytes: &[u8]) -> usize {
+    u32::from_le_bytes(bytes[0x3c..0x40].try_into().unwrap()) as usize
+}
+
+/// Numbers that stay the same although what they led to has moved.
+#[test]
+fn same_numbers_that_lead_elsewhere_are_an_error() -> Result<()> {
+    if !WindowsLinker::Gnu.is_there() {
+        return Ok(());
+    }
+    let pointer = "char zz[0x60000];\n__declspec(dllexport) char *volatile ptr = zz + OFFSET;";
+    let export = r#"
+char zz[0x60000];
+__declspec(dllexport) char *keep(void) { return zz; }
+__asm__(".globl exported\nexported = zz + OFFSET\n.section .drectve,\"yni\"\n"
+        ".ascii \" -export:exported,data\"\n.text\n");
+"#;
+    let operand =
+        "char zz[0x60000];\n__declspec(dllexport) char *get(void) { return zz + OFFSET; }";
+    for source in [pointer, export, operand] {
+        let tree = Tree::new();
+        let with =
+            |offset: u64| HOST_CODE.to_owned() + &source.replace("OFFSET", &offset.to_string());
+        let plan = changed(&tree, [&with(0x100), &with(0x100)], |_, _| ())?;
+        assert_eq!(plan.errors(), 0, "{source}: {:#?}", said(&plan));
+        let dlls = SHARDS.map(|(name, ..)| host(&tree, &format!("shards/{name}")));
+        let [one, other] = dlls.map(|dll| moved(&dll));
+        let distance = one?.1.checked_sub(other?.1).context("a distance")?;
+        let other = with(0x100 + distance);
+        let plan = changed(&tree, [&with(0x100), &other], |_, _| ())?;
+        assert_said(
+            &plan,
+            Severity::Fault,
+            &["linux-c", "vec.dll", "differs: in "],
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn other_headers_and_overlays_are_an_error() -> Result<()> {
+    if !WindowsLinker::Gnu.is_there() {
+        return Ok(());
+    }
+    let second = |change: fn(&mut Vec<u8>)| {
+        move |index: usize, bytes: &mut Vec<u8>| {
+            if index == 1 {
+                change(bytes);
+            }
+        }
+    };
+    let flip = |at: fn(&[u8]) -> usize| {
+        move |index: usize, bytes: &mut Vec<u8>| {
+            let at = at(bytes);
+            bytes[at] ^= index as u8;
+        }
+    };
+    let changes: [(&str, Box<dyn Fn(usize, &mut Vec<u8>)>); 7] = [
+        (
+            "bytes after the last section",
+            Box::new(second(|bytes| bytes.extend(b"mode=b"))),
+        ),
+        (
+            "bytes after the last section",
+            Box::new(|index: usize, bytes: &mut Vec<u8>| bytes.push(index as u8)),
+        ),
+        ("the DOS stub", Box::new(flip(|_| 0x50))),
+        // The system's and the subsystem's version, the reserved word, and the loader's flags.
+        (
+            "the headers",
+            Box::new(flip(|bytes| signature(bytes) + 24 + 40)),
+        ),
+        (
+            "the headers",
+            Box::new(flip(|bytes| signature(bytes) + 24 + 48)),
+        ),
+        (
+            "the headers",
+            Box::new(flip(|bytes| signature(bytes) + 24 + 52)),
+        ),
+        (
+            "the headers",
+            Box::new(flip(|bytes| signature(bytes) + 24 + 104)),
+        ),
+    ];
+    for (part, change) in changes {
+        let tree = Tree::new();
+        let plan = changed(&tree, [HOST_CODE; 2], change)?;
+        assert_said(
+            &plan,
+            Severity::Fault,
+            &["linux-c", "vec.dll", "differs: ", part],
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn dlls_that_windows_does_not_load_are_an_error() -> Result<()> {
+    if !WindowsLinker::Gnu.is_there() {
+        return Ok(());
+    }
+    let tree = Tree::new();
+    // Given another size in memory in both,
+    let plan = changed(&tree, [HOST_CODE; 2], |_, bytes| {
+        let at = signature(bytes) + 24 + 56;
+        bytes[at + 1] ^= 0x10;
+    })?;
+    // then both are rejected.
+    for shard in ["linux-a", "linux-c"] {
+        let parts = [
+            shard,
+            "vec.dll",
+            "Windows does not load",
+            "[damaged-binary]",
+        ];
+        assert_said(&plan, Severity::Fault, &parts);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_signed_dll_is_not_changed() -> Result<()> {
+    if !WindowsLinker::Gnu.is_there() {
+        return Ok(());
+    }
+    let tree = Tree::new();
+    let plan = changed(&tree, [HOST_CODE; 2], |_, bytes| {
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        let directory = signature(bytes) + 24 + 112 + 4 * 8;
+        let certificate = (bytes.len() as u32).to_le_bytes();
+        bytes[directory..directory + 4].copy_from_slice(&certificate);
+        bytes[directory + 4] = 16;
+        bytes.extend([0; 16]);
+    })?;
+    let parts = ["linux-a", "vec.dll", "then sign the result"];
+    assert_said(&plan, Severity::Fault, &parts);
+    ensure!(
+        plan.findings
+            .iter()
+            .any(|found| found.id == ids::SIGNED_BINARY)
+    );
+    Ok(())
+}
+
+/// GNU ld writes one.
+#[test]
+fn the_checksum_is_that_of_the_changed_marker() -> Result<()> {
+    if !WindowsLinker::Gnu.is_there() {
+        return Ok(());
+    }
+    let tree = Tree::new();
+    let plan = changed(&tree, [HOST_CODE; 2], |_, _| ())?;
+    plan.apply(&options(&tree, CONFIGURATION), &()).unwrap();
+    let (before, after) = (host(&tree, "shards/linux-a"), host(&tree, "out"));
+    ensure!(
+        fs::read(before)? != fs::read(&after)?,
+        "the marker is the same"
+    );
+    let image = Image::read(fs::File::open(after)?)?;
+    ensure!(image.optional.check_sum.get(object::LittleEndian) != 0);
+    ensure!(image.stale_checksum()?.is_none());
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use kpack_core::elf::ReadAt;
 use object::LittleEndian as LE;
 
 use super::image::Image;
+use crate::rewrite::{Edits, Gaps, Rewrite};
 
 /// Bytes read at a time, so few that they stay in the processor's cache.
 const PIECE: u64 = 256 << 10;
@@ -19,6 +20,21 @@ impl<S: ReadAt> Image<S> {
         }
         let sum = checksum(self.source(), self.checksum_offset())?;
         Ok((stored != sum).then_some((stored, sum)))
+    }
+
+    /// The checksum of the file with `edits`, and its offset; nothing if the header has none.
+    pub(crate) fn checksum_with(
+        &self,
+        edits: &[(u64, Vec<u8>)],
+    ) -> io::Result<Option<(u64, Vec<u8>)>> {
+        if self.optional.check_sum.get(LE) == 0 {
+            return Ok(None);
+        }
+        let mut rewrite = Rewrite::new(Gaps::new([]), Edits::default(), self.size, Vec::new());
+        rewrite.add(edits.to_vec());
+        let at = self.checksum_offset();
+        let sum = checksum(&rewrite.of(self.source()), at)?;
+        Ok(Some((at, sum.to_le_bytes().to_vec())))
     }
 }
 

@@ -217,6 +217,11 @@ impl<S> Image<S> {
         self.directory(pe::IMAGE_DIRECTORY_ENTRY_SECURITY)
     }
 
+    /// Whether it has a signature.
+    pub fn is_signed(&self) -> bool {
+        !self.certificates().is_empty()
+    }
+
     /// The section that has all of these addresses.
     pub fn section_at(&self, addresses: &Range<u64>) -> Option<&Section> {
         let mut sections = self.sections.iter();
@@ -337,6 +342,50 @@ impl<S: ReadAt> Image<S> {
         let in_file = section.in_file();
         let what = format!("section `{}`", section.name);
         self.bytes(section.offset, in_file.end - in_file.start, &what)
+    }
+
+    /// The bytes that follow everything else, without the certificates and the padding before them.
+    pub(super) fn overlay(&self) -> Result<Range<u64>, BinaryError> {
+        let ends = self.sections.iter().filter(|s| s.file_size > 0);
+        let ends = ends.map(|section| section.file_range().end);
+        let mut start = ends.fold(self.headers_size(), u64::max);
+        let symbols = u64::from(self.header.pointer_to_symbol_table.get(LE));
+        let names = self.symbols().end.max(symbols);
+        if symbols != 0 && names + 4 <= self.size {
+            let size = self.bytes(names, 4, "the size of the names of symbols")?;
+            let size: object::U32<LE> = pods(&size)[0];
+            start = start.max(names + u64::from(size.get(LE)).max(4));
+        }
+        let start = start.min(self.size);
+        let certificates = self.certificates();
+        let mut end = self.size;
+        if !certificates.is_empty() && certificates.end == end && certificates.start >= start {
+            end = certificates.start;
+            let padding =
+                self.bytes(end - (end - start).min(7), (end - start).min(7), "padding")?;
+            end -= padding.iter().rev().take_while(|byte| **byte == 0).count() as u64;
+        }
+        Ok(start..end)
+    }
+
+    /// Whether the bytes that follow everything else are the same.
+    pub(super) fn has_same_overlay<T: ReadAt>(
+        &self,
+        other: &Image<T>,
+    ) -> Result<bool, BinaryError> {
+        let (own, theirs) = (self.overlay()?, other.overlay()?);
+        if own.end - own.start != theirs.end - theirs.start {
+            return Ok(false);
+        }
+        for start in own.clone().step_by(1 << 20) {
+            let size = (own.end - start).min(1 << 20);
+            let at = theirs.start + (start - own.start);
+            let what = "what follows the sections";
+            if self.bytes(start, size, what)? != other.bytes(at, size, what)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The only section with one of these names.

@@ -12,6 +12,8 @@ use kpack_core::elf::{BinaryError, ReadAt, WRAPPER_SIZE, refuse};
 use super::image::{Image, Section};
 use crate::device_code::DeviceCode;
 
+/// What differs where overlays do.
+pub(super) const OVERLAY: &str = "the bytes after the last section";
 /// Bytes compared at a time.
 const PIECE: u64 = 1 << 20;
 
@@ -46,6 +48,9 @@ fn differences<A: ReadAt, B: ReadAt>(
     marker: &Range<u64>,
 ) -> Result<Vec<String>, BinaryError> {
     let mut differences = headers(input, output);
+    if !input.has_same_overlay(output)? {
+        differences.push(format!("{OVERLAY} differ"));
+    }
     let skipped = skipped(input, marker)?;
     let is_same = |old: &Section, new: &Section| identity(input, old) == identity(output, new);
     for section in input.sections.iter().filter(|s| !s.is_device()) {

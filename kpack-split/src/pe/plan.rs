@@ -263,7 +263,7 @@ fn renumber_comdat(
 
 /// Refuses what a rewrite would break, and what it could not lay out.
 pub(super) fn can_be_rewritten<S: ReadAt>(image: &Image<S>) -> Result<(), BinaryError> {
-    if !image.certificates().is_empty() {
+    if image.is_signed() {
         return Err(BinaryError::Signed);
     }
     let mut end = image.table().end;

@@ -9,7 +9,7 @@ use object::pe;
 use kpack_core::elf::{BinaryError, ReadAt, pods};
 
 use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, Section, debug_entries};
-use super::memory::Kind;
+use super::memory::{Kind, OVERLAY};
 use super::relocations::Relocations;
 
 /// An address: the index of its section among those of host code, and how far from its start it is.
@@ -17,6 +17,9 @@ pub type Place = (usize, u64);
 
 /// The index of what is in no such section.
 const ELSEWHERE: usize = usize::MAX;
+/// Those of markers and of device code.
+const MARKER: usize = ELSEWHERE - (1 << 16);
+const CODE: usize = MARKER - 1;
 
 /// The most libraries that an image imports from.
 const MOST_IMPORTS: usize = 1 << 12;
@@ -34,6 +37,13 @@ const DIRECTORIES: [usize; 8] = [
     pe::IMAGE_DIRECTORY_ENTRY_DEBUG,
     pe::IMAGE_DIRECTORY_ENTRY_IAT,
     pe::IMAGE_DIRECTORY_ENTRY_DELAY_IMPORT,
+];
+
+/// The directories of imports: the size of an entry, and where it has the addresses of the library's name and of the
+/// tables of its functions.
+const IMPORTS: [(usize, usize, [usize; 3]); 2] = [
+    (pe::IMAGE_DIRECTORY_ENTRY_IMPORT, 20, [12, 0, 16]),
+    (pe::IMAGE_DIRECTORY_ENTRY_DELAY_IMPORT, 32, [4, 16, 16]),
 ];
 
 impl Section {
@@ -57,21 +67,32 @@ impl Section {
 #[derive(Debug)]
 pub struct Shape {
     headers: Kind,
+    /// Versions and all flags.
+    versions: Versions,
+    /// The program for DOS, and a list of tools that MSVC's linker adds.
+    stub: Vec<u8>,
     /// Names, sizes and flags.
     sections: Vec<(String, u64, u32)>,
     /// The entry point and the data directories, with their sizes.
     directories: Vec<(Place, u64)>,
-    relocated: Vec<Place>,
+    /// The relocated words, and what they lead to.
+    relocated: Vec<(Place, Place)>,
+    /// What the tables of exports, imports, exceptions and thread-local storage lead to.
+    tables: Vec<Place>,
     /// The symbols, except for those of device code.
     pub symbols: Vec<Symbol>,
 }
 
 impl Shape {
     /// What differs from `other`, without symbols.
-    pub fn differences(&self, other: &Self) -> Vec<&'static str> {
+    fn differences(&self, other: &Self) -> Vec<&'static str> {
         let mut found = Vec::new();
         for (differs, what) in [
-            (self.headers != other.headers, "the headers"),
+            (
+                (&self.headers, self.versions) != (&other.headers, other.versions),
+                "the headers",
+            ),
+            (self.stub != other.stub, "the DOS stub"),
             (
                 self.sections != other.sections,
                 "names, sizes or flags of sections",
@@ -80,7 +101,14 @@ impl Shape {
                 self.directories != other.directories,
                 "the data directories",
             ),
-            (self.relocated != other.relocated, "the base relocations"),
+            (
+                self.relocated != other.relocated,
+                "the base relocations, or what they lead to",
+            ),
+            (
+                self.tables != other.tables,
+                "what exports, imports or exceptions lead to",
+            ),
         ] {
             if differs {
                 found.push(what);
@@ -89,6 +117,9 @@ impl Shape {
         found
     }
 }
+
+/// Of the linker, the system, the image and the subsystem; reserved words, and the flags of the image.
+type Versions = ([u8; 2], [u16; 6], [u32; 2], u16);
 
 /// A symbol that debuggers read.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,12 +137,40 @@ impl<S> Image<S> {
         self.sections.iter().filter(|section| !section.is_device())
     }
 
+    fn versions(&self) -> Versions {
+        let own = &self.optional;
+        let versions = [
+            &own.major_operating_system_version,
+            &own.minor_operating_system_version,
+            &own.major_image_version,
+            &own.minor_image_version,
+            &own.major_subsystem_version,
+            &own.minor_subsystem_version,
+        ];
+        (
+            [own.major_linker_version, own.minor_linker_version],
+            versions.map(|version| version.get(LE)),
+            [own.win32_version_value.get(LE), own.loader_flags.get(LE)],
+            self.header.characteristics.get(LE).0,
+        )
+    }
+
+    /// Where an address leads. What is right after a section, as ends of arrays are, is of that section.
     fn place(&self, address: u64) -> Place {
-        let sections = self.host_sections().enumerate();
-        let mut own = sections.filter(|(_, section)| section.addresses().contains(&address));
-        match own.next() {
-            Some((index, section)) => (index, address - section.address),
-            None => (ELSEWHERE, address),
+        let before = self.sections.iter().filter(|s| s.address <= address);
+        let own = before.max_by_key(|section| section.address);
+        let Some(section) = own.filter(|_| address < self.image_size()) else {
+            return (ELSEWHERE, address);
+        };
+        let at = address - section.address;
+        match self
+            .host_sections()
+            .position(|host| host.address == section.address)
+        {
+            Some(index) => (index, at),
+            None if section.name == MARKER_SECTION => (MARKER, at),
+            // Its size is another one.
+            None => (CODE, 0),
         }
     }
 }
@@ -127,20 +186,77 @@ impl<S: ReadAt> Image<S> {
         let directories = directories.map(|(_, own)| (own.start, own.end - own.start));
         let directories = [(entry, 0)].into_iter().chain(directories);
         let relocations = Relocations::read(self)?;
-        let words = relocations.within(&(0..u64::MAX)).iter();
+        let mut relocated = Vec::new();
+        for section in &self.sections {
+            relocations.for_each(self, section, &mut |address, word, _| {
+                let target = word.wrapping_sub(self.base());
+                relocated.push((self.place(address), self.place(target)));
+                Ok(())
+            })?;
+        }
         let mut symbols = self.coff_symbols()?;
         symbols.sort();
         Ok(Shape {
             headers: Kind::of(self),
+            versions: self.versions(),
+            stub: self.bytes(0, self.header_offset, "the DOS stub")?,
             sections: sections
                 .map(|s| (s.name.clone(), s.memory_size(), s.flags.0))
                 .collect(),
             directories: directories
                 .map(|(start, size)| (self.place(start), size))
                 .collect(),
-            relocated: words.map(|word| self.place(u64::from(*word))).collect(),
+            relocated,
+            tables: self
+                .references()?
+                .into_iter()
+                .map(|to| self.place(to))
+                .collect(),
             symbols,
         })
+    }
+
+    /// What differs from another image, besides symbols and the contents of sections.
+    pub fn differences<T: ReadAt>(
+        &self,
+        other: &Image<T>,
+        shapes: (&Shape, &Shape),
+    ) -> Result<Vec<&'static str>, BinaryError> {
+        let mut found = shapes.0.differences(shapes.1);
+        if !self.has_same_overlay(other)? {
+            found.push(OVERLAY);
+        }
+        Ok(found)
+    }
+
+    /// The addresses in tables, in order.
+    fn references(&self) -> Result<Vec<u64>, BinaryError> {
+        let mut found = Vec::new();
+        let exports = self.in_file(&self.directory(pe::IMAGE_DIRECTORY_ENTRY_EXPORT))?;
+        found.extend([12, 28, 32, 36].map(|at| u64::from(word(&exports, at))));
+        for (count, table) in [(20, 28), (24, 32)] {
+            let (count, table) = (word(&exports, count), word(&exports, table));
+            let range = u64::from(table)..u64::from(table) + 4 * u64::from(count);
+            found.extend(words(&self.in_file(&range)?));
+        }
+        found.extend(words(
+            &self.in_file(&self.directory(pe::IMAGE_DIRECTORY_ENTRY_EXCEPTION))?,
+        ));
+        for (index, size, at) in IMPORTS {
+            for descriptor in self.descriptors(index, size)? {
+                found.extend(at.iter().map(|at| u64::from(word(&descriptor, *at))));
+            }
+        }
+        for range in self.import_names()? {
+            found.extend(long_words(&self.in_file(&range)?));
+        }
+        for range in self.pseudo_relocations()? {
+            found.extend(words(&self.in_file(&range)?));
+        }
+        let threads = self.in_file(&self.directory(pe::IMAGE_DIRECTORY_ENTRY_TLS))?;
+        let threads = long_words(&threads).take(4);
+        found.extend(threads.map(|word| word.wrapping_sub(self.base())));
+        Ok(found)
     }
 
     fn coff_symbols(&self) -> Result<Vec<Symbol>, BinaryError> {
@@ -266,15 +382,10 @@ impl<S: ReadAt> Image<S> {
     /// The tables of the names of imported functions, which may be outside of the directories.
     fn import_names(&self) -> Result<Vec<Range<u64>>, BinaryError> {
         let mut tables = Vec::new();
-        for (index, size, at) in [
-            (pe::IMAGE_DIRECTORY_ENTRY_IMPORT, 20, [0, 16]),
-            (pe::IMAGE_DIRECTORY_ENTRY_DELAY_IMPORT, 32, [16, 16]),
-        ] {
-            let directory = self.in_file(&self.directory(index))?;
-            let descriptors = directory.chunks_exact(size).take(MOST_IMPORTS);
-            for descriptor in descriptors.take_while(|own| own.iter().any(|byte| *byte != 0)) {
-                for at in at {
-                    let start = u64::from(word(descriptor, at));
+        for (index, size, [_, names, more]) in IMPORTS {
+            for descriptor in self.descriptors(index, size)? {
+                for at in [names, more] {
+                    let start = u64::from(word(&descriptor, at));
                     if start != 0 {
                         tables.push(start..self.end_of_names(start)?);
                     }
@@ -282,6 +393,14 @@ impl<S: ReadAt> Image<S> {
             }
         }
         Ok(tables)
+    }
+
+    /// The entries of a directory of imports.
+    fn descriptors(&self, index: usize, size: usize) -> Result<Vec<Vec<u8>>, BinaryError> {
+        let directory = self.in_file(&self.directory(index))?;
+        let descriptors = directory.chunks_exact(size).take(MOST_IMPORTS);
+        let used = descriptors.take_while(|own| own.iter().any(|byte| *byte != 0));
+        Ok(used.map(<[u8]>::to_vec).collect())
     }
 
     /// The end of a table of 64-bit words, the last one zero.
@@ -331,6 +450,18 @@ impl<S: ReadAt> Image<S> {
 fn word(bytes: &[u8], at: usize) -> u32 {
     let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
     word.map_or(0, u32::from_le_bytes)
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    pods::<object::U32<LE>>(bytes)
+        .iter()
+        .map(|word| word.get(LE).into())
+}
+
+fn long_words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    pods::<object::U64<LE>>(bytes)
+        .iter()
+        .map(|word| word.get(LE))
 }
 
 /// A name of up to eight bytes, or zero and its offset in the string table.
