@@ -344,7 +344,7 @@ impl<S: ReadAt> Image<S> {
         self.bytes(section.offset, in_file.end - in_file.start, &what)
     }
 
-    /// The bytes that follow everything else, without the certificates and the padding before them.
+    /// The bytes that follow everything else, without certificates and padding.
     pub(super) fn overlay(&self) -> Result<Range<u64>, BinaryError> {
         let ends = self.sections.iter().filter(|s| s.file_size > 0);
         let ends = ends.map(|section| section.file_range().end);
@@ -361,10 +361,11 @@ impl<S: ReadAt> Image<S> {
         let mut end = self.size;
         if !certificates.is_empty() && certificates.end == end && certificates.start >= start {
             end = certificates.start;
-            let padding =
-                self.bytes(end - (end - start).min(7), (end - start).min(7), "padding")?;
-            end -= padding.iter().rev().take_while(|byte| **byte == 0).count() as u64;
         }
+        // Tools fill up the file with zeroes.
+        let size = (end - start).min(self.file_alignment().saturating_sub(1));
+        let padding = self.bytes(end - size, size, "padding")?;
+        end -= padding.iter().rev().take_while(|byte| **byte == 0).count() as u64;
         Ok(start..end)
     }
 
