@@ -152,6 +152,8 @@ pub(super) const UNIT_IDS: &str = "IDs of compilation units (`__hip_cuid_…`), 
 
 /// What the names of symbols begin with that exist only for their names.
 const UNIT_ID: &[u8] = b"__hip_cuid_";
+/// The most digits that follow.
+const LONGEST_ID: usize = 16;
 
 /// Whether a symbol exists only for its name, which contains the ID of a compilation unit: a hash of
 /// the compiler's options and the source's path, without leading zeros (clang, `-fuse-cuid=hash`, the
@@ -160,7 +162,7 @@ const UNIT_ID: &[u8] = b"__hip_cuid_";
 fn is_unit_id(name: &[u8]) -> bool {
     let id = name.strip_prefix(UNIT_ID).unwrap_or_default();
     let is_digit = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
-    (1..=16).contains(&id.len()) && id.iter().all(is_digit)
+    (1..=LONGEST_ID).contains(&id.len()) && id.iter().all(is_digit)
 }
 
 /// The runs of printable bytes.

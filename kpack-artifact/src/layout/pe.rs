@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::ops::Range;
 
-use super::{Found, Same, UNIT_ID, is_unit_id, texts_of};
+use super::{Found, LONGEST_ID, Same, UNIT_ID, is_unit_id, texts_of};
 use crate::moved::{Moves, Part};
 use kpack_split::elf::BinaryError;
 use kpack_split::pe::{Image, Section, Shape, Symbol};
@@ -67,7 +67,9 @@ pub(crate) fn differences(
         let size = ours.len().max(theirs.len());
         ours.resize(size, 0);
         theirs.resize(size, 0);
-        let has_same_texts = || !is_data(a) || texts_of(&ours) == texts_of(&theirs);
+        // Where addresses are fixed, a text may look like one.
+        let has_same_texts =
+            || !known.is_fixed() || !is_data(a) || texts_of(&ours) == texts_of(&theirs);
         if !has_same_texts() || !moves.explain(&part, &ours, &theirs) {
             found.push(format!("section `{}`", a.name));
         }
@@ -120,9 +122,10 @@ fn contents(
         .position(|w| w == UNIT_ID)
     {
         let start = at + next;
-        let end = bytes[start..].iter().position(|byte| *byte == 0);
-        let end = end.map_or(bytes.len(), |end| start + end);
         at = start + UNIT_ID.len();
+        let longest = bytes.len().min(at + LONGEST_ID + 1);
+        let end = bytes[at..longest].iter().position(|byte| *byte == 0);
+        let end = end.map_or(longest, |end| at + end);
         if is_unit_id(&bytes[start..end]) {
             bytes[at..end].fill(0);
         }

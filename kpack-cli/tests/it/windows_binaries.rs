@@ -585,6 +585,7 @@ fn a_changed_record_of_a_join_is_damage() -> Result<()> {
             fs::write(bench.path(), &bytes)?;
             let Err(error) = bench.split() else {
                 // A sound binary, of other sizes.
+                assert_holds_against(&bench.path(), &bench.original);
                 continue;
             };
             let text = error.in_one_line();

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use kpack_core::archives::KeptBundle;
 use kpack_core::elf::{BinaryError, ReadAt, refuse, unsupported};
+use kpack_format::marker::{MAX_SIZE, Marker};
 use object::pe;
 
 use super::check;
@@ -235,7 +236,10 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             }
         }
         if let Some((position, old)) = &former.code {
-            let fits = (1..=self.sections.len()).contains(position) && old.fits(code);
+            let fits = (1..=self.sections.len()).contains(position)
+                && old.fits(code)
+                && old.file_size <= self.image.section_alignment()
+                && former.before >= self.least_size(&self.sections[position - 1].1)?;
             if !fits {
                 return self.does_not_fit(code);
             }
@@ -256,6 +260,18 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         } else {
             self.does_not_fit(code)
         }
+    }
+
+    /// The least size in memory of a section: that of its bytes in the file, or of its marker.
+    fn least_size(&self, section: &Section) -> Result<u64, BinaryError> {
+        let bytes = section.in_file().end - section.address;
+        if section.name != MARKER_SECTION {
+            return Ok(bytes);
+        }
+        let start = self
+            .image
+            .bytes(section.offset, bytes.min(MAX_SIZE as u64), "the marker")?;
+        Ok(Marker::read(&start).map_or(bytes, |(_, size)| size as u64))
     }
 
     fn does_not_fit<T>(&self, code: &Section) -> Result<T, BinaryError> {

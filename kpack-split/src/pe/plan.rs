@@ -6,13 +6,14 @@ use std::ops::Range;
 
 use kpack_core::elf::{BinaryError, POINTER, ReadAt, WRAPPER_SIZE, pods_mut, refuse, unsupported};
 use kpack_core::platform::FileExt;
+use kpack_format::marker::{MAX_SIZE, Marker};
 use object::LittleEndian as LE;
 use object::pe;
 
 use super::checksum::checksum;
 use super::image::{Image, Section, debug_entries};
 use super::{check, memory};
-use crate::device_code::{PlannedWrapper, check_wrappers};
+use crate::device_code::{DeviceCode, PlannedWrapper, check_wrappers};
 use crate::plan;
 use crate::rewrite::{Edits, Gaps, Rewrite};
 
@@ -112,7 +113,21 @@ impl Plan {
         }
         check::sound(&image)?;
         check::written(&image)?;
-        check_wrappers(&image.device_code()?, &self.wrappers)?;
+        let code = image.device_code()?;
+        check_wrappers(&code, &self.wrappers)?;
+        for wrapper in code.split_wrappers() {
+            let size = wrapper.marker_available.min(MAX_SIZE as u64);
+            let marker = image.bytes(wrapper.marker_offset, size, "a marker")?;
+            if Marker::read(&marker).is_err() {
+                refuse!(
+                    "the marker at offset {:#x} is damaged",
+                    wrapper.marker_offset
+                );
+            }
+        }
+        if let (DeviceCode::Split(_), Some(left)) = (&code, image.code_left()?) {
+            refuse!("`{}` still has device code in the file", left.name);
+        }
         memory::check(&self.input.over(input), &image, &self.marker)
     }
 }

@@ -1,12 +1,13 @@
 //! What two images have in common that were linked from the same host code with other device code, and which of their
 //! numbers are addresses: linkers lay out an image around its device code.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use object::LittleEndian as LE;
 use object::pe;
 
-use kpack_core::elf::{BinaryError, ReadAt, pods};
+use kpack_core::elf::{BinaryError, ReadAt, pods, refuse};
 
 use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, Section, debug_entries};
 use super::memory::{Kind, OVERLAY};
@@ -23,6 +24,8 @@ const CODE: usize = MARKER - 1;
 
 /// The most libraries that an image imports from.
 const MOST_IMPORTS: usize = 1 << 12;
+/// How many symbols may have the same bytes of names.
+const MOST_OVERLAP: usize = 16;
 /// Sections that consist of addresses, texts and numbers that linkers and compilers make of the code.
 const TABLES: [&str; 7] = [
     ".pdata", ".xdata", ".edata", ".idata", ".didat", ".rsrc", ".reloc",
@@ -267,6 +270,8 @@ impl<S: ReadAt> Image<S> {
         let bytes = self.bytes(range.start, range.end - range.start, "the symbol table")?;
         let names = self.bytes(range.end, self.size - range.end, "the names of symbols")?;
         let records: &[pe::ImageSymbol] = pods(&bytes);
+        // Names may share bytes, but not without end.
+        let mut room = MOST_OVERLAP * names.len();
         let mut symbols = Vec::new();
         let mut index = 0;
         while let Some(symbol) = records.get(index) {
@@ -282,6 +287,10 @@ impl<S: ReadAt> Image<S> {
                 pe::IMAGE_SYM_CLASS_FILE => Vec::new(),
                 _ => symbol_name(&symbol.name, &names),
             };
+            let Some(left) = room.checked_sub(name.len().saturating_sub(8)) else {
+                refuse!("the names of its symbols overlap; is it damaged?");
+            };
+            room = left;
             symbols.push(Symbol {
                 name,
                 place,
@@ -318,10 +327,11 @@ impl<S: ReadAt> Image<S> {
             let end = data + u64::from(entry.size_of_data.get(LE));
             match entry.typ.get(LE) {
                 // `RSDS`, then a GUID and a number, then the file's path.
-                pe::IMAGE_DEBUG_TYPE_CODEVIEW => {
+                pe::IMAGE_DEBUG_TYPE_CODEVIEW if self.in_file(&(data..data + 4))? == *b"RSDS" => {
                     found.push((data + 4).min(end)..(data + 24).min(end))
                 }
-                pe::IMAGE_DEBUG_TYPE_REPRO => found.push(data..end),
+                // A size and a hash.
+                pe::IMAGE_DEBUG_TYPE_REPRO => found.push(data..end.min(data + 36)),
                 _ => {}
             }
         }
@@ -330,7 +340,20 @@ impl<S: ReadAt> Image<S> {
             found.push(exports.start + 4..exports.start + 8);
         }
         let links = self.sections.iter().filter(|s| s.name == ".gnu_debuglink");
-        found.extend(links.map(Section::addresses));
+        for link in links {
+            // A name, zeroes up to a multiple of four bytes, and a checksum.
+            let bytes = self.section_bytes(link)?;
+            let name = bytes
+                .iter()
+                .position(|byte| *byte == 0)
+                .unwrap_or(bytes.len());
+            let start = link.address + (name as u64 + 1).next_multiple_of(4);
+            found.push(start..start + 4);
+        }
+        found.retain(|own| {
+            self.section_at(own)
+                .is_some_and(|section| !section.is_code())
+        });
         Ok(found)
     }
 
@@ -357,16 +380,11 @@ impl<S: ReadAt> Image<S> {
         }
         tables.extend(self.import_names()?);
         tables.extend(self.pseudo_relocations()?);
-        tables.retain(|table| !table.is_empty());
+        let debug = self.sections.iter().filter(|s| s.is_debug_information());
         Ok(Addresses {
             relocations: Relocations::read(self)?,
-            tables,
-            debug: self
-                .sections
-                .iter()
-                .filter(|s| s.is_debug_information())
-                .map(Section::addresses)
-                .collect(),
+            tables: merged(tables),
+            debug: merged(debug.map(Section::addresses).collect()),
             base: self.base(),
         })
     }
@@ -381,15 +399,21 @@ impl<S: ReadAt> Image<S> {
 
     /// The tables of the names of imported functions, which may be outside of the directories.
     fn import_names(&self) -> Result<Vec<Range<u64>>, BinaryError> {
-        let mut tables = Vec::new();
+        let mut starts = BTreeSet::new();
         for (index, size, [_, names, more]) in IMPORTS {
             for descriptor in self.descriptors(index, size)? {
-                for at in [names, more] {
-                    let start = u64::from(word(&descriptor, at));
-                    if start != 0 {
-                        tables.push(start..self.end_of_names(start)?);
-                    }
-                }
+                let own = [names, more].map(|at| u64::from(word(&descriptor, at)));
+                starts.extend(own.into_iter().filter(|start| *start != 0));
+            }
+        }
+        let mut tables = Vec::new();
+        // One table may be the end of another, which has the same remainder.
+        let mut ends = [0; 8];
+        for start in starts {
+            let end = &mut ends[(start % 8) as usize];
+            if start >= *end {
+                *end = self.end_of_names(start)?;
+                tables.push(start..*end);
             }
         }
         Ok(tables)
@@ -478,16 +502,38 @@ fn symbol_name(short: &[u8; 8], names: &[u8]) -> Vec<u8> {
 #[derive(Debug, Clone)]
 pub struct Addresses {
     relocations: Relocations,
-    /// Where addresses are relative to the image.
+    /// Where addresses are relative to the image, in order.
     tables: Vec<Range<u64>>,
     debug: Vec<Range<u64>>,
     base: u64,
 }
 
+/// The ranges in order, those that overlap as one.
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let overlap = next.start <= last.end;
+        if overlap {
+            last.end = last.end.max(next.end);
+        }
+        overlap
+    });
+    ranges
+}
+
 impl Addresses {
+    /// Whether any number may be an address.
+    pub fn is_fixed(&self) -> bool {
+        self.relocations.is_fixed()
+    }
+
     /// What the number of `size` bytes at an address counts from if it is an address; `None` if it is none.
     pub fn base_of(&self, address: u64, size: usize) -> Option<u64> {
-        let is_in = |ranges: &[Range<u64>]| ranges.iter().any(|range| range.contains(&address));
+        let is_in = |ranges: &[Range<u64>]| {
+            let next = ranges.partition_point(|range| range.start <= address);
+            next > 0 && ranges[next - 1].contains(&address)
+        };
         if size == 4 && is_in(&self.tables) {
             return Some(0);
         }
