@@ -282,6 +282,9 @@ fn changed(
     Ok(planned(tree, CONFIGURATION))
 }
 
+/// Changes the split DLL of the shard at a position.
+type Change = Box<dyn Fn(usize, &mut Vec<u8>)>;
+
 /// The offset of the PE signature.
 fn signature(bytes: &[u8]) -> usize {
     u32::from_le_bytes(bytes[0x3c..0x40].try_into().unwrap()) as usize
@@ -340,7 +343,7 @@ fn other_headers_and_overlays_are_an_error() -> Result<()> {
             bytes[at] ^= index as u8;
         }
     };
-    let changes: [(&str, Box<dyn Fn(usize, &mut Vec<u8>)>); 7] = [
+    let changes: [(&str, Change); 7] = [
         (
             "bytes after the last section",
             Box::new(second(|bytes| bytes.extend(b"mode=b"))),
