@@ -49,6 +49,11 @@ impl FileNames {
         Self::Linux
     };
 
+    /// What this system can write of it.
+    pub fn on_disk(self) -> Self {
+        if cfg!(windows) { Self::Windows } else { self }
+    }
+
     /// A target ID as it is written.
     pub fn of(self, target: &str) -> String {
         match self {

@@ -31,7 +31,7 @@ use kpack_core::{Error, Finding, Severity, ids, shown};
 use kpack_split::input;
 use kpack_split::input::{ClosedBinary, LinkedBinary};
 use kpack_split::install::{self, install_parsed};
-use kpack_split::split::DebugFiles;
+use kpack_split::split::{DebugFiles, file_names};
 
 /// The component of the archives.
 const COMPONENT: &str = "lib";
@@ -196,7 +196,7 @@ impl<'a> SplitWheel<'a> {
         findings: &mut Vec<Finding>,
     ) -> Result<(), Error> {
         let parsed = binaries.into_iter();
-        let parsed = parsed
+        let parsed: BTreeMap<PathBuf, Arc<ClosedBinary>> = parsed
             .map(|(path, binary)| (self.tree.join(path), binary))
             .collect();
         if let Some(root) = &options.overlay_root
@@ -218,15 +218,23 @@ impl<'a> SplitWheel<'a> {
         let module = escaped(self.wheel.required("Name")?);
         let hint = self.install_hint()?;
         for (top, files) in tops {
+            let binaries = files
+                .iter()
+                .filter_map(|file| parsed.get(&self.tree.join(file)));
+            // A wheel can have any name, whatever this system can write.
+            let names = file_names(binaries.map(|binary| binary.is_for_windows()));
             let mut one = install::InstallOptions::new(&self.tree, &module, files);
             COMPONENT.clone_into(&mut one.component);
             one.kpack_dir = top.join(".kpack");
             one.install_hint = Some(hint.clone());
             one.storage = options.storage.clone();
             let report = install_parsed(&one, &parsed, Some(debug_files), progress)?;
-            let manifest = one
-                .kpack_dir
-                .join(Group::new(&module, COMPONENT).manifest());
+            let group = Group::new(&module, COMPONENT).with_names_of(names);
+            let has_others = names != names.on_disk();
+            let manifest = one.kpack_dir.join(group.manifest());
+            if has_others && !report.archives.is_empty() {
+                rename_listed(&self.tree.join(&manifest), &group)?;
+            }
             self.manifests.insert(with_slashes(&manifest));
             for archive in report.archives {
                 let target = archive.target.parse();
@@ -237,11 +245,16 @@ impl<'a> SplitWheel<'a> {
                     .path
                     .strip_prefix(&self.tree)
                     .unwrap_or(&archive.path);
-                let path = with_slashes(path);
+                let path = match has_others {
+                    true => with_slashes(&one.kpack_dir.join(group.archive(&target))),
+                    false => with_slashes(path),
+                };
                 let content = Content::Archive(archive.path);
                 self.devices.add(&target, &path, 0o644, content)?;
             }
-            findings.extend(report.findings.into_iter().map(|f| self.of_member(f)));
+            let mut found = report.findings;
+            found.retain(|finding| !has_others || finding.id != ids::NAME_OF_WINDOWS);
+            findings.extend(found.into_iter().map(|f| self.of_member(f)));
         }
         Ok(())
     }
@@ -477,6 +490,16 @@ impl<'a> SplitWheel<'a> {
         }
         Ok(())
     }
+}
+
+/// Gives the archives that the manifest at `path` lists the names of a group.
+fn rename_listed(path: &Path, group: &Group) -> Result<(), Error> {
+    let mut manifest = input::read_manifest(path)?;
+    for (target, file) in &mut manifest.kpack_files {
+        file.filename = group.archive(target);
+    }
+    let written = fs::write(path, manifest.to_bytes());
+    written.map_err(|e| Error::io(path, "write", e))
 }
 
 /// The members that are installed in `site-packages`, by their paths there.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
 use kpack_format::marker::Marker;
-use kpack_format::names::Group;
+use kpack_format::names::{FileNames, Group};
 
 use super::targets::Targets;
 use super::{Layout, Options};
@@ -26,6 +26,8 @@ pub(super) struct Module {
     pub(super) prefix: String,
     /// Module and component.
     pub(super) group: Group,
+    /// How loaders on the binaries' system look for its archives.
+    pub(super) names: FileNames,
     pub(super) kpacks: KpackPath,
     pub(super) binaries: Vec<ModuleBinary>,
     /// Archives of binaries of the module that were split before.
@@ -156,10 +158,11 @@ pub(super) fn module(
         }
     }
     let manifest = tree.entries.get(&directory.join(group.manifest()));
-    let files = split::file_names(binaries.iter().map(|binary| &binary.file));
+    let names = split::file_names(binaries.iter().map(|binary| binary.file.is_for_windows()));
     Ok(Some(Module {
         prefix,
-        group: group.with_names_of(files),
+        group: group.with_names_of(names.on_disk()),
+        names,
         kpacks,
         binaries,
         present,

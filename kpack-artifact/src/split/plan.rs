@@ -24,6 +24,7 @@ use kpack_core::files::with_slashes;
 use kpack_core::report::{FileReport, Outcome};
 use kpack_core::words::list;
 use kpack_core::{Error, Severity, ids};
+use kpack_split::split::warn_of_names;
 
 /// How many files of one directory that look architecture-specific are named one by one.
 const MOST_UNKNOWN: usize = 5;
@@ -78,6 +79,18 @@ pub(super) fn plan(
     report_conflicts(options, &artifacts, report)?;
     report.device_code |= report.already_split + report.left_generic > 0;
     for module in &contents.modules {
+        let all = module
+            .binaries
+            .iter()
+            .flat_map(|binary| binary.file.code.targets());
+        let all = all
+            .filter(|target| targets.keeps(target))
+            .map(|target| target.to_string());
+        let all = Vec::from_iter(all);
+        let all = all.iter().map(String::as_str);
+        report
+            .findings
+            .extend(warn_of_names(module.names, &options.artifact_dir, all));
         for binary in &module.binaries {
             let own = binary.file.code.targets();
             if !own.is_empty() && !own.iter().any(|target| targets.keeps(target)) {

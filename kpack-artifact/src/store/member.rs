@@ -16,7 +16,7 @@ use tar::EntryType;
 use zstd::stream::read::Decoder;
 
 use super::index::Entry;
-use super::path::{in_prefix, link_fault, plain};
+use super::path::{foreign_name, in_prefix, link_fault, plain};
 use super::tar_reader::{Header, TarError, members};
 use crate::{manifest_txt, names};
 use kpack_core::finding::Id;
@@ -81,6 +81,9 @@ pub(super) struct Contents {
 
 /// The rest of the message about an artifact that is as its publisher packed it.
 const PUBLISHED: &str = "; its publisher has to pack it again";
+
+/// As [`PUBLISHED`], where it is good on other systems.
+const FOREIGN: &str = "; unpack it on Linux or in WSL, or select other targets";
 
 /// Reads the packed artifact `path`. If `expected`, it must be that: what does not fit is rejected as soon as
 /// it shows, and no member is visited that is too large. What was visited before is worth nothing then.
@@ -190,7 +193,11 @@ impl Reading<'_> {
         let own = self.path;
         let refuse = |id: Id, text: &str| {
             let name = String::from_utf8_lossy(&header.path);
-            let text = format!("member `{}`: {text}{PUBLISHED}", escaped(&name));
+            let advice = match foreign_name(Path::new(&*name)) {
+                Some(_) => FOREIGN,
+                None => PUBLISHED,
+            };
+            let text = format!("member `{}`: {text}{advice}", escaped(&name));
             Error::rejected(id, own, text)
         };
         let path = plain(&header.path).map_err(|text| refuse(ids::UNSAFE_MEMBER, &text))?;

@@ -26,6 +26,14 @@ pub(super) fn bytes(path: &Path) -> Cow<'_, [u8]> {
     bytes.map(with_slash).collect()
 }
 
+/// A name in a path that files have on other systems alone.
+pub(super) fn foreign_name(path: &Path) -> Option<&OsStr> {
+    path.components().find_map(|part| match part {
+        Component::Normal(name) if !is_file_name(name) => Some(name),
+        _ => None,
+    })
+}
+
 /// The path that the bytes name: relative, without `.` and `..`; or why it is none.
 pub(super) fn plain(bytes: &[u8]) -> Result<PathBuf, String> {
     if bytes.first() == Some(&b'/') {
@@ -38,16 +46,16 @@ pub(super) fn plain(bytes: &[u8]) -> Result<PathBuf, String> {
         ));
     }
     let path = Path::new(OsStr::from_bytes(bytes));
+    if let Some(name) = foreign_name(path) {
+        let name = name.display();
+        return Err(format!(
+            "a name that files cannot have on Windows: `{name}`"
+        ));
+    }
     let mut plain = PathBuf::new();
     for part in path.components() {
         match part {
             Component::CurDir => {}
-            Component::Normal(name) if !is_file_name(name) => {
-                let name = name.display();
-                return Err(format!(
-                    "a name that files cannot have on Windows: `{name}`"
-                ));
-            }
             Component::Normal(name) if name.len() <= MAX_NAME => plain.push(name),
             Component::Normal(name) => {
                 return Err(format!(

@@ -41,8 +41,12 @@ fn of_machine(machine: &Machine) -> Vec<Finding> {
     match &machine.all {
         _ if machine.asked => {}
         None => {
-            let text =
-                "cannot detect this machine's GPUs: the amdgpu driver (KFD) is missing or too old";
+            let text = match cfg!(windows) {
+                true => "kpack cannot detect GPUs on Windows",
+                false => {
+                    "cannot detect this machine's GPUs: the amdgpu driver (KFD) is missing or too old"
+                }
+            };
             findings.push(Finding::general(Severity::Note, ids::NO_GPU, text).with_help(name_one));
         }
         Some(gpus) if gpus.is_empty() => {

@@ -191,28 +191,26 @@ fn wheels() {
         let output = command.output().unwrap();
         assert!(output.status.success(), "{output:?}");
     }
-    // Archives have the names of the system, which manifests and lists of files have, too.
-    let content = |tree: &Tree, name: &str| {
-        let members = members(&tree.path(name)).into_iter();
-        let members = members.map(|(name, (mode, bytes))| {
-            let lists = name.ends_with(".kpm") || name.ends_with("RECORD");
-            (
-                name.replace("-xnack", ":xnack"),
-                (mode, if lists { Vec::new() } else { bytes }),
-            )
-        });
-        Vec::from_iter(members)
-    };
     assert_eq!(other.files(), linux.files());
-    for name in linux.files() {
-        let (on_windows, on_linux) = (content(&other, &name), content(&linux, &name));
-        assert_eq!(on_windows.len(), on_linux.len(), "{name}");
-        for (found, expected) in on_windows.into_iter().zip(on_linux) {
-            let member = &expected.0;
-            assert_eq!((&found.0, found.1.0), (member, expected.1.0), "{name}");
-            assert!(found.1.1 == expected.1.1, "{name}: {member}");
+    let mut names = Vec::new();
+    for wheel in linux
+        .files()
+        .into_iter()
+        .filter(|name| name.starts_with("out/"))
+    {
+        let [on_windows, on_linux] = [&other, &linux].map(|tree| members(&tree.path(&wheel)));
+        assert!(
+            on_windows.keys().eq(on_linux.keys()),
+            "{wheel}: {on_windows:?}"
+        );
+        for (name, content) in on_linux {
+            assert!(on_windows[&name] == content, "{wheel}: {name}");
+            names.push(name);
         }
     }
+    // ROCm's loader looks for this name.
+    let archive = "vec/.kpack/vec_lib_gfx90a:xnack+.kpack".to_owned();
+    assert!(names.contains(&archive), "{names:?}");
 }
 
 #[test]
@@ -584,5 +582,63 @@ fn wheels_are_unpacked_into_their_directory() {
         assert_eq!(code, Some(3), "{name}: {said}");
         assert!(said.contains(ids::WINDOWS_NAME.as_str()), "{name}: {said}");
         assert_eq!(after, before, "{name}");
+    }
+}
+
+#[test]
+fn archives_that_loaders_on_linux_do_not_find_are_noted() {
+    if !windows::available() {
+        return;
+    }
+    let tree = Tree::new();
+    library(&tree, "in/here/prefix/lib/libvec.so", "add");
+    dll(&tree, "in/here/other/bin/vec.dll", "add");
+    let line = words("install --prefix prefix --module vec --all");
+    let (said, code, after) = run_within(&tree, &line);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(ids::NAME_OF_WINDOWS.as_str()), "{said}");
+    let archive = "in/here/prefix/lib/.kpack/vec_lib_gfx90a-xnack+.kpack".to_owned();
+    assert!(after.contains(&archive), "{after:?}");
+    let line = words("install --prefix other --module vec --all");
+    let (said, code, _) = run_within(&tree, &line);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains(ids::NAME_OF_WINDOWS.as_str()), "{said}");
+
+    // Artifacts as well.
+    artifact(&tree, "in/here/in", ["gfx1100", "gfx90a:xnack+"]);
+    let line = words("split --artifact-dir in --output-dir out --artifact-prefix blas_lib");
+    let (said, code, _) = run_within(&tree, &line);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(ids::NAME_OF_WINDOWS.as_str()), "{said}");
+}
+
+#[test]
+fn what_windows_cannot_do_is_said() {
+    if !windows::available() {
+        return;
+    }
+    let tree = Tree::new();
+    artifact(&tree, "in/here/in", ["gfx1100", "gfx90a:xnack+"]);
+    for line in [
+        "split --artifact-dir in --output-dir shard --artifact-prefix blas_lib",
+        "pack shard --output-dir store --run 1 --shard a",
+    ] {
+        let output = command(&tree, &words(line))
+            .current_dir(tree.path("in/here"))
+            .output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    let (said, code, _) = run_within(&tree, &words("unpack store --output-dir unpacked"));
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("in WSL, or select other targets"), "{said}");
+    assert!(!said.contains("publisher"), "{said}");
+    for line in ["doctor in", "doctor --print-arch"] {
+        let (said, _, _) = run_within(&tree, &words(line));
+        assert!(
+            said.contains("kpack cannot detect GPUs on Windows"),
+            "{line}: {said}"
+        );
+        assert!(!said.contains("amdgpu"), "{line}: {said}");
     }
 }

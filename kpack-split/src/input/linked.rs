@@ -42,6 +42,11 @@ pub struct ClosedBinary {
 }
 
 impl ClosedBinary {
+    /// Whether it is a DLL or a program for Windows.
+    pub fn is_for_windows(&self) -> bool {
+        matches!(self.headers, Image::Pe(_))
+    }
+
     /// Opens the file again, without parsing it.
     ///
     /// # Errors

@@ -90,8 +90,9 @@ fn attempt(
     let lookup = Lookup::default();
     let binaries = binaries(&prefix, options, parsed, &lookup, &mut report)?;
     let fat: Vec<&InstallBinary> = binaries.iter().filter(|b| b.has_device_code()).collect();
-    let files = split::file_names(fat.iter().filter_map(|binary| binary.fat()));
-    let group = group.with_names_of(files);
+    let linked = fat.iter().filter_map(|binary| binary.fat());
+    let names = split::file_names(linked.map(FatFile::is_for_windows));
+    let group = group.with_names_of(names.on_disk());
     let known = split_already(&binaries, &kpacks, &group, options, &lookup)?;
     let wanted = wanted_targets(options, &fat, known, &mut report)?;
     let wants = |target: &TargetId| wanted.wants(target);
@@ -138,6 +139,9 @@ fn attempt(
         };
         run.apply(archives, &plans, own_debug_files.into_batch(), &mut report)?;
     }
+    let targets = report.archives.iter().map(|archive| &*archive.target);
+    let warning = split::warn_of_names(names, &kpacks.path, targets);
+    report.findings.extend(warning);
     Ok(report)
 }
 

@@ -12,6 +12,8 @@ use crate::elf;
 use crate::host::{Image, Plan};
 use crate::input::{self, FileKind, LinkedBinary, is_spirv_archived};
 use crate::{Error, ids};
+use kpack_core::words::list;
+use kpack_core::{Finding, Severity};
 
 /// What a linked file means to the splitter.
 pub enum BinaryKind {
@@ -91,15 +93,38 @@ fn refuse_other_spirv(linked: &LinkedBinary, spirv: Option<Spirv>) -> Result<(),
     Err(Error::rejected(ids::SPLIT_ALREADY, &linked.path, text))
 }
 
-/// How the names of the archives of these binaries write targets: as on the binaries' system, unless this one cannot
-/// have such names. Where binaries for Linux are among them, ROCm's loader must find the archives there.
-pub fn file_names<'a>(binaries: impl IntoIterator<Item = &'a FatFile>) -> FileNames {
-    let mut binaries = binaries.into_iter().peekable();
-    if binaries.peek().is_some() && binaries.all(FatFile::is_for_windows) {
-        FileNames::Windows
-    } else {
-        FileNames::HERE
+/// How the names of the archives of these binaries write targets: as on the binaries' system, where ROCm's loader must
+/// find them. If some are for Linux, all are as there. This system may not be able to write such names.
+pub fn file_names(are_for_windows: impl IntoIterator<Item = bool>) -> FileNames {
+    let all = are_for_windows.into_iter().reduce(|all, is| all && is);
+    match all {
+        Some(true) => FileNames::Windows,
+        Some(false) => FileNames::Linux,
+        None => FileNames::HERE,
     }
+}
+
+/// The warning about archives for `targets` in `directory`, if loaders on the binaries' system look for other `names`
+/// than this one can write.
+pub fn warn_of_names<'t>(
+    names: FileNames,
+    directory: &Path,
+    targets: impl IntoIterator<Item = &'t str>,
+) -> Option<Finding> {
+    let written = names.on_disk();
+    let targets = targets.into_iter();
+    let targets = targets.filter(|target| written.of(target) != names.of(target));
+    let targets = BTreeSet::from_iter(targets);
+    if targets.is_empty() {
+        return None;
+    }
+    let text = format!(
+        "the archives for {} have `-` for each colon in their names, and ROCm's loader finds none of them on Linux",
+        list(targets)
+    );
+    let help = "split ELF binaries on Linux or in WSL, or compile for the plain processor";
+    let id = ids::NAME_OF_WINDOWS;
+    Some(Finding::new(Severity::Warning, id, directory, text).with_help(help))
 }
 
 impl FatFile {
@@ -126,7 +151,7 @@ impl FatFile {
         })
     }
 
-    /// Whether it is a binary for Windows.
+    /// Whether it is a DLL or a program for Windows.
     pub fn is_for_windows(&self) -> bool {
         matches!(*self.headers, Image::Pe(_))
     }

@@ -3,7 +3,7 @@
 mod fat_file;
 mod presplit;
 
-pub use fat_file::{BinaryKind, FatFile, file_names, of, read};
+pub use fat_file::{BinaryKind, FatFile, file_names, of, read, warn_of_names};
 pub use kpack_core::archives::{
     Budget, Compressed, Compression, DebugFiles, DebugInfo, DebugTotals, PackedCode, Spirv,
     Treatment, code_ids, compress, padding,
