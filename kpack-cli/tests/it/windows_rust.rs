@@ -7,6 +7,7 @@ use std::process::Command;
 
 use kpack_build::{Hip, Library};
 use kpack_cli::stage::Options;
+use kpack_format::digest::{hex, sha256};
 use kpack_tests::process::run;
 use kpack_tests::tree::Tree;
 use kpack_tests::{require, windows};
@@ -16,6 +17,8 @@ use crate::cargo_build::{messages, stage};
 use crate::command::words;
 use crate::verified::assert_holds;
 use crate::windows::exe;
+
+const TOOLS: [&str; 2] = ["clang++-19", "clang-offload-bundler-19"];
 
 const SOURCE: &str = r#"#define __global__ __attribute__((global))
 struct dim3 { unsigned x, y, z; };
@@ -112,6 +115,22 @@ fn runs(program: &Path, runtime: &Path) -> Vec<String> {
     printed.lines().map(|line| line.trim().to_owned()).collect()
 }
 
+/// The size and the SHA-256 of the code object for gfx942 that the compiler put into a fat binary.
+fn compiled(tree: &Tree, fat: &Path) -> String {
+    const MAGIC: &[u8] = b"__CLANG_OFFLOAD_BUNDLE__";
+    let bytes = fs::read(fat).unwrap();
+    let mut windows = bytes.windows(MAGIC.len());
+    let start = windows.position(|bytes| bytes == MAGIC).unwrap();
+    fs::write(tree.path("bundle"), &bytes[start..]).unwrap();
+    let mut bundler = Command::new("clang-offload-bundler-19");
+    bundler.current_dir(tree.root());
+    bundler.args(["--unbundle", "--type=o", "--input=bundle", "--output=code"]);
+    run(bundler.arg("--targets=hipv4-amdgcn-amd-amdhsa--gfx942"));
+    let code = fs::read(tree.path("code")).unwrap();
+    assert!(code.starts_with(b"\x7fELF"));
+    format!("{} {}", code.len(), hex(&sha256(&code)))
+}
+
 /// Cargo's message about the program.
 fn artifact(tree: &Tree, program: &Path) -> serde_json::Value {
     json!({
@@ -144,6 +163,8 @@ fn check(build: fn(&Hip) -> Library) -> Vec<String> {
         fs::copy(&beside, program.with_file_name(beside.file_name().unwrap())).unwrap();
     }
     assert_eq!(runs(&program, &runtime), ["fat", "host 42"]);
+    let fat = if beside.is_file() { &beside } else { &program };
+    let compiled = compiled(&tree, fat);
 
     let text = messages(&[script(&tree, &library), artifact(&tree, &program)]);
     for _ in 0..2 {
@@ -174,16 +195,16 @@ fn check(build: fn(&Hip) -> Library) -> Vec<String> {
     }
     let files = Vec::from_iter(files.filter(|file| file.starts_with("dist/")));
     let printed = runs(&tree.path("dist/bin/app.exe"), &runtime);
-    assert!(
-        printed.len() == 2 && printed[0].starts_with("loaded ") && printed[1] == "host 42",
-        "{printed:?}"
+    assert_eq!(
+        printed,
+        [format!("loaded {compiled}"), "host 42".to_owned()]
     );
     files
 }
 
 #[test]
 fn a_program_finds_its_kernel_in_an_archive() {
-    if !windows::available() || !require::tool("clang++-19") {
+    if !windows::available() || !require::tools(&TOOLS) {
         return;
     }
     let files = check(|hip| hip.try_compile("vector").unwrap());
@@ -201,7 +222,7 @@ fn a_program_finds_its_kernel_in_an_archive() {
 
 #[test]
 fn a_library_finds_its_kernel_in_an_archive() {
-    if !windows::available() || !require::tool("clang++-19") {
+    if !windows::available() || !require::tools(&TOOLS) {
         return;
     }
     let files = check(|hip| hip.try_shared("vector").unwrap());
