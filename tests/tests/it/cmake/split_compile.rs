@@ -235,7 +235,7 @@ fn a_build_tree_is_cleaned_and_compiled_again(package: &Package) {
         fs::remove_file(&archive).unwrap();
         let prefix = project.prefix("prefix");
         let failed = project.install(&prefix.path, &[]);
-        failed.fails_with("remove it first, or build with --clean-first");
+        failed.fails_with("remove them first, or build with --clean-first");
         fs::remove_file(&object).unwrap();
         project.build(&[]).succeeds();
         project.install(&prefix.path, &[]).succeeds();
