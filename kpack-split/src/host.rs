@@ -57,6 +57,11 @@ impl<S> Image<S> {
         }
     }
 
+    /// Whether it is a DLL or a program for Windows.
+    pub fn is_for_windows(&self) -> bool {
+        matches!(self, Self::Pe(_))
+    }
+
     /// Whether the system knows it by its real path only, as Linux knows programs.
     pub fn has_real_path(&self) -> bool {
         let elf = self.elf();

@@ -79,18 +79,11 @@ pub(super) fn plan(
     report_conflicts(options, &artifacts, report)?;
     report.device_code |= report.already_split + report.left_generic > 0;
     for module in &contents.modules {
-        let all = module
-            .binaries
-            .iter()
-            .flat_map(|binary| binary.file.code.targets());
-        let all = all
-            .filter(|target| targets.keeps(target))
-            .map(|target| target.to_string());
-        let all = Vec::from_iter(all);
-        let all = all.iter().map(String::as_str);
-        report
-            .findings
-            .extend(warn_of_names(module.names, &options.artifact_dir, all));
+        let binaries = module.binaries.iter();
+        let all: BTreeSet<TargetId> = binaries.flat_map(|b| b.file.code.targets()).collect();
+        let kept = all.iter().filter(|target| targets.keeps(target));
+        let warning = warn_of_names(module.names, &options.artifact_dir, kept);
+        report.findings.extend(warning);
         for binary in &module.binaries {
             let own = binary.file.code.targets();
             if !own.is_empty() && !own.iter().any(|target| targets.keeps(target)) {

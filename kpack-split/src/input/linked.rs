@@ -44,7 +44,7 @@ pub struct ClosedBinary {
 impl ClosedBinary {
     /// Whether it is a DLL or a program for Windows.
     pub fn is_for_windows(&self) -> bool {
-        matches!(self.headers, Image::Pe(_))
+        self.headers.is_for_windows()
     }
 
     /// Opens the file again, without parsing it.

@@ -139,7 +139,7 @@ fn attempt(
         };
         run.apply(archives, &plans, own_debug_files.into_batch(), &mut report)?;
     }
-    let targets = report.archives.iter().map(|archive| &*archive.target);
+    let targets = report.archives.iter().map(|archive| &archive.target);
     let warning = split::warn_of_names(names, &kpacks.path, targets);
     report.findings.extend(warning);
     Ok(report)

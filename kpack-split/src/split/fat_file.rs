@@ -106,13 +106,13 @@ pub fn file_names(are_for_windows: impl IntoIterator<Item = bool>) -> FileNames 
 
 /// The warning about archives for `targets` in `directory`, if loaders on the binaries' system look for other `names`
 /// than this one can write.
-pub fn warn_of_names<'t>(
+pub fn warn_of_names(
     names: FileNames,
     directory: &Path,
-    targets: impl IntoIterator<Item = &'t str>,
+    targets: impl IntoIterator<Item = impl ToString>,
 ) -> Option<Finding> {
     let written = names.on_disk();
-    let targets = targets.into_iter();
+    let targets = targets.into_iter().map(|target| target.to_string());
     let targets = targets.filter(|target| written.of(target) != names.of(target));
     let targets = BTreeSet::from_iter(targets);
     if targets.is_empty() {
@@ -153,7 +153,7 @@ impl FatFile {
 
     /// Whether it is a DLL or a program for Windows.
     pub fn is_for_windows(&self) -> bool {
-        matches!(*self.headers, Image::Pe(_))
+        self.headers.is_for_windows()
     }
 
     /// Whether splitting it replaces what archives have of it for `target`. A joined binary has code for
