@@ -17,7 +17,7 @@ pub(super) struct Part {
     pub(super) is_loaded: bool,
     /// Whether it consists of instructions for x86-64.
     pub(super) is_code: bool,
-    /// Whether numbers in it may count from where they are, such as those of jump tables.
+    /// Whether numbers in it may count from where they are, such as those of jump tables. Not in code.
     pub(super) has_relative: bool,
 }
 
@@ -157,8 +157,7 @@ impl<'a> Moves<'a> {
     /// Whether a number at `start` counts from somewhere in its section, as in jump tables, and leads to something
     /// that has moved accordingly.
     fn is_relative(&self, section: &Part, ours: i32, by: u64) -> bool {
-        let (Some(own), true) = (self.own(section), section.has_relative && !section.is_code)
-        else {
+        let (Some(own), true) = (self.own(section), section.has_relative) else {
             return false;
         };
         let reach = |base: u64| base.wrapping_add(i64::from(ours) as u64);

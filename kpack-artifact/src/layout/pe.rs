@@ -14,21 +14,17 @@ const IDENTITY: &str = "build ID or time stamp only; linkers derive the ID from 
 
 /// As [`super::compare`], if the markers are the same.
 pub(super) fn compare(one: &Image<File>, other: &Image<File>) -> Result<Same, BinaryError> {
-    if !differences(one, other)?.is_empty() {
+    let (ours, theirs) = (one.shape()?, other.shape()?);
+    if !differences_of((one, &ours), (other, &theirs))?.is_empty() {
         return Ok(Same::No);
     }
     let addresses = |image: &Image<File>| -> Vec<u64> {
         let sections = image.host_sections();
         sections.map(|section| section.address).collect()
     };
-    let units = |image: &Image<File>| -> Result<Vec<Vec<u8>>, BinaryError> {
-        let symbols = image.shape()?.symbols.into_iter();
-        let names = symbols.map(|symbol| symbol.name);
-        Ok(names.filter(|name| is_unit_id(name)).collect())
-    };
     Ok(Same::of(Found {
         has_moved: addresses(one) != addresses(other),
-        has_other_units: units(one)? != units(other)?,
+        has_other_units: units(&ours).ne(units(&theirs)),
         other_id: (one.identity()? != other.identity()?).then_some(IDENTITY),
     }))
 }
@@ -38,9 +34,15 @@ pub(crate) fn differences(
     one: &Image<File>,
     other: &Image<File>,
 ) -> Result<Vec<String>, BinaryError> {
-    let (ours, theirs) = (one.shape()?, other.shape()?);
-    let mut found = one.differences(other, (&ours, &theirs))?;
-    if symbols(&ours) != symbols(&theirs) {
+    differences_of((one, &one.shape()?), (other, &other.shape()?))
+}
+
+fn differences_of(
+    (one, ours): (&Image<File>, &Shape),
+    (other, theirs): (&Image<File>, &Shape),
+) -> Result<Vec<String>, BinaryError> {
+    let mut found = one.differences(other, (ours, theirs))?;
+    if symbols(ours) != symbols(theirs) {
         found.push("the symbols");
     }
     let mut found = Vec::from_iter(found.into_iter().map(str::to_owned));
@@ -88,6 +90,12 @@ pub(crate) fn texts(image: &Image<File>) -> Vec<String> {
     let data = image.host_sections().filter(|section| is_data(section));
     let bytes = data.map(|section| contents(image, section, &masks).unwrap_or_default());
     bytes.flat_map(|bytes| texts_of(&bytes)).collect()
+}
+
+/// The names of symbols that have IDs of compilation units.
+fn units(shape: &Shape) -> impl Iterator<Item = &[u8]> {
+    let names = shape.symbols.iter().map(|symbol| &*symbol.name);
+    names.filter(|name| is_unit_id(name))
 }
 
 /// The symbols without IDs of compilation units.
