@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -103,12 +102,9 @@ pub(super) fn shared(libraries: &[Library]) -> Result<Vec<Binary>, Error> {
     let mut found = Vec::new();
     let mut owners: BTreeMap<PathBuf, (&Library, PathBuf)> = BTreeMap::new();
     for library in libraries {
-        for path in input::list(&library.directory)? {
-            let directory = match path.extension().and_then(OsStr::to_str) {
-                Some("so") => "lib",
-                Some("dll") => "bin",
-                _ => continue,
-            };
+        let files = input::list(&library.directory)?.into_iter();
+        for binary in files.filter_map(Binary::library) {
+            let path = &binary.path;
             let name = PathBuf::from(path.file_name().unwrap_or_default());
             if let Some((owner, other)) = owners.get(&name) {
                 let (name, other) = (name.display(), other.display());
@@ -124,10 +120,10 @@ pub(super) fn shared(libraries: &[Library]) -> Result<Vec<Binary>, Error> {
                         owner.package
                     ),
                 };
-                return Err(Error::rejected(ids::NAME_CLASH, &path, reason));
+                return Err(Error::rejected(ids::NAME_CLASH, path, reason));
             }
             owners.insert(name, (library, path.clone()));
-            found.push(Binary { path, directory });
+            found.push(binary);
         }
     }
     Ok(found)

@@ -26,6 +26,19 @@ pub(super) struct Binary {
     pub(super) directory: &'static str,
 }
 
+impl Binary {
+    /// A dynamic library at `path`; `None` for other files.
+    pub(super) fn library(path: PathBuf) -> Option<Self> {
+        let directory = match path.extension()?.to_str()? {
+            "so" => "lib",
+            // Windows looks for libraries beside programs.
+            "dll" => "bin",
+            _ => return None,
+        };
+        Some(Self { path, directory })
+    }
+}
+
 /// A build script that ran.
 #[derive(Debug)]
 pub(super) struct Script {
@@ -100,20 +113,18 @@ impl Built {
         }
         let is = |kind| !artifact.profile.test && artifact.target.kind.contains(&kind);
         for executable in artifact.executable.iter().filter(|_| is(TargetKind::Bin)) {
-            self.add(executable.into(), "bin");
+            self.add(Binary {
+                path: executable.into(),
+                directory: "bin",
+            });
         }
-        for library in artifact.filenames.iter().filter(|_| is(TargetKind::CDyLib)) {
-            match library.extension() {
-                Some("so") => self.add(library.into(), "lib"),
-                // Windows looks for libraries beside programs.
-                Some("dll") => self.add(library.into(), "bin"),
-                _ => {}
-            }
+        let files = artifact.filenames.iter().filter(|_| is(TargetKind::CDyLib));
+        for library in files.filter_map(|file| Binary::library(file.into())) {
+            self.add(library);
         }
     }
 
-    fn add(&mut self, path: PathBuf, directory: &'static str) {
-        let binary = Binary { path, directory };
+    fn add(&mut self, binary: Binary) {
         if !self.binaries.contains(&binary) {
             self.binaries.push(binary);
         }
