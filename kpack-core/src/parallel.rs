@@ -21,7 +21,7 @@ thread_local! {
 
 /// The default number of threads.
 pub fn processors() -> NonZeroUsize {
-    // To find it out takes eighteen calls of the system.
+    // Asking takes eighteen system calls.
     static KNOWN: LazyLock<NonZeroUsize> =
         LazyLock::new(|| thread::available_parallelism().unwrap_or(NonZeroUsize::MIN));
     *KNOWN

@@ -27,7 +27,7 @@ Examples:
   Pull the image for this machine's GPU:
     podman pull \"registry.example.org/rocm:7.14-$(kpack doctor --print-arch)\"
 
-", exit_codes!("", "  1  there is a fault\n", "an input was rejected (damaged or unsupported)")))]
+", exit_codes!("", "  1  there is a fault\n")))]
 pub(super) struct Arguments {
     /// GPU that there must be code for. Default: every GPU of this machine. Can be repeated. A target
     /// without features, such as gfx90a, can be any variant

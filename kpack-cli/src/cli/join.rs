@@ -36,8 +36,8 @@ Examples:
 
 ", exit_codes!("an input was rejected (damaged or unsupported), or an archive is missing")))]
 pub(super) struct Arguments {
-    /// GPU target to put back, or `native` for every GPU of this machine. Can be repeated, or a list with commas. A target without
-    /// features, such as gfx90a, stands for all of its variants
+    /// GPU target to put back, or `native` for every GPU of this machine. Can be repeated; commas separate targets
+    /// as well. A target without features, such as gfx90a, stands for all of its variants
     #[arg(long, value_name = "TARGET", value_delimiter = ',', required = true)]
     arch: Vec<Architecture>,
     #[command(flatten)]

@@ -1,13 +1,21 @@
 //! The `kpack` command.
 
 /// Formats the exit codes of a command for its help, as [`exit_code`] returns them. Arguments:
-/// lines before the first code, lines after it, and the meaning of code 3.
+/// lines before the first code, lines after it, and the meaning of code 3, if it is not the usual one.
 macro_rules! exit_codes {
     () => {
-        exit_codes!("the request cannot be met: an input is damaged, is unsupported or lacks\n     what was asked for, or an output is in the way")
+        exit_codes!("", "")
     };
     ($rejected:literal) => {
         exit_codes!("", "", $rejected)
+    };
+    ($before:literal, $more:literal) => {
+        exit_codes!(
+            $before,
+            $more,
+            "the request cannot be met: an input is damaged, is unsupported or lacks\n     \
+             what was asked for, or an output is in the way"
+        )
     };
     ($before:literal, $more:literal, $rejected:literal) => {
         concat!(
@@ -68,8 +76,7 @@ use print::{Print, print};
 /// All exit codes, including that of `kpack verify` and `kpack doctor`.
 const EXIT_CODES: &str = exit_codes!(
     "",
-    "  1  `kpack verify`, `kpack wheel verify` or `kpack doctor` found a fault\n",
-    "the request cannot be met: an input is damaged, is unsupported or lacks\n     what was asked for, or an output is in the way"
+    "  1  `kpack verify`, `kpack wheel verify` or `kpack doctor` found a fault\n"
 );
 
 /// Moves the GPU code of ROCm/HIP binaries into one archive per GPU target

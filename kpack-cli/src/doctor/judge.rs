@@ -6,7 +6,7 @@ use std::path::Path;
 use kpack_format::{Delivery, Generic, TargetId};
 
 use super::facts::{Binary, Code, Form, HipRuntime, Join, Loader, Process, Runtime};
-use super::{Finding, Machine};
+use super::{Finding, Machine, ON_WINDOWS};
 use kpack_core::words::{list, list_some};
 use kpack_core::{Severity, ids};
 
@@ -41,11 +41,10 @@ fn of_machine(machine: &Machine) -> Vec<Finding> {
     match &machine.all {
         _ if machine.asked => {}
         None => {
-            let text = match cfg!(windows) {
-                true => "kpack cannot detect GPUs on Windows",
-                false => {
-                    "cannot detect this machine's GPUs: the amdgpu driver (KFD) is missing or too old"
-                }
+            let text = if cfg!(windows) {
+                ON_WINDOWS
+            } else {
+                "cannot detect this machine's GPUs: the amdgpu driver (KFD) is missing or too old"
             };
             findings.push(Finding::general(Severity::Note, ids::NO_GPU, text).with_help(name_one));
         }
@@ -180,7 +179,12 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
                 Some(Finding::new(Severity::Note, ids::GENERIC_CODE, path, text))
             }
             found => {
-                let mut text = if known.is_empty() { format!("{form}, without any device code") } else { format!("{form}, without code for {gpu}: only for {}", list(known)) };
+                let mut text = if known.is_empty() {
+                    format!("{form}, without any device code")
+                } else {
+                    let known = list(known);
+                    format!("{form}, without code for {gpu}: only for {known}")
+                };
                 if let Err(why) = found {
                     text.push_str(&format!(" ({why})"));
                 }

@@ -60,10 +60,13 @@ pub fn processors(options: &Options) -> Result<Vec<String>, Error> {
     Ok(processors)
 }
 
+/// Why no GPU is known there.
+const ON_WINDOWS: &str = "kpack cannot detect GPUs on Windows";
+
 /// The error where GPUs are needed, and the kernel lists none in the directory `nodes`.
 pub(crate) fn no_gpu(nodes: &Path) -> Error {
     if cfg!(windows) {
-        let text = "kpack cannot detect GPUs on Windows; name them with --arch";
+        let text = format!("{ON_WINDOWS}; name them with --arch");
         return Error::rejected(ids::NO_GPU, "this machine".as_ref(), text);
     }
     let text = "no GPU that ROCm can use; is the driver `amdgpu` loaded, and can this container access the GPUs?";
