@@ -38,20 +38,20 @@ pub(crate) fn run() -> Result<()> {
     let pages = work.join("src");
     fs::create_dir_all(&pages)?;
     let root = repository::root();
-    for page in repository::files_with_extension(&root.join("docs"), "md")? {
-        write_page(
-            &page,
-            &pages.join(page.file_name().context("a page has a name")?),
-        )?;
+    let documents = repository::files_with_extension(&root.join("docs"), "md")?;
+    let titles = titles(&documents)?;
+    for page in &documents {
+        let name = page.file_name().context("a page has a name")?;
+        write_page(page, &pages.join(name), &titles)?;
     }
     for image in repository::files_with_extension(&root.join("docs"), "png")? {
         let name = image.file_name().context("an image has a name")?;
         fs::copy(&image, pages.join(name))?;
     }
     for name in OF_ROOT {
-        write_page(&root.join(name), &pages.join(name))?;
+        write_page(&root.join(name), &pages.join(name), &titles)?;
     }
-    write_page(&root.join("README.md"), &pages.join("index.md"))?;
+    write_page(&root.join("README.md"), &pages.join("index.md"), &titles)?;
     fs::write(pages.join("options.md"), options())?;
     let publisher = crate::package::Publisher::read()?.repository;
     let mut configuration = CONFIGURATION.to_owned();
@@ -94,8 +94,20 @@ fn mdbook() -> Result<PathBuf> {
     Ok(program)
 }
 
+/// The names of the pages, and their titles.
+fn titles(pages: &[PathBuf]) -> Result<Vec<(String, String)>> {
+    let title = |page: &PathBuf| {
+        let text = fs::read_to_string(page)?;
+        let title = text.lines().next().unwrap_or_default();
+        let name = page.file_name().context("a page has a name")?.display();
+        Ok((name.to_string(), title.trim_start_matches("# ").to_owned()))
+    };
+    pages.iter().map(title).collect()
+}
+
 /// Copies a page. In the handbook, all pages are in one directory, and other files of the repository in `files`.
-fn write_page(from: &Path, to: &Path) -> Result<()> {
+/// A link whose text is the name of a file gets the page's title.
+fn write_page(from: &Path, to: &Path, titles: &[(String, String)]) -> Result<()> {
     let mut text = with_files(&fs::read_to_string(from)?, from, to)?;
     for (link, there) in [
         ("](docs/", "]("),
@@ -107,15 +119,7 @@ fn write_page(from: &Path, to: &Path) -> Result<()> {
     for name in OF_ROOT {
         text = text.replace(&format!("](../{name}"), &format!("]({name}"));
     }
-    // A reader of the handbook sees titles, not files.
-    for page in repository::files_with_extension(&repository::root().join("docs"), "md")? {
-        let title = fs::read_to_string(&page)?;
-        let title = title
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .trim_start_matches("# ");
-        let name = page.file_name().context("a page has a name")?.display();
+    for (name, title) in titles {
         for shown in [format!("[docs/{name}]"), format!("[{name}]")] {
             text = text.replace(&shown, &format!("[{title}]"));
         }

@@ -158,17 +158,7 @@ pub(crate) fn wheel(package: &str) -> Result<PathBuf> {
 /// # Errors
 /// It cannot be fetched.
 pub(crate) fn rocm() -> Result<PathBuf> {
-    let directory = repository::target_directory().join("corpus/rocm-7.14");
-    fetch("ROCm 7.14", &directory, |partial| {
-        let _directory = process::shell().push_dir(partial);
-        // The wheel is for another Python, and is only unpacked.
-        process::run!(
-            "python3 -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux_2_28_x86_64 vapoursynth-dfttest2-hip==11.1.0"
-        )?;
-        let file = only_file(partial, "whl")?;
-        python::unpack(&file, partial)?;
-        Ok(fs::remove_file(file)?)
-    })?;
+    let directory = rocm_of("rocm-7.14", "manylinux_2_28_x86_64")?;
     Ok(directory.join("vapoursynth_dfttest2_hip.libs"))
 }
 
@@ -177,19 +167,28 @@ pub(crate) fn rocm() -> Result<PathBuf> {
 /// # Errors
 /// It cannot be fetched.
 pub(crate) fn rocm_for_windows() -> Result<(String, PathBuf)> {
-    const WHEEL: &str = "vapoursynth-dfttest2-hip==11.1.0";
-    let directory = repository::target_directory().join("corpus/rocm-7.14-windows");
-    fetch("ROCm 7.14 for Windows", &directory, |partial| {
+    let directory = rocm_of("rocm-7.14-windows", "win_amd64")?;
+    let libraries = directory.join("vapoursynth/plugins/dfttest2_hip");
+    Ok((ROCM.to_owned(), libraries))
+}
+
+/// The wheel with ROCm's libraries.
+const ROCM: &str = "vapoursynth-dfttest2-hip==11.1.0";
+
+/// A directory of the corpus with what that wheel for a platform has.
+fn rocm_of(name: &str, platform: &str) -> Result<PathBuf> {
+    let directory = repository::target_directory().join("corpus").join(name);
+    fetch("ROCm 7.14", &directory, |partial| {
         let _directory = process::shell().push_dir(partial);
+        // The wheel is for another Python, and is only unpacked.
         process::run!(
-            "python3 -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --platform win_amd64 {WHEEL}"
+            "python3 -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --platform {platform} {ROCM}"
         )?;
         let file = only_file(partial, "whl")?;
         python::unpack(&file, partial)?;
         Ok(fs::remove_file(file)?)
     })?;
-    let libraries = directory.join("vapoursynth/plugins/dfttest2_hip");
-    Ok((WHEEL.to_owned(), libraries))
+    Ok(directory)
 }
 
 /// A root with a HIP runtime and other libraries of one of Debian's suites, and all libraries that they

@@ -74,19 +74,18 @@ fn pages_of(command: &Command, parent: &str) -> Result<Vec<(String, Vec<u8>)>> {
     )])
 }
 
+/// The first line of a page, without a date. `Man` would leave out the quotes, and with them the argument.
+fn title(name: &str) -> Vec<u8> {
+    let (name, version) = (name.to_uppercase(), env!("CARGO_PKG_VERSION"));
+    format!(".TH {name} 1 \"\" \"kpack {version}\" \"kpack manual\"\n").into_bytes()
+}
+
 /// A page, which refers to these others.
 fn page(command: &Command, others: Vec<String>) -> Result<Vec<u8>> {
     let name = command.get_display_name().unwrap_or("kpack").to_owned();
     let after = command.get_after_help().map(ToString::to_string);
     let man = Man::new(command.clone().after_help(""));
-    let mut page = Vec::new();
-    // Without a date. `Man` would leave out the quotes, and with them the argument.
-    let title = name.to_uppercase();
-    writeln!(
-        page,
-        ".TH {title} 1 \"\" \"kpack {}\" \"kpack manual\"",
-        env!("CARGO_PKG_VERSION")
-    )?;
+    let mut page = title(&name);
     man.render_name_section(&mut page)?;
     man.render_synopsis_section(&mut page)?;
     man.render_description_section(&mut page)?;
@@ -129,13 +128,7 @@ fn page_of_script(script: &Path) -> Result<(String, Vec<u8>)> {
     let help = help.and_then(|help| help.split_once("\nEOF\n"));
     let (help, _) = help.with_context(|| format!("{name} has no description"))?;
     let (summary, help) = help.split_once("\n\n").context("it has two paragraphs")?;
-    let mut page = Vec::new();
-    let title = name.to_uppercase();
-    writeln!(
-        page,
-        ".TH {title} 1 \"\" \"kpack {}\" \"kpack manual\"",
-        env!("CARGO_PKG_VERSION")
-    )?;
+    let mut page = title(&name);
     let mut more = Roff::new();
     more.control("SH", ["NAME"]);
     more.text([roman(format!("{name} - {summary}"))]);

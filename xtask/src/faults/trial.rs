@@ -175,23 +175,9 @@ impl<'a> Trial<'a> {
         let path = self.place.path("prefix").join(binary);
         let original = self.place.path("original").join(binary);
         let shown = path.to_str().context("the path is UTF-8")?;
-        if binary.ends_with(".dll") {
-            // Wine takes a second to start, and is more lenient than what verifies the headers.
-        } else if binary.starts_with("bin/") {
-            let printed = self.place.run("env", &["LD_BIND_NOW=1", shown])?.stdout;
-            let printed = String::from_utf8_lossy(&printed).into_owned();
-            ensure!([FAT, SPLIT].contains(&&*printed), "it prints {printed:?}");
-        } else {
-            let preload = format!("LD_PRELOAD={shown}");
-            let said = self
-                .place
-                .run("env", &["LD_BIND_NOW=1", &preload, "true"])?
-                .stderr;
-            ensure!(
-                said.is_empty(),
-                "it does not load: {}",
-                String::from_utf8_lossy(&said)
-            );
+        // Wine takes a second to start, and is more lenient than what verifies the headers.
+        if !binary.ends_with(".dll") {
+            self.start(binary, shown)?;
         }
         if fs::read(&path)? == fs::read(&original)? {
             return Ok(());
@@ -200,6 +186,25 @@ impl<'a> Trial<'a> {
         self.place.kpack(&format!(
             "verify --quiet prefix/{binary} --against original/{binary}{targets}"
         ))
+    }
+
+    /// Starts a program, or loads a library.
+    fn start(&self, binary: &str, path: &str) -> Result<()> {
+        if binary.starts_with("bin/") {
+            let printed = self.place.run("env", &["LD_BIND_NOW=1", path])?.stdout;
+            let printed = String::from_utf8_lossy(&printed).into_owned();
+            ensure!([FAT, SPLIT].contains(&&*printed), "it prints {printed:?}");
+            return Ok(());
+        }
+        let preload = format!("LD_PRELOAD={path}");
+        let load = ["LD_BIND_NOW=1", &preload, "true"];
+        let said = self.place.run("env", &load)?.stderr;
+        ensure!(
+            said.is_empty(),
+            "it does not load: {}",
+            String::from_utf8_lossy(&said)
+        );
+        Ok(())
     }
 
     fn check_units(
