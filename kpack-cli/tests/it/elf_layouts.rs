@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::layouts::random::{self, Outcome};
+use crate::layouts::random::{self, each_seed};
 use crate::layouts::{self, AARCH64, Bench, LINKERS, Linker, apply, fat_library, same_host_code};
 use anyhow::{Context, Result};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
@@ -505,22 +505,5 @@ fn program_headers_after_the_device_code_are_refused() -> Result<()> {
 /// Of the seeds in `KPACK_SEEDS`, such as `0..500`.
 #[test]
 fn random_layouts_and_tools() -> Result<()> {
-    let seeds = std::env::var("KPACK_SEEDS").unwrap_or_else(|_| "0..20".to_owned());
-    let (start, end) = seeds.split_once("..").context("KPACK_SEEDS is not A..B")?;
-    let (start, end): (u64, u64) = (start.parse()?, end.parse()?);
-    let (mut held, mut failed) = (0, Vec::new());
-    for seed in start..end {
-        match random::check(seed) {
-            Ok(Outcome::Held) => held += 1,
-            Ok(other) => println!("seed {seed}: {other:?}"),
-            Err(error) => {
-                println!("{error:#}");
-                failed.push(seed);
-            }
-        }
-    }
-    println!("{held} of {} layouts hold", end - start);
-    assert!(failed.is_empty(), "seeds that fail: {failed:?}");
-    assert!(held > 0 || end - start < 20, "no layout was tried");
-    Ok(())
+    each_seed(20, random::check)
 }

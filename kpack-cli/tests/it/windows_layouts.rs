@@ -17,6 +17,7 @@ use object::LittleEndian as LE;
 use object::pe;
 use object::read::pe::{ImageNtHeaders, PeFile64};
 
+use crate::layouts::random::{Outcome, each_seed};
 use crate::windows_binaries::{Bench, is_split, runs, signature, tools_find_nothing};
 
 /// What is compiled and linked with the device code, besides the fixture's own host code.
@@ -310,16 +311,6 @@ const TOOLS: &[&[&str]] = &[
 /// Reasons for which a layout may be refused.
 const REFUSALS: &[&str] = &["join fewer targets", "another tool changed its sections"];
 
-/// What became of a seed.
-#[derive(Debug, PartialEq, Eq)]
-enum Outcome {
-    Held,
-    /// Refused for one of the known reasons.
-    Refused(String),
-    /// The linker refuses it, or what it makes does not run.
-    LeftOut(String),
-}
-
 type Tool = &'static [&'static str];
 
 /// What is done with the layout of a seed.
@@ -573,24 +564,7 @@ fn check(seed: u64) -> Result<Outcome> {
 /// Of the seeds in `KPACK_SEEDS`, such as `0..500`.
 #[test]
 fn random_layouts_and_tools() -> Result<()> {
-    let seeds = std::env::var("KPACK_SEEDS").unwrap_or_else(|_| "0..10".to_owned());
-    let (start, end) = seeds.split_once("..").context("KPACK_SEEDS is not A..B")?;
-    let (start, end): (u64, u64) = (start.parse()?, end.parse()?);
-    let (mut held, mut failed) = (0, Vec::new());
-    for seed in start..end {
-        match check(seed) {
-            Ok(Outcome::Held) => held += 1,
-            Ok(other) => println!("seed {seed}: {other:?}"),
-            Err(error) => {
-                println!("{error:#}");
-                failed.push(seed);
-            }
-        }
-    }
-    println!("{held} of {} layouts hold", end - start);
-    assert!(failed.is_empty(), "seeds that fail: {failed:?}");
-    assert!(held > 0 || end - start < 10, "no layout was tried");
-    Ok(())
+    each_seed(10, check)
 }
 
 /// A DLL with a feature, split and joined, runs as before.

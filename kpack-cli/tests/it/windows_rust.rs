@@ -13,7 +13,7 @@ use kpack_tests::tree::Tree;
 use kpack_tests::{require, windows};
 use serde_json::json;
 
-use crate::cargo_build::{messages, stage};
+use crate::cargo_build::{artifact_of, messages, stage};
 use crate::command::words;
 use crate::verified::assert_holds;
 use crate::windows::exe;
@@ -131,18 +131,6 @@ fn compiled(tree: &Tree, fat: &Path) -> String {
     format!("{} {}", code.len(), hex(&sha256(&code)))
 }
 
-/// Cargo's message about the program.
-fn artifact(tree: &Tree, program: &Path) -> serde_json::Value {
-    json!({
-        "reason": "compiler-artifact", "package_id": "path+file:///app#0.1.0",
-        "manifest_path": tree.path("app/Cargo.toml"),
-        "target": {"kind": ["bin"], "crate_types": ["bin"], "name": "app", "src_path": "/app/src/main.rs",
-                   "edition": "2024", "doc": true, "doctest": false, "test": true},
-        "profile": {"opt_level": "3", "debuginfo": 0, "debug_assertions": false, "overflow_checks": false, "test": false},
-        "features": [], "filenames": [program], "executable": program, "fresh": false,
-    })
-}
-
 /// Cargo's message about the build script.
 fn script(tree: &Tree, library: &Library) -> serde_json::Value {
     json!({
@@ -166,7 +154,7 @@ fn check(build: fn(&Hip) -> Library) -> Vec<String> {
     let fat = if beside.is_file() { &beside } else { &program };
     let compiled = compiled(&tree, fat);
 
-    let text = messages(&[script(&tree, &library), artifact(&tree, &program)]);
+    let text = messages(&[script(&tree, &library), artifact_of(&tree, &program)]);
     for _ in 0..2 {
         let report = stage(&Options::new(tree.path("dist")), text.as_bytes());
         let report = report.unwrap_or_else(|error| panic!("{}", error.in_one_line()));

@@ -76,7 +76,11 @@ pub(crate) fn script(tree: &Tree, package: &str, directory: &str) -> serde_json:
 }
 
 pub(crate) fn artifact(tree: &Tree) -> serde_json::Value {
-    let program = tree.path("target/release/app");
+    artifact_of(tree, &tree.path("target/release/app"))
+}
+
+/// Cargo's message about a program.
+pub(crate) fn artifact_of(tree: &Tree, program: &Path) -> serde_json::Value {
     json!({
         "reason": "compiler-artifact", "package_id": "path+file:///app#0.1.0",
         "manifest_path": tree.path("app/Cargo.toml"),

@@ -157,6 +157,28 @@ pub(crate) enum Outcome {
     LeftOut(String),
 }
 
+/// Checks the layouts of the seeds in `KPACK_SEEDS`, such as `0..500`, or of the first `count`.
+pub(crate) fn each_seed(count: u64, check: fn(u64) -> Result<Outcome>) -> Result<()> {
+    let seeds = std::env::var("KPACK_SEEDS").unwrap_or_else(|_| format!("0..{count}"));
+    let (start, end) = seeds.split_once("..").context("KPACK_SEEDS is not A..B")?;
+    let (start, end): (u64, u64) = (start.parse()?, end.parse()?);
+    let (mut held, mut failed) = (0, Vec::new());
+    for seed in start..end {
+        match check(seed) {
+            Ok(Outcome::Held) => held += 1,
+            Ok(other) => println!("seed {seed}: {other:?}"),
+            Err(error) => {
+                println!("{error:#}");
+                failed.push(seed);
+            }
+        }
+    }
+    println!("{held} of {} layouts hold", end - start);
+    ensure!(failed.is_empty(), "seeds that fail: {failed:?}");
+    ensure!(held > 0 || end - start < count, "no layout was tried");
+    Ok(())
+}
+
 /// What is done with the layout of a seed.
 #[derive(Debug)]
 struct Choice {
