@@ -253,7 +253,7 @@ impl<'a> SplitWheel<'a> {
                 self.devices.add(&target, &path, 0o644, content)?;
             }
             let mut found = report.findings;
-            found.retain(|finding| !has_others || finding.id != ids::NAME_OF_WINDOWS);
+            found.retain(|finding| !has_others || finding.id != ids::NAMES_WITHOUT_COLONS);
             findings.extend(found.into_iter().map(|f| self.of_member(f)));
         }
         Ok(())

@@ -755,7 +755,7 @@ catalogue! {
             "The loader finds archives by their names."
             "Give the archive the name that the message has."
 
-        NAME_OF_WINDOWS = "name-of-windows";
+        NAMES_WITHOUT_COLONS = "names-without-colons";
             "Archives for ELF binaries were written on Windows, with `-` in place of each colon of a target."
             "ROCm's loader does not find them under these names on Linux; kpack's loader does."
             "Run kpack on Linux or in WSL, or compile for the plain processor. Wheels have the right names on any system."

@@ -123,7 +123,7 @@ pub fn warn_of_names(
         list(targets)
     );
     let help = "split ELF binaries on Linux or in WSL, or compile for the plain processor";
-    let id = ids::NAME_OF_WINDOWS;
+    let id = ids::NAMES_WITHOUT_COLONS;
     Some(Finding::new(Severity::Warning, id, directory, text).with_help(help))
 }
 
