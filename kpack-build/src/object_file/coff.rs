@@ -1,9 +1,9 @@
 //! Objects for Windows (COFF). They are not split before the link: `kpack install` and `kpack stage` split what is linked
 //! from them.
 
-use kpack_core::elf::{BinaryError, ReadAt, refuse, unsupported};
+use kpack_core::elf::{BinaryError, ReadAt, read_range, refuse, unsupported};
 
-use super::relocatable::{bytes, text_at};
+use super::relocatable::text_at;
 
 /// IMAGE_FILE_MACHINE_AMD64.
 const X86_64: u16 = 0x8664;
@@ -25,13 +25,13 @@ pub(super) fn is_coff<S: ReadAt>(source: &S) -> Result<bool, BinaryError> {
 /// The names of its global definitions, which a static library's symbol table lists.
 pub(super) fn defined_symbols<S: ReadAt>(source: &S) -> Result<Vec<Vec<u8>>, BinaryError> {
     let size = source.size()?;
-    let header = bytes(source, size, 0, HEADER_SIZE, "the COFF header")?;
+    let header = read_range(source, size, 0, HEADER_SIZE, "the COFF header")?;
     let (start, count) = (u64::from(word(&header, 8)), u64::from(word(&header, 12)));
     let table_size = count * SYMBOL_SIZE as u64;
-    let table = bytes(source, size, start, table_size, "the symbol table")?;
-    let strings = bytes(source, size, start + table_size, 4, "the string table")?;
+    let table = read_range(source, size, start, table_size, "the symbol table")?;
+    let strings = read_range(source, size, start + table_size, 4, "the string table")?;
     let strings_size = u64::from(word(&strings, 0));
-    let strings = bytes(
+    let strings = read_range(
         source,
         size,
         start + table_size,

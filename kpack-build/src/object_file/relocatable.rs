@@ -3,7 +3,7 @@
 use object::LittleEndian as LE;
 use object::elf;
 
-use kpack_core::elf::{BinaryError, ReadAt, pods, refuse, unsupported};
+use kpack_core::elf::{BinaryError, ReadAt, pods, read_range, refuse, unsupported};
 
 pub(super) type Header = elf::FileHeader64<LE>;
 pub(super) type SectionHeader = elf::SectionHeader64<LE>;
@@ -28,7 +28,7 @@ impl<S: ReadAt> Relocatable<S> {
     /// The file is not a 64-bit little-endian relocatable object for x86-64 or AArch64.
     pub(super) fn read(source: S) -> Result<Self, BinaryError> {
         let size = source.size()?;
-        let bytes = bytes(&source, size, 0, 64, "the ELF header")?;
+        let bytes = read_range(&source, size, 0, 64, "the ELF header")?;
         let header: Header = pods::<Header>(&bytes)[0];
         let ident = &header.e_ident;
         if ident.magic != elf::ELFMAG
@@ -117,7 +117,7 @@ impl<S: ReadAt> Relocatable<S> {
 
     /// Bytes of the file.
     pub(super) fn bytes(&self, offset: u64, size: u64) -> Result<Vec<u8>, BinaryError> {
-        bytes(&self.source, self.size, offset, size, "part of the object")
+        read_range(&self.source, self.size, offset, size, "part of the object")
     }
 }
 
@@ -134,12 +134,12 @@ fn section_headers<S: ReadAt>(
         );
     }
     let offset = header.e_shoff.get(LE);
-    let first = bytes(source, size, offset, entry, "the first section header")?;
+    let first = read_range(source, size, offset, entry, "the first section header")?;
     let count = match header.e_shnum.get(LE) {
         0 => pods::<SectionHeader>(&first)[0].sh_size.get(LE),
         count => u64::from(count),
     };
-    let all = bytes(
+    let all = read_range(
         source,
         size,
         offset,
@@ -158,31 +158,13 @@ fn bytes_of<S: ReadAt>(
     if section.sh_type.get(LE) == elf::SHT_NOBITS {
         return Ok(Vec::new());
     }
-    bytes(
+    read_range(
         source,
         size,
         section.sh_offset.get(LE),
         section.sh_size.get(LE),
         what,
     )
-}
-
-pub(super) fn bytes<S: ReadAt>(
-    source: &S,
-    available: u64,
-    offset: u64,
-    size: u64,
-    what: &str,
-) -> Result<Vec<u8>, BinaryError> {
-    if offset.checked_add(size).is_none_or(|end| end > available) {
-        refuse!(
-            "{what} ({size} bytes at offset {offset:#x}) ends past the end of the file \
-             ({available} bytes)"
-        );
-    }
-    let mut bytes = vec![0; size as usize];
-    source.read_exact_at(offset, &mut bytes)?;
-    Ok(bytes)
 }
 
 /// The text at `start` of a string table, without the NUL; empty past the table's end.
