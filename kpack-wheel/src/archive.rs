@@ -11,14 +11,14 @@ use zip::ZipArchive;
 use zip::result::ZipError;
 
 use super::members::{
-    Member, SharedFile, check_end, check_size, damaged, duplicate, in_member, member_error,
-    members, unpacked, with_memory, zip_error,
+    Member, check_end, check_size, damaged, duplicate, in_member, member_error, members, unpacked,
+    with_memory, zip_error,
 };
 use super::metadata::Fields;
 use super::name::{WheelName, same_project, same_version};
 use super::record::{self, Digest, LongHasher, Row};
 use super::variant_json;
-use kpack_core::files::HostFormat;
+use kpack_core::files::{HostFormat, SharedFile};
 use kpack_core::parallel;
 use kpack_core::publish;
 use kpack_core::{Error, ids};
@@ -83,14 +83,14 @@ impl Wheel {
         let name = WheelName::of(path)?;
         let file = input::open(path)?;
         let size = file.metadata().map_err(|e| Error::io(path, "read", e))?;
-        let window = SharedFile::new(file, size.len());
+        let window = SharedFile::new(file);
         let failed = |error| zip_error(path, None, error);
         let mut zip = ZipArchive::new(window.clone()).map_err(failed)?;
         if zip.has_duplicate_names() {
             return Err(duplicate(path, window)?);
         }
         zip.validate_header_consistency().map_err(failed)?;
-        check_end(path, window, &zip)?;
+        check_end(path, (window, size.len()), &zip)?;
         let members = members(path, &zip)?;
         check_size(path, &members, size.len())?;
         let dist_info = dist_info(path, &name, &members)?;

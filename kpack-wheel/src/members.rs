@@ -1,19 +1,19 @@
 //! The members of a ZIP archive, whose names and kinds are checked before anything is made of them.
 
 use std::collections::HashSet;
-use std::fs::File;
 use std::hint::black_box;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use zip::ZipArchive;
 use zip::result::ZipError;
 use zip::unstable::read::ZipIterable;
 
+use kpack_core::files::SharedFile;
 use kpack_core::finding::Id;
 use kpack_core::parallel::lock;
-use kpack_core::platform::{FileExt, is_file_name};
+use kpack_core::platform::is_file_name;
 use kpack_core::{Error, ids};
 
 /// A file in a wheel.
@@ -114,7 +114,7 @@ pub(super) fn with_memory<T>(make: impl FnOnce() -> Result<T, ZipError>) -> Resu
 /// some go by the size of the directory, some by its position, and some by the number of its entries.
 pub(super) fn check_end(
     path: &Path,
-    file: SharedFile,
+    (file, file_size): (SharedFile, u64),
     zip: &ZipArchive<SharedFile>,
 ) -> Result<(), Error> {
     let refused = |what: &str| {
@@ -142,7 +142,7 @@ pub(super) fn check_end(
             .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
     };
     let comment = zip.comment().len() as u64;
-    let end = file.size.saturating_sub(END + comment);
+    let end = file_size.saturating_sub(END + comment);
     let Some(record) = bytes(end, END as usize)?
         .filter(|record| record.starts_with(b"PK\x05\x06") && number(&record[20..22]) == comment)
     else {
@@ -276,48 +276,4 @@ pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<M
         });
     }
     Ok(members)
-}
-
-/// A file that several threads read at once.
-#[derive(Debug, Clone)]
-pub(super) struct SharedFile {
-    file: Arc<File>,
-    at: u64,
-    size: u64,
-}
-
-impl SharedFile {
-    /// All of a file, from its beginning.
-    pub(super) fn new(file: File, size: u64) -> Self {
-        Self {
-            file: Arc::new(file),
-            at: 0,
-            size,
-        }
-    }
-}
-
-impl Read for SharedFile {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // The system refuses offsets that do not fit into 63 bits, as if reading had failed.
-        let read = if self.at < self.size {
-            self.file.read_at(buffer, self.at)?
-        } else {
-            0
-        };
-        self.at += read as u64;
-        Ok(read)
-    }
-}
-
-impl Seek for SharedFile {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let at = match to {
-            SeekFrom::Start(at) => Some(at),
-            SeekFrom::End(by) => self.size.checked_add_signed(by),
-            SeekFrom::Current(by) => self.at.checked_add_signed(by),
-        };
-        self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(self.at)
-    }
 }

@@ -9,7 +9,7 @@ use crate::platform::FileExt;
 
 /// Reads a file at its own position: readers of one open file do not disturb each other. The system's position of an
 /// open file, which clones of it share, is for files that one reader has.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct SharedFile<F = Arc<File>> {
     file: F,
     position: u64,
@@ -36,6 +36,10 @@ impl SharedFile {
 
 impl<F: Deref<Target = File>> Read for SharedFile<F> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        // The system refuses these offsets, as if reading had failed.
+        if self.position > i64::MAX as u64 {
+            return Ok(0);
+        }
         let read = self.file.read_at(bytes, self.position)?;
         self.position += read as u64;
         Ok(read)
