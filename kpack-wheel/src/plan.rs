@@ -245,9 +245,10 @@ impl<'a> SplitWheel<'a> {
                     .path
                     .strip_prefix(&self.tree)
                     .unwrap_or(&archive.path);
-                let path = match has_others {
-                    true => with_slashes(&one.kpack_dir.join(group.archive(&target))),
-                    false => with_slashes(path),
+                let path = if has_others {
+                    with_slashes(&one.kpack_dir.join(group.archive(&target)))
+                } else {
+                    with_slashes(path)
                 };
                 let content = Content::Archive(archive.path);
                 self.devices.add(&target, &path, 0o644, content)?;

@@ -307,12 +307,12 @@ fn time() -> Result<u64, Error> {
 }
 
 fn with_targets(options: &IndexOptions, entries: Vec<Entry>) -> Index {
-    let built_for = if !options.built_for.is_empty() {
-        options.built_for.clone()
-    } else {
+    let built_for = if options.built_for.is_empty() {
         let targets = entries.iter().flat_map(Entry::device_targets);
         let targets: BTreeSet<String> = targets.map(|target| target.to_string()).collect();
         targets.into_iter().collect()
+    } else {
+        options.built_for.clone()
     };
     Index::new(
         options.run.clone(),

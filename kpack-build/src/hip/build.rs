@@ -284,17 +284,14 @@ impl<'a> Build<'a> {
     }
 
     fn link(&self, hosts: &[PathBuf]) -> Result<String, Error> {
-        let (file_name, flag) = match self.is_for_windows {
-            true => {
-                let mut flag = OsString::from("-Wl,--out-implib,");
-                flag.push(self.hidden.join(format!("lib{}.dll.a", self.name)));
-                (format!("{}.dll", self.name), flag)
-            }
-            false => {
-                let file_name = format!("lib{}.so", self.name);
-                let flag = format!("-Wl,-soname,{file_name}").into();
-                (file_name, flag)
-            }
+        let (file_name, flag) = if self.is_for_windows {
+            let mut flag = OsString::from("-Wl,--out-implib,");
+            flag.push(self.hidden.join(format!("lib{}.dll.a", self.name)));
+            (format!("{}.dll", self.name), flag)
+        } else {
+            let file_name = format!("lib{}.so", self.name);
+            let flag = format!("-Wl,-soname,{file_name}").into();
+            (file_name, flag)
         };
         let mut arguments = vec!["-o".into(), self.hidden.join(&file_name).into(), flag];
         arguments.extend(hosts.iter().map(OsString::from));

@@ -114,10 +114,10 @@ impl<'a, S: ReadAt> Layout<'a, S> {
             What::Section(section) if self.fat.fat_sections.contains(&section) => MARKER_ALIGN,
             _ => part.align,
         };
-        let offset = if !self.moved {
-            Some(part.offset)
-        } else {
+        let offset = if self.moved {
             self.end.checked_next_multiple_of(align)
+        } else {
+            Some(part.offset)
         };
         let Some(offset) = offset else {
             refuse!("{:?} cannot be aligned to {align}", part.what);

@@ -219,9 +219,10 @@ pub(crate) fn create(objects: &[(String, File)], output: &File) -> Result<(), Bi
     let mut names = Vec::new();
     let mut members = Vec::new();
     for (index, (name, object)) in objects.iter().enumerate() {
-        let defined = match coff::is_coff(object)? {
-            true => coff::defined_symbols(object)?,
-            false => defined_symbols(&Relocatable::read(object)?)?,
+        let defined = if coff::is_coff(object)? {
+            coff::defined_symbols(object)?
+        } else {
+            defined_symbols(&Relocatable::read(object)?)?
         };
         for symbol in defined {
             symbols.push(index);

@@ -207,10 +207,11 @@ impl Trace {
         });
         let is_directory = before.iter().any(|line| line.contains(&below));
         let since = &before[written.unwrap_or(0)..];
-        Ok(match is_directory {
-            // To flush the directory alone is not enough.
-            true => since.iter().any(|line| line.starts_with("syncfs(")),
-            false => flushes(since, &own),
+        // To flush a directory alone is not enough.
+        Ok(if is_directory {
+            since.iter().any(|line| line.starts_with("syncfs("))
+        } else {
+            flushes(since, &own)
         })
     }
 }

@@ -309,12 +309,11 @@ fn is_digit(text: &str) -> bool {
 
 /// A text as people write its paths: Windows returns the real path of a file as `\\?\C:\…`.
 pub fn readable(text: &str) -> Cow<'_, str> {
-    match text.contains(VERBATIM) {
-        true => text
-            .replace(r"\\?\UNC\", r"\\")
-            .replace(VERBATIM, "")
-            .into(),
-        false => text.into(),
+    if text.contains(VERBATIM) {
+        let text = text.replace(r"\\?\UNC\", r"\\");
+        text.replace(VERBATIM, "").into()
+    } else {
+        text.into()
     }
 }
 
