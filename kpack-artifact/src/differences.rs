@@ -1,7 +1,6 @@
 //! Explains how two files differ that should be the same: build IDs, sections, paths, timestamps.
 
 use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use kpack_format::marker::SECTION_NAME;
@@ -10,6 +9,8 @@ use object::elf;
 use super::layout::elf::{text_in, texts, unit_ids};
 use super::layout::{self, LEAST_TEXT, Same, UNIT_IDS, pe};
 use kpack_core::Error;
+use kpack_core::files;
+use kpack_core::platform::FileExt;
 use kpack_core::words::list_some;
 use kpack_split::elf::{Dynamic, Image};
 use kpack_split::host;
@@ -17,8 +18,6 @@ use kpack_split::input::{self, LinkedBinary};
 
 /// Maximum number of sections to name.
 const MOST_SECTIONS: usize = 6;
-/// How many bytes of a file are compared at a time.
-const PIECE: u64 = 1 << 18;
 /// How much text around the first difference is shown, in bytes.
 const CONTEXT: usize = 60;
 
@@ -225,28 +224,18 @@ pub(crate) fn same_bytes(one: &Path, other: &Path) -> Result<bool, Error> {
 
 /// Offset of the first byte that differs, or where the shorter one ends.
 fn first_difference(one: &Path, other: &Path) -> Result<Option<u64>, Error> {
-    let (mut a, mut b) = (input::open(one)?, input::open(other)?);
-    let (mut x, mut y) = (Vec::new(), Vec::new());
-    let mut offset = 0;
-    loop {
-        fill(one, &mut a, &mut x)?;
-        fill(other, &mut b, &mut y)?;
-        if x != y {
-            let same = x.iter().zip(&y).take_while(|(x, y)| x == y).count();
-            return Ok(Some(offset + same as u64));
-        }
-        if x.is_empty() {
-            return Ok(None);
-        }
-        offset += x.len() as u64;
-    }
+    let (a, b) = (input::open(one)?, input::open(other)?);
+    let (ours, theirs) = (size(one)?, size(other)?);
+    let least = ours.min(theirs);
+    let found = files::first_difference(least, fills(one, &a), fills(other, &b))?;
+    Ok(found.or_else(|| (ours != theirs).then_some(least)))
 }
 
-/// Reads the next piece of a file.
-fn fill(path: &Path, file: &mut File, piece: &mut Vec<u8>) -> Result<(), Error> {
-    piece.clear();
-    let read = file.take(PIECE).read_to_end(piece);
-    read.map(drop).map_err(|e| Error::io(path, "read", e))
+fn fills(path: &Path, file: &File) -> impl Fn(u64, &mut [u8]) -> Result<(), Error> {
+    |at, out| {
+        let read = file.read_exact_at(out, at);
+        read.map_err(|e| Error::io(path, "read", e))
+    }
 }
 
 fn size(path: &Path) -> Result<u64, Error> {
@@ -256,7 +245,6 @@ fn size(path: &Path) -> Result<u64, Error> {
 
 /// Bytes on both sides of `at`.
 fn around(path: &Path, at: u64) -> Result<Vec<u8>, Error> {
-    use kpack_core::platform::FileExt;
     let start = at.saturating_sub(CONTEXT as u64);
     let mut bytes = vec![0; 2 * CONTEXT];
     let file = input::open(path)?;

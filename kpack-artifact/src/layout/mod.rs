@@ -8,14 +8,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use kpack_core::Error;
+use kpack_core::files::first_difference;
 use kpack_core::platform::FileExt;
 use kpack_format::marker::Marker;
 use kpack_split::elf::DeviceCode;
 use kpack_split::host::Image;
 use kpack_split::input::LinkedBinary;
-
-/// Bytes of bundles compared at a time.
-const PIECE: u64 = 1 << 20;
 
 /// The fewest consecutive printable bytes that count as text.
 pub(super) const LEAST_TEXT: usize = 6;
@@ -117,20 +115,16 @@ fn has_same_bytes(
     (one, ours): (&LinkedBinary, Range<u64>),
     (other, theirs): (&LinkedBinary, Range<u64>),
 ) -> Result<bool, Error> {
-    let read = |linked: &LinkedBinary, start, size| {
-        let mut bytes = vec![0; size as usize];
-        let read = linked.image.source().read_exact_at(&mut bytes, start);
+    let read = |linked: &LinkedBinary, offset, out: &mut [u8]| {
+        let read = linked.image.source().read_exact_at(out, offset);
         read.map_err(|e| Error::io(&linked.path, "read", e))
-            .map(|()| bytes)
     };
-    for start in ours.clone().step_by(PIECE as usize) {
-        let size = PIECE.min(ours.end - start);
-        let at = theirs.start + (start - ours.start);
-        if read(one, start, size)? != read(other, at, size)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    let found = first_difference(
+        ours.end - ours.start,
+        |at, out| read(one, ours.start + at, out),
+        |at, out| read(other, theirs.start + at, out),
+    );
+    Ok(found?.is_none())
 }
 
 /// The markers of a binary, without IDs of device code, by the positions of their wrappers; `None`

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{self, BufReader};
+use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Component, Path, PathBuf};
 use std::time::SystemTime;
@@ -17,9 +17,10 @@ use super::select::{Choice, select};
 use crate::manifest_txt;
 use crate::split::resolve;
 use crate::stage::Stage;
+use kpack_core::files::same_bytes;
 use kpack_core::parallel;
 use kpack_core::platform::{MetadataExt, set_mode_at};
-use kpack_core::publish::{Directory, check_room, make_directories, same_bytes};
+use kpack_core::publish::{Directory, check_room, make_directories};
 use kpack_core::report::Progress;
 use kpack_core::words::list_some;
 use kpack_core::{Error, ids};
@@ -285,7 +286,5 @@ fn check_same(
 /// Whether two files have the same bytes, and both or none may be executed.
 fn same_file(first: File, second: File) -> io::Result<bool> {
     let is_executable = |file: &File| Ok::<_, io::Error>(file.metadata()?.mode() & 0o100 != 0);
-    let reader = |file| BufReader::with_capacity(1 << 18, file);
-    Ok(is_executable(&first)? == is_executable(&second)?
-        && same_bytes(reader(first), reader(second))?)
+    Ok(is_executable(&first)? == is_executable(&second)? && same_bytes(&first, &second)?)
 }

@@ -1,5 +1,6 @@
 //! Opens, identifies and reads input files, and adds their paths to errors.
 
+mod difference;
 mod identify;
 mod manifest;
 mod range_reader;
@@ -21,6 +22,7 @@ use crate::interrupt;
 use crate::platform;
 use crate::{Error, ids};
 
+pub use difference::{first_difference, same_bytes};
 pub use identify::{FileKind, HostFormat, START, identify, kind_of};
 pub use manifest::{manifest_parts, parse_manifest, read_manifest};
 pub use range_reader::RangeReader;

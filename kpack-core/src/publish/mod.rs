@@ -36,5 +36,5 @@ pub use output::{
 pub use replace::{Renames, recover_directory, replace_directory};
 pub use scratch::scratch_file;
 pub use sparse::{begin_flush, copy_range, write_at};
-pub use staged_file::{StagedFile, same_bytes};
+pub use staged_file::StagedFile;
 pub use transaction::{Transaction, replace};

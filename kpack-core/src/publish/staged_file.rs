@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use super::directory::Directory;
 use super::hidden_name::{leftover_stem, numbered, numbered_stem, stem_of};
 use super::identity::Identity;
 use crate::Error;
+use crate::files::same_bytes;
 use crate::interrupt;
 use crate::platform::{self, Kind, MetadataExt, try_lock};
 
@@ -216,13 +217,7 @@ impl StagedFile {
             Ok(None) => return Ok(false),
             Err(error) => return Err(error),
         };
-        let size = |file: &File| Ok(file.metadata().map_err(failed)?.len());
-        if size(&there)? != size(&self.file)? {
-            return Ok(false);
-        }
-        let reader = |file| BufReader::with_capacity(1 << 20, file);
-        io::Seek::rewind(&mut &self.file).map_err(failed)?;
-        same_bytes(reader(&there), reader(&self.file)).map_err(failed)
+        same_bytes(&there, &self.file).map_err(failed)
     }
 
     /// Renames it to its final name, unless the existing file has the same bytes. Returns whether
@@ -278,22 +273,6 @@ impl Directory {
             Ok(Some(file)) if matches!(try_lock(&file), Ok(true)) => self.remove(name),
             _ => Ok(()),
         }
-    }
-}
-
-/// Whether both give the same bytes.
-pub fn same_bytes(mut a: impl io::BufRead, mut b: impl io::BufRead) -> io::Result<bool> {
-    loop {
-        let (x, y) = (a.fill_buf()?, b.fill_buf()?);
-        let length = x.len().min(y.len());
-        if length == 0 {
-            return Ok(x.is_empty() && y.is_empty());
-        }
-        if x[..length] != y[..length] {
-            return Ok(false);
-        }
-        a.consume(length);
-        b.consume(length);
     }
 }
 

@@ -6,6 +6,7 @@ use object::LittleEndian as LE;
 use object::pe;
 
 use kpack_core::elf::{BinaryError, ReadAt, pods, read_range, refuse, unsupported};
+use kpack_core::files::first_difference;
 
 use crate::rewrite::Gaps;
 
@@ -378,15 +379,12 @@ impl<S: ReadAt> Image<S> {
         if own.end - own.start != theirs.end - theirs.start {
             return Ok(false);
         }
-        for start in own.clone().step_by(1 << 20) {
-            let size = (own.end - start).min(1 << 20);
-            let at = theirs.start + (start - own.start);
-            let what = "what follows the sections";
-            if self.bytes(start, size, what)? != other.bytes(at, size, what)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        let found = first_difference(
+            own.end - own.start,
+            |at, out| self.source.read_exact_at(own.start + at, out),
+            |at, out| other.source.read_exact_at(theirs.start + at, out),
+        );
+        Ok(found?.is_none())
     }
 
     /// The only section with one of these names.
