@@ -15,7 +15,7 @@ const IDENTITY: &str = "build ID or time stamp only; linkers derive the ID from 
 /// As [`super::compare`], if the markers are the same.
 pub(super) fn compare(one: &Image<File>, other: &Image<File>) -> Result<Same, BinaryError> {
     let (ours, theirs) = (one.shape()?, other.shape()?);
-    if !differences_of((one, &ours), (other, &theirs))?.is_empty() {
+    if !differences_of(&ours, &theirs)?.is_empty() {
         return Ok(Same::No);
     }
     let addresses = |image: &Image<File>| -> Vec<u64> {
@@ -34,14 +34,15 @@ pub(crate) fn differences(
     one: &Image<File>,
     other: &Image<File>,
 ) -> Result<Vec<String>, BinaryError> {
-    differences_of((one, &one.shape()?), (other, &other.shape()?))
+    differences_of(&one.shape()?, &other.shape()?)
 }
 
 fn differences_of(
-    (one, ours): (&Image<File>, &Shape),
-    (other, theirs): (&Image<File>, &Shape),
+    ours: &Shape<'_, File>,
+    theirs: &Shape<'_, File>,
 ) -> Result<Vec<String>, BinaryError> {
-    let mut found = one.differences(other, (ours, theirs))?;
+    let (one, other) = (ours.image, theirs.image);
+    let mut found = ours.differences(theirs)?;
     if symbols(ours) != symbols(theirs) {
         found.push("the symbols");
     }
@@ -93,13 +94,13 @@ pub(crate) fn texts(image: &Image<File>) -> Vec<String> {
 }
 
 /// The names of symbols that have IDs of compilation units.
-fn units(shape: &Shape) -> impl Iterator<Item = &[u8]> {
+fn units<'a>(shape: &'a Shape<'_, File>) -> impl Iterator<Item = &'a [u8]> {
     let names = shape.symbols.iter().map(|symbol| &*symbol.name);
     names.filter(|name| is_unit_id(name))
 }
 
 /// The symbols without IDs of compilation units.
-fn symbols(shape: &Shape) -> Vec<Symbol> {
+fn symbols(shape: &Shape<'_, File>) -> Vec<Symbol> {
     let mut symbols = shape.symbols.clone();
     for symbol in &mut symbols {
         if is_unit_id(&symbol.name) {

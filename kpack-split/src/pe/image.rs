@@ -387,6 +387,22 @@ impl<S: ReadAt> Image<S> {
         Ok(found?.is_none())
     }
 
+    /// The records of the symbol table, and the indices of those that are symbols: others add to the one before them.
+    pub(super) fn symbol_records(&self) -> Result<(Vec<u8>, Vec<usize>), BinaryError> {
+        let range = self.symbols();
+        if range.is_empty() {
+            return Ok(Default::default());
+        }
+        let bytes = self.bytes(range.start, range.end - range.start, "the symbol table")?;
+        let records: &[pe::ImageSymbol] = pods(&bytes);
+        let (mut symbols, mut next) = (Vec::new(), 0);
+        while let Some(symbol) = records.get(next) {
+            symbols.push(next);
+            next += 1 + usize::from(symbol.number_of_aux_symbols);
+        }
+        Ok((bytes, symbols))
+    }
+
     /// The only section with one of these names.
     pub fn section(&self, names: &[&str]) -> Result<Option<(usize, &Section)>, BinaryError> {
         let sections = self.sections.iter().enumerate();

@@ -234,14 +234,10 @@ fn symbols<S: ReadAt>(
     renumbered: &dyn Fn(u16, u32) -> (u16, u32),
     edits: &mut Edits,
 ) -> Result<(), BinaryError> {
-    let range = image.symbols();
-    if range.is_empty() {
-        return Ok(());
-    }
-    let mut bytes = image.bytes(range.start, range.end - range.start, "the symbol table")?;
+    let (mut bytes, symbols) = image.symbol_records()?;
     let records: &mut [pe::ImageSymbol] = pods_mut(&mut bytes);
-    let mut index = 0;
-    while let Some(symbol) = records.get_mut(index) {
+    for index in symbols {
+        let symbol = &mut records[index];
         let (number, value) = (symbol.section_number.get(LE), symbol.value.get(LE));
         let is_of_section = (1..=image.sections.len() as u16).contains(&number);
         if is_of_section {
@@ -249,14 +245,15 @@ fn symbols<S: ReadAt>(
             symbol.section_number.set(LE, number);
             symbol.value.set(LE, value);
         }
-        let more = usize::from(symbol.number_of_aux_symbols);
         let is_section = symbol.storage_class == pe::IMAGE_SYM_CLASS_STATIC && value == 0;
-        if let (true, Some(aux)) = (is_section && more > 0, records.get_mut(index + 1)) {
+        let has_more = is_section && symbol.number_of_aux_symbols > 0;
+        if let Some(aux) = records.get_mut(index + 1).filter(|_| has_more) {
             renumber_comdat(aux, image.sections.len() as u16, renumbered);
         }
-        index += 1 + more;
     }
-    edits.write(range.start, bytes);
+    if !bytes.is_empty() {
+        edits.write(image.symbols().start, bytes);
+    }
     Ok(())
 }
 

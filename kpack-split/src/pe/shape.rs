@@ -68,7 +68,9 @@ impl Section {
 
 /// What is in the headers and tables of an image, wherever its sections are.
 #[derive(Debug)]
-pub struct Shape {
+pub struct Shape<'a, S> {
+    /// The image.
+    pub image: &'a Image<S>,
     headers: Kind,
     /// Versions and all flags.
     versions: Versions,
@@ -86,9 +88,15 @@ pub struct Shape {
     pub symbols: Vec<Symbol>,
 }
 
-impl Shape {
-    /// What differs from `other`, without symbols.
-    fn differences(&self, other: &Self) -> Vec<&'static str> {
+impl<S: ReadAt> Shape<'_, S> {
+    /// What differs from `other`, besides symbols and the contents of sections.
+    ///
+    /// # Errors
+    /// What follows the sections cannot be read.
+    pub fn differences<T: ReadAt>(
+        &self,
+        other: &Shape<'_, T>,
+    ) -> Result<Vec<&'static str>, BinaryError> {
         let mut found = Vec::new();
         for (differs, what) in [
             (
@@ -112,12 +120,13 @@ impl Shape {
                 self.tables != other.tables,
                 "what exports, imports or exceptions lead to",
             ),
+            (!self.image.has_same_overlay(other.image)?, OVERLAY),
         ] {
             if differs {
                 found.push(what);
             }
         }
-        found
+        Ok(found)
     }
 }
 
@@ -180,7 +189,7 @@ impl<S> Image<S> {
 
 impl<S: ReadAt> Image<S> {
     /// Reads what is in the headers and tables.
-    pub fn shape(&self) -> Result<Shape, BinaryError> {
+    pub fn shape(&self) -> Result<Shape<'_, S>, BinaryError> {
         let sections = self.host_sections();
         let entry = u64::from(self.optional.address_of_entry_point.get(LE));
         let directories = self.directories.iter().enumerate();
@@ -200,6 +209,7 @@ impl<S: ReadAt> Image<S> {
         let mut symbols = self.coff_symbols()?;
         symbols.sort();
         Ok(Shape {
+            image: self,
             headers: Kind::of(self),
             versions: self.versions(),
             stub: self.bytes(0, self.header_offset, "the DOS stub")?,
@@ -217,19 +227,6 @@ impl<S: ReadAt> Image<S> {
                 .collect(),
             symbols,
         })
-    }
-
-    /// What differs from another image, besides symbols and the contents of sections.
-    pub fn differences<T: ReadAt>(
-        &self,
-        other: &Image<T>,
-        shapes: (&Shape, &Shape),
-    ) -> Result<Vec<&'static str>, BinaryError> {
-        let mut found = shapes.0.differences(shapes.1);
-        if !self.has_same_overlay(other)? {
-            found.push(OVERLAY);
-        }
-        Ok(found)
     }
 
     /// The addresses in tables, in order.
@@ -263,19 +260,17 @@ impl<S: ReadAt> Image<S> {
     }
 
     fn coff_symbols(&self) -> Result<Vec<Symbol>, BinaryError> {
-        let range = self.symbols();
-        if range.is_empty() {
+        let (bytes, indices) = self.symbol_records()?;
+        let records: &[pe::ImageSymbol] = pods(&bytes);
+        if indices.is_empty() {
             return Ok(Vec::new());
         }
-        let bytes = self.bytes(range.start, range.end - range.start, "the symbol table")?;
-        let names = self.bytes(range.end, self.size - range.end, "the names of symbols")?;
-        let records: &[pe::ImageSymbol] = pods(&bytes);
+        let start = self.symbols().end;
+        let names = self.bytes(start, self.size - start, "the names of symbols")?;
         // Names may share bytes, but not without end.
         let mut room = MOST_OVERLAP * names.len();
         let mut symbols = Vec::new();
-        let mut index = 0;
-        while let Some(symbol) = records.get(index) {
-            index += 1 + usize::from(symbol.number_of_aux_symbols);
+        for symbol in indices.into_iter().map(|index| &records[index]) {
             let number = usize::from(symbol.section_number.get(LE));
             let value = u64::from(symbol.value.get(LE));
             let place = match number.checked_sub(1).and_then(|at| self.sections.get(at)) {
