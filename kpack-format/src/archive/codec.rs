@@ -3,15 +3,13 @@
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 
+use super::error::NO_COMPRESSION;
 use super::frame::check_frame;
 use super::{ArchiveError, Scheme};
 use crate::Sha256;
 #[cfg(feature = "compression")]
 use crate::backend::WriteBuf;
 use crate::backend::{Compressor, Decompressor, frame_reader};
-
-/// The message of a program without zstd.
-pub(super) const NO_COMPRESSION: &str = "it is compressed, and this program was built without Zstandard (feature `compression` of kpack-format)";
 
 /// Compresses code objects, one after another. Each thread has its own.
 pub struct Encoder(Option<Compressor>);

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::codec::NO_COMPRESSION;
+/// The message of a program without zstd.
+pub(super) const NO_COMPRESSION: &str = "it is compressed, and this program was built without Zstandard (feature `compression` of kpack-format)";
 
 /// Why bytes are not an archive, or why one could not be written. Offsets are from the start of the
 /// file.

@@ -2,9 +2,11 @@
 
 use std::io::{Read, Seek, SeekFrom};
 
-use super::{
-    Bundle, BundleError, Entry, EntryId, Format, append_up_to, compressed, failed, malformed,
-};
+use super::bundle::{Bundle, Entry, Format};
+use super::compressed;
+use super::entry_id::EntryId;
+use super::error::{BundleError, failed, malformed};
+use super::source::append_up_to;
 use crate::TargetId;
 
 impl Bundle {

@@ -2,7 +2,10 @@
 
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 
-use super::{Bundle, BundleError, Format, Method, failed, malformed, table};
+use super::bundle::{Bundle, Format, Method};
+use super::error::{BundleError, failed, malformed};
+use super::source::read_up_to;
+use super::table;
 use crate::archive::window;
 use crate::backend::BundleReader;
 use crate::little_endian;
@@ -23,7 +26,7 @@ struct Header {
 
 impl Header {
     fn read<R: Read>(source: &mut R, available: u64) -> Result<Self, BundleError> {
-        let bytes = super::read_up_to(source, available.min(MAX_HEADER))?;
+        let bytes = read_up_to(source, available.min(MAX_HEADER))?;
         let field = |offset: usize, size: usize| -> Result<u64, BundleError> {
             match bytes.get(offset..offset + size) {
                 Some(field) => Ok(little_endian(field)),

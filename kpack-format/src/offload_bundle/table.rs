@@ -2,7 +2,10 @@
 
 use std::io::Read;
 
-use super::{BundleError, Entry, EntryId, PLAIN_MAGIC, failed, malformed};
+use super::bundle::{Entry, PLAIN_MAGIC};
+use super::entry_id::EntryId;
+use super::error::{BundleError, failed, malformed};
+use super::source::read_up_to;
 use crate::little_endian;
 
 /// Maximum number of entries; real bundles have fewer.
@@ -55,7 +58,7 @@ struct Table<'a, R> {
 
 impl<R: Read> Table<'_, R> {
     fn bytes(&mut self, size: u64, what: &str) -> Result<Vec<u8>, BundleError> {
-        let bytes = super::read_up_to(self.source, size).or_else(failed(self.at))?;
+        let bytes = read_up_to(self.source, size).or_else(failed(self.at))?;
         if bytes.len() as u64 != size {
             return malformed!(self.at, "truncated: {what} is missing");
         }

@@ -1,6 +1,6 @@
 //! Writes plain bundles.
 
-use super::PLAIN_MAGIC;
+use super::bundle::PLAIN_MAGIC;
 
 /// Alignment of code objects in HIP bundles that clang writes (`--bundle-align`), in bytes.
 const ALIGNMENT: u64 = 4096;
