@@ -10,26 +10,12 @@ use kpack_format::archive::{ArchiveWriter, Encoder};
 use kpack_format::debug_sections::build_id;
 use kpack_format::digest::{Sha256, hex};
 
-use super::Storage;
 use super::content::{Content, Failure, failed};
+use super::storage::{DebugInfo, Storage};
 use crate::parallel::lock;
 use crate::publish::Batch;
 use crate::words::{bytes, counted};
 use crate::{Error, Finding, Severity, files, ids};
-
-/// What to do with the debug sections of code objects.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum DebugInfo {
-    /// Keep them.
-    #[default]
-    Keep,
-    /// Remove them.
-    Strip,
-    /// Remove them, and write the complete code objects into this directory, named after their build IDs as
-    /// debuggers look for them. Code objects without a build ID keep them.
-    StripTo(PathBuf),
-}
 
 const CODE_OBJECT: &str = "code object";
 

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use kpack_format::TargetId;
 use kpack_format::offload_bundle::{Bundle, Entry, EntryId, Format};
 
-use super::Spirv;
-use super::compress::Budget;
+use super::budget::Budget;
 use super::content::{Content, LARGE_CODE_OBJECT};
+use super::spirv::Spirv;
 use crate::Error;
 use crate::elf;
 use crate::files::{self, SharedFile};

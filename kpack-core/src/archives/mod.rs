@@ -1,5 +1,6 @@
 //! Reads device code: the bundles of a file, and their code objects by target.
 
+mod budget;
 pub mod code_ids;
 mod compress;
 mod content;
@@ -9,9 +10,10 @@ pub mod padding;
 mod spirv;
 mod storage;
 
-pub use compress::{Budget, Compressed, Compression, Permit, compress};
+pub use budget::{Budget, Permit};
+pub use compress::{Compressed, Compression, compress};
 pub use content::{Content, LARGE_CODE_OBJECT};
-pub use debug_info::{DebugFiles, DebugInfo, DebugTotals, Treatment, debug_advice};
+pub use debug_info::{DebugFiles, DebugTotals, Treatment, debug_advice};
 pub use device_code::{KeptBundle, PackedCode};
 pub use spirv::Spirv;
-pub use storage::Storage;
+pub use storage::{DebugInfo, Storage};

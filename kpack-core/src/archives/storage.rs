@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveWriter, Scheme};
 use kpack_format::names::Group;
 
-use super::{DebugInfo, Spirv};
+use super::spirv::Spirv;
 use crate::Error;
 use crate::parallel::processors;
 use crate::publish::scratch_file;
@@ -29,6 +29,20 @@ pub struct Storage {
     pub spirv: Spirv,
     /// What to do with debug sections.
     pub debug: DebugInfo,
+}
+
+/// What to do with the debug sections of code objects.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum DebugInfo {
+    /// Keep them.
+    #[default]
+    Keep,
+    /// Remove them.
+    Strip,
+    /// Remove them, and write the complete code objects into this directory, named after their build IDs as
+    /// debuggers look for them. Code objects without a build ID keep them.
+    StripTo(PathBuf),
 }
 
 impl Storage {
