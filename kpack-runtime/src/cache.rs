@@ -11,10 +11,10 @@ use std::sync::Arc;
 use kpack_format::finding::Id;
 use parking_lot::{Mutex, RwLock};
 
-use crate::archive::Memory;
 use crate::lookup::Place;
 use crate::platform::{self, FileId};
-use crate::{Archive, CodeObject, Environment, Error, Request, search};
+use crate::stderr::{escaped, say};
+use crate::{Archive, Environment, Error};
 
 /// Keeps archives open, for any number of threads. A path leads to the archive that it led to first,
 /// until a binary needs the file that has replaced it since.
@@ -113,14 +113,14 @@ impl Cache {
     /// Says on standard error what is wrong with a binary, with `ROCM_KPACK_DEBUG`.
     pub fn complain(&self, binary: &Path, id: Id, error: &dyn Display) {
         if self.environment.debug {
-            search::say(&format!("{}: {error} [{id}]", search::escaped(binary)));
+            say(&format!("{}: {error} [{id}]", escaped(binary)));
         }
     }
 
     /// Says on standard error what is wrong with a binary or an archive, once.
     pub fn warn(&self, path: &Path, id: Id, error: &dyn Display) {
         if self.is_news(path, &[error.to_string()]) {
-            search::say(&format!("{}: {error} [{id}]", search::escaped(path)));
+            say(&format!("{}: {error} [{id}]", escaped(path)));
         }
     }
 
@@ -128,46 +128,6 @@ impl Cache {
     pub(crate) fn is_news(&self, binary: &Path, targets: &[String]) -> bool {
         let mut explained = self.explained.lock();
         explained.insert((binary.to_owned(), targets.to_vec()))
-    }
-
-    /// The requested code object, decompressed.
-    ///
-    /// # Errors
-    /// [`Error::Disabled`], [`Error::NoIsa`], [`Error::NoCodeObject`], and the errors of
-    /// [`Archive::load`] for the archive that has it.
-    pub fn load_code_object(&self, request: &Request<'_>) -> Result<Vec<u8>, Error> {
-        self.load_into(request)
-    }
-
-    /// Every code object of a kernel that the GPUs of a machine may run, each to be
-    /// [loaded](Self::load). For callers that do not know which one the runtime will choose.
-    ///
-    /// The ISAs of the request are the GPUs, not one GPU's choices; features without a sign are unknown,
-    /// and without ISAs, every code object is returned. A GPU that has no code is explained with
-    /// `ROCM_KPACK_DEBUG`.
-    ///
-    /// # Errors
-    /// [`Error::Disabled`]; [`Error::NoCodeObject`] if there is none at all.
-    pub fn code_objects(&self, request: &Request<'_>) -> Result<Vec<CodeObject>, Error> {
-        if self.environment.disable {
-            return Err(Error::Disabled);
-        }
-        search::code_objects(self, request)
-    }
-
-    /// Decompresses a code object into `bytes`, which has its [size](CodeObject::size).
-    ///
-    /// # Errors
-    /// As [`Archive::load`]; [`Error::OutOfMemory`] if `bytes` has another size.
-    pub fn load(&self, code_object: &CodeObject, bytes: &mut [u8]) -> Result<(), Error> {
-        search::load_to(self, code_object, bytes)
-    }
-
-    pub(crate) fn load_into<M: Memory>(&self, request: &Request<'_>) -> Result<M, Error> {
-        if self.environment.disable {
-            return Err(Error::Disabled);
-        }
-        search::load(self, request)
     }
 }
 

@@ -8,7 +8,8 @@ use kpack_format::finding::{self, Id};
 use kpack_format::marker::MarkerError;
 use kpack_format::target_id::ParseTargetIdError;
 
-use crate::{ErrorCode, Report};
+use crate::Report;
+use crate::error_code::kpack_error_t;
 
 /// Why an archive could not be read, or a code object was not found.
 #[derive(Debug, thiserror::Error)]
@@ -82,10 +83,10 @@ pub enum Error {
     /// The code object was not found; the report lists where the loader looked.
     #[error("{report}")]
     NoCodeObject {
-        /// [`ErrorCode::KPACK_ERROR_IO_ERROR`], [`ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND`],
-        /// [`ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND`] or
-        /// [`ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND`].
-        code: ErrorCode,
+        /// [`kpack_error_t::KPACK_ERROR_IO_ERROR`], [`kpack_error_t::KPACK_ERROR_ARCHIVE_NOT_FOUND`],
+        /// [`kpack_error_t::KPACK_ERROR_ARCH_NOT_FOUND`] or
+        /// [`kpack_error_t::KPACK_ERROR_KERNEL_NOT_FOUND`].
+        code: kpack_error_t,
         /// The attempts.
         report: Box<Report>,
     },
@@ -93,28 +94,30 @@ pub enum Error {
 
 impl Error {
     /// The number that the C interface returns for it.
-    pub fn code(&self) -> ErrorCode {
+    pub fn code(&self) -> kpack_error_t {
         match self {
-            Self::NotFound { .. } => ErrorCode::KPACK_ERROR_FILE_NOT_FOUND,
-            Self::Io { .. } => ErrorCode::KPACK_ERROR_IO_ERROR,
+            Self::NotFound { .. } => kpack_error_t::KPACK_ERROR_FILE_NOT_FOUND,
+            Self::Io { .. } => kpack_error_t::KPACK_ERROR_IO_ERROR,
             Self::Archive { source, .. } => match source {
-                ArchiveError::Io(_) => ErrorCode::KPACK_ERROR_IO_ERROR,
-                ArchiveError::Toc { .. } => ErrorCode::KPACK_ERROR_MSGPACK_PARSE_FAILED,
-                ArchiveError::Decompression { .. } => ErrorCode::KPACK_ERROR_DECOMPRESSION_FAILED,
-                ArchiveError::UnsupportedVersion { .. } => {
-                    ErrorCode::KPACK_ERROR_UNSUPPORTED_VERSION
+                ArchiveError::Io(_) => kpack_error_t::KPACK_ERROR_IO_ERROR,
+                ArchiveError::Toc { .. } => kpack_error_t::KPACK_ERROR_MSGPACK_PARSE_FAILED,
+                ArchiveError::Decompression { .. } => {
+                    kpack_error_t::KPACK_ERROR_DECOMPRESSION_FAILED
                 }
-                ArchiveError::NoSuchKernel { .. } => ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND,
-                _ => ErrorCode::KPACK_ERROR_INVALID_FORMAT,
+                ArchiveError::UnsupportedVersion { .. } => {
+                    kpack_error_t::KPACK_ERROR_UNSUPPORTED_VERSION
+                }
+                ArchiveError::NoSuchKernel { .. } => kpack_error_t::KPACK_ERROR_KERNEL_NOT_FOUND,
+                _ => kpack_error_t::KPACK_ERROR_INVALID_FORMAT,
             },
-            Self::NulInName { .. } => ErrorCode::KPACK_ERROR_INVALID_FORMAT,
-            Self::OutOfMemory { .. } => ErrorCode::KPACK_ERROR_OUT_OF_MEMORY,
-            Self::NotMapped { .. } => ErrorCode::KPACK_ERROR_PATH_DISCOVERY_FAILED,
+            Self::NulInName { .. } => kpack_error_t::KPACK_ERROR_INVALID_FORMAT,
+            Self::OutOfMemory { .. } => kpack_error_t::KPACK_ERROR_OUT_OF_MEMORY,
+            Self::NotMapped { .. } => kpack_error_t::KPACK_ERROR_PATH_DISCOVERY_FAILED,
             Self::Marker { .. } | Self::NotReadable { .. } => {
-                ErrorCode::KPACK_ERROR_INVALID_METADATA
+                kpack_error_t::KPACK_ERROR_INVALID_METADATA
             }
-            Self::Target(_) | Self::NoIsa => ErrorCode::KPACK_ERROR_INVALID_ARGUMENT,
-            Self::Disabled => ErrorCode::KPACK_ERROR_NOT_IMPLEMENTED,
+            Self::Target(_) | Self::NoIsa => kpack_error_t::KPACK_ERROR_INVALID_ARGUMENT,
+            Self::Disabled => kpack_error_t::KPACK_ERROR_NOT_IMPLEMENTED,
             Self::NoCodeObject { code, .. } => *code,
         }
     }

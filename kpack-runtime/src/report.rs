@@ -12,7 +12,7 @@ use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::marker::of_another_build;
 use kpack_format::names::{GFXARCH, Group, Pattern, SearchPath};
 
-use crate::search::escaped;
+use crate::stderr::escaped;
 use crate::{Environment, Request, TargetId, regular_file};
 
 /// The most names in a list.

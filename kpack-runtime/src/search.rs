@@ -3,8 +3,6 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::path::{Component, MAIN_SEPARATOR, Path, Prefix};
 use std::sync::Arc;
 
 use kpack_format::Delivery;
@@ -16,22 +14,10 @@ use crate::archive::Memory;
 use crate::ffi::buffer::Borrowed;
 use crate::lookup::{self, Answer, Candidate, Listing, Location, Place, Rule, Rules};
 use crate::scratch::Scratch;
-use crate::{Archive, Attempt, Cache, Error, ErrorCode, Marker, Outcome, Report, TargetId};
+use crate::stderr::{escaped, say};
+use crate::{Archive, Attempt, Cache, Error, ErrorCode, Outcome, Report, Request, TargetId};
 
 const RULES: Rules = Rules::KPACK;
-
-/// The code object to look up.
-#[derive(Debug, Clone, Copy)]
-pub struct Request<'a> {
-    /// The marker that the wrapper points to.
-    pub marker: &'a Marker,
-    /// The binary that it is in.
-    pub binary: &'a Path,
-    /// The index in the wrapper.
-    pub co_index: u32,
-    /// ISAs of the GPU, the preferred one first: its own, then the generic ones that it can run.
-    pub isas: &'a [TargetId],
-}
 
 /// A code object in an archive.
 #[derive(Debug, Clone)]
@@ -69,75 +55,126 @@ impl CodeObject {
     }
 }
 
-/// Finds the code object and reads it.
-pub(crate) fn load<M: Memory>(cache: &Cache, request: &Request<'_>) -> Result<M, Error> {
-    if request.isas.is_empty() {
-        return Err(Error::NoIsa);
+impl Cache {
+    /// The requested code object, decompressed.
+    ///
+    /// # Errors
+    /// [`Error::Disabled`], [`Error::NoIsa`], [`Error::NoCodeObject`], and the errors of
+    /// [`Archive::load`] for the archive that has it.
+    pub fn load_code_object(&self, request: &Request<'_>) -> Result<Vec<u8>, Error> {
+        self.load_into(request)
     }
-    let place = cache.place(request.binary);
-    let targets = lookup::targets(request.isas);
-    let search = Search::begin(cache, request, &place, targets);
-    let mut other_builds = Vec::new();
-    let Some(found) = search.find(&search.targets, &mut other_builds) else {
-        return Err(search.failure(&other_builds, &place));
-    };
-    let loaded = found.archive.load_into::<M>(&found.kernel, &found.target);
-    if cache.environment().debug {
-        let mut trouble = search.trouble(&other_builds);
-        if !cache.is_news(request.binary, std::slice::from_ref(&trouble)) {
-            trouble.clear();
-        }
-        say(&format!("{}{trouble}", outcome_of(&found, &loaded)));
-    }
-    loaded
-}
 
-/// As [`Cache::code_objects`].
-pub(crate) fn code_objects(cache: &Cache, request: &Request<'_>) -> Result<Vec<CodeObject>, Error> {
-    let place = cache.place(request.binary);
-    let present = present(cache, &locations(cache, request, &place));
-    let gpus: Vec<&[TargetId]> = match request.isas {
-        [] => vec![&[]],
-        gpus => gpus.chunks(1).collect(),
-    };
-    let mut code_objects: Vec<CodeObject> = Vec::new();
-    let mut result = Ok(());
-    for gpu in gpus {
-        let may_run = |target: &&TargetId| {
-            let mut gpus = gpu.iter();
-            target.is_spirv() || gpus.all(|gpu| target.may_be_taken_for(gpu, Delivery::Bundle))
+    /// Every code object of a kernel that the GPUs of a machine may run, each to be
+    /// [loaded](Self::load). For callers that do not know which one the runtime will choose.
+    ///
+    /// The ISAs of the request are the GPUs, not one GPU's choices; features without a sign are unknown,
+    /// and without ISAs, every code object is returned. A GPU that has no code is explained with
+    /// `ROCM_KPACK_DEBUG`.
+    ///
+    /// # Errors
+    /// [`Error::Disabled`]; [`Error::NoCodeObject`] if there is none at all.
+    pub fn code_objects(&self, request: &Request<'_>) -> Result<Vec<CodeObject>, Error> {
+        if self.environment().disable {
+            return Err(Error::Disabled);
+        }
+        let place = self.place(request.binary);
+        let present = present(self, &locations(self, request, &place));
+        let gpus: Vec<&[TargetId]> = match request.isas {
+            [] => vec![&[]],
+            gpus => gpus.chunks(1).collect(),
         };
-        // Without an archive, it is the GPU's own target that is missing.
-        let targets = present.iter().filter(may_run).chain(gpu);
-        let targets = BTreeSet::from_iter(targets.map(TargetId::to_string));
-        let request = Request {
-            isas: gpu,
-            ..*request
-        };
-        let targets = Vec::from_iter(targets);
-        let search = Search::begin(cache, &request, &place, targets);
-        let mut other_builds = Vec::new();
-        let each = search.targets.chunks(1);
-        let found = each.filter_map(|target| search.find(target, &mut other_builds));
-        let found: Vec<CodeObject> = found.collect();
-        if found.is_empty() {
-            result = Err(search.failure(&other_builds, &place));
-        } else if cache.environment().debug {
-            let trouble = search.trouble(&other_builds);
-            if !trouble.is_empty() {
-                say(&format!("`{}`{trouble}", search.kernels.join("` or `")));
+        let mut code_objects: Vec<CodeObject> = Vec::new();
+        let mut result = Ok(());
+        for gpu in gpus {
+            let may_run = |target: &&TargetId| {
+                let mut gpus = gpu.iter();
+                target.is_spirv() || gpus.all(|gpu| target.may_be_taken_for(gpu, Delivery::Bundle))
+            };
+            // Without an archive, it is the GPU's own target that is missing.
+            let targets = present.iter().filter(may_run).chain(gpu);
+            let targets = BTreeSet::from_iter(targets.map(TargetId::to_string));
+            let request = Request {
+                isas: gpu,
+                ..*request
+            };
+            let targets = Vec::from_iter(targets);
+            let search = Search::begin(self, &request, &place, targets);
+            let mut other_builds = Vec::new();
+            let each = search.targets.chunks(1);
+            let found = each.filter_map(|target| search.find(target, &mut other_builds));
+            let found: Vec<CodeObject> = found.collect();
+            if found.is_empty() {
+                result = Err(search.failure(&other_builds, &place));
+            } else if self.environment().debug {
+                let trouble = search.trouble(&other_builds);
+                if !trouble.is_empty() {
+                    say(&format!("`{}`{trouble}", search.kernels.join("` or `")));
+                }
+            }
+            for new in found {
+                if code_objects.iter().all(|known| known.target != new.target) {
+                    code_objects.push(new);
+                }
             }
         }
-        for new in found {
-            if code_objects.iter().all(|known| known.target != new.target) {
-                code_objects.push(new);
-            }
+        if code_objects.is_empty() {
+            result.map(|()| code_objects)
+        } else {
+            Ok(code_objects)
         }
     }
-    if code_objects.is_empty() {
-        result.map(|()| code_objects)
-    } else {
-        Ok(code_objects)
+
+    /// Decompresses a code object into `bytes`, which has its [size](CodeObject::size).
+    ///
+    /// # Errors
+    /// As [`Archive::load`]; [`Error::OutOfMemory`] if `bytes` has another size.
+    pub fn load(&self, code_object: &CodeObject, bytes: &mut [u8]) -> Result<(), Error> {
+        let bytes = Cell::new(Some(bytes));
+        let room = |size| {
+            let bytes = bytes.take().filter(|bytes| bytes.len() == size);
+            bytes.map(Borrowed)
+        };
+        // A destructor in thread-local storage would keep a library that this is linked into from being
+        // unloaded.
+        let mut scratch = Scratch::default();
+        let archive = &code_object.archive;
+        let loaded = archive.load_with(
+            &mut scratch,
+            &code_object.kernel,
+            &code_object.target,
+            &room,
+        );
+        if self.environment().debug {
+            say(&outcome_of(code_object, &loaded));
+        }
+        loaded.map(|_| ())
+    }
+
+    /// Finds the code object and reads it.
+    pub(crate) fn load_into<M: Memory>(&self, request: &Request<'_>) -> Result<M, Error> {
+        if self.environment().disable {
+            return Err(Error::Disabled);
+        }
+        if request.isas.is_empty() {
+            return Err(Error::NoIsa);
+        }
+        let place = self.place(request.binary);
+        let targets = lookup::targets(request.isas);
+        let search = Search::begin(self, request, &place, targets);
+        let mut other_builds = Vec::new();
+        let Some(found) = search.find(&search.targets, &mut other_builds) else {
+            return Err(search.failure(&other_builds, &place));
+        };
+        let loaded = found.archive.load_into::<M>(&found.kernel, &found.target);
+        if self.environment().debug {
+            let mut trouble = search.trouble(&other_builds);
+            if !self.is_news(request.binary, std::slice::from_ref(&trouble)) {
+                trouble.clear();
+            }
+            say(&format!("{}{trouble}", outcome_of(&found, &loaded)));
+        }
+        loaded
     }
 }
 
@@ -163,24 +200,6 @@ fn present(cache: &Cache, locations: &[Location]) -> BTreeSet<TargetId> {
         }
     }
     targets
-}
-
-/// As [`Cache::load`].
-pub(crate) fn load_to(cache: &Cache, found: &CodeObject, bytes: &mut [u8]) -> Result<(), Error> {
-    let bytes = Cell::new(Some(bytes));
-    let room = |size| {
-        let bytes = bytes.take().filter(|bytes| bytes.len() == size);
-        bytes.map(Borrowed)
-    };
-    // A destructor in thread-local storage would keep a library that this is linked into from being
-    // unloaded.
-    let mut scratch = Scratch::default();
-    let archive = &found.archive;
-    let loaded = archive.load_with(&mut scratch, &found.kernel, &found.target, &room);
-    if cache.environment().debug {
-        say(&outcome_of(found, &loaded));
-    }
-    loaded.map(|_| ())
 }
 
 /// Where to look for a code object, and the archives there.
@@ -390,24 +409,6 @@ fn outcome_of<M>(found: &CodeObject, loaded: &Result<M, Error>) -> String {
     }
 }
 
-/// A path, safe to print on a terminal, as people write it.
-pub(crate) fn escaped(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    let first = path.components().next();
-    let text = match first {
-        // Windows returns the real path of a file as `\\?\C:\…`.
-        Some(Component::Prefix(prefix)) if matches!(prefix.kind(), Prefix::VerbatimDisk(_)) => {
-            &text[r"\\?\".len()..]
-        }
-        _ => &text,
-    };
-    let characters = text.chars().map(|c| match c {
-        MAIN_SEPARATOR => c.to_string(),
-        c => c.escape_debug().to_string(),
-    });
-    characters.collect()
-}
-
 /// The outcome for an archive that could not be opened, without its path.
 fn outcome(error: &Error) -> Outcome {
     match error {
@@ -417,10 +418,4 @@ fn outcome(error: &Error) -> Outcome {
         Error::Archive { source, .. } => Outcome::NotOpened(source.to_string()),
         other => Outcome::NotOpened(other.to_string()),
     }
-}
-
-/// Prints on standard error, if there is one.
-pub(crate) fn say(text: &str) {
-    let text = format!("kpack: {text}\n");
-    let _ = std::io::stderr().write_all(text.as_bytes());
 }

@@ -8,8 +8,8 @@ use std::slice;
 use kpack_format::target_id::TRIPLE;
 
 use super::buffer::Buffer;
-use super::types::kpack_error_t;
 use crate::Error;
+use crate::error_code::kpack_error_t;
 
 pub(super) const INVALID: kpack_error_t = kpack_error_t::KPACK_ERROR_INVALID_ARGUMENT;
 

@@ -11,8 +11,8 @@ use std::ffi::{CString, c_char, c_void};
 use super::arguments::{INVALID, Out, Output, code, guard, isas, text};
 use super::types::{
     kpack_arch_callback_t, kpack_archive, kpack_archive_t, kpack_cache, kpack_cache_t,
-    kpack_error_t,
 };
+use crate::error_code::kpack_error_t;
 use crate::platform::{path_of, text_of};
 use crate::{Archive, Cache, Error, Request, TargetId, discover_binary_path, marker_at};
 

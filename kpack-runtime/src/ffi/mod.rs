@@ -12,6 +12,7 @@ mod functions;
 pub(crate) mod mapping;
 mod types;
 
+pub use crate::error_code::kpack_error_t;
 pub use functions::*;
-pub use types::{KPACK_CURRENT_VERSION, kpack_cache_t, kpack_compression_scheme_t, kpack_error_t};
+pub use types::{KPACK_CURRENT_VERSION, kpack_cache_t, kpack_compression_scheme_t};
 pub use types::{kpack_arch_callback_t, kpack_archive, kpack_archive_t, kpack_cache};
