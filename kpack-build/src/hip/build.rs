@@ -17,7 +17,9 @@ use super::compile::{self, Job};
 use super::compiler::{Compiler, Wanted};
 use super::environment::Environment;
 use super::flags::{self, BuildDirectories, Flags};
-use super::{Hip, INCLUDE_DIRECTORIES, Library, targets};
+use super::library::{INCLUDE_DIRECTORIES, Library};
+use super::options::Hip;
+use super::targets;
 use crate::object_file;
 use kpack_core::publish::{
     Directory, HiddenDirectory, StagedFile, check_names, recover_directory, remove_tree,

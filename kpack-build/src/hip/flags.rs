@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 
-use super::Hip;
 use super::compiler::Compiler;
 use super::environment::{Environment, words};
+use super::options::Hip;
 use kpack_core::Error;
 
 /// Flags for a header directory, which follows joined or as the next argument.

@@ -2,8 +2,8 @@
 
 use kpack_format::TargetId;
 
-use super::Hip;
 use super::environment::Environment;
+use super::options::Hip;
 use kpack_core::Error;
 
 /// The GPU targets to compile for.
