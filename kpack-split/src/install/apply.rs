@@ -11,10 +11,12 @@ use kpack_format::archive::{ArchiveWriter, Written};
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::{Group, KernelName};
 
+use super::binary::InstallBinary;
+use super::options::{InstallOptions, Only};
 use super::plans::HostPlans;
-use super::{InstallBinary, InstallOptions, Only, Report};
 use crate::input::KpackPath;
 use crate::publish::{Batch, Directory, KpackDir, StagedFile, Transaction, Update};
+use crate::report::Report;
 use crate::split::Presplit;
 use crate::{Error, ids};
 

@@ -6,27 +6,27 @@
 
 mod again;
 mod apply;
+mod binary;
 mod host;
 mod options;
 mod plans;
 mod targets;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use kpack_format::TargetId;
 use kpack_format::names::Group;
 
-use crate::host::Image;
-use crate::input::{self, ClosedBinary, LinkedBinary, LocatedBinary, Lookup, MarkerGroup, Prefix};
+use crate::input::{self, ClosedBinary, Lookup, Prefix};
 use crate::parallel;
 use crate::split::{
-    self, BinaryKind, Budget, Compressed, Compression, DebugFiles, FatFile, PackedCode, Presplit,
-    Spirv, Treatment,
+    self, Budget, Compressed, Compression, DebugFiles, FatFile, PackedCode, Presplit, Treatment,
 };
 use crate::{Error, ids};
 use apply::Run;
+use binary::{BinaryContent, InstallBinary};
 use plans::HostPlans;
 use targets::{split_already, wanted_targets};
 
@@ -88,7 +88,7 @@ fn attempt(
 
     prefix.remove_leftovers(&options.files)?;
     let lookup = Lookup::default();
-    let binaries = binaries(&prefix, options, parsed, &lookup, &mut report)?;
+    let binaries = binary::read(&prefix, options, parsed, &lookup, &mut report)?;
     let fat: Vec<&InstallBinary> = binaries.iter().filter(|b| b.has_device_code()).collect();
     let linked = fat.iter().filter_map(|binary| binary.fat());
     let names = split::file_names(linked.map(FatFile::is_for_windows));
@@ -187,167 +187,6 @@ fn archives(
         )?;
     }
     Ok(compressed)
-}
-
-/// A binary and its device code.
-struct InstallBinary {
-    located: LocatedBinary,
-    content: BinaryContent,
-    /// The archives of its objects that were split before the link, if not installed yet.
-    presplit: Option<Presplit>,
-    /// The targets of bundles with SPIR-V that stay in it, if nothing of it is moved.
-    stays: BTreeSet<TargetId>,
-}
-
-/// What a binary is, apart from objects that were split before the link.
-enum BinaryContent {
-    /// It contains device code.
-    Fat(FatFile),
-    /// It is already split; these are its markers.
-    Split(Vec<MarkerGroup>),
-    /// It stays unchanged; the text says why.
-    LeftAlone(String),
-}
-
-impl InstallBinary {
-    /// `kind` is of the binary, or of another file with its device code.
-    fn new(located: LocatedBinary, kind: BinaryKind, lookup: &Lookup) -> Result<Self, Error> {
-        let mut stays = BTreeSet::new();
-        let (content, presplit) = match kind {
-            BinaryKind::Fat(file, linked) => {
-                let presplit = Presplit::read(linked, false, lookup)?;
-                (BinaryContent::Fat(*file), presplit)
-            }
-            BinaryKind::Split(linked) => {
-                if let Some(fat) = &linked.kept {
-                    let targets = linked.targets(fat, &|_| true)?;
-                    stays.extend(targets.iter().filter_map(|target| target.parse().ok()));
-                }
-                let markers = linked.markers()?;
-                let presplit = Presplit::read(linked, false, lookup)?;
-                (BinaryContent::Split(markers), presplit)
-            }
-            BinaryKind::Kept(file) => {
-                stays = file.elsewhere();
-                let reason = file.code.note().unwrap_or_default();
-                (BinaryContent::LeftAlone(reason), None)
-            }
-            BinaryKind::LeftAlone(reason) => (BinaryContent::LeftAlone(reason), None),
-        };
-        Ok(Self {
-            located,
-            content,
-            presplit,
-            stays,
-        })
-    }
-
-    /// Whether an earlier run split it, so that nothing is left to do.
-    fn is_split(&self) -> bool {
-        matches!(self.content, BinaryContent::Split(_)) && self.presplit.is_none()
-    }
-
-    fn has_device_code(&self) -> bool {
-        self.fat().is_some() || self.presplit.is_some()
-    }
-
-    /// The targets of its device code.
-    fn targets(&self) -> BTreeSet<TargetId> {
-        let placed = self.presplit.as_ref().map(Presplit::targets);
-        let split = self.fat().map(|fat| fat.code.targets());
-        placed.into_iter().chain(split).flatten().collect()
-    }
-
-    /// The targets whose code of a joined binary is in archives alone.
-    fn elsewhere(&self) -> BTreeSet<TargetId> {
-        self.fat().map(FatFile::elsewhere).unwrap_or_default()
-    }
-
-    fn fat(&self) -> Option<&FatFile> {
-        match &self.content {
-            BinaryContent::Fat(file) => Some(file),
-            _ => None,
-        }
-    }
-}
-
-/// Reads each file once.
-fn binaries(
-    prefix: &Prefix,
-    options: &InstallOptions,
-    parsed: &BTreeMap<PathBuf, Arc<ClosedBinary>>,
-    lookup: &Lookup,
-    report: &mut Report,
-) -> Result<Vec<InstallBinary>, Error> {
-    if options.all {
-        return all_binaries(prefix, options.storage.spirv, lookup, report);
-    }
-    let mut binaries: Vec<InstallBinary> = Vec::new();
-    for (index, file) in options.files.iter().enumerate() {
-        let source = options.sources.get(index);
-        let located = match source {
-            Some(_) => prefix.absent_binary(file)?,
-            None => prefix.binary(file)?,
-        };
-        if located.name != file.to_string_lossy() && !file.is_absolute() {
-            report.note(
-                ids::RESOLVED_ELSEWHERE,
-                file,
-                format!("resolves to {} in the prefix", located.name),
-            );
-        }
-        if binaries.iter().any(|known| known.located == located) {
-            continue;
-        }
-        let path = source.unwrap_or(&located.path);
-        let spirv = Some(options.storage.spirv);
-        let input = match parsed.get(path) {
-            Some(closed) => split::of(closed.open()?, spirv)?,
-            None => split::read(path, spirv)?,
-        };
-        binaries.push(InstallBinary::new(located, input, lookup)?);
-    }
-    Ok(binaries)
-}
-
-/// Reads the linked files in the prefix and keeps those with device code, and split ones. Skips files without device
-/// code whose headers are damaged or for another machine. Device code that cannot be read is an error:
-/// without it, the binary would not work.
-fn all_binaries(
-    prefix: &Prefix,
-    spirv: Spirv,
-    lookup: &Lookup,
-    report: &mut Report,
-) -> Result<Vec<InstallBinary>, Error> {
-    let root = prefix.root().path();
-    let mut binaries = Vec::new();
-    for found in prefix.linked_files() {
-        let (path, file) = found?;
-        let image = match Image::read(file).map_err(|e| input::binary_error(&path, e)) {
-            Ok(image) => image,
-            Err(Error::Refused {
-                id, path, reason, ..
-            }) if !input::has_bundle(&path, &input::open(&path)?)? => {
-                report.warn(id, path, format!("skipped: {reason}"));
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        let input = split::of(LinkedBinary::of(&path, image)?, Some(spirv))?;
-        let is_kept = matches!(input, BinaryKind::Kept(_));
-        let binary = InstallBinary::new(prefix.binary(&path)?, input, lookup)?;
-        if binary.has_device_code() || binary.is_split() || is_kept {
-            binaries.push(binary);
-        }
-    }
-    if binaries.iter().all(InstallBinary::is_split) && report.findings.is_empty() {
-        report.note(
-            ids::NO_DEVICE_CODE,
-            root,
-            "contains no unsplit binary with device code",
-        );
-    }
-    Ok(binaries)
 }
 
 /// The outcome for each binary.

@@ -10,9 +10,10 @@ use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 use kpack_format::{CodeId, TargetId};
 
+use super::binary::InstallBinary;
 use super::host::HostPlan;
-use super::{InstallBinary, Report};
 use crate::input::{KpackPath, LinkedBinary, LocatedBinary, binary_error};
+use crate::report::Report;
 use crate::split::code_ids;
 use crate::{Error, ids};
 

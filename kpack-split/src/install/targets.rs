@@ -7,8 +7,12 @@ use kpack_core::words::list;
 use kpack_format::names::Group;
 use kpack_format::{Selection, TargetId};
 
-use super::{BinaryContent, InstallBinary, InstallOptions, Only, Report, Unexpected, again};
+use super::again;
+use super::binary::{BinaryContent, InstallBinary};
+use super::options::{InstallOptions, Only};
 use crate::input::{KpackPath, Lookup};
+use crate::report::Report;
+use crate::split::Unexpected;
 use crate::{Error, ids};
 
 /// The first binary split by an earlier run, and the targets of all such binaries.

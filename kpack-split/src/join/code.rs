@@ -14,8 +14,8 @@ use kpack_format::names::KernelName;
 use kpack_format::offload_bundle::{Entry, Layout};
 use kpack_format::{Delivery, TargetId};
 
-use super::JoinOptions;
 use super::binary::MarkedBinary;
+use super::options::JoinOptions;
 use crate::elf::DeviceCode;
 use crate::input::{
     CodePlace, LinkedBinary, Lookup, Obstacle, RangeReader, Resolver, check_code_object_in,

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::JoinOptions;
 use super::binary::MarkedBinary;
 use super::code::Code;
 use super::differences;
+use super::options::JoinOptions;
 use crate::elf::{BinaryError, NewCode};
 use crate::host::JoinPlan;
 use crate::input::{LinkedBinary, Lookup, binary_error};
