@@ -17,6 +17,7 @@ pub mod join;
 pub mod leftover;
 pub mod pe;
 mod plan;
+mod ranges;
 mod rewrite;
 mod source_date;
 pub mod split;

@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::ops::Range;
 
+use kpack_core::archives::KeptBundle;
 use kpack_core::elf::BinaryError;
 use kpack_format::marker::Marker;
 
-use crate::device_code::{PlannedWrapper, marker_bytes};
+use crate::device_code::{PlannedWrapper, keeping_wrappers, marker_bytes};
 use crate::rewrite::{Rewrite, Rewritten};
 
 /// How to make one binary from another. `I` are the headers of the input, `H` what is new in the output's.
@@ -43,6 +44,27 @@ impl<I, H> Plan<I, H> {
         }
     }
 
+    /// The same, but these bundles of `input` and their wrappers stay. The result is what a join of the split binary
+    /// would be that puts only them back: `join` plans one of the result, with the marker there, with bundles of some
+    /// sizes, and with wrappers that depend on the bundles' addresses.
+    pub(crate) fn keeping_by<S>(
+        self,
+        input: &S,
+        kept: &[KeptBundle],
+        join: impl FnOnce(
+            Rewritten<'_, S>,
+            &Range<u64>,
+            &[u64],
+            &WrappersAt<'_>,
+        ) -> Result<JoinPlan<Self>, BinaryError>,
+    ) -> Result<Self, BinaryError> {
+        let sizes = Vec::from_iter(kept.iter().map(|bundle| bundle.size));
+        let wrappers = |bundles: &[u64]| keeping_wrappers(&self.wrappers, kept, bundles);
+        let JoinPlan { plan, bundles } = join(self.result(input), &self.marker, &sizes, &wrappers)?;
+        let ranges = kept.iter().map(|kept| kept.offset..kept.offset + kept.size);
+        Ok(plan.after(self, ranges.zip(bundles).collect()))
+    }
+
     /// Replaces the planned marker. Drops code IDs that do not fit.
     pub fn set_marker(&mut self, marker: &Marker) -> Result<(), BinaryError> {
         let planned = self.marker.end - self.marker.start;
@@ -72,6 +94,9 @@ impl<I, H> Plan<I, H> {
         Ok(self.rewrite.write(input, output)?)
     }
 }
+
+/// The wrappers of a joined binary, by the addresses of its bundles.
+pub(crate) type WrappersAt<'a> = dyn Fn(&[u64]) -> Vec<PlannedWrapper> + 'a;
 
 /// How to make a joined binary from a split one, by a plan of a host format.
 #[derive(Debug, Clone)]

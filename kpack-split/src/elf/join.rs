@@ -30,10 +30,8 @@ use super::section_table::SectionTable;
 
 use super::{BinaryError, ReadAt, check};
 use super::{refuse, unsupported};
-use crate::device_code::{
-    BUNDLE_ALIGN, FatBinary, KeptMarker, NewCode, PlannedWrapper, keeping_wrappers,
-};
-use crate::plan;
+use crate::device_code::{BUNDLE_ALIGN, FatBinary, KeptMarker, NewCode, PlannedWrapper};
+use crate::plan::{self, WrappersAt};
 use crate::rewrite::{Edits, Gap, Gaps};
 
 /// At most so much zeroed memory becomes zeroes in a file, in bytes.
@@ -55,7 +53,7 @@ impl JoinPlan {
         image: &Image<S>,
         marker: &Range<u64>,
         sizes: &[u64],
-        wrappers: &dyn Fn(&[u64]) -> Vec<PlannedWrapper>,
+        wrappers: &WrappersAt<'_>,
     ) -> Result<Self, BinaryError> {
         image.validate()?;
         check::sound(image)?;
@@ -85,19 +83,15 @@ impl JoinPlan {
 }
 
 impl Plan {
-    /// The same, but these bundles of `input` and their wrappers stay. The result is what a join of the
-    /// split binary would be that puts only them back.
+    /// As [`keeping_by`](plan::Plan::keeping_by).
     pub(crate) fn keeping<S: ReadAt>(
         self,
         input: &S,
         kept: &[KeptBundle],
     ) -> Result<Self, BinaryError> {
-        let image = Image::read(self.result(input))?;
-        let sizes = Vec::from_iter(kept.iter().map(|bundle| bundle.size));
-        let wrappers = |bundles: &[u64]| keeping_wrappers(&self.wrappers, kept, bundles);
-        let JoinPlan { plan, bundles } = JoinPlan::with(&image, &self.marker, &sizes, &wrappers)?;
-        let ranges = kept.iter().map(|kept| kept.offset..kept.offset + kept.size);
-        Ok(plan.after(self, ranges.zip(bundles).collect()))
+        self.keeping_by(input, kept, |result, marker, sizes, wrappers| {
+            JoinPlan::with(&Image::read(result)?, marker, sizes, wrappers)
+        })
     }
 }
 

@@ -16,6 +16,7 @@ use super::image::Image;
 use super::records::{FAT_SECTION, POINTER, WRAPPER_SIZE};
 use super::refuse;
 use super::{BinaryError, DeviceCode, ReadAt};
+use crate::ranges::merged;
 
 /// Bytes compared at a time.
 const CHUNK: u64 = 1 << 20;
@@ -294,18 +295,4 @@ impl Changes {
         }
         Ok(false)
     }
-}
-
-/// The same addresses in order, without ranges that are empty, overlap or touch.
-fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    ranges.retain(|range| !range.is_empty());
-    ranges.sort_unstable_by_key(|range| range.start);
-    ranges.dedup_by(|next, last| {
-        let touches = next.start <= last.end;
-        if touches {
-            last.end = last.end.max(next.end);
-        }
-        touches
-    });
-    ranges
 }

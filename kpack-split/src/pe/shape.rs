@@ -12,6 +12,7 @@ use kpack_core::elf::{BinaryError, ReadAt, pods, refuse};
 use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, Section, debug_entries};
 use super::memory::{Kind, OVERLAY};
 use super::relocations::Relocations;
+use crate::ranges::merged;
 
 /// An address: the index of its section among those of host code, and how far from its start it is.
 pub type Place = (usize, u64);
@@ -501,20 +502,6 @@ pub struct Addresses {
     tables: Vec<Range<u64>>,
     debug: Vec<Range<u64>>,
     base: u64,
-}
-
-/// The ranges in order, those that overlap as one.
-fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    ranges.retain(|range| !range.is_empty());
-    ranges.sort_by_key(|range| range.start);
-    ranges.dedup_by(|next, last| {
-        let overlap = next.start <= last.end;
-        if overlap {
-            last.end = last.end.max(next.end);
-        }
-        overlap
-    });
-    ranges
 }
 
 impl Addresses {
