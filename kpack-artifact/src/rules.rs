@@ -210,6 +210,13 @@ pub(crate) enum HostFault {
     NotSplit(PathBuf),
 }
 
+/// The message for an archive with kernels of a file that does not load them.
+pub(crate) fn without_host(binary: &str) -> String {
+    format!(
+        "has kernels of `{binary}`, which is not a split binary; it is truncated, or another file"
+    )
+}
+
 /// The binaries that the archive at `path` in an artifact has kernels for, but that are missing or not
 /// split. `prefixes` are those of the artifact; `entry` finds what is at a path, in any of the artifacts.
 pub(crate) fn kernels_without_host<'t>(

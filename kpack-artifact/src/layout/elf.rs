@@ -6,7 +6,8 @@ use std::fs::File;
 use kpack_format::marker;
 use object::{LittleEndian as LE, elf};
 
-use super::{Found, Same, is_unit_id, texts_of};
+use super::same::{Found, Same, is_unit_id};
+use super::text::texts_of;
 use crate::moved::{Moves, Part};
 use kpack_split::elf::{
     BinaryError, Dynamic, FAT_SECTION, Image, Machine, Relocations, Section, WRAPPER_SECTION,

@@ -3,6 +3,8 @@
 
 pub(super) mod elf;
 pub(super) mod pe;
+mod same;
+mod text;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,48 +17,8 @@ use kpack_split::elf::DeviceCode;
 use kpack_split::host::Image;
 use kpack_split::input::LinkedBinary;
 
-/// The fewest consecutive printable bytes that count as text.
-pub(super) const LEAST_TEXT: usize = 6;
-
-pub(super) enum Same {
-    /// Equal except for the code IDs in their markers: each shard lists the targets that it built.
-    Yes,
-    /// Equal except for what this says.
-    But(String),
-    /// Different, or not comparable.
-    No,
-}
-
-/// How two host binaries differ whose code and data are the same.
-struct Found {
-    has_moved: bool,
-    has_other_units: bool,
-    /// What identifies the build, as messages have it, if that differs.
-    other_id: Option<&'static str>,
-}
-
-impl Same {
-    fn of(found: Found) -> Self {
-        if found.has_moved {
-            let and = if found.has_other_units {
-                format!(", and in {UNIT_IDS}")
-            } else {
-                String::new()
-            };
-            return Self::But(format!(
-                "differs in its layout{and}: its sections have the same sizes at other addresses, \
-                 because the device code had another size; apart from the addresses, code and data are equal"
-            ));
-        }
-        if found.has_other_units {
-            return Self::But(format!("differs in {UNIT_IDS} only"));
-        }
-        match found.other_id {
-            Some(id) => Self::But(format!("differs in its {id}")),
-            None => Self::Yes,
-        }
-    }
-}
+pub(super) use same::{Same, UNIT_IDS};
+pub(super) use text::LEAST_TEXT;
 
 /// Compares two host binaries.
 ///
@@ -138,32 +100,4 @@ fn markers(linked: &LinkedBinary) -> Result<Option<BTreeMap<Vec<u32>, Marker>>, 
         (positions.collect(), group.marker.without_additions())
     });
     Ok(Some(groups.collect()))
-}
-
-/// Their names in messages.
-pub(super) const UNIT_IDS: &str = "IDs of compilation units (`__hip_cuid_…`), which clang derives \
-                                   from its options, --offload-arch among them";
-
-/// What the names of symbols begin with that exist only for their names.
-const UNIT_ID: &[u8] = b"__hip_cuid_";
-/// The most digits that follow.
-const LONGEST_ID: usize = 16;
-
-/// Whether a symbol exists only for its name, which contains the ID of a compilation unit: a hash of
-/// the compiler's options and the source's path, without leading zeros (clang, `-fuse-cuid=hash`, the
-/// default for HIP). Longer names with an ID do not count: with `-fgpu-rdc`, variables and kernels must
-/// have the same names in host and device code.
-fn is_unit_id(name: &[u8]) -> bool {
-    let id = name.strip_prefix(UNIT_ID).unwrap_or_default();
-    let is_digit = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
-    (1..=LONGEST_ID).contains(&id.len()) && id.iter().all(is_digit)
-}
-
-/// The runs of printable bytes.
-fn texts_of(bytes: &[u8]) -> Vec<String> {
-    let printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
-    let runs = bytes.split(|byte| !printable(byte));
-    let long = runs.filter(|run| run.len() >= LEAST_TEXT);
-    long.map(|run| String::from_utf8_lossy(run).into_owned())
-        .collect()
 }

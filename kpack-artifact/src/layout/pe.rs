@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::ops::Range;
 
-use super::{Found, LONGEST_ID, Same, UNIT_ID, is_unit_id, texts_of};
+use super::same::{Found, LONGEST_ID, Same, UNIT_ID, is_unit_id};
+use super::text::texts_of;
 use crate::moved::{Moves, Part};
 use kpack_split::elf::BinaryError;
 use kpack_split::pe::{Image, Section, Shape, Symbol};

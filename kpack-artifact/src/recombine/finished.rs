@@ -13,15 +13,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use walkdir::WalkDir;
 
+use super::artifact::Artifact;
 use super::inputs::Inputs;
+use super::options::Options;
 use super::shards::Shards;
-use super::{Artifact, Finding, Options, Severity};
 use crate::output::{EntrySource, Output};
 use crate::{manifest_txt, mark, names};
 use kpack_core::files::digest;
 use kpack_core::platform::shared_inode;
 use kpack_core::publish::{Directory, StagedFile};
-use kpack_core::{Error, ids, parallel};
+use kpack_core::{Error, Finding, Severity, ids, parallel};
 use kpack_split::input::walk_error;
 
 /// What a run notes about a component when its artifacts have their names.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use kpack_core::platform::{MetadataExt, SharedInode};
 use kpack_format::names::{Group, KernelName, SearchPath, is_manifest};
 
-use super::{Files, RowKey, Size, debug};
+use super::debug;
 use crate::classify::{Class, Entry, KPACK, Node, classify_without_special_files};
 use crate::databases::{ForAll, Merge, Selection, for_all};
 use crate::kernel_cache;
@@ -61,6 +61,30 @@ pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<M
         tree.end_shard();
     }
     Ok(tree)
+}
+
+/// The files of the host, one list per shard, and those of each target.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Files {
+    pub(super) hosts: Vec<Vec<PathBuf>>,
+    pub(super) targets: BTreeMap<String, Vec<PathBuf>>,
+}
+
+/// Identifies a row.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct RowKey {
+    pub(super) module: String,
+    pub(super) target: Option<String>,
+    pub(super) what: String,
+    /// Whether `what` is the path of a file.
+    pub(super) is_file: bool,
+}
+
+/// Bytes stored in files, and bytes of the unpacked code objects.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Size {
+    pub(super) stored: u64,
+    pub(super) unpacked: u64,
 }
 
 impl RowKey {

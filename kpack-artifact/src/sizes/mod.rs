@@ -15,6 +15,7 @@ use kpack_format::TargetId;
 use serde::Serialize;
 
 use kpack_core::{Error, Finding};
+use measure::{Files, RowKey};
 
 pub use debug::debug_note;
 pub use packed::Packing;
@@ -40,13 +41,6 @@ pub struct Sizes {
     /// The files of `after`.
     #[serde(skip)]
     files: Files,
-}
-
-/// The files of the host, one list per shard, and those of each target.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Files {
-    hosts: Vec<Vec<PathBuf>>,
-    targets: BTreeMap<String, Vec<PathBuf>>,
 }
 
 /// The bytes of one binary for one target.
@@ -250,21 +244,4 @@ fn sums<K: Ord>(rows: &[Row], key: impl Fn(&Row) -> Option<K>) -> BTreeMap<K, (u
         }
     }
     sums
-}
-
-/// Identifies a row.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct RowKey {
-    module: String,
-    target: Option<String>,
-    what: String,
-    /// Whether `what` is the path of a file.
-    is_file: bool,
-}
-
-/// Bytes stored in files, and bytes of the unpacked code objects.
-#[derive(Debug, Clone, Copy, Default)]
-struct Size {
-    stored: u64,
-    unpacked: u64,
 }

@@ -8,7 +8,8 @@ use kpack_core::{Severity, ids};
 use kpack_format::archive::{Archive, Targets, Toc};
 use kpack_format::names::Group;
 
-use super::{Context, Report};
+use super::context::Context;
+use super::report::Report;
 use kpack_core::Error;
 use kpack_core::parallel::lock;
 use kpack_core::words::{counted, list_some};

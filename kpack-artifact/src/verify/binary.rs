@@ -9,8 +9,9 @@ use kpack_core::{Severity, ids};
 use kpack_format::marker::Marker;
 use kpack_format::names::{GFXARCH, SearchPath};
 
-use super::joined;
-use super::{Context, Report, resolution};
+use super::context::Context;
+use super::report::Report;
+use super::{joined, resolution};
 use kpack_core::Error;
 use kpack_core::words::counted;
 use kpack_format::names::is_object;

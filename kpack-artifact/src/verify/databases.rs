@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::{Context, Report};
+use super::context::Context;
+use super::report::Report;
 use crate::classify::{Classification, classify_databases};
 use crate::gaps::{Gap, files_in, gaps};
 use kpack_core::Error;

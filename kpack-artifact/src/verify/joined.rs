@@ -3,7 +3,8 @@
 use kpack_format::code_id;
 use kpack_format::{Delivery, TargetId};
 
-use super::{Context, Report};
+use super::context::Context;
+use super::report::Report;
 use kpack_core::words::counted;
 use kpack_core::{Error, ids};
 use kpack_split::elf::FatBinary;

@@ -7,7 +7,9 @@ use std::path::{Component, Path, PathBuf};
 use kpack_format::manifest::Manifest;
 use kpack_format::names::Group;
 
-use super::{Context, Report, means};
+use super::context::Context;
+use super::options::means;
+use super::report::Report;
 use crate::rules::not_as_listed;
 use kpack_core::files::directory_of;
 use kpack_core::words::{counted, list};

@@ -6,73 +6,39 @@
 mod archive;
 mod artifacts;
 mod binary;
+mod context;
 mod databases;
 mod joined;
 mod manifest;
+mod options;
 mod original;
+mod reference;
 mod report;
 mod resolution;
+mod sets;
 mod unsplit;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use kpack_core::{Finding, ids};
-use kpack_format::marker::Marker;
 use kpack_format::names::{Group, KernelName};
-use kpack_format::{Delivery, TargetId};
 use walkdir::WalkDir;
 
 use kpack_core::Error;
 use kpack_core::parallel::{self, lock, processors};
 use kpack_format::names::is_object;
-use kpack_split::input::{self, FileKind, LinkedBinary, Lookup, ParsedBinaries, Resolver, placed};
+use kpack_split::input::{self, FileKind, Lookup, ParsedBinaries, placed};
 use kpack_split::leftover::{self, is_leftover_entry};
 
-use crate::classify::Parsed;
-use artifacts::Artifacts;
-use unsplit::Original;
+use crate::rules::without_host;
+use context::Context;
+use reference::Original;
+use sets::Artifacts;
 
+pub use options::Options;
 pub use report::Report;
-
-/// What to verify, and how.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct Options {
-    /// The unsplit original of the only path, a binary or a directory. Code objects and host code
-    /// are compared; in directories, also whether files were lost.
-    pub against: Option<PathBuf>,
-    /// The targets that must be present, each as in a [`Selection`](kpack_format::Selection); if empty, those that the
-    /// manifests list.
-    pub targets: Vec<TargetId>,
-    /// Number of threads; `None` for the number of processors.
-    pub jobs: Option<NonZeroUsize>,
-}
-
-impl Options {
-    /// Whether the caller wants what is for `target`, of the targets `there` are: generic code counts where a
-    /// GPU has none of its own.
-    fn wants<T: AsRef<str>>(&self, target: &str, there: impl IntoIterator<Item = T>) -> bool {
-        let Ok(target): Result<TargetId, _> = target.parse() else {
-            return self.targets.is_empty();
-        };
-        let there = there.into_iter();
-        let there: Vec<TargetId> = there.filter_map(|own| own.as_ref().parse().ok()).collect();
-        let wants = |wanted: &TargetId| {
-            let is_taken = || wanted.taken(&there, Delivery::Archive).contains(&&target);
-            wanted.selects(&target) || is_taken()
-        };
-        self.targets.is_empty() || self.targets.iter().any(wants)
-    }
-}
-
-/// Whether a caller who names `wanted` may need what is for the target ID `target`.
-fn means(wanted: &TargetId, target: &str) -> bool {
-    let target: Result<TargetId, _> = target.parse();
-    target.is_ok_and(|target| wanted.needs(&target, Delivery::Archive))
-}
 
 /// Verifies files, install prefixes, artifact directories, and directories of artifact directories.
 /// A directory with nothing to verify is a fault. Before each file is read, `on_file` gets its
@@ -132,7 +98,7 @@ fn verify_all(
     let files = files(paths, &mut report)?;
     verify_files(&files, &mut context, on_file, &mut report)?;
     context.nobody_asks_for(paths, &files, &mut report);
-    context.artifacts.verify(&context, &mut report)?;
+    artifacts::verify(&context, &mut report)?;
     for path in paths.iter().filter(|path| path.is_dir()) {
         if !context.artifacts.covers(path) {
             databases::verify(path, &context, &mut report)?;
@@ -217,46 +183,7 @@ fn nothing_checked(path: &Path, report: &mut Report) {
     }
 }
 
-struct Context<'a> {
-    options: &'a Options,
-    artifacts: Artifacts,
-    /// What the tree was split from, if it is compared with that.
-    original: Original,
-    /// Undamaged archives, by their resolved paths.
-    whole: BTreeSet<PathBuf>,
-    /// The binaries whose markers refer to an archive, by its resolved path.
-    asked_for: Mutex<BTreeMap<PathBuf, BTreeSet<String>>>,
-    lookup: Lookup,
-    parsed: ParsedBinaries,
-}
-
 impl Context<'_> {
-    fn known(&self) -> Parsed<'_> {
-        Parsed {
-            binaries: Some(&self.parsed),
-            archives: Some(&self.lookup.archives.parsed),
-        }
-    }
-
-    /// Opens the archives that `marker`, of `binary`, refers to.
-    fn resolver(
-        &self,
-        binary: &LinkedBinary,
-        marker: &Marker,
-        kernel_name: &str,
-    ) -> Result<Resolver, Error> {
-        Resolver::open(&self.lookup, &binary.loaded_as(), marker, kernel_name)
-    }
-
-    /// Records that the marker of `binary` refers to the archives of `resolver`.
-    fn reached(&self, binary: &str, resolver: &Resolver) {
-        let mut asked_for = lock(&self.asked_for);
-        for path in resolver.archives() {
-            let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-            asked_for.entry(real).or_default().insert(binary.to_owned());
-        }
-    }
-
     /// Reports kernels that no marker refers to. If a file exists in the binary's place, that is a
     /// fault: a truncated host binary has no marker any more.
     fn nobody_asks_for(&self, paths: &[PathBuf], files: &[Work], report: &mut Report) {
@@ -317,13 +244,6 @@ impl Context<'_> {
             }
         }
     }
-}
-
-/// The message for an archive with kernels of a file that does not load them.
-fn without_host(binary: &str) -> String {
-    format!(
-        "has kernels of `{binary}`, which is not a split binary; it is truncated, or another file"
-    )
 }
 
 struct Work {

@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use super::{Context, Options, Report};
-use kpack_core::{Severity, ids};
+use super::context::Context;
+use super::options::Options;
+use super::report::Report;
+use kpack_core::{Id, Severity, ids};
 use kpack_format::TargetId;
 use kpack_format::digest::{Hasher, Sha256};
 use kpack_format::offload_bundle::{BundleError, CodeObjectReader, EntryId};
@@ -21,6 +23,10 @@ use kpack_split::host;
 use kpack_split::input::{
     LinkedBinary, MarkerGroup, SharedFile, by_bundle, open_bundle, or_refused, wrapper_error,
 };
+
+/// Findings about device code and about host code that differ from the original's, or do not.
+const CODE: (Id, Id) = (ids::CODE_DIFFERS, ids::CODE_MATCHES);
+const HOST: (Id, Id) = (ids::HOST_DIFFERS, ids::HOST_MATCHES);
 
 /// Compares the split binary at `path` with `original`.
 pub(super) fn compare(
@@ -55,12 +61,7 @@ pub(super) fn compare(
         }) => {
             let differences = join::differences(binary, &unsplit)?;
             let text = "the code objects and host code are the original's";
-            report.faults_or(
-                (ids::CODE_DIFFERS, ids::CODE_MATCHES),
-                path,
-                differences,
-                text,
-            );
+            report.faults_or(CODE, path, differences, text);
             return Ok(());
         }
         _ => {
@@ -76,12 +77,7 @@ pub(super) fn compare(
     if let Some(own) = &binary.kept {
         let differences = join::kept_differences((binary, own), (&unsplit, fat), &kept)?;
         let text = "the bundles that stay in it, with SPIR-V, are the original's";
-        report.faults_or(
-            (ids::CODE_DIFFERS, ids::CODE_MATCHES),
-            path,
-            differences,
-            text,
-        );
+        report.faults_or(CODE, path, differences, text);
     }
     if wrappers.len() + kept.len() != count {
         let text = format!(
@@ -110,12 +106,7 @@ pub(super) fn compare(
     }
     let differences = host::compare(&unsplit.image, &binary.image).map_err(|e| binary.error(e))?;
     let text = "all loaded content equals the original's, except device code and what points to it";
-    report.faults_or(
-        (ids::HOST_DIFFERS, ids::HOST_MATCHES),
-        path,
-        differences,
-        text,
-    );
+    report.faults_or(HOST, path, differences, text);
     Ok(())
 }
 

@@ -8,7 +8,9 @@ use kpack_format::TargetId;
 use kpack_format::marker::{Marker, of_another_build};
 use kpack_format::names::KernelName;
 
-use super::{Context, Options, Report, means};
+use super::context::Context;
+use super::options::{Options, means};
+use super::report::Report;
 use kpack_core::Error;
 use kpack_core::words::{counted, list};
 use kpack_split::input::{

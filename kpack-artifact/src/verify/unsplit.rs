@@ -1,6 +1,6 @@
 //! Compares a split tree with the unsplit one: nothing lost, nothing added, nothing changed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,14 +8,15 @@ use kpack_core::platform::MetadataExt;
 use kpack_core::{Severity, ids};
 use kpack_format::names::{is_archive, is_manifest};
 
-use super::artifacts::Set;
-use super::{Context, Report, original};
-use crate::classify::{Class, Classification, Entry, Node, Parsed, classify_once};
+use super::context::Context;
+use super::original;
+use super::reference::artifacts;
+use super::report::Report;
+use super::sets::Set;
+use crate::classify::{Class, Entry, Node, classify_once};
 use crate::databases::{ForAll, Selection, for_all, recognise};
 use crate::differences::same_bytes;
-use crate::gaps::{Gap, files_in, gaps};
 use crate::manifest_txt;
-use crate::mark;
 use crate::shared::Entries;
 use crate::split::artifact_prefix;
 use crate::tree::{Role, is_artifact};
@@ -24,86 +25,9 @@ use kpack_core::files::with_slashes;
 use kpack_core::parallel;
 use kpack_core::words::{counted, list_some};
 use kpack_split::input::or_refused;
-use kpack_split::leftover::directories;
 
 /// Maximum number of lost entries that a fault names.
 const MOST_NAMES: usize = 5;
-
-/// The unsplit original of a tree: the contents of its install prefixes, by directory.
-#[derive(Default)]
-pub(super) struct Original {
-    prefixes: BTreeMap<PathBuf, Classification>,
-    /// What its kernel databases lack, with paths in the prefix or the artifact.
-    gaps: Vec<Gap>,
-}
-
-impl Original {
-    /// Reads an install prefix, an artifact directory, or a directory of these.
-    ///
-    /// # Errors
-    /// As [`classify_once`]; [`Error::Refused`] if it is itself split, so that it could not show a loss.
-    pub(super) fn read(unsplit: &Path, parsed: Parsed<'_>) -> Result<Self, Error> {
-        let mut original = Self::default();
-        let artifacts = artifacts(unsplit)?;
-        let mut prefixes = Vec::new();
-        for artifact in &artifacts {
-            if mark::is_marked(artifact) {
-                let reason = "the original is already split: kpack wrote it";
-                return Err(Error::rejected(ids::SPLIT_ARTIFACT, artifact, reason));
-            }
-            let listed = manifest_txt::read(artifact)?.into_iter();
-            prefixes.extend(listed.map(|prefix| artifact.join(prefix)));
-        }
-        if artifacts.is_empty() {
-            prefixes.push(unsplit.to_owned());
-        }
-        for prefix in prefixes.into_iter().filter(|prefix| prefix.is_dir()) {
-            let content = classify_once(&prefix, &Selection::Auto, parsed)?;
-            original.prefixes.insert(prefix, content);
-        }
-        let entries = || {
-            let prefixes = original.prefixes.iter();
-            prefixes.flat_map(|(prefix, content)| content.entries.iter().map(move |e| (prefix, e)))
-        };
-        let first_split = entries().find(|(_, entry)| entry.class == Class::Split);
-        match first_split {
-            Some((prefix, split)) if !entries().any(|(_, entry)| entry.class == Class::Fat) => {
-                let reason = "the original is already split";
-                let path = prefix.join(&split.path);
-                return Err(Error::rejected(ids::SPLIT_ARTIFACT, &path, reason));
-            }
-            _ => {}
-        }
-        // Components are installed together, but each has databases of its own.
-        let roots = match &artifacts[..] {
-            [] => vec![unsplit],
-            artifacts => artifacts.iter().map(PathBuf::as_path).collect(),
-        };
-        for artifact in roots {
-            let own = original.prefixes.iter().filter_map(|(prefix, content)| {
-                let within = prefix.strip_prefix(artifact).ok()?;
-                Some(files_in(content, within, prefix))
-            });
-            let gaps = gaps(own.flatten());
-            original.gaps.extend(gaps);
-        }
-        Ok(original)
-    }
-
-    pub(super) fn gaps(&self) -> impl Iterator<Item = &Gap> {
-        self.gaps.iter()
-    }
-}
-
-/// The artifact directories that an original is: itself, or those in it; none for an install prefix.
-fn artifacts(unsplit: &Path) -> Result<Vec<PathBuf>, Error> {
-    if is_artifact(unsplit) {
-        return Ok(vec![unsplit.to_owned()]);
-    }
-    let mut artifacts = directories(unsplit)?;
-    artifacts.retain(|path| is_artifact(path));
-    Ok(artifacts)
-}
 
 /// Compares the tree at `path` with `unsplit`: two install prefixes, or an artifact directory (or
 /// directory of artifact directories) with what was split from it.
@@ -113,7 +37,7 @@ pub(super) fn compare(
     context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let sets = || context.artifacts.sets();
+    let sets = || context.artifacts.split_sets();
     if is_artifact(unsplit) {
         let name = unsplit.file_name().unwrap_or_default().to_string_lossy();
         let own = sets().find(|set| set.component == artifact_prefix(&name));

@@ -5,14 +5,16 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 
-use super::{Member, Set};
+use super::member::Member;
 use crate::classify::Class;
 use crate::databases::Merge;
 use crate::names;
 use crate::shared::Entries;
 use crate::target_name::either_agrees;
 use crate::tree::{Item, Role};
-use crate::verify::{Options, Report};
+use crate::verify::options::Options;
+use crate::verify::report::Report;
+use crate::verify::sets::Set;
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
 use kpack_split::input::{or_refused, read_manifest};

@@ -1,230 +1,56 @@
-//! Verifies artifact directories: which ones belong together, and whether each contains exactly
-//! what it should.
+//! Verifies artifact directories: whether each contains exactly what it should.
 
 mod content;
 mod for_all;
+mod member;
 mod set;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::{Context, Report};
-use crate::classify::Parsed;
-use crate::manifest_txt;
-use crate::mark;
-use crate::tree::{Role, Siblings, Tree, find_artifacts, is_artifact};
 use kpack_core::Error;
 use kpack_core::parallel;
-use kpack_split::input::Overlay;
 
-/// The artifact directories to verify, and the ones next to them that belong to the same
-/// components.
-#[derive(Default)]
-pub(super) struct Artifacts {
-    /// By path, with symbolic links resolved.
-    found: BTreeMap<PathBuf, Found>,
-    overlay: Overlay,
-    /// Every set of artifacts of one component.
-    sets: Vec<Set>,
-    /// The artifacts in each parent directory.
-    siblings: BTreeMap<PathBuf, Siblings>,
-}
+use super::context::Context;
+use super::report::Report;
+use super::sets::Set;
+use member::Member;
 
-#[derive(Default)]
-struct Found {
-    /// The path as found, for messages; `None` if only a file in it is verified.
-    asked_for: Option<PathBuf>,
-    /// Its install prefixes; none if the list is damaged.
-    prefixes: Vec<String>,
-}
-
-/// The artifacts of one component, which are installed over each other; or one unsplit artifact.
-pub(super) struct Set {
-    pub(super) component: String,
-    /// The resolved paths, the generic artifact first.
-    pub(super) roots: Vec<(PathBuf, Role)>,
-}
-
-impl Set {
-    fn is_split(&self) -> bool {
-        self.roots.iter().all(|(_, role)| *role != Role::Unsplit)
-    }
-}
-
-struct Member {
-    role: Role,
-    asked_for: bool,
-    tree: Tree,
-}
-
-impl Artifacts {
-    /// Finds the artifact directories at and below `paths`, and those that contain `paths`.
-    pub(super) fn find(paths: &[PathBuf]) -> Result<Self, Error> {
-        let mut artifacts = Self::default();
-        for path in paths {
-            let real = resolved(path, "read")?;
-            if let Some(around) = real.ancestors().skip(1).find(|above| is_artifact(above)) {
-                artifacts.add(around.to_owned())?;
-            }
-            // Verification reports what cannot be listed.
-            let (below, _) = find_artifacts(path, |_| Ok(()))?;
-            for path in below {
-                let found = artifacts.add(resolved(&path, "find")?)?;
-                found.asked_for.get_or_insert(path);
+/// Verifies the content of each artifact directory, and the artifacts of a component, or of
+/// neighbouring components, together.
+pub(super) fn verify(context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
+    let (options, archives) = (context.options, &context.lookup.archives);
+    let asked_for = |root: &Path| context.artifacts.asked_for(root);
+    let is_asked_for = |set: &&Set| set.roots.iter().any(|(root, _)| asked_for(root).is_some());
+    let sets: Vec<&Set> = context.artifacts.sets.iter().filter(is_asked_for).collect();
+    let mut contents = Vec::new();
+    let (mut read, mut together) = (Vec::new(), Vec::new());
+    for (set, members, own, of_set) in parallel::try_map(sets, |set| {
+        let mut members = Vec::new();
+        let mut own = Vec::new();
+        for (root, role) in &set.roots {
+            match Member::read(set, role, root, asked_for(root), context.known())? {
+                Ok(member) => members.push(member),
+                Err(fault) => own.push((root.clone(), fault)),
             }
         }
-        Ok(artifacts)
-    }
-
-    /// Adds the artifact directory `real`, with those of its component.
-    fn add(&mut self, real: PathBuf) -> Result<&mut Found, Error> {
-        let parent = real.parent().unwrap_or(Path::new("/")).to_owned();
-        if !self.siblings.contains_key(&parent) {
-            let siblings = Siblings::read(&parent)?;
-            self.siblings.insert(parent.clone(), siblings);
+        let asked_for = members.iter().filter(|member| member.asked_for);
+        own.extend(parallel::map(asked_for.collect::<Vec<_>>(), |member| {
+            (member.tree.root.clone(), member.verify())
+        }));
+        let mut of_set = Report::default();
+        if set.is_split() {
+            set.verify(&members, archives, &mut of_set)?;
+            set.files_for_all(&members, options, &mut of_set)?;
+            set.databases(&members, context, &mut of_set);
         }
-        let mut known = self.sets.iter().flat_map(|set| &set.roots);
-        if !known.any(|(root, _)| *root == real) {
-            let siblings = &self.siblings[&parent];
-            let own = siblings.artifacts.iter().find(|(path, ..)| *path == real);
-            let set = match own {
-                Some((_, component, role)) if *role != Role::Unsplit => Set {
-                    component: component.clone(),
-                    roots: siblings.of(component),
-                },
-                // It may be hidden.
-                own => Set {
-                    component: own.map_or_else(String::new, |(_, name, _)| name.clone()),
-                    roots: vec![(real.clone(), Role::Unsplit)],
-                },
-            };
-            if set.is_split() {
-                // All prefixes of all artifacts are installed into one.
-                let prefixes = set.roots.iter().flat_map(|(root, _)| {
-                    let listed = manifest_txt::read(root).unwrap_or_default();
-                    listed.into_iter().map(move |prefix| root.join(prefix))
-                });
-                self.overlay.add(prefixes.collect());
-                let roots = set.roots.iter().map(|(root, _)| root.clone());
-                self.overlay.add(roots.collect());
-            }
-            self.sets.push(set);
-        }
-        let prefixes = manifest_txt::read(&real).unwrap_or_default();
-        Ok(self.found.entry(real).or_insert(Found {
-            prefixes,
-            asked_for: None,
-        }))
+        Ok::<_, Error>((set, members, own, of_set))
+    })? {
+        contents.extend(own);
+        read.push((set, members));
+        together.push(of_set);
     }
-
-    /// Whether `path` is in an artifact directory, or contains one.
-    pub(super) fn covers(&self, path: &Path) -> bool {
-        let real = path.canonicalize();
-        let real = real.as_deref().unwrap_or(path);
-        let mut artifacts = self.found.keys();
-        artifacts.any(|artifact| real.starts_with(artifact) || artifact.starts_with(real))
-    }
-
-    pub(super) fn overlay(&self) -> &Overlay {
-        &self.overlay
-    }
-
-    pub(super) fn sets(&self) -> impl Iterator<Item = &Set> + Clone {
-        self.sets.iter().filter(|set| set.is_split())
-    }
-
-    /// Every path that may stand for `path` in an overlay, starting with itself.
-    pub(super) fn places(&self, path: &Path) -> Vec<PathBuf> {
-        let real = path.canonicalize();
-        let mut places = self.overlay.places(real.as_deref().unwrap_or(path));
-        if let Some(own) = places.first_mut() {
-            *own = path.to_owned();
-        }
-        places
-    }
-
-    /// The artifact directory and the install prefix around a file, if any.
-    pub(super) fn around_file(&self, file: &Path) -> Option<(PathBuf, PathBuf)> {
-        let real = file.canonicalize().ok()?;
-        real.ancestors().find_map(|artifact| {
-            let within = real.strip_prefix(artifact).ok()?;
-            let mut prefixes = self.found.get(artifact)?.prefixes.iter();
-            let prefix = prefixes.find(|prefix| within.starts_with(prefix))?;
-            Some((artifact.to_owned(), artifact.join(prefix)))
-        })
-    }
-
-    /// Verifies the content of each artifact directory, and the artifacts of a component, or of
-    /// neighbouring components, together.
-    pub(super) fn verify(&self, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
-        let (options, archives) = (context.options, &context.lookup.archives);
-        let asked_for = |root: &Path| self.found.get(root)?.asked_for.as_deref();
-        let is_asked_for = |set: &&Set| set.roots.iter().any(|(root, _)| asked_for(root).is_some());
-        let sets: Vec<&Set> = self.sets.iter().filter(is_asked_for).collect();
-        let mut contents = Vec::new();
-        let (mut read, mut together) = (Vec::new(), Vec::new());
-        for (set, members, own, of_set) in parallel::try_map(sets, |set| {
-            let mut members = Vec::new();
-            let mut own = Vec::new();
-            for (root, role) in &set.roots {
-                match Member::read(set, role, root, asked_for(root), context.known())? {
-                    Ok(member) => members.push(member),
-                    Err(fault) => own.push((root.clone(), fault)),
-                }
-            }
-            let asked_for = members.iter().filter(|member| member.asked_for);
-            own.extend(parallel::map(asked_for.collect::<Vec<_>>(), |member| {
-                (member.tree.root.clone(), member.verify())
-            }));
-            let mut of_set = Report::default();
-            if set.is_split() {
-                set.verify(&members, archives, &mut of_set)?;
-                set.files_for_all(&members, options, &mut of_set)?;
-                set.databases(&members, context, &mut of_set);
-            }
-            Ok::<_, Error>((set, members, own, of_set))
-        })? {
-            contents.extend(own);
-            read.push((set, members));
-            together.push(of_set);
-        }
-        contents.sort_by(|(a, _), (b, _)| a.cmp(b));
-        report.extend(contents.into_iter().map(|(_, own)| own));
-        report.extend(together);
-        set::owners(&read, report)
-    }
-}
-
-impl Member {
-    /// Reads the artifact at `path`; if that fails, returns the report of the fault.
-    fn read(
-        set: &Set,
-        role: &Role,
-        root: &Path,
-        path: Option<&Path>,
-        parsed: Parsed<'_>,
-    ) -> Result<Result<Self, Report>, Error> {
-        let root = path.unwrap_or(root);
-        let tree = mark::databases(root)
-            .and_then(|databases| Tree::read_once(&set.component, root, &databases, parsed));
-        match tree {
-            Ok(tree) => Ok(Ok(Self {
-                role: role.clone(),
-                asked_for: path.is_some(),
-                tree,
-            })),
-            Err(error @ Error::Refused { .. }) => {
-                let mut own = Report::default();
-                if let Some(path) = path {
-                    own.fault(error.id(), path, error.to_string());
-                }
-                Ok(Err(own))
-            }
-            Err(error) => Err(error),
-        }
-    }
-}
-
-fn resolved(path: &Path, action: &'static str) -> Result<PathBuf, Error> {
-    path.canonicalize().map_err(|e| Error::io(path, action, e))
+    contents.sort_by(|(a, _), (b, _)| a.cmp(b));
+    report.extend(contents.into_iter().map(|(_, own)| own));
+    report.extend(together);
+    set::owners(&read, report)
 }

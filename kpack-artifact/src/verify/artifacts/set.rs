@@ -4,12 +4,17 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{Member, Set};
+use super::member::Member;
 use crate::gaps::{files_of, gaps};
 use crate::names;
-use crate::rules::{HostFault, Installed, InstalledContent, conflicts, kernels_without_host};
+use crate::rules::{
+    HostFault, Installed, InstalledContent, conflicts, kernels_without_host, without_host,
+};
 use crate::tree::Role;
-use crate::verify::{Context, Report, databases, without_host};
+use crate::verify::context::Context;
+use crate::verify::databases;
+use crate::verify::report::Report;
+use crate::verify::sets::Set;
 use kpack_core::{Error, ids};
 use kpack_split::input::{Archives, or_refused};
 

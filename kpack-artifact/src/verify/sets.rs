@@ -1,0 +1,151 @@
+//! The artifact directories to verify: which ones belong together.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use kpack_core::Error;
+use kpack_split::input::Overlay;
+
+use crate::manifest_txt;
+use crate::tree::{Role, Siblings, find_artifacts, is_artifact};
+
+/// The artifact directories to verify, and the ones next to them that belong to the same
+/// components.
+#[derive(Default)]
+pub(super) struct Artifacts {
+    /// By path, with symbolic links resolved.
+    found: BTreeMap<PathBuf, Found>,
+    overlay: Overlay,
+    /// Every set of artifacts of one component.
+    pub(super) sets: Vec<Set>,
+    /// The artifacts in each parent directory.
+    siblings: BTreeMap<PathBuf, Siblings>,
+}
+
+#[derive(Default)]
+struct Found {
+    /// The path as found, for messages; `None` if only a file in it is verified.
+    asked_for: Option<PathBuf>,
+    /// Its install prefixes; none if the list is damaged.
+    prefixes: Vec<String>,
+}
+
+/// The artifacts of one component, which are installed over each other; or one unsplit artifact.
+pub(super) struct Set {
+    pub(super) component: String,
+    /// The resolved paths, the generic artifact first.
+    pub(super) roots: Vec<(PathBuf, Role)>,
+}
+
+impl Set {
+    pub(super) fn is_split(&self) -> bool {
+        self.roots.iter().all(|(_, role)| *role != Role::Unsplit)
+    }
+}
+
+impl Artifacts {
+    /// Finds the artifact directories at and below `paths`, and those that contain `paths`.
+    pub(super) fn find(paths: &[PathBuf]) -> Result<Self, Error> {
+        let mut artifacts = Self::default();
+        for path in paths {
+            let real = resolved(path, "read")?;
+            if let Some(around) = real.ancestors().skip(1).find(|above| is_artifact(above)) {
+                artifacts.add(around.to_owned())?;
+            }
+            // Verification reports what cannot be listed.
+            let (below, _) = find_artifacts(path, |_| Ok(()))?;
+            for path in below {
+                let found = artifacts.add(resolved(&path, "find")?)?;
+                found.asked_for.get_or_insert(path);
+            }
+        }
+        Ok(artifacts)
+    }
+
+    /// Adds the artifact directory `real`, with those of its component.
+    fn add(&mut self, real: PathBuf) -> Result<&mut Found, Error> {
+        let parent = real.parent().unwrap_or(Path::new("/")).to_owned();
+        if !self.siblings.contains_key(&parent) {
+            let siblings = Siblings::read(&parent)?;
+            self.siblings.insert(parent.clone(), siblings);
+        }
+        let mut known = self.sets.iter().flat_map(|set| &set.roots);
+        if !known.any(|(root, _)| *root == real) {
+            let siblings = &self.siblings[&parent];
+            let own = siblings.artifacts.iter().find(|(path, ..)| *path == real);
+            let set = match own {
+                Some((_, component, role)) if *role != Role::Unsplit => Set {
+                    component: component.clone(),
+                    roots: siblings.of(component),
+                },
+                // It may be hidden.
+                own => Set {
+                    component: own.map_or_else(String::new, |(_, name, _)| name.clone()),
+                    roots: vec![(real.clone(), Role::Unsplit)],
+                },
+            };
+            if set.is_split() {
+                // All prefixes of all artifacts are installed into one.
+                let prefixes = set.roots.iter().flat_map(|(root, _)| {
+                    let listed = manifest_txt::read(root).unwrap_or_default();
+                    listed.into_iter().map(move |prefix| root.join(prefix))
+                });
+                self.overlay.add(prefixes.collect());
+                let roots = set.roots.iter().map(|(root, _)| root.clone());
+                self.overlay.add(roots.collect());
+            }
+            self.sets.push(set);
+        }
+        let prefixes = manifest_txt::read(&real).unwrap_or_default();
+        Ok(self.found.entry(real).or_insert(Found {
+            prefixes,
+            asked_for: None,
+        }))
+    }
+
+    /// Whether `path` is in an artifact directory, or contains one.
+    pub(super) fn covers(&self, path: &Path) -> bool {
+        let real = path.canonicalize();
+        let real = real.as_deref().unwrap_or(path);
+        let mut artifacts = self.found.keys();
+        artifacts.any(|artifact| real.starts_with(artifact) || artifact.starts_with(real))
+    }
+
+    pub(super) fn overlay(&self) -> &Overlay {
+        &self.overlay
+    }
+
+    pub(super) fn split_sets(&self) -> impl Iterator<Item = &Set> + Clone {
+        self.sets.iter().filter(|set| set.is_split())
+    }
+
+    /// Every path that may stand for `path` in an overlay, starting with itself.
+    pub(super) fn places(&self, path: &Path) -> Vec<PathBuf> {
+        let real = path.canonicalize();
+        let mut places = self.overlay.places(real.as_deref().unwrap_or(path));
+        if let Some(own) = places.first_mut() {
+            *own = path.to_owned();
+        }
+        places
+    }
+
+    /// The artifact directory and the install prefix around a file, if any.
+    pub(super) fn around_file(&self, file: &Path) -> Option<(PathBuf, PathBuf)> {
+        let real = file.canonicalize().ok()?;
+        real.ancestors().find_map(|artifact| {
+            let within = real.strip_prefix(artifact).ok()?;
+            let mut prefixes = self.found.get(artifact)?.prefixes.iter();
+            let prefix = prefixes.find(|prefix| within.starts_with(prefix))?;
+            Some((artifact.to_owned(), artifact.join(prefix)))
+        })
+    }
+
+    /// The path that the caller named an artifact directory by, or found it by.
+    pub(super) fn asked_for(&self, root: &Path) -> Option<&Path> {
+        self.found.get(root)?.asked_for.as_deref()
+    }
+}
+
+fn resolved(path: &Path, action: &'static str) -> Result<PathBuf, Error> {
+    path.canonicalize().map_err(|e| Error::io(path, action, e))
+}
