@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, Command};
 use clap_complete::Shell;
 
 use super::output::STDOUT;
@@ -24,9 +24,10 @@ pub(super) struct Arguments {
     shell: Shell,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+/// Prints the completions of a command.
+pub(super) fn run(arguments: &Arguments, mut command: Command) -> Result<ExitCode, Error> {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut super::command(), "kpack", &mut script);
+    clap_complete::generate(arguments.shell, &mut command, "kpack", &mut script);
     io::Write::write_all(&mut io::stdout().lock(), &script)
         .map_err(|e| Error::io(Path::new(STDOUT), "write to", e))?;
     Ok(ExitCode::SUCCESS)

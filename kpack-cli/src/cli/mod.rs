@@ -1,34 +1,7 @@
 //! The `kpack` command.
 
-/// Formats the exit codes of a command for its help, as [`exit_code`] returns them. Arguments:
-/// lines before the first code, lines after it, and the meaning of code 3, if it is not the usual one.
-macro_rules! exit_codes {
-    () => {
-        exit_codes!("", "")
-    };
-    ($rejected:literal) => {
-        exit_codes!("", "", $rejected)
-    };
-    ($before:literal, $more:literal) => {
-        exit_codes!(
-            $before,
-            $more,
-            "the request cannot be met: an input is damaged, is unsupported or lacks\n     \
-             what was asked for, or an output is in the way"
-        )
-    };
-    ($before:literal, $more:literal, $rejected:literal) => {
-        concat!(
-            "Exit codes:\n",
-            $before,
-            "  0  success\n",
-            $more,
-            "  2  wrong usage\n  3  ",
-            $rejected,
-            "\n  4  reading or writing failed"
-        )
-    };
-}
+#[macro_use]
+mod exit_codes;
 
 mod completions;
 mod create;
@@ -67,17 +40,10 @@ use clap::{CommandFactory, Parser, Subcommand};
 use kpack_format::TargetId;
 
 use kpack_core::Error;
-use kpack_core::finding::Id;
 use kpack_core::platform::raise_open_files;
-use serde::Serialize;
 
+use exit_codes::{EXIT_CODES, Failed, exit_code};
 use print::{Print, print};
-
-/// All exit codes, including that of `kpack verify` and `kpack doctor`.
-const EXIT_CODES: &str = exit_codes!(
-    "",
-    "  1  `kpack verify`, `kpack wheel verify` or `kpack doctor` found a fault\n"
-);
 
 /// Moves the GPU code of ROCm/HIP binaries into one archive per GPU target
 ///
@@ -179,8 +145,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(command: &Command) -> Result<ExitCode, Error> {
-    match command {
+fn run(given: &Command) -> Result<ExitCode, Error> {
+    match given {
         Command::Install(arguments) => install::run(arguments),
         Command::Join(arguments) => join::run(arguments),
         Command::Split(arguments) => split::run(arguments),
@@ -201,26 +167,7 @@ fn run(command: &Command) -> Result<ExitCode, Error> {
         Command::Explain(arguments) => explain::run(arguments),
         Command::Wheel(arguments) => wheel::run(arguments),
         Command::Targets(arguments) => targets::run(arguments),
-        Command::Completions(arguments) => completions::run(arguments),
-    }
-}
-
-/// The output of `--json` for a command that failed.
-#[derive(Serialize)]
-struct Failed {
-    outcome: &'static str,
-    error: String,
-    #[serde(serialize_with = "kpack_core::lossy::id")]
-    id: Id,
-}
-
-impl From<&Error> for Failed {
-    fn from(error: &Error) -> Self {
-        Self {
-            outcome: "failed",
-            error: error.without_id(),
-            id: error.id(),
-        }
+        Command::Completions(arguments) => completions::run(arguments, command()),
     }
 }
 
@@ -264,14 +211,6 @@ fn named_targets(command: &Command) -> &[TargetId] {
 /// programs that use `select`.
 fn allow_open_files() {
     raise_open_files();
-}
-
-fn exit_code(error: &Error) -> u8 {
-    match error {
-        Error::Usage(_) => 2,
-        Error::Refused { .. } | Error::Changed { .. } | Error::Compiler(_) => 3,
-        _ => 4,
-    }
 }
 
 /// Whether the reader of standard output closed the pipe.

@@ -8,9 +8,9 @@ use clap::Args;
 use serde::Serialize;
 use walkdir::WalkDir;
 
+use super::exit_codes::{Failed, exit_code};
 use super::output::{self, Text, count, size};
 use super::print::print;
-use super::{Failed, exit_code};
 use kpack_format::code_object::CodeObject;
 use kpack_format::manifest::Manifest;
 use kpack_format::marker::of_another_build;

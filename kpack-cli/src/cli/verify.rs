@@ -8,6 +8,7 @@ use clap::Args;
 use indicatif::ProgressBar;
 use kpack_format::TargetId;
 
+use super::exit_codes::EXIT_CODES;
 use super::output::{self, Text, count};
 use super::print::print;
 use kpack_artifact::verify::{self, Options, Report};
@@ -21,7 +22,7 @@ use kpack_core::{Error, Severity, shown};
 /// are checked together. --against also compares with the unsplit original: every code object byte for
 /// byte, and the rest of what is loaded.
 #[derive(Debug, Args)]
-#[command(after_help = super::EXIT_CODES)]
+#[command(after_help = EXIT_CODES)]
 pub(super) struct Arguments {
     /// Unsplit original to compare a single PATH with: a binary, an install prefix, an artifact
     /// directory, or a directory of artifact directories

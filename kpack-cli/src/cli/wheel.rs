@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use kpack_format::TargetId;
 use serde::Serialize;
 
+use super::exit_codes::EXIT_CODES;
 use super::output::{self, Text, size};
 use super::print::print;
 use super::progress::{Bar, DEVICE_CODE};
@@ -19,7 +20,7 @@ use kpack_wheel::{self as wheel, Description, Options, Report, VerifyOptions};
 
 /// Split Python wheels: a host wheel without device code, and a small device wheel for each GPU
 #[derive(Debug, Args)]
-#[command(after_help = super::EXIT_CODES)]
+#[command(after_help = EXIT_CODES)]
 pub(super) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -65,7 +66,7 @@ struct Split {
 /// device code once all are installed. --against also compares every code object and every other member
 /// with the fat wheel, byte for byte.
 #[derive(Debug, Args)]
-#[command(after_help = super::EXIT_CODES)]
+#[command(after_help = EXIT_CODES)]
 struct Verify {
     /// Fat wheel that the host wheel of the same name was split from
     #[arg(long, value_name = "FAT")]

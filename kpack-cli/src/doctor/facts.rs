@@ -11,8 +11,8 @@ use object::elf;
 use rocm_kpack::ShimMode;
 use rocm_kpack::lookup::{self, Rule};
 
-use super::Machine;
 use super::dynamic_linker::{self, Library, Loading};
+use super::machine::Machine;
 use kpack_artifact::databases::{self, Installed};
 use kpack_core::finding::Id;
 use kpack_core::{Error, ids};

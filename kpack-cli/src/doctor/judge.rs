@@ -6,9 +6,9 @@ use std::path::Path;
 use kpack_format::{Delivery, Generic, TargetId};
 
 use super::facts::{Binary, Code, Form, HipRuntime, Join, Loader, Process, Runtime};
-use super::{Finding, Machine, ON_WINDOWS};
+use super::machine::{Machine, ON_WINDOWS};
 use kpack_core::words::{list, list_some};
-use kpack_core::{Severity, ids};
+use kpack_core::{Finding, Severity, ids};
 
 /// The most names in one message.
 const MOST_NAMES: usize = 5;

@@ -8,10 +8,9 @@ use kpack_format::marker::Marker;
 use kpack_format::names::KernelName;
 use kpack_format::offload_bundle::Bundle;
 
-use super::Content;
 use kpack_core::Error;
 use kpack_core::parallel::lock;
-use kpack_split::elf::{DeviceCode, SplitWrapper, Wrapper};
+use kpack_split::elf::{self, SplitWrapper, Wrapper};
 use kpack_split::input::{Archives, Kpack, Kpacks, LinkedBinary, Lookup, MarkerGroup, prefix_of};
 
 /// A binary with its device code in it.
@@ -28,6 +27,16 @@ pub struct FatBinary {
 }
 
 impl FatBinary {
+    pub(super) fn read(linked: &LinkedBinary, fat: &elf::FatBinary) -> Result<Self, Error> {
+        let bundles: Result<Vec<_>, _> = linked.bundles(&fat.wrappers).collect();
+        Ok(Self {
+            section_size: fat.size(),
+            wrappers: fat.wrappers.iter().cloned().zip(bundles?).collect(),
+            split_before: fat.split_before.len(),
+            joined: linked.kept_marker()?,
+        })
+    }
+
     /// Number and total size of the code objects for each target. A bundle that wrappers share counts once.
     pub fn targets(&self) -> BTreeMap<&TargetId, (usize, u64)> {
         let mut totals: BTreeMap<&TargetId, (usize, u64)> = BTreeMap::new();
@@ -66,26 +75,8 @@ pub struct SplitBinary {
     pub code_objects: Vec<usize>,
 }
 
-pub(super) fn inspect(linked: LinkedBinary) -> Result<Content, Error> {
-    Ok(match &linked.code {
-        DeviceCode::Fat(fat) => {
-            let bundles: Result<Vec<_>, _> = linked.bundles(&fat.wrappers).collect();
-            Content::FatBinary(FatBinary {
-                section_size: fat.size(),
-                wrappers: fat.wrappers.iter().cloned().zip(bundles?).collect(),
-                split_before: fat.split_before.len(),
-                joined: linked.kept_marker()?,
-            })
-        }
-        DeviceCode::Split(wrappers) => {
-            Content::SplitBinary(SplitBinary::read(&linked, wrappers.clone())?)
-        }
-        DeviceCode::None(reason) => Content::HostBinary(*reason),
-    })
-}
-
 impl SplitBinary {
-    fn read(linked: &LinkedBinary, wrappers: Vec<SplitWrapper>) -> Result<Self, Error> {
+    pub(super) fn read(linked: &LinkedBinary, wrappers: Vec<SplitWrapper>) -> Result<Self, Error> {
         let mut kept = Vec::new();
         if let Some(fat) = &linked.kept {
             for (wrapper, bundle) in fat.wrappers.iter().zip(linked.bundles(&fat.wrappers)) {

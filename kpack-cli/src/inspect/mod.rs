@@ -17,7 +17,7 @@ use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::offload_bundle::{Bundle, Format, Method};
 
 use kpack_core::{Error, ids};
-use kpack_split::elf::NoDeviceCode;
+use kpack_split::elf::{DeviceCode, NoDeviceCode};
 use kpack_split::input::{self, FileKind, LinkedBinary, unlinked};
 
 pub use archive::Archive;
@@ -72,7 +72,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         .map_err(|e| Error::io(path, "read", e))?
         .len();
     let content = match input::identify(path, &file)? {
-        Some(FileKind::Linked) => linked::inspect(LinkedBinary::read(path, file)?)?,
+        Some(FileKind::Linked) => linked_binary(&LinkedBinary::read(path, file)?)?,
         Some(FileKind::Object | FileKind::StaticLibrary) => {
             Content::Unlinked(unlinked::read(path, &file)?)
         }
@@ -96,6 +96,16 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         path: path.to_owned(),
         size,
         content,
+    })
+}
+
+fn linked_binary(linked: &LinkedBinary) -> Result<Content, Error> {
+    Ok(match &linked.code {
+        DeviceCode::Fat(fat) => Content::FatBinary(FatBinary::read(linked, fat)?),
+        DeviceCode::Split(wrappers) => {
+            Content::SplitBinary(SplitBinary::read(linked, wrappers.clone())?)
+        }
+        DeviceCode::None(reason) => Content::HostBinary(*reason),
     })
 }
 

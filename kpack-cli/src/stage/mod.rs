@@ -9,51 +9,20 @@
 mod build_paths;
 mod libraries;
 mod messages;
+mod options;
 mod output_dir;
 mod places;
 mod release;
 
 use std::io::BufRead;
-use std::path::PathBuf;
 
-use clap::Args;
-
+use kpack_core::Error;
 use kpack_core::report::Report;
-use kpack_core::{DebugInfo, Error, Spirv};
 use output_dir::OutputDir;
 use places::BuildDirectories;
 use release::Release;
 
-/// What to stage, and how: the arguments of `kpack stage`.
-#[derive(Debug, Clone, Args)]
-#[non_exhaustive]
-pub struct Options {
-    /// Directory to create. One that was staged before is replaced, unless something was added to it
-    #[arg(long, value_name = "DIR")]
-    pub output_dir: PathBuf,
-    /// Only warn about files that contain paths of this machine
-    // Markers never do.
-    #[arg(long)]
-    pub allow_build_paths: bool,
-    /// What to do with debug sections.
-    #[arg(skip)]
-    pub debug: DebugInfo,
-    /// What to do with kernels of Windows binaries that have SPIR-V. For others, the build script decides.
-    #[arg(skip)]
-    pub spirv: Spirv,
-}
-
-impl Options {
-    /// Options for an output directory, without paths of the build machine.
-    pub fn new(output_dir: impl Into<PathBuf>) -> Self {
-        Self {
-            output_dir: output_dir.into(),
-            allow_build_paths: false,
-            debug: DebugInfo::default(),
-            spirv: Spirv::default(),
-        }
-    }
-}
+pub use options::Options;
 
 /// Stages the results of a build. `messages` is the output of `cargo build
 /// --message-format=json-render-diagnostics`. Executables and DLLs go into `bin/`, other

@@ -5,10 +5,11 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
+use super::build_paths;
 use super::libraries::Library;
 use super::messages::Built;
+use super::options::Options;
 use super::output_dir::OutputDir;
-use super::{Options, build_paths};
 use kpack_build::staging::workspaces;
 use kpack_core::report::Report;
 use kpack_core::{Error, ids};

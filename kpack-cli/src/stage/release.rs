@@ -10,8 +10,8 @@ use kpack_format::manifest::Manifest;
 use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 
-use super::Options;
 use super::messages::Binary;
+use super::options::Options;
 use super::output_dir::OutputDir;
 use kpack_core::publish::{
     Directory, StagedFile, Transaction, Update, is_name_part, make_directories,
