@@ -315,6 +315,15 @@ impl JoinPlan {
         }
     }
 
+    /// Takes note of a part of a bundle that is written at an offset, each once. A checksum needs it; what is not
+    /// noted is read for that.
+    pub fn note(&self, at: u64, bytes: &[u8]) {
+        match self {
+            Self::Elf(_) => {}
+            Self::Pe(plan) => plan.note(at, bytes),
+        }
+    }
+
     /// Completes the joined binary when its bundles are written, then reads it back and checks it. `input` must be
     /// the planned file.
     pub fn finish(&self, input: &File, output: &File) -> Result<(), BinaryError> {

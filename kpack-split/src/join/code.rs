@@ -17,6 +17,7 @@ use kpack_format::{Delivery, TargetId};
 use super::binary::MarkedBinary;
 use super::options::JoinOptions;
 use crate::elf::DeviceCode;
+use crate::host::JoinPlan;
 use crate::input::{
     CodePlace, LinkedBinary, Lookup, Obstacle, RangeReader, Resolver, check_code_object_in,
 };
@@ -218,19 +219,19 @@ impl Code {
         BTreeMap::from_iter(wrappers).into_values().collect()
     }
 
-    /// Writes the bundles at `offsets` of `output`, and checks every code object.
+    /// Writes the bundles where `plan` has them in `output`, and checks every code object.
     pub(super) fn write(
         &self,
         binary: &MarkedBinary,
         input: &File,
-        offsets: &[u64],
+        plan: &JoinPlan,
         output: &File,
         lookup: &Lookup,
         progress: &dyn Progress,
     ) -> Result<(), Error> {
         let failed = |error| Error::io(&binary.located.path, "write the joined binary of", error);
         let mut pieces = Vec::new();
-        for (bundle, &start) in self.bundles.iter().zip(offsets) {
+        for (bundle, &start) in self.bundles.iter().zip(plan.bundles()) {
             if let Some(kept) = bundle.kept(binary) {
                 copy_range(input, output, kept.clone(), start).map_err(failed)?;
                 continue;
@@ -248,7 +249,7 @@ impl Code {
         let digests = parallel::try_map(pieces, |(bundle, code, at)| {
             let known = lock(&idle).pop();
             let mut resolver = known.unwrap_or_else(|| resolver.share());
-            let digest = put(binary, &mut resolver, (bundle, code), (output, at))?;
+            let digest = put(binary, &mut resolver, (bundle, code), (plan, output, at))?;
             progress.advance(code.place.size);
             lock(&idle).push(resolver);
             Ok((bundle, &code.target, digest))
@@ -443,7 +444,7 @@ fn put(
     binary: &MarkedBinary,
     resolver: &mut Resolver,
     (bundle, code): (&NewBundle, &Chosen),
-    (output, at): (&File, u64),
+    (plan, output, at): (&JoinPlan, &File, u64),
 ) -> Result<Option<Sha256>, Error> {
     let path = &binary.located.path;
     let index = bundle.index(binary);
@@ -454,6 +455,7 @@ fn put(
     };
     let (mut end, mut unwritten) = (at, None);
     let read = resolver.read_parts(place, index, target, &mut |part| {
+        plan.note(end, part);
         let written = publish::write_at(output, part, end);
         end += part.len() as u64;
         unwritten = written.err();

@@ -62,7 +62,7 @@ impl MarkedBinary {
             }
             let ((), lost) = staged.fill(&input, |file| {
                 plan.write(&input, file).map_err(|e| failed(path, e))?;
-                code.write(self, &input, plan.bundles(), file, lookup, progress)
+                code.write(self, &input, plan, file, lookup, progress)
             })?;
             for lost in lost {
                 report.warn(ids::ATTRIBUTE_LOST, path, lost);

@@ -1,8 +1,11 @@
 //! The checksum in the optional header.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::sync::Mutex;
 
 use kpack_core::elf::ReadAt;
+use kpack_core::parallel::lock;
 use object::LittleEndian as LE;
 
 use super::image::Image;
@@ -18,7 +21,7 @@ impl<S: ReadAt> Image<S> {
         if stored == 0 {
             return Ok(None);
         }
-        let sum = checksum(self.source(), self.checksum_offset())?;
+        let sum = checksum(self.source(), self.checksum_offset(), &Sums::default())?;
         Ok((stored != sum).then_some((stored, sum)))
     }
 
@@ -33,37 +36,101 @@ impl<S: ReadAt> Image<S> {
         let mut rewrite = Rewrite::new(Gaps::new([]), Edits::default(), self.size, Vec::new());
         rewrite.add(edits.to_vec());
         let at = self.checksum_offset();
-        let sum = checksum(&rewrite.of(self.source()), at)?;
+        let sum = checksum(&rewrite.of(self.source()), at, &Sums::default())?;
         Ok(Some((at, sum.to_le_bytes().to_vec())))
     }
 }
 
-/// The checksum of a file whose own checksum is at the offset `at`: the sum of its 16-bit words without that one, its
-/// carries added, and the file's size.
-pub(super) fn checksum(source: &impl ReadAt, at: u64) -> io::Result<u32> {
-    let size = source.size()?;
-    let mut sum: u64 = 0;
-    let mut buffer = Vec::new();
-    for start in (0..size).step_by(PIECE as usize) {
-        buffer.resize(PIECE.min(size - start) as usize, 0);
-        source.read_exact_at(start, &mut buffer)?;
-        for own in at..at + 4 {
-            if let Some(byte) = own
-                .checked_sub(start)
-                .and_then(|own| buffer.get_mut(own as usize))
-            {
-                *byte = 0;
-            }
-        }
-        buffer.resize(buffer.len().next_multiple_of(4), 0);
-        // Two words at once: as their carries are added in the end, the sum is the same.
-        let words = buffer.as_chunks::<4>().0.iter();
-        sum += words
-            .map(|word| u64::from(u32::from_le_bytes(*word)))
-            .sum::<u64>();
+/// The sums of parts of a file, taken as they were written: those need not be read again.
+#[derive(Debug, Default)]
+pub(super) struct Sums(Mutex<BTreeMap<u64, Part>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    end: u64,
+    sum: u64,
+}
+
+impl Sums {
+    /// Adds the bytes at an offset. No part may overlap another.
+    pub(super) fn add(&self, at: u64, bytes: &[u8]) {
+        let end = at + bytes.len() as u64;
+        let sum = sum(at, bytes);
+        lock(&self.0).insert(at, Part { end, sum });
     }
+}
+
+/// The checksum of a file whose own checksum is at the offset `at`: the sum of its 16-bit words without that one, its
+/// carries added, and the file's size. What `known` has is not read.
+pub(super) fn checksum(source: &impl ReadAt, at: u64, known: &Sums) -> io::Result<u32> {
+    let size = source.size()?;
+    let known = lock(&known.0);
+    let parts = known.iter().map(|(start, part)| (*start, *part));
+    let end = (size, Part { end: size, sum: 0 });
+    let (mut start, mut total) = (0, 0);
+    let mut buffer = Vec::new();
+    for (next, part) in parts.chain([end]) {
+        while start < next {
+            buffer.resize(PIECE.min(next - start) as usize, 0);
+            source.read_exact_at(start, &mut buffer)?;
+            for own in at..at + 4 {
+                if let Some(byte) = own
+                    .checked_sub(start)
+                    .and_then(|own| buffer.get_mut(own as usize))
+                {
+                    *byte = 0;
+                }
+            }
+            total += sum(start, &buffer);
+            start += buffer.len() as u64;
+        }
+        total += part.sum;
+        start = part.end;
+    }
+    Ok((folded(total) + size) as u32)
+}
+
+/// The sum of the 16-bit words of a part of a file, which begins at the offset `at`.
+fn sum(at: u64, bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<4>();
+    // Two words at once: as their carries are added in the end, the sum is the same.
+    let words = words
+        .iter()
+        .map(|word| u64::from(u32::from_le_bytes(*word)));
+    let mut last = [0; 4];
+    last[..rest.len()].copy_from_slice(rest);
+    let sum = folded(words.sum::<u64>() + u64::from(u32::from_le_bytes(last)));
+    if at.is_multiple_of(2) {
+        sum
+    } else {
+        // Its words are the second half of one and the first half of the next.
+        u64::from((sum as u16).swap_bytes())
+    }
+}
+
+/// A sum with its carries added.
+fn folded(mut sum: u64) -> u64 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    Ok((sum + size) as u32)
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_parts_are_that_of_the_file() {
+        let bytes = Vec::from_iter((0..3001_u32).map(|at| ((at * at) >> 3) as u8));
+        let expected = checksum(&bytes, 2, &Sums::default()).unwrap();
+        for step in 1..300 {
+            let sums = Sums::default();
+            // Every other part, of odd and even sizes at odd and even offsets.
+            for at in (8 + step..bytes.len() - step).step_by(2 * step) {
+                sums.add(at as u64, &bytes[at..at + step]);
+            }
+            assert_eq!(checksum(&bytes, 2, &sums).unwrap(), expected, "{step}");
+        }
+    }
 }

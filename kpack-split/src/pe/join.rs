@@ -75,6 +75,11 @@ impl JoinPlan {
         })
     }
 
+    /// Sums up a part of a bundle that is written at an offset, each once.
+    pub fn note(&self, at: u64, bytes: &[u8]) {
+        self.plan.note(at, bytes);
+    }
+
     /// Completes `output` when its bundles are written.
     pub fn finish(&self, output: &File) -> Result<(), BinaryError> {
         self.plan.finish(output)
@@ -376,7 +381,10 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         let address = self.image_size(self.loaded());
         let (bundles, used) = self.bundles(address, sizes);
         if self.image_size(&self.sections).saturating_add(used) > LIMIT {
-            unsupported!("the joined binary would be larger than 2 GiB; join fewer targets");
+            unsupported!(
+                "joined, the image would have more than the 2 GiB that Windows loads: the addresses of its former device \
+                 code stay taken; join fewer targets (--arch), or install the unsplit binary"
+            );
         }
         let at = self.file_end(self.loaded())?;
         let mut headers_size = self.headers_size;

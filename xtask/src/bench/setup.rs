@@ -6,7 +6,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use kpack_tests::fixture::{FatLibrary, Storage, add_and_mul, code_object, library_file};
+use kpack_tests::fixture::{
+    FatLibrary, Storage, WindowsBuild, WindowsLinker, add_and_mul, code_object, library_file,
+};
 use kpack_tests::process::try_run;
 use serde_json::{Value, json};
 use walkdir::WalkDir;
@@ -147,6 +149,24 @@ pub(super) fn join(setup: &Setup<'_>) -> Result<()> {
         setup,
         &format!("kpack join --arch {TARGET} --prefix prefix --output copy lib/library.so"),
     )
+}
+
+/// `elf` and `pe`: a shared library and a DLL with the code of the largest library for one GPU, both split.
+pub(super) fn join_windows(setup: &Setup<'_>) -> Result<()> {
+    largest(setup)?;
+    let archive = split_largest(setup, &["--arch", TARGET])?;
+    let library = library_of(&code_objects(&archive)?, 190_000_000, 0)?;
+    library.build(&setup.work.join("elf/lib/bench.so"))?;
+    let dll = WindowsBuild {
+        linker: WindowsLinker::Gnu,
+        is_program: false,
+        flags: &[],
+    };
+    library.build_for_windows(dll, &setup.work.join("pe/bin/bench.dll"))?;
+    let script = "rm -r prefix
+        kpack install --quiet --module bench --prefix elf lib/bench.so
+        kpack install --quiet --module bench --prefix pe bin/bench.dll";
+    run(setup, script)
 }
 
 /// Splits `library.so` in `prefix`, and returns the archive for [`TARGET`].

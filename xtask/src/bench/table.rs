@@ -197,6 +197,21 @@ pub(super) const GROUPS: &[Group] = &[
         ],
     },
     Group {
+        name: "join-windows",
+        setup: setup::join_windows,
+        fresh: "rm -f joined",
+        rows: &[Row {
+            what: "Join a DLL of 190 MB",
+            reference: (
+                "join of an ELF file with the same device code",
+                "kpack join --quiet --arch gfx1030 --prefix elf --output joined lib/bench.so",
+            ),
+            own: "kpack join --quiet --arch gfx1030 --prefix pe --output joined bin/bench.dll",
+            bounds: &[Cpu(1.05)],
+            ..ROW
+        }],
+    },
+    Group {
         name: "wheel",
         setup: setup::wheels,
         fresh: "rm -rf out
