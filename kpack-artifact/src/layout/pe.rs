@@ -58,6 +58,7 @@ fn differences_of(
         .iter()
         .filter(|(a, _)| !a.is_debug_information() && a.name != ".reloc");
     let ranges = ranges.map(|(a, b)| (a.addresses(), b.address));
+    let ranges = ranges.chain([(one.headers(), 0)]);
     let moves = Moves::new(ranges, |_, address, size| known.base_of(address, size));
     let masks = (one.varying()?, other.varying()?);
     for (a, b) in pairs {

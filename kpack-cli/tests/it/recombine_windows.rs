@@ -46,6 +46,13 @@ __declspec(dllexport) int more(int n) {
 }
 "#;
 
+/// The headers, which stay where they are.
+const HEADERS: &str = r#"
+__asm__(".section .late,\"xr\"\n.globl headers\nheaders:\nleaq __ImageBase(%rip), %rax\nret\n.text\n");
+char *headers(void);
+__declspec(dllexport) char *base(void) { return headers(); }
+"#;
+
 /// A variable of another DLL, without `dllimport`: start-up code of mingw-w64 relocates what refers to it, by a list.
 const IMPORTED: &str = r#"
 extern int _commode;
@@ -133,16 +140,23 @@ fn addresses_after_the_device_code_may_differ() -> Result<()> {
                 continue;
             }
             let tree = Tree::new();
+            let script = tree.path("place.ld");
+            fs::write(&script, CODE_AFTER)?;
+            let flags = flags.iter().map(|flag| match *flag {
+                SCRIPT => format!("{SCRIPT}{}", script.display()),
+                flag => flag.to_owned(),
+            });
+            let flags = Vec::from_iter(flags);
+            let flags = &*Vec::from_iter(flags.iter().map(String::as_str));
             let machine = Machine {
                 tree: &tree,
                 linker,
                 flags,
             };
-            let host_code = if flags.contains(&MSVCRT) {
-                HOST_CODE.to_owned() + IMPORTED
-            } else {
-                HOST_CODE.to_owned()
-            };
+            let mut host_code = HOST_CODE.to_owned() + HEADERS;
+            if flags.contains(&MSVCRT) {
+                host_code += IMPORTED;
+            }
             machine
                 .shards([&host_code; 2])
                 .with_context(|| format!("{linker:?} {flags:?}"))?;
@@ -164,6 +178,11 @@ fn addresses_after_the_device_code_may_differ() -> Result<()> {
     Ok(())
 }
 
+/// The flag for a linker script, and one that puts some code after the device code.
+const SCRIPT: &str = "-Wl,-T,";
+const CODE_AFTER: &str =
+    "SECTIONS { .hip_fatbin : { *(.hip_fatbin) } .late : { *(.late) } } INSERT AFTER .pdata;\n";
+
 const MSVCRT: &str = "/usr/x86_64-w64-mingw32/lib/libmsvcrt.a";
 
 fn flags_of(linker: WindowsLinker) -> &'static [&'static [&'static str]] {
@@ -173,6 +192,7 @@ fn flags_of(linker: WindowsLinker) -> &'static [&'static [&'static str]] {
             &["-s"],
             &["-Wl,--build-id"],
             &[MSVCRT],
+            &[SCRIPT],
             &["-Wl,--disable-reloc-section", "-Wl,--no-dynamicbase"],
         ],
         WindowsLinker::LldGnu => &[&[], &["-s"]],
@@ -269,9 +289,18 @@ fn changed(
     sources: [&str; 2],
     change: impl Fn(usize, &mut Vec<u8>),
 ) -> Result<Recombination> {
+    changed_by(WindowsLinker::Gnu, tree, sources, change)
+}
+
+fn changed_by(
+    linker: WindowsLinker,
+    tree: &Tree,
+    sources: [&str; 2],
+    change: impl Fn(usize, &mut Vec<u8>),
+) -> Result<Recombination> {
     let machine = Machine {
         tree,
-        linker: WindowsLinker::Gnu,
+        linker,
         flags: &["-s"],
     };
     machine.shards(sources)?;
@@ -295,9 +324,6 @@ fn signature(bytes: &[u8]) -> usize {
 /// Numbers that stay the same although what they led to has moved.
 #[test]
 fn same_numbers_that_lead_elsewhere_are_an_error() -> Result<()> {
-    if !WindowsLinker::Gnu.is_there() {
-        return Ok(());
-    }
     let pointer = "char zz[0x60000];\n__declspec(dllexport) char *volatile ptr = zz + OFFSET;";
     let export = r#"
 char zz[0x60000];
@@ -307,18 +333,89 @@ __asm__(".globl exported\nexported = zz + OFFSET\n.section .drectve,\"yni\"\n"
 "#;
     let operand =
         "char zz[0x60000];\n__declspec(dllexport) char *get(void) { return zz + OFFSET; }";
-    for source in [pointer, export, operand] {
+    let handler = r#"
+char zz[0x60000];
+__declspec(dllexport) char *keep(void) { return zz; }
+__asm__(".text\n.globl handler\nhandler = zz + OFFSET\n.globl unwound\n.seh_proc unwound\nunwound:\nnop\n"
+        ".seh_endprologue\n.seh_handler handler, @except\nret\n.seh_endproc\n");
+"#;
+    let scope = r#"
+char zz[0x60000];
+__declspec(dllexport) char *keep(void) { return zz; }
+__asm__(".text\n.globl handler\nhandler:\nret\n.globl unwound\n.seh_proc unwound\nunwound:\nnop\n"
+        ".seh_endprologue\n.seh_handler handler, @except\n.seh_handlerdata\n.long 1\n"
+        ".rva unwound, guarded, zz + OFFSET, guarded\n.text\nguarded:\nret\n.seh_endproc\n");
+"#;
+    let resource = r#"
+__asm__(".section .rsrc,\"dr\"\nresources:\n.long 0, 0, 0, 0x10000, 10, 0x80000018\n"
+        ".long 0, 0, 0, 0x10000, 1, 0x80000030\n.long 0, 0, 0, 0x10000, 1033, 0x48\n"
+        ".rva resources + OFFSET\n.long 4, 0, 0\n.zero 0x60000\n.text\n");
+"#;
+    for (linker, source) in [
+        (WindowsLinker::Gnu, pointer),
+        (WindowsLinker::Gnu, export),
+        (WindowsLinker::Gnu, operand),
+        (WindowsLinker::Gnu, handler),
+        (WindowsLinker::Gnu, scope),
+        (WindowsLinker::LldGnu, resource),
+    ] {
+        if !linker.is_there() {
+            continue;
+        }
+        let changed =
+            |tree: &Tree, sources: [&str; 2]| changed_by(linker, tree, sources, |_, _| ());
         let tree = Tree::new();
         let with =
             |offset: u64| HOST_CODE.to_owned() + &source.replace("OFFSET", &offset.to_string());
-        let plan = changed(&tree, [&with(0x100), &with(0x100)], |_, _| ())?;
+        let plan = changed(&tree, [&with(0x100), &with(0x100)])?;
         assert_eq!(plan.errors(), 0, "{source}: {:#?}", said(&plan));
         let dlls = SHARDS.map(|(name, ..)| host(&tree, &format!("shards/{name}")));
         let [one, other] = dlls.map(|dll| moved(&dll));
         let distance = one?.1.checked_sub(other?.1).context("a distance")?;
         let other = with(0x100 + distance);
-        let plan = changed(&tree, [&with(0x100), &other], |_, _| ())?;
+        let plan = changed(&tree, [&with(0x100), &other])?;
         assert_differs(&plan, &["differs: in "]);
+    }
+    Ok(())
+}
+
+/// In records that linkers make, so that no source has them.
+#[test]
+fn same_numbers_in_tables_that_lead_elsewhere_are_an_error() -> Result<()> {
+    if !WindowsLinker::Gnu.is_there() {
+        return Ok(());
+    }
+    let table = "const unsigned table_of_image[20] = {0x6b706b74, 0x6c626174};\n\
+                 __declspec(dllexport) unsigned first(int n) { return table_of_image[n]; }";
+    let source = HOST_CODE.to_owned() + table;
+    // The variables of a delayed import, and what a debug directory refers to.
+    for (directory, size, word) in [(13, 64, 2), (13, 64, 3), (6, 28, 5)] {
+        let tree = Tree::new();
+        let mut number = 0;
+        for _ in 0..2 {
+            let plan = changed(&tree, [&source; 2], |_, bytes| {
+                let start = bytes.windows(8).position(|own| own == b"tkpktabl").unwrap();
+                let header = bytes
+                    .windows(8)
+                    .position(|own| own == b".rdata\0\0")
+                    .unwrap();
+                let word_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+                let address = start as u32 - word_at(header + 20) + word_at(header + 12);
+                let entry = signature(bytes) + 24 + 112 + 8 * directory;
+                bytes[entry..entry + 4].copy_from_slice(&address.to_le_bytes());
+                bytes[entry + 4..entry + 8].copy_from_slice(&u32::to_le_bytes(size));
+                bytes[start..start + 8].fill(0);
+                let at = start + 4 * word;
+                bytes[at..at + 4].copy_from_slice(&u32::to_le_bytes(number));
+            })?;
+            if number == 0 {
+                assert_eq!(plan.errors(), 0, "{directory} {word}: {:#?}", said(&plan));
+                let dll = host(&tree, &format!("shards/{}", SHARDS[0].0));
+                number = moved(&dll)?.1 as u32;
+            } else {
+                assert_differs(&plan, &["differs: in "]);
+            }
+        }
     }
     Ok(())
 }

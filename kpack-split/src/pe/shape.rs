@@ -1,7 +1,7 @@
 //! What two images have in common that were linked from the same host code with other device code, and which of their
 //! numbers are addresses: linkers lay out an image around its device code.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use object::LittleEndian as LE;
@@ -43,12 +43,24 @@ const DIRECTORIES: [usize; 8] = [
     pe::IMAGE_DIRECTORY_ENTRY_DELAY_IMPORT,
 ];
 
-/// The directories of imports: the size of an entry, and where it has the addresses of the library's name and of the
-/// tables of its functions.
-const IMPORTS: [(usize, usize, [usize; 3]); 2] = [
-    (pe::IMAGE_DIRECTORY_ENTRY_IMPORT, 20, [12, 0, 16]),
-    (pe::IMAGE_DIRECTORY_ENTRY_DELAY_IMPORT, 32, [4, 16, 16]),
+/// The directories of imports: the size of an entry, where it has the addresses of the tables of functions' names, and
+/// where it has other addresses.
+const IMPORTS: [(usize, usize, &[usize], &[usize]); 2] = [
+    (pe::IMAGE_DIRECTORY_ENTRY_IMPORT, 20, &[0, 16], &[12]),
+    (
+        pe::IMAGE_DIRECTORY_ENTRY_DELAY_IMPORT,
+        32,
+        &[16],
+        &[4, 8, 12, 20, 24],
+    ),
 ];
+
+/// The flags of a record by which a function is unwound.
+const HAS_HANDLER: u8 = 3;
+const IS_CHAINED: u8 = 4;
+
+/// In a directory of resources, the flag of an entry that is a directory itself.
+const SUBDIRECTORY: u32 = 1 << 31;
 
 impl Section {
     /// Whether it has device code, or what replaces it.
@@ -150,6 +162,11 @@ impl<S> Image<S> {
         self.sections.iter().filter(|section| !section.is_device())
     }
 
+    /// The addresses of the headers.
+    pub fn headers(&self) -> Range<u64> {
+        0..self.headers_size()
+    }
+
     fn versions(&self) -> Versions {
         let own = &self.optional;
         let versions = [
@@ -243,9 +260,14 @@ impl<S: ReadAt> Image<S> {
         found.extend(words(
             &self.in_file(&self.directory(pe::IMAGE_DIRECTORY_ENTRY_EXCEPTION))?,
         ));
-        for (index, size, at) in IMPORTS {
+        found.extend(self.unwinding()?);
+        found.extend(self.resources()?);
+        let debug = debug_entries(self)?.into_iter();
+        found.extend(debug.map(|(_, entry)| u64::from(entry.address_of_raw_data.get(LE))));
+        for (index, size, names, others) in IMPORTS {
             for descriptor in self.descriptors(index, size)? {
-                found.extend(at.iter().map(|at| u64::from(word(&descriptor, *at))));
+                let at = names.iter().chain(others);
+                found.extend(at.map(|at| u64::from(word(&descriptor, *at))));
             }
         }
         for range in self.import_names()? {
@@ -257,6 +279,65 @@ impl<S: ReadAt> Image<S> {
         let threads = self.in_file(&self.directory(pe::IMAGE_DIRECTORY_ENTRY_TLS))?;
         let threads = long_words(&threads).take(4);
         found.extend(threads.map(|word| word.wrapping_sub(self.base())));
+        Ok(found)
+    }
+
+    /// The addresses in the records by which functions are unwound: of handlers, of what `__C_specific_handler` reads,
+    /// and of functions whose records these continue.
+    fn unwinding(&self) -> Result<Vec<u64>, BinaryError> {
+        let table = self.in_file(&self.directory(pe::IMAGE_DIRECTORY_ENTRY_EXCEPTION))?;
+        let functions = table.chunks_exact(12).map(|own| {
+            let [start, end, record] = [0, 4, 8].map(|at| u64::from(word(own, at)));
+            (record, start..end)
+        });
+        let functions = BTreeMap::from_iter(functions);
+        let ends = functions.keys().skip(1).copied().chain([u64::MAX]);
+        let mut known = (0..0, Vec::new());
+        let mut found = Vec::new();
+        for ((start, function), end) in functions.iter().zip(ends) {
+            if !known.0.contains(start) {
+                let Some(section) = self.section_at(&(*start..start + 4)) else {
+                    continue;
+                };
+                known = (section.in_file(), self.section_bytes(section)?);
+            }
+            let (own, bytes) = &known;
+            let record = *start..end.min(own.end);
+            let at = |address: u64| address.saturating_sub(own.start) as usize;
+            let record = bytes.get(at(record.start)..at(record.end));
+            found.extend(unwound(record.unwrap_or_default(), function));
+        }
+        Ok(found)
+    }
+
+    /// The addresses of resources.
+    fn resources(&self) -> Result<Vec<u64>, BinaryError> {
+        let start = self.directory(pe::IMAGE_DIRECTORY_ENTRY_RESOURCE).start;
+        let Some(section) = self.section_at(&(start..start + 16)) else {
+            return Ok(Vec::new());
+        };
+        let tree = self.in_file(&(start..section.in_file().end.max(start)))?;
+        let mut found = Vec::new();
+        let mut directories = vec![0];
+        // Directories may share bytes, but not without end.
+        let mut room = tree.len() / 8;
+        while let Some(at) = directories.pop() {
+            let counts = word(&tree, at + 12);
+            let count = (counts & 0xffff) + (counts >> 16);
+            let entries = tree.get(at + 16..).unwrap_or_default().chunks_exact(8);
+            for entry in entries.take(count as usize) {
+                let Some(left) = room.checked_sub(1) else {
+                    refuse!("its directories of resources overlap; is it damaged?");
+                };
+                room = left;
+                let to = word(entry, 4);
+                if to & SUBDIRECTORY == 0 {
+                    found.push(word(&tree, to as usize).into());
+                } else {
+                    directories.push((to & !SUBDIRECTORY) as usize);
+                }
+            }
+        }
         Ok(found)
     }
 
@@ -396,10 +477,10 @@ impl<S: ReadAt> Image<S> {
     /// The tables of the names of imported functions, which may be outside of the directories.
     fn import_names(&self) -> Result<Vec<Range<u64>>, BinaryError> {
         let mut starts = BTreeSet::new();
-        for (index, size, [_, names, more]) in IMPORTS {
+        for (index, size, names, _) in IMPORTS {
             for descriptor in self.descriptors(index, size)? {
-                let own = [names, more].map(|at| u64::from(word(&descriptor, at)));
-                starts.extend(own.into_iter().filter(|start| *start != 0));
+                let own = names.iter().map(|at| u64::from(word(&descriptor, *at)));
+                starts.extend(own.filter(|start| *start != 0));
             }
         }
         let mut tables = Vec::new();
@@ -482,6 +563,35 @@ fn long_words(bytes: &[u8]) -> impl Iterator<Item = u64> {
     pods::<object::U64<LE>>(bytes)
         .iter()
         .map(|word| word.get(LE))
+}
+
+/// The addresses in the record by which a function is unwound.
+fn unwound(record: &[u8], function: &Range<u64>) -> Vec<u64> {
+    let [first, _, codes, ..] = record else {
+        return Vec::new();
+    };
+    let flags = first >> 3;
+    let at = 4 + 2 * usize::from(*codes).next_multiple_of(2);
+    let more = record.get(at..).unwrap_or_default();
+    if flags & IS_CHAINED != 0 {
+        return words(more).take(3).collect();
+    }
+    if flags & HAS_HANDLER == 0 {
+        return Vec::new();
+    }
+    let mut found = Vec::from_iter(words(more).take(1));
+    // Other handlers read other data; parts of the function tell these.
+    let count = word(more, 4) as usize;
+    let scopes = more.get(8..).unwrap_or_default();
+    let scopes = scopes.chunks_exact(16).take(count);
+    let is_in = |scope: &[u8]| {
+        let [start, end] = [0, 4].map(|at| u64::from(word(scope, at)));
+        function.start <= start && start <= end && end <= function.end
+    };
+    if scopes.len() == count && scopes.clone().all(is_in) {
+        found.extend(scopes.flat_map(words));
+    }
+    found
 }
 
 /// A name of up to eight bytes, or zero and its offset in the string table.
