@@ -350,6 +350,68 @@ fn binaries_that_would_break_are_rejected() -> Result<()> {
     Ok(())
 }
 
+/// Code that has no room in its former place needs more addresses.
+#[test]
+fn a_join_beyond_the_largest_image_is_rejected() -> Result<()> {
+    let linker = WindowsLinker::Gnu;
+    if !linker.is_there() {
+        return Ok(());
+    }
+    let tree = Tree::new();
+    let (source, object) = (tree.path("more.c"), tree.path("more.o"));
+    let text = "char zeroes[0x7ffa0000];\n__declspec(dllexport) char *more(int n) { return zeroes + n; }\n";
+    fs::write(&source, text)?;
+    linker.compile(&source, &object)?;
+    let build = WindowsBuild {
+        linker,
+        is_program: false,
+        flags: &[object.to_str().context("UTF-8")?],
+    };
+    let code = ["gfx1100", "gfx942"].map(|target| (target, vec![7; 300_000]));
+    let code = code.map(|(target, code)| Ok((target, code_object(target, &code)?)));
+    let code = code.into_iter().collect::<Result<Vec<_>>>()?;
+    let library = FatLibrary::new().wrapper(Storage::Zstd(2), code);
+    let bench = Bench::new(&library, build)?;
+    bench.split()?;
+    let split = fs::read(bench.path())?;
+    let error = bench.join(&["gfx1100", "gfx942"]).unwrap_err();
+    let text = error.in_one_line();
+    ensure!(
+        text.contains("2 GiB that Windows loads") && text.contains("--arch"),
+        "{text}"
+    );
+    ensure!(fs::read(bench.path())? == split);
+    Ok(())
+}
+
+/// It writes a size of the image that is 0.
+#[test]
+fn a_section_that_llvm_objcopy_adds_is_named() -> Result<()> {
+    let tool = "llvm-objcopy-19";
+    let Some(bench) = dll(&[])?.filter(|_| require::tool(tool)) else {
+        return Ok(());
+    };
+    let add = |path: &Path| {
+        let section = ".extra=/etc/hostname";
+        try_run(
+            Command::new(tool)
+                .args(["--add-section", section])
+                .arg(path),
+        )
+    };
+    let parts = ["`.extra`", "llvm-objcopy --add-section", "as it was before"];
+    let fat = fs::read(&bench.original)?;
+    add(&bench.original)?;
+    is_rejected(&bench, |_| (), ids::DAMAGED_BINARY, &parts);
+    // The split binary as well.
+    fs::write(bench.path(), fat)?;
+    bench.split()?;
+    fs::copy(bench.path(), &bench.original)?;
+    add(&bench.original)?;
+    is_rejected(&bench, |_| (), ids::DAMAGED_BINARY, &parts);
+    Ok(())
+}
+
 #[test]
 fn merged_sections_are_rejected() -> Result<()> {
     for (flag, name) in [

@@ -5,6 +5,7 @@ use kpack_core::elf::{BinaryError, MAGIC_FAT, MAGIC_SPLIT, ReadAt, VERSION, refu
 use kpack_format::offload_bundle::{COMPRESSED_MAGIC, PLAIN_MAGIC};
 use object::elf::ELFMAG;
 
+use super::check;
 use super::former;
 use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, Section, WRAPPER_SECTIONS};
 use super::relocations::{Relocations, has_words};
@@ -33,6 +34,8 @@ impl<S: ReadAt> Image<S> {
             (available > 0).then_some((section.offset + inside, available))
         })?;
         if bundles.is_empty() && markers.is_empty() {
+            // Addresses past the end that the headers have are no pointers.
+            self.check_tools()?;
             return self.without_wrappers(code).map(|found| {
                 DeviceCode::None(match found {
                     NoDeviceCode::Absent => NoDeviceCode::NoWrappers,
@@ -49,6 +52,16 @@ impl<S: ReadAt> Image<S> {
         }
         binary.split_before = markers;
         Ok(DeviceCode::Fat(binary))
+    }
+
+    /// Refuses an image that a tool left with wrong headers.
+    fn check_tools(&self) -> Result<(), BinaryError> {
+        match check::sound(self) {
+            Err(BinaryError::Refused(reason)) => refuse!(
+                "{reason}; tools that add sections leave such files (`llvm-objcopy --add-section`): install the file as it was before"
+            ),
+            sound => sound,
+        }
     }
 
     /// Why an image without wrappers in a section of their own has no device code to split off.
