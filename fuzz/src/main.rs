@@ -16,8 +16,8 @@ static TARGET: LazyLock<Target> = LazyLock::new(|| {
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (TARGET.1)(bytes));
 
 libfuzzer_sys::fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
-    let is_elf = matches!(TARGET.0, "code_object" | "linked" | "object");
-    if is_elf && mutate::elf(&mut data[..size], seed).is_some() && size <= max_size {
+    let has_fields = matches!(TARGET.0, "code_object" | "linked" | "object");
+    if has_fields && mutate::field(&mut data[..size], seed).is_some() && size <= max_size {
         return size;
     }
     libfuzzer_sys::fuzzer_mutate(data, size, max_size)

@@ -1,4 +1,4 @@
-//! Changes single fields of ELF files: a change of any byte is most often one of code or padding.
+//! Changes single fields of ELF and PE files: a change of any byte is most often one of code or padding.
 
 /// The largest table whose every field is as likely as another's.
 const MAX_TABLE: usize = 1 << 16;
@@ -7,13 +7,22 @@ const MAX_TABLE: usize = 1 << 16;
 type Table = (usize, usize);
 
 /// Changes a field of the header, of a table of headers, or of a section that has pointers. `None`
-/// where bytes should be changed instead: in half of the cases, and where it is no ELF file.
-pub(crate) fn elf(bytes: &mut [u8], seed: u32) -> Option<()> {
+/// where bytes should be changed instead: in half of the cases, and where it is neither an ELF nor a PE file.
+pub(crate) fn field(bytes: &mut [u8], seed: u32) -> Option<()> {
     let mut random = fastrand::Rng::with_seed(seed.into());
-    if random.bool() || !bytes.starts_with(b"\x7fELF\x02\x01") {
+    if random.bool() {
         return None;
     }
-    let (at, size) = random.choice(tables(bytes)?)?;
+    let mut tables = match &*bytes {
+        [0x7f, b'E', b'L', b'F', 2, 1, ..] => elf_tables(bytes)?,
+        [b'M', b'Z', ..] => pe_tables(bytes)?,
+        _ => return None,
+    };
+    tables.retain(|(at, size)| {
+        let end = at.checked_add(*size);
+        (8..=MAX_TABLE).contains(size) && end.is_some_and(|end| end <= bytes.len())
+    });
+    let (at, size) = random.choice(tables)?;
     let width = random.choice([8, 4, 2])?;
     let fields = (size / width).max(1);
     let field = at + random.usize(..fields) * width;
@@ -34,7 +43,7 @@ pub(crate) fn elf(bytes: &mut [u8], seed: u32) -> Option<()> {
 
 /// The header, the tables of headers, and each section with symbols, relocations, dynamic entries or
 /// initialised data.
-fn tables(bytes: &[u8]) -> Option<Vec<Table>> {
+fn elf_tables(bytes: &[u8]) -> Option<Vec<Table>> {
     let field = |at, width| number(bytes, at, width).map(|number| number as usize);
     let (program, sections) = (field(32, 8)?, field(40, 8)?);
     let counted = |at, size: usize, count: usize| (at, size.saturating_mul(count));
@@ -53,11 +62,35 @@ fn tables(bytes: &[u8]) -> Option<Vec<Table>> {
             tables.push((field(at + 24, 8)?, field(at + 32, 8)?));
         }
     }
-    let is_there = |(at, size): &Table| {
-        let end = at.checked_add(*size);
-        (8..=MAX_TABLE).contains(size) && end.is_some_and(|end| end <= bytes.len())
-    };
-    tables.retain(is_there);
+    Some(tables)
+}
+
+/// The headers, each section, and each data directory.
+fn pe_tables(bytes: &[u8]) -> Option<Vec<Table>> {
+    let field = |at, width| number(bytes, at, width).map(|number| number as usize);
+    let coff = field(0x3c, 4)?.checked_add(4)?;
+    let (count, optional) = (field(coff + 2, 2)?.min(96), field(coff + 16, 2)?);
+    let sections = coff + 20 + optional;
+    let mut tables = vec![
+        (coff, 20),
+        (coff + 20, optional),
+        (coff + 132, 128),
+        (sections, 40 * count),
+    ];
+    for section in (0..count).map(|index| sections + 40 * index) {
+        let (address, size, at) = (
+            field(section + 12, 4)?,
+            field(section + 16, 4)?,
+            field(section + 20, 4)?,
+        );
+        tables.push((at, size));
+        for directory in (coff + 132..coff + 260).step_by(8) {
+            let (start, length) = (field(directory, 4)?, field(directory + 4, 4)?);
+            if let Some(inside) = start.checked_sub(address).filter(|inside| *inside < size) {
+                tables.push((at + inside, length));
+            }
+        }
+    }
     Some(tables)
 }
 
