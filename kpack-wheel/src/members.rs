@@ -13,7 +13,7 @@ use zip::unstable::read::ZipIterable;
 use kpack_core::files::SharedFile;
 use kpack_core::finding::Id;
 use kpack_core::parallel::lock;
-use kpack_core::platform::is_file_name;
+use kpack_core::platform::{is_file_name, name_key};
 use kpack_core::{Error, ids};
 
 /// A file in a wheel.
@@ -223,6 +223,7 @@ const MAX_NAME: usize = 255;
 /// The files in a wheel. Installers disagree about anything else.
 pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<Member>, Error> {
     let mut members = Vec::new();
+    let mut known = HashSet::new();
     for index in 0..zip.len() {
         let entry = zip
             .by_index_data(index)
@@ -266,6 +267,11 @@ pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<M
         }
         if entry.is_dir() {
             continue;
+        }
+        if !known.insert(name_key(name).into_owned()) {
+            let text = "its name differs from that of another member only by case, so Windows cannot hold both; run \
+                        kpack on Linux or in WSL";
+            return Err(in_member(ids::NAMES_DIFFER_BY_CASE, path, &raw, text));
         }
         let mode = entry.unix_mode().map(|mode| mode & 0o777);
         members.push(Member {

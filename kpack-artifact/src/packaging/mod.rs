@@ -164,7 +164,7 @@ impl Configuration {
         if wire.0.is_empty() {
             return Err(self.refuse(at, "expected at least one group"));
         }
-        let mut groups = Vec::new();
+        let mut groups: Vec<TargetGroup> = Vec::new();
         for (name, group) in wire.0 {
             let at = [at, &[&name]].concat();
             let generic = name.rsplit('_').next() == Some(names::GENERIC);
@@ -173,6 +173,14 @@ impl Configuration {
                                 its end";
                 let text = format!(
                     "the group's name `{name}` becomes a part of file names; expected {expected}"
+                );
+                return Err(self.refuse(&at, text));
+            }
+            let same = |group: &&TargetGroup| group.name.eq_ignore_ascii_case(&name);
+            if let Some(other) = groups.iter().find(same) {
+                let text = format!(
+                    "groups `{}` and `{name}` differ only by case, so their files have one name on Windows; rename one",
+                    other.name
                 );
                 return Err(self.refuse(&at, text));
             }
@@ -431,6 +439,11 @@ mod tests {
                 "\"instinct\": {",
                 "\"gfx110X\": {",
                 "line 5, column 13: key `gfx110X` appears twice",
+            ),
+            (
+                "\"instinct\": {",
+                "\"GFX110x\": {",
+                "line 5, column 16: groups `gfx110X` and `GFX110x` differ only by case",
             ),
             (
                 "\"gfx110X\": {",

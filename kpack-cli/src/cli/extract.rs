@@ -10,7 +10,7 @@ use std::sync::Arc;
 use clap::Args;
 use kpack_core::files::directory_of;
 use kpack_core::interrupt::Watched;
-use kpack_core::platform::is_file_name;
+use kpack_core::platform::{is_file_name, name_key};
 use kpack_format::TargetId;
 use kpack_format::names::{FileNames, KernelName};
 use serde::Serialize;
@@ -131,7 +131,7 @@ fn write_all(
     directory: &Path,
     room: &dyn Fn(&Path) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let mut names = BTreeSet::new();
+    let (mut names, mut keys) = (BTreeSet::new(), BTreeSet::new());
     for (kernel, target) in found.selected() {
         let name = file_name(kernel, target);
         if !is_file_name(name.as_ref()) {
@@ -141,10 +141,11 @@ fn write_all(
             return Err(Error::rejected(ids::WINDOWS_NAME, archive, reason));
         }
         let path = directory.join(&name);
-        if !names.insert(name) {
+        if !keys.insert(name_key(&name).into_owned()) {
             let reason = "would hold two code objects; select fewer with --kernel";
             return Err(Error::rejected(ids::NAME_CLASH, &path, reason));
         }
+        names.insert(name);
     }
     let mut made = CreatedDirectories::default();
     let opened = Directory::make(directory, &mut made)?;

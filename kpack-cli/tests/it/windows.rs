@@ -400,6 +400,11 @@ fn artifacts_are_packed_and_unpacked() {
         runs_alike(&linux, &other, line);
     }
     assert_same_files(&other, &linux);
+    for tree in [&linux, &other] {
+        fs::remove_file(tree.path("store/index.json")).unwrap();
+    }
+    runs_alike(&linux, &other, "pack --archives store --run 1");
+    assert_same_files(&other, &linux);
 }
 
 /// Code objects over 4 MiB stay in their file until a thread compresses them, while another reads those that follow.
@@ -428,6 +433,90 @@ fn several_threads_read_one_file() {
         runs_alike(&linux, &other, &line);
         assert_same_files(&other, &linux);
     }
+}
+
+#[test]
+fn archives_of_other_tools_are_added() {
+    if !windows::available() {
+        return;
+    }
+    let linux = Tree::new();
+    let objects = ["gfx1100", "gfx942"].map(|target| code(target, "gemm"));
+    let library = FatLibrary::new().wrapper(Storage::Plain, objects);
+    let path = "rocm/lib/libvec.so";
+    library.build(&linux.path(path)).unwrap();
+    let install = "install --prefix rocm --module vec --kpack-dir .kpack lib/libvec.so";
+    let output = command(&linux, &words(install)).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let split = fs::read(linux.path(path)).unwrap();
+    let wheel = Wheel::new(FAT).member_with_mode("vec.libs/libvec-1a2b3c4d.so", 0o755, split);
+    wheel.write(linux.root()).unwrap();
+    let other = linux.copy();
+    let line = format!("wheel split --archives rocm --output-dir out {FAT}");
+    runs_alike(&linux, &other, &line);
+    for wheel in linux.files() {
+        if wheel.starts_with("out/") {
+            let [on_linux, on_windows] = [&linux, &other].map(|tree| members(&tree.path(&wheel)));
+            assert!(on_windows == on_linux, "{wheel}");
+        }
+    }
+    assert_eq!(other.files(), linux.files());
+}
+
+/// Either would replace the other.
+#[test]
+fn names_that_differ_by_case_are_rejected() {
+    if !windows::available() {
+        return;
+    }
+    let tree = Tree::new();
+    write(&tree, "in/here/code", code("gfx1100", "add").1);
+    let kernel = |name| format!(r#"{{"name": "{name}", "target": "gfx1100", "file": "code"}}"#);
+    let list = format!(
+        r#"{{"group_name": "vec", "gfx_arch_family": "gfx1100", "gfx_arches": ["gfx1100"],
+            "kernels": [{}, {}]}}"#,
+        kernel("add"),
+        kernel("Add")
+    );
+    write(&tree, "in/here/list.json", list);
+    let created = command(&tree, &["create", "two.kpack", "--from", "list.json"])
+        .current_dir(tree.path("in/here"))
+        .output()
+        .unwrap();
+    assert!(created.status.success(), "{created:?}");
+    let wheel = Wheel::new(FAT).member_with_mode("vec/_vec.so", 0o755, binary(&wheel::library()));
+    let wheel = wheel.member("vec/a.txt", "one").member("vec/A.txt", "two");
+    wheel.write(&tree.path("in/here")).unwrap();
+    let before = entries(&tree);
+    for (line, id) in [
+        (
+            "extract two.kpack --output-dir out".to_owned(),
+            ids::NAME_CLASH,
+        ),
+        (
+            format!("wheel split --output-dir out {FAT}"),
+            ids::NAMES_DIFFER_BY_CASE,
+        ),
+    ] {
+        let (said, code, after) = run_within(&tree, &words(&line));
+        assert_eq!(code, Some(3), "{line}: {said}");
+        assert!(said.contains(id.as_str()), "{line}: {said}");
+        assert_eq!(after, before, "{line}");
+    }
+
+    // A module whose archives have such names.
+    dll(&tree, "prefix/bin/one.dll", "add");
+    dll(&tree, "prefix/bin/two.dll", "mul");
+    let install = |module: &str, file: &str| {
+        let line = format!("install --prefix ../../prefix --module {module} bin/{file}");
+        run_within(&tree, &words(&line))
+    };
+    let (said, code, before) = install("vec", "one.dll");
+    assert_eq!(code, Some(0), "{said}");
+    let (said, code, after) = install("Vec", "two.dll");
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains(ids::NAMES_DIFFER_BY_CASE.as_str()), "{said}");
+    assert_eq!(after, before, "{said}");
 }
 
 /// All entries, directories as well.

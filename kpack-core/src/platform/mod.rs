@@ -6,8 +6,8 @@
 mod system;
 
 pub use system::{
-    FileExt, FileTypeExt, MetadataExt, OsStrExt, OsStringExt, id_of, is_file_name, open_files,
-    raise_open_files, readable, set_mode, set_mode_at, shared_inode, symlink,
+    FileExt, FileTypeExt, MetadataExt, OsStrExt, OsStringExt, id_of, is_file_name, name_key,
+    open_files, raise_open_files, readable, set_mode, set_mode_at, shared_inode, symlink,
 };
 pub(crate) use system::{
     Handle, begin_flush, clone_content, exchange, free_space, keep_attributes, link_count,

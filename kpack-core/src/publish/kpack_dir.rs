@@ -16,7 +16,7 @@ use super::directory::{CreatedDirectories, Directory};
 use super::staged_file::StagedFile;
 use crate::files;
 use crate::interrupt::Watched;
-use crate::platform::Kind;
+use crate::platform::{Kind, name_key};
 use crate::{Error, ids};
 
 /// Small writes to archives are collected up to this size, in bytes.
@@ -91,6 +91,17 @@ impl KpackDir {
         names.iter().find(is_there).cloned().unwrap_or(usual)
     }
 
+    /// Whether a file of another module has a name that a file of this one may have where case does not matter.
+    fn is_taken_by(&self, name: &str) -> bool {
+        let group: &str = &self.group;
+        let Some((start, rest)) = name.split_at_checked(group.len()) else {
+            return false;
+        };
+        let own = format!("{group}{rest}");
+        let is_own = self.group.target_of(&own).is_some() || own == self.group.manifest();
+        is_own && start != group && name_key(start) == name_key(group)
+    }
+
     /// The module's archives, by target.
     ///
     /// # Errors
@@ -98,6 +109,15 @@ impl KpackDir {
     pub fn archives(&self) -> Result<BTreeMap<TargetId, Present>, Error> {
         let mut found = BTreeMap::new();
         for name in self.directory.names()? {
+            if name.to_str().is_some_and(|name| self.is_taken_by(name)) {
+                let text = format!(
+                    "it would be replaced by a file of `{}`, since Windows ignores case; use the module's name as it is there, \
+                     or another directory (--kpack-dir)",
+                    self.group
+                );
+                let path = self.path().join(name);
+                return Err(Error::rejected(ids::NAMES_DIFFER_BY_CASE, &path, text));
+            }
             let target = name.to_str().and_then(|name| self.group.target_of(name));
             let Some(target) = target else {
                 continue;

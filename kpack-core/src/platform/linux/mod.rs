@@ -102,6 +102,11 @@ pub fn is_file_name(_name: &OsStr) -> bool {
     true
 }
 
+/// What the names of one file have in common.
+pub fn name_key(name: &str) -> Cow<'_, str> {
+    name.into()
+}
+
 /// A text as people write its paths.
 pub fn readable(text: &str) -> Cow<'_, str> {
     text.into()

@@ -303,6 +303,11 @@ pub fn is_file_name(name: &OsStr) -> bool {
     !is_device && !name.contains(is_special) && !name.ends_with(['.', ' '])
 }
 
+/// What the names of one file have in common: case does not matter.
+pub fn name_key(name: &str) -> Cow<'_, str> {
+    name.to_uppercase().into()
+}
+
 fn is_digit(text: &str) -> bool {
     text.len() == 1 && text.bytes().all(|byte| byte.is_ascii_digit())
 }
