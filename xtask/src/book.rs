@@ -88,7 +88,7 @@ fn mdbook() -> Result<PathBuf> {
     if !program.exists() {
         process::step("Installing mdBook");
         process::run!(
-            "cargo install --locked --root {tools} mdbook@{MDBOOK} --no-default-features --features search"
+            "cargo install --locked --debug --root {tools} mdbook@{MDBOOK} --no-default-features --features search"
         )?;
     }
     Ok(program)
