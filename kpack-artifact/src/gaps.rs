@@ -143,13 +143,13 @@ pub(crate) fn gaps<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec<Gap
 pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec<Gap> {
     let mut directories: BTreeMap<PathBuf, Directory<'a>> = BTreeMap::new();
     let mut links = Vec::new();
-    let mut owners: BTreeMap<PathBuf, Option<TargetId>> = BTreeMap::new();
+    let mut owners = Vec::new();
     for file in files {
         let place = databases::recognise(&with_slashes(&file.path));
         let Some((database, _)) = place else {
             continue;
         };
-        owners.insert(file.path.clone(), file.target());
+        owners.push((file.path.clone(), file.target()));
         if file.node == Node::Symlink {
             links.push((file.path.clone(), file.from.clone(), file.target()));
         }
@@ -164,6 +164,8 @@ pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>)
             directory.files.insert(name, file);
         }
     }
+    // Comparing paths is slow, and they mostly come in order, which a map that is made at once makes use of.
+    let owners: BTreeMap<PathBuf, Option<TargetId>> = owners.into_iter().collect();
     let mut found: Vec<Gap> = Vec::new();
     for (path, directory) in &directories {
         directory.libraries(&mut found);

@@ -150,8 +150,12 @@ impl Output {
     fn insert(&mut self, path: &Path, from: &Path, source: EntrySource) {
         let above = path.ancestors().zip(from.ancestors()).skip(1);
         for (path, from) in above.filter(|(path, _)| *path != Path::new("")) {
-            let entry = self.entries.entry(path.to_owned());
-            entry.or_insert_with(|| EntrySource::Directory(from.to_owned()));
+            // Then those above it are there, too.
+            if self.entries.contains_key(path) {
+                break;
+            }
+            let source = EntrySource::Directory(from.to_owned());
+            self.entries.insert(path.to_owned(), source);
         }
         self.entries.insert(path.to_owned(), source);
     }

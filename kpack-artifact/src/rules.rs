@@ -1,7 +1,7 @@
 //! The rules for a tree of artifacts, which split, recombine and verify share.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -128,7 +128,7 @@ pub(crate) struct Conflict<'a> {
 pub(crate) fn conflicts<'a>(
     entries: impl Iterator<Item = Installed<'a>>,
 ) -> Result<Vec<Conflict<'a>>, Error> {
-    let mut first: BTreeMap<&Path, Installed<'a>> = BTreeMap::new();
+    let mut first: HashMap<&Path, Installed<'a>> = HashMap::new();
     let mut found = Vec::new();
     for entry in entries {
         let other = *match first.entry(entry.at) {

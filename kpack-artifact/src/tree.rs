@@ -357,12 +357,14 @@ impl Tree {
         let libraries = content.libraries.into_iter();
         self.libraries
             .extend(libraries.map(|(path, library)| (Path::new(prefix).join(path), library)));
-        for entry in content.entries {
+        let entries = content.entries.into_iter().map(|entry| {
             let path = Path::new(prefix).join(&entry.path);
             let binary = content.binaries.get(&entry.path).cloned();
             let item = item(directory.join(&entry.path), entry.node, entry.class);
-            self.entries.insert(path, Item { binary, ..item });
-        }
+            (path, Item { binary, ..item })
+        });
+        // They come in order, so this compares far fewer paths than inserting each.
+        self.entries.append(&mut entries.collect());
         for mut observation in content.observations {
             observation.path = Some(directory.join(observation.file()));
             self.observations.push(observation);

@@ -18,6 +18,8 @@ use kpack_split::input::{self, walk_error};
 
 pub(super) struct Writer {
     root: PathBuf,
+    /// The directory of the last entry, which is there.
+    directory: PathBuf,
     /// The first copy of each file that has several names.
     first_names: HashMap<SharedInode, PathBuf>,
 }
@@ -27,6 +29,7 @@ impl Writer {
     pub(super) fn new(root: PathBuf) -> Result<Self, Error> {
         make_directories(&root)?;
         Ok(Self {
+            directory: root.clone(),
             root,
             first_names: HashMap::new(),
         })
@@ -102,7 +105,7 @@ impl Writer {
     }
 
     /// Writes new bytes, with the mode and time of `like`. Manifests of archives are read back.
-    pub(super) fn bytes(&self, path: &Path, bytes: &[u8], like: &Path) -> Result<(), Error> {
+    pub(super) fn bytes(&mut self, path: &Path, bytes: &[u8], like: &Path) -> Result<(), Error> {
         let to = self.place(path)?;
         let mut output = create(&to)?;
         if is_manifest(path) {
@@ -117,12 +120,11 @@ impl Writer {
     }
 
     /// The path to write an entry to. Creates its directory.
-    fn place(&self, path: &Path) -> Result<PathBuf, Error> {
+    fn place(&mut self, path: &Path) -> Result<PathBuf, Error> {
         let to = self.root.join(path);
-        if let Some(directory) = to.parent()
-            && !directory.is_dir()
-        {
+        if let Some(directory) = to.parent().filter(|directory| *directory != self.directory) {
             make_directories(directory)?;
+            self.directory = directory.to_owned();
         }
         Ok(to)
     }
@@ -227,7 +229,7 @@ mod tests {
     #[test]
     fn a_manifest_that_cannot_be_read_back_is_an_error() {
         let parent = tempfile::tempdir().unwrap();
-        let writer = Writer::new(parent.path().join("blas_lib_generic")).unwrap();
+        let mut writer = Writer::new(parent.path().join("blas_lib_generic")).unwrap();
         let path = Path::new("stage/lib/.kpack/blas_lib.kpm");
         let manifest = Manifest {
             component_name: "x".repeat(17 << 20),
@@ -251,7 +253,7 @@ mod tests {
         fs::write(&file, "model").unwrap();
         kpack_core::platform::set_mode_at(&file, 0o640).unwrap();
         symlink("file", &link).unwrap();
-        let writer = Writer::new(tree.path().join("artifact")).unwrap();
+        let mut writer = Writer::new(tree.path().join("artifact")).unwrap();
         writer.bytes(Path::new("new"), b"bytes", &link).unwrap();
         let written = fs::metadata(tree.path().join("artifact/new")).unwrap();
         assert_eq!(written.mode() & 0o7777, 0o640);
