@@ -24,8 +24,7 @@ pub(crate) struct Library {
 impl Library {
     /// The name of the file.
     pub(crate) fn name(&self) -> String {
-        let name = self.path.file_name().unwrap_or_default();
-        name.to_string_lossy().into_owned()
+        repository::file_name(&self.path)
     }
 }
 

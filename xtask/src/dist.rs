@@ -13,9 +13,6 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use kpack_format::code_object::processors;
 use kpack_format::{Delivery, TargetId};
-use object::Endianness;
-use object::elf::{DT_SONAME, FileHeader64};
-use object::read::elf::{Dyn, FileHeader};
 
 use crate::{build, process, repository};
 use files::{copy_file, copy_tree, link_file, write_file};
@@ -274,21 +271,9 @@ fn install_development(prefix: &Path, libdir: &Path, built: &Built) -> Result<()
 
 /// The SONAME of a shared library.
 fn so_name(library: &Path) -> Result<String> {
-    let bytes = fs::read(library).with_context(|| library.display().to_string())?;
-    let header = FileHeader64::<Endianness>::parse(&*bytes)?;
-    let endian = header.endian()?;
-    let sections = header.sections(endian, &*bytes)?;
-    let (entries, strings) = sections
-        .dynamic(endian, &*bytes)?
-        .context("no dynamic section")?;
-    let strings = sections.strings(endian, &*bytes, strings)?;
-    let name = entries
-        .iter()
-        .find(|entry| entry.tag(endian) == DT_SONAME)
-        .with_context(|| format!("{} has no SONAME", library.display()))?;
-    let name = name
-        .string(endian, strings)
-        .ok()
-        .context("the SONAME is not in the string table")?;
-    Ok(String::from_utf8(name.to_vec())?)
+    let dynamic = process::run!("readelf --dynamic --wide {library}")?;
+    let entry = dynamic.lines().find(|line| line.contains("(SONAME)"));
+    let name = entry.and_then(|entry| entry.split_once('[')?.1.strip_suffix(']'));
+    let name = name.with_context(|| format!("{} has no SONAME", library.display()))?;
+    Ok(name.to_owned())
 }

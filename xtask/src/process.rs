@@ -3,8 +3,9 @@
 use std::env;
 use std::error::Error;
 use std::fmt;
+use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -88,6 +89,15 @@ fn succeeded(shown: &str, output: io::Result<Output>) -> Result<Output> {
         String::from_utf8_lossy(&output.stderr)
     );
     Ok(output)
+}
+
+/// Copies a tree with its links, modes and times, in place of what is there.
+pub(crate) fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    let _ = fs::remove_dir_all(to);
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
+    }
+    run!("cp -a {from} {to}").map(drop)
 }
 
 /// A process that is stopped on drop.

@@ -38,6 +38,12 @@ pub(crate) fn explicit_target() -> Result<String> {
     }
 }
 
+/// The last part of a path.
+pub(crate) fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
 /// The files of a directory, sorted.
 pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(directory).with_context(|| directory.display().to_string())?;

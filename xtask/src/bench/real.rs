@@ -1,12 +1,10 @@
 //! `cargo xtask bench real`: libraries that were fetched by hand.
 
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use flate2::read::GzDecoder;
 
 use super::comparison::Bound::{Cpu, Memory, Wall};
 use super::comparison::{self, Group, Row, Setup};
@@ -67,7 +65,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
             text += &format!(
                 "| `{name}` ({:.0} MB) | {} | {} | {} | {:.0} | {} |\n",
                 fs::metadata(&library)?.len() as f64 / 1e6,
-                origin(&library).unwrap_or_default(),
+                library.display(),
                 ratio(&outcome.wall_ratio()),
                 ratio(&outcome.cpu_ratio()),
                 outcome.memory()[1],
@@ -78,27 +76,4 @@ pub(super) fn run(options: &Options) -> Result<()> {
     fs::remove_dir_all(&work)?;
     println!("\n{text}");
     Ok(())
-}
-
-/// The package of an unpacked library, with its version.
-fn origin(library: &Path) -> Option<String> {
-    let library = fs::canonicalize(library).ok()?;
-    library.ancestors().skip(1).find_map(|above| {
-        let names = fs::read_dir(above).ok()?.flatten();
-        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
-        // Of a wheel.
-        let wheel = names.filter_map(|name| name.strip_suffix(".dist-info").map(str::to_owned));
-        let mut packages = fs::read_dir(above.join("share/doc")).ok().into_iter();
-        let packages = packages.by_ref().flatten().flatten();
-        let changes = packages.map(|entry| entry.path().join("changelog.Debian.gz"));
-        let first = |path: PathBuf| {
-            let mut line = String::new();
-            let file = BufReader::new(GzDecoder::new(File::open(path).ok()?));
-            { file }.read_line(&mut line).ok()?;
-            Some(line.split_once(')')?.0.to_owned() + ")")
-        };
-        let mut all = wheel.chain(changes.filter_map(first));
-        let one = all.next()?;
-        all.next().is_none().then_some(one)
-    })
 }

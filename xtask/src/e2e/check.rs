@@ -1,6 +1,7 @@
 //! Checks that a split prefix behaves like the unsplit one.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
@@ -24,6 +25,20 @@ pub(super) struct Counts {
     pub(super) programs: usize,
     pub(super) wrappers: usize,
     pub(super) code_objects: usize,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            programs,
+            wrappers,
+            code_objects,
+        } = self;
+        write!(
+            f,
+            "{programs} programs ran, {wrappers} wrappers, {code_objects} code objects loaded"
+        )
+    }
 }
 
 /// More GPUs to run the programs on, by their ISAs: one with more features than any target, whose

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::bundle_reader;
 use super::reference::Reference;
 use super::runtime::{Program, Runtime};
 use crate::{process, repository};
@@ -96,7 +95,7 @@ impl HipTools {
                 program.executable.display(),
                 observation.stdout.trim()
             );
-            reference.add(&observation, bundle_reader::read)?;
+            reference.add(&observation)?;
         }
 
         process::step("Installing the same build through kpack_install");

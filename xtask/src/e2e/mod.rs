@@ -1,7 +1,6 @@
 //! `cargo xtask e2e`: splits a real HIP project, the examples and, with `--corpus`, other people's libraries, and
 //! compares what programs and HIP runtimes get with the unsplit build.
 
-mod bundle_reader;
 mod check;
 pub(crate) mod code_object;
 mod examples;
@@ -26,7 +25,7 @@ use clap::Args;
 
 use crate::process::NotRun;
 use crate::{bootstrap, corpus, dist, process, repository};
-use check::{Checker, Counts};
+use check::Checker;
 use hip_project::{HipTools, Project};
 use real::rig::{Rig, same_code};
 use runtime::Runtime;
@@ -104,9 +103,10 @@ impl Project {
             reference: &self.reference,
             scratch: &work.join("scratch"),
         };
-        let held = counted(checker.check(&self.split)?);
+        let held = checker.check(&self.split)?;
         for binary in self.reference.binaries() {
-            verify(helper, &self.split.join(binary), &self.fat.join(binary))?;
+            let (split, fat) = (self.split.join(binary), self.fat.join(binary));
+            process::run!("{helper} verify {split} --against {fat}")?;
         }
         Ok(format!("{held}, verified against the original"))
     }
@@ -131,30 +131,4 @@ impl Project {
             "{count} code objects, the same from unsplit and split libraries"
         ))
     }
-}
-
-/// `kpack verify` of a binary against its unsplit original.
-fn verify(helper: &Path, binary: &Path, original: &Path) -> Result<()> {
-    process::run!("{helper} verify {binary} --against {original}")?;
-    Ok(())
-}
-
-fn counted(counts: Counts) -> String {
-    format!(
-        "{} programs ran, {} wrappers, {} code objects loaded",
-        counts.programs, counts.wrappers, counts.code_objects
-    )
-}
-
-/// Copies a tree with its links, modes and times.
-///
-/// # Errors
-/// cp fails.
-fn copy_tree(from: &Path, to: &Path) -> Result<()> {
-    let _ = fs::remove_dir_all(to);
-    if let Some(parent) = to.parent() {
-        fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
-    }
-    process::run!("cp -a {from} {to}")?;
-    Ok(())
 }

@@ -12,10 +12,10 @@ use super::real::gpus;
 use super::real::rig::{Rig, same_code};
 use super::reference::Reference;
 use super::runtime::Program;
+use super::stub_libraries;
 use super::table::Table;
-use super::{bundle_reader, copy_tree, counted, stub_libraries, verify};
 use crate::corpus::Library;
-use crate::process;
+use crate::process::{self, copy_tree};
 
 /// The real runtimes load larger libraries for one GPU alone, since that takes seconds.
 const LARGE: u64 = 500 << 20;
@@ -88,7 +88,7 @@ pub(super) fn check(
     let scratch = work.join("scratch");
     let mut reference = Reference::default();
     let observation = runtime.run(&fat, &programs[0], "gfx90a", &scratch)?;
-    reference.add(&observation, bundle_reader::take)?;
+    reference.add(&observation)?;
 
     let case = Case {
         known: elflint(&fat.join(&file))?,
@@ -143,7 +143,7 @@ impl Case<'_> {
         } = self.checker;
         let observation = runtime.run(&copy, &programs[0], target, scratch)?;
         let mut joined = Reference::default();
-        joined.add(&observation, bundle_reader::take)?;
+        joined.add(&observation)?;
         ensure!(joined.programs == self.checker.reference.programs);
         ensure!(joined.wrappers.keys().eq(wrappers.keys()));
         for (wrapper, code) in &joined.wrappers {
@@ -175,17 +175,18 @@ impl Case<'_> {
         let (prefix, binary) = (&self.split, &self.file);
         process::run!("{helper} install --prefix {prefix} --module corpus {binary}")?;
         let file = self.split.join(&self.file);
-        verify(helper, &file, &self.fat.join(&self.file))?;
+        let fat = self.fat.join(&self.file);
+        process::run!("{helper} verify {file} --against {fat}")?;
         nothing_new(&file, &elflint(&file)?, &self.known)?;
         let counts = self.checker.check(&self.split)?;
-        let fat = self.fat.join(&self.file);
         let mut targets = Vec::from_iter(self.checker.reference.targets());
         if fs::metadata(&fat)?.len() > LARGE {
             targets.truncate(1);
         }
         let real = same_code(self.rigs, &fat, &file, &targets, true)?;
-        Ok(counted(counts)
-            + &format!(", verified against the original, lint; {real} by real runtimes"))
+        Ok(format!(
+            "{counts}, verified against the original, lint; {real} by real runtimes"
+        ))
     }
 
     fn check_treated(&self, command: &[&str]) -> Result<String> {

@@ -1,9 +1,12 @@
 //! What the unsplit build does and contains: the reference for every split build.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{BufReader, Seek};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
+use kpack_format::offload_bundle::Bundle;
 
 use super::code_object::CodeObject;
 use super::runtime::{Event, Kind, Observation};
@@ -85,15 +88,11 @@ impl Behaviour {
 }
 
 impl Reference {
-    /// Adds the run of a program of the unsplit build; `unbundle` reads a bundle.
+    /// Adds the run of a program of the unsplit build. Removes the copies of its bundles.
     ///
     /// # Errors
     /// A wrapper is already split.
-    pub(super) fn add(
-        &mut self,
-        observation: &Observation,
-        unbundle: impl Fn(&Path) -> Result<CodeObjects>,
-    ) -> Result<()> {
+    pub(super) fn add(&mut self, observation: &Observation) -> Result<()> {
         let indices = indices(&observation.events);
         for event in &observation.events {
             let index = indices[&(event.binary.as_path(), event.wrapper)];
@@ -148,6 +147,20 @@ impl Reference {
             .map(|(binary, _)| binary.as_path())
             .collect()
     }
+}
+
+/// The code objects of the bundle that fills `file`, which is removed.
+fn unbundle(file: &Path) -> Result<CodeObjects> {
+    let mut source = BufReader::new(File::open(file)?);
+    let bundle = Bundle::read(&mut source, file.metadata()?.len())?;
+    source.rewind()?;
+    let code_objects = bundle.code_objects(source, |_| true)?.map(|code| {
+        let code = code?;
+        Ok((code.target.to_string(), CodeObject::of(&code.bytes)))
+    });
+    let code_objects = code_objects.collect();
+    fs::remove_file(file)?;
+    code_objects
 }
 
 /// Whether code for `target` runs on a GPU with the ISA `isa`.

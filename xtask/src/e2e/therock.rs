@@ -12,8 +12,7 @@ use kpack_format::{Delivery, TargetId};
 use super::check::Checker;
 use super::hip_project::{HipTools, Project};
 use super::runtime::Runtime;
-use super::{copy_tree, counted};
-use crate::process::{NotRun, find_program, run};
+use crate::process::{NotRun, copy_tree, find_program, run};
 use crate::repository;
 
 /// Name and component of the artifact.
@@ -89,7 +88,7 @@ pub(super) fn check(
     run!("python3 {flow} fetch {store} {all} {processors...}")?;
     let helper = kpack.join("bin/kpack");
     run!("{helper} verify {all}")?;
-    let held = counted(checker.check(&all)?);
+    let held = checker.check(&all)?;
     // A machine needs the artifact of its GPU, whichever machine built it.
     for gpu in [one[0], other[0]] {
         let single = work.join(format!("only-{gpu}"));

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use kpack_format::{Delivery, RocmVersion, TargetId};
-use kpack_tests::fixture::{Storage, TargetCode, bundle};
+use kpack_tests::fixture::{FatLibrary, Storage, TargetCode};
 
 use super::gpus::GPUS;
-use super::rig::{End, Execution, Rig};
+use super::rig::{End, Execution, Rig, any_runtime};
 use crate::{process, repository};
 
 /// The generic targets that HIP runtimes know, and `e_flags` of their code objects.
@@ -30,40 +30,17 @@ fn code(target: &str, flags: u32) -> Result<TargetCode> {
     Ok((target.to_owned(), bytes))
 }
 
-/// Assembles the wrapper of a translation unit with its bundle.
-fn assemble(unit: &str, bundle: &[u8], build: &Path) -> Result<PathBuf> {
-    let source = repository::root().join("tests/e2e/embedded/device.S");
-    let (file, object) = (
-        build.join(format!("{unit}.bundle")),
-        build.join(format!("{unit}.o")),
-    );
-    fs::write(&file, bundle)?;
-    let (name, place) = (
-        format!("-DUNIT={unit}"),
-        format!("-DBUNDLE=\"{}\"", file.display()),
-    );
-    process::run!("cc {name} {place} -c -o {object} {source}")?;
-    Ok(object)
-}
-
-/// Builds `lib/libsmall.so` in a prefix, with a unit for each list of code objects.
+/// Builds `lib/libsmall.so` in a prefix, with a wrapper for each list of code objects.
 fn build(prefix: &Path, units: &[Vec<TargetCode>]) -> Result<PathBuf> {
     let library = prefix.join("lib/libsmall.so");
-    fs::create_dir_all(prefix.join("lib"))?;
-    let source = repository::root().join("tests/real/units.c");
-    let (mut objects, mut macros) = (Vec::new(), String::new());
-    for (at, code_objects) in units.iter().enumerate() {
-        let name = format!("unit{at}");
-        objects.push(assemble(
-            &name,
-            &bundle(Storage::Plain, code_objects)?,
-            prefix,
-        )?);
-        macros += &format!("UNIT({name}, \"_Z3dotPfPKfS1_\") ");
-    }
-    let macros = format!("-DUNITS={macros}");
-    let runtime = super::rig::any_runtime()?;
-    process::run!("cc -O2 -shared -fPIC {macros} -o {library} {source} {objects...} {runtime}")?;
+    let wrappers = units.iter().cloned();
+    wrappers
+        .fold(FatLibrary::new(), |library, unit| {
+            library.wrapper(Storage::Plain, unit)
+        })
+        .start_up(&vec!["_Z3dotPfPKfS1_"; units.len()])
+        .flag(any_runtime()?)
+        .build(&library)?;
     Ok(library)
 }
 

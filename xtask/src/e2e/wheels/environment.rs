@@ -214,3 +214,30 @@ impl<'a> Environment<'a> {
         Ok(())
     }
 }
+
+/// What all checks use.
+pub(super) struct Wheels<'a> {
+    /// The prefix with the helper and the loader.
+    pub(super) kpack: &'a Path,
+    pub(super) tools: &'a Tools,
+    /// A program that loads libraries.
+    pub(super) load: PathBuf,
+}
+
+impl Wheels<'_> {
+    /// Splits wheels, and verifies the results against each.
+    pub(super) fn split(&self, fat: &[&Path], output: &Path) -> Result<()> {
+        let helper = self.kpack.join("bin/kpack");
+        process::run!("{helper} wheel split {fat...} --output-dir {output}")?;
+        for fat in fat {
+            let split = repository::files(output)?;
+            process::run!("{helper} wheel verify {split...} --against {fat}")?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn unpack(&self, wheel: &Path, directory: &Path) -> Result<()> {
+        fs::create_dir_all(directory)?;
+        python::unpack(wheel, directory)
+    }
+}

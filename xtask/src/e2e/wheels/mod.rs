@@ -6,15 +6,16 @@ mod project;
 mod published;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 use clap::Args;
 
 pub(crate) use self::environment::Tools;
+use self::environment::Wheels;
 use super::real_libraries;
 use super::table::Table;
-use crate::{corpus, dist, process, python, repository};
+use crate::{corpus, dist, process, repository};
 
 /// Options of `cargo xtask wheels`.
 #[derive(Debug, Args)]
@@ -67,36 +68,4 @@ fn published(wheels: &Wheels<'_>, package: &str, work: &Path, table: &mut Table)
     // Each unpacks to hundreds of megabytes.
     fs::remove_dir_all(work)?;
     Ok(())
-}
-
-/// What all checks use.
-struct Wheels<'a> {
-    /// The prefix with the helper and the loader.
-    kpack: &'a Path,
-    tools: &'a Tools,
-    /// A program that loads libraries.
-    load: PathBuf,
-}
-
-impl Wheels<'_> {
-    /// Splits wheels, and verifies the results against each.
-    fn split(&self, fat: &[&Path], output: &Path) -> Result<()> {
-        let helper = self.kpack.join("bin/kpack");
-        process::run!("{helper} wheel split {fat...} --output-dir {output}")?;
-        for fat in fat {
-            let split = repository::files(output)?;
-            process::run!("{helper} wheel verify {split...} --against {fat}")?;
-        }
-        Ok(())
-    }
-
-    fn unpack(&self, wheel: &Path, directory: &Path) -> Result<()> {
-        fs::create_dir_all(directory)?;
-        python::unpack(wheel, directory)
-    }
-}
-
-fn name(file: &Path) -> String {
-    let name = file.file_name().unwrap_or_default();
-    name.to_string_lossy().into_owned()
 }

@@ -10,11 +10,11 @@ use kpack_tests::fixture::stub_hip;
 use walkdir::WalkDir;
 use xshell::cmd;
 
-use super::environment::{Environment, Installer};
-use super::{Wheels, name};
+use super::environment::{Environment, Installer, Wheels};
 use crate::e2e::hip_project::HipTools;
 use crate::e2e::runtime::{Kind, Observation, Program, Runtime};
 use crate::e2e::table::Table;
+use crate::repository::file_name as name;
 use crate::{process, repository};
 
 /// The library, as a path below the directory of the packages.

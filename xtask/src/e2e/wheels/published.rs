@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::environment::{Environment, Installer};
-use super::{Wheels, name};
-use crate::e2e::bundle_reader;
+use super::environment::{Environment, Installer, Wheels};
 use crate::e2e::check::Checker;
 use crate::e2e::reference::Reference;
 use crate::e2e::runtime::{Program, Runtime};
 use crate::e2e::stub_libraries;
 use crate::e2e::table::Table;
+use crate::repository::file_name as name;
 use crate::{corpus, process, repository};
 
 /// Splits a wheel below `work`, and checks what comes of it.
@@ -269,7 +268,7 @@ impl Library {
             };
             let mut reference = Reference::default();
             let seen = runtime.run(&prefix, &program, "gfx90a", &scratch)?;
-            reference.add(&seen, bundle_reader::take)?;
+            reference.add(&seen)?;
             libraries.push(Self {
                 runtime,
                 program: [program],
