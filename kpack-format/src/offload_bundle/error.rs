@@ -31,7 +31,7 @@ impl fmt::Display for BundleError {
 
 crate::wraps_io!(BundleError);
 
-pub(super) fn malformed<T>(offset: u64, reason: impl Into<String>) -> Result<T, BundleError> {
+pub(crate) fn malformed<T>(offset: u64, reason: impl Into<String>) -> Result<T, BundleError> {
     Err(BundleError::Malformed {
         offset,
         reason: reason.into(),

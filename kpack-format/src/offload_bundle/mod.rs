@@ -12,14 +12,13 @@ mod write;
 
 use std::io::{Read, Seek, SeekFrom};
 
-use error::malformed;
-
 use crate::code_object::{CodeObject, CodeObjectError};
 
 pub use bundle::{Bundle, COMPRESSED_MAGIC, Entry, Format, Method, PLAIN_MAGIC};
 pub use code_objects::{BundledCode, CodeObjectReader, CodeObjects};
 pub use entry_id::{EntryId, code_object_id};
 pub use error::BundleError;
+pub(crate) use error::malformed;
 pub use write::{Layout, plain};
 
 impl Bundle {
