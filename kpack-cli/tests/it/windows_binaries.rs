@@ -20,6 +20,8 @@ use kpack_tests::fixture::{
 use kpack_tests::process::{output, try_run};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
+use object::pe;
+use object::read::pe::PeFile64;
 
 /// Three wrappers, two with plain bundles, with enough device code to free pages.
 pub(crate) fn library() -> FatLibrary {
@@ -382,6 +384,25 @@ fn a_join_beyond_the_largest_image_is_rejected() -> Result<()> {
     );
     ensure!(fs::read(bench.path())? == split);
     Ok(())
+}
+
+/// As tools leave it that move data.
+#[test]
+fn a_wrong_offset_of_debug_data_is_corrected() -> Result<()> {
+    let Some(bench) = dll(&["/debug", "/pdb:vec.pdb"])? else {
+        return Ok(());
+    };
+    let mut bytes = fs::read(&bench.original)?;
+    let file = PeFile64::parse(&*bytes)?;
+    let directory = file.data_directory(pe::IMAGE_DIRECTORY_ENTRY_DEBUG);
+    let directory = directory.context("a debug directory")?;
+    let (entry, _) = directory.file_range(&file.section_table())?;
+    bytes[entry as usize + 25] ^= 2;
+    fs::write(bench.path(), &bytes)?;
+    bench.split()?;
+    bench.join(&["gfx942"])?;
+    assert_holds_against(&bench.path(), &bench.original);
+    tools_find_nothing(&bench.path())
 }
 
 /// It writes a size of the image that is 0.

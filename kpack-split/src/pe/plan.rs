@@ -230,7 +230,11 @@ fn debug_directory<S: ReadAt>(
 ) -> Result<(), BinaryError> {
     for (at, mut entry) in debug_entries(image)? {
         let offset = u64::from(entry.pointer_to_raw_data.get(LE));
-        let moved = gaps.output_offset(offset);
+        let start = u64::from(entry.address_of_raw_data.get(LE));
+        let end = start + u64::from(entry.size_of_data.get(LE));
+        // Tools that move data may forget the offset. The address is right, or it would not load.
+        let found = image.offset_of(&(start..end)).filter(|_| start != 0);
+        let moved = gaps.output_offset(found.unwrap_or(offset));
         if offset != 0 && moved != offset {
             entry.pointer_to_raw_data.set(LE, moved as u32);
             edits.write(at, object::pod::bytes_of(&entry).to_vec());
