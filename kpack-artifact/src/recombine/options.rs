@@ -24,8 +24,8 @@ pub struct Options {
     /// Whether each shard must have the index that `kpack unpack` left, and the artifacts that it lists, by name and
     /// size.
     pub require_index: bool,
-    /// Whether [`apply`](Recombination::apply) follows. Inputs are then copied into the output directory, without
-    /// names, while they are read: each is read once.
+    /// Whether [`apply`](super::Recombination::apply) follows. Inputs are then copied into the output directory,
+    /// without names, while they are read: each is read once.
     pub will_apply: bool,
 }
 

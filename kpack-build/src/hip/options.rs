@@ -157,8 +157,8 @@ impl Hip {
         self
     }
 
-    /// Whether to print directives for Cargo (default: yes). [`Library::directives`] returns them
-    /// in either case.
+    /// Whether to print directives for Cargo (default: yes).
+    /// [`Library::directives`](super::Library::directives) returns them in either case.
     pub fn cargo_metadata(&mut self, tell: bool) -> &mut Self {
         self.silent = !tell;
         self
