@@ -333,6 +333,12 @@ fn binaries_that_would_break_are_rejected() -> Result<()> {
     );
     is_rejected(&bench, word(36, 0x300), damaged, &["aligned"]);
     is_rejected(&bench, word(32, 0x200), unsupported, &["a page"]);
+    // A table without symbols, within the sections.
+    let symbols = |bytes: &mut Vec<u8>| {
+        let at = signature(bytes) + 12;
+        bytes[at..at + 8].copy_from_slice(&[0, 8, 0, 0, 0, 0, 0, 0]);
+    };
+    is_rejected(&bench, symbols, unsupported, &["the symbol table"]);
     is_rejected(
         &bench,
         |bytes| bytes.truncate(5000),

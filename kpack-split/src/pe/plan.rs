@@ -306,7 +306,8 @@ pub(super) fn can_be_rewritten<S: ReadAt>(image: &Image<S>) -> Result<(), Binary
         end = section.file_range().end;
     }
     let symbols = image.symbols();
-    if !symbols.is_empty() && symbols.start < end {
+    // Without symbols, it has the long names of sections.
+    if symbols.start != 0 && symbols.start < end {
         unsupported!("the symbol table is not after all sections");
     }
     Ok(())
