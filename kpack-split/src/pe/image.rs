@@ -338,6 +338,25 @@ impl<S: ReadAt> Image<S> {
         read_range(&self.source, self.size, offset, size, what)
     }
 
+    /// The offset and the bytes of a data directory, which `what` names with a verb; `None` if it is empty.
+    pub(super) fn directory_bytes(
+        &self,
+        index: usize,
+        what: &str,
+    ) -> Result<Option<(u64, Vec<u8>)>, BinaryError> {
+        let Range { start, end } = self.directory(index);
+        if start == end {
+            return Ok(None);
+        }
+        let Some(offset) = self.offset_of(&(start..end)) else {
+            refuse!("{what} at {start:#x}..{end:#x}, which no section has in the file");
+        };
+        Ok(Some((
+            offset,
+            self.bytes(offset, end - start, "a data directory")?,
+        )))
+    }
+
     /// The contents of a section in the file, without padding.
     pub fn section_bytes(&self, section: &Section) -> Result<Vec<u8>, BinaryError> {
         let in_file = section.in_file();
@@ -497,19 +516,10 @@ fn directories<S: ReadAt>(
 pub(super) fn debug_entries<S: ReadAt>(
     image: &Image<S>,
 ) -> Result<Vec<(u64, pe::ImageDebugDirectory)>, BinaryError> {
-    let directory = image.directory(pe::IMAGE_DIRECTORY_ENTRY_DEBUG);
-    if directory.is_empty() {
+    let index = pe::IMAGE_DIRECTORY_ENTRY_DEBUG;
+    let Some((offset, bytes)) = image.directory_bytes(index, "the debug directory is")? else {
         return Ok(Vec::new());
-    }
-    let Some(offset) = image.offset_of(&directory) else {
-        refuse!(
-            "the debug directory is at {:#x}..{:#x}, which no section has in the file",
-            directory.start,
-            directory.end
-        );
     };
-    let size = directory.end - directory.start;
-    let bytes = image.bytes(offset, size, "the debug directory")?;
     let entries: &[pe::ImageDebugDirectory] = pods(&bytes);
     let step = size_of::<pe::ImageDebugDirectory>() as u64;
     let offsets = (0..).map(|index| offset + index * step);

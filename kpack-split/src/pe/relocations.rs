@@ -25,23 +25,16 @@ pub(super) struct Relocations {
 impl Relocations {
     pub(super) fn read<S: ReadAt>(image: &Image<S>) -> Result<Self, BinaryError> {
         let flags = image.header.characteristics.get(LE);
-        let table = image.directory(pe::IMAGE_DIRECTORY_ENTRY_BASERELOC);
+        let index = pe::IMAGE_DIRECTORY_ENTRY_BASERELOC;
+        let table = image.directory_bytes(index, "the base relocations are")?;
         let mut relocations = Self {
             words: Vec::new(),
-            is_fixed: flags.0 & pe::IMAGE_FILE_RELOCS_STRIPPED.0 != 0 || table.is_empty(),
+            is_fixed: flags.0 & pe::IMAGE_FILE_RELOCS_STRIPPED.0 != 0 || table.is_none(),
         };
-        if table.is_empty() {
+        let Some((_, bytes)) = table else {
             return Ok(relocations);
-        }
-        let Some(offset) = image.offset_of(&table) else {
-            refuse!(
-                "the base relocations are at {:#x}..{:#x}, which no section has in the file",
-                table.start,
-                table.end
-            );
         };
-        let size = table.end - table.start;
-        let bytes = image.bytes(offset, size, "the base relocations")?;
+        let size = bytes.len() as u64;
         let mut at = 0;
         while at + BLOCK <= size {
             let block: pe::ImageBaseRelocation = pods(&bytes[at as usize..])[0];
