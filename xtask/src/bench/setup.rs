@@ -212,27 +212,8 @@ pub(super) fn build_dependencies(setup: &Setup<'_>) -> Result<()> {
         fs::write(directory.join("build.rs"), "fn main() {}\n")?;
         fs::write(directory.join("src/lib.rs"), "")?;
         run(setup, &format!("cd {name}; cargo fetch --quiet"))?;
-        println!("   {name}: {} crates", crates(setup, name)?);
     }
     Ok(())
-}
-
-/// How many crates are compiled for a package's dependency, including itself.
-fn crates(setup: &Setup<'_>, name: &str) -> Result<usize> {
-    let script =
-        format!("cd {name}; cargo tree --offline --edges build,normal --prefix none --no-dedupe");
-    let tree = try_run(&mut setup.command(&script))?;
-    // Further copies of one package are marked at the end of the line.
-    let all: BTreeSet<&str> = tree
-        .lines()
-        .map(|line| line.trim_end_matches(" (*)"))
-        .collect();
-    let is_there = all
-        .iter()
-        .any(|package| package.starts_with(&format!("{name} v")));
-    ensure!(is_there, "`cargo tree` does not list {name}:\n{tree}");
-    // Do not count the empty package.
-    Ok(all.len() - 1)
 }
 
 /// Fat binaries in the tree.
