@@ -196,7 +196,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         original_size: u64,
         checksum: Sha256,
     ) -> Result<(), ArchiveError> {
-        let index = self.store_once(kernel, stored, size, original_size, checksum)?;
+        let index = self.store(kernel, stored, size, original_size, checksum)?;
         self.enter(kernel, 0, index).map(drop)
     }
 
@@ -215,7 +215,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         let (size, checksum) = (code_object.original_size, code_object.checksum);
         let mut stored = &code_object.bytes[..];
         let stored_size = stored.len() as u64;
-        let index = self.store_once(kernel, &mut stored, stored_size, size, checksum)?;
+        let index = self.store(kernel, &mut stored, stored_size, size, checksum)?;
         let entered = self.enter(kernel, target, index)?;
         entered.kind = kind.map(Box::from);
         entered.metadata = metadata.map(Box::from);
@@ -339,20 +339,6 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     }
 
     /// The index of the code object with this checksum, which is stored unless it is there.
-    fn store_once(
-        &mut self,
-        kernel: &str,
-        stored: &mut impl Read,
-        size: u64,
-        original_size: u64,
-        checksum: Sha256,
-    ) -> Result<usize, ArchiveError> {
-        match self.by_checksum.get(&checksum) {
-            Some(index) => Ok(*index),
-            None => self.store(kernel, stored, size, original_size, checksum),
-        }
-    }
-
     fn store(
         &mut self,
         kernel: &str,
@@ -361,6 +347,9 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         original_size: u64,
         checksum: Sha256,
     ) -> Result<usize, ArchiveError> {
+        if let Some(index) = self.by_checksum.get(&checksum) {
+            return Ok(*index);
+        }
         let what = || format!("kernel `{kernel}` has {original_size} bytes");
         limits::check(what, original_size, MAX_CODE_OBJECT)?;
         if self.scheme == Scheme::ZstdPerKernel {
