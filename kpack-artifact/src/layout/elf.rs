@@ -6,8 +6,9 @@ use std::fs::File;
 use kpack_format::marker;
 use object::{LittleEndian as LE, elf};
 
-use super::same::{Found, Same, is_unit_id};
+use super::outcome::{Found, Same};
 use super::text::texts_of;
+use super::unit_ids::is_unit_id;
 use crate::moved::{Moves, Part};
 use kpack_split::elf::{
     BinaryError, Dynamic, FAT_SECTION, Image, Machine, Relocations, Section, WRAPPER_SECTION,

@@ -2,9 +2,10 @@
 //! in addresses, since their device code had different sizes, and in IDs of compilation units.
 
 pub(super) mod elf;
+mod outcome;
 pub(super) mod pe;
-mod same;
 mod text;
+mod unit_ids;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,8 +18,9 @@ use kpack_split::elf::DeviceCode;
 use kpack_split::host::Image;
 use kpack_split::input::LinkedBinary;
 
-pub(super) use same::{Same, UNIT_IDS};
+pub(super) use outcome::Same;
 pub(super) use text::LEAST_TEXT;
+pub(super) use unit_ids::UNIT_IDS;
 
 /// Compares two host binaries.
 ///

@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::ops::Range;
 
-use super::same::{Found, LONGEST_ID, Same, UNIT_ID, is_unit_id};
+use super::outcome::{Found, Same};
 use super::text::texts_of;
+use super::unit_ids::{LONGEST_ID, UNIT_ID, is_unit_id};
 use crate::moved::{Moves, Part};
 use kpack_split::elf::BinaryError;
 use kpack_split::pe::{Image, Section, Shape, Symbol};

@@ -1,5 +1,6 @@
 //! The packaging configuration: which targets go into which packages. JSON, read strictly.
 
+mod validation;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use kpack_core::{Error, ids};
 use kpack_split::input::read_text;
 use wire::{Map, Wire, WireGroup, WireGroups};
 
-pub use wire::Validation;
+pub use validation::Validation;
 
 /// A packaging configuration.
 #[derive(Debug, Clone)]

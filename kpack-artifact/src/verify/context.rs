@@ -9,9 +9,9 @@ use kpack_core::parallel::lock;
 use kpack_format::marker::Marker;
 use kpack_split::input::{LinkedBinary, Lookup, ParsedBinaries, Resolver};
 
+use super::artifact_sets::Artifacts;
 use super::options::Options;
-use super::reference::Original;
-use super::sets::Artifacts;
+use super::original::Original;
 use crate::classify::Parsed;
 
 /// The options of a run, and what is read once.

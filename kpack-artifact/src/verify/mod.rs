@@ -3,7 +3,10 @@
 //! Findings go into a [`Report`]; an error means that the verification itself failed. Each thread
 //! holds one code object at a time (two when it compares with an original).
 
+mod against_binary;
+mod against_tree;
 mod archive;
+mod artifact_sets;
 mod artifacts;
 mod binary;
 mod context;
@@ -12,11 +15,8 @@ mod joined;
 mod manifest;
 mod options;
 mod original;
-mod reference;
 mod report;
 mod resolution;
-mod sets;
-mod unsplit;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -33,9 +33,9 @@ use kpack_split::input::{self, FileKind, Lookup, ParsedBinaries, placed};
 use kpack_split::leftover::{self, is_leftover_entry};
 
 use crate::rules::without_host;
+use artifact_sets::Artifacts;
 use context::Context;
-use reference::Original;
-use sets::Artifacts;
+use original::Original;
 
 pub use options::Options;
 pub use report::Report;
@@ -90,7 +90,7 @@ fn verify_all(
             on_file(path, 0, 1);
             let binary = context.parsed.open(path)?;
             binary::verify(&binary, true, &context, &mut report)?;
-            original::compare(&binary, original, &context, &mut report)?;
+            against_binary::compare(&binary, original, &context, &mut report)?;
             return Ok(report);
         }
         context.original = Original::read(original, context.known())?;
@@ -105,7 +105,7 @@ fn verify_all(
         }
     }
     if let (Some(unsplit), [path]) = (&options.against, paths) {
-        unsplit::compare(path, unsplit, &context, &mut report)?;
+        against_tree::compare(path, unsplit, &context, &mut report)?;
     }
     for path in paths {
         nothing_checked(path, &mut report);

@@ -1,4 +1,4 @@
-//! Inspects executables and shared objects: fat, split, or without device code.
+//! What is known of executables and shared objects with device code, fat or split.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -7,8 +7,8 @@ use kpack_core::Error;
 use crate::classify::Parsed;
 use crate::mark;
 use crate::tree::{Role, Tree};
+use crate::verify::artifact_sets::Set;
 use crate::verify::report::Report;
-use crate::verify::sets::Set;
 
 /// An artifact of a set, read.
 pub(super) struct Member {

@@ -10,9 +10,9 @@ use std::path::Path;
 use kpack_core::Error;
 use kpack_core::parallel;
 
+use super::artifact_sets::Set;
 use super::context::Context;
 use super::report::Report;
-use super::sets::Set;
 use member::Member;
 
 /// Verifies the content of each artifact directory, and the artifacts of a component, or of

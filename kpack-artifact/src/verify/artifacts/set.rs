@@ -11,10 +11,10 @@ use crate::rules::{
     HostFault, Installed, InstalledContent, conflicts, kernels_without_host, without_host,
 };
 use crate::tree::Role;
+use crate::verify::artifact_sets::Set;
 use crate::verify::context::Context;
 use crate::verify::databases;
 use crate::verify::report::Report;
-use crate::verify::sets::Set;
 use kpack_core::{Error, ids};
 use kpack_split::input::{Archives, or_refused};
 

@@ -8,11 +8,11 @@ use kpack_core::platform::MetadataExt;
 use kpack_core::{Severity, ids};
 use kpack_format::names::{is_archive, is_manifest};
 
+use super::against_binary;
+use super::artifact_sets::Set;
 use super::context::Context;
-use super::original;
-use super::reference::artifacts;
+use super::original::artifacts;
 use super::report::Report;
-use super::sets::Set;
 use crate::classify::{Class, Entry, Node, classify_once};
 use crate::databases::{ForAll, Selection, for_all, recognise};
 use crate::differences::same_bytes;
@@ -296,7 +296,9 @@ impl Pair {
             {
                 Ok(())
             }
-            Class::Fat => original::compare(&context.parsed.open(place)?, unsplit, context, report),
+            Class::Fat => {
+                against_binary::compare(&context.parsed.open(place)?, unsplit, context, report)
+            }
             _ if same_bytes(place, unsplit)? => Ok(()),
             _ => {
                 if let Some(text) = lost_in_merge(place, unsplit, path)? {
