@@ -9,7 +9,7 @@ use kpack_format::marker::MarkerError;
 use kpack_format::target_id::ParseTargetIdError;
 
 use crate::Report;
-use crate::error_code::kpack_error_t;
+use crate::error_code::kpack_error_t as ErrorCode;
 
 /// Why an archive could not be read, or a code object was not found.
 #[derive(Debug, thiserror::Error)]
@@ -83,10 +83,10 @@ pub enum Error {
     /// The code object was not found; the report lists where the loader looked.
     #[error("{report}")]
     NoCodeObject {
-        /// [`kpack_error_t::KPACK_ERROR_IO_ERROR`], [`kpack_error_t::KPACK_ERROR_ARCHIVE_NOT_FOUND`],
-        /// [`kpack_error_t::KPACK_ERROR_ARCH_NOT_FOUND`] or
-        /// [`kpack_error_t::KPACK_ERROR_KERNEL_NOT_FOUND`].
-        code: kpack_error_t,
+        /// [`ErrorCode::KPACK_ERROR_IO_ERROR`], [`ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND`],
+        /// [`ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND`] or
+        /// [`ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND`].
+        code: ErrorCode,
         /// The attempts.
         report: Box<Report>,
     },
@@ -94,30 +94,28 @@ pub enum Error {
 
 impl Error {
     /// The number that the C interface returns for it.
-    pub fn code(&self) -> kpack_error_t {
+    pub fn code(&self) -> ErrorCode {
         match self {
-            Self::NotFound { .. } => kpack_error_t::KPACK_ERROR_FILE_NOT_FOUND,
-            Self::Io { .. } => kpack_error_t::KPACK_ERROR_IO_ERROR,
+            Self::NotFound { .. } => ErrorCode::KPACK_ERROR_FILE_NOT_FOUND,
+            Self::Io { .. } => ErrorCode::KPACK_ERROR_IO_ERROR,
             Self::Archive { source, .. } => match source {
-                ArchiveError::Io(_) => kpack_error_t::KPACK_ERROR_IO_ERROR,
-                ArchiveError::Toc { .. } => kpack_error_t::KPACK_ERROR_MSGPACK_PARSE_FAILED,
-                ArchiveError::Decompression { .. } => {
-                    kpack_error_t::KPACK_ERROR_DECOMPRESSION_FAILED
-                }
+                ArchiveError::Io(_) => ErrorCode::KPACK_ERROR_IO_ERROR,
+                ArchiveError::Toc { .. } => ErrorCode::KPACK_ERROR_MSGPACK_PARSE_FAILED,
+                ArchiveError::Decompression { .. } => ErrorCode::KPACK_ERROR_DECOMPRESSION_FAILED,
                 ArchiveError::UnsupportedVersion { .. } => {
-                    kpack_error_t::KPACK_ERROR_UNSUPPORTED_VERSION
+                    ErrorCode::KPACK_ERROR_UNSUPPORTED_VERSION
                 }
-                ArchiveError::NoSuchKernel { .. } => kpack_error_t::KPACK_ERROR_KERNEL_NOT_FOUND,
-                _ => kpack_error_t::KPACK_ERROR_INVALID_FORMAT,
+                ArchiveError::NoSuchKernel { .. } => ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND,
+                _ => ErrorCode::KPACK_ERROR_INVALID_FORMAT,
             },
-            Self::NulInName { .. } => kpack_error_t::KPACK_ERROR_INVALID_FORMAT,
-            Self::OutOfMemory { .. } => kpack_error_t::KPACK_ERROR_OUT_OF_MEMORY,
-            Self::NotMapped { .. } => kpack_error_t::KPACK_ERROR_PATH_DISCOVERY_FAILED,
+            Self::NulInName { .. } => ErrorCode::KPACK_ERROR_INVALID_FORMAT,
+            Self::OutOfMemory { .. } => ErrorCode::KPACK_ERROR_OUT_OF_MEMORY,
+            Self::NotMapped { .. } => ErrorCode::KPACK_ERROR_PATH_DISCOVERY_FAILED,
             Self::Marker { .. } | Self::NotReadable { .. } => {
-                kpack_error_t::KPACK_ERROR_INVALID_METADATA
+                ErrorCode::KPACK_ERROR_INVALID_METADATA
             }
-            Self::Target(_) | Self::NoIsa => kpack_error_t::KPACK_ERROR_INVALID_ARGUMENT,
-            Self::Disabled => kpack_error_t::KPACK_ERROR_NOT_IMPLEMENTED,
+            Self::Target(_) | Self::NoIsa => ErrorCode::KPACK_ERROR_INVALID_ARGUMENT,
+            Self::Disabled => ErrorCode::KPACK_ERROR_NOT_IMPLEMENTED,
             Self::NoCodeObject { code, .. } => *code,
         }
     }
