@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{BufReader, Seek};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
-use kpack_format::offload_bundle::Bundle;
+use kpack_format::offload_bundle::{Bundle, Format};
 
 use super::code_object::CodeObject;
 use super::runtime::{Event, Kind, Observation};
@@ -149,10 +149,20 @@ impl Reference {
     }
 }
 
+/// The size of `__CLANG_OFFLOAD_BUNDLE__`, which the number of entries follows.
+const MAGIC: u64 = 24;
+
 /// The code objects of the bundle that fills `file`, which is removed.
 fn unbundle(file: &Path) -> Result<CodeObjects> {
     let mut source = BufReader::new(File::open(file)?);
     let bundle = Bundle::read(&mut source, file.metadata()?.len())?;
+    if bundle.format == Format::Plain {
+        // Entries that kpack would not see are in no other reference either.
+        let mut count = [0; 8];
+        source.seek(SeekFrom::Start(MAGIC))?;
+        source.read_exact(&mut count)?;
+        ensure!(bundle.entries.len() as u64 == u64::from_le_bytes(count));
+    }
     source.rewind()?;
     let code_objects = bundle.code_objects(source, |_| true)?.map(|code| {
         let code = code?;

@@ -51,8 +51,9 @@ const COLUMNS: [Situation; 10] = [
     situation("no code for the first", &[GFX906, GFX1030], "open launch"),
 ];
 
-const OTHERS: [Situation; 10] = [
+const OTHERS: [Situation; 11] = [
     situation("all loaded at the start", &[GFX1030], "open init"),
+    situation("the other target", &[GFX90A], "open init"),
     situation("no code, all loaded at the start", &[GFX906], "open init"),
     situation(
         "opened again",
