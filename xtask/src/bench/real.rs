@@ -46,8 +46,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
         libraries.extend(found);
     }
     let mut text = page::machine(options.rounds)?;
-    text += "\n| library | from | wall time against `zstd -3 -T2` | CPU time | peak MB | bounds |\n\
-        | --- | --- | ---: | ---: | ---: | --- |\n";
+    text += "\n| library | wall time against `zstd -3 -T2` | CPU time | peak MB | bounds |\n\
+        | --- | ---: | ---: | ---: | --- |\n";
     let helper = build::helper()?;
     let work = repository::target_directory().join("bench");
     for library in libraries {
@@ -63,9 +63,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
         };
         for outcome in comparison::run(&SPLIT, &setup, options.rounds)? {
             text += &format!(
-                "| `{name}` ({:.0} MB) | {} | {} | {} | {:.0} | {} |\n",
+                "| `{name}` ({:.0} MB) | {} | {} | {:.0} | {} |\n",
                 fs::metadata(&library)?.len() as f64 / 1e6,
-                library.display(),
                 ratio(&outcome.wall_ratio()),
                 ratio(&outcome.cpu_ratio()),
                 outcome.memory()[1],
