@@ -60,7 +60,11 @@ pub(crate) fn libraries() -> Result<PathBuf> {
         "cargo rustc {flags...} --package kpack-runtime --lib --crate-type cdylib,staticlib"
     )
     .run()?;
-    cmd!(shell, "cargo build {flags...} --package kpack-hip --lib").run()?;
+    cmd!(
+        shell,
+        "cargo rustc {flags...} --package kpack-hip --lib --crate-type cdylib"
+    )
+    .run()?;
     // What is linked into each binary is built to be small.
     let [_, others @ ..] = flags;
     cmd!(
