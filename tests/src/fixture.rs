@@ -302,7 +302,7 @@ impl FatLibrary {
     }
 
     fn start_up_code(&self) -> String {
-        let header = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/embedded/start.h");
+        let header = concat!(env!("CARGO_MANIFEST_DIR"), "/src/start.h");
         let mut text = format!("#include \"{header}\"\n");
         let mut launches = String::new();
         for (index, kernel) in self.kernels.iter().enumerate() {
