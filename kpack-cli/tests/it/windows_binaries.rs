@@ -288,6 +288,38 @@ fn is_rejected(bench: &Bench, change: impl FnOnce(&mut Vec<u8>), id: Id, parts: 
     assert_eq!(bench.tree.snapshot(), before);
 }
 
+/// Sets the offset of the symbol table, without symbols.
+fn set_symbols(bytes: &mut [u8], offset: u32) {
+    let at = signature(bytes) + 12;
+    bytes[at..at + 4].copy_from_slice(&offset.to_le_bytes());
+    bytes[at + 4..at + 8].fill(0);
+}
+
+/// Its offset means nothing then.
+#[test]
+fn a_symbol_table_that_nothing_uses_is_dropped() -> Result<()> {
+    let Some(bench) = dll(&[])? else {
+        return Ok(());
+    };
+    let fat = fs::read(&bench.original)?;
+    for offset in [0x800, fat.len() as u32 - 0x100, fat.len() as u32 + 0x100] {
+        let mut bytes = fat.clone();
+        set_symbols(&mut bytes, offset);
+        for path in [&bench.path(), &bench.original] {
+            fs::write(path, &bytes)?;
+        }
+        bench.split()?;
+        assert_holds_against(&bench.path(), &bench.original);
+        tools_find_nothing(&bench.path())?;
+        let split = fs::read(bench.path())?;
+        bench.join(&["gfx942"])?;
+        assert_holds_against(&bench.path(), &bench.original);
+        bench.split()?;
+        ensure!(fs::read(bench.path())? == split, "{offset:#x}");
+    }
+    Ok(())
+}
+
 #[test]
 fn binaries_that_would_break_are_rejected() -> Result<()> {
     let Some(bench) = dll(&[])? else {
@@ -333,12 +365,13 @@ fn binaries_that_would_break_are_rejected() -> Result<()> {
     );
     is_rejected(&bench, word(36, 0x300), damaged, &["aligned"]);
     is_rejected(&bench, word(32, 0x200), unsupported, &["a page"]);
-    // A table without symbols, within the sections.
-    let symbols = |bytes: &mut Vec<u8>| {
-        let at = signature(bytes) + 12;
-        bytes[at..at + 8].copy_from_slice(&[0, 8, 0, 0, 0, 0, 0, 0]);
+    // The long name of a section is in a table within the sections.
+    let name = |bytes: &mut Vec<u8>| {
+        let name = header(bytes, b".rdata\0");
+        bytes[name..name + 8].copy_from_slice(b"/4\0\0\0\0\0\0");
+        set_symbols(bytes, 0x800);
     };
-    is_rejected(&bench, symbols, unsupported, &["the symbol table"]);
+    is_rejected(&bench, name, unsupported, &["the symbol table"]);
     is_rejected(
         &bench,
         |bytes| bytes.truncate(5000),

@@ -199,12 +199,23 @@ impl<S> Image<S> {
         start..start + SECTION_HEADER * self.sections.len() as u64
     }
 
-    /// The COFF symbols in the file; empty if there are none.
-    pub(super) fn symbols(&self) -> Range<u64> {
+    /// The COFF symbols in the file. The string table follows them.
+    fn symbol_table(&self) -> Range<u64> {
         let start = u64::from(self.header.pointer_to_symbol_table.get(LE));
         match start {
             0 => 0..0,
             start => start..start + SYMBOL * u64::from(self.header.number_of_symbols.get(LE)),
+        }
+    }
+
+    /// The same, or 0..0 if the image has neither symbols nor sections with long names: wherever the table is, nothing
+    /// reads it.
+    pub(super) fn symbols(&self) -> Range<u64> {
+        let table = self.symbol_table();
+        let has_long_names = self.sections.iter().any(|s| s.short_name[0] == b'/');
+        match table.is_empty() && !has_long_names {
+            true => 0..0,
+            false => table,
         }
     }
 
@@ -311,13 +322,14 @@ impl<S: ReadAt> Image<S> {
         else {
             return Ok(short);
         };
-        let start = self.symbols().end + at;
+        let table = self.symbol_table();
+        let start = table.end + at;
         let mut name: Vec<u8> = Vec::new();
         loop {
             let next = start + name.len() as u64;
             // Most names are shorter; no table is longer than the file.
             let more = self.size.saturating_sub(next).min(32);
-            if more == 0 || at == 0 || self.symbols().end == 0 {
+            if more == 0 || at == 0 || table.end == 0 {
                 refuse!("the name of section `{short}` is outside of the string table");
             }
             if name.len() as u64 >= LONGEST_NAME {
@@ -369,9 +381,8 @@ impl<S: ReadAt> Image<S> {
         let ends = self.sections.iter().filter(|s| s.file_size > 0);
         let ends = ends.map(|section| section.file_range().end);
         let mut start = ends.fold(self.headers_size(), u64::max);
-        let symbols = u64::from(self.header.pointer_to_symbol_table.get(LE));
-        let names = self.symbols().end.max(symbols);
-        if symbols != 0 && names + 4 <= self.size {
+        let names = self.symbols().end;
+        if names != 0 && names + 4 <= self.size {
             let size = self.bytes(names, 4, "the size of the names of symbols")?;
             let size: object::U32<LE> = pods(&size)[0];
             start = start.max(names + u64::from(size.get(LE)).max(4));

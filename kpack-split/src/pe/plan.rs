@@ -175,11 +175,11 @@ fn headers<S>(
 ) {
     let mut header = image.header;
     header.number_of_sections.set(LE, sections.len() as u16);
-    let symbols = u64::from(header.pointer_to_symbol_table.get(LE));
-    if symbols != 0 {
-        let moved = gaps.output_offset(symbols);
-        header.pointer_to_symbol_table.set(LE, moved as u32);
-    }
+    let symbols = match image.symbols().start {
+        0 => 0,
+        start => gaps.output_offset(start),
+    };
+    header.pointer_to_symbol_table.set(LE, symbols as u32);
     edits.write(image.header_offset, object::pod::bytes_of(&header).to_vec());
 
     let mut optional = image.optional;
@@ -306,7 +306,6 @@ pub(super) fn can_be_rewritten<S: ReadAt>(image: &Image<S>) -> Result<(), Binary
         end = section.file_range().end;
     }
     let symbols = image.symbols();
-    // Without symbols, it has the long names of sections.
     if symbols.start != 0 && symbols.start < end {
         unsupported!("the symbol table is not after all sections");
     }
