@@ -425,18 +425,46 @@ fn a_join_beyond_the_largest_image_is_rejected() -> Result<()> {
     Ok(())
 }
 
-/// As tools leave it that move data.
-#[test]
-fn a_wrong_offset_of_debug_data_is_corrected() -> Result<()> {
+/// A DLL with debug data of one kind, and the offset of their entry.
+fn with_debug_directory() -> Result<Option<(Bench, usize)>> {
     let Some(bench) = dll(&["/debug", "/pdb:vec.pdb"])? else {
-        return Ok(());
+        return Ok(None);
     };
-    let mut bytes = fs::read(&bench.original)?;
+    let bytes = fs::read(&bench.original)?;
     let file = PeFile64::parse(&*bytes)?;
     let directory = file.data_directory(pe::IMAGE_DIRECTORY_ENTRY_DEBUG);
     let directory = directory.context("a debug directory")?;
     let (entry, _) = directory.file_range(&file.section_table())?;
-    bytes[entry as usize + 25] ^= 2;
+    Ok(Some((bench, entry as usize)))
+}
+
+/// Nothing tells which of the two is right, unless the data do.
+#[test]
+fn debug_data_at_two_places_are_rejected() -> Result<()> {
+    let Some((bench, entry)) = with_debug_directory()? else {
+        return Ok(());
+    };
+    let parts = ["debug directory", "as its linker wrote it"];
+    let address = |bytes: &mut Vec<u8>| bytes[entry + 20] ^= 0x40;
+    is_rejected(&bench, address, ids::DAMAGED_BINARY, &parts);
+    let unknown = |bytes: &mut Vec<u8>| {
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        let data = word(entry + 24) as usize;
+        bytes[data..data + 4].fill(b'?');
+        bytes[entry + 25] ^= 2;
+    };
+    is_rejected(&bench, unknown, ids::DAMAGED_BINARY, &parts);
+    Ok(())
+}
+
+/// As tools leave it that move data.
+#[test]
+fn a_wrong_offset_of_debug_data_is_corrected() -> Result<()> {
+    let Some((bench, entry)) = with_debug_directory()? else {
+        return Ok(());
+    };
+    let mut bytes = fs::read(&bench.original)?;
+    bytes[entry + 25] ^= 2;
     fs::write(bench.path(), &bytes)?;
     bench.split()?;
     bench.join(&["gfx942"])?;

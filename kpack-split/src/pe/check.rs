@@ -6,7 +6,7 @@ use object::pe;
 
 use kpack_core::elf::{BinaryError, ReadAt, refuse, unsupported};
 
-use super::image::{Image, Section, debug_entries};
+use super::image::{Image, Section, debug_entries, other_debug_offset};
 
 /// The most sections that Windows loads.
 pub(super) const MOST_SECTIONS: usize = 96;
@@ -27,13 +27,11 @@ pub fn sound<S: ReadAt>(image: &Image<S>) -> Result<(), BinaryError> {
 /// Checks what tools forget: file offsets outside of the headers.
 pub(super) fn written<S: ReadAt>(image: &Image<S>) -> Result<(), BinaryError> {
     for (_, entry) in debug_entries(image)? {
-        let start = u64::from(entry.address_of_raw_data.get(LE));
-        let end = start + u64::from(entry.size_of_data.get(LE));
-        let offset = u64::from(entry.pointer_to_raw_data.get(LE));
-        let expected = image.offset_of(&(start..end));
-        if start != 0 && offset != 0 && expected.is_some_and(|expected| expected != offset) {
+        if let Some(expected) = other_debug_offset(image, &entry) {
             refuse!(
-                "the debug data at {start:#x} is not at offset {offset:#x}, where its directory has it"
+                "the debug data at address {:#x} are at offset {expected:#x}, not at {:#x}, where the debug directory has them",
+                entry.address_of_raw_data.get(LE),
+                entry.pointer_to_raw_data.get(LE)
             );
         }
     }

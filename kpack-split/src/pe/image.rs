@@ -537,6 +537,18 @@ pub(super) fn debug_entries<S: ReadAt>(
     Ok(offsets.zip(entries.iter().copied()).collect())
 }
 
+/// The offset of an entry's debug data by their address, if the entry has another one.
+pub(super) fn other_debug_offset<S>(
+    image: &Image<S>,
+    entry: &pe::ImageDebugDirectory,
+) -> Option<u64> {
+    let start = u64::from(entry.address_of_raw_data.get(LE));
+    let end = start + u64::from(entry.size_of_data.get(LE));
+    let offset = u64::from(entry.pointer_to_raw_data.get(LE));
+    let found = image.offset_of(&(start..end));
+    found.filter(|found| start != 0 && offset != 0 && *found != offset)
+}
+
 /// The section headers, with their offsets in the output.
 pub(super) fn moved<S>(image: &Image<S>, gaps: &Gaps) -> Vec<Section> {
     let mut sections = image.sections.clone();

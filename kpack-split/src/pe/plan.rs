@@ -12,7 +12,7 @@ use object::LittleEndian as LE;
 use object::pe;
 
 use super::checksum::{Sums, checksum};
-use super::image::{Image, Section, debug_entries};
+use super::image::{Image, Section, debug_entries, other_debug_offset};
 use super::{check, memory};
 use crate::device_code::{DeviceCode, PlannedWrapper, check_wrappers};
 use crate::plan;
@@ -230,17 +230,32 @@ fn debug_directory<S: ReadAt>(
 ) -> Result<(), BinaryError> {
     for (at, mut entry) in debug_entries(image)? {
         let offset = u64::from(entry.pointer_to_raw_data.get(LE));
-        let start = u64::from(entry.address_of_raw_data.get(LE));
-        let end = start + u64::from(entry.size_of_data.get(LE));
-        // Tools that move data may forget the offset. The address is right, or it would not load.
-        let found = image.offset_of(&(start..end)).filter(|_| start != 0);
-        let moved = gaps.output_offset(found.unwrap_or(offset));
+        let right = match other_debug_offset(image, &entry) {
+            None => offset,
+            // Tools that move data may forget the offset. Nothing but the data tells that the address is right.
+            Some(other) if has_codeview(image, other)? && !has_codeview(image, offset)? => other,
+            Some(other) => refuse!(
+                "the debug directory has data at address {:#x}, which is offset {other:#x}, and at offset {offset:#x}; \
+                 install the file as its linker wrote it",
+                entry.address_of_raw_data.get(LE)
+            ),
+        };
+        let moved = gaps.output_offset(right);
         if offset != 0 && moved != offset {
             entry.pointer_to_raw_data.set(LE, moved as u32);
             edits.write(at, object::pod::bytes_of(&entry).to_vec());
         }
     }
     Ok(())
+}
+
+/// Whether the name of a file with debug information is at an offset.
+fn has_codeview<S: ReadAt>(image: &Image<S>, offset: u64) -> Result<bool, BinaryError> {
+    if offset + 4 > image.size {
+        return Ok(false);
+    }
+    let start = image.bytes(offset, 4, "debug data")?;
+    Ok([&b"RSDS"[..], b"NB10"].contains(&&*start))
 }
 
 /// Corrects the section numbers of COFF symbols.
