@@ -11,6 +11,7 @@ use kpack_format::marker::{Marker, SECTION_NAME};
 use object::elf::PT_INTERP;
 
 use crate::device_code::{DeviceCode, FatBinary, NewCode, SplitWrapper};
+use crate::pe::Sums;
 use crate::{elf, pe};
 
 /// A linked binary with its headers in memory; everything else is read on demand.
@@ -315,24 +316,25 @@ impl JoinPlan {
         }
     }
 
-    /// Takes note of a part of a bundle that is written at an offset, each once. A checksum needs it; what is not
-    /// noted is read for that.
-    pub fn note(&self, at: u64, bytes: &[u8]) {
+    /// What to record bytes of bundles in as they are written, if the joined binary has a checksum: that reads the rest.
+    pub(crate) fn sums(&self) -> Option<Sums> {
         match self {
-            Self::Elf(_) => {}
-            Self::Pe(plan) => plan.note(at, bytes),
+            Self::Elf(_) => None,
+            Self::Pe(plan) => plan.sums(),
         }
     }
 
-    /// Completes the joined binary when its bundles are written, then reads it back and checks it. `input` must be
-    /// the planned file.
-    pub fn finish(&self, input: &File, output: &File) -> Result<(), BinaryError> {
+    /// Completes the joined binary when its bundles are written and recorded, then reads it back and checks it. `input`
+    /// must be the planned file.
+    pub(crate) fn finish(
+        &self,
+        input: &File,
+        output: &File,
+        sums: Option<&Sums>,
+    ) -> Result<(), BinaryError> {
         match self {
             Self::Elf(plan) => plan.check(input, output),
-            Self::Pe(plan) => {
-                plan.finish(output)?;
-                plan.check(input, output)
-            }
+            Self::Pe(plan) => plan.finish(input, output, sums),
         }
     }
 }

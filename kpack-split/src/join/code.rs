@@ -17,11 +17,11 @@ use kpack_format::{Delivery, TargetId};
 use super::binary::MarkedBinary;
 use super::options::JoinOptions;
 use crate::elf::DeviceCode;
-use crate::host::JoinPlan;
 use crate::input::{
     CodePlace, LinkedBinary, Lookup, Obstacle, RangeReader, Resolver, check_code_object_in,
 };
 use crate::parallel::{self, lock};
+use crate::pe::Sums;
 use crate::publish;
 use crate::publish::copy_range;
 use crate::report::Progress;
@@ -219,19 +219,20 @@ impl Code {
         BTreeMap::from_iter(wrappers).into_values().collect()
     }
 
-    /// Writes the bundles where `plan` has them in `output`, and checks every code object.
+    /// Writes the bundles to these offsets in `output`, and checks every code object. Records in `sums` what it wrote of
+    /// them.
     pub(super) fn write(
         &self,
         binary: &MarkedBinary,
         input: &File,
-        plan: &JoinPlan,
+        (offsets, sums): (&[u64], Option<&Sums>),
         output: &File,
         lookup: &Lookup,
         progress: &dyn Progress,
     ) -> Result<(), Error> {
         let failed = |error| Error::io(&binary.located.path, "write the joined binary of", error);
         let mut pieces = Vec::new();
-        for (bundle, &start) in self.bundles.iter().zip(plan.bundles()) {
+        for (bundle, &start) in self.bundles.iter().zip(offsets) {
             if let Some(kept) = bundle.kept(binary) {
                 copy_range(input, output, kept.clone(), start).map_err(failed)?;
                 continue;
@@ -249,7 +250,7 @@ impl Code {
         let digests = parallel::try_map(pieces, |(bundle, code, at)| {
             let known = lock(&idle).pop();
             let mut resolver = known.unwrap_or_else(|| resolver.share());
-            let digest = put(binary, &mut resolver, (bundle, code), (plan, output, at))?;
+            let digest = put(binary, &mut resolver, (bundle, code), (output, sums, at))?;
             progress.advance(code.place.size);
             lock(&idle).push(resolver);
             Ok((bundle, &code.target, digest))
@@ -444,7 +445,7 @@ fn put(
     binary: &MarkedBinary,
     resolver: &mut Resolver,
     (bundle, code): (&NewBundle, &Chosen),
-    (plan, output, at): (&JoinPlan, &File, u64),
+    (output, sums, at): (&File, Option<&Sums>, u64),
 ) -> Result<Option<Sha256>, Error> {
     let path = &binary.located.path;
     let index = bundle.index(binary);
@@ -455,7 +456,9 @@ fn put(
     };
     let (mut end, mut unwritten) = (at, None);
     let read = resolver.read_parts(place, index, target, &mut |part| {
-        plan.note(end, part);
+        if let Some(sums) = sums {
+            sums.add(end, part);
+        }
         let written = publish::write_at(output, part, end);
         end += part.len() as u64;
         unwritten = written.err();

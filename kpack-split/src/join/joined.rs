@@ -55,6 +55,7 @@ impl MarkedBinary {
             publish::check_named_output(output)?;
         }
         let output = options.output.as_deref().unwrap_or(path);
+        let sums = plan.sums();
         let (staged, ()) = StagedFile::write(output, |staged| {
             if options.output.is_none() {
                 staged.replaces(&input)?;
@@ -62,13 +63,14 @@ impl MarkedBinary {
             }
             let ((), lost) = staged.fill(&input, |file| {
                 plan.write(&input, file).map_err(|e| failed(path, e))?;
-                code.write(self, &input, plan, file, lookup, progress)
+                let places = (plan.bundles(), sums.as_ref());
+                code.write(self, &input, places, file, lookup, progress)
             })?;
             for lost in lost {
                 report.warn(ids::ATTRIBUTE_LOST, path, lost);
             }
             let file = staged.file();
-            plan.finish(&input, file).map_err(|e| failed(path, e))?;
+            plan.finish(&input, file, sums.as_ref()).map_err(|e| failed(path, e))?;
             let clone = file.try_clone().map_err(|e| Error::io(path, "read", e))?;
             let written = LinkedBinary::read(path, clone)?;
             code.check(self, &written)?;

@@ -1,11 +1,13 @@
 //! The checksum in the optional header.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::sync::Mutex;
 
 use kpack_core::elf::ReadAt;
 use kpack_core::parallel::lock;
+use kpack_core::platform::FileExt;
 use object::LittleEndian as LE;
 
 use super::image::Image;
@@ -21,7 +23,7 @@ impl<S: ReadAt> Image<S> {
         if stored == 0 {
             return Ok(None);
         }
-        let sum = checksum(self.source(), self.checksum_offset(), &Sums::default())?;
+        let sum = Sums::new(self.checksum_offset()).checksum(self.source())?;
         Ok((stored != sum).then_some((stored, sum)))
     }
 
@@ -36,14 +38,18 @@ impl<S: ReadAt> Image<S> {
         let mut rewrite = Rewrite::new(Gaps::new([]), Edits::default(), self.size, Vec::new());
         rewrite.add(edits.to_vec());
         let at = self.checksum_offset();
-        let sum = checksum(&rewrite.of(self.source()), at, &Sums::default())?;
+        let sum = Sums::new(at).checksum(&rewrite.of(self.source()))?;
         Ok(Some((at, sum.to_le_bytes().to_vec())))
     }
 }
 
-/// The sums of parts of a file, taken as they were written: those need not be read again.
-#[derive(Debug, Default)]
-pub(super) struct Sums(Mutex<BTreeMap<u64, Part>>);
+/// The sums of parts of a file that is being written, so that its checksum need not read them back.
+#[derive(Debug)]
+pub(crate) struct Sums {
+    /// The offset of the checksum.
+    at: u64,
+    parts: Mutex<BTreeMap<u64, Part>>,
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Part {
@@ -52,42 +58,56 @@ struct Part {
 }
 
 impl Sums {
-    /// Adds the bytes at an offset. No part may overlap another.
-    pub(super) fn add(&self, at: u64, bytes: &[u8]) {
+    /// None yet, of a file whose checksum is at an offset.
+    pub(super) fn new(at: u64) -> Self {
+        Self {
+            at,
+            parts: Mutex::default(),
+        }
+    }
+
+    /// Records bytes that were written at `at`, so that the checksum need not read them back. Call it once for each
+    /// range.
+    pub(crate) fn add(&self, at: u64, bytes: &[u8]) {
         let end = at + bytes.len() as u64;
         let sum = sum(at, bytes);
-        lock(&self.0).insert(at, Part { end, sum });
+        lock(&self.parts).insert(at, Part { end, sum });
     }
-}
 
-/// The checksum of a file whose own checksum is at the offset `at`: the sum of its 16-bit words without that one, its
-/// carries added, and the file's size. What `known` has is not read.
-pub(super) fn checksum(source: &impl ReadAt, at: u64, known: &Sums) -> io::Result<u32> {
-    let size = source.size()?;
-    let known = lock(&known.0);
-    let parts = known.iter().map(|(start, part)| (*start, *part));
-    let end = (size, Part { end: size, sum: 0 });
-    let (mut start, mut total) = (0, 0);
-    let mut buffer = Vec::new();
-    for (next, part) in parts.chain([end]) {
-        while start < next {
-            buffer.resize(PIECE.min(next - start) as usize, 0);
-            source.read_exact_at(start, &mut buffer)?;
-            for own in at..at + 4 {
-                if let Some(byte) = own
-                    .checked_sub(start)
-                    .and_then(|own| buffer.get_mut(own as usize))
-                {
-                    *byte = 0;
-                }
-            }
-            total += sum(start, &buffer);
-            start += buffer.len() as u64;
-        }
-        total += part.sum;
-        start = part.end;
+    /// Writes the checksum of the complete file.
+    pub(super) fn write(&self, file: &File) -> io::Result<()> {
+        let sum = self.checksum(file)?;
+        file.write_all_at(&sum.to_le_bytes(), self.at)
     }
-    Ok((folded(total) + size) as u32)
+
+    /// The sum of the file's 16-bit words without its checksum, its carries added, and the file's size.
+    fn checksum(&self, source: &impl ReadAt) -> io::Result<u32> {
+        let size = source.size()?;
+        let parts = lock(&self.parts);
+        let parts = parts.iter().map(|(start, part)| (*start, *part));
+        let end = (size, Part { end: size, sum: 0 });
+        let (mut start, mut total) = (0, 0);
+        let mut buffer = Vec::new();
+        for (next, part) in parts.chain([end]) {
+            while start < next {
+                buffer.resize(PIECE.min(next - start) as usize, 0);
+                source.read_exact_at(start, &mut buffer)?;
+                for own in self.at..self.at + 4 {
+                    if let Some(byte) = own
+                        .checked_sub(start)
+                        .and_then(|own| buffer.get_mut(own as usize))
+                    {
+                        *byte = 0;
+                    }
+                }
+                total += sum(start, &buffer);
+                start += buffer.len() as u64;
+            }
+            total += part.sum;
+            start = part.end;
+        }
+        Ok((folded(total) + size) as u32)
+    }
 }
 
 /// The sum of the 16-bit words of a part of a file, which begins at the offset `at`.
@@ -123,14 +143,14 @@ mod tests {
     #[test]
     fn sums_of_parts_are_that_of_the_file() {
         let bytes = Vec::from_iter((0..3001_u32).map(|at| ((at * at) >> 3) as u8));
-        let expected = checksum(&bytes, 2, &Sums::default()).unwrap();
+        let expected = Sums::new(2).checksum(&bytes).unwrap();
         for step in 1..300 {
-            let sums = Sums::default();
+            let sums = Sums::new(2);
             // Every other part, of odd and even sizes at odd and even offsets.
             for at in (8 + step..bytes.len() - step).step_by(2 * step) {
                 sums.add(at as u64, &bytes[at..at + step]);
             }
-            assert_eq!(checksum(&bytes, 2, &sums).unwrap(), expected, "{step}");
+            assert_eq!(sums.checksum(&bytes).unwrap(), expected, "{step}");
         }
     }
 }

@@ -13,6 +13,7 @@ use kpack_format::marker::{MAX_SIZE, Marker};
 use object::pe;
 
 use super::check;
+use super::checksum::Sums;
 use super::former::{self, Former, FormerSection};
 use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, SECTION_HEADER, Section, moved};
 use super::plan::{Parts, Plan, can_be_rewritten};
@@ -75,18 +76,22 @@ impl JoinPlan {
         })
     }
 
-    /// Sums up a part of a bundle that is written at an offset, each once.
-    pub fn note(&self, at: u64, bytes: &[u8]) {
-        self.plan.note(at, bytes);
+    /// For the checksum of a joined binary, if that has one.
+    pub(crate) fn sums(&self) -> Option<Sums> {
+        self.plan.sums()
     }
 
-    /// Completes `output` when its bundles are written.
-    pub fn finish(&self, output: &File) -> Result<(), BinaryError> {
-        self.plan.finish(output)
-    }
-
-    /// Reads the joined binary back and checks it. `input` must be the planned file.
-    pub fn check(&self, input: &File, output: &File) -> Result<(), BinaryError> {
+    /// Completes the joined binary when its bundles are written and recorded, then reads it back and checks it. `input`
+    /// must be the planned file.
+    pub(crate) fn finish(
+        &self,
+        input: &File,
+        output: &File,
+        sums: Option<&Sums>,
+    ) -> Result<(), BinaryError> {
+        if let Some(sums) = sums {
+            sums.write(output)?;
+        }
         self.plan.check(input, output)
     }
 }

@@ -17,6 +17,7 @@ mod shape;
 mod wrappers;
 
 pub use check::sound as check_loaded;
+pub(crate) use checksum::Sums;
 pub use image::{CODE_SECTIONS, Image, MARKER_SECTION, Section, WRAPPER_SECTIONS};
 pub use join::JoinPlan;
 pub use memory::compare;

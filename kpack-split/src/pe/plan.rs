@@ -3,15 +3,13 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::sync::Arc;
 
 use kpack_core::elf::{BinaryError, POINTER, ReadAt, WRAPPER_SIZE, pods_mut, refuse, unsupported};
-use kpack_core::platform::FileExt;
 use kpack_format::marker::{MAX_SIZE, Marker};
 use object::LittleEndian as LE;
 use object::pe;
 
-use super::checksum::{Sums, checksum};
+use super::checksum::Sums;
 use super::image::{Image, Section, debug_entries, other_debug_offset};
 use super::{check, memory};
 use crate::device_code::{DeviceCode, PlannedWrapper, check_wrappers};
@@ -27,8 +25,6 @@ pub struct Headers {
     sections: Vec<Section>,
     /// Offset of the checksum in the output, if it has one.
     checksum: Option<u64>,
-    /// What was written to the output, and need not be read for the checksum.
-    sums: Arc<Sums>,
 }
 
 /// Everything a plan is made from.
@@ -79,7 +75,6 @@ impl Plan {
             headers: Headers {
                 sections,
                 checksum: has_checksum.then(|| image.checksum_offset()),
-                sums: Arc::default(),
             },
             rewrite: Rewrite::new(gaps, edits, image.size, Vec::new()),
         })
@@ -89,24 +84,15 @@ impl Plan {
     /// the planned file.
     pub fn apply(&self, input: &File, output: &File) -> Result<(), BinaryError> {
         self.write(input, output)?;
-        self.finish(output)?;
+        if let Some(sums) = self.sums() {
+            sums.write(output)?;
+        }
         self.check(input, output)
     }
 
-    /// Sums up bytes that are written at an offset in the output, if its input has a checksum.
-    pub(super) fn note(&self, at: u64, bytes: &[u8]) {
-        if self.headers.checksum.is_some() {
-            self.headers.sums.add(at, bytes);
-        }
-    }
-
-    /// Writes the checksum of the complete output, if its input has one.
-    pub(super) fn finish(&self, output: &File) -> Result<(), BinaryError> {
-        if let Some(at) = self.headers.checksum {
-            let sum = checksum(output, at, &self.headers.sums)?;
-            output.write_all_at(&sum.to_le_bytes(), at)?;
-        }
-        Ok(())
+    /// For the checksum of an output, if that has one.
+    pub(super) fn sums(&self) -> Option<Sums> {
+        self.headers.checksum.map(Sums::new)
     }
 
     /// Reads the result back and compares it with the plan and its input.
