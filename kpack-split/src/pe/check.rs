@@ -10,6 +10,8 @@ use super::image::{Image, Section, debug_entries, other_debug_offset};
 
 /// The most sections that Windows loads.
 pub(super) const MOST_SECTIONS: usize = 96;
+/// The largest image that Windows loads, in bytes.
+pub(super) const LARGEST: u64 = 2 << 30;
 /// Size of a page, in bytes.
 const PAGE: u64 = 4096;
 /// The file alignments that Windows knows.
@@ -82,10 +84,17 @@ fn headers<S>(image: &Image<S>) -> Result<(), BinaryError> {
     Ok(())
 }
 
-/// Sections follow each other without gaps.
+/// Sections follow each other without gaps, and end below the limit.
 fn addresses<S>(image: &Image<S>) -> Result<(), BinaryError> {
     let sizes = (image.headers_size(), image.image_size());
-    adjoining(&image.sections, sizes, image.section_alignment())
+    adjoining(&image.sections, sizes, image.section_alignment())?;
+    if sizes.1 > LARGEST {
+        unsupported!(
+            "the image has {:#x} bytes in memory; Windows loads at most {LARGEST:#x}",
+            sizes.1
+        );
+    }
+    Ok(())
 }
 
 /// Whether `sections` follow headers and each other without gaps. `sizes` are those of the headers and of the image.

@@ -21,9 +21,6 @@ use crate::device_code::{BUNDLE_ALIGN, FatBinary, KeptMarker, NewCode, PlannedWr
 use crate::plan::{self, WrappersAt};
 use crate::rewrite::{Edits, Gap, Gaps};
 
-/// The highest address of an image.
-const LIMIT: u64 = 1 << 31;
-
 /// How to make a joined binary from a split one.
 pub type JoinPlan = plan::JoinPlan<Plan>;
 
@@ -332,13 +329,23 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             let room = section
                 .memory_size()
                 .next_multiple_of(self.image.section_alignment());
-            let room = if is_last { LIMIT } else { room };
             let (bundles, used) = self.bundles(section.address, sizes);
-            if used <= room {
-                return self.in_place(code, bundles, used);
+            if is_last || used <= room {
+                return self.loadable(self.in_place(code, bundles, used)?);
             }
         }
-        self.at_end(sizes)
+        self.loadable(self.at_end(sizes)?)
+    }
+
+    /// Refuses a layout that Windows does not load.
+    fn loadable(&self, joined: Joined) -> Result<Joined, BinaryError> {
+        if self.image_size(&joined.sections) > check::LARGEST {
+            unsupported!(
+                "joined, the image would have more than the 2 GiB that Windows loads: the addresses of its former device \
+                 code stay taken; join fewer targets (--arch), or install the unsplit binary"
+            );
+        }
+        Ok(joined)
     }
 
     /// The addresses of bundles of these sizes from `start` on, and the bytes with the record, in the file.
@@ -350,7 +357,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             bundles.push(at);
             end = at.saturating_add(*size);
         }
-        let end = end.min(LIMIT * 2).next_multiple_of(8) + former::SIZE;
+        let end = end.min(2 * check::LARGEST).next_multiple_of(8) + former::SIZE;
         let used = (end - start).next_multiple_of(self.image.file_alignment());
         (bundles, used)
     }
@@ -385,12 +392,6 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
     fn at_end(&self, sizes: &[u64]) -> Result<Joined, BinaryError> {
         let address = self.image_size(self.loaded());
         let (bundles, used) = self.bundles(address, sizes);
-        if self.image_size(&self.sections).saturating_add(used) > LIMIT {
-            unsupported!(
-                "joined, the image would have more than the 2 GiB that Windows loads: the addresses of its former device \
-                 code stay taken; join fewer targets (--arch), or install the unsplit binary"
-            );
-        }
         let at = self.file_end(self.loaded())?;
         let mut headers_size = self.headers_size;
         let (index, template) = match self.code {
