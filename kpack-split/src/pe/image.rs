@@ -350,7 +350,7 @@ impl<S: ReadAt> Image<S> {
         read_range(&self.source, self.size, offset, size, what)
     }
 
-    /// The offset and the bytes of a data directory, which `what` names with a verb; `None` if it is empty.
+    /// The offset and the bytes of a data directory, which `what` names; `None` if it is empty.
     pub(super) fn directory_bytes(
         &self,
         index: usize,
@@ -361,12 +361,9 @@ impl<S: ReadAt> Image<S> {
             return Ok(None);
         }
         let Some(offset) = self.offset_of(&(start..end)) else {
-            refuse!("{what} at {start:#x}..{end:#x}, which no section has in the file");
+            refuse!("no section has {what}, at {start:#x}..{end:#x}, in the file");
         };
-        Ok(Some((
-            offset,
-            self.bytes(offset, end - start, "a data directory")?,
-        )))
+        Ok(Some((offset, self.bytes(offset, end - start, what)?)))
     }
 
     /// The contents of a section in the file, without padding.
@@ -528,7 +525,7 @@ pub(super) fn debug_entries<S: ReadAt>(
     image: &Image<S>,
 ) -> Result<Vec<(u64, pe::ImageDebugDirectory)>, BinaryError> {
     let index = pe::IMAGE_DIRECTORY_ENTRY_DEBUG;
-    let Some((offset, bytes)) = image.directory_bytes(index, "the debug directory is")? else {
+    let Some((offset, bytes)) = image.directory_bytes(index, "the debug directory")? else {
         return Ok(Vec::new());
     };
     let entries: &[pe::ImageDebugDirectory] = pods(&bytes);

@@ -26,7 +26,7 @@ impl Relocations {
     pub(super) fn read<S: ReadAt>(image: &Image<S>) -> Result<Self, BinaryError> {
         let flags = image.header.characteristics.get(LE);
         let index = pe::IMAGE_DIRECTORY_ENTRY_BASERELOC;
-        let table = image.directory_bytes(index, "the base relocations are")?;
+        let table = image.directory_bytes(index, "the base relocations")?;
         let mut relocations = Self {
             words: Vec::new(),
             is_fixed: flags.0 & pe::IMAGE_FILE_RELOCS_STRIPPED.0 != 0 || table.is_none(),
