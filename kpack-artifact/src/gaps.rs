@@ -164,7 +164,7 @@ pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>)
             directory.files.insert(name, file);
         }
     }
-    // Comparing paths is slow, and they mostly come in order, which a map that is made at once makes use of.
+    // Comparing paths is slow, and they mostly come in order, so build the map in one go.
     let owners: BTreeMap<PathBuf, Option<TargetId>> = owners.into_iter().collect();
     let mut found: Vec<Gap> = Vec::new();
     for (path, directory) in &directories {

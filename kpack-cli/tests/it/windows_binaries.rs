@@ -487,7 +487,7 @@ fn a_section_that_llvm_objcopy_adds_is_named() -> Result<()> {
                 .arg(path),
         )
     };
-    let parts = ["`.extra`", "llvm-objcopy --add-section", "as it was before"];
+    let parts = ["`.extra`", "llvm-objcopy --add-section", "install the original"];
     let fat = fs::read(&bench.original)?;
     add(&bench.original)?;
     is_rejected(&bench, |_| (), ids::DAMAGED_BINARY, &parts);

@@ -580,7 +580,7 @@ fn unwound(record: &[u8], function: &Range<u64>) -> Vec<u64> {
         return Vec::new();
     }
     let mut found = Vec::from_iter(words(more).take(1));
-    // Other handlers read other data; parts of the function tell these.
+    // Other handlers read other data. A scope table is recognised by its ranges, which lie in the function.
     let count = word(more, 4) as usize;
     let scopes = more.get(8..).unwrap_or_default();
     let scopes = scopes.chunks_exact(16).take(count);

@@ -34,7 +34,7 @@ impl<S: ReadAt> Image<S> {
             (available > 0).then_some((section.offset + inside, available))
         })?;
         if bundles.is_empty() && markers.is_empty() {
-            // Addresses past the end that the headers have are no pointers.
+            // If the headers understate the image, pointers to its end are not recognised.
             self.check_tools()?;
             return self.without_wrappers(code).map(|found| {
                 DeviceCode::None(match found {
@@ -58,7 +58,7 @@ impl<S: ReadAt> Image<S> {
     fn check_tools(&self) -> Result<(), BinaryError> {
         match check::sound(self) {
             Err(BinaryError::Refused(reason)) => refuse!(
-                "{reason}; tools that add sections leave such files (`llvm-objcopy --add-section`): install the file as it was before"
+                "{reason}. `llvm-objcopy --add-section` writes such files; install the original"
             ),
             sound => sound,
         }
