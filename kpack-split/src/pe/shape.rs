@@ -82,8 +82,7 @@ impl Section {
 /// What is in the headers and tables of an image, wherever its sections are.
 #[derive(Debug)]
 pub struct Shape<'a, S> {
-    /// The image.
-    pub image: &'a Image<S>,
+    image: &'a Image<S>,
     headers: Kind,
     /// Versions and all flags.
     versions: Versions,
