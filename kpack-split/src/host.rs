@@ -324,9 +324,14 @@ impl JoinPlan {
         }
     }
 
-    /// Completes the joined binary when its bundles are written and recorded, then reads it back and checks it. `input`
-    /// must be the planned file.
-    pub(crate) fn finish(
+    /// Completes the joined binary when its bundles are written, then reads it back and checks it. `input` must be the
+    /// planned file.
+    pub fn finish(&self, input: &File, output: &File) -> Result<(), BinaryError> {
+        self.finish_with(input, output, self.sums().as_ref())
+    }
+
+    /// The same, with what was recorded in [`sums`](Self::sums).
+    pub(crate) fn finish_with(
         &self,
         input: &File,
         output: &File,

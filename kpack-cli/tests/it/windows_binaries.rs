@@ -372,6 +372,14 @@ fn binaries_that_would_break_are_rejected() -> Result<()> {
         set_symbols(bytes, 0x800);
     };
     is_rejected(&bench, name, unsupported, &["the symbol table"]);
+    let large = |bytes: &mut Vec<u8>| {
+        let last = header(bytes, b".reloc\0");
+        let size = 0x8000_0000_u32;
+        let address = u32::from_le_bytes(bytes[last + 12..last + 16].try_into().unwrap());
+        bytes[last + 8..last + 12].copy_from_slice(&size.to_le_bytes());
+        word(56, address + size)(bytes);
+    };
+    is_rejected(&bench, large, unsupported, &["Windows loads at most"]);
     is_rejected(
         &bench,
         |bytes| bytes.truncate(5000),
@@ -487,7 +495,11 @@ fn a_section_that_llvm_objcopy_adds_is_named() -> Result<()> {
                 .arg(path),
         )
     };
-    let parts = ["`.extra`", "llvm-objcopy --add-section", "install the original"];
+    let parts = [
+        "`.extra`",
+        "llvm-objcopy --add-section",
+        "install the original",
+    ];
     let fat = fs::read(&bench.original)?;
     add(&bench.original)?;
     is_rejected(&bench, |_| (), ids::DAMAGED_BINARY, &parts);

@@ -70,7 +70,8 @@ impl MarkedBinary {
                 report.warn(ids::ATTRIBUTE_LOST, path, lost);
             }
             let file = staged.file();
-            plan.finish(&input, file, sums.as_ref()).map_err(|e| failed(path, e))?;
+            plan.finish_with(&input, file, sums.as_ref())
+                .map_err(|e| failed(path, e))?;
             let clone = file.try_clone().map_err(|e| Error::io(path, "read", e))?;
             let written = LinkedBinary::read(path, clone)?;
             code.check(self, &written)?;
