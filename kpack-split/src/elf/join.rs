@@ -307,7 +307,8 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         });
         let free = &places[0].free;
         refuse!(
-            "the device code needs {needed} bytes, and the addresses that the split freed have {}; join fewer targets, or install the unsplit binary",
+            "the device code needs {needed} bytes, and the addresses that the split freed have {}; join fewer \
+             targets (--arch), or install the unsplit binary",
             free.end.saturating_sub(free.start)
         );
     }

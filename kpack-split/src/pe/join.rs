@@ -425,7 +425,8 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
                 .map(|before| &mut joined.sections[before].1);
             let Some(before) = before.filter(|before| before.name == MARKER_SECTION) else {
                 unsupported!(
-                    "the device code is larger than its former section; join fewer targets"
+                    "the device code is larger than its former section; join fewer targets (--arch), or install \
+                     the unsplit binary"
                 );
             };
             before.virtual_size = next - before.address;

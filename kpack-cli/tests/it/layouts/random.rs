@@ -141,7 +141,7 @@ __attribute__((destructor)) static void end(void) { if (zeros[ZEROS - 1] + zeroe
 const REFUSALS: &[&str] = &[
     "is within PT_GNU_RELRO",
     "there is no room for another program header",
-    "join fewer targets",
+    "join fewer targets (--arch)",
     // After a tool that moved or removed what is around it.
     "is not where `kpack join` puts it",
     "is not entirely where a PT_LOAD maps it",
