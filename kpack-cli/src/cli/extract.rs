@@ -1,6 +1,6 @@
 //! `kpack extract`.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -131,7 +131,7 @@ fn write_all(
     directory: &Path,
     room: &dyn Fn(&Path) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let (mut names, mut keys) = (BTreeSet::new(), BTreeSet::new());
+    let mut names = BTreeMap::new();
     for (kernel, target) in found.selected() {
         let name = file_name(kernel, target);
         if !is_file_name(name.as_ref()) {
@@ -141,15 +141,14 @@ fn write_all(
             return Err(Error::rejected(ids::WINDOWS_NAME, archive, reason));
         }
         let path = directory.join(&name);
-        if !keys.insert(name_key(&name).into_owned()) {
+        if names.insert(name_key(&name).into_owned(), name).is_some() {
             let reason = "would hold two code objects; select fewer with --kernel";
             return Err(Error::rejected(ids::NAME_CLASH, &path, reason));
         }
-        names.insert(name);
     }
     let mut made = CreatedDirectories::default();
     let opened = Directory::make(directory, &mut made)?;
-    let mut paths = names.iter().map(|name| directory.join(name));
+    let mut paths = names.values().map(|name| directory.join(name));
     paths.try_for_each(|path| check_named_output(&path))?;
     room(directory)?;
     let extracted = found.selected().iter().map(|(kernel, target)| Extracted {
@@ -164,7 +163,7 @@ fn write_all(
     let hidden = HiddenDirectory::lock(&directory.join("kpack-extract"))?;
     hidden.empty(&|_| true)?;
     let written = write_hidden(found, &opened, hidden.path());
-    let published = written.and_then(|()| publish(&names, directory, &hidden));
+    let published = written.and_then(|()| publish(names.values(), directory, &hidden));
     // What was replaced, or after an error what was written.
     hidden.empty(&|_| true)?;
     published?;
@@ -220,8 +219,8 @@ fn write_hidden(found: CodeObjects, output: &Directory, hidden: &Path) -> Result
 }
 
 /// Gives all files in `hidden` their names in `directory`, or none.
-fn publish(
-    names: &BTreeSet<String>,
+fn publish<'a>(
+    names: impl Iterator<Item = &'a String>,
     directory: &Path,
     hidden: &HiddenDirectory,
 ) -> Result<(), Error> {
