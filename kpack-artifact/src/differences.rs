@@ -31,11 +31,10 @@ pub(crate) struct Difference {
 /// Explains how two regular files differ; `None` if they have the same bytes, or are host files whose
 /// markers differ only in the IDs of device code.
 pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Error> {
-    let Some(at) = first_difference(one, other)? else {
+    let ((a, b), Some(at)) = first_difference(one, other)? else {
         return Ok(None);
     };
     let mut parts = Vec::new();
-    let (a, b) = (size(one)?, size(other)?);
     if a != b {
         parts.push(format!("{a} bytes against {b}"));
     }
@@ -219,16 +218,18 @@ fn kind_of_text(a: &str, b: &str) -> &'static str {
 }
 
 pub(crate) fn same_bytes(one: &Path, other: &Path) -> Result<bool, Error> {
-    Ok(size(one)? == size(other)? && first_difference(one, other)?.is_none())
+    let ((a, ours), (b, theirs)) = (open(one)?, open(other)?);
+    let differs = || files::first_difference(ours, fills(one, &a), fills(other, &b));
+    Ok(ours == theirs && differs()?.is_none())
 }
 
-/// Offset of the first byte that differs, or where the shorter one ends.
-fn first_difference(one: &Path, other: &Path) -> Result<Option<u64>, Error> {
-    let (a, b) = (input::open(one)?, input::open(other)?);
-    let (ours, theirs) = (size(one)?, size(other)?);
+/// The sizes of two files, and the offset of the first byte that differs, or where the shorter one ends.
+fn first_difference(one: &Path, other: &Path) -> Result<((u64, u64), Option<u64>), Error> {
+    let ((a, ours), (b, theirs)) = (open(one)?, open(other)?);
     let least = ours.min(theirs);
     let found = files::first_difference(least, fills(one, &a), fills(other, &b))?;
-    Ok(found.or_else(|| (ours != theirs).then_some(least)))
+    let end = (ours != theirs).then_some(least);
+    Ok(((ours, theirs), found.or(end)))
 }
 
 fn fills(path: &Path, file: &File) -> impl Fn(u64, &mut [u8]) -> Result<(), Error> {
@@ -238,9 +239,11 @@ fn fills(path: &Path, file: &File) -> impl Fn(u64, &mut [u8]) -> Result<(), Erro
     }
 }
 
-fn size(path: &Path) -> Result<u64, Error> {
-    let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
-    Ok(metadata.len())
+/// An open file, and its size.
+fn open(path: &Path) -> Result<(File, u64), Error> {
+    let file = input::open(path)?;
+    let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
+    Ok((file, metadata.len()))
 }
 
 /// Bytes on both sides of `at`.
