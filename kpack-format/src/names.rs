@@ -227,6 +227,16 @@ pub fn archive_ends(target: &str) -> impl Iterator<Item = String> + use<> {
     FileNames::read_here(target).map(|target| format!("_{target}.kpack"))
 }
 
+/// What names have in common that are one where case does not matter. As NTFS does, it takes the upper case of each
+/// character that has one character as its upper case: `ß` is not `SS`.
+pub fn fold_case(name: &str) -> String {
+    let fold = |c: char| match c.to_uppercase().len() {
+        1 => c.to_uppercase().next().unwrap_or(c),
+        _ => c,
+    };
+    name.chars().map(fold).collect()
+}
+
 /// A kernel's name: `lib/libvec.so#2`. Ordered by the binary, then by the index as a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KernelName<'a> {
@@ -455,6 +465,21 @@ mod tests {
             let read = Vec::from_iter(FileNames::read_here(target));
             assert!(read.contains(&on_windows.to_owned()));
             assert_eq!(read.len(), if target == on_windows { 1 } else { 2 });
+        }
+    }
+
+    #[test]
+    fn names_are_compared_by_the_upper_case_of_each_character() {
+        for (one, other, is_same) in [
+            ("Vec_lib.kpm", "vec_LIB.kpm", true),
+            ("É", "é", true),
+            ("ΟΔΟΣ", "οδος", true),
+            ("straße", "STRASSE", false),
+            // The sign for kelvin.
+            ("\u{212a}", "k", false),
+            ("a", "b", false),
+        ] {
+            assert_eq!(fold_case(one) == fold_case(other), is_same, "{one} {other}");
         }
     }
 

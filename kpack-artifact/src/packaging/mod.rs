@@ -8,6 +8,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
+use kpack_format::names::fold_case;
 use serde_ignored::Path as KeyPath;
 use serde_json::value::RawValue;
 
@@ -177,7 +178,7 @@ impl Configuration {
                 );
                 return Err(self.refuse(&at, text));
             }
-            let same = |group: &&TargetGroup| group.name.eq_ignore_ascii_case(&name);
+            let same = |group: &&TargetGroup| fold_case(&group.name) == fold_case(&name);
             if let Some(other) = groups.iter().find(same) {
                 let text = format!(
                     "groups `{}` and `{name}` differ only by case, so their files have one name on Windows; rename one",

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use kpack_format::names::in_package_name;
+use kpack_format::names::{fold_case, in_package_name};
 use kpack_format::{Selection, TargetId};
 use serde::{Deserialize, Serialize};
 
@@ -159,7 +159,7 @@ impl Index {
                 .check()
                 .map_err(|text| format!("artifact `{}`: {text}", entry.file))?;
             // Where names differ only by case, some systems have one file for both.
-            if !known.insert(entry.file.to_lowercase()) {
+            if !known.insert(fold_case(&entry.file)) {
                 return Err(format!(
                     "two artifacts are called `{}`, or differ from that only by case; the publisher \
                      has to pack them again",

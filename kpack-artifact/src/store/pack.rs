@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_core::platform::MetadataExt;
 use kpack_format::digest::{Hasher, hex};
+use kpack_format::names::fold_case;
 use tar::{EntryType, Header};
 use walkdir::{DirEntry, WalkDir};
 
@@ -356,7 +357,7 @@ fn sources(directory: &Path) -> Result<(Vec<Source>, Vec<Finding>), Error> {
     }
     let mut known: HashMap<String, PathBuf> = HashMap::new();
     for source in &sources {
-        let name = source.entry.file.to_lowercase();
+        let name = fold_case(&source.entry.file);
         if let Some(other) = known.insert(name, source.root.clone()) {
             let text = format!(
                 "its file {} would clash with that of {} where case is ignored; rename one of the artifacts",
@@ -771,7 +772,7 @@ impl<'a> Artifact<'a> {
     fn note_case(&mut self, entry: &DirEntry) {
         self.siblings.truncate(entry.depth());
         self.siblings.resize_with(entry.depth(), BTreeSet::new);
-        let name = entry.file_name().to_string_lossy().to_lowercase();
+        let name = fold_case(&entry.file_name().to_string_lossy());
         let siblings = self.siblings.last_mut();
         if siblings.is_some_and(|siblings| !siblings.insert(name)) {
             let text = "another name in its directory differs from it only by case, so that some \

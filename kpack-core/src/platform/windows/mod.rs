@@ -10,6 +10,7 @@ use std::os::windows::fs::{OpenOptionsExt, symlink_dir, symlink_file};
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
+use kpack_format::names::fold_case;
 use winapi_util::file::information;
 
 use super::{Facts, SharedInode};
@@ -305,7 +306,7 @@ pub fn is_file_name(name: &OsStr) -> bool {
 
 /// What the names of one file have in common: case does not matter.
 pub fn name_key(name: &str) -> Cow<'_, str> {
-    name.to_uppercase().into()
+    fold_case(name).into()
 }
 
 fn is_digit(text: &str) -> bool {
