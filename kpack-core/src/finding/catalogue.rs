@@ -719,9 +719,11 @@ catalogue! {
             "Unpack the shard again. If the SHA-256 of a packed artifact is right, its publisher has to run `kpack pack` again."
 
         NAMES_DIFFER_BY_CASE = "names-differ-by-case";
-            "Two names are the same on a file system that ignores case."
-            "File systems that ignore case cannot hold both."
-            "Rename one of them, if the tree must also be unpacked on such systems."
+            "Two paths differ only by case."
+            "A file system that ignores case, as on Windows, cannot hold both: one file would overwrite the other, or two \
+             directories would become one."
+            "Rename one of the files or artifacts. Spell a module as in the names of its archives. To keep both names, \
+             use kpack on Linux or in WSL."
 
         OTHER_PUBLISHER = "other-publisher";
             "The output directory has the index of another run or shard."
