@@ -111,8 +111,8 @@ impl KpackDir {
         for name in self.directory.names()? {
             if name.to_str().is_some_and(|name| self.is_taken_by(name)) {
                 let text = format!(
-                    "it would be replaced by a file of `{}`, since Windows ignores case; use the module's name as it is there, \
-                     or another directory (--kpack-dir)",
+                    "a file of `{}` would overwrite this one, because Windows ignores case; spell module and component as in \
+                     this name",
                     self.group
                 );
                 let path = self.path().join(name);
