@@ -1,6 +1,6 @@
 //! The members of a ZIP archive, whose names and kinds are checked before anything is made of them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hint::black_box;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -223,7 +223,7 @@ const MAX_NAME: usize = 255;
 /// The files in a wheel. Installers disagree about anything else.
 pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<Member>, Error> {
     let mut members = Vec::new();
-    let mut known = HashSet::new();
+    let mut known = HashMap::new();
     for index in 0..zip.len() {
         let entry = zip
             .by_index_data(index)
@@ -268,10 +268,12 @@ pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<M
         if entry.is_dir() {
             continue;
         }
-        if !known.insert(name_key(name).into_owned()) {
-            let text = "its name differs from that of another member only by case, so Windows cannot hold both; run \
-                        kpack on Linux or in WSL";
-            return Err(in_member(ids::NAMES_DIFFER_BY_CASE, path, &raw, text));
+        if let Some((own, other)) = other_spelling(&mut known, name) {
+            let text = format!(
+                "`{own}` differs only by case from `{other}` in another member, so Windows cannot hold both; run kpack on \
+                 Linux or in WSL"
+            );
+            return Err(in_member(ids::NAMES_DIFFER_BY_CASE, path, &raw, &text));
         }
         let mode = entry.unix_mode().map(|mode| mode & 0o777);
         members.push(Member {
@@ -282,4 +284,19 @@ pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<M
         });
     }
     Ok(members)
+}
+
+/// The part of a name, from its start, that this system takes for a path of another spelling among those `known`; and that
+/// path.
+fn other_spelling<'a>(
+    known: &mut HashMap<String, String>,
+    name: &'a str,
+) -> Option<(&'a str, String)> {
+    let ends = name.match_indices('/').map(|(at, _)| at);
+    let mut paths = ends.chain([name.len()]).map(|end| &name[..end]);
+    paths.find_map(|path| {
+        let key = name_key(path).into_owned();
+        let first = known.entry(key).or_insert_with(|| path.to_owned());
+        (first != path).then(|| (path, first.clone()))
+    })
 }

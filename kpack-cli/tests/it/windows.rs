@@ -484,9 +484,32 @@ fn names_that_differ_by_case_are_rejected() {
         .output()
         .unwrap();
     assert!(created.status.success(), "{created:?}");
-    let wheel = Wheel::new(FAT).member_with_mode("vec/_vec.so", 0o755, binary(&wheel::library()));
-    let wheel = wheel.member("vec/a.txt", "one").member("vec/A.txt", "two");
-    wheel.write(&tree.path("in/here")).unwrap();
+    for (place, one, other) in [
+        ("files", "vec/a.txt", "vec/A.txt"),
+        ("directories", "Vec/a.txt", "vec/b.txt"),
+    ] {
+        let wheel = Wheel::new(FAT).member(one, "one").member(other, "two");
+        let wheel = wheel.member_with_mode("vec/_vec.so", 0o755, binary(&wheel::library()));
+        let place = tree.path(&format!("in/here/{place}"));
+        fs::create_dir_all(&place).unwrap();
+        wheel.write(&place).unwrap();
+    }
+    let artifact = "in/here/in/blas_lib_generic";
+    write(
+        &tree,
+        &format!("{artifact}/artifact_manifest.txt"),
+        "stage\n",
+    );
+    write(&tree, &format!("{artifact}/stage/a.txt"), "one");
+    write(&tree, &format!("{artifact}/stage/A.txt"), "two");
+    let packed = command(
+        &tree,
+        &words("pack in --output-dir store --run 1 --shard a"),
+    )
+    .current_dir(tree.path("in/here"))
+    .output()
+    .unwrap();
+    assert!(packed.status.success(), "{packed:?}");
     let before = entries(&tree);
     for (line, id) in [
         (
@@ -494,8 +517,20 @@ fn names_that_differ_by_case_are_rejected() {
             ids::NAME_CLASH,
         ),
         (
-            format!("wheel split --output-dir out {FAT}"),
+            format!("wheel split --output-dir out files/{FAT}"),
             ids::NAMES_DIFFER_BY_CASE,
+        ),
+        (
+            format!("wheel split --output-dir out directories/{FAT}"),
+            ids::NAMES_DIFFER_BY_CASE,
+        ),
+        (
+            "unpack store --output-dir out".to_owned(),
+            ids::CONFLICTING_FILES,
+        ),
+        (
+            "unpack store --flatten --output-dir out".to_owned(),
+            ids::CONFLICTING_FILES,
         ),
     ] {
         let (said, code, after) = run_within(&tree, &words(&line));
@@ -516,6 +551,10 @@ fn names_that_differ_by_case_are_rejected() {
     let (said, code, after) = install("Vec", "two.dll");
     assert_eq!(code, Some(3), "{said}");
     assert!(said.contains(ids::NAMES_DIFFER_BY_CASE.as_str()), "{said}");
+    assert!(
+        said.contains("spell module and component as in this name"),
+        "{said}"
+    );
     assert_eq!(after, before, "{said}");
 }
 
