@@ -213,9 +213,10 @@ impl<S> Image<S> {
     pub(super) fn symbols(&self) -> Range<u64> {
         let table = self.symbol_table();
         let has_long_names = self.sections.iter().any(|s| s.short_name[0] == b'/');
-        match table.is_empty() && !has_long_names {
-            true => 0..0,
-            false => table,
+        if table.is_empty() && !has_long_names {
+            0..0
+        } else {
+            table
         }
     }
 
