@@ -67,7 +67,11 @@ pub fn xtask(task: &str) -> Command {
 pub fn cargo_variables() -> impl Iterator<Item = String> {
     env::vars_os()
         .filter_map(|(name, _)| name.into_string().ok())
-        .filter(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+        .filter(|name| {
+            // A package with a build script has this one in its tests, too.
+            let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+            name == "OUT_DIR" || prefixes.iter().any(|prefix| name.starts_with(prefix))
+        })
 }
 
 /// The standard output of a command that must succeed.
