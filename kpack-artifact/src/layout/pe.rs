@@ -17,7 +17,7 @@ const IDENTITY: &str = "build ID or time stamp only; linkers derive the ID from 
 /// As [`super::compare`], if the markers are the same.
 pub(super) fn compare(one: &Image<File>, other: &Image<File>) -> Result<Same, BinaryError> {
     let (ours, theirs) = (one.shape()?, other.shape()?);
-    if !differences_of((one, &ours), (other, &theirs))?.is_empty() {
+    if !differences_of(&ours, &theirs)?.is_empty() {
         return Ok(Same::No);
     }
     let addresses = |image: &Image<File>| -> Vec<u64> {
@@ -36,13 +36,14 @@ pub(crate) fn differences(
     one: &Image<File>,
     other: &Image<File>,
 ) -> Result<Vec<String>, BinaryError> {
-    differences_of((one, &one.shape()?), (other, &other.shape()?))
+    differences_of(&one.shape()?, &other.shape()?)
 }
 
 fn differences_of(
-    (one, ours): (&Image<File>, &Shape<'_, File>),
-    (other, theirs): (&Image<File>, &Shape<'_, File>),
+    ours: &Shape<'_, File>,
+    theirs: &Shape<'_, File>,
 ) -> Result<Vec<String>, BinaryError> {
+    let (one, other) = (ours.image(), theirs.image());
     let mut found = ours.differences(theirs)?;
     if symbols(ours) != symbols(theirs) {
         found.push("the symbols");

@@ -100,7 +100,12 @@ pub struct Shape<'a, S> {
     pub symbols: Vec<Symbol>,
 }
 
-impl<S: ReadAt> Shape<'_, S> {
+impl<'a, S: ReadAt> Shape<'a, S> {
+    /// The image that has it.
+    pub fn image(&self) -> &'a Image<S> {
+        self.image
+    }
+
     /// What differs from `other`, besides symbols and the contents of sections.
     ///
     /// # Errors
