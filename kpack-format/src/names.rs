@@ -230,9 +230,12 @@ pub fn archive_ends(target: &str) -> impl Iterator<Item = String> + use<> {
 /// What names have in common that are one where case does not matter. As NTFS does, it takes the upper case of each
 /// character that has one character as its upper case: `ß` is not `SS`.
 pub fn fold_case(name: &str) -> String {
-    let fold = |c: char| match c.to_uppercase().len() {
-        1 => c.to_uppercase().next().unwrap_or(c),
-        _ => c,
+    let fold = |c: char| {
+        let mut upper = c.to_uppercase();
+        match (upper.next(), upper.next()) {
+            (Some(upper), None) => upper,
+            _ => c,
+        }
     };
     name.chars().map(fold).collect()
 }
