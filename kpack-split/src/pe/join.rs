@@ -94,7 +94,7 @@ impl JoinPlan {
 }
 
 impl Plan {
-    /// As [`keeping_by`](plan::Plan::keeping_by).
+    /// The same plan, but these bundles of `input` and their wrappers stay.
     pub(crate) fn keeping<S: ReadAt>(
         self,
         input: &S,
