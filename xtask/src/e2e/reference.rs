@@ -6,7 +6,7 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
-use kpack_format::offload_bundle::{Bundle, Format};
+use kpack_format::offload_bundle::{Bundle, Format, PLAIN_MAGIC};
 
 use super::code_object::CodeObject;
 use super::runtime::{Event, Kind, Observation};
@@ -149,9 +149,6 @@ impl Reference {
     }
 }
 
-/// The size of `__CLANG_OFFLOAD_BUNDLE__`, which the number of entries follows.
-const MAGIC: u64 = 24;
-
 /// The code objects of the bundle that fills `file`, which is removed.
 fn unbundle(file: &Path) -> Result<CodeObjects> {
     let mut source = BufReader::new(File::open(file)?);
@@ -159,9 +156,14 @@ fn unbundle(file: &Path) -> Result<CodeObjects> {
     if bundle.format == Format::Plain {
         // Entries that kpack would not see are in no other reference either.
         let mut count = [0; 8];
-        source.seek(SeekFrom::Start(MAGIC))?;
+        source.seek(SeekFrom::Start(PLAIN_MAGIC.len() as u64))?;
         source.read_exact(&mut count)?;
-        ensure!(bundle.entries.len() as u64 == u64::from_le_bytes(count));
+        let (found, count) = (bundle.entries.len() as u64, u64::from_le_bytes(count));
+        ensure!(
+            found == count,
+            "{}: kpack reads {found} entries of {count}",
+            file.display()
+        );
     }
     source.rewind()?;
     let code_objects = bundle.code_objects(source, |_| true)?.map(|code| {
