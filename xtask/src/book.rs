@@ -78,7 +78,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// mdBook: the installed one, or one that is compiled into `target/tools`.
+/// mdBook: the installed one, or one that is compiled into `target/tools`, without optimisation: it runs for seconds.
 fn mdbook() -> Result<PathBuf> {
     if let Some(installed) = process::find_program("mdbook") {
         return Ok(installed);
@@ -99,8 +99,8 @@ fn titles(pages: &[PathBuf]) -> Result<Vec<(String, String)>> {
     let title = |page: &PathBuf| {
         let text = fs::read_to_string(page)?;
         let title = text.lines().next().unwrap_or_default();
-        let name = page.file_name().context("a page has a name")?.display();
-        Ok((name.to_string(), title.trim_start_matches("# ").to_owned()))
+        let title = title.trim_start_matches("# ").to_owned();
+        Ok((repository::file_name(page), title))
     };
     pages.iter().map(title).collect()
 }
