@@ -62,15 +62,15 @@ pub fn xtask(task: &str) -> Command {
     command
 }
 
-/// The variables that cargo sets for what it runs. If they reach another cargo, it compiles again
-/// all dependencies whose build scripts read them.
+/// The variables that cargo sets for what it runs; `OUT_DIR` for tests of packages with a build script. If they reach
+/// another cargo, it compiles again all dependencies whose build scripts read them.
 pub fn cargo_variables() -> impl Iterator<Item = String> {
     env::vars_os()
         .filter_map(|(name, _)| name.into_string().ok())
         .filter(|name| {
-            // A package with a build script has this one in its tests, too.
-            let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_"];
-            name == "OUT_DIR" || prefixes.iter().any(|prefix| name.starts_with(prefix))
+            name == "OUT_DIR"
+                || name.starts_with("CARGO_PKG_")
+                || name.starts_with("CARGO_MANIFEST_")
         })
 }
 
