@@ -184,14 +184,9 @@ pub fn map(bytes: &[u8]) {
     let Ok(entries) = raw_map::read(bytes) else {
         return;
     };
-    let pairs = entries
-        .iter()
-        .map(|entry| (entry.key_bytes, entry.value_bytes));
+    let pairs = entries.iter().map(|entry| (entry.key_bytes, entry.value_bytes));
     let written = raw_map::to_bytes(pairs);
-    assert_eq!(
-        raw_map::read(&written).expect("what is written is read"),
-        entries
-    );
+    assert_eq!(raw_map::read(&written).expect("what is written is read"), entries);
     assert_eq!(Library::read(&written).ok(), library.ok());
 }
 

@@ -61,9 +61,7 @@ pub fn shim(bytes: &[u8]) -> bool {
             let found = found.expect("runtimes read each entry");
             has_code = true;
             assert!(
-                archives
-                    .iter_mut()
-                    .any(|archive| has(archive, &found.bytes)),
+                archives.iter_mut().any(|archive| has(archive, &found.bytes)),
                 "no archive has the code for {}",
                 found.target
             );
@@ -82,17 +80,11 @@ fn archives(directory: &Path) -> Vec<Archive<File>> {
 fn has(archive: &mut Archive<File>, bytes: &[u8]) -> bool {
     let kernels = archive.toc().kernels.iter();
     let kernels = kernels.flat_map(|(name, targets)| {
-        let of_size = targets
-            .iter()
-            .filter(|(_, entry)| entry.original_size == bytes.len() as u64);
+        let of_size = targets.iter().filter(|(_, entry)| entry.original_size == bytes.len() as u64);
         of_size.map(|(target, _)| (name.clone(), target.clone()))
     });
     let mut kernels = Vec::from_iter(kernels).into_iter();
-    kernels.any(|(name, target)| {
-        archive
-            .read(&name, &target)
-            .map_or(true, |read| read == bytes)
-    })
+    kernels.any(|(name, target)| archive.read(&name, &target).map_or(true, |read| read == bytes))
 }
 
 /// An install prefix, `prefix`, with `lib/libvec.so`, and HIP runtimes elsewhere. Whether its kernels load on gfx1100.
@@ -116,10 +108,7 @@ pub fn doctor(bytes: &[u8]) -> bool {
         return false;
     };
     assert_eq!(Some(&report), examine(&library).as_ref());
-    let command = format!(
-        "run `kpack join --arch {gpu} --prefix {} ",
-        prefix.display()
-    );
+    let command = format!("run `kpack join --arch {gpu} --prefix {} ", prefix.display());
     let advises = |finding: &kpack_split::Finding| {
         let help = finding.help.as_deref();
         help.is_some_and(|help| help.starts_with(&command))

@@ -71,18 +71,11 @@ fn pe_tables(bytes: &[u8]) -> Option<Vec<Table>> {
     let coff = field(0x3c, 4)?.checked_add(4)?;
     let (count, optional) = (field(coff + 2, 2)?.min(96), field(coff + 16, 2)?);
     let sections = coff + 20 + optional;
-    let mut tables = vec![
-        (coff, 20),
-        (coff + 20, optional),
-        (coff + 132, 128),
-        (sections, 40 * count),
-    ];
+    let mut tables =
+        vec![(coff, 20), (coff + 20, optional), (coff + 132, 128), (sections, 40 * count)];
     for section in (0..count).map(|index| sections + 40 * index) {
-        let (address, size, at) = (
-            field(section + 12, 4)?,
-            field(section + 16, 4)?,
-            field(section + 20, 4)?,
-        );
+        let (address, size, at) =
+            (field(section + 12, 4)?, field(section + 16, 4)?, field(section + 20, 4)?);
         tables.push((at, size));
         for directory in (coff + 132..coff + 260).step_by(8) {
             let (start, length) = (field(directory, 4)?, field(directory + 4, 4)?);

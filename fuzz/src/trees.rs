@@ -25,9 +25,7 @@ fn files(bytes: &[u8]) -> Vec<(String, &[u8])> {
     let mut files = Vec::new();
     let mut rest = Some(bytes);
     while let Some(bytes) = rest {
-        let end = bytes
-            .windows(SEPARATOR.len())
-            .position(|at| at == SEPARATOR);
+        let end = bytes.windows(SEPARATOR.len()).position(|at| at == SEPARATOR);
         let file = &bytes[..end.unwrap_or(bytes.len())];
         rest = end.map(|end| &bytes[end + SEPARATOR.len()..]);
         let line = file.iter().position(|byte| *byte == b'\n');
@@ -114,11 +112,7 @@ pub fn store(bytes: &[u8]) -> bool {
     }
     let one = std::num::NonZeroUsize::MIN;
     if !at("store/index.json").exists() {
-        not_io(store::index(
-            &at("store"),
-            &store::IndexOptions::default(),
-            one,
-        ));
+        not_io(store::index(&at("store"), &store::IndexOptions::default(), one));
     }
     let mut options = store::UnpackOptions::new(at("store"), at("out"));
     options.jobs = one;
@@ -137,11 +131,7 @@ pub fn store(bytes: &[u8]) -> bool {
     expected.sort_unstable();
     assert_eq!(there, expected, "nothing is written elsewhere");
     if is_apart
-        && not_io(store::pack(
-            &store::PackOptions::new(at("out"), at("packed")),
-            &(),
-        ))
-        .is_some()
+        && not_io(store::pack(&store::PackOptions::new(at("out"), at("packed")), &())).is_some()
     {
         options = store::UnpackOptions::new(at("packed"), at("again"));
         let again = store::unpack(&options, &()).expect("what was packed is unpacked");
@@ -176,14 +166,8 @@ fn write(root: &Path, path: &Path, content: &[u8]) {
 /// Where an error leaves something behind, or what was written does not verify.
 pub fn wheel(bytes: &[u8]) -> bool {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let fat = directory
-        .path()
-        .join("vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl");
-    let zip = if bytes.starts_with(b"PK") {
-        Some(bytes.to_vec())
-    } else {
-        zipped(&files(bytes))
-    };
+    let fat = directory.path().join("vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl");
+    let zip = if bytes.starts_with(b"PK") { Some(bytes.to_vec()) } else { zipped(&files(bytes)) };
     let Some(zip) = zip else { return false };
     fs::write(&fat, zip).expect("a temporary file");
     let out = directory.path().join("out");
@@ -196,12 +180,7 @@ pub fn wheel(bytes: &[u8]) -> bool {
     let written: Vec<PathBuf> = report.wheels.into_iter().map(|wheel| wheel.path).collect();
     let report = wheel::verify(&written, &wheel::VerifyOptions::default());
     let report = report.expect("what was written is read");
-    assert_eq!(
-        report.count(kpack_split::Severity::Fault),
-        0,
-        "{:?}",
-        report.findings
-    );
+    assert_eq!(report.count(kpack_split::Severity::Fault), 0, "{:?}", report.findings);
     true
 }
 

@@ -221,14 +221,8 @@ impl Classifier<'_> {
             kind => kind,
         };
         let is_library = self.path.extension().is_some_and(|end| end == "dat");
-        let content = FileContent::read(
-            self.full,
-            file,
-            size,
-            kind,
-            is_library,
-            self.parsed.archives,
-        )?;
+        let content =
+            FileContent::read(self.full, file, size, kind, is_library, self.parsed.archives)?;
         if let FileContent::NoLibrary(Unreadable { reason, damaged }) = &content {
             if *damaged && TENSILE.contains(&database.name) {
                 self.observe(ids::DAMAGED_DATABASE_FILE, format!("damaged: {reason}"));
@@ -239,10 +233,9 @@ impl Classifier<'_> {
         self.must_be_code(file, size, &content)?;
         self.library = match (&content, &place) {
             (FileContent::Library(library), _) => Some(library.clone()),
-            (_, Place::ForAll(ForAll::Merge(Merge::Bundle))) => Some(Library {
-                targets: content.targets(),
-                ..Library::default()
-            }),
+            (_, Place::ForAll(ForAll::Merge(Merge::Bundle))) => {
+                Some(Library { targets: content.targets(), ..Library::default() })
+            }
             _ => None,
         };
         let target = match place {
@@ -270,12 +263,7 @@ impl Classifier<'_> {
     /// Observes what stands in for a file: the pointer of a file that was never fetched, and what is named
     /// like a code object and is none.
     fn must_be_code(&mut self, file: &File, size: u64, content: &FileContent) -> Result<(), Error> {
-        let mut head = vec![
-            0;
-            LFS_POINTER
-                .len()
-                .min(usize::try_from(size).unwrap_or(usize::MAX))
-        ];
+        let mut head = vec![0; LFS_POINTER.len().min(usize::try_from(size).unwrap_or(usize::MAX))];
         let read = file.read_exact_at(&mut head, 0);
         read.map_err(|e| Error::io(self.full, "read", e))?;
         let extension = self.path.extension().unwrap_or_default();
@@ -354,9 +342,7 @@ impl Classifier<'_> {
 
     fn archive(&mut self, content: &FileContent) -> Class {
         let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
-        let named = stem
-            .rsplit_once('_')
-            .and_then(|(_, target)| target.parse().ok());
+        let named = stem.rsplit_once('_').and_then(|(_, target)| target.parse().ok());
         let own = content.only_target().cloned();
         let Some(target) = own.clone().or(named.clone()) else {
             let reason = "a kpack archive for several targets".to_owned();
@@ -368,10 +354,7 @@ impl Classifier<'_> {
             let text = format!("the name says {named}, but {own}");
             self.observe(ids::CONTRADICTORY_TARGET, text);
         }
-        Class::Target {
-            target,
-            database: KPACK,
-        }
+        Class::Target { target, database: KPACK }
     }
 
     /// The class of a PE or COFF file of a kind that kpack cannot split, if it has device code.
@@ -443,8 +426,7 @@ impl Classifier<'_> {
             ids::UNREADABLE_DEVICE_CODE => Severity::Warning,
             _ => Severity::Note,
         };
-        self.observations
-            .push(Finding::new(severity, id, self.path, text));
+        self.observations.push(Finding::new(severity, id, self.path, text));
     }
 }
 
@@ -465,11 +447,7 @@ fn device_code(content: &FileContent) -> Class {
 }
 
 fn unknown(target: Option<TargetId>, device_code: bool, reason: String) -> Class {
-    Class::Unknown {
-        target,
-        device_code,
-        reason,
-    }
+    Class::Unknown { target, device_code, reason }
 }
 
 fn two_targets(one: &TargetId, other: &TargetId) -> String {

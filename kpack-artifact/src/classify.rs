@@ -61,8 +61,7 @@ pub(crate) fn classify_without_special_files(
 fn walk(directory: &Path) -> Result<Vec<DirEntry>, Error> {
     let walk = WalkDir::new(directory).min_depth(1).sort_by_file_name();
     let walk = walk.into_iter();
-    walk.map(|entry| entry.map_err(|error| walk_error(directory, error)))
-        .collect()
+    walk.map(|entry| entry.map_err(|error| walk_error(directory, error))).collect()
 }
 
 /// Reads the files below `prefix` that are in the place of some database, and nothing else. What
@@ -93,16 +92,9 @@ fn classify_found(
     found: &[DirEntry],
 ) -> Result<Classification, Error> {
     let mut classification = Classification::default();
-    let classified = parallel::try_map(found, |found| {
-        classify_entry(prefix, databases, parsed, found)
-    })?;
-    for Classified {
-        entry,
-        observations,
-        library,
-        binary,
-    } in classified
-    {
+    let classified =
+        parallel::try_map(found, |found| classify_entry(prefix, databases, parsed, found))?;
+    for Classified { entry, observations, library, binary } in classified {
         let library = library.map(|library| (entry.path.clone(), library));
         classification.libraries.extend(library);
         let binary = binary.map(|binary| (entry.path.clone(), Arc::new(binary)));

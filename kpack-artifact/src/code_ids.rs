@@ -27,10 +27,7 @@ impl MoreCodeIds {
         let known = self.by_path.entry(path.to_owned()).or_default();
         for marker in markers {
             let plain = marker.without_additions();
-            match known
-                .iter_mut()
-                .find(|known| known.without_additions() == plain)
-            {
+            match known.iter_mut().find(|known| known.without_additions() == plain) {
                 None => known.push(marker),
                 Some(known) => {
                     for (target, id) in marker.code_ids {
@@ -111,7 +108,5 @@ fn with_more(marker: &Marker, more: &Marker, room: usize) -> Option<Vec<u8>> {
             extended.code_ids.remove(target);
         }
     }
-    (extended != *marker)
-        .then(|| extended.to_bytes_within(room))
-        .flatten()
+    (extended != *marker).then(|| extended.to_bytes_within(room)).flatten()
 }

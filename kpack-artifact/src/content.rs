@@ -61,19 +61,13 @@ impl FileContent {
         Ok(match kind {
             Some(FileKind::CodeObject) => {
                 let read = CodeObject::read(&mut BufReader::new(file), size);
-                Self::CodeObject(
-                    read.map_err(|e| refused(ids::DAMAGED_CODE_OBJECT, &e))?
-                        .target,
-                )
+                Self::CodeObject(read.map_err(|e| refused(ids::DAMAGED_CODE_OBJECT, &e))?.target)
             }
             Some(FileKind::Bundle) => {
                 let read = Bundle::read(&mut BufReader::new(file), size);
                 let bundle = read.map_err(|e| refused(ids::DAMAGED_BUNDLE, &e))?;
                 let used = bundle.entries.iter().filter(|entry| entry.size > 0);
-                Self::Bundle(
-                    used.filter_map(|entry| entry.id.target().cloned())
-                        .collect(),
-                )
+                Self::Bundle(used.filter_map(|entry| entry.id.target().cloned()).collect())
             }
             Some(FileKind::Linked) => match split::of(LinkedBinary::read(path, clone()?)?, None)? {
                 split::BinaryKind::Fat(fat, _) => Self::Bundle(fat.code.targets()),

@@ -178,10 +178,7 @@ mod tests {
         let Some((_tree, copies, [one, other])) = copied() else {
             return;
         };
-        assert_eq!(
-            lock(&copies.made).copies.keys().collect::<Vec<_>>(),
-            [&one, &other]
-        );
+        assert_eq!(lock(&copies.made).copies.keys().collect::<Vec<_>>(), [&one, &other]);
         assert!(bytes(copies.take(&other).unwrap()) == [b'2'; SIZE]);
         assert!(copies.take(&other).is_none());
         // Another file has the name now.

@@ -72,13 +72,7 @@ pub struct Created {
 impl Kernel {
     /// A file of the type `hsaco`, without metadata.
     pub fn new(name: impl Into<String>, target: TargetId, file: impl Into<PathBuf>) -> Self {
-        Self {
-            name: name.into(),
-            target,
-            file: file.into(),
-            kind: None,
-            metadata: None,
-        }
+        Self { name: name.into(), target, file: file.into(), kind: None, metadata: None }
     }
 }
 
@@ -135,15 +129,9 @@ pub fn create(options: &CreateOptions, progress: &dyn Progress) -> Result<Create
 /// Checks what can be checked without reading a file.
 fn check_names(kernels: &[Kernel]) -> Result<(), Error> {
     let mut known = BTreeSet::new();
-    for Kernel {
-        name, target, file, ..
-    } in kernels
-    {
+    for Kernel { name, target, file, .. } in kernels {
         if name.is_empty() {
-            return Err(Error::usage(format!(
-                "{}: a kernel without a name",
-                shown(file)
-            )));
+            return Err(Error::usage(format!("{}: a kernel without a name", shown(file))));
         }
         if !known.insert((name, target)) {
             let reason = format!("a second kernel `{}` for {target}", name.escape_debug());
@@ -158,11 +146,7 @@ fn collect(
     options: &CreateOptions,
     progress: &dyn Progress,
 ) -> Result<(ArchiveWriter<File>, u64), Error> {
-    let CreateOptions {
-        archive: path,
-        storage,
-        ..
-    } = options;
+    let CreateOptions { archive: path, storage, .. } = options;
     let archive = ArchiveWriter::for_family(
         scratch_file(directory_of(path))?,
         &options.group_name,

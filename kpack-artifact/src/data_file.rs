@@ -103,12 +103,7 @@ mod tests {
 
     #[test]
     fn names_of_packages() {
-        for name in [
-            "kernels-1.0-py3-none-any.whl",
-            "db.tar.gz",
-            "x.tar",
-            "a.ZIP",
-        ] {
+        for name in ["kernels-1.0-py3-none-any.whl", "db.tar.gz", "x.tar", "a.ZIP"] {
             assert!(is_package(Path::new(name)), "{name}");
         }
         for name in ["target", "table.gz", ".zip"] {

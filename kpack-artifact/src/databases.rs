@@ -121,10 +121,8 @@ pub enum MustMatch {
 }
 
 /// For all libraries of Tensile.
-const FALLBACK: (&str, ForAll) = (
-    "TensileLibrary*_fallback.dat",
-    ForAll::MustMatch(MustMatch::Fallback),
-);
+const FALLBACK: (&str, ForAll) =
+    ("TensileLibrary*_fallback.dat", ForAll::MustMatch(MustMatch::Fallback));
 const TENSILE_MANIFEST: (&str, ForAll) = ("TensileManifest.txt", ForAll::Merge(Merge::Lines));
 
 /// Files that all libraries of Tensile have.
@@ -136,10 +134,7 @@ const TENSILE_LITE: &[(&str, ForAll)] = &[
     TENSILE_MANIFEST,
     ("hipblasltTransform.hsaco", ForAll::Merge(Merge::Bundle)),
     ("hipblasltExtOpLibrary.dat", ForAll::Merge(Merge::ByTarget)),
-    (
-        "TensileLiteLibrary_lazy_Mapping.dat",
-        ForAll::MustMatch(MustMatch::Mapping),
-    ),
+    ("TensileLiteLibrary_lazy_Mapping.dat", ForAll::MustMatch(MustMatch::Mapping)),
 ];
 
 /// The directories of translated kernels, and the processor that each is for.
@@ -214,15 +209,10 @@ pub const DATABASES: &[Database] = &[
     Database {
         name: "hipkernelprovider",
         // Below: the engine, and any directories above those of its targets.
-        directories: &[
-            &["engines", "arch_content"],
-            &["engines", "test_arch_content"],
-        ],
+        directories: &[&["engines", "arch_content"], &["engines", "test_arch_content"]],
         place: |inside| {
             let (_, directories) = inside.split_last()?;
-            directories
-                .iter()
-                .find_map(|name| directory_of_target(name))
+            directories.iter().find_map(|name| directory_of_target(name))
         },
         ..DATABASE
     },
@@ -301,9 +291,7 @@ pub fn recognise(path: &str) -> Option<(&'static Database, Place)> {
 /// The directories of the databases that have files with such a name, for people.
 pub(super) fn places_of(name: &str) -> impl Iterator<Item = String> {
     let is_typical = |pattern: &&str| matches_pattern(pattern, name);
-    let found = DATABASES
-        .iter()
-        .filter(move |d| d.typical.iter().any(is_typical));
+    let found = DATABASES.iter().filter(move |d| d.typical.iter().any(is_typical));
     let directories = found.flat_map(|database| database.directories);
     directories.map(|directory| format!("{}/", directory.join("/")))
 }
@@ -328,9 +316,7 @@ pub fn installed(directories: &[&Path]) -> Result<Vec<Installed>, Error> {
             .iter()
             .flat_map(|root| database.directories.iter().map(move |parts| (root, *parts)))
         {
-            let directory = parts
-                .iter()
-                .fold(root.to_path_buf(), |path, part| path.join(part));
+            let directory = parts.iter().fold(root.to_path_buf(), |path, part| path.join(part));
             if parts.is_empty() || !directory.is_dir() {
                 continue;
             }
@@ -345,11 +331,7 @@ pub fn installed(directories: &[&Path]) -> Result<Vec<Installed>, Error> {
                     targets.insert(target);
                 }
             }
-            found.push(Installed {
-                name: database.name,
-                directory,
-                targets,
-            });
+            found.push(Installed { name: database.name, directory, targets });
         }
     }
     Ok(found)
@@ -388,9 +370,7 @@ impl Database {
 fn matches_pattern(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => name == pattern,
-        Some((start, end)) => name
-            .strip_prefix(start)
-            .is_some_and(|rest| rest.ends_with(end)),
+        Some((start, end)) => name.strip_prefix(start).is_some_and(|rest| rest.ends_with(end)),
     }
 }
 
@@ -428,9 +408,7 @@ fn directory_of_target(name: &str) -> Option<Place> {
 fn tensile(inside: &[&str]) -> Option<Place> {
     let (file, directories) = inside.split_last()?;
     let named = target_name::in_file_name(file);
-    let mut directories = directories
-        .iter()
-        .map(|name| target_name::of_directory(name));
+    let mut directories = directories.iter().map(|name| target_name::of_directory(name));
     if let Some(target) = directories.find_map(|target| target) {
         let other = named.into_iter().find(|named| !target.covers(named));
         return Some(match other {
@@ -555,14 +533,8 @@ mod tests {
             selected.map(|database| database.name).collect()
         };
         let optional = DATABASES.iter().filter(|database| database.with.is_some());
-        assert_eq!(
-            names(Selection::Auto).len(),
-            DATABASES.len() - optional.count()
-        );
+        assert_eq!(names(Selection::Auto).len(), DATABASES.len() - optional.count());
         assert!(names(Selection::None).is_empty());
-        assert_eq!(
-            names(Selection::Named(vec!["miopen".to_owned()])),
-            ["miopen"]
-        );
+        assert_eq!(names(Selection::Named(vec!["miopen".to_owned()])), ["miopen"]);
     }
 }

@@ -44,10 +44,7 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
         match layout::compare(&a, &b)? {
             Same::Yes => return Ok(None),
             Same::But(text) => {
-                return Ok(Some(Difference {
-                    text,
-                    layout_only: true,
-                }));
+                return Ok(Some(Difference { text, layout_only: true }));
             }
             Same::No => {}
         }
@@ -79,10 +76,7 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
         _ => format!("first difference at byte {at:#x}"),
     };
     parts.push(first);
-    Ok(Some(Difference {
-        text: format!("differs: {}", parts.join("; ")),
-        layout_only: false,
-    }))
+    Ok(Some(Difference { text: format!("differs: {}", parts.join("; ")), layout_only: false }))
 }
 
 /// Build IDs, and the sections that differ. Gives the place of the first that is in neither a build
@@ -99,11 +93,7 @@ fn sections(one: &Image<File>, other: &Image<File>, parts: &mut Vec<String>) -> 
             continue;
         }
         if section.name == ".note.gnu.build-id" {
-            parts.push(format!(
-                "build ID {} against {}",
-                build_id(&a),
-                build_id(&b)
-            ));
+            parts.push(format!("build ID {} against {}", build_id(&a), build_id(&b)));
             continue;
         }
         // Shards' markers differ in code IDs anyway, so what else differs goes first.
@@ -199,10 +189,7 @@ fn kind_of_text(a: &str, b: &str) -> &'static str {
     };
     let is_time = |text: &str| {
         let digits = text.chars().filter(char::is_ascii_digit).count();
-        if text
-            .split(|c: char| !c.is_ascii_alphanumeric())
-            .any(is_name)
-        {
+        if text.split(|c: char| !c.is_ascii_alphanumeric()).any(is_name) {
             return false;
         }
         digits >= 6 && digits * 3 >= text.len() && !text.contains('/')
@@ -251,9 +238,7 @@ fn around(path: &Path, at: u64) -> Result<Vec<u8>, Error> {
     let start = at.saturating_sub(CONTEXT as u64);
     let mut bytes = vec![0; 2 * CONTEXT];
     let file = input::open(path)?;
-    let read = file
-        .read_at(&mut bytes, start)
-        .map_err(|e| Error::io(path, "read", e))?;
+    let read = file.read_at(&mut bytes, start).map_err(|e| Error::io(path, "read", e))?;
     bytes.truncate(read);
     Ok(bytes)
 }
@@ -262,11 +247,7 @@ fn around(path: &Path, at: u64) -> Result<Vec<u8>, Error> {
 fn text_at(bytes: &[u8], at: u64) -> Option<String> {
     let middle = usize::try_from(at).ok()?.min(CONTEXT);
     let printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
-    let before = bytes
-        .get(..middle)?
-        .iter()
-        .rev()
-        .take_while(|b| printable(b));
+    let before = bytes.get(..middle)?.iter().rev().take_while(|b| printable(b));
     let start = middle - before.count();
     let length = bytes[start..].iter().take_while(|b| printable(b)).count();
     let text = bytes.get(start..start + length)?;
@@ -280,18 +261,10 @@ mod tests {
     #[test]
     fn an_identifier_tells_no_time() {
         for (a, b, kind) in [
-            (
-                "built 2026-11-21 07:45:12",
-                "built 2026-11-21 08:01:59",
-                "timestamp",
-            ),
+            ("built 2026-11-21 07:45:12", "built 2026-11-21 08:01:59", "timestamp"),
             ("20261121T074512Z", "20261121T080159Z", "timestamp"),
             ("/home/a/build", "/home/b/build", "path"),
-            (
-                "__hip_cuid_10b4a61ceb86933a",
-                "__hip_cuid_967d4902c55e0a7a",
-                "text",
-            ),
+            ("__hip_cuid_10b4a61ceb86933a", "__hip_cuid_967d4902c55e0a7a", "text"),
             ("754354c08156697c", "274dcab0d7db0ad2", "text"),
         ] {
             assert_eq!(kind_of_text(a, b), kind, "{a}");

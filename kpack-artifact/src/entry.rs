@@ -69,10 +69,7 @@ impl Node {
     }
 
     pub(super) fn of_file(metadata: &Metadata) -> Self {
-        Self::File {
-            size: metadata.len(),
-            shared_inode: shared_inode(metadata),
-        }
+        Self::File { size: metadata.len(), shared_inode: shared_inode(metadata) }
     }
 }
 

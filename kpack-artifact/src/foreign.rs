@@ -76,10 +76,8 @@ pub(super) fn device_section(file: &File) -> io::Result<Option<String>> {
     let size = file.metadata()?.len();
     let cache = ReadCache::new(file);
     let kind = FileKind::parse(&cache);
-    let is_pe = matches!(
-        kind,
-        Ok(FileKind::Pe32 | FileKind::Pe64 | FileKind::Coff | FileKind::CoffBig)
-    );
+    let is_pe =
+        matches!(kind, Ok(FileKind::Pe32 | FileKind::Pe64 | FileKind::Coff | FileKind::CoffBig));
     if size == 0 || !is_pe {
         return Ok(None);
     }

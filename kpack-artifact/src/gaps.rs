@@ -72,11 +72,9 @@ impl Gap {
                 "no library file: there is no {} beside it, and no .dat names it",
                 missing()
             ),
-            GapKind::OfOthers(others) => format!(
-                "{} is missing, although there is one for {}",
-                missing(),
-                list(others)
-            ),
+            GapKind::OfOthers(others) => {
+                format!("{} is missing, although there is one for {}", missing(), list(others))
+            }
             GapKind::Entries => format!(
                 "has nothing for {}, though there are files for it beside it",
                 list(&self.targets)
@@ -117,10 +115,7 @@ pub(crate) fn files_in<'c>(
     prefix: &Path,
 ) -> impl Iterator<Item = DatabaseFile<'c>> {
     let is_file = |node: &Node| !matches!(node, Node::Directory { .. });
-    let files = content
-        .entries
-        .iter()
-        .filter(move |entry| is_file(&entry.node));
+    let files = content.entries.iter().filter(move |entry| is_file(&entry.node));
     files.map(move |entry| DatabaseFile {
         path: within.join(&entry.path),
         from: prefix.join(&entry.path),
@@ -196,13 +191,7 @@ impl DatabaseFile<'_> {
     }
 
     fn gap(&self, kind: GapKind, missing: BTreeSet<String>, targets: BTreeSet<TargetId>) -> Gap {
-        Gap {
-            path: self.path.clone(),
-            from: self.from.clone(),
-            kind,
-            missing,
-            targets,
-        }
+        Gap { path: self.path.clone(), from: self.from.clone(), kind, missing, targets }
     }
 }
 
@@ -223,8 +212,7 @@ impl Directory<'_> {
     fn has_library(&self, stem: &str) -> bool {
         let name = format!("{stem}.dat");
         let mut from = self.files.range(name.clone()..);
-        from.next()
-            .is_some_and(|(found, _)| uncompressed(found) == name)
+        from.next().is_some_and(|(found, _)| uncompressed(found) == name)
     }
 
     fn libraries(&self, found: &mut Vec<Gap>) {
@@ -250,12 +238,7 @@ impl Directory<'_> {
             let stem = file.path.file_stem().unwrap_or_default().display();
             let is_merged =
                 library.has_assembly && own.is_none() && library.code_objects.is_empty();
-            for target in library
-                .targets
-                .iter()
-                .filter(|_| is_merged)
-                .map(TargetId::plain)
-            {
+            for target in library.targets.iter().filter(|_| is_merged).map(TargetId::plain) {
                 let name = format!("{stem}_{target}.co");
                 if self.targets.contains(&target) && !self.has(&name) {
                     missing.entry(Some(target)).or_default().insert(name);
@@ -264,9 +247,7 @@ impl Directory<'_> {
             for stem in &library.placeholders {
                 self.placeholder(stem, own.as_ref(), missing.entry(own.clone()).or_default());
             }
-            for (target, missing) in missing
-                .into_iter()
-                .filter(|(_, missing)| !missing.is_empty())
+            for (target, missing) in missing.into_iter().filter(|(_, missing)| !missing.is_empty())
             {
                 let targets = target.or(own.clone()).into_iter().collect();
                 found.push(file.gap(GapKind::Named, missing, targets));
@@ -293,11 +274,8 @@ impl Directory<'_> {
             return;
         };
         // A library for GPUs without their own has kernels for each of them.
-        let stem = if stem.contains("fallback") {
-            format!("{stem}_{target}")
-        } else {
-            stem.to_owned()
-        };
+        let stem =
+            if stem.contains("fallback") { format!("{stem}_{target}") } else { stem.to_owned() };
         if self.has(&format!("{stem}.hsaco")) {
             return;
         }
@@ -313,10 +291,7 @@ impl Directory<'_> {
 
     /// The variants of a processor that source kernels are built for, or the processor alone.
     fn built_for(&self, processor: &TargetId) -> BTreeSet<TargetId> {
-        let sources = self
-            .files
-            .iter()
-            .filter(|(name, _)| name.ends_with(".hsaco"));
+        let sources = self.files.iter().filter(|(name, _)| name.ends_with(".hsaco"));
         let variants = sources.filter_map(|(_, file)| match file.class {
             Class::Target { target, .. } if target.plain() == *processor => Some(target),
             _ => None,
@@ -333,12 +308,7 @@ impl Directory<'_> {
     fn code_objects(&self, found: &mut Vec<Gap>) {
         let libraries = || self.files.values().filter_map(|file| file.library);
         let named: BTreeSet<&str> = libraries()
-            .flat_map(|library| {
-                library
-                    .code_objects
-                    .iter()
-                    .map(|name| without_extension(name))
-            })
+            .flat_map(|library| library.code_objects.iter().map(|name| without_extension(name)))
             .chain(libraries().flat_map(|library| library.placeholders.iter().map(String::as_str)))
             .collect();
         // Compressed library files are not read, and one names the code objects of others.
@@ -383,10 +353,7 @@ impl Directory<'_> {
                 || before == "extop_" && end.ends_with(".co");
             if is_loaded {
                 let extension = end.rsplit('.').next().unwrap_or_default();
-                having
-                    .entry((before, extension))
-                    .or_default()
-                    .insert(target.clone());
+                having.entry((before, extension)).or_default().insert(target.clone());
                 example = Some(file);
             }
         }
@@ -477,8 +444,6 @@ fn normal(path: &Path) -> PathBuf {
 
 /// The name of a code object without its extension.
 fn without_extension(name: &str) -> &str {
-    let stem = name
-        .strip_suffix(".co")
-        .or_else(|| name.strip_suffix(".hsaco"));
+    let stem = name.strip_suffix(".co").or_else(|| name.strip_suffix(".hsaco"));
     stem.unwrap_or(name)
 }

@@ -40,12 +40,7 @@ pub(super) type WithCode = (CacheRow, Vec<u8>);
 /// The primary key, for people; the target first.
 impl fmt::Display for CacheRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            arch,
-            kernel_name,
-            hip_version,
-            ..
-        } = self;
+        let Self { arch, kernel_name, hip_version, .. } = self;
         write!(f, "{arch} {kernel_name} (HIP {hip_version}, generator ")?;
         let mut sum = self.generator_sum.iter();
         sum.try_for_each(|byte| write!(f, "{byte:02x}"))?;
@@ -142,10 +137,7 @@ fn read<T, C: FromIterator<T>>(
         }
         code => Ok(Err(Unreadable {
             reason: format!("cannot be read as a kernel cache of rocFFT: {error}"),
-            damaged: matches!(
-                code,
-                Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
-            ),
+            damaged: matches!(code, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)),
         })),
     }
 }

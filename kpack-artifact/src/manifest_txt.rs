@@ -93,10 +93,7 @@ pub(crate) fn directory(artifact: &Path, prefix: &str) -> Result<Option<PathBuf>
 
 /// The text of the file that lists `prefixes`.
 pub(crate) fn to_text<T: AsRef<str>>(prefixes: impl IntoIterator<Item = T>) -> String {
-    prefixes
-        .into_iter()
-        .map(|prefix| format!("{}\n", prefix.as_ref()))
-        .collect()
+    prefixes.into_iter().map(|prefix| format!("{}\n", prefix.as_ref())).collect()
 }
 
 /// What is in the artifact directory and in none of `prefixes`, by name, without the list of prefixes
@@ -173,10 +170,7 @@ mod tests {
             assert!(reason.starts_with(&format!("line 2: `{line}`")), "{reason}");
         }
         let reason = read_text("a/stage\na/stage/lib\n").unwrap_err();
-        assert!(
-            reason.contains("`a/stage/lib` and prefix `a/stage` overlap"),
-            "{reason}"
-        );
+        assert!(reason.contains("`a/stage/lib` and prefix `a/stage` overlap"), "{reason}");
     }
 
     #[test]

@@ -27,10 +27,7 @@ pub(crate) fn to_bytes(selection: &Selection) -> Vec<u8> {
 
 /// The bytes of the mark for an artifact whose databases of these names were split.
 pub(crate) fn naming(databases: Vec<String>) -> Vec<u8> {
-    let mark = Mark {
-        format_version: 1,
-        databases,
-    };
+    let mark = Mark { format_version: 1, databases };
     let mut bytes = serde_json::to_vec(&mark).unwrap_or_default();
     bytes.push(b'\n');
     bytes
@@ -47,20 +44,13 @@ pub(crate) fn databases(artifact: &Path) -> Result<Selection, Error> {
         bytes => bytes.map_err(|e| Error::io(&path, "read", e))?,
     };
     match serde_json::from_slice(&bytes) {
-        Ok(Mark {
-            format_version: 1,
-            databases,
-        }) => Ok(Selection::Named(databases)),
+        Ok(Mark { format_version: 1, databases }) => Ok(Selection::Named(databases)),
         Ok(Mark { format_version, .. }) => Err(Error::rejected(
             ids::UNSUPPORTED_MARK,
             &path,
             format!("unsupported version (expected 1, found {format_version}); use a later kpack"),
         )),
-        Err(error) => Err(Error::rejected(
-            ids::UNSUPPORTED_MARK,
-            &path,
-            error.to_string(),
-        )),
+        Err(error) => Err(Error::rejected(ids::UNSUPPORTED_MARK, &path, error.to_string())),
     }
 }
 

@@ -41,10 +41,7 @@ impl<'a> Moves<'a> {
         let moved: BTreeSet<_> = pairs
             .map(|(ours, theirs)| (ours.start, ours.end, theirs.wrapping_sub(ours.start)))
             .collect();
-        Self {
-            moved: moved.into_iter().collect(),
-            base: Box::new(base),
-        }
+        Self { moved: moved.into_iter().collect(), base: Box::new(base) }
     }
 
     /// Whether the bytes of `section`, `ours` and `theirs`, are the same except for relative or absolute
@@ -97,8 +94,7 @@ impl<'a> Moves<'a> {
             let (a, b) = (word::<8>(ours, start)?, word::<8>(theirs, start)?);
             let (a, b) = (u64::from_le_bytes(a), u64::from_le_bytes(b));
             let by = b.wrapping_sub(a);
-            self.is_absolute(section, start, a, by, 8)
-                .then_some(start + 8)
+            self.is_absolute(section, start, a, by, 8).then_some(start + 8)
         })
     }
 
@@ -121,11 +117,7 @@ impl<'a> Moves<'a> {
             let offsets = decoder.get_constant_offsets(&instruction);
             let (at, size, target) = if instruction.is_ip_rel_memory_operand() {
                 let target = instruction.ip_rel_memory_address();
-                (
-                    offsets.displacement_offset(),
-                    offsets.displacement_size(),
-                    target,
-                )
+                (offsets.displacement_offset(), offsets.displacement_size(), target)
             } else if instruction.op0_kind() == OpKind::NearBranch64 {
                 let target = instruction.near_branch_target();
                 (offsets.immediate_offset(), offsets.immediate_size(), target)

@@ -39,9 +39,8 @@ pub(crate) fn target(text: &str) -> Option<TargetId> {
         let processor = target.processor();
         let known = processor.starts_with("gfx") || processor == "amdgcnspirv";
         let id = target.to_string();
-        let is_usual = [FileNames::Linux, FileNames::Windows]
-            .iter()
-            .any(|names| names.of(&id) == text);
+        let is_usual =
+            [FileNames::Linux, FileNames::Windows].iter().any(|names| names.of(&id) == text);
         (known && is_usual).then_some(target)
     })
 }
@@ -62,12 +61,7 @@ mod tests {
     #[test]
     fn names_of_artifacts_have_three_parts() {
         let families = FAMILIES.iter().map(|(family, _)| *family);
-        let others = [
-            "gfx90a:xnack+",
-            "gfx9-4-generic",
-            "gfx1250-strict",
-            "amdgcnspirv",
-        ];
+        let others = ["gfx90a:xnack+", "gfx9-4-generic", "gfx1250-strict", "amdgcnspirv"];
         for name in families.chain(others) {
             let target = TargetId::family(name).unwrap_or_else(|| name.parse().unwrap());
             let artifact = artifact("blas_lib", Some(&target));
@@ -82,18 +76,9 @@ mod tests {
         for (name, expected) in [
             ("blas_lib_generic", Some(("blas_lib", None))),
             ("blas_lib_gfx1100", Some(("blas_lib", target("gfx1100")))),
-            (
-                "blas_lib_gfx90a:xnack+",
-                Some(("blas_lib", target("gfx90a:xnack+"))),
-            ),
-            (
-                "blas_lib_gfx9-4-generic",
-                Some(("blas_lib", target("gfx9-4-generic"))),
-            ),
-            (
-                "blas_lib_amdgcnspirv",
-                Some(("blas_lib", target("amdgcnspirv"))),
-            ),
+            ("blas_lib_gfx90a:xnack+", Some(("blas_lib", target("gfx90a:xnack+")))),
+            ("blas_lib_gfx9-4-generic", Some(("blas_lib", target("gfx9-4-generic")))),
+            ("blas_lib_amdgcnspirv", Some(("blas_lib", target("amdgcnspirv")))),
             (
                 "aotriton_lib_gfx12_0",
                 TargetId::family("gfx12_0").map(|family| ("aotriton_lib", Some(family))),
@@ -103,10 +88,7 @@ mod tests {
                 "aotriton_lib_gfx11xx",
                 TargetId::family("gfx11").map(|family| ("aotriton_lib", Some(family))),
             ),
-            (
-                "rccl_lib_gfx1250-strict",
-                Some(("rccl_lib", target("gfx1250-strict"))),
-            ),
+            ("rccl_lib_gfx1250-strict", Some(("rccl_lib", target("gfx1250-strict")))),
             ("blas_lib_gfx110X", None),
             ("blas_lib", None),
             ("_generic", None),

@@ -52,11 +52,7 @@ pub(super) enum EntrySource {
 
 impl Output {
     pub(super) fn new(model: &Path, databases: Selection) -> Self {
-        Self {
-            model: model.to_owned(),
-            databases,
-            ..Self::default()
-        }
+        Self { model: model.to_owned(), databases, ..Self::default() }
     }
 
     pub(super) fn add_prefixes(&mut self, prefixes: &[String]) {

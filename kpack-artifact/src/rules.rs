@@ -40,9 +40,9 @@ pub(crate) fn belongs(role: &Role, item: &Item) -> Option<Misplaced> {
         (Role::Unsplit, _) | (Role::Generic, Class::Host | Class::Split) => None,
         // Split leaves an empty one where it is.
         (Role::Generic, Class::Target { .. }) if item.is_directory() => None,
-        (Role::Generic, Class::Target { target, database }) => wrong(format!(
-            "is only for {target} ({database}), but in a generic artifact"
-        )),
+        (Role::Generic, Class::Target { target, database }) => {
+            wrong(format!("is only for {target} ({database}), but in a generic artifact"))
+        }
         (Role::Generic, Class::Fat) => wrong("is a fat binary in a generic artifact".to_owned()),
         (Role::Generic, Class::Unknown { reason, .. }) => {
             unexplained(format!("outside of the known places: {reason}"))
@@ -165,12 +165,7 @@ pub(crate) fn conflicts<'a>(
                  let one component have it"
             ),
         };
-        found.push(Conflict {
-            entry,
-            other,
-            is_harmless: same,
-            text,
-        });
+        found.push(Conflict { entry, other, is_harmless: same, text });
     }
     Ok(found)
 }
@@ -226,9 +221,8 @@ pub(crate) fn kernels_without_host<'t>(
     entry: &dyn Fn(&Path) -> Option<&'t Item>,
 ) -> BTreeMap<String, HostFault> {
     let kernels = toc.kernels.keys();
-    let binaries: BTreeSet<&str> = kernels
-        .filter_map(|kernel| KernelName::binary_of(kernel))
-        .collect();
+    let binaries: BTreeSet<&str> =
+        kernels.filter_map(|kernel| KernelName::binary_of(kernel)).collect();
     let mut found = BTreeMap::new();
     for binary in binaries.into_iter().filter(|binary| !is_object(binary)) {
         let mut host = Some(HostFault::Missing);
@@ -298,9 +292,7 @@ pub(crate) fn unreadable(path: &Path, archives: &Archives) -> Result<Option<Stri
     for (kernel, targets) in &toc.kernels {
         for target in targets.keys() {
             if let Err(error) = archive.read(kernel, target) {
-                return Ok(Some(format!(
-                    "has no readable `{kernel}` for {target}: {error}"
-                )));
+                return Ok(Some(format!("has no readable `{kernel}` for {target}: {error}")));
             }
         }
     }

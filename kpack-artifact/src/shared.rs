@@ -44,11 +44,7 @@ impl Entries {
 
     fn new(kind: Merge, entries: BTreeMap<Key, (Vec<u8>, Vec<u8>)>) -> Self {
         let host = HOST.to_owned();
-        Self {
-            kind,
-            host,
-            entries,
-        }
+        Self { kind, host, entries }
     }
 
     /// Adds the entries that only `other` has. Returns the keys whose entries differ; those of
@@ -110,9 +106,7 @@ impl Entries {
             }
             Merge::Lines => {
                 let lines = self.entries.values();
-                lines
-                    .flat_map(|(line, _)| [line, &b"\n"[..]].concat())
-                    .collect()
+                lines.flat_map(|(line, _)| [line, &b"\n"[..]].concat()).collect()
             }
             Merge::KernelCache => {
                 let rows = self.entries.values();
@@ -143,10 +137,7 @@ fn bundle(path: &Path) -> Result<Result<Entries, String>, Error> {
         Ok(read) => read,
     };
     file.rewind().map_err(|e| Error::io(path, "read", e))?;
-    let host = read
-        .entries
-        .iter()
-        .find(|entry| entry.id.target().is_none());
+    let host = read.entries.iter().find(|entry| entry.id.target().is_none());
     if host.is_some_and(|host| host.size > 0) {
         return Ok(Err("has code for the host".to_owned()));
     }
@@ -179,10 +170,7 @@ fn lines(bytes: Vec<u8>) -> Result<Entries, String> {
         let name = line.as_bytes().to_vec();
         (Key::Text(line.to_owned()), (name, Vec::new()))
     };
-    Ok(Entries::new(
-        Merge::Lines,
-        text.lines().map(entry).collect(),
-    ))
+    Ok(Entries::new(Merge::Lines, text.lines().map(entry).collect()))
 }
 
 fn rows(path: &Path) -> Result<Result<Entries, String>, Error> {
@@ -196,10 +184,7 @@ fn rows(path: &Path) -> Result<Result<Entries, String>, Error> {
         let columns = serde_json::to_vec(&row);
         let columns = columns
             .map_err(|e| Error::rejected(ids::DAMAGED_DATABASE_FILE, path, e.to_string()))?;
-        if entries
-            .insert(Key::Text(key.clone()), (columns, code))
-            .is_some()
-        {
+        if entries.insert(Key::Text(key.clone()), (columns, code)).is_some() {
             return Ok(Err(format!("has two rows for {key}")));
         }
     }

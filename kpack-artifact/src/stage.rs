@@ -94,10 +94,8 @@ impl Stage {
         let prefixes = output.prefixes.iter();
         let prefixes = prefixes.filter(|prefix| root.join(prefix).is_dir());
         let list = manifest_txt::to_text(prefixes).into_bytes();
-        let files = [
-            (manifest_txt::FILE_NAME, list),
-            (mark::FILE_NAME, mark::to_bytes(&output.databases)),
-        ];
+        let files =
+            [(manifest_txt::FILE_NAME, list), (mark::FILE_NAME, mark::to_bytes(&output.databases))];
         let mut size = 0;
         for (name, bytes) in &files {
             let path = root.join(name);
@@ -263,10 +261,7 @@ mod tests {
                 [] => drop(stage),
                 names => drop(stage.publish(names, Some(GENERIC), &[]).unwrap_err()),
             }
-            assert_eq!(
-                names(&hidden),
-                ["old.blas_lib_generic", "old.blas_lib_gfx1100"]
-            );
+            assert_eq!(names(&hidden), ["old.blas_lib_generic", "old.blas_lib_gfx1100"]);
         }
 
         let stage = Stage::lock(output.path(), "blas_lib").unwrap();

@@ -78,11 +78,7 @@ pub(crate) fn of_word(word: &str) -> Option<TargetId> {
     let mut rest = features;
     while let Some(feature) = rest.strip_prefix('_') {
         let end = feature.find(['p', '_'])?;
-        let sign = if feature[end..].starts_with('p') {
-            '+'
-        } else {
-            '-'
-        };
+        let sign = if feature[end..].starts_with('p') { '+' } else { '-' };
         id.push_str(&format!(":{}{sign}", &feature[..end]));
         rest = &feature[end + 1..];
     }
@@ -135,11 +131,7 @@ fn parse(text: &str) -> Option<(TargetId, &str)> {
 fn generic(text: &str) -> Option<(&str, &str)> {
     let behind = text.strip_prefix('-')?;
     let digits = behind.trim_start_matches(|c: char| c.is_ascii_digit());
-    let behind = if digits.len() == behind.len() {
-        digits
-    } else {
-        digits.strip_prefix('-')?
-    };
+    let behind = if digits.len() == behind.len() { digits } else { digits.strip_prefix('-')? };
     let rest = behind.strip_prefix("generic")?;
     text.split_at_checked(text.len() - rest.len())
 }
@@ -147,9 +139,7 @@ fn generic(text: &str) -> Option<(&str, &str)> {
 /// `:xnack+`, or with `-` in front where the file system or the build has no colons.
 fn feature(text: &str) -> Option<(&'static str, char, &str)> {
     let text = text.strip_prefix([':', '-'])?;
-    let name = ["sramecc", "xnack"]
-        .into_iter()
-        .find(|name| text.starts_with(name))?;
+    let name = ["sramecc", "xnack"].into_iter().find(|name| text.starts_with(name))?;
     let rest = &text[name.len()..];
     let on = rest.chars().next().filter(|c| matches!(c, '+' | '-'))?;
     Some((name, on, &rest[1..]))
@@ -174,10 +164,7 @@ mod tests {
             ("extop_gfx9-4-generic.co", "gfx9-4-generic"),
             ("extop_gfx11-generic.co", "gfx11-generic"),
             ("TensileLibrary_gfx1250-strict.co", "gfx1250-strict"),
-            (
-                "libMIOpenCKGroupedConv_gfx1250-strict-xnack+.so",
-                "gfx1250-strict:xnack+",
-            ),
+            ("libMIOpenCKGroupedConv_gfx1250-strict-xnack+.so", "gfx1250-strict:xnack+"),
         ] {
             assert_eq!(in_name(name), [target], "{name}");
         }
@@ -213,18 +200,9 @@ mod tests {
         assert_eq!(of("gfx90878.kdb").as_deref(), Some("gfx908"));
         assert_eq!(of("gfx942130.db.txt").as_deref(), Some("gfx942"));
         assert_eq!(of("gfx1030_36.kdb").as_deref(), Some("gfx1030"));
-        assert_eq!(
-            of("gfx1250-strict100.kdb").as_deref(),
-            Some("gfx1250-strict")
-        );
-        assert_eq!(
-            of("gfx1250-strict_64.kdb").as_deref(),
-            Some("gfx1250-strict")
-        );
-        assert_eq!(
-            of("gfx908_ConvAsm1x1U_encoder.tn.model").as_deref(),
-            Some("gfx908")
-        );
+        assert_eq!(of("gfx1250-strict100.kdb").as_deref(), Some("gfx1250-strict"));
+        assert_eq!(of("gfx1250-strict_64.kdb").as_deref(), Some("gfx1250-strict"));
+        assert_eq!(of("gfx908_ConvAsm1x1U_encoder.tn.model").as_deref(), Some("gfx908"));
         assert_eq!(of("gfx1399.kdb").as_deref(), Some("gfx1399"));
         assert_eq!(of("miopen.db"), None);
     }

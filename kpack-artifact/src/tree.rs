@@ -72,11 +72,7 @@ pub(crate) fn find_artifacts(
         };
         let is_leftover = entry.file_type().is_dir() && is_leftover_entry(&entry);
         if is_leftover || is_artifact(entry.path()) {
-            let list = if is_leftover {
-                &mut leftovers
-            } else {
-                &mut found
-            };
+            let list = if is_leftover { &mut leftovers } else { &mut found };
             list.push(entry.into_path());
             walk.skip_current_dir();
         }
@@ -160,9 +156,7 @@ fn is_part(manifest: &str, group: &str) -> bool {
 pub(crate) fn manifest_names(artifact: &Path) -> Vec<String> {
     let files = WalkDir::new(artifact).into_iter().flatten();
     let files = files.filter(|entry| is_manifest(entry.path()));
-    files
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect()
+    files.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 /// An artifact directory and its content.
@@ -267,11 +261,7 @@ impl Item {
 
 impl Tree {
     pub(crate) fn empty(shard: &str, root: &Path) -> Self {
-        Self {
-            shard: shard.into(),
-            root: root.to_owned(),
-            ..Self::default()
-        }
+        Self { shard: shard.into(), root: root.to_owned(), ..Self::default() }
     }
 
     /// Reads the artifact directory `root` of `shard`, whose databases are those of its mark.

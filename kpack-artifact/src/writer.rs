@@ -28,11 +28,7 @@ impl Writer {
     /// Creates the artifact directory `root`.
     pub(super) fn new(root: PathBuf) -> Result<Self, Error> {
         make_directories(&root)?;
-        Ok(Self {
-            directory: root.clone(),
-            root,
-            first_names: HashMap::new(),
-        })
+        Ok(Self { directory: root.clone(), root, first_names: HashMap::new() })
     }
 
     /// Copies a file or symbolic link with its mode and time, and changes bytes. Returns how many bytes
@@ -111,9 +107,7 @@ impl Writer {
         if is_manifest(path) {
             write_manifest(&to, &output, bytes)?
         } else {
-            output
-                .write_all(bytes)
-                .map_err(|e| Error::io(&to, "write", e))?
+            output.write_all(bytes).map_err(|e| Error::io(&to, "write", e))?
         }
         let like = fs::metadata(like).map_err(|e| Error::io(like, "read", e))?;
         set_metadata(&output, &like).map_err(|e| Error::io(&to, "set the mode of", e))

@@ -50,11 +50,9 @@ impl fmt::Display for Error {
         match self {
             Self::Refused { path, reason, .. } => write!(f, "{}: {reason}", shown(path)),
             Self::Io { path, action, .. } => write!(f, "cannot {action} {}", shown(path)),
-            Self::Changed { path } => write!(
-                f,
-                "{}: it changed while it was read; run the command again",
-                shown(path)
-            ),
+            Self::Changed { path } => {
+                write!(f, "{}: it changed while it was read; run the command again", shown(path))
+            }
             Self::Compiler(text) | Self::Usage(text) => f.write_str(text),
         }
     }
@@ -102,21 +100,15 @@ impl Error {
 
     /// [`Error::Refused`], for `reason`.
     pub fn rejected(id: Id, path: &Path, reason: impl Into<String>) -> Self {
-        Self::Refused {
-            id,
-            path: path.to_owned(),
-            reason: reason.into(),
-        }
+        Self::Refused { id, path: path.to_owned(), reason: reason.into() }
     }
 
     /// The same, with another reason if it is [`Error::Refused`].
     pub fn with_reason(self, change: impl FnOnce(String) -> String) -> Self {
         match self {
-            Self::Refused { id, path, reason } => Self::Refused {
-                id,
-                path,
-                reason: change(reason),
-            },
+            Self::Refused { id, path, reason } => {
+                Self::Refused { id, path, reason: change(reason) }
+            }
             error => error,
         }
     }
@@ -124,31 +116,21 @@ impl Error {
     /// The same, with another path if it is [`Error::Refused`].
     pub fn with_path(self, change: impl FnOnce(&Path) -> PathBuf) -> Self {
         match self {
-            Self::Refused { id, path, reason } => Self::Refused {
-                id,
-                path: change(&path),
-                reason,
-            },
+            Self::Refused { id, path, reason } => Self::Refused { id, path: change(&path), reason },
             error => error,
         }
     }
 
     /// [`Error::Changed`].
     pub fn changed(path: &Path) -> Self {
-        Self::Changed {
-            path: path.to_owned(),
-        }
+        Self::Changed { path: path.to_owned() }
     }
 
     /// [`Error::Io`]; `action` is a verb. An empty path is the current directory.
     pub fn io(path: &Path, action: &'static str, source: io::Error) -> Self {
         let here = || std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
         Self::Io {
-            path: if path.as_os_str().is_empty() {
-                here()
-            } else {
-                path.to_owned()
-            },
+            path: if path.as_os_str().is_empty() { here() } else { path.to_owned() },
             action,
             source,
         }

@@ -22,9 +22,7 @@ pub(crate) fn check(path: &Path, action: &'static str) -> Result<(), Error> {
 
 /// Not an error of the kind `Interrupted`, because callers retry after that.
 pub(crate) fn asked() -> io::Result<()> {
-    let signal = SIGNAL
-        .get()
-        .map_or(0, |signal| signal.load(Ordering::Relaxed));
+    let signal = SIGNAL.get().map_or(0, |signal| signal.load(Ordering::Relaxed));
     match signal {
         0 => Ok(()),
         signal => Err(io::Error::other(format!("stopped by signal {signal}"))),

@@ -38,10 +38,7 @@ pub struct FileReport {
 impl FileReport {
     /// The report of a binary.
     pub fn new(path: impl Into<String>, outcome: Outcome) -> Self {
-        Self {
-            path: path.into(),
-            outcome,
-        }
+        Self { path: path.into(), outcome }
     }
 }
 
@@ -125,14 +122,12 @@ impl ArchiveReport {
 impl Report {
     /// Adds a [`Severity::Note`].
     pub fn note(&mut self, id: Id, path: impl Into<PathBuf>, text: impl Into<String>) {
-        self.findings
-            .push(Finding::new(Severity::Note, id, path, text));
+        self.findings.push(Finding::new(Severity::Note, id, path, text));
     }
 
     /// Adds a [`Severity::Warning`].
     pub fn warn(&mut self, id: Id, path: impl Into<PathBuf>, text: impl Into<String>) {
-        self.findings
-            .push(Finding::new(Severity::Warning, id, path, text));
+        self.findings.push(Finding::new(Severity::Warning, id, path, text));
     }
 }
 

@@ -59,9 +59,7 @@ impl CodeObject {
     pub fn read<R: Read + Seek>(source: &mut R, available: u64) -> Result<Self, CodeObjectError> {
         let start = source.stream_position()?;
         if available < HEADER_SIZE {
-            return malformed(format!(
-                "has {available} bytes; an ELF header has {HEADER_SIZE}"
-            ));
+            return malformed(format!("has {available} bytes; an ELF header has {HEADER_SIZE}"));
         }
         let mut bytes = [0; HEADER_SIZE as usize];
         source.read_exact(&mut bytes)?;
@@ -98,19 +96,11 @@ impl CodeObject {
         }
         let machine = header.e_machine.get(LE);
         if machine != elf::EM_AMDGPU {
-            return malformed(format!(
-                "expected machine EM_AMDGPU (224), found {}",
-                machine.0
-            ));
+            return malformed(format!("expected machine EM_AMDGPU (224), found {}", machine.0));
         }
         let flags = header.e_flags.get(LE).0;
         let abi_version = header.e_ident.abi_version;
-        let this = Self {
-            target: target(flags, abi_version),
-            flags,
-            abi_version,
-            size,
-        };
+        let this = Self { target: target(flags, abi_version), flags, abi_version, size };
         Ok((*header, this))
     }
 
@@ -144,9 +134,7 @@ fn extent<R: Read + Seek>(
 ) -> Result<u64, CodeObjectError> {
     let mut end = u64::from(header.e_ehsize.get(LE)).max(HEADER_SIZE);
     if end > available {
-        return malformed(format!(
-            "truncated: its header says {end} bytes, found {available}"
-        ));
+        return malformed(format!("truncated: its header says {end} bytes, found {available}"));
     }
     let tables = [
         (
@@ -169,9 +157,7 @@ fn extent<R: Read + Seek>(
             continue;
         }
         if entry != expected {
-            return malformed(format!(
-                "the {what}s have {entry} bytes each; expected {expected}"
-            ));
+            return malformed(format!("the {what}s have {entry} bytes each; expected {expected}"));
         }
         let size = u64::from(count).min(MOST_HEADERS) * u64::from(entry);
         let table_end = within(available, offset, size, &format!("{what} table"))?;
@@ -215,9 +201,8 @@ fn section_extent(record: &[u8]) -> (u64, u64) {
 
 /// Offset and size in the file.
 fn segment_extent(record: &[u8]) -> (u64, u64) {
-    pod::from_bytes::<elf::ProgramHeader64<LE>>(record).map_or((0, 0), |(segment, _)| {
-        (segment.p_offset.get(LE), segment.p_filesz.get(LE))
-    })
+    pod::from_bytes::<elf::ProgramHeader64<LE>>(record)
+        .map_or((0, 0), |(segment, _)| (segment.p_offset.get(LE), segment.p_filesz.get(LE)))
 }
 
 /// The target in `e_flags` (LLVM, "User Guide for AMDGPU Backend", "ELF Header").

@@ -174,11 +174,7 @@ impl Input {
             ));
         }
         let sections = records(source, at, count.into())?;
-        Ok(Some(Self {
-            header,
-            segments,
-            sections,
-        }))
+        Ok(Some(Self { header, segments, sections }))
     }
 
     /// Whether each section is to be removed: debug sections that are not loaded, and their relocations.
@@ -286,12 +282,7 @@ impl Input {
             return unsupported("the names of its sections are in a debug section");
         };
         header.e_shstrndx.set(LE, elf::SymbolSection(names as u16));
-        Ok(Stripped {
-            header,
-            copied,
-            sections,
-            removed: Vec::new(),
-        })
+        Ok(Stripped { header, copied, sections, removed: Vec::new() })
     }
 
     /// The end of what stays at its offset: the headers and all segments.
@@ -317,10 +308,7 @@ fn renumbered(
         _ if old == 0 => Ok(0),
         Some(Some(new)) => Ok(*new as u32),
         Some(None) => unsupported(format!("section {index} refers to debug section {old}")),
-        None => malformed(format!(
-            "section {index} refers to section {old} of {}",
-            numbers.len()
-        )),
+        None => malformed(format!("section {index} refers to section {old} of {}", numbers.len())),
     };
     let mut new = *section;
     if section.sh_type.get(LE) == elf::SHT_NULL {
@@ -346,10 +334,7 @@ fn check_symbols<R: Read + Seek>(
     let count = (table.end - table.start) / record;
     while first < count {
         let some = (count - first).min(SYMBOLS);
-        for (position, symbol) in records::<Sym64<LE>, _>(source, at, some)?
-            .iter()
-            .enumerate()
-        {
+        for (position, symbol) in records::<Sym64<LE>, _>(source, at, some)?.iter().enumerate() {
             let section = symbol.st_shndx.get(LE).0;
             let is_reserved = section >= elf::SHN_LORESERVE && section != elf::SHN_XINDEX.0;
             let number = usize::from(section);

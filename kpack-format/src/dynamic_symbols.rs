@@ -35,17 +35,11 @@ pub fn linkage(
 ) -> Option<Linkage> {
     let value = |tag: elf::DynamicTag| {
         let mut entries = dynamic.iter();
-        entries
-            .find(|(of, _)| *of == tag.0 as u64)
-            .map(|(_, value)| *value)
+        entries.find(|(of, _)| *of == tag.0 as u64).map(|(_, value)| *value)
     };
     let address = |tag| {
         let value = value(tag)?;
-        if value < base {
-            base.checked_add(value)
-        } else {
-            Some(value)
-        }
+        if value < base { base.checked_add(value) } else { Some(value) }
     };
     let number = |address: u64| Some(u64::from(u32_at(&read(address, 4)?, 0)?));
     let count = match address(elf::DT_GNU_HASH) {
@@ -80,11 +74,7 @@ pub fn linkage(
         rest.is_some_and(|rest| rest.starts_with(&[0]))
     })?;
     let section = u16::from_le_bytes([symbol[6], symbol[7]]);
-    Some(if section == elf::SHN_UNDEF.0 {
-        Linkage::Imported
-    } else {
-        Linkage::Exported
-    })
+    Some(if section == elf::SHN_UNDEF.0 { Linkage::Imported } else { Linkage::Exported })
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -136,12 +126,8 @@ mod tests {
 
     #[test]
     fn imports_and_exports_by_either_hash_table() {
-        let found = [
-            Some(Linkage::Imported),
-            Some(Linkage::Exported),
-            Some(Linkage::Exported),
-            None,
-        ];
+        let found =
+            [Some(Linkage::Imported), Some(Linkage::Exported), Some(Linkage::Exported), None];
         for base in [0, 0x7f00_0000_0000] {
             for table in [elf::DT_GNU_HASH, elf::DT_HASH] {
                 assert_eq!(linkages(base, table), found);
@@ -170,12 +156,7 @@ mod tests {
     #[test]
     fn damaged_tables() {
         assert_eq!(linkage(&[], 0, "one", |_, _| None), None);
-        let tags = [
-            elf::DT_GNU_HASH,
-            elf::DT_STRTAB,
-            elf::DT_SYMTAB,
-            elf::DT_STRSZ,
-        ];
+        let tags = [elf::DT_GNU_HASH, elf::DT_STRTAB, elf::DT_SYMTAB, elf::DT_STRSZ];
         for value in [0, 1, u64::MAX] {
             let dynamic = tags.map(|tag| (tag.0 as u64, value));
             let read = |_, size: u64| (size < 1000).then(|| vec![0xff; size as usize]);

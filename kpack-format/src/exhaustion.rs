@@ -15,7 +15,5 @@ const NOT_THE_FILE: [i32; 5] = [4, 23, 1117, 1450, 1455];
 /// little memory, or a device does not answer.
 pub fn is_exhaustion(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::OutOfMemory
-        || error
-            .raw_os_error()
-            .is_some_and(|code| NOT_THE_FILE.contains(&code))
+        || error.raw_os_error().is_some_and(|code| NOT_THE_FILE.contains(&code))
 }

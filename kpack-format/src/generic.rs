@@ -56,12 +56,7 @@ const TABLE: &[Row] = &[
 ];
 
 /// The generic target, its processors, and since when runtimes take its code from bundles and from archives.
-type Row = (
-    &'static str,
-    &'static [&'static str],
-    Option<RocmVersion>,
-    Option<RocmVersion>,
-);
+type Row = (&'static str, &'static [&'static str], Option<RocmVersion>, Option<RocmVersion>);
 
 /// The first runtime that takes generic code.
 const BUNDLES: Option<RocmVersion> = Some(RocmVersion(6, 4));
@@ -76,18 +71,14 @@ impl TargetId {
 
     /// The generic target whose code HIP runtimes take for this GPU; `None` if they take none.
     pub fn generic(&self, delivery: Delivery) -> Option<Generic> {
-        let (name, _, bundles, archives) = TABLE
-            .iter()
-            .find(|(_, processors, ..)| processors.contains(&self.processor()))?;
+        let (name, _, bundles, archives) =
+            TABLE.iter().find(|(_, processors, ..)| processors.contains(&self.processor()))?;
         let since = match delivery {
             Delivery::Bundle => bundles,
             Delivery::Archive => archives,
         };
         let features: Vec<(&str, bool)> = self.features().collect();
-        Some(Generic {
-            target: Self::new(name, &features),
-            since: (*since)?,
-        })
+        Some(Generic { target: Self::new(name, &features), since: (*since)? })
     }
 
     /// Whether this is a generic target whose code HIP runtimes take for `gpu`.
@@ -172,14 +163,12 @@ impl TargetId {
         }
         let (own, generic) = (self.processor(), generic.processor());
         let known = self.generic(Delivery::Archive);
-        Some(
-            match known.filter(|known| known.target.processor() == generic) {
-                Some(Generic { since, .. }) => format!(
-                    "HIP runtimes take {generic} for {own} only from archives, since {since}"
-                ),
-                None => format!("HIP runtimes do not take {generic} for {own}"),
-            },
-        )
+        Some(match known.filter(|known| known.target.processor() == generic) {
+            Some(Generic { since, .. }) => {
+                format!("HIP runtimes take {generic} for {own} only from archives, since {since}")
+            }
+            None => format!("HIP runtimes do not take {generic} for {own}"),
+        })
     }
 }
 
@@ -202,18 +191,8 @@ mod tests {
             ("gfx9-generic", "gfx942", false, false),
             ("gfx9-4-generic", "gfx942", true, true),
             ("gfx9-4-generic", "gfx950", true, true),
-            (
-                "gfx9-4-generic:xnack+",
-                "gfx950:sramecc+:xnack+",
-                true,
-                true,
-            ),
-            (
-                "gfx9-4-generic:xnack+",
-                "gfx950:sramecc+:xnack-",
-                false,
-                false,
-            ),
+            ("gfx9-4-generic:xnack+", "gfx950:sramecc+:xnack+", true, true),
+            ("gfx9-4-generic:xnack+", "gfx950:sramecc+:xnack-", false, false),
             ("gfx9-4-generic:xnack+", "gfx950", true, true),
             ("gfx10-1-generic", "gfx1013", true, true),
             ("gfx10-3-generic", "gfx1030", true, true),
@@ -259,10 +238,7 @@ mod tests {
         assert_eq!(taken("gfx942", &[generic, on]), [on, generic]);
         assert_eq!(taken("gfx942:xnack+", &[generic, on, off]), [on]);
         assert_eq!(taken("gfx942:xnack-", &[generic, on]), [generic]);
-        assert_eq!(
-            taken("gfx950", &["gfx9-generic", generic, plain]),
-            [generic]
-        );
+        assert_eq!(taken("gfx950", &["gfx9-generic", generic, plain]), [generic]);
         assert_eq!(taken("gfx1100", &[generic, "gfx1101"]), [""; 0]);
     }
 

@@ -51,10 +51,8 @@ impl Node {
 
 /// The processor that an [`OVERRIDE`] sets; `None` if it is not a version.
 pub fn overriding(version: &str) -> Option<TargetId> {
-    let parts: Vec<u32> = version
-        .split('.')
-        .map(|part| part.parse().ok())
-        .collect::<Option<_>>()?;
+    let parts: Vec<u32> =
+        version.split('.').map(|part| part.parse().ok()).collect::<Option<_>>()?;
     let parts: [u32; 3] = parts.try_into().ok()?;
     let fits = parts[0] <= 63 && parts[1..].iter().all(|part| *part <= 255);
     fits.then(|| processor(parts))
@@ -92,10 +90,7 @@ mod tests {
     #[test]
     fn the_number_of_one_gpu() {
         assert_eq!(unique_id("unique_id 11871235\n"), Some(11_871_235));
-        assert_eq!(
-            unique_id("unique_id 18446744073709551615\n"),
-            Some(u64::MAX)
-        );
+        assert_eq!(unique_id("unique_id 18446744073709551615\n"), Some(u64::MAX));
         assert_eq!(unique_id("unique_id 0\n"), None);
         assert_eq!(unique_id(""), None);
     }
@@ -106,10 +101,7 @@ mod tests {
         assert_eq!(Node::read(host), Node::Host);
         assert_eq!(Node::read(""), Node::Host);
         assert_eq!(Node::read("simd_count 80\n"), Node::UnknownGpu);
-        assert_eq!(
-            Node::read("simd_count 80\nold_gfx_target_version 90006\n"),
-            Node::UnknownGpu
-        );
+        assert_eq!(Node::read("simd_count 80\nold_gfx_target_version 90006\n"), Node::UnknownGpu);
     }
 
     #[test]

@@ -144,9 +144,9 @@ impl Manifest {
             "format_version" => value.field(&mut version, key, Reader::integer),
             "component_name" => value.field(&mut component_name, key, Reader::string),
             "prefix" => value.field(&mut prefix, key, Reader::string),
-            "kpack_files" => value.field(&mut files, key, |value| {
-                value.map_of(usize::MAX, KpackFile::read)
-            }),
+            "kpack_files" => {
+                value.field(&mut files, key, |value| value.map_of(usize::MAX, KpackFile::read))
+            }
             "install_hint" => value.field(&mut install_hint, key, Reader::string),
             _ => value.skip().map(drop),
         })?;

@@ -63,18 +63,12 @@ impl Marker {
 
     /// The marker without code IDs.
     pub fn without_code_ids(&self) -> Self {
-        Self {
-            code_ids: BTreeMap::new(),
-            ..self.clone()
-        }
+        Self { code_ids: BTreeMap::new(), ..self.clone() }
     }
 
     /// The marker without what kpack adds to it. It leads to the same code.
     pub fn without_additions(&self) -> Self {
-        Self {
-            shared_bundles: Vec::new(),
-            ..self.without_code_ids()
-        }
+        Self { shared_bundles: Vec::new(), ..self.without_code_ids() }
     }
 
     /// Which of the shared bundles the wrapper with this code object index had; `None` if it had one of
@@ -102,11 +96,8 @@ impl Marker {
     /// The MessagePack form, with this many bytes of padding in it.
     fn with_padding(&self, padding: Option<usize>) -> Vec<u8> {
         let mut out = Writer::default();
-        let additions = [
-            !self.code_ids.is_empty(),
-            !self.shared_bundles.is_empty(),
-            padding.is_some(),
-        ];
+        let additions =
+            [!self.code_ids.is_empty(), !self.shared_bundles.is_empty(), padding.is_some()];
         out.map(2 + additions.map(usize::from).iter().sum::<usize>());
         out.text("kpack_search_paths");
         out.list(self.kpack_search_paths.len());
@@ -198,12 +189,12 @@ impl Marker {
                 })
             }),
             "kernel_name" => value.field(&mut kernel_name, key, Reader::string),
-            "code_ids" => value.field(&mut code_ids, key, |value| {
-                value.map_of(usize::MAX, Reader::digest)
-            }),
-            "shared_bundles" => value.field(&mut shared_bundles, key, |value| {
-                value.list(usize::MAX, ranges_of)
-            }),
+            "code_ids" => {
+                value.field(&mut code_ids, key, |value| value.map_of(usize::MAX, Reader::digest))
+            }
+            "shared_bundles" => {
+                value.field(&mut shared_bundles, key, |value| value.list(usize::MAX, ranges_of))
+            }
             _ => value.skip().map(drop),
         })?;
         let paths = reader.required(paths, "kpack_search_paths")?;
@@ -242,10 +233,7 @@ fn ranges(indices: &[u32]) -> Vec<Range<u32>> {
 
 /// A list of directories separated by colons, up to a NUL or the end.
 fn plain_text(bytes: &[u8]) -> Result<(Marker, usize), MarkerError> {
-    let size = bytes
-        .iter()
-        .position(|byte| *byte == 0)
-        .unwrap_or(bytes.len());
+    let size = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let text = std::str::from_utf8(&bytes[..size])
         .ok()
         .filter(|text| !text.is_empty() && !text.contains(|c: char| c.is_control()))

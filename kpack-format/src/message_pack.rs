@@ -47,10 +47,7 @@ pub(crate) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self {
-            size: bytes.len(),
-            rest: bytes,
-        }
+        Self { size: bytes.len(), rest: bytes }
     }
 
     /// The offset of the next value, in bytes.
@@ -59,10 +56,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn fail<T>(&self, reason: impl Into<String>) -> Result<T> {
-        Err(MessagePackError {
-            offset: self.offset(),
-            reason: reason.into(),
-        })
+        Err(MessagePackError { offset: self.offset(), reason: reason.into() })
     }
 
     /// The kind of the next value.
@@ -148,13 +142,10 @@ impl<'a> Reader<'a> {
     /// Reads the number of elements of a list. An element can be one byte in the file and many in
     /// memory, so the file's size alone must not determine how much is allocated.
     fn list_size(&mut self, most: usize) -> Result<usize> {
-        self.value(
-            format_args!("a list of at most {most} elements"),
-            |token, _| match token {
-                Token::List(size) => usize::try_from(size).ok().filter(|size| *size <= most),
-                _ => None,
-            },
-        )
+        self.value(format_args!("a list of at most {most} elements"), |token, _| match token {
+            Token::List(size) => usize::try_from(size).ok().filter(|size| *size <= most),
+            _ => None,
+        })
     }
 
     /// Reads a list, element by element.
@@ -178,9 +169,7 @@ impl<'a> Reader<'a> {
         })?;
         match size as usize {
             size if size <= most => Ok(size),
-            size => self.fail(format!(
-                "a map of {size} entries (expected at most {most} entries)"
-            )),
+            size => self.fail(format!("a map of {size} entries (expected at most {most} entries)")),
         }
     }
 
@@ -457,22 +446,13 @@ mod tests {
         };
         assert_eq!(read(b"\x81\xa1a\xcd\x01\x00"), Ok(256));
         for (bytes, error) in [
-            (
-                &b"\x91\x01"[..],
-                "at offset 0x0: expected a map, found a list of length 1",
-            ),
+            (&b"\x91\x01"[..], "at offset 0x0: expected a map, found a list of length 1"),
             (
                 b"\x81\xa1a\xff",
                 "at offset 0x3: expected an integer of its range, found the integer -1",
             ),
-            (
-                b"\x81\xa1a\xcd\x01",
-                "at offset 0x3: truncated, or not MessagePack",
-            ),
-            (
-                b"\x82\xa1a\x01\xa1a\x01",
-                "at offset 0x7: the key `a` appears twice",
-            ),
+            (b"\x81\xa1a\xcd\x01", "at offset 0x3: truncated, or not MessagePack"),
+            (b"\x82\xa1a\x01\xa1a\x01", "at offset 0x7: the key `a` appears twice"),
             (b"\x80", "at offset 0x1: the key `a` is missing"),
         ] {
             assert_eq!(read(bytes).unwrap_err(), error);

@@ -43,11 +43,7 @@ pub enum FileNames {
 
 impl FileNames {
     /// What this system writes.
-    pub const HERE: Self = if cfg!(windows) {
-        Self::Windows
-    } else {
-        Self::Linux
-    };
+    pub const HERE: Self = if cfg!(windows) { Self::Windows } else { Self::Linux };
 
     /// What this system can write of it.
     pub fn on_disk(self) -> Self {
@@ -192,10 +188,7 @@ impl From<&str> for Group {
 
 impl From<String> for Group {
     fn from(name: String) -> Self {
-        Self {
-            name,
-            files: FileNames::HERE,
-        }
+        Self { name, files: FileNames::HERE }
     }
 }
 
@@ -218,8 +211,7 @@ pub fn is_manifest(path: &Path) -> bool {
 
 /// Whether a file name is that of an archive.
 pub fn is_archive(path: &Path) -> bool {
-    path.extension()
-        .is_some_and(|extension| extension == "kpack")
+    path.extension().is_some_and(|extension| extension == "kpack")
 }
 
 /// The ends of the names of all archives for a target, the usual one of this system first.
@@ -252,10 +244,7 @@ pub struct KernelName<'a> {
 impl<'a> KernelName<'a> {
     /// The name of a binary's code object.
     pub fn new(binary: &'a str, index: u32) -> Self {
-        Self {
-            binary,
-            index: Some(index),
-        }
+        Self { binary, index: Some(index) }
     }
 
     /// Parses a name. An index has only one valid spelling, so that no two names mean the same.
@@ -264,10 +253,7 @@ impl<'a> KernelName<'a> {
             let canonical = index == "0" || !index.starts_with(['0', '+']);
             canonical.then_some(Self::new(binary, index.parse().ok()?))
         });
-        split.unwrap_or(Self {
-            binary: name,
-            index: None,
-        })
+        split.unwrap_or(Self { binary: name, index: None })
     }
 
     /// The binary that a kernel is of. One without an index is a file that was stored by its name.
@@ -312,9 +298,7 @@ impl<'a> ObjectName<'a> {
     pub fn parse(name: &'a str) -> Option<Self> {
         let (label, digest) = name.rsplit_once('@')?;
         let is_digest = digest.len() == 2 * Self::DIGEST
-            && digest
-                .bytes()
-                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+            && digest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         (is_digest && !label.is_empty()).then_some(Self { label })
     }
 
@@ -377,9 +361,7 @@ impl<'a> SearchPath<'a> {
 
 /// Whether a component of a path names the target. One that is not Unicode never does.
 fn names_target(component: &OsStr) -> bool {
-    component
-        .to_str()
-        .is_some_and(|name| name.contains(GFXARCH))
+    component.to_str().is_some_and(|name| name.contains(GFXARCH))
 }
 
 /// A search path, split at the first component with the target.
@@ -428,10 +410,7 @@ mod tests {
         let target: TargetId = "gfx90a:xnack+".parse().unwrap();
         assert_eq!(group.module(), "rocblas");
         assert_eq!(group.archive(&target), "rocblas_lib_gfx90a:xnack+.kpack");
-        assert_eq!(
-            group.target_of(&group.archive(&target)),
-            Some(target.clone())
-        );
+        assert_eq!(group.target_of(&group.archive(&target)), Some(target.clone()));
         let group = group.with_names_of(FileNames::Windows);
         assert_eq!(group.archive(&target), "rocblas_lib_gfx90a-xnack+.kpack");
         assert_eq!(group.target_of(&group.archive(&target)), Some(target));
@@ -502,10 +481,7 @@ mod tests {
     fn kernels_are_ordered_by_number_and_an_index_has_one_spelling() {
         let mut names = ["b.so#2", "a.so#10", "a.so#9", "a.so"].map(KernelName::parse);
         names.sort();
-        assert_eq!(
-            names.map(|name| name.to_string()),
-            ["a.so", "a.so#9", "a.so#10", "b.so#2"]
-        );
+        assert_eq!(names.map(|name| name.to_string()), ["a.so", "a.so#9", "a.so#10", "b.so#2"]);
         assert_eq!(KernelName::parse("a#b.so#3"), KernelName::new("a#b.so", 3));
         for odd in ["a.so#", "a.so#+1", "a.so#01", "a.so#x", "a.so#4294967296"] {
             assert_eq!(KernelName::parse(odd).index, None, "{odd}");
@@ -519,12 +495,7 @@ mod tests {
         assert_eq!(name, "libvec.a/add.o@abababababababab");
         let file = ObjectName::parse(&name).map(ObjectName::file);
         assert_eq!(file, Some("libvec.a"));
-        for path in [
-            "lib/libvec.so",
-            "lib/a@b.so",
-            "@abababababababab",
-            "a@ABABABABABABABAB",
-        ] {
+        for path in ["lib/libvec.so", "lib/a@b.so", "@abababababababab", "a@ABABABABABABABAB"] {
             assert_eq!(ObjectName::parse(path), None, "{path}");
         }
     }
@@ -535,10 +506,7 @@ mod tests {
         let pattern = path.split().unwrap();
         assert_eq!(pattern.directory.as_os_str(), "../lib/.kpack");
         assert_eq!(pattern.group(), Some(Group::new("vec", "lib")));
-        assert_eq!(
-            pattern.tail.expand("gfx942"),
-            Path::new("vec_lib_gfx942.kpack")
-        );
+        assert_eq!(pattern.tail.expand("gfx942"), Path::new("vec_lib_gfx942.kpack"));
         let target = pattern.target_of(OsStr::new("vec_lib_gfx942.kpack"));
         assert_eq!(target, "gfx942".parse().ok());
         assert_eq!(pattern.target_of(OsStr::new("vec_lib.kpm")), None);
@@ -552,10 +520,7 @@ mod tests {
         let pattern = directories.split().unwrap();
         assert!(!pattern.is_file());
         assert_eq!(pattern.group(), None);
-        assert_eq!(
-            directories.expand("gfx942"),
-            Path::new("k/gfx942/gfx942.kpack")
-        );
+        assert_eq!(directories.expand("gfx942"), Path::new("k/gfx942/gfx942.kpack"));
         assert_eq!(SearchPath::new("k/GFXARCH.kpack").split(), None);
     }
 }

@@ -40,11 +40,7 @@ pub fn read(bytes: &[u8]) -> Result<Vec<Entry<'_>>, MessagePackError> {
             (_, Ok(text)) => Key::Text(text),
             _ => return inner.fail("expected an integer or a string as the key"),
         };
-        entries.push(Entry {
-            key,
-            key_bytes,
-            value_bytes: reader.skip()?,
-        });
+        entries.push(Entry { key, key_bytes, value_bytes: reader.skip()? });
     }
     reader.expect_end("map")?;
     Ok(entries)
@@ -89,9 +85,8 @@ mod tests {
     #[test]
     fn maps_of_all_sizes_with_numbers_as_keys() {
         for count in [0, 15, 16, 65_535, 65_536] {
-            let keys: Vec<Vec<u8>> = (0..count)
-                .map(|key: i64| rmp_serde::to_vec(&key).unwrap())
-                .collect();
+            let keys: Vec<Vec<u8>> =
+                (0..count).map(|key: i64| rmp_serde::to_vec(&key).unwrap()).collect();
             let bytes = to_bytes(keys.iter().map(|key| (&key[..], &[0xc0][..])));
             let entries = read(&bytes).unwrap();
             assert_eq!(entries.len(), count as usize);

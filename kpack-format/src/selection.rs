@@ -28,9 +28,7 @@ impl Selection {
 
     /// Whether what is for `found` is selected.
     pub fn matches(&self, found: &TargetId) -> bool {
-        self.0
-            .iter()
-            .any(|named| named.needs(found, Delivery::Archive))
+        self.0.iter().any(|named| named.needs(found, Delivery::Archive))
     }
 
     /// The named targets that none of `found` is for.
@@ -143,11 +141,7 @@ mod tests {
             ("gfx11-generic", vec![4, 5]),
             ("gfx10-3-generic", vec![5]),
         ] {
-            assert_eq!(
-                Selection::groups_of(&groups, &id(found)),
-                expected,
-                "{found}"
-            );
+            assert_eq!(Selection::groups_of(&groups, &id(found)), expected, "{found}");
         }
     }
 }

@@ -33,10 +33,7 @@ impl TargetId {
         if let Some(family) = Self::family(name) {
             let known = processors().filter(|name| family.covers_name(name));
             let known: Vec<&str> = known.take(3).collect();
-            return refuse(format!(
-                "a family; name its processors, such as {}",
-                known.join(", ")
-            ));
+            return refuse(format!("a family; name its processors, such as {}", known.join(", ")));
         }
         let expected = match name.parse::<Self>() {
             Ok(target) if target.is_well_formed() => return Ok(target),
@@ -65,9 +62,7 @@ impl TargetId {
         let near = nearest(self.processor());
         let meant = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
         let processor = self.processor();
-        Some(format!(
-            "{processor} is not a processor that this version of kpack knows{meant}"
-        ))
+        Some(format!("{processor} is not a processor that this version of kpack knows{meant}"))
     }
 
     fn is_processor(&self) -> bool {
@@ -80,9 +75,7 @@ impl TargetId {
     }
 
     fn covers_name(&self, processor: &str) -> bool {
-        processor
-            .parse()
-            .is_ok_and(|processor| self.covers(&processor))
+        processor.parse().is_ok_and(|processor| self.covers(&processor))
     }
 }
 
@@ -92,10 +85,7 @@ fn meant(name: &str) -> Option<String> {
     let mut parts = plain.split(':');
     let mut target = processor_meant(parts.next()?)?.to_owned();
     for part in parts {
-        let sign = part
-            .chars()
-            .next_back()
-            .filter(|sign| "+-".contains(*sign))?;
+        let sign = part.chars().next_back().filter(|sign| "+-".contains(*sign))?;
         let feature = closest(part.trim_end_matches(['+', '-']), FEATURES.iter().copied())?;
         target.push_str(&format!(":{feature}{sign}"));
     }
@@ -196,9 +186,7 @@ mod tests {
         ] {
             let error = TargetId::named(name).unwrap_err().to_string();
             let expected = meant.map(|meant| format!("; did you mean {meant}?"));
-            let told = error
-                .split_once("; did you")
-                .map(|(_, told)| format!("; did you{told}"));
+            let told = error.split_once("; did you").map(|(_, told)| format!("; did you{told}"));
             assert_eq!(told, expected, "{error}");
         }
     }
@@ -207,10 +195,7 @@ mod tests {
     fn a_family_is_no_target() {
         for name in ["gfx11", "gfx11xx", "gfx110x"] {
             let error = TargetId::named(name).unwrap_err().to_string();
-            assert!(
-                error.contains("a family; name its processors, such as gfx1100"),
-                "{error}"
-            );
+            assert!(error.contains("a family; name its processors, such as gfx1100"), "{error}");
         }
         // A family that nobody knows.
         assert!(TargetId::named("gfx19xx").is_err());
@@ -232,10 +217,7 @@ mod tests {
         assert_eq!(warning("gfx1100"), None);
         assert_eq!(warning("amdgcnspirv"), None);
         let text = warning("gfx9999:xnack+").unwrap();
-        assert_eq!(
-            text,
-            "gfx9999 is not a processor that this version of kpack knows"
-        );
+        assert_eq!(text, "gfx9999 is not a processor that this version of kpack knows");
         let text = warning("gfx943").unwrap();
         assert!(text.ends_with("; did you mean gfx940?"), "{text}");
     }

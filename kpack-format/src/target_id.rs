@@ -26,10 +26,7 @@ pub struct ParseTargetIdError {
 
 impl ParseTargetIdError {
     pub(crate) fn new(text: &str, reason: impl Into<String>) -> Self {
-        Self {
-            text: text.chars().take(MAX_LENGTH).collect(),
-            reason: reason.into(),
-        }
+        Self { text: text.chars().take(MAX_LENGTH).collect(), reason: reason.into() }
     }
 
     pub(crate) fn reason(&self) -> &str {
@@ -61,10 +58,7 @@ impl TargetId {
     /// are equal, and the agent has every feature of this target, with the same sign.
     pub fn runs_on(&self, agent: &TargetId) -> bool {
         self.processor == agent.processor
-            && self
-                .features
-                .iter()
-                .all(|feature| agent.features.contains(feature))
+            && self.features.iter().all(|feature| agent.features.contains(feature))
     }
 
     /// Whether what is for this target may be for a GPU of which only `known` is known: this is its
@@ -124,10 +118,7 @@ impl TargetId {
                 .collect()
         };
         sets.into_iter()
-            .map(|set| TargetId {
-                processor: self.processor.clone(),
-                features: subset(set),
-            })
+            .map(|set| TargetId { processor: self.processor.clone(), features: subset(set) })
             .collect()
     }
 
@@ -158,9 +149,7 @@ impl TargetId {
     /// stands for any digit.
     pub fn covers(&self, other: &TargetId) -> bool {
         let family = FAMILIES.iter().find(|(name, _)| *name == self.processor);
-        let pattern = family
-            .map_or(&*self.processor, |(_, pattern)| pattern)
-            .as_bytes();
+        let pattern = family.map_or(&*self.processor, |(_, pattern)| pattern).as_bytes();
         let processor = other.processor.as_bytes();
         self.processor == other.processor
             || pattern.len() == processor.len()
@@ -171,15 +160,10 @@ impl TargetId {
 
     /// A target with these parts.
     pub(crate) fn new(processor: &str, features: &[(&str, bool)]) -> Self {
-        let mut features: Vec<_> = features
-            .iter()
-            .map(|(name, on)| ((*name).to_owned(), *on))
-            .collect();
+        let mut features: Vec<_> =
+            features.iter().map(|(name, on)| ((*name).to_owned(), *on)).collect();
         features.sort();
-        Self {
-            processor: processor.to_owned(),
-            features,
-        }
+        Self { processor: processor.to_owned(), features }
     }
 }
 
@@ -231,9 +215,7 @@ fn is_processor(name: &str) -> bool {
     // The digits are major version, minor version and stepping.
     number.len() >= 3
         && number.starts_with(|c: char| c.is_ascii_digit())
-        && number
-            .bytes()
-            .all(|byte| is_digit(byte) || matches!(byte, b'a'..=b'f' | b'x'))
+        && number.bytes().all(|byte| is_digit(byte) || matches!(byte, b'a'..=b'f' | b'x'))
 }
 
 fn is_word(name: &str) -> bool {
@@ -277,10 +259,7 @@ impl FromStr for TargetId {
             return refuse("names more than 4 features");
         }
         features.sort();
-        Ok(Self {
-            processor: processor.to_owned(),
-            features,
-        })
+        Ok(Self { processor: processor.to_owned(), features })
     }
 }
 

@@ -159,10 +159,7 @@ mod tests {
         let targets: Vec<String> = library.targets.iter().map(ToString::to_string).collect();
         assert_eq!(targets, ["gfx942"]);
         let code_objects: Vec<&String> = library.code_objects.iter().collect();
-        assert_eq!(
-            code_objects,
-            ["TensileLibrary_Type_SS_gfx942", "extop_gfx942.co"]
-        );
+        assert_eq!(code_objects, ["TensileLibrary_Type_SS_gfx942", "extop_gfx942.co"]);
     }
 
     /// A library that only says which others to load, and one that they are.

@@ -55,10 +55,7 @@ impl Bundle {
         let mut code_objects = match gpus {
             // Without a GPU, no kernel can run. A program may find that out and go on.
             Some([]) => Vec::new(),
-            gpus => cache.code_objects(&Request {
-                isas: gpus.unwrap_or_default(),
-                ..*request
-            })?,
+            gpus => cache.code_objects(&Request { isas: gpus.unwrap_or_default(), ..*request })?,
         };
         loop {
             match Self::of(cache, &code_objects) {

@@ -46,10 +46,7 @@ struct Frame<'a> {
 }
 
 fn main() {
-    let arguments: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|a| a != "--bench")
-        .collect();
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
         [archive] => details(Path::new(archive)),
@@ -186,13 +183,7 @@ fn get(archive: &Handle, name: &CStr, target: &CStr) -> (*mut c_void, usize) {
     let (mut data, mut size) = (ptr::null_mut(), 0);
     let name: *const c_char = name.as_ptr();
     let error = unsafe {
-        ffi::kpack_get_kernel(
-            archive.0,
-            name,
-            target.as_ptr(),
-            &raw mut data,
-            &raw mut size,
-        )
+        ffi::kpack_get_kernel(archive.0, name, target.as_ptr(), &raw mut data, &raw mut size)
     };
     assert_eq!(error, ffi::kpack_error_t::KPACK_SUCCESS);
     (data, size)
@@ -213,18 +204,12 @@ fn lookup(archive: &Path, frame: &Frame<'_>, handle: &Handle, target: &CStr) {
         kpack_search_paths: vec![file_name.replace(target_name, "@GFXARCH@")],
         ..Marker::default()
     };
-    let with_id = Marker {
-        code_ids: [(target_name.to_owned(), id)].into(),
-        ..marker.clone()
-    };
+    let with_id = Marker { code_ids: [(target_name.to_owned(), id)].into(), ..marker.clone() };
     let markers = [("", marker.to_bytes()), (", code ID", with_id.to_bytes())];
     let beside = CString::new(archive.with_file_name("libvec.so").as_os_str().as_bytes()).unwrap();
     let mut cache = ptr::null_mut();
     assert_eq!(unsafe { ffi::kpack_cache_create(&raw mut cache) }, SUCCESS);
-    println!(
-        "\none small kernel ({} bytes), archive open, best of {TIMES}",
-        frame.size
-    );
+    println!("\none small kernel ({} bytes), archive open, best of {TIMES}", frame.size);
     let print = |what: &str, work: &dyn Fn()| {
         let once = |_| {
             let start = Instant::now();
@@ -246,27 +231,24 @@ fn lookup(archive: &Path, frame: &Frame<'_>, handle: &Handle, target: &CStr) {
         .flat_map(|features| markers.iter().map(move |marker| (features, marker)))
     {
         let isa = CString::new(format!("{target_name}{features}")).unwrap();
-        print(
-            &format!("kpack_load_code_object for {target_name}{features}{kind}"),
-            &|| {
-                let (mut data, mut size) = (ptr::null_mut(), 0);
-                let isas = [isa.as_ptr()];
-                let error = unsafe {
-                    ffi::kpack_load_code_object(
-                        cache,
-                        marker.as_ptr().cast(),
-                        beside.as_ptr(),
-                        index.parse().unwrap(),
-                        isas.as_ptr(),
-                        isas.len(),
-                        &raw mut data,
-                        &raw mut size,
-                    )
-                };
-                assert_eq!(error, SUCCESS);
-                unsafe { ffi::kpack_free_code_object(data) };
-            },
-        );
+        print(&format!("kpack_load_code_object for {target_name}{features}{kind}"), &|| {
+            let (mut data, mut size) = (ptr::null_mut(), 0);
+            let isas = [isa.as_ptr()];
+            let error = unsafe {
+                ffi::kpack_load_code_object(
+                    cache,
+                    marker.as_ptr().cast(),
+                    beside.as_ptr(),
+                    index.parse().unwrap(),
+                    isas.as_ptr(),
+                    isas.len(),
+                    &raw mut data,
+                    &raw mut size,
+                )
+            };
+            assert_eq!(error, SUCCESS);
+            unsafe { ffi::kpack_free_code_object(data) };
+        });
     }
     unsafe { ffi::kpack_cache_destroy(cache) };
 }

@@ -44,9 +44,7 @@ pub fn gpus_at(nodes: &Path, get: impl Fn(&str) -> Option<OsString>) -> Option<V
         return of_all.map(|agent| vec![gpu(agent)]);
     };
     let names = entries.flatten().map(|entry| entry.file_name());
-    let mut numbers: Vec<u32> = names
-        .filter_map(|name| name.to_str()?.parse().ok())
-        .collect();
+    let mut numbers: Vec<u32> = names.filter_map(|name| name.to_str()?.parse().ok()).collect();
     numbers.sort_unstable();
     let mut gpus = Vec::new();
     for number in numbers {
@@ -69,11 +67,7 @@ pub fn gpus_at(nodes: &Path, get: impl Fn(&str) -> Option<OsString>) -> Option<V
 
 /// The variables that hide GPUs from a process, in the order of their effect: ROCm's runtime obeys the first
 /// one, and the HIP runtime the second, or else the third.
-const VISIBLE: [&str; 3] = [
-    "ROCR_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "CUDA_VISIBLE_DEVICES",
-];
+const VISIBLE: [&str; 3] = ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"];
 
 /// Those of a machine's `gpus` that a HIP runtime sees with the environment variables that `get` returns, in
 /// its order, and the variables that hide or reorder some.
@@ -174,9 +168,8 @@ mod tests {
         assert_eq!(agents(&nodes, &[one]).unwrap(), ["gfx90a", "gfx1100"]);
         assert_eq!(agents(&nodes, &[all, one]).unwrap(), ["gfx1030", "gfx1100"]);
         assert_eq!(agents(&[HOST], &[all]).unwrap(), [""; 0]);
-        let no_kfd = agents_at("/no/such/directory".as_ref(), |name| {
-            (name == all.0).then(|| all.1.into())
-        });
+        let no_kfd =
+            agents_at("/no/such/directory".as_ref(), |name| (name == all.0).then(|| all.1.into()));
         assert_eq!(no_kfd.unwrap(), ["gfx1030".parse().unwrap()]);
     }
     #[test]
@@ -186,11 +179,8 @@ mod tests {
             target: target.parse().unwrap(),
             uuid: uuid.map(str::to_owned),
         };
-        let gpus = [
-            gpu("gfx90a", Some(uuids[0])),
-            gpu("gfx1030", Some(uuids[1])),
-            gpu("gfx1100", None),
-        ];
+        let gpus =
+            [gpu("gfx90a", Some(uuids[0])), gpu("gfx1030", Some(uuids[1])), gpu("gfx1100", None)];
         let seen = |variables: &[(&str, &str)]| {
             let get = |name: &str| {
                 let mut variables = variables.iter();
@@ -215,11 +205,7 @@ mod tests {
             (&[(rocr, "GPU-cc")], "", rocr),
             (&[(cuda, "1")], "gfx1030", cuda),
             (&[(hip, "0"), (cuda, "1")], "gfx90a", hip),
-            (
-                &[(rocr, "1,2"), (hip, "1")],
-                "gfx1100",
-                "ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES",
-            ),
+            (&[(rocr, "1,2"), (hip, "1")], "gfx1100", "ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES"),
         ] {
             let expected = (expected.to_owned(), by.to_owned());
             assert_eq!(seen(variables), expected, "{variables:?}");

@@ -91,17 +91,11 @@ impl Archive {
         let io = |error| Error::io(path, error);
         let (file, metadata) = regular_file::open(path).map_err(io)?;
         if metadata.len() == 0 {
-            return Err(io(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "it is empty",
-            )));
+            return Err(io(io::Error::new(io::ErrorKind::UnexpectedEof, "it is empty")));
         }
         let index = Index::read(&mut At::new(&file)).map_err(|source| match source {
             ArchiveError::Io(source) => io(source),
-            source => Error::Archive {
-                path: path.to_owned(),
-                source,
-            },
+            source => Error::Archive { path: path.to_owned(), source },
         })?;
         let toc = index.toc();
         let of_kernels = toc.kernels.values().flat_map(Targets::keys);
@@ -192,12 +186,7 @@ impl Archive {
             return Ok(None);
         };
         if !self.compared.read().contains(&entry.ordinal) {
-            let stored = Stored {
-                kernel,
-                target,
-                entry,
-                offset,
-            };
+            let stored = Stored { kernel, target, entry, offset };
             self.compare(bytes, stored)?;
             self.compared.write().insert(entry.ordinal);
         }
@@ -222,12 +211,7 @@ impl Archive {
     ) -> Result<R, Error> {
         let entry = self.entry(kernel, target)?;
         let (offset, size) = self.place(entry.ordinal)?;
-        let stored = Stored {
-            kernel,
-            target,
-            entry,
-            offset,
-        };
+        let stored = Stored { kernel, target, entry, offset };
         match self.toc().scheme {
             Scheme::None => {
                 let memory = usize::try_from(size).ok().and_then(room);
@@ -255,9 +239,7 @@ impl Archive {
         }
         let Stored { kernel, target, .. } = stored;
         let (entry, offset) = (stored.entry, stored.offset);
-        let compared = self
-            .toc()
-            .check(kernel, target, entry, offset, &sha256(bytes));
+        let compared = self.toc().check(kernel, target, entry, offset, &sha256(bytes));
         compared.map_err(|source| self.damaged(source))
     }
 
@@ -300,9 +282,7 @@ impl Archive {
             return Ok(place);
         }
         let mut walked = self.walked.lock();
-        let place = self
-            .index
-            .walk(&mut BufReader::new(source), &mut walked, ordinal);
+        let place = self.index.walk(&mut BufReader::new(source), &mut walked, ordinal);
         place.map_err(|source| self.damaged(source))
     }
 
@@ -313,19 +293,13 @@ impl Archive {
     }
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<(), Error> {
-        let mut source = At {
-            file: &self.file,
-            position: offset,
-        };
+        let mut source = At { file: &self.file, position: offset };
         let read = source.read_exact(bytes);
         read.map_err(|error| Error::io(&self.path, error))
     }
 
     fn damaged(&self, source: ArchiveError) -> Error {
-        Error::Archive {
-            path: self.path.clone(),
-            source,
-        }
+        Error::Archive { path: self.path.clone(), source }
     }
 }
 

@@ -14,10 +14,6 @@ impl Environment {
 
     /// A variable of this process; `None` with raised privileges.
     pub fn variable(name: &str) -> Option<OsString> {
-        if platform::is_secure() {
-            None
-        } else {
-            std::env::var_os(name)
-        }
+        if platform::is_secure() { None } else { std::env::var_os(name) }
     }
 }

@@ -124,10 +124,7 @@ impl Error {
     pub fn id(&self) -> Id {
         match self {
             Self::NotFound { .. } => finding::MISSING_ARCHIVE,
-            Self::Archive {
-                source: ArchiveError::Io(_),
-                ..
-            }
+            Self::Archive { source: ArchiveError::Io(_), .. }
             | Self::Io { .. }
             | Self::OutOfMemory { .. } => finding::SYSTEM,
             Self::Archive { .. } | Self::NulInName { .. } => finding::DAMAGED_ARCHIVE,

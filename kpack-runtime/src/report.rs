@@ -229,11 +229,7 @@ impl Report {
 
     /// What to do where only archives for other targets are there.
     fn for_other_targets(&self) -> String {
-        let isas = if self.isas.is_empty() {
-            "the GPU".to_owned()
-        } else {
-            self.isas(" or ")
-        };
+        let isas = if self.isas.is_empty() { "the GPU".to_owned() } else { self.isas(" or ") };
         let why: String = self.not_generic().map(|why| format!(" ({why})")).collect();
         let lacks = |attempt: &&Attempt| attempt.outcome == Outcome::NoCodeOfBinary;
         if let Some(attempt) = self.attempts.iter().find(lacks) {
@@ -245,10 +241,7 @@ impl Report {
         let otherwise = format!(
             "use a build with code for {isas}, or list its archives in ROCM_KPACK_PATH, with {GFXARCH} for the target ID{why}"
         );
-        let mut open = self
-            .places()
-            .iter()
-            .filter(|place| !place.is_fully_listed());
+        let mut open = self.places().iter().filter(|place| !place.is_fully_listed());
         match open.find(|place| !place.targets.is_empty()) {
             None => otherwise,
             Some(place) => {
@@ -285,10 +278,7 @@ impl Report {
         manifests.find_map(|manifest| {
             let mut files = manifest.kpack_files.iter();
             let (target, _) = files.find(|(_, file)| file.filename == name)?;
-            Some(format!(
-                "run `{}`",
-                command(&manifest.install_command(target)?)
-            ))
+            Some(format!("run `{}`", command(&manifest.install_command(target)?)))
         })
     }
 }
@@ -314,10 +304,7 @@ impl Place {
         &self,
         fits: &dyn Fn(&str) -> bool,
     ) -> Option<(&String, &KpackFile, Option<String>)> {
-        let manifests = self
-            .manifests
-            .iter()
-            .filter_map(|(_, read)| read.as_ref().ok());
+        let manifests = self.manifests.iter().filter_map(|(_, read)| read.as_ref().ok());
         let missing = manifests.flat_map(|manifest| {
             let files = manifest.kpack_files.iter();
             files.map(|(target, file)| (target, file, manifest.install_command(target)))
@@ -336,9 +323,8 @@ impl Place {
         let (names, unreadable) = match fs::read_dir(&directory) {
             Ok(entries) => {
                 let names = entries.flatten();
-                let mut names: Vec<String> = names
-                    .filter_map(|entry| entry.file_name().into_string().ok())
-                    .collect();
+                let mut names: Vec<String> =
+                    names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
                 names.sort();
                 (names, None)
             }
@@ -446,11 +432,8 @@ fn command(text: &str) -> String {
 /// Names, not too many, safe to print on a terminal.
 fn list<'a>(names: impl IntoIterator<Item = &'a String>, between: &str) -> String {
     let mut names = names.into_iter();
-    let some: Vec<String> = names
-        .by_ref()
-        .take(MOST_NAMES)
-        .map(|name| name.escape_debug().to_string())
-        .collect();
+    let some: Vec<String> =
+        names.by_ref().take(MOST_NAMES).map(|name| name.escape_debug().to_string()).collect();
     match names.count() {
         0 => some.join(between),
         more => format!("{} and {more} more", some.join(between)),

@@ -94,10 +94,7 @@ impl Cache {
             // Without an archive, it is the GPU's own target that is missing.
             let targets = present.iter().filter(may_run).chain(gpu);
             let targets = BTreeSet::from_iter(targets.map(TargetId::to_string));
-            let request = Request {
-                isas: gpu,
-                ..*request
-            };
+            let request = Request { isas: gpu, ..*request };
             let targets = Vec::from_iter(targets);
             let search = Search::begin(self, &request, &place, targets);
             let mut other_builds = Vec::new();
@@ -118,11 +115,7 @@ impl Cache {
                 }
             }
         }
-        if code_objects.is_empty() {
-            result.map(|()| code_objects)
-        } else {
-            Ok(code_objects)
-        }
+        if code_objects.is_empty() { result.map(|()| code_objects) } else { Ok(code_objects) }
     }
 
     /// Decompresses a code object into `bytes`, which has its [size](CodeObject::size).
@@ -139,12 +132,8 @@ impl Cache {
         // unloaded.
         let mut scratch = Scratch::default();
         let archive = &code_object.archive;
-        let loaded = archive.load_with(
-            &mut scratch,
-            &code_object.kernel,
-            &code_object.target,
-            &room,
-        );
+        let loaded =
+            archive.load_with(&mut scratch, &code_object.kernel, &code_object.target, &room);
         if self.environment().debug {
             say(&outcome_of(code_object, &loaded));
         }
@@ -373,10 +362,7 @@ impl<'a> Search<'a> {
                 say(&report.headline())
             }
         }
-        Error::NoCodeObject {
-            code,
-            report: Box::new(report),
-        }
+        Error::NoCodeObject { code, report: Box::new(report) }
     }
 }
 
@@ -388,21 +374,13 @@ fn binary_of(kernels: &[String]) -> String {
 
 /// What was found, and whether it could be loaded.
 fn outcome_of<M>(found: &CodeObject, loaded: &Result<M, Error>) -> String {
-    let CodeObject {
-        archive,
-        rule,
-        kernel,
-        target,
-    } = found;
+    let CodeObject { archive, rule, kernel, target } = found;
     let through = match rule {
         Rule::Marker => String::new(),
         rule => format!(", found through {rule}"),
     };
-    let found = format!(
-        "`{}` for {target} in {}{through}",
-        kernel.escape_debug(),
-        escaped(archive.path())
-    );
+    let found =
+        format!("`{}` for {target} in {}{through}", kernel.escape_debug(), escaped(archive.path()));
     match loaded {
         Ok(_) => format!("loaded {found}"),
         Err(error) => format!("{found} cannot be loaded: {error} [{}]", error.id()),

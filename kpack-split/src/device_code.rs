@@ -231,13 +231,7 @@ impl FatBinary {
                 bundle_available: end - wrapper.pointer,
             });
         }
-        Ok(Self {
-            addresses,
-            offset,
-            wrappers,
-            split_before: Vec::new(),
-            joined: None,
-        })
+        Ok(Self { addresses, offset, wrappers, split_before: Vec::new(), joined: None })
     }
 }
 
@@ -281,22 +275,12 @@ pub(crate) struct PlannedWrapper {
 impl PlannedWrapper {
     /// A wrapper that points to the marker.
     pub(crate) fn split(address: u64, marker: Option<u64>, index: u32) -> Self {
-        Self {
-            address,
-            magic: MAGIC_SPLIT,
-            pointer: marker,
-            reserved: u64::from(index),
-        }
+        Self { address, magic: MAGIC_SPLIT, pointer: marker, reserved: u64::from(index) }
     }
 
     /// A wrapper that points to its bundle.
     pub(crate) fn fat(address: u64, bundle: u64) -> Self {
-        Self {
-            address,
-            magic: MAGIC_FAT,
-            pointer: Some(bundle),
-            reserved: 0,
-        }
+        Self { address, magic: MAGIC_FAT, pointer: Some(bundle), reserved: 0 }
     }
 }
 
@@ -330,9 +314,7 @@ impl NewCode<'_> {
     /// The wrappers, if the bundles get these addresses.
     pub(crate) fn wrappers_at(&self, bundles: &[u64]) -> Vec<PlannedWrapper> {
         let wrappers = self.wrappers.iter();
-        wrappers
-            .map(|(address, bundle)| PlannedWrapper::fat(*address, bundles[*bundle]))
-            .collect()
+        wrappers.map(|(address, bundle)| PlannedWrapper::fat(*address, bundles[*bundle])).collect()
     }
 }
 
@@ -389,11 +371,7 @@ pub(crate) fn check_wrappers(
     found.sort_by_key(|wrapper| wrapper.address);
     let as_planned = |(found, planned): (&PlannedWrapper, &PlannedWrapper)| {
         let pointer = planned.pointer.or(found.pointer);
-        *found
-            == PlannedWrapper {
-                pointer,
-                ..*planned
-            }
+        *found == PlannedWrapper { pointer, ..*planned }
     };
     let pairs = found.iter().zip(planned);
     if found.len() != planned.len() || !pairs.into_iter().all(as_planned) {

@@ -354,8 +354,6 @@ pub fn compare<A: ReadAt, B: ReadAt>(
     match (original, split) {
         (Image::Elf(original), Image::Elf(split)) => elf::compare(original, split),
         (Image::Pe(original), Image::Pe(split)) => pe::compare(original, split),
-        _ => Ok(vec![
-            "one of them is for Windows, the other is not".to_owned(),
-        ]),
+        _ => Ok(vec!["one of them is for Windows, the other is not".to_owned()]),
     }
 }

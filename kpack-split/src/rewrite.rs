@@ -134,20 +134,13 @@ impl Rewrite {
 
     /// What it makes of `input`, not written yet.
     pub(crate) fn of<'a, S>(&'a self, input: &'a S) -> Rewritten<'a, S> {
-        Rewritten {
-            rewrite: self,
-            input,
-        }
+        Rewritten { rewrite: self, input }
     }
 
     /// The same, if its input is not a file but the result of `before`. `bundles` are copied from the input of
     /// that: their offsets there and in the output.
     pub(crate) fn after(self, before: Rewrite, bundles: Vec<(Range<u64>, u64)>) -> Self {
-        Self {
-            bundles,
-            before: Some(Box::new(before)),
-            ..self
-        }
+        Self { bundles, before: Some(Box::new(before)), ..self }
     }
 
     /// Adds changes by the offset in the first file, of what is neither cut out nor moved.
@@ -232,12 +225,7 @@ impl Rewrite {
 fn part(source: &Range<u64>, at: u64, range: &Range<u64>) -> Option<(Range<u64>, u64)> {
     let size = source.end.saturating_sub(source.start);
     let (start, end) = (range.start.max(at), range.end.min(at + size));
-    (start < end).then(|| {
-        (
-            source.start + (start - at)..source.start + (end - at),
-            start,
-        )
-    })
+    (start < end).then(|| (source.start + (start - at)..source.start + (end - at), start))
 }
 
 /// What a rewrite makes of `input`, not written yet.
@@ -262,8 +250,7 @@ impl<S: ReadAt> ReadAt for Rewritten<'_, S> {
             if let Some((part, place)) = part(&source, at, &range) {
                 let start = (place - offset) as usize;
                 let size = (part.end - part.start) as usize;
-                self.input
-                    .read_exact_at(part.start, &mut buf[start..start + size])?;
+                self.input.read_exact_at(part.start, &mut buf[start..start + size])?;
             }
         }
         for (bytes, at) in self.rewrite.changes() {

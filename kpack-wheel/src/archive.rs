@@ -438,12 +438,8 @@ impl Wheel {
 
 /// The directory of the metadata.
 fn dist_info(path: &Path, name: &WheelName, members: &[Member]) -> Result<String, Error> {
-    let tops = members
-        .iter()
-        .filter_map(|member| member.name.split_once('/'));
-    let tops = tops
-        .map(|(top, _)| top)
-        .filter(|top| top.ends_with(".dist-info"));
+    let tops = members.iter().filter_map(|member| member.name.split_once('/'));
+    let tops = tops.map(|(top, _)| top).filter(|top| top.ends_with(".dist-info"));
     let found: BTreeSet<&str> = tops.collect();
     let found = Vec::from_iter(found);
     match found.as_slice() {
@@ -453,11 +449,7 @@ fn dist_info(path: &Path, name: &WheelName, members: &[Member]) -> Result<String
             format!(
                 "expected one directory {}, found {}; build the wheel again",
                 name.directory("dist-info"),
-                if found.is_empty() {
-                    "none".to_owned()
-                } else {
-                    found.join(", ")
-                }
+                if found.is_empty() { "none".to_owned() } else { found.join(", ") }
             ),
         )),
     }

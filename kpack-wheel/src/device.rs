@@ -41,16 +41,11 @@ impl<'a> DeviceWheel<'a> {
     /// The extras of the host that ask for it alone: its label, its processors, and its targets with
     /// features as hints name them.
     pub(super) fn extras(&self) -> BTreeSet<String> {
-        let processors = self
-            .targets
-            .iter()
-            .map(|target| target.processor().to_owned());
+        let processors = self.targets.iter().map(|target| target.processor().to_owned());
         let targets = self.targets.iter();
         let targets = targets.map(|target| in_package_name(&target.to_string()));
         let labels = processors.chain(targets).chain([self.label.clone()]);
-        labels
-            .map(|label| normalized(&format!("device-{label}")))
-            .collect()
+        labels.map(|label| normalized(&format!("device-{label}"))).collect()
     }
 
     /// Whether it has files for a family of processors that includes one of `other`'s.
@@ -65,14 +60,7 @@ impl<'a> DeviceWheel<'a> {
     /// Sets the file at a path in `site-packages`.
     pub(super) fn set(&mut self, path: String, mode: u32, content: Content<'a>) {
         let name = path.clone();
-        self.files.insert(
-            path,
-            Item {
-                name,
-                mode,
-                content,
-            },
-        );
+        self.files.insert(path, Item { name, mode, content });
     }
 }
 
@@ -84,11 +72,7 @@ pub(super) fn normalized(extra: &str) -> String {
 impl<'a> Devices<'a> {
     pub(super) fn new(wheel: &'a Wheel, options: &'a Options) -> Self {
         let devices = BTreeMap::new();
-        Self {
-            wheel,
-            options,
-            devices,
-        }
+        Self { wheel, options, devices }
     }
 
     /// Adds a file of `target` at a path in `site-packages`, where it takes the place of another.
@@ -107,11 +91,7 @@ impl<'a> Devices<'a> {
         let device = self.devices.entry(label.to_owned());
         let device = device.or_insert_with(|| DeviceWheel {
             label: label.to_owned(),
-            project: self
-                .options
-                .device_name
-                .replace("{dist}", project)
-                .replace("{target}", label),
+            project: self.options.device_name.replace("{dist}", project).replace("{target}", label),
             targets: BTreeSet::new(),
             files: BTreeMap::new(),
         });
@@ -132,10 +112,7 @@ impl<'a> Devices<'a> {
         let dist_info = name.directory("dist-info");
         let mut items = Vec::from_iter(device.files.values().cloned());
         for licence in self.wheel.licences() {
-            let within = licence
-                .name
-                .strip_prefix(&self.wheel.dist_info)
-                .unwrap_or_default();
+            let within = licence.name.strip_prefix(&self.wheel.dist_info).unwrap_or_default();
             items.push(Item {
                 name: format!("{dist_info}{within}"),
                 mode: licence.mode,
@@ -161,11 +138,8 @@ impl<'a> Devices<'a> {
         let (project, version) = (host.required("Name")?, host.required("Version")?);
         let summary = format!("GPU code of {project} for {label}");
         let description = format!("{summary}. An extra of {project} installs it.");
-        let mut fields = vec![
-            ("Name", own.to_owned()),
-            ("Version", version.to_owned()),
-            ("Summary", summary),
-        ];
+        let mut fields =
+            vec![("Name", own.to_owned()), ("Version", version.to_owned()), ("Summary", summary)];
         let required = [format!("{project}=={version}")].into_iter();
         let required = required.chain(requirements);
         fields.extend(required.map(|requirement| ("Requires-Dist", requirement)));
@@ -189,10 +163,7 @@ impl<'a> Devices<'a> {
             content: Content::Bytes(bytes),
         };
         let metadata = metadata.bytes().to_vec();
-        Ok([
-            item("METADATA", metadata),
-            item("WHEEL", wheel.into_bytes()),
-        ])
+        Ok([item("METADATA", metadata), item("WHEEL", wheel.into_bytes())])
     }
 
     /// The project of its wheel variants.

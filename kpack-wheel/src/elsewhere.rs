@@ -105,10 +105,7 @@ impl Wheel {
                 }
             }
             missing.dedup();
-            found.push(SplitElsewhere {
-                path: entry.path.clone(),
-                missing,
-            });
+            found.push(SplitElsewhere { path: entry.path.clone(), missing });
         }
         Ok(found)
     }

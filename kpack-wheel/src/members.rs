@@ -69,10 +69,7 @@ pub(super) fn in_member(id: Id, wheel: &Path, member: &str, text: &str) -> Error
 pub(super) fn zip_error(path: &Path, member: Option<&str>, error: ZipError) -> Error {
     let broken = |text: String| match member {
         Some(member) => member_error(path, member, &text),
-        None => damaged(
-            path,
-            format!("not a ZIP archive that kpack can read: {text}"),
-        ),
+        None => damaged(path, format!("not a ZIP archive that kpack can read: {text}")),
     };
     match error {
         ZipError::Io(error) => read_error(path, error, |error| broken(error.to_string())),
@@ -125,9 +122,7 @@ pub(super) fn check_end(
     let bytes = |at: u64, size: usize| {
         let mut bytes = vec![0; size];
         let mut from = file.clone();
-        let read = from
-            .seek(SeekFrom::Start(at))
-            .and_then(|_| from.read_exact(&mut bytes));
+        let read = from.seek(SeekFrom::Start(at)).and_then(|_| from.read_exact(&mut bytes));
         match read {
             Err(error) if error.kind() != ErrorKind::UnexpectedEof => {
                 Err(Error::io(path, "read", error))
@@ -135,12 +130,7 @@ pub(super) fn check_end(
             read => Ok(read.is_ok().then_some(bytes)),
         }
     };
-    let number = |bytes: &[u8]| {
-        bytes
-            .iter()
-            .rev()
-            .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
-    };
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
     let comment = zip.comment().len() as u64;
     let end = file_size.saturating_sub(END + comment);
     let Some(record) = bytes(end, END as usize)?
@@ -155,9 +145,7 @@ pub(super) fn check_end(
     {
         let at = number(&found[8..16]);
         let Some(large) = bytes(at, 56)?.filter(|large| {
-            let end = at
-                .checked_add(12)
-                .and_then(|at| at.checked_add(number(&large[4..12])));
+            let end = at.checked_add(12).and_then(|at| at.checked_add(number(&large[4..12])));
             large.starts_with(b"PK\x06\x06") && end == Some(locator)
         }) else {
             return refused("its ZIP64 end record is not before its locator");
@@ -180,10 +168,7 @@ pub(super) fn check_end(
         let Some(entry) = bytes(at, 46)?.filter(|entry| entry.starts_with(b"PK\x01\x02")) else {
             break;
         };
-        let more: u64 = [28, 30, 32]
-            .iter()
-            .map(|field| number(&entry[*field..field + 2]))
-            .sum();
+        let more: u64 = [28, 30, 32].iter().map(|field| number(&entry[*field..field + 2])).sum();
         at += 46 + more;
         entries += 1;
     }
@@ -225,9 +210,7 @@ pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<M
     let mut members = Vec::new();
     let mut known = HashMap::new();
     for index in 0..zip.len() {
-        let entry = zip
-            .by_index_data(index)
-            .map_err(|e| zip_error(path, None, e))?;
+        let entry = zip.by_index_data(index).map_err(|e| zip_error(path, None, e))?;
         let raw = String::from_utf8_lossy(entry.name_raw());
         let refused = |text: &str| member_error(path, &raw, text);
         let Ok(name) = std::str::from_utf8(entry.name_raw()) else {

@@ -77,11 +77,7 @@ impl Fields {
             }
             start = end;
         }
-        Ok(Self {
-            bytes,
-            end: start,
-            fields,
-        })
+        Ok(Self { bytes, end: start, fields })
     }
 
     /// The bytes that it was read from.
@@ -171,11 +167,7 @@ impl Fields {
 
     fn newline(&self) -> &'static str {
         let first = self.bytes.split_inclusive(|byte| *byte == b'\n').next();
-        if first.is_some_and(|line| line.ends_with(b"\r\n")) {
-            "\r\n"
-        } else {
-            "\n"
-        }
+        if first.is_some_and(|line| line.ends_with(b"\r\n")) { "\r\n" } else { "\n" }
     }
 }
 
@@ -193,10 +185,7 @@ mod tests {
     fn fields_are_added_before_the_description() {
         let more = [("Provides-Extra", "x")];
         for (before, after) in [
-            (
-                "Name: a\n\nbody: b\n",
-                "Name: a\nProvides-Extra: x\n\nbody: b\n",
-            ),
+            ("Name: a\n\nbody: b\n", "Name: a\nProvides-Extra: x\n\nbody: b\n"),
             ("Name: a\n", "Name: a\nProvides-Extra: x\n"),
             ("Name: a", "Name: a\nProvides-Extra: x\n"),
             (
@@ -227,9 +216,6 @@ mod tests {
         assert_eq!(device(&long), format!("{fields}{kind}\nSee a.\n"));
         let markdown = "Description-Content-Type: text/markdown\n";
         let typed = long.replacen("\n\n", &format!("\n{markdown}\n"), 1);
-        assert_eq!(
-            device(&typed).matches("Description-Content-Type").count(),
-            1
-        );
+        assert_eq!(device(&typed).matches("Description-Content-Type").count(), 1);
     }
 }

@@ -51,24 +51,12 @@ impl WheelName {
             return Err(refused());
         }
         let [distribution, version, python, abi, platform] = parts;
-        Ok(Self {
-            distribution,
-            version,
-            build,
-            python,
-            abi,
-            platform,
-            variant,
-        })
+        Ok(Self { distribution, version, build, python, abi, platform, variant })
     }
 
     /// The name of the wheel of another project, with the same version, build and platform.
     pub(super) fn of_device(&self, project: &str, any_python: bool) -> Self {
-        let mut name = Self {
-            distribution: escaped(project),
-            variant: None,
-            ..self.clone()
-        };
+        let mut name = Self { distribution: escaped(project), variant: None, ..self.clone() };
         if any_python {
             (name.python, name.abi) = ("py3".to_owned(), "none".to_owned());
         }
@@ -83,9 +71,7 @@ impl WheelName {
     /// Whether `directory` is its directory with this suffix: names and versions may be written in
     /// several ways.
     pub(super) fn has_directory(&self, directory: &str, suffix: &str) -> bool {
-        let stem = directory
-            .strip_suffix(suffix)
-            .and_then(|d| d.strip_suffix('.'));
+        let stem = directory.strip_suffix(suffix).and_then(|d| d.strip_suffix('.'));
         let Some((name, version)) = stem.and_then(|stem| stem.rsplit_once('-')) else {
             return false;
         };
@@ -176,9 +162,6 @@ mod tests {
         assert!(name.has_directory("pyg_lib-1.dist-info", "dist-info"));
         assert!(!name.has_directory("pyg_lib-2.dist-info", "dist-info"));
         let device = name.of_device("pyg-lib-device-gfx942", false);
-        assert_eq!(
-            device.to_string(),
-            "pyg_lib_device_gfx942-1.0-py2.py3-none-any.whl"
-        );
+        assert_eq!(device.to_string(), "pyg_lib_device_gfx942-1.0-py2.py3-none-any.whl");
     }
 }

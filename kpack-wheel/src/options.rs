@@ -24,10 +24,7 @@ pub struct Options {
     pub device_name: String,
     /// What each device wheel also requires, such as rocm-sdk-device-{target}==7.14.0, where {target} stands for
     /// each of its processors. Can be repeated
-    #[cfg_attr(
-        feature = "clap",
-        arg(long = "device-requires", value_name = "REQUIREMENT")
-    )]
+    #[cfg_attr(feature = "clap", arg(long = "device-requires", value_name = "REQUIREMENT"))]
     pub device_requires: Vec<String>,
     /// Directory in the wheel whose .kpack has the archives of all binaries. Default: the top-level directory of
     /// each binary
@@ -121,13 +118,8 @@ impl FromStr for DeviceGroup {
             known.push(target);
         }
         if let Some(named) = misnamed(&name.to_lowercase(), &known) {
-            return Err(refuse(format!(
-                "it is named like {named}, which is not in it"
-            )));
+            return Err(refuse(format!("it is named like {named}, which is not in it")));
         }
-        Ok(Self {
-            name: name.to_owned(),
-            processors: known,
-        })
+        Ok(Self { name: name.to_owned(), processors: known })
     }
 }

@@ -103,14 +103,10 @@ impl<'a> SplitWheel<'a> {
         findings.extend(not_stripped(files, &options.storage.debug, &wheel.path));
         let vendored = lacking.iter().map(SplitElsewhere::path).collect();
         plan.sort(&found, &members, &vendored, findings)?;
-        plan.install(options, found.binaries, debug_files, progress, findings)
-            .map_err(failed)?;
+        plan.install(options, found.binaries, debug_files, progress, findings).map_err(failed)?;
         plan.vendor(sources, &lacking, findings).map_err(failed)?;
         if plan.devices.is_empty() {
-            let is_split = found
-                .entries
-                .iter()
-                .any(|entry| entry.class == Class::Split);
+            let is_split = found.entries.iter().any(|entry| entry.class == Class::Split);
             let mut observations = found.observations.iter();
             let kept = observations.find(|observation| observation.id == ids::SPIRV_KEPT);
             let (id, text) = match (elsewhere.first(), kept, is_split) {
@@ -196,18 +192,13 @@ impl<'a> SplitWheel<'a> {
         findings: &mut Vec<Finding>,
     ) -> Result<(), Error> {
         let parsed = binaries.into_iter();
-        let parsed: BTreeMap<PathBuf, Arc<ClosedBinary>> = parsed
-            .map(|(path, binary)| (self.tree.join(path), binary))
-            .collect();
+        let parsed: BTreeMap<PathBuf, Arc<ClosedBinary>> =
+            parsed.map(|(path, binary)| (self.tree.join(path), binary)).collect();
         if let Some(root) = &options.overlay_root
             && !self.tree.join(root).is_dir()
         {
             let text = format!("no directory {}, which --overlay-root names", shown(root));
-            return Err(Error::rejected(
-                ids::UNSUPPORTED_WHEEL,
-                &self.wheel.path,
-                text,
-            ));
+            return Err(Error::rejected(ids::UNSUPPORTED_WHEEL, &self.wheel.path, text));
         }
         let mut tops: BTreeMap<&Path, Vec<&String>> = BTreeMap::new();
         for path in &self.split {
@@ -218,9 +209,7 @@ impl<'a> SplitWheel<'a> {
         let module = escaped(self.wheel.required("Name")?);
         let hint = self.install_hint()?;
         for (top, files) in tops {
-            let binaries = files
-                .iter()
-                .filter_map(|file| parsed.get(&self.tree.join(file)));
+            let binaries = files.iter().filter_map(|file| parsed.get(&self.tree.join(file)));
             // A wheel can have any name, whatever this system can write.
             let names = file_names(binaries.map(|binary| binary.is_for_windows()));
             let mut one = install::InstallOptions::new(&self.tree, &module, files);
@@ -241,10 +230,7 @@ impl<'a> SplitWheel<'a> {
                 let target = target.map_err(|error: ParseTargetIdError| {
                     Error::rejected(ids::DAMAGED_ARCHIVE, &archive.path, error.to_string())
                 })?;
-                let path = archive
-                    .path
-                    .strip_prefix(&self.tree)
-                    .unwrap_or(&archive.path);
+                let path = archive.path.strip_prefix(&self.tree).unwrap_or(&archive.path);
                 let path = if has_others {
                     with_slashes(&one.kpack_dir.join(group.archive(&target)))
                 } else {
@@ -276,12 +262,7 @@ impl<'a> SplitWheel<'a> {
                 self.changed.insert(path);
             }
             if !vendored.unchecked.is_empty() {
-                let archives = list(
-                    vendored
-                        .unchecked
-                        .iter()
-                        .map(|path| shown(path).to_string()),
-                );
+                let archives = list(vendored.unchecked.iter().map(|path| shown(path).to_string()));
                 let text = format!(
                     "member `{}`: {archives} may be for another build of the library (no code IDs to compare, and no installed library below --archives); name the prefix of the ROCm that the wheel was built with",
                     library.path().display()
@@ -395,13 +376,8 @@ impl<'a> SplitWheel<'a> {
 
     /// How users install the device wheel of a target.
     fn install_hint(&self) -> Result<String, Error> {
-        let (project, version) = (
-            self.wheel.required("Name")?,
-            self.wheel.required("Version")?,
-        );
-        Ok(format!(
-            "pip install '{project}[device-@GFXARCH@]=={version}'"
-        ))
+        let (project, version) = (self.wheel.required("Name")?, self.wheel.required("Version")?);
+        Ok(format!("pip install '{project}[device-@GFXARCH@]=={version}'"))
     }
 
     /// Gives each device wheel a fragment of each manifest that lists its archives.
@@ -420,11 +396,8 @@ impl<'a> SplitWheel<'a> {
                     continue;
                 }
                 // What the hint says is true for the host wheel's version only.
-                let fragment = Manifest {
-                    kpack_files: files,
-                    install_hint: None,
-                    ..manifest.clone()
-                };
+                let fragment =
+                    Manifest { kpack_files: files, install_hint: None, ..manifest.clone() };
                 let path = Path::new(path).with_file_name(group.fragment(&device.label));
                 let path = with_slashes(&path);
                 device.set(path, 0o644, Content::Bytes(fragment.to_bytes()));
@@ -456,16 +429,8 @@ impl<'a> SplitWheel<'a> {
             if is_left_out {
                 continue;
             }
-            let item = Item {
-                name: member.name.clone(),
-                mode: member.mode,
-                content,
-            };
-            if self.wheel.is_metadata(member) {
-                last.push(item)
-            } else {
-                items.push(item)
-            }
+            let item = Item { name: member.name.clone(), mode: member.mode, content };
+            if self.wheel.is_metadata(member) { last.push(item) } else { items.push(item) }
         }
         items.extend(self.manifests.iter().map(|path| Item {
             name: self.wheel.member_at(self.scheme, path),
@@ -480,10 +445,7 @@ impl<'a> SplitWheel<'a> {
     pub(super) fn clean(&self) -> Result<(), Error> {
         for member in &self.wheel.members {
             if let Place::Site(_, path) = self.wheel.place(member)
-                && !matches!(
-                    self.devices.content(&with_slashes(&path)),
-                    Some(Content::Archive(_))
-                )
+                && !matches!(self.devices.content(&with_slashes(&path)), Some(Content::Archive(_)))
             {
                 let path = self.tree.join(path);
                 fs::remove_file(&path).map_err(|e| Error::io(&path, "remove", e))?;
@@ -516,9 +478,7 @@ fn in_site(wheel: &Wheel) -> BTreeMap<PathBuf, (SitePackages, usize)> {
 /// An error about an unpacked file as one about the member.
 fn in_wheel(wheel: &Wheel, trees: &[&Path], error: Error) -> Error {
     match &error {
-        Error::Refused {
-            id, path, reason, ..
-        } => {
+        Error::Refused { id, path, reason, .. } => {
             let member = trees.iter().find_map(|tree| path.strip_prefix(tree).ok());
             match member {
                 Some(member) => in_member(*id, &wheel.path, &member.to_string_lossy(), reason),

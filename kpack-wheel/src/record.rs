@@ -129,10 +129,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<BTreeMap<String, Row>, String> {
     for record in reader.records() {
         let record = record.map_err(|error| error.to_string())?;
         let field = |index| record.get(index).unwrap_or_default().to_owned();
-        let row = Row {
-            hash: field(1),
-            size: field(2),
-        };
+        let row = Row { hash: field(1), size: field(2) };
         if rows.insert(field(0), row).is_some() {
             return Err(format!("lists `{}` twice", field(0)));
         }
@@ -160,10 +157,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again() {
-        let digest = Digest {
-            sha256: sha256(b"text"),
-            size: 4,
-        };
+        let digest = Digest { sha256: sha256(b"text"), size: 4 };
         let members = [("a, \"b\".py".to_owned(), digest), ("c".to_owned(), digest)];
         let bytes = to_bytes(&members, "x.dist-info/RECORD");
         let text = String::from_utf8(bytes.clone()).unwrap();

@@ -33,11 +33,7 @@ pub(super) fn is_sdist(path: &Path) -> bool {
 /// [`Error::Refused`] for one that is damaged or has no `NAME-VERSION/PKG-INFO`; [`Error::Io`].
 pub(super) fn requirements(path: &Path) -> Result<Pins, Error> {
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-    let member = [
-        name.strip_suffix(ENDING.as_bytes()).unwrap_or(name),
-        b"/PKG-INFO",
-    ]
-    .concat();
+    let member = [name.strip_suffix(ENDING.as_bytes()).unwrap_or(name), b"/PKG-INFO"].concat();
     let shown = String::from_utf8_lossy(&member);
     let bytes = metadata(path, &member)?
         .ok_or_else(|| damaged(path, format!("it has no file `{shown}`")))?;

@@ -81,19 +81,13 @@ pub(super) fn pins(fields: &Fields, is_extra: &dyn Fn(&str) -> bool) -> Result<P
     }
     for text in fields.all("Requires-Dist") {
         let requirement = requirement(text)?;
-        let pin = Pin {
-            version: exact(&requirement),
-            project: requirement.name,
-        };
+        let pin = Pin { version: exact(&requirement), project: requirement.name };
         if requirement.marker.evaluate_extras(&[]) {
             pins.always.insert(pin);
             continue;
         }
         for (extra, asked) in &mut pins.extras {
-            if requirement
-                .marker
-                .evaluate_extras(std::slice::from_ref(extra))
-            {
+            if requirement.marker.evaluate_extras(std::slice::from_ref(extra)) {
                 asked.insert(pin.clone());
             }
         }

@@ -139,11 +139,7 @@ impl Outputs {
         let devices = options.device_dir.as_deref();
         let devices = devices.filter(|devices| real(devices) != real(&options.output_dir));
         let devices = devices.map(|devices| Stage::lock(devices, distribution));
-        Ok(Self {
-            hosts,
-            devices: devices.transpose()?,
-            time,
-        })
+        Ok(Self { hosts, devices: devices.transpose()?, time })
     }
 
     /// Writes a wheel into one of the stages.
@@ -223,9 +219,8 @@ impl Outputs {
     /// Gives all files their final names, a host wheel last.
     fn publish(self, devices: &[&str], hosts: &[Written]) -> Result<(), Error> {
         let hosts = hosts.iter();
-        let mut hosts: Vec<&str> = hosts
-            .filter_map(|host| host.path.file_name()?.to_str())
-            .collect();
+        let mut hosts: Vec<&str> =
+            hosts.filter_map(|host| host.path.file_name()?.to_str()).collect();
         let last = hosts.pop();
         match self.devices {
             Some(stage) => stage.publish(devices, None, &[])?,
@@ -267,12 +262,7 @@ fn with_devices<'p, 'w>(
     let mut versions: BTreeMap<_, Vec<&SplitWheel<'_>>> = BTreeMap::new();
     for plan in plans {
         let name = &plan.wheel.name;
-        let version = (
-            &name.distribution,
-            &name.version,
-            &name.build,
-            &name.platform,
-        );
+        let version = (&name.distribution, &name.version, &name.build, &name.platform);
         versions.entry(version).or_default().push(plan);
     }
     let mut with = Vec::new();
@@ -438,10 +428,7 @@ fn check_input(wheel: &Wheel, stage: &Stage, findings: &mut Vec<Finding>) -> Res
         findings.push(warning(ids::WHEEL_NAME, path, text));
     }
     if let Some(signature) = wheel.signature() {
-        let text = format!(
-            "member `{}`: left out, because RECORD changes",
-            signature.name
-        );
+        let text = format!("member `{}`: left out, because RECORD changes", signature.name);
         findings.push(warning(ids::SIGNATURE_DROPPED, path, text));
     }
     Ok(())

@@ -55,11 +55,7 @@ pub(super) fn variants(devices: &Devices<'_>) -> Result<Vec<Variant>, Error> {
         });
     }
     for label in [Some(FALLBACK.to_owned()), None] {
-        variants.push(Variant {
-            label,
-            processors: Vec::new(),
-            requirement: None,
-        });
+        variants.push(Variant { label, processors: Vec::new(), requirement: None });
     }
     Ok(variants)
 }

@@ -30,11 +30,7 @@ pub(super) fn text(variants: &BTreeMap<String, Value>) -> Vec<u8> {
 
 /// What a variant for these processors asks of a machine.
 pub(super) fn properties(processors: &[String]) -> Value {
-    if processors.is_empty() {
-        json!({})
-    } else {
-        json!({ NAMESPACE: { FEATURE: processors } })
-    }
+    if processors.is_empty() { json!({}) } else { json!({ NAMESPACE: { FEATURE: processors } }) }
 }
 
 /// The variants that an index lists; `None` if [`text`] would not write it so.

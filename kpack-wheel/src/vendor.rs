@@ -66,11 +66,7 @@ impl Sources {
                 )));
             }
         }
-        Ok(Self {
-            directories: directories.to_vec(),
-            files,
-            archives: Archives::default(),
-        })
+        Ok(Self { directories: directories.to_vec(), files, archives: Archives::default() })
     }
 
     /// The archives of a library, which are to be in the directory `.kpack` beside it, and what changes in its
@@ -79,11 +75,8 @@ impl Sources {
     /// # Errors
     /// [`Error::Refused`] if there are none, or those of another build; [`Error::Io`].
     pub(super) fn vendor(&self, linked: &LinkedBinary) -> Result<Vendored, Error> {
-        let mut vendored = Vendored {
-            archives: BTreeMap::new(),
-            unchecked: BTreeSet::new(),
-            edits: Vec::new(),
-        };
+        let mut vendored =
+            Vendored { archives: BTreeMap::new(), unchecked: BTreeSet::new(), edits: Vec::new() };
         for group in linked.markers()? {
             let mut marker = group.marker.clone();
             marker.kpack_search_paths.clear();
@@ -146,11 +139,8 @@ impl Sources {
             }
             let of_group = pattern.group().map(|group| group.to_string());
             let of_group = of_group.unwrap_or_else(|| toc.group_name.clone());
-            let archive = VendoredArchive {
-                from: file.clone(),
-                group: Group::from(of_group),
-                target,
-            };
+            let archive =
+                VendoredArchive { from: file.clone(), group: Group::from(of_group), target };
             found = true;
             let name = name.to_string_lossy().into_owned();
             if let Some(known) = vendored.archives.get(&name) {

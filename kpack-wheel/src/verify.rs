@@ -133,9 +133,8 @@ fn asked_by_sdist(
     };
     let extras = pins.extras.into_values().flatten();
     let all: BTreeSet<Pin> = extras.chain(pins.always).collect();
-    let (there, missing): (Vec<&Pin>, Vec<&Pin>) = all
-        .iter()
-        .partition(|pin| wheels.iter().any(|wheel| pin.is_for(wheel)));
+    let (there, missing): (Vec<&Pin>, Vec<&Pin>) =
+        all.iter().partition(|pin| wheels.iter().any(|wheel| pin.is_for(wheel)));
     for pin in &there {
         if let Some(wheel) = wheels.iter().find(|wheel| pin.is_for(wheel))
             && pin.version.is_some()
@@ -148,10 +147,7 @@ fn asked_by_sdist(
     }
     let mut text = format!("it asks for {} of these", counted(there.len(), "project"));
     if !missing.is_empty() {
-        text += &format!(
-            ", and for {}, which are not among them",
-            list_some(missing, MOST_NAMES)
-        );
+        text += &format!(", and for {}, which are not among them", list_some(missing, MOST_NAMES));
     }
     let note = Finding::new(Severity::Note, ids::WHEEL_SOUND, path, text);
     report.findings.push(note);
@@ -179,9 +175,7 @@ fn sound(path: &Path, report: &mut Report) -> Result<Option<Wheel>, Error> {
             }
             if report.count(Severity::Fault) == faults {
                 let text = format!("{count} members as listed in RECORD");
-                report
-                    .findings
-                    .push(Finding::new(Severity::Ok, ids::WHEEL_SOUND, path, text));
+                report.findings.push(Finding::new(Severity::Ok, ids::WHEEL_SOUND, path, text));
             }
             Ok(Some(wheel))
         }
@@ -220,19 +214,14 @@ fn devices<'w>(
             fault(report, ids::WRONG_PIN, &host.path, text);
         }
         if !device.pins()?.always.iter().any(|pin| pin.accepts(host)) {
-            let text = format!(
-                "it does not require {}=={}",
-                host.name.distribution, host.name.version
-            );
+            let text =
+                format!("it does not require {}=={}", host.name.distribution, host.name.version);
             fault(report, ids::WRONG_PIN, &device.path, text);
         }
         devices.push(device);
     }
     missing_devices(host, pins, &missing, targets, report);
-    let all = pins
-        .extras
-        .iter()
-        .filter(|(_, pins)| pins.len() < devices.len() + missing.len());
+    let all = pins.extras.iter().filter(|(_, pins)| pins.len() < devices.len() + missing.len());
     for (extra, _) in all.filter(|(extra, _)| extra.to_string() == ALL) {
         let text = format!("the extra {extra} does not ask for all device wheels");
         fault(report, ids::WRONG_PIN, &host.path, text);
@@ -256,9 +245,7 @@ fn missing_devices(
         let text = format!("no extra for {}", list(lacks));
         fault(report, ids::MISSING_WHEEL, &host.path, text);
     }
-    let selected = extras
-        .iter()
-        .filter(|(target, ..)| selection.matches(target));
+    let selected = extras.iter().filter(|(target, ..)| selection.matches(target));
     let needed: BTreeSet<&Pin> = selected.flat_map(|(.., asked)| *asked).collect();
     let is_needed = |pin: &&&Pin| targets.is_empty() || needed.contains(*pin);
     let (needed, others): (Vec<&Pin>, Vec<&Pin>) = missing.iter().partition(is_needed);
@@ -288,9 +275,7 @@ fn overlay(
     let scratch = TempDir::new();
     let scratch = scratch.map_err(|e| Error::io(&std::env::temp_dir(), "create files in", e))?;
     let scratch = scratch.path();
-    let scratch = &scratch
-        .canonicalize()
-        .map_err(|e| Error::io(scratch, "open", e))?;
+    let scratch = &scratch.canonicalize().map_err(|e| Error::io(scratch, "open", e))?;
     let (tree, original) = (scratch.join("site"), scratch.join("fat"));
     let wheels = Vec::from_iter([host].into_iter().chain(devices.iter().copied()));
     if !fit_together(&wheels, report) {
@@ -300,9 +285,7 @@ fn overlay(
         wheel.unpack(scratch, &|member| Some(tree.join(in_site(wheel, member)?)))?;
     }
     if let Some(fat) = fat {
-        fat.unpack(scratch, &|member| {
-            Some(original.join(in_site(fat, member)?))
-        })?;
+        fat.unpack(scratch, &|member| Some(original.join(in_site(fat, member)?)))?;
     }
     for directory in [&tree, &original] {
         fs::create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
@@ -387,11 +370,7 @@ fn fit_together(wheels: &[&Wheel], report: &mut Report) -> bool {
     let mut known: BTreeMap<PathBuf, &Path> = BTreeMap::new();
     let mut is_sound = true;
     for wheel in wheels {
-        for path in wheel
-            .members
-            .iter()
-            .filter_map(|member| in_site(wheel, member))
-        {
+        for path in wheel.members.iter().filter_map(|member| in_site(wheel, member)) {
             if let Some(other) = known.insert(path.clone(), &wheel.path) {
                 let text = format!("{} also has `{}`", other.display(), path.display());
                 fault(report, ids::OVERLAPPING_WHEELS, &wheel.path, text);
@@ -400,11 +379,7 @@ fn fit_together(wheels: &[&Wheel], report: &mut Report) -> bool {
         }
     }
     for (path, wheel) in &known {
-        for (file, other) in path
-            .ancestors()
-            .skip(1)
-            .filter_map(|p| known.get_key_value(p))
-        {
+        for (file, other) in path.ancestors().skip(1).filter_map(|p| known.get_key_value(p)) {
             let text = format!("`{}` is a file in {}", file.display(), other.display());
             fault(report, ids::OVERLAPPING_WHEELS, wheel, text);
             is_sound = false;

@@ -105,13 +105,7 @@ pub(super) fn write(
         members.push((item.name.clone(), digest));
     }
     let bytes = record::to_bytes(&members, record);
-    let (mut spool, _) = deflated(
-        record,
-        bytes.as_slice(),
-        bytes.len() as u64,
-        options,
-        scratch,
-    )?;
+    let (mut spool, _) = deflated(record, bytes.as_slice(), bytes.len() as u64, options, scratch)?;
     let raw = spool.by_index_raw(0).map_err(broken)?;
     zip.raw_copy_file(raw).map_err(broken)?;
     let output = zip.finish().map_err(broken)?.into_inner();
@@ -130,11 +124,7 @@ struct Output {
 
 impl Output {
     fn new(file: File) -> Self {
-        Self {
-            file,
-            position: 0,
-            error: None,
-        }
+        Self { file, position: 0, error: None }
     }
 
     /// The file, if all was written.
@@ -212,9 +202,8 @@ fn deflated(
     let options = options.compression_level(Some(LEVEL));
     let started = with_memory(|| zip.start_file(name, options.large_file(size >= LARGE)));
     started.map_err(failed)?;
-    let digest = record::copy(from, &mut zip, &|e| Error::io(scratch, "read", e), &|e| {
-        failed(e.into())
-    })?;
+    let digest =
+        record::copy(from, &mut zip, &|e| Error::io(scratch, "read", e), &|e| failed(e.into()))?;
     let written = zip.finish().and_then(|output| Ok(output.close()?));
     let readable = written.and_then(ZipArchive::new);
     Ok((readable.map_err(failed)?, digest))

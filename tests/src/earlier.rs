@@ -11,10 +11,7 @@ use crate::tree::Tree;
 /// # Panics
 /// The fixture is missing, or `tar` fails.
 pub fn unpack() -> Tree {
-    let packed = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/fixtures/earlier/earlier.tar.zst"
-    );
+    let packed = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/earlier/earlier.tar.zst");
     let files = zstd::decode_all(File::open(packed).unwrap()).unwrap();
     let tree = Tree::new();
     let mut tar = Command::new("tar");

@@ -25,9 +25,7 @@ pub fn elflint(path: &Path) -> Result<BTreeSet<String>> {
     let plain = |line: &str| -> String {
         let words = line.split(' ').map(|word| match word.strip_prefix("0x") {
             Some(_) => "0x".to_owned(),
-            None => word
-                .trim_start_matches('[')
-                .replace(|c: char| c.is_ascii_digit(), ""),
+            None => word.trim_start_matches('[').replace(|c: char| c.is_ascii_digit(), ""),
         });
         Vec::from_iter(words.filter(|word| !word.is_empty())).join(" ")
     };

@@ -141,9 +141,7 @@ impl FatLibrary {
         storage: Storage,
         code_objects: impl IntoIterator<Item = (T, Vec<u8>)>,
     ) -> Self {
-        let entries = code_objects
-            .into_iter()
-            .map(|(target, bytes)| (target.into(), bytes));
+        let entries = code_objects.into_iter().map(|(target, bytes)| (target.into(), bytes));
         self.bundle_of.push(self.wrappers.len());
         self.wrappers.push((storage, entries.collect()));
         self
@@ -199,10 +197,7 @@ impl FatLibrary {
     /// # Errors
     /// As [`bundle`].
     pub fn bundles(&self) -> Result<Vec<Vec<u8>>> {
-        self.wrappers
-            .iter()
-            .map(|(storage, entries)| bundle(*storage, entries))
-            .collect()
+        self.wrappers.iter().map(|(storage, entries)| bundle(*storage, entries)).collect()
     }
 
     /// The code objects of each wrapper, by target.
@@ -237,10 +232,7 @@ impl FatLibrary {
             _ => output.clone(),
         };
         let mut command = Command::new(&self.compiler);
-        command
-            .current_dir(&scratch)
-            .args(mode)
-            .args(["-O1", "device.s", "host.c"]);
+        command.current_dir(&scratch).args(mode).args(["-O1", "device.s", "host.c"]);
         if !self.kernels.is_empty() {
             command.arg("start.c");
         }
@@ -279,10 +271,7 @@ impl FatLibrary {
             if self.bundle_of[index] != index {
                 continue;
             }
-            let _ = write!(
-                text,
-                ".p2align 12\n.Lbundle{index}: .incbin \"bundle{index}.bin\"\n"
-            );
+            let _ = write!(text, ".p2align 12\n.Lbundle{index}: .incbin \"bundle{index}.bin\"\n");
         }
         if !self.wrappers.is_empty() && !self.without_wrappers {
             text.push_str(".section .hipFatBinSegment,\"aw\",@progbits\n.p2align 3\n");
@@ -315,11 +304,7 @@ impl FatLibrary {
     /// Host code with relocations into all kinds of sections, so that running it reveals a wrong
     /// host image.
     fn host_code(&self) -> String {
-        let count = if self.without_wrappers {
-            0
-        } else {
-            self.wrappers.len()
-        };
+        let count = if self.without_wrappers { 0 } else { self.wrappers.len() };
         let mut declared = String::new();
         let mut listed = String::new();
         for index in 0..count {

@@ -26,20 +26,10 @@ impl PackageRoot {
     /// # Errors
     /// The user is not root, or the directory cannot be written.
     pub fn new(path: &Path) -> Result<Self> {
-        ensure!(
-            is_root(),
-            "only root may install packages into a root of their own"
-        );
-        let root = Self {
-            path: path.to_owned(),
-        };
+        ensure!(is_root(), "only root may install packages into a root of their own");
+        let root = Self { path: path.to_owned() };
         let dpkg = ["info", "updates", "triggers"].map(|name| format!("var/lib/dpkg/{name}"));
-        let others = [
-            "etc/ld.so.conf.d",
-            "tmp",
-            "var/cache/ldconfig",
-            "var/lib/rpm",
-        ];
+        let others = ["etc/ld.so.conf.d", "tmp", "var/cache/ldconfig", "var/lib/rpm"];
         for directory in dpkg.iter().map(String::as_str).chain(others) {
             fs::create_dir_all(root.file(directory))?;
         }

@@ -65,13 +65,9 @@ pub fn xtask(task: &str) -> Command {
 /// The variables that cargo sets for what it runs; `OUT_DIR` for tests of packages with a build script. If they reach
 /// another cargo, it compiles again all dependencies whose build scripts read them.
 pub fn cargo_variables() -> impl Iterator<Item = String> {
-    env::vars_os()
-        .filter_map(|(name, _)| name.into_string().ok())
-        .filter(|name| {
-            name == "OUT_DIR"
-                || name.starts_with("CARGO_PKG_")
-                || name.starts_with("CARGO_MANIFEST_")
-        })
+    env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| {
+        name == "OUT_DIR" || name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+    })
 }
 
 /// The standard output of a command that must succeed.
@@ -104,9 +100,7 @@ pub fn try_run(command: &mut Command) -> Result<String> {
 /// # Panics
 /// `cp` fails.
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) {
-    run(Command::new("cp")
-        .arg("-a")
-        .args([from.as_ref(), to.as_ref()]));
+    run(Command::new("cp").arg("-a").args([from.as_ref(), to.as_ref()]));
 }
 
 /// How often [`kill_at_any_moment`] starts a command, and how often at most.
@@ -138,10 +132,7 @@ pub fn kill_at_any_moment<S: PartialEq>(
     let mut killed_at_work = 0;
     let mut run = 0;
     while run < KILLED_RUNS || killed_at_work == 0 {
-        assert!(
-            run < MOST_RUNS,
-            "no run was killed after it had changed something"
-        );
+        assert!(run < MOST_RUNS, "no run was killed after it had changed something");
         run += 1;
         let (before, _, mut child) = start(run);
         // In an order that looks random.

@@ -50,10 +50,7 @@ pub fn is_root() -> bool {
 
 fn report_missing(what: &str) -> bool {
     let required = std::env::var_os("KPACK_REQUIRE_TOOLS").is_some_and(|value| value != "0");
-    assert!(
-        !required,
-        "`{what}` is missing, and KPACK_REQUIRE_TOOLS is set"
-    );
+    assert!(!required, "`{what}` is missing, and KPACK_REQUIRE_TOOLS is set");
     skip(&format!("`{what}` is missing"));
     false
 }

@@ -32,9 +32,7 @@ impl Tree {
     /// An empty one.
     #[expect(clippy::new_without_default, reason = "it is a directory, not a value")]
     pub fn new() -> Self {
-        Self {
-            directory: TempDir::new().unwrap(),
-        }
+        Self { directory: TempDir::new().unwrap() }
     }
 
     /// Its root.
@@ -70,10 +68,7 @@ impl Tree {
             .map(|(name, path)| {
                 let metadata = path.symlink_metadata().unwrap();
                 let bytes = if metadata.is_symlink() {
-                    fs::read_link(&path)
-                        .unwrap()
-                        .into_os_string()
-                        .into_encoded_bytes()
+                    fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes()
                 } else {
                     fs::read(&path).unwrap()
                 };
@@ -84,20 +79,14 @@ impl Tree {
 
     /// Every file and directory, its bytes, its inode and its time of change.
     pub fn snapshot_with_times(&self) -> (Snapshot, Vec<(PathBuf, u64, i64, i64)>) {
-        let times = WalkDir::new(self.root())
-            .sort_by_file_name()
-            .into_iter()
-            .map(|entry| {
-                let entry = entry.unwrap();
-                let metadata = entry.metadata().unwrap();
-                // Locks and scratch files come and go in directories.
-                let time = if metadata.is_dir() {
-                    (0, 0)
-                } else {
-                    (metadata.mtime(), metadata.mtime_nsec())
-                };
-                (entry.into_path(), metadata.ino(), time.0, time.1)
-            });
+        let times = WalkDir::new(self.root()).sort_by_file_name().into_iter().map(|entry| {
+            let entry = entry.unwrap();
+            let metadata = entry.metadata().unwrap();
+            // Locks and scratch files come and go in directories.
+            let time =
+                if metadata.is_dir() { (0, 0) } else { (metadata.mtime(), metadata.mtime_nsec()) };
+            (entry.into_path(), metadata.ino(), time.0, time.1)
+        });
         (self.snapshot(), times.collect())
     }
 
@@ -122,10 +111,7 @@ impl Tree {
             .filter(|entry| !entry.file_type().is_dir())
             .map(|entry| {
                 let relative = entry.path().strip_prefix(self.root()).unwrap();
-                (
-                    relative.to_str().unwrap().to_owned(),
-                    entry.path().to_owned(),
-                )
+                (relative.to_str().unwrap().to_owned(), entry.path().to_owned())
             })
             .collect()
     }

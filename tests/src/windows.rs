@@ -31,9 +31,7 @@ pub fn available() -> bool {
 pub fn build(arguments: &[&str]) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut command = cargo(arguments);
-    run(command
-        .args(["--locked", "--target", TARGET])
-        .current_dir(&root));
+    run(command.args(["--locked", "--target", TARGET]).current_dir(&root));
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     root.join(target).join(TARGET).join("debug")
 }

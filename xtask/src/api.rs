@@ -43,9 +43,7 @@ pub(crate) fn run(update: bool) -> Result<()> {
     fs::write(&rustdoc, RUSTDOC)?;
     cmd!(process::shell(), "chmod +x {rustdoc}").quiet().run()?;
     process::step("Listing the public API of the library crates");
-    let packages = CRATES
-        .iter()
-        .flat_map(|(package, _)| ["--package", package]);
+    let packages = CRATES.iter().flat_map(|(package, _)| ["--package", package]);
     cmd!(
         process::shell(),
         "cargo doc --quiet --locked --no-deps --lib --all-features {packages...}"
@@ -79,12 +77,7 @@ fn list(library: &str) -> Result<String> {
         .omit_auto_trait_impls(true)
         .omit_auto_derived_impls(true)
         .build()
-        .with_context(|| {
-            format!(
-                "{}: another format than that of Rust {RUST}",
-                json.display()
-            )
-        })?;
+        .with_context(|| format!("{}: another format than that of Rust {RUST}", json.display()))?;
     Ok(api.to_string())
 }
 

@@ -89,10 +89,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let (scaling, comparisons): (Vec<_>, Vec<_>) =
         outcomes.iter().partition(|outcome| outcome.row.size > 0);
     if !failed.is_empty() {
-        machine += &format!(
-            "Not measured, because of an error: {}.\n",
-            failed.join(", ")
-        );
+        machine += &format!("Not measured, because of an error: {}.\n", failed.join(", "));
     }
     let mut parts = vec![
         ("machine", machine),
@@ -107,10 +104,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for (_, text) in parts.iter().filter(|(_, text)| !text.is_empty()) {
         println!("{text}");
     }
-    println!(
-        "All took {:.1} minutes.",
-        start.elapsed().as_secs_f64() / 60.0
-    );
+    println!("All took {:.1} minutes.", start.elapsed().as_secs_f64() / 60.0);
     if all {
         page::write(&parts)?;
     }

@@ -64,17 +64,10 @@ pub(crate) fn run() -> Result<()> {
     for page in repository::files_with_extension(&pages, "md")? {
         let name = page.file_stem().context("a page has a name")?;
         let made = html.join(name).with_extension("html").exists();
-        ensure!(
-            made || name == "SUMMARY",
-            "docs/SUMMARY.md does not list {}",
-            page.display()
-        );
+        ensure!(made || name == "SUMMARY", "docs/SUMMARY.md does not list {}", page.display());
     }
     check_links(&html)?;
-    process::step(&format!(
-        "The handbook: {}",
-        html.join("index.html").display()
-    ));
+    process::step(&format!("The handbook: {}", html.join("index.html").display()));
     Ok(())
 }
 
@@ -109,11 +102,9 @@ fn titles(pages: &[PathBuf]) -> Result<Vec<(String, String)>> {
 /// A link whose text is the name of a file gets the page's title.
 fn write_page(from: &Path, to: &Path, titles: &[(String, String)]) -> Result<()> {
     let mut text = with_files(&fs::read_to_string(from)?, from, to)?;
-    for (link, there) in [
-        ("](docs/", "]("),
-        ("](../README.md", "](index.md"),
-        ("](README.md", "](index.md"),
-    ] {
+    for (link, there) in
+        [("](docs/", "]("), ("](../README.md", "](index.md"), ("](README.md", "](index.md")]
+    {
         text = text.replace(link, there);
     }
     for name in OF_ROOT {
@@ -144,9 +135,7 @@ fn with_files(text: &str, from: &Path, to: &Path) -> Result<String> {
         rest = after;
         let is_page = link.contains("://")
             || link.starts_with('#')
-            || [".md", ".png"]
-                .iter()
-                .any(|extension| link.contains(extension));
+            || [".md", ".png"].iter().any(|extension| link.contains(extension));
         let file = here.join(link);
         if is_page || !file.exists() {
             write!(out, "]({link})")?;
@@ -221,16 +210,9 @@ fn check_links(html: &Path) -> Result<()> {
         !link.contains("://") && !leads
     });
     let broken = Vec::from_iter(broken.map(|(page, link)| format!("{page}: {link}")));
-    ensure!(
-        broken.is_empty(),
-        "links lead nowhere:\n{}",
-        broken.join("\n")
-    );
+    ensure!(broken.is_empty(), "links lead nowhere:\n{}", broken.join("\n"));
     let (pages, links) = (places.len(), links.len());
-    ensure!(
-        pages > 20 && links > 500,
-        "{pages} pages with {links} links"
-    );
+    ensure!(pages > 20 && links > 500, "{pages} pages with {links} links");
     println!("   {pages} pages, {links} links");
     Ok(())
 }

@@ -83,10 +83,7 @@ fn tools() -> impl Iterator<Item = Tool> {
 pub(crate) fn install_missing() -> Result<()> {
     install_packages()?;
     if process::find_program("rustup").is_none() {
-        println!(
-            "   rustup is missing; tests for Windows need Rust's {}",
-            windows::TARGET
-        );
+        println!("   rustup is missing; tests for Windows need Rust's {}", windows::TARGET);
         return Ok(());
     }
     let target = windows::TARGET;

@@ -11,27 +11,15 @@ use crate::{process, repository};
 /// directory of the machine that built it.
 fn release_flags(more: &str) -> Result<[String; 4]> {
     let home = repository::cargo_home()?;
-    let config = format!(
-        "build.rustflags=['--remap-path-prefix={}=/cargo'{more}]",
-        home.display()
-    );
-    Ok([
-        "--release".into(),
-        "--locked".into(),
-        "--config".into(),
-        config,
-    ])
+    let config = format!("build.rustflags=['--remap-path-prefix={}=/cargo'{more}]", home.display());
+    Ok(["--release".into(), "--locked".into(), "--config".into(), config])
 }
 
 /// Builds the helper binary `kpack` optimised, and returns its path.
 pub(crate) fn helper() -> Result<PathBuf> {
     process::step("Building the helper binary `kpack` (release)");
     let flags = release_flags("")?;
-    cmd!(
-        process::shell(),
-        "cargo build {flags...} --package kpack-cli --bin kpack"
-    )
-    .run()?;
+    cmd!(process::shell(), "cargo build {flags...} --package kpack-cli --bin kpack").run()?;
     Ok(repository::target_directory().join("release/kpack"))
 }
 
@@ -46,9 +34,7 @@ pub(crate) fn static_helper() -> Result<PathBuf> {
         "cargo build {flags...} --target {target} --package kpack-cli --bin kpack"
     )
     .run()?;
-    Ok(repository::target_directory()
-        .join(target)
-        .join("release/kpack"))
+    Ok(repository::target_directory().join(target).join("release/kpack"))
 }
 
 /// Builds the loader `librocm_kpack` and the shim `libkpack_hip` optimised, and returns the directory with their profiles.
@@ -60,17 +46,9 @@ pub(crate) fn libraries() -> Result<PathBuf> {
         "cargo rustc {flags...} --package kpack-runtime --lib --crate-type cdylib,staticlib"
     )
     .run()?;
-    cmd!(
-        shell,
-        "cargo rustc {flags...} --package kpack-hip --lib --crate-type cdylib"
-    )
-    .run()?;
+    cmd!(shell, "cargo rustc {flags...} --package kpack-hip --lib --crate-type cdylib").run()?;
     // What is linked into each binary is built to be small.
     let [_, others @ ..] = flags;
-    cmd!(
-        shell,
-        "cargo build --profile shim {others...} --package kpack-hip-link --lib"
-    )
-    .run()?;
+    cmd!(shell, "cargo build --profile shim {others...} --package kpack-hip-link --lib").run()?;
     Ok(repository::target_directory())
 }

@@ -21,28 +21,16 @@ use crate::process::{self, Daemon, NotRun, shell, step};
 use crate::{build, repository};
 
 /// The programs that it runs, all of Debian.
-const TOOLS: [&str; 7] = [
-    "buildah",
-    "skopeo",
-    "umoci",
-    "podman",
-    "docker-registry",
-    "curl",
-    "python3",
-];
+const TOOLS: [&str; 7] =
+    ["buildah", "skopeo", "umoci", "podman", "docker-registry", "curl", "python3"];
 
 /// The machines of the page, and what each builds for.
-const MACHINES: [(&str, &str); 3] = [
-    ("linux-a", "gfx1100"),
-    ("linux-b", "gfx1101"),
-    ("linux-c", "gfx942"),
-];
+const MACHINES: [(&str, &str); 3] =
+    [("linux-a", "gfx1100"), ("linux-b", "gfx1101"), ("linux-c", "gfx942")];
 
 /// The targets of the images, and the GPUs whose code each has: that of a group.
-const TARGETS: [(&str, &[&str]); 2] = [
-    ("gfx1100", &["gfx1100", "gfx1101"]),
-    ("gfx942", &["gfx942"]),
-];
+const TARGETS: [(&str, &[&str]); 2] =
+    [("gfx1100", &["gfx1100", "gfx1101"]), ("gfx942", &["gfx942"])];
 
 /// The directory of the library in an image.
 const ROOT: &str = "opt/rocm";
@@ -57,9 +45,7 @@ const CODE: usize = 4 << 20;
 pub(crate) fn run() -> Result<()> {
     let mut tools = TOOLS.iter();
     if let Some(missing) = tools.find(|tool| process::find_program(tool).is_none()) {
-        bail!(NotRun(format!(
-            "{missing} is not installed; `cargo xtask bootstrap` installs it"
-        )));
+        bail!(NotRun(format!("{missing} is not installed; `cargo xtask bootstrap` installs it")));
     }
     let kpack = build::helper()?;
     let scratch = tempfile::tempdir()?;
@@ -74,12 +60,7 @@ pub(crate) fn run() -> Result<()> {
     check_layers(&repository)?;
     for (target, targets) in TARGETS {
         step(&format!("Pulling what is for {target}"));
-        reader.pull(
-            &repository,
-            target,
-            &["--override-variant", target],
-            targets,
-        )?;
+        reader.pull(&repository, target, &["--override-variant", target], targets)?;
     }
     step("Pulling without a variant");
     reader.pull(&repository, "all", &[], &MACHINES.map(|(_, target)| target))?;
@@ -104,10 +85,7 @@ impl Reader {
         let loader = build::libraries()?.join("release/librocm_kpack.so");
         fs::create_dir_all(rocm.join("lib"))?;
         fs::copy(loader, rocm.join("lib/librocm_kpack.so.0"))?;
-        symlink(
-            repository::root().join("kpack-runtime/include"),
-            rocm.join("include"),
-        )?;
+        symlink(repository::root().join("kpack-runtime/include"), rocm.join("include"))?;
         let load = work.join("load");
         build_loader(&load)?;
         Ok(Self {
@@ -144,10 +122,7 @@ impl Reader {
             let directory = self.work.join(machine);
             let library = directory.join("built/vec_lib/vec/stage/lib/libvec.so");
             self.build(&library, &[target])?;
-            fs::write(
-                directory.join("built/vec_lib/artifact_manifest.txt"),
-                "vec/stage\n",
-            )?;
+            fs::write(directory.join("built/vec_lib/artifact_manifest.txt"), "vec/stage\n")?;
             let pack = self.block("kpack split --batch")?;
             let pack = pack.replace("linux-a", machine);
             process::output(self.commands(&directory, &pack)?)?;
@@ -178,10 +153,8 @@ impl Reader {
 
     /// Checks that a HIP runtime gets the kernel of the library below `root` for a GPU.
     fn load(&self, root: &Path, target: &str) -> Result<()> {
-        let program = Program {
-            executable: self.load.clone(),
-            libraries: vec!["lib/libvec.so".into()],
-        };
+        let program =
+            Program { executable: self.load.clone(), libraries: vec!["lib/libvec.so".into()] };
         let scratch = self.work.join("scratch");
         let observed = self.runtime.run(root, &program, target, &scratch)?;
         let expected = Kind::Loaded(CodeObject::of(&code(target)?.1));
@@ -210,10 +183,7 @@ impl Reader {
             self.load(&root, "gfx942")?;
             fs::remove_dir_all(root)?;
         }
-        ensure!(
-            fs::read(self.work.join("list"))?.is_empty(),
-            "files are fetched again"
-        );
+        ensure!(fs::read(self.work.join("list"))?.is_empty(), "files are fetched again");
         Ok(())
     }
 
@@ -232,10 +202,7 @@ impl Reader {
         process::output(built)?;
         let library = self.work.join("fat/opt/rocm/lib/libvec.so");
         self.build(&library, &MACHINES.map(|(_, target)| target))?;
-        fs::write(
-            self.work.join("fat/Containerfile"),
-            "FROM scratch\nCOPY opt /opt\n",
-        )?;
+        fs::write(self.work.join("fat/Containerfile"), "FROM scratch\nCOPY opt /opt\n")?;
         let tag = format!("{repository}:7.14-unsplit");
         process::run!("buildah {storage...} bud --quiet --timestamp 0 --tag {tag} fat")?;
         process::run!("buildah {storage...} push --quiet --tls-verify=false {tag} docker://{tag}")
@@ -261,36 +228,23 @@ impl Reader {
 
     /// Pulls the tag of a GPU with podman, by the command of the page, and from the index, by variant and without.
     fn pull_with_podman(&self, repository: &str) -> Result<()> {
-        let command = self
-            .page
-            .split('`')
-            .find(|text| text.starts_with("podman pull "));
+        let command = self.page.split('`').find(|text| text.starts_with("podman pull "));
         let command = command.context("docs/many-machines.md: no `podman pull`")?;
         let (public, gpu) = ("registry.example.org/rocm", "$(kpack doctor --print-arch)");
-        ensure!(
-            command.contains(public) && command.contains(gpu),
-            "{command}"
-        );
+        ensure!(command.contains(public) && command.contains(gpu), "{command}");
         let by_tag = command.replace(public, repository).replace(gpu, "gfx942");
         let all = MACHINES.map(|(_, target)| target);
         for (image, pull, targets) in [
             ("7.14-gfx942", by_tag, &["gfx942"][..]),
-            (
-                "7.14",
-                format!("podman pull --variant gfx942 {repository}:7.14"),
-                &["gfx942"],
-            ),
+            ("7.14", format!("podman pull --variant gfx942 {repository}:7.14"), &["gfx942"]),
             ("7.14", format!("podman pull {repository}:7.14"), &all),
         ] {
             step(&format!("Running `{pull}`"));
             // Not the images that were built here.
             let storage = self.storage().join(" ").replace("/storage", "/podman");
             let options = format!("podman {storage}");
-            let pull = pull.replacen(
-                "podman pull",
-                &format!("{options} pull --tls-verify=false"),
-                1,
-            );
+            let pull =
+                pull.replacen("podman pull", &format!("{options} pull --tls-verify=false"), 1);
             process::output(self.commands(&self.work, &pull)?)?;
             let mount = format!("{options} image mount {repository}:{image}");
             let root = process::output(self.commands(&self.work, &mount)?)?;
@@ -315,13 +269,9 @@ impl Reader {
 
 /// A code object whose bytes do not compress.
 fn code(target: &str) -> Result<TargetCode> {
-    let mut state = target
-        .bytes()
-        .fold(7, |sum, byte| sum * 31 + u64::from(byte));
+    let mut state = target.bytes().fold(7, |sum, byte| sum * 31 + u64::from(byte));
     let noise = std::iter::repeat_with(|| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state >> 56) as u8
     });
     let noise: Vec<u8> = noise.take(CODE).collect();
@@ -332,19 +282,12 @@ fn code(target: &str) -> Result<TargetCode> {
 fn check_archives(root: &Path, targets: &[&str]) -> Result<()> {
     let files = WalkDir::new(root).into_iter();
     let names = files.filter_map(|entry| entry.ok()?.file_name().to_str().map(str::to_owned));
-    let mut found: Vec<String> = names
-        .filter(|name| name.len() > 6 && name.ends_with(".kpack"))
-        .collect();
+    let mut found: Vec<String> =
+        names.filter(|name| name.len() > 6 && name.ends_with(".kpack")).collect();
     found.sort();
-    let expected: Vec<String> = targets
-        .iter()
-        .map(|target| format!("vec_lib_{target}.kpack"))
-        .collect();
-    ensure!(
-        found == expected,
-        "{}: {found:?} (expected {expected:?})",
-        root.display()
-    );
+    let expected: Vec<String> =
+        targets.iter().map(|target| format!("vec_lib_{target}.kpack")).collect();
+    ensure!(found == expected, "{}: {found:?} (expected {expected:?})", root.display());
     Ok(())
 }
 
@@ -352,18 +295,11 @@ fn check_archives(root: &Path, targets: &[&str]) -> Result<()> {
 fn check_index(repository: &str) -> Result<()> {
     let raw = process::run!("skopeo inspect --tls-verify=false --raw docker://{repository}:7.14")?;
     let index: Value = serde_json::from_str(&raw)?;
-    let entries = index["manifests"]
-        .as_array()
-        .context("a list of manifests")?;
-    let variants = entries
-        .iter()
-        .map(|entry| entry["platform"]["variant"].as_str());
+    let entries = index["manifests"].as_array().context("a list of manifests")?;
+    let variants = entries.iter().map(|entry| entry["platform"]["variant"].as_str());
     let expected = [None, Some(TARGETS[0].0), Some(TARGETS[1].0)];
     let variants = Vec::from_iter(variants);
-    ensure!(
-        variants == expected,
-        "the index has the variants {variants:?}"
-    );
+    ensure!(variants == expected, "the index has the variants {variants:?}");
     Ok(())
 }
 
@@ -385,10 +321,7 @@ fn check_layers(repository: &str) -> Result<()> {
     let (one, two, all) = (one?, two?, layers("all")?);
     ensure!(one.len() == 2 && two.len() == 2, "{one:?}, {two:?}");
     ensure!(one[0] == two[0], "they do not share the first layer");
-    ensure!(
-        all == [&one[0], &one[1], &two[1]].map(String::clone),
-        "{all:?}"
-    );
+    ensure!(all == [&one[0], &one[1], &two[1]].map(String::clone), "{all:?}");
     Ok(())
 }
 
@@ -421,9 +354,6 @@ impl Server {
         let process = Daemon(command.stderr(Stdio::null()).spawn()?);
         let listens = || Ok(TcpStream::connect(("127.0.0.1", port)).is_ok());
         process::wait(&format!("{command:?} does not listen"), listens)?;
-        Ok(Self {
-            _process: process,
-            port,
-        })
+        Ok(Self { _process: process, port })
     }
 }

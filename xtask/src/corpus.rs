@@ -142,12 +142,8 @@ fn download_wheel(package: &str, directory: &Path) -> Result<PathBuf> {
 /// # Errors
 /// It cannot be fetched.
 pub(crate) fn wheel(package: &str) -> Result<PathBuf> {
-    let directory = repository::target_directory()
-        .join("corpus/wheels")
-        .join(package);
-    fetch(package, &directory, |partial| {
-        download_wheel(package, partial).map(drop)
-    })?;
+    let directory = repository::target_directory().join("corpus/wheels").join(package);
+    fetch(package, &directory, |partial| download_wheel(package, partial).map(drop))?;
     only_file(&directory, "whl")
 }
 
@@ -202,47 +198,36 @@ pub(crate) fn suite(suite: &str) -> Result<PathBuf> {
         "sid" => ("", "libamdhip64-6"),
         _ => ("sid", "libamdhip64-7"),
     };
-    fetch(
-        &format!("the HIP runtime of Debian {suite}"),
-        &directory,
-        |partial| {
-            let _directory = process::shell().push_dir(partial);
-            let apt = partial.join("apt");
-            for directory in ["lists/partial", "archives/partial"] {
-                fs::create_dir_all(apt.join(directory))?;
-            }
-            fs::write(apt.join("status"), "")?;
-            let source = |suite: &str| {
-                format!(
-                    "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian {suite} main\n"
-                )
-            };
-            let sources = [suite, release]
-                .into_iter()
-                .filter(|suite| !suite.is_empty());
-            fs::write(
-                apt.join("sources.list"),
-                sources.map(source).collect::<String>(),
-            )?;
-            let configuration = apt.join("apt.conf");
-            fs::write(&configuration, APT.replace('@', &apt.display().to_string()))?;
-            let apt_get = |arguments: &str| {
-                let arguments = arguments.split(' ');
-                let command = cmd!(process::shell(), "apt-get {arguments...}");
-                process::output(command.env("APT_CONFIG", &configuration))
-            };
-            apt_get("update")?;
-            apt_get(&format!(
-                "install --yes --download-only --target-release {suite} {packages}"
-            ))?;
-            // Only libraries: rocBLAS has gigabytes of other files.
-            let unpack = "for deb in apt/archives/*.deb; do
+    fetch(&format!("the HIP runtime of Debian {suite}"), &directory, |partial| {
+        let _directory = process::shell().push_dir(partial);
+        let apt = partial.join("apt");
+        for directory in ["lists/partial", "archives/partial"] {
+            fs::create_dir_all(apt.join(directory))?;
+        }
+        fs::write(apt.join("status"), "")?;
+        let source = |suite: &str| {
+            format!(
+                "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian {suite} main\n"
+            )
+        };
+        let sources = [suite, release].into_iter().filter(|suite| !suite.is_empty());
+        fs::write(apt.join("sources.list"), sources.map(source).collect::<String>())?;
+        let configuration = apt.join("apt.conf");
+        fs::write(&configuration, APT.replace('@', &apt.display().to_string()))?;
+        let apt_get = |arguments: &str| {
+            let arguments = arguments.split(' ');
+            let command = cmd!(process::shell(), "apt-get {arguments...}");
+            process::output(command.env("APT_CONFIG", &configuration))
+        };
+        apt_get("update")?;
+        apt_get(&format!("install --yes --download-only --target-release {suite} {packages}"))?;
+        // Only libraries: rocBLAS has gigabytes of other files.
+        let unpack = "for deb in apt/archives/*.deb; do
             dpkg-deb --fsys-tarfile $deb | tar -x --wildcards --no-wildcards-match-slash './usr/lib/x86_64-linux-gnu/*.so*' 2>/dev/null || :
         done";
-            process::run!("sh -c {unpack}")?;
-            Ok(fs::remove_dir_all(apt)?)
-        },
-    )?;
+        process::run!("sh -c {unpack}")?;
+        Ok(fs::remove_dir_all(apt)?)
+    })?;
     Ok(directory)
 }
 
@@ -286,7 +271,5 @@ fn has_device_code(path: &Path) -> Result<bool> {
         return Ok(false);
     };
     Ok(file.kind() == ObjectKind::Dynamic
-        && file
-            .sections()
-            .any(|section| section.name() == Ok(".hip_fatbin")))
+        && file.sections().any(|section| section.name() == Ok(".hip_fatbin")))
 }

@@ -36,12 +36,7 @@ pub(crate) fn run() -> Result<()> {
         columns.join(" | ")
     );
     for (sizes, library) in &rows {
-        println!(
-            "| `{}` | {} | {} |",
-            library.name(),
-            library.package,
-            sizes.cells().join(" | ")
-        );
+        println!("| `{}` | {} | {} |", library.name(), library.package, sizes.cells().join(" | "));
     }
     Ok(())
 }
@@ -54,10 +49,7 @@ pub(crate) fn largest_of_each() -> Result<Vec<Library>> {
     let mut largest: BTreeMap<&str, (u64, Library)> = BTreeMap::new();
     for library in corpus::libraries()? {
         let size = fs::metadata(&library.path)?.len();
-        if largest
-            .get(library.package)
-            .is_none_or(|(other, _)| size > *other)
-        {
+        if largest.get(library.package).is_none_or(|(other, _)| size > *other) {
             largest.insert(library.package, (size, library));
         }
     }
@@ -96,10 +88,7 @@ impl Sizes {
         Ok(Self {
             before: size(&library.path)?,
             host: size(&lib.join(library.name()))?,
-            archives: archives
-                .iter()
-                .map(|path| size(path))
-                .collect::<Result<_>>()?,
+            archives: archives.iter().map(|path| size(path)).collect::<Result<_>>()?,
         })
     }
 
@@ -129,9 +118,5 @@ impl Sizes {
 fn megabytes(bytes: RangeInclusive<u64>) -> String {
     let [from, to] =
         [bytes.start(), bytes.end()].map(|bytes| format!("{:.1}", *bytes as f64 / 1e6));
-    if from == to {
-        format!("{to} MB")
-    } else {
-        format!("{from}–{to} MB")
-    }
+    if from == to { format!("{to} MB") } else { format!("{from}–{to} MB") }
 }

@@ -39,11 +39,7 @@ fn each_dependency_has_a_row() {
         .into_iter()
         .map(|(name, users)| {
             let users = Vec::from_iter(users).join(", ");
-            let users = if users.is_empty() {
-                "tests".to_owned()
-            } else {
-                users
-            };
+            let users = if users.is_empty() { "tests".to_owned() } else { users };
             (name, users)
         })
         .collect();

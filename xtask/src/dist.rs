@@ -115,10 +115,7 @@ impl Part {
 /// A build fails, or a directory cannot be written.
 pub(crate) fn install(prefix: &Path, libdir: &Path) -> Result<()> {
     ensure!(
-        libdir.is_relative()
-            && libdir
-                .components()
-                .all(|c| matches!(c, Component::Normal(_))),
+        libdir.is_relative() && libdir.components().all(|c| matches!(c, Component::Normal(_))),
         "--libdir {} is not a path below the prefix",
         libdir.display()
     );
@@ -162,10 +159,7 @@ pub(crate) fn fill_with(
         Part::Join => {
             let script = repository::root().join("packaging/join/join-installed");
             copy_file(&script, &prefix.join("libexec/kpack/join-installed"))?;
-            copy_file(
-                &repository::root().join("LICENSE-MIT"),
-                &documents.join("copyright"),
-            )
+            copy_file(&repository::root().join("LICENSE-MIT"), &documents.join("copyright"))
         }
     }
 }
@@ -192,10 +186,8 @@ fn install_helper(prefix: &Path, documents: &Path, built: &Built) -> Result<()> 
 }
 
 /// What [`install_packagers_tools`] installs for Debian packages, below the prefix.
-pub(crate) const FOR_DEBIAN: [&str; 2] = [
-    "bin/dh_kpack",
-    "share/perl5/Debian/Debhelper/Sequence/kpack.pm",
-];
+pub(crate) const FOR_DEBIAN: [&str; 2] =
+    ["bin/dh_kpack", "share/perl5/Debian/Debhelper/Sequence/kpack.pm"];
 /// And for RPM packages.
 pub(crate) const FOR_RPM: [&str; 1] = ["lib/rpm/macros.d/macros.kpack"];
 
@@ -240,10 +232,7 @@ fn install_development(prefix: &Path, libdir: &Path, built: &Built) -> Result<()
     let so_name = built.so_name()?;
     link_file(&so_name, &library.join("librocm_kpack.so"))?;
     copy_file(&built.static_loader(), &library.join("librocm_kpack.a"))?;
-    copy_tree(
-        &source.join("include/rocm_kpack"),
-        &prefix.join("include/rocm_kpack"),
-    )?;
+    copy_tree(&source.join("include/rocm_kpack"), &prefix.join("include/rocm_kpack"))?;
 
     // Relative path to the prefix, from a directory so many levels below it.
     let depth = libdir.components().count();

@@ -30,12 +30,8 @@ const FLAGS: &str = "-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer -
 
 /// An input may take so long and so much memory. A code object of 32 MiB is decompressed, a file is joined
 /// with 16 MiB of device code for each wrapper, and the machine may be busy.
-const LIMITS: [&str; 4] = [
-    "-timeout=60",
-    "-rss_limit_mb=2048",
-    "-malloc_limit_mb=512",
-    "-max_len=65536",
-];
+const LIMITS: [&str; 4] =
+    ["-timeout=60", "-rss_limit_mb=2048", "-malloc_limit_mb=512", "-max_len=65536"];
 
 /// The result of a target.
 struct Row {
@@ -56,18 +52,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let targets = chosen(&seeds, &options.targets)?;
     let work = repository::target_directory().join("fuzz");
     let program = build(&work)?;
-    process::step(&format!(
-        "Fuzzing {} targets for {} s each",
-        targets.len(),
-        options.seconds
-    ));
+    process::step(&format!("Fuzzing {} targets for {} s each", targets.len(), options.seconds));
     let queue = Mutex::new(targets.into_iter());
     let next = || queue.lock().ok()?.next();
     let fuzz_some = || -> Result<Vec<Row>> {
         let targets = std::iter::from_fn(next);
-        targets
-            .map(|target| fuzz(&program, &work, &seeds, target, options.seconds))
-            .collect()
+        targets.map(|target| fuzz(&program, &work, &seeds, target, options.seconds)).collect()
     };
     let rows = thread::scope(|scope| -> Result<Vec<Row>> {
         let threads = 0..thread::available_parallelism()?.get();
@@ -164,13 +154,7 @@ fn report(mut rows: Vec<Row>) -> Result<()> {
     rows.sort_by(|one, other| one.target.cmp(&other.target));
     println!("\n| target | inputs | branches | findings |\n| --- | ---: | ---: | ---: |");
     for row in &rows {
-        println!(
-            "| `{}` | {} | {} | {} |",
-            row.target,
-            row.runs,
-            row.coverage,
-            row.findings.len()
-        );
+        println!("| `{}` | {} | {} | {} |", row.target, row.runs, row.coverage, row.findings.len());
     }
     let findings = rows.iter().flat_map(|row| &row.findings);
     let findings: Vec<String> = findings.map(|path| path.display().to_string()).collect();

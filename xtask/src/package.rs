@@ -83,10 +83,7 @@ impl Publisher {
             })?;
             Ok(value.to_owned())
         };
-        Ok(Self {
-            repository: said("repository")?,
-            contact: said("contact")?,
-        })
+        Ok(Self { repository: said("repository")?, contact: said("contact")? })
     }
 
     /// Whom a package names.
@@ -106,12 +103,8 @@ impl Publisher {
     /// A line is still empty.
     fn ensure_complete(&self) -> Result<()> {
         let lines = [("repository", &self.repository), ("contact", &self.contact)];
-        let empty = Vec::from_iter(
-            lines
-                .iter()
-                .filter(|(_, value)| value.is_empty())
-                .map(|(key, _)| *key),
-        );
+        let empty =
+            Vec::from_iter(lines.iter().filter(|(_, value)| value.is_empty()).map(|(key, _)| *key));
         ensure!(
             empty.is_empty(),
             "Cargo.toml: [workspace.metadata.publisher] has no {}; fill it in before you publish packages",
@@ -154,13 +147,7 @@ pub(crate) fn run(release: bool) -> Result<Packaged> {
     for file in files.chain([&wheel, &archive]) {
         println!("   {}", file.display());
     }
-    Ok(Packaged {
-        built,
-        systems,
-        wheel,
-        archive,
-        work,
-    })
+    Ok(Packaged { built, systems, wheel, archive, work })
 }
 
 /// Copies a binary to a directory, without what only a debugger or a further link needs.
@@ -242,11 +229,7 @@ fn pack(system: System, built: &Built, publisher: &Publisher, output: &Path) -> 
         files.len() == Part::ALL.len(),
         "cpack made {files:?}, expected a package of each part"
     );
-    Ok(Packages {
-        system,
-        parts,
-        files,
-    })
+    Ok(Packages { system, parts, files })
 }
 
 /// Adds to the tree of a part what each package of Debian has, and what Lintian need not complain of.
@@ -273,9 +256,7 @@ fn follow_debian(part: Part, tree: &Path, package: &str, publisher: &Publisher) 
     }
     process::run!("gzip -n9 {compressed...}")?;
     let name = part.name();
-    let overrides = repository::root()
-        .join("packaging/debian/lintian")
-        .join(name);
+    let overrides = repository::root().join("packaging/debian/lintian").join(name);
     let overrides = fs::read_to_string(&overrides)?;
     write(&format!("lintian/overrides/{package}"), &overrides)?;
     // Debian's tools know libraries by their contents, and RPM's by their mode.
@@ -310,10 +291,7 @@ fn archive(parts: &Path, output: &Path) -> Result<PathBuf> {
     process::step("Making an archive");
     let name = format!("kpack-{}-{ARCH}-linux", env!("CARGO_PKG_VERSION"));
     let file = output.join(format!("{name}.tar.gz"));
-    let (helper, time) = (
-        Part::Helper.name(),
-        process::shell().var("SOURCE_DATE_EPOCH")?,
-    );
+    let (helper, time) = (Part::Helper.name(), process::shell().var("SOURCE_DATE_EPOCH")?);
     process::run!(
         "tar --create --file {file} --directory {parts} --transform s,^{helper},{name},S --sort name
             --mtime @{time} --owner 0 --group 0 --numeric-owner --use-compress-program {GZIP} {helper}"
@@ -337,17 +315,11 @@ fn wheel(parts: &Path, output: &Path) -> Result<PathBuf> {
     let tags = format!("manylinux_2_17_{ARCH}.manylinux2014_{ARCH}.musllinux_1_1_{ARCH}");
     process::run!("pip3 install --quiet --target {tools} wheel")?;
     process::output(
-        cmd!(
-            process::shell(),
-            "python3 -m wheel tags --remove --platform-tag {tags} {wheel...}"
-        )
-        .env("PYTHONPATH", &tools),
+        cmd!(process::shell(), "python3 -m wheel tags --remove --platform-tag {tags} {wheel...}")
+            .env("PYTHONPATH", &tools),
     )?;
     let mut wheels = moved(&work, "whl", output)?;
-    ensure!(
-        wheels.len() == 1,
-        "there are {wheels:?}, expected one wheel"
-    );
+    ensure!(wheels.len() == 1, "there are {wheels:?}, expected one wheel");
     Ok(wheels.remove(0))
 }
 

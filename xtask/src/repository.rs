@@ -9,9 +9,7 @@ use anyhow::{Context, Result, bail};
 
 /// The root of the repository.
 pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("xtask is a directory of the repository")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a directory of the repository")
 }
 
 /// Cargo's target directory.
@@ -47,9 +45,7 @@ pub(crate) fn file_name(path: &Path) -> String {
 /// The files of a directory, sorted.
 pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
-    let mut files: Vec<PathBuf> = entries
-        .map(|entry| Ok(entry?.path()))
-        .collect::<Result<_>>()?;
+    let mut files: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     files.sort();
     Ok(files)
 }

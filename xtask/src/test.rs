@@ -17,10 +17,7 @@ pub(crate) fn run(bootstrap: bool, rest: &[String]) -> Result<()> {
         process::shell().set_var("KPACK_REQUIRE_TOOLS", "1");
     }
     process::step("Running the tests of the workspace");
-    let cargo = cmd!(
-        process::shell(),
-        "cargo test --locked --workspace --all-features {rest...}"
-    );
+    let cargo = cmd!(process::shell(), "cargo test --locked --workspace --all-features {rest...}");
     let variables = kpack_tests::process::cargo_variables();
     variables.fold(cargo, Cmd::env_remove).run()?;
     Ok(())

@@ -47,10 +47,8 @@ pub(crate) fn run() -> Result<()> {
         println!("   {name}: {} loaded, no report", printed.trim());
     }
 
-    let race = cmd!(process::shell(), "{program} {archive} race")
-        .quiet()
-        .ignore_status()
-        .output()?;
+    let race =
+        cmd!(process::shell(), "{program} {archive} race").quiet().ignore_status().output()?;
     let report = String::from_utf8_lossy(&race.stderr);
     ensure!(
         !race.status.success() && report.contains("data race"),

@@ -19,11 +19,8 @@ use crate::process::{self, Daemon, NotRun, shell, step};
 use crate::{build, python, repository};
 
 /// The machines, and the targets that each builds for.
-const MACHINES: [(&str, &[&str]); 3] = [
-    ("linux-a", &["gfx1030", "gfx1100"]),
-    ("linux-b", &["gfx90a"]),
-    ("linux-c", &["gfx942"]),
-];
+const MACHINES: [(&str, &[&str]); 3] =
+    [("linux-a", &["gfx1030", "gfx1100"]), ("linux-b", &["gfx90a"]), ("linux-c", &["gfx942"])];
 
 /// The components that each machine builds.
 const COMPONENTS: [&str; 2] = ["math_lib", "vec_lib"];
@@ -59,12 +56,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let work = repository::empty_directory("workflow")?;
     build(&work)?;
     direct(&kpack, &work)?;
-    let workflow = Workflow {
-        kpack,
-        snakemake,
-        work,
-        slurm: None,
-    };
+    let workflow = Workflow { kpack, snakemake, work, slurm: None };
     workflow.run()?;
     if options.s3 {
         workflow.in_s3()?;
@@ -110,9 +102,7 @@ fn build(work: &Path) -> Result<()> {
             let artifact = work.join(format!("built/{machine}/{component}"));
             let library = artifact.join(format!("{component}/stage/lib/lib{component}.so"));
             let code = targets.iter().map(|target| code(target, component));
-            FatLibrary::new()
-                .wrapper(Storage::Plain, code)
-                .build(&library)?;
+            FatLibrary::new().wrapper(Storage::Plain, code).build(&library)?;
             // S3 keeps no modes.
             fs::set_permissions(&library, fs::Permissions::from_mode(0o644))?;
             let list = format!("{component}/stage\n");
@@ -130,10 +120,7 @@ fn build(work: &Path) -> Result<()> {
         // The fixtures have names of temporary files in them.
         "validation": {"verify_generic_artifacts_match": false, "error_on_missing_architecture": true},
     });
-    Ok(fs::write(
-        work.join("packaging.json"),
-        configuration.to_string(),
-    )?)
+    Ok(fs::write(work.join("packaging.json"), configuration.to_string())?)
 }
 
 /// The release, made without Snakemake and without packing the shards, in `direct/release`.
@@ -256,12 +243,7 @@ impl Workflow {
     /// Compares the release.
     fn compare(&self) -> Result<()> {
         let (one, other) = (self.work.join("direct/release"), self.work.join("release"));
-        cmd!(
-            shell(),
-            "diff -r --exclude=.snakemake_timestamp {one} {other}"
-        )
-        .quiet()
-        .run()?;
+        cmd!(shell(), "diff -r --exclude=.snakemake_timestamp {one} {other}").quiet().run()?;
         ensure!(!self.work.join("merged").exists(), "scratch files are left");
         Ok(())
     }
@@ -274,9 +256,7 @@ impl Workflow {
 
     fn kpack_killed(&self) -> Result<()> {
         for command in ["pack", "recombine"] {
-            step(&format!(
-                "Killing `kpack {command}`, and running the workflow again"
-            ));
+            step(&format!("Killing `kpack {command}`, and running the workflow again"));
             self.clean()?;
             let wrapper = self.work.join("killed-kpack");
             let traces = repository::empty_directory("workflow/traces")?;
@@ -294,18 +274,12 @@ impl Workflow {
             let mut killed = 0;
             for trace in fs::read_dir(&traces)? {
                 let trace = fs::read_to_string(trace?.path())?;
-                ensure!(
-                    trace.contains("killed by SIGKILL"),
-                    "it was not killed: {trace}"
-                );
+                ensure!(trace.contains("killed by SIGKILL"), "it was not killed: {trace}");
                 killed += 1;
             }
             println!("   killed {killed} times");
             ensure!(killed > 0, "nothing was killed:\n{text}");
-            ensure!(
-                !self.work.join("release/index.json").exists(),
-                "it is published"
-            );
+            ensure!(!self.work.join("release/index.json").exists(), "it is published");
             self.run_to_its_end()?;
         }
         Ok(())
@@ -319,16 +293,10 @@ impl Workflow {
             None => Ok(self.work.join("shards").exists()),
             Some(slurm) => Ok(!slurm.jobs()?.is_empty()),
         })?;
-        ensure!(
-            engine.try_wait()?.is_none(),
-            "it ended before it was killed"
-        );
+        ensure!(engine.try_wait()?.is_none(), "it ended before it was killed");
         engine.kill()?;
         engine.wait()?;
-        ensure!(
-            !self.work.join("release").exists(),
-            "it had done everything"
-        );
+        ensure!(!self.work.join("release").exists(), "it had done everything");
         // Jobs that it had started go on.
         let group = i32::try_from(engine.id()).ok().and_then(Pid::from_raw);
         let group = group.context("a process has a number")?;
@@ -347,10 +315,8 @@ impl Workflow {
         let tools = self.snakemake.parent().context("it is in a directory")?;
         let port = free_port()?;
         let mut moto = Command::new(tools.join("moto_server"));
-        let _moto = Server::start(
-            moto.args(["-H", "127.0.0.1", "-p"]).arg(port.to_string()),
-            port,
-        )?;
+        let _moto =
+            Server::start(moto.args(["-H", "127.0.0.1", "-p"]).arg(port.to_string()), port)?;
         let url = format!("http://127.0.0.1:{port}");
         let variables = [
             ("AWS_ACCESS_KEY_ID", "test"),
@@ -360,28 +326,18 @@ impl Workflow {
         ];
         let python = |script: &str| {
             let mut python = Command::new(tools.join("python"));
-            let python = python
-                .args(["-c", script])
-                .current_dir(&self.work)
-                .envs(variables);
+            let python = python.args(["-c", script]).current_dir(&self.work).envs(variables);
             process::succeed(python).map(drop)
         };
         python(UPLOAD)?;
         let machines = MACHINES.map(|(machine, _)| machine);
         let mut command = self.command_for(&self.kpack, &machines, "s3");
         command.args(["--default-storage-prefix", "s3://bucket/rocm"]);
-        command
-            .args(["--storage-s3-endpoint-url", &url])
-            .envs(variables);
+        command.args(["--storage-s3-endpoint-url", &url]).envs(variables);
         process::succeed(&mut command)?;
         python(DOWNLOAD)?;
         let (one, other) = (self.work.join("direct/release"), self.work.join("s3"));
-        cmd!(
-            shell(),
-            "diff -r --exclude=.snakemake_timestamp {one} {other}"
-        )
-        .quiet()
-        .run()?;
+        cmd!(shell(), "diff -r --exclude=.snakemake_timestamp {one} {other}").quiet().run()?;
         Ok(())
     }
 
@@ -403,10 +359,7 @@ impl Workflow {
         slurm.client("scancel", &[&job])?;
         let ended = engine.wait()?;
         let state = slurm.client("scontrol", &["show", "job", &job])?;
-        ensure!(
-            state.contains("JobState=CANCELLED"),
-            "it was not cancelled: {state}"
-        );
+        ensure!(state.contains("JobState=CANCELLED"), "it was not cancelled: {state}");
         ensure!(ended.success(), "the workflow failed");
         self.compare()
     }
@@ -420,9 +373,7 @@ impl Workflow {
         fs::rename(&away, &there)?;
         ensure!(!done && text.contains("built/linux-c"), "{text}");
         // Neither does the merge accept it, whoever calls it.
-        let two = self
-            .command_here(&self.kpack, &["linux-a", "linux-b"])
-            .output()?;
+        let two = self.command_here(&self.kpack, &["linux-a", "linux-b"]).output()?;
         let text = String::from_utf8_lossy(&two.stderr);
         ensure!(!two.status.success(), "two of three machines are a release");
         let report = fs::read_to_string(self.work.join("report.json"))?;
@@ -476,19 +427,13 @@ impl Slurm {
         let srun = process::find_program("srun").context("srun is not installed")?;
         let wrapper = directory.join("bin/srun");
         let (shown, srun) = (configuration.display(), srun.display());
-        fs::write(
-            &wrapper,
-            format!("#!/bin/sh\nSLURM_CONF={shown} exec {srun} \"$@\"\n"),
-        )?;
+        fs::write(&wrapper, format!("#!/bin/sh\nSLURM_CONF={shown} exec {srun} \"$@\"\n"))?;
         fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
         let daemon = |program: &str, arguments: &[&str]| -> Result<Daemon> {
             let log = fs::File::create(directory.join(program).with_extension("log"))?;
             let mut command = Command::new(program);
             command.args(arguments).env("SLURM_CONF", &configuration);
-            command
-                .stdin(Stdio::null())
-                .stdout(log.try_clone()?)
-                .stderr(log);
+            command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
             Ok(Daemon(command.spawn()?))
         };
         let at = |name: &str| directory.join(name).display().to_string();
@@ -498,19 +443,9 @@ impl Slurm {
             format!("--{name}={}", at(&format!("munge/{file}")))
         });
         let munge = Vec::from_iter(munge.iter().map(String::as_str));
-        let munge = daemon(
-            "munged",
-            &[&["--foreground", "--force"], &munge[..]].concat(),
-        )?;
-        let daemons = vec![
-            daemon("slurmd", &["-D"])?,
-            daemon("slurmctld", &["-D", "-c"])?,
-            munge,
-        ];
-        let slurm = Self {
-            configuration,
-            _daemons: daemons,
-        };
+        let munge = daemon("munged", &[&["--foreground", "--force"], &munge[..]].concat())?;
+        let daemons = vec![daemon("slurmd", &["-D"])?, daemon("slurmctld", &["-D", "-c"])?, munge];
+        let slurm = Self { configuration, _daemons: daemons };
         process::wait(&format!("no node is idle: see {}", at("")), || {
             let state = slurm.client("sinfo", &["-h", "-o", "%T"]);
             Ok(state.is_ok_and(|state| state.trim() == "idle"))

@@ -39,9 +39,7 @@ pub(super) fn compare(one: &Image<File>, other: &Image<File>) -> Same {
 /// What identifies the build.
 fn ids(image: &Image<File>) -> Vec<Vec<u8>> {
     let sections = image.sections.iter().filter(|s| IDS.contains(&&*s.name));
-    sections
-        .map(|section| image.section_bytes(section).unwrap_or_default())
-        .collect()
+    sections.map(|section| image.section_bytes(section).unwrap_or_default()).collect()
 }
 
 /// The IDs of compilation units in the names of symbols.
@@ -98,9 +96,7 @@ fn shape(image: &Image<File>) -> Vec<(&str, u32, u64)> {
         _ => section.size,
     };
     let sections = sections(image).into_iter();
-    sections
-        .map(|s| (s.name.as_str(), s.kind.0, size(s)))
-        .collect()
+    sections.map(|s| (s.name.as_str(), s.kind.0, size(s))).collect()
 }
 
 fn addresses(image: &Image<File>) -> Vec<u64> {
@@ -208,11 +204,7 @@ fn tables(image: &Image<File>) -> Result<Tables<'_>, BinaryError> {
         ));
     }
     relocations.sort();
-    Ok(Tables {
-        symbols,
-        relocations,
-        dynamic: dynamic_entries(image, &dynamic)?,
-    })
+    Ok(Tables { symbols, relocations, dynamic: dynamic_entries(image, &dynamic)? })
 }
 
 /// Name, type, version, size and address.
@@ -311,9 +303,7 @@ fn strings_of(image: &Image<File>, table: &Section) -> Vec<u8> {
 
 /// The text at an offset in a table of strings.
 pub(crate) fn text_in(strings: &[u8], offset: u64) -> &[u8] {
-    let rest = usize::try_from(offset)
-        .ok()
-        .and_then(|at| strings.get(at..));
+    let rest = usize::try_from(offset).ok().and_then(|at| strings.get(at..));
     let mut texts = rest.unwrap_or_default().split(|byte| *byte == 0);
     texts.next().unwrap_or_default()
 }
@@ -322,10 +312,7 @@ pub(crate) fn text_in(strings: &[u8], offset: u64) -> &[u8] {
 pub(crate) fn texts(image: &Image<File>) -> Vec<String> {
     let mut texts = Vec::new();
     for name in [".interp", ".dynstr", ".rodata", ".data"] {
-        let section = image
-            .sections
-            .iter()
-            .find(|s| s.name == name && s.has_bytes());
+        let section = image.sections.iter().find(|s| s.name == name && s.has_bytes());
         let bytes = section.and_then(|section| image.section_bytes(section).ok());
         let mut long = texts_of(&bytes.unwrap_or_default());
         if name == ".dynstr" {

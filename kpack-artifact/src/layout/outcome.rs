@@ -23,11 +23,8 @@ pub(super) struct Found {
 impl Same {
     pub(super) fn of(found: Found) -> Self {
         if found.has_moved {
-            let and = if found.has_other_units {
-                format!(", and in {UNIT_IDS}")
-            } else {
-                String::new()
-            };
+            let and =
+                if found.has_other_units { format!(", and in {UNIT_IDS}") } else { String::new() };
             return Self::But(format!(
                 "differs in its layout{and}: its sections have the same sizes at other addresses, \
                  because the device code had another size; apart from the addresses, code and data are equal"

@@ -55,9 +55,7 @@ fn differences_of(
     }
     let known = one.addresses()?;
     // Nothing refers to debug information and relocations.
-    let ranges = pairs
-        .iter()
-        .filter(|(a, _)| !a.is_debug_information() && a.name != ".reloc");
+    let ranges = pairs.iter().filter(|(a, _)| !a.is_debug_information() && a.name != ".reloc");
     let ranges = ranges.map(|(a, b)| (a.addresses(), b.address));
     let ranges = ranges.chain([(one.headers(), 0)]);
     let moves = Moves::new(ranges, |_, address, size| known.base_of(address, size));
@@ -129,10 +127,7 @@ fn contents(
         }
     }
     let mut at = 0;
-    while let Some(next) = bytes[at..]
-        .windows(UNIT_ID.len())
-        .position(|w| w == UNIT_ID)
-    {
+    while let Some(next) = bytes[at..].windows(UNIT_ID.len()).position(|w| w == UNIT_ID) {
         let start = at + next;
         at = start + UNIT_ID.len();
         let longest = bytes.len().min(at + LONGEST_ID + 1);

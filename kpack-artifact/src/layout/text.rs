@@ -8,6 +8,5 @@ pub(super) fn texts_of(bytes: &[u8]) -> Vec<String> {
     let printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
     let runs = bytes.split(|byte| !printable(byte));
     let long = runs.filter(|run| run.len() >= LEAST_TEXT);
-    long.map(|run| String::from_utf8_lossy(run).into_owned())
-        .collect()
+    long.map(|run| String::from_utf8_lossy(run).into_owned()).collect()
 }

@@ -65,10 +65,7 @@ impl Configuration {
         let wire = wire.and_then(|wire: Wire| json.end().map(|()| wire));
         let unknown = unknown.into_iter().map(|keys| {
             let at: Vec<&str> = keys.iter().map(String::as_str).collect();
-            located(
-                place(&text, &at),
-                format_args!("unknown key `{}`", keys.join(".")),
-            )
+            located(place(&text, &at), format_args!("unknown key `{}`", keys.join(".")))
         });
         let unknown: Vec<String> = unknown.collect();
         // A key that is misspelled may be the one that is missing.
@@ -83,11 +80,7 @@ impl Configuration {
             let place = format!(" at line {} column {}", error.line(), error.column());
             let reason = error.to_string();
             let reason = reason.strip_suffix(&place).unwrap_or(&reason);
-            let hint = if is_comment(&text, &error) {
-                "; JSON has no comments"
-            } else {
-                ""
-            };
+            let hint = if is_comment(&text, &error) { "; JSON has no comments" } else { "" };
             let place = (error.line(), error.column());
             Error::rejected(
                 ids::BAD_CONFIGURATION,
@@ -106,10 +99,8 @@ impl Configuration {
             text,
         };
         if !names::is_file_name(&configuration.primary_shard) {
-            return Err(configuration.refuse(
-                &["primary_shard"],
-                "expected the name of a shard's directory",
-            ));
+            return Err(configuration
+                .refuse(&["primary_shard"], "expected the name of a shard's directory"));
         }
         configuration.check_shards()?;
         configuration.groups = configuration.checked(&[GROUPS], wire.architecture_groups)?;
@@ -299,10 +290,7 @@ fn place(text: &str, keys: &[&str]) -> (usize, usize) {
     let offset = value.as_ptr().addr().saturating_sub(text.as_ptr().addr());
     let before = &text[..offset.min(text.len())];
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    (
-        before.matches('\n').count() + 1,
-        before[line_start..].chars().count() + 1,
-    )
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
 #[cfg(test)]
@@ -360,11 +348,7 @@ mod tests {
     #[test]
     fn unknown_keys_are_told_wherever_they_are() {
         for (from, to, expected) in [
-            (
-                "{\n  \"pri",
-                "{\"note\": [1],\n  \"pri",
-                "line 1, column 10: unknown key `note`",
-            ),
+            ("{\n  \"pri", "{\"note\": [1],\n  \"pri", "line 1, column 10: unknown key `note`"),
             (
                 "\"validation\": {",
                 "\"validation\": {\"strict\": 1, ",
@@ -384,10 +368,7 @@ mod tests {
         ] {
             assert!(WHOLE.contains(from), "{from}");
             let configuration = parse(&WHOLE.replacen(from, to, 1)).unwrap();
-            let said: Vec<String> = configuration
-                .unknown_keys()
-                .map(|e| e.to_string())
-                .collect();
+            let said: Vec<String> = configuration.unknown_keys().map(|e| e.to_string()).collect();
             assert_eq!(said, [format!("packaging.json: {expected}")]);
             assert_eq!(configuration.groups.len(), 2);
         }
@@ -407,61 +388,33 @@ mod tests {
     fn what_is_wrong_is_said_with_line_and_column() {
         let mut wrong = Vec::new();
         for (from, to, expected) in [
-            (
-                "primary_shard",
-                "primary_shart",
-                "line 2, column 20: unknown key `primary_shart`",
-            ),
-            (
-                "true}",
-                "1}",
-                "line 11, column 51: invalid type: integer `1`, expected a boolean",
-            ),
+            ("primary_shard", "primary_shart", "line 2, column 20: unknown key `primary_shart`"),
+            ("true}", "1}", "line 11, column 51: invalid type: integer `1`, expected a boolean"),
             (
                 "\"gfx110X-all\"",
                 "\"a/b\"",
                 "line 2, column 20: expected the name of a shard's directory",
             ),
-            (
-                "\"gfx1101\"",
-                "\"gfx110X\"",
-                "line 4, column 80: `gfx110X` is not a GPU target",
-            ),
+            ("\"gfx1101\"", "\"gfx110X\"", "line 4, column 80: `gfx110X` is not a GPU target"),
             (
                 "\"gfx1101\"",
                 "\"gfx1100\"",
                 "line 4, column 80: gfx1100 is in group `gfx110X` already",
             ),
-            (
-                "[\"gfx1100\", \"gfx1101\"]",
-                "[]",
-                "line 4, column 68: expected at least one target",
-            ),
-            (
-                "\"instinct\": {",
-                "\"gfx110X\": {",
-                "line 5, column 13: key `gfx110X` appears twice",
-            ),
+            ("[\"gfx1100\", \"gfx1101\"]", "[]", "line 4, column 68: expected at least one target"),
+            ("\"instinct\": {", "\"gfx110X\": {", "line 5, column 13: key `gfx110X` appears twice"),
             (
                 "\"instinct\": {",
                 "\"GFX110x\": {",
                 "line 5, column 16: groups `gfx110X` and `GFX110x` differ only by case",
             ),
-            (
-                "\"gfx110X\": {",
-                "\"generic\": {",
-                "line 4, column 16: the group's name `generic`",
-            ),
+            ("\"gfx110X\": {", "\"generic\": {", "line 4, column 16: the group's name `generic`"),
             (
                 "\"gfx110X\": {",
                 "\"lib_generic\": {",
                 "line 4, column 20: the group's name `lib_generic`",
             ),
-            (
-                "[\"instinct\"]",
-                "[]",
-                "line 8, column 45: expected at least one group",
-            ),
+            ("[\"instinct\"]", "[]", "line 8, column 45: expected at least one group"),
             (
                 "  \"validation\"",
                 "  // strict\n  \"validation\"",

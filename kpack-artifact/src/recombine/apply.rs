@@ -48,9 +48,8 @@ impl Recombination {
             let own = components.entry(&artifact.component).or_default();
             own.push(artifact);
         }
-        let mut failed = parallel::with_jobs(options.jobs, || {
-            self.write_all(components, options, progress)
-        });
+        let mut failed =
+            parallel::with_jobs(options.jobs, || self.write_all(components, options, progress));
         if self.failed.len() + failed.len() == self.components
             && let Some((_, error)) = failed.pop_first()
         {

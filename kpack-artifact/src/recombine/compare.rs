@@ -51,11 +51,7 @@ pub(super) fn differences<'t>(
 ) -> Result<Vec<TreeDifference>, Error> {
     let counts = |path: &Path, item: &Item| !item.is_manifest() && compared(path, item);
     let mut found = Vec::new();
-    let entries = |tree: &'t Tree| {
-        tree.entries
-            .iter()
-            .filter(|(path, item)| counts(path, item))
-    };
+    let entries = |tree: &'t Tree| tree.entries.iter().filter(|(path, item)| counts(path, item));
     for (path, item) in entries(first) {
         if let Some(theirs) = second.entries.get(path)
             && let Some((kind, text)) = difference(item, theirs, inputs)?
@@ -64,10 +60,9 @@ pub(super) fn differences<'t>(
             found.push(TreeDifference { path, kind, text });
         }
     }
-    for (kind, tree, other) in [
-        (DifferenceKind::OnlyFirst, first, second),
-        (DifferenceKind::OnlySecond, second, first),
-    ] {
+    for (kind, tree, other) in
+        [(DifferenceKind::OnlyFirst, first, second), (DifferenceKind::OnlySecond, second, first)]
+    {
         let mut lacks = PathBuf::from("/");
         for (path, item) in entries(tree) {
             let is_there = other.entries.contains_key(path);
@@ -157,10 +152,7 @@ fn kernels_differ(
     second: &Item,
     inputs: &Inputs,
 ) -> Result<Option<(DifferenceKind, String)>, Error> {
-    let (a, b) = (
-        inputs.archives.toc(&first.from)?,
-        inputs.archives.toc(&second.from)?,
-    );
+    let (a, b) = (inputs.archives.toc(&first.from)?, inputs.archives.toc(&second.from)?);
     let (ours, theirs) = (kernels(&a), kernels(&b));
     let only = |own: &KernelSums, other: &KernelSums| -> BTreeSet<String> {
         let names = own.keys().filter(|key| !other.contains_key(*key));

@@ -120,18 +120,14 @@ impl<'a> Component<'a> {
     /// The targets of each group.
     fn selections(&self) -> Vec<Selection> {
         let groups = self.options.configuration.groups_of(self.name).iter();
-        groups
-            .map(|group| group.architectures.iter().collect())
-            .collect()
+        groups.map(|group| group.architectures.iter().collect()).collect()
     }
 
     /// Whether a group takes what is for `target`.
     pub(super) fn takes(&self, group: &TargetGroup, target: &TargetId) -> bool {
         let groups = self.options.configuration.groups_of(self.name);
         let taking = Selection::groups_of(&self.selections(), target);
-        taking
-            .into_iter()
-            .any(|position| groups[position].name == group.name)
+        taking.into_iter().any(|position| groups[position].name == group.name)
     }
 
     /// Reads what each shard has for each target. Reports what is damaged or does not belong there, and what
@@ -203,15 +199,9 @@ impl<'a> Component<'a> {
     fn say_unlisted(&mut self, target: &TargetId, path: &Path) {
         let validation = &self.options.configuration.validation;
         let (severity, text) = if validation.error_on_unlisted_architecture {
-            (
-                Severity::Fault,
-                format!("no group lists {target}; add it to one"),
-            )
+            (Severity::Fault, format!("no group lists {target}; add it to one"))
         } else {
-            (
-                Severity::Warning,
-                format!("skipped: no group lists {target}"),
-            )
+            (Severity::Warning, format!("skipped: no group lists {target}"))
         };
         self.say(severity, ids::UNEXPECTED_TARGET, path, text);
     }
@@ -243,12 +233,7 @@ impl<'a> Component<'a> {
         found.truncate(MOST_DIFFERENCES);
         self.findings.append(&mut found);
         if let Some((severity, id)) = worst {
-            self.say(
-                severity,
-                id,
-                root,
-                format!("{more} more differences from {other}"),
-            );
+            self.say(severity, id, root, format!("{more} more differences from {other}"));
         }
     }
 

@@ -227,11 +227,7 @@ impl NotedFinding {
     }
 
     fn read(self, shards: &Path) -> Option<Finding> {
-        let severity = if self.is_warning {
-            Severity::Warning
-        } else {
-            Severity::Note
-        };
+        let severity = if self.is_warning { Severity::Warning } else { Severity::Note };
         let mut finding = Finding::general(severity, ids::entry(&self.id)?.id, self.text);
         finding.path = self.path.map(|path| shards.join(path));
         finding.help = self.help;
@@ -259,9 +255,7 @@ fn output_of(root: &Path) -> Result<Output, Error> {
             if metadata.is_file() && is_first {
                 output.size += metadata.len();
             }
-            output
-                .entries
-                .insert(path, EntrySource::Copy(from, Vec::new()));
+            output.entries.insert(path, EntrySource::Copy(from, Vec::new()));
         }
     }
     Ok(output)
@@ -301,9 +295,7 @@ pub(super) fn note<'a>(
         format_version: VERSION,
         key: made.key.clone(),
         artifacts: artifacts.collect(),
-        findings: findings
-            .map(|finding| NotedFinding::new(finding, &options.shards_dir))
-            .collect(),
+        findings: findings.map(|finding| NotedFinding::new(finding, &options.shards_dir)).collect(),
     };
     let path = path(&options.output_dir, component);
     let bytes = serde_json::to_vec(&note).unwrap_or_default();

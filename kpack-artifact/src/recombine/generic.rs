@@ -166,10 +166,7 @@ impl<'a> Component<'a> {
 
     /// Refuses host binaries that the system would not load.
     fn hosts_are_sound(&mut self, tree: &Tree) -> Result<(), Error> {
-        let split = tree
-            .entries
-            .values()
-            .filter(|item| item.class == Class::Split);
+        let split = tree.entries.values().filter(|item| item.class == Class::Split);
         for item in split {
             if let Err(error) = item.linked()?.image.check_loaded() {
                 let text = format!("{error}; split again");

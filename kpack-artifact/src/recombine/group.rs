@@ -20,10 +20,7 @@ impl Component<'_> {
     pub(super) fn group(&mut self, group: &TargetGroup) -> Result<Option<(Artifact, Tree)>, Error> {
         let mut artifact = self.artifact(Some(group), Path::new(""));
         let mut all = Tree::empty("", Path::new(""));
-        let targets = self
-            .device
-            .keys()
-            .filter(|target| self.takes(group, target));
+        let targets = self.device.keys().filter(|target| self.takes(group, target));
         for target in targets.cloned().collect::<Vec<_>>() {
             let Some(tree) = self.target(&target)? else {
                 continue;
@@ -58,12 +55,7 @@ impl Component<'_> {
     /// The device code for a target. If several shards have it, the first one's is taken, and entries that
     /// only others have.
     fn target(&mut self, target: &TargetId) -> Result<Option<Tree>, Error> {
-        let mut trees = self
-            .device
-            .get(target)
-            .cloned()
-            .unwrap_or_default()
-            .into_iter();
+        let mut trees = self.device.get(target).cloned().unwrap_or_default().into_iter();
         let Some(mut taken) = trees.next() else {
             return Ok(None);
         };
@@ -121,16 +113,9 @@ impl Component<'_> {
             let text = format!(
                 "device code for {target} that shards {first} and {shard} both have: {text}{what}"
             );
-            said.push(Finding::new(
-                severity,
-                ids::DUPLICATE_DEVICE_CODE,
-                from,
-                text,
-            ));
+            said.push(Finding::new(severity, ids::DUPLICATE_DEVICE_CODE, from, text));
         }
-        let worst = said
-            .iter_mut()
-            .min_by_key(|finding| Reverse(finding.severity));
+        let worst = said.iter_mut().min_by_key(|finding| Reverse(finding.severity));
         if strict && let Some(worst) = worst {
             worst.text += &format!(
                 "; build for {target} on one shard only, or split what {shard} built again without {target} \

@@ -75,10 +75,7 @@ impl Component<'_> {
         for (text, paths) in layout {
             let (path, text) = match &paths[..] {
                 [path] => (path.clone(), host_file(first, tree, &text)),
-                _ => (
-                    tree.root.clone(),
-                    host_file(first, tree, &several(&paths, &text)),
-                ),
+                _ => (tree.root.clone(), host_file(first, tree, &several(&paths, &text))),
             };
             said.push(Finding::new(Severity::Note, ids::SHARDS_DIFFER, path, text));
         }
@@ -164,10 +161,7 @@ fn left_out(
 ) -> Result<Option<String>, Error> {
     let (shard, text) = (&item.shard, &difference.text);
     let is_only = difference.kind == DifferenceKind::OnlySecond;
-    if matches!(
-        difference.kind,
-        DifferenceKind::OnlyFirst | DifferenceKind::Layout
-    ) {
+    if matches!(difference.kind, DifferenceKind::OnlyFirst | DifferenceKind::Layout) {
         return Ok(None);
     }
     let taken = format!("{text}; {}'s is taken", first.shard);
@@ -178,10 +172,9 @@ fn left_out(
         Class::Unknown { reason, .. } if is_only => {
             Some(format!("skipped: {reason}, and only shard {shard} has it"))
         }
-        Class::Unknown { reason, .. } => Some(format!(
-            "{reason}, and is not the same as {}'s, which is used",
-            first.shard
-        )),
+        Class::Unknown { reason, .. } => {
+            Some(format!("{reason}, and is not the same as {}'s, which is used", first.shard))
+        }
         Class::Split => Some(taken),
         Class::Host if is_text(&item.from)? => None,
         Class::Host if is_only => Some(format!("skipped: {text}")),

@@ -28,22 +28,17 @@ impl fmt::Debug for Inputs {
 impl Inputs {
     /// Reads an artifact directory of a shard.
     pub(super) fn tree(&self, shard: &str, root: &Path) -> Result<Tree, Error> {
-        let parsed = Parsed {
-            binaries: None,
-            archives: Some(&self.archives.parsed),
-        };
+        let parsed = Parsed { binaries: None, archives: Some(&self.archives.parsed) };
         Tree::read_once(shard, root, &mark::databases(root)?, parsed)
     }
 
     /// The SHA-256 of a file that is only compared.
     pub(super) fn digest(&self, path: &Path) -> Result<Sha256, Error> {
-        self.archives
-            .digest_by(path, |path| self.copies.digest(path, false))
+        self.archives.digest_by(path, |path| self.copies.digest(path, false))
     }
 
     /// The SHA-256 of a file that the output has too, if all is well.
     pub(super) fn digest_of_output(&self, path: &Path) -> Result<Sha256, Error> {
-        self.archives
-            .digest_by(path, |path| self.copies.digest(path, true))
+        self.archives.digest_by(path, |path| self.copies.digest(path, true))
     }
 }

@@ -139,9 +139,7 @@ impl ManifestMerge {
         let group = Group::from(toc.group_name.as_str());
         if group.target_of(&name).as_ref() != Some(&target) {
             let expected = group.archive(&target);
-            return Err(refuse(format!(
-                "by its contents, its name should be `{expected}`"
-            )));
+            return Err(refuse(format!("by its contents, its name should be `{expected}`")));
         }
         let manifest = parent(path).join(group.manifest());
         let Some(file) = self.entry(&manifest, &target, &group, item, inputs)? else {
@@ -157,31 +155,23 @@ impl ManifestMerge {
             );
             self.say(Severity::Warning, ids::MISSING_ARTIFACT, &item.from, text);
         }
-        let module = self
-            .modules
-            .entry(manifest)
-            .or_insert_with(|| ModuleManifest {
-                directory: parent(path),
-                like: item.from.clone(),
-                manifest: Manifest {
-                    component_name: group.to_string(),
-                    prefix: expected.clone(),
-                    kpack_files: BTreeMap::new(),
-                    install_hint: None,
-                },
-            });
+        let module = self.modules.entry(manifest).or_insert_with(|| ModuleManifest {
+            directory: parent(path),
+            like: item.from.clone(),
+            manifest: Manifest {
+                component_name: group.to_string(),
+                prefix: expected.clone(),
+                kpack_files: BTreeMap::new(),
+                install_hint: None,
+            },
+        });
         module.manifest.kpack_files.insert(target.to_string(), file);
         let said = std::mem::replace(&mut module.manifest.prefix, expected.clone());
         if said != expected {
             let text = format!(
                 "the manifest's prefix is `{said}`; expected `{expected}` from its location; using that"
             );
-            self.say(
-                Severity::Warning,
-                ids::INCONSISTENT_MANIFEST,
-                &item.from,
-                text,
-            );
+            self.say(Severity::Warning, ids::INCONSISTENT_MANIFEST, &item.from, text);
         }
         Ok(())
     }
@@ -200,12 +190,7 @@ impl ManifestMerge {
         let has_none = has_none.is_some_and(|manifests| !manifests.contains(manifest));
         let Some(targets) = self.listed.get(manifest).filter(|_| !has_none) else {
             if let Some(reason) = unreadable(&item.from, &inputs.archives)? {
-                self.say(
-                    Severity::Fault,
-                    ids::DAMAGED_ARCHIVE,
-                    &item.from,
-                    format!("it {reason}"),
-                );
+                self.say(Severity::Fault, ids::DAMAGED_ARCHIVE, &item.from, format!("it {reason}"));
             }
             let present = Present {
                 path: item.from.clone(),
@@ -285,12 +270,7 @@ impl ManifestMerge {
                 "no group has an archive of {}: its binaries will find no device code",
                 module.manifest.component_name
             );
-            missing.push(Finding::new(
-                Severity::Warning,
-                ids::MISSING_ARCHIVE,
-                &module.like,
-                text,
-            ));
+            missing.push(Finding::new(Severity::Warning, ids::MISSING_ARCHIVE, &module.like, text));
         }
         self.findings.append(&mut missing);
     }

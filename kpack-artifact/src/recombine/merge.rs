@@ -90,11 +90,7 @@ impl Component<'_> {
 
     /// Compares copies that cannot be merged, for `reason`, as host files.
     fn all_the_same(&mut self, copies: &[&Item], reason: &str) -> Result<(), Error> {
-        let severity = if self.compares_host_files() {
-            Severity::Fault
-        } else {
-            Severity::Warning
-        };
+        let severity = if self.compares_host_files() { Severity::Fault } else { Severity::Warning };
         let Some((first, others)) = copies.split_first() else {
             return Ok(());
         };
@@ -136,11 +132,7 @@ impl Component<'_> {
             self.say(severity, ids::DUPLICATE_DEVICE_CODE, &copy.item.from, text);
         }
         if let Some(whole) = copies.iter().find(|copy| copy.entries.same(&all)) {
-            return Ok(Some(MergedFile {
-                like: whole.item,
-                bytes: None,
-                shards: Vec::new(),
-            }));
+            return Ok(Some(MergedFile { like: whole.item, bytes: None, shards: Vec::new() }));
         }
         let shards = copies.iter().map(|copy| copy.item.shard.to_string());
         let shards: Vec<String> = shards.collect();
@@ -148,10 +140,6 @@ impl Component<'_> {
         self.say(Severity::Note, ids::MERGED_FILE, &first.item.from, text);
         let bytes = all.to_bytes();
         let bytes = bytes.map_err(|e| Error::io(&first.item.from, "merge", e))?;
-        Ok(Some(MergedFile {
-            like: first.item,
-            bytes: Some(bytes),
-            shards,
-        }))
+        Ok(Some(MergedFile { like: first.item, bytes: Some(bytes), shards }))
     }
 }

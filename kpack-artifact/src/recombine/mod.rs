@@ -82,10 +82,7 @@ impl Recombination {
                 1 => "1 error; nothing was written".to_owned(),
                 errors => format!("{errors} errors; nothing was written"),
             },
-            _ => format!(
-                "{failed} of {all} components failed: {}",
-                list(&self.failed)
-            ),
+            _ => format!("{failed} of {all} components failed: {}", list(&self.failed)),
         };
         Err(if self.io {
             Error::io(directory, "recombine", io::Error::other(text))

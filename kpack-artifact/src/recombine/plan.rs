@@ -53,14 +53,8 @@ pub fn plan(
     if options.will_apply {
         inputs.copies = Copies::within(&options.output_dir);
     }
-    let mut read = plan.add_finished(
-        &components,
-        options,
-        &shards,
-        &indexed,
-        &inputs,
-        on_component,
-    );
+    let mut read =
+        plan.add_finished(&components, options, &shards, &indexed, &inputs, on_component);
     let to_read = components.iter().filter(|name| !read.contains(*name));
     let to_read: Vec<&str> = to_read.copied().collect();
     let planned = parallel::with_jobs(options.jobs, || {
@@ -184,12 +178,7 @@ fn unused(options: &Options, shards: &Shards) -> Vec<Finding> {
                 format_args!("no shard has the component `{component}`"),
             );
             let text = reason.to_string();
-            findings.push(Finding::new(
-                Severity::Warning,
-                reason.id(),
-                &options.shards_dir,
-                text,
-            ));
+            findings.push(Finding::new(Severity::Warning, reason.id(), &options.shards_dir, text));
         }
     }
     findings
@@ -200,9 +189,7 @@ fn unused(options: &Options, shards: &Shards) -> Vec<Finding> {
 fn refuse_overlap(options: &Options, shards: &Shards) -> Result<(), Error> {
     let output = resolve(&options.output_dir)?;
     for input in shards.directories().chain([&*options.shards_dir]) {
-        let real = input
-            .canonicalize()
-            .map_err(|e| Error::io(input, "find", e))?;
+        let real = input.canonicalize().map_err(|e| Error::io(input, "find", e))?;
         if output.starts_with(&real) || real.starts_with(&output) {
             return Err(Error::usage(format!(
                 "the shards in {} and the output in {} must not contain each other",

@@ -16,12 +16,7 @@ use kpack_split::input::walk_error;
 
 /// Checks that the shards are those that the configuration lists.
 pub(super) fn check_list(options: &Options, shards: &Shards) -> Result<(), Error> {
-    let listed: BTreeSet<&str> = options
-        .configuration
-        .shards
-        .iter()
-        .map(String::as_str)
-        .collect();
+    let listed: BTreeSet<&str> = options.configuration.shards.iter().map(String::as_str).collect();
     let there: BTreeSet<&str> = shards.names().collect();
     if listed.is_empty() {
         return Ok(());
@@ -41,11 +36,7 @@ pub(super) fn check_list(options: &Options, shards: &Shards) -> Result<(), Error
             list(&listed)
         ),
     };
-    Err(Error::rejected(
-        ids::MISSING_SHARD,
-        &options.shards_dir,
-        text,
-    ))
+    Err(Error::rejected(ids::MISSING_SHARD, &options.shards_dir, text))
 }
 
 /// The shards with an index that fits. One that is missing or does not fit is an error if the options say so.
@@ -90,29 +81,19 @@ fn read(shard: &Shard) -> Result<Index, Error> {
     if let Some(name) = &index.shard
         && *name != shard.name
     {
-        return refuse(format!(
-            "it is the index of shard {name}; rename the directory"
-        ));
+        return refuse(format!("it is the index of shard {name}; rename the directory"));
     }
     let there = shard.artifacts.values().flat_map(ComponentArtifacts::paths);
     let names = there.filter_map(|path| Some((path.file_name()?.to_str()?, path)));
     let there: BTreeMap<&str, &Path> = names.collect();
-    let listed: BTreeSet<String> = index
-        .artifacts
-        .iter()
-        .map(|entry| entry.artifact())
-        .collect();
+    let listed: BTreeSet<String> = index.artifacts.iter().map(|entry| entry.artifact()).collect();
     if let Some(name) = there.keys().find(|name| !listed.contains(**name)) {
-        return refuse(format!(
-            "it does not list {name}, which is there; unpack the shard again"
-        ));
+        return refuse(format!("it does not list {name}, which is there; unpack the shard again"));
     }
     for entry in &index.artifacts {
         let Some(root) = there.get(entry.artifact().as_str()) else {
             let name = entry.artifact();
-            return refuse(format!(
-                "it lists {name}, which is missing; unpack the shard again"
-            ));
+            return refuse(format!("it lists {name}, which is missing; unpack the shard again"));
         };
         let found = size(root)?;
         if found != entry.unpacked {

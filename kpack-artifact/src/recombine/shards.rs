@@ -120,11 +120,7 @@ impl Shards {
             if artifacts.is_empty() {
                 others.push((path.clone(), true));
             } else {
-                shards.push(Shard {
-                    name: name.to_owned(),
-                    path: path.clone(),
-                    artifacts,
-                });
+                shards.push(Shard { name: name.to_owned(), path: path.clone(), artifacts });
             }
         }
         if shards.is_empty() {
@@ -135,19 +131,12 @@ impl Shards {
                  in it (blas_lib_generic, blas_lib_gfx1100, …)",
             ));
         }
-        Ok(Self {
-            leftovers,
-            shards,
-            others,
-        })
+        Ok(Self { leftovers, shards, others })
     }
 
     /// The directories of all shards and their artifacts.
     pub(super) fn directories(&self) -> impl Iterator<Item = &Path> {
-        let artifacts = self
-            .shards
-            .iter()
-            .flat_map(|shard| shard.artifacts.values());
+        let artifacts = self.shards.iter().flat_map(|shard| shard.artifacts.values());
         let artifacts = artifacts.flat_map(ComponentArtifacts::paths);
         let shards = self.shards.iter().map(|shard| shard.path.as_path());
         shards.chain(artifacts)

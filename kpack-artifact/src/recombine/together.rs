@@ -55,24 +55,14 @@ pub(super) fn overlaps(
                 && !artifact.targets.is_disjoint(&other.targets)
         });
         let name = Path::new(&artifact.name);
-        artifact
-            .output
-            .installed(&artifact.component, name, may_share)
+        artifact.output.installed(&artifact.component, name, may_share)
     });
     for conflict in conflicts(installed)? {
         let (entry, other) = (conflict.entry, conflict.other);
-        let severity = if conflict.is_harmless {
-            Severity::Warning
-        } else {
-            Severity::Fault
-        };
+        let severity = if conflict.is_harmless { Severity::Warning } else { Severity::Fault };
         let path = options.output_dir.join(entry.artifact).join(entry.path);
-        let finding = Finding::new(
-            severity,
-            ids::CONFLICTING_FILES,
-            path,
-            format!("it {}", conflict.text),
-        );
+        let finding =
+            Finding::new(severity, ids::CONFLICTING_FILES, path, format!("it {}", conflict.text));
         let components = [other.component, entry.component];
         found.push((components.map(str::to_owned).to_vec(), finding));
     }
@@ -154,10 +144,7 @@ fn report_leftovers(directories: &[PathBuf], planned: &[Artifact]) -> Vec<Concer
         if !planned.iter().any(replaces) {
             let text = "leftover of an interrupted run, which this run does not replace; remove it, \
                         if no other run is at work";
-            findings.push((
-                Vec::new(),
-                Finding::new(Severity::Warning, ids::LEFTOVER, path, text),
-            ));
+            findings.push((Vec::new(), Finding::new(Severity::Warning, ids::LEFTOVER, path, text)));
         }
     }
     findings

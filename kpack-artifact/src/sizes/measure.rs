@@ -43,10 +43,7 @@ pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<M
             for name in [manifest_txt::FILE_NAME, mark::FILE_NAME] {
                 let path = artifact.join(name);
                 if let Ok(metadata) = path.metadata() {
-                    tree.add(
-                        RowKey::other("artifacts", "lists of prefixes"),
-                        metadata.len(),
-                    );
+                    tree.add(RowKey::other("artifacts", "lists of prefixes"), metadata.len());
                 }
             }
             let databases = mark::databases(&artifact)?;
@@ -89,12 +86,7 @@ pub(super) struct Size {
 
 impl RowKey {
     fn other(module: &str, what: &str) -> Self {
-        Self {
-            module: module.to_owned(),
-            target: None,
-            what: what.to_owned(),
-            is_file: false,
-        }
+        Self { module: module.to_owned(), target: None, what: what.to_owned(), is_file: false }
     }
 }
 
@@ -333,18 +325,14 @@ fn bundles(linked: &LinkedBinary, fat: &FatBinary) -> Result<BTreeMap<String, Si
     for bundle in linked.bundles(&wrappers) {
         let bundle = bundle?;
         let used = bundle.entries.iter().filter(|entry| entry.size > 0);
-        let entries: Vec<(String, u64)> = used
-            .filter_map(|entry| Some((entry.id.target()?.to_string(), entry.size)))
-            .collect();
+        let entries: Vec<(String, u64)> =
+            used.filter_map(|entry| Some((entry.id.target()?.to_string(), entry.size))).collect();
         let unpacked: u64 = entries.iter().map(|(_, size)| size).sum();
         for (target, size) in entries {
             // Padding in a plain bundle counts for no target. A compressed bundle is smaller than
             // its code objects.
-            let stored = if unpacked > bundle.size {
-                share(bundle.size, size, unpacked)
-            } else {
-                size
-            };
+            let stored =
+                if unpacked > bundle.size { share(bundle.size, size, unpacked) } else { size };
             let sum = sizes.entry(target).or_default();
             sum.stored += stored;
             sum.unpacked += size;

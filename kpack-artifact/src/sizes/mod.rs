@@ -123,11 +123,7 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
         rows.entry(key).or_default().0 += size.stored;
     }
     let row = |(key, (before, after)): (RowKey, _)| Row {
-        module: if key.module.is_empty() {
-            "(no module)".to_owned()
-        } else {
-            key.module
-        },
+        module: if key.module.is_empty() { "(no module)".to_owned() } else { key.module },
         target: key.target,
         what: key.what,
         before,
@@ -212,23 +208,14 @@ impl Sizes {
         self.summed(|row| {
             let what = (depth == Depth::Binary).then(|| row.what.clone());
             let target = (depth != Depth::Module).then(|| row.target.clone());
-            (
-                row.module.clone(),
-                target.flatten(),
-                what.unwrap_or_default(),
-            )
+            (row.module.clone(), target.flatten(), what.unwrap_or_default())
         })
     }
 
     /// Sums rows with the same module, target and `what`, sorted by these.
     fn summed(&self, key: impl Fn(&Row) -> (String, Option<String>, String)) -> Vec<Row> {
-        let row = |((module, target, what), (before, after))| Row {
-            module,
-            target,
-            what,
-            before,
-            after,
-        };
+        let row =
+            |((module, target, what), (before, after))| Row { module, target, what, before, after };
         let sums = sums(&self.rows, |own| Some(key(own)));
         sums.into_iter().map(row).collect()
     }

@@ -41,14 +41,7 @@ pub(super) fn apply(
     progress.start(plan.bytes());
     let stage = Stage::lock(&options.output_dir, &options.artifact_prefix)?;
     let debug_files = DebugFiles::new(&options.storage.debug, true);
-    let work = Work {
-        options,
-        debug_files: &debug_files,
-        plan,
-        stage: &stage,
-        budget,
-        progress,
-    };
+    let work = Work { options, debug_files: &debug_files, plan, stage: &stage, budget, progress };
     let replaced = work.check_output(report)?;
     let archives = work.write_files()?;
     work.finish(archives, report)?;
@@ -95,9 +88,7 @@ impl Work<'_> {
     fn check_output(&self, report: &mut Report) -> Result<Vec<String>, Error> {
         let artifacts = &self.plan.artifacts;
         let generic = self.stage.output(&self.name(None));
-        let is_empty = artifacts
-            .get(&None)
-            .is_some_and(|output| !output.has_files());
+        let is_empty = artifacts.get(&None).is_some_and(|output| !output.has_files());
         let mut there = manifest_txt::walk_outside(&generic, &[]).flatten();
         let mut has_files = || there.any(|entry| !entry.file_type().is_dir());
         if artifacts.len() > 1 && is_empty && has_files() {
@@ -146,8 +137,7 @@ impl Work<'_> {
         let written = parallel::try_map(tasks, |task| match task {
             Task::Copy(target, output) => {
                 let name = self.name(target.as_ref());
-                self.stage
-                    .write(&name, output, &Copies::default(), self.progress)?;
+                self.stage.write(&name, output, &Copies::default(), self.progress)?;
                 Ok(None)
             }
             Task::Module(module) => self.module(module).map(Some),
@@ -176,11 +166,7 @@ impl Work<'_> {
             // kept: a list of this one's archives would be wrong.
             Layout::Artifact => None,
         };
-        Ok(Written {
-            findings,
-            archives: written,
-            manifest,
-        })
+        Ok(Written { findings, archives: written, manifest })
     }
 
     /// Writes the manifest of a module with these new archives. Returns its size. Without archives, it says
@@ -203,9 +189,8 @@ impl Work<'_> {
     fn compress(&self, module: &Module) -> Result<Compressed, Error> {
         let wanted = |target: &TargetId| self.plan.targets.keeps(target);
         let binaries = module.binaries.iter();
-        let sources: Vec<(String, &PackedCode)> = binaries
-            .map(|binary| (binary.name.clone(), &binary.file.code))
-            .collect();
+        let sources: Vec<(String, &PackedCode)> =
+            binaries.map(|binary| (binary.name.clone(), &binary.file.code)).collect();
         let compression = Compression {
             group: &module.group,
             storage: self.options.storage.clone(),
@@ -256,10 +241,8 @@ impl Work<'_> {
         let present = module.present.iter();
         for (target, path) in present.filter(|(target, _)| self.plan.targets.keeps(target)) {
             let key = target.to_string();
-            let present = publish::Present {
-                path: path.clone(),
-                archive: input::open_archive(path)?,
-            };
+            let present =
+                publish::Present { path: path.clone(), archive: input::open_archive(path)? };
             let name = module.archive_name(target);
             let entry = publish::entry_of(target, name, &present, entries.get(&key))?;
             entries.insert(key, entry);

@@ -31,10 +31,7 @@ pub struct BatchOptions {
 impl BatchOptions {
     /// Splits every artifact directory in `parent_dir` as `each` says.
     pub fn new(parent_dir: impl Into<PathBuf>, each: Options) -> Self {
-        Self {
-            parent_dir: parent_dir.into(),
-            each,
-        }
+        Self { parent_dir: parent_dir.into(), each }
     }
 }
 
@@ -172,9 +169,8 @@ fn refuse_collisions(artifacts: &mut [Read]) {
 fn judge(options: &BatchOptions, read: &[Read], report: &mut BatchReport) -> Result<(), Error> {
     let expected: Selection = options.each.targets.iter().collect();
     let inputs = read.iter().flat_map(|(_, read)| read);
-    let found: BTreeSet<&TargetId> = inputs
-        .flat_map(|(contents, _)| contents.found.keys())
-        .collect();
+    let found: BTreeSet<&TargetId> =
+        inputs.flat_map(|(contents, _)| contents.found.keys()).collect();
     let lacks = expected.unmatched(&Vec::from_iter(found.iter().copied()));
     if found.is_empty() || lacks.is_empty() {
         return Ok(());
@@ -184,12 +180,7 @@ fn judge(options: &BatchOptions, read: &[Read], report: &mut BatchReport) -> Res
         list(lacks.iter().copied()),
         list(found.iter().copied())
     );
-    let finding = Finding::new(
-        Severity::Warning,
-        ids::MISSING_TARGET,
-        &options.parent_dir,
-        text,
-    );
+    let finding = Finding::new(Severity::Warning, ids::MISSING_TARGET, &options.parent_dir, text);
     report.findings.push(finding);
     if lacks.len() < expected.iter().count() {
         return Ok(());
@@ -199,9 +190,8 @@ fn judge(options: &BatchOptions, read: &[Read], report: &mut BatchReport) -> Res
     let (parent, each) = (&options.parent_dir, &options.each);
     refuse_none_expected(parent, each, found, has_binaries).map_err(|error| {
         let failures = read.iter().filter_map(|(_, read)| read.as_ref().err());
-        let also: String = failures
-            .map(|failure| format!("\n  and {}", failure.without_id()))
-            .collect();
+        let also: String =
+            failures.map(|failure| format!("\n  and {}", failure.without_id())).collect();
         error.with_reason(|reason| reason + &also)
     })
 }

@@ -69,12 +69,7 @@ impl Contents {
         refuse_uninstalled(&trees, report)?;
         let manifests = manifests(&trees, report)?;
         report.size_before = size_before(&trees);
-        Ok(Self {
-            found: found(&trees, &modules, &manifests, options),
-            trees,
-            modules,
-            manifests,
-        })
+        Ok(Self { found: found(&trees, &modules, &manifests, options), trees, modules, manifests })
     }
 
     /// The targets that fat binaries have device code for.
@@ -117,14 +112,10 @@ fn refuse_contradictions(trees: &Trees) -> Result<(), Error> {
 /// Refuses binaries that were split before the link and not installed: their device code is where
 /// they were built.
 fn refuse_uninstalled(trees: &Trees, report: &mut Report) -> Result<(), Error> {
-    let split = trees
-        .entries()
-        .filter(|(.., item)| item.class == Class::Split);
+    let split = trees.entries().filter(|(.., item)| item.class == Class::Split);
     let lookup = Lookup::default();
     for (.., item) in split {
-        let read = item
-            .linked()
-            .and_then(|linked| Presplit::read(linked, false, &lookup));
+        let read = item.linked().and_then(|linked| Presplit::read(linked, false, &lookup));
         match or_refused(read)? {
             Ok(None) => {}
             Ok(Some(_)) => {

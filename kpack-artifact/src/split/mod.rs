@@ -47,10 +47,7 @@ pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error
 }
 
 fn split_one(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
-    let input = (
-        options.artifact_dir.as_path(),
-        options.artifact_prefix.as_str(),
-    );
+    let input = (options.artifact_dir.as_path(), options.artifact_prefix.as_str());
     output_dir::check_output(&options.output_dir, [input])?;
     refuse_install_tree(&options.artifact_dir)?;
     parent_dir::refuse_group(&options.artifact_dir)?;

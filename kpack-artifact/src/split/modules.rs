@@ -52,9 +52,7 @@ impl Module {
     /// The targets that the binaries have device code for.
     pub(super) fn found(&self) -> BTreeSet<TargetId> {
         let binaries = self.binaries.iter();
-        binaries
-            .flat_map(|binary| binary.file.code.targets())
-            .collect()
+        binaries.flat_map(|binary| binary.file.code.targets()).collect()
     }
 
     /// What its archives are installed as.
@@ -111,10 +109,8 @@ impl ModuleBinary {
         &self,
         archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
     ) -> Result<Plan, Error> {
-        let marker = Marker {
-            code_ids: code_ids::computed(archives, &self.name),
-            ..self.marker.clone()
-        };
+        let marker =
+            Marker { code_ids: code_ids::computed(archives, &self.name), ..self.marker.clone() };
         let mut plan = self.plan.clone();
         let set = plan.set_marker(&self.file.complete(marker));
         set.map_err(|error| binary_error(&self.file.code.path, error))?;
@@ -241,11 +237,7 @@ fn group(root: &Path, prefix: &str, options: &Options) -> Result<Group, Error> {
         "the module would be `{name}`; expected a part of a file name, of letters, digits, `.`, `_`, `+` \
          and `-`"
     );
-    Err(Error::rejected(
-        ids::INVALID_PREFIX_LIST,
-        &root.join(prefix),
-        reason,
-    ))
+    Err(Error::rejected(ids::INVALID_PREFIX_LIST, &root.join(prefix), reason))
 }
 
 /// The marker of a binary with these names: archives are looked for from each one's directory.

@@ -29,11 +29,7 @@ pub(super) fn check_output<'a>(
         let Some(name) = name_in(&output, input)? else {
             continue;
         };
-        if inputs
-            .clone()
-            .into_iter()
-            .any(|(_, prefix)| is_written(&name, prefix))
-        {
+        if inputs.clone().into_iter().any(|(_, prefix)| is_written(&name, prefix)) {
             return Err(Error::usage(format!(
                 "the artifact directory {} is where its own output would be, at {}; name another \
                  output directory",
@@ -88,9 +84,7 @@ fn name_in(output: &Path, input: &Path) -> Result<Option<OsString>, Error> {
     let Ok(output) = id(output) else {
         return Ok(None);
     };
-    let input = input
-        .canonicalize()
-        .map_err(|e| Error::io(input, "open", e))?;
+    let input = input.canonicalize().map_err(|e| Error::io(input, "open", e))?;
     let holds = |path: &&Path| path.parent().is_some_and(|parent| is(parent, output));
     let name = input.ancestors().find(holds).and_then(Path::file_name);
     Ok(name.map(ToOwned::to_owned))

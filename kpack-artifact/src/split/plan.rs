@@ -96,11 +96,7 @@ pub(super) fn plan(
             report.binaries.push(file_report(binary, &targets));
         }
     }
-    Ok(Placement {
-        artifacts,
-        modules: contents.modules,
-        targets,
-    })
+    Ok(Placement { artifacts, modules: contents.modules, targets })
 }
 
 /// Reports what is worth saying about the files.
@@ -119,17 +115,11 @@ fn report_observations(trees: &Trees, report: &mut Report) {
 
 /// Reports what kernel databases lack.
 fn report_gaps(trees: &Trees, report: &mut Report) -> Result<(), Error> {
-    let beside = trees
-        .generic_beside
-        .as_deref()
-        .map(|generic| Tree::read("", generic));
+    let beside = trees.generic_beside.as_deref().map(|generic| Tree::read("", generic));
     let beside = beside.transpose()?;
     let all = trees.all.iter().map(|(_, tree)| tree).chain(&beside);
     for gap in gaps_once_split(all.flat_map(files_of)) {
-        let is_read = trees
-            .all
-            .iter()
-            .any(|(_, tree)| gap.from.starts_with(&tree.root));
+        let is_read = trees.all.iter().any(|(_, tree)| gap.from.starts_with(&tree.root));
         if is_read {
             report.warn(ids::INCOMPLETE_DATABASE, &gap.from, gap.text());
         }
@@ -154,11 +144,7 @@ fn report_conflicts(
     let installed = installed.flat_map(|(name, output)| output.installed(component, name, false));
     for conflict in conflicts(installed)? {
         let path = conflict.entry.artifact.join(conflict.entry.path);
-        report.warn(
-            ids::CONFLICTING_FILES,
-            path,
-            format!("it {}", conflict.text),
-        );
+        report.warn(ids::CONFLICTING_FILES, path, format!("it {}", conflict.text));
     }
     Ok(())
 }
@@ -201,15 +187,8 @@ impl<'a> Planner<'a> {
         targets: &'a Targets,
         report: &'a mut Report,
     ) -> Self {
-        let Contents {
-            trees,
-            modules,
-            manifests,
-            ..
-        } = contents;
-        let written_anew = modules
-            .iter()
-            .flat_map(|module| module.written_anew(targets));
+        let Contents { trees, modules, manifests, .. } = contents;
+        let written_anew = modules.iter().flat_map(|module| module.written_anew(targets));
         let written_anew: HashSet<&Path> = written_anew.collect();
         let rewritten = manifests.iter();
         let rewritten = rewritten
@@ -217,10 +196,7 @@ impl<'a> Planner<'a> {
         let hosts = modules.iter().enumerate().flat_map(|(index, module)| {
             module.binaries.iter().flat_map(move |binary| {
                 let host = (index, binary.plan.output_size());
-                binary
-                    .files
-                    .iter()
-                    .map(move |(_, from)| (from.as_path(), host))
+                binary.files.iter().map(move |(_, from)| (from.as_path(), host))
             })
         });
         let prefixes = trees.prefixes();
@@ -297,10 +273,7 @@ impl<'a> Planner<'a> {
     ) -> Result<Destination, Error> {
         let target = match (owner, &item.class) {
             (None, Class::Unknown { target, reason, .. }) => {
-                let file = UnknownFile {
-                    from: &item.from,
-                    reason,
-                };
+                let file = UnknownFile { from: &item.from, reason };
                 self.unknown(file, target.as_ref())?
             }
             _ => item.target(owner),
@@ -356,9 +329,7 @@ impl<'a> Planner<'a> {
                 found.extend(each);
                 continue;
             }
-            let names = files
-                .iter()
-                .filter_map(|file| file.from.file_name()?.to_str());
+            let names = files.iter().filter_map(|file| file.from.file_name()?.to_str());
             let places: BTreeSet<String> = names.flat_map(databases::places_of).collect();
             let first = files[0].from.file_name().unwrap_or_default().display();
             let (count, reason) = (files.len(), files[0].reason);

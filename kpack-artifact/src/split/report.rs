@@ -61,12 +61,10 @@ pub struct ArtifactReport {
 
 impl Report {
     pub(super) fn note(&mut self, id: Id, path: impl Into<PathBuf>, text: impl Into<String>) {
-        self.findings
-            .push(Finding::new(Severity::Note, id, path, text));
+        self.findings.push(Finding::new(Severity::Note, id, path, text));
     }
 
     pub(super) fn warn(&mut self, id: Id, path: impl Into<PathBuf>, text: impl Into<String>) {
-        self.findings
-            .push(Finding::new(Severity::Warning, id, path, text));
+        self.findings.push(Finding::new(Severity::Warning, id, path, text));
     }
 }

@@ -99,9 +99,7 @@ impl Trees {
     pub(super) fn prefixes(&self) -> Vec<String> {
         let all = self.all.iter().flat_map(|(_, tree)| &tree.prefixes);
         let mut known = BTreeSet::new();
-        all.filter(|prefix| known.insert(*prefix))
-            .cloned()
-            .collect()
+        all.filter(|prefix| known.insert(*prefix)).cloned().collect()
     }
 }
 

@@ -34,10 +34,7 @@ pub(super) fn refuse_none_expected<'a>(
     if there.is_empty() || !refuses {
         return Ok(());
     }
-    let text = format!(
-        "no device code for {} (found {there})",
-        list(&options.targets)
-    );
+    let text = format!("no device code for {} (found {there})", list(&options.targets));
     Err(Error::rejected(ids::MISSING_TARGET, path, text))
 }
 
@@ -50,10 +47,7 @@ impl Targets {
     ) -> Result<Self, Error> {
         let expected: Selection = options.targets.iter().collect();
         if expected.is_empty() || found.is_empty() {
-            return Ok(Self {
-                kept: found.into_keys().collect(),
-                left_out: BTreeSet::new(),
-            });
+            return Ok(Self { kept: found.into_keys().collect(), left_out: BTreeSet::new() });
         }
         let there = list(found.keys());
         let lacks = expected.unmatched(&Vec::from_iter(found.keys()));

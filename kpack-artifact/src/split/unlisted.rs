@@ -97,16 +97,8 @@ fn in_no_prefix(class: Class) -> Class {
     let (device_code, reason) = match class {
         Class::Fat => (true, "a fat binary".to_owned()),
         Class::Target { target, database } => (true, format!("for {target} ({database})")),
-        Class::Unknown {
-            device_code,
-            reason,
-            ..
-        } => (device_code, reason),
+        Class::Unknown { device_code, reason, .. } => (device_code, reason),
         Class::Host | Class::Split => return class,
     };
-    Class::Unknown {
-        target: None,
-        device_code,
-        reason: reason + " in no prefix",
-    }
+    Class::Unknown { target: None, device_code, reason: reason + " in no prefix" }
 }

@@ -121,10 +121,9 @@ impl<'a> Extractor<'a> {
     /// Why a member cannot be made.
     fn not_made(&self, path: &Path, error: io::Error) -> Error {
         match error.kind() {
-            io::ErrorKind::AlreadyExists => self.refuse(
-                path,
-                "another member has the same path, or differs from it by case",
-            ),
+            io::ErrorKind::AlreadyExists => {
+                self.refuse(path, "another member has the same path, or differs from it by case")
+            }
             _ => self.failed(path, error),
         }
     }
@@ -230,10 +229,7 @@ impl<'a> Extractor<'a> {
         };
         linked.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
-                let text = format!(
-                    "a hard link to {}, which is no file before it",
-                    to.display()
-                );
+                let text = format!("a hard link to {}, which is no file before it", to.display());
                 let text = format!("member `{}`: {text}", path.display());
                 Error::rejected(ids::UNSAFE_MEMBER, self.archive, text)
             }

@@ -45,12 +45,7 @@ pub(super) fn compress<E: Send>(
 ) -> Result<(), E> {
     let jobs = jobs.min(MAX_JOBS);
     let queue = Queue {
-        order: Mutex::new(Order {
-            next: 0,
-            ready: BTreeMap::new(),
-            consume,
-            result: Ok(()),
-        }),
+        order: Mutex::new(Order { next: 0, ready: BTreeMap::new(), consume, result: Ok(()) }),
         written: Condvar::new(),
         buffers: Mutex::new(Vec::new()),
     };
@@ -58,10 +53,7 @@ pub(super) fn compress<E: Send>(
         if !queue.wait(number, 2 * jobs.get()) {
             return None;
         }
-        let mut part = Part {
-            bytes: queue.buffer(),
-            is_last: false,
-        };
+        let mut part = Part { bytes: queue.buffer(), is_last: false };
         match produce(&mut part) {
             Ok(true) => Some((number, part)),
             Ok(false) => None,

@@ -84,22 +84,12 @@ impl Index {
         mut artifacts: Vec<Entry>,
     ) -> Self {
         artifacts.sort_by(|a, b| a.file.cmp(&b.file));
-        Self {
-            format: FORMAT.to_owned(),
-            version: VERSION,
-            run,
-            shard,
-            built_for,
-            artifacts,
-        }
+        Self { format: FORMAT.to_owned(), version: VERSION, run, shard, built_for, artifacts }
     }
 
     /// The same, with other artifacts.
     pub(super) fn with(&self, artifacts: Vec<Entry>) -> Self {
-        Self {
-            artifacts,
-            ..self.clone()
-        }
+        Self { artifacts, ..self.clone() }
     }
 
     /// Reads the index in the file `path`.
@@ -155,9 +145,7 @@ impl Index {
         }
         let mut known = BTreeSet::new();
         for entry in &self.artifacts {
-            entry
-                .check()
-                .map_err(|text| format!("artifact `{}`: {text}", entry.file))?;
+            entry.check().map_err(|text| format!("artifact `{}`: {text}", entry.file))?;
             // Where names differ only by case, some systems have one file for both.
             if !known.insert(fold_case(&entry.file)) {
                 return Err(format!(
@@ -256,11 +244,7 @@ pub(super) fn parse_file_name(name: &str) -> Option<(String, String)> {
         // A family's name has several spellings, and this one is in the file's name.
         let at = component.len() + 1;
         let spelled = &stem[at..];
-        let target = if in_package_name(&target) == spelled {
-            target
-        } else {
-            spelled.to_owned()
-        };
+        let target = if in_package_name(&target) == spelled { target } else { spelled.to_owned() };
         return Some((component.to_owned(), target));
     }
     let (component, target) = stem.rsplit_once('_')?;
@@ -301,10 +285,7 @@ mod tests {
             ("blas_lib_generic.tar.zst", Some(("blas_lib", "generic"))),
             ("blas_lib_gfx942.tar.zst", Some(("blas_lib", "gfx942"))),
             ("blas_lib_gfx12_0.tar.zst", Some(("blas_lib", "gfx12_0"))),
-            (
-                "blas_lib_gfx94X-dcgpu.tar.zst",
-                Some(("blas_lib", "gfx94X-dcgpu")),
-            ),
+            ("blas_lib_gfx94X-dcgpu.tar.zst", Some(("blas_lib", "gfx94X-dcgpu"))),
             ("blas_lib_gfx942.tar.xz", None),
             ("_gfx942.tar.zst", None),
             ("index.json", None),
@@ -312,19 +293,13 @@ mod tests {
             let expected = expected.map(|(c, t)| (c.to_owned(), t.to_owned()));
             assert_eq!(parse_file_name(name), expected, "{name}");
         }
-        assert_eq!(
-            file_name("blas_lib", "gfx90a:xnack+"),
-            "blas_lib_gfx90a.xnack-on.tar.zst"
-        );
+        assert_eq!(file_name("blas_lib", "gfx90a:xnack+"), "blas_lib_gfx90a.xnack-on.tar.zst");
     }
 
     #[test]
     fn families_of_builds_are_for_their_processors() {
         let is_for = |target: &str, arch: &str| {
-            let entry = Entry {
-                target: target.to_owned(),
-                ..Entry::default()
-            };
+            let entry = Entry { target: target.to_owned(), ..Entry::default() };
             let arch: TargetId = arch.parse().unwrap();
             entry.is_for(&[arch].into_iter().collect())
         };

@@ -162,9 +162,7 @@ impl Reading<'_> {
             return Err(self.without_prefixes());
         }
         if let Some(expected) = self.expected {
-            let Contents {
-                files, unpacked, ..
-            } = self.contents;
+            let Contents { files, unpacked, .. } = self.contents;
             if (files, unpacked) != (expected.files, expected.unpacked) {
                 return Err(self.differs(&format!("{files} members with {unpacked} bytes")));
             }
@@ -182,10 +180,7 @@ impl Reading<'_> {
     }
 
     fn without_prefixes(&self) -> Error {
-        let text = format!(
-            "its first member is not {}{PUBLISHED}",
-            manifest_txt::FILE_NAME
-        );
+        let text = format!("its first member is not {}{PUBLISHED}", manifest_txt::FILE_NAME);
         Error::rejected(ids::DAMAGED_TAR, self.path, text)
     }
 
@@ -220,28 +215,18 @@ impl Reading<'_> {
         }
         let mut is_new = || self.known.insert(self.hasher.hash_one(&path));
         if !matches!(node, Node::Directory) && !is_new() {
-            return Err(refuse(
-                ids::CONFLICTING_FILES,
-                "another member has the same path",
-            ));
+            return Err(refuse(ids::CONFLICTING_FILES, "another member has the same path"));
         }
         self.contents.files += 1;
         self.contents.unpacked = self.contents.unpacked.saturating_add(size);
-        let Contents {
-            files, unpacked, ..
-        } = self.contents;
+        let Contents { files, unpacked, .. } = self.contents;
         if let Some(expected) = self.expected
             && (files > expected.files || unpacked > expected.unpacked)
         {
             let found = format!("{files} members with {unpacked} bytes, or more");
             return Err(self.differs(&found));
         }
-        self.visitor.member(Member {
-            path,
-            installed,
-            node,
-            time: header.time,
-        })
+        self.visitor.member(Member { path, installed, node, time: header.time })
     }
 
     fn list_of_prefixes(

@@ -101,12 +101,7 @@ pub fn pack(options: &PackOptions, progress: &dyn Progress) -> Result<Packed, Er
     for source in &sources {
         artifacts.push(Artifact::open(source, time)?);
     }
-    let mut packer = Packer {
-        artifacts,
-        current: 0,
-        findings: Vec::new(),
-        progress,
-    };
+    let mut packer = Packer { artifacts, current: 0, findings: Vec::new(), progress };
     let mut writer = StoreWriter {
         stage: &stage,
         names: sources.iter().map(|s| s.entry.file.clone()).collect(),
@@ -122,11 +117,7 @@ pub fn pack(options: &PackOptions, progress: &dyn Progress) -> Result<Packed, Er
     )?;
     let written = std::mem::take(&mut writer.written);
     findings.append(&mut packer.findings);
-    let counts: Vec<(u64, u64)> = packer
-        .artifacts
-        .iter()
-        .map(|a| (a.files, a.unpacked))
-        .collect();
+    let counts: Vec<(u64, u64)> = packer.artifacts.iter().map(|a| (a.files, a.unpacked)).collect();
     drop(packer);
     for ((source, (size, sha256)), (files, unpacked)) in sources.iter_mut().zip(written).zip(counts)
     {
@@ -164,12 +155,7 @@ pub fn index(store: &Path, options: &IndexOptions, jobs: NonZeroUsize) -> Result
     let there = published(&path, options)?;
     let entries = parallel::with_jobs(jobs, || {
         parallel::try_map(named, |(path, name, component, target)| {
-            let entry = Entry {
-                file: name.to_owned(),
-                component,
-                target,
-                ..Entry::default()
-            };
+            let entry = Entry { file: name.to_owned(), component, target, ..Entry::default() };
             entry_of(path, entry)
         })
     })?;
@@ -199,30 +185,15 @@ pub fn index(store: &Path, options: &IndexOptions, jobs: NonZeroUsize) -> Result
 /// The entry of the packed artifact `path`, with what is in it.
 fn entry_of(path: &Path, entry: Entry) -> Result<Entry, Error> {
     let mut archives = Archives::default();
-    let Contents {
-        size,
-        sha256,
-        unpacked,
-        files,
-    } = member::read(path, None, &mut archives)?;
+    let Contents { size, sha256, unpacked, files } = member::read(path, None, &mut archives)?;
     check_digest_beside(path, &sha256)?;
-    let mut entry = Entry {
-        size,
-        sha256,
-        unpacked,
-        files,
-        ..entry
-    };
+    let mut entry = Entry { size, sha256, unpacked, files, ..entry };
     if !entry.is_generic() && entry.device_targets().is_empty() {
         let targets = archives.0.iter().filter_map(|path| target_of(path));
         let targets: BTreeSet<String> = targets.map(|target| target.to_string()).collect();
         entry.targets = targets.into_iter().collect();
     }
-    match archives
-        .0
-        .iter()
-        .find_map(|archive| misplaced(&entry, archive))
-    {
+    match archives.0.iter().find_map(|archive| misplaced(&entry, archive)) {
         Some(text) => Err(Error::rejected(ids::MISPLACED_FILE, path, text)),
         None => Ok(entry),
     }
@@ -315,12 +286,7 @@ fn with_targets(options: &IndexOptions, entries: Vec<Entry>) -> Index {
     } else {
         options.built_for.clone()
     };
-    Index::new(
-        options.run.clone(),
-        options.shard.clone(),
-        built_for,
-        entries,
-    )
+    Index::new(options.run.clone(), options.shard.clone(), built_for, entries)
 }
 
 /// An artifact to pack.
@@ -339,12 +305,7 @@ fn sources(directory: &Path) -> Result<(Vec<Source>, Vec<Finding>), Error> {
     }
     for path in found.others {
         let text = "skipped: not an artifact, which has an artifact_manifest.txt";
-        findings.push(Finding::new(
-            Severity::Note,
-            ids::NOT_AN_ARTIFACT,
-            path,
-            text,
-        ));
+        findings.push(Finding::new(Severity::Note, ids::NOT_AN_ARTIFACT, path, text));
     }
     let mut sources: Vec<Source> = Vec::new();
     for (root, component, role) in found.artifacts {
@@ -364,11 +325,7 @@ fn sources(directory: &Path) -> Result<(Vec<Source>, Vec<Finding>), Error> {
                 source.entry.file,
                 other.display()
             );
-            return Err(Error::rejected(
-                ids::NAMES_DIFFER_BY_CASE,
-                &source.root,
-                text,
-            ));
+            return Err(Error::rejected(ids::NAMES_DIFFER_BY_CASE, &source.root, text));
         }
     }
     Ok((sources, findings))
@@ -396,19 +353,9 @@ fn source(root: PathBuf, component: String, role: &Role) -> Result<Source, Error
         );
         return Err(Error::rejected(ids::UNREPRESENTABLE_PATH, &root, text));
     }
-    let databases = if mark::is_marked(&root) {
-        Some(mark::databases(&root)?.names())
-    } else {
-        None
-    };
-    let entry = Entry {
-        file,
-        component,
-        target,
-        targets,
-        databases,
-        ..Entry::default()
-    };
+    let databases =
+        if mark::is_marked(&root) { Some(mark::databases(&root)?.names()) } else { None };
+    let entry = Entry { file, component, target, targets, databases, ..Entry::default() };
     Ok(Source { root, entry })
 }
 
@@ -477,16 +424,11 @@ fn publish(stage: Stage, index: &Index, replaced: &[String]) -> Result<(), Error
         write(&digest, format!("{}\n", entry.sha256).as_bytes())?;
         names.extend([entry.file.clone(), digest]);
     }
-    write(
-        FILE_NAME,
-        &index.to_checked_bytes(&stage.output(FILE_NAME))?,
-    )?;
+    write(FILE_NAME, &index.to_checked_bytes(&stage.output(FILE_NAME))?)?;
     let mut stale = Vec::new();
     for file in replaced {
         stale.extend(
-            [file.clone(), digest_name(file)]
-                .into_iter()
-                .filter(|file| !names.contains(file)),
+            [file.clone(), digest_name(file)].into_iter().filter(|file| !names.contains(file)),
         );
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -599,10 +541,8 @@ impl<'a> Artifact<'a> {
         for outside in manifest_txt::walk_outside(root, &prefixes) {
             let outside = outside?;
             if !outside.file_type().is_dir() {
-                let text = format!(
-                    "not packed: in no prefix that {} lists",
-                    manifest_txt::FILE_NAME
-                );
+                let text =
+                    format!("not packed: in no prefix that {} lists", manifest_txt::FILE_NAME);
                 let finding =
                     Finding::new(Severity::Warning, ids::IN_NO_PREFIX, outside.path(), text);
                 findings.push(finding);
@@ -680,8 +620,7 @@ impl<'a> Artifact<'a> {
                     }
                     let text = format!("not packed: {}", leftover::TEXT);
                     let path = entry.into_path();
-                    self.findings
-                        .push(Finding::new(Severity::Warning, ids::LEFTOVER, path, text));
+                    self.findings.push(Finding::new(Severity::Warning, ids::LEFTOVER, path, text));
                 }
                 None => self.walk = None,
             }
@@ -698,9 +637,7 @@ impl<'a> Artifact<'a> {
         let path = entry.path();
         self.note_case(entry);
         let metadata = entry.metadata().map_err(|e| walk_error(path, e))?;
-        let within = path
-            .strip_prefix(self.source.root.join(prefix))
-            .unwrap_or(path);
+        let within = path.strip_prefix(self.source.root.join(prefix)).unwrap_or(path);
         let member = Path::new(prefix).join(within);
         let name = &*super::path::bytes(&member);
         let refuse = |text: String| Err(Error::rejected(ids::UNSAFE_MEMBER, path, text));
@@ -792,10 +729,7 @@ impl<'a> Artifact<'a> {
         (mode, size): (u32, u64),
         link: &[u8],
     ) {
-        for (long, kind) in [
-            (name, EntryType::GNULongName),
-            (link, EntryType::GNULongLink),
-        ] {
+        for (long, kind) in [(name, EntryType::GNULongName), (link, EntryType::GNULongLink)] {
             if long.len() > MAX_NAME {
                 write_header(
                     bytes,

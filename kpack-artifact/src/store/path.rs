@@ -40,17 +40,12 @@ pub(super) fn plain(bytes: &[u8]) -> Result<PathBuf, String> {
         return Err("an absolute path".to_owned());
     }
     if bytes.len() > MAX_PATH || bytes.contains(&0) {
-        return Err(format!(
-            "not a valid path of at most {MAX_PATH} bytes ({})",
-            bytes.len()
-        ));
+        return Err(format!("not a valid path of at most {MAX_PATH} bytes ({})", bytes.len()));
     }
     let path = Path::new(OsStr::from_bytes(bytes));
     if let Some(name) = foreign_name(path) {
         let name = name.display();
-        return Err(format!(
-            "a name that files cannot have on Windows: `{name}`"
-        ));
+        return Err(format!("a name that files cannot have on Windows: `{name}`"));
     }
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -78,9 +73,7 @@ pub(super) fn link_fault(path: &Path, target: &Path) -> Option<String> {
     let shown = target.display();
     let length = target.as_os_str().len();
     if length == 0 || length > MAX_PATH || target.as_os_str().as_bytes().contains(&0) {
-        return Some(format!(
-            "a symbolic link whose {length} bytes are not a valid path"
-        ));
+        return Some(format!("a symbolic link whose {length} bytes are not a valid path"));
     }
     let mut depth = path.components().count().saturating_sub(1);
     for part in target.components() {

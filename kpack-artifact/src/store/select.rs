@@ -93,10 +93,7 @@ pub fn there(directory: &Path, entries: &[&Entry]) -> Result<(Vec<bool>, Vec<Fin
             Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 return Ok((false, None));
             }
-            file => file?
-                .metadata()
-                .map_err(|e| Error::io(&path, "read", e))?
-                .len(),
+            file => file?.metadata().map_err(|e| Error::io(&path, "read", e))?.len(),
         };
         if size < entry.size {
             return Ok((false, None));
@@ -132,9 +129,6 @@ mod tests {
 
     #[test]
     fn signs_that_servers_read_otherwise_are_encoded() {
-        assert_eq!(
-            in_url("blas_lib_gfx90a:xnack+.tar.zst"),
-            "blas_lib_gfx90a%3Axnack%2B.tar.zst"
-        );
+        assert_eq!(in_url("blas_lib_gfx90a:xnack+.tar.zst"), "blas_lib_gfx90a%3Axnack%2B.tar.zst");
     }
 }

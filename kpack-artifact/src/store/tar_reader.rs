@@ -57,9 +57,7 @@ pub(super) fn members<R: Read, E>(
             kind => {
                 let header = entry.header();
                 let header = Header {
-                    path: path
-                        .take()
-                        .unwrap_or_else(|| header.path_bytes().into_owned()),
+                    path: path.take().unwrap_or_else(|| header.path_bytes().into_owned()),
                     link: link.take().unwrap_or_else(|| {
                         let link = header.link_name_bytes();
                         link.map_or(Vec::new(), |link| link.into_owned())

@@ -121,20 +121,13 @@ pub fn unpack(options: &UnpackOptions, progress: &dyn Progress) -> Result<Unpack
 /// The path without `.` and a trailing `/`, so that it has a name.
 fn absolute(path: &Path) -> Result<PathBuf, Error> {
     let path = std::path::absolute(path).map_err(|e| Error::io(path, "find", e))?;
-    Ok(path
-        .components()
-        .filter(|part| *part != Component::CurDir)
-        .collect())
+    Ok(path.components().filter(|part| *part != Component::CurDir).collect())
 }
 
 /// Whether all artifacts are there, before one is unpacked.
 fn check_fetched(store: &Path, entries: &[&Entry]) -> Result<(), Error> {
     let is_missing = |entry: &&&Entry| !store.join(&entry.file).exists();
-    let missing: Vec<&str> = entries
-        .iter()
-        .filter(is_missing)
-        .map(|e| &*e.file)
-        .collect();
+    let missing: Vec<&str> = entries.iter().filter(is_missing).map(|e| &*e.file).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -150,9 +143,7 @@ fn check_fetched(store: &Path, entries: &[&Entry]) -> Result<(), Error> {
 /// Refuses an output directory that holds the packed artifacts. Symbolic links are followed.
 fn refuse_overlap(options: &UnpackOptions) -> Result<(), Error> {
     let store = &options.store;
-    let real = store
-        .canonicalize()
-        .map_err(|e| Error::io(store, "find", e))?;
+    let real = store.canonicalize().map_err(|e| Error::io(store, "find", e))?;
     if !real.starts_with(resolve(&options.output_dir)?) {
         return Ok(());
     }
@@ -223,9 +214,8 @@ fn extract_all(
         member::read(&archive, Some(entry), &mut own)?;
         Ok(own.made)
     };
-    let all = parallel::with_jobs(options.jobs.min(MAX_JOBS), || {
-        parallel::try_map(entries, extract)
-    })?;
+    let all =
+        parallel::with_jobs(options.jobs.min(MAX_JOBS), || parallel::try_map(entries, extract))?;
     let Some(again) = again else {
         for (entry, made) in entries.iter().zip(all) {
             let root = Directory::open(&hidden.join(entry.artifact()))?;

@@ -56,9 +56,7 @@ pub(super) fn compare(
     };
     let wrappers = match &binary.code {
         DeviceCode::Split(wrappers) => wrappers,
-        DeviceCode::Fat(FatBinary {
-            joined: Some(_), ..
-        }) => {
+        DeviceCode::Fat(FatBinary { joined: Some(_), .. }) => {
             let differences = join::differences(binary, &unsplit)?;
             let text = "the code objects and host code are the original's";
             report.faults_or(CODE, path, differences, text);
@@ -93,9 +91,7 @@ pub(super) fn compare(
         && let Some(kernels) = Kernels::open(context, binary, &groups)?
     {
         let mut moved = fat.clone();
-        moved
-            .wrappers
-            .retain(|wrapper| !kept.contains(&wrapper.co_index));
+        moved.wrappers.retain(|wrapper| !kept.contains(&wrapper.co_index));
         compare_code(path, &unsplit, &moved, kernels, context.options, report)?;
     }
     let has_place = binary.image.has_place_of_code();
@@ -175,10 +171,7 @@ impl Kernels {
             }
             resolvers.push(context.resolver(binary, &group.marker, kernel_name)?);
         }
-        Ok(Some(Self {
-            resolvers,
-            wrappers,
-        }))
+        Ok(Some(Self { resolvers, wrappers }))
     }
 
     /// Compares a code object with `code`, the original's, in each archive that has it: archives of
@@ -281,14 +274,11 @@ impl Kernels {
     fn entries(&self) -> BTreeSet<(u32, String)> {
         let entries: Vec<BTreeSet<(u32, String)>> =
             self.resolvers.iter().map(Resolver::entries).collect();
-        let of_wrapper = self
-            .wrappers
-            .iter()
-            .flat_map(|(position, (resolver, index))| {
-                let all = entries[*resolver].iter();
-                let own = all.filter(move |(entry, _)| entry == index);
-                own.map(|(_, target)| (*position, target.clone()))
-            });
+        let of_wrapper = self.wrappers.iter().flat_map(|(position, (resolver, index))| {
+            let all = entries[*resolver].iter();
+            let own = all.filter(move |(entry, _)| entry == index);
+            own.map(|(_, target)| (*position, target.clone()))
+        });
         of_wrapper.collect()
     }
 }
@@ -311,9 +301,7 @@ fn compare_code(
         let refused = |error| wrapper_error(&original.path, first.co_index, at, error);
         let mut reader = BufReader::new(SharedFile::of(original.image.source()));
         let bundle = open_bundle(&mut reader, first).map_err(refused)?;
-        reader
-            .seek(SeekFrom::Start(at))
-            .map_err(|e| Error::io(&original.path, "read", e))?;
+        reader.seek(SeekFrom::Start(at)).map_err(|e| Error::io(&original.path, "read", e))?;
         let targets = bundle.entries.iter().filter_map(|entry| entry.id.target());
         let own: Vec<String> = targets.map(|target| target.to_string()).collect();
         for target in &own {

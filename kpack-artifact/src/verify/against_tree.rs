@@ -58,10 +58,7 @@ pub(super) fn compare(
     if artifacts.is_empty() {
         let pair = Pair {
             unsplit: unsplit.to_owned(),
-            roots: vec![
-                path.canonicalize()
-                    .map_err(|e| Error::io(path, "find", e))?,
-            ],
+            roots: vec![path.canonicalize().map_err(|e| Error::io(path, "find", e))?],
             has_groups: false,
         };
         return pair.compare(context, report);
@@ -89,11 +86,7 @@ fn artifact(
     let prefixes = manifest_txt::read(unsplit)?;
     let pair = |prefix: &str| Pair {
         unsplit: unsplit.join(prefix),
-        roots: set
-            .roots
-            .iter()
-            .map(|(root, _)| root.join(prefix))
-            .collect(),
+        roots: set.roots.iter().map(|(root, _)| root.join(prefix)).collect(),
         has_groups: set.roots.iter().any(|(_, role)| *role == Role::Group),
     };
     for prefix in &prefixes {
@@ -119,9 +112,7 @@ impl Pair {
         let faults = report.count(Severity::Fault);
         let content = context.original.prefixes.get(&self.unsplit);
         let entries = content.map_or(&[][..], |content| &content.entries);
-        let compared = entries
-            .iter()
-            .filter(|entry| self.is_compared(entry, context));
+        let compared = entries.iter().filter(|entry| self.is_compared(entry, context));
         let compared: Vec<&Entry> = compared.collect();
         let left_out = entries.len() - compared.len();
         let mut files = 0;
@@ -138,10 +129,7 @@ impl Pair {
                 0 => String::new(),
                 n => format!(", {n} of targets that were not asked for"),
             };
-            let text = format!(
-                "{} as before, each in one place{limited}",
-                counted(files, "file")
-            );
+            let text = format!("{} as before, each in one place{limited}", counted(files, "file"));
             report.ok(ids::FILES_MATCH, &self.unsplit, text);
         }
         Ok(())
@@ -168,9 +156,8 @@ impl Pair {
         let mut report = Report::default();
         let unsplit = self.unsplit.join(path);
         let places = self.roots.iter().map(|root| root.join(path));
-        let places: Vec<PathBuf> = places
-            .filter(|place| place.symlink_metadata().is_ok())
-            .collect();
+        let places: Vec<PathBuf> =
+            places.filter(|place| place.symlink_metadata().is_ok()).collect();
         let is_directory = matches!(node, Node::Directory { .. });
         // Groups may have targets in common.
         let may_share = !is_listed || self.has_groups && matches!(class, Class::Target { .. });
@@ -257,17 +244,10 @@ impl Pair {
         report: &mut Report,
     ) -> Result<(), Error> {
         let unsplit = &self.unsplit.join(path);
-        let read = |path: &Path| {
-            path.symlink_metadata()
-                .map_err(|e| Error::io(path, "read", e))
-        };
+        let read = |path: &Path| path.symlink_metadata().map_err(|e| Error::io(path, "read", e));
         let (now, then) = (read(place)?, read(unsplit)?);
         if now.file_type() != then.file_type() {
-            report.fault(
-                ids::FILES_DIFFER,
-                place,
-                "is of another kind than in the unsplit tree",
-            );
+            report.fault(ids::FILES_DIFFER, place, "is of another kind than in the unsplit tree");
             return Ok(());
         }
         if then.is_symlink() {
@@ -342,11 +322,7 @@ impl Pair {
 /// Whether the caller did not leave out its target.
 fn is_wanted(entry: &Entry, context: &Context<'_>) -> bool {
     match &entry.class {
-        Class::Target { target, .. }
-        | Class::Unknown {
-            target: Some(target),
-            ..
-        } => {
+        Class::Target { target, .. } | Class::Unknown { target: Some(target), .. } => {
             let named: kpack_format::Selection = context.options.targets.iter().collect();
             named.is_empty() || named.matches(target)
         }

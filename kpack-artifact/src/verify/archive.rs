@@ -104,10 +104,7 @@ fn code_objects<R: Read + Seek>(
         }
     }
     for kernels in shared.values() {
-        let entries: Vec<_> = kernels
-            .iter()
-            .map(|(target, kernel)| (*kernel, *target))
-            .collect();
+        let entries: Vec<_> = kernels.iter().map(|(target, kernel)| (*kernel, *target)).collect();
         for (kernel, target, reason) in damage(path, archive, &entries)? {
             let text = format!("`{kernel}` for {target}: {reason}");
             report.fault(ids::DAMAGED_ARCHIVE, path, text);

@@ -74,10 +74,9 @@ impl Artifacts {
             let siblings = &self.siblings[&parent];
             let own = siblings.artifacts.iter().find(|(path, ..)| *path == real);
             let set = match own {
-                Some((_, component, role)) if *role != Role::Unsplit => Set {
-                    component: component.clone(),
-                    roots: siblings.of(component),
-                },
+                Some((_, component, role)) if *role != Role::Unsplit => {
+                    Set { component: component.clone(), roots: siblings.of(component) }
+                }
                 // It may be hidden.
                 own => Set {
                     component: own.map_or_else(String::new, |(_, name, _)| name.clone()),
@@ -97,10 +96,7 @@ impl Artifacts {
             self.sets.push(set);
         }
         let prefixes = manifest_txt::read(&real).unwrap_or_default();
-        Ok(self.found.entry(real).or_insert(Found {
-            prefixes,
-            asked_for: None,
-        }))
+        Ok(self.found.entry(real).or_insert(Found { prefixes, asked_for: None }))
     }
 
     /// Whether `path` is in an artifact directory, or contains one.

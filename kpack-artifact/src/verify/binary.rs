@@ -45,10 +45,8 @@ pub(super) fn verify(
 }
 
 fn not_split(path: &Path, fat: &FatBinary, report: &mut Report) {
-    let mut text = format!(
-        "not split: a fat binary with {}",
-        counted(fat.wrappers.len(), "wrapper")
-    );
+    let mut text =
+        format!("not split: a fat binary with {}", counted(fat.wrappers.len(), "wrapper"));
     if !fat.split_before.is_empty() {
         let more = counted(fat.split_before.len(), "wrapper");
         text.push_str(&format!(

@@ -30,10 +30,7 @@ pub(super) struct Context<'a> {
 
 impl Context<'_> {
     pub(super) fn known(&self) -> Parsed<'_> {
-        Parsed {
-            binaries: Some(&self.parsed),
-            archives: Some(&self.lookup.archives.parsed),
-        }
+        Parsed { binaries: Some(&self.parsed), archives: Some(&self.lookup.archives.parsed) }
     }
 
     /// Opens the archives that `marker`, of `binary`, refers to.

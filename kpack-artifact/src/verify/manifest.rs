@@ -32,18 +32,12 @@ pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) ->
         faults: Vec::new(),
     };
     if !group.has_manifest(&file_name) {
-        check.fault(
-            ids::INCONSISTENT_MANIFEST,
-            format!("the `component_name` is `{group}`"),
-        );
+        check.fault(ids::INCONSISTENT_MANIFEST, format!("the `component_name` is `{group}`"));
     }
     if check.is_part {
         check.agrees_with_whole(&group)?;
     }
-    let prefix = context
-        .artifacts
-        .around_file(path)
-        .map(|(_, prefix)| prefix);
+    let prefix = context.artifacts.around_file(path).map(|(_, prefix)| prefix);
     let is_at = is_at(path, prefix.as_deref(), &manifest.prefix);
     if let Err(text) = is_at {
         check.fault(ids::INCONSISTENT_MANIFEST, text);
@@ -81,8 +75,7 @@ impl ManifestCheck<'_> {
         for directory in &self.directories {
             let whole = directory.join(group.manifest());
             let texts = differs_from_whole(&whole, self.manifest)?.into_iter();
-            self.faults
-                .extend(texts.map(|text| (ids::INCONSISTENT_MANIFEST, text)));
+            self.faults.extend(texts.map(|text| (ids::INCONSISTENT_MANIFEST, text)));
         }
         Ok(())
     }
@@ -140,10 +133,7 @@ impl ManifestCheck<'_> {
             };
             checked += 1;
             for reason in not_as_listed(&archive, group, file, &self.context.lookup.archives)? {
-                self.fault(
-                    ids::NOT_AS_LISTED,
-                    format!("`{name}` for {target} {reason}"),
-                );
+                self.fault(ids::NOT_AS_LISTED, format!("`{name}` for {target} {reason}"));
             }
         }
         let mut text = format!("{} as listed", counted(checked, "archive"));
@@ -151,10 +141,7 @@ impl ManifestCheck<'_> {
             text += &format!(", {skipped} not asked for");
         }
         if !elsewhere.is_empty() {
-            text += &format!(
-                "; {} in packages that are not installed",
-                elsewhere.join(", ")
-            );
+            text += &format!("; {} in packages that are not installed", elsewhere.join(", "));
         }
         Ok(text)
     }
@@ -179,11 +166,7 @@ impl ManifestCheck<'_> {
                 // Other archives belong to a module whose name starts like this one's.
                 if let Some(target) = group.target_of(name)
                     && !listed.contains(name)
-                    && self
-                        .context
-                        .lookup
-                        .archives
-                        .is_for(&entry.path(), &target)?
+                    && self.context.lookup.archives.is_for(&entry.path(), &target)?
                 {
                     let text = format!("does not list `{name}`, which is beside it");
                     self.faults.push((ids::INCONSISTENT_MANIFEST, text));
@@ -207,9 +190,7 @@ fn differs_from_whole(path: &Path, part: &Manifest) -> Result<Vec<String>, Error
     let mut reasons = Vec::new();
     if whole.prefix != part.prefix {
         let (own, other) = (&part.prefix, &whole.prefix);
-        reasons.push(format!(
-            "the `prefix` is `{own}`, and `{other}` in `{name}`"
-        ));
+        reasons.push(format!("the `prefix` is `{own}`, and `{other}` in `{name}`"));
     }
     for (target, file) in &part.kpack_files {
         match whole.kpack_files.get(target) {
@@ -235,10 +216,9 @@ fn is_at(manifest: &Path, prefix: Option<&Path>, claimed: &str) -> Result<(), St
             let within = within.display();
             format!("the `prefix` is `{claimed}`; as installed it is `{within}`")
         }
-        Some((prefix, Err(_))) => format!(
-            "not in a directory of the install prefix {}",
-            prefix.display()
-        ),
+        Some((prefix, Err(_))) => {
+            format!("not in a directory of the install prefix {}", prefix.display())
+        }
         None if path.is_absolute() => format!(
             "the `prefix` is the absolute path `{claimed}`; expected a directory in the install prefix"
         ),

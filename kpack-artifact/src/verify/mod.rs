@@ -75,9 +75,7 @@ fn verify_all(
     };
     if let Some(original) = &options.against {
         let [path] = paths else {
-            return Err(Error::usage(
-                "--against compares with one PATH, not with several",
-            ));
+            return Err(Error::usage("--against compares with one PATH, not with several"));
         };
         let kind = |path: &Path| {
             let kind = path.metadata().map(|metadata| metadata.is_dir());
@@ -123,11 +121,7 @@ fn files(paths: &[PathBuf], report: &mut Report) -> Result<Vec<Work>, Error> {
         } else {
             let file = input::open(path)?;
             let kind = input::identify(path, &file)?;
-            files.push(Work {
-                path: path.clone(),
-                kind: verifiable(path, kind)?,
-                asked_for: true,
-            });
+            files.push(Work { path: path.clone(), kind: verifiable(path, kind)?, asked_for: true });
         }
     }
     Ok(files)
@@ -236,10 +230,8 @@ impl Context<'_> {
                 report.fault(ids::UNUSED_KERNELS, archive, text);
             }
             if !missing.is_empty() {
-                let text = format!(
-                    "has kernels of `{}`, which no marker refers to",
-                    missing.join("`, `")
-                );
+                let text =
+                    format!("has kernels of `{}`, which no marker refers to", missing.join("`, `"));
                 report.note(ids::UNUSED_KERNELS, archive, text);
             }
         }
@@ -289,9 +281,7 @@ impl Work {
 /// Collects the files below `root` that can be verified, sorted by path. Follows symbolic links to files, once
 /// for each file, not those to directories.
 fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<(), Error> {
-    let walk = WalkDir::new(root)
-        .follow_root_links(true)
-        .sort_by_file_name();
+    let walk = WalkDir::new(root).follow_root_links(true).sort_by_file_name();
     let mut walk = walk.into_iter();
     let (mut found, mut links) = (Vec::new(), Vec::new());
     while let Some(entry) = walk.next() {
@@ -322,11 +312,7 @@ fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<()
     for (path, kind) in found.into_iter().zip(identified) {
         match kind {
             Ok(Some(kind @ (FileKind::Linked | FileKind::Archive | FileKind::Manifest))) => {
-                files.push(Work {
-                    path,
-                    kind,
-                    asked_for: false,
-                });
+                files.push(Work { path, kind, asked_for: false });
             }
             Ok(_) => {}
             Err(error) if error.is_exhaustion() => return Err(error),

@@ -19,9 +19,7 @@ impl Report {
     /// Number of findings of this severity.
     pub fn count(&self, severity: Severity) -> usize {
         let findings = self.findings.iter();
-        findings
-            .filter(|finding| finding.severity == severity)
-            .count()
+        findings.filter(|finding| finding.severity == severity).count()
     }
 
     /// Whether there are no faults.
@@ -42,9 +40,7 @@ impl Report {
         result: Result<T, Error>,
     ) -> Result<Option<T>, Error> {
         let accepted = or_refused(result)?;
-        Ok(accepted
-            .map_err(|found| self.fault(found.id, path, found.text))
-            .ok())
+        Ok(accepted.map_err(|found| self.fault(found.id, path, found.text)).ok())
     }
 
     /// Adds an error as a fault, whose ID is not in the text.

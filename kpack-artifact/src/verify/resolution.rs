@@ -88,8 +88,7 @@ impl Resolution<'_> {
     /// Whether the caller wants what is for `target`.
     fn wants(&self, target: &str) -> bool {
         let kpacks = self.resolver.kpacks.targets().map(str::to_owned);
-        self.options
-            .wants(target, kpacks.chain(self.resolver.targets()))
+        self.options.wants(target, kpacks.chain(self.resolver.targets()))
     }
 
     /// Finds the code objects for `target`, and reports missing ones.
@@ -204,10 +203,7 @@ impl Resolution<'_> {
                         .to_owned(),
                 )
             } else {
-                (
-                    Severity::Fault,
-                    format!("no archive found; its search path is `{paths}`"),
-                )
+                (Severity::Fault, format!("no archive found; its search path is `{paths}`"))
             };
             report.add(outcome, ids::MISSING_ARCHIVE, self.path, text);
         }

@@ -71,9 +71,7 @@ impl<'a> Build<'a> {
         }
         let module = match &hip.module {
             Some(module) => module.clone(),
-            None => environment
-                .text("CARGO_PKG_NAME")
-                .unwrap_or_else(|| name.to_owned()),
+            None => environment.text("CARGO_PKG_NAME").unwrap_or_else(|| name.to_owned()),
         };
         check_names(&module, COMPONENT)?;
         check_names(name, COMPONENT)?;
@@ -89,13 +87,8 @@ impl<'a> Build<'a> {
             Some(compiler) => Compiler::at(compiler, environment, &wanted),
             None => Compiler::find(environment, &wanted)?,
         };
-        let threads = environment
-            .text("NUM_JOBS")
-            .and_then(|jobs| jobs.parse().ok());
-        let places = BuildDirectories {
-            package: &package,
-            out_dir: &out_dir,
-        };
+        let threads = environment.text("NUM_JOBS").and_then(|jobs| jobs.parse().ok());
+        let places = BuildDirectories { package: &package, out_dir: &out_dir };
         let flags = Flags::new(hip, own, &targets, &compiler, &places, environment);
         // The compiler runs in the package's directory.
         let directory = std::path::absolute(&out_dir)
@@ -133,9 +126,7 @@ impl<'a> Build<'a> {
             true => Ok(()),
             false => recover_directory(&self.directory, &old),
         };
-        recovered
-            .and_then(|()| hidden.empty(&|_| true))
-            .map_err(cannot_write)?;
+        recovered.and_then(|()| hidden.empty(&|_| true)).map_err(cannot_write)?;
         let made = self.make(kind);
         if made.is_err() {
             let _ = hidden.empty(&|_| true);
@@ -164,9 +155,8 @@ impl<'a> Build<'a> {
         let jobs = self.jobs(&objects);
         let included = compile::run(&self.compiler, &jobs, &self.package, self.threads)?;
         self.split(&jobs)?;
-        let objects_of_host = jobs
-            .iter()
-            .filter_map(|job| Some(self.hidden.join(job.object.file_name()?)));
+        let objects_of_host =
+            jobs.iter().filter_map(|job| Some(self.hidden.join(job.object.file_name()?)));
         let hosts: Vec<PathBuf> = objects_of_host.collect();
         let file_name = match kind {
             Kind::Static => self.archive(&hosts)?,
@@ -207,11 +197,7 @@ impl<'a> Build<'a> {
             let text = if inside {
                 relative.to_string_lossy().replace('/', "_")
             } else {
-                relative
-                    .file_name()
-                    .unwrap_or_default()
-                    .to_string_lossy()
-                    .into_owned()
+                relative.file_name().unwrap_or_default().to_string_lossy().into_owned()
             };
             let mut name = format!("{text}.o");
             let mut number = 2;
@@ -221,11 +207,7 @@ impl<'a> Build<'a> {
             }
             let mut arguments = self.flags.compile.clone();
             arguments.push(if inside { relative } else { source.as_path() }.into());
-            jobs.push(Job {
-                source: source.clone(),
-                object: objects.join(name),
-                arguments,
-            });
+            jobs.push(Job { source: source.clone(), object: objects.join(name), arguments });
         }
         jobs
     }
@@ -325,10 +307,7 @@ impl<'a> Build<'a> {
         for name in self.environment.asked() {
             say(format!("rerun-if-env-changed={name}"));
         }
-        say(format!(
-            "rustc-link-search=native={}",
-            self.directory.display()
-        ));
+        say(format!("rustc-link-search=native={}", self.directory.display()));
         say(match kind {
             Kind::Static => format!("rustc-link-lib=static={}", self.name),
             Kind::Shared => format!("rustc-link-lib=dylib={}", self.name),
@@ -342,10 +321,7 @@ impl<'a> Build<'a> {
             }
             say("rustc-link-lib=dylib=amdhip64".to_owned());
         }
-        say(format!(
-            "metadata=kpack_dir={}",
-            library.kpack_dir.display()
-        ));
+        say(format!("metadata=kpack_dir={}", library.kpack_dir.display()));
         say(format!("metadata=kpack_module={}", self.module));
         all
     }

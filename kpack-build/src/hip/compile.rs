@@ -44,9 +44,8 @@ impl Job {
     fn run(&self, compiler: &Compiler, directory: &Path) -> Result<Vec<PathBuf>, Error> {
         let rules = self.object.with_extension("d");
         let what = format!("`{}` does not compile", self.source.display());
-        let mut arguments: Vec<OsString> = ["-MD", "-MT", make_rule::TARGET, "-MF"]
-            .map(OsString::from)
-            .into();
+        let mut arguments: Vec<OsString> =
+            ["-MD", "-MT", make_rule::TARGET, "-MF"].map(OsString::from).into();
         arguments.push(rules.clone().into());
         arguments.extend(["-c".into(), "-o".into(), self.object.clone().into()]);
         arguments.extend(self.arguments.iter().cloned());
@@ -58,9 +57,8 @@ impl Job {
             "cannot list the files that `{}` includes for GPU targets",
             self.source.display()
         );
-        let mut arguments: Vec<OsString> = ["-M", "-MT", make_rule::TARGET, "--cuda-device-only"]
-            .map(OsString::from)
-            .into();
+        let mut arguments: Vec<OsString> =
+            ["-M", "-MT", make_rule::TARGET, "--cuda-device-only"].map(OsString::from).into();
         arguments.extend(self.arguments.iter().cloned());
         let device = run_one(compiler, &arguments, directory, &what)?;
         let rules = [host, device].map(|rules| String::from_utf8_lossy(&rules).into_owned());
@@ -84,10 +82,8 @@ pub(super) fn run_one(
     if output.status.success() {
         return Ok(output.stdout);
     }
-    let words: Vec<String> = arguments
-        .iter()
-        .map(|argument| Path::new(argument).display().to_string())
-        .collect();
+    let words: Vec<String> =
+        arguments.iter().map(|argument| Path::new(argument).display().to_string()).collect();
     Err(Error::Compiler(format!(
         "{what} ({}):\n{}{}\nThe command was: {compiler} {}",
         output.status,

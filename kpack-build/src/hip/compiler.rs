@@ -41,14 +41,8 @@ const OTHERS: [&str; 13] = [
 ];
 
 /// Prefixes of flags that select the device libraries to link.
-const OF_DEVICE_LIBRARIES: [&str; 6] = [
-    "-nogpulib",
-    "-nocudalib",
-    "--no-offloadlib",
-    "--rocm-",
-    "--hip-",
-    "-mcode-object-version=",
-];
+const OF_DEVICE_LIBRARIES: [&str; 6] =
+    ["-nogpulib", "-nocudalib", "--no-offloadlib", "--rocm-", "--hip-", "-mcode-object-version="];
 
 /// The code that a compiler must be able to make.
 pub(super) struct Wanted<'a> {
@@ -62,14 +56,9 @@ impl<'a> Wanted<'a> {
     pub(super) fn new(targets: &'a [TargetId], own: &[OsString]) -> Self {
         let matters = |flag: &&OsString| {
             let text = flag.to_string_lossy();
-            OF_DEVICE_LIBRARIES
-                .iter()
-                .any(|name| text.starts_with(name))
+            OF_DEVICE_LIBRARIES.iter().any(|name| text.starts_with(name))
         };
-        Self {
-            targets,
-            flags: own.iter().filter(matters).cloned().collect(),
-        }
+        Self { targets, flags: own.iter().filter(matters).cloned().collect() }
     }
 
     /// The targets, for messages.
@@ -92,12 +81,7 @@ pub(super) struct Compiler {
 
 impl Compiler {
     fn new(program: PathBuf, arguments: Vec<OsString>, rocm: Option<PathBuf>) -> Self {
-        Self {
-            program,
-            arguments,
-            rocm,
-            device_libraries: None,
-        }
+        Self { program, arguments, rocm, device_libraries: None }
     }
 
     /// A compiler given by path. Missing features show up when it compiles.
@@ -133,12 +117,7 @@ impl Compiler {
             looked_at.push("ROCM_PATH: not set".to_owned());
         }
         let mut missing: Vec<String> = Vec::new();
-        for Candidate {
-            name,
-            program,
-            rocm,
-        } in candidates
-        {
+        for Candidate { name, program, rocm } in candidates {
             let Some(program) = program else {
                 missing.push(name);
                 continue;
@@ -220,10 +199,9 @@ impl Compiler {
         command.arg("--print-targets").stdin(Stdio::null());
         match command.output() {
             Err(error) => Err(format!("cannot be run: {error}")),
-            Ok(output) if !output.status.success() => Err(format!(
-                "`--print-targets` failed ({}); expected a clang",
-                output.status
-            )),
+            Ok(output) if !output.status.success() => {
+                Err(format!("`--print-targets` failed ({}); expected a clang", output.status))
+            }
             Ok(output) if String::from_utf8_lossy(&output.stdout).contains("amdgcn") => Ok(()),
             Ok(_) => Err("no target amdgcn".to_owned()),
         }
@@ -337,10 +315,7 @@ fn device_libraries(compiler: &Compiler, wanted: &Wanted<'_>) -> Result<Option<P
         }
         without = fails(Some(flag));
     }
-    Err(format!(
-        "finds no ROCm device library for {}",
-        names(&without)
-    ))
+    Err(format!("finds no ROCm device library for {}", names(&without)))
 }
 
 /// The flag for a directory of device libraries.
@@ -353,14 +328,9 @@ fn device_library_flag(directory: &Path) -> OsString {
 /// Directories of ROCm's device libraries in distributions. Their clang looks only in `/opt/rocm`
 /// and next to itself.
 fn of_distributions() -> impl Iterator<Item = PathBuf> {
-    let parents = [
-        format!("/usr/lib/{ARCH}-linux-gnu"),
-        "/usr/lib64".to_owned(),
-        "/usr/lib".to_owned(),
-    ];
-    parents
-        .into_iter()
-        .map(|parent| Path::new(&parent).join("amdgcn/bitcode"))
+    let parents =
+        [format!("/usr/lib/{ARCH}-linux-gnu"), "/usr/lib64".to_owned(), "/usr/lib".to_owned()];
+    parents.into_iter().map(|parent| Path::new(&parent).join("amdgcn/bitcode"))
 }
 
 fn compiles(
@@ -371,16 +341,9 @@ fn compiles(
     let mut command = compiler.command();
     command.args(["-x", "hip", "--cuda-device-only", "-fsyntax-only"]);
     command.arg("-nogpuinc").args(compiler.rocm_flag());
-    command.args(
-        targets
-            .iter()
-            .map(|target| format!("--offload-arch={target}")),
-    );
+    command.args(targets.iter().map(|target| format!("--offload-arch={target}")));
     command.args(flags).arg("/dev/null");
-    command
-        .stdin(Stdio::null())
-        .output()
-        .is_ok_and(|output| output.status.success())
+    command.stdin(Stdio::null()).output().is_ok_and(|output| output.status.success())
 }
 
 fn names(targets: &[TargetId]) -> String {
@@ -423,10 +386,7 @@ mod tests {
             let inside = path.strip_prefix(root).unwrap();
             inside.display().to_string()
         };
-        (
-            shown(compiler.program()),
-            compiler.rocm.as_deref().map(shown),
-        )
+        (shown(compiler.program()), compiler.rocm.as_deref().map(shown))
     }
 
     #[test]
@@ -439,19 +399,13 @@ mod tests {
         program(&root.join("opt/rocm/llvm/bin/clang++"), clang);
         assert_eq!(
             found(root, &[]),
-            (
-                "opt/rocm/llvm/bin/clang++".to_owned(),
-                Some("opt/rocm".to_owned())
-            )
+            ("opt/rocm/llvm/bin/clang++".to_owned(), Some("opt/rocm".to_owned()))
         );
         program(&root.join("bin/amdclang++"), clang);
         assert_eq!(found(root, &[]).0, "bin/amdclang++");
         program(&root.join("mine/bin/hipcc"), clang);
         let rocm = [("ROCM_PATH", "[root]/mine")];
-        assert_eq!(
-            found(root, &rocm),
-            ("mine/bin/hipcc".to_owned(), Some("mine".to_owned()))
-        );
+        assert_eq!(found(root, &rocm), ("mine/bin/hipcc".to_owned(), Some("mine".to_owned())));
         assert_eq!(found(root, &[("HIPCXX", "clang++-19")]).0, "bin/clang++-19");
     }
 
@@ -465,9 +419,6 @@ mod tests {
         let here = root.join("bin/clang++");
         let launched = format!("launch '{}'", here.display());
         assert_eq!(found(root, &[("HIPCXX", &launched)]).0, "bin/launch");
-        assert_eq!(
-            found(root, &[("HIPCXX", "[root]/a b/clang++")]).0,
-            "a b/clang++"
-        );
+        assert_eq!(found(root, &[("HIPCXX", "[root]/a b/clang++")]).0, "a b/clang++");
     }
 }

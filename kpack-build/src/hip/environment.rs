@@ -19,18 +19,12 @@ pub(crate) struct Environment {
 impl Environment {
     /// The environment of this process.
     pub(crate) fn of_process() -> Self {
-        Self {
-            variables: None,
-            asked: RefCell::default(),
-        }
+        Self { variables: None, asked: RefCell::default() }
     }
 
     /// An environment of only these variables.
     pub(crate) fn of(variables: BTreeMap<String, OsString>) -> Self {
-        Self {
-            variables: Some(variables),
-            asked: RefCell::default(),
-        }
+        Self { variables: Some(variables), asked: RefCell::default() }
     }
 
     /// A variable whose change requires a rebuild; `None` if empty.
@@ -74,15 +68,11 @@ pub(crate) fn words(name: &str, value: &OsStr) -> Result<Vec<OsString>, Error> {
     // `shlex` would read `#` as the start of a comment. NUL replaces it meanwhile: no variable has one.
     let replaced = |bytes: &[u8], from: u8, to: u8| -> Vec<u8> {
         let bytes = bytes.iter();
-        bytes
-            .map(|byte| if *byte == from { to } else { *byte })
-            .collect()
+        bytes.map(|byte| if *byte == from { to } else { *byte }).collect()
     };
     let Some(words) = shlex::bytes::split(&replaced(value.as_bytes(), b'#', 0)) else {
         let value = Path::new(value).display();
-        return Err(Error::usage(format!(
-            "{name} is `{value}`: a quote is not closed; close it"
-        )));
+        return Err(Error::usage(format!("{name} is `{value}`: a quote is not closed; close it")));
     };
     let words = words.iter().map(|word| replaced(word, 0, b'#'));
     Ok(words.map(OsString::from_vec).collect())

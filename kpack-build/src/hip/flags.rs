@@ -53,15 +53,7 @@ const OF_LINK: [&str; 35] = [
 ];
 
 /// Flags among them that take the next argument as their value.
-const WITH_VALUE: [&str; 7] = [
-    "-B",
-    "-L",
-    "-Xlinker",
-    "-l",
-    "--sysroot",
-    "-isysroot",
-    "-target",
-];
+const WITH_VALUE: [&str; 7] = ["-B", "-L", "-Xlinker", "-l", "--sysroot", "-isysroot", "-target"];
 
 /// The directories of a build.
 pub(super) struct BuildDirectories<'a> {
@@ -185,9 +177,7 @@ pub fn workspaces(package: &Path) -> impl Iterator<Item = PathBuf> {
 
 /// Whether a directory belongs to the system, so its path is the same on all machines.
 fn is_of_system(directory: &Path) -> bool {
-    ["/usr", "/opt"]
-        .iter()
-        .any(|root| directory.starts_with(root))
+    ["/usr", "/opt"].iter().any(|root| directory.starts_with(root))
 }
 
 /// The header directories in flags.

@@ -56,28 +56,16 @@ mod tests {
     #[test]
     fn what_clang_escapes() {
         assert_eq!(names("x: a.hip dir/b.h\n"), ["a.hip", "dir/b.h"]);
-        assert_eq!(
-            names("x: a.hip \\\n  b.h \\\n  c.h\n"),
-            ["a.hip", "b.h", "c.h"]
-        );
-        assert_eq!(
-            names("x: sp\\ $$ace\\ \\#1/b\\ h.h\n"),
-            ["sp $ace #1/b h.h"]
-        );
+        assert_eq!(names("x: a.hip \\\n  b.h \\\n  c.h\n"), ["a.hip", "b.h", "c.h"]);
+        assert_eq!(names("x: sp\\ $$ace\\ \\#1/b\\ h.h\n"), ["sp $ace #1/b h.h"]);
         // `odd\ name.h`, and `back\slash.h`
-        assert_eq!(
-            names("x: odd\\\\\\ name.h back\\slash.h"),
-            ["odd\\ name.h", "back\\slash.h"]
-        );
+        assert_eq!(names("x: odd\\\\\\ name.h back\\slash.h"), ["odd\\ name.h", "back\\slash.h"]);
         assert_eq!(names("x: /a: b/c.h"), ["/a:", "b/c.h"]);
     }
 
     #[test]
     fn a_rule_for_each_pass() {
-        assert_eq!(
-            names("x: a.hip b.h\nx: a.hip c.h\n"),
-            ["a.hip", "b.h", "a.hip", "c.h"]
-        );
+        assert_eq!(names("x: a.hip b.h\nx: a.hip c.h\n"), ["a.hip", "b.h", "a.hip", "c.h"]);
         assert_eq!(names(""), [""; 0]);
     }
 }

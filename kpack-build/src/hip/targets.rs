@@ -10,11 +10,7 @@ use kpack_core::Error;
 pub(super) fn targets(hip: &Hip, environment: &Environment) -> Result<Vec<TargetId>, Error> {
     const VARIABLE: &str = "KPACK_OFFLOAD_ARCH";
     let lists = if hip.offload_archs.is_empty() {
-        Vec::from_iter(
-            environment
-                .get(VARIABLE)
-                .map(|list| list.to_string_lossy().into_owned()),
-        )
+        Vec::from_iter(environment.get(VARIABLE).map(|list| list.to_string_lossy().into_owned()))
     } else {
         hip.offload_archs.clone()
     };

@@ -48,9 +48,8 @@ const WITH_VALUE: [&str; 34] = [
     "-x",
 ];
 /// Extensions of source files. Without `-x`, files with other extensions go to the linker.
-const SOURCES: [&str; 14] = [
-    "C", "S", "bc", "c", "c++", "cc", "cp", "cpp", "cppm", "cu", "cxx", "hip", "i", "s",
-];
+const SOURCES: [&str; 14] =
+    ["C", "S", "bc", "c", "c++", "cc", "cp", "cpp", "cppm", "cu", "cxx", "hip", "i", "s"];
 
 /// The output that a compiler is asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -93,10 +92,7 @@ impl Compilation {
         }
         let is_source = |input: &Path| {
             let extension = input.extension();
-            any_language
-                || SOURCES
-                    .iter()
-                    .any(|known| extension == Some(OsStr::new(known)))
+            any_language || SOURCES.iter().any(|known| extension == Some(OsStr::new(known)))
         };
         let outputs = match (compiles, output) {
             (false, _) => Vec::new(),
@@ -104,9 +100,7 @@ impl Compilation {
             (true, None) => {
                 let sources = inputs.into_iter().filter(|input| is_source(input));
                 let names = sources.filter_map(Path::file_name);
-                names
-                    .map(|name| Path::new(name).with_extension("o"))
-                    .collect()
+                names.map(|name| Path::new(name).with_extension("o")).collect()
             }
         };
         Self { outputs, bitcode }
@@ -122,9 +116,7 @@ fn path(bytes: &[u8]) -> PathBuf {
 fn expand(arguments: &[OsString], depth: usize, all: &mut Vec<OsString>) {
     for argument in arguments {
         let file = argument.as_bytes().strip_prefix(b"@");
-        let text = file
-            .filter(|_| depth > 0)
-            .and_then(|file| fs::read(path(file)).ok());
+        let text = file.filter(|_| depth > 0).and_then(|file| fs::read(path(file)).ok());
         match text {
             Some(text) => expand(&words(&text), depth - 1, all),
             None => all.push(argument.clone()),
@@ -164,10 +156,7 @@ mod tests {
     fn outputs(line: &str) -> Vec<String> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let outputs = Compilation::of(&words).outputs;
-        outputs
-            .iter()
-            .map(|path| path.display().to_string())
-            .collect()
+        outputs.iter().map(|path| path.display().to_string()).collect()
     }
 
     #[test]
@@ -207,10 +196,6 @@ mod tests {
         assert_eq!(outputs("-c a.cpp @missing"), ["a.o"]);
         let itself = directory.path().join("itself");
         fs::write(&itself, format!("-c a.cpp @{}", itself.display())).unwrap();
-        assert!(
-            !Compilation::of(&[format!("@{}", itself.display()).into()])
-                .outputs
-                .is_empty()
-        );
+        assert!(!Compilation::of(&[format!("@{}", itself.display()).into()]).outputs.is_empty());
     }
 }

@@ -31,20 +31,11 @@ pub(super) fn defined_symbols<S: ReadAt>(source: &S) -> Result<Vec<Vec<u8>>, Bin
     let table = read_range(source, size, start, table_size, "the symbol table")?;
     let strings = read_range(source, size, start + table_size, 4, "the string table")?;
     let strings_size = u64::from(word(&strings, 0));
-    let strings = read_range(
-        source,
-        size,
-        start + table_size,
-        strings_size,
-        "the string table",
-    )?;
+    let strings = read_range(source, size, start + table_size, strings_size, "the string table")?;
     let mut names = Vec::new();
     let mut symbols = table.chunks_exact(SYMBOL_SIZE);
     while let Some(symbol) = symbols.next() {
-        let (value, section) = (
-            word(symbol, 8),
-            i16::from_le_bytes([symbol[12], symbol[13]]),
-        );
+        let (value, section) = (word(symbol, 8), i16::from_le_bytes([symbol[12], symbol[13]]));
         let (class, further) = (symbol[16], symbol[17]);
         // A symbol of no section with a value is a common one.
         if class == EXTERNAL && (section != 0 || value != 0) {

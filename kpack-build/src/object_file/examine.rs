@@ -8,12 +8,8 @@ use kpack_core::files::{FileKind, START, kind_of};
 
 /// Everything with HIP device code contains one of these: section names, symbol names, or the magic
 /// of a bundle. This holds for bitcode and nested static libraries too.
-const TRACES: [&[u8]; 4] = [
-    b"hip_fatbin",
-    b"hipFatBinSegment",
-    b"__CLANG_OFFLOAD_BUNDLE__",
-    b"llvm.offloading",
-];
+const TRACES: [&[u8]; 4] =
+    [b"hip_fatbin", b"hipFatBinSegment", b"__CLANG_OFFLOAD_BUNDLE__", b"llvm.offloading"];
 
 /// Whether a file or member may be an object that can be split: one for a supported host
 /// architecture. If not, it has no device code.

@@ -88,11 +88,7 @@ impl ObjectInput {
             Some(FileKind::Object) => {}
             None if examine::is_bitcode(&start) => {}
             other => {
-                return Err(Error::rejected(
-                    ids::UNKNOWN_FILE,
-                    path,
-                    expected(&start, other),
-                ));
+                return Err(Error::rejected(ids::UNKNOWN_FILE, path, expected(&start, other)));
             }
         }
         input.add(None, search_paths, spirv)?;
@@ -143,8 +139,7 @@ impl ObjectInput {
         let code = self.device_code(&object, &fat, spirv).map_err(in_member)?;
         if !code.kept().is_empty() {
             let name = member.map(|(_, member)| member.name.clone());
-            self.with_spirv
-                .push((name, code.note().unwrap_or_default()));
+            self.with_spirv.push((name, code.note().unwrap_or_default()));
             return Ok(());
         }
         let label = match member {
@@ -192,9 +187,7 @@ impl ObjectInput {
             let section = &object.sections[*section];
             let start = base + section.sh_offset.get(LE);
             let end = start + section.sh_size.get(LE);
-            let within = code
-                .ranges()
-                .filter(|range| (start..end).contains(&range.start));
+            let within = code.ranges().filter(|range| (start..end).contains(&range.start));
             padding::check(&self.path, &self.file, start..end, within)?;
         }
         Ok(code)
@@ -207,9 +200,7 @@ impl ObjectInput {
     ) -> Result<(), Error> {
         for unit in &mut self.units {
             unit.marker.code_ids = code_ids::computed(archives, &unit.kernel_name);
-            let set = unit
-                .plan
-                .set_marker(&code_ids::with_room(&unit.marker, usize::MAX));
+            let set = unit.plan.set_marker(&code_ids::with_room(&unit.marker, usize::MAX));
             set.map_err(|error| binary_error(&self.path, error))?;
         }
         Ok(())
@@ -225,9 +216,8 @@ impl ObjectInput {
         targets.sort();
         targets.dedup();
         let saved = self.units.iter().map(|unit| {
-            let member = unit
-                .member
-                .and_then(|index| self.static_library.as_ref()?.members.get(index));
+            let member =
+                unit.member.and_then(|index| self.static_library.as_ref()?.members.get(index));
             let before = member.map_or(self.size, Member::size);
             before as i64 - unit.plan.size() as i64
         });
@@ -242,12 +232,10 @@ impl ObjectInput {
                 reason: "SPIR-V code, which HIP runtimes do not read from archives".to_owned(),
             },
             (true, true) => Outcome::AlreadySplit,
-            (true, false) if self.without_wrappers.is_empty() => Outcome::LeftAlone {
-                reason: "no device code".to_owned(),
-            },
-            (true, false) => Outcome::LeftAlone {
-                reason: WITHOUT_WRAPPERS.to_owned(),
-            },
+            (true, false) if self.without_wrappers.is_empty() => {
+                Outcome::LeftAlone { reason: "no device code".to_owned() }
+            }
+            (true, false) => Outcome::LeftAlone { reason: WITHOUT_WRAPPERS.to_owned() },
         };
         for member in self.without_wrappers.iter().flatten() {
             report.note(
@@ -267,11 +255,7 @@ impl ObjectInput {
             report.note(ids::SPIRV_KEPT, &self.path, note);
         }
         if let Outcome::LeftAlone { reason } = &outcome {
-            report.note(
-                ids::UNCHANGED,
-                &self.path,
-                format!("stays unchanged: {reason}"),
-            );
+            report.note(ids::UNCHANGED, &self.path, format!("stays unchanged: {reason}"));
         }
         let path = self.name();
         report.files.push(FileReport::new(path, outcome));
@@ -325,8 +309,7 @@ fn kernel_name(
         let mut at = bundle.start;
         while at < bundle.end {
             let some = &mut buffer[..(bundle.end - at).min(CHUNK) as usize];
-            file.read_exact_at(some, at)
-                .map_err(|e| Error::io(path, "read", e))?;
+            file.read_exact_at(some, at).map_err(|e| Error::io(path, "read", e))?;
             hasher.update(some);
             at += some.len() as u64;
         }

@@ -55,10 +55,7 @@ pub fn launch_watched(
         status
     });
     let status = status.map_err(|e| {
-        Error::Compiler(format!(
-            "cannot run `{}`: {e}",
-            Path::new(compiler).display()
-        ))
+        Error::Compiler(format!("cannot run `{}`: {e}", Path::new(compiler).display()))
     })?;
     if status.success() {
         for output in &compilation.outputs {

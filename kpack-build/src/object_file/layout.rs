@@ -114,11 +114,8 @@ impl<'a, S: ReadAt> Layout<'a, S> {
             What::Section(section) if self.fat.fat_sections.contains(&section) => MARKER_ALIGN,
             _ => part.align,
         };
-        let offset = if self.moved {
-            self.end.checked_next_multiple_of(align)
-        } else {
-            Some(part.offset)
-        };
+        let offset =
+            if self.moved { self.end.checked_next_multiple_of(align) } else { Some(part.offset) };
         let Some(offset) = offset else {
             refuse!("{:?} cannot be aligned to {align}", part.what);
         };
@@ -149,10 +146,7 @@ impl<'a, S: ReadAt> Layout<'a, S> {
         }
         if !gap.is_empty() {
             self.end = gap.end;
-            self.pieces.push(Piece {
-                offset: gap.start,
-                content: Content::Copy(gap),
-            });
+            self.pieces.push(Piece { offset: gap.start, content: Content::Copy(gap) });
         }
         Ok(())
     }
@@ -162,12 +156,7 @@ impl<'a, S: ReadAt> Layout<'a, S> {
 fn parts<S: ReadAt>(object: &Relocatable<S>) -> Result<Vec<Part>, BinaryError> {
     let header = &object.header;
     let mut parts = vec![
-        Part {
-            offset: 0,
-            size: size_of::<Header>() as u64,
-            align: 1,
-            what: What::Header,
-        },
+        Part { offset: 0, size: size_of::<Header>() as u64, align: 1, what: What::Header },
         Part {
             offset: header.e_shoff.get(LE),
             size: std::mem::size_of_val(object.sections.as_slice()) as u64,
@@ -203,11 +192,7 @@ fn parts<S: ReadAt>(object: &Relocatable<S>) -> Result<Vec<Part>, BinaryError> {
             );
         };
         if !part.align.is_power_of_two() {
-            refuse!(
-                "{:?} is aligned to {}; expected a power of two",
-                part.what,
-                part.align
-            );
+            refuse!("{:?} is aligned to {}; expected a power of two", part.what, part.align);
         }
         end = next;
     }
@@ -217,10 +202,7 @@ fn parts<S: ReadAt>(object: &Relocatable<S>) -> Result<Vec<Part>, BinaryError> {
 /// The alignment of a section's bytes in the file: the section's own, or less if its offset has
 /// less, even when that alignment is nonsense. So padding never adds more than the section's size.
 fn alignment(section: &SectionHeader) -> u64 {
-    let (offset, align) = (
-        section.sh_offset.get(LE),
-        section.sh_addralign.get(LE).max(1),
-    );
+    let (offset, align) = (section.sh_offset.get(LE), section.sh_addralign.get(LE).max(1));
     match offset.checked_rem(align) {
         Some(0) if offset > 0 => align,
         _ if align.is_power_of_two() => 1 << offset.trailing_zeros().min(63),

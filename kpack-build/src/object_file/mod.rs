@@ -76,11 +76,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     let search_paths = options.search_paths(&group);
     let mut files = Vec::new();
     for path in &options.files {
-        files.push(ObjectInput::read(
-            path,
-            &search_paths,
-            options.storage.spirv,
-        )?);
+        files.push(ObjectInput::read(path, &search_paths, options.storage.spirv)?);
     }
 
     let output = &options.output_dir;
@@ -113,21 +109,13 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     let mut report = Report::default();
     // Whoever compiles with `-g` wants it where it is built.
     if options.storage.debug != DebugInfo::Keep {
-        report
-            .findings
-            .extend(debug.findings(&options.storage.debug, &output.join(KPACKS)));
+        report.findings.extend(debug.findings(&options.storage.debug, &output.join(KPACKS)));
     }
     for file in &files {
         file.report(&mut report);
     }
     let debug_files = debug_files.into_batch();
-    apply(
-        (directory, debug_files),
-        &group,
-        &files,
-        archives,
-        &mut report,
-    )?;
+    apply((directory, debug_files), &group, &files, archives, &mut report)?;
     Ok(report)
 }
 
@@ -136,9 +124,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
 /// # Errors
 /// [`Error::Refused`] for damaged or unsupported device code; [`Error::Io`].
 pub fn device_code(path: &Path) -> Result<Vec<PackedCode>, Error> {
-    let units = ObjectInput::read(path, &[], Spirv::Archive)?
-        .units
-        .into_iter();
+    let units = ObjectInput::read(path, &[], Spirv::Archive)?.units.into_iter();
     Ok(units.map(|unit| unit.code).collect())
 }
 
@@ -176,11 +162,7 @@ fn apply(
         let object = ObjectName::parse(KernelName::parse(kernel).binary);
         object.is_some_and(|object| again.iter().any(|name| *name == object.file()))
     };
-    let update = Update {
-        replaces: &replaces,
-        touches: &|_| true,
-        only_computed: false,
-    };
+    let update = Update { replaces: &replaces, touches: &|_| true, only_computed: false };
     transaction.archives(&update, archives, &mut manifest)?;
     transaction.manifest(&manifest)?;
     output.remove_leftovers(&|stem| names.iter().any(|name| stem_of(name.as_ref()) == stem))?;

@@ -53,10 +53,8 @@ impl Options {
         if self.files.is_empty() {
             return Err(Error::usage("no object given"));
         }
-        if let Some(path) = self
-            .search_paths
-            .iter()
-            .find(|path| !SearchPath::new(path.as_str()).names_target())
+        if let Some(path) =
+            self.search_paths.iter().find(|path| !SearchPath::new(path.as_str()).names_target())
         {
             return Err(Error::usage(format!(
                 "search path `{path}` has no {GFXARCH} where the target ID belongs"
@@ -65,10 +63,7 @@ impl Options {
         let mut names = BTreeSet::new();
         for file in &self.files {
             let Some(name) = file.file_name() else {
-                return Err(Error::usage(format!(
-                    "`{}` is not a file name",
-                    file.display()
-                )));
+                return Err(Error::usage(format!("`{}` is not a file name", file.display())));
             };
             if !names.insert(name) {
                 return Err(Error::usage(format!(
@@ -89,8 +84,6 @@ impl Options {
         }
         let archive = group.archive_pattern();
         let directories = [".kpack", "../lib/.kpack"];
-        directories
-            .map(|directory| format!("{directory}/{archive}"))
-            .to_vec()
+        directories.map(|directory| format!("{directory}/{archive}")).to_vec()
     }
 }

@@ -127,10 +127,7 @@ fn edits<S: ReadAt>(
     let input = |section: usize| object.sections[section].sh_offset.get(LE);
     let mut edits = vec![
         (0, pod::bytes_of(header).to_vec()),
-        (
-            header.e_shoff.get(LE),
-            pod::bytes_of_slice(sections).to_vec(),
-        ),
+        (header.e_shoff.get(LE), pod::bytes_of_slice(sections).to_vec()),
     ];
     for (index, wrapper) in fat.wrappers.iter().enumerate() {
         let at = output(wrapper.section) + wrapper.offset;

@@ -54,9 +54,7 @@ impl<S: ReadAt> Relocatable<S> {
         let sections = section_headers(&source, size, &header)?;
         // The gABI's escapes for more sections than fit ("ELF Header", e_shstrndx).
         let names_index = match header.e_shstrndx.get(LE) {
-            elf::SHN_XINDEX => sections
-                .first()
-                .map_or(0, |first| first.sh_link.get(LE) as usize),
+            elf::SHN_XINDEX => sections.first().map_or(0, |first| first.sh_link.get(LE) as usize),
             index => usize::from(index.0),
         };
         let Some(table) = sections.get(names_index).filter(|_| names_index != 0) else {
@@ -66,15 +64,7 @@ impl<S: ReadAt> Relocatable<S> {
             );
         };
         let names = bytes_of(&source, size, table, "the section names")?;
-        Ok(Self {
-            source,
-            size,
-            header,
-            sections,
-            names,
-            names_index,
-            absolute,
-        })
+        Ok(Self { source, size, header, sections, names, names_index, absolute })
     }
 
     /// The name of a section; empty for one that has none.
@@ -139,13 +129,7 @@ fn section_headers<S: ReadAt>(
         0 => pods::<SectionHeader>(&first)[0].sh_size.get(LE),
         count => u64::from(count),
     };
-    let all = read_range(
-        source,
-        size,
-        offset,
-        count.saturating_mul(entry),
-        "the section headers",
-    )?;
+    let all = read_range(source, size, offset, count.saturating_mul(entry), "the section headers")?;
     Ok(pods::<SectionHeader>(&all).to_vec())
 }
 
@@ -158,13 +142,7 @@ fn bytes_of<S: ReadAt>(
     if section.sh_type.get(LE) == elf::SHT_NOBITS {
         return Ok(Vec::new());
     }
-    read_range(
-        source,
-        size,
-        section.sh_offset.get(LE),
-        section.sh_size.get(LE),
-        what,
-    )
+    read_range(source, size, section.sh_offset.get(LE), section.sh_size.get(LE), what)
 }
 
 /// The text at `start` of a string table, without the NUL; empty past the table's end.

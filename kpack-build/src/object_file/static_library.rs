@@ -97,26 +97,13 @@ impl StaticLibrary {
             if matches!(header.name.trim_ascii_end(), b"/" | b"//" | b"/SYM64/") {
                 refuse!("the table `{name}` at offset {start:#x} is not at the start");
             }
-            members.push(Member {
-                header: *header,
-                range,
-                name,
-            });
+            members.push(Member { header: *header, range, name });
         }
         let symbols = symbols(&archive, &members)?;
-        let end = members
-            .first()
-            .map_or(size, |first| first.range.start - HEADER_SIZE);
+        let end = members.first().map_or(size, |first| first.range.start - HEADER_SIZE);
         let mut bytes = vec![0; end as usize];
         ReadAt::read_exact_at(file, 0, &mut bytes)?;
-        Ok(Self {
-            members,
-            tables: Tables {
-                bytes,
-                word,
-                symbols,
-            },
-        })
+        Ok(Self { members, tables: Tables { bytes, word, symbols } })
     }
 
     /// Writes the static library in `file` to the empty file `output`: members with a plan split, all
@@ -135,15 +122,14 @@ impl StaticLibrary {
             }
             (header, size)
         });
-        self.tables
-            .write(&Vec::from_iter(resized), output, |index, to| {
-                let member = &self.members[index];
-                let window = Window::new(file, member.range.start, member.size());
-                match plans[index] {
-                    Some(plan) => plan.apply(&window, output, to),
-                    None => Ok(window.copy(&(0..member.size()), output, to)?),
-                }
-            })
+        self.tables.write(&Vec::from_iter(resized), output, |index, to| {
+            let member = &self.members[index];
+            let window = Window::new(file, member.range.start, member.size());
+            match plans[index] {
+                Some(plan) => plan.apply(&window, output, to),
+                None => Ok(window.copy(&(0..member.size()), output, to)?),
+            }
+        })
     }
 }
 
@@ -167,9 +153,7 @@ fn symbols<'a>(
 }
 
 fn damaged(error: object::Error) -> BinaryError {
-    BinaryError::Refused(format!(
-        "the static library is damaged ({error}); build it again"
-    ))
+    BinaryError::Refused(format!("the static library is damaged ({error}); build it again"))
 }
 
 impl Tables {
@@ -243,18 +227,9 @@ pub(crate) fn create(objects: &[(String, File)], output: &File) -> Result<(), Bi
         bytes.extend(bytes_of(&header(name, content.len() as u64)));
         bytes.extend(content);
     }
-    let tables = Tables {
-        bytes,
-        word: 4,
-        symbols,
-    };
+    let tables = Tables { bytes, word: 4, symbols };
     tables.write(&members, output, |index, to| {
-        Ok(copy_range(
-            &objects[index].1,
-            output,
-            0..members[index].1,
-            to,
-        )?)
+        Ok(copy_range(&objects[index].1, output, 0..members[index].1, to)?)
     })
 }
 

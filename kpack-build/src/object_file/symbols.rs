@@ -106,10 +106,8 @@ pub(super) fn defined_symbols<S: ReadAt>(
     let mut names = Vec::new();
     for symbol in symbols.all() {
         let section = symbol.st_shndx.get(LE);
-        let visible = matches!(
-            symbol.st_bind(),
-            elf::STB_GLOBAL | elf::STB_WEAK | elf::STB_GNU_UNIQUE
-        );
+        let visible =
+            matches!(symbol.st_bind(), elf::STB_GLOBAL | elf::STB_WEAK | elf::STB_GNU_UNIQUE);
         if visible && section != elf::SHN_UNDEF {
             names.push(text_at(&symbols.names, symbol.st_name.get(LE)).to_vec());
         }

@@ -80,11 +80,8 @@ impl<S: ReadAt> Relocatable<S> {
         self.refuse_device_link()?;
         let fat_sections = self.named(FAT_SECTION);
         let wrapper_sections = self.named(WRAPPER_SECTION);
-        let without_wrappers = if fat_sections.is_empty() {
-            DeviceContent::None
-        } else {
-            DeviceContent::NoWrappers
-        };
+        let without_wrappers =
+            if fat_sections.is_empty() { DeviceContent::None } else { DeviceContent::NoWrappers };
         if wrapper_sections.is_empty() {
             return Ok(without_wrappers);
         }
@@ -95,11 +92,7 @@ impl<S: ReadAt> Relocatable<S> {
         let all = self.wrappers(&wrapper_sections, &relocations)?;
         let found: Vec<&Found<'_>> = all.iter().filter(|wrapper| !wrapper.is_split).collect();
         if found.is_empty() {
-            return Ok(if all.is_empty() {
-                without_wrappers
-            } else {
-                DeviceContent::Split
-            });
+            return Ok(if all.is_empty() { without_wrappers } else { DeviceContent::Split });
         }
         let targets = found.iter().map(|wrapper| wrapper.relocation.target);
         let used: Vec<(usize, u64)> = targets
@@ -146,12 +139,7 @@ impl<S: ReadAt> Relocatable<S> {
                         self.shown(section)
                     );
                 }
-                found.push(Found {
-                    section,
-                    offset,
-                    is_split: magic == MAGIC_SPLIT,
-                    relocation,
-                });
+                found.push(Found { section, offset, is_split: magic == MAGIC_SPLIT, relocation });
             }
         }
         Ok(found)
@@ -164,10 +152,7 @@ impl<S: ReadAt> Relocatable<S> {
             if section.sh_flags.get(LE).0 & elf::SHF_COMPRESSED.0 != 0
                 || section.sh_type.get(LE) == elf::SHT_NOBITS
             {
-                refuse!(
-                    "`{}` is compressed or has no bytes in the file",
-                    self.shown(*index)
-                );
+                refuse!("`{}` is compressed or has no bytes in the file", self.shown(*index));
             }
         }
         Ok(())
@@ -201,10 +186,7 @@ impl<S: ReadAt> Relocatable<S> {
     /// Refuses objects that need a device link: their device code is not complete yet.
     fn refuse_device_link(&self) -> Result<(), BinaryError> {
         for section in &self.sections {
-            if self
-                .name(section)
-                .starts_with(b"__CLANG_OFFLOAD_BUNDLE__hip")
-            {
+            if self.name(section).starts_with(b"__CLANG_OFFLOAD_BUNDLE__hip") {
                 unsupported!(
                     "was compiled with -fgpu-rdc, so its device code is complete only after \
                      the link; compile without -fgpu-rdc, or link it unchanged and split the \
@@ -242,9 +224,7 @@ impl<S: ReadAt> Relocatable<S> {
     fn wrappers_in(&self, section: usize) -> Result<Vec<(u64, u32, u32)>, BinaryError> {
         let bytes = self.bytes_of(section)?;
         let word = |at: usize| {
-            let bytes = bytes
-                .get(at..at + 4)
-                .and_then(|bytes| bytes.try_into().ok());
+            let bytes = bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
             bytes.map_or(0, u32::from_le_bytes)
         };
         let mut found = Vec::new();

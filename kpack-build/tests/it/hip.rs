@@ -90,20 +90,10 @@ fn a_library_of_host_code_and_archives() {
         return;
     }
     let tree = package();
-    let hip = build(
-        &tree,
-        &[
-            ("HIPCXX", "clang++-19"),
-            ("KPACK_OFFLOAD_ARCH", "gfx1100;gfx942"),
-        ],
-    );
+    let hip = build(&tree, &[("HIPCXX", "clang++-19"), ("KPACK_OFFLOAD_ARCH", "gfx1100;gfx942")]);
     let library = compile(&hip);
     assert_eq!(
-        Vec::from_iter(
-            tree.files()
-                .into_iter()
-                .filter(|file| file.starts_with("out"))
-        ),
+        Vec::from_iter(tree.files().into_iter().filter(|file| file.starts_with("out"))),
         [
             "out/kpack/vector/.kpack/vec_lib.kpm",
             "out/kpack/vector/.kpack/vec_lib_gfx1100.kpack",
@@ -126,17 +116,12 @@ fn a_library_of_host_code_and_archives() {
     )
     .unwrap();
     for linker in ["bfd", "gold", "lld", "mold"] {
-        let program = if linker == "lld" {
-            "ld.lld-19".to_owned()
-        } else {
-            format!("ld.{linker}")
-        };
+        let program = if linker == "lld" { "ld.lld-19".to_owned() } else { format!("ld.{linker}") };
         if !require::tool(&program) {
             continue;
         }
         let mut link = Command::new("clang-19");
-        link.current_dir(tree.root())
-            .arg(format!("-fuse-ld={linker}"));
+        link.current_dir(tree.root()).arg(format!("-fuse-ld={linker}"));
         link.args([
             "-o",
             linker,
@@ -157,18 +142,11 @@ fn a_shared_library() {
     }
     let tree = package();
     let mut hip = build(&tree, &[("HIPCXX", "clang++-19")]);
-    hip.offload_arch("gfx1100")
-        .module("other")
-        .link_runtime(false);
+    hip.offload_arch("gfx1100").module("other").link_runtime(false);
     let library = hip.try_shared("vector").unwrap();
     assert!(library.path().ends_with("out/kpack/vector/libvector.so"));
     assert_eq!(library.module(), "other");
-    assert!(
-        library
-            .kpack_dir()
-            .join("other_lib_gfx1100.kpack")
-            .is_file()
-    );
+    assert!(library.kpack_dir().join("other_lib_gfx1100.kpack").is_file());
     let paths = vec![library.path().to_owned()];
     let report =
         kpack_artifact::verify::verify(&paths, &Default::default(), &mut |_, _, _| {}).unwrap();
@@ -236,11 +214,7 @@ fn kernels_that_do_not_compile() {
     )
     .unwrap();
     let mut hip = build(&tree, &[("HIPCXX", "clang++-19")]);
-    let id = hip
-        .offload_arch("gfx1100")
-        .try_compile("vector")
-        .unwrap_err()
-        .id();
+    let id = hip.offload_arch("gfx1100").try_compile("vector").unwrap_err().id();
     assert_eq!(id, kpack_build::ids::COMPILER);
     let text = error(&tree, &hip);
     let mut settings = insta::Settings::clone_current();
@@ -339,17 +313,9 @@ fn no_path_of_the_build_in_any_file() {
     fs::write(tree.path("workspace/shared/vector.h"), HEADER).unwrap();
     let where_ = "static const char *NAME_host() { return __FILE__; }\n\
                   __attribute__((device)) inline const char *NAME() { return __FILE__; }\n";
-    fs::write(
-        tree.path("workspace/shared/a.h"),
-        where_.replace("NAME", "a"),
-    )
-    .unwrap();
+    fs::write(tree.path("workspace/shared/a.h"), where_.replace("NAME", "a")).unwrap();
     fs::write(tree.path("elsewhere/b.h"), where_.replace("NAME", "b")).unwrap();
-    fs::write(
-        tree.path("workspace/member/c.h"),
-        where_.replace("NAME", "c"),
-    )
-    .unwrap();
+    fs::write(tree.path("workspace/member/c.h"), where_.replace("NAME", "c")).unwrap();
     let source = "#include \"vector.h\"\n#include \"a.h\"\n#include \"b.h\"\n#include \"c.h\"\n\
                   __global__ void places(const char **p) { p[0] = a(); p[1] = b(); p[2] = c(); }\n\
                   extern \"C\" const char *host(int i) { return i == 0 ? a_host() : i == 1 ? b_host() : c_host(); }\n";
@@ -369,12 +335,7 @@ fn no_path_of_the_build_in_any_file() {
         ]);
     let library = compile(&hip);
     let root = tree.root().to_str().unwrap().as_bytes();
-    let count = |bytes: &[u8]| {
-        bytes
-            .windows(root.len())
-            .filter(|part| *part == root)
-            .count()
-    };
+    let count = |bytes: &[u8]| bytes.windows(root.len()).filter(|part| *part == root).count();
     // Archives of build scripts are not compressed; the host code knows where they are.
     let archive = fs::read(library.kpack_dir().join("vector_lib_gfx1100.kpack")).unwrap();
     assert_eq!(count(&archive), 0);
@@ -385,10 +346,7 @@ fn no_path_of_the_build_in_any_file() {
     assert_eq!(count(&fs::read(library.path()).unwrap()), 1);
     let known = library.path().with_file_name("include-directories.txt");
     let known = fs::read_to_string(known).unwrap();
-    assert_eq!(
-        said(&tree, &known),
-        "[package]/workspace/shared\n[package]/elsewhere\n"
-    );
+    assert_eq!(said(&tree, &known), "[package]/workspace/shared\n[package]/elsewhere\n");
 }
 
 #[test]
@@ -421,10 +379,7 @@ fn objects_that_need_a_device_link() {
     let tree = package();
     let mut hip = build(&tree, &[("HIPCXX", "clang++-19")]);
     let text = error(&tree, hip.offload_arch("gfx1100").flag("-fgpu-rdc"));
-    assert!(
-        text.contains("-fgpu-rdc") && text.contains("compile without"),
-        "{text}"
-    );
+    assert!(text.contains("-fgpu-rdc") && text.contains("compile without"), "{text}");
 }
 
 /// The package for this test to build when it runs as another user.
@@ -435,10 +390,8 @@ fn an_out_dir_that_cannot_be_written() {
     let failed = |root: &Path| {
         let mut hip = Hip::new();
         let hip = hip.file("src/vector.hip").compiler("cc");
-        hip.offload_arch("gfx1100").environment([
-            ("CARGO_MANIFEST_DIR", root.to_owned()),
-            ("OUT_DIR", root.join("out")),
-        ]);
+        hip.offload_arch("gfx1100")
+            .environment([("CARGO_MANIFEST_DIR", root.to_owned()), ("OUT_DIR", root.join("out"))]);
         let error = hip.try_compile("vector").unwrap_err();
         error.in_one_line()
     };
@@ -459,11 +412,7 @@ fn an_out_dir_that_cannot_be_written() {
         let copy = tree.path("test");
         process::copy(std::env::current_exe().unwrap(), &copy);
         let mut command = Command::new(copy);
-        command.args([
-            "--exact",
-            "--nocapture",
-            "hip::an_out_dir_that_cannot_be_written",
-        ]);
+        command.args(["--exact", "--nocapture", "hip::an_out_dir_that_cannot_be_written"]);
         command.env(PACKAGE, tree.root()).uid(65534).gid(65534);
         let output = command.current_dir(tree.root()).output().unwrap();
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -480,10 +429,7 @@ fn a_build_waits_for_no_disk() {
     let out = "KPACK_TEST_OUT";
     let tree = package();
     if let Some(out) = std::env::var_os(out) {
-        let mut hip = build(
-            &tree,
-            &[("HIPCXX", "clang++-19"), ("KPACK_OFFLOAD_ARCH", "gfx1100")],
-        );
+        let mut hip = build(&tree, &[("HIPCXX", "clang++-19"), ("KPACK_OFFLOAD_ARCH", "gfx1100")]);
         compile(hip.out_dir(out));
         return;
     }
@@ -560,11 +506,7 @@ fn kernels_with_spirv() {
         fs::write(&path, translator).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
-    let path = format!(
-        "{}:{}",
-        tree.root().display(),
-        std::env::var("PATH").unwrap()
-    );
+    let path = format!("{}:{}", tree.root().display(), std::env::var("PATH").unwrap());
     let archive = tree.path("out/kpack/vector/.kpack/vec_lib_amdgcnspirv.kpack");
     for (spirv, is_archived) in [
         (None, false),
@@ -572,11 +514,8 @@ fn kernels_with_spirv() {
         (Some(Spirv::Drop), false),
         (Some(Spirv::Keep), false),
     ] {
-        let more = [
-            ("HIPCXX", "clang++-19"),
-            ("KPACK_OFFLOAD_ARCH", "amdgcnspirv"),
-            ("PATH", &path),
-        ];
+        let more =
+            [("HIPCXX", "clang++-19"), ("KPACK_OFFLOAD_ARCH", "amdgcnspirv"), ("PATH", &path)];
         let mut hip = build(&tree, &more);
         if let Some(spirv) = spirv {
             hip.spirv(spirv);
@@ -586,10 +525,6 @@ fn kernels_with_spirv() {
         let library = fs::read(tree.path("out/kpack/vector/libvector.a")).unwrap();
         let mut parts = library.windows(24);
         let is_kept = parts.any(|part| part == b"__CLANG_OFFLOAD_BUNDLE__");
-        assert_eq!(
-            is_kept,
-            matches!(spirv, None | Some(Spirv::Keep)),
-            "{spirv:?}"
-        );
+        assert_eq!(is_kept, matches!(spirv, None | Some(Spirv::Keep)), "{spirv:?}");
     }
 }

@@ -47,24 +47,14 @@ fn build_main(tree: &Tree) -> PathBuf {
     let text = "void fixture_report(void);\nint main(void) { fixture_report(); return 0; }\n";
     fs::write(&source, text).unwrap();
     let object = tree.path("main.o");
-    run(Command::new("cc")
-        .args(["-c", "-o"])
-        .arg(&object)
-        .arg(&source));
+    run(Command::new("cc").args(["-c", "-o"]).arg(&object).arg(&source));
     object
 }
 
 /// The installed linkers, by their names for `-fuse-ld`.
 fn linkers() -> Vec<&'static str> {
-    let all = [
-        ("bfd", "ld.bfd"),
-        ("gold", "ld.gold"),
-        ("lld", "ld.lld-19"),
-        ("mold", "ld.mold"),
-    ];
-    let here = all
-        .into_iter()
-        .filter(|(_, program)| require::tool(program));
+    let all = [("bfd", "ld.bfd"), ("gold", "ld.gold"), ("lld", "ld.lld-19"), ("mold", "ld.mold")];
+    let here = all.into_iter().filter(|(_, program)| require::tool(program));
     here.map(|(linker, _)| linker).collect()
 }
 
@@ -72,10 +62,7 @@ fn linkers() -> Vec<&'static str> {
 fn link(linker: &str, objects: &[PathBuf], output: &Path) {
     let driver = if linker == "lld" { "clang-19" } else { "cc" };
     let mut command = Command::new(driver);
-    command
-        .arg(format!("-fuse-ld={linker}"))
-        .arg("-o")
-        .arg(output);
+    command.arg(format!("-fuse-ld={linker}")).arg("-o").arg(output);
     run(command.args(objects));
 }
 
@@ -98,10 +85,7 @@ fn every_linker_makes_a_host_binary_of_split_objects() {
         link(linker, &[main.clone(), tree.path("vec.o")], &fat);
         let host = tree.path(&format!("host/{linker}"));
         link(linker, &[main.clone(), tree.path("host/vec.o")], &host);
-        assert_eq!(
-            run(&mut Command::new(&host)),
-            "HIPK 0\nHIPK 1\nHIPK 2\nhost 27\n"
-        );
+        assert_eq!(run(&mut Command::new(&host)), "HIPK 0\nHIPK 1\nHIPK 2\nhost 27\n");
         assert_verifies(&host, Some(&fat));
         run(Command::new("strip").arg(&host));
         assert_verifies(&host, Some(&fat));
@@ -134,10 +118,7 @@ fn kernels(directory: &Path) -> BTreeMap<(String, String), Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
-        if path
-            .extension()
-            .is_none_or(|extension| extension != "kpack")
-        {
+        if path.extension().is_none_or(|extension| extension != "kpack") {
             continue;
         }
         let mut archive = Archive::open(File::open(&path).unwrap()).unwrap();
@@ -191,10 +172,7 @@ fn sections(bytes: &[u8]) -> Vec<Section> {
 fn changed(old: &Section, new: &Section) -> Vec<usize> {
     assert_eq!(old.bytes.len(), new.bytes.len(), "{}", old.name);
     let pairs = old.bytes.iter().zip(&new.bytes).enumerate();
-    pairs
-        .filter(|(_, (a, b))| a != b)
-        .map(|(at, _)| at)
-        .collect()
+    pairs.filter(|(_, (a, b))| a != b).map(|(at, _)| at).collect()
 }
 
 /// Everything but device code, wrapper, its relocations and the section names is as it was.
@@ -297,9 +275,7 @@ fn everything_else_of_a_compiled_object_stays_byte_for_byte() {
         clang.args(["-x", "hip", "-nogpuinc", "-nogpulib", "-fPIC"]);
         clang.args(["--offload-arch=gfx1100", "-c", "-o", object, "-I"]);
         clang.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/e2e/hip"));
-        run(clang
-            .arg(format!("{name}.hip"))
-            .args(flags.split_whitespace()));
+        run(clang.arg(format!("{name}.hip")).args(flags.split_whitespace()));
     };
     for flags in [
         "",
@@ -334,12 +310,8 @@ fn objects_have_as_many_sections_as_they_like() {
         text.push_str(&format!(".section s{section},\"a\"\n.byte 1\n"));
     }
     fs::write(tree.path("many.s"), text).unwrap();
-    run(Command::new("cc")
-        .current_dir(tree.root())
-        .args(["-c", "many.s"]));
-    run(Command::new("ld")
-        .current_dir(tree.root())
-        .args(["-r", "-o", "vec.o", "few.o", "many.o"]));
+    run(Command::new("cc").current_dir(tree.root()).args(["-c", "many.s"]));
+    run(Command::new("ld").current_dir(tree.root()).args(["-r", "-o", "vec.o", "few.o", "many.o"]));
     assert_split_keeps_the_rest(&tree, "vec.o");
 }
 
@@ -349,19 +321,13 @@ fn aarch64_objects_run_after_the_link() {
         return;
     }
     let tree = Tree::new();
-    let library = fixture()
-        .kind(Kind::Object)
-        .compiler("aarch64-linux-gnu-gcc");
+    let library = fixture().kind(Kind::Object).compiler("aarch64-linux-gnu-gcc");
     library.build(&tree.path("vec.o")).unwrap();
     split_into(&tree, "host", &["vec.o"]);
     build_main(&tree);
     let program = tree.path("host/program");
     let mut command = Command::new("aarch64-linux-gnu-gcc");
-    command
-        .arg("-o")
-        .arg(&program)
-        .arg(tree.path("main.c"))
-        .arg(tree.path("host/vec.o"));
+    command.arg("-o").arg(&program).arg(tree.path("main.c")).arg(tree.path("host/vec.o"));
     run(&mut command);
     let mut qemu = Command::new("qemu-aarch64");
     qemu.args(["-L", "/usr/aarch64-linux-gnu"]).arg(&program);
@@ -385,20 +351,12 @@ fn a_static_library_becomes_one() {
     let host = tree.path("host/libvec.a");
     let list = |archive: &Path| run(Command::new("ar").arg("tO").arg(archive));
     let names = |text: String| {
-        text.lines()
-            .map(|line| line.split(' ').next().unwrap().to_owned())
-            .collect::<Vec<_>>()
+        text.lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(names(list(&host)), names(list(&library)));
     for member in ["odd.txt", "main.o"] {
         let take = |archive: &Path| {
-            Command::new("ar")
-                .arg("p")
-                .arg(archive)
-                .arg(member)
-                .output()
-                .unwrap()
-                .stdout
+            Command::new("ar").arg("p").arg(archive).arg(member).output().unwrap().stdout
         };
         assert_eq!(take(&host), take(&library));
     }
@@ -406,17 +364,12 @@ fn a_static_library_becomes_one() {
     for linker in linkers() {
         let program = tree.path(&format!("host/{linker}"));
         link(linker, &[main.clone(), host.clone()], &program);
-        assert_eq!(
-            run(&mut Command::new(&program)),
-            "HIPK 0\nHIPK 1\nHIPK 2\nhost 27\n"
-        );
+        assert_eq!(run(&mut Command::new(&program)), "HIPK 0\nHIPK 1\nHIPK 2\nhost 27\n");
         assert_verifies(&program, None);
     }
     let kernels = kernels(&tree.path("host/.kpack"));
     assert!(
-        kernels
-            .keys()
-            .all(|(name, _)| name.starts_with("libvec.a/a_member_with_a_long_name.o@"))
+        kernels.keys().all(|(name, _)| name.starts_with("libvec.a/a_member_with_a_long_name.o@"))
     );
 }
 
@@ -451,10 +404,7 @@ fn a_kernel_name_tells_the_device_code() {
     }
     let names = |directory: &str| {
         let kernels = kernels(&tree.path(&format!("host/{directory}/.kpack")));
-        kernels
-            .into_keys()
-            .map(|(name, _)| name)
-            .collect::<Vec<_>>()
+        kernels.into_keys().map(|(name, _)| name).collect::<Vec<_>>()
     };
     assert_eq!(names("a"), names("b"));
     assert_ne!(names("a"), names("c"));
@@ -475,16 +425,11 @@ fn splitting_again_replaces_what_the_file_had() {
     split_into(&tree, "host", &["vec.o", "other.o"]);
     assert_eq!(tree.snapshot(), first);
 
-    other
-        .wrapper(Storage::Plain, [code("gfx1101", "vec")])
-        .build(&tree.path("vec.o"))
-        .unwrap();
+    other.wrapper(Storage::Plain, [code("gfx1101", "vec")]).build(&tree.path("vec.o")).unwrap();
     let report = split_into(&tree, "host", &["vec.o"]);
     assert_eq!(report.removed.len(), 2);
-    let targets: Vec<String> = kernels(&tree.path("host/.kpack"))
-        .into_keys()
-        .map(|(_, target)| target)
-        .collect();
+    let targets: Vec<String> =
+        kernels(&tree.path("host/.kpack")).into_keys().map(|(_, target)| target).collect();
     assert_eq!(targets.len(), 2);
     assert!(targets.contains(&"gfx1101".to_owned()) && targets.contains(&"gfx942".to_owned()));
 
@@ -520,9 +465,8 @@ fn a_host_only_object_is_newer_than_its_input() {
 #[test]
 fn device_code_that_no_linker_can_place_links_after_the_split() {
     const CODE_SIZE: u64 = 288 << 20;
-    let targets = [
-        "gfx900", "gfx906", "gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1101",
-    ];
+    let targets =
+        ["gfx900", "gfx906", "gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1101"];
     let tree = Tree::new();
     let library = FatLibrary::new().kind(Kind::Object);
     let small = library.wrapper(Storage::Plain, targets.map(|target| code(target, "huge")));
@@ -539,18 +483,11 @@ fn device_code_that_no_linker_can_place_links_after_the_split() {
     if plain.get_program() == "clang-19" {
         plain.arg("-fuse-ld=lld");
     }
-    plain
-        .arg("-o")
-        .arg(tree.path("plain"))
-        .arg(&main)
-        .arg(&path);
+    plain.arg("-o").arg(tree.path("plain")).arg(&main).arg(&path);
     let output = plain.output().unwrap();
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert!(
-        message.contains("out of range") || message.contains("truncated to fit"),
-        "{message}"
-    );
+    assert!(message.contains("out of range") || message.contains("truncated to fit"), "{message}");
 
     let report = split_into(&tree, "host", &["vec.o"]);
     assert_eq!(report.archives.len(), targets.len());
@@ -568,10 +505,8 @@ fn grow(path: &Path, targets: &[&str], size: u64) {
     let table_at = file.elf_header().e_shoff.get(object::LittleEndian);
     // The table of a bundle of empty code objects has the offset and size of each entry, 8 bytes each,
     // before its ID.
-    let empty: Vec<(String, Vec<u8>)> = targets
-        .iter()
-        .map(|target| ((*target).to_owned(), Vec::new()))
-        .collect();
+    let empty: Vec<(String, Vec<u8>)> =
+        targets.iter().map(|target| ((*target).to_owned(), Vec::new())).collect();
     let mut table = bundle(Storage::Plain, &empty).unwrap();
     let start = (bytes.len() as u64).next_multiple_of(4096);
     let output = File::options().write(true).open(path).unwrap();
@@ -593,12 +528,8 @@ fn grow(path: &Path, targets: &[&str], size: u64) {
     output.set_len(start + place).unwrap();
     // sh_offset and sh_size.
     let header = table_at + 64 * index as u64;
-    output
-        .write_all_at(&start.to_le_bytes(), header + 24)
-        .unwrap();
-    output
-        .write_all_at(&place.to_le_bytes(), header + 32)
-        .unwrap();
+    output.write_all_at(&start.to_le_bytes(), header + 24).unwrap();
+    output.write_all_at(&place.to_le_bytes(), header + 32).unwrap();
 }
 
 /// The message for each file, without the tree's root.
@@ -616,11 +547,7 @@ fn what_cannot_be_split_before_the_link_says_why() {
     let assemble = |file: &str, text: &str| {
         let source = tree.path("text.s");
         fs::write(&source, text).unwrap();
-        run(Command::new("cc")
-            .arg("-c")
-            .arg("-o")
-            .arg(tree.path(file))
-            .arg(&source));
+        run(Command::new("cc").arg("-c").arg("-o").arg(tree.path(file)).arg(&source));
     };
     let wrapper = |pointer: &str| {
         format!(
@@ -632,10 +559,7 @@ fn what_cannot_be_split_before_the_link_says_why() {
         ".section \"__CLANG_OFFLOAD_BUNDLE__hip-amdgcn-amd-amdhsa--gfx1100\",\"e\",@progbits\n.long 1\n",
     );
     assemble("rdc_host.o", &wrapper("__hip_fatbin_0123456789abcdef"));
-    assemble(
-        "new_driver.o",
-        ".section .llvm.offloading,\"e\",@0x6fff4c0b\n.long 1\n",
-    );
+    assemble("new_driver.o", ".section .llvm.offloading,\"e\",@0x6fff4c0b\n.long 1\n");
     assemble(
         "other_pointer.o",
         &format!(
@@ -650,10 +574,7 @@ fn what_cannot_be_split_before_the_link_says_why() {
             wrapper(".Lb")
         ),
     );
-    assemble(
-        "no_relocation.o",
-        &format!("{}.globl x\nx:\n", wrapper("0x1000")),
-    );
+    assemble("no_relocation.o", &format!("{}.globl x\nx:\n", wrapper("0x1000")));
     let bitcode = b"BC\xc0\xde and so on, with __hip_fatbin_wrapper in it";
     fs::write(tree.path("lto.o"), bitcode).unwrap();
     fs::write(tree.path("bundle"), "__CLANG_OFFLOAD_BUNDLE__ and so on").unwrap();
@@ -678,11 +599,8 @@ fn what_cannot_be_split_before_the_link_says_why() {
         [header.as_bytes(), count].concat()
     };
     let [first, second] = [linker_member(&[0; 4]), linker_member(&[1, 0, 0, 0])];
-    fs::write(
-        tree.path("windows.lib"),
-        [b"!<arch>\n".as_slice(), &first, &second].concat(),
-    )
-    .unwrap();
+    fs::write(tree.path("windows.lib"), [b"!<arch>\n".as_slice(), &first, &second].concat())
+        .unwrap();
     fs::write(tree.path("thin.a"), "!<thin>\n").unwrap();
     fs::write(tree.path("short.a"), "!<arch>\nshort").unwrap();
     fixture().build(&tree.path("libvec.so")).unwrap();
@@ -717,11 +635,7 @@ fn truncated_objects_are_refused() {
     for length in (0..bytes.len()).step_by(97) {
         fs::write(tree.path("cut.o"), &bytes[..length]).unwrap();
         let _ = fs::remove_dir_all(tree.path("host"));
-        assert!(
-            try_split(&tree, "host", &["cut.o"]).is_err(),
-            "{length} of {} bytes",
-            bytes.len()
-        );
+        assert!(try_split(&tree, "host", &["cut.o"]).is_err(), "{length} of {} bytes", bytes.len());
     }
 }
 
@@ -734,10 +648,7 @@ fn damage_is_refused_or_harmless() {
     let mut ar = Command::new("ar");
     ar.current_dir(tree.root());
     run(ar.args(["qc", "libvec.a", "vec.o"]));
-    run(Command::new("ld")
-        .args(["-r", "-o"])
-        .arg(tree.path("merged.o"))
-        .arg(&object));
+    run(Command::new("ld").args(["-r", "-o"]).arg(tree.path("merged.o")).arg(&object));
     let mut random = fastrand::Rng::with_seed(7);
     for (name, rounds) in [("vec.o", 400), ("libvec.a", 150), ("merged.o", 150)] {
         let bytes = fs::read(tree.path(name)).unwrap();
@@ -765,10 +676,7 @@ fn damage_is_refused_or_harmless() {
             match try_split(&tree, "host", &[&file]) {
                 Ok(_) => {
                     let size = fs::metadata(tree.path("host").join(&file)).unwrap().len();
-                    assert!(
-                        size <= 2 * bytes.len() as u64 + 4096,
-                        "{what}: {size} bytes"
-                    );
+                    assert!(size <= 2 * bytes.len() as u64 + 4096, "{what}: {size} bytes");
                     fs::remove_dir_all(tree.path("host")).unwrap();
                 }
                 Err(error) => {
@@ -800,10 +708,7 @@ fn nonsense_for_an_alignment_is_not_believed() {
         fs::write(tree.path("vec.o"), &damaged).unwrap();
         split_into(&tree, "host", &["vec.o"]);
         let now = fs::metadata(tree.path("host/vec.o")).unwrap().len();
-        assert!(
-            now < 2 * size,
-            "{now} bytes with sections aligned to {align:#x}"
-        );
+        assert!(now < 2 * size, "{now} bytes with sections aligned to {align:#x}");
     }
 }
 
@@ -818,9 +723,7 @@ fn device_code_without_wrappers_is_not_called_none() {
     let mut tool = Command::new("cc");
     run(tool.current_dir(tree.root()).args(["-c", "data.s"]));
     let mut tool = Command::new("ar");
-    run(tool
-        .current_dir(tree.root())
-        .args(["qc", "data.a", "data.o"]));
+    run(tool.current_dir(tree.root()).args(["qc", "data.a", "data.o"]));
     let report = split_into(&tree, "host", &["data.o", "data.a"]);
     for file in &report.files {
         let text = format!("{:?}", file.outcome);
@@ -832,11 +735,7 @@ fn device_code_without_wrappers_is_not_called_none() {
     let of_member = |found: &Finding| {
         found.id == ids::WITHOUT_WRAPPERS && found.text.starts_with("member `data.o`")
     };
-    assert!(
-        report.findings.iter().any(of_member),
-        "{:?}",
-        report.findings
-    );
+    assert!(report.findings.iter().any(of_member), "{:?}", report.findings);
 }
 
 #[test]

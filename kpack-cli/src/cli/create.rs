@@ -113,9 +113,7 @@ fn name(file: &Path, prefix: Option<&Path>) -> Result<String, Error> {
     let prefix = plain(prefix.unwrap_or(Path::new("")));
     let rest = whole.strip_prefix(&prefix).map_err(|_| {
         let (file, prefix) = (shown(file), shown(&prefix));
-        Error::usage(format!(
-            "{file} does not begin with {prefix}, which --strip-prefix names"
-        ))
+        Error::usage(format!("{file} does not begin with {prefix}, which --strip-prefix names"))
     })?;
     if rest.as_os_str().is_empty() {
         return Err(Error::usage(format!(
@@ -174,11 +172,7 @@ fn listed(arguments: &Arguments, path: &Path) -> Result<CreateOptions, Error> {
         Some(kind) => Error::io(path, "read", kind.into()),
         None => refused(error.to_string()),
     })?;
-    let targets = list
-        .gfx_arches
-        .iter()
-        .map(target)
-        .collect::<Result<Vec<_>, _>>()?;
+    let targets = list.gfx_arches.iter().map(target).collect::<Result<Vec<_>, _>>()?;
     let twice = |(index, target)| targets[..index].contains(target);
     if let Some((_, target)) = targets.iter().enumerate().find(|it| twice(*it)) {
         return Err(refused(format!("`gfx_arches` lists {target} twice")));
@@ -200,9 +194,7 @@ fn listed(arguments: &Arguments, path: &Path) -> Result<CreateOptions, Error> {
         }
         let mut stored = Kernel::new(kernel.name, own, directory.join(&kernel.file));
         stored.kind = kernel.kind.filter(|kind| kind != "hsaco");
-        stored.metadata = encoded
-            .transpose()
-            .map_err(|error| refused(error.to_string()))?;
+        stored.metadata = encoded.transpose().map_err(|error| refused(error.to_string()))?;
         options.kernels.push(stored);
     }
     options.group_name = list.group_name;

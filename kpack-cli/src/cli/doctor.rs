@@ -54,10 +54,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         text.write()?;
         return Ok(ExitCode::SUCCESS);
     }
-    let options = Options {
-        targets: arguments.arch.clone(),
-        ..Options::default()
-    };
+    let options = Options { targets: arguments.arch.clone(), ..Options::default() };
     let report = doctor::examine(&arguments.paths, &options)?;
     if print().json {
         output::json(&report)?;

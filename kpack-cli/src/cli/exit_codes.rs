@@ -35,10 +35,8 @@ macro_rules! exit_codes {
 }
 
 /// All exit codes, including that of `kpack verify` and `kpack doctor`.
-pub(super) const EXIT_CODES: &str = exit_codes!(
-    "",
-    "  1  `kpack verify`, `kpack wheel verify` or `kpack doctor` found a fault\n"
-);
+pub(super) const EXIT_CODES: &str =
+    exit_codes!("", "  1  `kpack verify`, `kpack wheel verify` or `kpack doctor` found a fault\n");
 
 pub(super) fn exit_code(error: &Error) -> u8 {
     match error {
@@ -59,10 +57,6 @@ pub(super) struct Failed {
 
 impl From<&Error> for Failed {
     fn from(error: &Error) -> Self {
-        Self {
-            outcome: "failed",
-            error: error.without_id(),
-            id: error.id(),
-        }
+        Self { outcome: "failed", error: error.without_id(), id: error.id() }
     }
 }

@@ -32,11 +32,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let entries: Vec<&'static Entry> = entries.collect::<Result<_, _>>()?;
     if print().json {
         let all = SECTIONS.iter().flat_map(|section| section.entries);
-        let entries = if entries.is_empty() {
-            all.collect()
-        } else {
-            entries
-        };
+        let entries = if entries.is_empty() { all.collect() } else { entries };
         let entries = entries.into_iter().map(Explained::from);
         output::json(&Vec::from_iter(entries))?;
         return Ok(ExitCode::SUCCESS);
@@ -75,12 +71,7 @@ struct Explained {
 
 impl From<&'static Entry> for Explained {
     fn from(entry: &'static Entry) -> Self {
-        Self {
-            id: entry.id.to_string(),
-            meaning: entry.meaning,
-            why: entry.why,
-            help: entry.help,
-        }
+        Self { id: entry.id.to_string(), meaning: entry.meaning, why: entry.why, help: entry.help }
     }
 }
 

@@ -46,12 +46,7 @@ pub(super) struct Arguments {
     #[arg(long, visible_alias = "gfx-arch", value_name = "TARGET", value_parser = TargetId::named)]
     pub(super) arch: Option<TargetId>,
     /// File to write, if only one code object is selected; `-` is standard output
-    #[arg(
-        long,
-        short,
-        value_name = "OUT",
-        required_unless_present = "output_dir"
-    )]
+    #[arg(long, short, value_name = "OUT", required_unless_present = "output_dir")]
     output: Option<PathBuf>,
     /// Directory for the selected code objects, one file each
     #[arg(long, value_name = "DIR", conflicts_with = "output")]
@@ -63,11 +58,8 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let mut found = CodeObjects::find(
-        &arguments.file,
-        arguments.kernel.as_deref(),
-        arguments.arch.as_ref(),
-    )?;
+    let mut found =
+        CodeObjects::find(&arguments.file, arguments.kernel.as_deref(), arguments.arch.as_ref())?;
     if arguments.output_dir.is_none() {
         if let Some(target) = &arguments.arch {
             found.prefer(target);
@@ -78,11 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
                 "{count} code objects are selected; name one with --kernel and --arch, or write all \
                  of them with --output-dir"
             );
-            return Err(Error::rejected(
-                ids::SEVERAL_SELECTED,
-                &arguments.file,
-                reason,
-            ));
+            return Err(Error::rejected(ids::SEVERAL_SELECTED, &arguments.file, reason));
         }
     }
     let size = found.size();
@@ -152,10 +140,7 @@ fn write_all(
     paths.try_for_each(|path| check_named_output(&path))?;
     room(directory)?;
     let extracted = found.selected().iter().map(|(kernel, target)| Extracted {
-        path: directory
-            .join(file_name(kernel, target))
-            .display()
-            .to_string(),
+        path: directory.join(file_name(kernel, target)).display().to_string(),
         kernel: kernel.to_string(),
         target: target.to_string(),
     });
@@ -185,12 +170,7 @@ fn report(extracted: &[Extracted]) -> Result<(), Error> {
         return output::json(&extracted);
     }
     let mut text = Text::default();
-    for Extracted {
-        path,
-        kernel,
-        target,
-    } in extracted.iter().filter(|_| !print().quiet)
-    {
+    for Extracted { path, kernel, target } in extracted.iter().filter(|_| !print().quiet) {
         text.line(format_args!("{path}: {kernel}, {target}"));
     }
     text.write()
@@ -200,9 +180,7 @@ fn report(extracted: &[Extracted]) -> Result<(), Error> {
 fn write_hidden(found: CodeObjects, output: &Directory, hidden: &Path) -> Result<(), Error> {
     let opened = Arc::new(Directory::open(hidden)?);
     found.read(hidden, &mut |names, code_object| {
-        let names = names
-            .iter()
-            .map(|(kernel, target)| file_name(kernel, target));
+        let names = names.iter().map(|(kernel, target)| file_name(kernel, target));
         let mut paths = names.map(|name| hidden.join(name));
         let Some(first) = paths.next() else {
             return Ok(());

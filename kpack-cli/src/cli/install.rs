@@ -44,9 +44,7 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut options = arguments.options.clone();
-    options
-        .install_hint
-        .clone_from(&arguments.hint.install_hint);
+    options.install_hint.clone_from(&arguments.hint.install_hint);
     options.storage = arguments.storage.storage();
     let bar = Bar::new(DEVICE_CODE);
     let report = install::install(&options, &bar)?;
@@ -71,12 +69,7 @@ pub(super) fn report_done(report: &Report) -> Result<ExitCode, Error> {
 fn outcome(outcome: &Outcome) -> String {
     let sizes = |before: u64, after: u64| format!("{} -> {}", size(before), size(after));
     let (what, wrappers, targets) = match outcome {
-        Outcome::Split {
-            wrappers,
-            targets,
-            size_before,
-            size_after,
-        } => {
+        Outcome::Split { wrappers, targets, size_before, size_after } => {
             let what = if size_before == size_after {
                 "device code archived".to_owned()
             } else {
@@ -84,16 +77,9 @@ fn outcome(outcome: &Outcome) -> String {
             };
             (what, wrappers, count(targets.len(), "target"))
         }
-        Outcome::Joined {
-            wrappers,
-            targets,
-            size_before,
-            size_after,
-        } => (
-            sizes(*size_before, *size_after),
-            wrappers,
-            targets.join(", "),
-        ),
+        Outcome::Joined { wrappers, targets, size_before, size_after } => {
+            (sizes(*size_before, *size_after), wrappers, targets.join(", "))
+        }
         Outcome::Relocated { wrappers, targets } => {
             let what = "split before the link, device code moved into the prefix".to_owned();
             (what, wrappers, count(targets.len(), "target"))
@@ -111,11 +97,7 @@ fn summary(report: &Report) -> Text {
     }
     let rows = report.archives.iter().map(|archive| {
         let name = archive.path.file_name().unwrap_or_default();
-        let state = if archive.changed {
-            "written"
-        } else {
-            "unchanged"
-        };
+        let state = if archive.changed { "written" } else { "unchanged" };
         vec![
             name.to_string_lossy().into_owned(),
             size(archive.size),

@@ -55,11 +55,7 @@ impl FromStr for Architecture {
     type Err = ParseTargetIdError;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        if name == "native" {
-            Ok(Self::Native)
-        } else {
-            TargetId::named(name).map(Self::Target)
-        }
+        if name == "native" { Ok(Self::Native) } else { TargetId::named(name).map(Self::Target) }
     }
 }
 
@@ -89,9 +85,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut options = arguments.options.clone();
     targets::warn_of_unknown(arguments.arch.iter().filter_map(Architecture::named));
     for architecture in &arguments.arch {
-        options
-            .architectures
-            .extend(architecture.targets(options.installed)?);
+        options.architectures.extend(architecture.targets(options.installed)?);
     }
     if options.architectures.is_empty() && options.installed {
         if print().json || print().quiet {

@@ -104,16 +104,8 @@ fn write(text: &str) -> Result<(), Error> {
 /// so that no file name can pass for a message.
 pub(super) fn complain(kind: &str, text: impl Display) {
     let text = text.to_string();
-    let lines: Vec<String> = text
-        .split("\n  ")
-        .map(|line| escaped(line).to_string())
-        .collect();
-    let _ = writeln!(
-        io::stderr().lock(),
-        "kpack: {}: {}",
-        painted(kind),
-        lines.join("\n  ")
-    );
+    let lines: Vec<String> = text.split("\n  ").map(|line| escaped(line).to_string()).collect();
+    let _ = writeln!(io::stderr().lock(), "kpack: {}: {}", painted(kind), lines.join("\n  "));
 }
 
 /// Writes the file or component that is processed, with `--verbose`.
@@ -176,12 +168,8 @@ pub(super) fn complain_error(error: &Error) {
         Error::Compiler(_) => {
             let text = error.in_one_line();
             let lines: Vec<String> = text.lines().map(|line| escaped(line).to_string()).collect();
-            let _ = writeln!(
-                io::stderr().lock(),
-                "kpack: {}: {}",
-                painted("error"),
-                lines.join("\n")
-            );
+            let _ =
+                writeln!(io::stderr().lock(), "kpack: {}: {}", painted("error"), lines.join("\n"));
         }
         error => complain("error", error.in_one_line()),
     }
@@ -206,8 +194,7 @@ fn json_text(path: &Path, value: &impl Serialize) -> Result<String, Error> {
     let text = text.map_err(|e| Error::io(path, "write to", e.into()))?;
     // Back-slashes are doubled.
     let text = if cfg!(windows) {
-        text.replace(r"\\\\?\\UNC\\", r"\\\\")
-            .replace(r"\\\\?\\", "")
+        text.replace(r"\\\\?\\UNC\\", r"\\\\").replace(r"\\\\?\\", "")
     } else {
         text
     };

@@ -71,11 +71,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut options = IndexOptions::default();
     options.run.clone_from(&arguments.run);
     options.shard.clone_from(&arguments.shard);
-    options.built_for = arguments
-        .built_for
-        .iter()
-        .map(TargetId::to_string)
-        .collect();
+    options.built_for = arguments.built_for.iter().map(TargetId::to_string).collect();
     let packed = match (&arguments.archives, &arguments.artifacts) {
         (Some(archives), _) => index(archives, &options, jobs)?,
         (None, Some(artifacts)) => pack_artifacts(arguments, artifacts, options, jobs)?,
@@ -86,11 +82,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         output::complain_finding(finding);
     }
     if print().json {
-        output::json(&Summary {
-            outcome: "packed",
-            index: &index,
-            findings: &findings,
-        })?;
+        output::json(&Summary { outcome: "packed", index: &index, findings: &findings })?;
     } else if !print().quiet {
         summary(&index).write()?;
     }
@@ -116,12 +108,7 @@ fn pack_artifacts(
 
 fn summary(index: &Index) -> Text {
     let rows = index.artifacts.iter().map(|entry| {
-        vec![
-            entry.file.clone(),
-            count(entry.files, "file"),
-            size(entry.unpacked),
-            size(entry.size),
-        ]
+        vec![entry.file.clone(), count(entry.files, "file"), size(entry.unpacked), size(entry.size)]
     });
     let mut text = Text::default();
     text.table(0, &["file", ">files", ">unpacked", ">packed"], rows);

@@ -91,10 +91,6 @@ fn painted(has_colors: bool, severity: Severity, word: &str) -> String {
         return word.to_owned();
     }
     let style = Style::new().fg_color(Some(color.into()));
-    let style = if severity == Severity::Fault {
-        style.bold()
-    } else {
-        style
-    };
+    let style = if severity == Severity::Fault { style.bold() } else { style };
     format!("{style}{word}{style:#}")
 }

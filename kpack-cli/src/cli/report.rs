@@ -103,11 +103,7 @@ fn title(arguments: &Arguments) -> String {
 }
 
 fn text(sizes: &Sizes, depth: Depth) -> Text {
-    let before = if sizes.before_was_measured {
-        ">before"
-    } else {
-        ">unpacked"
-    };
+    let before = if sizes.before_was_measured { ">before" } else { ">unpacked" };
     let line = |module: &str, target: &str, what: &str, before: u64, after: u64| {
         let mut cells = vec![module.to_owned()];
         if depth != Depth::Module {
@@ -136,11 +132,7 @@ fn text(sizes: &Sizes, depth: Depth) -> Text {
     let total = line("total", "", "", all_before, all_after);
     let mut text = Text::default();
     text.table(0, &heading, rows.iter().map(row).chain([total]));
-    let unpacked = if sizes.before_was_measured {
-        ""
-    } else {
-        " unpacked"
-    };
+    let unpacked = if sizes.before_was_measured { "" } else { " unpacked" };
     for machine in &sizes.machines {
         let (before, after) = (machine.before, machine.after);
         let packed = machine.packed.map(size);

@@ -55,13 +55,7 @@ pub(super) struct ChoiceArguments {
     #[arg(long, value_name = "NAME")]
     component: Vec<String>,
     /// Take only host files, or only device code: for layers of an image, and packages
-    #[arg(
-        long,
-        value_enum,
-        value_name = "PART",
-        default_value_t,
-        hide_default_value = true
-    )]
+    #[arg(long, value_enum, value_name = "PART", default_value_t, hide_default_value = true)]
     only: Part,
 }
 
@@ -107,11 +101,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
     let line = |entry: &Entry| match arguments.format {
         Format::Names => entry.file.clone(),
-        Format::Curl => format!(
-            "url = \"{base}{}\"\noutput = \"{}\"",
-            in_url(&entry.file),
-            entry.file
-        ),
+        Format::Curl => {
+            format!("url = \"{base}{}\"\noutput = \"{}\"", in_url(&entry.file), entry.file)
+        }
         Format::Urls => format!("{base}{}", in_url(&entry.file)),
         Format::Sha256sum => format!("{}  {}", entry.sha256, entry.file),
     };

@@ -57,11 +57,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
     let what = kind(&inspection.content);
     let mut text = Text::default();
-    text.line(format_args!(
-        "{}: {what}, {}",
-        inspection.path.display(),
-        size(inspection.size)
-    ));
+    text.line(format_args!("{}: {what}, {}", inspection.path.display(), size(inspection.size)));
     match &inspection.content {
         Content::FatBinary(fat) => fat_binary(fat, &mut text),
         Content::SplitBinary(split) => split_binary(split, &mut text),
@@ -164,18 +160,13 @@ impl Directory {
     fn fail(&mut self, path: &Path, error: &Error) {
         output::complain_error(error);
         self.code = self.code.max(exit_code(error));
-        self.failed.push(FailedFile {
-            path: path.to_owned(),
-            failed: Failed::from(error),
-        });
+        self.failed.push(FailedFile { path: path.to_owned(), failed: Failed::from(error) });
     }
 
     /// The output of `--json`.
     fn json(&self) -> Vec<Listed<'_>> {
         let files = self.files.iter().map(Listed::File);
-        files
-            .chain(self.failed.iter().map(Listed::Failed))
-            .collect()
+        files.chain(self.failed.iter().map(Listed::Failed)).collect()
     }
 }
 
@@ -203,12 +194,7 @@ fn directory_text(path: &Path, files: &[Inspection]) -> Text {
         let names = Vec::from_iter(targets.iter().map(|(target, _)| target.as_str())).join(" ");
         let shown = file.path.strip_prefix(path).unwrap_or(&file.path);
         let kind = kind(&file.content).to_owned();
-        rows.push(vec![
-            shown.display().to_string(),
-            kind,
-            size(file.size),
-            names,
-        ]);
+        rows.push(vec![shown.display().to_string(), kind, size(file.size), names]);
         for (target, bytes) in targets {
             let total = totals.entry(target).or_default();
             *total = (total.0 + usize::from(bytes > 0), total.1 + bytes);
@@ -245,9 +231,7 @@ fn targets(file: &Inspection) -> Vec<(String, u64)> {
     match &file.content {
         Content::FatBinary(fat) => {
             let totals = fat.targets().into_iter();
-            totals
-                .map(|(target, (_, bytes))| (target.to_string(), bytes))
-                .collect()
+            totals.map(|(target, (_, bytes))| (target.to_string(), bytes)).collect()
         }
         Content::SplitBinary(split) => named(&mut split.kpacks.targets()),
         Content::Manifest(manifest) => named(&mut manifest.kpack_files.keys().map(String::as_str)),
@@ -263,9 +247,7 @@ fn targets(file: &Inspection) -> Vec<(String, u64)> {
         }
         Content::CodeObject(code_object) => {
             let target = code_object.target.iter();
-            target
-                .map(|target| (target.to_string(), file.size))
-                .collect()
+            target.map(|target| (target.to_string(), file.size)).collect()
         }
         Content::HostBinary(_) | Content::Unlinked(_) => Vec::new(),
     }
@@ -311,14 +293,7 @@ fn fat_binary(fat: &FatBinary, text: &mut Text) {
     if !print().verbose {
         return;
     }
-    let heading = [
-        ">wrapper",
-        ">file offset",
-        "bundle",
-        ">size",
-        ">uncompressed",
-        "targets",
-    ];
+    let heading = [">wrapper", ">file offset", "bundle", ">size", ">uncompressed", "targets"];
     text.table(2, &heading, wrappers);
 }
 
@@ -342,10 +317,7 @@ fn split_binary(split: &SplitBinary, text: &mut Text) {
             text.line("kernels of objects that were split before the link:");
             let rows = objects.iter().map(|(name, wrappers)| {
                 let wrappers = wrappers.iter().map(u32::to_string);
-                vec![
-                    name.unwrap_or_default().to_owned(),
-                    Vec::from_iter(wrappers).join(" "),
-                ]
+                vec![name.unwrap_or_default().to_owned(), Vec::from_iter(wrappers).join(" ")]
             });
             text.table(2, &["object", "wrappers"], rows);
         }
@@ -359,19 +331,14 @@ fn split_binary(split: &SplitBinary, text: &mut Text) {
         None if of_object => {}
         None => text.line("install prefix: unknown (the file is not where it was installed)"),
     }
-    let rows = split
-        .kpacks
-        .files
-        .iter()
-        .zip(&split.code_objects)
-        .map(|(kpack, found)| {
-            vec![
-                kpack.target.clone(),
-                kpack.path.display().to_string(),
-                kpack.size.map_or_else(|| "missing".to_owned(), size),
-                found.to_string(),
-            ]
-        });
+    let rows = split.kpacks.files.iter().zip(&split.code_objects).map(|(kpack, found)| {
+        vec![
+            kpack.target.clone(),
+            kpack.path.display().to_string(),
+            kpack.size.map_or_else(|| "missing".to_owned(), size),
+            found.to_string(),
+        ]
+    });
     if split.kpacks.files.is_empty() {
         return text.line("no archives found");
     }
@@ -388,17 +355,12 @@ fn split_binary(split: &SplitBinary, text: &mut Text) {
 }
 
 fn objects(unlinked: &Unlinked, text: &mut Text) {
-    let total: u64 = unlinked
-        .device_objects
-        .iter()
-        .map(|object| object.device_bytes)
-        .sum();
+    let total: u64 = unlinked.device_objects.iter().map(|object| object.device_bytes).sum();
     let device = match unlinked.device_objects.len() {
         0 => "no device code".to_owned(),
-        _ if unlinked.device_objects.iter().all(|o| o.has_wrappers) => format!(
-            "{} of device code, which is split before the link",
-            size(total)
-        ),
+        _ if unlinked.device_objects.iter().all(|o| o.has_wrappers) => {
+            format!("{} of device code, which is split before the link", size(total))
+        }
         _ => format!(
             "{} of device code, some without wrappers (-fgpu-rdc), which is split in the linked binary",
             size(total)
@@ -443,11 +405,7 @@ pub(super) fn totals(archive: &Archive) -> String {
 
 fn manifest_text(path: &Path, manifest: &Manifest, text: &mut Text) {
     let rows = manifest.kpack_files.iter().map(|(target, file)| {
-        let state = if is_present(path, file) {
-            "present"
-        } else {
-            "missing"
-        };
+        let state = if is_present(path, file) { "present" } else { "missing" };
         vec![
             target.clone(),
             file.filename.clone(),
@@ -472,9 +430,8 @@ fn bundle_text(bundle: &Bundle, text: &mut Text) {
     let entries = bundle.entries.iter();
     let rows = entries.map(|entry| vec![entry.id.to_string(), size(entry.size)]);
     let (format, uncompressed_size) = format_of(bundle);
-    let uncompressed = uncompressed_size.map_or_else(String::new, |bytes| {
-        format!(", {} uncompressed", size(bytes))
-    });
+    let uncompressed = uncompressed_size
+        .map_or_else(String::new, |bytes| format!(", {} uncompressed", size(bytes)));
     text.line(format_args!("{format}{uncompressed}"));
     text.table(2, &["entry", ">size"], rows);
 }
@@ -486,8 +443,5 @@ fn code_object_text(code_object: &CodeObject, text: &mut Text) {
         Some(version) => format!("code object version {version}"),
         None => format!("ABI version {}", code_object.abi_version),
     };
-    text.line(format_args!(
-        "for {target}, {version}, e_flags {:#x}",
-        code_object.flags
-    ));
+    text.line(format_args!("for {target}, {version}, e_flags {:#x}", code_object.flags));
 }

@@ -56,12 +56,7 @@ pub(super) struct Arguments {
     #[arg(long, alias = "component-name", value_name = "NAME_COMPONENT")]
     artifact_prefix: Option<String>,
     /// Directory of artifact directories; all of them are split
-    #[arg(
-        long,
-        value_name = "DIR",
-        conflicts_with = "artifact_prefix",
-        group = "input"
-    )]
+    #[arg(long, value_name = "DIR", conflicts_with = "artifact_prefix", group = "input")]
     batch_artifact_parent_dir: Option<PathBuf>,
     /// Directory for the split artifacts
     #[arg(long, value_name = "DIR")]
@@ -143,9 +138,7 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
     options.unexpected = arguments.unexpected;
     options.unknown = arguments.unknown;
     options.layout = arguments.layout;
-    options
-        .install_hint
-        .clone_from(&arguments.hint.install_hint);
+    options.install_hint.clone_from(&arguments.hint.install_hint);
     options.storage = arguments.storage.storage();
     if options.layout == Layout::Artifact && options.install_hint.is_some() {
         let text = "--install-hint has no effect with --layout artifact, which writes no manifest; remove one of the two options";
@@ -153,10 +146,7 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
     }
     for (option, given) in [
         ("--tmp-dir", arguments.tmp_dir.is_some()),
-        (
-            "--clang-offload-bundler",
-            arguments.clang_offload_bundler.is_some(),
-        ),
+        ("--clang-offload-bundler", arguments.clang_offload_bundler.is_some()),
     ] {
         if given && !print().quiet {
             output::complain("note", format_args!("ignoring {option}: it is not needed"));
@@ -202,26 +192,16 @@ fn selection(names: &[String]) -> Result<Selection, Error> {
         let default = is_named("auto") && database.with.is_none();
         default || is_named(database.name) || database.with.is_some_and(is_named)
     });
-    Ok(Selection::Named(
-        chosen.map(|database| database.name.to_owned()).collect(),
-    ))
+    Ok(Selection::Named(chosen.map(|database| database.name.to_owned()).collect()))
 }
 
 /// The most findings of one severity that are printed for an artifact; the JSON has them all.
 const MOST_FINDINGS: usize = 40;
 
 fn print_findings(findings: &[Finding]) {
-    let most = if print().verbose {
-        usize::MAX
-    } else {
-        MOST_FINDINGS
-    };
+    let most = if print().verbose { usize::MAX } else { MOST_FINDINGS };
     for severity in [Severity::Warning, Severity::Note] {
-        let of_kind = || {
-            findings
-                .iter()
-                .filter(|finding| finding.severity == severity)
-        };
+        let of_kind = || findings.iter().filter(|finding| finding.severity == severity);
         for finding in of_kind().take(most) {
             output::complain_finding(finding);
         }
@@ -311,13 +291,11 @@ fn print_batch(result: Result<BatchReport, Error>) -> Result<ExitCode, Error> {
     } else if !print().quiet {
         text.write()?;
     }
-    Ok(
-        match failures.iter().any(|failure| failure.id == ids::SYSTEM) {
-            _ if failures.is_empty() => ExitCode::SUCCESS,
-            false => ExitCode::from(3),
-            true => ExitCode::from(4),
-        },
-    )
+    Ok(match failures.iter().any(|failure| failure.id == ids::SYSTEM) {
+        _ if failures.is_empty() => ExitCode::SUCCESS,
+        false => ExitCode::from(3),
+        true => ExitCode::from(4),
+    })
 }
 
 fn add_summary(text: &mut Text, report: &Report) {
@@ -328,16 +306,8 @@ fn add_summary(text: &mut Text, report: &Report) {
         size(report.size_after)
     );
     let counts = [
-        (
-            report.binaries.len() as u64,
-            "binary split",
-            "binaries split",
-        ),
-        (
-            report.already_split,
-            "binary already split",
-            "binaries already split",
-        ),
+        (report.binaries.len() as u64, "binary split", "binaries split"),
+        (report.already_split, "binary already split", "binaries already split"),
         (
             report.left_generic,
             "file with device code stays generic",
@@ -346,21 +316,14 @@ fn add_summary(text: &mut Text, report: &Report) {
     ];
     let mut words = Vec::new();
     for (number, one, several) in counts.into_iter().filter(|(number, ..)| *number > 0) {
-        words.push(format!(
-            "{number} {}",
-            if number == 1 { one } else { several }
-        ));
+        words.push(format!("{number} {}", if number == 1 { one } else { several }));
     }
     if !report.device_code {
         words.push("no device code, so only a generic artifact".to_owned());
     }
     if !report.left_out.is_empty() {
         let mut artifacts = report.artifacts.iter();
-        let all = if artifacts.any(|artifact| artifact.target.is_some()) {
-            ""
-        } else {
-            "all "
-        };
+        let all = if artifacts.any(|artifact| artifact.target.is_some()) { "" } else { "all " };
         let targets = report.left_out.join(", ");
         words.push(format!("skipped {all}device code for {targets}"));
     }

@@ -26,9 +26,8 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let named = arguments.names.iter().map(|name| TargetId::named(name));
-    let named: Vec<TargetId> = named
-        .collect::<Result<_, _>>()
-        .map_err(|error| Error::usage(error.to_string()))?;
+    let named: Vec<TargetId> =
+        named.collect::<Result<_, _>>().map_err(|error| Error::usage(error.to_string()))?;
     warn_of_unknown(&named);
     let mut names: Vec<String> = Vec::new();
     for target in named.iter().map(TargetId::to_string) {

@@ -68,10 +68,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     bar.finish();
     let unpacked = unpacked?;
     if print().json {
-        output::json(&Summary {
-            outcome: "unpacked",
-            unpacked: &unpacked,
-        })?;
+        output::json(&Summary { outcome: "unpacked", unpacked: &unpacked })?;
     } else if !print().quiet {
         let mut text = Text::default();
         text.line(format_args!(

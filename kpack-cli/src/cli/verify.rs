@@ -52,17 +52,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     options.against.clone_from(&arguments.against);
     options.targets.clone_from(&arguments.arch);
     options.jobs = arguments.jobs;
-    let paths: Vec<PathBuf> = arguments
-        .paths
-        .iter()
-        .chain(&arguments.artifacts_dir)
-        .cloned()
-        .collect();
-    let bar = if print().hides_progress() {
-        ProgressBar::hidden()
-    } else {
-        ProgressBar::no_length()
-    };
+    let paths: Vec<PathBuf> =
+        arguments.paths.iter().chain(&arguments.artifacts_dir).cloned().collect();
+    let bar =
+        if print().hides_progress() { ProgressBar::hidden() } else { ProgressBar::no_length() };
     let report = verify::verify(&paths, &options, &mut |path, position, total| {
         output::processing(path);
         bar.set_length(total as u64);
@@ -81,11 +74,7 @@ pub(super) fn report_checks(report: &Report) -> Result<ExitCode, Error> {
     } else {
         let is_shown = |severity| print().verbose || severity >= Severity::Warning;
         let mut text = Text::default();
-        for finding in report
-            .findings
-            .iter()
-            .filter(|finding| is_shown(finding.severity))
-        {
+        for finding in report.findings.iter().filter(|finding| is_shown(finding.severity)) {
             text.labelled(finding.severity, output::described(finding));
         }
         if !print().quiet {
@@ -93,11 +82,7 @@ pub(super) fn report_checks(report: &Report) -> Result<ExitCode, Error> {
         }
         text.write()?;
     }
-    Ok(if report.holds() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(1)
-    })
+    Ok(if report.holds() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 /// How many checks there were, and what came of them.

@@ -154,21 +154,14 @@ struct WheelFile<'a> {
 
 impl<'a> From<&'a Report> for SplitReport<'a> {
     fn from(report: &'a Report) -> Self {
-        let inputs = report.inputs.iter().map(|(path, size)| WheelFile {
-            path,
-            size: *size,
-            extra: None,
-        });
+        let inputs =
+            report.inputs.iter().map(|(path, size)| WheelFile { path, size: *size, extra: None });
         let wheels = report.wheels.iter().map(|wheel| WheelFile {
             path: &wheel.path,
             size: wheel.size,
             extra: wheel.extra.as_deref(),
         });
-        Self {
-            inputs: inputs.collect(),
-            wheels: wheels.collect(),
-            findings: &report.findings,
-        }
+        Self { inputs: inputs.collect(), wheels: wheels.collect(), findings: &report.findings }
     }
 }
 
@@ -201,17 +194,8 @@ fn describe(wheel: &Description, text: &mut Text) {
         (true, false) => "device wheel",
         (true, true) => "not split",
     };
-    let kind = if wheel.findings.is_empty() {
-        kind
-    } else {
-        "split by another tool"
-    };
-    text.line(format_args!(
-        "{} {}: {kind}, {}",
-        wheel.name,
-        wheel.version,
-        size(wheel.size)
-    ));
+    let kind = if wheel.findings.is_empty() { kind } else { "split by another tool" };
+    text.line(format_args!("{} {}: {kind}, {}", wheel.name, wheel.version, size(wheel.size)));
     text.line(format_args!("  tags:    {}", wheel.tags.join(", ")));
     if !wheel.targets.is_empty() {
         text.line(format_args!("  targets: {}", wheel.targets.join(", ")));

@@ -45,10 +45,7 @@ pub(super) struct Library {
 impl Library {
     /// One that is asked for by its path.
     pub(super) fn at(path: &Path) -> Self {
-        Self {
-            name: path.into(),
-            path: Some(path.to_owned()),
-        }
+        Self { name: path.into(), path: Some(path.to_owned()) }
     }
 }
 
@@ -95,11 +92,7 @@ impl Host {
     /// What `$LIB` stands for.
     fn lib(&self) -> String {
         let multiarch = format!("lib/{}", self.multiarch);
-        if Path::new("/").join(&multiarch).is_dir() {
-            multiarch
-        } else {
-            "lib64".to_owned()
-        }
+        if Path::new("/").join(&multiarch).is_dir() { multiarch } else { "lib64".to_owned() }
     }
 }
 
@@ -163,10 +156,8 @@ pub(super) fn libraries(path: &Path, image: &host::Image<File>) -> Result<Loadin
         0 => env::var_os(name).unwrap_or_default().into_vec(),
         _ => Vec::new(),
     };
-    let main = LibraryFile {
-        id: file_id(image.source()).map_err(|e| Error::io(path, "read", e))?,
-        needs,
-    };
+    let main =
+        LibraryFile { id: file_id(image.source()).map_err(|e| Error::io(path, "read", e))?, needs };
     let preloaded = read_optional(Path::new(PRELOADED))?;
     let preloaded = [variable("LD_PRELOAD"), without_comments(&preloaded)];
     let mut search = Search::new(host)?;
@@ -174,9 +165,9 @@ pub(super) fn libraries(path: &Path, image: &host::Image<File>) -> Result<Loadin
     Ok(match found {
         Ok(()) => Loading::Listed(search.listed),
         Err(Stop::Fails(why)) => Loading::Fails(why),
-        Err(Stop::TooMany) => Loading::Unknown(format!(
-            "more than {MOST_LOOKUPS} files would have to be looked for"
-        )),
+        Err(Stop::TooMany) => {
+            Loading::Unknown(format!("more than {MOST_LOOKUPS} files would have to be looked for"))
+        }
         Err(Stop::System(error)) => return Err(error),
     })
 }
@@ -359,11 +350,7 @@ impl Search {
 
     fn count(&self) -> Result<(), Stop> {
         self.lookups.set(self.lookups.get() + 1);
-        if self.lookups.get() > MOST_LOOKUPS {
-            Err(Stop::TooMany)
-        } else {
-            Ok(())
-        }
+        if self.lookups.get() > MOST_LOOKUPS { Err(Stop::TooMany) } else { Ok(()) }
     }
 
     /// Searches where the dynamic linker does, in that order.
@@ -516,10 +503,7 @@ impl LibraryFile {
     fn read(file: File) -> Result<Self, BinaryError> {
         let id = file_id(&file)?;
         let needs = Needs::read(&Image::read_loaded(file)?)?;
-        Ok(Self {
-            id,
-            needs: needs.unwrap_or_default(),
-        })
+        Ok(Self { id, needs: needs.unwrap_or_default() })
     }
 }
 
@@ -599,16 +583,8 @@ fn interpreter(image: &Image<File>) -> Result<Option<PathBuf>, BinaryError> {
     let Some(segment) = segments.find(|segment| segment.kind == elf::PT_INTERP) else {
         return Ok(None);
     };
-    let mut name = image.bytes(
-        segment.offset,
-        segment.filesz,
-        "the name of its dynamic linker",
-    )?;
-    name.truncate(
-        name.iter()
-            .position(|byte| *byte == 0)
-            .unwrap_or(name.len()),
-    );
+    let mut name = image.bytes(segment.offset, segment.filesz, "the name of its dynamic linker")?;
+    name.truncate(name.iter().position(|byte| *byte == 0).unwrap_or(name.len()));
     Ok(Some(OsString::from_vec(name).into()))
 }
 
@@ -648,21 +624,12 @@ mod tests {
             "-shared -fPIC -o lib/libtwo.so lib/deep/libthree.so.1 -Wl,--enable-new-dtags,-rpath,$ORIGIN/deep",
         );
         let text = "int one(void) { return 1; }";
-        cc(
-            source("one", text),
-            "-shared -fPIC -o lib/libone.so -lm -Wl,--no-as-needed -lz",
-        );
+        cc(source("one", text), "-shared -fPIC -o lib/libone.so -lm -Wl,--no-as-needed -lz");
         let text = "int one(void), two(void); int main(void) { return one() + two(); }";
         let main = source("main", text);
         let common = "lib/libone.so lib/libtwo.so -Wl,--allow-shlib-undefined";
-        cc(
-            main.clone(),
-            &format!("-o new {common} -Wl,--enable-new-dtags,-rpath,$ORIGIN/lib"),
-        );
-        cc(
-            main.clone(),
-            &format!("-o old {common} -Wl,--disable-new-dtags,-rpath,$ORIGIN/lib"),
-        );
+        cc(main.clone(), &format!("-o new {common} -Wl,--enable-new-dtags,-rpath,$ORIGIN/lib"));
+        cc(main.clone(), &format!("-o old {common} -Wl,--disable-new-dtags,-rpath,$ORIGIN/lib"));
         cc(main, &format!("-o lost {common}"));
         let built = ["new", "old", "lost", "lib/libtwo.so", "lib/libone.so"];
         let own = env::current_exe().unwrap();

@@ -218,11 +218,7 @@ fn in_prefix(path: &Path, machine: &Machine) -> Result<Vec<Process>, Error> {
         processes.push(process);
     }
     if processes.is_empty() {
-        Err(Error::rejected(
-            ids::NO_DEVICE_CODE,
-            path,
-            "no binary with device code is in it",
-        ))
+        Err(Error::rejected(ids::NO_DEVICE_CODE, path, "no binary with device code is in it"))
     } else {
         Ok(processes)
     }
@@ -349,11 +345,7 @@ fn has_shim(image: &Image<File>) -> Result<bool, BinaryError> {
 /// The kernel databases of a library: those that are named as it is, and the images of AOTriton, which PyTorch's
 /// libraries load.
 fn databases(path: &Path, directory: &Path) -> Result<Vec<Installed>, Error> {
-    let name = path
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .to_lowercase();
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     let parent = directory.parent().unwrap_or(directory);
     let mut found = databases::installed(&[directory, parent])?;
     let is_own = |database: &Installed| name.contains(database.name) || database.name == "aotriton";
@@ -372,9 +364,7 @@ impl Binary {
         let (form, code, name, found_through) = match Form::of(linked, machine, loader) {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(None),
-            Err(Error::Refused {
-                id, path, reason, ..
-            }) if path == linked.path => {
+            Err(Error::Refused { id, path, reason, .. }) if path == linked.path => {
                 (Form::Damaged(id, reason), Vec::new(), None, String::new())
             }
             Err(error) => return Err(error),
@@ -572,11 +562,9 @@ impl Code {
                 fitting.contains(&&kpack.target) && ids.contains_key(&kpack.target)
             });
             return Ok(match own.next() {
-                Some(kpack) => Self::damaged(
-                    ids::MISSING_KERNEL,
-                    &kpack.path,
-                    "no code object of this binary",
-                ),
+                Some(kpack) => {
+                    Self::damaged(ids::MISSING_KERNEL, &kpack.path, "no code object of this binary")
+                }
                 // Not every binary of a module has code for each target.
                 None => Self::Nowhere(others.into_iter().cloned().collect()),
             });
@@ -604,11 +592,7 @@ impl Code {
         };
         let command = resolver.install_command(&target)?;
         let command = command.map(|command| format!("run `{command}`"));
-        Ok(Self::Fault(
-            id,
-            what,
-            command.unwrap_or_else(|| fallback.to_owned()),
-        ))
+        Ok(Self::Fault(id, what, command.unwrap_or_else(|| fallback.to_owned())))
     }
 
     fn damaged(id: Id, archive: &Path, reason: &str) -> Self {

@@ -55,26 +55,24 @@ fn of_machine(machine: &Machine) -> Vec<Finding> {
         Some(_) => {
             let all = list(machine.to_join());
             let variables = list(&machine.hidden_by);
-            findings.push(
-                match (machine.hidden_by.is_empty(), machine.seen.as_slice()) {
-                    (true, _) => {
-                        Finding::general(Severity::Ok, ids::GPUS, format!("this machine has {all}"))
-                    }
-                    (false, []) => {
-                        let text =
-                            format!("this machine has {all}, but programs see no GPU: {variables}");
-                        let advice = format!("unset {variables}");
-                        Finding::general(Severity::Fault, ids::HIDDEN_GPUS, text).with_help(advice)
-                    }
-                    (false, seen) => {
-                        let text = format!(
-                            "this machine has {all}; programs see only {}: {variables}",
-                            list(seen)
-                        );
-                        Finding::general(Severity::Note, ids::HIDDEN_GPUS, text)
-                    }
-                },
-            );
+            findings.push(match (machine.hidden_by.is_empty(), machine.seen.as_slice()) {
+                (true, _) => {
+                    Finding::general(Severity::Ok, ids::GPUS, format!("this machine has {all}"))
+                }
+                (false, []) => {
+                    let text =
+                        format!("this machine has {all}, but programs see no GPU: {variables}");
+                    let advice = format!("unset {variables}");
+                    Finding::general(Severity::Fault, ids::HIDDEN_GPUS, text).with_help(advice)
+                }
+                (false, seen) => {
+                    let text = format!(
+                        "this machine has {all}; programs see only {}: {variables}",
+                        list(seen)
+                    );
+                    Finding::general(Severity::Note, ids::HIDDEN_GPUS, text)
+                }
+            });
         }
     }
     if machine.environment.disable {
@@ -86,18 +84,10 @@ fn of_machine(machine: &Machine) -> Vec<Finding> {
     }
     if !machine.environment.path.is_empty() {
         let text = "ROCM_KPACK_PATH is set: the loader looks there, not where markers lead";
-        findings.push(Finding::general(
-            Severity::Note,
-            ids::SEARCH_PATHS_SET,
-            text,
-        ));
+        findings.push(Finding::general(Severity::Note, ids::SEARCH_PATHS_SET, text));
     } else if !machine.environment.path_prefix.is_empty() {
         let text = "ROCM_KPACK_PATH_PREFIX is set: the loader searches there first";
-        findings.push(Finding::general(
-            Severity::Note,
-            ids::SEARCH_PATHS_SET,
-            text,
-        ));
+        findings.push(Finding::general(Severity::Note, ids::SEARCH_PATHS_SET, text));
     }
     findings
 }
@@ -121,12 +111,7 @@ fn of_databases(binary: &Binary, machine: &Machine, findings: &mut Vec<Finding>)
                 list(&database.targets)
             );
             let help = format!("install the package with its files for {}", gpu.processor());
-            let note = Finding::new(
-                Severity::Note,
-                ids::MISSING_TARGET,
-                &database.directory,
-                text,
-            );
+            let note = Finding::new(Severity::Note, ids::MISSING_TARGET, &database.directory, text);
             findings.push(note.with_help(help));
         }
     }
@@ -227,9 +212,7 @@ fn generic(
     if known.iter().any(|id| id.is_generic_for(gpu, delivery)) {
         return Ok(gpu.generic(delivery));
     }
-    let mut why = known
-        .iter()
-        .filter_map(|id| gpu.why_not_generic(id, delivery));
+    let mut why = known.iter().filter_map(|id| gpu.why_not_generic(id, delivery));
     why.next().map_or(Ok(None), Err)
 }
 
@@ -438,9 +421,7 @@ impl<'a> Processes<'a> {
 
 /// The command that joins binaries of one prefix for all GPUs.
 fn join(binaries: &[&Binary], machine: &Machine) -> String {
-    let prefix = binaries
-        .first()
-        .map_or(Path::new("."), |binary| &binary.prefix);
+    let prefix = binaries.first().map_or(Path::new("."), |binary| &binary.prefix);
     let mut words: Vec<String> = ["kpack", "join", "--prefix"].map(str::to_owned).into();
     words.push(prefix.display().to_string());
     for gpu in machine.to_join() {

@@ -24,10 +24,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            targets: Vec::new(),
-            nodes: NODES.into(),
-        }
+        Self { targets: Vec::new(), nodes: NODES.into() }
     }
 }
 

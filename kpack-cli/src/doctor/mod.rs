@@ -31,9 +31,7 @@ impl Report {
     /// The number of faults.
     pub fn faults(&self) -> usize {
         let findings = self.findings.iter();
-        findings
-            .filter(|finding| finding.severity == Severity::Fault)
-            .count()
+        findings.filter(|finding| finding.severity == Severity::Fault).count()
     }
 }
 
@@ -49,7 +47,5 @@ pub fn examine(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
     for path in paths {
         processes.extend(Process::at(path, &machine)?);
     }
-    Ok(Report {
-        findings: judge::judge(&machine, &processes),
-    })
+    Ok(Report { findings: judge::judge(&machine, &processes) })
 }

@@ -49,9 +49,7 @@ impl CodeObjects {
         let there = contents.names(path)?;
         let is_kernel = |name: &str| kernel.is_none_or(|kernel| kernel == name);
         let is_target = |own: &TargetId| target.is_none_or(|target| target.selects(own));
-        let selected = there
-            .iter()
-            .filter(|(name, own)| is_kernel(name) && is_target(own));
+        let selected = there.iter().filter(|(name, own)| is_kernel(name) && is_target(own));
         let selected: Vec<_> = selected.cloned().collect();
         if selected.is_empty() {
             let kernel = kernel.map(|kernel| format!("kernel `{kernel}`"));
@@ -64,11 +62,7 @@ impl CodeObjects {
                 format!("no {kernel}{target}{there}"),
             ));
         }
-        Ok(Self {
-            path: path.to_owned(),
-            contents,
-            selected,
-        })
+        Ok(Self { path: path.to_owned(), contents, selected })
     }
 
     /// The kernels and targets that were selected.
@@ -204,12 +198,7 @@ impl SelectedCode<'_> {
     ) -> Result<(), Error> {
         match self.0 {
             Source::Content(content) => content.write_to(out).map_err(failed),
-            Source::Stored {
-                path,
-                archive,
-                kernel,
-                target,
-            } => {
+            Source::Stored { path, archive, kernel, target } => {
                 let mut unwritten = None;
                 let read = archive.read_parts(kernel, &target, &mut |part| {
                     out.write_all(part).map_err(|error| {
@@ -220,9 +209,7 @@ impl SelectedCode<'_> {
                 });
                 match unwritten {
                     Some(error) => Err(failed(error)),
-                    None => read
-                        .map(drop)
-                        .map_err(|error| Error::archive(path, "read", error)),
+                    None => read.map(drop).map_err(|error| Error::archive(path, "read", error)),
                 }
             }
         }
@@ -246,12 +233,7 @@ impl Contents {
                     bundle_offset: 0,
                     bundle_available: size.len(),
                 };
-                vec![PackedCode::read(
-                    path,
-                    &file,
-                    &[whole],
-                    split::Spirv::Archive,
-                )?]
+                vec![PackedCode::read(path, &file, &[whole], split::Spirv::Archive)?]
             }
             _ => match split::read(path, None)? {
                 split::BinaryKind::Fat(fat, _) | split::BinaryKind::Kept(fat) => vec![fat.code],

@@ -43,12 +43,7 @@ impl Serialize for Inspection {
             Content::Bundle(found) => ("bundle", bundle(found)),
             Content::CodeObject(found) => ("code-object", code_object(found)),
         };
-        let all = Common {
-            path: &self.path,
-            size: self.size,
-            kind,
-            content,
-        };
+        let all = Common { path: &self.path, size: self.size, kind, content };
         all.serialize(serializer)
     }
 }

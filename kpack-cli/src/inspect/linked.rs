@@ -40,10 +40,7 @@ impl FatBinary {
     /// Number and total size of the code objects for each target. A bundle that wrappers share counts once.
     pub fn targets(&self) -> BTreeMap<&TargetId, (usize, u64)> {
         let mut totals: BTreeMap<&TargetId, (usize, u64)> = BTreeMap::new();
-        let bundles = self
-            .wrappers
-            .iter()
-            .map(|(w, bundle)| (w.bundle_offset, bundle));
+        let bundles = self.wrappers.iter().map(|(w, bundle)| (w.bundle_offset, bundle));
         let bundles = BTreeMap::from_iter(bundles);
         for entry in bundles.values().flat_map(|bundle| &bundle.entries) {
             if let Some(target) = entry.id.target() {

@@ -67,10 +67,7 @@ pub enum Content {
 /// [`Error::Io`] if it cannot be read, [`Error::Refused`] if it is damaged or of an unknown kind.
 pub fn inspect(path: &Path) -> Result<Inspection, Error> {
     let file = input::open(path)?;
-    let size = file
-        .metadata()
-        .map_err(|e| Error::io(path, "read", e))?
-        .len();
+    let size = file.metadata().map_err(|e| Error::io(path, "read", e))?.len();
     let content = match input::identify(path, &file)? {
         Some(FileKind::Linked) => linked_binary(&LinkedBinary::read(path, file)?)?,
         Some(FileKind::Object | FileKind::StaticLibrary) => {
@@ -92,11 +89,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
             ));
         }
     };
-    Ok(Inspection {
-        path: path.to_owned(),
-        size,
-        content,
-    })
+    Ok(Inspection { path: path.to_owned(), size, content })
 }
 
 fn linked_binary(linked: &LinkedBinary) -> Result<Content, Error> {
@@ -127,11 +120,7 @@ pub(crate) fn format_of(bundle: &Bundle) -> (String, Option<u64>) {
     match bundle.format {
         Format::Plain => ("plain".to_owned(), None),
         Format::CodeObject => ("code object".to_owned(), None),
-        Format::Compressed {
-            version,
-            method,
-            uncompressed_size,
-        } => {
+        Format::Compressed { version, method, uncompressed_size } => {
             let method = match method {
                 Method::Zlib => "zlib",
                 Method::Zstd => "zstd",

@@ -40,11 +40,7 @@ type Measure = fn(&Row) -> u64;
 pub fn page(sizes: &Sizes, title: &str) -> String {
     let title = escape(title);
     let (before, after) = sizes.total();
-    let measured = if sizes.before_was_measured {
-        "before"
-    } else {
-        "unpacked"
-    };
+    let measured = if sizes.before_was_measured { "before" } else { "unpacked" };
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
@@ -54,43 +50,22 @@ pub fn page(sizes: &Sizes, title: &str) -> String {
     );
     page += &machines(sizes, measured);
     let scale = before.max(after).max(1);
-    let capitalised = if sizes.before_was_measured {
-        "Before"
-    } else {
-        "Unpacked"
-    };
-    let parts: [(&str, u64, Measure); 2] = [
-        (capitalised, before, |row| row.before),
-        ("After", after, |row| row.after),
-    ];
+    let capitalised = if sizes.before_was_measured { "Before" } else { "Unpacked" };
+    let parts: [(&str, u64, Measure); 2] =
+        [(capitalised, before, |row| row.before), ("After", after, |row| row.after)];
     for (name, total, size) in parts {
         // Both to one scale, so that the areas can be compared.
         let height = (HEIGHT * total as f64 / scale as f64).max(HEADING);
-        let _ = write!(
-            page,
-            "<h2>{name}: {}</h2>\n{}",
-            bytes(total),
-            svg(sizes, height, size)
-        );
+        let _ = write!(page, "<h2>{name}: {}</h2>\n{}", bytes(total), svg(sizes, height, size));
     }
     let _ = writeln!(
         page,
         "<p>Both have the same scale. Each area is a binary's code for one target; point at it \
          to see its name and size.</p>"
     );
-    page + &totals(
-        "By target",
-        "target",
-        &sizes.by_target(),
-        target_name,
-        measured,
-    ) + &totals(
-        "By module",
-        "module",
-        &sizes.by(Depth::Module),
-        |row| &row.module,
-        measured,
-    ) + "<h2>By binary</h2>\n"
+    page + &totals("By target", "target", &sizes.by_target(), target_name, measured)
+        + &totals("By module", "module", &sizes.by(Depth::Module), |row| &row.module, measured)
+        + "<h2>By binary</h2>\n"
         + &binaries(sizes, measured)
         + &notes(sizes)
         + "</body>\n</html>\n"
@@ -102,17 +77,10 @@ fn target_name(row: &Row) -> &str {
 
 /// What is installed for each GPU, which packagers ask for first.
 fn machines(sizes: &Sizes, before: &str) -> String {
-    let mut text = format!(
-        "<h2>What a machine has installed</h2>\n<table>\n{}",
-        heading(&["GPU"], before)
-    );
+    let mut text =
+        format!("<h2>What a machine has installed</h2>\n<table>\n{}", heading(&["GPU"], before));
     for machine in &sizes.machines {
-        line(
-            &mut text,
-            "",
-            &[&machine.target],
-            (machine.before, machine.after),
-        );
+        line(&mut text, "", &[&machine.target], (machine.before, machine.after));
     }
     text += "</table>\n";
     let packed = sizes.machines.iter().filter_map(|machine| {
@@ -190,12 +158,7 @@ fn notes(sizes: &Sizes) -> String {
 fn svg(sizes: &Sizes, height: f64, size: Measure) -> String {
     let mut text =
         format!("<svg viewBox=\"0 0 {WIDTH} {height:.1}\" role=\"img\" aria-label=\"treemap\">\n");
-    let area = Rectangle {
-        x: 0.0,
-        y: 0.0,
-        width: WIDTH,
-        height,
-    };
+    let area = Rectangle { x: 0.0, y: 0.0, width: WIDTH, height };
     let mut colours: BTreeMap<&str, usize> = BTreeMap::new();
     for row in &sizes.rows {
         let next = colours.len();
@@ -206,18 +169,12 @@ fn svg(sizes: &Sizes, height: f64, size: Measure) -> String {
         // Hues that are far apart from one module to the next (golden angle).
         let hue = colours.get(module.as_str()).copied().unwrap_or(0) as f64 * 137.5 % 360.0;
         let sum: u64 = rows.iter().map(|row| size(row)).sum();
-        rectangle(
-            &mut text,
-            place,
-            (hue, 78.0),
-            &format!("{module}: {}", bytes(sum)),
-        );
+        rectangle(&mut text, place, (hue, 78.0), &format!("{module}: {}", bytes(sum)));
         label(&mut text, place, &format!("{module} {}", bytes(sum)), "m");
         let inner = place.inset(2.0, HEADING);
         let target_of = |row: &Row| row.target.clone().unwrap_or_else(|| "host".to_owned());
-        for (index, (target, rows, place)) in groups(&rows, inner, size, target_of)
-            .into_iter()
-            .enumerate()
+        for (index, (target, rows, place)) in
+            groups(&rows, inner, size, target_of).into_iter().enumerate()
         {
             let light = 72.0 - (index % 3) as f64 * 5.0;
             let boxes = groups(&rows, place, size, |row| row.what.clone());
@@ -260,12 +217,7 @@ fn groups<'a>(
 }
 
 fn rectangle(text: &mut String, place: Rectangle, (hue, light): (f64, f64), hint: &str) {
-    let Rectangle {
-        x,
-        y,
-        width,
-        height,
-    } = place;
+    let Rectangle { x, y, width, height } = place;
     let _ = writeln!(
         text,
         "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
@@ -299,10 +251,7 @@ fn heading(names: &[&str], before: &str) -> String {
 }
 
 fn line(text: &mut String, class: &str, names: &[&str], (before, after): (u64, u64)) {
-    let names: String = names
-        .iter()
-        .map(|name| format!("<td>{}", escape(name)))
-        .collect();
+    let names: String = names.iter().map(|name| format!("<td>{}", escape(name))).collect();
     let _ = writeln!(
         text,
         "<tr{class}>{names}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}</tr>",

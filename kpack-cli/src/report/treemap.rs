@@ -32,11 +32,7 @@ pub(super) fn layout(sizes: &[u64], area: Rectangle) -> Vec<Rectangle> {
     let total: f64 = sizes.iter().map(|size| *size as f64).sum();
     let mut places = Vec::with_capacity(sizes.len());
     let mut rest = area;
-    let scale = if total > 0.0 {
-        area.area() / total
-    } else {
-        0.0
-    };
+    let scale = if total > 0.0 { area.area() / total } else { 0.0 };
     let areas: Vec<f64> = sizes.iter().map(|size| *size as f64 * scale).collect();
     let mut start = 0;
     while start < areas.len() {
@@ -79,26 +75,13 @@ fn place_row(row: &[f64], area: Rectangle, places: &mut Vec<Rectangle>) -> Recta
         } else {
             ((area.x + at, area.y), (length, depth))
         };
-        places.push(Rectangle {
-            x,
-            y,
-            width,
-            height,
-        });
+        places.push(Rectangle { x, y, width, height });
         at += length;
     }
     if upright {
-        Rectangle {
-            x: area.x + depth,
-            width: (area.width - depth).max(0.0),
-            ..area
-        }
+        Rectangle { x: area.x + depth, width: (area.width - depth).max(0.0), ..area }
     } else {
-        Rectangle {
-            y: area.y + depth,
-            height: (area.height - depth).max(0.0),
-            ..area
-        }
+        Rectangle { y: area.y + depth, height: (area.height - depth).max(0.0), ..area }
     }
 }
 
@@ -106,12 +89,7 @@ fn place_row(row: &[f64], area: Rectangle, places: &mut Vec<Rectangle>) -> Recta
 mod tests {
     use super::*;
 
-    const AREA: Rectangle = Rectangle {
-        x: 0.0,
-        y: 0.0,
-        width: 6.0,
-        height: 4.0,
-    };
+    const AREA: Rectangle = Rectangle { x: 0.0, y: 0.0, width: 6.0, height: 4.0 };
 
     #[test]
     fn areas_are_proportional_and_apart() {

@@ -39,9 +39,7 @@ pub(super) fn find<'a>(
     let mut window = Vec::new();
     let mut seen = 0;
     loop {
-        let read = Read::by_ref(&mut source)
-            .take(CHUNK as u64)
-            .read_to_end(&mut window)?;
+        let read = Read::by_ref(&mut source).take(CHUNK as u64).read_to_end(&mut window)?;
         let end = read == 0;
         // Keep what may be incomplete for the next round, with the bytes before and after it.
         let whole = match end {
@@ -105,9 +103,7 @@ fn leads_somewhere(place: &Path, rest: &[u8]) -> bool {
 fn without<'b>(bytes: &'b [u8], start: &[u8]) -> Option<&'b [u8]> {
     let (front, rest) = bytes.split_at_checked(start.len())?;
     let mut pairs = front.iter().zip(start);
-    pairs
-        .all(|(one, other)| folded(*one) == folded(*other))
-        .then_some(rest)
+    pairs.all(|(one, other)| folded(*one) == folded(*other)).then_some(rest)
 }
 
 /// The same for all bytes that mean the same in a path.
@@ -131,9 +127,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     fn has(text: impl AsRef<[u8]>, place: &str) -> bool {
-        find(text.as_ref(), &[PathBuf::from(place)], &[])
-            .unwrap()
-            .is_some()
+        find(text.as_ref(), &[PathBuf::from(place)], &[]).unwrap().is_some()
     }
 
     #[test]

@@ -25,11 +25,8 @@ pub(super) struct Library {
 pub(super) fn of_build(built: &Built) -> Vec<Library> {
     let mut found: Vec<Library> = Vec::new();
     // Cargo separates builds for the build machine from those for a target.
-    let profiles: Vec<&Path> = built
-        .binaries
-        .iter()
-        .filter_map(|binary| binary.path.parent())
-        .collect();
+    let profiles: Vec<&Path> =
+        built.binaries.iter().filter_map(|binary| binary.path.parent()).collect();
     let is_near = |directory: &Path| profiles.iter().any(|place| directory.starts_with(place));
     let any_near = built.scripts.iter().any(|script| is_near(&script.out_dir));
     for script in &built.scripts {

@@ -113,10 +113,7 @@ impl Built {
         }
         let is = |kind| !artifact.profile.test && artifact.target.kind.contains(&kind);
         for executable in artifact.executable.iter().filter(|_| is(TargetKind::Bin)) {
-            self.add(Binary {
-                path: executable.into(),
-                directory: "bin",
-            });
+            self.add(Binary { path: executable.into(), directory: "bin" });
         }
         let files = artifact.filenames.iter().filter(|_| is(TargetKind::CDyLib));
         for library in files.filter_map(|file| Binary::library(file.into())) {
@@ -147,9 +144,6 @@ fn package_name(id: &str) -> String {
     };
     match fragment.split_once('@') {
         Some((name, version)) => format!("{name} v{version}"),
-        None => format!(
-            "{} v{fragment}",
-            source.rsplit('/').next().unwrap_or(source)
-        ),
+        None => format!("{} v{fragment}", source.rsplit('/').next().unwrap_or(source)),
     }
 }

@@ -65,11 +65,7 @@ impl OutputDir {
             // A run may have been killed while it replaced a release.
             recover_directory(&path, &old)?;
         }
-        let output = Self {
-            hidden: lock.path().join(NEW),
-            path,
-            lock,
-        };
+        let output = Self { hidden: lock.path().join(NEW), path, lock };
         there(&output.path)?;
         output.remove_leftovers()?;
         make_directories(&output.hidden)?;
@@ -221,10 +217,9 @@ fn there(path: &Path) -> Result<ExistingOutput, Error> {
     known.insert(Path::new(STAMP));
     let mut all = content.files.iter().chain(&content.empty);
     match all.find(|found| !known.contains(found.as_path())) {
-        Some(foreign) => Err(refused(format!(
-            "it has `{}`, which was not staged",
-            foreign.display()
-        ))),
+        Some(foreign) => {
+            Err(refused(format!("it has `{}`, which was not staged", foreign.display())))
+        }
         None => Ok(ExistingOutput::Release),
     }
 }

@@ -43,10 +43,7 @@ impl BuildDirectories {
         }
         let scripts = built.scripts.iter().map(|script| script.out_dir.as_path());
         // The profile's directory in Cargo's target directory.
-        let profiles = built
-            .binaries
-            .iter()
-            .filter_map(|binary| binary.path.parent());
+        let profiles = built.binaries.iter().filter_map(|binary| binary.path.parent());
         for directory in scripts.chain(profiles) {
             own.insert(directory.to_owned());
             let mut above = directory.ancestors();
@@ -62,10 +59,7 @@ impl BuildDirectories {
         }
         // The root and relative paths are not specific enough.
         own.retain(|place| place.is_absolute() && place.parent().is_some());
-        Ok(Self {
-            own: own.into_iter().collect(),
-            fetched: fetched.into_iter().collect(),
-        })
+        Ok(Self { own: own.into_iter().collect(), fetched: fetched.into_iter().collect() })
     }
 
     /// Looks for these paths in every file of a release and every code object of its archives.

@@ -102,8 +102,7 @@ impl<'a> Release<'a> {
             BinaryKind::Split(linked) => (Some(linked), "already split".to_owned()),
             BinaryKind::Kept(file) => {
                 let reason = file.code.note().unwrap_or_default();
-                self.report
-                    .note(ids::SPIRV_KEPT, &binary.path, reason.clone());
+                self.report.note(ids::SPIRV_KEPT, &binary.path, reason.clone());
                 (None, reason)
             }
             BinaryKind::LeftAlone(reason) => (None, reason),
@@ -153,10 +152,7 @@ impl<'a> Release<'a> {
         let marker_of = |group: &Group| {
             let own = archives.iter().filter(|((of, _), _)| of == group);
             let own = own.map(|((_, target), archive)| (target, archive));
-            Marker {
-                code_ids: code_ids::computed(own, name),
-                ..marker(name, directory, group)
-            }
+            Marker { code_ids: code_ids::computed(own, name), ..marker(name, directory, group) }
         };
         let edits = HostPlan::Edited(presplit.edits(&marker_of)?);
         let to = hidden.join(name);
@@ -174,19 +170,8 @@ impl<'a> Release<'a> {
 
     /// Writes the archives, and a manifest for each module. Debug files are yet to be published.
     pub(super) fn finish(self) -> Result<(Report, DebugFiles), Error> {
-        let Self {
-            output,
-            archives,
-            mut report,
-            storage,
-            debug,
-            debug_files,
-            fat,
-            ..
-        } = self;
-        report
-            .findings
-            .extend(debug.findings(&storage.debug, &output.path));
+        let Self { output, archives, mut report, storage, debug, debug_files, fat, .. } = self;
+        report.findings.extend(debug.findings(&storage.debug, &output.path));
         let mut groups: BTreeMap<Group, BTreeMap<TargetId, ArchiveWriter<File>>> = BTreeMap::new();
         for ((group, target), archive) in archives {
             groups.entry(group).or_default().insert(target, archive);
@@ -211,11 +196,8 @@ impl<'a> Release<'a> {
                 kpack_files: BTreeMap::new(),
                 install_hint: None,
             };
-            let update = Update {
-                replaces: &|_, _| true,
-                touches: &|_| true,
-                only_computed: false,
-            };
+            let update =
+                Update { replaces: &|_, _| true, touches: &|_| true, only_computed: false };
             transaction.archives(&update, archives, &mut manifest)?;
             transaction.manifest(&manifest)?;
             transaction.commit(&mut report)?;

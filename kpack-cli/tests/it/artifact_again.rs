@@ -52,10 +52,7 @@ fn a_split_artifact_stays_as_it_is() {
         assert_eq!(files(&again, name), files(&first, name));
     }
     // An installation that was split in place: the same artifacts as from the build.
-    let installed = overlay(
-        &first,
-        &["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"],
-    );
+    let installed = overlay(&first, &["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"]);
     let artifact = Tree::new();
     write(&artifact, "artifact_manifest.txt", "dist\n");
     fs::rename(installed.root(), artifact.path("dist")).unwrap();
@@ -66,10 +63,7 @@ fn a_split_artifact_stays_as_it_is() {
     assert!(kpacks.contains(&"dist/lib/.kpack/rocblas_lib_gfx1100.kpack".to_owned()));
     let generic = files(&again, "blas_lib_generic");
     assert!(generic.contains(&"dist/lib/.kpack/rocblas_lib.kpm".to_owned()));
-    assert!(
-        !generic.iter().any(|file| file.contains("gfx")),
-        "{generic:?}"
-    );
+    assert!(!generic.iter().any(|file| file.contains("gfx")), "{generic:?}");
 }
 
 #[test]
@@ -78,11 +72,7 @@ fn how_to_install_archives_stays_in_the_manifest() {
     let mut with_hint = options(&input, &first);
     with_hint.install_hint = Some("apt install blas-@GFXARCH@".to_owned());
     run(&with_hint);
-    run(&Options::new(
-        first.path("blas_lib_generic"),
-        again.root(),
-        "blas_lib",
-    ));
+    run(&Options::new(first.path("blas_lib_generic"), again.root(), "blas_lib"));
     for output in [&first, &again] {
         let path = format!("blas_lib_generic/{ROCBLAS}/lib/.kpack/rocblas_lib.kpm");
         let hint = manifest(output, &path).install_hint;
@@ -110,20 +100,12 @@ fn a_split_artifact_does_not_replace_its_source() {
     // Under another name, kpack does not recognise it.
     fs::rename(output.path("blas_lib_gfx942"), output.path("renamed")).unwrap();
     let again = Options::new(output.path("renamed"), output.path("again"), "blas_lib");
-    let generic = Options::new(
-        output.path("blas_lib_generic"),
-        output.path("again"),
-        "blas_lib",
-    );
+    let generic = Options::new(output.path("blas_lib_generic"), output.path("again"), "blas_lib");
     run(&generic);
-    let there = fs::read_dir(output.path("again/blas_lib_generic"))
-        .unwrap()
-        .count();
+    let there = fs::read_dir(output.path("again/blas_lib_generic")).unwrap().count();
     let refused = refusal(&again);
     assert!(refused.contains("replaced by an empty one"), "{refused}");
-    let still = fs::read_dir(output.path("again/blas_lib_generic"))
-        .unwrap()
-        .count();
+    let still = fs::read_dir(output.path("again/blas_lib_generic")).unwrap().count();
     assert_eq!(there, still);
     fs::remove_dir_all(output.path("again")).unwrap();
     fs::rename(output.path("renamed"), output.path("blas_lib_gfx942")).unwrap();
@@ -200,10 +182,7 @@ fn targets_that_are_left_out_are_in_no_manifest() {
     options.targets = vec!["gfx1201".parse().unwrap()];
     options.require_targets = true;
     let error = refusal(&options);
-    assert!(
-        error.contains("no device code for gfx1201 (found gfx1100, gfx942)"),
-        "{error}"
-    );
+    assert!(error.contains("no device code for gfx1201 (found gfx1100, gfx942)"), "{error}");
 }
 
 #[test]
@@ -231,10 +210,7 @@ fn a_fat_binary_beside_split_artifacts_is_refused() {
     fat("new").build(&first.path(&path)).unwrap();
     let report = batch_of(&first, &second, &[]).unwrap();
     let error = failure(&report);
-    assert!(
-        error.contains("libnew.so: a fat binary, beside what was split off before"),
-        "{error}"
-    );
+    assert!(error.contains("libnew.so: a fat binary, beside what was split off before"), "{error}");
 }
 
 #[test]
@@ -247,9 +223,7 @@ fn a_manifest_that_cannot_be_read_stays_as_it_is() {
     let report = run(&generic);
     let warnings = warnings(&report);
     assert!(
-        warnings
-            .iter()
-            .any(|text| text.starts_with(&format!("{damaged}: copied unchanged"))),
+        warnings.iter().any(|text| text.starts_with(&format!("{damaged}: copied unchanged"))),
         "{warnings:?}"
     );
     assert!(files(&second, "blas_lib_generic").contains(&damaged));
@@ -265,11 +239,7 @@ fn code_objects_that_the_generic_artifact_names_are_complete() {
         write(&input, &format!("{library}/extop_{target}.co"), object);
     }
     let names = library_file("gfx000", &["extop_gfx1100.co", "extop_gfx942.co"]).unwrap();
-    write(
-        &input,
-        &format!("{library}/hipblasltExtOpLibrary.dat"),
-        names,
-    );
+    write(&input, &format!("{library}/hipblasltExtOpLibrary.dat"), names);
     assert_eq!(warnings(&run(&options(&input, &first))), [""; 0]);
     let again = Tree::new();
     let report = batch_of(&first, &again, &[]).unwrap();

@@ -14,10 +14,7 @@ use crate::shards::{DATABASE, PREFIX, three_shards};
 use crate::verified::assert_holds;
 
 fn selections() -> [Selection; 2] {
-    [
-        Selection::None,
-        Selection::Named(vec!["hipblaslt".to_owned()]),
-    ]
+    [Selection::None, Selection::Named(vec!["hipblaslt".to_owned()])]
 }
 
 /// Splits the input of `three_shards` again.
@@ -82,12 +79,7 @@ fn shards_of_different_choices_are_refused_by_name() {
     assert_said(
         &plan,
         Severity::Fault,
-        &[
-            "linux-b/blas_lib_generic",
-            text,
-            "found none)",
-            "shards-differ",
-        ],
+        &["linux-b/blas_lib_generic", text, "found none)", "shards-differ"],
     );
 }
 

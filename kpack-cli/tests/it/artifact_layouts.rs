@@ -21,10 +21,8 @@ use kpack_tests::process;
 use kpack_tests::tree::Tree;
 
 /// The libraries of two modules, by prefix.
-const LIBRARIES: [(&str, &str, &str); 2] = [
-    (ROCBLAS, "lib/librocblas.so.5", "gemm"),
-    (HIPBLASLT, "lib/libhipblaslt.so.1", "lt"),
-];
+const LIBRARIES: [(&str, &str, &str); 2] =
+    [(ROCBLAS, "lib/librocblas.so.5", "gemm"), (HIPBLASLT, "lib/libhipblaslt.so.1", "lt")];
 
 const ALL: [&str; 3] = ["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"];
 
@@ -54,9 +52,7 @@ fn of_another_splitter() -> Tree {
                 });
                 let mut encoder = Encoder::new(Scheme::None, 3).unwrap();
                 let encoded = encoder.encode(code, sha256(code)).unwrap();
-                archive
-                    .add(&format!("{kernel_name}#{index}"), &encoded)
-                    .unwrap();
+                archive.add(&format!("{kernel_name}#{index}"), &encoded).unwrap();
             }
         }
     }
@@ -71,11 +67,7 @@ fn of_another_splitter() -> Tree {
         let artifact = format!("blas_lib_{target}");
         let kpack = format!("{artifact}/{HIPBLASLT}/.kpack/{artifact}.kpack");
         write(&tree, &kpack, bytes);
-        write(
-            &tree,
-            &format!("{artifact}/artifact_manifest.txt"),
-            &prefixes,
-        );
+        write(&tree, &format!("{artifact}/artifact_manifest.txt"), &prefixes);
     }
     tree
 }
@@ -87,9 +79,7 @@ fn split(library: &FatLibrary, kernel_name: &str, host: &Path) {
     library.build(&path).unwrap();
     let input = File::open(path).unwrap();
     let image = Image::read(&input).unwrap();
-    let DeviceCode::Fat(code) = image.device_code().unwrap() else {
-        panic!("it is fat")
-    };
+    let DeviceCode::Fat(code) = image.device_code().unwrap() else { panic!("it is fat") };
     let marker = Marker {
         kernel_name: Some(kernel_name.to_owned()),
         kpack_search_paths: vec!["../.kpack/blas_lib_@GFXARCH@.kpack".to_owned()],
@@ -176,11 +166,7 @@ fn artifacts_of_several_machines_hold_with_the_last_generic_one() {
     split_on_two_machines(&input, &shards);
     // when all are installed, with the last one's host files,
     let all = Tree::new();
-    for path in [
-        "gfx942/blas_lib_generic",
-        "gfx942/blas_lib_gfx942",
-        "gfx1100/blas_lib_gfx1100",
-    ] {
+    for path in ["gfx942/blas_lib_generic", "gfx942/blas_lib_gfx942", "gfx1100/blas_lib_gfx1100"] {
         process::copy(shards.path(&format!("shards/{path}")), all.root());
     }
     // then they hold,

@@ -41,12 +41,7 @@ fn the_library_directory_is_a_link() {
 #[test]
 fn names_that_are_no_text_are_kept_and_messages_stay_on_their_lines() {
     let (input, output) = (artifact(), Tree::new());
-    let odd = |name: &[u8]| {
-        input
-            .path(ROCBLAS)
-            .join("share")
-            .join(OsStr::from_bytes(name))
-    };
+    let odd = |name: &[u8]| input.path(ROCBLAS).join("share").join(OsStr::from_bytes(name));
     fs::create_dir_all(input.path(ROCBLAS).join("share")).unwrap();
     for name in [&b"bad\xff.txt"[..], b"two\nlines.txt", b"two\ngfx1100.csv"] {
         fs::write(odd(name), name).unwrap();
@@ -92,12 +87,7 @@ fn a_truncated_library_file_gets_a_warning() {
     write(&input, &path, &whole[..whole.len() / 2]);
     let report = run(&options(&input, &output));
     let start = format!("{path}: damaged: ");
-    assert!(
-        warnings(&report)
-            .iter()
-            .any(|text| text.starts_with(&start)),
-        "{report:#?}"
-    );
+    assert!(warnings(&report).iter().any(|text| text.starts_with(&start)), "{report:#?}");
     assert!(files(&output, "blas_lib_gfx942").contains(&path));
 }
 
@@ -123,10 +113,7 @@ fn a_binary_that_was_split_before_the_link_and_not_installed_is_refused() {
         .status();
     assert!(linked.unwrap().success());
     let error = refusal(&options(&input, &output));
-    assert!(
-        error.contains("libvec.so: the device code was split before the link"),
-        "{error}"
-    );
+    assert!(error.contains("libvec.so: the device code was split before the link"), "{error}");
     assert!(output.files().is_empty());
 
     // It may have been installed on another machine, at the path that it names.
@@ -169,10 +156,7 @@ fn a_module_in_two_artifacts_of_a_batch() {
         let file = format!("blas_lib/{ROCBLAS}/share/{number}.hsaco");
         write(&parent, &file, "no code object");
     }
-    let options = BatchOptions::new(
-        parent.root().to_owned(),
-        Options::new("", output.root(), ""),
-    );
+    let options = BatchOptions::new(parent.root().to_owned(), Options::new("", output.root(), ""));
     let report = batch(&options, &()).unwrap();
     let failures: Vec<_> = report.failures().collect();
     let [failure] = &failures[..] else {
@@ -190,15 +174,8 @@ fn a_module_in_two_artifacts_of_a_batch() {
 fn leftovers_of_an_interrupted_run_are_not_artifacts() {
     let (parent, output) = (Tree::new(), Tree::new());
     fs::rename(artifact().root(), parent.path("blas_lib")).unwrap();
-    write(
-        &parent,
-        ".blas_lib_generic.tmp/artifact_manifest.txt",
-        "a/stage\n",
-    );
-    let options = BatchOptions::new(
-        parent.root().to_owned(),
-        Options::new("", output.root(), ""),
-    );
+    write(&parent, ".blas_lib_generic.tmp/artifact_manifest.txt", "a/stage\n");
+    let options = BatchOptions::new(parent.root().to_owned(), Options::new("", output.root(), ""));
     let report = batch(&options, &()).unwrap();
     assert_eq!(report.artifacts.len(), 1);
     assert_eq!(report.failures().count(), 0);
@@ -226,21 +203,14 @@ fn files_that_only_begin_like_device_code_stay_generic_with_a_warning() {
         assert_eq!(fs::read(copy).unwrap(), bytes, "{path}");
         let start = format!("{ROCBLAS}/{path}: damaged, or only begins like device code: ");
         let warnings = warnings(&report);
-        assert!(
-            warnings.iter().any(|text| text.starts_with(&start)),
-            "{path}: {warnings:#?}"
-        );
+        assert!(warnings.iter().any(|text| text.starts_with(&start)), "{path}: {warnings:#?}");
     }
     let mut ids = report.findings.iter().map(|found| found.id);
     assert!(ids.any(|id| id == ids::UNREADABLE_DEVICE_CODE));
     assert!(files(&output, "blas_lib_gfx942").len() > 1);
 
     // Among archives, it would be missing.
-    write(
-        &input,
-        &format!("{ROCBLAS}/lib/.kpack/x_lib_gfx942.kpack"),
-        "KPAK",
-    );
+    write(&input, &format!("{ROCBLAS}/lib/.kpack/x_lib_gfx942.kpack"), "KPAK");
     assert!(refusal(&options(&input, &Tree::new())).contains("x_lib_gfx942.kpack"));
 }
 
@@ -250,11 +220,7 @@ fn pe_coff(path: &Path, dll: bool) {
     let source = path.with_extension("s");
     let text = ".section .hip_fatbin,\"dr\"\n.ascii \"__CLANG_OFFLOAD_BUNDLE__\"\n.text\n.globl _DllMainCRTStartup\n_DllMainCRTStartup: ret\n";
     fs::write(&source, text).unwrap();
-    let object = if dll {
-        path.with_extension("o")
-    } else {
-        path.to_owned()
-    };
+    let object = if dll { path.with_extension("o") } else { path.to_owned() };
     let assembled = Command::new("clang-19")
         .args(["--target=x86_64-pc-windows-gnu", "-c", "-o"])
         .args([&object, &source])
@@ -295,18 +261,9 @@ fn device_code_in_a_windows_binary_that_is_not_split_is_named() {
         )
     };
     assert_eq!(found.len(), 2, "{found:#?}");
-    assert!(
-        found[0].starts_with(&start("bin/vec.dll", ".hip_fat")),
-        "{found:#?}"
-    );
-    assert!(
-        found[1].starts_with(&start("lib/vec.obj", ".hip_fatbin")),
-        "{found:#?}"
-    );
-    assert!(
-        report.device_code && report.left_generic == 2,
-        "{report:#?}"
-    );
+    assert!(found[0].starts_with(&start("bin/vec.dll", ".hip_fat")), "{found:#?}");
+    assert!(found[1].starts_with(&start("lib/vec.obj", ".hip_fatbin")), "{found:#?}");
+    assert!(report.device_code && report.left_generic == 2, "{report:#?}");
 }
 
 /// Installed together, one of them is lost. Verifying the artifacts would fail.
@@ -335,9 +292,7 @@ fn directories_are_as_old_as_the_input_has_them() {
         run(&options(&input, output));
     }
     for name in ["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"] {
-        let [one, other] = outputs
-            .each_ref()
-            .map(|output| output.directory_times(name));
+        let [one, other] = outputs.each_ref().map(|output| output.directory_times(name));
         assert!(one.keys().any(|path| path.ends_with(".kpack")), "{one:?}");
         assert_eq!(one, other);
     }

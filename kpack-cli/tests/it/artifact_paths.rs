@@ -23,11 +23,7 @@ fn output_that_would_replace_what_holds_the_input() {
     let tree = Tree::new();
     let deep = tree.path("out/blas_lib_generic/deep");
     fs::create_dir_all(&deep).unwrap();
-    fs::write(
-        tree.path("out/blas_lib_generic/artifact_manifest.txt"),
-        "deep\n",
-    )
-    .unwrap();
+    fs::write(tree.path("out/blas_lib_generic/artifact_manifest.txt"), "deep\n").unwrap();
     fs::rename(artifact().root(), deep.join("in")).unwrap();
     let before = tree.snapshot();
     let text = usage(&Options::new(deep.join("in"), tree.path("out"), "blas_lib"));
@@ -43,10 +39,8 @@ fn output_that_a_batch_would_put_into_one_of_its_artifacts() {
     write(&parent, "a_lib/a/stage/readme.txt", "a");
     let before = parent.snapshot();
     for output in ["blas_lib", "blas_lib/new", "missing/../blas_lib"] {
-        let options = BatchOptions::new(
-            parent.root().to_owned(),
-            Options::new("", parent.path(output), ""),
-        );
+        let options =
+            BatchOptions::new(parent.root().to_owned(), Options::new("", parent.path(output), ""));
         let refused = batch(&options, &());
         assert!(matches!(refused, Err(Error::Usage(_))), "{refused:?}");
         assert_eq!(parent.snapshot(), before);
@@ -60,10 +54,7 @@ fn a_link_in_the_place_of_the_hidden_directory() {
     symlink(input.root(), output.path(".blas_lib.tmp")).unwrap();
     let before = input.snapshot();
     let error = refusal(&options(&input, &output));
-    assert!(
-        error.contains(".blas_lib.tmp: a symbolic link, but kpack"),
-        "{error}"
-    );
+    assert!(error.contains(".blas_lib.tmp: a symbolic link, but kpack"), "{error}");
     assert_eq!(input.snapshot(), before);
 }
 
@@ -77,11 +68,7 @@ fn a_prefix_that_is_or_is_behind_a_symbolic_link_or_is_a_file() {
              artifact_manifest.txt; it is a symbolic link to ../elsewhere. List where the files \
              are, or copy them",
         ),
-        (
-            "math-libs/BLAS/rocBLAS",
-            "elsewhere",
-            "a symbolic link to elsewhere.",
-        ),
+        ("math-libs/BLAS/rocBLAS", "elsewhere", "a symbolic link to elsewhere."),
         ("math-libs", "nowhere", "a symbolic link to nowhere."),
         ("math-libs/BLAS", "", "it is no directory."),
     ] {

@@ -67,16 +67,9 @@ fn each_target_gets_its_own_and_the_generic_artifact_nothing_specific() {
             "math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_Type_SS_gfx942.dat",
         ]
     );
-    assert_eq!(
-        fs::read_dir(output.root()).unwrap().count(),
-        3,
-        "nothing hidden is left behind"
-    );
+    assert_eq!(fs::read_dir(output.root()).unwrap().count(), 3, "nothing hidden is left behind");
     let generic = output.path("blas_lib_generic/artifact_manifest.txt");
-    assert_eq!(
-        fs::read_to_string(generic).unwrap(),
-        format!("{ROCBLAS}\n{HIPBLASLT}\n")
-    );
+    assert_eq!(fs::read_to_string(generic).unwrap(), format!("{ROCBLAS}\n{HIPBLASLT}\n"));
     assert!(report.device_code);
     assert_eq!(warnings(&report), Vec::<String>::new());
     let notes: Vec<_> = report.findings.iter().map(|notice| notice.id).collect();
@@ -140,12 +133,7 @@ fn the_input_is_only_read() {
         files
             .map(|file| {
                 let metadata = tree.path(&file).symlink_metadata().unwrap();
-                (
-                    file,
-                    metadata.ctime(),
-                    metadata.ctime_nsec(),
-                    metadata.nlink(),
-                )
+                (file, metadata.ctime(), metadata.ctime_nsec(), metadata.nlink())
             })
             .collect()
     };
@@ -176,13 +164,7 @@ fn links_modes_times_and_empty_directories_are_kept() {
     fs::set_permissions(at("bin/rocblas-bench"), fs::Permissions::from_mode(0o4755)).unwrap();
     symlink("nowhere", at("lib/dangling.so")).unwrap();
     symlink("rocblas", at("lib/directory")).unwrap();
-    for path in [
-        "include/rocblas.h",
-        "lib/librocblas.so.5",
-        "share/empty",
-        "lib",
-        "",
-    ] {
+    for path in ["include/rocblas.h", "lib/librocblas.so.5", "share/empty", "lib", ""] {
         set_time(&at(path));
     }
     set_time(&at(&format!("{stem}.dat")));
@@ -191,58 +173,25 @@ fn links_modes_times_and_empty_directories_are_kept() {
     let out = |path: &str| output.path(&format!("blas_lib_generic/{ROCBLAS}/{path}"));
     let target = |path: &str| output.path(&format!("blas_lib_gfx1100/{ROCBLAS}/{path}"));
     let inode = |path: &Path| fs::metadata(path).unwrap().ino();
-    assert_eq!(
-        inode(&out("include/rocblas.h")),
-        inode(&out("include/rocblas-hard.h"))
-    );
-    assert_eq!(
-        inode(&out("lib/librocblas.so.5")),
-        inode(&out("lib/librocblas-hard.so"))
-    );
-    assert_eq!(
-        inode(&target(&format!("{stem}.co"))),
-        inode(&target(&format!("{stem}_v2.co")))
-    );
+    assert_eq!(inode(&out("include/rocblas.h")), inode(&out("include/rocblas-hard.h")));
+    assert_eq!(inode(&out("lib/librocblas.so.5")), inode(&out("lib/librocblas-hard.so")));
+    assert_eq!(inode(&target(&format!("{stem}.co"))), inode(&target(&format!("{stem}_v2.co"))));
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
     assert_eq!(mode(&out("share/empty")), 0o750);
     assert_eq!(mode(&out("include/rocblas.h")), 0o444);
     assert_eq!(mode(&out("bin/rocblas-bench")), 0o4755);
-    assert_eq!(
-        fs::read_link(out("lib/dangling.so")).unwrap(),
-        Path::new("nowhere")
-    );
-    assert_eq!(
-        fs::read_link(out("lib/directory")).unwrap(),
-        Path::new("rocblas")
-    );
-    for path in [
-        "include/rocblas.h",
-        "lib/librocblas.so.5",
-        "share/empty",
-        "lib",
-        "",
-    ] {
-        assert_eq!(
-            fs::metadata(out(path)).unwrap().modified().unwrap(),
-            then,
-            "{path}"
-        );
+    assert_eq!(fs::read_link(out("lib/dangling.so")).unwrap(), Path::new("nowhere"));
+    assert_eq!(fs::read_link(out("lib/directory")).unwrap(), Path::new("rocblas"));
+    for path in ["include/rocblas.h", "lib/librocblas.so.5", "share/empty", "lib", ""] {
+        assert_eq!(fs::metadata(out(path)).unwrap().modified().unwrap(), then, "{path}");
     }
     for path in ["lib", &format!("{stem}.dat")] {
-        assert_eq!(
-            fs::metadata(target(path)).unwrap().modified().unwrap(),
-            then,
-            "{path}"
-        );
+        assert_eq!(fs::metadata(target(path)).unwrap().modified().unwrap(), then, "{path}");
     }
     let link = |path: &Path| path.symlink_metadata().unwrap().modified().unwrap();
     assert_eq!(link(&out("lib/dangling.so")), link(&at("lib/dangling.so")));
     assert_holds(
-        overlay(
-            &output,
-            &["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"],
-        )
-        .root(),
+        overlay(&output, &["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"]).root(),
     );
 }
 
@@ -273,9 +222,7 @@ fn without_device_code_there_is_a_generic_artifact_only() {
     let (input, output) = (Tree::new(), Tree::new());
     write(&input, "artifact_manifest.txt", "core/docs/stage\n");
     write(&input, "core/docs/stage/share/readme.txt", "read me");
-    FatLibrary::new()
-        .build(&input.path("core/docs/stage/lib/libhost.so"))
-        .unwrap();
+    FatLibrary::new().build(&input.path("core/docs/stage/lib/libhost.so")).unwrap();
     let report = run(&options(&input, &output));
     assert!(!report.device_code);
     assert_eq!(report.artifacts.len(), 1);
@@ -301,9 +248,7 @@ fn debug_files_and_sanitized_binaries_do_not_stop_a_split() {
             .arg(lib.join("librocblas.so.5"))
             .arg(&debug),
     );
-    let sanitized = fat("asan")
-        .wrapper(Storage::Plain, [code("gfx942", "more")])
-        .red_zones();
+    let sanitized = fat("asan").wrapper(Storage::Plain, [code("gfx942", "more")]).red_zones();
     sanitized.build(&lib.join("librocblas-asan.so")).unwrap();
     let before = fs::read(&debug).unwrap();
     let report = run(&options(&input, &output));
@@ -319,10 +264,7 @@ fn where_name_and_content_disagree_nothing_is_split() {
     let library = format!("{ROCBLAS}/lib/rocblas/library");
     let stem = format!("{library}/TensileLibrary_Type_SS_gfx1100");
     let other = |target: &str| code_object(target, b"other").unwrap();
-    let two = [
-        ("gfx1100".to_owned(), other("gfx1100")),
-        ("gfx1101".to_owned(), other("gfx1101")),
-    ];
+    let two = [("gfx1100".to_owned(), other("gfx1100")), ("gfx1101".to_owned(), other("gfx1101"))];
     for (path, bytes, says) in [
         (
             format!("{stem}.co"),
@@ -380,10 +322,8 @@ fn binaries_that_cannot_be_read_for_device_code_stay_as_they_are() {
     let (input, output) = (artifact(), Tree::new());
     let fat = fs::read(input.path(&format!("{ROCBLAS}/lib/librocblas.so.5"))).unwrap();
     // One as sstrip leaves it, and one for a machine without such GPUs.
-    let (stripped, foreign) = (
-        format!("{ROCBLAS}/lib/sstripped.so"),
-        format!("{ROCBLAS}/lib/riscv.so"),
-    );
+    let (stripped, foreign) =
+        (format!("{ROCBLAS}/lib/sstripped.so"), format!("{ROCBLAS}/lib/riscv.so"));
     let mut bytes = fat.clone();
     bytes[40..48].fill(0);
     write(&input, &stripped, bytes);
@@ -391,10 +331,7 @@ fn binaries_that_cannot_be_read_for_device_code_stay_as_they_are() {
     bytes[18] = 243;
     write(&input, &foreign, bytes);
     let report = run(&options(&input, &output));
-    let noted = report
-        .findings
-        .iter()
-        .find(|notice| notice.file().ends_with(&stripped));
+    let noted = report.findings.iter().find(|notice| notice.file().ends_with(&stripped));
     assert_eq!(noted.unwrap().id, ids::UNSUPPORTED_BINARY, "{report:#?}");
     for file in [stripped, foreign] {
         let copy = fs::read(output.path(&format!("blas_lib_generic/{file}"))).unwrap();
@@ -409,21 +346,12 @@ fn a_library_in_the_directory_of_a_target_is_the_targets() {
     let engines = "kp/stage/lib/engines/arch_content/ck";
     let library = FatLibrary::new().wrapper(Storage::Plain, [code("gfx942", "engine")]);
     for name in ["libfat.so", "libhost.so"] {
-        let library = if name == "libfat.so" {
-            library.clone()
-        } else {
-            FatLibrary::new()
-        };
-        library
-            .build(&input.path(&format!("{engines}/gfx942/{name}")))
-            .unwrap();
+        let library = if name == "libfat.so" { library.clone() } else { FatLibrary::new() };
+        library.build(&input.path(&format!("{engines}/gfx942/{name}"))).unwrap();
     }
     let report = run(&options(&input, &output));
     assert!(report.binaries.is_empty());
-    assert_eq!(
-        files(&output, "blas_lib_generic"),
-        [".kpack-artifact", "artifact_manifest.txt"]
-    );
+    assert_eq!(files(&output, "blas_lib_generic"), [".kpack-artifact", "artifact_manifest.txt"]);
     for name in ["libfat.so", "libhost.so"] {
         let file = format!("{engines}/gfx942/{name}");
         let moved = fs::read(output.path(&format!("blas_lib_gfx942/{file}"))).unwrap();
@@ -432,10 +360,7 @@ fn a_library_in_the_directory_of_a_target_is_the_targets() {
     let file = input.path(&format!("{engines}/gfx1100/libfat.so"));
     library.build(&file).unwrap();
     let error = refusal(&options(&input, &output));
-    assert!(
-        error.contains("the path says gfx1100, but it has code for gfx942"),
-        "{error}"
-    );
+    assert!(error.contains("the path says gfx1100, but it has code for gfx942"), "{error}");
 }
 
 #[test]
@@ -446,30 +371,17 @@ fn databases_are_left_where_they_are_on_demand() {
     let report = run(&options);
     assert_eq!(warnings(&report), Vec::<String>::new());
     let generic = files(&output, "blas_lib_generic");
-    assert!(
-        generic
-            .iter()
-            .any(|file| file.ends_with("TensileLibrary_Type_SS_gfx942.co"))
-    );
+    assert!(generic.iter().any(|file| file.ends_with("TensileLibrary_Type_SS_gfx942.co")));
     assert!(!generic.iter().any(|file| file.contains("library/gfx1100")));
 }
 
 #[test]
 fn modules_of_one_name_would_overwrite_each_other() {
     let (input, output) = (artifact(), Tree::new());
-    write(
-        &input,
-        "artifact_manifest.txt",
-        format!("{ROCBLAS}\nother/RocBLAS/stage\n"),
-    );
-    fat("x")
-        .build(&input.path("other/RocBLAS/stage/lib/libx.so"))
-        .unwrap();
+    write(&input, "artifact_manifest.txt", format!("{ROCBLAS}\nother/RocBLAS/stage\n"));
+    fat("x").build(&input.path("other/RocBLAS/stage/lib/libx.so")).unwrap();
     let error = refusal(&options(&input, &output));
-    assert!(
-        error.contains("rocblas_lib_TARGET.kpack") && error.contains(ROCBLAS),
-        "{error}"
-    );
+    assert!(error.contains("rocblas_lib_TARGET.kpack") && error.contains(ROCBLAS), "{error}");
 }
 
 #[test]
@@ -478,10 +390,7 @@ fn a_damaged_binary_leaves_no_output() {
     let path = input.path(&format!("{HIPBLASLT}/lib/libhipblaslt.so.1"));
     let mut bytes = fs::read(&path).unwrap();
     // The damage is in the middle of the compressed bundle, where only decompression finds it.
-    let start = bytes
-        .windows(4)
-        .position(|window| window == b"CCOB")
-        .unwrap();
+    let start = bytes.windows(4).position(|window| window == b"CCOB").unwrap();
     bytes[start + 60..start + 90].fill(0xff);
     fs::write(&path, bytes).unwrap();
     let error = refusal(&options(&input, &output));
@@ -497,10 +406,7 @@ fn an_output_directory_in_the_input_or_full_of_other_things_is_refused() {
     fs::create_dir(output.path("blas_lib_gfx942")).unwrap();
     write(&output, "blas_lib_gfx942/thesis.tex", "years of work");
     let error = refusal(&options(&input, &output));
-    assert!(
-        error.contains("kpack replaces only directories that it wrote"),
-        "{error}"
-    );
+    assert!(error.contains("kpack replaces only directories that it wrote"), "{error}");
     assert_eq!(output.files(), ["blas_lib_gfx942/thesis.tex"]);
     for name in ["blas", "_lib", "blas_", ".._lib", "a/b_lib"] {
         let named = Options::new(input.root(), output.root(), name);
@@ -518,10 +424,7 @@ fn one_artifact_of_a_batch_that_fails_does_not_stop_the_others() {
     let library = parent.path(&format!("fft_lib/{ROCBLAS}/lib/librocblas.so.5"));
     let whole = fs::read(&library).unwrap();
     fs::write(&library, &whole[..whole.len() - 100]).unwrap();
-    let options = BatchOptions::new(
-        parent.root().to_owned(),
-        Options::new("", output.root(), ""),
-    );
+    let options = BatchOptions::new(parent.root().to_owned(), Options::new("", output.root(), ""));
     let report = batch(&options, &()).unwrap();
     let prefixes: Vec<(&str, bool)> = report
         .artifacts
@@ -531,10 +434,7 @@ fn one_artifact_of_a_batch_that_fails_does_not_stop_the_others() {
             Outcome::Failed(failure) => (failure.artifact_prefix.as_str(), false),
         })
         .collect();
-    assert_eq!(
-        prefixes,
-        [("blas_lib", true), ("fft_lib", false), ("sparse_run", true)]
-    );
+    assert_eq!(prefixes, [("blas_lib", true), ("fft_lib", false), ("sparse_run", true)]);
     let failure = report.failures().next().unwrap();
     assert!(failure.error.contains("librocblas.so.5"), "{failure:?}");
     assert_eq!(failure.id, ids::DAMAGED_BINARY, "{failure:?}");
@@ -556,10 +456,7 @@ fn an_artifact_none_of_whose_prefixes_is_there() {
     assert_eq!(report.artifacts.len(), 1);
     assert_eq!(
         output.files(),
-        [
-            "blas_lib_generic/.kpack-artifact",
-            "blas_lib_generic/artifact_manifest.txt"
-        ]
+        ["blas_lib_generic/.kpack-artifact", "blas_lib_generic/artifact_manifest.txt"]
     );
 }
 
@@ -595,11 +492,7 @@ fn compressed_library_files_are_of_their_targets() {
             write(&input, &format!("{library}/{stem}_{target}.co"), object);
         }
         for stem in ["TensileLibrary_Type_HH", "TensileLibrary_lazy"] {
-            write(
-                &input,
-                &format!("{library}/{stem}_{target}.dat.zlib"),
-                b"x\x9c\x01",
-            );
+            write(&input, &format!("{library}/{stem}_{target}.dat.zlib"), b"x\x9c\x01");
         }
     }
     for name in ["TensileLibrary_HH_fallback", "hipblasltExtOpLibrary"] {

@@ -30,23 +30,12 @@ fn links_modes_and_empty_directories_are_kept() {
     let (input, output) = (artifact(), Tree::new());
     let header = format!("{ROCBLAS}/include/rocblas.h");
     write(&input, "logs/deep/build.log", "all is well");
-    fs::hard_link(
-        input.path("logs/deep/build.log"),
-        input.path("logs/again.log"),
-    )
-    .unwrap();
+    fs::hard_link(input.path("logs/deep/build.log"), input.path("logs/again.log")).unwrap();
     fs::hard_link(input.path(&header), input.path("logs/rocblas.h")).unwrap();
     fs::create_dir_all(input.path("math-libs/empty")).unwrap();
-    fs::set_permissions(
-        input.path("math-libs/empty"),
-        fs::Permissions::from_mode(0o711),
-    )
-    .unwrap();
+    fs::set_permissions(input.path("math-libs/empty"), fs::Permissions::from_mode(0o711)).unwrap();
     let report = run(&options(&input, &output));
-    assert_eq!(
-        warnings(&report),
-        [format!("logs: has 3 files that are in {COPIED}")]
-    );
+    assert_eq!(warnings(&report), [format!("logs: has 3 files that are in {COPIED}")]);
     let out = |path: &str| output.path(&format!("blas_lib_generic/{path}"));
     let inode = |path: &str| fs::metadata(out(path)).unwrap().ino();
     assert_eq!(inode("logs/deep/build.log"), inode("logs/again.log"));
@@ -73,15 +62,9 @@ fn what_no_artifact_can_hold_is_refused() {
 fn device_code_among_them_is_named_and_refused_on_demand() {
     let (input, output) = (artifact(), Tree::new());
     let stage = "math-libs/rocFFT/stage/lib";
-    fat("fft")
-        .build(&input.path(&format!("{stage}/librocfft.so")))
-        .unwrap();
+    fat("fft").build(&input.path(&format!("{stage}/librocfft.so"))).unwrap();
     let object = code_object("gfx942", b"fft").unwrap();
-    write(
-        &input,
-        &format!("{stage}/rocblas/library/a_gfx942.co"),
-        &object,
-    );
+    write(&input, &format!("{stage}/rocblas/library/a_gfx942.co"), &object);
     write(&input, &format!("{stage}/kernel.bin"), &object);
     let mut options = options(&input, &output);
     let report = run(&options);

@@ -58,18 +58,13 @@ fn only_expected_targets_are_kept() {
         ]
     );
     assert!(files(&output, "blas_lib_gfx942").is_empty());
-    let manifest = manifest(
-        &output,
-        &format!("blas_lib_generic/{ROCBLAS}/lib/.kpack/rocblas_lib.kpm"),
-    );
+    let manifest =
+        manifest(&output, &format!("blas_lib_generic/{ROCBLAS}/lib/.kpack/rocblas_lib.kpm"));
     assert_eq!(manifest.kpack_files.keys().collect::<Vec<_>>(), ["gfx1100"]);
 
     options.unexpected = Unexpected::Error;
     let error = refusal(&options);
-    assert!(
-        error.contains("is for gfx942; expected only gfx1100, gfx1201"),
-        "{error}"
-    );
+    assert!(error.contains("is for gfx942; expected only gfx1100, gfx1201"), "{error}");
     options.unexpected = Unexpected::Keep;
     assert_eq!(run(&options).artifacts.len(), 3);
 }
@@ -103,18 +98,12 @@ fn generic_code_is_for_each_of_its_processors() {
     write(&input, "artifact_manifest.txt", format!("{HIPBLASLT}\n"));
     let codes = ["gfx11-generic", "gfx9-generic", "gfx942"].map(|target| code(target, "lt"));
     let library = FatLibrary::new().wrapper(Storage::Plain, codes);
-    library
-        .build(&input.path(&format!("{HIPBLASLT}/lib/liblt.so")))
-        .unwrap();
+    library.build(&input.path(&format!("{HIPBLASLT}/lib/liblt.so"))).unwrap();
     let mut options = options(&input, &output);
     options.targets = targets(&["gfx1100"]);
     let report = run(&options);
     assert_eq!(report.left_out, ["gfx9-generic", "gfx942"]);
-    assert!(
-        !warnings(&report)
-            .iter()
-            .any(|text| text.contains("no device code for"))
-    );
+    assert!(!warnings(&report).iter().any(|text| text.contains("no device code for")));
     assert_eq!(
         files(&output, "blas_lib_gfx11-generic"),
         [
@@ -130,11 +119,7 @@ fn generic_code_is_for_each_of_its_processors() {
 fn an_expected_target_with_features_takes_what_leaves_them_open() {
     let tree = Tree::new();
     write(&tree, "artifact_manifest.txt", "m/MIOpen/stage\n");
-    write(
-        &tree,
-        "m/MIOpen/stage/share/miopen/db/gfx90a68.db.txt",
-        "database",
-    );
+    write(&tree, "m/MIOpen/stage/share/miopen/db/gfx90a68.db.txt", "database");
     let output = Tree::new();
     let mut options = options(&tree, &output);
     options.targets = vec!["gfx90a:xnack+".parse().unwrap()];
@@ -148,14 +133,11 @@ fn a_processor_stands_for_its_variants_and_a_variant_not_for_others() {
     write(&input, "artifact_manifest.txt", format!("{HIPBLASLT}\n"));
     let codes = ["gfx90a:xnack+", "gfx90a:xnack-", "gfx942"].map(|target| code(target, "lt"));
     let library = FatLibrary::new().wrapper(Storage::Plain, codes);
-    library
-        .build(&input.path(&format!("{HIPBLASLT}/lib/liblt.so")))
-        .unwrap();
+    library.build(&input.path(&format!("{HIPBLASLT}/lib/liblt.so"))).unwrap();
     let mut options = options(&input, &output);
-    for (named, left_out) in [
-        ("gfx90a", &["gfx942"][..]),
-        ("gfx90a:xnack+", &["gfx90a:xnack-", "gfx942"]),
-    ] {
+    for (named, left_out) in
+        [("gfx90a", &["gfx942"][..]), ("gfx90a:xnack+", &["gfx90a:xnack-", "gfx942"])]
+    {
         options.targets = targets(&[named]);
         assert_eq!(run(&options).left_out, left_out, "{named}");
     }
@@ -212,13 +194,8 @@ fn an_artifact_of_a_batch_without_the_expected_targets_is_generic_alone() {
         (output, report)
     };
     let (output, report) = split(Layout::Module);
-    let Some(Outcome::Split(fft)) = report.artifacts.last() else {
-        panic!("{report:#?}")
-    };
-    assert_eq!(
-        (fft.artifacts.len(), &*fft.left_out),
-        (1, &["gfx942".to_owned()][..])
-    );
+    let Some(Outcome::Split(fft)) = report.artifacts.last() else { panic!("{report:#?}") };
+    assert_eq!((fft.artifacts.len(), &*fft.left_out), (1, &["gfx942".to_owned()][..]));
     let nothing = ": no device code for gfx1201 (found gfx942)".to_owned();
     assert!(warnings(fft).contains(&nothing), "{fft:#?}");
     // It is complete, unless the target is asked for.
@@ -227,10 +204,7 @@ fn an_artifact_of_a_batch_without_the_expected_targets_is_generic_alone() {
     assert!(report.holds(), "{report:#?}");
     let notes = checks(&report, Severity::Note);
     let library = "libx.so: the manifest lists no archive";
-    assert!(
-        notes.iter().any(|note| note.contains(library)),
-        "{notes:#?}"
-    );
+    assert!(notes.iter().any(|note| note.contains(library)), "{notes:#?}");
     assert!(!check_with(&output, generic, None, &["gfx1201"]).holds());
     // Without manifests, nothing would say that it is complete.
     let (output, report) = split(Layout::Artifact);
@@ -291,11 +265,9 @@ fn where_none_of_the_required_targets_is_there_nothing_is_split() {
     let (input, output) = (artifact(), Tree::new());
     let mut options = options(&input, &output);
     options.targets = targets(&["gfx1201", "gfx90a:xnack+"]);
-    for (require, unexpected) in [
-        (true, Unexpected::Drop),
-        (true, Unexpected::Keep),
-        (false, Unexpected::Error),
-    ] {
+    for (require, unexpected) in
+        [(true, Unexpected::Drop), (true, Unexpected::Keep), (false, Unexpected::Error)]
+    {
         options.require_targets = require;
         options.unexpected = unexpected;
         let error = refusal(&options);
@@ -350,11 +322,7 @@ fn batch_for(parent: &Tree, output: &Tree, names: &[&str]) -> Result<BatchReport
 
 #[test]
 fn a_batch_with_none_of_the_required_targets_is_refused() {
-    let parent = parent(&[
-        ("fft_lib", "gfx942"),
-        ("docs_doc", ""),
-        ("blas_lib", "gfx1100"),
-    ]);
+    let parent = parent(&[("fft_lib", "gfx942"), ("docs_doc", ""), ("blas_lib", "gfx1100")]);
     let output = Tree::new();
     let error = batch_for(&parent, &output, &["gfx1201"]).unwrap_err();
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
@@ -376,20 +344,13 @@ fn a_batch_that_is_refused_has_one_id() {
     let text = error.in_one_line();
     let (first, failed) = text.split_once("\n  and ").unwrap();
     assert!(first.ends_with("[missing-target]"), "{text}");
-    assert!(
-        failed.contains("fft_lib") && !failed.contains('['),
-        "{text}"
-    );
+    assert!(failed.contains("fft_lib") && !failed.contains('['), "{text}");
     assert!(!error.without_id().contains('['), "{text}");
 }
 
 #[test]
 fn an_artifact_of_a_batch_may_have_nothing_for_the_expected_targets() {
-    let parent = parent(&[
-        ("fft_lib", "gfx942"),
-        ("docs_doc", ""),
-        ("blas_lib", "gfx1100"),
-    ]);
+    let parent = parent(&[("fft_lib", "gfx942"), ("docs_doc", ""), ("blas_lib", "gfx1100")]);
     let output = Tree::new();
     let report = batch_for(&parent, &output, &["gfx942", "gfx1201"]).unwrap();
     let reports: Vec<&Report> = report
@@ -405,9 +366,11 @@ fn an_artifact_of_a_batch_may_have_nothing_for_the_expected_targets() {
     assert_eq!(reports[0].left_out, ["gfx1100"]);
     assert_eq!(reports[0].artifacts.len(), 1);
     let warnings = warnings(reports[0]);
-    assert!(warnings.contains(&format!(
-        "{HIPBLASLT}/lib/libx.so: skipping all of its device code: gfx1100"
-    )));
+    assert!(
+        warnings.contains(&format!(
+            "{HIPBLASLT}/lib/libx.so: skipping all of its device code: gfx1100"
+        ))
+    );
     assert_eq!(reports[2].artifacts.len(), 2);
     assert!(
         report.findings.iter().any(|notice| notice.text

@@ -96,18 +96,10 @@ fn device_code_that_cannot_be_split_is_reported() {
 fn what_a_host_needs_is_not_moved_for_its_name() {
     let input = artifact();
     let at = |name: &str| format!("{ROCBLAS}/{name}");
-    FatLibrary::new()
-        .build(&input.path(&at("lib/libck_gfx1100.so.1")))
-        .unwrap();
-    symlink(
-        "libck_gfx1100.so.1",
-        input.path(&at("lib/libck_gfx1100.so")),
-    )
-    .unwrap();
+    FatLibrary::new().build(&input.path(&at("lib/libck_gfx1100.so.1"))).unwrap();
+    symlink("libck_gfx1100.so.1", input.path(&at("lib/libck_gfx1100.so"))).unwrap();
     // An ELF file, whatever its name.
-    FatLibrary::new()
-        .build(&input.path(&at("lib/plugin_gfx1100.bin")))
-        .unwrap();
+    FatLibrary::new().build(&input.path(&at("lib/plugin_gfx1100.bin"))).unwrap();
     FatLibrary::new()
         .kind(Kind::StaticLibrary)
         .build(&input.path(&at("lib/libck_gfx1100.a")))
@@ -127,11 +119,7 @@ fn what_a_host_needs_is_not_moved_for_its_name() {
     symlink("../lib", input.path(&at("share/gfx1100"))).unwrap();
     // Data, and a link to it.
     write(&input, &at("share/tuning_gfx1100.csv"), "1,2");
-    symlink(
-        "tuning_gfx1100.csv",
-        input.path(&at("share/best_gfx1100.csv")),
-    )
-    .unwrap();
+    symlink("tuning_gfx1100.csv", input.path(&at("share/best_gfx1100.csv"))).unwrap();
 
     let output = Tree::new();
     let mut options = options(&input, &output);
@@ -141,10 +129,7 @@ fn what_a_host_needs_is_not_moved_for_its_name() {
         .into_iter()
         .filter(|file| file.starts_with(ROCBLAS) && !file.contains("rocblas"))
         .collect();
-    assert_eq!(
-        moved,
-        [at("share/best_gfx1100.csv"), at("share/tuning_gfx1100.csv")]
-    );
+    assert_eq!(moved, [at("share/best_gfx1100.csv"), at("share/tuning_gfx1100.csv")]);
     let said: Vec<String> = warnings(&report)
         .into_iter()
         .map(|warning| warning.replace("looks like the name of a GPU target, but it is ", ""))
@@ -162,10 +147,7 @@ fn what_a_host_needs_is_not_moved_for_its_name() {
         ("share/gone_gfx1100.dat", "a dangling symbolic link"),
     ] {
         let name = file.rsplit('/').next().unwrap();
-        let text = format!(
-            "{}: looks architecture-specific: `{name}` {what}; {stays}",
-            at(file)
-        );
+        let text = format!("{}: looks architecture-specific: `{name}` {what}; {stays}", at(file));
         assert!(said.contains(&text), "{text}\n{said:#?}");
     }
     let all = ["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"];
@@ -179,14 +161,8 @@ fn shared_files_of_the_flat_layout_stay_generic_whatever_they_hold() {
     let library = format!("{HIPBLASLT}/lib/hipblaslt/library");
     let shared = [
         ("hipblasltTransform.hsaco", code_object("gfx942", b"t")),
-        (
-            "hipblasltExtOpLibrary.dat",
-            library_file("gfx942", &["extop_gfx942"]),
-        ),
-        (
-            "TensileLibrary_Type_HH_fallback.dat",
-            library_file("gfx942", &[]),
-        ),
+        ("hipblasltExtOpLibrary.dat", library_file("gfx942", &["extop_gfx942"])),
+        ("TensileLibrary_Type_HH_fallback.dat", library_file("gfx942", &[])),
     ];
     for (name, bytes) in shared {
         write(&input, &format!("{library}/{name}"), bytes.unwrap());
@@ -224,11 +200,8 @@ fn a_version_may_be_in_the_path_of_a_database() {
         let rocblas = format!("{ROCBLAS}/lib/rocblas");
         let versioned = input.path(&format!("{rocblas}/{version}"));
         std::fs::create_dir(&versioned).unwrap();
-        std::fs::rename(
-            input.path(&format!("{rocblas}/library")),
-            versioned.join("library"),
-        )
-        .unwrap();
+        std::fs::rename(input.path(&format!("{rocblas}/library")), versioned.join("library"))
+            .unwrap();
         let link = format!("{version}/library");
         symlink(&link, input.path(&format!("{rocblas}/library"))).unwrap();
         let report = run(&options(&input, &output));
@@ -245,11 +218,8 @@ fn a_version_may_be_in_the_path_of_a_database() {
 fn files_of_a_database_in_another_place_are_counted() {
     let (input, output) = (artifact(), Tree::new());
     let library = format!("{ROCBLAS}/lib/blas-kernels");
-    std::fs::rename(
-        input.path(&format!("{ROCBLAS}/lib/rocblas/library")),
-        input.path(&library),
-    )
-    .unwrap();
+    std::fs::rename(input.path(&format!("{ROCBLAS}/lib/rocblas/library")), input.path(&library))
+        .unwrap();
     for target in ["gfx1100", "gfx942"] {
         let stem = format!("TensileLibrary_Type_HH_{target}");
         pair(&input, &library, &stem, target);
@@ -272,10 +242,7 @@ fn files_of_a_database_in_another_place_are_counted() {
     options.unknown = Unknown::Move;
     options.targets = vec!["gfx1100".parse().unwrap()];
     let report = run(&options);
-    let moved = report
-        .findings
-        .iter()
-        .filter(|notice| notice.text.contains("moved to gfx"));
+    let moved = report.findings.iter().filter(|notice| notice.text.contains("moved to gfx"));
     assert_eq!(moved.count(), 4, "{:#?}", report.findings);
     let input = input.root().to_str().unwrap();
     let found = faults(&check_with(&output, "", Some(input), &["gfx1100"]));

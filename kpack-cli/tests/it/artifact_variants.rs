@@ -34,22 +34,11 @@ fn build(tree: &Tree, root: &str, processors: &[&str]) {
             objects.push(code(&target, "gemm"));
         }
         let stem = format!("TensileLibrary_Type_SS_{processor}");
-        pair(
-            tree,
-            &format!("{root}/{PREFIX}/{DATABASE}"),
-            &stem,
-            processor,
-        );
+        pair(tree, &format!("{root}/{PREFIX}/{DATABASE}"), &stem, processor);
     }
     let library = FatLibrary::new().wrapper(Storage::Plain, objects);
-    library
-        .build(&tree.path(&format!("{root}/{PREFIX}/{LIBRARY}")))
-        .unwrap();
-    write(
-        tree,
-        &format!("{root}/artifact_manifest.txt"),
-        format!("{PREFIX}\n"),
-    );
+    library.build(&tree.path(&format!("{root}/{PREFIX}/{LIBRARY}"))).unwrap();
+    write(tree, &format!("{root}/artifact_manifest.txt"), format!("{PREFIX}\n"));
 }
 
 fn options(tree: &Tree, from: &str, to: &str) -> Options {
@@ -74,10 +63,8 @@ fn built() -> Tree {
 /// An artifact for each variant, as kpack wrote them earlier.
 fn earlier(tree: &Tree, shard: &str) {
     for sign in ['+', '-'] {
-        let (from, to) = (
-            format!("{shard}/blas_lib_gfx90a"),
-            format!("{shard}/blas_lib_gfx90a:xnack{sign}"),
-        );
+        let (from, to) =
+            (format!("{shard}/blas_lib_gfx90a"), format!("{shard}/blas_lib_gfx90a:xnack{sign}"));
         for file in [
             "artifact_manifest.txt".to_owned(),
             ".kpack-artifact".to_owned(),
@@ -106,11 +93,7 @@ fn variants_are_in_the_artifact_of_their_processor() {
         let report = split(&options, &()).unwrap();
         let all = ["blas_lib_generic", "blas_lib_gfx908", "blas_lib_gfx90a"];
         assert_eq!(names(&tree, "out"), all);
-        let targets: Vec<_> = report
-            .artifacts
-            .iter()
-            .map(|a| a.target.as_deref())
-            .collect();
+        let targets: Vec<_> = report.artifacts.iter().map(|a| a.target.as_deref()).collect();
         assert_eq!(targets, [None, Some("gfx908"), Some("gfx90a")]);
         assert_eq!(report.artifacts[2].archives, 2);
         let own = files(&tree, "out/blas_lib_gfx90a");
@@ -121,10 +104,7 @@ fn variants_are_in_the_artifact_of_their_processor() {
             };
             let kernels = format!("{DATABASE}/Kernels.so-000-gfx90a-xnack{sign}.hsaco");
             for file in [archive, kernels] {
-                assert!(
-                    own.contains(&format!("{PREFIX}/{file}")),
-                    "{file}: {own:#?}"
-                );
+                assert!(own.contains(&format!("{PREFIX}/{file}")), "{file}: {own:#?}");
             }
         }
         // Two packages are complete.
@@ -132,10 +112,7 @@ fn variants_are_in_the_artifact_of_their_processor() {
         let output = Tree::new();
         process::copy(tree.path("out/."), output.root());
         let installed = overlay(&output, &["blas_lib_generic", "blas_lib_gfx90a"]);
-        assert_eq!(
-            faults(&check_with(&installed, "", None, &["gfx90a"])),
-            [""; 0]
-        );
+        assert_eq!(faults(&check_with(&installed, "", None, &["gfx90a"])), [""; 0]);
     }
 }
 
@@ -148,10 +125,7 @@ fn a_filter_that_names_a_variant_verifies_with_the_same_words() {
     assert_eq!(report.left_out, ["gfx908", "gfx90a:xnack+"]);
     assert_eq!(names(&tree, "out"), ["blas_lib_generic", "blas_lib_gfx90a"]);
     let own = files(&tree, "out/blas_lib_gfx90a");
-    assert!(
-        own.iter().any(|file| file.ends_with("SS_gfx90a.co")),
-        "{own:#?}"
-    );
+    assert!(own.iter().any(|file| file.ends_with("SS_gfx90a.co")), "{own:#?}");
     assert!(!own.iter().any(|file| file.contains("xnack+")), "{own:#?}");
     let found = faults(&check_with(&tree, "out", Some("in"), &["gfx90a:xnack-"]));
     assert_eq!(found, [""; 0]);
@@ -179,9 +153,7 @@ fn a_group_takes_the_variants_of_its_processors() {
         let plan = recombine(&tree, &configuration(groups, strict));
         assert_eq!(said(&plan), [""; 0]);
         let kernels = files(&tree, "out/blas_lib_instinct");
-        let kernels = kernels
-            .iter()
-            .filter(|file| file.contains("Kernels.so-000-"));
+        let kernels = kernels.iter().filter(|file| file.contains("Kernels.so-000-"));
         assert_eq!(kernels.count(), 3);
         let found = faults(&check_with(&tree, "out", Some("in"), &[]));
         assert_eq!(found, [""; 0]);
@@ -201,21 +173,9 @@ fn a_group_that_names_a_variant_takes_the_files_of_the_plain_processor_along() {
     assert_eq!(said(&plan).len(), 1, "{:#?}", said(&plan));
     let own = files(&tree, "out/blas_lib_mi200");
     let all = |end: &str| own.iter().filter(|file| file.ends_with(end)).count();
-    assert_eq!(
-        (
-            all("SS_gfx90a.co"),
-            all("xnack+.hsaco"),
-            all("xnack+.kpack")
-        ),
-        (1, 1, 1)
-    );
+    assert_eq!((all("SS_gfx90a.co"), all("xnack+.hsaco"), all("xnack+.kpack")), (1, 1, 1));
     assert!(!own.iter().any(|file| file.contains("xnack-")), "{own:#?}");
-    let found = faults(&check_with(
-        &tree,
-        "out",
-        Some("in"),
-        &["gfx90a:xnack+", "gfx908"],
-    ));
+    let found = faults(&check_with(&tree, "out", Some("in"), &["gfx90a:xnack+", "gfx908"]));
     assert_eq!(found, [""; 0]);
 
     let strict = configuration(groups, r#""error_on_unlisted_architecture": true"#);
@@ -223,11 +183,7 @@ fn a_group_that_names_a_variant_takes_the_files_of_the_plain_processor_along() {
     let groups = r#""mi100": {"architectures": ["gfx908"]}"#;
     let strict = configuration(groups, r#""error_on_unlisted_architecture": true"#);
     let plan = planned(&tree, &strict);
-    assert_said(
-        &plan,
-        Severity::Fault,
-        &["blas_lib_gfx90a", "no group lists gfx90a; "],
-    );
+    assert_said(&plan, Severity::Fault, &["blas_lib_gfx90a", "no group lists gfx90a; "]);
 }
 
 /// Two groups may each take what both need.
@@ -241,10 +197,7 @@ fn groups_of_both_variants_are_complete() {
     assert_eq!(said(&plan), [""; 0]);
     for group in ["on", "off"] {
         let own = files(&tree, &format!("out/blas_lib_{group}"));
-        assert!(
-            own.iter().any(|file| file.ends_with("SS_gfx90a.co")),
-            "{own:#?}"
-        );
+        assert!(own.iter().any(|file| file.ends_with("SS_gfx90a.co")), "{own:#?}");
     }
     assert_holds(&tree.path("out"));
 }
@@ -256,18 +209,12 @@ fn artifacts_of_variants_are_read_and_replaced() {
     process::copy(tree.path("earlier/blas_lib_gfx90a"), tree.path("before"));
     earlier(&tree, "earlier");
     assert_eq!(names(&tree, "earlier").len(), 5);
-    assert_eq!(
-        faults(&check_with(&tree, "earlier", Some("in"), &[])),
-        [""; 0]
-    );
+    assert_eq!(faults(&check_with(&tree, "earlier", Some("in"), &[])), [""; 0]);
 
     // Splitting them again puts them together,
     let each = Options::new("", tree.path("out"), "");
     let report = batch(&BatchOptions::new(tree.path("earlier"), each), &()).unwrap();
-    assert!(
-        matches!(&report.artifacts[..], [Outcome::Split(_)]),
-        "{report:#?}"
-    );
+    assert!(matches!(&report.artifacts[..], [Outcome::Split(_)]), "{report:#?}");
     let directories = [tree.path("out/blas_lib_gfx90a"), tree.path("before")];
     process::run(Command::new("diff").arg("-r").args(directories));
     // A run that leaves a variant out removes nothing of it,
@@ -275,24 +222,14 @@ fn artifacts_of_variants_are_read_and_replaced() {
     without.targets = vec!["gfx90a:xnack-".parse().unwrap()];
     split(&without, &()).unwrap();
     let left = names(&tree, "earlier");
-    assert!(
-        left.contains(&"blas_lib_gfx90a:xnack+".to_owned()),
-        "{left:?}"
-    );
-    assert!(
-        !left.contains(&"blas_lib_gfx90a:xnack-".to_owned()),
-        "{left:?}"
-    );
+    assert!(left.contains(&"blas_lib_gfx90a:xnack+".to_owned()), "{left:?}");
+    assert!(!left.contains(&"blas_lib_gfx90a:xnack-".to_owned()), "{left:?}");
     // and splitting all of the build over them removes them.
     split(&options(&tree, "in/blas_lib", "earlier"), &()).unwrap();
     assert_eq!(names(&tree, "earlier"), names(&tree, "out"));
 
     // What somebody else wrote stays.
-    write(
-        &tree,
-        "earlier/blas_lib_gfx90a:xnack+/artifact_manifest.txt",
-        "x\n",
-    );
+    write(&tree, "earlier/blas_lib_gfx90a:xnack+/artifact_manifest.txt", "x\n");
     let error = refusal(&options(&tree, "in/blas_lib", "earlier"));
     assert!(error.contains("gfx90a:xnack+: is in the way"), "{error}");
     assert_eq!(names(&tree, "earlier").len(), 4);

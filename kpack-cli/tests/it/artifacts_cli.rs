@@ -64,21 +64,12 @@ fn shards_that_do_not_fit_together() {
         ["linux-a", "linux-d"].map(|name| tree.path(&format!("shards/{name}/{library}")));
     fs::copy(from, to).unwrap();
     let host = format!("blas_lib_generic/{PREFIX}/share/doc/stamp");
-    write(
-        &tree.path(&format!("shards/linux-a/{host}")),
-        b"on 2026-11-21 07:45:12",
-    );
-    write(
-        &tree.path(&format!("shards/linux-b/{host}")),
-        b"on 2026-11-21 08:01:59",
-    );
+    write(&tree.path(&format!("shards/linux-a/{host}")), b"on 2026-11-21 07:45:12");
+    write(&tree.path(&format!("shards/linux-b/{host}")), b"on 2026-11-21 08:01:59");
     let database = format!("{DATABASE}/TensileLibrary_Type_SS_gfx942.dat");
     let of_gfx942 = format!("blas_lib_gfx942/{PREFIX}");
     fs::remove_file(tree.path(&format!("shards/linux-c/{of_gfx942}/{database}"))).unwrap();
-    write(
-        &tree.path(&format!("shards/linux-c/{of_gfx942}/lib/host.txt")),
-        b"",
-    );
+    write(&tree.path(&format!("shards/linux-c/{of_gfx942}/lib/host.txt")), b"");
     let refused = said(&tree, RECOMBINE);
     assert!(!tree.path("packages").exists());
     let faults = said(&tree, "verify --quiet shards/linux-c");
@@ -147,16 +138,9 @@ fn json_whatever_happens() {
     let error = "packaging.json: line 2, column 20: there is no shard `linux-z` in shards, only linux-a, linux-b, linux-c";
     assert_eq!(recombine("", &other), failed(3, error, [0, 0]));
     let error = "no shard has the component `x`; there are blas_lib";
-    assert_eq!(
-        recombine(" --component x", CONFIGURATION),
-        failed(2, error, [0, 0])
-    );
+    assert_eq!(recombine(" --component x", CONFIGURATION), failed(2, error, [0, 0]));
     // Shards that do not fit together.
-    let strict = CONFIGURATION
-        .trim_end()
-        .strip_suffix('}')
-        .unwrap()
-        .to_owned();
+    let strict = CONFIGURATION.trim_end().strip_suffix('}').unwrap().to_owned();
     let strict = strict + r#", "validation": {"error_on_missing_architecture": true}}"#;
     let error = "shards: 1 error; nothing was written";
     assert_eq!(recombine("", &strict), failed(3, error, [3, 1]));
@@ -178,21 +162,12 @@ fn errors() {
         said(&tree, arguments)
     };
     let said = [
-        with(
-            &CONFIGURATION.replace("primary_shard", "primary"),
-            RECOMBINE,
-        ),
+        with(&CONFIGURATION.replace("primary_shard", "primary"), RECOMBINE),
         with(&CONFIGURATION.replace("linux-a", "linux-z"), RECOMBINE),
         with(&CONFIGURATION.replace("gfx1101", "gfx110X"), RECOMBINE),
         with(CONFIGURATION, &format!("{RECOMBINE} --component blas")),
-        with(
-            CONFIGURATION,
-            &RECOMBINE.replace("packages", "shards/packages"),
-        ),
-        with(
-            CONFIGURATION,
-            &RECOMBINE.replace("dir shards", "dir in/linux-a/blas_lib"),
-        ),
+        with(CONFIGURATION, &RECOMBINE.replace("packages", "shards/packages")),
+        with(CONFIGURATION, &RECOMBINE.replace("dir shards", "dir in/linux-a/blas_lib")),
         with(CONFIGURATION, "verify shards --against packaging.json"),
         with(CONFIGURATION, "report nothing"),
     ];

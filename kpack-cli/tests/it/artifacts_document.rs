@@ -12,9 +12,7 @@ use kpack_tests::process;
 /// The shell commands of a document, block by block.
 fn commands(document: &str) -> Vec<String> {
     let blocks = document.split("```sh\n").skip(1);
-    blocks
-        .map(|block| block.split("```").next().unwrap_or_default().to_owned())
-        .collect()
+    blocks.map(|block| block.split("```").next().unwrap_or_default().to_owned()).collect()
 }
 
 #[test]
@@ -51,15 +49,8 @@ fn every_command_of_the_document() {
     ] {
         assert!(tree.path(file).is_file(), "{file}");
     }
-    assert!(
-        !tree
-            .path("root/lib/.kpack/rocblas_lib_gfx942.kpack")
-            .exists()
-    );
-    assert!(
-        tree.path(&format!("built/linux-a/blas_lib/{PREFIX}"))
-            .is_dir()
-    );
+    assert!(!tree.path("root/lib/.kpack/rocblas_lib_gfx942.kpack").exists());
+    assert!(tree.path(&format!("built/linux-a/blas_lib/{PREFIX}")).is_dir());
 }
 
 /// The anchor that GitHub gives to a heading.
@@ -90,10 +81,7 @@ fn every_link_leads_somewhere() {
     let documents = documents.map(|entry| entry.unwrap().path());
     let mut broken = Vec::new();
     for document in documents.chain([root.join("README.md")]) {
-        if document
-            .extension()
-            .is_none_or(|extension| extension != "md")
-        {
+        if document.extension().is_none_or(|extension| extension != "md") {
             continue;
         }
         let text = fs::read_to_string(&document).unwrap();
@@ -133,10 +121,7 @@ fn every_path_of_the_architecture_exists() {
         !rest.is_empty() && !word.contains(' ') && root.join(first).is_dir()
     };
     let paths: Vec<&str> = text.split('`').skip(1).step_by(2).filter(is_path).collect();
-    let missing: Vec<_> = paths
-        .iter()
-        .filter(|path| !root.join(path).exists())
-        .collect();
+    let missing: Vec<_> = paths.iter().filter(|path| !root.join(path).exists()).collect();
     assert!(paths.len() > 20, "{paths:?}");
     assert_eq!(missing, [&""; 0]);
 }

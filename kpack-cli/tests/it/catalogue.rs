@@ -11,11 +11,7 @@ fn each_id_is_asserted_by_a_test() {
     let entries = SECTIONS.iter().flat_map(|section| section.entries);
     let is_asserted = |id: &str| {
         let constant = id.to_uppercase().replace('-', "_");
-        let forms = [
-            format!("\"{id}\""),
-            format!("[{id}]"),
-            format!("ids::{constant}"),
-        ];
+        let forms = [format!("\"{id}\""), format!("[{id}]"), format!("ids::{constant}")];
         let has_form = |text: &String| forms.iter().any(|form| text.contains(form));
         tests.iter().any(has_form)
     };
@@ -32,10 +28,7 @@ fn test_sources(root: &Path) -> Vec<String> {
         entry.depth() == 0 || !(name.starts_with('.') || name == "target" || name == "fuzz")
     };
     let mut texts = Vec::new();
-    for entry in walkdir::WalkDir::new(root)
-        .into_iter()
-        .filter_entry(is_source)
-    {
+    for entry in walkdir::WalkDir::new(root).into_iter().filter_entry(is_source) {
         let path = entry.unwrap().into_path();
         let kind = path.extension().unwrap_or_default();
         if path.ends_with("tests/it/catalogue.rs") || !(kind == "rs" || kind == "snap") {

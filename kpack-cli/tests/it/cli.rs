@@ -27,10 +27,7 @@ fn prefix() -> Tree {
 
 fn split_prefix() -> Tree {
     let tree = prefix();
-    let output = kpack(
-        &tree,
-        &words("install --prefix . --module vec lib/libvec.so"),
-    );
+    let output = kpack(&tree, &words("install --prefix . --module vec lib/libvec.so"));
     assert!(output.status.success(), "{output:?}");
     tree
 }
@@ -95,9 +92,7 @@ fn an_install_and_the_tree_after_it() {
 #[test]
 fn an_install_with_warnings() {
     let tree = prefix();
-    FatLibrary::new()
-        .build(&tree.path("lib/libplain.so"))
-        .unwrap();
+    FatLibrary::new().build(&tree.path("lib/libplain.so")).unwrap();
     symlink("libvec.so", tree.path("lib/libvec.so.1")).unwrap();
     let arguments =
         words("install --prefix . --module vec --arch gfx1100 lib/libvec.so.1 lib/libplain.so");
@@ -109,22 +104,12 @@ fn an_install_with_warnings() {
 fn what_files_are() {
     let tree = split_prefix();
     library().build(&tree.path("fat.so")).unwrap();
-    library()
-        .kind(Kind::Object)
-        .build(&tree.path("device.o"))
-        .unwrap();
-    library()
-        .kind(Kind::StaticLibrary)
-        .build(&tree.path("libdevice.a"))
-        .unwrap();
+    library().kind(Kind::Object).build(&tree.path("device.o")).unwrap();
+    library().kind(Kind::StaticLibrary).build(&tree.path("libdevice.a")).unwrap();
     FatLibrary::new().build(&tree.path("plain.so")).unwrap();
     fs::write(tree.path("code.hsaco"), code("gfx90a:xnack+", "add").1).unwrap();
     let entries = [code("gfx1100", "add"), code("gfx90a:xnack+", "add")];
-    fs::write(
-        tree.path("code.co"),
-        bundle(Storage::Zstd(3), &entries).unwrap(),
-    )
-    .unwrap();
+    fs::write(tree.path("code.co"), bundle(Storage::Zstd(3), &entries).unwrap()).unwrap();
     let mut text = String::new();
     for file in [
         "fat.so",
@@ -152,15 +137,7 @@ fn a_list_of_kernels_and_one_taken_out() {
     let archive = "lib/.kpack/vec_lib_gfx1100.kpack";
     let text = said(&tree, &["list", archive]);
     assert_snapshot!(text);
-    let extract = [
-        "extract",
-        archive,
-        "--kernel",
-        "lib/libvec.so#1",
-        "--arch",
-        "gfx1100",
-        "-o",
-    ];
+    let extract = ["extract", archive, "--kernel", "lib/libvec.so#1", "--arch", "gfx1100", "-o"];
     let output = kpack(&tree, &[&extract[..], &["out.hsaco"]].concat());
     assert!(output.status.success(), "{output:?}");
     let expected = code("gfx1100", "mul").1;
@@ -196,20 +173,11 @@ fn every_command_has_the_same_options_of_output() {
     for command in all.iter().filter(|command| command.get_name() != "help") {
         for option in ["json", "quiet", "verbose", "color"] {
             let mut own = command.get_arguments();
-            assert!(
-                own.any(|own| own.get_id() == option),
-                "{} {option}",
-                command.get_name()
-            );
+            assert!(own.any(|own| own.get_id() == option), "{} {option}", command.get_name());
         }
     }
     let tree = Tree::new();
-    for line in [
-        "targets gfx942 --quiet --json",
-        "list --nothing",
-        "none",
-        "targets",
-    ] {
+    for line in ["targets gfx942 --quiet --json", "list --nothing", "none", "targets"] {
         let output = kpack(&tree, &words(line));
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(said.starts_with("kpack: error: "), "{line}: {said}");
@@ -250,37 +218,22 @@ fn verification_prints_what_fails_and_all_if_asked() {
     let tree = split_prefix();
     let verify = |line: &str| said(&tree, &words(format!("verify lib {line}").trim()));
     let lines = |line: &str| Vec::from_iter(verify(line).lines().map(str::to_owned));
-    let [_, summary, _] = &lines("")[..] else {
-        panic!("{:#?}", lines(""))
-    };
+    let [_, summary, _] = &lines("")[..] else { panic!("{:#?}", lines("")) };
     assert!(
         summary.contains(" checks, 0 faults") && summary.ends_with("; --verbose prints all"),
         "{summary}"
     );
-    assert!(
-        lines("--verbose")
-            .iter()
-            .any(|line| line.starts_with("ok    "))
-    );
+    assert!(lines("--verbose").iter().any(|line| line.starts_with("ok    ")));
     assert_eq!(lines("--quiet").len(), 2, "{:#?}", lines("--quiet"));
     let archive = tree.path("lib/.kpack/vec_lib_gfx1100.kpack");
     let size = fs::metadata(&archive).unwrap().len();
-    fs::File::options()
-        .write(true)
-        .open(&archive)
-        .unwrap()
-        .set_len(size - 1)
-        .unwrap();
+    fs::File::options().write(true).open(&archive).unwrap().set_len(size - 1).unwrap();
     for (line, label) in [
         ("", "FAULT lib/"),
         ("--quiet --color never", "FAULT lib/"),
         ("--color always", "\u{1b}[1m\u{1b}[31mFAULT\u{1b}[0m lib/"),
     ] {
-        assert!(
-            lines(line).iter().any(|line| line.starts_with(label)),
-            "{:#?}",
-            lines(line)
-        );
+        assert!(lines(line).iter().any(|line| line.starts_with(label)), "{:#?}", lines(line));
         assert!(!lines(line).iter().any(|line| line.starts_with("ok    ")));
     }
 }
@@ -312,11 +265,7 @@ fn a_directory_is_shown_by_file_and_by_target() {
 fn a_directory_is_shown_whatever_is_damaged_in_it() {
     let tree = split_prefix();
     for name in ["empty.kpack", "other.kpack", "empty.kpm", "README"] {
-        let text = if name.starts_with("empty") {
-            ""
-        } else {
-            "text"
-        };
+        let text = if name.starts_with("empty") { "" } else { "text" };
         fs::write(tree.path(name), text).unwrap();
     }
     let output = kpack(&tree, &["show", "."]);
@@ -326,22 +275,11 @@ fn a_directory_is_shown_whatever_is_damaged_in_it() {
     assert_eq!(output.status.code(), Some(3), "{stderr}");
     assert!(stdout.contains(".: 4 files with device code\n"), "{stdout}");
     let lines = Vec::from_iter(stderr.lines());
-    let [archive, manifest, other] = lines[..] else {
-        panic!("{stderr}")
-    };
-    assert!(
-        archive.starts_with("kpack: error: ./empty.kpack: empty"),
-        "{archive}"
-    );
+    let [archive, manifest, other] = lines[..] else { panic!("{stderr}") };
+    assert!(archive.starts_with("kpack: error: ./empty.kpack: empty"), "{archive}");
     assert!(archive.ends_with("[unknown-file]"), "{archive}");
-    assert!(
-        manifest.starts_with("kpack: error: ./empty.kpm: "),
-        "{manifest}"
-    );
-    assert!(
-        other.starts_with("kpack: error: ./other.kpack: not recognised"),
-        "{other}"
-    );
+    assert!(manifest.starts_with("kpack: error: ./empty.kpm: "), "{manifest}");
+    assert!(other.starts_with("kpack: error: ./other.kpack: not recognised"), "{other}");
 }
 
 #[test]
@@ -384,11 +322,7 @@ fn a_directory_is_shown_as_far_as_it_can_be_read() {
     for name in ["closed", "aa.so"] {
         fs::set_permissions(tree.path(name), fs::Permissions::from_mode(0o000)).unwrap();
     }
-    process::run(
-        Command::new("chown")
-            .args(["-R", "65534:65534"])
-            .arg(tree.root()),
-    );
+    process::run(Command::new("chown").args(["-R", "65534:65534"]).arg(tree.root()));
     let mut command = Command::new("setpriv");
     command
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
@@ -413,10 +347,7 @@ fn completions_of_each_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = kpack(&tree, &["completions", shell]);
         let script = String::from_utf8(output.stdout).unwrap();
-        assert!(
-            script.contains("recombine") && script.contains("color"),
-            "{shell}"
-        );
+        assert!(script.contains("recombine") && script.contains("color"), "{shell}");
     }
 }
 
@@ -437,10 +368,7 @@ fn errors() {
     fs::write(tree.path("lib/script"), "#!/bin/sh\n").unwrap();
     let before = tree.snapshot_with_times();
     let install = |rest: &[&str]| {
-        said(
-            &tree,
-            &[&["install", "--prefix", ".", "--module", "vec"], rest].concat(),
-        )
+        said(&tree, &[&["install", "--prefix", ".", "--module", "vec"], rest].concat())
     };
     let mut text = String::new();
     for rest in [
@@ -465,10 +393,7 @@ fn errors() {
     text += &said(&tree, &["show", "lib/none"]);
     text += &said(&tree, &["list", "lib/libvec.so"]);
     assert_eq!(tree.snapshot_with_times(), before);
-    let text = text.replace(
-        outside.root().canonicalize().unwrap().to_str().unwrap(),
-        "/outside",
-    );
+    let text = text.replace(outside.root().canonicalize().unwrap().to_str().unwrap(), "/outside");
     with_filters(|| assert_snapshot!(text));
 }
 
@@ -477,12 +402,7 @@ fn errors_about_archives() {
     let tree = split_prefix();
     let archive = "lib/.kpack/vec_lib_gfx1100.kpack";
     let extract = |kernel: &str, target: &str, out: &str| {
-        said(
-            &tree,
-            &[
-                "extract", archive, "--kernel", kernel, "--arch", target, "-o", out,
-            ],
-        )
+        said(&tree, &["extract", archive, "--kernel", kernel, "--arch", target, "-o", out])
     };
     let mut text = extract("lib/libvec.so#7", "gfx1100", "out");
     text += &extract("lib/libvec.so#0", "gfx942", "out");
@@ -508,16 +428,11 @@ fn device_code_without_wrappers_is_not_split_before_the_link() {
     ] {
         let tree = Tree::new();
         fs::write(tree.path("rdc.s"), sections).unwrap();
-        for command in [
-            &["cc", "-c", "rdc.s", "-o", "rdc.o"][..],
-            &["ar", "qc", "librdc.a", "rdc.o"],
-        ] {
+        for command in
+            [&["cc", "-c", "rdc.s", "-o", "rdc.o"][..], &["ar", "qc", "librdc.a", "rdc.o"]]
+        {
             let (program, arguments) = command.split_first().unwrap();
-            process::run(
-                Command::new(program)
-                    .current_dir(tree.root())
-                    .args(arguments),
-            );
+            process::run(Command::new(program).current_dir(tree.root()).args(arguments));
         }
         for file in ["librdc.a", "rdc.o"] {
             let text = said(&tree, &["show", file]);
@@ -536,14 +451,11 @@ fn device_code_that_a_tool_removed() {
     let tree = Tree::new();
     library().build(&tree.path("fat.so")).unwrap();
     process::run(
-        Command::new("strip")
-            .args(["-R", ".hip_fatbin", "fat.so"])
-            .current_dir(tree.root()),
+        Command::new("strip").args(["-R", ".hip_fatbin", "fat.so"]).current_dir(tree.root()),
     );
-    for arguments in [
-        &["show", "fat.so"][..],
-        &["install", "--prefix", ".", "--module", "vec", "fat.so"],
-    ] {
+    for arguments in
+        [&["show", "fat.so"][..], &["install", "--prefix", ".", "--module", "vec", "fat.so"]]
+    {
         let text = said(&tree, arguments);
         assert!(
             text.contains("as after `strip -R .hip_fatbin`; build or install the binary again"),
@@ -566,10 +478,7 @@ fn reports_as_json() {
         &["install", "--prefix", ".", "--module", "vec", "lib/fat.so"],
     ] {
         let output = kpack(&tree, &[arguments, &["--json"]].concat());
-        assert!(
-            output.status.success() && output.stderr.is_empty(),
-            "{output:?}"
-        );
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
         let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         text += &format!("$ kpack {} --json\n{value:#}\n\n", arguments.join(" "));
     }
@@ -592,16 +501,8 @@ fn a_reader_that_goes_away_is_not_an_error() {
         .unwrap();
     drop(child.stdout.take());
     let mut error = String::new();
-    child
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut error)
-        .unwrap();
-    assert_eq!(
-        (child.wait().unwrap().code(), error.as_str()),
-        (Some(0), "")
-    );
+    child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+    assert_eq!((child.wait().unwrap().code(), error.as_str()), (Some(0), ""));
 }
 
 /// Runs it with standard output, standard error or both on a full device.
@@ -613,10 +514,7 @@ fn on_full_device(tree: &Tree, arguments: &[&str], stdout: bool, stderr: bool) -
             Stdio::null()
         }
     };
-    let status = command(tree, arguments)
-        .stdout(target(stdout))
-        .stderr(target(stderr))
-        .status();
+    let status = command(tree, arguments).stdout(target(stdout)).stderr(target(stderr)).status();
     status.unwrap().code()
 }
 
@@ -625,25 +523,11 @@ fn output_that_cannot_be_written_is_an_error_and_no_panic() {
     let tree = split_prefix();
     // A buffer would keep the bytes after the last newline.
     let archive = "lib/.kpack/vec_lib_gfx1100.kpack";
-    let extract = [
-        "extract",
-        archive,
-        "--kernel",
-        "lib/libvec.so#0",
-        "--arch",
-        "gfx1100",
-        "-o",
-        "-",
-    ];
+    let extract =
+        ["extract", archive, "--kernel", "lib/libvec.so#0", "--arch", "gfx1100", "-o", "-"];
     assert_eq!(on_full_device(&tree, &extract, true, false), Some(4));
-    assert_eq!(
-        on_full_device(&tree, &["show", archive], true, true),
-        Some(4)
-    );
-    assert_eq!(
-        on_full_device(&tree, &["show", "none"], false, true),
-        Some(4)
-    );
+    assert_eq!(on_full_device(&tree, &["show", archive], true, true), Some(4));
+    assert_eq!(on_full_device(&tree, &["show", "none"], false, true), Some(4));
 }
 
 #[test]
@@ -656,10 +540,7 @@ fn a_name_that_is_not_text_does_not_break_the_report() {
     fs::copy(tree.path("lib/libvec.so"), odd).unwrap();
     let output = kpack(&tree, &["verify", "lib", "--json"]);
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(
-        value["findings"].as_array().unwrap().len() > 4,
-        "{output:?}"
-    );
+    assert!(value["findings"].as_array().unwrap().len() > 4, "{output:?}");
 }
 
 #[test]
@@ -676,11 +557,7 @@ fn refusals_exit_with_3_and_change_nothing() {
             "no device code for gfx1030",
         ),
         (&split, "verify lib --against lib", "split"),
-        (
-            &split,
-            "verify lib/libvec.so --against lib/libvec.so",
-            "split",
-        ),
+        (&split, "verify lib/libvec.so --against lib/libvec.so", "split"),
     ] {
         let before = tree.snapshot();
         let output = kpack(tree, &words(line));

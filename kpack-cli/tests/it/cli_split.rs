@@ -24,17 +24,10 @@ fn write(tree: &Tree, path: &str, bytes: impl AsRef<[u8]>) {
 /// two targets.
 fn artifact(tree: &Tree, name: &str, payload: &str, files: usize) {
     let stage = format!("{name}/math-libs/BLAS/rocBLAS/stage");
-    write(
-        tree,
-        &format!("{name}/artifact_manifest.txt"),
-        "math-libs/BLAS/rocBLAS/stage\n",
-    );
+    write(tree, &format!("{name}/artifact_manifest.txt"), "math-libs/BLAS/rocBLAS/stage\n");
     let targets = ["gfx1100", "gfx942"];
     FatLibrary::new()
-        .wrapper(
-            Storage::Zstd(2),
-            targets.map(|target| code(target, payload)),
-        )
+        .wrapper(Storage::Zstd(2), targets.map(|target| code(target, payload)))
         .build(&tree.path(&format!("{stage}/lib/librocblas.so")))
         .unwrap();
     for target in targets {
@@ -43,11 +36,7 @@ fn artifact(tree: &Tree, name: &str, payload: &str, files: usize) {
             let path = format!("{stage}/lib/rocblas/library/{stem}");
             let object = code_object(target, format!("{payload} {index}").as_bytes()).unwrap();
             write(tree, &format!("{path}.co"), object);
-            write(
-                tree,
-                &format!("{path}.dat"),
-                library_file(target, &[&stem]).unwrap(),
-            );
+            write(tree, &format!("{path}.dat"), library_file(target, &[&stem]).unwrap());
         }
     }
 }
@@ -71,23 +60,14 @@ const SPLIT: [&str; 7] = [
     "out",
 ];
 
-const BATCH: [&str; 5] = [
-    "split",
-    "--batch-artifact-parent-dir",
-    "in",
-    "--output-dir",
-    "out",
-];
+const BATCH: [&str; 5] = ["split", "--batch-artifact-parent-dir", "in", "--output-dir", "out"];
 
 #[test]
 fn an_artifact_and_what_is_said_of_it() {
     let tree = Tree::new();
     artifact(&tree, "in/blas_lib", "gemm", 2);
     let mut text = said(&tree, &SPLIT);
-    text += &said(
-        &tree,
-        &[&SPLIT[..], &["--gpu-targets", "gfx1100", "gfx1201"]].concat(),
-    );
+    text += &said(&tree, &[&SPLIT[..], &["--gpu-targets", "gfx1100", "gfx1201"]].concat());
     write(&tree, "in/docs_doc/artifact_manifest.txt", "docs/stage\n");
     write(&tree, "in/docs_doc/docs/stage/readme.txt", "read me");
     let docs = [
@@ -143,11 +123,7 @@ fn targets_that_are_not_there() {
     let batch = [&BATCH[..], &["--gpu-targets"]].concat();
     let mut text = String::new();
     for arguments in [
-        [
-            &SPLIT[..],
-            &["--gpu-targets", "gfx1201", "--require-targets"],
-        ]
-        .concat(),
+        [&SPLIT[..], &["--gpu-targets", "gfx1201", "--require-targets"]].concat(),
         [&batch[..], &["gfx1201", "--require-targets"]].concat(),
     ] {
         text += &said(&tree, &arguments);
@@ -166,10 +142,7 @@ fn what_is_said_of_what_stays_generic() {
     let none = [&SPLIT[..], &["--split-databases", "none"]].concat();
     let mut text = said(&tree, &none);
     fs::remove_file(stage.join("lib/librocblas.so")).unwrap();
-    text += &said(
-        &tree,
-        &[&none[..5], &["--output-dir", "databases"], &none[7..]].concat(),
-    );
+    text += &said(&tree, &[&none[..5], &["--output-dir", "databases"], &none[7..]].concat());
     fs::remove_dir_all(stage.join("lib/rocblas")).unwrap();
     let kernel = code_object("gfx942", b"kernel").unwrap();
     fs::write(stage.join("lib/kernel.bin"), kernel).unwrap();
@@ -297,10 +270,7 @@ fn an_artifact_gets_its_name_when_it_is_durable() {
                     (line.contains("syncfs"), "all synced"),
                     (line.contains("fsync"), "names synced"),
                     (renames("out/blas_lib_generic"), "generic"),
-                    (
-                        renames("out/.blas_lib.tmp/.kpack.tmp/old.blas_lib_generic"),
-                        "generic aside",
-                    ),
+                    (renames("out/.blas_lib.tmp/.kpack.tmp/old.blas_lib_generic"), "generic aside"),
                     (renames("out/blas_lib_gfx"), "target"),
                 ]
                 .into_iter()
@@ -312,11 +282,7 @@ fn an_artifact_gets_its_name_when_it_is_durable() {
         let steps = &steps[last..];
         let expected = [
             &["all synced"][..],
-            if run == "new" {
-                &[]
-            } else {
-                &["generic aside"]
-            },
+            if run == "new" { &[] } else { &["generic aside"] },
             &["names synced", "target", "target", "names synced"],
             &["generic", "names synced"],
         ];
@@ -328,17 +294,12 @@ fn an_artifact_gets_its_name_when_it_is_durable() {
 fn artifacts(tree: &Tree) -> BTreeMap<String, Snapshot> {
     let mut artifacts: BTreeMap<String, Snapshot> = BTreeMap::new();
     for (path, entry) in tree.snapshot() {
-        let Some((name, path)) = path
-            .strip_prefix("out/")
-            .and_then(|path| path.split_once('/'))
+        let Some((name, path)) = path.strip_prefix("out/").and_then(|path| path.split_once('/'))
         else {
             continue;
         };
         if !name.starts_with('.') {
-            artifacts
-                .entry(name.to_owned())
-                .or_default()
-                .insert(path.to_owned(), entry);
+            artifacts.entry(name.to_owned()).or_default().insert(path.to_owned(), entry);
         }
     }
     artifacts
@@ -402,19 +363,11 @@ fn json_whatever_happens() {
     };
     for (kind, arguments) in [("single", &SPLIT[..]), ("batch", &BATCH)] {
         for (more, code, words) in [
-            (
-                &["--gpu-targets", "gfx1201", "--require-targets"][..],
-                3,
-                "gfx1201",
-            ),
+            (&["--gpu-targets", "gfx1201", "--require-targets"][..], 3, "gfx1201"),
             (&["--split-databases", "no"], 2, "kernel database `no`"),
         ] {
             let (found, said, error) = json(&[arguments, more].concat());
-            assert_eq!(
-                (found, &said["outcome"]),
-                (code, &"failed".into()),
-                "{said:#}"
-            );
+            assert_eq!((found, &said["outcome"]), (code, &"failed".into()), "{said:#}");
             assert!(error.contains(words), "{said:#}");
             assert_eq!(said.get("artifacts").is_some(), kind == "batch", "{said:#}");
         }
@@ -450,11 +403,7 @@ fn a_batch_that_a_signal_stops_ends_by_it() {
             .arg(tree.path("in"))
             .arg("--output-dir")
             .arg(tree.path("out"));
-        let mut run = run
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut run = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let proc = PathBuf::from(format!("/proc/{}", run.id()));
         let waits = |fd: fs::DirEntry| {
             fs::read_link(fd.path()).is_ok_and(|to| to.ends_with(".vec_lib.tmp"))

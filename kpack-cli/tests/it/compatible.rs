@@ -43,12 +43,7 @@ fn assert_loads(binary: &Path, kernels: &[&str], gpus: &[&str]) {
     for gpu in gpus {
         let isas: [TargetId; 1] = [gpu.parse().unwrap()];
         for (co_index, kernel) in (0..).zip(kernels) {
-            let loaded = cache.load_code_object(&Request {
-                marker,
-                binary,
-                co_index,
-                isas: &isas,
-            });
+            let loaded = cache.load_code_object(&Request { marker, binary, co_index, isas: &isas });
             assert_eq!(loaded.unwrap(), code(gpu, kernel).1, "{gpu} {kernel}");
         }
     }
@@ -107,11 +102,7 @@ fn an_object_that_an_early_version_split_is_linked_and_loaded() {
     let mut link = Command::new("cc");
     link.arg("-shared").arg("-o").arg(&library);
     process::run(link.arg(tree.path("object/vec.o")));
-    assert_loads(
-        &library,
-        &KERNELS[..2],
-        &["gfx1100", "gfx90a:xnack+", "gfx942"],
-    );
+    assert_loads(&library, &KERNELS[..2], &["gfx1100", "gfx90a:xnack+", "gfx942"]);
     runs(&tree, "verify object/libvec.so");
 }
 
@@ -120,10 +111,7 @@ fn an_object_that_an_early_version_split_is_linked_and_loaded() {
 #[test]
 fn a_split_gives_the_archives_of_an_early_version() {
     let tree = earlier::unpack();
-    runs(
-        &tree,
-        "install --prefix original --module vec lib/libvec.so bin/vec",
-    );
+    runs(&tree, "install --prefix original --module vec lib/libvec.so bin/vec");
     assert_eq!(
         files_in(&tree.path("original/lib/.kpack")),
         files_in(&tree.path("split/lib/.kpack"))
@@ -141,21 +129,15 @@ fn a_split_gives_the_archives_of_an_early_version() {
 fn what_an_early_version_split_is_joined_and_split_again() {
     let tree = earlier::unpack();
     let before = tree.snapshot();
-    for (binary, gpu) in [
-        (LIBRARY, "gfx1100"),
-        (LIBRARY, "gfx90a"),
-        (LIBRARY, "gfx942"),
-        (PROGRAM, "gfx90a:xnack+"),
-    ] {
+    for (binary, gpu) in
+        [(LIBRARY, "gfx1100"), (LIBRARY, "gfx90a"), (LIBRARY, "gfx942"), (PROGRAM, "gfx90a:xnack+")]
+    {
         runs(
             &tree,
             &format!("join --prefix split --arch {gpu} --against original/{binary} {binary}"),
         );
         runs(&tree, "verify split");
-        runs(
-            &tree,
-            &format!("install --prefix split --module vec {binary}"),
-        );
+        runs(&tree, &format!("install --prefix split --module vec {binary}"));
         assert!(tree.snapshot() == before, "{binary} for {gpu}");
     }
 }
@@ -164,10 +146,7 @@ fn what_an_early_version_split_is_joined_and_split_again() {
 #[test]
 fn what_an_early_version_joined_is_split_again() {
     let tree = earlier::unpack();
-    runs(
-        &tree,
-        "install --prefix joined --module vec lib/libvec.so bin/vec",
-    );
+    runs(&tree, "install --prefix joined --module vec lib/libvec.so bin/vec");
     runs(&tree, "verify joined --against original");
     for binary in [LIBRARY, PROGRAM] {
         let of = |prefix: &str| fs::read(tree.path(prefix).join(binary)).unwrap();
@@ -195,10 +174,7 @@ fn installing_again_changes_nothing() {
     let tree = earlier::unpack();
     let before = tree.snapshot_with_times();
     runs(&tree, "install --prefix split --module vec --all");
-    runs(
-        &tree,
-        "install --prefix split --module vec lib/libvec.so bin/vec",
-    );
+    runs(&tree, "install --prefix split --module vec lib/libvec.so bin/vec");
     runs(
         &tree,
         "install --prefix split --module vec --all --arch gfx1100 --arch gfx90a:xnack+ --arch gfx942",
@@ -209,10 +185,7 @@ fn installing_again_changes_nothing() {
 #[test]
 fn shards_of_an_early_version_are_recombined() {
     let tree = earlier::unpack();
-    runs(
-        &tree,
-        "recombine --input-shards-dir shards --config packaging.json --output-dir again",
-    );
+    runs(&tree, "recombine --input-shards-dir shards --config packaging.json --output-dir again");
     runs(&tree, "verify again");
     // The early version's result, and its split of the whole artifact, are replaced.
     runs(
@@ -233,10 +206,7 @@ fn shards_of_an_early_version_are_recombined() {
 #[test]
 fn splitting_again_replaces_the_artifacts_of_variants() {
     let tree = earlier::unpack();
-    let has = |target: &str| {
-        tree.path(&format!("shards/linux-b/blas_lib_{target}"))
-            .exists()
-    };
+    let has = |target: &str| tree.path(&format!("shards/linux-b/blas_lib_{target}")).exists();
     assert!(has("gfx90a:xnack+") && !has("gfx90a"));
     runs(
         &tree,

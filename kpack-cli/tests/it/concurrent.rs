@@ -83,10 +83,7 @@ impl Process {
         let version = versions.of(&self.marker);
         let changed = self.load(tree, CHANGED).into_iter();
         for (loaded, kernel) in changed.zip(kernels(version, CHANGED)) {
-            assert!(
-                loaded.is_err() || loaded.unwrap() == kernel,
-                "code of another version"
-            );
+            assert!(loaded.is_err() || loaded.unwrap() == kernel, "code of another version");
         }
     }
 }
@@ -112,19 +109,14 @@ fn twenty_installs_at_once_into_one_module() {
     for (number, name) in names.iter().enumerate() {
         let kernel = format!("kernel {number}");
         FatLibrary::new()
-            .wrapper(
-                Storage::Plain,
-                [SAME, CHANGED].map(|target| code(target, &kernel)),
-            )
+            .wrapper(Storage::Plain, [SAME, CHANGED].map(|target| code(target, &kernel)))
             .build(&tree.path(name))
             .unwrap();
     }
     let one_by_one = Tree::new();
     process::copy(tree.path("lib"), one_by_one.path("lib"));
     let start = |tree, name: &String| {
-        let arguments = [
-            "install", "--quiet", "--prefix", ".", "--module", "vec", name,
-        ];
+        let arguments = ["install", "--quiet", "--prefix", ".", "--module", "vec", name];
         command(tree, &arguments).spawn().unwrap()
     };
     let succeeds = |mut run: Child| assert!(run.wait().unwrap().success());
@@ -185,11 +177,7 @@ fn packages_may_be_upgraded_in_any_order() {
         started_and_loaded.check(&tree, &versions);
         for file in order {
             fs::rename(newer.path(file), tree.path(file)).unwrap();
-            for process in [
-                &started_before,
-                &started_and_loaded,
-                &Process::start(&tree).unwrap(),
-            ] {
+            for process in [&started_before, &started_and_loaded, &Process::start(&tree).unwrap()] {
                 process.check(&tree, &versions);
             }
         }

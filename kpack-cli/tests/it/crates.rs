@@ -20,16 +20,11 @@ fn our_crates_use_each_other_in_one_version() {
     let mut metadata = MetadataCommand::new();
     let metadata = metadata.manifest_path(root.join("Cargo.toml")).no_deps();
     let packages = metadata.exec().unwrap().packages;
-    let versions = packages
-        .iter()
-        .map(|package| (package.name.as_str(), &package.version));
+    let versions = packages.iter().map(|package| (package.name.as_str(), &package.version));
     let versions: BTreeMap<&str, _> = versions.collect();
     let mut checked = 0;
     for package in &packages {
-        let is_published = package
-            .publish
-            .as_ref()
-            .is_none_or(|places| !places.is_empty());
+        let is_published = package.publish.as_ref().is_none_or(|places| !places.is_empty());
         for dependency in &package.dependencies {
             let is_used = is_published && dependency.kind != DependencyKind::Development;
             if let (true, Some(version)) = (is_used, versions.get(&*dependency.name)) {
@@ -65,16 +60,10 @@ fn options_reports_and_errors_may_grow() {
         for (kind, name, may_grow) in listed(&api) {
             let has_fields = kind == "enum"
                 || api.lines().any(|line| {
-                    let field = line
-                        .strip_prefix("pub ")
-                        .and_then(|item| item.strip_prefix(name));
+                    let field = line.strip_prefix("pub ").and_then(|item| item.strip_prefix(name));
                     field.is_some_and(|rest| rest.starts_with("::") && rest.contains(": "))
                 });
-            if ["Options", "Report", "Error"]
-                .iter()
-                .any(|end| name.ends_with(end))
-                && has_fields
-            {
+            if ["Options", "Report", "Error"].iter().any(|end| name.ends_with(end)) && has_fields {
                 assert!(may_grow, "{name} has no #[non_exhaustive]");
                 checked += 1;
             }
@@ -122,21 +111,13 @@ fn kpack_build_alone_writes_what_it_writes_beside_all_others() {
         // Alone, it refuses compressed bundles.
         let codes = ["gfx942", "gfx1100"].map(|target| code(target, "add"));
         let library = FatLibrary::new().wrapper(Storage::Plain, codes);
-        library
-            .kind(Kind::Object)
-            .build(&tree.path("vec.o"))
-            .unwrap();
+        library.kind(Kind::Object).build(&tree.path("vec.o")).unwrap();
     }
-    run(Command::new(program)
-        .args(["vec.o", "out"])
-        .current_dir(alone.root()));
+    run(Command::new(program).args(["vec.o", "out"]).current_dir(alone.root()));
     let options = object_file::Options::new("vec", beside.path("out"), [beside.path("vec.o")]);
     object_file::split(&options, &()).unwrap();
     let files = alone.files();
-    assert!(
-        files.iter().any(|file| file.ends_with("_gfx942.kpack")),
-        "{files:?}"
-    );
+    assert!(files.iter().any(|file| file.ends_with("_gfx942.kpack")), "{files:?}");
     assert_eq!(files, beside.files());
     assert!(alone.snapshot() == beside.snapshot());
 }
@@ -148,9 +129,7 @@ fn of_others(package: &str) -> BTreeSet<String> {
     cargo.args(["--edges", "normal,build", "--prefix", "none"]);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let tree = run(cargo.current_dir(root));
-    let names = tree
-        .lines()
-        .filter_map(|line| line.split_whitespace().next());
+    let names = tree.lines().filter_map(|line| line.split_whitespace().next());
     let others = names.filter(|name| !name.starts_with("kpack-"));
     others.map(str::to_owned).collect()
 }
@@ -158,15 +137,8 @@ fn of_others(package: &str) -> BTreeSet<String> {
 /// Every build script with HIP kernels compiles them.
 #[test]
 fn kpack_build_uses_few_crates_of_others() {
-    let expected = [
-        "bitflags",
-        "hmac-sha256",
-        "linux-raw-sys",
-        "memchr",
-        "object",
-        "rustix",
-        "shlex",
-    ];
+    let expected =
+        ["bitflags", "hmac-sha256", "linux-raw-sys", "memchr", "object", "rustix", "shlex"];
     assert_eq!(of_others("kpack-build"), expected.map(str::to_owned).into());
 }
 

@@ -28,22 +28,11 @@ fn files() -> Tree {
     tree
 }
 
-const FILES: [&str; 4] = [
-    "build/add.hsaco",
-    "./build/fast/add.co",
-    "build/fast/table",
-    "build/empty",
-];
+const FILES: [&str; 4] =
+    ["build/add.hsaco", "./build/fast/add.co", "build/fast/table", "build/empty"];
 
 fn create(tree: &Tree, more: &[&str]) {
-    let arguments = [
-        "create",
-        ARCHIVE,
-        "--arch",
-        "gfx942",
-        "--strip-prefix",
-        "build",
-    ];
+    let arguments = ["create", ARCHIVE, "--arch", "gfx942", "--strip-prefix", "build"];
     let output = kpack(tree, &[&arguments, more, &FILES].concat());
     assert!(output.status.success(), "{output:?}");
 }
@@ -57,9 +46,7 @@ fn commands_and_the_loader_read_what_was_stored() {
         for name in ["add.hsaco", "fast/add.co", "fast/table", "empty"] {
             let expected = fs::read(tree.path("build").join(name)).unwrap();
             assert_eq!(archive.load(name, "gfx942").unwrap(), expected, "{name}");
-            let arguments = [
-                "extract", ARCHIVE, "--kernel", name, "--arch", "gfx942", "-o", "-",
-            ];
+            let arguments = ["extract", ARCHIVE, "--kernel", name, "--arch", "gfx942", "-o", "-"];
             assert_eq!(kpack(&tree, &arguments).stdout, expected, "{name}");
         }
         let listed = kpack(&tree, &["list", ARCHIVE, "--json"]);
@@ -96,10 +83,7 @@ fn an_archive_may_have_several_targets_with_metadata() {
     let output = kpack(&tree, &["create", "vec.kpack", "--from", "list.json"]);
     assert!(output.status.success(), "{output:?}");
     let archive = Archive::open(&tree.path("vec.kpack")).unwrap();
-    assert_eq!(
-        archive.load("v0", "gfx942").unwrap(),
-        code("gfx942", "add").1
-    );
+    assert_eq!(archive.load("v0", "gfx942").unwrap(), code("gfx942", "add").1);
     assert_eq!(archive.load("v0", "gfx950").unwrap(), b"any bytes");
     let listed = kpack(&tree, &["list", "vec.kpack", "--json"]);
     let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
@@ -117,10 +101,8 @@ fn what_cannot_be_stored_is_named_and_nothing_is_written() {
     fs::write(tree.path("build/other.hsaco"), code("gfx1100", "add").1).unwrap();
     let bad = r#"{"group_name": "", "gfx_arch_family": "", "gfx_arches": ["gfx942"], "kernels": [{"nam": 1}]}"#;
     fs::write(tree.path("bad.json"), bad).unwrap();
-    let unlisted = bad.replace(
-        r#"{"nam": 1}"#,
-        r#"{"name": "a", "target": "gfx90a", "file": "bad.json"}"#,
-    );
+    let unlisted =
+        bad.replace(r#"{"nam": 1}"#, r#"{"name": "a", "target": "gfx90a", "file": "bad.json"}"#);
     fs::write(tree.path("unlisted.json"), unlisted).unwrap();
     let twice = bad.replace(r#"["gfx942"]"#, r#"["gfx942", "gfx942"]"#);
     let twice = twice.replace(r#"{"nam": 1}"#, "");
@@ -128,39 +110,18 @@ fn what_cannot_be_stored_is_named_and_nothing_is_written() {
     let absolute = tree.path("build/add.hsaco");
     let absolute = absolute.to_str().unwrap();
     for (code, arguments, expected) in [
+        (2, vec!["add.hsaco", "--arch", "gfx942", "build/add.hsaco"], "ends in `.kpack`"),
+        (2, vec!["a.kpack", "--arch", "gfx942", absolute], "--strip-prefix"),
         (
             2,
-            vec!["add.hsaco", "--arch", "gfx942", "build/add.hsaco"],
-            "ends in `.kpack`",
-        ),
-        (
-            2,
-            vec!["a.kpack", "--arch", "gfx942", absolute],
-            "--strip-prefix",
-        ),
-        (
-            2,
-            vec![
-                "a.kpack",
-                "--arch",
-                "gfx942",
-                "--strip-prefix",
-                "x",
-                "build/add.hsaco",
-            ],
+            vec!["a.kpack", "--arch", "gfx942", "--strip-prefix", "x", "build/add.hsaco"],
             "does not begin with x",
         ),
         (2, vec!["a.kpack", "--arch", "gfx942"], "FILE"),
         (2, vec!["a.kpack", "build/add.hsaco"], "--arch"),
         (
             3,
-            vec![
-                "a.kpack",
-                "--arch",
-                "gfx942",
-                "build/add.hsaco",
-                "./build/add.hsaco",
-            ],
+            vec!["a.kpack", "--arch", "gfx942", "build/add.hsaco", "./build/add.hsaco"],
             ids::NAME_CLASH.as_str(),
         ),
         (
@@ -168,21 +129,9 @@ fn what_cannot_be_stored_is_named_and_nothing_is_written() {
             vec!["a.kpack", "--arch", "gfx942", "build/other.hsaco"],
             ids::DAMAGED_CODE_OBJECT.as_str(),
         ),
-        (
-            3,
-            vec!["a.kpack", "--from", "bad.json"],
-            ids::BAD_CONFIGURATION.as_str(),
-        ),
-        (
-            3,
-            vec!["a.kpack", "--from", "unlisted.json"],
-            "which `gfx_arches` does not list",
-        ),
-        (
-            3,
-            vec!["a.kpack", "--from", "twice.json"],
-            "`gfx_arches` lists gfx942 twice",
-        ),
+        (3, vec!["a.kpack", "--from", "bad.json"], ids::BAD_CONFIGURATION.as_str()),
+        (3, vec!["a.kpack", "--from", "unlisted.json"], "which `gfx_arches` does not list"),
+        (3, vec!["a.kpack", "--from", "twice.json"], "`gfx_arches` lists gfx942 twice"),
         (4, vec!["a.kpack", "--arch", "gfx942", "missing"], "missing"),
     ] {
         let text = said(&tree, &[&["create"], &arguments[..]].concat());
@@ -241,9 +190,7 @@ fn python_writes_and_reads_archives() {
     let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../therock/python");
     let mut python = Command::new("python3");
     python.args(["-c", PYTHON]).current_dir(tree.root());
-    python
-        .env("PYTHONPATH", modules)
-        .env("PYTHONDONTWRITEBYTECODE", "1");
+    python.env("PYTHONPATH", modules).env("PYTHONDONTWRITEBYTECODE", "1");
     process::run(python.env("KPACK_EXECUTABLE", env!("CARGO_BIN_EXE_kpack")));
     let archive = Archive::open(&tree.path("provider_gfx942.kpack")).unwrap();
     assert_eq!(archive.load("text", "gfx942").unwrap(), b"ptx");

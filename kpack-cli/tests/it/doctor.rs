@@ -54,12 +54,7 @@ fn new_runtime(tree: &Tree) {
 
 /// A HIP runtime that calls ROCm's loader.
 fn reading_runtime(tree: &Tree, path: &str, loader: &str) {
-    stub_of(
-        tree,
-        loader,
-        "int kpack_load_code_object(void) { return 1; }",
-        &[],
-    );
+    stub_of(tree, loader, "int kpack_load_code_object(void) { return 1; }", &[]);
     let code = "int kpack_load_code_object(void);\n\
                 int (*loads)(void) = kpack_load_code_object;";
     stub_of(tree, path, code, &[loader]);
@@ -92,9 +87,7 @@ fn library(tree: &Tree, targets: &[&str]) -> FatLibrary {
 fn linked_with(library: FatLibrary, tree: &Tree, path: &str) -> FatLibrary {
     let path = tree.path(path);
     let directory = path.parent().unwrap().display();
-    library
-        .flag(format!("-Wl,--no-as-needed,-rpath,{directory}"))
-        .flag(&path)
+    library.flag(format!("-Wl,--no-as-needed,-rpath,{directory}")).flag(&path)
 }
 
 /// A prefix with a split library for gfx1030 and gfx942.
@@ -115,9 +108,7 @@ fn findings(tree: &Tree, path: &str, gpu: &str) -> Vec<Finding> {
 
 /// The faults and notes, with advice, with the tree as `/tree`.
 fn troubles(findings: &[Finding], tree: &Tree) -> Vec<String> {
-    let troubles = findings
-        .iter()
-        .filter(|finding| finding.severity != Severity::Ok);
+    let troubles = findings.iter().filter(|finding| finding.severity != Severity::Ok);
     let line = |finding: &Finding| {
         let path = finding.path.as_ref().map(|path| path.display().to_string());
         let advice = finding.help.as_deref().unwrap_or("nothing");
@@ -158,9 +149,7 @@ fn what_it_advises_for_an_old_runtime_mends_it() {
     let advice = findings.iter().find_map(|finding| finding.help.clone());
     let join = advice.unwrap().replace("run `", "").replace('`', "");
     let kpack = env!("CARGO_BIN_EXE_kpack");
-    run(Command::new("sh")
-        .arg("-c")
-        .arg(join.replacen("kpack", kpack, 1)));
+    run(Command::new("sh").arg("-c").arg(join.replacen("kpack", kpack, 1)));
     let second = said(&tree, &["doctor", "prefix", "--arch", "gfx1030"]);
     assert_snapshot!(format!("{first}\n{second}"));
 }
@@ -236,11 +225,7 @@ fn a_binary_that_cannot_be_joined() {
     let library = library.wrapper(Storage::Plain, [("gfx942", payload)]);
     let path = tree.path("prefix/lib/libvec.so");
     library.build(&path).unwrap();
-    install(
-        &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
-        &(),
-    )
-    .unwrap();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]), &()).unwrap();
     let mut bytes = fs::read(&path).unwrap();
     let wrapper = bytes.windows(4).position(|w| w == b"HIPK").unwrap();
     bytes[wrapper + 16] = 1;
@@ -268,32 +253,20 @@ fn a_runtime_or_a_loader_that_is_not_there() {
             && found[0].contains("needs librocm_kpack.so.0, which was not found"),
         "{found:?}"
     );
-    assert!(
-        found[0].contains("install the loader (`librocm-kpack0`)"),
-        "{found:?}"
-    );
+    assert!(found[0].contains("install the loader (`librocm-kpack0`)"), "{found:?}");
     fs::remove_file(tree.path(HIP)).unwrap();
     let found = of_library(&tree, "gfx942");
-    assert!(
-        found[0].contains("needs libamdhip64.so.6, which was not found"),
-        "{found:?}"
-    );
+    assert!(found[0].contains("needs libamdhip64.so.6, which was not found"), "{found:?}");
     assert_eq!(found.len(), 1, "{found:?}");
 }
 
 #[test]
 fn a_library_that_leaves_the_runtime_to_its_program() {
     let tree = Tree::new();
-    let plain = FatLibrary::new().wrapper(
-        Storage::Plain,
-        [("gfx942", code_object("gfx942", &[1; 9000]).unwrap())],
-    );
+    let plain = FatLibrary::new()
+        .wrapper(Storage::Plain, [("gfx942", code_object("gfx942", &[1; 9000]).unwrap())]);
     plain.build(&tree.path("prefix/lib/libvec.so")).unwrap();
-    install(
-        &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
-        &(),
-    )
-    .unwrap();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]), &()).unwrap();
     let found = of_library(&tree, "gfx942");
     assert_eq!(
         found,
@@ -324,10 +297,7 @@ fn an_archive_that_is_missing_stale_or_damaged() {
 
     fs::write(&archive, &bytes[..100]).unwrap();
     let found = of_library(&tree, "gfx942");
-    assert!(
-        found[0].contains("vec_lib_gfx942.kpack is damaged"),
-        "{found:?}"
-    );
+    assert!(found[0].contains("vec_lib_gfx942.kpack is damaged"), "{found:?}");
     assert!(found[0].contains("install that archive again"), "{found:?}");
 
     let other = Tree::new();
@@ -335,21 +305,10 @@ fn an_archive_that_is_missing_stale_or_damaged() {
     let payload = code_object("gfx942", &[2; 9000]).unwrap();
     let library = FatLibrary::new().wrapper(Storage::Plain, [("gfx942", payload)]);
     library.build(&other.path("prefix/lib/libvec.so")).unwrap();
-    install(
-        &InstallOptions::new(other.path("prefix"), "vec", ["lib/libvec.so"]),
-        &(),
-    )
-    .unwrap();
-    fs::copy(
-        other.path("prefix/lib/.kpack/vec_lib_gfx942.kpack"),
-        &archive,
-    )
-    .unwrap();
+    install(&InstallOptions::new(other.path("prefix"), "vec", ["lib/libvec.so"]), &()).unwrap();
+    fs::copy(other.path("prefix/lib/.kpack/vec_lib_gfx942.kpack"), &archive).unwrap();
     let found = of_library(&tree, "gfx942");
-    assert!(
-        found[0].contains("vec_lib_gfx942.kpack is made for another build of it"),
-        "{found:?}"
-    );
+    assert!(found[0].contains("vec_lib_gfx942.kpack is made for another build of it"), "{found:?}");
 }
 
 /// A family's files are for each of its processors.
@@ -367,9 +326,7 @@ fn a_kernel_database_without_files_for_the_gpu_or_its_families() {
     images("gfx110x");
     let said = |gpu: &str| {
         let found = findings(&tree, "prefix/lib/libvec.so", gpu);
-        let mut texts = found
-            .iter()
-            .filter(|finding| finding.id == ids::MISSING_TARGET);
+        let mut texts = found.iter().filter(|finding| finding.id == ids::MISSING_TARGET);
         texts
             .find(|finding| finding.file().ends_with("aotriton.images"))
             .map(|found| found.text.clone())
@@ -394,9 +351,7 @@ fn a_gpu_that_nothing_was_built_for() {
              install a build with code for gfx1100"
         ]
     );
-    library(&tree, &["gfx1030"])
-        .build(&tree.path("fat.so"))
-        .unwrap();
+    library(&tree, &["gfx1030"]).build(&tree.path("fat.so")).unwrap();
     let found = troubles(&findings(&tree, "fat.so", "gfx1100"), &tree);
     assert!(
         found[0].contains("not split, without code for gfx1100: only for gfx1030"),
@@ -428,11 +383,8 @@ fn a_binary_that_was_joined_for_another_gpu() {
     let tree = Tree::new();
     old_runtime(&tree);
     split(&tree);
-    let options = JoinOptions::new(
-        tree.path("prefix"),
-        ["gfx942".parse().unwrap()],
-        ["lib/libvec.so"],
-    );
+    let options =
+        JoinOptions::new(tree.path("prefix"), ["gfx942".parse().unwrap()], ["lib/libvec.so"]);
     join(&options, &()).unwrap();
     assert_eq!(of_library(&tree, "gfx942"), [""; 0]);
     assert_eq!(
@@ -460,11 +412,7 @@ fn the_gpus_that_the_kernel_names() {
         options.nodes = tree.path("nodes");
         let report = examine(&[tree.path("prefix")], &options).unwrap();
         let first = report.findings[0].text.clone();
-        let id = if first.contains("gfx") {
-            ids::GPUS
-        } else {
-            ids::NO_GPU
-        };
+        let id = if first.contains("gfx") { ids::GPUS } else { ids::NO_GPU };
         assert_eq!(report.findings[0].id, id, "{first}");
         (first, report.faults(), troubles(&report.findings, &tree))
     };
@@ -481,10 +429,7 @@ fn the_gpus_that_the_kernel_names() {
     assert_eq!(faults, 1);
     let (_, faults, found) = examined(&[]);
     assert_eq!(faults, 0);
-    assert!(
-        found[0].contains("cannot detect") && found[0].contains("--arch"),
-        "{found:?}"
-    );
+    assert!(found[0].contains("cannot detect") && found[0].contains("--arch"), "{found:?}");
 }
 
 #[test]
@@ -500,10 +445,7 @@ fn what_the_environment_chooses_counts_unless_the_program_has_raised_privileges(
     program.build(&tree.path("app")).unwrap();
     let code = || {
         let mut doctor = command(&tree, &["doctor", "app", "--arch", "gfx942", "--quiet"]);
-        let output = doctor
-            .env("LD_LIBRARY_PATH", tree.path("old"))
-            .output()
-            .unwrap();
+        let output = doctor.env("LD_LIBRARY_PATH", tree.path("old")).output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
         (output.status.code().unwrap(), said)
     };
@@ -532,10 +474,7 @@ fn a_preloaded_shim_serves_an_old_runtime() {
     let output = doctor.env("LD_PRELOAD", &shim).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     let id = |id: kpack_core::Id| said.contains(&format!("\"id\": \"{id}\""));
-    assert!(
-        id(ids::MARKERS_NOT_NEEDED) && !id(ids::RUNTIME_READS_MARKERS),
-        "{said}"
-    );
+    assert!(id(ids::MARKERS_NOT_NEEDED) && !id(ids::RUNTIME_READS_MARKERS), "{said}");
 }
 
 #[test]
@@ -546,11 +485,7 @@ fn a_linked_shim_serves_every_runtime() {
     fs::write(tree.path("note.s"), note(".note.kpack_hip", 1)).unwrap();
     let library = library(&tree, &["gfx942"]).flag(tree.path("note.s"));
     library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
-    install(
-        &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
-        &(),
-    )
-    .unwrap();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]), &()).unwrap();
     let linked = "split, linked with the shim, with code for gfx942";
     let found = findings(&tree, "prefix", "gfx942");
     assert_eq!(troubles(&found, &tree), [""; 0]);
@@ -566,21 +501,12 @@ fn a_shared_shim_that_is_linked_serves_every_runtime() {
         let shim = format!("prefix/lib/{shim}");
         stub(&tree, &shim, &[]);
         let library = library(&tree, &["gfx942"]);
-        let library = library
-            .flag("-Wl,--no-as-needed,-rpath,$ORIGIN")
-            .flag(tree.path(&shim));
+        let library = library.flag("-Wl,--no-as-needed,-rpath,$ORIGIN").flag(tree.path(&shim));
         library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
-        install(
-            &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
-            &(),
-        )
-        .unwrap();
+        install(&InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]), &()).unwrap();
         let found = findings(&tree, "prefix", "gfx942");
         assert_eq!(troubles(&found, &tree), [""; 0]);
-        assert!(
-            found[0].text.starts_with("split, linked with the shim"),
-            "{found:?}"
-        );
+        assert!(found[0].text.starts_with("split, linked with the shim"), "{found:?}");
     }
 }
 
@@ -594,17 +520,10 @@ fn a_binary_of_another_machine() {
     let library = FatLibrary::new().compiler("aarch64-linux-gnu-gcc");
     let library = library.wrapper(Storage::Plain, [("gfx942", payload)]);
     library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
-    install(
-        &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
-        &(),
-    )
-    .unwrap();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]), &()).unwrap();
     let found = of_library(&tree, "gfx942");
     assert_eq!(found.len(), 1, "{found:?}");
-    assert!(
-        found[0].contains("is unknown: it is for another machine (aarch64"),
-        "{found:?}"
-    );
+    assert!(found[0].contains("is unknown: it is for another machine (aarch64"), "{found:?}");
 }
 
 #[test]
@@ -642,10 +561,7 @@ fn no_code_of_the_file_runs() {
     run(cc.arg("-o").arg(&audit));
     let audit = audit.display();
     build("audited", &[&format!("-Wl,--audit,{audit}")]);
-    build(
-        "audited.so",
-        &["-shared", "-fPIC", &format!("-Wl,--depaudit,{audit}")],
-    );
+    build("audited.so", &["-shared", "-fPIC", &format!("-Wl,--depaudit,{audit}")]);
     let interpreter = format!("-Wl,--dynamic-linker,{}", tree.path("evil").display());
     build("interpreted", &[&interpreter]);
     let mut cc = Command::new("cc");
@@ -669,9 +585,7 @@ fn no_code_of_the_file_runs() {
     }
     // They do run otherwise.
     for name in ["evil", "audited", "decoy"] {
-        run(Command::new("sh")
-            .arg("-c")
-            .arg(format!("{} || true", tree.path(name).display())));
+        run(Command::new("sh").arg("-c").arg(format!("{} || true", tree.path(name).display())));
         fs::remove_file(tree.path("ran")).unwrap();
     }
 }
@@ -687,9 +601,7 @@ fn decoy(tree: &Tree, from: &str, to: &str) {
     };
     let headers = (number(&bytes, 32)..).step_by(56);
     let mut headers = headers.take(usize::from(bytes[56]));
-    let header = headers
-        .find(|at| bytes[*at..*at + 4] == PT_DYNAMIC)
-        .unwrap();
+    let header = headers.find(|at| bytes[*at..*at + 4] == PT_DYNAMIC).unwrap();
     let (start, size) = (number(&bytes, header + 8), number(&bytes, header + 32));
     let mut table = bytes[start..start + size].to_vec();
     for entry in table.chunks_exact_mut(16) {
@@ -724,10 +636,7 @@ fn a_fifo_in_the_place_of_a_library() {
     let output = output.unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("fifos/libamdhip64.so.6: not a regular file"),
-        "{said}"
-    );
+    assert!(said.contains("fifos/libamdhip64.so.6: not a regular file"), "{said}");
 }
 
 #[test]
@@ -847,24 +756,13 @@ fn prints_on(
     write_nodes(tree, gpus);
     let sh = |script: &str| {
         let mut command = Command::new("unshare");
-        command.args([
-            "--user",
-            "--map-root-user",
-            "--mount",
-            "sh",
-            "-ec",
-            script,
-            "sh",
-        ]);
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-ec", script, "sh"]);
         command.current_dir(tree.root());
         command
     };
     let mount = "mount -t tmpfs none /sys/class; mkdir -p /sys/class/kfd/kfd/topology; \
                  cp -r nodes /sys/class/kfd/kfd/topology/nodes";
-    if !sh(mount)
-        .output()
-        .is_ok_and(|output| output.status.success())
-    {
+    if !sh(mount).output().is_ok_and(|output| output.status.success()) {
         require::skip("`unshare --user --mount` does not work here");
         return None;
     }
@@ -891,11 +789,8 @@ fn join_is_advised_for_all_gpus_of_the_machine() {
     old_runtime(&tree);
     split(&tree);
     let gpus = ["gfx1030", "gfx942"];
-    let one = JoinOptions::new(
-        tree.path("prefix"),
-        ["gfx1030".parse().unwrap()],
-        ["lib/libvec.so"],
-    );
+    let one =
+        JoinOptions::new(tree.path("prefix"), ["gfx1030".parse().unwrap()], ["lib/libvec.so"]);
     join(&one, &()).unwrap();
     let found = on_machine(&tree, "prefix", &gpus);
     assert_eq!(
@@ -919,10 +814,7 @@ fn join_is_advised_only_if_it_would_help() {
     let on = |gpus: &[&str]| troubles(&on_machine(&tree, "prefix/lib/libvec.so", gpus), &tree);
     // Nobody can tell which GPU it is.
     let found = on(&[]).join("\n");
-    assert!(
-        found.contains("run this again with `--arch GPU`"),
-        "{found}"
-    );
+    assert!(found.contains("run this again with `--arch GPU`"), "{found}");
     assert!(!found.contains("run `kpack join"), "{found}");
     // Nothing was built for it.
     let found = on(&["gfx1036"]).join("\n");
@@ -952,10 +844,7 @@ fn join_is_advised_only_if_it_would_help() {
     // Nor where no archive ever had code.
     let found = on(&["gfx1030", "gfx1036"]).join("\n");
     assert!(!found.contains("run `kpack join"), "{found}");
-    assert!(
-        found.contains("install a build with code for gfx1036"),
-        "{found}"
-    );
+    assert!(found.contains("install a build with code for gfx1036"), "{found}");
 }
 
 /// Objects that were split before the link have no room for device code.
@@ -999,12 +888,7 @@ fn a_join_says_which_code_it_drops() {
         let gpus = gpus.iter().map(|gpu| gpu.parse().unwrap());
         let options = JoinOptions::new(tree.path("prefix"), gpus, ["lib/libvec.so"]);
         let report = join(&options, &()).unwrap();
-        Vec::from_iter(
-            report
-                .findings
-                .into_iter()
-                .map(|found| (found.id, found.text)),
-        )
+        Vec::from_iter(report.findings.into_iter().map(|found| (found.id, found.text)))
     };
     assert_eq!(warnings(&["gfx942", "gfx1030"]), []);
     let dropped = warnings(&["gfx1030"]);
@@ -1071,16 +955,9 @@ fn with_rocm_5_one_gpu_without_code_disables_all() {
     let library = FatLibrary::new().wrapper(Storage::Plain, ["gfx1030", "gfx942"].map(code));
     let library = linked_with(library, &tree, hip);
     library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
-    install(
-        &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
-        &(),
-    )
-    .unwrap();
-    let one = JoinOptions::new(
-        tree.path("prefix"),
-        ["gfx1030".parse().unwrap()],
-        ["lib/libvec.so"],
-    );
+    install(&InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]), &()).unwrap();
+    let one =
+        JoinOptions::new(tree.path("prefix"), ["gfx1030".parse().unwrap()], ["lib/libvec.so"]);
     join(&one, &()).unwrap();
     let on = |gpus: &[&str]| troubles(&on_machine(&tree, "prefix/lib/libvec.so", gpus), &tree);
     let found = on(&["gfx942", "gfx1030"]).join("\n");
@@ -1105,16 +982,8 @@ fn with_rocm_5_one_gpu_without_code_disables_all() {
 #[test]
 fn two_kinds_of_gpus_and_a_runtime_that_asks_once() {
     for (name, outcome, asks) in [
-        (
-            "libamdhip64.so.7.14.60850",
-            "Fault",
-            "this HIP runtime asks for code once",
-        ),
-        (
-            "libamdhip64.so.7",
-            "Note",
-            "HIP runtimes up to ROCm 7.14 ask for code once",
-        ),
+        ("libamdhip64.so.7.14.60850", "Fault", "this HIP runtime asks for code once"),
+        ("libamdhip64.so.7", "Note", "HIP runtimes up to ROCm 7.14 ask for code once"),
     ] {
         let tree = Tree::new();
         let hip = format!("rocm/{name}");
@@ -1123,11 +992,7 @@ fn two_kinds_of_gpus_and_a_runtime_that_asks_once() {
         let library = FatLibrary::new().wrapper(Storage::Plain, ["gfx1030", "gfx942"].map(code));
         let library = linked_with(library, &tree, &hip);
         library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
-        install(
-            &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
-            &(),
-        )
-        .unwrap();
+        install(&InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]), &()).unwrap();
         let on = |gpus: &[&str]| troubles(&on_machine(&tree, "prefix/lib/libvec.so", gpus), &tree);
         let found = on(&["gfx942", "gfx1030"]).join("\n");
         assert!(found.starts_with(outcome), "{found}");
@@ -1143,10 +1008,7 @@ fn two_kinds_of_gpus_and_a_runtime_that_asks_once() {
         assert_eq!(on(&["gfx942", "gfx942"]), [""; 0]);
         stub(&tree, "kpack/libkpack_hip.so", &[]);
         let shim = tree.path("kpack/libkpack_hip.so");
-        let variables = [
-            ("LD_PRELOAD", shim.to_str().unwrap()),
-            ("KPACK_HIP", "force"),
-        ];
+        let variables = [("LD_PRELOAD", shim.to_str().unwrap()), ("KPACK_HIP", "force")];
         let doctor = ["doctor", "prefix", "--quiet"];
         if let Some(found) = prints_on(&tree, &["gfx942", "gfx1030"], &variables, &doctor) {
             assert_eq!(found, (String::new(), 0));
@@ -1165,11 +1027,7 @@ fn a_shim_that_is_switched_off() {
     let output = doctor.env("KPACK_HIP", "off").output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    for part in [
-        "[shim-off]",
-        "KPACK_HIP=off stops the shim",
-        "what to do: unset KPACK_HIP",
-    ] {
+    for part in ["[shim-off]", "KPACK_HIP=off stops the shim", "what to do: unset KPACK_HIP"] {
         assert!(said.contains(part), "{said}");
     }
 }
@@ -1185,11 +1043,7 @@ fn whose_loader_a_runtime_calls_and_under_which_name() {
     let library = FatLibrary::new().wrapper(Storage::Plain, [("gfx942", payload)]);
     let library = linked_with(library, &tree, hip);
     library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
-    install(
-        &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
-        &(),
-    )
-    .unwrap();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]), &()).unwrap();
     let reads = || {
         let findings = findings(&tree, "prefix", "gfx942");
         assert_eq!(troubles(&findings, &tree), [""; 0]);
@@ -1199,15 +1053,9 @@ fn whose_loader_a_runtime_calls_and_under_which_name() {
     };
     let library = "loaded by /tree/prefix/lib/libvec.so";
     let path = format!("/tree/{loader}; {library}");
-    assert_eq!(
-        reads(),
-        format!("this HIP runtime reads markers, with ROCm's loader, {path}")
-    );
+    assert_eq!(reads(), format!("this HIP runtime reads markers, with ROCm's loader, {path}"));
     kpack_loader(&tree, loader);
-    assert_eq!(
-        reads(),
-        format!("this HIP runtime reads markers, with kpack's loader, {path}")
-    );
+    assert_eq!(reads(), format!("this HIP runtime reads markers, with kpack's loader, {path}"));
     // A name alone says nothing.
     stub(&tree, hip, &[loader]);
     let found = troubles(&findings(&tree, "prefix", "gfx942"), &tree);
@@ -1227,21 +1075,14 @@ fn rocms_loader_does_not_look_beside_links() {
     new_runtime(&tree);
     split(&tree);
     for name in ["lib/libvec.so", "lib/.kpack/vec_lib_gfx942.kpack"] {
-        let (link, file) = (
-            tree.path("linked").join(name),
-            tree.path("store").join(name),
-        );
+        let (link, file) = (tree.path("linked").join(name), tree.path("store").join(name));
         fs::create_dir_all(link.parent().unwrap()).unwrap();
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::rename(tree.path("prefix").join(name), &file).unwrap();
         std::os::unix::fs::symlink(file, link).unwrap();
     }
     // Each archive is somewhere else in the store.
-    fs::rename(
-        tree.path("store/lib/libvec.so"),
-        tree.path("store/libvec.so"),
-    )
-    .unwrap();
+    fs::rename(tree.path("store/lib/libvec.so"), tree.path("store/libvec.so")).unwrap();
     fs::remove_file(tree.path("linked/lib/libvec.so")).unwrap();
     let link = tree.path("linked/lib/libvec.so");
     std::os::unix::fs::symlink(tree.path("store/libvec.so"), link).unwrap();
@@ -1268,11 +1109,7 @@ fn rocms_loader_stops_at_an_archive_without_the_kernel() {
         .wrapper(Storage::Plain, ["gfx90a"].map(code));
     let library = linked_with(library, &tree, HIP);
     library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
-    install(
-        &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
-        &(),
-    )
-    .unwrap();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]), &()).unwrap();
     let [rocm, kpack] = with_both_loaders(&tree, "prefix", "gfx90a");
     assert_eq!(rocm.len(), 1, "{rocm:?}");
     for part in [
@@ -1289,19 +1126,12 @@ fn a_link_to_a_program_and_a_path_without_a_directory() {
     let tree = Tree::new();
     old_runtime(&tree);
     split(&tree);
-    let program = FatLibrary::new()
-        .kind(Kind::Pie)
-        .flag("-Wl,-rpath,$ORIGIN/../prefix/lib");
-    let program = program
-        .flag("-Wl,--no-as-needed")
-        .flag(tree.path("prefix/lib/libvec.so"));
+    let program = FatLibrary::new().kind(Kind::Pie).flag("-Wl,-rpath,$ORIGIN/../prefix/lib");
+    let program = program.flag("-Wl,--no-as-needed").flag(tree.path("prefix/lib/libvec.so"));
     program.build(&tree.path("bin/app")).unwrap();
     std::os::unix::fs::symlink("bin/app", tree.path("app")).unwrap();
     let said = said(&tree, &["doctor", "app", "--arch", "gfx942", "--quiet"]);
-    assert!(
-        said.contains("finds no code for /tree/prefix/lib/libvec.so"),
-        "{said}"
-    );
+    assert!(said.contains("finds no code for /tree/prefix/lib/libvec.so"), "{said}");
 }
 
 #[test]
@@ -1311,10 +1141,7 @@ fn a_library_that_the_dynamic_linker_rejects() {
     split(&tree);
     fs::write(tree.path(HIP), "INPUT(libamdhip64.so.7)").unwrap();
     let found = findings(&tree, "prefix/lib/libvec.so", "gfx942");
-    let found = found
-        .iter()
-        .find(|found| found.id == ids::NOT_LOADABLE)
-        .unwrap();
+    let found = found.iter().find(|found| found.id == ids::NOT_LOADABLE).unwrap();
     assert_eq!(found.severity, Severity::Fault);
     assert!(found.text.contains("not an ELF file"), "{found:?}");
 }
@@ -1340,11 +1167,8 @@ fn markers_in_the_early_form() {
     let has = |findings: &[Finding]| findings.iter().any(|found| found.id == ids::EARLY_MARKER);
     let found = findings(&tree, "prefix/lib/libvec.so", "gfx942");
     assert!(has(&found), "{found:#?}");
-    let verified = verify(
-        std::slice::from_ref(&path),
-        &verify::Options::default(),
-        &mut |_, _, _| {},
-    );
+    let verified =
+        verify(std::slice::from_ref(&path), &verify::Options::default(), &mut |_, _, _| {});
     let found = verified.unwrap().findings;
     assert!(has(&found), "{found:#?}");
     let options = JoinOptions::new(tree.path("prefix"), ["gfx942".parse().unwrap()], [&path]);

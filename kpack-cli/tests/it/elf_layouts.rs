@@ -21,9 +21,7 @@ fn each_linker(variants: impl Fn(&Linker) -> Vec<(Kind, Vec<&'static str>)>) -> 
         .filter(|linker| require::tool(linker.program) && require::tool(linker.compiler))
     {
         for (kind, flags) in variants(linker) {
-            let mut library = fat_library(kind)?
-                .compiler(linker.compiler)
-                .flag(linker.flag);
+            let mut library = fat_library(kind)?.compiler(linker.compiler).flag(linker.flag);
             for flag in &flags {
                 library = library.flag(*flag);
             }
@@ -37,13 +35,7 @@ fn each_linker(variants: impl Fn(&Linker) -> Vec<(Kind, Vec<&'static str>)>) -> 
 
 #[test]
 fn every_kind_of_every_linker() -> Result<()> {
-    each_linker(|_| {
-        vec![
-            (Kind::Shared, vec![]),
-            (Kind::Pie, vec![]),
-            (Kind::NoPie, vec![]),
-        ]
-    })
+    each_linker(|_| vec![(Kind::Shared, vec![]), (Kind::Pie, vec![]), (Kind::NoPie, vec![])])
 }
 
 #[test]
@@ -59,20 +51,14 @@ fn packed_relative_relocations() -> Result<()> {
 #[test]
 fn device_code_in_the_segment_of_the_program_headers() -> Result<()> {
     each_linker(|linker| match linker.name {
-        "lld" => vec![(
-            Kind::Shared,
-            vec!["-Wl,-z,noseparate-code", "-Wl,--no-rosegment"],
-        )],
+        "lld" => vec![(Kind::Shared, vec!["-Wl,-z,noseparate-code", "-Wl,--no-rosegment"])],
         // gold has one read-only segment anyway.
         "gold" => Vec::new(),
         _ => vec![
             (Kind::Shared, vec!["-Wl,-z,noseparate-code"]),
             (Kind::Pie, vec!["-Wl,-z,noseparate-code"]),
             (Kind::NoPie, vec!["-Wl,-z,noseparate-code"]),
-            (
-                Kind::Shared,
-                vec!["-Wl,-z,noseparate-code", "-Wl,-z,max-page-size=0x10000"],
-            ),
+            (Kind::Shared, vec!["-Wl,-z,noseparate-code", "-Wl,-z,max-page-size=0x10000"]),
         ],
     })
 }
@@ -104,10 +90,7 @@ fn stripped_with_debug_information_and_with_all_hashes() -> Result<()> {
 #[test]
 fn static_executables() -> Result<()> {
     each_linker(|linker| match linker.name {
-        "GNU ld" => vec![
-            (Kind::NoPie, vec!["-static"]),
-            (Kind::Pie, vec!["-static-pie"]),
-        ],
+        "GNU ld" => vec![(Kind::NoPie, vec!["-static"]), (Kind::Pie, vec!["-static-pie"])],
         _ => vec![(Kind::NoPie, vec!["-static"])],
     })
 }
@@ -158,31 +141,12 @@ fn device_code_that_clang_linker_wrapper_links() -> Result<()> {
     fs::write(&source, KERNEL)?;
     let clang = |words: &[&str]| {
         let mut command = Command::new("clang-19");
-        command.args([
-            "--offload-new-driver",
-            "-fgpu-rdc",
-            "--offload-arch=gfx1100",
-        ]);
+        command.args(["--offload-new-driver", "-fgpu-rdc", "--offload-arch=gfx1100"]);
         run(command.args(["-nogpulib", "-o"]).args(words))
     };
     let text = |path: &Path| path.display().to_string();
-    clang(&[
-        &text(&object),
-        "-x",
-        "hip",
-        "-nogpuinc",
-        "-fPIC",
-        "-c",
-        &text(&source),
-    ])?;
-    clang(&[
-        &text(&fat),
-        "--hip-link",
-        "-no-hip-rt",
-        "-fuse-ld=lld",
-        "-shared",
-        &text(&object),
-    ])?;
+    clang(&[&text(&object), "-x", "hip", "-nogpuinc", "-fPIC", "-c", &text(&source)])?;
+    clang(&[&text(&fat), "--hip-link", "-no-hip-rt", "-fuse-ld=lld", "-shared", &text(&object)])?;
     bench.split(&fat, &host)?;
     same_host_code(&fat, &host)?;
     for size in [layouts::LITTLE, layouts::MUCH] {
@@ -218,12 +182,9 @@ fn wrappers_between_red_zones() -> Result<()> {
 #[test]
 fn device_code_in_the_writable_segment() -> Result<()> {
     let bench = Bench::new()?;
-    for place in [
-        "INSERT BEFORE .bss",
-        "INSERT AFTER .data",
-        "INSERT AFTER .bss",
-        "INSERT BEFORE .data",
-    ] {
+    for place in
+        ["INSERT BEFORE .bss", "INSERT AFTER .data", "INSERT AFTER .bss", "INSERT BEFORE .data"]
+    {
         let script = bench.path("place.ld");
         fs::write(
             &script,
@@ -232,9 +193,7 @@ fn device_code_in_the_writable_segment() -> Result<()> {
         for kind in [Kind::Shared, Kind::Pie, Kind::NoPie] {
             let flag = format!("-Wl,-T,{}", script.display());
             let library = fat_library(kind)?.flag("-fuse-ld=bfd").flag(flag);
-            bench
-                .check(&library, kind)
-                .with_context(|| format!("{place}, {kind:?}"))?;
+            bench.check(&library, kind).with_context(|| format!("{place}, {kind:?}"))?;
         }
     }
     Ok(())
@@ -278,10 +237,8 @@ fn device_code_within_relro_is_refused() -> Result<()> {
 #[test]
 fn device_code_that_frees_no_page_is_zeroed() -> Result<()> {
     let bench = Bench::new()?;
-    let library = FatLibrary::new().wrapper(
-        Storage::Plain,
-        [("gfx1100", code_object("gfx1100", b"small")?)],
-    );
+    let library =
+        FatLibrary::new().wrapper(Storage::Plain, [("gfx1100", code_object("gfx1100", b"small")?)]);
     let plan = bench.check(&library, Kind::Shared)?;
     assert!(plan.to_string().contains("nothing is cut"), "{plan}");
     let host = fs::read(bench.path("host"))?;
@@ -298,9 +255,7 @@ fn aarch64_hosts() -> Result<()> {
     let bench = Bench::of(AARCH64)?;
     for kind in [Kind::Shared, Kind::Pie, Kind::NoPie] {
         let library = fat_library(kind)?.compiler(AARCH64.compiler);
-        let plan = bench
-            .check(&library, kind)
-            .with_context(|| format!("{kind:?}"))?;
+        let plan = bench.check(&library, kind).with_context(|| format!("{kind:?}"))?;
         assert!(plan.to_string().contains("are cut"), "{plan}");
     }
     Ok(())
@@ -315,9 +270,7 @@ fn dynamic_symbols_with_old_section_numbers_stay() -> Result<()> {
     }
     let bench = Bench::new()?;
     let (fat, host) = (bench.path("fat"), bench.path("host"));
-    let library = fat_library(Kind::Pie)?
-        .flag("-fuse-ld=gold")
-        .flag("-rdynamic");
+    let library = fat_library(Kind::Pie)?.flag("-fuse-ld=gold").flag("-rdynamic");
     library.flag("-Wl,--build-id=sha1").build(&fat)?;
     apply("objcopy", &["--remove-section", ".note.gnu.build-id"], &fat)?;
     bench.split(&fat, &host)?;
@@ -392,9 +345,7 @@ fn section_headers_that_are_loaded() -> Result<()> {
 fn wrong_section_headers_of_a_joined_binary_lose_nothing() -> Result<()> {
     let bench = Bench::new()?;
     let (fat, host, joined) = (bench.path("fat"), bench.path("host"), bench.path("joined"));
-    fat_library(Kind::Shared)?
-        .flag("-Wl,--hash-style=gnu")
-        .build(&fat)?;
+    fat_library(Kind::Shared)?.flag("-Wl,--hash-style=gnu").build(&fat)?;
     let report = bench.report(Kind::Shared, &fat)?;
     bench.split(&fat, &host)?;
     for size in [layouts::LITTLE, layouts::MUCH] {
@@ -421,11 +372,7 @@ fn wrong_section_headers_of_a_joined_binary_lose_nothing() -> Result<()> {
             }
         }
         // Few sections decide where something is.
-        assert!(
-            2 * split > 6 * (count - 1),
-            "{split} of {}",
-            6 * (count - 1)
-        );
+        assert!(2 * split > 6 * (count - 1), "{split} of {}", 6 * (count - 1));
     }
     Ok(())
 }
@@ -495,10 +442,7 @@ fn program_headers_after_the_device_code_are_refused() -> Result<()> {
     bench.report(Kind::Shared, &fat)?;
     let refused = bench.split(&fat, &host).map(|plan| plan.to_string());
     let error = format!("{:#}", refused.expect_err("they would move"));
-    assert!(
-        error.contains(", after the device code (expected at the start"),
-        "{error}"
-    );
+    assert!(error.contains(", after the device code (expected at the start"), "{error}");
     Ok(())
 }
 

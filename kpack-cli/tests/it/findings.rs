@@ -23,10 +23,7 @@ fn the_page_is_the_catalogue() {
     let page = String::from_utf8(output.stdout).unwrap();
     let path = workspace().join("docs/findings.md");
     let written = fs::read_to_string(path).unwrap();
-    assert!(
-        page == written,
-        "run `kpack explain --markdown > docs/findings.md`"
-    );
+    assert!(page == written, "run `kpack explain --markdown > docs/findings.md`");
 }
 
 /// A prefix with two libraries of one module.
@@ -74,18 +71,12 @@ fn a_prefix_without_device_code() {
     let tree = Tree::new();
     let mut options = InstallOptions::new(tree.root(), "vec", [""; 0]);
     options.all = true;
-    assert_eq!(
-        found(&install(&options, &()).unwrap()),
-        [ids::NO_DEVICE_CODE]
-    );
+    assert_eq!(found(&install(&options, &()).unwrap()), [ids::NO_DEVICE_CODE]);
 }
 
 #[test]
 fn errors_of_an_install_that_changes_nothing() {
-    for (id, file) in [
-        (ids::SYSTEM, "lib/libnone.so"),
-        (ids::OUTPUT_IN_THE_WAY, "lib/libtwo.so"),
-    ] {
+    for (id, file) in [(ids::SYSTEM, "lib/libnone.so"), (ids::OUTPUT_IN_THE_WAY, "lib/libtwo.so")] {
         let tree = prefix();
         // Where its archive goes, there is a directory.
         fs::create_dir_all(tree.path("lib/.kpack/vec_lib_gfx1100.kpack")).unwrap();

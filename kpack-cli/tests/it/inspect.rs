@@ -13,10 +13,7 @@ use proptest::prelude::*;
 
 fn library() -> FatLibrary {
     FatLibrary::new()
-        .wrapper(
-            Storage::Plain,
-            [code("gfx1100", "add"), code("gfx942", "add")],
-        )
+        .wrapper(Storage::Plain, [code("gfx1100", "add"), code("gfx942", "add")])
         .wrapper(Storage::Zlib(3), [code("gfx1100", "mul")])
 }
 
@@ -26,26 +23,13 @@ fn files() -> &'static Vec<(String, Vec<u8>)> {
     FILES.get_or_init(|| {
         let tree = Tree::new();
         library().build(&tree.path("fat.so")).unwrap();
-        library()
-            .kind(Kind::NoPie)
-            .build(&tree.path("fat"))
-            .unwrap();
+        library().kind(Kind::NoPie).build(&tree.path("fat")).unwrap();
         library().build(&tree.path("split.so")).unwrap();
-        library()
-            .kind(Kind::Object)
-            .build(&tree.path("device.o"))
-            .unwrap();
-        library()
-            .kind(Kind::StaticLibrary)
-            .build(&tree.path("libdevice.a"))
-            .unwrap();
+        library().kind(Kind::Object).build(&tree.path("device.o")).unwrap();
+        library().kind(Kind::StaticLibrary).build(&tree.path("libdevice.a")).unwrap();
         fs::write(tree.path("code.hsaco"), code("gfx942", "add").1).unwrap();
         let entries = [code("gfx1100", "add"), code("gfx942", "add")];
-        fs::write(
-            tree.path("bundle.co"),
-            bundle(Storage::Zstd(2), &entries).unwrap(),
-        )
-        .unwrap();
+        fs::write(tree.path("bundle.co"), bundle(Storage::Zstd(2), &entries).unwrap()).unwrap();
         install(&InstallOptions::new(tree.root(), "vec", ["split.so"]), &()).unwrap();
         let files = tree.snapshot().into_iter();
         files

@@ -24,10 +24,9 @@ fn library() -> FatLibrary {
 }
 
 fn program() -> FatLibrary {
-    FatLibrary::new().kind(Kind::Pie).wrapper(
-        Storage::Zlib(3),
-        [code("gfx1100", "main"), code("gfx1101", "main")],
-    )
+    FatLibrary::new()
+        .kind(Kind::Pie)
+        .wrapper(Storage::Zlib(3), [code("gfx1100", "main"), code("gfx1101", "main")])
 }
 
 /// A prefix with `lib/libvec.so` and `bin/vec`.
@@ -75,21 +74,11 @@ fn device_code_goes_into_an_archive_for_each_target() {
             "lib/libvec.so",
         ]
     );
-    assert_eq!(
-        report
-            .archives
-            .iter()
-            .map(|a| a.kernel_count)
-            .collect::<Vec<_>>(),
-        [4, 1, 1, 1]
-    );
+    assert_eq!(report.archives.iter().map(|a| a.kernel_count).collect::<Vec<_>>(), [4, 1, 1, 1]);
     let split = |path: &str| originals.path(path);
     assert_verifies(
         &tree,
-        &[
-            ("lib/libvec.so", &split("lib/libvec.so")),
-            ("bin/vec", &split("bin/vec")),
-        ],
+        &[("lib/libvec.so", &split("lib/libvec.so")), ("bin/vec", &split("bin/vec"))],
     );
 }
 
@@ -156,13 +145,7 @@ fn a_second_run_changes_nothing() {
     let before = tree.snapshot_with_times();
     let report = run(&options);
     assert_eq!(tree.snapshot_with_times(), before);
-    assert!(
-        report
-            .files
-            .iter()
-            .all(|file| file.outcome == Outcome::AlreadySplit),
-        "{report:?}"
-    );
+    assert!(report.files.iter().all(|file| file.outcome == Outcome::AlreadySplit), "{report:?}");
 }
 
 #[test]
@@ -191,10 +174,7 @@ fn installing_the_fat_binary_again_rewrites_no_archive() {
     fs::write(tree.path("lib/libvec.so"), fat).unwrap();
     let report = run(&options(&tree, &["lib/libvec.so"]));
     assert_eq!(tree.snapshot(), before);
-    assert!(
-        report.archives.iter().all(|archive| !archive.changed),
-        "{report:?}"
-    );
+    assert!(report.archives.iter().all(|archive| !archive.changed), "{report:?}");
 }
 
 #[test]
@@ -223,10 +203,8 @@ fn threads_do_not_change_a_byte() {
 #[test]
 fn halves_give_the_bytes_of_one_run() {
     let build = prefix();
-    let sources: Vec<PathBuf> = ["lib/libvec.so", "bin/vec"]
-        .iter()
-        .map(|f| build.path(f))
-        .collect();
+    let sources: Vec<PathBuf> =
+        ["lib/libvec.so", "bin/vec"].iter().map(|f| build.path(f)).collect();
     let built = build.snapshot_with_times();
     let whole = build.copy();
     let files = ["lib/libvec.so", "bin/vec"];
@@ -249,11 +227,7 @@ fn halves_give_the_bytes_of_one_run() {
                 run(&options);
             }
         }
-        assert_eq!(
-            tree.snapshot(),
-            whole.snapshot(),
-            "host binaries as step {host_at}"
-        );
+        assert_eq!(tree.snapshot(), whole.snapshot(), "host binaries as step {host_at}");
     }
     assert_eq!(build.snapshot_with_times(), built, "the build tree");
 }
@@ -268,10 +242,7 @@ fn packages_of_halves_overlay_to_the_whole() {
     let mut only_host = options(&host, &["lib/libvec.so"]);
     only_host.only = Some(Only::Host);
     run(&only_host);
-    assert_eq!(
-        host.files(),
-        ["bin/vec", "lib/.kpack/vec_lib.kpm", "lib/libvec.so"]
-    );
+    assert_eq!(host.files(), ["bin/vec", "lib/.kpack/vec_lib.kpm", "lib/libvec.so"]);
     for target in ["gfx1100", "gfx90a:xnack+", "gfx942"] {
         let device = Tree::new();
         let mut only_device = options(&device, &["lib/libvec.so"]);
@@ -334,10 +305,7 @@ fn a_hard_link_keeps_the_fat_binary_and_the_mode_stays() {
     let fat = fs::read(&link).unwrap();
     run(&options(&tree, &["lib/libvec.so"]));
     assert_eq!(fs::read(&link).unwrap(), fat);
-    assert_ne!(
-        fs::metadata(&file).unwrap().ino(),
-        fs::metadata(&link).unwrap().ino()
-    );
+    assert_ne!(fs::metadata(&file).unwrap().ino(), fs::metadata(&link).unwrap().ino());
     assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o640);
 }
 
@@ -347,10 +315,7 @@ fn a_symbolic_link_is_followed_once() {
     fs::rename(tree.path("lib/libvec.so"), tree.path("lib/libvec.so.1.2")).unwrap();
     symlink("libvec.so.1.2", tree.path("lib/libvec.so.1")).unwrap();
     symlink("libvec.so.1", tree.path("lib/libvec.so")).unwrap();
-    let report = run(&options(
-        &tree,
-        &["lib/libvec.so", "lib/libvec.so.1", "lib/libvec.so.1.2"],
-    ));
+    let report = run(&options(&tree, &["lib/libvec.so", "lib/libvec.so.1", "lib/libvec.so.1.2"]));
     assert_eq!(report.files.len(), 1);
     assert_eq!(report.files[0].path, "lib/libvec.so.1.2");
     assert!(tree.path("lib/libvec.so").is_symlink());
@@ -379,27 +344,14 @@ fn a_marker_leads_from_the_binary_to_the_archives() {
 fn what_has_no_device_code_is_left_alone_with_a_notice() {
     let tree = Tree::new();
     FatLibrary::new().build(&tree.path("plain.so")).unwrap();
-    library()
-        .without_wrappers()
-        .build(&tree.path("no-wrappers.so"))
-        .unwrap();
-    library()
-        .kind(Kind::Object)
-        .build(&tree.path("device.o"))
-        .unwrap();
-    library()
-        .kind(Kind::StaticLibrary)
-        .build(&tree.path("libdevice.a"))
-        .unwrap();
+    library().without_wrappers().build(&tree.path("no-wrappers.so")).unwrap();
+    library().kind(Kind::Object).build(&tree.path("device.o")).unwrap();
+    library().kind(Kind::StaticLibrary).build(&tree.path("libdevice.a")).unwrap();
     let before = tree.snapshot_with_times();
     let files = ["plain.so", "no-wrappers.so", "device.o", "libdevice.a"];
     let report = run(&options(&tree, &files));
     assert_eq!(tree.snapshot_with_times(), before);
-    let notices: Vec<&str> = report
-        .findings
-        .iter()
-        .map(|notice| notice.text.as_str())
-        .collect();
+    let notices: Vec<&str> = report.findings.iter().map(|notice| notice.text.as_str()).collect();
     for (notice, part) in notices.iter().zip([
         "no device code",
         "`.hip_fatbin` without wrappers",
@@ -430,9 +382,7 @@ fn unexpected_targets_are_dropped_refused_or_kept() {
             Unexpected::Drop => {
                 let report = result.unwrap();
                 assert!(
-                    report.findings[0]
-                        .text
-                        .contains("gfx90a:xnack+, which --arch does not list"),
+                    report.findings[0].text.contains("gfx90a:xnack+, which --arch does not list"),
                     "{report:?}"
                 );
                 assert!(!tree.path("lib/.kpack/vec_lib_gfx90a:xnack+.kpack").exists());
@@ -454,19 +404,12 @@ fn a_target_that_is_nowhere_is_refused_and_says_what_is_there() {
     options.architectures = targets(&["gfx1100", "gfx1201"]);
     let error = install(&options, &()).unwrap_err().to_string();
     assert!(error.contains("no device code for gfx1201"), "{error}");
-    assert!(
-        error.contains("gfx1100, gfx1101, gfx90a:xnack+, gfx942"),
-        "{error}"
-    );
+    assert!(error.contains("gfx1100, gfx1101, gfx90a:xnack+, gfx942"), "{error}");
     assert_eq!(tree.snapshot(), before);
     // A target that only one binary has gets a warning.
     options.architectures = targets(&["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"]);
     let report = run(&options);
-    let texts: Vec<&str> = report
-        .findings
-        .iter()
-        .map(|notice| notice.text.as_str())
-        .collect();
+    let texts: Vec<&str> = report.findings.iter().map(|notice| notice.text.as_str()).collect();
     assert_eq!(
         texts,
         [
@@ -492,10 +435,7 @@ fn two_runs_at_once_lose_nothing() {
     let names: Vec<String> = (0..6).map(|index| format!("lib/lib{index}.so")).collect();
     for name in &names {
         FatLibrary::new()
-            .wrapper(
-                Storage::Plain,
-                [code("gfx1100", name), code("gfx942", name)],
-            )
+            .wrapper(Storage::Plain, [code("gfx1100", name), code("gfx942", name)])
             .build(&build.path(name))
             .unwrap();
     }
@@ -510,10 +450,7 @@ fn two_runs_at_once_lose_nothing() {
             scope.spawn(|| run(&options(&tree, &[&names[0]])));
         });
         let whole = build.copy();
-        run(&options(
-            &whole,
-            &names.iter().map(String::as_str).collect::<Vec<_>>(),
-        ));
+        run(&options(&whole, &names.iter().map(String::as_str).collect::<Vec<_>>()));
         assert_eq!(tree.snapshot(), whole.snapshot());
     }
 }

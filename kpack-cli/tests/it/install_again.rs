@@ -51,20 +51,13 @@ fn all_binaries_with_device_code_in_the_prefix() {
     // Given a prefix with two fat binaries, one without device code, links, other files,
     let tree = unsplit();
     let fat = FatLibrary::new().wrapper(Storage::Plain, [code("gfx1100", "run")]);
-    fat.build(&tree.path("prefix/libexec/deep/tool.so"))
-        .unwrap();
-    FatLibrary::new()
-        .build(&tree.path("prefix/lib/libhost.so"))
-        .unwrap();
+    fat.build(&tree.path("prefix/libexec/deep/tool.so")).unwrap();
+    FatLibrary::new().build(&tree.path("prefix/lib/libhost.so")).unwrap();
     symlink("libvec.so", tree.path("prefix/lib/libvec.so.1")).unwrap();
     fs::write(tree.path("prefix/lib/readme"), "text").unwrap();
     // one that is of another module, and one that cannot be read,
     fat.build(&tree.path("prefix/lib/libother.so")).unwrap();
-    install(
-        &InstallOptions::new(tree.path("prefix"), "other", ["lib/libother.so"]),
-        &(),
-    )
-    .unwrap();
+    install(&InstallOptions::new(tree.path("prefix"), "other", ["lib/libother.so"]), &()).unwrap();
     let mut foreign = fs::read(tree.path("prefix/lib/libhost.so")).unwrap();
     foreign[18] = 243;
     fs::write(tree.path("prefix/lib/libriscv.so"), foreign).unwrap();
@@ -79,10 +72,7 @@ fn all_binaries_with_device_code_in_the_prefix() {
     let [notice] = &report.findings[..] else {
         panic!("{:?}", report.findings);
     };
-    assert!(
-        notice.file().ends_with("prefix/lib/libriscv.so"),
-        "{notice:?}"
-    );
+    assert!(notice.file().ends_with("prefix/lib/libriscv.so"), "{notice:?}");
     assert!(notice.text.starts_with("skipped: "), "{notice:?}");
     // Again, there is nothing to do.
     let before = tree.snapshot_with_times();
@@ -111,10 +101,7 @@ fn device_code_that_the_host_does_not_expect_is_named() {
             None => assert_eq!(said, [""; 0]),
             Some(target) => {
                 let text = format!("expects other device code for {target}, so");
-                assert!(
-                    matches!(said[..], [one] if one.starts_with(&text)),
-                    "{said:?}"
-                );
+                assert!(matches!(said[..], [one] if one.starts_with(&text)), "{said:?}");
             }
         }
     }
@@ -213,10 +200,7 @@ fn a_file_is_found_from_the_working_directory_too() {
             .output()
             .unwrap();
         let said = [output.stdout, output.stderr].concat();
-        (
-            output.status.code(),
-            String::from_utf8_lossy(&said).into_owned(),
-        )
+        (output.status.code(), String::from_utf8_lossy(&said).into_owned())
     };
     let (code, said) = run("prefix/lib/libvec.so");
     assert_eq!(code, Some(0), "{said}");

@@ -27,10 +27,7 @@ const NOBODY: u32 = 65534;
 fn prefix() -> Tree {
     let tree = Tree::new();
     FatLibrary::new()
-        .wrapper(
-            Storage::Plain,
-            [code("gfx1100", "add"), code("gfx942", "add")],
-        )
+        .wrapper(Storage::Plain, [code("gfx1100", "add"), code("gfx942", "add")])
         .build(&tree.path("lib/libvec.so"))
         .unwrap();
     tree
@@ -79,18 +76,10 @@ fn install_as_nobody(tree: &Tree) -> Option<String> {
 #[test]
 fn modes_do_not_depend_on_the_umask() {
     let tree = prefix();
-    fs::set_permissions(
-        tree.path("lib/libvec.so"),
-        fs::Permissions::from_mode(0o755),
-    )
-    .unwrap();
+    fs::set_permissions(tree.path("lib/libvec.so"), fs::Permissions::from_mode(0o755)).unwrap();
     assert!(command(&tree, "umask 077; ").status().unwrap().success());
     assert_eq!(mode(&tree, "lib/.kpack"), 0o755);
-    for file in [
-        "vec_lib_gfx1100.kpack",
-        "vec_lib_gfx942.kpack",
-        "vec_lib.kpm",
-    ] {
+    for file in ["vec_lib_gfx1100.kpack", "vec_lib_gfx942.kpack", "vec_lib.kpm"] {
         assert_eq!(mode(&tree, &format!("lib/.kpack/{file}")), 0o644, "{file}");
     }
     assert_eq!(mode(&tree, "lib/libvec.so"), 0o755);
@@ -126,16 +115,11 @@ fn rights_of_an_owner_who_is_lost_are_lost_too() {
         said.contains("cannot keep its owner 0; its set-user-ID bit is dropped [attribute-lost]"),
         "{said}"
     );
-    assert!(
-        said.contains("cannot keep its group 0; its set-group-ID bit is dropped"),
-        "{said}"
-    );
+    assert!(said.contains("cannot keep its group 0; its set-group-ID bit is dropped"), "{said}");
 }
 
 /// File capabilities: `cap_net_raw=ep` ("capabilities(7)", `struct vfs_cap_data`).
-const CAPABILITY: [u8; 20] = [
-    1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-];
+const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 fn attribute(path: &Path, name: &str) -> Option<Vec<u8>> {
     let mut value = Vec::with_capacity(256);
@@ -165,21 +149,14 @@ fn file_capabilities_stay_or_are_said_to_be_lost() {
     let tree = prefix();
     let of_nobody = tree.copy();
     for tree in [&tree, &of_nobody] {
-        set_attribute(
-            &tree.path("lib/libvec.so"),
-            "security.capability",
-            &CAPABILITY,
-        );
+        set_attribute(&tree.path("lib/libvec.so"), "security.capability", &CAPABILITY);
     }
     assert_eq!(install(&options(&tree), &()).unwrap().findings, []);
     let kept = attribute(&tree.path("lib/libvec.so"), "security.capability");
     assert_eq!(kept.unwrap(), CAPABILITY);
 
     let said = install_as_nobody(&of_nobody).unwrap();
-    assert!(
-        said.contains("cannot keep its extended attribute `security.capability`"),
-        "{said}"
-    );
+    assert!(said.contains("cannot keep its extended attribute `security.capability`"), "{said}");
 }
 
 /// Does something once, when the device code is being read.
@@ -194,10 +171,7 @@ impl<F: Fn() + Sync> Progress for Meanwhile<F> {
 }
 
 fn install_while(tree: &Tree, meanwhile: impl Fn() + Sync) -> Result<Report, Error> {
-    install(
-        &options(tree),
-        &Meanwhile(meanwhile, AtomicBool::new(false)),
-    )
+    install(&options(tree), &Meanwhile(meanwhile, AtomicBool::new(false)))
 }
 
 #[test]
@@ -229,18 +203,11 @@ fn a_binary_that_is_replaced_meanwhile_is_read_again() {
         fs::rename(tree.path("newer.so"), tree.path("lib/libvec.so")).unwrap();
     });
     let archives = report.unwrap().archives;
-    let targets: Vec<&str> = archives
-        .iter()
-        .map(|archive| archive.target.as_str())
-        .collect();
+    let targets: Vec<&str> = archives.iter().map(|archive| archive.target.as_str()).collect();
     assert_eq!(targets, ["gfx90a"]);
     assert_eq!(
         tree.files(),
-        [
-            "lib/.kpack/vec_lib.kpm",
-            "lib/.kpack/vec_lib_gfx90a.kpack",
-            "lib/libvec.so"
-        ]
+        ["lib/.kpack/vec_lib.kpm", "lib/.kpack/vec_lib_gfx90a.kpack", "lib/libvec.so"]
     );
     assert_holds(tree.root());
 }
@@ -290,11 +257,7 @@ fn leftovers_of_a_killed_run_with_other_targets_go() {
 
 /// Waits until there is a hidden file in `lib`; the run that writes it must not end before.
 fn wait_for_hidden_file(tree: &Tree, run: &mut Child) {
-    while !tree
-        .files()
-        .iter()
-        .any(|file| file.starts_with("lib/.libvec.so."))
-    {
+    while !tree.files().iter().any(|file| file.starts_with("lib/.libvec.so.")) {
         assert_eq!(run.try_wait().unwrap(), None);
         thread::yield_now();
     }

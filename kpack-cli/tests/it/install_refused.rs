@@ -21,10 +21,7 @@ use proptest::prelude::*;
 
 fn library() -> FatLibrary {
     FatLibrary::new()
-        .wrapper(
-            Storage::Plain,
-            [code("gfx1100", "add"), code("gfx942", "add")],
-        )
+        .wrapper(Storage::Plain, [code("gfx1100", "add"), code("gfx942", "add")])
         .wrapper(Storage::Zstd(2), [code("gfx1100", "mul")])
 }
 
@@ -40,18 +37,10 @@ fn try_install(bytes: &[u8]) -> Result<Tree, String> {
     fs::create_dir(tree.path("lib")).unwrap();
     fs::write(tree.path("lib/libvec.so"), bytes).unwrap();
     let before = tree.snapshot_with_times();
-    match install(
-        &InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]),
-        &(),
-    ) {
+    match install(&InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]), &()) {
         Ok(_) => Ok(tree),
         Err(error) => {
-            assert_eq!(
-                tree.snapshot_with_times(),
-                before,
-                "{}",
-                error.in_one_line()
-            );
+            assert_eq!(tree.snapshot_with_times(), before, "{}", error.in_one_line());
             assert!(matches!(error, Error::Refused { .. }), "{error:?}");
             let text = error.in_one_line();
             assert!(text.contains("lib/libvec.so: "), "{text}");
@@ -82,10 +71,7 @@ fn section_header(bytes: &[u8], name: &str) -> usize {
             names + u32::from_le_bytes(bytes[*header..*header + 4].try_into().unwrap()) as usize;
         bytes[at..].starts_with(&[name.as_bytes(), b"\0"].concat())
     };
-    (0..count)
-        .map(|index| table + index * 64)
-        .find(named)
-        .unwrap()
+    (0..count).map(|index| table + index * 64).find(named).unwrap()
 }
 
 #[test]
@@ -133,10 +119,7 @@ fn other_files_and_other_machines() {
     let mut other = bytes.clone();
     other[18] = 243; // EM_RISCV
     let text = refused(&other);
-    assert!(
-        text.contains("x86-64 (e_machine 62) or AArch64 (183), found e_machine 243"),
-        "{text}"
-    );
+    assert!(text.contains("x86-64 (e_machine 62) or AArch64 (183), found e_machine 243"), "{text}");
     let mut other = bytes.clone();
     other[4] = 1; // ELFCLASS32
     assert!(refused(&other).contains("[unsupported-binary]"));
@@ -151,20 +134,14 @@ fn no_section_headers() {
     bytes[40..48].fill(0);
     bytes[60..64].fill(0);
     let text = refused(&bytes);
-    assert!(
-        text.contains("no section headers, which kpack needs to find device code"),
-        "{text}"
-    );
+    assert!(text.contains("no section headers, which kpack needs to find device code"), "{text}");
 }
 
 #[test]
 fn a_relocation_into_the_device_code() {
     let bytes = built(&library().flag("-Wl,-z,nopack-relative-relocs"));
     let rela = section_header(&bytes, ".rela.dyn");
-    let (offset, size) = (
-        word(&bytes, rela + 24) as usize,
-        word(&bytes, rela + 32) as usize,
-    );
+    let (offset, size) = (word(&bytes, rela + 24) as usize, word(&bytes, rela + 32) as usize);
     let fat = section_header(&bytes, ".hip_fatbin");
     let wrappers = word(&bytes, section_header(&bytes, ".hipFatBinSegment") + 16);
     // The first relative relocation that is not of a wrapper.
@@ -177,17 +154,12 @@ fn a_relocation_into_the_device_code() {
     let mut into = bytes.clone();
     into[entry + 16..entry + 24].copy_from_slice(&inside.to_le_bytes());
     let text = refused(&into);
-    assert!(
-        text.contains(&format!("points to {inside:#x} inside `.hip_fatbin`")),
-        "{text}"
-    );
+    assert!(text.contains(&format!("points to {inside:#x} inside `.hip_fatbin`")), "{text}");
     let mut applied = bytes;
     applied[entry..entry + 8].copy_from_slice(&inside.to_le_bytes());
     let text = refused(&applied);
     assert!(
-        text.contains(&format!(
-            "applies to address {inside:#x} inside `.hip_fatbin`"
-        )),
+        text.contains(&format!("applies to address {inside:#x} inside `.hip_fatbin`")),
         "{text}"
     );
 }
@@ -198,12 +170,8 @@ fn device_code_that_no_wrapper_has() {
     let fat = section_header(&bytes, ".hip_fatbin");
     let end = (word(&bytes, fat + 24) + word(&bytes, fat + 32)) as usize;
     // The last bundle is compressed, and padding follows the first.
-    let first_size = bundle(
-        Storage::Plain,
-        &[code("gfx1100", "add"), code("gfx942", "add")],
-    )
-    .unwrap()
-    .len();
+    let first_size =
+        bundle(Storage::Plain, &[code("gfx1100", "add"), code("gfx942", "add")]).unwrap().len();
     let at = word(&bytes, fat + 24) as usize + first_size + 3;
     assert!(at < end && bytes[at] == 0);
     bytes[at] = 1;
@@ -218,9 +186,7 @@ fn device_code_that_no_wrapper_has() {
 #[test]
 fn a_code_object_for_another_target_than_its_entry_says() {
     let mislabelled = ("gfx942".to_owned(), code("gfx1100", "add").1);
-    let text = refused(&built(
-        &FatLibrary::new().wrapper(Storage::Plain, [mislabelled]),
-    ));
+    let text = refused(&built(&FatLibrary::new().wrapper(Storage::Plain, [mislabelled])));
     assert!(
         text.contains("`lib/libvec.so#0` for gfx942") && text.contains("[damaged-code-object]"),
         "{text}"
@@ -259,29 +225,19 @@ fn paths_that_leave_the_prefix() {
     let tree = Tree::new();
     library().build(&tree.path("prefix/lib/libvec.so")).unwrap();
     library().build(&tree.path("outside/libvec.so")).unwrap();
-    symlink(
-        tree.path("outside/libvec.so"),
-        tree.path("prefix/lib/link.so"),
-    )
-    .unwrap();
+    symlink(tree.path("outside/libvec.so"), tree.path("prefix/lib/link.so")).unwrap();
     symlink(tree.path("outside"), tree.path("prefix/away")).unwrap();
     let before = tree.snapshot_with_times();
     for file in ["../outside/libvec.so", "lib/link.so", "away/libvec.so"] {
-        let error = install(
-            &InstallOptions::new(tree.path("prefix"), "vec", [file]),
-            &(),
-        )
-        .unwrap_err();
+        let error =
+            install(&InstallOptions::new(tree.path("prefix"), "vec", [file]), &()).unwrap_err();
         let text = error.to_string();
         assert_eq!(error.id(), ids::OUTSIDE_PREFIX, "{text}");
     }
     let mut options = InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
     options.kpack_dir = "away/.kpack".into();
     let error = install(&options, &()).unwrap_err();
-    assert!(
-        error.to_string().contains("outside of the install prefix"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("outside of the install prefix"), "{error}");
     assert_eq!(tree.snapshot_with_times(), before);
 }
 
@@ -291,11 +247,9 @@ fn one_bad_binary_of_several() {
     library().build(&tree.path("lib/libgood.so")).unwrap();
     fs::write(tree.path("lib/libbad.so"), &built(&library())[..5000]).unwrap();
     let before = tree.snapshot_with_times();
-    let error = install(
-        &InstallOptions::new(tree.root(), "vec", ["lib/libgood.so", "lib/libbad.so"]),
-        &(),
-    )
-    .unwrap_err();
+    let error =
+        install(&InstallOptions::new(tree.root(), "vec", ["lib/libgood.so", "lib/libbad.so"]), &())
+            .unwrap_err();
     assert!(error.to_string().contains("libbad.so"), "{error}");
     assert_eq!(tree.snapshot_with_times(), before);
 }
@@ -305,20 +259,13 @@ fn a_damaged_archive_that_would_be_merged() {
     let tree = Tree::new();
     library().build(&tree.path("lib/libone.so")).unwrap();
     library().build(&tree.path("lib/libtwo.so")).unwrap();
-    install(
-        &InstallOptions::new(tree.root(), "vec", ["lib/libone.so"]),
-        &(),
-    )
-    .unwrap();
+    install(&InstallOptions::new(tree.root(), "vec", ["lib/libone.so"]), &()).unwrap();
     let archive = tree.path("lib/.kpack/vec_lib_gfx942.kpack");
     let bytes = fs::read(&archive).unwrap();
     fs::write(&archive, &bytes[..bytes.len() - 9]).unwrap();
     let before = tree.snapshot_with_times();
-    let error = install(
-        &InstallOptions::new(tree.root(), "vec", ["lib/libtwo.so"]),
-        &(),
-    )
-    .unwrap_err();
+    let error =
+        install(&InstallOptions::new(tree.root(), "vec", ["lib/libtwo.so"]), &()).unwrap_err();
     for part in ["vec_lib_gfx942.kpack", "Restore it, or remove it"] {
         assert!(error.to_string().contains(part), "{error}");
     }
@@ -328,17 +275,12 @@ fn a_damaged_archive_that_would_be_merged() {
 #[test]
 fn what_is_missing() {
     let tree = Tree::new();
-    for (prefix, file) in [
-        (tree.root().to_owned(), "lib/none.so"),
-        (tree.path("none"), "lib/none.so"),
-    ] {
+    for (prefix, file) in
+        [(tree.root().to_owned(), "lib/none.so"), (tree.path("none"), "lib/none.so")]
+    {
         let error = install(&InstallOptions::new(prefix, "vec", [file]), &()).unwrap_err();
         assert!(matches!(error, Error::Io { .. }), "{error:?}");
-        assert!(
-            error.in_one_line().contains("No such file"),
-            "{}",
-            error.in_one_line()
-        );
+        assert!(error.in_one_line().contains("No such file"), "{}", error.in_one_line());
     }
 }
 
@@ -356,10 +298,7 @@ fn run_again(tree: &Tree, command: &mut Command) -> (bool, String) {
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    (
-        output.status.success(),
-        text + &String::from_utf8_lossy(&output.stderr),
-    )
+    (output.status.success(), text + &String::from_utf8_lossy(&output.stderr))
 }
 
 /// `limited` runs this; by itself it does nothing.
@@ -370,12 +309,7 @@ fn install_in_a_limited_process() {
     }
     let prefix = std::env::var_os("TREE").unwrap();
     match install(&InstallOptions::new(prefix, "vec", ["lib/libvec.so"]), &()) {
-        Err(Error::Io {
-            path,
-            action,
-            source,
-            ..
-        }) => {
+        Err(Error::Io { path, action, source, .. }) => {
             println!("refused to {action} {}: {source}", path.display());
         }
         other => println!("{other:?}"),
@@ -405,10 +339,7 @@ fn files_that_cannot_grow() {
     let shell = format!("trap '' XFSZ; ulimit -f 8; {RUN}");
     let (succeeded, text) = run_again(&tree, Command::new("sh").args(["-ec", &shell]));
     assert!(succeeded, "{text}");
-    assert!(
-        text.contains("refused to") && text.contains("File too large"),
-        "{text}"
-    );
+    assert!(text.contains("refused to") && text.contains("File too large"), "{text}");
     assert_eq!(tree.snapshot_with_times(), before);
 }
 
@@ -428,10 +359,7 @@ fn a_full_disk() {
     );
     let (succeeded, text) = limited(&tree, &shell);
     assert!(succeeded, "{text}");
-    assert!(
-        text.contains("refused to") && text.contains("No space left on device"),
-        "{text}"
-    );
+    assert!(text.contains("refused to") && text.contains("No space left on device"), "{text}");
     let left: Vec<&str> = text.lines().filter(|line| line.starts_with('/')).collect();
     assert_eq!(left.len(), 2, "{text}");
 }
@@ -448,10 +376,7 @@ fn a_read_only_disk() {
         format!("mount --bind \"$TREE\" \"$TREE\"; mount -o remount,ro,bind \"$TREE\"; {RUN}");
     let (succeeded, text) = limited(&tree, &shell);
     assert!(succeeded, "{text}");
-    assert!(
-        text.contains("refused to") && text.contains("Read-only file system"),
-        "{text}"
-    );
+    assert!(text.contains("refused to") && text.contains("Read-only file system"), "{text}");
     assert_eq!(tree.snapshot_with_times(), before);
 }
 
@@ -478,11 +403,7 @@ fn a_run_that_is_killed() {
     library().build(&original.path("lib/libvec.so")).unwrap();
     let fat = original.path("lib/libvec.so");
     let whole = original.copy();
-    install(
-        &InstallOptions::new(whole.root(), "vec", ["lib/libvec.so"]),
-        &(),
-    )
-    .unwrap();
+    install(&InstallOptions::new(whole.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
     let tree = RefCell::new(original.copy());
     kill_at_any_moment(
         |_| {
@@ -498,11 +419,7 @@ fn a_run_that_is_killed() {
                 assert_holds_against(&library, &fat);
             }
             // And the next run makes it whole.
-            install(
-                &InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]),
-                &(),
-            )
-            .unwrap();
+            install(&InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
             assert_eq!(tree.snapshot(), whole.snapshot(), "run {run}");
         },
     );
@@ -517,16 +434,10 @@ fn a_binary_that_is_written_to_meanwhile_is_not_replaced() {
     let mut options = InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
     options.only = Some(Only::Device);
     options.sources = vec![tree.path("build/libvec.so")];
-    let lock = File::options()
-        .append(true)
-        .open(tree.path("build/libvec.so"))
-        .unwrap();
+    let lock = File::options().append(true).open(tree.path("build/libvec.so")).unwrap();
     install(&options, &()).unwrap();
     (&lock).write_all(b"").unwrap();
-    assert_eq!(
-        fs::read(tree.path("build/libvec.so")).unwrap(),
-        built(&library())
-    );
+    assert_eq!(fs::read(tree.path("build/libvec.so")).unwrap(), built(&library()));
 }
 
 proptest! {

@@ -33,10 +33,7 @@ fn library(seed: u8) -> FatLibrary {
     FatLibrary::new()
         .wrapper(Storage::Plain, [code("gfx1100", 20), code("gfx942", 20)])
         .wrapper(Storage::Plain, [code("gfx1100", 50), code("gfx942", 50)])
-        .wrapper(
-            Storage::Zstd(2),
-            [code("gfx90a:xnack+", 30), code("gfx90a:xnack-", 30)],
-        )
+        .wrapper(Storage::Zstd(2), [code("gfx90a:xnack+", 30), code("gfx90a:xnack-", 30)])
 }
 
 /// A prefix with the split library, and the unsplit one as `fat`.
@@ -54,11 +51,7 @@ fn install_fat(tree: &Tree) {
 }
 
 fn split_again(tree: &Tree) {
-    install(
-        &InstallOptions::new(tree.path("prefix"), "vec", [FILE]),
-        &(),
-    )
-    .unwrap();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", [FILE]), &()).unwrap();
 }
 
 fn options(tree: &Tree, targets: &[&str]) -> JoinOptions {
@@ -151,10 +144,7 @@ fn other_code_in_a_joined_binary_is_a_fault() {
     fs::write(&path, &bytes).unwrap();
     let faults = faults(&path);
     assert_eq!(faults.len(), 1, "{faults:?}");
-    assert!(
-        faults[0].contains("the code for gfx1100 is not what it was built with"),
-        "{faults:?}"
-    );
+    assert!(faults[0].contains("the code for gfx1100 is not what it was built with"), "{faults:?}");
     let mut options = verify::Options::default();
     options.against = Some(tree.path("fat"));
     let report = verify::verify(&[path], &options, &mut |_, _, _| {}).unwrap();
@@ -176,19 +166,10 @@ fn a_target_without_features_stands_for_its_variants() {
 fn generic_code_is_put_back_where_a_gpu_has_none_of_its_own() {
     let code = |target: &str| (target.to_owned(), code_object(target, &[7; 9000]).unwrap());
     let library = FatLibrary::new()
+        .wrapper(Storage::Plain, ["gfx1100", "gfx1101", "gfx11-generic", "gfx9-generic"].map(code))
         .wrapper(
             Storage::Plain,
-            ["gfx1100", "gfx1101", "gfx11-generic", "gfx9-generic"].map(code),
-        )
-        .wrapper(
-            Storage::Plain,
-            [
-                "gfx1101",
-                "gfx11-generic",
-                "gfx942:xnack+",
-                "gfx9-4-generic",
-            ]
-            .map(code),
+            ["gfx1101", "gfx11-generic", "gfx942:xnack+", "gfx9-4-generic"].map(code),
         );
     let tree = split(&library);
     let binary = tree.path("prefix").join(FILE);
@@ -212,12 +193,7 @@ fn generic_code_is_put_back_where_a_gpu_has_none_of_its_own() {
         let told = report.findings.iter();
         let told = told.filter(|found| found.id == ids::GENERIC_CODE);
         let has_generic = expected.iter().any(|target| target.ends_with("-generic"));
-        assert_eq!(
-            told.count(),
-            usize::from(has_generic),
-            "{:?}",
-            report.findings
-        );
+        assert_eq!(told.count(), usize::from(has_generic), "{:?}", report.findings);
         let mut verified = verify::Options::default();
         verified.targets = vec![gpu.parse().unwrap()];
         verified.against = Some(tree.path("fat"));
@@ -227,10 +203,7 @@ fn generic_code_is_put_back_where_a_gpu_has_none_of_its_own() {
     }
     for (gpu, why) in [
         ("gfx908", "HIP runtimes do not take gfx9-generic for gfx908"),
-        (
-            "gfx906",
-            "HIP runtimes take gfx9-generic for gfx906 only from archives",
-        ),
+        ("gfx906", "HIP runtimes take gfx9-generic for gfx906 only from archives"),
     ] {
         let error = join(&options(&tree, &[gpu]), &()).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
@@ -294,14 +267,9 @@ fn an_artifact_is_split_again_without_a_loss() {
             panic!("{name} is no archive");
         };
         let kernels = archive.toc.kernels.keys().cloned();
-        let binaries: BTreeSet<String> = kernels
-            .map(|name| name.split('#').next().unwrap().to_owned())
-            .collect();
-        assert_eq!(
-            binaries,
-            ["lib/libtwo.so".to_owned(), FILE.to_owned()].into(),
-            "{name}"
-        );
+        let binaries: BTreeSet<String> =
+            kernels.map(|name| name.split('#').next().unwrap().to_owned()).collect();
+        assert_eq!(binaries, ["lib/libtwo.so".to_owned(), FILE.to_owned()].into(), "{name}");
     }
     assert_eq!(faults(&output), [""; 0]);
 }
@@ -309,14 +277,10 @@ fn an_artifact_is_split_again_without_a_loss() {
 #[test]
 fn all_split_binaries_of_a_prefix_or_those_of_a_module() {
     let tree = split(&library(1));
-    library(2)
-        .build(&tree.path("prefix/lib/libother.so"))
-        .unwrap();
+    library(2).build(&tree.path("prefix/lib/libother.so")).unwrap();
     let other = InstallOptions::new(tree.path("prefix"), "other", ["lib/libother.so"]);
     install(&other, &()).unwrap();
-    library(3)
-        .build(&tree.path("prefix/lib/libfat.so"))
-        .unwrap();
+    library(3).build(&tree.path("prefix/lib/libfat.so")).unwrap();
     fs::write(tree.path("prefix/lib/readme"), "text").unwrap();
     let all = |module: Option<&str>| {
         let mut options = options(&tree, &["gfx1100"]);
@@ -365,11 +329,7 @@ fn what_there_is_no_code_for_is_refused_with_what_there_is() {
     }
     // Of two, one that is there is put back.
     let report = join(&options(&tree, &["gfx1030", "gfx942"]), &()).unwrap();
-    assert!(
-        report.findings[0]
-            .text
-            .contains("no device code for gfx1030")
-    );
+    assert!(report.findings[0].text.contains("no device code for gfx1030"));
     assert_eq!(targets_of(&tree.path("prefix").join(FILE)), ["gfx942"]);
 }
 
@@ -391,10 +351,7 @@ fn an_archive_that_is_missing_damaged_or_of_another_build() {
     assert!(text.contains("run `apt install vec-gfx1100`"), "{text}");
     fs::remove_file(tree.path("prefix/lib/.kpack/vec_lib.kpm")).unwrap();
     let text = refused(&tree, &options(&tree, &["gfx1100"]));
-    assert!(
-        text.contains("the archive for gfx1100 is missing"),
-        "{text}"
-    );
+    assert!(text.contains("the archive for gfx1100 is missing"), "{text}");
 
     let mut damaged = bytes.clone();
     damaged[100] ^= 1;
@@ -450,11 +407,9 @@ fn code_that_does_not_fit_where_it_was_goes_after_everything_else() {
         FatLibrary::new().wrapper(Storage::Plain, [("gfx1100", code)])
     };
     let all = ["gfx1100", "gfx942", "gfx90a:xnack+"];
-    for (library, targets) in [
-        (compressed(1), &all[..1]),
-        (library(1), &all),
-        (one(100 << 10), &all[..1]),
-    ] {
+    for (library, targets) in
+        [(compressed(1), &all[..1]), (library(1), &all), (one(100 << 10), &all[..1])]
+    {
         for kind in [Kind::Shared, Kind::Pie, Kind::NoPie] {
             let tree = split(&library.clone().kind(kind));
             let split = tree.snapshot();
@@ -493,11 +448,7 @@ fn what_is_in_no_section_stays() {
     let tree = Tree::new();
     library(1).build(&tree.path("fat")).unwrap();
     let mut strip = Command::new("objcopy");
-    process::run(
-        strip
-            .args(["--strip-all", "-R", ".comment"])
-            .arg(tree.path("fat")),
-    );
+    process::run(strip.args(["--strip-all", "-R", ".comment"]).arg(tree.path("fat")));
     let mut fat = fs::read(tree.path("fat")).unwrap();
     fat.extend(appended);
     fs::write(tree.path("fat"), fat).unwrap();
@@ -524,10 +475,7 @@ fn a_result_that_differs_from_the_original_is_refused() {
     let mut options = options(&tree, &["gfx1100"]);
     options.against = Some(tree.path("other"));
     let text = refused(&tree, &options);
-    assert!(
-        text.contains("the code object is not the original's"),
-        "{text}"
-    );
+    assert!(text.contains("the code object is not the original's"), "{text}");
 }
 
 /// `kpack join` of the library, as a command of a shell.
@@ -580,9 +528,7 @@ fn a_signal_leaves_the_split_binary() {
 }
 
 /// File capabilities: `cap_net_raw=ep` ("capabilities(7)", `struct vfs_cap_data`).
-const CAPABILITY: [u8; 20] = [
-    1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-];
+const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[test]
 fn file_capabilities_stay() {

@@ -55,18 +55,9 @@ impl Printed {
         let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/kpack.schema.json");
         let mut validator = Command::new("python3");
         validator.args(["-c", VALIDATOR]).arg(schema);
-        let mut validator = validator
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut validator = validator.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let documents = serde_json::to_vec(&self.0).unwrap();
-        validator
-            .stdin
-            .take()
-            .unwrap()
-            .write_all(&documents)
-            .unwrap();
+        validator.stdin.take().unwrap().write_all(&documents).unwrap();
         let output = validator.wait_with_output().unwrap();
         assert!(output.status.success(), "python3-jsonschema is installed");
         String::from_utf8(output.stdout).unwrap()
@@ -84,14 +75,7 @@ fn prefix() -> Tree {
     tree
 }
 
-const INSTALL: &[&str] = &[
-    "install",
-    "--prefix",
-    ".",
-    "--module",
-    "vec",
-    "lib/libvec.so",
-];
+const INSTALL: &[&str] = &["install", "--prefix", ".", "--module", "vec", "lib/libvec.so"];
 
 #[test]
 fn commands_about_prefixes_print_what_the_schema_says() {
@@ -149,18 +133,9 @@ fn commands_about_prefixes_print_what_the_schema_says() {
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains("[loader-disabled]"), "{said}");
     for (name, arguments) in [
-        (
-            "install",
-            &["install", "--prefix", ".", "--module", "vec", "text"][..],
-        ),
-        (
-            "join",
-            &["join", "--prefix", ".", "--arch", "gfx942", "text"],
-        ),
-        (
-            "object",
-            &["object", "--module", "vec", "--output-dir", "out", "text"],
-        ),
+        ("install", &["install", "--prefix", ".", "--module", "vec", "text"][..]),
+        ("join", &["join", "--prefix", ".", "--arch", "gfx942", "text"]),
+        ("object", &["object", "--module", "vec", "--output-dir", "out", "text"]),
         ("show", &["show", "text"]),
         ("list", &["list", "text"]),
         ("doctor", &["doctor", "text"]),
@@ -184,16 +159,11 @@ fn keys_that_the_schema_does_not_have_are_faults() {
     let mut printed = Printed::default();
     for finding in [finding, more] {
         let line = finding.to_string();
-        printed
-            .0
-            .push(json!([line, "doctor", {"findings": [finding]}]));
+        printed.0.push(json!([line, "doctor", {"findings": [finding]}]));
     }
     let faults = printed.faults();
     assert_eq!(faults.lines().count(), 1, "{faults}");
-    assert!(
-        faults.contains("'more'") || faults.contains("\"more\":1"),
-        "{faults}"
-    );
+    assert!(faults.contains("'more'") || faults.contains("\"more\":1"), "{faults}");
 }
 
 #[test]
@@ -209,11 +179,8 @@ fn commands_about_builds_print_what_the_schema_says() {
     fs::write(tree.path("build.json"), built(&tree)).unwrap();
     let stage = ["stage", "--output-dir", "dist", "--messages", "build.json"];
     printed.run(&tree, "stage", 0, &stage);
-    fs::write(
-        tree.path("build.json"),
-        "{\"reason\":\"build-finished\",\"success\":false}\n",
-    )
-    .unwrap();
+    fs::write(tree.path("build.json"), "{\"reason\":\"build-finished\",\"success\":false}\n")
+        .unwrap();
     let failed = printed.run(&tree, "stage", 3, &stage);
     assert_eq!(failed["id"], "nothing-built");
     assert_eq!(printed.faults(), "");
@@ -223,22 +190,10 @@ fn commands_about_builds_print_what_the_schema_says() {
 fn commands_about_artifacts_print_what_the_schema_says() {
     let mut printed = Printed::default();
     let tree = three_shards();
-    let split = [
-        "split",
-        "--batch-artifact-parent-dir",
-        "in/linux-a",
-        "--output-dir",
-        "again",
-    ];
+    let split = ["split", "--batch-artifact-parent-dir", "in/linux-a", "--output-dir", "again"];
     printed.run(&tree, "split-batch", 0, &split);
     let artifact = "in/linux-a/blas_lib";
-    let split = [
-        "split",
-        "--artifact-prefix",
-        "blas_lib",
-        "--output-dir",
-        "one",
-    ];
+    let split = ["split", "--artifact-prefix", "blas_lib", "--output-dir", "one"];
     let one = [&split[..], &["--artifact-dir", artifact]].concat();
     printed.run(&tree, "split-artifact", 0, &one);
     let none = [&split[..], &["--artifact-dir", "missing"]].concat();
@@ -246,27 +201,11 @@ fn commands_about_artifacts_print_what_the_schema_says() {
     assert_eq!(failed["id"], "system");
     let configuration = r#"{"primary_shard": "linux-a", "architecture_groups": {"all": {"architectures": ["gfx1100", "gfx942"]}}}"#;
     fs::write(tree.path("packaging.json"), configuration).unwrap();
-    let recombine = [
-        "recombine",
-        "--input-shards-dir",
-        "shards",
-        "--output-dir",
-        "packages",
-        "--config",
-    ];
-    printed.run(
-        &tree,
-        "recombine",
-        0,
-        &[&recombine[..], &["packaging.json"]].concat(),
-    );
+    let recombine =
+        ["recombine", "--input-shards-dir", "shards", "--output-dir", "packages", "--config"];
+    printed.run(&tree, "recombine", 0, &[&recombine[..], &["packaging.json"]].concat());
     fs::write(tree.path("bad.json"), "{").unwrap();
-    let failed = printed.run(
-        &tree,
-        "recombine",
-        3,
-        &[&recombine[..], &["bad.json"]].concat(),
-    );
+    let failed = printed.run(&tree, "recombine", 3, &[&recombine[..], &["bad.json"]].concat());
     assert_eq!(failed["id"], "bad-configuration");
     printed.run(&tree, "verify", 0, &["verify", "packages"]);
     printed.run(&tree, "report", 0, &["report", "packages"]);
@@ -305,18 +244,9 @@ fn commands_about_wheels_print_what_the_schema_says() {
     let wheels = wheels.map(|entry| entry.unwrap().path().to_str().unwrap().to_owned());
     let wheels: Vec<String> = wheels.filter(|path| path.ends_with(".whl")).collect();
     let wheels: Vec<&str> = wheels.iter().map(String::as_str).collect();
-    printed.run(
-        &tree,
-        "wheel-show",
-        0,
-        &[&["wheel", "show", fat], &*wheels].concat(),
-    );
-    let verified = printed.run(
-        &tree,
-        "wheel-verify",
-        0,
-        &[&["wheel", "verify"], &*wheels].concat(),
-    );
+    printed.run(&tree, "wheel-show", 0, &[&["wheel", "show", fat], &*wheels].concat());
+    let verified =
+        printed.run(&tree, "wheel-verify", 0, &[&["wheel", "verify"], &*wheels].concat());
     assert_eq!(verified["findings"][0]["id"], "wheel-sound");
     let failed = printed.run(&tree, "wheel-verify", 1, &["wheel", "verify", wheels[0]]);
     assert!(failed["findings"].to_string().contains("-wheel"));

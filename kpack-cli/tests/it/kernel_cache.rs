@@ -31,14 +31,7 @@ fn cache(path: &Path, rows: &[Row]) {
     database.execute(table, ()).unwrap();
     for (kernel, target, code, time) in rows {
         let code = code.repeat(1000).into_bytes();
-        let row = params![
-            kernel,
-            target,
-            60_443_483,
-            b"\x01\xab".as_slice(),
-            code,
-            time
-        ];
+        let row = params![kernel, target, 60_443_483, b"\x01\xab".as_slice(), code, time];
         let insert = "INSERT INTO cache_v1 VALUES (?, ?, ?, ?, ?, ?)";
         database.execute(insert, row).unwrap();
     }
@@ -92,11 +85,7 @@ fn artifact(write: impl FnOnce(&Path)) -> Tree {
 }
 
 fn split_it(tree: &Tree) -> Report {
-    split(
-        &Options::new(tree.path("in"), tree.path("out"), "fft_lib"),
-        &(),
-    )
-    .unwrap()
+    split(&Options::new(tree.path("in"), tree.path("out"), "fft_lib"), &()).unwrap()
 }
 
 #[test]
@@ -118,10 +107,7 @@ fn it_is_device_code_for_its_targets() {
     let generic = tree.path(&format!("out/fft_lib_generic/{PREFIX}/{CACHE}"));
     assert_eq!(fs::read(generic).unwrap(), before);
     for place in ["out", "installed"] {
-        assert_one(
-            &checks(&check(&tree, place), Severity::Note),
-            &[CACHE, text],
-        );
+        assert_one(&checks(&check(&tree, place), Severity::Note), &[CACHE, text]);
         assert_eq!(checks(&check(&tree, place), Severity::Fault), [""; 0]);
     }
     let sizes = measure(&[tree.path("out")], &[tree.path("in")]).unwrap();
@@ -129,26 +115,15 @@ fn it_is_device_code_for_its_targets() {
     let row = rows.find(|row| row.what == "kernel cache for gfx1100, gfx942");
     assert_eq!(row.unwrap().after, before.len() as u64);
     // Nothing was written beside the input, such as SQLite's log in this mode.
-    let own = tree
-        .files()
-        .into_iter()
-        .filter(|file| !file.starts_with("out/"));
+    let own = tree.files().into_iter().filter(|file| !file.starts_with("out/"));
     assert_eq!(own.collect::<Vec<_>>(), files);
 }
 
 #[test]
 fn caches_of_several_shards_are_merged_row_by_row() {
     let tree = three_shards();
-    put(
-        &tree,
-        "linux-a",
-        &[("fft_4", "gfx1100", "A", 1), ("fft_8", "gfx1100", "B", 1)],
-    );
-    put(
-        &tree,
-        "linux-b",
-        &[("fft_4", "gfx90a", "C", 2), ("fft_4", "gfx1100", "A", 2)],
-    );
+    put(&tree, "linux-a", &[("fft_4", "gfx1100", "A", 1), ("fft_8", "gfx1100", "B", 1)]);
+    put(&tree, "linux-b", &[("fft_4", "gfx90a", "C", 2), ("fft_4", "gfx1100", "A", 2)]);
     put(&tree, "linux-c", &[("fft_4", "gfx942", "D", 3)]);
     let plan = recombine(&tree, CONFIGURATION);
     let text = "merged from the copies of linux-a, linux-b, linux-c";
@@ -172,21 +147,14 @@ fn caches_of_several_shards_are_merged_row_by_row() {
 
     cache(&merged, &[("fft_4", "gfx1100", "A", 1)]);
     let faults = faults_against(&tree);
-    assert_one(
-        &faults,
-        &[CACHE, "lacks the entries for gfx1100 fft_8 (HIP"],
-    );
+    assert_one(&faults, &[CACHE, "lacks the entries for gfx1100 fft_8 (HIP"]);
 }
 
 #[test]
 fn a_kernel_that_is_not_the_same_in_two_shards_is_named() {
     let tree = three_shards();
     put(&tree, "linux-a", &[("fft_4", "gfx1100", "A", 1)]);
-    put(
-        &tree,
-        "linux-b",
-        &[("fft_4", "gfx1100", "B", 1), ("fft_4", "gfx90a", "C", 1)],
-    );
+    put(&tree, "linux-b", &[("fft_4", "gfx1100", "B", 1), ("fft_4", "gfx90a", "C", 1)]);
     let parts = [
         "linux-b",
         CACHE,
@@ -199,11 +167,7 @@ fn a_kernel_that_is_not_the_same_in_two_shards_is_named() {
 
     // If all shards have the same cache, it is taken unchanged.
     for shard in ["linux-a", "linux-b", "linux-c"] {
-        put(
-            &tree,
-            shard,
-            &[("fft_4", "gfx1100", "A", 1), ("fft_4", "gfx942", "C", 1)],
-        );
+        put(&tree, shard, &[("fft_4", "gfx1100", "A", 1), ("fft_4", "gfx942", "C", 1)]);
     }
     assert_eq!(said(&recombine(&tree, CONFIGURATION)), [""; 0]);
     let [_, own] = places(&tree, "linux-a");
@@ -214,10 +178,7 @@ fn a_kernel_that_is_not_the_same_in_two_shards_is_named() {
 #[test]
 fn a_damaged_one_is_named() {
     let truncated = |path: &Path| {
-        cache(
-            path,
-            &[("fft_4", "gfx942", "A", 1), ("fft_8", "gfx942", "B", 1)],
-        );
+        cache(path, &[("fft_4", "gfx942", "A", 1), ("fft_8", "gfx942", "B", 1)]);
         let bytes = fs::read(path).unwrap();
         fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
     };
@@ -262,10 +223,7 @@ fn one_of_another_format_is_a_host_file() {
     };
     for (table, reason) in [
         ("CREATE TABLE cache_v2 (x)", "no table `cache_v1`"),
-        (
-            "CREATE VIEW cache_v1 AS SELECT 1 AS arch",
-            "no table `cache_v1`",
-        ),
+        ("CREATE VIEW cache_v1 AS SELECT 1 AS arch", "no table `cache_v1`"),
         ("CREATE TABLE cache_v1 (x)", "no such column"),
         (
             "CREATE TABLE cache_v1 (arch, kernel_name, hip_version, generator_sum, timestamp, code); \

@@ -23,10 +23,7 @@ fn prefix() -> Tree {
     let large = code_object("gfx1100", &vec![0; SIZE]).unwrap();
     let small = code_object("gfx942", b"small").unwrap();
     let library = FatLibrary::new()
-        .wrapper(
-            Storage::Zstd(3),
-            [("gfx1100", large), ("gfx942", small.clone())],
-        )
+        .wrapper(Storage::Zstd(3), [("gfx1100", large), ("gfx942", small.clone())])
         .wrapper(Storage::Plain, [("gfx942", small)]);
     library.build(&tree.path("lib/libvec.so")).unwrap();
     tree
@@ -47,10 +44,7 @@ fn limited_to(limit: usize, tree: &Tree, arguments: &str) -> (Option<i32>, Strin
 fn limited_by(option: &str, limit: usize, tree: &Tree, arguments: &str) -> (Option<i32>, String) {
     let limit = limit << 10;
     let output = Command::new("sh")
-        .args([
-            "-c",
-            &format!("ulimit {option} {limit}; exec \"$KPACK\" {arguments}"),
-        ])
+        .args(["-c", &format!("ulimit {option} {limit}; exec \"$KPACK\" {arguments}")])
         .env("KPACK", env!("CARGO_BIN_EXE_kpack"))
         // Each thread's share of malloc would reserve 64 MiB of addresses.
         .env("MALLOC_ARENA_MAX", "1")
@@ -73,10 +67,7 @@ fn memory_does_not_grow_with_a_code_object() {
     limited(&tree, "verify lib/libvec.so");
     assert_holds_against(&tree.path("lib/libvec.so"), &fat);
 
-    limited(
-        &tree,
-        "join --jobs 2 --arch gfx1100 --prefix . --output joined.so lib/libvec.so",
-    );
+    limited(&tree, "join --jobs 2 --arch gfx1100 --prefix . --output joined.so lib/libvec.so");
     assert_holds_against(&tree.path("joined.so"), &fat);
     fs::remove_file(tree.path("joined.so")).unwrap();
 
@@ -92,9 +83,7 @@ fn memory_does_not_grow_with_a_code_object() {
 fn a_compressed_bundle_with_the_largest_window_takes_little_more_memory_than_that() {
     let tree = Tree::new();
     let mut random = fastrand::Rng::with_seed(1);
-    let targets = [
-        "gfx906", "gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1201",
-    ];
+    let targets = ["gfx906", "gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1201"];
     let code = targets.map(|target| {
         let payload = Vec::from_iter(std::iter::repeat_with(|| random.u8(..)).take(22 << 20));
         (target, code_object(target, &payload).unwrap())
@@ -140,12 +129,8 @@ fn too_little_memory_is_not_damage() {
         let (status, said) = limited_to(limit, &tree, arguments);
         assert_eq!(status, Some(4), "{arguments} in {limit} MiB: {said}");
         let said = said.to_lowercase();
-        let reasons = [
-            "out of memory",
-            "memory allocation failed",
-            "allocate memory",
-            "not enough memory",
-        ];
+        let reasons =
+            ["out of memory", "memory allocation failed", "allocate memory", "not enough memory"];
         assert!(reasons.iter().any(|reason| said.contains(reason)), "{said}");
         assert!(!said.contains("fault"), "{said}");
     };
@@ -212,29 +197,21 @@ fn a_code_object_that_no_reader_accepts_is_refused_by_its_declared_size() {
     }
     compressed.extend(inside);
 
-    let library = FatLibrary::new().wrapper(
-        Storage::Plain,
-        [("gfx1100", code_object("gfx1100", &[7; 5000]).unwrap())],
-    );
+    let library = FatLibrary::new()
+        .wrapper(Storage::Plain, [("gfx1100", code_object("gfx1100", &[7; 5000]).unwrap())]);
     let path = tree.path("lib/libvec.so");
     library.build(&path).unwrap();
     let mut bytes = fs::read(&path).unwrap();
     let [old] = &library.bundles().unwrap()[..] else {
         panic!("one wrapper has one bundle");
     };
-    let at = bytes
-        .windows(24)
-        .position(|part| part == &old[..24])
-        .unwrap();
+    let at = bytes.windows(24).position(|part| part == &old[..24]).unwrap();
     bytes[at..at + old.len()].fill(0);
     bytes[at..at + compressed.len()].copy_from_slice(&compressed);
     fs::write(&path, bytes).unwrap();
 
-    let error = install(
-        &InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]),
-        &(),
-    )
-    .unwrap_err();
+    let error =
+        install(&InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap_err();
     let text = error.in_one_line();
     let expected = "the code object for gfx1100 has 2147483649 bytes; expected at most 2147483648";
     assert!(text.contains(expected), "{text}");

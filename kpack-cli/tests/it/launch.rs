@@ -40,13 +40,9 @@ fn try_launch(tree: &Tree, line: &str) -> Result<i32, Error> {
     let line = line.replace("HIP", FLAGS);
     let root = format!("{}/", tree.root().display());
     // All tests are threads of one process, with one working directory.
-    let mut command: Vec<OsString> = ["env", "-C", &root, "clang++-19", "-I", headers]
-        .map(OsString::from)
-        .to_vec();
-    command.extend(
-        line.split_whitespace()
-            .map(|word| word.replace("@/", &root).into()),
-    );
+    let mut command: Vec<OsString> =
+        ["env", "-C", &root, "clang++-19", "-I", headers].map(OsString::from).to_vec();
+    command.extend(line.split_whitespace().map(|word| word.replace("@/", &root).into()));
     let options = Options::new("vec", "", Vec::<OsString>::new());
     launch(&options, &command).map(|status| status.code().unwrap())
 }
@@ -75,14 +71,7 @@ int hipLaunchKernel() { return 0; }",
     let library = tree.path("linked.so");
     let mut command = Command::new("cc");
     command.args(["-w", "-shared", "-fPIC", "-o"]).arg(&library);
-    assert!(
-        command
-            .arg(tree.path(object))
-            .arg(&stub)
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(command.arg(tree.path(object)).arg(&stub).status().unwrap().success());
     assert_holds(&library);
     fs::remove_file(stub).unwrap();
     fs::remove_file(tree.path("linked.so")).unwrap();
@@ -157,14 +146,8 @@ fn what_is_no_object_with_device_code_passes_through() {
         ("-flto -c @/host.cpp -o @/lto.o", "lto.o"),
         ("-c @/host.cpp -o @/host.o", "host.o"),
         ("-m32 -c @/host.cpp -o @/m32.o", "m32.o"),
-        (
-            "--target=powerpc64-linux-gnu -c @/host.cpp -o @/ppc.o",
-            "ppc.o",
-        ),
-        (
-            "--target=riscv64-linux-gnu -c @/host.cpp -o @/riscv.o",
-            "riscv.o",
-        ),
+        ("--target=powerpc64-linux-gnu -c @/host.cpp -o @/ppc.o", "ppc.o"),
+        ("--target=riscv64-linux-gnu -c @/host.cpp -o @/riscv.o", "riscv.o"),
         ("-shared -fPIC @/host.cpp -o @/host.so", "host.so"),
     ] {
         compile(&tree, line);
@@ -175,13 +158,7 @@ fn what_is_no_object_with_device_code_passes_through() {
         let line = line.replace("HIP", FLAGS).replace("@/", &root);
         let mut plain = Command::new("clang++-19");
         plain.current_dir(tree.root()).arg("-I").arg(headers);
-        assert!(
-            plain
-                .args(line.split_whitespace())
-                .status()
-                .unwrap()
-                .success()
-        );
+        assert!(plain.args(line.split_whitespace()).status().unwrap().success());
         // Bundles contain temporary names, and precompiled headers contain times.
         let same = launched == fs::read(tree.path(output)).unwrap();
         assert!(same || output == "header.pch", "{output}");
@@ -241,18 +218,10 @@ fn archives_of_what_is_not_made_any_more_go() {
         names
     };
     compile(&tree, "HIP --offload-arch=gfx942 -c @/add.hip -o @/add.o");
-    let both = [
-        "vec_lib.kpm",
-        "vec_lib_gfx1100.kpack",
-        "vec_lib_gfx942.kpack",
-    ];
+    let both = ["vec_lib.kpm", "vec_lib_gfx1100.kpack", "vec_lib_gfx942.kpack"];
     assert_eq!(names(), both);
     // A damaged archive can also be replaced.
-    fs::write(
-        tree.path("add.o.kpack/.kpack/vec_lib_gfx1100.kpack"),
-        "damaged",
-    )
-    .unwrap();
+    fs::write(tree.path("add.o.kpack/.kpack/vec_lib_gfx1100.kpack"), "damaged").unwrap();
     compile(&tree, "HIP -c @/add.hip -o @/add.o");
     assert_eq!(names(), both[..2]);
     assert_runs(&tree, "add.o");
@@ -375,8 +344,5 @@ fn builds_wait_for_no_disk() {
     library.build(&tree.path("lib/libvec.so")).unwrap();
     let install = "install --prefix . --module vec lib/libvec.so";
     let calls = flushes(&tree, &Vec::from_iter(install.split(' '))).unwrap();
-    assert!(
-        calls.iter().any(|call| call.contains("fsync(")),
-        "{calls:?}"
-    );
+    assert!(calls.iter().any(|call| call.contains("fsync(")), "{calls:?}");
 }

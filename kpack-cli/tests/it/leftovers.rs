@@ -16,10 +16,7 @@ use kpack_tests::tree::Tree;
 /// What each command calls what it has not finished. With a final `/`, it is a directory.
 const HIDDEN: [(&str, &str); 12] = [
     ("install", "lib/.libhalf.so.0123456789abcdef.tmp"),
-    (
-        "install",
-        "lib/.kpack/.vec_lib_gfx90a.kpack.0123456789abcdef.tmp",
-    ),
+    ("install", "lib/.kpack/.vec_lib_gfx90a.kpack.0123456789abcdef.tmp"),
     ("install", "lib/.kpack/.vec_lib.kpm.0123456789abcdef.tmp"),
     ("install", "lib/.kpack/.scratch.0123456789abcdef.tmp"),
     ("split", ".blas_lib.tmp/"),
@@ -43,11 +40,7 @@ fn library(tree: &Tree, path: &str) {
 fn verify_reports_each_hidden_name() {
     let tree = Tree::new();
     library(&tree, "lib/libvec.so");
-    install(
-        &InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]),
-        &(),
-    )
-    .unwrap();
+    install(&InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
     for (_, path) in HIDDEN {
         match path.strip_suffix('/') {
             Some(directory) => write(&tree.path(directory).join("half.kpack"), b"KPAK"),
@@ -91,11 +84,7 @@ fn what_an_earlier_version_was_replacing_is_not_taken() {
 fn a_name_with_nothing_inside_is_none_of_kpack_s() {
     let tree = Tree::new();
     library(&tree, "lib/libvec.so");
-    install(
-        &InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]),
-        &(),
-    )
-    .unwrap();
+    install(&InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
     // The second marks a release.
     for name in [".tmp", ".kpack-stage", "vec.tmp", ".vec"] {
         fs::write(tree.path(name), "text").unwrap();
@@ -103,21 +92,14 @@ fn a_name_with_nothing_inside_is_none_of_kpack_s() {
     let report = check(&tree, "");
     assert_eq!(faults(&report), [""; 0]);
     let notes = checks(&report, Severity::Note);
-    assert!(
-        !notes.iter().any(|note| note.contains("leftover")),
-        "{notes:#?}"
-    );
+    assert!(!notes.iter().any(|note| note.contains("leftover")), "{notes:#?}");
 }
 
 #[test]
 fn a_device_that_does_not_answer_is_no_fault_of_a_tree() {
     let tree = Tree::new();
     library(&tree, "lib/libvec.so");
-    install(
-        &InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]),
-        &(),
-    )
-    .unwrap();
+    install(&InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
     // Reading it fails with EIO.
     symlink("/proc/self/mem", tree.path("lib/libfar.so")).unwrap();
     let paths = [tree.root().to_owned()];

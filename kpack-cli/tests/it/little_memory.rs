@@ -54,14 +54,7 @@ fn a_thread_that_cannot_start_ends_the_process() {
     }
     fs::write(tree.path("preloaded.c"), PRELOADED).unwrap();
     run(Command::new("cc")
-        .args([
-            "-O1",
-            "-shared",
-            "-fPIC",
-            "-o",
-            "preloaded.so",
-            "preloaded.c",
-        ])
+        .args(["-O1", "-shared", "-fPIC", "-o", "preloaded.so", "preloaded.c"])
         .current_dir(tree.root()));
     let preload = format!("LD_PRELOAD={}", tree.path("preloaded.so").display());
     for backtrace in ["0", "1", "full"] {

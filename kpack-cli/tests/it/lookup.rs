@@ -30,11 +30,7 @@ fn split() -> Tree {
     let library = add_and_mul(TARGETS, TARGETS);
     library.build(&tree.path("fat")).unwrap();
     library.build(&tree.path("prefix").join(LIBRARY)).unwrap();
-    install(
-        &InstallOptions::new(tree.path("prefix"), "vec", [LIBRARY]),
-        &(),
-    )
-    .unwrap();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", [LIBRARY]), &()).unwrap();
     tree
 }
 
@@ -93,12 +89,7 @@ fn examined(tree: &Tree, path: &str) -> Vec<String> {
     let root = tree.root().canonicalize().unwrap();
     let line = |finding: kpack_core::Finding| {
         let path = finding.path.unwrap_or_default();
-        let line = format!(
-            "{:?} {}: {}",
-            finding.severity,
-            path.display(),
-            finding.text
-        );
+        let line = format!("{:?} {}: {}", finding.severity, path.display(), finding.text);
         line.replace(root.to_str().unwrap(), "/tree")
             .replace(tree.root().to_str().unwrap(), "/tree")
     };
@@ -117,18 +108,12 @@ fn the_loader_and_all_tools_find_archives_beside_links() {
         let found = checks(&report, Severity::Ok);
         let code = "4 code objects for gfx1030, gfx942, \
                     found through a symbolic link to the binary";
-        assert!(
-            found.iter().any(|check| check.ends_with(code)),
-            "{found:#?}"
-        );
+        assert!(found.iter().any(|check| check.ends_with(code)), "{found:#?}");
         let found = examined(&tree, path);
         let code = "Ok /tree/site/lib/libvec.so: split, with code for gfx942, \
                     found through a symbolic link to the binary";
         assert!(found.iter().any(|finding| finding == code), "{found:#?}");
-        assert!(
-            found.iter().all(|finding| !finding.starts_with("Fault")),
-            "{found:#?}"
-        );
+        assert!(found.iter().all(|finding| !finding.starts_with("Fault")), "{found:#?}");
     }
     let mut options = Options::default();
     options.against = Some(tree.path("fat"));
@@ -139,19 +124,10 @@ fn the_loader_and_all_tools_find_archives_beside_links() {
         panic!("a split binary");
     };
     let targets: Vec<&str> = shown.kpacks.targets().collect();
-    assert_eq!(
-        (targets, shown.code_objects),
-        (TARGETS.to_vec(), vec![2, 2])
-    );
-    assert_eq!(
-        shown.prefix,
-        Some(tree.path("site").canonicalize().unwrap())
-    );
+    assert_eq!((targets, shown.code_objects), (TARGETS.to_vec(), vec![2, 2]));
+    assert_eq!(shown.prefix, Some(tree.path("site").canonicalize().unwrap()));
     let text = said(&tree, &["show", "site/lib/libvec.so"]);
-    assert!(
-        text.contains("found through a symbolic link to the binary"),
-        "{text}"
-    );
+    assert!(text.contains("found through a symbolic link to the binary"), "{text}");
 }
 
 #[test]
@@ -162,15 +138,10 @@ fn a_part_that_is_missing_beside_links_is_a_fault_for_all() {
     for path in ["site", "site/lib/libvec.so"] {
         let found = faults(&check(&tree, path));
         let missing = "the manifest lists an archive for gfx942";
-        assert!(
-            found.iter().any(|fault| fault.contains(missing)),
-            "{found:#?}"
-        );
+        assert!(found.iter().any(|fault| fault.contains(missing)), "{found:#?}");
         let found = examined(&tree, path);
         assert!(
-            found
-                .iter()
-                .any(|finding| finding.contains("the archive for gfx942 is missing")),
+            found.iter().any(|finding| finding.contains("the archive for gfx942 is missing")),
             "{found:#?}"
         );
     }
@@ -178,10 +149,7 @@ fn a_part_that_is_missing_beside_links_is_a_fault_for_all() {
     let mut options = options;
     options.output = Some(tree.path("out"));
     let error = join(&options, &()).unwrap_err().to_string();
-    assert!(
-        error.contains("the archive for gfx942 is missing"),
-        "{error}"
-    );
+    assert!(error.contains("the archive for gfx942 is missing"), "{error}");
     assert!(!tree.path("out").exists());
 }
 
@@ -195,12 +163,8 @@ fn a_join_of_a_link_never_writes_through_it() {
         let gpu: TargetId = "gfx942".parse().unwrap();
         let options = JoinOptions::new(tree.path(prefix), [gpu.clone()], [&file]);
         let error = join(&options, &()).unwrap_err().in_one_line();
-        for part in [
-            "a symbolic link to",
-            "[shared-link]",
-            "cache/host/lib/libvec.so",
-            "--output",
-        ] {
+        for part in ["a symbolic link to", "[shared-link]", "cache/host/lib/libvec.so", "--output"]
+        {
             assert!(error.contains(part), "{error}");
         }
         let all: [&str; 0] = [];
@@ -241,11 +205,7 @@ fn nothing_is_searched_beside_a_link_to_a_program() {
     let tree = Tree::new();
     let program: FatLibrary = add_and_mul(TARGETS, TARGETS).kind(Kind::Pie);
     program.build(&tree.path("prefix/bin/app")).unwrap();
-    install(
-        &InstallOptions::new(tree.path("prefix"), "vec", ["bin/app"]),
-        &(),
-    )
-    .unwrap();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", ["bin/app"]), &()).unwrap();
     fs::create_dir_all(tree.path("site/bin")).unwrap();
     symlink(tree.path("prefix/bin/app"), tree.path("site/bin/app")).unwrap();
     assert_eq!(faults(&check(&tree, "site/bin/app")), [""; 0]);
@@ -274,9 +234,7 @@ fn a_walk_takes_each_file_once_and_no_linked_directory() {
     let tree = links();
     symlink("libvec.so", tree.path("site/lib/libvec.so.1")).unwrap();
     let checks = check(&tree, "site").findings;
-    let of_code = checks
-        .iter()
-        .filter(|check| check.text.contains("code objects for"));
+    let of_code = checks.iter().filter(|check| check.text.contains("code objects for"));
     assert_eq!(of_code.count(), 1, "{checks:#?}");
 }
 
@@ -308,18 +266,7 @@ fn a_variable_makes_no_broken_prefix_pass() {
             (&["verify", "prefix", "--json"], 1),
             (&["join", "--prefix", "prefix", "--arch", "gfx942"], 3),
             (&["show", "prefix/lib/libvec.so"], 0),
-            (
-                &[
-                    "recombine",
-                    "--input-shards-dir",
-                    "in",
-                    "--config",
-                    "x",
-                    "--output-dir",
-                    "out",
-                ],
-                4,
-            ),
+            (&["recombine", "--input-shards-dir", "in", "--config", "x", "--output-dir", "out"], 4),
             (&["stage", "--output-dir", "out"], 3),
         ] {
             let output = with_variable(&tree, name, arguments);
@@ -342,10 +289,7 @@ fn a_damaged_archive_that_a_variable_lists_is_named() {
     let output = doctor.env("ROCM_KPACK_PATH", &damaged).output().unwrap();
     let text = text_of(&output).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(
-        text.contains("mine/vec_lib_gfx942.kpack is damaged"),
-        "{text}"
-    );
+    assert!(text.contains("mine/vec_lib_gfx942.kpack is damaged"), "{text}");
 }
 
 #[test]

@@ -33,11 +33,7 @@ fn reads(tree: &Tree, line: &str) -> Option<BTreeMap<String, Reads>> {
     let output = Command::new("strace")
         // A trace of each thread, with the paths of descriptors.
         .args(["-ff", "-y", "-s", "8"])
-        .args([
-            "-e",
-            "trace=open,openat,read,pread64,copy_file_range,sendfile",
-            "-o",
-        ])
+        .args(["-e", "trace=open,openat,read,pread64,copy_file_range,sendfile", "-o"])
         .arg(traces.path("trace"))
         .arg(env!("CARGO_BIN_EXE_kpack"))
         .args(words(line))
@@ -55,11 +51,7 @@ fn reads(tree: &Tree, line: &str) -> Option<BTreeMap<String, Reads>> {
                 Some(arguments) => arguments.split_once('>').map_or("", |(_, input)| input),
                 None => call,
             };
-            let descriptor = if is_open {
-                call.rsplit_once(" = ")
-            } else {
-                call.split_once('(')
-            };
+            let descriptor = if is_open { call.rsplit_once(" = ") } else { call.split_once('(') };
             let file = descriptor.and_then(|(_, text)| text.split_once('<')?.1.split_once('>'));
             let file = file.and_then(|(path, _)| Path::new(path).strip_prefix(&root).ok());
             let Some(file) = file.and_then(Path::to_str) else {
@@ -134,10 +126,7 @@ fn assert_documented(name: &str, tree: &Tree, line: &str) {
     }
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/architecture.md");
     let page = fs::read_to_string(page).unwrap();
-    assert!(
-        page.lines().any(|line| line == row),
-        "expected the row\n{row}"
-    );
+    assert!(page.lines().any(|line| line == row), "expected the row\n{row}");
 }
 
 /// A prefix with two libraries, a program, and a program without device code.
@@ -225,9 +214,7 @@ fn a_merge_reads_each_input_once() {
     let tree = three_shards();
     let mut state = 1_u64;
     let bytes: Vec<u8> = std::iter::repeat_with(|| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state >> 56) as u8
     })
     .take(4 << 20)
@@ -278,9 +265,7 @@ fn assert_read_once(tree: &Tree, line: &str) {
     for (file, reads) in &reads {
         read += reads.bytes;
         let metadata = tree.path(file).metadata().ok();
-        size += metadata
-            .filter(|m| m.is_file() && input(file))
-            .map_or(0, |m| m.len());
+        size += metadata.filter(|m| m.is_file() && input(file)).map_or(0, |m| m.len());
     }
     assert!(size >= 16 << 20, "{size}");
     let most = size + 3 * size / 10;
@@ -334,9 +319,6 @@ fn a_table_that_moves_is_compared_in_blocks() {
         .output()
         .unwrap();
     let calls = String::from_utf8_lossy(&output.stderr);
-    let calls = calls
-        .lines()
-        .filter(|line| line.contains("pread64("))
-        .count();
+    let calls = calls.lines().filter(|line| line.contains("pread64(")).count();
     assert!(output.status.success() && calls < 500, "{calls}");
 }

@@ -28,24 +28,12 @@ const OUTPUTS: &[(&str, &str)] = &[
         "extract prefix/lib/.kpack/vec_lib_gfx942.kpack --output-dir out",
         "out/lib_libvec.so-1-gfx942.hsaco",
     ),
-    (
-        "unbundle fat.so --output-dir out",
-        "out/fat.so-0-gfx942.hsaco",
-    ),
-    (
-        "join --prefix prefix --arch gfx942 --output out/file lib/libvec.so",
-        "out/file",
-    ),
+    ("unbundle fat.so --output-dir out", "out/fat.so-0-gfx942.hsaco"),
+    ("join --prefix prefix --arch gfx942 --output out/file lib/libvec.so", "out/file"),
     ("report prefix --html out/file", "out/file"),
     ("object --module vec --output-dir out vec.o", "out/vec.o"),
-    (
-        "object --module vec --output-dir out vec.o",
-        "out/.kpack/vec_lib_gfx942.kpack",
-    ),
-    (
-        "object --module vec --output-dir out vec.o",
-        "out/.kpack/vec_lib.kpm",
-    ),
+    ("object --module vec --output-dir out vec.o", "out/.kpack/vec_lib_gfx942.kpack"),
+    ("object --module vec --output-dir out vec.o", "out/.kpack/vec_lib.kpm"),
     (
         "install --prefix out --module vec --only device --source fat.so lib/libvec.so",
         "out/lib/.kpack/vec_lib_gfx942.kpack",
@@ -78,27 +66,15 @@ const OBSTACLES: [&str; 7] = [
 fn inputs() -> Tree {
     let tree = Tree::new();
     let library = add_and_mul(["gfx942", "gfx90a"], ["gfx942", "gfx90a"]);
-    for file in [
-        "fat.so",
-        "prefix/lib/libvec.so",
-        "artifact/vec/stage/lib/libvec.so",
-    ] {
+    for file in ["fat.so", "prefix/lib/libvec.so", "artifact/vec/stage/lib/libvec.so"] {
         fs::create_dir_all(tree.path(file).parent().unwrap()).unwrap();
         library.build(&tree.path(file)).unwrap();
     }
     fs::write(tree.path("artifact/artifact_manifest.txt"), "vec/stage\n").unwrap();
-    library
-        .clone()
-        .kind(Kind::Object)
-        .build(&tree.path("vec.o"))
-        .unwrap();
+    library.clone().kind(Kind::Object).build(&tree.path("vec.o")).unwrap();
     let wheel = Wheel::new(FAT).member("vec/_vec.so", fs::read(tree.path("fat.so")).unwrap());
     wheel.write(tree.root()).unwrap();
-    install(
-        &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
-        &(),
-    )
-    .unwrap();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]), &()).unwrap();
     tree
 }
 
@@ -187,25 +163,15 @@ fn every_command_replaces_regular_files_and_nothing_else() {
             }
             assert!(!path.with_file_name("nowhere").exists(), "{what}");
             let hidden = |file: &String| file.contains("/.") && file.ends_with(".tmp");
-            assert!(
-                !tree.files().iter().any(hidden),
-                "{what}: {:?}",
-                tree.files()
-            );
+            assert!(!tree.files().iter().any(hidden), "{what}: {:?}", tree.files());
         }
     }
 }
 
 /// The directories in which commands write what is not complete, and commands that write there.
 const HIDDEN: [(&str, &str); 4] = [
-    (
-        "out/.kpack-extract.tmp",
-        "extract prefix/lib/.kpack/vec_lib_gfx942.kpack --output-dir out",
-    ),
-    (
-        "out/.vec.tmp",
-        "wheel split vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl --output-dir out",
-    ),
+    ("out/.kpack-extract.tmp", "extract prefix/lib/.kpack/vec_lib_gfx942.kpack --output-dir out"),
+    ("out/.vec.tmp", "wheel split vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl --output-dir out"),
     (
         "out/.vec_lib.tmp",
         "split --artifact-dir artifact --artifact-prefix vec_lib --output-dir out",
@@ -226,11 +192,7 @@ fn files_of_the_user_under_a_hidden_name_stay() {
     fs::write(inputs.path("groups.json"), groups).unwrap();
     for (directory, line) in HIDDEN {
         let tree = with_output(&inputs);
-        let mine = [
-            "thesis.txt",
-            "vec_lib_generic/thesis.txt",
-            "old.vec/thesis.txt",
-        ];
+        let mine = ["thesis.txt", "vec_lib_generic/thesis.txt", "old.vec/thesis.txt"];
         let mine = mine.map(|name| tree.path(directory).join(name));
         for file in &mine {
             fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -279,21 +241,13 @@ fn a_code_object_that_kernels_share_is_written_once() {
     });
     fs::create_dir_all(tree.path("prefix/lib")).unwrap();
     library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
-    install(
-        &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
-        &(),
-    )
-    .unwrap();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]), &()).unwrap();
 
     // When all are extracted, then that takes the room of one, and again nothing changes.
     let extract = format!("extract {ARCHIVE} --output-dir out");
     for _ in 0..2 {
         let said = kpack(&tree, &words(&extract));
-        assert!(
-            said.status.success(),
-            "{}",
-            String::from_utf8_lossy(&said.stderr)
-        );
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
         let files: Vec<_> = fs::read_dir(tree.path("out")).unwrap().collect();
         assert_eq!(files.len(), 10);
         let mut nodes = Vec::new();
@@ -334,9 +288,7 @@ fn a_large_code_object_is_extracted_in_little_memory() {
     let mut archive = kpack_format::archive::ArchiveWriter::new(spool, "vec_lib", &target, scheme);
     let checksum = kpack_format::digest::sha256(&code);
     let mut encoder = kpack_format::archive::Encoder::new(scheme, 3).unwrap();
-    archive
-        .add("lib/libvec.so#0", &encoder.encode(&code, checksum).unwrap())
-        .unwrap();
+    archive.add("lib/libvec.so#0", &encoder.encode(&code, checksum).unwrap()).unwrap();
     drop(code);
     let file = fs::File::create(tree.path("vec_lib_gfx942.kpack")).unwrap();
     archive.finish(file).unwrap();
@@ -353,10 +305,7 @@ fn a_large_code_object_is_extracted_in_little_memory() {
         let text = String::from_utf8_lossy(&said.stderr).into_owned();
         assert!(said.status.success(), "{output}: {text}");
         if output == "-" {
-            assert_eq!(
-                String::from_utf8_lossy(&said.stdout).trim(),
-                size.to_string()
-            );
+            assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), size.to_string());
         }
     }
     assert_eq!(tree.path("out").metadata().unwrap().len(), size as u64);
@@ -384,31 +333,19 @@ fn damage_that_is_met_late_leaves_the_output_directory_as_it_was() {
 
     // When all are extracted, into that directory or a new one, then nothing changes.
     for directory in ["out", "new"] {
-        let said = kpack(
-            &tree,
-            &words(&format!("extract {ARCHIVE} --output-dir {directory}")),
-        );
+        let said = kpack(&tree, &words(&format!("extract {ARCHIVE} --output-dir {directory}")));
         assert_eq!(said.status.code(), Some(3), "{said:?}");
         assert!(tree.snapshot() == before, "{directory}");
     }
 
     // When the archive is whole again, then all are there.
     fs::write(tree.path(ARCHIVE), whole).unwrap();
-    let said = kpack(
-        &tree,
-        &words(&format!("extract {ARCHIVE} --output-dir out")),
-    );
+    let said = kpack(&tree, &words(&format!("extract {ARCHIVE} --output-dir out")));
     assert!(said.status.success(), "{said:?}");
     let names = fs::read_dir(tree.path("out")).unwrap();
     let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(
-        names,
-        [
-            "lib_libvec.so-0-gfx942.hsaco",
-            "lib_libvec.so-1-gfx942.hsaco"
-        ]
-    );
+    assert_eq!(names, ["lib_libvec.so-0-gfx942.hsaco", "lib_libvec.so-1-gfx942.hsaco"]);
     assert!(fs::read(&first).unwrap().starts_with(b"\x7fELF"));
 }
 
@@ -421,17 +358,14 @@ fn one_kernel_of_a_binary_is_extracted_without_the_others() {
         let bytes: Vec<u8> = (0..600_000).map(|_| random.u8(..50)).collect();
         code_object("gfx942", &bytes).unwrap()
     });
-    let library = codes
-        .iter()
-        .fold(kpack_tests::fixture::FatLibrary::new(), |library, code| {
-            let code = [("gfx942".to_owned(), code.clone())];
-            library.wrapper(kpack_tests::fixture::Storage::Zlib(2), code)
-        });
+    let library = codes.iter().fold(kpack_tests::fixture::FatLibrary::new(), |library, code| {
+        let code = [("gfx942".to_owned(), code.clone())];
+        library.wrapper(kpack_tests::fixture::Storage::Zlib(2), code)
+    });
     library.build(&tree.path("fat.so")).unwrap();
     let mut bytes = fs::read(tree.path("fat.so")).unwrap();
-    let bundles: Vec<usize> = (0..bytes.len())
-        .filter(|at| bytes[*at..].starts_with(b"CCOB"))
-        .collect();
+    let bundles: Vec<usize> =
+        (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"CCOB")).collect();
     assert_eq!(bundles.len(), 2);
     let end = bundles[1] + 300_000;
     bytes[end..end + 8].fill(0xff);
@@ -454,28 +388,17 @@ fn an_own_file_without_permissions_is_replaced() {
     let tree = Tree::new();
     let kpack = tree.path("kpack");
     process::copy(env!("CARGO_BIN_EXE_kpack"), &kpack);
-    fs::write(
-        tree.path("code.hsaco"),
-        code_object("gfx942", &[1; 100]).unwrap(),
-    )
-    .unwrap();
+    fs::write(tree.path("code.hsaco"), code_object("gfx942", &[1; 100]).unwrap()).unwrap();
     for name in ["out", "out.kpack"] {
         fs::write(tree.path(name), "earlier").unwrap();
         fs::set_permissions(tree.path(name), fs::Permissions::from_mode(0o000)).unwrap();
     }
-    process::run(
-        Command::new("chown")
-            .args(["-R", "65534:65534"])
-            .arg(tree.root()),
-    );
+    process::run(Command::new("chown").args(["-R", "65534:65534"]).arg(tree.root()));
     let extract = |output: &str| {
         let mut command = Command::new("setpriv");
-        command
-            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
-            .arg(&kpack);
-        let command = command
-            .args(["extract", "code.hsaco", "-o", output])
-            .current_dir(tree.root());
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&kpack);
+        let command =
+            command.args(["extract", "code.hsaco", "-o", output]).current_dir(tree.root());
         process::output(command)
     };
     let said = extract("out");

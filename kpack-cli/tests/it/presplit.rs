@@ -178,10 +178,7 @@ fn archives_that_are_gone_are_missed() {
     let before = tree.snapshot();
     let error = install(&options(&tree.path("host")), &()).unwrap_err();
     let text = error.in_one_line();
-    assert!(
-        text.contains("[missing-archive]") && text.contains("--clean-first"),
-        "{text}"
-    );
+    assert!(text.contains("[missing-archive]") && text.contains("--clean-first"), "{text}");
     assert_eq!(tree.snapshot(), before);
 
     // Nor are they passed over when all binaries are asked for.
@@ -217,17 +214,11 @@ fn a_binary_of_fat_and_split_objects_is_split_and_relocated() {
         ("first", "objects/vec.o", "split/other/other.o"),
         ("last", "split/vec/vec.o", "objects/other.o"),
     ];
-    let linkers = [
-        ("bfd", "ld.bfd"),
-        ("gold", "ld.gold"),
-        ("lld", "ld.lld-19"),
-        ("mold", "ld.mold"),
-    ];
+    let linkers =
+        [("bfd", "ld.bfd"), ("gold", "ld.gold"), ("lld", "ld.lld-19"), ("mold", "ld.mold")];
     let here = |(_, tool): &(&str, &str)| require::tool(tool);
     let linkers: Vec<&str> = linkers.into_iter().filter(here).map(|(l, _)| l).collect();
-    let all = linkers
-        .iter()
-        .flat_map(|linker| orders.map(|order| (linker, order)));
+    let all = linkers.iter().flat_map(|linker| orders.map(|order| (linker, order)));
     for (linker, (order, first, second)) in all {
         let prefix = &format!("{linker}-{order}");
         link_with(linker, &tree, prefix, first, second);
@@ -266,19 +257,9 @@ fn all_markers_of_a_binary_expect_its_device_code() {
     let targets = ["gfx1100", "gfx90a:xnack+", "gfx942"];
     // Given split objects, whose markers expect the code in their own archives,
     let object = tree.path("split/vec");
-    assert_expects(
-        &object.join("vec.o"),
-        &object.join(".kpack"),
-        "vec_lib",
-        &targets,
-    );
+    assert_expects(&object.join("vec.o"), &object.join(".kpack"), "vec_lib", &targets);
     let other = tree.path("split/other");
-    assert_expects(
-        &other.join("other.o"),
-        &other.join(".kpack"),
-        "vec_lib",
-        &["gfx942"],
-    );
+    assert_expects(&other.join("other.o"), &other.join(".kpack"), "vec_lib", &["gfx942"]);
     // when a binary of split objects, or of split and fat ones, is installed, then each of its
     // markers expects the same as that of a binary that was linked from fat objects.
     link(&tree, "mixed", "split/vec/vec.o", "objects/other.o");
@@ -289,11 +270,7 @@ fn all_markers_of_a_binary_expect_its_device_code() {
         assert_expects(&library(prefix), &kpacks, "vec_lib", &targets);
         let found = markers(&library(prefix));
         assert_eq!(found.len(), count);
-        assert!(
-            found
-                .iter()
-                .all(|marker| *marker == markers(&library("fat"))[0])
-        );
+        assert!(found.iter().all(|marker| *marker == markers(&library("fat"))[0]));
     }
 }
 
@@ -368,10 +345,7 @@ fn a_damaged_archive_is_not_installed() {
         let error = install(&options(&tree.path("host")), &()).unwrap_err();
         let text = error.in_one_line();
         assert!(text.contains("vec_lib_gfx1100.kpack"), "{text}");
-        assert!(
-            text.contains("compile the binary's objects again"),
-            "{text}"
-        );
+        assert!(text.contains("compile the binary's objects again"), "{text}");
         assert_eq!(tree.snapshot(), before);
         bytes[at] ^= 1;
     }
@@ -388,8 +362,5 @@ fn a_damaged_marker_is_one_fault() {
     bytes[marker.unwrap()] = b'K';
     fs::write(&library, bytes).unwrap();
     let found = faults(&check(&tree, "host/lib/libvec.so"));
-    assert!(
-        matches!(&found[..], [only] if only.contains("not a kpack marker")),
-        "{found:#?}"
-    );
+    assert!(matches!(&found[..], [only] if only.contains("not a kpack marker")), "{found:#?}");
 }

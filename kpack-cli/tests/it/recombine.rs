@@ -34,9 +34,7 @@ fn targets(path: &Path) -> Vec<String> {
 fn below(tree: &Tree, directory: &str) -> Vec<String> {
     let start = format!("{directory}/");
     let files = tree.files().into_iter();
-    files
-        .filter_map(|file| file.strip_prefix(&start).map(str::to_owned))
-        .collect()
+    files.filter_map(|file| file.strip_prefix(&start).map(str::to_owned)).collect()
 }
 
 #[test]
@@ -81,10 +79,7 @@ fn one_generic_artifact_and_one_for_each_group() {
     );
     let text = fs::read_to_string(tree.path("out/blas_lib_gfx110X/artifact_manifest.txt"));
     assert_eq!(text.unwrap(), format!("{PREFIX}\n"));
-    assert!(
-        tree.path(&format!("out/blas_lib_generic/{PREFIX}/share/empty"))
-            .is_dir()
-    );
+    assert!(tree.path(&format!("out/blas_lib_generic/{PREFIX}/share/empty")).is_dir());
 }
 
 /// Copies artifacts into one root, as installing packages does.
@@ -112,10 +107,8 @@ fn overlay(tree: &Tree, artifacts: &[&str], to: &str) -> PathBuf {
 fn walkdir(path: &Path) -> Vec<PathBuf> {
     let mut found = vec![path.to_owned()];
     if path.is_dir() && !path.is_symlink() {
-        let mut inside: Vec<PathBuf> = fs::read_dir(path)
-            .unwrap()
-            .map(|entry| entry.unwrap().path())
-            .collect();
+        let mut inside: Vec<PathBuf> =
+            fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
         inside.sort();
         found.extend(inside.iter().flat_map(|path| walkdir(path)));
     }
@@ -147,10 +140,7 @@ fn an_install_of_some_groups_lacks_nothing_that_its_packages_promise() {
     let faults_for = |target| faults(&check_with(&tree, "some", None, &[target]));
     assert_eq!(faults_for("gfx1101"), [""; 0]);
     let missing = faults_for("gfx942");
-    assert!(
-        missing.iter().any(|fault| fault.contains("gfx942")),
-        "{missing:#?}"
-    );
+    assert!(missing.iter().any(|fault| fault.contains("gfx942")), "{missing:#?}");
     // What an installed package promises must be there.
     fs::remove_file(root.join("lib/.kpack/rocblas_lib_gfx1101.kpack")).unwrap();
     let missing = faults(&check(&tree, "some"));
@@ -165,9 +155,7 @@ fn an_install_of_some_groups_lacks_nothing_that_its_packages_promise() {
     fs::write(&part, manifest.to_bytes()).unwrap();
     let other = faults(&check(&tree, "some"));
     assert!(
-        other
-            .iter()
-            .any(|f| f.contains("disagrees with") && f.contains("about gfx1100")),
+        other.iter().any(|f| f.contains("disagrees with") && f.contains("about gfx1100")),
         "{other:#?}"
     );
 }
@@ -181,11 +169,7 @@ fn an_install_over_it_keeps_the_fragments_of_the_manifest_true() {
     let library = "lib/librocblas.so.5";
     let fat = tree.path(&format!("in/linux-a/blas_lib/{PREFIX}/{library}"));
     fs::copy(fat, root.join(library)).unwrap();
-    install(
-        &kpack_split::install::InstallOptions::new(&root, "rocblas", [library]),
-        &(),
-    )
-    .unwrap();
+    install(&kpack_split::install::InstallOptions::new(&root, "rocblas", [library]), &()).unwrap();
     assert_eq!(faults(&check(&tree, "root")), [""; 0]);
     let part = |group: &str| targets(&root.join(format!("lib/.kpack/rocblas_lib.{group}.kpm")));
     assert_eq!(part("gfx110X"), ["gfx1100", "gfx1101"]);
@@ -226,26 +210,13 @@ fn the_shards_are_not_touched_and_nothing_is_shared_with_them() {
     assert_eq!(inodes("shards"), before);
 
     let out = tree.path(&format!("out/blas_lib_generic/{PREFIX}"));
-    let (tool, linked) = (
-        out.join("bin/tool").metadata().unwrap(),
-        out.join("bin/tool-5"),
-    );
+    let (tool, linked) = (out.join("bin/tool").metadata().unwrap(), out.join("bin/tool-5"));
     assert_eq!(tool.mode() & 0o7777, 0o751);
     assert_eq!(tool.modified().unwrap(), then);
     assert_eq!(tool.ino(), linked.metadata().unwrap().ino());
     assert_eq!(tool.nlink(), 2);
-    assert_eq!(
-        out.join("share/empty")
-            .metadata()
-            .unwrap()
-            .modified()
-            .unwrap(),
-        then
-    );
-    assert_eq!(
-        fs::read_link(out.join("lib/librocblas.so")).unwrap(),
-        Path::new("librocblas.so.5")
-    );
+    assert_eq!(out.join("share/empty").metadata().unwrap().modified().unwrap(), then);
+    assert_eq!(fs::read_link(out.join("lib/librocblas.so")).unwrap(), Path::new("librocblas.so.5"));
     let input: Vec<u64> = before.iter().map(|(_, inode, ..)| *inode).collect();
     for (path, inode, ..) in inodes("out") {
         assert!(!input.contains(&inode), "{}", path.display());
@@ -263,9 +234,7 @@ fn a_second_run_replaces_what_is_there_and_what_was_left_half_done() {
     recombine(&tree);
     let first = below(&tree, "out");
     assert!(
-        !first
-            .iter()
-            .any(|file| file.contains("half") || file.contains("stale")),
+        !first.iter().any(|file| file.contains("half") || file.contains("stale")),
         "{first:#?}"
     );
     let times = || {
@@ -276,12 +245,7 @@ fn a_second_run_replaces_what_is_there_and_what_was_left_half_done() {
         let files = below(&tree, "out").into_iter();
         let files = files.filter(|file| !is_new(file));
         let time = |file: String| {
-            tree.path("out")
-                .join(&file)
-                .symlink_metadata()
-                .unwrap()
-                .modified()
-                .unwrap()
+            tree.path("out").join(&file).symlink_metadata().unwrap().modified().unwrap()
         };
         files.map(time).collect::<Vec<_>>()
     };
@@ -294,10 +258,7 @@ fn a_second_run_replaces_what_is_there_and_what_was_left_half_done() {
     let options = options(&tree, CONFIGURATION);
     let plan = plan(&options, &|_, _| {}).unwrap();
     let error = plan.apply(&options, &()).unwrap_err().in_one_line();
-    assert!(
-        error.contains("blas_lib_instinct: is in the way"),
-        "{error}"
-    );
+    assert!(error.contains("blas_lib_instinct: is in the way"), "{error}");
 }
 
 #[test]
@@ -308,30 +269,15 @@ fn targets_that_no_shard_has_or_no_group_takes_are_listed() {
     assert_said(
         &plan,
         Severity::Warning,
-        &[
-            "no shard has gfx1101 for group `gfx110X`",
-            "linux-a has gfx1100, gfx906",
-        ],
+        &["no shard has gfx1101 for group `gfx110X`", "linux-a has gfx1100, gfx906"],
     );
-    assert_said(
-        &plan,
-        Severity::Warning,
-        &["linux-a/blas_lib_gfx906", "unexpected-target"],
-    );
-    let names: Vec<&str> = plan
-        .artifacts
-        .iter()
-        .map(|artifact| artifact.name.as_str())
-        .collect();
+    assert_said(&plan, Severity::Warning, &["linux-a/blas_lib_gfx906", "unexpected-target"]);
+    let names: Vec<&str> = plan.artifacts.iter().map(|artifact| artifact.name.as_str()).collect();
     assert_eq!(names, ["blas_lib_generic", "blas_lib_gfx110X"]);
     assert_eq!(plan.errors(), 0);
     let strict = with_validation("error_on_missing_architecture", true);
     let plan = planned(&tree, &strict);
-    assert_said(
-        &plan,
-        Severity::Fault,
-        &["gfx1101 for group `gfx110X`", "missing-target"],
-    );
+    assert_said(&plan, Severity::Fault, &["gfx1101 for group `gfx110X`", "missing-target"]);
 }
 
 #[test]
@@ -364,22 +310,11 @@ fn the_manifest_lists_all_shards_targets_and_no_other() {
     fs::remove_dir_all(tree.path("shards/linux-d/blas_lib_generic")).unwrap();
     let options = options(&tree, CONFIGURATION);
     let plan = plan(&options, &|_, _| {}).unwrap();
-    assert_said(
-        &plan,
-        Severity::Warning,
-        &["linux-d/blas_lib_generic", "missing-artifact"],
-    );
+    assert_said(&plan, Severity::Warning, &["linux-d/blas_lib_generic", "missing-artifact"]);
     plan.apply(&options, &()).unwrap();
     let manifest = format!("out/blas_lib_generic/{PREFIX}/lib/.kpack/rocblas_lib.kpm");
-    assert_eq!(
-        targets(&tree.path(&manifest)),
-        ["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"]
-    );
-    assert!(
-        !below(&tree, "out")
-            .iter()
-            .any(|file| file.contains("gfx906"))
-    );
+    assert_eq!(targets(&tree.path(&manifest)), ["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"]);
+    assert!(!below(&tree, "out").iter().any(|file| file.contains("gfx906")));
 }
 
 #[test]
@@ -388,26 +323,11 @@ fn host_files_that_differ_are_shown() {
     let at = |shard: &str, file: &str| {
         tree.path(&format!("shards/{shard}/blas_lib_generic/{PREFIX}/{file}"))
     };
-    write(
-        &at("linux-a", "share/stamp"),
-        b"built 2026-11-21 07:45:12 by ci",
-    );
-    write(
-        &at("linux-b", "share/stamp"),
-        b"built 2026-11-21 08:01:59 by ci",
-    );
-    write(
-        &at("linux-c", "share/stamp"),
-        b"built 2026-11-21 07:45:12 by ci",
-    );
-    write(
-        &at("linux-a", "lib/rocblas.pc"),
-        b"prefix=/home/a/build/rocblas\n",
-    );
-    write(
-        &at("linux-b", "lib/rocblas.pc"),
-        b"prefix=/home/b/build/rocblas\n",
-    );
+    write(&at("linux-a", "share/stamp"), b"built 2026-11-21 07:45:12 by ci");
+    write(&at("linux-b", "share/stamp"), b"built 2026-11-21 08:01:59 by ci");
+    write(&at("linux-c", "share/stamp"), b"built 2026-11-21 07:45:12 by ci");
+    write(&at("linux-a", "lib/rocblas.pc"), b"prefix=/home/a/build/rocblas\n");
+    write(&at("linux-b", "lib/rocblas.pc"), b"prefix=/home/b/build/rocblas\n");
     FatLibrary::new()
         .flag("-Wl,--build-id=0x0a0b")
         .build(&at("linux-a", "lib/libhost.so"))
@@ -417,29 +337,15 @@ fn host_files_that_differ_are_shown() {
         .flag("-Wl,-rpath,/opt/b")
         .build(&at("linux-b", "lib/libhost.so"))
         .unwrap();
-    fs::copy(
-        at("linux-a", "lib/libhost.so"),
-        at("linux-c", "lib/libhost.so"),
-    )
-    .unwrap();
+    fs::copy(at("linux-a", "lib/libhost.so"), at("linux-c", "lib/libhost.so")).unwrap();
     write(&at("linux-c", "lib/more"), b"");
     let fallback = at("linux-c", "lib/rocblas/library/TensileLibrary_fallback.dat");
     fs::set_permissions(fallback, fs::Permissions::from_mode(0o600)).unwrap();
     let plan = planned(&tree, CONFIGURATION);
     for parts in [
         ["linux-b", "share/stamp", "timestamp `", "07:45:12"],
-        [
-            "linux-b",
-            "rocblas.pc",
-            "path `prefix=/home/a/build/rocblas` against",
-            "/home/b",
-        ],
-        [
-            "linux-b",
-            "libhost.so",
-            "build ID 0a0b against 0c0d",
-            "RPATH none against `/opt/b`",
-        ],
+        ["linux-b", "rocblas.pc", "path `prefix=/home/a/build/rocblas` against", "/home/b"],
+        ["linux-b", "libhost.so", "build ID 0a0b against 0c0d", "RPATH none against `/opt/b`"],
         ["linux-c", "lib/rocblas.pc", "only shard linux-a has it", ""],
         ["linux-c", "lib/more", "only shard linux-c has it", ""],
         ["linux-c", "fallback.dat", "mode 644 against 600", ""],
@@ -470,10 +376,7 @@ fn a_host_binary_with_another_layout_gets_a_note() {
     // Another difference is still an error.
     let path = tree.path("shards").join(file);
     let mut bytes = fs::read(&path).unwrap();
-    let text = bytes
-        .windows(9)
-        .position(|text| text == b"%.4s %llu")
-        .unwrap();
+    let text = bytes.windows(9).position(|text| text == b"%.4s %llu").unwrap();
     bytes[text + 8] = b'x';
     fs::write(path, bytes).unwrap();
     assert_said(
@@ -495,11 +398,7 @@ fn a_function_of_another_size_is_not_a_difference_in_layout() {
     bytes[symbol + 16..symbol + 24].copy_from_slice(&(size - 1).to_le_bytes());
     fs::write(&path, bytes).unwrap();
     let plan = planned(&tree, CONFIGURATION);
-    assert_said(
-        &plan,
-        Severity::Fault,
-        &["linux-c", "librocblas.so.5", "shards-differ"],
-    );
+    assert_said(&plan, Severity::Fault, &["linux-c", "librocblas.so.5", "shards-differ"]);
 }
 
 /// Offset of the first dynamic symbol of a function with a size, and the size.
@@ -508,11 +407,7 @@ fn first_function(file: &[u8]) -> (usize, u64) {
     use object::{Object, ObjectSection};
     let read: ElfFile64<'_> = ElfFile64::parse(file).unwrap();
     assert!(read.elf_header().is_class_64());
-    let (start, length) = read
-        .section_by_name(".dynsym")
-        .unwrap()
-        .file_range()
-        .unwrap();
+    let (start, length) = read.section_by_name(".dynsym").unwrap().file_range().unwrap();
     let symbols = (start as usize..(start + length) as usize).step_by(24);
     let size = |at: usize| u64::from_le_bytes(file[at + 16..at + 24].try_into().unwrap());
     const FUNCTION: u8 = 2;
@@ -527,13 +422,7 @@ fn duplicate_device_code_is_an_error_unless_it_is_identical() {
     let at = |shard: &str, file: &str| tree.path(&format!("shards/{shard}/blas_lib_gfx942/{file}"));
     for file in walkdir(&at("linux-c", "")) {
         if file.is_file() {
-            let to = at(
-                "linux-a",
-                file.strip_prefix(at("linux-c", ""))
-                    .unwrap()
-                    .to_str()
-                    .unwrap(),
-            );
+            let to = at("linux-a", file.strip_prefix(at("linux-c", "")).unwrap().to_str().unwrap());
             write(&to, &fs::read(&file).unwrap());
         }
     }
@@ -545,11 +434,7 @@ fn duplicate_device_code_is_an_error_unless_it_is_identical() {
     assert_said(
         &plan,
         Severity::Fault,
-        &[
-            "TensileLibrary_Type_SS_gfx942.co",
-            "duplicate-device-code",
-            "`Database",
-        ],
+        &["TensileLibrary_Type_SS_gfx942.co", "duplicate-device-code", "`Database"],
     );
     let lenient = with_validation("error_on_duplicate_device_code", false);
     let options = options(&tree, &lenient);
@@ -564,56 +449,30 @@ fn duplicate_device_code_is_an_error_unless_it_is_identical() {
 fn files_in_the_wrong_artifact_are_refused() {
     let tree = three_shards();
     let at = |artifact: &str, file: &str| {
-        tree.path(&format!(
-            "shards/linux-a/blas_lib_{artifact}/{PREFIX}/{file}"
-        ))
+        tree.path(&format!("shards/linux-a/blas_lib_{artifact}/{PREFIX}/{file}"))
     };
     write(&at("gfx1100", "lib/host.txt"), b"");
-    let own = fs::read(at(
-        "gfx1100",
-        &format!("{DATABASE}/TensileLibrary_Type_SS_gfx1100.co"),
-    ));
-    write(
-        &at("generic", &format!("{DATABASE}/Kernels_gfx1100.hsaco")),
-        &own.unwrap(),
-    );
+    let own = fs::read(at("gfx1100", &format!("{DATABASE}/TensileLibrary_Type_SS_gfx1100.co")));
+    write(&at("generic", &format!("{DATABASE}/Kernels_gfx1100.hsaco")), &own.unwrap());
     let wrong = fs::read(tree.path(&format!(
         "shards/linux-c/blas_lib_gfx942/{PREFIX}/{DATABASE}/TensileLibrary_Type_SS_gfx942.co"
     )))
     .unwrap();
-    write(
-        &at(
-            "gfx1101",
-            "lib/rocblas/library/TensileLibrary_Type_SS_gfx942.co",
-        ),
-        &wrong,
-    );
+    write(&at("gfx1101", "lib/rocblas/library/TensileLibrary_Type_SS_gfx942.co"), &wrong);
     write(&at("gfx1101", "share/elsewhere.bin"), &wrong);
     let plan = planned(&tree, CONFIGURATION);
     for parts in [
         ["gfx1101", "share/elsewhere.bin", "misplaced-file"],
         ["gfx1100", "host.txt", "misplaced-file"],
-        [
-            "gfx1101",
-            "TensileLibrary_Type_SS_gfx942.co",
-            "misplaced-file",
-        ],
+        ["gfx1101", "TensileLibrary_Type_SS_gfx942.co", "misplaced-file"],
     ] {
         assert_said(&plan, Severity::Fault, &parts);
     }
+    assert_said(&plan, Severity::Fault, &["Kernels_gfx1100.hsaco", "misplaced-file"]);
     assert_said(
         &plan,
         Severity::Fault,
-        &["Kernels_gfx1100.hsaco", "misplaced-file"],
-    );
-    assert_said(
-        &plan,
-        Severity::Fault,
-        &[
-            "instinct",
-            "TensileLibrary_Type_SS_gfx942.co",
-            "is in blas_lib_",
-        ],
+        &["instinct", "TensileLibrary_Type_SS_gfx942.co", "is in blas_lib_"],
     );
 }
 
@@ -624,11 +483,7 @@ fn an_archive_that_a_manifest_promises_and_no_shard_has() {
         format!("shards/linux-c/blas_lib_gfx942/{PREFIX}/lib/.kpack/rocblas_lib_gfx942.kpack");
     fs::remove_file(tree.path(&kpack)).unwrap();
     let plan = planned(&tree, CONFIGURATION);
-    assert_said(
-        &plan,
-        Severity::Fault,
-        &["linux-c", "rocblas_lib.kpm", "missing-archive"],
-    );
+    assert_said(&plan, Severity::Fault, &["linux-c", "rocblas_lib.kpm", "missing-archive"]);
 }
 
 #[test]
@@ -663,11 +518,7 @@ fn components_without_device_code_and_without_a_primary() {
     }
     let plan = planned(&tree, CONFIGURATION);
     assert_eq!(said(&plan), [""; 0]);
-    let doc: Vec<_> = plan
-        .artifacts
-        .iter()
-        .filter(|a| a.component == "doc_lib")
-        .collect();
+    let doc: Vec<_> = plan.artifacts.iter().filter(|a| a.component == "doc_lib").collect();
     assert_eq!((doc.len(), doc[0].files, doc[0].targets.len()), (1, 1, 0));
 
     // Another shard's host files take its place.
@@ -703,19 +554,13 @@ fn a_component_that_the_primary_shard_does_not_build() {
     aside("gfx1101");
     let plan = planned(&tree, CONFIGURATION);
     let text = "taking its host files: the primary shard linux-a has nothing of blas_lib";
-    assert_said(
-        &plan,
-        Severity::Warning,
-        &["linux-b/blas_lib_generic", text],
-    );
+    assert_said(&plan, Severity::Warning, &["linux-b/blas_lib_generic", text]);
     assert_said(&plan, Severity::Warning, &["no shard has gfx1100, gfx1101"]);
     assert_eq!(said(&plan).len(), 2);
     plan.apply(&options(&tree, CONFIGURATION), &()).unwrap();
     assert_eq!(faults(&check(&tree, "out")), [""; 0]);
     assert_eq!(
-        targets(&tree.path(&format!(
-            "out/blas_lib_generic/{PREFIX}/lib/.kpack/rocblas_lib.kpm"
-        ))),
+        targets(&tree.path(&format!("out/blas_lib_generic/{PREFIX}/lib/.kpack/rocblas_lib.kpm"))),
         ["gfx90a:xnack+", "gfx942"]
     );
     // No shard has host files.
@@ -756,10 +601,7 @@ fn impossible_arguments_are_errors() {
 #[test]
 fn files_outside_of_prefixes_are_skipped_by_name() {
     let tree = three_shards();
-    write(
-        &tree.path("shards/linux-a/blas_lib_generic/docs/LICENSE"),
-        b"MIT",
-    );
+    write(&tree.path("shards/linux-a/blas_lib_generic/docs/LICENSE"), b"MIT");
     let plan = planned(&tree, CONFIGURATION);
     let text = "in-no-prefix";
     assert_said(&plan, Severity::Warning, &["docs/LICENSE", text]);

@@ -43,10 +43,7 @@ fn linked(tree: &Tree, name: &str, source: &str, targets: &[&str], linker: &str)
     clang.args(["vec.hip", "-o"]).arg(&library);
     let output = clang.output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    write(
-        &artifact.join("artifact_manifest.txt"),
-        format!("{PREFIX}\n").as_bytes(),
-    );
+    write(&artifact.join("artifact_manifest.txt"), format!("{PREFIX}\n").as_bytes());
     let output = tree.path(&format!("shards/{name}"));
     split(&Options::new(artifact, output, "blas_lib"), &()).unwrap();
 }
@@ -71,10 +68,7 @@ fn source(words: usize) -> String {
 
 fn unit_ids(tree: &Tree, shard: &str) -> Vec<String> {
     let library = format!("shards/{shard}/blas_lib_generic/{PREFIX}/lib/librocblas.so.5");
-    let output = Command::new("nm")
-        .arg("-D")
-        .arg(tree.path(&library))
-        .output();
+    let output = Command::new("nm").arg("-D").arg(tree.path(&library)).output();
     let text = String::from_utf8(output.unwrap().stdout).unwrap();
     let words = text.split_whitespace().map(str::to_owned);
     words.filter(|w| w.starts_with("__hip_cuid_")).collect()
@@ -87,11 +81,7 @@ fn ids_of_compilation_units_depend_on_the_targets() {
     }
     // In the first, both libraries have another layout; in the second, addresses are the same.
     for (words, targets, text) in [
-        (
-            20_000,
-            ["gfx1100", "gfx942"],
-            "differs in its layout, and in IDs",
-        ),
+        (20_000, ["gfx1100", "gfx942"], "differs in its layout, and in IDs"),
         (0, ["gfx1100", "gfx1101"], "differs in IDs"),
     ] {
         let tree = Tree::new();
@@ -101,12 +91,8 @@ fn ids_of_compilation_units_depend_on_the_targets() {
         assert_eq!((ours.len(), theirs.len()), (1, 1));
         assert_ne!(ours, theirs);
         let plan = planned(&tree, CONFIGURATION);
-        let parts = [
-            "librocblas.so.5",
-            text,
-            "of compilation units (`__hip_cuid_…`)",
-            "--offload-arch",
-        ];
+        let parts =
+            ["librocblas.so.5", text, "of compilation units (`__hip_cuid_…`)", "--offload-arch"];
         assert_said(&plan, Severity::Note, &parts);
         assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
         plan.apply(&options(&tree, CONFIGURATION), &()).unwrap();
@@ -123,21 +109,15 @@ fn any_other_difference_is_an_error() {
     let other = source(20_000).replace("run(", "ran(");
     compiled(&tree, "linux-c", &other, &["gfx942"]);
     let plan = planned(&tree, CONFIGURATION);
-    let parts = [
-        "librocblas.so.5",
-        "IDs of compilation units",
-        "text `_Z3runPf` against `_Z3ranPf`",
-    ];
+    let parts =
+        ["librocblas.so.5", "IDs of compilation units", "text `_Z3runPf` against `_Z3ranPf`"];
     assert_said(&plan, Severity::Fault, &parts);
 
     // A name in host and device code must be the same in both: here device code looks for a variable by
     // the other build's name.
     let with = |name: &str| source(20_000) + &format!("char variable asm(\"{name}\") = 0;\n");
     for (ours, theirs) in [
-        (
-            "table.static.754354c08156697c",
-            "table.static.274dcab0d7db0ad2",
-        ),
+        ("table.static.754354c08156697c", "table.static.274dcab0d7db0ad2"),
         ("__hip_cuid_not_a_hash", "__hip_cuid_nor_a_hash"),
     ] {
         compiled(&tree, "linux-a", &with(ours), &["gfx1100", "gfx1101"]);
@@ -197,10 +177,7 @@ fn linked_of_split(tree: &Tree, shard: &str, flags: &[&str], splitter: Splitter)
     let artifact = tree.path(&format!("in/{shard}/blas_lib"));
     let lib = artifact.join(PREFIX).join("lib");
     write(&build.join("vec.hip"), source(100).as_bytes());
-    write(
-        &artifact.join("artifact_manifest.txt"),
-        format!("{PREFIX}\n").as_bytes(),
-    );
+    write(&artifact.join("artifact_manifest.txt"), format!("{PREFIX}\n").as_bytes());
     fs::create_dir_all(&lib).unwrap();
     let object = build.join("vec.o");
     let hip = ["-x", "hip", "-nogpuinc", "-nogpulib", "-O1", "-fPIC"];
@@ -231,19 +208,12 @@ fn run(command: &[OsString]) {
 
 fn split_shard(tree: &Tree, shard: &str) {
     let (input, output) = (format!("in/{shard}/blas_lib"), format!("shards/{shard}"));
-    split(
-        &Options::new(tree.path(&input), tree.path(&output), "blas_lib"),
-        &(),
-    )
-    .unwrap();
+    split(&Options::new(tree.path(&input), tree.path(&output), "blas_lib"), &()).unwrap();
 }
 
 /// The three shards of the configuration.
 const SHARDS: [(&str, &[&str]); 3] = [
-    (
-        "linux-a",
-        &["--offload-arch=gfx1100", "--offload-arch=gfx1101"],
-    ),
+    ("linux-a", &["--offload-arch=gfx1100", "--offload-arch=gfx1101"]),
     ("linux-b", &["--offload-arch=gfx90a:xnack+"]),
     ("linux-c", &["--offload-arch=gfx942"]),
 ];
@@ -274,20 +244,14 @@ fn libraries_of_split_objects_fit_each_other() {
         plan.apply(&options(&tree, CONFIGURATION), &()).unwrap();
         assert_holds(&tree.path("out"));
         // The host file of the primary shard expects the device code of all.
-        let generic = tree.path(&format!(
-            "out/blas_lib_generic/{PREFIX}/lib/librocblas.so.5"
-        ));
+        let generic = tree.path(&format!("out/blas_lib_generic/{PREFIX}/lib/librocblas.so.5"));
         let found = markers(&generic);
         assert!(!found.is_empty());
         for marker in found {
             let targets = ["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"];
             assert_eq!(Vec::from_iter(marker.code_ids.keys()), targets);
             for (target, id) in &marker.code_ids {
-                let group = if target.starts_with("gfx11") {
-                    "gfx110X"
-                } else {
-                    "instinct"
-                };
+                let group = if target.starts_with("gfx11") { "gfx110X" } else { "instinct" };
                 let kpacks = format!("out/blas_lib_{group}/{PREFIX}/lib/.kpack");
                 let archive = tree.path(&format!("{kpacks}/rocblas_lib_{target}.kpack"));
                 let archive = Archive::open(fs::File::open(archive).unwrap()).unwrap();
@@ -359,16 +323,9 @@ fn numbers_that_look_like_moved_addresses_are_an_error() {
         let text = ["linux-a", "linux-c"].map(|shard| text_address(&tree, shard));
         assert_ne!(text[0], text[1]);
         build(text.map(|address| address + 16));
-        assert_eq!(
-            ["linux-a", "linux-c"].map(|shard| text_address(&tree, shard)),
-            text
-        );
+        assert_eq!(["linux-a", "linux-c"].map(|shard| text_address(&tree, shard)), text);
         let plan = planned(&tree, CONFIGURATION);
-        assert_said(
-            &plan,
-            Severity::Fault,
-            &["linux-c", "librocblas.so.5", "differs: "],
-        );
+        assert_said(&plan, Severity::Fault, &["linux-c", "librocblas.so.5", "differs: "]);
     }
 }
 

@@ -109,10 +109,7 @@ fn databases_for_all_targets_in_every_build() {
         let path = tree.path(&at(shard, target, &file));
         write(&path, format!("{target} 1\n").as_bytes());
         let list = tree.path(&format!("shards/{shard}/blas_lib_{target}"));
-        write(
-            &list.join("artifact_manifest.txt"),
-            format!("{PREFIX}\n").as_bytes(),
-        );
+        write(&list.join("artifact_manifest.txt"), format!("{PREFIX}\n").as_bytes());
     }
     assert_eq!(said(&planned(&tree, CONFIGURATION)), [""; 0]);
     let options = options(&tree, CONFIGURATION);
@@ -120,8 +117,7 @@ fn databases_for_all_targets_in_every_build() {
     plan.apply(&options, &()).unwrap();
     assert_holds(&tree.path("out"));
     let out = |group: &str, file: &str| {
-        tree.path(&format!("out/blas_lib_{group}/{PREFIX}/{file}"))
-            .is_file()
+        tree.path(&format!("out/blas_lib_{group}/{PREFIX}/{file}")).is_file()
     };
     assert!(out("instinct", "share/miopen/db/gfx942.HIP.fdb.txt"));
     assert!(out("instinct", "lib/.kpack/rocblas_lib_gfx942.kpack"));
@@ -151,11 +147,7 @@ fn more_files_beside_the_same_kpacks() {
     let file = format!("{DATABASE}/Other_gfx942.hsaco");
     let object = code_object("gfx942", b"other").unwrap();
     write(&tree.path(&at("linux-c", "gfx942", &file)), &object);
-    let parts = [
-        &file,
-        "shards linux-a and linux-c both have",
-        "only shard linux-c has it",
-    ];
+    let parts = [&file, "shards linux-a and linux-c both have", "only shard linux-c has it"];
     assert_said(&planned(&tree, CONFIGURATION), Severity::Fault, &parts);
 }
 
@@ -189,11 +181,7 @@ fn kernels_that_only_a_later_shard_has_are_not_lost() {
     let options =
         kpack_split::install::InstallOptions::new(&prefix, "rocblas", ["lib/librocblas.so.5"]);
     kpack_split::install::install(&options, &()).unwrap();
-    fs::copy(
-        prefix.join(archive),
-        tree.path(&at("linux-c", "gfx942", archive)),
-    )
-    .unwrap();
+    fs::copy(prefix.join(archive), tree.path(&at("linux-c", "gfx942", archive))).unwrap();
     list(&tree, "linux-c", 3);
     let plan = lenient(&tree);
     let parts = [
@@ -232,10 +220,7 @@ fn an_unsplit_file_of_another_shard_is_not_a_host_file() {
     let object = "lib/rocblas/library/Kernels_gfx942.hsaco";
     let kernels = code_object("gfx942", b"kernels").unwrap();
     write(&tree.path(&at("linux-c", "generic", object)), &kernels);
-    write(
-        &tree.path(&at("linux-c", "generic", "share/some.bin")),
-        &kernels,
-    );
+    write(&tree.path(&at("linux-c", "generic", "share/some.bin")), &kernels);
     let lenient = with_validation("verify_generic_artifacts_match", false);
     for configuration in [CONFIGURATION, &lenient] {
         let plan = planned(&tree, configuration);
@@ -244,10 +229,7 @@ fn an_unsplit_file_of_another_shard_is_not_a_host_file() {
         let parts = ["linux-c", "Kernels_gfx942.hsaco", "misplaced-file"];
         assert_said(&plan, Severity::Fault, &parts);
     }
-    let parts = [
-        "share/some.bin",
-        "skipped: an AMDGPU code object, and only shard linux-c",
-    ];
+    let parts = ["share/some.bin", "skipped: an AMDGPU code object, and only shard linux-c"];
     assert_said(&planned(&tree, &lenient), Severity::Warning, &parts);
 }
 
@@ -255,11 +237,8 @@ fn an_unsplit_file_of_another_shard_is_not_a_host_file() {
 fn a_host_binary_that_only_another_shard_has() {
     let tree = three_shards();
     let library = |shard, name: &str| tree.path(&at(shard, "generic", name));
-    fs::copy(
-        library("linux-b", "lib/librocblas.so.5"),
-        library("linux-b", "lib/libmore.so"),
-    )
-    .unwrap();
+    fs::copy(library("linux-b", "lib/librocblas.so.5"), library("linux-b", "lib/libmore.so"))
+        .unwrap();
     let lenient = with_validation("verify_generic_artifacts_match", false);
     let parts = ["libmore.so", "only shard linux-b has this host binary"];
     assert_said(&planned(&tree, &lenient), Severity::Warning, &parts);

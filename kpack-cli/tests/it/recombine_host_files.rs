@@ -42,11 +42,7 @@ fn fallback_files_of_one_shard_are_not_for_the_others_targets() {
     let tree = three_shards();
     let fallback = |target: &str| library_file("gfx000", &[&format!("Kernel_{target}")]).unwrap();
     let file = format!("{DATABASE}/TensileLibrary_Type_HH_fallback.dat");
-    for (shard, target) in [
-        ("linux-a", "gfx1100"),
-        ("linux-b", "gfx90a"),
-        ("linux-c", "gfx1100"),
-    ] {
+    for (shard, target) in [("linux-a", "gfx1100"), ("linux-b", "gfx90a"), ("linux-c", "gfx1100")] {
         put(&tree, shard, &file, &fallback(target));
     }
     for (duplicates, host_files, severity) in [
@@ -69,16 +65,8 @@ fn fallback_files_of_one_shard_are_not_for_the_others_targets() {
     fs::remove_file(tree.path(&format!("shards/linux-a/blas_lib_generic/{PREFIX}/{file}")))
         .unwrap();
     let plan = planned(&tree, &validated(false, false));
-    assert_said(
-        &plan,
-        Severity::Warning,
-        &["linux-b", "only shard linux-b has it"],
-    );
-    assert_said(
-        &plan,
-        Severity::Warning,
-        &["linux-c", "only shard linux-c has it"],
-    );
+    assert_said(&plan, Severity::Warning, &["linux-b", "only shard linux-b has it"]);
+    assert_said(&plan, Severity::Warning, &["linux-c", "only shard linux-c has it"]);
 }
 
 #[test]
@@ -87,12 +75,7 @@ fn different_data_gets_a_warning_even_if_host_files_need_not_match() {
     for (shard, count) in [("linux-a", 1), ("linux-b", 2), ("linux-c", 1)] {
         let data = [b"SQLite format 3\0", &[count; 16][..]].concat();
         put(&tree, shard, "share/blas/tuning.db", &data);
-        put(
-            &tree,
-            shard,
-            "share/stamp",
-            format!("built {count}").as_bytes(),
-        );
+        put(&tree, shard, "share/stamp", format!("built {count}").as_bytes());
     }
     put(&tree, "linux-c", "share/more.db", b"SQLite format 3\0");
     put(&tree, "linux-c", "share/more.txt", b"text");
@@ -114,18 +97,9 @@ fn what_only_one_shard_has_is_named_where_it_is() {
     let plan = planned(&tree, CONFIGURATION);
     assert_there(&plan);
     for (file, text) in [
-        (
-            "linux-a",
-            "linux-a against linux-b: only shard linux-a has it",
-        ),
-        (
-            "linux-a",
-            "linux-a against linux-c: only shard linux-a has it",
-        ),
-        (
-            "linux-b",
-            "linux-a against linux-b: only shard linux-b has it",
-        ),
+        ("linux-a", "linux-a against linux-b: only shard linux-a has it"),
+        ("linux-a", "linux-a against linux-c: only shard linux-a has it"),
+        ("linux-b", "linux-a against linux-b: only shard linux-b has it"),
     ] {
         let path = format!("{file}/blas_lib_generic");
         assert_said(&plan, Severity::Fault, &[&path, text]);
@@ -137,9 +111,7 @@ fn binaries_with_another_layout_share_one_note() {
     let tree = three_shards();
     shard(&tree, "linux-c", &["gfx942"]);
     let library = |shard: &str, name: &str| {
-        tree.path(&format!(
-            "shards/{shard}/blas_lib_generic/{PREFIX}/lib/{name}"
-        ))
+        tree.path(&format!("shards/{shard}/blas_lib_generic/{PREFIX}/lib/{name}"))
     };
     for shard in ["linux-a", "linux-b", "linux-c"] {
         for count in 0..6 {
@@ -161,9 +133,7 @@ fn binaries_with_another_layout_share_one_note() {
 /// A library without device code in the shards, linked with its own flag in each.
 fn put_libraries(tree: &Tree, flags: [&str; 2]) {
     let library = |shard: &str| {
-        tree.path(&format!(
-            "shards/{shard}/blas_lib_generic/{PREFIX}/lib/libhost.so"
-        ))
+        tree.path(&format!("shards/{shard}/blas_lib_generic/{PREFIX}/lib/libhost.so"))
     };
     for (shard, flag) in ["linux-a", "linux-b"].into_iter().zip(flags) {
         let host = FatLibrary::new().flag(flag);
@@ -187,13 +157,7 @@ fn a_different_build_id_alone_gets_a_note() {
 fn the_rpath_of_a_build_directory_is_named() {
     let tree = three_shards();
     let build = ["/build/linux-a/lib", "/build/longer-than-linux-a/lib"];
-    put_libraries(
-        &tree,
-        build
-            .map(|path| format!("-Wl,-rpath,{path}"))
-            .each_ref()
-            .map(|s| &**s),
-    );
+    put_libraries(&tree, build.map(|path| format!("-Wl,-rpath,{path}")).each_ref().map(|s| &**s));
     let rpath = format!("RPATH `{}` against `{}`", build[0], build[1]);
     let plan = planned(&tree, CONFIGURATION);
     assert_said(&plan, Severity::Fault, &["linux-b", "libhost.so", &rpath]);
@@ -202,9 +166,8 @@ fn the_rpath_of_a_build_directory_is_named() {
         return;
     }
     for shard in ["linux-a", "linux-b", "linux-c"] {
-        let library = tree.path(&format!(
-            "shards/{shard}/blas_lib_generic/{PREFIX}/lib/libhost.so"
-        ));
+        let library =
+            tree.path(&format!("shards/{shard}/blas_lib_generic/{PREFIX}/lib/libhost.so"));
         let script = tree.path("remove.cmake");
         let text = format!("file(RPATH_REMOVE FILE \"{}\")\n", library.display());
         fs::write(&script, text).unwrap();
@@ -231,15 +194,11 @@ fn plugins(tree: &Tree, name: &str, targets: &[&str]) {
         let processor = target.split(':').next().unwrap();
         let library = format!("lib/plugins/libConv_{processor}.so");
         let fat = FatLibrary::new().wrapper(Storage::Plain, [code(target, "conv")]);
-        fat.build(&prefix.join(&library).with_extension("so.1"))
-            .unwrap();
+        fat.build(&prefix.join(&library).with_extension("so.1")).unwrap();
         let name = format!("libConv_{processor}.so.1");
         symlink(name, prefix.join(&library)).unwrap();
     }
-    write(
-        &artifact.join("artifact_manifest.txt"),
-        b"ml-libs/MIOpen/stage\n",
-    );
+    write(&artifact.join("artifact_manifest.txt"), b"ml-libs/MIOpen/stage\n");
     let output = tree.path(&format!("shards/{name}"));
     split(&Options::new(artifact, output, "conv_lib"), &()).unwrap();
 }
@@ -271,9 +230,7 @@ fn host_files_of_one_target_come_from_the_shard_that_builds_for_it() {
     plugins(&tree, "linux-b", &["gfx1100", "gfx942"]);
     let library = "conv_lib_generic/ml-libs/MIOpen/stage/lib/plugins/libConv_gfx1100.so.1";
     fs::remove_file(tree.path("shards/linux-b").join(library)).unwrap();
-    let other = tree
-        .path("shards/linux-b")
-        .join(library.replace("1100", "1101"));
+    let other = tree.path("shards/linux-b").join(library.replace("1100", "1101"));
     write(&other, b"");
     let plan = planned(&tree, CONFIGURATION);
     let parts = ["libConv_gfx1100.so.1", "only shard linux-a has it"];

@@ -20,9 +20,7 @@ fn kpack() -> String {
 
 /// Changes the manifest of shard linux-c.
 fn change_manifest(tree: &Tree, change: impl FnOnce(&mut Manifest)) {
-    let path = tree.path(&format!(
-        "{LINUX_C}generic/{PREFIX}/lib/.kpack/rocblas_lib.kpm"
-    ));
+    let path = tree.path(&format!("{LINUX_C}generic/{PREFIX}/lib/.kpack/rocblas_lib.kpm"));
     let mut manifest = Manifest::read(&fs::read(&path).unwrap()).unwrap();
     change(&mut manifest);
     fs::write(path, manifest.to_bytes()).unwrap();
@@ -63,11 +61,7 @@ fn an_archive_with_another_byte_is_refused() {
     bytes[200] ^= 1;
     fs::write(&path, bytes).unwrap();
     let name = "linux-c/blas_lib_gfx942";
-    let parts = [
-        name,
-        "lists: it does not have the listed SHA-256",
-        "split again",
-    ];
+    let parts = [name, "lists: it does not have the listed SHA-256", "split again"];
     assert_refused(&tree, &parts);
     // Manifests of other programs have no checksums, but each code object has one.
     change_manifest(&tree, |manifest| {
@@ -86,11 +80,7 @@ fn an_archive_of_an_earlier_split_is_refused() {
     let prefix = artifact.join(PREFIX);
     library.build(&prefix.join("lib/librocblas.so.5")).unwrap();
     write(&artifact.join("artifact_manifest.txt"), PREFIX.as_bytes());
-    split(
-        &Options::new(artifact, tree.path("old/out"), "blas_lib"),
-        &(),
-    )
-    .unwrap();
+    split(&Options::new(artifact, tree.path("old/out"), "blas_lib"), &()).unwrap();
     let stale = tree.path("shards/linux-b/blas_lib_gfx942");
     fs::rename(tree.path("old/out/blas_lib_gfx942"), stale).unwrap();
     fs::remove_dir_all(tree.path("shards/linux-c/blas_lib_gfx942")).unwrap();
@@ -159,9 +149,8 @@ fn how_to_install_archives_is_kept() {
     }
 
     // Two that differ: the first stays, with a warning.
-    let other = tree.path(&format!(
-        "shards/linux-a/blas_lib_generic/{PREFIX}/lib/.kpack/rocblas_lib.kpm"
-    ));
+    let other =
+        tree.path(&format!("shards/linux-a/blas_lib_generic/{PREFIX}/lib/.kpack/rocblas_lib.kpm"));
     let mut manifest = Manifest::read(&fs::read(&other).unwrap()).unwrap();
     manifest.install_hint = Some("dnf install blas".to_owned());
     fs::write(other, manifest.to_bytes()).unwrap();
@@ -189,10 +178,7 @@ fn a_family_is_called_by_its_pattern() {
     // when a group lists the pattern, then its package has the code.
     let configuration = CONFIGURATION.replace("\"gfx1101\"", "\"gfx1101\", \"gfx11xx\"");
     planned::recombine(&tree, &configuration);
-    assert!(
-        tree.path(&format!("out/aotriton_lib_gfx110X/{file}"))
-            .is_file()
-    );
+    assert!(tree.path(&format!("out/aotriton_lib_gfx110X/{file}")).is_file());
 }
 
 /// Only kpack's own hidden names are work in progress.
@@ -208,10 +194,6 @@ fn a_shard_may_have_a_hidden_name() {
     };
     assert!(has_it(&plan));
     // An interrupted run's.
-    fs::rename(
-        tree.path("shards/.linux-c"),
-        tree.path("shards/.linux-c.tmp"),
-    )
-    .unwrap();
+    fs::rename(tree.path("shards/.linux-c"), tree.path("shards/.linux-c.tmp")).unwrap();
     assert!(!has_it(&planned(&tree, CONFIGURATION)));
 }

@@ -112,9 +112,7 @@ fn where_little_is_free_each_component_is_replaced_in_turn() {
         return;
     }
     let tree = three_shards();
-    let noise: Vec<u8> = (0..65_u32 << 10)
-        .map(|n| (n.wrapping_mul(n) >> 7) as u8)
-        .collect();
+    let noise: Vec<u8> = (0..65_u32 << 10).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect();
     for shard in ["linux-a", "linux-b", "linux-c"] {
         let data = tree.path(&format!("shards/{shard}/blas_lib_generic/{PREFIX}/share"));
         for index in 0..40 {

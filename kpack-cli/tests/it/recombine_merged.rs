@@ -61,14 +61,8 @@ fn output(tree: &Tree, file: &str) -> PathBuf {
 fn bundles_of_all_shards_are_one() {
     let tree = three_shards();
     let built = [
-        (
-            "linux-a",
-            transform(Storage::Plain, &["gfx1100", "gfx1101"]),
-        ),
-        (
-            "linux-b",
-            transform(Storage::Zstd(3), &["gfx90a:xnack+", "gfx1100"]),
-        ),
+        ("linux-a", transform(Storage::Plain, &["gfx1100", "gfx1101"])),
+        ("linux-b", transform(Storage::Zstd(3), &["gfx90a:xnack+", "gfx1100"])),
         ("linux-c", transform(Storage::Bare, &["gfx942"])),
     ];
     for (shard, bytes) in &built {
@@ -79,10 +73,7 @@ fn bundles_of_all_shards_are_one() {
     assert_said(
         &plan,
         Severity::Note,
-        &[
-            TRANSFORM,
-            "merged from the copies of linux-a, linux-b, linux-c",
-        ],
+        &[TRANSFORM, "merged from the copies of linux-a, linux-b, linux-c"],
     );
     assert_eq!(said(&plan).len(), 1);
 
@@ -106,26 +97,17 @@ fn bundles_of_all_shards_are_one() {
 
     // It is in the generic artifact, and nothing of any shard is lost.
     assert_eq!(faults(&check(&tree, "out")), [""; 0]);
-    for (shard, targets) in [
-        ("in/linux-a", &["gfx1100", "gfx1101"][..]),
-        ("in/linux-c", &["gfx942"]),
-    ] {
+    for (shard, targets) in
+        [("in/linux-a", &["gfx1100", "gfx1101"][..]), ("in/linux-c", &["gfx942"])]
+    {
         let faults = faults(&check_with(&tree, "out", Some(shard), targets));
         let about = faults.iter().filter(|fault| fault.contains(TRANSFORM));
         assert_eq!(about.count(), 0, "{faults:#?}");
     }
     fs::write(&path, &built[2].1).unwrap();
-    let faults = faults(&check_with(
-        &tree,
-        "out",
-        Some("in/linux-a"),
-        &["gfx1100", "gfx1101"],
-    ));
+    let faults = faults(&check_with(&tree, "out", Some("in/linux-a"), &["gfx1100", "gfx1101"]));
     let lost = "lacks the entries for gfx1100, gfx1101 that the unsplit file has";
-    assert!(
-        faults.iter().any(|fault| fault.contains(lost)),
-        "{faults:#?}"
-    );
+    assert!(faults.iter().any(|fault| fault.contains(lost)), "{faults:#?}");
 }
 
 /// Packages keep the mode, whatever the umask was.
@@ -134,16 +116,10 @@ fn mode_and_time_are_of_a_copy() {
     let tree = three_shards();
     let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_600_000_000);
     for (shard, target) in [("linux-a", "gfx1100"), ("linux-c", "gfx942")] {
-        put(
-            &tree,
-            shard,
-            TRANSFORM,
-            &transform(Storage::Bare, &[target]),
-        );
+        put(&tree, shard, TRANSFORM, &transform(Storage::Bare, &[target]));
         let file = format!("shards/{shard}/blas_lib_generic/{PREFIX}/{LIBRARY}/{TRANSFORM}");
         let file = fs::File::open(tree.path(&file)).unwrap();
-        file.set_permissions(fs::Permissions::from_mode(0o751))
-            .unwrap();
+        file.set_permissions(fs::Permissions::from_mode(0o751)).unwrap();
         file.set_modified(then).unwrap();
     }
     recombine(&tree, CONFIGURATION);
@@ -159,26 +135,12 @@ fn llvm_reads_merged_bundles() {
         return;
     }
     let tree = three_shards();
-    put(
-        &tree,
-        "linux-a",
-        TRANSFORM,
-        &transform(Storage::Plain, &["gfx1100"]),
-    );
-    put(
-        &tree,
-        "linux-c",
-        TRANSFORM,
-        &transform(Storage::Bare, &["gfx942"]),
-    );
+    put(&tree, "linux-a", TRANSFORM, &transform(Storage::Plain, &["gfx1100"]));
+    put(&tree, "linux-c", TRANSFORM, &transform(Storage::Bare, &["gfx942"]));
     recombine(&tree, CONFIGURATION);
     let run = |arguments: &[&str]| {
         let input = format!("--input={}", output(&tree, TRANSFORM).display());
-        let output = Command::new(bundler)
-            .arg("--type=o")
-            .arg(input)
-            .args(arguments)
-            .output();
+        let output = Command::new(bundler).arg("--type=o").arg(input).args(arguments).output();
         let output = output.unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
@@ -198,11 +160,7 @@ fn llvm_reads_merged_bundles() {
     for target in ["gfx1100", "gfx942"] {
         let to = tree.path(target);
         let targets = format!("--targets=hipv4-amdgcn-amd-amdhsa--{target}");
-        run(&[
-            "--unbundle",
-            &targets,
-            &format!("--output={}", to.display()),
-        ]);
+        run(&["--unbundle", &targets, &format!("--output={}", to.display())]);
         let expected = code_object(target, format!("transform {target}").as_bytes());
         assert_eq!(fs::read(to).unwrap(), expected.unwrap(), "{target}");
     }
@@ -212,12 +170,7 @@ fn llvm_reads_merged_bundles() {
 fn a_copy_that_has_everything_is_taken_as_it_is() {
     let tree = three_shards();
     let all = transform(Storage::Zstd(2), &["gfx1100", "gfx942"]);
-    put(
-        &tree,
-        "linux-a",
-        TRANSFORM,
-        &transform(Storage::Plain, &["gfx1100"]),
-    );
+    put(&tree, "linux-a", TRANSFORM, &transform(Storage::Plain, &["gfx1100"]));
     put(&tree, "linux-b", TRANSFORM, &all);
     let plan = recombine(&tree, CONFIGURATION);
     assert_eq!(said(&plan), [""; 0]);
@@ -238,22 +191,11 @@ fn a_copy_that_has_everything_is_taken_as_it_is() {
 fn different_code_for_one_target_is_a_duplicate() {
     let tree = three_shards();
     let ours = transform(Storage::Plain, &["gfx1100", "gfx942"]);
-    let other = vec![(
-        "gfx942".to_owned(),
-        code_object("gfx942", b"other").unwrap(),
-    )];
+    let other = vec![("gfx942".to_owned(), code_object("gfx942", b"other").unwrap())];
     put(&tree, "linux-a", TRANSFORM, &ours);
-    put(
-        &tree,
-        "linux-c",
-        TRANSFORM,
-        &bundle(Storage::Plain, &other).unwrap(),
-    );
-    let parts = [
-        "linux-c",
-        TRANSFORM,
-        "its entries for gfx942 differ between shards linux-a and linux-c",
-    ];
+    put(&tree, "linux-c", TRANSFORM, &bundle(Storage::Plain, &other).unwrap());
+    let parts =
+        ["linux-c", TRANSFORM, "its entries for gfx942 differ between shards linux-a and linux-c"];
     assert_said(&planned(&tree, CONFIGURATION), Severity::Fault, &parts);
     let allowed = with_validation("error_on_duplicate_device_code", false);
     assert_said(&recombine(&tree, &allowed), Severity::Warning, &parts);
@@ -265,9 +207,7 @@ fn tables_of_kernels_are_merged_by_key() {
     let tree = three_shards();
     let extension = |target: &str| json!([{"co_path": format!("extop_{target}.co")}]);
     let of = |targets: &[&str]| {
-        let entries = targets
-            .iter()
-            .map(|t| ((*t).to_owned(), json!({"Softmax": extension(t)})));
+        let entries = targets.iter().map(|t| ((*t).to_owned(), json!({"Softmax": extension(t)})));
         message_pack(&serde_json::Value::Object(entries.collect()))
     };
     put(&tree, "linux-a", EXTENSIONS, &of(&["gfx1100", "gfx1101"]));
@@ -331,10 +271,7 @@ fn kernel_numbers_of_two_builds_are_not_merged() {
 /// Its shards have the same three files, and a version may be in the path.
 #[test]
 fn files_of_hipsparselt_are_merged_as_those_of_hipblaslt() {
-    for library in [
-        "lib/hipsparselt/library",
-        "lib/x86_64-linux-gnu/hipsparselt/7.2.4/library",
-    ] {
+    for library in ["lib/hipsparselt/library", "lib/x86_64-linux-gnu/hipsparselt/7.2.4/library"] {
         let tree = three_shards();
         let put = |shard: &str, file: &str, bytes: &[u8]| {
             let file = format!("shards/{shard}/blas_lib_generic/{PREFIX}/{library}/{file}");
@@ -366,20 +303,10 @@ fn lists_of_files_are_merged_line_by_line() {
         write(&tree.path(&file), lines.as_bytes());
     };
     const LIST: &str = "lib/rocblas/library/TensileManifest.txt";
-    list(
-        "linux-a",
-        "Kernels_gfx1100.hsaco\nTensileLibrary_fallback.dat\n",
-    );
-    list(
-        "linux-c",
-        "Kernels_gfx942.hsaco\nTensileLibrary_fallback.dat\n",
-    );
+    list("linux-a", "Kernels_gfx1100.hsaco\nTensileLibrary_fallback.dat\n");
+    list("linux-c", "Kernels_gfx942.hsaco\nTensileLibrary_fallback.dat\n");
     let plan = recombine(&tree, CONFIGURATION);
-    assert_said(
-        &plan,
-        Severity::Note,
-        &[LIST, "merged from the copies of linux-a, linux-c"],
-    );
+    assert_said(&plan, Severity::Note, &[LIST, "merged from the copies of linux-a, linux-c"]);
     let all = "Kernels_gfx1100.hsaco\nKernels_gfx942.hsaco\nTensileLibrary_fallback.dat\n";
     let out = tree.path(&format!("out/blas_lib_generic/{PREFIX}/{LIST}"));
     assert_eq!(fs::read_to_string(out).unwrap(), all);
@@ -389,18 +316,8 @@ fn lists_of_files_are_merged_line_by_line() {
 #[test]
 fn what_is_no_such_table_is_a_host_file() {
     let tree = three_shards();
-    put(
-        &tree,
-        "linux-a",
-        EXTENSIONS,
-        &message_pack(&json!({"gfx1100": [], "version": 1})),
-    );
-    put(
-        &tree,
-        "linux-b",
-        EXTENSIONS,
-        &message_pack(&json!({"gfx90a": []})),
-    );
+    put(&tree, "linux-a", EXTENSIONS, &message_pack(&json!({"gfx1100": [], "version": 1})));
+    put(&tree, "linux-b", EXTENSIONS, &message_pack(&json!({"gfx90a": []})));
     let plan = planned(&tree, CONFIGURATION);
     let parts = [
         "linux-b",

@@ -29,10 +29,7 @@ fn groups_of_an_earlier_configuration() {
     assert_eq!(plan.errors(), 1);
     let error = plan.failure(tree.root()).unwrap_err();
     assert_eq!(error.id(), ids::FAILED_COMPONENTS);
-    assert!(
-        tree.path("out/blas_lib_instinct/artifact_manifest.txt")
-            .is_file()
-    );
+    assert!(tree.path("out/blas_lib_instinct/artifact_manifest.txt").is_file());
     assert!(!tree.path("out/blas_lib_mi").exists());
     fs::remove_dir_all(tree.path("out/blas_lib_instinct")).unwrap();
     recombine(&tree, &renamed);
@@ -73,10 +70,7 @@ fn components_of_an_earlier_run() {
     }
     // No artifacts at all.
     write(&tree.path("out/blas_lib_notes/README"), b"");
-    write(
-        &tree.path("out/.blas_lib_old.tmp/artifact_manifest.txt"),
-        b"",
-    );
+    write(&tree.path("out/.blas_lib_old.tmp/artifact_manifest.txt"), b"");
     let plan = planned(&tree, CONFIGURATION);
     for (name, component) in [
         ("old_lib_generic", "old_lib"),
@@ -105,10 +99,7 @@ fn in_two_prefixes(tree: &Tree, file: &str, ours: &[u8], theirs: &[u8]) {
     for shard in ["linux-a", "linux-b", "linux-c"] {
         let root = format!("shards/{shard}/blas_lib_generic");
         let list = format!("{PREFIX}\n{OTHER}\n");
-        write(
-            &tree.path(&format!("{root}/artifact_manifest.txt")),
-            list.as_bytes(),
-        );
+        write(&tree.path(&format!("{root}/artifact_manifest.txt")), list.as_bytes());
         write(&tree.path(&format!("{root}/{PREFIX}/{file}")), ours);
         write(&tree.path(&format!("{root}/{OTHER}/{file}")), theirs);
     }
@@ -129,11 +120,7 @@ fn other_files_in_two_prefixes_of_one_artifact() {
     let lenient = with_validation("verify_generic_artifacts_match", false);
     assert_eq!(planned(&tree, &lenient).errors(), 1);
     let text = "and both are installed as share/LICENSE";
-    assert_said(
-        &plan,
-        Severity::Fault,
-        &["rocBLAS/stage/share/LICENSE", text],
-    );
+    assert_said(&plan, Severity::Fault, &["rocBLAS/stage/share/LICENSE", text]);
     let found = faults(&check(&tree, "shards/linux-a"));
     assert!(found.iter().any(|fault| fault.contains(text)), "{found:#?}");
 
@@ -155,11 +142,7 @@ fn a_file_in_two_prefixes_of_two_artifacts() {
     let tree = three_shards();
     let file = format!("{DATABASE}/TensileLibrary_Type_SS_gfx942.co");
     let root = tree.path("shards/linux-b/blas_lib_gfx90a");
-    fs::write(
-        root.join("artifact_manifest.txt"),
-        format!("{PREFIX}\n{OTHER}\n"),
-    )
-    .unwrap();
+    fs::write(root.join("artifact_manifest.txt"), format!("{PREFIX}\n{OTHER}\n")).unwrap();
     let object = tree.path(&format!("shards/linux-c/blas_lib_gfx942/{PREFIX}/{file}"));
     write(&root.join(OTHER).join(&file), &fs::read(object).unwrap());
     let apart = CONFIGURATION.replace(
@@ -199,21 +182,12 @@ fn output_among_the_shards_however_it_is_spelled() {
     fs::rename(&artifact, tree.path("cache/blas_lib_gfx942")).unwrap();
     symlink(tree.path("cache/blas_lib_gfx942"), &artifact).unwrap();
     assert_eq!(said(&planned(&tree, CONFIGURATION)), [""; 0]);
-    for output in [
-        "uploaded",
-        "cache",
-        "shards/linux-a",
-        "x/../shards",
-        "out/../cache/more/..",
-    ] {
+    for output in ["uploaded", "cache", "shards/linux-a", "x/../shards", "out/../cache/more/.."] {
         let mut options = options(&tree, CONFIGURATION);
         options.output_dir = tree.path(output);
         let error = plan(&options, &|_, _| {}).unwrap_err().in_one_line();
         let known = ["must not contain each other", "which does not exist"];
-        assert!(
-            known.iter().any(|text| error.contains(text)),
-            "{output}: {error}"
-        );
+        assert!(known.iter().any(|text| error.contains(text)), "{output}: {error}");
     }
 }
 
@@ -224,11 +198,7 @@ fn prefixes_of_two_shards_that_overlap() {
     write(&tree.path(list), format!("{PREFIX}/lib\n").as_bytes());
     let plan = planned(&tree, CONFIGURATION);
     let text = format!("the prefixes `{PREFIX}` and `{PREFIX}/lib` for it, which overlap");
-    assert_said(
-        &plan,
-        Severity::Fault,
-        &["out/blas_lib_instinct", &text, "invalid-prefix-list"],
-    );
+    assert_said(&plan, Severity::Fault, &["out/blas_lib_instinct", &text, "invalid-prefix-list"]);
 }
 
 #[test]
@@ -321,19 +291,11 @@ fn archives_that_two_components_install() {
     let path = artifact.join(PREFIX).join("lib/libmore.so");
     library.build(&path).unwrap();
     write(&artifact.join("artifact_manifest.txt"), PREFIX.as_bytes());
-    split(
-        &Options::new(artifact, tree.path("shards/linux-a"), "more_lib"),
-        &(),
-    )
-    .unwrap();
+    split(&Options::new(artifact, tree.path("shards/linux-a"), "more_lib"), &()).unwrap();
     let archive = "lib/.kpack/rocblas_lib_gfx1100.kpack";
     let configuration = with_validation("error_on_missing_architecture", false);
     let plan = planned(&tree, &configuration);
-    let parts = [
-        "more_lib_gfx110X",
-        archive,
-        "is not the same as blas_lib_gfx110X",
-    ];
+    let parts = ["more_lib_gfx110X", archive, "is not the same as blas_lib_gfx110X"];
     assert_said(&plan, Severity::Fault, &parts);
     let found = faults(&check(&tree, "shards/linux-a"));
     let is_found = |fault: &String| {

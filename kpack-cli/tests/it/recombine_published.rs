@@ -78,10 +78,7 @@ fn files(tree: &Tree, output: &str) -> BTreeMap<String, (u64, Vec<u8>)> {
             let path = tree.path(&name);
             let inode = path.symlink_metadata().unwrap().ino();
             let bytes = if path.is_symlink() {
-                fs::read_link(&path)
-                    .unwrap()
-                    .into_os_string()
-                    .into_encoded_bytes()
+                fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes()
             } else {
                 fs::read(&path).unwrap()
             };
@@ -91,10 +88,7 @@ fn files(tree: &Tree, output: &str) -> BTreeMap<String, (u64, Vec<u8>)> {
 }
 
 fn bytes(files: BTreeMap<String, (u64, Vec<u8>)>) -> BTreeMap<String, Vec<u8>> {
-    files
-        .into_iter()
-        .map(|(name, (_, bytes))| (name, bytes))
-        .collect()
+    files.into_iter().map(|(name, (_, bytes))| (name, bytes)).collect()
 }
 
 #[test]
@@ -259,9 +253,7 @@ fn shards_that_are_not_those_that_were_published_are_rejected() {
         }
     };
     let cases: &[Case<'_>] = &[
-        (ids::MISSING_SHARD, &|tree| {
-            remove(&tree.path("shards/linux-c"))
-        }),
+        (ids::MISSING_SHARD, &|tree| remove(&tree.path("shards/linux-c"))),
         (ids::MISSING_SHARD, &|tree| {
             remove(&tree.path("shards/linux-c"));
             fs::create_dir(tree.path("shards/linux-c")).unwrap();
@@ -269,29 +261,17 @@ fn shards_that_are_not_those_that_were_published_are_rejected() {
         (ids::MISSING_SHARD, &|tree| {
             fs::write(tree.path("packaging.json"), listing(&SHARDS[..2])).unwrap();
         }),
-        (ids::NOT_PUBLISHED, &|tree| {
-            remove(&tree.path("shards/linux-b/index.json"))
-        }),
-        (ids::BAD_INDEX, &|tree| {
-            fs::write(tree.path("shards/linux-b/index.json"), "{").unwrap()
-        }),
-        (ids::SHARDS_DIFFER, &|tree| {
-            publish(tree, "linux-b", "2-linux")
-        }),
+        (ids::NOT_PUBLISHED, &|tree| remove(&tree.path("shards/linux-b/index.json"))),
+        (ids::BAD_INDEX, &|tree| fs::write(tree.path("shards/linux-b/index.json"), "{").unwrap()),
+        (ids::SHARDS_DIFFER, &|tree| publish(tree, "linux-b", "2-linux")),
         (ids::INDEX_DIFFERS, &|tree| {
             let index = |shard| tree.path(&format!("shards/{shard}/index.json"));
             fs::copy(index("linux-a"), index("linux-b")).unwrap();
         }),
-        (ids::INDEX_DIFFERS, &|tree| {
-            remove(&tree.path("shards/linux-a/blas_lib_gfx1101"))
-        }),
+        (ids::INDEX_DIFFERS, &|tree| remove(&tree.path("shards/linux-a/blas_lib_gfx1101"))),
         (ids::INDEX_DIFFERS, &|tree| {
             let shard = tree.path("shards/linux-a");
-            fs::rename(
-                shard.join("blas_lib_gfx1101"),
-                shard.join("blas_lib_gfx1102"),
-            )
-            .unwrap();
+            fs::rename(shard.join("blas_lib_gfx1101"), shard.join("blas_lib_gfx1102")).unwrap();
         }),
         (ids::INDEX_DIFFERS, &|tree| {
             let file = format!("shards/linux-a/blas_lib_generic/{PREFIX}/more");

@@ -19,10 +19,8 @@ use kpack_tests::fixture::{
 use kpack_tests::tree::Tree;
 
 /// The shards, their targets, and so many bytes of code for each.
-const SHARDS: [(&str, &[&str], usize); 2] = [
-    ("linux-a", &["gfx1100", "gfx1101"], 90_000),
-    ("linux-c", &["gfx942"], 20_000),
-];
+const SHARDS: [(&str, &[&str], usize); 2] =
+    [("linux-a", &["gfx1100", "gfx1101"], 90_000), ("linux-c", &["gfx942"], 20_000)];
 
 /// Host code with zeroed memory, a table of addresses, texts, a `switch` and structured exceptions' tables.
 const HOST_CODE: &str = r#"
@@ -80,18 +78,10 @@ impl Machine<'_> {
         let object = self.object(source)?;
         let mut flags = vec![object.to_str().context("UTF-8")?];
         flags.extend(self.flags);
-        let build = WindowsBuild {
-            linker: self.linker,
-            is_program: false,
-            flags: &flags,
-        };
+        let build = WindowsBuild { linker: self.linker, is_program: false, flags: &flags };
         let code = |seed: u8| -> Result<Vec<(String, Vec<u8>)>> {
-            let of = |target: &&str| {
-                Ok((
-                    (*target).to_owned(),
-                    code_object(target, &vec![seed; size])?,
-                ))
-            };
+            let of =
+                |target: &&str| Ok(((*target).to_owned(), code_object(target, &vec![seed; size])?));
             targets.iter().map(of).collect()
         };
         let library = FatLibrary::new().wrapper(Storage::Plain, code(1)?);
@@ -102,10 +92,7 @@ impl Machine<'_> {
         library.build_for_windows(build, &output)?;
         let dll = artifact.join(PREFIX).join("bin/vec.dll");
         write(&dll, &fs::read(&output)?);
-        write(
-            &artifact.join("artifact_manifest.txt"),
-            format!("{PREFIX}\n").as_bytes(),
-        );
+        write(&artifact.join("artifact_manifest.txt"), format!("{PREFIX}\n").as_bytes());
         let output = self.tree.path(&format!("shards/{name}"));
         let _ = fs::remove_dir_all(&output);
         split(&Options::new(artifact, output, "blas_lib"), &())?;
@@ -121,9 +108,7 @@ impl Machine<'_> {
 }
 
 fn host(tree: &Tree, artifacts: &str) -> PathBuf {
-    tree.path(&format!(
-        "{artifacts}/blas_lib_generic/{PREFIX}/bin/vec.dll"
-    ))
+    tree.path(&format!("{artifacts}/blas_lib_generic/{PREFIX}/bin/vec.dll"))
 }
 
 /// That the DLL of `linux-c` is said to differ, in these words.
@@ -148,18 +133,12 @@ fn addresses_after_the_device_code_may_differ() -> Result<()> {
             });
             let flags = Vec::from_iter(flags);
             let flags = &*Vec::from_iter(flags.iter().map(String::as_str));
-            let machine = Machine {
-                tree: &tree,
-                linker,
-                flags,
-            };
+            let machine = Machine { tree: &tree, linker, flags };
             let mut host_code = HOST_CODE.to_owned() + HEADERS;
             if flags.contains(&MSVCRT) {
                 host_code += IMPORTED;
             }
-            machine
-                .shards([&host_code; 2])
-                .with_context(|| format!("{linker:?} {flags:?}"))?;
+            machine.shards([&host_code; 2]).with_context(|| format!("{linker:?} {flags:?}"))?;
             // When the artifacts are merged, then it is said that sections have moved, and no error,
             let plan = planned(&tree, CONFIGURATION);
             assert_eq!(plan.errors(), 0, "{linker:?} {flags:?}: {:#?}", said(&plan));
@@ -210,17 +189,10 @@ fn other_host_code_is_an_error() -> Result<()> {
         ("zeroes[3000]", "zeroes[9000]", "sizes"),
         ("int more(", "int moar(", "differs: in "),
     ] {
-        for linker in WINDOWS_LINKERS
-            .into_iter()
-            .filter(|linker| linker.is_there())
-        {
+        for linker in WINDOWS_LINKERS.into_iter().filter(|linker| linker.is_there()) {
             let tree = Tree::new();
             let flags: &[&str] = &[];
-            let machine = Machine {
-                tree: &tree,
-                linker,
-                flags,
-            };
+            let machine = Machine { tree: &tree, linker, flags };
             let other = HOST_CODE.replace(from, to);
             ensure!(other != HOST_CODE);
             machine.shards([HOST_CODE, &other])?;
@@ -241,16 +213,9 @@ fn numbers_that_look_like_moved_addresses_are_an_error() -> Result<()> {
         "const volatile unsigned long long number[4] = { 1, NUMBER, 3, 4 };",
         "volatile unsigned long long number[4] = { 1, BASE + NUMBER, 3, 4 };",
     ] {
-        for linker in WINDOWS_LINKERS
-            .into_iter()
-            .filter(|linker| linker.is_there())
-        {
+        for linker in WINDOWS_LINKERS.into_iter().filter(|linker| linker.is_there()) {
             let tree = Tree::new();
-            let machine = Machine {
-                tree: &tree,
-                linker,
-                flags: &[],
-            };
+            let machine = Machine { tree: &tree, linker, flags: &[] };
             let with = |base: u64, number: u64| {
                 let text = declaration.replace("NUMBER", &number.to_string());
                 let text = text.replace("BASE", &format!("{base}ull"));
@@ -259,12 +224,7 @@ fn numbers_that_look_like_moved_addresses_are_an_error() -> Result<()> {
             // The same number in both.
             machine.shards([&with(0, 1_000_000), &with(0, 1_000_000)])?;
             let plan = planned(&tree, CONFIGURATION);
-            assert_eq!(
-                plan.errors(),
-                0,
-                "{linker:?} {declaration}: {:#?}",
-                said(&plan)
-            );
+            assert_eq!(plan.errors(), 0, "{linker:?} {declaration}: {:#?}", said(&plan));
 
             let dlls = SHARDS.map(|(name, ..)| host(&tree, &format!("shards/{name}")));
             let [one, other] = dlls.map(|dll| moved(&dll));
@@ -298,11 +258,7 @@ fn changed_by(
     sources: [&str; 2],
     change: impl Fn(usize, &mut Vec<u8>),
 ) -> Result<Recombination> {
-    let machine = Machine {
-        tree,
-        linker,
-        flags: &["-s"],
-    };
+    let machine = Machine { tree, linker, flags: &["-s"] };
     machine.shards(sources)?;
     for (index, (name, ..)) in SHARDS.iter().enumerate() {
         let dll = host(tree, &format!("shards/{name}"));
@@ -395,10 +351,7 @@ fn same_numbers_in_tables_that_lead_elsewhere_are_an_error() -> Result<()> {
         for _ in 0..2 {
             let plan = changed(&tree, [&source; 2], |_, bytes| {
                 let start = bytes.windows(8).position(|own| own == b"tkpktabl").unwrap();
-                let header = bytes
-                    .windows(8)
-                    .position(|own| own == b".rdata\0\0")
-                    .unwrap();
+                let header = bytes.windows(8).position(|own| own == b".rdata\0\0").unwrap();
                 let word_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
                 let address = start as u32 - word_at(header + 20) + word_at(header + 12);
                 let entry = signature(bytes) + 24 + 112 + 8 * directory;
@@ -439,32 +392,17 @@ fn other_headers_and_overlays_are_an_error() -> Result<()> {
         }
     };
     let changes: [(&str, Change); 7] = [
-        (
-            "bytes after the last section",
-            Box::new(second(|bytes| bytes.extend(b"mode=b"))),
-        ),
+        ("bytes after the last section", Box::new(second(|bytes| bytes.extend(b"mode=b")))),
         (
             "bytes after the last section",
             Box::new(|index: usize, bytes: &mut Vec<u8>| bytes.push(index as u8)),
         ),
         ("the DOS stub", Box::new(flip(|_| 0x50))),
         // The system's and the subsystem's version, the reserved word, and the loader's flags.
-        (
-            "the headers",
-            Box::new(flip(|bytes| signature(bytes) + 24 + 40)),
-        ),
-        (
-            "the headers",
-            Box::new(flip(|bytes| signature(bytes) + 24 + 48)),
-        ),
-        (
-            "the headers",
-            Box::new(flip(|bytes| signature(bytes) + 24 + 52)),
-        ),
-        (
-            "the headers",
-            Box::new(flip(|bytes| signature(bytes) + 24 + 104)),
-        ),
+        ("the headers", Box::new(flip(|bytes| signature(bytes) + 24 + 40))),
+        ("the headers", Box::new(flip(|bytes| signature(bytes) + 24 + 48))),
+        ("the headers", Box::new(flip(|bytes| signature(bytes) + 24 + 52))),
+        ("the headers", Box::new(flip(|bytes| signature(bytes) + 24 + 104))),
     ];
     for (part, change) in changes {
         let tree = Tree::new();
@@ -487,12 +425,7 @@ fn dlls_that_windows_does_not_load_are_an_error() -> Result<()> {
     })?;
     // then both are rejected.
     for shard in ["linux-a", "linux-c"] {
-        let parts = [
-            shard,
-            "vec.dll",
-            "Windows does not load",
-            "[damaged-binary]",
-        ];
+        let parts = [shard, "vec.dll", "Windows does not load", "[damaged-binary]"];
         assert_said(&plan, Severity::Fault, &parts);
     }
     Ok(())
@@ -514,11 +447,7 @@ fn a_signed_dll_is_not_changed() -> Result<()> {
     })?;
     let parts = ["linux-a", "vec.dll", "then sign the result"];
     assert_said(&plan, Severity::Fault, &parts);
-    ensure!(
-        plan.findings
-            .iter()
-            .any(|found| found.id == ids::SIGNED_BINARY)
-    );
+    ensure!(plan.findings.iter().any(|found| found.id == ids::SIGNED_BINARY));
     Ok(())
 }
 
@@ -532,10 +461,7 @@ fn the_checksum_is_that_of_the_changed_marker() -> Result<()> {
     let plan = changed(&tree, [HOST_CODE; 2], |_, _| ())?;
     plan.apply(&options(&tree, CONFIGURATION), &()).unwrap();
     let (before, after) = (host(&tree, "shards/linux-a"), host(&tree, "out"));
-    ensure!(
-        fs::read(before)? != fs::read(&after)?,
-        "the marker is the same"
-    );
+    ensure!(fs::read(before)? != fs::read(&after)?, "the marker is the same");
     let image = Image::read(fs::File::open(after)?)?;
     ensure!(image.optional.check_sum.get(object::LittleEndian) != 0);
     ensure!(image.stale_checksum()?.is_none());

@@ -30,24 +30,10 @@ fn build(tree: &Tree, path: &str, kind: Kind, kernel: &str) {
 fn input() -> Tree {
     let tree = Tree::new();
     for binary in BINARIES {
-        let kind = if binary.starts_with("bin") {
-            Kind::Pie
-        } else {
-            Kind::Shared
-        };
+        let kind = if binary.starts_with("bin") { Kind::Pie } else { Kind::Shared };
         build(&tree, &format!("in/prefix/{binary}"), kind, binary);
-        build(
-            &tree,
-            &format!("in/built/blas_lib/blas/stage/{binary}"),
-            kind,
-            binary,
-        );
-        build(
-            &tree,
-            &format!("in/built/fft_lib/fft/stage/{binary}"),
-            kind,
-            binary,
-        );
+        build(&tree, &format!("in/built/blas_lib/blas/stage/{binary}"), kind, binary);
+        build(&tree, &format!("in/built/fft_lib/fft/stage/{binary}"), kind, binary);
     }
     for component in ["blas_lib", "fft_lib"] {
         let list = format!("in/built/{component}/artifact_manifest.txt");
@@ -79,9 +65,7 @@ fn result(input: &Tree, way: Way) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     process::copy(input.path("in"), tree.path("in"));
     if let Some(time) = way.time {
         let mut touch = Command::new("find");
-        touch
-            .arg(tree.root())
-            .args(["-exec", "touch", "-d", time, "{}", "+"]);
+        touch.arg(tree.root()).args(["-exec", "touch", "-d", time, "{}", "+"]);
         process::run(&mut touch);
     }
     // A copy, since others may not be allowed to read the directory of the build.
@@ -89,56 +73,27 @@ fn result(input: &Tree, way: Way) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     process::copy(env!("CARGO_BIN_EXE_kpack"), kpack.path("kpack"));
     if way.nobody {
         fs::set_permissions(kpack.root(), Permissions::from_mode(0o755)).unwrap();
-        process::run(
-            Command::new("chown")
-                .args(["-R", "65534:65534"])
-                .arg(tree.root()),
-        );
+        process::run(Command::new("chown").args(["-R", "65534:65534"]).arg(tree.root()));
     }
     let (mut binaries, mut objects) = (BINARIES, OBJECTS);
     if way.reversed {
         binaries.reverse();
         objects.reverse();
     }
-    let install = [
-        "install",
-        "--quiet",
-        "--prefix",
-        "in/prefix",
-        "--module",
-        "vec",
-    ];
-    let object = [
-        "object",
-        "--quiet",
-        "--module",
-        "vec",
-        "--output-dir",
-        "host",
-    ];
-    let split = [
-        "split",
-        "--quiet",
-        "--batch-artifact-parent-dir",
-        "in/built",
-        "--output-dir",
-        "out",
-    ];
-    for arguments in [
-        [&install[..], &binaries].concat(),
-        [&object[..], &objects].concat(),
-        split.to_vec(),
-    ] {
+    let install = ["install", "--quiet", "--prefix", "in/prefix", "--module", "vec"];
+    let object = ["object", "--quiet", "--module", "vec", "--output-dir", "host"];
+    let split =
+        ["split", "--quiet", "--batch-artifact-parent-dir", "in/built", "--output-dir", "out"];
+    for arguments in
+        [[&install[..], &binaries].concat(), [&object[..], &objects].concat(), split.to_vec()]
+    {
         let mut command = Command::new("env");
         command.args(way.runner).arg(kpack.path("kpack"));
         command.args(arguments).current_dir(tree.root());
         command.args(way.jobs.map(|jobs| format!("--jobs={jobs}")));
         process::run(&mut command);
     }
-    let entries = WalkDir::new(tree.root())
-        .min_depth(1)
-        .into_iter()
-        .map(Result::unwrap);
+    let entries = WalkDir::new(tree.root()).min_depth(1).into_iter().map(Result::unwrap);
     entries
         .map(|entry| {
             let path = entry.path().strip_prefix(tree.root()).unwrap().to_owned();
@@ -159,68 +114,23 @@ fn the_same_input_gives_the_same_bytes() {
     let expected = result(&input, plain);
     let mut ways = vec![
         ("in another directory", plain),
-        (
-            "by one thread",
-            Way {
-                jobs: Some("1"),
-                ..plain
-            },
-        ),
-        (
-            "by three threads",
-            Way {
-                jobs: Some("3"),
-                ..plain
-            },
-        ),
-        (
-            "on one processor",
-            Way {
-                runner: &["taskset", "--cpu-list", "0"],
-                ..plain
-            },
-        ),
-        (
-            "in another order",
-            Way {
-                reversed: true,
-                ..plain
-            },
-        ),
-        (
-            "in another year",
-            Way {
-                time: Some("2001-02-03 04:05:06"),
-                ..plain
-            },
-        ),
+        ("by one thread", Way { jobs: Some("1"), ..plain }),
+        ("by three threads", Way { jobs: Some("3"), ..plain }),
+        ("on one processor", Way { runner: &["taskset", "--cpu-list", "0"], ..plain }),
+        ("in another order", Way { reversed: true, ..plain }),
+        ("in another year", Way { time: Some("2001-02-03 04:05:06"), ..plain }),
         (
             "in another time zone and language",
-            Way {
-                runner: &["TZ=Asia/Tokyo", "LC_ALL=tr_TR.UTF-8"],
-                ..plain
-            },
+            Way { runner: &["TZ=Asia/Tokyo", "LC_ALL=tr_TR.UTF-8"], ..plain },
         ),
         (
             "with another umask",
-            Way {
-                runner: &["sh", "-c", "umask 077; exec \"$0\" \"$@\""],
-                ..plain
-            },
+            Way { runner: &["sh", "-c", "umask 077; exec \"$0\" \"$@\""], ..plain },
         ),
     ];
     if require::root() {
-        let runner = &[
-            "setpriv",
-            "--reuid=65534",
-            "--regid=65534",
-            "--clear-groups",
-        ];
-        let nobody = Way {
-            runner,
-            nobody: true,
-            ..plain
-        };
+        let runner = &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+        let nobody = Way { runner, nobody: true, ..plain };
         ways.push(("by another user", nobody));
     }
     for (name, way) in ways {

@@ -31,9 +31,7 @@ fn code(seed: u64) -> [(&'static str, Vec<u8>); 2] {
 
 /// A wrapper with its own bundle, those that share one, and one whose bundle is separate and equal.
 fn library(storage: Storage) -> FatLibrary {
-    let mut library = FatLibrary::new()
-        .wrapper(storage, code(1))
-        .wrapper(storage, code(2));
+    let mut library = FatLibrary::new().wrapper(storage, code(1)).wrapper(storage, code(2));
     for _ in 1..COUNT {
         library = library.wrapper_sharing(1);
     }
@@ -51,11 +49,7 @@ fn split(library: &FatLibrary) -> Tree {
 }
 
 fn split_again(tree: &Tree) {
-    install(
-        &InstallOptions::new(tree.path("prefix"), "ccl", [FILE]),
-        &(),
-    )
-    .unwrap();
+    install(&InstallOptions::new(tree.path("prefix"), "ccl", [FILE]), &()).unwrap();
 }
 
 fn binary(tree: &Tree) -> PathBuf {
@@ -134,10 +128,7 @@ fn without_the_record_bundles_are_separate_and_splitting_again_adds_none() {
     let known = marker(&binary(&tree));
     let expected = 1..COUNT as u32 + 1;
     assert_eq!(known.shared_bundles, [[expected]]);
-    let new = Marker {
-        shared_bundles: Vec::new(),
-        ..known.clone()
-    };
+    let new = Marker { shared_bundles: Vec::new(), ..known.clone() };
     let key = b"kpack_search_paths";
     let at = bytes.windows(key.len()).position(|own| own == key).unwrap() - 2;
     let (_, size) = Marker::read(&bytes[at..]).unwrap();
@@ -180,9 +171,7 @@ fn a_shared_bundle_counts_once() {
     assert!(expected.contains(&found.original_size()), "{found:?}");
     let sizes = measure(&[tree.path("prefix")], &[]).unwrap();
     let rows = sizes.by(Depth::Target);
-    let row = rows
-        .iter()
-        .find(|row| row.target.as_deref() == Some("gfx942"));
+    let row = rows.iter().find(|row| row.target.as_deref() == Some("gfx942"));
     assert!(expected.contains(&row.unwrap().before), "{row:?}");
 
     let Content::FatBinary(fat) = inspect::inspect(&tree.path("fat")).unwrap().content else {
@@ -190,8 +179,5 @@ fn a_shared_bundle_counts_once() {
     };
     let (count, size) = fat.targets()[&"gfx942".parse::<TargetId>().unwrap()];
     assert_eq!(count, 3);
-    assert!(
-        (3 * SIZE as u64..3 * SIZE as u64 + 4096).contains(&size),
-        "{size}"
-    );
+    assert!((3 * SIZE as u64..3 * SIZE as u64 + 4096).contains(&size), "{size}");
 }

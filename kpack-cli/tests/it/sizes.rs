@@ -26,15 +26,9 @@ fn sizes(tree: &Tree, after: &str, before: &[&str]) -> Sizes {
 /// The size of all files below a directory.
 fn bytes(tree: &Tree, directory: &str) -> u64 {
     let start = format!("{directory}/");
-    let files = tree
-        .files()
-        .into_iter()
-        .filter(|file| file.starts_with(&start));
+    let files = tree.files().into_iter().filter(|file| file.starts_with(&start));
     let sizes = files.map(|file| tree.path(&file).symlink_metadata().unwrap());
-    sizes
-        .filter(|metadata| metadata.is_file())
-        .map(|metadata| metadata.len())
-        .sum()
+    sizes.filter(|metadata| metadata.is_file()).map(|metadata| metadata.len()).sum()
 }
 
 fn row<'a>(sizes: &'a Sizes, target: Option<&str>, what: &str) -> &'a Row {
@@ -48,10 +42,7 @@ fn every_byte_is_in_a_row() {
     let tree = tree();
     let sizes = sizes(&tree, "shards/linux-a", &["in/linux-a"]);
     assert!(sizes.before_was_measured);
-    assert_eq!(
-        sizes.total(),
-        (bytes(&tree, "in/linux-a"), bytes(&tree, "shards/linux-a"))
-    );
+    assert_eq!(sizes.total(), (bytes(&tree, "in/linux-a"), bytes(&tree, "shards/linux-a")));
     let host = row(&sizes, None, "lib/librocblas.so.5");
     let device = row(&sizes, Some("gfx942"), "lib/librocblas.so.5");
     assert_eq!(host.module, "rocblas");
@@ -70,10 +61,7 @@ fn what_is_unpacked_where_nothing_was_measured_before() {
     let archive =
         format!("shards/linux-a/blas_lib_gfx1100/{PREFIX}/lib/.kpack/rocblas_lib_gfx1100.kpack");
     let index = row(&after, Some("gfx1100"), "archive index");
-    assert_eq!(
-        kernels.after + index.after,
-        tree.path(&archive).metadata().unwrap().len()
-    );
+    assert_eq!(kernels.after + index.after, tree.path(&archive).metadata().unwrap().len());
     assert!(kernels.before > kernels.after);
     assert_eq!(index.before, 0);
 }
@@ -84,19 +72,12 @@ fn an_install_prefix_has_its_modules_from_its_archives() {
     let unsplit = format!("in/linux-a/blas_lib/{PREFIX}");
     let binary = "lib/librocblas.so.5";
     fs::create_dir_all(tree.path("prefix/lib")).unwrap();
-    fs::copy(
-        tree.path(&format!("{unsplit}/{binary}")),
-        tree.path("prefix").join(binary),
-    )
-    .unwrap();
+    fs::copy(tree.path(&format!("{unsplit}/{binary}")), tree.path("prefix").join(binary)).unwrap();
     let options =
         kpack_split::install::InstallOptions::new(tree.path("prefix"), "rocblas", [binary]);
     kpack_split::install::install(&options, &()).unwrap();
     let sizes = sizes(&tree, "prefix", &[&unsplit]);
-    assert_eq!(
-        sizes.total(),
-        (bytes(&tree, &unsplit), bytes(&tree, "prefix"))
-    );
+    assert_eq!(sizes.total(), (bytes(&tree, &unsplit), bytes(&tree, "prefix")));
     for target in [None, Some("gfx942")] {
         let row = row(&sizes, target, binary);
         assert_eq!(row.module, "rocblas");
@@ -110,9 +91,7 @@ fn programs_say_what_a_machine_downloads() {
     let tree = tree();
     let json = |options: &str| {
         let mut report = Command::new(env!("CARGO_BIN_EXE_kpack"));
-        report
-            .args(["report", "shards/linux-a", "--json"])
-            .args(options.split_whitespace());
+        report.args(["report", "shards/linux-a", "--json"]).args(options.split_whitespace());
         let output = report.current_dir(tree.root()).output().unwrap();
         serde_json::from_slice::<Value>(&output.stdout).unwrap()
     };
@@ -158,16 +137,10 @@ fn sums_by_module_and_target() {
     let total = sizes.total();
     for depth in [Depth::Module, Depth::Target, Depth::Binary] {
         let rows = sizes.by(depth);
-        let sum = rows
-            .iter()
-            .fold((0, 0), |sum, row| (sum.0 + row.before, sum.1 + row.after));
+        let sum = rows.iter().fold((0, 0), |sum, row| (sum.0 + row.before, sum.1 + row.after));
         assert_eq!(sum, total);
     }
-    let modules: Vec<String> = sizes
-        .by(Depth::Module)
-        .into_iter()
-        .map(|row| row.module)
-        .collect();
+    let modules: Vec<String> = sizes.by(Depth::Module).into_iter().map(|row| row.module).collect();
     assert_eq!(modules, ["artifacts", "rocblas"]);
     let targets: Vec<String> = sizes
         .by(Depth::Target)
@@ -193,9 +166,7 @@ fn the_page_needs_nothing_else() {
     let sizes = sizes(&tree, "shards", &["in"]);
     let page = page(&sizes, "Sizes of <7.2 & \"later\">");
     assert!(page.contains("<h1>Sizes of &lt;7.2 &amp; &quot;later&quot;&gt;</h1>"));
-    for outside in [
-        "http:", "https:", "src=", "href=", "url(", "@import", "<script",
-    ] {
+    for outside in ["http:", "https:", "src=", "href=", "url(", "@import", "<script"] {
         assert!(!page.contains(outside), "{outside}");
     }
     assert_eq!(page.matches("<svg").count(), 2);
@@ -205,11 +176,7 @@ fn the_page_needs_nothing_else() {
     assert!(!page.contains(tree.root().to_str().unwrap()));
     assert!(page.contains("<title>rocblas, gfx942, lib/librocblas.so.5: "));
     for (open, close) in [("<rect", "</rect>"), ("<text", "</text>"), ("<tr", "</tr>")] {
-        assert_eq!(
-            page.matches(open).count(),
-            page.matches(close).count(),
-            "{open}"
-        );
+        assert_eq!(page.matches(open).count(), page.matches(close).count(), "{open}");
     }
     assert!(!page.contains("NaN") && !page.contains("inf"));
     // A table of targets, one of modules, and each module's binaries folded.
@@ -254,10 +221,7 @@ fn what_a_machine_downloads() {
     let own = bytes(&tree, "shards/linux-c/blas_lib_gfx942");
     let machine = sizes.machines.last().unwrap();
     let lists = 1000;
-    assert!(
-        machine.after.abs_diff(one + own) < lists,
-        "{machine:?}: {one} {own}"
-    );
+    assert!(machine.after.abs_diff(one + own) < lists, "{machine:?}: {one} {own}");
     assert!(machine.after < machine.before && machine.before < sizes.total().0);
 }
 
@@ -362,34 +326,18 @@ fn a_browser_shows_what_the_json_says() {
     fs::write(tree.path("measured.html"), page.replace("</body>", script)).unwrap();
     for options in [
         &["--window-size=1280,900"][..],
-        &[
-            "--window-size=500,900",
-            "--blink-settings=preferredColorScheme=0",
-        ],
+        &["--window-size=500,900", "--blink-settings=preferredColorScheme=0"],
     ] {
         let mut browser = Command::new("chromium");
-        browser.args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--enable-logging=stderr",
-        ]);
-        browser
-            .args(["--dump-dom", "--virtual-time-budget=2000"])
-            .args(options);
-        browser.arg(format!(
-            "--user-data-dir={}",
-            tree.path("profile").display()
-        ));
+        browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]);
+        browser.args(["--dump-dom", "--virtual-time-budget=2000"]).args(options);
+        browser.arg(format!("--user-data-dir={}", tree.path("profile").display()));
         browser.arg(format!("file://{}", tree.path("measured.html").display()));
         let shown = browser.output().unwrap();
         let said = String::from_utf8_lossy(&shown.stderr);
         assert!(!said.contains("CONSOLE"), "{said}");
         let dom = String::from_utf8_lossy(&shown.stdout);
-        assert!(
-            dom.contains("<title>Sizes of shards true</title>"),
-            "{options:?}: {dom}"
-        );
+        assert!(dom.contains("<title>Sizes of shards true</title>"), "{options:?}: {dom}");
         let tiles = dom.matches("<rect").count();
         let modules: std::collections::BTreeSet<_> =
             rows.iter().map(|row| row["module"].as_str()).collect();
@@ -403,15 +351,9 @@ fn a_page_that_cannot_be_written_leaves_the_old_one() {
     let tree = Tree::new();
     fs::create_dir(tree.path("prefix")).unwrap();
     fs::write(tree.path("page.html"), "old").unwrap();
-    let script = format!(
-        "ulimit -f 1; exec {} report prefix --html page.html",
-        env!("CARGO_BIN_EXE_kpack")
-    );
-    let run = Command::new("sh")
-        .args(["-c", &script])
-        .current_dir(tree.root())
-        .output()
-        .unwrap();
+    let script =
+        format!("ulimit -f 1; exec {} report prefix --html page.html", env!("CARGO_BIN_EXE_kpack"));
+    let run = Command::new("sh").args(["-c", &script]).current_dir(tree.root()).output().unwrap();
     assert_eq!(run.status.code(), Some(4));
     assert_eq!(tree.files(), ["page.html"]);
     assert_eq!(fs::read(tree.path("page.html")).unwrap(), b"old");

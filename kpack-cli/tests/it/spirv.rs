@@ -49,13 +49,9 @@ fn entry_ids(path: &Path) -> Vec<String> {
     let Content::FatBinary(fat) = inspect::inspect(path).unwrap().content else {
         panic!("{} is not fat", path.display());
     };
-    let entries = fat
-        .wrappers
-        .into_iter()
-        .flat_map(|(_, bundle)| bundle.entries);
+    let entries = fat.wrappers.into_iter().flat_map(|(_, bundle)| bundle.entries);
     let own = entries.filter(|entry| entry.id.target().is_some());
-    own.map(|entry| EntryId::as_str(&entry.id).to_owned())
-        .collect()
+    own.map(|entry| EntryId::as_str(&entry.id).to_owned()).collect()
 }
 /// How to install the library.
 fn with(tree: &Tree, spirv: Spirv) -> InstallOptions {
@@ -66,29 +62,17 @@ fn with(tree: &Tree, spirv: Spirv) -> InstallOptions {
 
 /// Code that no other wrapper has.
 fn large(target: &str, name: &str) -> (String, Vec<u8>) {
-    (
-        target.to_owned(),
-        code_object(target, &name.as_bytes().repeat(20_000)).unwrap(),
-    )
+    (target.to_owned(), code_object(target, &name.as_bytes().repeat(20_000)).unwrap())
 }
 
 /// Four wrappers; the second and the third have SPIR-V.
 fn library(kind: Kind) -> FatLibrary {
     FatLibrary::new()
         .kind(kind)
-        .wrapper(
-            Storage::Plain,
-            [large("gfx1100", "add"), large("gfx942", "add")],
-        )
-        .wrapper(
-            Storage::Zstd(3),
-            [large("gfx1100", "mul"), spirv(CLANG_19, "mul")],
-        )
+        .wrapper(Storage::Plain, [large("gfx1100", "add"), large("gfx942", "add")])
+        .wrapper(Storage::Zstd(3), [large("gfx1100", "mul"), spirv(CLANG_19, "mul")])
         .wrapper(Storage::Plain, [spirv(CLANG_22, "sub")])
-        .wrapper(
-            Storage::Zstd(2),
-            [large("gfx1100", "div"), large("gfx90a", "div")],
-        )
+        .wrapper(Storage::Zstd(2), [large("gfx1100", "div"), large("gfx90a", "div")])
 }
 
 /// A prefix with the unsplit library, and another copy of it as `fat`.
@@ -128,13 +112,7 @@ fn wrappers_with_spirv_stay_fat_and_the_others_are_split() {
         let path = tree.path("prefix").join(FILE);
         let report = install(&with(&tree, Spirv::Keep), &()).unwrap();
         let outcome = &report.files[0].outcome;
-        let Outcome::Split {
-            wrappers,
-            targets,
-            size_after,
-            ..
-        } = outcome
-        else {
+        let Outcome::Split { wrappers, targets, size_after, .. } = outcome else {
             panic!("{outcome:?}");
         };
         assert_eq!(
@@ -150,11 +128,7 @@ fn wrappers_with_spirv_stay_fat_and_the_others_are_split() {
         let bundles = library.bundles().unwrap();
         assert!(contains(&path, &bundles[1]) && contains(&path, &bundles[2]));
         assert!(!contains(&path, &b"div".repeat(100)));
-        assert!(
-            !tree
-                .path("prefix/lib/.kpack/vec_lib_amdgcnspirv.kpack")
-                .exists()
-        );
+        assert!(!tree.path("prefix/lib/.kpack/vec_lib_amdgcnspirv.kpack").exists());
         assert_eq!(faults(&tree.path("prefix")), [""; 0]);
         assert_eq!(faults_against(&path, &tree.path("fat")), [""; 0]);
         if let Some(printed) = run(kind, &path) {
@@ -173,9 +147,7 @@ fn wrappers_with_spirv_stay_fat_and_the_others_are_split() {
         let report = install(&with(&tree, Spirv::Keep), &()).unwrap();
         assert_eq!(report.files[0].outcome, Outcome::AlreadySplit);
         assert_eq!(tree.snapshot(), split);
-        let error = install(&with(&tree, Spirv::Drop), &())
-            .unwrap_err()
-            .to_string();
+        let error = install(&with(&tree, Spirv::Drop), &()).unwrap_err().to_string();
         assert!(error.contains("install the unsplit binary"), "{error}");
         assert_eq!(tree.snapshot(), split);
 
@@ -246,9 +218,7 @@ fn spirv_is_dropped_or_archived_on_demand() {
         let targets = targets.into_iter().map(|target| target.parse().unwrap());
         join(&JoinOptions::new(tree.path("prefix"), targets, [FILE]), &()).unwrap();
         assert_eq!(faults(&tree.path("prefix")), [""; 0]);
-        let spirv = entry_ids(&path)
-            .into_iter()
-            .filter(|id| id.ends_with("spirv"));
+        let spirv = entry_ids(&path).into_iter().filter(|id| id.ends_with("spirv"));
         assert_eq!(spirv.count(), if archives == 4 { 2 } else { 0 });
         // The default does not take it out of the archives again.
         install(&with(&tree, Spirv::Keep), &()).unwrap();
@@ -258,10 +228,8 @@ fn spirv_is_dropped_or_archived_on_demand() {
 
 #[test]
 fn a_library_with_nothing_else_stays_as_it_is() {
-    let only = FatLibrary::new().wrapper(
-        Storage::Plain,
-        [large("gfx942", "add"), spirv(CLANG_19, "add")],
-    );
+    let only =
+        FatLibrary::new().wrapper(Storage::Plain, [large("gfx942", "add"), spirv(CLANG_19, "add")]);
     let tree = unsplit(&only);
     let before = tree.snapshot();
     let mut all = InstallOptions::new(tree.path("prefix"), "vec", [""; 0]);
@@ -305,15 +273,8 @@ fn objects_with_spirv_stay_whole() {
     let mut options = object_file::Options::new("vec", tree.path("host"), [tree.path("add.o")]);
     let report = object_file::split(&options, &()).unwrap();
     assert!(matches!(report.files[0].outcome, Outcome::LeftAlone { .. }));
-    assert!(
-        report.findings[0].text.contains("have SPIR-V code"),
-        "{:?}",
-        report.findings
-    );
-    assert_eq!(
-        fs::read(tree.path("host/add.o")).unwrap(),
-        fs::read(tree.path("add.o")).unwrap()
-    );
+    assert!(report.findings[0].text.contains("have SPIR-V code"), "{:?}", report.findings);
+    assert_eq!(fs::read(tree.path("host/add.o")).unwrap(), fs::read(tree.path("add.o")).unwrap());
     options.storage.spirv = Spirv::Drop;
     let report = object_file::split(&options, &()).unwrap();
     assert!(matches!(report.files[0].outcome, Outcome::Split { .. }));
@@ -332,10 +293,7 @@ fn an_artifact_keeps_it_in_the_generic_one() {
     fs::create_dir(&output).unwrap();
     let options = artifact::Options::new(tree.path("artifact"), &output, "vec_lib");
     let report = artifact::split(&options, &()).unwrap();
-    let notes = report
-        .findings
-        .iter()
-        .filter(|notice| notice.text.contains("SPIR-V"));
+    let notes = report.findings.iter().filter(|notice| notice.text.contains("SPIR-V"));
     assert_eq!(notes.count(), 2, "{:?}", report.findings);
     assert_eq!(faults(&output), [""; 0]);
     assert_eq!(faults_against(&output, &tree.path("artifact")), [""; 0]);
@@ -360,10 +318,7 @@ fn an_artifact_and_a_wheel_drop_or_archive_it_where_nothing_else_is() {
         options.storage.spirv = spirv;
         let report = artifact::split(&options, &()).unwrap();
         assert!(report.device_code);
-        let found = report
-            .artifacts
-            .iter()
-            .flat_map(|artifact| &artifact.target);
+        let found = report.artifacts.iter().flat_map(|artifact| &artifact.target);
         assert!(found.eq(targets), "{spirv:?}: {report:?}");
         assert_eq!(faults(&output), [""; 0]);
 
@@ -388,20 +343,12 @@ fn an_artifact_and_a_wheel_drop_or_archive_it_where_nothing_else_is() {
 fn a_join_writes_the_entry_ids_of_the_original() {
     for id in [CLANG_19, CLANG_22] {
         let tree = Tree::new();
-        let old = (
-            "hip-amdgcn-amd-amdhsa--gfx906".to_owned(),
-            code("gfx906", "add").1,
-        );
-        let other = FatLibrary::new().wrapper(
-            Storage::Plain,
-            [spirv(CLANG_22, "add"), code("gfx906", "add")],
-        );
+        let old = ("hip-amdgcn-amd-amdhsa--gfx906".to_owned(), code("gfx906", "add").1);
+        let other = FatLibrary::new()
+            .wrapper(Storage::Plain, [spirv(CLANG_22, "add"), code("gfx906", "add")]);
         other.build(&tree.path("other")).unwrap();
         let library = FatLibrary::new()
-            .wrapper(
-                Storage::Plain,
-                [spirv(id, "add"), old, code("gfx1100", "add")],
-            )
+            .wrapper(Storage::Plain, [spirv(id, "add"), old, code("gfx1100", "add")])
             .wrapper(Storage::Zstd(2), [spirv(id, "mul")]);
         library.build(&tree.path("fat")).unwrap();
         fs::create_dir_all(tree.path("prefix/lib")).unwrap();
@@ -428,14 +375,8 @@ fn a_join_writes_the_entry_ids_of_the_original() {
 #[test]
 fn a_join_takes_it_where_a_gpu_has_no_other_code() {
     let library = FatLibrary::new()
-        .wrapper(
-            Storage::Plain,
-            ["gfx1100", "gfx90a:xnack-"].map(|target| code(target, "add")),
-        )
-        .wrapper(
-            Storage::Plain,
-            [code("gfx11-generic", "mul"), spirv(CLANG_22, "mul")],
-        )
+        .wrapper(Storage::Plain, ["gfx1100", "gfx90a:xnack-"].map(|target| code(target, "add")))
+        .wrapper(Storage::Plain, [code("gfx11-generic", "mul"), spirv(CLANG_22, "mul")])
         .wrapper(Storage::Plain, [spirv(CLANG_22, "sub")]);
     for (gpu, expected) in [
         ("gfx1100", ["gfx1100", "gfx11-generic", "amdgcnspirv"]),
@@ -449,12 +390,7 @@ fn a_join_takes_it_where_a_gpu_has_no_other_code() {
         let notes = report.findings.iter();
         let notes = notes.filter(|note| note.id == ids::GENERIC_CODE);
         let notes = Vec::from_iter(notes.map(|note| &note.text));
-        assert!(
-            notes
-                .iter()
-                .any(|note| note.contains("their SPIR-V is put back")),
-            "{notes:?}"
-        );
+        assert!(notes.iter().any(|note| note.contains("their SPIR-V is put back")), "{notes:?}");
         let ids = entry_ids(&path);
         for target in expected {
             assert!(ids.iter().any(|id| id.ends_with(target)), "{gpu}: {ids:?}");
@@ -478,16 +414,9 @@ fn an_archive_without_entry_ids_joins_as_runtimes_expect() {
     let toc = old.toc().clone();
     let bytes = old.read(&format!("{FILE}#0"), SPIRV).unwrap();
     let target = SPIRV.parse().unwrap();
-    let mut writer = ArchiveWriter::new(
-        Cursor::new(Vec::new()),
-        &toc.group_name,
-        &target,
-        toc.scheme,
-    );
-    let encoded = Encoder::new(toc.scheme, 3)
-        .unwrap()
-        .encode(&bytes, sha256(&bytes))
-        .unwrap();
+    let mut writer =
+        ArchiveWriter::new(Cursor::new(Vec::new()), &toc.group_name, &target, toc.scheme);
+    let encoded = Encoder::new(toc.scheme, 3).unwrap().encode(&bytes, sha256(&bytes)).unwrap();
     writer.add(&format!("{FILE}#0"), &encoded).unwrap();
     writer.finish(File::create(&archive).unwrap()).unwrap();
 
@@ -495,10 +424,6 @@ fn an_archive_without_entry_ids_joins_as_runtimes_expect() {
     assert_eq!(faults.len(), 1, "{faults:?}");
     let expected = format!("the entry ID `{CLANG_22}`, the original has `{CLANG_19}`");
     assert!(faults[0].contains(&expected), "{faults:?}");
-    join(
-        &JoinOptions::new(tree.path("prefix"), [target], [FILE]),
-        &(),
-    )
-    .unwrap();
+    join(&JoinOptions::new(tree.path("prefix"), [target], [FILE]), &()).unwrap();
     assert_eq!(entry_ids(&path), [CLANG_22]);
 }

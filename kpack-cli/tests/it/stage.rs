@@ -18,15 +18,8 @@ use serde_json::json;
 fn a_staged_release_can_be_moved() {
     let tree = Tree::new();
     out_dir(&tree, "vec-0123", "vec");
-    program(
-        &tree,
-        "target/release/build/vec-0123/out/kpack/vec/vec.o",
-        "",
-    );
-    let text = messages(&[
-        script(&tree, "registry+x#vec@0.2.0", "vec-0123"),
-        artifact(&tree),
-    ]);
+    program(&tree, "target/release/build/vec-0123/out/kpack/vec/vec.o", "");
+    let text = messages(&[script(&tree, "registry+x#vec@0.2.0", "vec-0123"), artifact(&tree)]);
     for _ in 0..2 {
         stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
     }
@@ -37,11 +30,8 @@ fn a_staged_release_can_be_moved() {
     assert_holds(&staged);
     let printed = process::run(&mut Command::new(staged.join("bin/app")));
     assert_eq!(printed, "HIPK 0\nhost 27\n");
-    let files = Vec::from_iter(
-        tree.files()
-            .into_iter()
-            .filter(|file| file.starts_with("elsewhere")),
-    );
+    let files =
+        Vec::from_iter(tree.files().into_iter().filter(|file| file.starts_with("elsewhere")));
     assert_eq!(
         files,
         [
@@ -59,10 +49,7 @@ fn a_staged_release_can_be_moved() {
 
 fn contains(file: &Path, place: &Path) -> bool {
     let place = place.to_str().unwrap().as_bytes();
-    fs::read(file)
-        .unwrap()
-        .windows(place.len())
-        .any(|window| window == place)
+    fs::read(file).unwrap().windows(place.len()).any(|window| window == place)
 }
 
 #[test]
@@ -70,11 +57,7 @@ fn two_packages_with_one_module() {
     let tree = Tree::new();
     out_dir(&tree, "vec-0123", "vec");
     out_dir(&tree, "fork-4567", "vec");
-    program(
-        &tree,
-        "target/release/build/vec-0123/out/kpack/vec/vec.o",
-        "",
-    );
+    program(&tree, "target/release/build/vec-0123/out/kpack/vec/vec.o", "");
     let scripts = [
         script(&tree, "registry+x#vec@0.2.0", "vec-0123"),
         script(&tree, "path+file:///srv/fork#1.0.0", "fork-4567"),
@@ -88,28 +71,16 @@ fn two_packages_with_one_module() {
         script(&tree, "registry+x#vec@0.2.0", "fork-4567"),
         artifact(&tree),
     ];
-    stage(
-        &Options::new(tree.path("dist")),
-        messages(&twice).as_bytes(),
-    )
-    .unwrap();
+    stage(&Options::new(tree.path("dist")), messages(&twice).as_bytes()).unwrap();
 }
 
 #[test]
 fn what_is_no_successful_build_is_refused() {
     let tree = Tree::new();
     out_dir(&tree, "vec-0123", "vec");
-    program(
-        &tree,
-        "target/release/build/vec-0123/out/kpack/vec/vec.o",
-        "",
-    );
+    program(&tree, "target/release/build/vec-0123/out/kpack/vec/vec.o", "");
     let failed = json!({"reason": "build-finished", "success": false}).to_string();
-    let text = [
-        refused(&tree, ""),
-        refused(&tree, &failed),
-        refused(&tree, &messages(&[])),
-    ];
+    let text = [refused(&tree, ""), refused(&tree, &failed), refused(&tree, &messages(&[]))];
     insta::assert_snapshot!(text.join("\n\n"));
 }
 
@@ -174,21 +145,13 @@ fn a_shared_library_that_is_built_twice() {
     assert!(tree.path("dist/lib/libvec.so").is_file());
 
     fs::create_dir_all(tree.path("target/debug/build")).unwrap();
-    let [from, to] = [
-        "target/release/build/vec-4567",
-        "target/debug/build/vec-4567",
-    ]
-    .map(|p| tree.path(p));
+    let [from, to] =
+        ["target/release/build/vec-4567", "target/debug/build/vec-4567"].map(|p| tree.path(p));
     let of_host = script(&tree, "registry+x#vec@0.2.0", "vec-4567");
     let near = messages(&[of_host.clone(), of_program.clone(), artifact(&tree)]);
     fs::rename(&from, &to).unwrap();
-    let far = of_host
-        .to_string()
-        .replace(from.to_str().unwrap(), to.to_str().unwrap());
-    let far = format!(
-        "{far}\n{}",
-        messages(&[of_program.clone(), artifact(&tree)])
-    );
+    let far = of_host.to_string().replace(from.to_str().unwrap(), to.to_str().unwrap());
+    let far = format!("{far}\n{}", messages(&[of_program.clone(), artifact(&tree)]));
     stage(&Options::new(tree.path("dist")), far.as_bytes()).unwrap();
     fs::rename(&to, &from).unwrap();
 

@@ -14,50 +14,29 @@ fn a_path_of_the_build_machine_is_refused() {
     let tree = Tree::new();
     out_dir(&tree, "vec-0123", "vec");
     let place = tree.path("app/src/main.rs");
-    program(
-        &tree,
-        "target/release/build/vec-0123/out/kpack/vec/vec.o",
-        place.to_str().unwrap(),
-    );
-    let text = messages(&[
-        script(&tree, "registry+x#vec@0.2.0", "vec-0123"),
-        artifact(&tree),
-    ]);
+    program(&tree, "target/release/build/vec-0123/out/kpack/vec/vec.o", place.to_str().unwrap());
+    let text = messages(&[script(&tree, "registry+x#vec@0.2.0", "vec-0123"), artifact(&tree)]);
     insta::assert_snapshot!(refused(&tree, &text));
     let mut options = Options::new(tree.path("dist"));
     options.allow_build_paths = true;
     let report = stage(&options, text.as_bytes()).unwrap();
-    assert!(
-        report
-            .findings
-            .iter()
-            .any(|notice| notice.text.contains("of this machine"))
-    );
+    assert!(report.findings.iter().any(|notice| notice.text.contains("of this machine")));
 }
 
 #[test]
 fn short_paths_do_not_match_parts_of_other_paths() {
     let tree = Tree::new();
-    let text = built(&tree).replace(
-        tree.path("app/Cargo.toml").to_str().unwrap(),
-        "/src/Cargo.toml",
-    );
+    let text =
+        built(&tree).replace(tree.path("app/Cargo.toml").to_str().unwrap(), "/src/Cargo.toml");
     let object = "target/release/build/vec-0123/out/kpack/vec/vec.o";
-    for harmless in [
-        "/rustc/0123/library/core/src/slice.rs",
-        "app/src/main.rs",
-        "/srcs",
-    ] {
+    for harmless in ["/rustc/0123/library/core/src/slice.rs", "app/src/main.rs", "/srcs"] {
         program(&tree, object, harmless);
         stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
     }
     fs::remove_dir_all(tree.path("dist")).unwrap();
     program(&tree, object, "/src/main.rs");
     let said = refused(&tree, &text);
-    assert!(
-        said.contains("contains the path `/src` of this machine"),
-        "{said}"
-    );
+    assert!(said.contains("contains the path `/src` of this machine"), "{said}");
 }
 
 #[test]

@@ -171,11 +171,7 @@ fn runs_for_one_directory_take_turns() {
             }
         });
         let difference = ["-r", "alone", directory];
-        process::run(
-            Command::new("diff")
-                .args(difference)
-                .current_dir(tree.root()),
-        );
+        process::run(Command::new("diff").args(difference).current_dir(tree.root()));
         nothing_hidden(&tree);
     }
 }

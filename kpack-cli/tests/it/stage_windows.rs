@@ -89,10 +89,8 @@ fn a_rejected_release_leaves_no_debug_files() {
     }
     let tree = Tree::new();
     let place = tree.path("app/src/add.hip").display().to_string();
-    let library = with_debug_information(&tree, 100).wrapper(
-        Storage::Plain,
-        [code("gfx1100", &place), code("gfx942", &place)],
-    );
+    let library = with_debug_information(&tree, 100)
+        .wrapper(Storage::Plain, [code("gfx1100", &place), code("gfx942", &place)]);
     let text = built(&tree, &[("app.exe", library)]);
     let mut options = Options::new(tree.path("dist"));
     options.debug = DebugInfo::StripTo(tree.path("debug"));
@@ -153,11 +151,7 @@ fn what_is_rejected_while_it_is_split_has_its_path_in_the_release() {
     let tree = Tree::new();
     let binaries = [("app.exe", 100), ("other.exe", 200)].map(|(name, table)| {
         let flags = &["-g", "-Xoffload-linker", "--build-id=0x0123"];
-        let code = Code {
-            table,
-            flags,
-            ..SMALL
-        };
+        let code = Code { table, flags, ..SMALL };
         (name, compiled(&tree, code))
     });
     let text = built(&tree, &binaries);
@@ -208,10 +202,7 @@ fn spirv_stays_unless_it_is_dropped_or_archived() {
     let expected = "the release has no archives: `kpack stage` moves no device code of bin/app.exe";
     assert_eq!(none.text, expected);
 
-    for (how, expected) in [
-        ("drop", &["gfx1100"][..]),
-        ("archive", &["amdgcnspirv", "gfx1100"]),
-    ] {
+    for (how, expected) in [("drop", &["gfx1100"][..]), ("archive", &["amdgcnspirv", "gfx1100"])] {
         let line = format!("stage --output-dir dist --messages build.json --spirv {how}");
         let output = kpack(&tree, &words(&line));
         assert!(output.status.success(), "{output:?}");

@@ -40,37 +40,21 @@ fn merged() -> Tree {
 #[test]
 fn what_was_packed_and_unpacked_is_what_it_was() {
     let tree = merged();
-    let library = tree.path(&format!(
-        "out/blas_lib_generic/{PREFIX}/lib/librocblas.so.5"
-    ));
+    let library = tree.path(&format!("out/blas_lib_generic/{PREFIX}/lib/librocblas.so.5"));
     fs::set_permissions(&library, fs::Permissions::from_mode(0o775)).unwrap();
-    let long = format!(
-        "out/blas_lib_generic/{PREFIX}/{}/file",
-        "directory/".repeat(20)
-    );
+    let long = format!("out/blas_lib_generic/{PREFIX}/{}/file", "directory/".repeat(20));
     write(&tree.path(&long), b"far away");
     fs::hard_link(&library, library.with_file_name("other-name.so")).unwrap();
     packed(&tree, "out", "store");
-    let unpacked = unpack(
-        &UnpackOptions::new(tree.path("store"), tree.path("again")),
-        &(),
-    );
+    let unpacked = unpack(&UnpackOptions::new(tree.path("store"), tree.path("again")), &());
     assert_eq!(unpacked.unwrap().artifacts.len(), 3);
     assert_eq!(below(&tree, "again"), below(&tree, "out"));
     assert_eq!(faults(&check(&tree, "again")), [""; 0]);
     let other = library.with_file_name("other-name.so");
-    let other = tree
-        .path("again")
-        .join(other.strip_prefix(tree.path("out")).unwrap());
-    assert_eq!(
-        std::os::unix::fs::MetadataExt::nlink(&other.metadata().unwrap()),
-        2
-    );
+    let other = tree.path("again").join(other.strip_prefix(tree.path("out")).unwrap());
+    assert_eq!(std::os::unix::fs::MetadataExt::nlink(&other.metadata().unwrap()), 2);
     // The directory can be replaced by what is unpacked later.
-    let again = unpack(
-        &UnpackOptions::new(tree.path("store"), tree.path("again")),
-        &(),
-    );
+    let again = unpack(&UnpackOptions::new(tree.path("store"), tree.path("again")), &());
     again.unwrap();
     assert_eq!(below(&tree, "again"), below(&tree, "out"));
 }
@@ -80,10 +64,7 @@ fn the_same_trees_give_the_same_bytes_whenever_and_wherever() {
     let tree = merged();
     // Larger than a frame, and cut in the middle of a file.
     let bytes: Vec<u8> = (0..9_000_000_u32).flat_map(u32::to_le_bytes).collect();
-    write(
-        &tree.path(&format!("out/blas_lib_generic/{PREFIX}/lib/large")),
-        &bytes,
-    );
+    write(&tree.path(&format!("out/blas_lib_generic/{PREFIX}/lib/large")), &bytes);
     let index = packed(&tree, "out", "store");
     for name in tree.files() {
         let path = tree.path(&name);
@@ -113,10 +94,7 @@ fn the_same_trees_give_the_same_bytes_whenever_and_wherever() {
     assert!(output.status.success(), "{output:?}");
     assert!(files_in(&tree.path("store")) == files_in(&tree.path("other")));
     assert_eq!(Index::read(&tree.path("other/index.json")).unwrap(), index);
-    assert_eq!(
-        index.built_for,
-        ["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"]
-    );
+    assert_eq!(index.built_for, ["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"]);
     let digest = fs::read_to_string(tree.path("store/blas_lib_generic.tar.zst.sha256sum")).unwrap();
     assert_eq!(digest, format!("{}\n", index.artifacts[0].sha256));
 }
@@ -127,26 +105,17 @@ fn other_tools_read_what_was_packed() {
     packed(&tree, "out", "store");
     for artifact in ["blas_lib_generic", "blas_lib_gfx110X"] {
         let list = format!("zstd -dc store/{artifact}.tar.zst | tar -t");
-        let output = Command::new("sh")
-            .current_dir(tree.root())
-            .args(["-c", &list])
-            .output()
-            .unwrap();
+        let output =
+            Command::new("sh").current_dir(tree.root()).args(["-c", &list]).output().unwrap();
         let list = String::from_utf8(output.stdout).unwrap();
         let mut lines = list.lines();
         // Those of ROCm's build read the list first, and accept nothing outside of a prefix.
         assert_eq!(lines.next(), Some("artifact_manifest.txt"));
-        assert!(
-            lines.all(|line| line.starts_with(&format!("{PREFIX}/"))),
-            "{list}"
-        );
+        assert!(lines.all(|line| line.starts_with(&format!("{PREFIX}/"))), "{list}");
         let unpack = format!(
             "mkdir -p tar/{artifact} && zstd -dc store/{artifact}.tar.zst | tar -x -C tar/{artifact}"
         );
-        let done = Command::new("sh")
-            .current_dir(tree.root())
-            .args(["-c", &unpack])
-            .status();
+        let done = Command::new("sh").current_dir(tree.root()).args(["-c", &unpack]).status();
         assert!(done.unwrap().success());
         let mut expected = below(&tree, &format!("out/{artifact}"));
         // kpack's mark is in the index.
@@ -175,10 +144,7 @@ for artifact in sys.argv[1:]:
 #[test]
 fn what_other_tools_packed_gets_an_index_and_is_unpacked() {
     let tree = merged();
-    let long = format!(
-        "out/blas_lib_generic/{PREFIX}/{}/ü",
-        "directory/".repeat(20)
-    );
+    let long = format!("out/blas_lib_generic/{PREFIX}/{}/ü", "directory/".repeat(20));
     write(&tree.path(&long), b"far away");
     fs::create_dir(tree.path("foreign")).unwrap();
     let artifacts = ["out/blas_lib_generic", "out/blas_lib_gfx110X"];
@@ -191,28 +157,14 @@ fn what_other_tools_packed_gets_an_index_and_is_unpacked() {
     let index = ["pack", "--archives", "foreign", "--run", "1-linux"];
     let output = kpack(&tree, &index);
     assert!(output.status.success(), "{output:?}");
-    let output = kpack(
-        &tree,
-        &[
-            "unpack",
-            "foreign",
-            "--arch",
-            "gfx1100",
-            "--output-dir",
-            "again",
-        ],
-    );
+    let output = kpack(&tree, &["unpack", "foreign", "--arch", "gfx1100", "--output-dir", "again"]);
     assert!(output.status.success(), "{output:?}");
     for artifact in ["blas_lib_generic", "blas_lib_gfx110X"] {
         let mut expected = below(&tree, &format!("out/{artifact}"));
         expected.remove(".kpack-artifact").unwrap();
         assert_eq!(below(&tree, &format!("again/{artifact}")), expected);
     }
-    fs::write(
-        tree.path("foreign/blas_lib_generic.tar.zst.sha256sum"),
-        "00",
-    )
-    .unwrap();
+    fs::write(tree.path("foreign/blas_lib_generic.tar.zst.sha256sum"), "00").unwrap();
     let output = kpack(&tree, &index);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("[wrong-digest]"), "{said}");
@@ -267,15 +219,7 @@ fn an_index_of_archives_says_what_is_in_them_and_replaces_none_that_says_more() 
 fn one_gpu_gets_its_files_in_one_tree() {
     let tree = merged();
     packed(&tree, "out", "store");
-    let arguments = [
-        "unpack",
-        "store",
-        "--arch",
-        "gfx942",
-        "--flatten",
-        "--output-dir",
-        "root",
-    ];
+    let arguments = ["unpack", "store", "--arch", "gfx942", "--flatten", "--output-dir", "root"];
     let output = kpack(&tree, &arguments);
     assert!(output.status.success(), "{output:?}");
     let mut expected = BTreeMap::new();
@@ -288,10 +232,7 @@ fn one_gpu_gets_its_files_in_one_tree() {
     // It is not known any more what was unpacked.
     let output = kpack(&tree, &arguments);
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        said.contains(&format!("[{}]", ids::OUTPUT_IN_THE_WAY)),
-        "{said}"
-    );
+    assert!(said.contains(&format!("[{}]", ids::OUTPUT_IN_THE_WAY)), "{said}");
 
     // Layers of an image.
     for (only, root) in [("generic", "base"), ("device", "layer")] {
@@ -319,10 +260,7 @@ fn files_that_two_components_have_are_one_if_they_are_the_same() {
     let tree = merged();
     let copy = |text: &str| {
         for name in ["out/blas_lib_generic", "out/copy_lib_generic"] {
-            write(
-                &tree.path(&format!("{name}/{PREFIX}/LICENSE")),
-                text.as_bytes(),
-            );
+            write(&tree.path(&format!("{name}/{PREFIX}/LICENSE")), text.as_bytes());
             write(
                 &tree.path(&format!("{name}/artifact_manifest.txt")),
                 format!("{PREFIX}\n").as_bytes(),
@@ -338,10 +276,7 @@ fn files_that_two_components_have_are_one_if_they_are_the_same() {
     };
     flatten("root").unwrap();
     assert_eq!(fs::read(tree.path("root/LICENSE")).unwrap(), b"the same");
-    write(
-        &tree.path(&format!("out/copy_lib_generic/{PREFIX}/LICENSE")),
-        b"another!",
-    );
+    write(&tree.path(&format!("out/copy_lib_generic/{PREFIX}/LICENSE")), b"another!");
     packed(&tree, "out", "store");
     let error = flatten("other").unwrap_err();
     assert_eq!(error.id(), ids::CONFLICTING_FILES);
@@ -360,10 +295,7 @@ fn files_that_two_components_have_are_one_if_they_are_the_same() {
     }
     packed(&tree, "out", "store");
     flatten("linked").unwrap();
-    assert_eq!(
-        fs::read(tree.path("linked/LICENSE.txt")).unwrap(),
-        b"the same"
-    );
+    assert_eq!(fs::read(tree.path("linked/LICENSE.txt")).unwrap(), b"the same");
     let copied = copied.with_file_name("LICENSE.txt");
     fs::remove_file(&copied).unwrap();
     write(&copied, b"another!");
@@ -383,14 +315,8 @@ fn a_gpu_needs_its_targets_their_variants_and_the_host_files() {
     };
     let (generic, device) = ("blas_lib_generic.tar.zst\n", "blas_lib_gfx1100.tar.zst\n");
     let index = "store/index.json";
-    assert_eq!(
-        select(&[index, "--arch", "gfx1100"]),
-        format!("{generic}{device}")
-    );
-    assert_eq!(
-        select(&[index, "--arch", "gfx1100", "--only", "device"]),
-        device
-    );
+    assert_eq!(select(&[index, "--arch", "gfx1100"]), format!("{generic}{device}"));
+    assert_eq!(select(&[index, "--arch", "gfx1100", "--only", "device"]), device);
     assert_eq!(select(&[index, "--only", "generic"]), generic);
     assert_eq!(
         select(&["variants/index.json", "--arch", "gfx90a:xnack+"]),
@@ -410,11 +336,7 @@ fn a_gpu_needs_its_targets_their_variants_and_the_host_files() {
         ]),
         "url = \"https://a.example/b/blas_lib_gfx1100.tar.zst\"\noutput = \"blas_lib_gfx1100.tar.zst\"\n"
     );
-    fs::write(
-        tree.path("store/list"),
-        select(&[index, "--format", "sha256sum"]),
-    )
-    .unwrap();
+    fs::write(tree.path("store/list"), select(&[index, "--format", "sha256sum"])).unwrap();
     let sum = Command::new("sha256sum")
         .current_dir(tree.path("store"))
         .args(["--check", "--status", "list"])
@@ -424,10 +346,7 @@ fn a_gpu_needs_its_targets_their_variants_and_the_host_files() {
     let output = kpack(&tree, &["select", index, "--arch", "gfx942"]);
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        said.contains("nothing for gfx942; there are gfx1100, gfx1101"),
-        "{said}"
-    );
+    assert!(said.contains("nothing for gfx942; there are gfx1100, gfx1101"), "{said}");
 
     // What is fetched and right is left out; what is half there is not.
     fs::create_dir(tree.path("have")).unwrap();
@@ -437,11 +356,7 @@ fn a_gpu_needs_its_targets_their_variants_and_the_host_files() {
     fs::write(tree.path("have/blas_lib_gfx1100.tar.zst"), &bytes[..100]).unwrap();
     let have = [index, "--arch", "gfx1100", "--have", "have"];
     assert_eq!(select(&have), device);
-    fs::write(
-        tree.path("have/blas_lib_gfx1100.tar.zst"),
-        vec![0; bytes.len()],
-    )
-    .unwrap();
+    fs::write(tree.path("have/blas_lib_gfx1100.tar.zst"), vec![0; bytes.len()]).unwrap();
     let output = kpack(&tree, &[&["select"], &have[..]].concat());
     assert_eq!(String::from_utf8(output.stdout).unwrap(), device);
     let said = String::from_utf8(output.stderr).unwrap();
@@ -480,15 +395,7 @@ fn an_index_of_archives_replaces_none_of_another_publisher() {
     // As what other tools packed, it says no more than the archives.
     fs::remove_file(tree.path("store/index.json")).unwrap();
     let index = |run: &str, shard: &str| {
-        let line = [
-            "pack",
-            "--archives",
-            "store",
-            "--run",
-            run,
-            "--shard",
-            shard,
-        ];
+        let line = ["pack", "--archives", "store", "--run", run, "--shard", shard];
         let output = kpack(&tree, &line);
         let said = String::from_utf8(output.stderr).unwrap();
         (output.status.code(), said)
@@ -550,11 +457,7 @@ fn a_store_is_not_replaced_by_what_is_unpacked() {
         }
     }
     // A tree that was unpacked is replaced, unless somebody has put something there.
-    unpack(
-        &UnpackOptions::new(tree.path("store"), tree.path("again")),
-        &(),
-    )
-    .unwrap();
+    unpack(&UnpackOptions::new(tree.path("store"), tree.path("again")), &()).unwrap();
     let again = UnpackOptions::new(tree.path("store"), tree.path("again"));
     unpack(&again, &()).unwrap();
     for added in ["again/precious", "again/blas_lib_other/precious"] {
@@ -607,11 +510,7 @@ fn trees_that_could_not_be_unpacked_are_not_packed() {
         }),
         (ids::INVALID_PREFIX_LIST, &|tree| {
             let list = "stage\n".repeat(200_000);
-            add(
-                tree,
-                "blas_lib_generic/artifact_manifest.txt",
-                list.as_bytes(),
-            );
+            add(tree, "blas_lib_generic/artifact_manifest.txt", list.as_bytes());
         }),
         (ids::UNSAFE_MEMBER, &|tree| {
             let link = tree.path(&format!("{artifact}/stage/lib/link"));
@@ -629,18 +528,12 @@ fn trees_that_could_not_be_unpacked_are_not_packed() {
             write(&tree.path("in/blas_lib/artifact_manifest.txt"), b"stage\n");
         }),
         (ids::NAMES_DIFFER_BY_CASE, &|tree| {
-            write(
-                &tree.path("in/BLAS_lib_generic/artifact_manifest.txt"),
-                b"stage\n",
-            );
+            write(&tree.path("in/BLAS_lib_generic/artifact_manifest.txt"), b"stage\n");
         }),
     ];
     for (id, spoil) in cases {
         let tree = Tree::new();
-        write(
-            &tree.path(&format!("{artifact}/artifact_manifest.txt")),
-            b"stage\n",
-        );
+        write(&tree.path(&format!("{artifact}/artifact_manifest.txt")), b"stage\n");
         write(&tree.path(&format!("{artifact}/stage/lib/file")), b"text");
         spoil(&tree);
         let error = pack(&PackOptions::new(tree.path("in"), tree.path("store")), &()).unwrap_err();
@@ -653,10 +546,7 @@ fn trees_that_could_not_be_unpacked_are_not_packed() {
 fn what_other_systems_cannot_unpack_and_what_is_left_out_is_said() {
     let tree = Tree::new();
     let artifact = "in/blas_lib_generic";
-    write(
-        &tree.path(&format!("{artifact}/artifact_manifest.txt")),
-        b"stage\n",
-    );
+    write(&tree.path(&format!("{artifact}/artifact_manifest.txt")), b"stage\n");
     for name in [
         "stage/A/one",
         "stage/a/two",
@@ -674,15 +564,8 @@ fn what_other_systems_cannot_unpack_and_what_is_left_out_is_said() {
     let packed = pack(&PackOptions::new(tree.path("in"), tree.path("store")), &()).unwrap();
     let mut found: Vec<_> = packed.findings.iter().map(|finding| finding.id).collect();
     found.sort_by_key(|id| id.as_str());
-    assert_eq!(
-        found,
-        [ids::IN_NO_PREFIX, ids::LEFTOVER, ids::NAMES_DIFFER_BY_CASE]
-    );
-    unpack(
-        &UnpackOptions::new(tree.path("store"), tree.path("out")),
-        &(),
-    )
-    .unwrap();
+    assert_eq!(found, [ids::IN_NO_PREFIX, ids::LEFTOVER, ids::NAMES_DIFFER_BY_CASE]);
+    unpack(&UnpackOptions::new(tree.path("store"), tree.path("out")), &()).unwrap();
     assert_eq!(below(&tree, "out/blas_lib_generic").len(), 8);
 }
 
@@ -691,14 +574,8 @@ fn families_of_builds_are_selected_by_their_gpus() {
     let tree = Tree::new();
     fs::create_dir(tree.path("store")).unwrap();
     for target in ["generic", "gfx94X-dcgpu", "gfx110X-all"] {
-        let bytes = Tar::new()
-            .file("stage/file", target.as_bytes())
-            .compressed();
-        fs::write(
-            tree.path(&format!("store/blas_lib_{target}.tar.zst")),
-            bytes,
-        )
-        .unwrap();
+        let bytes = Tar::new().file("stage/file", target.as_bytes()).compressed();
+        fs::write(tree.path(&format!("store/blas_lib_{target}.tar.zst")), bytes).unwrap();
     }
     let output = kpack(&tree, &["pack", "--archives", "store"]);
     assert!(output.status.success(), "{output:?}");

@@ -19,10 +19,7 @@ fn rejected(tree: &Tree, flatten: bool) -> Error {
     options.flatten = flatten;
     let error = unpack(&options, &()).expect_err("it has to be rejected");
     assert_eq!(tree.files(), before, "{error}");
-    assert!(
-        !tree.path("out").exists() && !tree.path(".out.tmp").exists(),
-        "{error}"
-    );
+    assert!(!tree.path("out").exists() && !tree.path(".out.tmp").exists(), "{error}");
     error
 }
 
@@ -40,37 +37,13 @@ fn store(tree: &Tree, bytes: &[u8], files: u64, size: u64) -> Value {
 fn members_that_no_artifact_has() {
     let outside = "../".repeat(20) + "tmp/kpack-outside";
     let cases: Vec<(&str, Id, Tar)> = vec![
-        (
-            "..",
-            ids::UNSAFE_MEMBER,
-            Tar::new().file("stage/../../../escaped", b"x"),
-        ),
-        (
-            ".. in front",
-            ids::UNSAFE_MEMBER,
-            Tar::new().file("../escaped", b"x"),
-        ),
-        (
-            "an absolute path",
-            ids::UNSAFE_MEMBER,
-            Tar::new().file("/tmp/kpack-escaped", b"x"),
-        ),
+        ("..", ids::UNSAFE_MEMBER, Tar::new().file("stage/../../../escaped", b"x")),
+        (".. in front", ids::UNSAFE_MEMBER, Tar::new().file("../escaped", b"x")),
+        ("an absolute path", ids::UNSAFE_MEMBER, Tar::new().file("/tmp/kpack-escaped", b"x")),
         ("no name", ids::UNSAFE_MEMBER, Tar::new().file("", b"x")),
-        (
-            "a link out of the tree",
-            ids::UNSAFE_MEMBER,
-            Tar::new().link("stage/link", &outside),
-        ),
-        (
-            "an absolute link",
-            ids::UNSAFE_MEMBER,
-            Tar::new().link("stage/link", "/etc/passwd"),
-        ),
-        (
-            "a link to nothing",
-            ids::UNSAFE_MEMBER,
-            Tar::new().link("stage/link", ""),
-        ),
+        ("a link out of the tree", ids::UNSAFE_MEMBER, Tar::new().link("stage/link", &outside)),
+        ("an absolute link", ids::UNSAFE_MEMBER, Tar::new().link("stage/link", "/etc/passwd")),
+        ("a link to nothing", ids::UNSAFE_MEMBER, Tar::new().link("stage/link", "")),
         (
             "links out of the tree by way of each other",
             ids::UNSAFE_MEMBER,
@@ -91,9 +64,7 @@ fn members_that_no_artifact_has() {
         (
             "writing through a file",
             ids::CONFLICTING_FILES,
-            Tar::new()
-                .file("stage/file", b"x")
-                .file("stage/file/file", b"x"),
+            Tar::new().file("stage/file", b"x").file("stage/file/file", b"x"),
         ),
         (
             "a hard link out of the tree",
@@ -103,13 +74,7 @@ fn members_that_no_artifact_has() {
         (
             "a hard link out of the prefix",
             ids::UNSAFE_MEMBER,
-            Tar::new().member(
-                "stage/link",
-                EntryType::Link,
-                0o644,
-                "artifact_manifest.txt",
-                b"",
-            ),
+            Tar::new().member("stage/link", EntryType::Link, 0o644, "artifact_manifest.txt", b""),
         ),
         (
             "a hard link to nothing",
@@ -157,21 +122,9 @@ fn members_that_no_artifact_has() {
             ids::CONFLICTING_FILES,
             Tar::new().file("stage/a", b"x").link("stage/a", "b"),
         ),
-        (
-            "a file in no prefix",
-            ids::IN_NO_PREFIX,
-            Tar::new().file("elsewhere/a", b"x"),
-        ),
-        (
-            "the prefix as a file",
-            ids::IN_NO_PREFIX,
-            Tar::new().file("stage", b"x"),
-        ),
-        (
-            "no list of prefixes",
-            ids::DAMAGED_TAR,
-            Tar::empty().file("stage/a", b"x"),
-        ),
+        ("a file in no prefix", ids::IN_NO_PREFIX, Tar::new().file("elsewhere/a", b"x")),
+        ("the prefix as a file", ids::IN_NO_PREFIX, Tar::new().file("stage", b"x")),
+        ("no list of prefixes", ids::DAMAGED_TAR, Tar::empty().file("stage/a", b"x")),
         ("no members", ids::DAMAGED_TAR, Tar::empty()),
         (
             "a list of prefixes that leads out",
@@ -188,21 +141,11 @@ fn members_that_no_artifact_has() {
             ids::INVALID_PREFIX_LIST,
             Tar::empty().file("artifact_manifest.txt", b"\xff\n"),
         ),
-        (
-            "a second list",
-            ids::IN_NO_PREFIX,
-            Tar::new().file("artifact_manifest.txt", b"other\n"),
-        ),
+        ("a second list", ids::IN_NO_PREFIX, Tar::new().file("artifact_manifest.txt", b"other\n")),
         (
             "a name that fills the memory",
             ids::DAMAGED_TAR,
-            Tar::new().member(
-                "long",
-                EntryType::GNULongName,
-                0o644,
-                "",
-                &vec![b'x'; 1 << 20],
-            ),
+            Tar::new().member("long", EntryType::GNULongName, 0o644, "", &vec![b'x'; 1 << 20]),
         ),
         (
             "extensions that fill the memory",
@@ -212,13 +155,7 @@ fn members_that_no_artifact_has() {
         (
             "a sparse file",
             ids::DAMAGED_TAR,
-            Tar::new().member(
-                "pax",
-                EntryType::XHeader,
-                0o644,
-                "",
-                b"25 GNU.sparse.major=1.0.\n",
-            ),
+            Tar::new().member("pax", EntryType::XHeader, 0o644, "", b"25 GNU.sparse.major=1.0.\n"),
         ),
         (
             "a link with content",
@@ -253,44 +190,26 @@ fn sound() -> Tar {
 fn a_sound_artifact_is_unpacked() {
     let tree = Tree::new();
     store(&tree, &sound().compressed(), 2, 7);
-    unpack(
-        &UnpackOptions::new(tree.path("store"), tree.path("out")),
-        &(),
-    )
-    .unwrap();
-    assert_eq!(
-        fs::read(tree.path("out/blas_lib_gfx942/stage/b")).unwrap(),
-        b"four"
-    );
+    unpack(&UnpackOptions::new(tree.path("store"), tree.path("out")), &()).unwrap();
+    assert_eq!(fs::read(tree.path("out/blas_lib_gfx942/stage/b")).unwrap(), b"four");
 }
 
 #[test]
 fn files_that_are_not_what_was_published() {
     let bytes = sound().compressed();
-    let other = Tar::new()
-        .file("stage/a", b"two")
-        .file("stage/b", b"five")
-        .compressed();
+    let other = Tar::new().file("stage/a", b"two").file("stage/b", b"five").compressed();
     let resized = [&bytes[..], b"more"].concat();
     let mut flipped = bytes.clone();
     flipped[bytes.len() / 2] ^= 1;
     let name = "store/blas_lib_gfx942.tar.zst";
     let cases: [(&str, Id, Option<&[u8]>); 7] = [
         ("missing", ids::NOT_FETCHED, None),
-        (
-            "truncated",
-            ids::WRONG_DIGEST,
-            Some(&bytes[..bytes.len() - 1]),
-        ),
+        ("truncated", ids::WRONG_DIGEST, Some(&bytes[..bytes.len() - 1])),
         ("empty", ids::WRONG_DIGEST, Some(b"")),
         ("longer", ids::WRONG_DIGEST, Some(&resized)),
         ("damaged", ids::WRONG_DIGEST, Some(&flipped)),
         ("swapped", ids::WRONG_DIGEST, Some(&other)),
-        (
-            "an error page",
-            ids::WRONG_DIGEST,
-            Some(b"<html>not found</html>"),
-        ),
+        ("an error page", ids::WRONG_DIGEST, Some(b"<html>not found</html>")),
     ];
     for (what, id, content) in cases {
         for flatten in [false, true] {
@@ -314,9 +233,7 @@ fn files_that_are_not_what_was_published() {
 fn archives_that_are_larger_than_the_index_says_or_no_archives() {
     let zeros = vec![0; 64 << 20];
     let bomb = || Tar::new().file("stage/a", &zeros).compressed();
-    let many = (0..5000).fold(Tar::new(), |tar, number| {
-        tar.directory(&format!("stage/{number}"))
-    });
+    let many = (0..5000).fold(Tar::new(), |tar, number| tar.directory(&format!("stage/{number}")));
     let ended = [sound().bytes(), vec![0; 4 << 20]].concat();
     let broken = sound().bytes();
     let mut checksum = broken.clone();
@@ -324,44 +241,14 @@ fn archives_that_are_larger_than_the_index_says_or_no_archives() {
     let pack = |bytes: &[u8]| zstd::encode_all(bytes, 3).unwrap();
     let cases: [(&str, Id, Vec<u8>, u64, u64); 10] = [
         ("a bomb of bytes", ids::INDEX_DIFFERS, bomb(), 1, 1000),
-        (
-            "a bomb of members",
-            ids::INDEX_DIFFERS,
-            many.compressed(),
-            10,
-            0,
-        ),
+        ("a bomb of members", ids::INDEX_DIFFERS, many.compressed(), 10, 0),
         ("a bomb after the end", ids::DAMAGED_TAR, pack(&ended), 2, 7),
-        (
-            "fewer members",
-            ids::INDEX_DIFFERS,
-            sound().compressed(),
-            3,
-            7,
-        ),
-        (
-            "fewer bytes",
-            ids::INDEX_DIFFERS,
-            sound().compressed(),
-            2,
-            8,
-        ),
+        ("fewer members", ids::INDEX_DIFFERS, sound().compressed(), 3, 7),
+        ("fewer bytes", ids::INDEX_DIFFERS, sound().compressed(), 2, 8),
         ("no zstd", ids::DAMAGED_TAR, sound().bytes(), 2, 7),
         ("no tar", ids::DAMAGED_TAR, pack(&[b'x'; 4096]), 2, 7),
-        (
-            "a header whose checksum is wrong",
-            ids::DAMAGED_TAR,
-            pack(&checksum),
-            2,
-            7,
-        ),
-        (
-            "a file that ends early",
-            ids::DAMAGED_TAR,
-            pack(&broken[..512 * 3 + 2]),
-            2,
-            7,
-        ),
+        ("a header whose checksum is wrong", ids::DAMAGED_TAR, pack(&checksum), 2, 7),
+        ("a file that ends early", ids::DAMAGED_TAR, pack(&broken[..512 * 3 + 2]), 2, 7),
         ("nothing", ids::DAMAGED_TAR, pack(b""), 2, 7),
     ];
     for (what, id, bytes, files, size) in cases {
@@ -381,33 +268,13 @@ fn indexes_that_lie() {
         ("size", ids::WRONG_DIGEST, "size", json!(bytes.len() + 1)),
         ("digest", ids::WRONG_DIGEST, "sha256", json!("0".repeat(64))),
         ("no digest", ids::BAD_INDEX, "sha256", json!("")),
-        (
-            "upper case",
-            ids::BAD_INDEX,
-            "sha256",
-            json!("A".repeat(64)),
-        ),
+        ("upper case", ids::BAD_INDEX, "sha256", json!("A".repeat(64))),
         ("target", ids::BAD_INDEX, "target", json!("gfx1100")),
         ("target out", ids::BAD_INDEX, "target", json!("../x")),
         ("component", ids::BAD_INDEX, "component", json!("other_lib")),
-        (
-            "file name",
-            ids::BAD_INDEX,
-            "file",
-            json!("other_lib_gfx942.tar.zst"),
-        ),
-        (
-            "file name out",
-            ids::BAD_INDEX,
-            "file",
-            json!("../blas_lib_gfx942.tar.zst"),
-        ),
-        (
-            "absolute file name",
-            ids::BAD_INDEX,
-            "file",
-            json!("/etc/passwd"),
-        ),
+        ("file name", ids::BAD_INDEX, "file", json!("other_lib_gfx942.tar.zst")),
+        ("file name out", ids::BAD_INDEX, "file", json!("../blas_lib_gfx942.tar.zst")),
+        ("absolute file name", ids::BAD_INDEX, "file", json!("/etc/passwd")),
         ("targets", ids::BAD_INDEX, "targets", json!(["x"])),
         ("unpacked", ids::INDEX_DIFFERS, "unpacked", json!(6)),
         ("files", ids::INDEX_DIFFERS, "files", json!(1)),
@@ -437,21 +304,12 @@ fn indexes_that_are_none_or_contradict_themselves() {
         index.to_string()
     };
     let cases: [(&str, String); 9] = [
-        (
-            "two publishers of one name",
-            index(&[&own, &own]).to_string(),
-        ),
-        (
-            "names that differ by case",
-            index(&[&own, &upper]).to_string(),
-        ),
+        ("two publishers of one name", index(&[&own, &own]).to_string()),
+        ("names that differ by case", index(&[&own, &upper]).to_string()),
         ("another format", with("format", json!("other"))),
         ("a later version", with("version", json!(2))),
         ("a run with a path", with("run", json!("../1"))),
-        (
-            "no artifacts",
-            json!({"format": "kpack-index", "version": 1}).to_string(),
-        ),
+        ("no artifacts", json!({"format": "kpack-index", "version": 1}).to_string()),
         ("truncated", with("run", json!("1"))[..40].to_owned()),
         ("an error page", "<html></html>".to_owned()),
         ("nothing", String::new()),
@@ -508,8 +366,5 @@ fn what_is_in_the_way_stays() {
     assert_eq!(fs::read(tree.path("out/precious")).unwrap(), b"mine");
     let mut options = UnpackOptions::new(tree.path("store"), tree.path("out/precious"));
     options.flatten = true;
-    assert_eq!(
-        unpack(&options, &()).unwrap_err().id(),
-        ids::OUTPUT_IN_THE_WAY
-    );
+    assert_eq!(unpack(&options, &()).unwrap_err().id(), ids::OUTPUT_IN_THE_WAY);
 }

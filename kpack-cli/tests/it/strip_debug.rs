@@ -27,12 +27,7 @@ use crate::wheel::noise;
 
 const FILE: &str = "lib/libvec.so";
 const TARGETS: [&str; 2] = ["gfx1100", "gfx942"];
-pub(crate) const TOOLS: [&str; 4] = [
-    "clang-19",
-    "ld.lld-19",
-    "llvm-objcopy-19",
-    "llvm-readelf-19",
-];
+pub(crate) const TOOLS: [&str; 4] = ["clang-19", "ld.lld-19", "llvm-objcopy-19", "llvm-readelf-19"];
 /// A kernel, and a table that is as large as a test asks for.
 const KERNEL: &str = "
 __attribute__((device)) char table[SIZE] = {1};
@@ -52,11 +47,8 @@ pub(crate) struct Code<'a> {
     pub(crate) flags: &'a [&'a str],
 }
 
-pub(crate) const SMALL: Code<'_> = Code {
-    table: 100,
-    debug: 0,
-    flags: &["-g", "-Xoffload-linker", "--build-id"],
-};
+pub(crate) const SMALL: Code<'_> =
+    Code { table: 100, debug: 0, flags: &["-g", "-Xoffload-linker", "--build-id"] };
 
 impl Code<'_> {
     pub(crate) fn compile(self, tree: &Tree, target: &str) -> Vec<u8> {
@@ -72,10 +64,7 @@ impl Code<'_> {
         if self.debug > 0 {
             fs::write(tree.path("debug"), noise(self.debug)).unwrap();
             let mut command = Command::new("llvm-objcopy-19");
-            command.arg(format!(
-                "--add-section=.debug_more={}",
-                tree.path("debug").display()
-            ));
+            command.arg(format!("--add-section=.debug_more={}", tree.path("debug").display()));
             run(command.arg(&path));
         }
         fs::read(path).unwrap()
@@ -169,14 +158,8 @@ fn archives_have_everything_but_debug_information() {
     if !tools(&TOOLS) {
         return;
     }
-    let large = Code {
-        table: 5 << 20,
-        ..SMALL
-    };
-    let much_debug = Code {
-        debug: 5 << 20,
-        ..SMALL
-    };
+    let large = Code { table: 5 << 20, ..SMALL };
+    let much_debug = Code { debug: 5 << 20, ..SMALL };
     let codes = [
         (Storage::Plain, SMALL),
         (Storage::Zstd(3), SMALL),
@@ -239,10 +222,7 @@ fn much_debug_information_gets_a_note() {
     };
     let share = share(&note.text);
     assert!(note.text.contains("--strip-debug"), "{note:?}");
-    let shown = kpack(
-        &tree,
-        &["show", archive(&tree, TARGETS[0]).to_str().unwrap()],
-    );
+    let shown = kpack(&tree, &["show", archive(&tree, TARGETS[0]).to_str().unwrap()]);
     let shown = String::from_utf8(shown.stderr).unwrap();
     assert!(shown.contains("[debug-information]"), "{shown}");
     // The archives of all targets are alike.
@@ -256,19 +236,13 @@ fn much_debug_information_gets_a_note() {
     let before = size(&tree);
     reset(&tree);
     split(&tree, DebugInfo::Strip);
-    let shown = kpack(
-        &tree,
-        &["show", archive(&tree, TARGETS[0]).to_str().unwrap()],
-    );
+    let shown = kpack(&tree, &["show", archive(&tree, TARGETS[0]).to_str().unwrap()]);
     assert_eq!(String::from_utf8(shown.stderr).unwrap(), "");
     assert_eq!(noted(), "");
     let expected = 100. * (1. - size(&tree) / before);
     assert!((share - expected).abs() < 20., "{share} {expected}");
 
-    let large = Code {
-        table: 1 << 20,
-        ..SMALL
-    };
+    let large = Code { table: 1 << 20, ..SMALL };
     let tree = prefix(&[(Storage::Plain, large)]);
     let mut uncompressed = options(&tree, DebugInfo::Keep);
     uncompressed.storage.scheme = Scheme::None;
@@ -281,14 +255,8 @@ fn all_commands_estimate_the_same_share_of_debug_information() {
     if !tools(&TOOLS) {
         return;
     }
-    let large = Code {
-        debug: 5 << 20,
-        ..SMALL
-    };
-    let without = Code {
-        flags: &[],
-        ..SMALL
-    };
+    let large = Code { debug: 5 << 20, ..SMALL };
+    let without = Code { flags: &[], ..SMALL };
     let tree = prefix(&[(Storage::Plain, large), (Storage::Plain, without)]);
     let found = split(&tree, DebugInfo::Keep);
     let installed = share(&findings(&found, ids::DEBUG_INFORMATION)[0].text);
@@ -307,10 +275,7 @@ fn other_differences_are_still_found() {
     }
     let tree = prefix(&[(Storage::Plain, SMALL)]);
     split(&tree, DebugInfo::Strip);
-    let other = Code {
-        table: 101,
-        ..SMALL
-    };
+    let other = Code { table: 101, ..SMALL };
     let fat = prefix(&[(Storage::Plain, other)]);
     fs::copy(fat.path("fat"), tree.path("fat")).unwrap();
     let report = against(&tree, "prefix/lib/libvec.so");
@@ -346,10 +311,7 @@ fn debug_files_are_where_debuggers_look_for_them() {
         fs::write(&object, stripped).unwrap();
         let mut symbols = Command::new("llvm-readelf-19");
         let symbols = run(symbols.args(["-sW"]).arg(&object));
-        let line = symbols
-            .lines()
-            .find(|line| line.ends_with(" _Z3addPfPKf"))
-            .unwrap();
+        let line = symbols.lines().find(|line| line.ends_with(" _Z3addPfPKf")).unwrap();
         let address = line.split_whitespace().nth(1).unwrap();
         let line_of = |directory: &Path| {
             let mut command = Command::new("llvm-symbolizer-19");
@@ -377,10 +339,7 @@ fn archived(directory: &Path) -> BTreeSet<Vec<u8>> {
     let mut found = BTreeSet::new();
     for entry in walkdir::WalkDir::new(directory) {
         let path = entry.unwrap().into_path();
-        if path
-            .extension()
-            .is_none_or(|extension| extension != "kpack")
-        {
+        if path.extension().is_none_or(|extension| extension != "kpack") {
             continue;
         }
         let mut archive = Archive::open(fs::File::open(path).unwrap()).unwrap();
@@ -441,13 +400,10 @@ fn every_command_that_splits_strips() {
 
     // Before the link; and afterwards what was split before with all of it.
     let library = FatLibrary::new().kind(Kind::Object);
-    let library = codes
-        .iter()
-        .enumerate()
-        .fold(library, |library, (index, (storage, _))| {
-            let code = TARGETS.map(|target| (target, original(&tree, index, target)));
-            library.wrapper(*storage, code)
-        });
+    let library = codes.iter().enumerate().fold(library, |library, (index, (storage, _))| {
+        let code = TARGETS.map(|target| (target, original(&tree, index, target)));
+        library.wrapper(*storage, code)
+    });
     library.build(&tree.path("vec.o")).unwrap();
     for (debug, directory) in [(DebugInfo::Strip, "stripped"), (DebugInfo::Keep, "objects")] {
         let output = tree.path(directory);
@@ -462,15 +418,10 @@ fn every_command_that_splits_strips() {
     fs::remove_dir_all(tree.path("prefix")).unwrap();
     fs::create_dir_all(tree.path("prefix/lib")).unwrap();
     let mut link = Command::new("cc");
-    link.args(["-shared", "-o"])
-        .arg(tree.path("prefix").join(FILE));
+    link.args(["-shared", "-o"]).arg(tree.path("prefix").join(FILE));
     run(link.arg(tree.path("objects/vec.o")));
     let found = split(&tree, DebugInfo::StripTo(tree.path("debug")));
-    assert_eq!(
-        findings(&found, ids::DEBUG_INFORMATION).len(),
-        1,
-        "{found:?}"
-    );
+    assert_eq!(findings(&found, ids::DEBUG_INFORMATION).len(), 1, "{found:?}");
     assert_stripped("prefix");
     assert_holds(&tree.path("prefix"));
     for code in originals() {
@@ -480,10 +431,7 @@ fn every_command_that_splits_strips() {
 }
 
 /// Without a build ID, as clang links by default.
-const NAMELESS: Code<'_> = Code {
-    flags: &["-g"],
-    ..SMALL
-};
+const NAMELESS: Code<'_> = Code { flags: &["-g"], ..SMALL };
 
 #[test]
 fn debug_information_that_no_debugger_would_find_stays() {
@@ -562,10 +510,7 @@ fn no_debug_file_takes_the_place_of_another() {
     if !tools(&TOOLS) {
         return;
     }
-    let shared = Code {
-        flags: &["-g", "-Xoffload-linker", "--build-id=0x1234"],
-        ..SMALL
-    };
+    let shared = Code { flags: &["-g", "-Xoffload-linker", "--build-id=0x1234"], ..SMALL };
     let tree = prefix(&[(Storage::Plain, shared)]);
     let before = tree.snapshot();
     let debug = DebugInfo::StripTo(tree.path("debug"));
@@ -589,10 +534,7 @@ fn what_cannot_be_stripped_stays() {
     if !tools(&TOOLS) {
         return;
     }
-    let relocated = Code {
-        flags: &["-g", "-Xoffload-linker", "--emit-relocs"],
-        ..SMALL
-    };
+    let relocated = Code { flags: &["-g", "-Xoffload-linker", "--emit-relocs"], ..SMALL };
     for to in [None, Some("debug")] {
         let tree = prefix(&[(Storage::Plain, relocated), (Storage::Plain, SMALL)]);
         let debug = to.map_or(DebugInfo::Strip, |to| DebugInfo::StripTo(tree.path(to)));
@@ -635,9 +577,7 @@ fn files_of_kernel_databases_stay_as_they_are() {
         options.storage.debug = debug;
         let report = blas::run(&options);
         let notes = findings(&report.findings, ids::DEBUG_INFORMATION);
-        let notes = notes
-            .iter()
-            .filter(|note| note.text.contains("kernel databases"));
+        let notes = notes.iter().filter(|note| note.text.contains("kernel databases"));
         assert_eq!(notes.count(), expected);
     }
 }

@@ -11,10 +11,7 @@ fn run(tree: &Tree, line: &str) -> (i32, String) {
     let output = kpack(tree, &words(line));
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8(said).unwrap();
-    (
-        output.status.code().unwrap(),
-        format!("kpack {line}\n{said}"),
-    )
+    (output.status.code().unwrap(), format!("kpack {line}\n{said}"))
 }
 
 fn succeeds(tree: &Tree, line: &str) -> String {
@@ -30,9 +27,7 @@ fn artifact(targets: &[&str]) -> Tree {
     std::fs::write(tree.path("built/artifact_manifest.txt"), "stage\n").unwrap();
     let code = targets.iter().map(|target| code(target, "vec"));
     let library = FatLibrary::new().wrapper(Storage::Plain, code);
-    library
-        .build(&tree.path("built/stage/lib/libvec.so"))
-        .unwrap();
+    library.build(&tree.path("built/stage/lib/libvec.so")).unwrap();
     tree
 }
 
@@ -47,16 +42,10 @@ fn takes(named: &str, found: &str) -> Vec<(&'static str, bool)> {
     let mut written = tree.files().into_iter();
     let split = written.any(|file| file.starts_with("out/") && file.ends_with(&archive));
     taken.push(("split", split));
-    succeeds(
-        &tree,
-        "split --artifact-dir built --artifact-prefix vec_lib --output-dir all",
-    );
+    succeeds(&tree, "split --artifact-dir built --artifact-prefix vec_lib --output-dir all");
     let (code, _) = run(&tree, &format!("verify all --arch {named}"));
     taken.push(("verify", code == 0));
-    let (code, _) = run(
-        &tree,
-        &format!("extract built/stage/lib/libvec.so --arch {named} -o one"),
-    );
+    let (code, _) = run(&tree, &format!("extract built/stage/lib/libvec.so --arch {named} -o one"));
     taken.push(("extract", code == 0));
     taken.push(("install", is_installed(named, found)));
     taken

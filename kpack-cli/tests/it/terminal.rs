@@ -78,16 +78,7 @@ fn binaries_and_archives() {
         &["show", "evil.kpm"],
         &["list", "evil.kpack"],
         &["list", &binary],
-        &[
-            "extract",
-            "evil.kpack",
-            "--kernel",
-            TRICKS,
-            "--arch",
-            "gfx1100",
-            "-o",
-            "out",
-        ],
+        &["extract", "evil.kpack", "--kernel", TRICKS, "--arch", "gfx1100", "-o", "out"],
         &["verify", "evil.kpack", "evil.kpm"],
         &words("verify --arch gfx942 ."),
         &words("report --by binary lib"),
@@ -127,9 +118,7 @@ fn artifacts() {
     write(&artifact.join("artifact_manifest.txt"), "blas/stage\n");
     write(&artifact.join(TRICKS), "");
     let prefix = artifact.join("blas/stage");
-    library()
-        .build(&prefix.join(format!("lib/{TRICKS}.so")))
-        .unwrap();
+    library().build(&prefix.join(format!("lib/{TRICKS}.so"))).unwrap();
     let code = code_object("gfx1100", b"add").unwrap();
     write(&prefix.join(format!("share/{TRICKS}_gfx1100.co")), code);
     write(&tree.path("in/fft_lib/artifact_manifest.txt"), TRICKS);
@@ -169,14 +158,8 @@ fn wheels() {
     for (directory, wheel) in [
         ("member", named("/../y")),
         ("requirement", wheel().field("Requires-Dist", "x\u{1b}[2J")),
-        (
-            "version",
-            wheel().in_metadata("Version: 1.0", "Version: \u{1b}[2J"),
-        ),
-        (
-            "format",
-            wheel().in_wheel("Version: 1.0", "Version: \u{1b}[2J"),
-        ),
+        ("version", wheel().in_metadata("Version: 1.0", "Version: \u{1b}[2J")),
+        ("format", wheel().in_wheel("Version: 1.0", "Version: \u{1b}[2J")),
     ] {
         let path = wheel.write(&tree.path(directory)).unwrap();
         let path = path.to_str().unwrap();

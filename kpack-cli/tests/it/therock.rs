@@ -41,11 +41,7 @@ fn library() -> FatLibrary {
     FatLibrary::new()
         .wrapper(
             Storage::Plain,
-            [
-                code("gfx90a:xnack+", "add"),
-                code("gfx90a:xnack-", "sub"),
-                code("gfx1100", "add"),
-            ],
+            [code("gfx90a:xnack+", "add"), code("gfx90a:xnack-", "sub"), code("gfx1100", "add")],
         )
         .wrapper(Storage::Zstd(3), [code("gfx90a:xnack+", "mul")])
 }
@@ -54,14 +50,8 @@ fn library() -> FatLibrary {
 fn rand_artifact(tree: &Tree) {
     let artifact = tree.path("artifacts-unsplit/rand_lib_gfx90a");
     let prefix = artifact.join("math-libs/rocRAND/stage");
-    library()
-        .build(&prefix.join("lib/librocrand.so.1"))
-        .unwrap();
-    fs::write(
-        artifact.join("artifact_manifest.txt"),
-        "math-libs/rocRAND/stage\n",
-    )
-    .unwrap();
+    library().build(&prefix.join("lib/librocrand.so.1")).unwrap();
+    fs::write(artifact.join("artifact_manifest.txt"), "math-libs/rocRAND/stage\n").unwrap();
 }
 
 #[test]
@@ -104,16 +94,11 @@ fn names_of_files_are_told_where_that_is_asked_for() {
     ];
     let strict = fails(&tree, &[&recombine[..], &["--strict"]].concat(), 3);
     let unknown = "packaging.json: line 3, column 18: unknown key `release`";
-    assert_eq!(
-        strict,
-        format!("kpack: error: {unknown} [bad-configuration]\n")
-    );
+    assert_eq!(strict, format!("kpack: error: {unknown} [bad-configuration]\n"));
     assert!(!tree.path("packages").exists());
     let text = said(&[&recombine[..], &["--verbose"]].concat());
     assert!(
-        text.contains(&format!(
-            "kpack: warning: ignored: {unknown} [bad-configuration]\n"
-        )),
+        text.contains(&format!("kpack: warning: ignored: {unknown} [bad-configuration]\n")),
         "{text}"
     );
     assert!(text.contains("processing: rand_lib\n"), "{text}");
@@ -145,30 +130,12 @@ const DATABASES: &[(&str, &str, &[File])] = &[
         "blas_lib",
         "rocblas hipblaslt hipsparselt",
         &[
-            (
-                "lib/rocblas/library/TensileLibrary_Type_SS_gfx942.co",
-                "gfx942",
-            ),
-            (
-                "lib/rocblas/library/TensileLibrary_Type_SS_gfx942.dat",
-                "gfx942",
-            ),
-            (
-                "lib/rocblas/library/TensileLibrary_Type_SS_fallback.dat",
-                "-",
-            ),
-            (
-                "lib/hipblaslt/library/gfx1250-strict/TensileManifest.txt",
-                "gfx1250-strict",
-            ),
-            (
-                "lib/hipblaslt/library/gfx1250/TensileManifest.txt",
-                "gfx1250",
-            ),
-            (
-                "lib/hipsparselt/library/Kernels.so-000-gfx942-xnack+.hsaco",
-                "gfx942",
-            ),
+            ("lib/rocblas/library/TensileLibrary_Type_SS_gfx942.co", "gfx942"),
+            ("lib/rocblas/library/TensileLibrary_Type_SS_gfx942.dat", "gfx942"),
+            ("lib/rocblas/library/TensileLibrary_Type_SS_fallback.dat", "-"),
+            ("lib/hipblaslt/library/gfx1250-strict/TensileManifest.txt", "gfx1250-strict"),
+            ("lib/hipblaslt/library/gfx1250/TensileManifest.txt", "gfx1250"),
+            ("lib/hipsparselt/library/Kernels.so-000-gfx942-xnack+.hsaco", "gfx942"),
         ],
     ),
     (
@@ -176,10 +143,7 @@ const DATABASES: &[(&str, &str, &[File])] = &[
         "miopen",
         &[
             ("share/miopen/db/gfx942130.HIP.fdb.txt", "gfx942"),
-            (
-                "share/miopen/db/gfx1250-strict_256.db.txt",
-                "gfx1250-strict",
-            ),
+            ("share/miopen/db/gfx1250-strict_256.db.txt", "gfx1250-strict"),
             ("lib/libMIOpenCKGroupedConv_gfx942.so", "gfx942"),
             ("lib/libMIOpen.so.1", "-"),
         ],
@@ -190,42 +154,24 @@ const DATABASES: &[(&str, &str, &[File])] = &[
         &[
             ("lib/libdevice_conv_operations_gfx942.a", "gfx942"),
             ("lib/libdevice_conv_operations_gfx950_xnackp.a", "gfx950"),
-            (
-                "lib/libdevice_conv_operations_gfx1250_strict.a",
-                "gfx1250-strict",
-            ),
+            ("lib/libdevice_conv_operations_gfx1250_strict.a", "gfx1250-strict"),
         ],
     ),
     (
         "aotriton_lib",
         "aotriton",
         &[
-            (
-                "lib/aotriton.images/amd-gfx11xx/flash/attn_fwd.aks2",
-                "gfx11",
-            ),
-            (
-                "lib/aotriton.images/amd-gfx120x/flash/attn_fwd.aks2",
-                "gfx120x",
-            ),
-            (
-                "lib/aotriton.images/amd-gfx942/flash/attn_fwd.aks2",
-                "gfx942",
-            ),
+            ("lib/aotriton.images/amd-gfx11xx/flash/attn_fwd.aks2", "gfx11"),
+            ("lib/aotriton.images/amd-gfx120x/flash/attn_fwd.aks2", "gfx120x"),
+            ("lib/aotriton.images/amd-gfx942/flash/attn_fwd.aks2", "gfx942"),
         ],
     ),
     (
         "hipkernelprovider_test",
         "hipkernelprovider",
         &[
-            (
-                "lib/hipdnn_plugins/engines/arch_content/rocke/gfx942/a.bin",
-                "gfx942",
-            ),
-            (
-                "bin/engines/test_arch_content/hkp/unit/shared/gfx1250/a.bin",
-                "gfx1250",
-            ),
+            ("lib/hipdnn_plugins/engines/arch_content/rocke/gfx942/a.bin", "gfx942"),
+            ("bin/engines/test_arch_content/hkp/unit/shared/gfx1250/a.bin", "gfx1250"),
             ("bin/engines/test_arch_content/hkp/lock.json", "-"),
         ],
     ),
@@ -319,16 +265,7 @@ fn a_tree_with_every_database_is_split_as_the_build_does_it() {
     generic.retain(|file| !file.ends_with(".kpm"));
     assert_eq!(generic, expected);
     // Everything is where verification expects it, and nothing is lost.
-    succeeds(
-        &tree,
-        &[
-            "verify",
-            "--artifacts-dir",
-            "artifacts",
-            "--against",
-            "artifacts-unsplit",
-        ],
-    );
+    succeeds(&tree, &["verify", "--artifacts-dir", "artifacts", "--against", "artifacts-unsplit"]);
 }
 
 #[test]
@@ -338,19 +275,11 @@ fn plugins_of_a_target_are_split_where_their_database_is_not_named() {
     put(&artifact.join("stage/lib/libMIOpenCKGroupedConv_gfx942.so"));
     fs::write(artifact.join("artifact_manifest.txt"), "stage\n").unwrap();
     let split = |databases: &[&str], output: &str| {
-        let arguments = [
-            "split",
-            "--batch-artifact-parent-dir",
-            "in",
-            "--output-dir",
-            output,
-        ];
+        let arguments = ["split", "--batch-artifact-parent-dir", "in", "--output-dir", output];
         succeeds(&tree, &[&arguments[..], databases].concat());
         let library = "stage/lib/libMIOpenCKGroupedConv_gfx942.so";
-        let is_in = |name: &str| {
-            tree.path(&format!("{output}/miopen_lib_{name}/{library}"))
-                .exists()
-        };
+        let is_in =
+            |name: &str| tree.path(&format!("{output}/miopen_lib_{name}/{library}")).exists();
         (is_in("generic"), is_in("gfx942"))
     };
     assert_eq!(split(&[], "default"), (true, false));
@@ -358,13 +287,7 @@ fn plugins_of_a_target_are_split_where_their_database_is_not_named() {
     assert_eq!(split(&both, "whole"), (false, true));
 }
 
-const UNBUNDLE: [&str; 5] = [
-    "unbundle",
-    "--gfx-arch",
-    "gfx90a",
-    "--output-dir",
-    "out/of/it",
-];
+const UNBUNDLE: [&str; 5] = ["unbundle", "--gfx-arch", "gfx90a", "--output-dir", "out/of/it"];
 
 #[test]
 fn the_code_objects_of_any_kind_of_file_are_written_to_a_directory() {
@@ -394,9 +317,7 @@ fn the_code_objects_of_any_kind_of_file_are_written_to_a_directory() {
 fn static_libraries_archives_bundles_and_bare_code_objects_are_unbundled_too() {
     let tree = Tree::new();
     let one = |target: &str, name: &str| {
-        FatLibrary::new()
-            .kind(Kind::Object)
-            .wrapper(Storage::Plain, [code(target, name)])
+        FatLibrary::new().kind(Kind::Object).wrapper(Storage::Plain, [code(target, name)])
     };
     // Two members, each with its own wrapper,
     one("gfx90a", "add").build(&tree.path("add.o")).unwrap();
@@ -413,33 +334,14 @@ fn static_libraries_archives_bundles_and_bare_code_objects_are_unbundled_too() {
     fs::write(tree.path("bare.hsaco"), &entries[0].1).unwrap();
     // and the archive of an installed library.
     let library = tree.path("lib/libops.so");
-    FatLibrary::new()
-        .wrapper(Storage::Plain, [code("gfx90a", "add")])
-        .build(&library)
-        .unwrap();
-    let install = [
-        "install",
-        "--prefix",
-        ".",
-        "--module",
-        "ops",
-        "lib/libops.so",
-    ];
+    FatLibrary::new().wrapper(Storage::Plain, [code("gfx90a", "add")]).build(&library).unwrap();
+    let install = ["install", "--prefix", ".", "--module", "ops", "lib/libops.so"];
     succeeds(&tree, &install);
     for (file, expected) in [
-        (
-            "libops.a",
-            &[
-                ("libops.a-0-gfx90a.hsaco", "add"),
-                ("libops.a-1-gfx90a.hsaco", "mul"),
-            ][..],
-        ),
+        ("libops.a", &[("libops.a-0-gfx90a.hsaco", "add"), ("libops.a-1-gfx90a.hsaco", "mul")][..]),
         ("ops.co", &[("ops.co-0-gfx90a.hsaco", "add")]),
         ("bare.hsaco", &[("bare.hsaco-0-gfx90a.hsaco", "add")]),
-        (
-            "lib/.kpack/ops_lib_gfx90a.kpack",
-            &[("lib_libops.so-0-gfx90a.hsaco", "add")],
-        ),
+        ("lib/.kpack/ops_lib_gfx90a.kpack", &[("lib_libops.so-0-gfx90a.hsaco", "add")]),
     ] {
         let _ = fs::remove_dir_all(tree.path("out"));
         succeeds(&tree, &[&UNBUNDLE[..], &[file]].concat());
@@ -447,11 +349,7 @@ fn static_libraries_archives_bundles_and_bare_code_objects_are_unbundled_too() {
             let bytes = code("gfx90a", payload).1;
             ((*name).to_owned(), bytes)
         });
-        assert_eq!(
-            files_in(&tree.path("out/of/it")),
-            expected.collect(),
-            "{file}"
-        );
+        assert_eq!(files_in(&tree.path("out/of/it")), expected.collect(), "{file}");
     }
     let said = fails(&tree, &[&UNBUNDLE[..], &["lib/libops.so"]].concat(), 3);
     assert!(said.contains("[code-in-archives]"), "{said}");
@@ -462,10 +360,7 @@ fn a_target_with_features_is_only_itself_and_one_that_is_not_there_is_an_error()
     let tree = Tree::new();
     library().build(&tree.path("librccl.so")).unwrap();
     let out = ["--output-dir", "out", "librccl.so"];
-    succeeds(
-        &tree,
-        &[&["unbundle", "--arch", "gfx90a:xnack-"], &out[..]].concat(),
-    );
+    succeeds(&tree, &[&["unbundle", "--arch", "gfx90a:xnack-"], &out[..]].concat());
     let names: Vec<String> = files_in(&tree.path("out")).into_keys().collect();
     assert_eq!(names, ["librccl.so-0-gfx90a:xnack-.hsaco"]);
 
@@ -480,11 +375,7 @@ fn a_target_with_features_is_only_itself_and_one_that_is_not_there_is_an_error()
     );
     assert!(!tree.path("none").exists());
     // One file can only hold one code object.
-    let said = fails(
-        &tree,
-        &["extract", "--arch", "gfx90a", "-o", "one", "librccl.so"],
-        3,
-    );
+    let said = fails(&tree, &["extract", "--arch", "gfx90a", "-o", "one", "librccl.so"], 3);
     assert!(said.contains("3 code objects are selected"), "{said}");
     let one = ["extract", "--arch", "gfx1100", "-o", "-", "librccl.so"];
     assert_eq!(kpack(&tree, &one).stdout, code("gfx1100", "add").1);
@@ -551,22 +442,12 @@ fn a_build_with_ninja_splits_what_has_changed_and_nothing_else() {
         WalkDir::new(tree.path(archive))
             .into_iter()
             .map(Result::unwrap)
-            .filter(|entry| {
-                entry
-                    .path()
-                    .extension()
-                    .is_some_and(|extension| extension == "kpack")
-            })
+            .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "kpack"))
     };
-    let first = archives()
-        .map(|entry| fs::read(entry.path()).unwrap())
-        .next()
-        .unwrap();
+    let first = archives().map(|entry| fs::read(entry.path()).unwrap()).next().unwrap();
     assert!(other.is_dir());
     assert_eq!(
-        files_in(&tree.path("build/unbundled"))
-            .into_values()
-            .collect::<Vec<_>>(),
+        files_in(&tree.path("build/unbundled")).into_values().collect::<Vec<_>>(),
         [code("gfx1250", "all_reduce").1]
     );
     // the list of prefixes is written last,
@@ -584,10 +465,7 @@ fn a_build_with_ninja_splits_what_has_changed_and_nothing_else() {
     let text = ninja();
     assert!(text.contains("--artifact-prefix rand_lib"), "{text}");
     assert!(!text.contains("--artifact-prefix rccl_lib"), "{text}");
-    let second = archives()
-        .map(|entry| fs::read(entry.path()).unwrap())
-        .next()
-        .unwrap();
+    let second = archives().map(|entry| fs::read(entry.path()).unwrap()).next().unwrap();
     assert_ne!(first, second);
     assert_eq!(fs::metadata(&rccl).unwrap().ino(), untouched);
     assert!(ninja().contains(no_work));
@@ -655,10 +533,7 @@ fn several_files_are_unbundled_into_a_directory_each() {
     let output = run_tool(&tree, "bulk_unbundle", &arguments);
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8(output.stdout).unwrap();
-    assert!(
-        said.ends_with("libother.unbundled: libother.so-0-gfx1100.hsaco\n"),
-        "{said}"
-    );
+    assert!(said.ends_with("libother.unbundled: libother.so-0-gfx1100.hsaco\n"), "{said}");
     for written in [
         "librccl.so.unbundled/librccl.so.1-0-gfx1100.hsaco",
         "libother.unbundled/libother.so-0-gfx1100.hsaco",
@@ -682,10 +557,7 @@ fn what_kpack_split_has_its_program_headers_where_the_linker_put_them() {
     }
     let scratch = Tree::new();
     library().build(&scratch.path("lib/librccl.so.1")).unwrap();
-    succeeds(
-        &scratch,
-        &["install", "--prefix", ".", "--module", "rccl", "--all"],
-    );
+    succeeds(&scratch, &["install", "--prefix", ".", "--module", "rccl", "--all"]);
     process::run(Command::new("strip").arg(scratch.path("lib/librccl.so.1")));
     let root = scratch.root().to_str().unwrap();
     let checked = |tree: &Tree| run_tool(tree, "normalize_phdr_tree", &["--check", root]);
@@ -729,9 +601,7 @@ fn the_named_command_may_be_on_the_path_and_must_run() {
         command.arg(tools.join("verify_artifacts.py")).arg("--help");
         let directory = Path::new(env!("CARGO_BIN_EXE_kpack")).parent().unwrap();
         let path = format!("{}:{}", directory.display(), env!("PATH"));
-        command
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .env("PATH", path);
+        command.env("PYTHONDONTWRITEBYTECODE", "1").env("PATH", path);
         process::output(command.env("KPACK_EXECUTABLE", named))
     };
     assert!(run("kpack").status.success());
@@ -791,10 +661,7 @@ fn a_link_to_the_distribution_has_the_command_and_the_loader() {
     // then its tools find the command, and its project installs the loader.
     let verify = format!("{source}/python/rocm_kpack/tools/verify_artifacts.py");
     run("python3", &[&verify, "--help"]);
-    run(
-        "cmake",
-        &["-S", source, "-B", "build", "-DCMAKE_INSTALL_PREFIX=stage"],
-    );
+    run("cmake", &["-S", source, "-B", "build", "-DCMAKE_INSTALL_PREFIX=stage"]);
     run("cmake", &["--install", "build", "--prefix", "stage"]);
     for file in [
         "lib/librocm_kpack.so",

@@ -49,10 +49,7 @@ fn change(tree: &Tree, file: &str, change: impl FnOnce(&mut Vec<u8>)) {
 }
 
 fn position(bytes: &[u8], part: &[u8]) -> usize {
-    bytes
-        .windows(part.len())
-        .position(|window| window == part)
-        .unwrap()
+    bytes.windows(part.len()).position(|window| window == part).unwrap()
 }
 
 #[test]
@@ -73,10 +70,7 @@ fn an_archive_under_another_name_is_noted() {
     fs::rename(tree.path(ARCHIVE), tree.path(renamed)).unwrap();
     let report = check(&tree, renamed);
     let noted = &report.findings[0];
-    assert_eq!(
-        (noted.severity, noted.id),
-        (Severity::Note, ids::MISNAMED_ARCHIVE)
-    );
+    assert_eq!((noted.severity, noted.id), (Severity::Note, ids::MISNAMED_ARCHIVE));
 }
 
 /// The split binary is not at fault then.
@@ -104,10 +98,7 @@ fn an_entry_of_another_type_is_noted() {
     }
     let report = check(&tree, ARCHIVE);
     let noted = &report.findings[0];
-    assert_eq!(
-        (noted.severity, noted.id),
-        (Severity::Note, ids::OTHER_TYPE)
-    );
+    assert_eq!((noted.severity, noted.id), (Severity::Note, ids::OTHER_TYPE));
     assert_eq!(faults(&report), [""; 0]);
 }
 
@@ -144,10 +135,7 @@ fn stripped_and_patched_binaries_hold() {
         ("strip", &[][..]),
         ("llvm-strip-19", &[]),
         ("eu-strip", &[]),
-        (
-            "patchelf",
-            &["--set-rpath", "/a/directory/with/quite/a/long/name"],
-        ),
+        ("patchelf", &["--set-rpath", "/a/directory/with/quite/a/long/name"]),
     ] {
         if !tool(name) {
             continue;
@@ -193,10 +181,7 @@ fn a_debugger_finds_the_debug_file_of_a_split_binary() {
         let mut gdb = Command::new("gdb");
         gdb.args(["-nx", "-batch", "-ex", "info line fixture_host"]);
         let said = process::run(gdb.arg(tree.path(BINARY)));
-        assert!(
-            said.contains("\nLine ") || said.starts_with("Line "),
-            "{script}: {said}"
-        );
+        assert!(said.contains("\nLine ") || said.starts_with("Line "), "{script}: {said}");
     }
 }
 
@@ -272,19 +257,9 @@ fn a_damaged_code_object() {
     // In the first frame, after header, number of frames, size and zstd's own header.
     change(&tree, ARCHIVE, |bytes| bytes[90] ^= 1);
     let report = check(&tree, "lib");
-    assert_found(
-        &report,
-        &[
-            "vec_lib_gfx1100.kpack",
-            "lib/libvec.so#0",
-            "damaged-archive",
-        ],
-    );
+    assert_found(&report, &["vec_lib_gfx1100.kpack", "lib/libvec.so#0", "damaged-archive"]);
     assert_found(&report, &["vec_lib.kpm", "not-as-listed"]);
-    assert_found(
-        &against(&tree),
-        &["libvec.so: `lib/libvec.so#0` for gfx1100"],
-    );
+    assert_found(&against(&tree), &["libvec.so: `lib/libvec.so#0` for gfx1100"]);
 }
 
 #[test]
@@ -304,10 +279,7 @@ fn an_archive_that_is_missing() {
     let tree = installed();
     fs::remove_file(tree.path(ARCHIVE)).unwrap();
     let report = check(&tree, "lib");
-    assert_found(
-        &report,
-        &["vec_lib.kpm", "vec_lib_gfx1100.kpack", "missing-archive"],
-    );
+    assert_found(&report, &["vec_lib.kpm", "vec_lib_gfx1100.kpack", "missing-archive"]);
     assert_found(&report, &["libvec.so", "gfx1100", "missing-archive"]);
     // A user who installs the package for one GPU lacks those for the others.
     let report = check_with(&tree, "lib", None, &["gfx942"]);
@@ -320,10 +292,7 @@ fn an_archive_that_is_missing() {
 fn a_wrapper_for_targets_that_are_not_installed() {
     let tree = Tree::new();
     let library = FatLibrary::new()
-        .wrapper(
-            Storage::Plain,
-            [code("gfx1100", "add"), code("gfx942", "add")],
-        )
+        .wrapper(Storage::Plain, [code("gfx1100", "add"), code("gfx942", "add")])
         .wrapper(Storage::Plain, [code("gfx942", "mul")]);
     library.build(&tree.path(BINARY)).unwrap();
     install(&InstallOptions::new(tree.root(), "vec", [BINARY]), &()).unwrap();
@@ -336,9 +305,7 @@ fn a_wrapper_for_targets_that_are_not_installed() {
     assert_eq!(faults(&report), [""; 0]);
     let notes = verified::checks(&report, Severity::Note);
     assert!(
-        notes
-            .iter()
-            .any(|note| note.ends_with("no archive has a code object at index 1")),
+        notes.iter().any(|note| note.ends_with("no archive has a code object at index 1")),
         "{notes:#?}"
     );
 }
@@ -352,18 +319,9 @@ fn an_archive_that_the_manifest_does_not_list() {
         &"gfx1201".parse().unwrap(),
         Scheme::None,
     );
-    writer
-        .finish(File::create(tree.path("lib/.kpack/vec_lib_gfx1201.kpack")).unwrap())
-        .unwrap();
+    writer.finish(File::create(tree.path("lib/.kpack/vec_lib_gfx1201.kpack")).unwrap()).unwrap();
     let report = check(&tree, "lib");
-    assert_found(
-        &report,
-        &[
-            "vec_lib.kpm",
-            "inconsistent-manifest",
-            "`vec_lib_gfx1201.kpack`",
-        ],
-    );
+    assert_found(&report, &["vec_lib.kpm", "inconsistent-manifest", "`vec_lib_gfx1201.kpack`"]);
 }
 
 #[test]
@@ -380,17 +338,9 @@ fn a_manifest_that_lies_or_is_damaged() {
     };
     let report = rewrite(|manifest| manifest.kpack_files.get_mut("gfx1100").unwrap().size += 1);
     assert_found(&report, &["vec_lib_gfx1100.kpack", "bytes"]);
-    let report = rewrite(|manifest| {
-        manifest
-            .kpack_files
-            .get_mut("gfx1100")
-            .unwrap()
-            .kernel_count = 9
-    });
-    assert_found(
-        &report,
-        &["vec_lib_gfx1100.kpack", "has 2 kernels; expected 9"],
-    );
+    let report =
+        rewrite(|manifest| manifest.kpack_files.get_mut("gfx1100").unwrap().kernel_count = 9);
+    assert_found(&report, &["vec_lib_gfx1100.kpack", "has 2 kernels; expected 9"]);
     let report = rewrite(|manifest| {
         manifest.kpack_files.get_mut("gfx1100").unwrap().checksum = Some([0; 32])
     });
@@ -440,10 +390,7 @@ fn a_wrapper_that_was_changed() {
         Ok(report) => faults(&report).join("\n"),
         Err(error) => error.in_one_line(),
     };
-    assert!(
-        text.contains("unsplit (magic HIPF), but `.hip_fatbin` has no loaded bytes"),
-        "{text}"
-    );
+    assert!(text.contains("unsplit (magic HIPF), but `.hip_fatbin` has no loaded bytes"), "{text}");
 }
 
 #[test]
@@ -517,19 +464,12 @@ fn a_code_object_that_no_kernel_names() {
     for name in ["add", "mul"] {
         let (_, bytes) = code("gfx1100", name);
         let encoded = encoder.encode(&bytes, sha256(&bytes)).unwrap();
-        writer
-            .add(&format!("lib/libvec.so#{name}"), &encoded)
-            .unwrap();
+        writer.add(&format!("lib/libvec.so#{name}"), &encoded).unwrap();
     }
-    writer
-        .finish(File::create(tree.path(ARCHIVE)).unwrap())
-        .unwrap();
+    writer.finish(File::create(tree.path(ARCHIVE)).unwrap()).unwrap();
     // Both kernels become one, so that a code object is left over.
     change(&tree, ARCHIVE, |bytes| {
-        let at = bytes
-            .windows(7)
-            .rposition(|window| window == b"ordinal")
-            .unwrap();
+        let at = bytes.windows(7).rposition(|window| window == b"ordinal").unwrap();
         assert_eq!(bytes[at + 7], 1);
         bytes[at + 7] = 0;
     });
@@ -553,20 +493,11 @@ fn host_code_that_was_changed() {
 fn an_original_that_is_another() {
     let tree = installed();
     FatLibrary::new()
-        .wrapper(
-            Storage::Plain,
-            [code("gfx1100", "add"), code("gfx942", "add")],
-        )
-        .wrapper(
-            Storage::Zstd(2),
-            [code("gfx1100", "MUL"), code("gfx942", "mul")],
-        )
+        .wrapper(Storage::Plain, [code("gfx1100", "add"), code("gfx942", "add")])
+        .wrapper(Storage::Zstd(2), [code("gfx1100", "MUL"), code("gfx942", "mul")])
         .build(&tree.path("fat.so"))
         .unwrap();
-    assert_found(
-        &against(&tree),
-        &["libvec.so: index 1 for gfx1100", "code-differs"],
-    );
+    assert_found(&against(&tree), &["libvec.so: index 1 for gfx1100", "code-differs"]);
     library()
         .wrapper(Storage::Plain, [code("gfx1100", "more")])
         .build(&tree.path("fat.so"))
@@ -597,14 +528,9 @@ fn a_code_object_for_another_target_in_an_archive() {
         Scheme::None,
     );
     let (_, wrong) = code("gfx942", "add");
-    let encoded = Encoder::new(Scheme::None, 3)
-        .unwrap()
-        .encode(&wrong, sha256(&wrong))
-        .unwrap();
+    let encoded = Encoder::new(Scheme::None, 3).unwrap().encode(&wrong, sha256(&wrong)).unwrap();
     writer.add("lib/libvec.so#0", &encoded).unwrap();
-    writer
-        .finish(File::create(tree.path(ARCHIVE)).unwrap())
-        .unwrap();
+    writer.finish(File::create(tree.path(ARCHIVE)).unwrap()).unwrap();
     let report = check(&tree, ARCHIVE);
     assert_found(&report, &["lib/libvec.so#0", "is for gfx942"]);
 }
@@ -616,23 +542,13 @@ fn what_cannot_be_verified_is_an_error() {
     for (paths, against, message) in [
         (vec!["none"], None, "cannot read"),
         (vec!["text"], None, "not recognised"),
-        (
-            vec!["lib"],
-            Some("fat.so"),
-            "cannot compare a file with a directory",
-        ),
-        (
-            vec![BINARY, "fat.so"],
-            Some("fat.so"),
-            "with one PATH, not with several",
-        ),
+        (vec!["lib"], Some("fat.so"), "cannot compare a file with a directory"),
+        (vec![BINARY, "fat.so"], Some("fat.so"), "with one PATH, not with several"),
     ] {
         let paths: Vec<PathBuf> = paths.iter().map(|path| tree.path(path)).collect();
         let mut options = verify::Options::default();
         options.against = against.map(|path| tree.path(path));
-        let error = verify(&paths, &options, &mut |_, _, _| {})
-            .unwrap_err()
-            .in_one_line();
+        let error = verify(&paths, &options, &mut |_, _, _| {}).unwrap_err().in_one_line();
         assert!(error.contains(message), "{error}");
     }
 }
@@ -642,14 +558,8 @@ fn what_cannot_be_verified_is_an_error() {
 fn a_required_target_may_have_generic_code_instead() {
     let tree = Tree::new();
     let library = FatLibrary::new()
-        .wrapper(
-            Storage::Plain,
-            ["gfx11-generic", "gfx1101"].map(|id| code(id, "add")),
-        )
-        .wrapper(
-            Storage::Plain,
-            ["gfx11-generic", "gfx942"].map(|id| code(id, "mul")),
-        );
+        .wrapper(Storage::Plain, ["gfx11-generic", "gfx1101"].map(|id| code(id, "add")))
+        .wrapper(Storage::Plain, ["gfx11-generic", "gfx942"].map(|id| code(id, "mul")));
     library.build(&tree.path(BINARY)).unwrap();
     fs::copy(tree.path(BINARY), tree.path("fat.so")).unwrap();
     install(&InstallOptions::new(tree.root(), "vec", [BINARY]), &()).unwrap();
@@ -665,10 +575,7 @@ fn a_required_target_may_have_generic_code_instead() {
     // When the generic code is lost, then the GPU without its own has none.
     fs::remove_file(tree.path("lib/.kpack/vec_lib_gfx11-generic.kpack")).unwrap();
     let report = check_with(&tree, "lib", None, &["gfx1100"]);
-    assert_found(
-        &report,
-        &["an archive for gfx11-generic", "missing-archive"],
-    );
+    assert_found(&report, &["an archive for gfx11-generic", "missing-archive"]);
 }
 
 #[test]

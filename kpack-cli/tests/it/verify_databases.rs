@@ -29,14 +29,8 @@ fn lazy(tree: &Tree, root: &str, processors: &[&str]) {
             &format!("TensileLibrary_lazy_{processor}.dat"),
             lazy_library(processor, &[&stem, FALLBACK]).unwrap(),
         );
-        put(
-            &format!("{stem}.dat"),
-            library_of_kernels(&[processor], &[false, true]).unwrap(),
-        );
-        put(
-            &format!("{stem}.co"),
-            code_object(processor, b"assembly").unwrap(),
-        );
+        put(&format!("{stem}.dat"), library_of_kernels(&[processor], &[false, true]).unwrap());
+        put(&format!("{stem}.co"), code_object(processor, b"assembly").unwrap());
         let variants: &[&str] = match *processor {
             "gfx90a" => &[":xnack+", ":xnack-"],
             _ => &[""],
@@ -49,10 +43,7 @@ fn lazy(tree: &Tree, root: &str, processors: &[&str]) {
             put(&format!("Kernels.so-000-{processor}{end}.hsaco"), object());
         }
     }
-    put(
-        &format!("{FALLBACK}.dat"),
-        library_of_kernels(&[], &[true]).unwrap(),
-    );
+    put(&format!("{FALLBACK}.dat"), library_of_kernels(&[], &[true]).unwrap());
 }
 
 fn prefix() -> Tree {
@@ -68,29 +59,21 @@ fn every_file_that_a_lazy_library_needs_is_missed() {
     process::copy(tree.path("root"), tree.path("original"));
     let library = tree.path(&format!("root/{LIBRARY}"));
     let all = fs::read_dir(&library).unwrap();
-    let names: Vec<String> = all
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let names: Vec<String> =
+        all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     assert_eq!(names.len(), 16);
     for name in names {
         let bytes = fs::read(library.join(&name)).unwrap();
         fs::remove_file(library.join(&name)).unwrap();
         assert_found(&check(&tree, "root"), &[&name]);
         // The files of other targets are not missed, those for all are.
-        let (asked, other) = if name.contains("gfx908") {
-            ("gfx908", "gfx90a")
-        } else {
-            ("gfx90a", "gfx908")
-        };
+        let (asked, other) =
+            if name.contains("gfx908") { ("gfx908", "gfx90a") } else { ("gfx90a", "gfx908") };
         assert_found(&check_with(&tree, "root", None, &[asked]), &[&name]);
         let report = check_with(&tree, "root", None, &[other]);
         if name.contains("gfx9") {
             assert_eq!(faults(&report), [""; 0], "{name}");
-            assert!(
-                checks(&report, Severity::Note)
-                    .iter()
-                    .any(|note| note.contains(&name))
-            );
+            assert!(checks(&report, Severity::Note).iter().any(|note| note.contains(&name)));
         }
         // What the original lacks as well is no fault.
         let original = tree.path(&format!("original/{LIBRARY}/{name}"));
@@ -99,12 +82,7 @@ fn every_file_that_a_lazy_library_needs_is_missed() {
         assert_eq!(faults(&report), [""; 0], "{name}");
         let notes = checks(&report, Severity::Note);
         let same = "the same in the unsplit tree";
-        assert!(
-            notes
-                .iter()
-                .any(|note| note.contains(&name) && note.contains(same)),
-            "{notes:#?}"
-        );
+        assert!(notes.iter().any(|note| note.contains(&name) && note.contains(same)), "{notes:#?}");
         for path in [library.join(&name), original] {
             fs::write(path, &bytes).unwrap();
         }
@@ -133,39 +111,24 @@ fn a_file_for_all_targets_has_something_for_each_of_the_database() {
     assert_found(&check(&tree, "root"), &parts);
     assert_found(&check_with(&tree, "root", None, &["gfx1100"]), &parts);
     let of_other = faults(&check_with(&tree, "root", None, &["gfx908"]));
-    assert!(
-        !of_other.iter().any(|fault| fault.contains("Transform")),
-        "{of_other:#?}"
-    );
-    put(
-        "hipblasltTransform.hsaco",
-        &transform(&["gfx908", "gfx1100"]),
-    );
+    assert!(!of_other.iter().any(|fault| fault.contains("Transform")), "{of_other:#?}");
+    put("hipblasltTransform.hsaco", &transform(&["gfx908", "gfx1100"]));
     let found = faults(&check(&tree, "root"));
-    assert!(
-        !found.iter().any(|fault| fault.contains("Transform")),
-        "{found:#?}"
-    );
+    assert!(!found.iter().any(|fault| fault.contains("Transform")), "{found:#?}");
     // A code object that a package which is not installed has.
     for name in ["Kernels.so-000-gfx1100.hsaco", "extop_gfx1100.co"] {
         fs::remove_file(tree.path(&format!("{library}/{name}"))).unwrap();
     }
     let found = faults(&check(&tree, "root"));
-    assert!(
-        !found.iter().any(|fault| fault.contains("extop_gfx1100")),
-        "{found:#?}"
-    );
+    assert!(!found.iter().any(|fault| fault.contains("extop_gfx1100")), "{found:#?}");
 }
 
 #[test]
 fn what_stands_in_for_a_file_is_damaged() {
     const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
     let tree = prefix();
-    let [object, library] = ["co", "dat"].map(|end| {
-        tree.path(&format!(
-            "root/{LIBRARY}/TensileLibrary_Type_SS_gfx908.{end}"
-        ))
-    });
+    let [object, library] = ["co", "dat"]
+        .map(|end| tree.path(&format!("root/{LIBRARY}/TensileLibrary_Type_SS_gfx908.{end}")));
     for (path, bytes, what) in [
         (&object, &b""[..], "damaged: empty"),
         (&object, b"no code", "damaged: not a code object or bundle"),
@@ -176,10 +139,7 @@ fn what_stands_in_for_a_file_is_damaged() {
         let whole = fs::read(path).unwrap();
         fs::write(path, bytes).unwrap();
         let name = path.file_name().unwrap().to_str().unwrap();
-        assert_found(
-            &check(&tree, "root"),
-            &[name, what, "damaged-database-file"],
-        );
+        assert_found(&check(&tree, "root"), &[name, what, "damaged-database-file"]);
         fs::write(path, whole).unwrap();
     }
 }
@@ -201,15 +161,9 @@ fn links_that_lead_into_the_artifact_of_another_target() {
     let leads = "links to TensileLibrary_Type_SS_gfx1100.co in the artifact of gfx1100";
     let options = Options::new(tree.path("in/blas_lib"), tree.path("out"), "blas_lib");
     let report = split(&options, &()).unwrap();
-    let warned = report
-        .findings
-        .iter()
-        .filter(|notice| notice.severity == Severity::Warning);
+    let warned = report.findings.iter().filter(|notice| notice.severity == Severity::Warning);
     let warned: Vec<_> = warned.map(|notice| &notice.text).collect();
-    assert!(
-        warned.len() == 1 && warned[0].contains(leads),
-        "{warned:#?}"
-    );
+    assert!(warned.len() == 1 && warned[0].contains(leads), "{warned:#?}");
     assert_found(&check(&tree, "out"), &[name, leads]);
     let report = check_with(&tree, "out", None, &["gfx1100"]);
     assert_eq!(faults(&report), [""; 0]);
@@ -226,10 +180,7 @@ fn code_objects_of_a_merged_library() {
     let tree = Tree::new();
     let put =
         |name: &str, bytes: &[u8]| write(&tree.path(&format!("root/{LIBRARY}/{name}")), bytes);
-    put(
-        "TensileLibrary.dat",
-        &library_of_kernels(&["gfx908", "gfx1030"], &[true, false]).unwrap(),
-    );
+    put("TensileLibrary.dat", &library_of_kernels(&["gfx908", "gfx1030"], &[true, false]).unwrap());
     for target in ["gfx906", "gfx908", "gfx1030"] {
         let object = code_object(target, b"kernels").unwrap();
         put(&format!("Kernels.so-000-{target}.hsaco"), &object);

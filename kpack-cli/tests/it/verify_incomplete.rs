@@ -31,16 +31,11 @@ fn a_directory_with_nothing_to_verify() {
     let tree = Tree::new();
     fs::create_dir(tree.path("empty")).unwrap();
     write(&tree.path("documents/README"), b"text");
-    FatLibrary::new()
-        .build(&tree.path("host/lib/libhost.so"))
-        .unwrap();
+    FatLibrary::new().build(&tree.path("host/lib/libhost.so")).unwrap();
     for path in ["empty", "documents", "host"] {
         let found = faults(&check(&tree, path));
         assert_eq!(found.len(), 1, "{found:#?}");
-        assert!(
-            found[0].contains("there is nothing to verify"),
-            "{found:#?}"
-        );
+        assert!(found[0].contains("there is nothing to verify"), "{found:#?}");
     }
     // Beside others as well.
     shard(&tree, "linux-a", &["gfx1100"]);
@@ -66,10 +61,7 @@ fn leftovers_of_an_interrupted_run_are_not_artifacts() {
     // One that is half written, and one that was set aside.
     let half = tree.path("shards/linux-a/.blas_lib.tmp/blas_lib_gfx1201");
     write(&half.join("artifact_manifest.txt"), PREFIX.as_bytes());
-    write(
-        &half.join(PREFIX).join("lib/.kpack/x_gfx1201.kpack"),
-        b"KPAK",
-    );
+    write(&half.join(PREFIX).join("lib/.kpack/x_gfx1201.kpack"), b"KPAK");
     process::copy(&generic, tree.path("shards/linux-a/.blas_lib_generic.tmp"));
     write(&generic.join(PREFIX).join("lib/.libx.so.tmp"), b"\x7fELF");
     for path in ["shards", "shards/linux-a"] {
@@ -79,16 +71,9 @@ fn leftovers_of_an_interrupted_run_are_not_artifacts() {
         for name in [".blas_lib.tmp", ".blas_lib_generic.tmp", ".libx.so.tmp"] {
             let named = notes.iter().filter(|note| note.contains(name));
             let said = "leftover of an interrupted run";
-            assert_eq!(
-                named.filter(|note| note.contains(said)).count(),
-                1,
-                "{notes:#?}"
-            );
+            assert_eq!(named.filter(|note| note.contains(said)).count(), 1, "{notes:#?}");
         }
-        assert!(
-            !notes.iter().any(|note| note.contains("gfx1201")),
-            "{notes:#?}"
-        );
+        assert!(!notes.iter().any(|note| note.contains("gfx1201")), "{notes:#?}");
     }
     let sizes = measure(&[tree.path("shards")], &[]).unwrap();
     fs::remove_file(generic.join(PREFIX).join("lib/.libx.so.tmp")).unwrap();
@@ -107,18 +92,8 @@ fn leftovers_of_an_interrupted_run_are_not_artifacts() {
     fs::create_dir(tree.path("killed")).unwrap();
     process::copy(&generic, tree.path("killed/.blas_lib_generic.tmp"));
     let found = faults(&check(&tree, "killed"));
-    assert!(
-        found
-            .iter()
-            .any(|fault| fault.contains("there is nothing to verify")),
-        "{found:#?}"
-    );
-    assert!(
-        measure(&[tree.path("killed")], &[])
-            .unwrap()
-            .rows
-            .is_empty()
-    );
+    assert!(found.iter().any(|fault| fault.contains("there is nothing to verify")), "{found:#?}");
+    assert!(measure(&[tree.path("killed")], &[]).unwrap().rows.is_empty());
 }
 
 #[test]
@@ -140,25 +115,13 @@ fn a_library_file_that_was_cut_off() {
         let damaged = |fault: &String| {
             fault.contains("Type_SS_gfx942.dat: damaged: not a MessagePack library file")
         };
-        assert!(
-            found.iter().any(damaged),
-            "{} bytes: {found:#?}",
-            bytes.len()
-        );
+        assert!(found.iter().any(damaged), "{} bytes: {found:#?}", bytes.len());
     }
     // Of another format, judging by its beginning: compressed, or text.
-    for bytes in [
-        &[0x1f, 0x8b, 8][..],
-        &[0x78, 0x9c, 1],
-        &[0x28, 0xb5, 0x2f, 0xfd],
-        b"- {}\n",
-    ] {
+    for bytes in [&[0x1f, 0x8b, 8][..], &[0x78, 0x9c, 1], &[0x28, 0xb5, 0x2f, 0xfd], b"- {}\n"] {
         fs::write(&path, bytes).unwrap();
         let found = faults(&check(&tree, "shards"));
-        assert!(
-            !found.iter().any(|fault| fault.contains("damaged")),
-            "{found:#?}"
-        );
+        assert!(!found.iter().any(|fault| fault.contains("damaged")), "{found:#?}");
     }
     fs::write(&path, &whole).unwrap();
     assert_eq!(faults(&check(&tree, "shards")), [""; 0]);
@@ -167,11 +130,7 @@ fn a_library_file_that_was_cut_off() {
     let fallback = tree.path(&format!("shards/linux-a/{fallback}"));
     let whole = fs::read(&fallback).unwrap();
     fs::write(&fallback, &whole[..whole.len() - 1]).unwrap();
-    assert!(
-        faults(&check(&tree, "shards"))
-            .iter()
-            .any(|fault| fault.contains("damaged"))
-    );
+    assert!(faults(&check(&tree, "shards")).iter().any(|fault| fault.contains("damaged")));
 }
 
 #[test]
@@ -189,44 +148,26 @@ fn databases_of_an_install_prefix() {
     };
     assert_eq!(found("root"), [""; 0]);
     let report = check(&tree, "root");
-    let sound = report
-        .findings
-        .iter()
-        .find(|found| found.id == ids::DATABASES_SOUND);
+    let sound = report.findings.iter().find(|found| found.id == ids::DATABASES_SOUND);
     assert!(sound.unwrap().text.starts_with("3 files "), "{report:#?}");
-    let library = tree.path(&format!(
-        "root/{DATABASE}/TensileLibrary_Type_SS_gfx942.dat"
-    ));
+    let library = tree.path(&format!("root/{DATABASE}/TensileLibrary_Type_SS_gfx942.dat"));
     let whole = fs::read(&library).unwrap();
     fs::write(&library, &whole[..whole.len() / 2]).unwrap();
     let damaged = found("root");
-    assert!(
-        damaged.iter().any(|fault| fault.contains("damaged")),
-        "{damaged:#?}"
-    );
+    assert!(damaged.iter().any(|fault| fault.contains("damaged")), "{damaged:#?}");
     fs::remove_file(&library).unwrap();
     let unpaired = found("root");
-    assert!(
-        unpaired
-            .iter()
-            .any(|fault| fault.contains("no library file")),
-        "{unpaired:#?}"
-    );
+    assert!(unpaired.iter().any(|fault| fault.contains("no library file")), "{unpaired:#?}");
 }
 
 #[test]
 fn damaged_files_are_not_recombined() {
     let tree = three_shards();
     let file = |shard: &str, artifact: &str, file: &str| {
-        tree.path(&format!(
-            "shards/{shard}/blas_lib_{artifact}/{PREFIX}/{file}"
-        ))
+        tree.path(&format!("shards/{shard}/blas_lib_{artifact}/{PREFIX}/{file}"))
     };
-    let library = file(
-        "linux-c",
-        "gfx942",
-        &format!("{DATABASE}/TensileLibrary_Type_SS_gfx942.dat"),
-    );
+    let library =
+        file("linux-c", "gfx942", &format!("{DATABASE}/TensileLibrary_Type_SS_gfx942.dat"));
     let bytes = fs::read(&library).unwrap();
     fs::write(&library, &bytes[..bytes.len() - 1]).unwrap();
     let parts = ["linux-c", "Type_SS_gfx942.dat", "damaged-database-file"];
@@ -293,10 +234,7 @@ fn a_named_target_without_code_of_a_binary() {
     };
     let expected = "lib/libvec.so: the archive for gfx942 has no code object of this binary";
     let found = faults(&["gfx942"]);
-    assert!(
-        found.len() == 1 && found[0].ends_with(expected),
-        "{found:?}"
-    );
+    assert!(found.len() == 1 && found[0].ends_with(expected), "{found:?}");
     assert_eq!(faults(&["gfx1100"]), [""; 0]);
 }
 
@@ -306,9 +244,7 @@ fn a_promised_target_without_the_code_that_the_binary_was_built_with() {
     let tree = other_names();
     let path = tree.path("prefix/lib/libvec.so");
     let mut bytes = fs::read(&path).unwrap();
-    let at = bytes
-        .windows(18)
-        .position(|part| part == b"kpack_search_paths");
+    let at = bytes.windows(18).position(|part| part == b"kpack_search_paths");
     // One byte for the map, one for the length of its first key.
     let at = at.unwrap() - 2;
     let (mut marker, _) = Marker::read(&bytes[at..]).unwrap();
@@ -318,10 +254,7 @@ fn a_promised_target_without_the_code_that_the_binary_was_built_with() {
     fs::write(&path, bytes).unwrap();
     let faults = checks(&check(&tree, "prefix"), Severity::Fault);
     let expected = "the archive for gfx942 has no code object of this binary";
-    assert!(
-        faults.iter().any(|fault| fault.contains(expected)),
-        "{faults:?}"
-    );
+    assert!(faults.iter().any(|fault| fault.contains(expected)), "{faults:?}");
 }
 
 #[test]
@@ -330,16 +263,10 @@ fn kernels_that_no_marker_leads_to() {
     let notes = checks(&check(&tree, "prefix"), Severity::Note);
     let expected =
         "vec_lib_gfx942.kpack: has kernels of `lib/libother.so`, which no marker refers to";
-    assert!(
-        notes.iter().any(|note| note.ends_with(expected)),
-        "{notes:?}"
-    );
+    assert!(notes.iter().any(|note| note.ends_with(expected)), "{notes:?}");
     // Verifying one binary alone cannot tell.
     let notes = checks(&check(&tree, "prefix/lib/libvec.so"), Severity::Note);
-    assert!(
-        !notes.iter().any(|note| note.contains("libother")),
-        "{notes:?}"
-    );
+    assert!(!notes.iter().any(|note| note.contains("libother")), "{notes:?}");
 }
 
 /// An archive whose binary is gone, or lost its marker, is undamaged but useless.
@@ -364,10 +291,7 @@ fn an_installed_binary_that_is_gone_or_truncated() {
             let found = checks(&check_with(&tree, "prefix", None, targets), outcome);
             let expected =
                 format!("vec_lib_gfx1100.kpack: has kernels of `lib/libvec.so`, {expected}");
-            assert!(
-                found.iter().any(|line| line.ends_with(&expected)),
-                "{found:?}"
-            );
+            assert!(found.iter().any(|line| line.ends_with(&expected)), "{found:?}");
         }
     }
 }
@@ -377,9 +301,8 @@ fn an_installed_binary_that_is_gone_or_truncated() {
 fn a_truncated_host_binary() {
     let tree = Tree::new();
     shard(&tree, "linux-a", &["gfx1100", "gfx942"]);
-    let library = tree.path(&format!(
-        "shards/linux-a/blas_lib_generic/{PREFIX}/lib/librocblas.so.5"
-    ));
+    let library =
+        tree.path(&format!("shards/linux-a/blas_lib_generic/{PREFIX}/lib/librocblas.so.5"));
     let bytes = fs::read(&library).unwrap();
     for end in [bytes.len() - 1, bytes.len() / 2, 64, 0] {
         fs::write(&library, &bytes[..end]).unwrap();

@@ -62,10 +62,7 @@ fn code_of_a_target_in_two_groups_is_compared_in_both() {
     for parts in [
         ["rocblas_lib_gfx942.kpack", "made for another build"],
         ["rocblas_lib_gfx942.kpack", "conflicting-files"],
-        [
-            "two/math-libs",
-            "gfx942.co: has other bytes than in the unsplit tree",
-        ],
+        ["two/math-libs", "gfx942.co: has other bytes than in the unsplit tree"],
     ] {
         assert_found(&report, &parts);
     }
@@ -88,10 +85,7 @@ fn a_processor_means_its_targets_with_any_features() {
     for target in ["gfx90a:sramecc+", "gfx908"] {
         let text = format!("no archive for {target}");
         let found = faults(&[target]);
-        assert!(
-            found.iter().any(|fault| fault.contains(&text)),
-            "{found:#?}"
-        );
+        assert!(found.iter().any(|fault| fault.contains(&text)), "{found:#?}");
     }
 }
 
@@ -103,23 +97,15 @@ fn at(artifact: &str, file: &str) -> String {
 #[test]
 fn split_artifacts_are_complete() {
     let tree = one_shard();
-    for path in [
-        "shards",
-        "shards/linux-a",
-        "shards/linux-a/blas_lib_generic",
-    ] {
+    for path in ["shards", "shards/linux-a", "shards/linux-a/blas_lib_generic"] {
         assert_eq!(faults(&check(&tree, path)), [""; 0], "{path}");
     }
     let report = check(&tree, "shards/linux-a/blas_lib_gfx942");
     assert_eq!(faults(&report), [""; 0]);
-    for (path, unsplit) in [
-        ("shards/linux-a", "in/linux-a/blas_lib"),
-        ("shards/linux-a", "in/linux-a"),
-    ] {
-        assert_eq!(
-            faults(&check_with(&tree, path, Some(unsplit), &[])),
-            [""; 0]
-        );
+    for (path, unsplit) in
+        [("shards/linux-a", "in/linux-a/blas_lib"), ("shards/linux-a", "in/linux-a")]
+    {
+        assert_eq!(faults(&check_with(&tree, path, Some(unsplit), &[])), [""; 0]);
     }
     let checks = check_with(&tree, "shards/linux-a", Some("in/linux-a"), &[]).findings;
     for id in [
@@ -142,10 +128,7 @@ fn split_artifacts_are_complete() {
         "4 code objects for gfx1100, gfx942",
         "7 files as before, each in one place",
     ] {
-        assert!(
-            texts.iter().any(|text| text == expected),
-            "{expected} is not in {texts:#?}"
-        );
+        assert!(texts.iter().any(|text| text == expected), "{expected} is not in {texts:#?}");
     }
 }
 
@@ -168,15 +151,9 @@ fn one_file_of_an_artifact_is_verified_with_the_others() {
     }
     let library = at("generic", "lib/librocblas.so.5");
     let fat = format!("in/linux-a/blas_lib/{PREFIX}/lib/librocblas.so.5");
-    assert_eq!(
-        faults(&check_with(&tree, &library, Some(&fat), &[])),
-        [""; 0]
-    );
+    assert_eq!(faults(&check_with(&tree, &library, Some(&fat), &[])), [""; 0]);
     fs::remove_dir_all(tree.path("shards/linux-a/blas_lib_gfx942")).unwrap();
-    assert_found(
-        &check(&tree, &library),
-        &["librocblas.so.5", "gfx942", "missing-archive"],
-    );
+    assert_found(&check(&tree, &library), &["librocblas.so.5", "gfx942", "missing-archive"]);
 }
 
 #[test]
@@ -193,25 +170,16 @@ fn recombined_artifacts_are_complete() {
     fs::remove_dir_all(tree.path("out/blas_lib_instinct")).unwrap();
     assert_eq!(faults(&check(&tree, "out")), [""; 0]);
     fs::remove_dir_all(tree.path("out/blas_lib_gfx110X")).unwrap();
-    assert_found(
-        &check(&tree, "out"),
-        &["rocblas_lib.kpm", "missing-archive"],
-    );
+    assert_found(&check(&tree, "out"), &["rocblas_lib.kpm", "missing-archive"]);
 }
 
 #[test]
 fn files_of_a_target_in_the_generic_artifact() {
     let tree = one_shard();
     let object = code_object("gfx942", b"database").unwrap();
-    write(
-        &tree.path(&at("generic", &format!("{DATABASE}/Kernels_gfx942.hsaco"))),
-        &object,
-    );
+    write(&tree.path(&at("generic", &format!("{DATABASE}/Kernels_gfx942.hsaco"))), &object);
     let report = check(&tree, "shards");
-    assert_found(
-        &report,
-        &["blas_lib_generic", "Kernels_gfx942.hsaco", "misplaced-file"],
-    );
+    assert_found(&report, &["blas_lib_generic", "Kernels_gfx942.hsaco", "misplaced-file"]);
     let fat = format!("in/linux-a/blas_lib/{PREFIX}/lib/librocblas.so.5");
     fs::copy(tree.path(&fat), tree.path(&at("generic", "lib/libfat.so"))).unwrap();
     let report = check(&tree, "shards");
@@ -241,10 +209,7 @@ fn files_of_another_target_and_of_the_host_in_a_target_artifact() {
 fn an_artifact_of_a_target_without_device_code() {
     let tree = one_shard();
     let empty = tree.path("shards/linux-a/blas_lib_gfx1201");
-    write(
-        &empty.join("artifact_manifest.txt"),
-        format!("{PREFIX}\n").as_bytes(),
-    );
+    write(&empty.join("artifact_manifest.txt"), format!("{PREFIX}\n").as_bytes());
     fs::create_dir_all(empty.join(PREFIX)).unwrap();
     let report = check(&tree, "shards");
     assert_found(&report, &["blas_lib_gfx1201", "without-code"]);
@@ -255,9 +220,7 @@ fn debug_files_and_instrumented_builds_are_not_faults() {
     let tree = Tree::new();
     let stage = tree.path(&format!("in/linux-a/blas_lib/{PREFIX}"));
     let library = stage.join("lib/librocblas.so.5");
-    let fat = FatLibrary::new()
-        .red_zones()
-        .wrapper(Storage::Plain, [code("gfx942", "gemm")]);
+    let fat = FatLibrary::new().red_zones().wrapper(Storage::Plain, [code("gfx942", "gemm")]);
     fat.flag("-g").build(&library).unwrap();
     FatLibrary::new()
         .wrapper(Storage::Plain, [code("gfx942", "put")])
@@ -265,10 +228,7 @@ fn debug_files_and_instrumented_builds_are_not_faults() {
         .build(&stage.join("lib/librocshmem.so"))
         .unwrap();
     let artifact = tree.path("in/linux-a/blas_lib");
-    write(
-        &artifact.join("artifact_manifest.txt"),
-        format!("{PREFIX}\n").as_bytes(),
-    );
+    write(&artifact.join("artifact_manifest.txt"), format!("{PREFIX}\n").as_bytes());
     process::run(
         Command::new("objcopy")
             .arg("--only-keep-debug")
@@ -284,16 +244,9 @@ fn debug_files_and_instrumented_builds_are_not_faults() {
 fn a_file_in_two_artifacts() {
     let tree = one_shard();
     let file = "lib/rocblas/library/TensileLibrary_fallback.dat";
-    fs::copy(
-        tree.path(&at("generic", file)),
-        tree.path(&at("gfx942", file)),
-    )
-    .unwrap();
+    fs::copy(tree.path(&at("generic", file)), tree.path(&at("gfx942", file))).unwrap();
     let report = check(&tree, "shards");
-    assert_found(
-        &report,
-        &["blas_lib_gfx942", "fallback.dat", "conflicting-files"],
-    );
+    assert_found(&report, &["blas_lib_gfx942", "fallback.dat", "conflicting-files"]);
 }
 
 #[test]
@@ -322,25 +275,14 @@ fn a_manifest_with_one_target_or_a_path_of_the_build() {
     let report = with(|manifest| drop(manifest.kpack_files.remove("gfx942")));
     assert_found(
         &report,
-        &[
-            "rocblas_lib.kpm",
-            "inconsistent-manifest",
-            "`rocblas_lib_gfx942.kpack`",
-        ],
+        &["rocblas_lib.kpm", "inconsistent-manifest", "`rocblas_lib_gfx942.kpack`"],
     );
     let report = with(|manifest| manifest.prefix = format!("{PREFIX}/lib"));
     assert_found(&report, &["rocblas_lib.kpm", "inconsistent-manifest"]);
     let report = with(|manifest| manifest.prefix = "/home/ci/build/stage/lib".to_owned());
     assert_found(&report, &["rocblas_lib.kpm", "inconsistent-manifest"]);
     let report = with(|manifest| manifest.kpack_files.get_mut("gfx942").unwrap().size += 1);
-    assert_found(
-        &report,
-        &[
-            "rocblas_lib.kpm",
-            "rocblas_lib_gfx942.kpack",
-            "not-as-listed",
-        ],
-    );
+    assert_found(&report, &["rocblas_lib.kpm", "rocblas_lib_gfx942.kpack", "not-as-listed"]);
 }
 
 #[test]
@@ -349,15 +291,9 @@ fn an_artifact_that_does_not_list_what_it_has() {
     write(&tree.path("shards/linux-a/blas_lib_gfx942/more/file"), b"");
     let report = check(&tree, "shards");
     assert_found(&report, &["more/file", "in-no-prefix"]);
-    write(
-        &tree.path("shards/linux-a/blas_lib_gfx942/artifact_manifest.txt"),
-        b"../x\n",
-    );
+    write(&tree.path("shards/linux-a/blas_lib_gfx942/artifact_manifest.txt"), b"../x\n");
     let report = check(&tree, "shards");
-    assert_found(
-        &report,
-        &["artifact_manifest.txt", "line 1", "invalid-prefix-list"],
-    );
+    assert_found(&report, &["artifact_manifest.txt", "line 1", "invalid-prefix-list"]);
 }
 
 #[test]
@@ -365,14 +301,7 @@ fn an_archive_of_a_binary_that_is_not_there() {
     let tree = one_shard();
     fs::remove_file(tree.path(&at("generic", "lib/librocblas.so.5"))).unwrap();
     let report = check(&tree, "shards");
-    assert_found(
-        &report,
-        &[
-            "rocblas_lib_gfx942.kpack",
-            "unused-kernels",
-            "`lib/librocblas.so.5`",
-        ],
-    );
+    assert_found(&report, &["rocblas_lib_gfx942.kpack", "unused-kernels", "`lib/librocblas.so.5`"]);
 }
 
 #[test]
@@ -382,20 +311,11 @@ fn what_was_lost_changed_or_added() {
         change(&tree);
         check_with(&tree, "shards/linux-a", Some("in/linux-a/blas_lib"), &[])
     };
-    let fallback = at(
-        "generic",
-        &format!("{DATABASE}/TensileLibrary_fallback.dat"),
-    );
+    let fallback = at("generic", &format!("{DATABASE}/TensileLibrary_fallback.dat"));
     let report = against(&|tree| fs::remove_file(tree.path(&fallback)).unwrap());
-    assert_found(
-        &report,
-        &["in/linux-a", "fallback.dat", "is lost", "files-differ"],
-    );
+    assert_found(&report, &["in/linux-a", "fallback.dat", "is lost", "files-differ"]);
     let report = against(&|tree| fs::write(tree.path(&fallback), "other").unwrap());
-    assert_found(
-        &report,
-        &["shards/linux-a", "fallback.dat", "has other bytes"],
-    );
+    assert_found(&report, &["shards/linux-a", "fallback.dat", "has other bytes"]);
     let report = against(&|tree| write(&tree.path(&at("generic", "share/new")), b""));
     assert_found(&report, &["share/new", "is not in the unsplit tree"]);
     let report = against(&|tree| fs::remove_dir(tree.path(&at("generic", "share/empty"))).unwrap());
@@ -428,20 +348,8 @@ fn a_batch_against_all_that_was_built() {
     write(&other.join("doc/stage/README"), b"text");
     let report = check_with(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
     assert_found(&report, &["in/linux-a/doc_lib", "missing-artifact"]);
-    split(
-        &Options::new(other, tree.path("shards/linux-a"), "doc_lib"),
-        &(),
-    )
-    .unwrap();
-    assert_eq!(
-        faults(&check_with(
-            &tree,
-            "shards/linux-a",
-            Some("in/linux-a"),
-            &[]
-        )),
-        [""; 0]
-    );
+    split(&Options::new(other, tree.path("shards/linux-a"), "doc_lib"), &()).unwrap();
+    assert_eq!(faults(&check_with(&tree, "shards/linux-a", Some("in/linux-a"), &[])), [""; 0]);
     // A family of GPUs is not part of the component's name.
     let built = tree.path("in/linux-a");
     fs::rename(built.join("blas_lib"), built.join("blas_lib_gfx11X-all")).unwrap();
@@ -462,15 +370,9 @@ fn an_install_prefix_against_the_unsplit_one() {
         ["lib/librocblas.so.5"],
     );
     kpack_split::install::install(&options, &()).unwrap();
-    assert_eq!(
-        faults(&check_with(&tree, "prefix", Some(&unsplit), &[])),
-        [""; 0]
-    );
+    assert_eq!(faults(&check_with(&tree, "prefix", Some(&unsplit), &[])), [""; 0]);
     fs::remove_file(tree.path("prefix/lib/librocblas.so")).unwrap();
-    assert_found(
-        &check_with(&tree, "prefix", Some(&unsplit), &[]),
-        &["librocblas.so", "is lost"],
-    );
+    assert_found(&check_with(&tree, "prefix", Some(&unsplit), &[]), &["librocblas.so", "is lost"]);
 }
 
 #[test]
@@ -482,18 +384,11 @@ fn a_binary_with_two_names() {
         fs::hard_link(stage.join("lib/librocblas.so.5"), stage.join(name)).unwrap();
     }
     let artifact = tree.path("in/linux-a/blas_lib");
-    split(
-        &Options::new(artifact, tree.path("shards/linux-a"), "blas_lib"),
-        &(),
-    )
-    .unwrap();
+    split(&Options::new(artifact, tree.path("shards/linux-a"), "blas_lib"), &()).unwrap();
     let report = check_with(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
     let found = faults(&report);
     // Its markers lead from one directory only.
-    assert!(
-        !found.iter().any(|fault| fault.contains("librocblas-5.so")),
-        "{found:#?}"
-    );
+    assert!(!found.iter().any(|fault| fault.contains("librocblas-5.so")), "{found:#?}");
     // A copy under another name is not at the path in its kernel names.
     let copy = tree.path(&at("generic", "lib/librocblas-5.so"));
     fs::remove_file(&copy).unwrap();
@@ -507,10 +402,7 @@ fn device_code_in_no_known_place() {
     let tree = one_shard();
     let object = code_object("gfx942", b"elsewhere").unwrap();
     for artifact in ["generic", "gfx942", "gfx1100"] {
-        write(
-            &tree.path(&at(artifact, &format!("share/{artifact}.bin"))),
-            &object,
-        );
+        write(&tree.path(&at(artifact, &format!("share/{artifact}.bin"))), &object);
     }
     let report = check(&tree, "shards");
     let found = faults(&report);
@@ -530,10 +422,7 @@ fn device_code_in_no_known_place() {
         "4 files, device code only for gfx942",
     ] {
         let mut texts = report.findings.iter().map(|check| &check.text);
-        assert!(
-            texts.any(|text| text == expected),
-            "{expected}\n{report:#?}"
-        );
+        assert!(texts.any(|text| text == expected), "{expected}\n{report:#?}");
     }
 }
 
@@ -556,10 +445,7 @@ fn a_file_for_all_targets_that_lacks_one() {
     let tree = one_shard();
     let library = "lib/hipblaslt/library";
     let transform = |targets: &[&'static str]| {
-        let codes: Vec<_> = targets
-            .iter()
-            .map(|target| code(target, "transform"))
-            .collect();
+        let codes: Vec<_> = targets.iter().map(|target| code(target, "transform")).collect();
         bundle(Storage::Zstd(1), &codes).unwrap()
     };
     let extensions = |targets: &[&str]| {
@@ -567,10 +453,7 @@ fn a_file_for_all_targets_that_lacks_one() {
         rmp_serde::to_vec(&entries).unwrap()
     };
     let put = |file: &str, bytes: &[u8]| {
-        write(
-            &tree.path(&at("generic", &format!("{library}/{file}"))),
-            bytes,
-        );
+        write(&tree.path(&at("generic", &format!("{library}/{file}"))), bytes);
         check(&tree, "shards")
     };
     for target in ["gfx1100", "gfx942"] {
@@ -585,16 +468,8 @@ fn a_file_for_all_targets_that_lacks_one() {
     assert_eq!(faults(&report), [""; 0]);
 
     for (file, part, whole) in [
-        (
-            "hipblasltTransform.hsaco",
-            transform(&["gfx1100"]),
-            transform(&both),
-        ),
-        (
-            "hipblasltExtOpLibrary.dat",
-            extensions(&["gfx1100"]),
-            extensions(&both),
-        ),
+        ("hipblasltTransform.hsaco", transform(&["gfx1100"]), transform(&both)),
+        ("hipblasltExtOpLibrary.dat", extensions(&["gfx1100"]), extensions(&both)),
     ] {
         let report = put(file, &part);
         assert_eq!(report.count(Severity::Fault), 1, "{report:#?}");
@@ -656,10 +531,7 @@ fn what_is_in_no_prefix_is_not_recombined() {
     let targets = ["gfx1100", "gfx1101"];
     let report = check_with(&tree, "out", Some("in/linux-a"), &targets);
     assert_eq!(faults(&report), [""; 0]);
-    let mut notes = report
-        .findings
-        .iter()
-        .filter(|check| check.severity == Severity::Note);
+    let mut notes = report.findings.iter().filter(|check| check.severity == Severity::Note);
     assert!(notes.any(|note| note.text.contains("recombined artifacts do not have it")));
 }
 
@@ -688,8 +560,5 @@ fn an_original_that_is_itself_split_is_refused() {
     ] {
         assert_eq!(refusal(path, against), ids::SPLIT_ARTIFACT);
     }
-    assert_eq!(
-        faults(&check_with(&tree, "prefix", Some(&prefix), &[])),
-        [""; 0]
-    );
+    assert_eq!(faults(&check_with(&tree, "prefix", Some(&prefix), &[])), [""; 0]);
 }

@@ -28,11 +28,7 @@ pub(crate) fn library() -> FatLibrary {
     let library = add_and_mul(["gfx942", "gfx90a:xnack+"], ["gfx942", "gfx90a:xnack-"]);
     library.wrapper(
         Storage::Plain,
-        [
-            code("gfx942", "more"),
-            code("gfx90a:xnack+", "more"),
-            code("gfx90a:xnack-", "more"),
-        ],
+        [code("gfx942", "more"), code("gfx90a:xnack+", "more"), code("gfx90a:xnack-", "more")],
     )
 }
 
@@ -111,15 +107,9 @@ fn a_host_wheel_and_a_device_wheel_for_each_processor() {
     let out = tree.path("out");
     let device =
         |target: &str| format!("vec_device_{target}-1.0-cp311-cp311-manylinux_2_28_x86_64.whl");
-    assert_eq!(
-        names(&out),
-        [FAT.to_owned(), device("gfx90a"), device("gfx942")]
-    );
+    assert_eq!(names(&out), [FAT.to_owned(), device("gfx90a"), device("gfx942")]);
     let host = members(&out.join(FAT));
-    let names: Vec<(&str, u32)> = host
-        .iter()
-        .map(|(n, (mode, _))| (n.as_str(), *mode))
-        .collect();
+    let names: Vec<(&str, u32)> = host.iter().map(|(n, (mode, _))| (n.as_str(), *mode)).collect();
     assert_eq!(
         names,
         [
@@ -187,14 +177,7 @@ Vectors for everybody.
     );
     let record = text(&device, "vec_device_gfx90a-1.0.dist-info/RECORD");
     assert_eq!(record.lines().count(), 7, "{record}");
-    assert!(
-        record
-            .lines()
-            .filter(|row| row.contains(",sha256="))
-            .count()
-            == 6,
-        "{record}"
-    );
+    assert!(record.lines().filter(|row| row.contains(",sha256=")).count() == 6, "{record}");
 }
 
 /// The path of a wheel in the tree, for the command.
@@ -241,9 +224,7 @@ fn what_a_source_distribution_asks_for_is_asked_for() {
         );
         fs::write(directory.join("PKG-INFO"), fields).unwrap();
         let mut tar = Command::new("tar");
-        run(tar
-            .current_dir(tree.root())
-            .args(["-czf", "rocm-7.14.0.tar.gz", "rocm-7.14.0"]));
+        run(tar.current_dir(tree.root()).args(["-czf", "rocm-7.14.0.tar.gz", "rocm-7.14.0"]));
         tree.path("rocm-7.14.0.tar.gz")
     };
     let path = sdist("==7.14.0");
@@ -343,10 +324,7 @@ fn a_long_name_in_a_source_distribution_takes_no_memory() {
     let parts = parts.chain(std::iter::repeat_n(&*name, 256)).chain([&*end]);
     let path = compressed(&tree, parts);
     let mut shell = Command::new("sh");
-    let shell = shell.args([
-        "-c",
-        "ulimit -v 262144; exec \"$0\" wheel verify -j 1 \"$1\"",
-    ]);
+    let shell = shell.args(["-c", "ulimit -v 262144; exec \"$0\" wheel verify -j 1 \"$1\""]);
     let output = shell.arg(env!("CARGO_BIN_EXE_kpack")).arg(path).output();
     let output = output.unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -391,10 +369,7 @@ fn a_complete_set_verifies_and_an_incomplete_or_changed_one_does_not() {
     // Without a device wheel, or without the host wheel.
     let said = verified(&tree, &written[1..], &[]);
     let missing = "the extras ask for vec-device-gfx90a==1.0, which is not among these wheels [missing-wheel]";
-    assert!(
-        said.contains(missing) && said.ends_with("exit code 1\n"),
-        "{said}"
-    );
+    assert!(said.contains(missing) && said.ends_with("exit code 1\n"), "{said}");
     // With the device wheels at hand, and those of one GPU.
     let said = verified(&tree, &written[1..], &["--arch", "gfx942"]);
     assert!(said.ends_with("exit code 0\n"), "{said}");
@@ -402,24 +377,15 @@ fn a_complete_set_verifies_and_an_incomplete_or_changed_one_does_not() {
     let said = verified(&tree, &written[1..], &both);
     assert!(said.ends_with("exit code 0\n"), "{said}");
     let said = verified(&tree, &written[1..], &["--arch", "gfx90a:xnack+"]);
-    assert!(
-        said.contains(missing) && said.ends_with("exit code 1\n"),
-        "{said}"
-    );
+    assert!(said.contains(missing) && said.ends_with("exit code 1\n"), "{said}");
     let said = verified(&tree, &written[1..], &["--arch", "gfx1100"]);
-    assert!(
-        said.contains("no extra for gfx1100 [missing-wheel]"),
-        "{said}"
-    );
+    assert!(said.contains("no extra for gfx1100 [missing-wheel]"), "{said}");
     let loud = [
         &["wheel", "verify", "--verbose", "--arch", "gfx942"],
         &[written[1], written[2]].map(shown)[..],
     ];
     let loud = self::said(&tree, &loud.concat());
-    assert!(
-        loud.contains("not checked: 1 device wheel for other GPUs [missing-wheel]"),
-        "{loud}"
-    );
+    assert!(loud.contains("not checked: 1 device wheel for other GPUs [missing-wheel]"), "{loud}");
     let said = verified(&tree, &written[..1], &[]);
     assert!(said.contains("[missing-wheel]"), "{said}");
 
@@ -464,23 +430,14 @@ fn files_of_kernel_databases_move_to_device_wheels_at_their_paths() {
     let code_object = |target| code(target, "kernel").1;
     let library = "vec/lib/rocblas/library";
     let fat = Wheel::new(FAT)
-        .member(
-            &format!("{library}/Kernels.so-000-gfx942.hsaco"),
-            code_object("gfx942"),
-        )
-        .member(
-            &format!("{library}/Kernels.so-000-gfx1100.hsaco"),
-            code_object("gfx1100"),
-        )
+        .member(&format!("{library}/Kernels.so-000-gfx942.hsaco"), code_object("gfx942"))
+        .member(&format!("{library}/Kernels.so-000-gfx1100.hsaco"), code_object("gfx1100"))
         .member(&format!("{library}/TensileManifest.txt"), "names")
         .member("vec.libs/libvec-1a2b3c4d.so", binary(&self::library()))
         .member("vec/_vec.so", binary(&self::library()));
     let fat = fat.write(&tree.path("dist")).unwrap();
     let report = run_split(&tree, [&fat]);
-    let device = &report
-        .wheels
-        .iter()
-        .find(|w| w.extra.as_deref() == Some("device-gfx942"));
+    let device = &report.wheels.iter().find(|w| w.extra.as_deref() == Some("device-gfx942"));
     let names = Vec::from_iter(members(&device.unwrap().path).into_keys());
     assert_eq!(
         names[..5],
@@ -521,9 +478,7 @@ fn the_files_of_a_family_come_with_each_of_its_processors() {
         let marker = format!("; extra == 'device-{extra}'");
         let lines = metadata.lines().filter(|line| line.ends_with(&marker));
         let lines = lines.filter_map(|line| line.strip_prefix("Requires-Dist: vec-device-"));
-        let labels = lines
-            .filter_map(|line| line.split_once("=="))
-            .map(|(label, _)| label);
+        let labels = lines.filter_map(|line| line.split_once("==")).map(|(label, _)| label);
         labels.map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(pins("gfx1100"), ["gfx1100", "gfx11", "gfx110x"]);
@@ -535,20 +490,11 @@ fn the_files_of_a_family_come_with_each_of_its_processors() {
         wheel.unwrap().path.clone()
     };
     // Who installs a device wheel by its name gets them as well.
-    let gfx1100 = text(
-        &device("device-gfx1100"),
-        "vec_device_gfx1100-1.0.dist-info/METADATA",
-    );
-    let required = gfx1100
-        .lines()
-        .filter_map(|line| line.strip_prefix("Requires-Dist: "));
+    let gfx1100 = text(&device("device-gfx1100"), "vec_device_gfx1100-1.0.dist-info/METADATA");
+    let required = gfx1100.lines().filter_map(|line| line.strip_prefix("Requires-Dist: "));
     assert_eq!(
         required.collect::<Vec<_>>(),
-        [
-            "vec==1.0",
-            "vec-device-gfx11==1.0",
-            "vec-device-gfx110x==1.0"
-        ]
+        ["vec==1.0", "vec-device-gfx11==1.0", "vec-device-gfx110x==1.0"]
     );
     let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
     let said = verified(&tree, &written, &["--against", shown(&fat)]);
@@ -575,17 +521,12 @@ fn pip_installs_every_file_for_a_gpu() {
     ];
     let of_others = own.each_ref().map(|path| {
         let path = path.replace("gfx1100", "gfx942");
-        path.replace("gfx11xx", "gfx942")
-            .replace("gfx110x", "gfx120x")
+        path.replace("gfx11xx", "gfx942").replace("gfx110x", "gfx120x")
     });
     let shared = format!("{tensile}/TensileLibrary_Type_fallback.dat");
     let mut fat = Wheel::new(FAT).member("vec/_vec.so", binary(&library));
     for path in own.iter().chain(&of_others).chain([&shared]) {
-        let target = if path.contains("gfx942") {
-            "gfx942"
-        } else {
-            "gfx1100"
-        };
+        let target = if path.contains("gfx942") { "gfx942" } else { "gfx1100" };
         let content = match path.rsplit('.').next() {
             Some("hsaco" | "co") => code(target, path).1,
             Some("dat") => library_file(target, &[]).unwrap(),
@@ -598,14 +539,7 @@ fn pip_installs_every_file_for_a_gpu() {
     let mut pip = Command::new("pip3");
     pip.args(["install", "--quiet", "--no-index", "--only-binary=:all:"]);
     pip.args(["--platform", "manylinux_2_28_x86_64"]);
-    pip.args([
-        "--python-version",
-        "3.11",
-        "--implementation",
-        "cp",
-        "--abi",
-        "cp311",
-    ]);
+    pip.args(["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311"]);
     pip.args(["--disable-pip-version-check", "--no-compile", "--target"]);
     pip.arg(tree.path("site")).arg("--find-links");
     run(pip.arg(tree.path("out")).arg("vec[device-gfx1100]"));
@@ -617,10 +551,7 @@ fn pip_installs_every_file_for_a_gpu() {
         assert!(!tree.path("site").join(path).exists(), "{path}");
     }
     let said = said(&tree, &["verify", "site", "--arch", "gfx1100"]);
-    assert!(
-        said.contains(", 0 faults") && said.ends_with("\nexit code 0\n"),
-        "{said}"
-    );
+    assert!(said.contains(", 0 faults") && said.ends_with("\nexit code 0\n"), "{said}");
 }
 
 #[test]
@@ -630,32 +561,19 @@ fn archives_below_one_directory_and_requirements_of_others() {
     let fat = Wheel::new(FAT)
         .member("vec/lib/libvec.so", binary(&library))
         .member("vec.libs/libmore.so", binary(&library))
-        .member(
-            "vec/lib/aotriton.images/amd-gfx11xx/flash/attn_fwd.aks2",
-            "image",
-        );
+        .member("vec/lib/aotriton.images/amd-gfx11xx/flash/attn_fwd.aks2", "image");
     let fat = fat.write(&tree.path("dist")).unwrap();
     let split = |tool: &[&str], arguments: &[&str]| {
         let mut command = Command::new(tool[0]);
         let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../therock/python");
-        command
-            .args(&tool[1..])
-            .args(arguments)
-            .current_dir(tree.root());
-        command
-            .env("PYTHONPATH", modules)
-            .env("PYTHONDONTWRITEBYTECODE", "1");
+        command.args(&tool[1..]).args(arguments).current_dir(tree.root());
+        command.env("PYTHONPATH", modules).env("PYTHONDONTWRITEBYTECODE", "1");
         run(command.env("KPACK_EXECUTABLE", env!("CARGO_BIN_EXE_kpack")));
     };
     let requires = "rocm-sdk-device-{target}==7.14";
     let kpack = [env!("CARGO_BIN_EXE_kpack"), "wheel", "split"];
     let fat = fat.to_str().unwrap();
-    let own = [
-        "--device-name",
-        "amd-vec-device-{target}",
-        "--device-requires",
-        requires,
-    ];
+    let own = ["--device-name", "amd-vec-device-{target}", "--device-requires", requires];
     let common = ["--overlay-root", "vec/", "--output-dir"];
     split(&kpack, &[&own[..], &common, &["own", fat]].concat());
     // As ROCm's build calls its tool.
@@ -678,32 +596,18 @@ fn archives_below_one_directory_and_requirements_of_others() {
     }
     let device = |label: &str| {
         let file = format!("own/amd_vec_device_{label}-1.0-cp311-cp311-manylinux_2_28_x86_64.whl");
-        let metadata = text(
-            &tree.path(&file),
-            &format!("amd_vec_device_{label}-1.0.dist-info/METADATA"),
-        );
-        let lines = metadata
-            .lines()
-            .filter_map(|line| line.strip_prefix("Requires-Dist: "));
+        let metadata =
+            text(&tree.path(&file), &format!("amd_vec_device_{label}-1.0.dist-info/METADATA"));
+        let lines = metadata.lines().filter_map(|line| line.strip_prefix("Requires-Dist: "));
         (
             Vec::from_iter(members(&tree.path(&file)).into_keys()),
             Vec::from_iter(lines.map(str::to_owned)),
         )
     };
     let (files, requirements) = device("gfx1100");
-    assert!(
-        files.contains(&"vec/.kpack/vec_lib_gfx1100.kpack".to_owned()),
-        "{files:?}"
-    );
-    assert!(
-        !files.iter().any(|file| file.starts_with("vec.libs")),
-        "{files:?}"
-    );
-    let expected = [
-        "vec==1.0",
-        "amd-vec-device-gfx11==1.0",
-        "rocm-sdk-device-gfx1100==7.14",
-    ];
+    assert!(files.contains(&"vec/.kpack/vec_lib_gfx1100.kpack".to_owned()), "{files:?}");
+    assert!(!files.iter().any(|file| file.starts_with("vec.libs")), "{files:?}");
+    let expected = ["vec==1.0", "amd-vec-device-gfx11==1.0", "rocm-sdk-device-gfx1100==7.14"];
     assert_eq!(requirements, expected);
     assert_eq!(device("gfx11").1, ["vec==1.0"]);
     let written = names(&tree.path("own"));
@@ -717,14 +621,8 @@ fn archives_below_one_directory_and_requirements_of_others() {
         ("--overlay-root", "../vec", 2),
         ("--device-requires", "a b", 2),
     ] {
-        let said = self::said(
-            &tree,
-            &["wheel", "split", fat, "--output-dir", "no", option, value],
-        );
-        assert!(
-            said.contains(option) && said.ends_with(&format!("exit code {code}\n")),
-            "{said}"
-        );
+        let said = self::said(&tree, &["wheel", "split", fat, "--output-dir", "no", option, value]);
+        assert!(said.contains(option) && said.ends_with(&format!("exit code {code}\n")), "{said}");
         assert!(!tree.path("no").exists(), "{said}");
     }
 }
@@ -736,11 +634,7 @@ fn a_group_has_the_files_of_its_families() {
     let mut options = Options::new([&fat], tree.path("out"));
     options.groups = vec!["mine=gfx942,gfx1100".parse().unwrap()];
     let report = split(&options, &()).unwrap();
-    let wheels: Vec<&str> = report
-        .wheels
-        .iter()
-        .filter_map(|w| w.extra.as_deref())
-        .collect();
+    let wheels: Vec<&str> = report.wheels.iter().filter_map(|w| w.extra.as_deref()).collect();
     assert_eq!(wheels, ["device-gfx1201", "device-gfx12_0", "device-mine"]);
     let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
     let said = verified(&tree, &written, &["--against", shown(&fat)]);
@@ -780,28 +674,18 @@ fn wheel_variants_require_the_device_wheel_of_their_gpus() {
     let amd = |processor: &str| serde_json::json!({"amd": {"gfx_arch": [processor]}});
     for (wheel, label, properties, required) in [
         (0, "cdna", amd("gfx942"), Some("vec-device-cdna==1.0")),
-        (
-            1,
-            "gfx1100",
-            amd("gfx1100"),
-            Some("vec-device-gfx1100==1.0"),
-        ),
+        (1, "gfx1100", amd("gfx1100"), Some("vec-device-gfx1100==1.0")),
         (3, "null", serde_json::json!({}), None),
     ] {
         let wheel = out.join(&written[wheel]);
         let of_wheel = variants(&members(&wheel)["vec_device-1.0.dist-info/variant.json"].1);
-        assert_eq!(
-            of_wheel["variants"],
-            serde_json::json!({ label: properties })
-        );
+        assert_eq!(of_wheel["variants"], serde_json::json!({ label: properties }));
         assert_eq!(listed[label], properties);
         for part in ["$schema", "default-priorities", "providers"] {
             assert_eq!(of_wheel[part], variants(&index)[part]);
         }
         let metadata = text(&wheel, "vec_device-1.0.dist-info/METADATA");
-        let requirements = metadata
-            .lines()
-            .filter_map(|line| line.strip_prefix("Requires-Dist: "));
+        let requirements = metadata.lines().filter_map(|line| line.strip_prefix("Requires-Dist: "));
         let expected = Vec::from_iter(["vec==1.0"].into_iter().chain(required));
         assert_eq!(Vec::from_iter(requirements), expected);
     }
@@ -809,10 +693,7 @@ fn wheel_variants_require_the_device_wheel_of_their_gpus() {
     assert!(!members(&out.join(&written[4])).contains_key("vec_device-1.0.dist-info/variant.json"));
     let host = &report.wheels.last().unwrap().path;
     let metadata = text(host, "vec-1.0.dist-info/METADATA");
-    assert!(
-        metadata.contains("Requires-Dist: vec-device==1.0\n"),
-        "{metadata}"
-    );
+    assert!(metadata.contains("Requires-Dist: vec-device==1.0\n"), "{metadata}");
     let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
     let said = verified(&tree, &written, &["--against", shown(&fat)]);
     assert!(said.ends_with("exit code 0\n"), "{said}");
@@ -825,10 +706,9 @@ fn wheel_variants_require_the_device_wheel_of_their_gpus() {
         said.contains("the file describes gfx1100 (expected gfx942, as the file name says)"),
         "{said}"
     );
-    for (name, group) in [
-        ("{dist}-{target}", "cdna"),
-        ("{dist}-device-{target}", "much_too_long_label"),
-    ] {
+    for (name, group) in
+        [("{dist}-{target}", "cdna"), ("{dist}-device-{target}", "much_too_long_label")]
+    {
         options.device_name = name.to_owned();
         options.groups = vec![format!("{group}=gfx942").parse().unwrap()];
         let error = split(&options, &()).unwrap_err();
@@ -864,10 +744,8 @@ fn wheels_that_were_split_when_they_were_built() {
     let mut options = InstallOptions::new(tree.path("built"), "vec", ["vec/_vec.so"]);
     options.kpack_dir = "vec/.kpack".into();
     split_binary(&options, &()).unwrap();
-    let mut built = Wheel::new(FAT).member(
-        "vec/_vec.so",
-        fs::read(tree.path("built/vec/_vec.so")).unwrap(),
-    );
+    let mut built =
+        Wheel::new(FAT).member("vec/_vec.so", fs::read(tree.path("built/vec/_vec.so")).unwrap());
     for name in names(&tree.path("built/vec/.kpack")) {
         let bytes = fs::read(tree.path("built/vec/.kpack").join(&name)).unwrap();
         built = built.member(&format!("vec/.kpack/{name}"), bytes);
@@ -889,15 +767,9 @@ fn wheels_that_were_split_when_they_were_built() {
         install(&host.path, &site);
         install(&device.path, &site);
         let said = said(&tree, &["verify", site.to_str().unwrap()]);
-        assert!(
-            said.contains(", 0 faults") && said.ends_with("\nexit code 0\n"),
-            "{said}"
-        );
+        assert!(said.contains(", 0 faults") && said.ends_with("\nexit code 0\n"), "{said}");
     }
-    let manifest = members(&host.path)
-        .remove("vec/.kpack/vec_lib.kpm")
-        .unwrap()
-        .1;
+    let manifest = members(&host.path).remove("vec/.kpack/vec_lib.kpm").unwrap().1;
     let manifest = Manifest::read(&manifest).unwrap();
     let hint = manifest.install_command("gfx942").unwrap();
     assert_eq!(hint, "pip install 'vec[device-gfx942]==1.0'");
@@ -909,10 +781,7 @@ fn wheels_that_were_split_when_they_were_built() {
 fn archives_that_auditwheel_left_behind_are_added() {
     let tree = Tree::new();
     let fat = vendored(&tree).write(&tree.path("dist")).unwrap();
-    let without = said(
-        &tree,
-        &["wheel", "split", shown(&fat), "--output-dir", "out"],
-    );
+    let without = said(&tree, &["wheel", "split", shown(&fat), "--output-dir", "out"]);
     assert!(
         without.contains("member `vec.libs/libmore-1a2b3c4d.so`: split by another tool")
             && without.contains("`kpack wheel split --archives PREFIX`"),
@@ -921,11 +790,7 @@ fn archives_that_auditwheel_left_behind_are_added() {
     let mut options = Options::new([&fat], tree.path("out"));
     options.archives = vec![tree.path("rocm")];
     let report = split(&options, &()).unwrap_or_else(|error| panic!("{}", error.in_one_line()));
-    let wheels: Vec<&str> = report
-        .wheels
-        .iter()
-        .filter_map(|w| w.extra.as_deref())
-        .collect();
+    let wheels: Vec<&str> = report.wheels.iter().filter_map(|w| w.extra.as_deref()).collect();
     assert_eq!(wheels, ["device-gfx90a", "device-gfx942"]);
     let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
     let said = verified(&tree, &written, &[]);
@@ -934,21 +799,10 @@ fn archives_that_auditwheel_left_behind_are_added() {
     install(written[2], &site);
     install(written[1], &site);
     let said = self::said(&tree, &["verify", "site"]);
-    assert!(
-        said.contains(", 0 faults") && said.ends_with("\nexit code 0\n"),
-        "{said}"
-    );
+    assert!(said.contains(", 0 faults") && said.ends_with("\nexit code 0\n"), "{said}");
     let binary = site.join("vec.libs/libvec-1a2b3c4d.so");
-    let marker = LinkedBinary::open(&binary)
-        .unwrap()
-        .markers()
-        .unwrap()
-        .remove(0)
-        .marker;
-    assert_eq!(
-        marker.kpack_search_paths,
-        [".kpack/vec_lib_@GFXARCH@.kpack"]
-    );
+    let marker = LinkedBinary::open(&binary).unwrap().markers().unwrap().remove(0).marker;
+    assert_eq!(marker.kpack_search_paths, [".kpack/vec_lib_@GFXARCH@.kpack"]);
     let cache = Cache::new(Environment::default());
     for (target, loads) in [("gfx942", true), ("gfx90a:xnack+", false)] {
         let loaded = cache.load_code_object(&Request {
@@ -968,32 +822,11 @@ fn archives_of_another_build_are_not_added() {
     let fat = vendored(&tree).write(&tree.path("dist")).unwrap();
     let split = |rocm: &str| {
         let fat = shown(&fat);
-        said(
-            &tree,
-            &[
-                "wheel",
-                "split",
-                fat,
-                "--output-dir",
-                "out",
-                "--archives",
-                rocm,
-            ],
-        )
+        said(&tree, &["wheel", "split", fat, "--output-dir", "out", "--archives", rocm])
     };
     for (directory, targets, code, expected) in [
-        (
-            "other",
-            Some(["gfx90a", "gfx942"]),
-            3,
-            "another build of the library",
-        ),
-        (
-            "odd",
-            Some(["gfx1030", "gfx1100"]),
-            3,
-            "another build of the library",
-        ),
+        ("other", Some(["gfx90a", "gfx942"]), 3, "another build of the library"),
+        ("odd", Some(["gfx1030", "gfx1100"]), 3, "another build of the library"),
         ("empty", None, 2, "there is no archive (.kpack) below it"),
         ("dist", None, 2, "there is no archive (.kpack) below it"),
         ("nothing", None, 4, "nothing"),
@@ -1004,11 +837,7 @@ fn archives_of_another_build_are_not_added() {
                 let file = format!("lib/lib{name}.so");
                 let library = add_and_mul(targets, targets);
                 library.build(&tree.path(directory).join(&file)).unwrap();
-                install(
-                    &InstallOptions::new(tree.path(directory), name, [&file]),
-                    &(),
-                )
-                .unwrap();
+                install(&InstallOptions::new(tree.path(directory), name, [&file]), &()).unwrap();
             }
         } else if directory == "empty" {
             fs::create_dir_all(tree.path(directory)).unwrap();
@@ -1080,21 +909,14 @@ fn wheels_that_do_not_ask_for_a_family_are_faults() {
             &*asked,
             "the extra device-gfx1100 does not ask for vec-device-gfx11==1.0, which has files for gfx11",
         ),
-        (
-            Some("device-gfx1100"),
-            pin,
-            "it does not require vec-device-gfx11==1.0",
-        ),
+        (Some("device-gfx1100"), pin, "it does not require vec-device-gfx11==1.0"),
     ] {
         let tree = Tree::new();
         let fat = wheel_with_families(&tree);
         let report = run_split(&tree, [&fat]);
         let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
         let mut wheels = report.wheels.iter();
-        let wheel = &wheels
-            .find(|wheel| wheel.extra.as_deref() == extra)
-            .unwrap()
-            .path;
+        let wheel = &wheels.find(|wheel| wheel.extra.as_deref() == extra).unwrap().path;
         without_requirement(wheel, requirement);
         let said = verified(&tree, &written, &[]);
         assert!(said.contains(expected), "{said}");
@@ -1113,14 +935,8 @@ fn groups_that_would_lose_a_gpu_are_refused() {
             "group `gfx9`: no wheel has code for gfx9999; there is code for gfx90a",
         ),
         ("gfx9=gfx90a,gfx9O8", "did you mean gfx908?"),
-        (
-            "gfx942=gfx90a,gfx1100",
-            "it is named like gfx942, which is not in it",
-        ),
-        (
-            "gfx9=gfx90a:xnack+",
-            "gfx90a:xnack+ is a variant; name gfx90a",
-        ),
+        ("gfx942=gfx90a,gfx1100", "it is named like gfx942, which is not in it"),
+        ("gfx9=gfx90a:xnack+", "gfx90a:xnack+ is a variant; name gfx90a"),
     ] {
         let mut options = Options::new([&fat], tree.path("out"));
         let result = group.parse().and_then(|group| {
@@ -1145,10 +961,7 @@ fn groups_and_names_of_device_wheels() {
     let mut wrong = options.clone();
     wrong.groups[0].name = "All".to_owned();
     let error = split(&wrong, &()).unwrap_err().to_string();
-    assert!(
-        error.contains("the extra device-all asks for all"),
-        "{error}"
-    );
+    assert!(error.contains("the extra device-all asks for all"), "{error}");
     wrong = options;
     wrong.device_name = "../{target}".to_owned();
     let error = split(&wrong, &()).unwrap_err().to_string();
@@ -1157,12 +970,7 @@ fn groups_and_names_of_device_wheels() {
     let device = "amd_vec_gfx9-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
     assert_eq!(names(&tree.path("out")), [device, FAT]);
     let metadata = text(&tree.path("out").join(FAT), "vec-1.0.dist-info/METADATA");
-    for extra in [
-        "device-gfx9",
-        "device-gfx90a",
-        "device-gfx942",
-        "device-all",
-    ] {
+    for extra in ["device-gfx9", "device-gfx90a", "device-gfx942", "device-all"] {
         let line = format!("Requires-Dist: amd-vec-gfx9==1.0 ; extra == '{extra}'\n");
         assert!(metadata.contains(&line), "{metadata}");
     }
@@ -1174,10 +982,7 @@ fn odd_wheels_that_installers_accept() {
     for (host, prefix) in [
         (wheel(FAT).directory("vec").without_description(), ""),
         (wheel(FAT).in_wheel("Purelib: false", "Purelib: true"), ""),
-        (
-            wheel(FAT).in_metadata("\n", "\r\n").without_description(),
-            "",
-        ),
+        (wheel(FAT).in_metadata("\n", "\r\n").without_description(), ""),
         (
             Wheel::new(FAT)
                 .in_wheel("Purelib: false", "Purelib: true")
@@ -1223,9 +1028,7 @@ fn warnings() {
 pub(crate) fn noise(count: usize) -> Vec<u8> {
     let mut state = 1_u64;
     let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state >> 56) as u8
     };
     (0..count).map(|_| next()).collect()
@@ -1242,10 +1045,7 @@ fn a_host_wheel_with_any_device_wheel_verifies() {
         install(&host.path, &site);
         install(&device.path, &site);
         let said = said(&tree, &["verify", site.to_str().unwrap()]);
-        assert!(
-            said.contains(", 0 faults") && said.ends_with("\nexit code 0\n"),
-            "{said}"
-        );
+        assert!(said.contains(", 0 faults") && said.ends_with("\nexit code 0\n"), "{said}");
     }
 }
 
@@ -1259,15 +1059,7 @@ fn the_same_input_gives_the_same_bytes() {
     assert_eq!(tree.snapshot(), first);
     let one = kpack(
         &tree,
-        &[
-            "wheel",
-            "split",
-            "-j1",
-            "-q",
-            fat.to_str().unwrap(),
-            "--output-dir",
-            "out",
-        ],
+        &["wheel", "split", "-j1", "-q", fat.to_str().unwrap(), "--output-dir", "out"],
     );
     assert!(one.status.success());
     assert_eq!(tree.snapshot(), first);
@@ -1349,11 +1141,7 @@ fn device_wheels_have_a_directory_of_their_own() {
         assert_eq!(names(&tree.path("out")).len(), expected);
         let paths: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
         assert_eq!(paths[2], tree.path("out").join(FAT));
-        assert!(
-            paths[..2]
-                .iter()
-                .all(|path| path.starts_with(tree.path(devices)))
-        );
+        assert!(paths[..2].iter().all(|path| path.starts_with(tree.path(devices))));
         let said = verified(&tree, &paths, &["--against", shown(&fat)]);
         assert!(said.ends_with("exit code 0\n"), "{said}");
     }
@@ -1391,9 +1179,7 @@ fn sizes_are_compared_within_a_project() {
         let texts = of_gain.map(|finding| finding.text);
         texts.collect::<Vec<_>>()
     };
-    let alone = wheels
-        .each_ref()
-        .map(|wheel| gains(std::slice::from_ref(wheel)));
+    let alone = wheels.each_ref().map(|wheel| gains(std::slice::from_ref(wheel)));
     let mut alone = alone.concat();
     let mut together = gains(&wheels);
     alone.sort();
@@ -1422,17 +1208,11 @@ fn a_limit_of_file_sizes_is_an_error_without_other_words() {
     for blocks in [1, 4, 16, 64] {
         let script = format!("ulimit -f {blocks}; exec \"$0\" wheel split \"$1\" --output-dir out");
         let mut command = Command::new("sh");
-        command
-            .args(["-c", &script, kpack])
-            .arg(&fat)
-            .current_dir(tree.root());
+        command.args(["-c", &script, kpack]).arg(&fat).current_dir(tree.root());
         let output = command.output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(4), "{blocks}: {said}");
-        assert!(
-            said.starts_with("kpack: error: cannot write"),
-            "{blocks}: {said}"
-        );
+        assert!(said.starts_with("kpack: error: cannot write"), "{blocks}: {said}");
         assert_eq!(names(&tree.path("out")), [""; 0]);
     }
 }
@@ -1443,9 +1223,7 @@ fn python_reads_the_wheels() {
     let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
     let report = run_split(&tree, [&fat]);
     for wheel in &report.wheels {
-        let test = run(Command::new("python3")
-            .args(["-m", "zipfile", "-t"])
-            .arg(&wheel.path));
+        let test = run(Command::new("python3").args(["-m", "zipfile", "-t"]).arg(&wheel.path));
         assert!(test.contains("Done testing"), "{test}");
     }
 }
@@ -1467,21 +1245,14 @@ fn wheels_with_something_wrong_are_rejected() {
     let bytes = |wheel: Wheel| wheel.bytes().unwrap();
     let replaced = |wheel: Wheel, from: &str, to: &str| {
         let mut bytes = wheel.bytes().unwrap();
-        while let Some(at) = bytes
-            .windows(from.len())
-            .position(|part| part == from.as_bytes())
-        {
+        while let Some(at) = bytes.windows(from.len()).position(|part| part == from.as_bytes()) {
             bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
         }
         bytes
     };
     let mut said = Vec::new();
     for bytes in [
-        replaced(
-            wheel(FAT).member("vec/__double.py", ""),
-            "vec/__double.py",
-            "vec/__init__.py",
-        ),
+        replaced(wheel(FAT).member("vec/__double.py", ""), "vec/__double.py", "vec/__init__.py"),
         bytes(wheel(FAT).member("vec/../../etc/passwd", "")),
         bytes(wheel(FAT).member("/etc/passwd", "")),
         bytes(wheel(FAT).symlink("vec/link.so", "_vec.so")),
@@ -1508,10 +1279,7 @@ fn wheels_with_something_wrong_are_rejected() {
     said.push(refused(&split_before, FAT));
     let mut encrypted = bytes(wheel(FAT));
     let headers = |bytes: &[u8], magic: &[u8]| {
-        let found = bytes
-            .windows(4)
-            .enumerate()
-            .filter(|(_, part)| part == &magic);
+        let found = bytes.windows(4).enumerate().filter(|(_, part)| part == &magic);
         Vec::from_iter(found.map(|(at, _)| at))
     };
     for (magic, flags) in [(b"PK\x03\x04", 6), (b"PK\x01\x02", 8)] {

@@ -28,9 +28,7 @@ fn binary() -> Vec<u8> {
 }
 
 fn wheel() -> Wheel {
-    Wheel::new(FAT)
-        .member("vec/__init__.py", "answer = 42\n")
-        .member("vec/_vec.so", binary())
+    Wheel::new(FAT).member("vec/__init__.py", "answer = 42\n").member("vec/_vec.so", binary())
 }
 
 /// Damages some bytes of a file, most often near its end.
@@ -170,11 +168,7 @@ fn rejected(bytes: &[u8], expected: &str) {
     assert!(!tree.path("out").exists());
     let report = verify(&[fat], &VerifyOptions::default()).unwrap();
     let mut texts = report.findings.iter().map(|check| &check.text);
-    assert!(
-        texts.any(|text| text.contains(expected)),
-        "{:?}",
-        report.findings
-    );
+    assert!(texts.any(|text| text.contains(expected)), "{:?}", report.findings);
 }
 
 /// The wheel with this METADATA after its first fields.
@@ -187,10 +181,7 @@ fn with_metadata(more: &str) -> Vec<u8> {
 #[test]
 fn requirements_that_no_parser_reads_are_rejected() {
     let nested = |count| format!("Requires-Dist: a ; {}\n", "(".repeat(count));
-    rejected(
-        &with_metadata(&nested(200_000)),
-        "more than 100 parentheses",
-    );
+    rejected(&with_metadata(&nested(200_000)), "more than 100 parentheses");
     rejected(&with_metadata(&nested(100)), "`Requires-Dist: a ; ((((");
     rejected(&with_metadata("Requires-Dist: !\n"), "`Requires-Dist: !`");
 }
@@ -244,17 +235,9 @@ fn names_that_the_zip_directory_does_not_mark_as_utf_8_are_rejected() {
 #[test]
 fn members_that_cannot_be_installed_together_are_rejected() {
     for (one, other, expected) in [
-        (
-            "vec/a",
-            "vec-1.0.data/platlib/vec/a/b",
-            "a file and a directory",
-        ),
+        ("vec/a", "vec-1.0.data/platlib/vec/a/b", "a file and a directory"),
         ("vec/a", "vec-1.0.data/purelib/vec/a", "at the same path"),
-        (
-            "vec-1.0.data/data/a/b",
-            "vec-1.0.data/data/a",
-            "a file and a directory",
-        ),
+        ("vec-1.0.data/data/a/b", "vec-1.0.data/data/a", "a file and a directory"),
     ] {
         let wheel = wheel().member(one, "1").member(other, "2");
         rejected(&wheel.bytes().unwrap(), expected);
@@ -281,10 +264,7 @@ fn an_offset_that_no_file_has_is_damage() {
 
 #[test]
 fn a_wheel_that_would_fill_the_disk_is_rejected() {
-    let mut bytes = wheel()
-        .member("vec/zeros", vec![0; 100_000])
-        .bytes()
-        .unwrap();
+    let mut bytes = wheel().member("vec/zeros", vec![0; 100_000]).bytes().unwrap();
     // Both the member and the directory say that it is 4 GB.
     let size = 100_000_u32.to_le_bytes();
     for at in 0..bytes.len() - 4 {
@@ -304,10 +284,7 @@ fn device_wheels_of_one_name_are_a_usage_error() {
     fs::write(&other, zipped(&bytes, CompressionMethod::Stored)).unwrap();
     let error = split(&Options::new([fat, other], tree.path("out")), &()).unwrap_err();
     assert!(matches!(error, Error::Usage(_)), "{error}");
-    assert!(
-        error.to_string().contains("two wheels would be named"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("two wheels would be named"), "{error}");
     assert!(!tree.path("out").exists());
 }
 
@@ -347,27 +324,12 @@ fn wheels_that_contradict_their_record_are_rejected() {
     assert!(read(&Tree::new(), &with_rows(&rows())));
     let mut fewer = rows();
     fewer.remove(0);
-    rejected(
-        &with_rows(&fewer),
-        "`vec/__init__.py`: RECORD does not list it",
-    );
-    rejected(
-        &with_rows(&["vec-1.0.dist-info/RECORD,,".to_owned()]),
-        "RECORD does not list it",
-    );
-    for more in [
-        "vec/none.py",
-        "../none.py",
-        "/etc/passwd",
-        "vec/../vec/__init__.py",
-        "",
-    ] {
+    rejected(&with_rows(&fewer), "`vec/__init__.py`: RECORD does not list it");
+    rejected(&with_rows(&["vec-1.0.dist-info/RECORD,,".to_owned()]), "RECORD does not list it");
+    for more in ["vec/none.py", "../none.py", "/etc/passwd", "vec/../vec/__init__.py", ""] {
         let mut rows = rows();
         rows.push(format!("\"{more}\",,"));
-        rejected(
-            &with_rows(&rows),
-            &format!("lists `{more}`, which is not in the wheel"),
-        );
+        rejected(&with_rows(&rows), &format!("lists `{more}`, which is not in the wheel"));
     }
 }
 
@@ -387,21 +349,11 @@ fn hashes_of_all_kinds_are_compared() {
     for hash in right {
         assert!(read(&Tree::new(), &with(hash)), "{hash}");
         let (start, end) = hash.split_at(20);
-        let wrong = format!(
-            "{start}{}{}",
-            if end.starts_with('A') { 'B' } else { 'A' },
-            &end[1..]
-        );
+        let wrong = format!("{start}{}{}", if end.starts_with('A') { 'B' } else { 'A' }, &end[1..]);
         rejected(&with(&wrong), "RECORD has another hash");
-        rejected(
-            &with(hash.split('=').next().unwrap()),
-            "RECORD has another hash",
-        );
+        rejected(&with(hash.split('=').next().unwrap()), "RECORD has another hash");
     }
-    rejected(
-        &with("md5=XXXXXXXX"),
-        "expected sha256, sha384 or sha512, found md5",
-    );
+    rejected(&with("md5=XXXXXXXX"), "expected sha256, sha384 or sha512, found md5");
 }
 
 #[test]
@@ -438,20 +390,12 @@ fn archives_that_readers_read_differently_are_rejected() {
 #[test]
 fn names_that_no_file_can_have_are_rejected() {
     let long = format!("vec/{}", "x".repeat(300));
-    rejected(
-        &wheel().member(&long, "").bytes().unwrap(),
-        "has 300 bytes (expected at most 255)",
-    );
+    rejected(&wheel().member(&long, "").bytes().unwrap(), "has 300 bytes (expected at most 255)");
     let tree = Tree::new();
     let in_the_way = wheel().member("vec/.kpack", "").write(tree.root()).unwrap();
     let error = split(&Options::new([in_the_way], tree.path("out")), &()).unwrap_err();
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
-    assert!(
-        error
-            .to_string()
-            .contains("where archives need a directory"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("where archives need a directory"), "{error}");
     assert!(!tree.path("out").exists());
 }
 
@@ -467,21 +411,12 @@ fn libraries_that_another_tool_split_are_named() {
     install(&options, &()).unwrap();
     let file = |path: &str| fs::read(tree.path("site").join(path)).unwrap();
     let without = Wheel::new(FAT).member("vec/_vec.so", file("vec/_vec.so"));
-    let with = [
-        "vec_lib_gfx942.kpack",
-        "vec_lib_gfx90a.kpack",
-        "vec_lib.kpm",
-    ]
-    .iter()
-    .map(|name| format!("vec/.kpack/{name}"))
-    .fold(without.clone(), |wheel, path| {
-        wheel.member(&path, file(&path))
-    });
+    let with = ["vec_lib_gfx942.kpack", "vec_lib_gfx90a.kpack", "vec_lib.kpm"]
+        .iter()
+        .map(|name| format!("vec/.kpack/{name}"))
+        .fold(without.clone(), |wheel, path| wheel.member(&path, file(&path)));
     for (wheel, expected) in [
-        (
-            without,
-            "the wheel has no archives at `.kpack/vec_lib_@GFXARCH@.kpack`",
-        ),
+        (without, "the wheel has no archives at `.kpack/vec_lib_@GFXARCH@.kpack`"),
         (with, "its archives are in the wheel"),
     ] {
         let bytes = wheel.bytes().unwrap();
@@ -507,11 +442,7 @@ fn libraries_that_another_tool_split_are_named() {
             report.findings
         );
         assert_eq!(
-            report
-                .findings
-                .iter()
-                .filter(|check| check.text.contains("host wheel"))
-                .count(),
+            report.findings.iter().filter(|check| check.text.contains("host wheel")).count(),
             0,
             "{:?}",
             report.findings
@@ -583,9 +514,7 @@ fn wrong((host, device): (Wheel, Wheel)) -> Vec<kpack_core::Id> {
     let tree = Tree::new();
     let wheels = [host, device].map(|wheel| wheel.write(tree.root()).unwrap());
     let found = verify(&wheels, &VerifyOptions::default()).unwrap().findings;
-    let faults = found
-        .into_iter()
-        .filter(|found| found.severity == kpack_core::Severity::Fault);
+    let faults = found.into_iter().filter(|found| found.severity == kpack_core::Severity::Fault);
     faults.map(|found| found.id).collect()
 }
 
@@ -594,15 +523,10 @@ fn wrong((host, device): (Wheel, Wheel)) -> Vec<kpack_core::Id> {
 fn pins_that_are_not_exact() {
     let (exact, host) = ("vec-device-gfx942==1.0", "vec==1.0");
     assert!(!wrong(set(exact, host)).contains(&ids::WRONG_PIN));
-    for (pin, host) in [
-        ("vec-device-gfx942==2.0", host),
-        (exact, "vec==2.0"),
-        (exact, "other==1.0"),
-    ] {
-        assert!(
-            wrong(set(pin, host)).contains(&ids::WRONG_PIN),
-            "{pin}, {host}"
-        );
+    for (pin, host) in
+        [("vec-device-gfx942==2.0", host), (exact, "vec==2.0"), (exact, "other==1.0")]
+    {
+        assert!(wrong(set(pin, host)).contains(&ids::WRONG_PIN), "{pin}, {host}");
     }
 }
 
@@ -612,9 +536,6 @@ fn two_wheels_with_one_file() {
     for member in ["vec/__init__.py", "vec/__init__.py/more"] {
         let (host, device) = set("vec-device-gfx942==1.0", "vec==1.0");
         let found = wrong((host, device.member(member, "")));
-        assert!(
-            found.contains(&ids::OVERLAPPING_WHEELS),
-            "{member}: {found:?}"
-        );
+        assert!(found.contains(&ids::OVERLAPPING_WHEELS), "{member}: {found:?}");
     }
 }

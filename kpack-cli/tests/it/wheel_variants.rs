@@ -64,13 +64,7 @@ fn an_index_keeps_the_variants_of_earlier_runs() {
         );
         assert_eq!(fs::read(&index).unwrap(), before);
     };
-    split_with(
-        &tree,
-        "cp311",
-        ["gfx942", "gfx1100"],
-        &["gpus=gfx942,gfx1100"],
-    )
-    .unwrap();
+    split_with(&tree, "cp311", ["gfx942", "gfx1100"], &["gpus=gfx942,gfx1100"]).unwrap();
     rejected("the variant `gpus`");
     for text in ["{}", "something else", r#"{"variants":{"gpus":{}}}"#] {
         fs::write(&index, text).unwrap();

@@ -48,10 +48,7 @@ fn archives_of_one_name_and_other_contents_are_rejected() {
             wheel.member(&format!("vec.libs/.kpack/{name}"), bytes)
         },
     );
-    for (wheel, archives) in [
-        (two, &["first", "second"][..]),
-        (with_archives, &["first"][..]),
-    ] {
+    for (wheel, archives) in [(two, &["first", "second"][..]), (with_archives, &["first"][..])] {
         let error = split_with(&tree, &wheel, archives).unwrap_err();
         let said = error.in_one_line();
         assert!(
@@ -115,10 +112,7 @@ fn archives_are_added_to_the_site_packages_of_their_library() {
     let library = in_prefix(&tree.path("rocm"), "lib/libvec.so", "vec", targets);
     let wheel = Wheel::new(FAT)
         .in_wheel("Purelib: false", "Purelib: true")
-        .member(
-            "vec-1.0.data/platlib/vec.libs/libvec-1a2b3c4d.so",
-            library.clone(),
-        );
+        .member("vec-1.0.data/platlib/vec.libs/libvec-1a2b3c4d.so", library.clone());
     let report = split_with(&tree, &wheel, &["rocm"]).unwrap();
     let (host, devices) = report.wheels.split_last().unwrap();
     let manifest = "vec-1.0.data/platlib/vec.libs/.kpack/vec_lib.kpm";

@@ -35,12 +35,7 @@ fn told(output: &Output) -> (String, Option<i32>) {
         // Columns are as wide as the paths.
         let words = Vec::from_iter(line.split_whitespace());
         let line = words.join(" ").replace('\\', "/");
-        told.push_str(
-            &line
-                .replace("//?/Z:", "")
-                .replace("Z:", "")
-                .replace("-xnack", ":xnack"),
-        );
+        told.push_str(&line.replace("//?/Z:", "").replace("Z:", "").replace("-xnack", ":xnack"));
         told.push('\n');
     }
     (told, output.status.code())
@@ -48,20 +43,15 @@ fn told(output: &Output) -> (String, Option<i32>) {
 
 fn library(tree: &Tree, path: &str, code_of: &str) {
     let objects = ["gfx1100", "gfx90a:xnack+"].map(|target| code(target, code_of));
-    let library = FatLibrary::new()
-        .wrapper(Storage::Plain, objects.clone())
-        .wrapper(Storage::Plain, objects);
+    let library =
+        FatLibrary::new().wrapper(Storage::Plain, objects.clone()).wrapper(Storage::Plain, objects);
     library.build(&tree.path(path)).unwrap();
 }
 
 fn dll(tree: &Tree, path: &str, code_of: &str) {
     let objects = ["gfx1100", "gfx90a:xnack+"].map(|target| code(target, code_of));
     let library = FatLibrary::new().wrapper(Storage::Plain, objects);
-    let build = WindowsBuild {
-        linker: WindowsLinker::Gnu,
-        is_program: false,
-        flags: &[],
-    };
+    let build = WindowsBuild { linker: WindowsLinker::Gnu, is_program: false, flags: &[] };
     fs::create_dir_all(tree.path(path).parent().unwrap()).unwrap();
     library.build_for_windows(build, &tree.path(path)).unwrap();
 }
@@ -89,10 +79,7 @@ fn commands_that_read() {
     }
     let tree = Tree::new();
     library(&tree, "prefix/lib/libvec.so", "add");
-    for line in [
-        "install --prefix prefix --module vec --all",
-        "show prefix/lib/libvec.so",
-    ] {
+    for line in ["install --prefix prefix --module vec --all", "show prefix/lib/libvec.so"] {
         let output = command(&tree, &words(line)).output().unwrap();
         assert!(output.status.success(), "{output:?}");
     }
@@ -156,10 +143,7 @@ fn device_code_is_put_back_and_archives_are_made() {
         return;
     }
     let [linux, other] = [Tree::new(), Tree::new()];
-    for (tree, run) in [
-        (&linux, command as fn(&Tree, &[&str]) -> Command),
-        (&other, exe),
-    ] {
+    for (tree, run) in [(&linux, command as fn(&Tree, &[&str]) -> Command), (&other, exe)] {
         library(tree, "lib/libvec.so", "add");
         for line in [
             "install --prefix . --module vec --all",
@@ -181,9 +165,11 @@ fn wheels() {
     }
     let [linux, other] = [Tree::new(), Tree::new()];
     for tree in [&linux, &other] {
-        let wheel = Wheel::new(FAT)
-            .member("vec/__init__.py", "answer = 42\n")
-            .member_with_mode("vec/_vec.so", 0o755, binary(&wheel::library()));
+        let wheel = Wheel::new(FAT).member("vec/__init__.py", "answer = 42\n").member_with_mode(
+            "vec/_vec.so",
+            0o755,
+            binary(&wheel::library()),
+        );
         wheel.write(tree.root()).unwrap();
     }
     let split = ["wheel", "split", "--output-dir", "out", FAT];
@@ -193,16 +179,9 @@ fn wheels() {
     }
     assert_eq!(other.files(), linux.files());
     let mut names = Vec::new();
-    for wheel in linux
-        .files()
-        .into_iter()
-        .filter(|name| name.starts_with("out/"))
-    {
+    for wheel in linux.files().into_iter().filter(|name| name.starts_with("out/")) {
         let [on_windows, on_linux] = [&other, &linux].map(|tree| members(&tree.path(&wheel)));
-        assert!(
-            on_windows.keys().eq(on_linux.keys()),
-            "{wheel}: {on_windows:?}"
-        );
+        assert!(on_windows.keys().eq(on_linux.keys()), "{wheel}: {on_windows:?}");
         for (name, content) in on_linux {
             assert!(on_windows[&name] == content, "{wheel}: {name}");
             names.push(name);
@@ -234,15 +213,8 @@ fn several_runs_at_once_take_turns() {
     let verified = exe(&tree, &["verify", "."]).output().unwrap();
     assert!(verified.status.success(), "{verified:?}");
     let names = tree.files();
-    assert_eq!(
-        names.iter().filter(|name| name.ends_with(".kpack")).count(),
-        2,
-        "{names:?}"
-    );
-    assert!(
-        !names.iter().any(|name| name.ends_with(".tmp")),
-        "{names:?}"
-    );
+    assert_eq!(names.iter().filter(|name| name.ends_with(".kpack")).count(), 2, "{names:?}");
+    assert!(!names.iter().any(|name| name.ends_with(".tmp")), "{names:?}");
 }
 
 /// Runs a line in both trees. Both say the same.
@@ -256,10 +228,7 @@ fn ends_alike(linux: &Tree, other: &Tree, line: &str) -> Option<i32> {
     let on_linux = command(linux, &words(line)).output().unwrap();
     let on_windows = exe(other, &words(line)).output().unwrap();
     let told = |output: &Output, tree: &Tree| {
-        let said = Output {
-            stdout: [&*output.stdout, &output.stderr].concat(),
-            ..output.clone()
-        };
+        let said = Output { stdout: [&*output.stdout, &output.stderr].concat(), ..output.clone() };
         let (text, code) = told(&said);
         let text = text.replace(tree.root().to_str().unwrap(), "");
         // Each system has its own words.
@@ -281,25 +250,15 @@ fn artifact(tree: &Tree, directory: &str, targets: [&str; 2]) {
     let stage = format!("{directory}/math-libs/BLAS/rocBLAS/stage");
     let objects = |of: &'static str| targets.map(|target| code(target, of));
     let library = FatLibrary::new().wrapper(Storage::Zstd(2), objects("gemm"));
-    library
-        .build(&tree.path(&format!("{stage}/lib/librocblas.so.5")))
-        .unwrap();
+    library.build(&tree.path(&format!("{stage}/lib/librocblas.so.5"))).unwrap();
     let library = format!("{stage}/bin/rocblas/library");
     for target in targets {
         let stem = format!("TensileLibrary_Type_SS_{target}");
         pair(tree, &library, &stem, target);
     }
     let fallback = library_file("gfx000", &[]).unwrap();
-    write(
-        tree,
-        &format!("{library}/TensileLibrary_fallback.dat"),
-        fallback,
-    );
-    write(
-        tree,
-        &format!("{directory}/artifact_manifest.txt"),
-        "math-libs/BLAS/rocBLAS/stage\n",
-    );
+    write(tree, &format!("{library}/TensileLibrary_fallback.dat"), fallback);
+    write(tree, &format!("{directory}/artifact_manifest.txt"), "math-libs/BLAS/rocBLAS/stage\n");
 }
 
 /// The files are the same, but for what `recombine` notes about its own paths.
@@ -484,10 +443,9 @@ fn names_that_differ_by_case_are_rejected() {
         .output()
         .unwrap();
     assert!(created.status.success(), "{created:?}");
-    for (place, one, other) in [
-        ("files", "vec/a.txt", "vec/A.txt"),
-        ("directories", "Vec/a.txt", "vec/b.txt"),
-    ] {
+    for (place, one, other) in
+        [("files", "vec/a.txt", "vec/A.txt"), ("directories", "Vec/a.txt", "vec/b.txt")]
+    {
         let wheel = Wheel::new(FAT).member(one, "one").member(other, "two");
         let wheel = wheel.member_with_mode("vec/_vec.so", 0o755, binary(&wheel::library()));
         let place = tree.path(&format!("in/here/{place}"));
@@ -495,43 +453,21 @@ fn names_that_differ_by_case_are_rejected() {
         wheel.write(&place).unwrap();
     }
     let artifact = "in/here/in/blas_lib_generic";
-    write(
-        &tree,
-        &format!("{artifact}/artifact_manifest.txt"),
-        "stage\n",
-    );
+    write(&tree, &format!("{artifact}/artifact_manifest.txt"), "stage\n");
     write(&tree, &format!("{artifact}/stage/a.txt"), "one");
     write(&tree, &format!("{artifact}/stage/A.txt"), "two");
-    let packed = command(
-        &tree,
-        &words("pack in --output-dir store --run 1 --shard a"),
-    )
-    .current_dir(tree.path("in/here"))
-    .output()
-    .unwrap();
+    let packed = command(&tree, &words("pack in --output-dir store --run 1 --shard a"))
+        .current_dir(tree.path("in/here"))
+        .output()
+        .unwrap();
     assert!(packed.status.success(), "{packed:?}");
     let before = entries(&tree);
     for (line, id) in [
-        (
-            "extract two.kpack --output-dir out".to_owned(),
-            ids::NAME_CLASH,
-        ),
-        (
-            format!("wheel split --output-dir out files/{FAT}"),
-            ids::NAMES_DIFFER_BY_CASE,
-        ),
-        (
-            format!("wheel split --output-dir out directories/{FAT}"),
-            ids::NAMES_DIFFER_BY_CASE,
-        ),
-        (
-            "unpack store --output-dir out".to_owned(),
-            ids::CONFLICTING_FILES,
-        ),
-        (
-            "unpack store --flatten --output-dir out".to_owned(),
-            ids::CONFLICTING_FILES,
-        ),
+        ("extract two.kpack --output-dir out".to_owned(), ids::NAME_CLASH),
+        (format!("wheel split --output-dir out files/{FAT}"), ids::NAMES_DIFFER_BY_CASE),
+        (format!("wheel split --output-dir out directories/{FAT}"), ids::NAMES_DIFFER_BY_CASE),
+        ("unpack store --output-dir out".to_owned(), ids::CONFLICTING_FILES),
+        ("unpack store --flatten --output-dir out".to_owned(), ids::CONFLICTING_FILES),
     ] {
         let (said, code, after) = run_within(&tree, &words(&line));
         assert_eq!(code, Some(3), "{line}: {said}");
@@ -551,10 +487,7 @@ fn names_that_differ_by_case_are_rejected() {
     let (said, code, after) = install("Vec", "two.dll");
     assert_eq!(code, Some(3), "{said}");
     assert!(said.contains(ids::NAMES_DIFFER_BY_CASE.as_str()), "{said}");
-    assert!(
-        said.contains("spell module and component as in this name"),
-        "{said}"
-    );
+    assert!(said.contains("spell module and component as in this name"), "{said}");
     assert_eq!(after, before, "{said}");
 }
 
@@ -613,16 +546,9 @@ fn objects_are_split_before_the_link() {
     }
     let linux = Tree::new();
     let library = FatLibrary::new().kind(Kind::Object);
-    library
-        .wrapper(Storage::Plain, [code("gfx1100", "add")])
-        .build(&linux.path("fat.o"))
-        .unwrap();
+    library.wrapper(Storage::Plain, [code("gfx1100", "add")]).build(&linux.path("fat.o")).unwrap();
     let other = linux.copy();
-    for line in [
-        "object --module vec --output-dir host fat.o",
-        "show host/fat.o",
-        "verify host",
-    ] {
+    for line in ["object --module vec --output-dir host fat.o", "show host/fat.o", "verify host"] {
         runs_alike(&linux, &other, line);
     }
     assert_same_files(&other, &linux);
@@ -632,10 +558,7 @@ fn objects_are_split_before_the_link() {
         int main(void) { return !CopyFileA(\"fat.o\", \"made.o\", 0); }\n";
     write(&other, "compiler.c", compiler);
     let mut gcc = Command::new(windows::COMPILER);
-    process::run(
-        gcc.current_dir(other.root())
-            .args(["-o", "compiler.exe", "compiler.c"]),
-    );
+    process::run(gcc.current_dir(other.root()).args(["-o", "compiler.exe", "compiler.c"]));
     let line = "launch --module vec -- ./compiler.exe -c add.hip -o made.o";
     let launched = exe(&other, &words(line)).output().unwrap();
     assert!(launched.status.success(), "{launched:?}");
@@ -651,10 +574,7 @@ fn objects_are_split_before_the_link() {
 /// Runs a line in a directory of the tree, and returns what it says and all files of the tree.
 fn run_within(tree: &Tree, line: &[&str]) -> (String, Option<i32>, Vec<String>) {
     fs::create_dir_all(tree.path("in/here")).unwrap();
-    let output = exe(tree, line)
-        .current_dir(tree.path("in/here"))
-        .output()
-        .unwrap();
+    let output = exe(tree, line).current_dir(tree.path("in/here")).output().unwrap();
     let said = String::from_utf8([&*output.stdout, &output.stderr].concat()).unwrap();
     (said, output.status.code(), entries(tree))
 }
@@ -673,10 +593,7 @@ fn extracted_files_stay_in_the_output_directory() {
         );
         write(&tree, "in/here/list.json", list);
         let created = ["create", "evil.kpack", "--from", "list.json"];
-        let created = command(&tree, &created)
-            .current_dir(tree.path("in/here"))
-            .output()
-            .unwrap();
+        let created = command(&tree, &created).current_dir(tree.path("in/here")).output().unwrap();
         assert!(created.status.success(), "{created:?}");
         let before = entries(&tree);
         let line = ["extract", "evil.kpack", "--output-dir", "out"];
@@ -751,9 +668,7 @@ fn what_windows_cannot_do_is_said() {
         "split --artifact-dir in --output-dir shard --artifact-prefix blas_lib",
         "pack shard --output-dir store --run 1 --shard a",
     ] {
-        let output = command(&tree, &words(line))
-            .current_dir(tree.path("in/here"))
-            .output();
+        let output = command(&tree, &words(line)).current_dir(tree.path("in/here")).output();
         let output = output.unwrap();
         assert!(output.status.success(), "{output:?}");
     }
@@ -763,10 +678,7 @@ fn what_windows_cannot_do_is_said() {
     assert!(!said.contains("publisher"), "{said}");
     for line in ["doctor in", "doctor --print-arch"] {
         let (said, _, _) = run_within(&tree, &words(line));
-        assert!(
-            said.contains("kpack cannot detect GPUs on Windows"),
-            "{line}: {said}"
-        );
+        assert!(said.contains("kpack cannot detect GPUs on Windows"), "{line}: {said}");
         assert!(!said.contains("amdgpu"), "{line}: {said}");
     }
 }

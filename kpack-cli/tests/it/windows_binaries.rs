@@ -53,11 +53,7 @@ impl Bench {
         let original = tree.root().with_extension("original").join(name);
         fs::create_dir_all(original.parent().context("a directory")?)?;
         fs::copy(tree.path(name), &original)?;
-        Ok(Self {
-            tree,
-            name,
-            original,
-        })
+        Ok(Self { tree, name, original })
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -82,12 +78,7 @@ impl Bench {
     /// Splits it. Nothing finds anything wrong with it, also after other tools.
     pub(crate) fn check(&self) -> Result<()> {
         let fat = runs(&self.original)?;
-        ensure!(
-            fat.iter()
-                .filter(|line| line.starts_with("FPIH 0 "))
-                .count()
-                == 3
-        );
+        ensure!(fat.iter().filter(|line| line.starts_with("FPIH 0 ")).count() == 3);
         self.split()?;
         assert_holds(self.tree.root());
         assert_holds_against(&self.path(), &self.original);
@@ -145,9 +136,7 @@ const TOOLS: &[&[&str]] = &[
 /// The lines that it prints.
 pub(crate) fn runs(binary: &Path) -> Result<Vec<String>> {
     if !runs_windows_programs() {
-        return Ok(["FPIH 0 ", "FPIH 0 ", "FPIH 0 ", "host"]
-            .map(str::to_owned)
-            .to_vec());
+        return Ok(["FPIH 0 ", "FPIH 0 ", "FPIH 0 ", "host"].map(str::to_owned).to_vec());
     }
     let shared = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let text =
@@ -160,10 +149,7 @@ pub(crate) fn is_split(fat: &[String], split: &[String]) -> Result<()> {
     if fat[0] == "FPIH 0 " {
         return Ok(());
     }
-    ensure!(
-        fat.last() == split.last() && fat.len() == split.len(),
-        "{split:?}"
-    );
+    ensure!(fat.last() == split.last() && fat.len() == split.len(), "{split:?}");
     let mut markers = Vec::new();
     for (index, line) in split[..split.len() - 1].iter().enumerate() {
         let marker = line.strip_prefix(&format!("HIPK {index} "));
@@ -177,13 +163,7 @@ pub(crate) fn is_split(fat: &[String], split: &[String]) -> Result<()> {
 /// Tools that read headers say nothing about them.
 pub(crate) fn tools_find_nothing(binary: &Path) -> Result<()> {
     let commands: [&[&str]; 3] = [
-        &[
-            "llvm-readobj-19",
-            "--file-headers",
-            "--sections",
-            "--symbols",
-            "--coff-debug-directory",
-        ],
+        &["llvm-readobj-19", "--file-headers", "--sections", "--symbols", "--coff-debug-directory"],
         &["x86_64-w64-mingw32-objdump", "-p", "-h", "-t"],
         &["llvm-objdump-19", "-p", "-h"],
     ];
@@ -193,10 +173,7 @@ pub(crate) fn tools_find_nothing(binary: &Path) -> Result<()> {
         }
         let output = output(Command::new(command[0]).args(&command[1..]).arg(binary));
         let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(
-            output.status.success() && said.is_empty(),
-            "{command:?}: {said}"
-        );
+        ensure!(output.status.success() && said.is_empty(), "{command:?}: {said}");
     }
     Ok(())
 }
@@ -208,16 +185,10 @@ fn each(linker: WindowsLinker, sets: &[&[&str]]) -> Result<()> {
     }
     for flags in sets {
         for is_program in [false, true] {
-            let build = WindowsBuild {
-                linker,
-                is_program,
-                flags,
-            };
+            let build = WindowsBuild { linker, is_program, flags };
             let bench = Bench::new(&library(), build)?;
             bench.check().with_context(|| format!("{build:?}"))?;
-            bench
-                .check_join()
-                .with_context(|| format!("{build:?}, joined"))?;
+            bench.check_join().with_context(|| format!("{build:?}, joined"))?;
         }
     }
     Ok(())
@@ -259,11 +230,7 @@ fn binaries_of_lld_as_microsofts_linker() -> Result<()> {
 
 /// A DLL by lld as Microsoft's linker, or `None` if that is missing.
 fn dll(flags: &[&str]) -> Result<Option<Bench>> {
-    let build = WindowsBuild {
-        linker: WindowsLinker::LldLink,
-        is_program: false,
-        flags,
-    };
+    let build = WindowsBuild { linker: WindowsLinker::LldLink, is_program: false, flags };
     if !build.linker.is_there() {
         return Ok(None);
     }
@@ -343,12 +310,7 @@ fn binaries_that_would_break_are_rejected() -> Result<()> {
         bytes[directory + 4] = 16;
         bytes.extend([0; 16]);
     };
-    is_rejected(
-        &bench,
-        sign,
-        ids::SIGNED_BINARY,
-        &["unsigned", "then sign it"],
-    );
+    is_rejected(&bench, sign, ids::SIGNED_BINARY, &["unsigned", "then sign it"]);
 
     let word = |offset: usize, value: u32| {
         move |bytes: &mut Vec<u8>| {
@@ -357,12 +319,7 @@ fn binaries_that_would_break_are_rejected() -> Result<()> {
         }
     };
     let damaged = ids::DAMAGED_BINARY;
-    is_rejected(
-        &bench,
-        word(56, 0x10_0000),
-        damaged,
-        &["Windows does not load"],
-    );
+    is_rejected(&bench, word(56, 0x10_0000), damaged, &["Windows does not load"]);
     is_rejected(&bench, word(36, 0x300), damaged, &["aligned"]);
     is_rejected(&bench, word(32, 0x200), unsupported, &["a page"]);
     // The long name of a section is in a table within the sections.
@@ -380,12 +337,7 @@ fn binaries_that_would_break_are_rejected() -> Result<()> {
         word(56, address + size)(bytes);
     };
     is_rejected(&bench, large, unsupported, &["Windows loads at most"]);
-    is_rejected(
-        &bench,
-        |bytes| bytes.truncate(5000),
-        damaged,
-        &["truncated"],
-    );
+    is_rejected(&bench, |bytes| bytes.truncate(5000), damaged, &["truncated"]);
     is_rejected(&bench, |bytes| bytes.truncate(200), damaged, &["truncated"]);
     // A string table of one name that does not end.
     let long = |bytes: &mut Vec<u8>| {
@@ -411,11 +363,8 @@ fn a_join_beyond_the_largest_image_is_rejected() -> Result<()> {
     let text = "char zeroes[0x7ffa0000];\n__declspec(dllexport) char *more(int n) { return zeroes + n; }\n";
     fs::write(&source, text)?;
     linker.compile(&source, &object)?;
-    let build = WindowsBuild {
-        linker,
-        is_program: false,
-        flags: &[object.to_str().context("UTF-8")?],
-    };
+    let build =
+        WindowsBuild { linker, is_program: false, flags: &[object.to_str().context("UTF-8")?] };
     let code = ["gfx1100", "gfx942"].map(|target| (target, vec![7; 300_000]));
     let code = code.map(|(target, code)| Ok((target, code_object(target, &code)?)));
     let code = code.into_iter().collect::<Result<Vec<_>>>()?;
@@ -425,10 +374,7 @@ fn a_join_beyond_the_largest_image_is_rejected() -> Result<()> {
     let split = fs::read(bench.path())?;
     let error = bench.join(&["gfx1100", "gfx942"]).unwrap_err();
     let text = error.in_one_line();
-    ensure!(
-        text.contains("2 GiB that Windows loads") && text.contains("--arch"),
-        "{text}"
-    );
+    ensure!(text.contains("2 GiB that Windows loads") && text.contains("--arch"), "{text}");
     ensure!(fs::read(bench.path())? == split);
     Ok(())
 }
@@ -489,17 +435,9 @@ fn a_section_that_llvm_objcopy_adds_is_named() -> Result<()> {
     };
     let add = |path: &Path| {
         let section = ".extra=/etc/hostname";
-        try_run(
-            Command::new(tool)
-                .args(["--add-section", section])
-                .arg(path),
-        )
+        try_run(Command::new(tool).args(["--add-section", section]).arg(path))
     };
-    let parts = [
-        "`.extra`",
-        "llvm-objcopy --add-section",
-        "install the original",
-    ];
+    let parts = ["`.extra`", "llvm-objcopy --add-section", "install the original"];
     let fat = fs::read(&bench.original)?;
     add(&bench.original)?;
     is_rejected(&bench, |_| (), ids::DAMAGED_BINARY, &parts);
@@ -514,10 +452,9 @@ fn a_section_that_llvm_objcopy_adds_is_named() -> Result<()> {
 
 #[test]
 fn merged_sections_are_rejected() -> Result<()> {
-    for (flag, name) in [
-        ("/merge:.hipFatBinSegment=.rdata", ".hipFatB"),
-        ("/merge:.hip_fatbin=.rdata", ".hip_fat"),
-    ] {
+    for (flag, name) in
+        [("/merge:.hipFatBinSegment=.rdata", ".hipFatB"), ("/merge:.hip_fatbin=.rdata", ".hip_fat")]
+    {
         let Some(bench) = dll(&[flag])? else {
             return Ok(());
         };
@@ -531,16 +468,9 @@ fn merged_sections_are_rejected() -> Result<()> {
 #[test]
 fn wrappers_and_bundles_merged_into_data_are_rejected() -> Result<()> {
     for storage in [Storage::Plain, Storage::Zstd(2)] {
-        let flags = [
-            "/fixed",
-            "/merge:.hipFatBinSegment=.data",
-            "/merge:.hip_fatbin=.rdata",
-        ];
-        let build = WindowsBuild {
-            linker: WindowsLinker::LldLink,
-            is_program: true,
-            flags: &flags,
-        };
+        let flags = ["/fixed", "/merge:.hipFatBinSegment=.data", "/merge:.hip_fatbin=.rdata"];
+        let build =
+            WindowsBuild { linker: WindowsLinker::LldLink, is_program: true, flags: &flags };
         if !build.linker.is_there() {
             return Ok(());
         }
@@ -562,11 +492,9 @@ fn header(bytes: &[u8], name: &[u8]) -> usize {
 #[test]
 fn wrappers_elsewhere_are_found_without_relocations() -> Result<()> {
     let merged = "/merge:.hipFatBinSegment=.rdata";
-    for (flags, is_code) in [
-        (&[merged, "/fixed"][..], false),
-        (&[merged], true),
-        (&[merged, "/fixed"], true),
-    ] {
+    for (flags, is_code) in
+        [(&[merged, "/fixed"][..], false), (&[merged], true), (&[merged, "/fixed"], true)]
+    {
         let Some(bench) = dll(flags)? else {
             return Ok(());
         };
@@ -595,9 +523,7 @@ fn separate_debug_files_stay() -> Result<()> {
     fs::create_dir_all(tree.path("bin"))?;
     let flags = words("-g -shared -nostdlib -Wl,-e,entry -o");
     try_run(
-        Command::new(compiler)
-            .args(flags)
-            .args([tree.path("plain.dll"), tree.path("plain.c")]),
+        Command::new(compiler).args(flags).args([tree.path("plain.dll"), tree.path("plain.c")]),
     )?;
     for tool in ["x86_64-w64-mingw32-objcopy", "llvm-objcopy-19"] {
         if !require::tool(tool) {
@@ -652,11 +578,7 @@ fn headers_without_room_grow() -> Result<()> {
 fn headers_without_room_grow_for_a_join() -> Result<()> {
     let code = code_object("gfx1100", &[1; 64])?;
     let library = FatLibrary::new().wrapper(Storage::Plain, [("gfx1100", code)]);
-    let build = WindowsBuild {
-        linker: WindowsLinker::LldLink,
-        is_program: false,
-        flags: &[],
-    };
+    let build = WindowsBuild { linker: WindowsLinker::LldLink, is_program: false, flags: &[] };
     if !build.linker.is_there() {
         return Ok(());
     }
@@ -679,11 +601,7 @@ fn debug_information_is_stripped_from_joined_binaries() -> Result<()> {
             continue;
         }
         for tool in TOOLS.iter().filter(|tool| require::tool(tool[0])) {
-            let build = WindowsBuild {
-                linker,
-                is_program: false,
-                flags: &["-g"],
-            };
+            let build = WindowsBuild { linker, is_program: false, flags: &["-g"] };
             let bench = Bench::new(&library(), build)?;
             bench.split()?;
             let split = fs::read(bench.path())?;
@@ -699,9 +617,7 @@ fn debug_information_is_stripped_from_joined_binaries() -> Result<()> {
             try_run(Command::new(program).args(words).arg(bench.path()))?;
             assert_holds(bench.tree.root());
             assert_holds_against(&bench.path(), &bench.original);
-            bench
-                .split()
-                .with_context(|| format!("{linker:?} {tool:?}"))?;
+            bench.split().with_context(|| format!("{linker:?} {tool:?}"))?;
             assert_holds_against(&bench.path(), &bench.original);
         }
     }
@@ -721,10 +637,7 @@ fn a_wrong_size_in_memory_is_found() -> Result<()> {
     bytes[at + 1] ^= 0x10;
     fs::write(bench.path(), &bytes)?;
     // then it is found.
-    assert_found(
-        &check(&bench.tree, bench.name),
-        &["damaged-binary", "Windows does not load"],
-    );
+    assert_found(&check(&bench.tree, bench.name), &["damaged-binary", "Windows does not load"]);
     Ok(())
 }
 
@@ -751,10 +664,7 @@ fn a_changed_record_of_a_join_is_damage() -> Result<()> {
                 continue;
             };
             let text = error.in_one_line();
-            ensure!(
-                error.id() != ids::UNSOUND_OUTPUT,
-                "word {word}, bit {bit}: {text}"
-            );
+            ensure!(error.id() != ids::UNSOUND_OUTPUT, "word {word}, bit {bit}: {text}");
             ensure!(fs::read(bench.path())? == bytes, "it changed");
             let is_named =
                 text.contains("bin/vec.dll") && text.contains("install the unsplit binary");
@@ -775,10 +685,7 @@ fn a_stale_checksum_is_found() -> Result<()> {
     let found = |bytes: &[u8]| -> Result<Vec<String>> {
         fs::write(bench.path(), bytes)?;
         let report = check(&bench.tree, bench.name);
-        let stale = report
-            .findings
-            .iter()
-            .filter(|found| found.id == ids::STALE_CHECKSUM);
+        let stale = report.findings.iter().filter(|found| found.id == ids::STALE_CHECKSUM);
         Ok(stale.map(|found| found.text.clone()).collect())
     };
     ensure!(found(&split)?.is_empty());
@@ -787,10 +694,7 @@ fn a_stale_checksum_is_found() -> Result<()> {
     bytes[0x50] ^= 1;
     // then it is found, and where the header has no checksum, nothing is.
     let stale = found(&bytes)?;
-    ensure!(
-        stale.len() == 1 && stale[0].contains("the header has 0x"),
-        "{stale:?}"
-    );
+    ensure!(stale.len() == 1 && stale[0].contains("the header has 0x"), "{stale:?}");
     let at = signature(&bytes) + 24 + 64;
     bytes[at..at + 4].fill(0);
     ensure!(found(&bytes)?.is_empty());
@@ -799,15 +703,9 @@ fn a_stale_checksum_is_found() -> Result<()> {
 
 #[test]
 fn linkers_write_the_same_checksum() -> Result<()> {
-    for (linker, flags) in [
-        (WindowsLinker::Gnu, &[][..]),
-        (WindowsLinker::LldLink, &["/release"]),
-    ] {
-        let build = WindowsBuild {
-            linker,
-            is_program: false,
-            flags,
-        };
+    for (linker, flags) in [(WindowsLinker::Gnu, &[][..]), (WindowsLinker::LldLink, &["/release"])]
+    {
+        let build = WindowsBuild { linker, is_program: false, flags };
         if !linker.is_there() {
             continue;
         }
@@ -819,25 +717,15 @@ fn linkers_write_the_same_checksum() -> Result<()> {
         let mut bytes = fs::read(bench.path())?;
         bytes.push(1);
         fs::write(bench.path(), bytes)?;
-        ensure!(
-            sums(&bench.path())?.is_some(),
-            "{linker:?}, with a byte more"
-        );
+        ensure!(sums(&bench.path())?.is_some(), "{linker:?}, with a byte more");
     }
     Ok(())
 }
 
 #[test]
 fn device_code_of_one_page_frees_no_addresses() -> Result<()> {
-    for linker in WINDOWS_LINKERS
-        .into_iter()
-        .filter(|linker| linker.is_there())
-    {
-        let build = WindowsBuild {
-            linker,
-            is_program: false,
-            flags: &[],
-        };
+    for linker in WINDOWS_LINKERS.into_iter().filter(|linker| linker.is_there()) {
+        let build = WindowsBuild { linker, is_program: false, flags: &[] };
         let library = FatLibrary::new();
         let tiny = code_object("gfx1100", &[1; 64])?;
         let library = library.wrapper(Storage::Plain, [("gfx1100", tiny)]);
@@ -882,10 +770,7 @@ fn a_wheel_for_windows_is_split() -> Result<()> {
     }
     let wheels = found.iter().filter(|file| file.starts_with("out/"));
     let wheels = Vec::from_iter(wheels.map(String::as_str)).join(" ");
-    succeeds(
-        &tree,
-        &format!("wheel verify {wheels} --against dist/{name}"),
-    );
+    succeeds(&tree, &format!("wheel verify {wheels} --against dist/{name}"));
     let shown = succeeds(&tree, &format!("wheel show out/{name}"));
     assert!(shown.contains("device-gfx1100"), "{shown}");
     Ok(())
@@ -961,11 +846,8 @@ fn flipped_bytes() -> Result<()> {
             let _ = verify(&[bench.path()], &options, &mut |_, _, _| {});
             let result = match step {
                 "join" => bench.join(&["gfx942"]),
-                _ => install(
-                    &InstallOptions::new(bench.tree.root(), "vec", [bench.name]),
-                    &(),
-                )
-                .map(drop),
+                _ => install(&InstallOptions::new(bench.tree.root(), "vec", [bench.name]), &())
+                    .map(drop),
             };
             is_handled(result, &what);
         }

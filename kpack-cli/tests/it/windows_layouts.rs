@@ -91,8 +91,7 @@ impl Feature {
                 let library = directory.join("msvcrt.lib");
                 fs::write(directory.join("msvcrt.def"), LIBRARY)?;
                 let mut tool = Command::new("llvm-dlltool-19");
-                tool.current_dir(directory)
-                    .args(["-m", "i386:x86-64", "-d", "msvcrt.def", "-l"]);
+                tool.current_dir(directory).args(["-m", "i386:x86-64", "-d", "msvcrt.def", "-l"]);
                 try_run(tool.arg(&library))?;
                 let library = library.to_str().context("UTF-8")?.to_owned();
                 let flag = match linker {
@@ -116,10 +115,7 @@ fn sections(alignments: [u32; 3]) -> String {
             "bw" => ".zero 9000",
             _ => ".fill 700, 8, 0x1234",
         };
-        let _ = write!(
-            text,
-            ".section {name},\"{kind}\"\n.p2align {alignment}\n{fill}\n"
-        );
+        let _ = write!(text, ".section {name},\"{kind}\"\n.p2align {alignment}\n{fill}\n");
     }
     text
 }
@@ -132,16 +128,7 @@ fn add_rich_header(binary: &Path) -> Result<bool> {
     let end = at + 24 + 240 + 40 * usize::from(sections);
     let size = u32::from_le_bytes(bytes[at + 84..at + 88].try_into()?) as usize;
     let key: u32 = 0x1357_9bdf;
-    let words = [
-        0x536e_6144 ^ key,
-        key,
-        key,
-        key,
-        0x0103_6b14 ^ key,
-        7 ^ key,
-        0x6863_6952,
-        key,
-    ];
+    let words = [0x536e_6144 ^ key, key, key, key, 0x0103_6b14 ^ key, 7 ^ key, 0x6863_6952, key];
     let rich = Vec::from_iter(words.iter().flat_map(|word| word.to_le_bytes()));
     if size - end < rich.len() {
         return Ok(false);
@@ -159,62 +146,34 @@ pub(crate) fn is_loadable(binary: &Path) -> Result<()> {
     let file = PeFile64::parse(&*bytes)?;
     let optional = file.nt_headers().optional_header();
     let headers = optional.size_of_headers.get(LE);
-    let (align, file_align) = (
-        optional.section_alignment.get(LE),
-        optional.file_alignment.get(LE),
-    );
+    let (align, file_align) = (optional.section_alignment.get(LE), optional.file_alignment.get(LE));
     let sections = Vec::from_iter(file.section_table().iter());
     let table = signature(&bytes)
         + 24
-        + usize::from(
-            file.nt_headers()
-                .file_header
-                .size_of_optional_header
-                .get(LE),
-        );
-    ensure!(
-        table + 40 * sections.len() <= headers as usize,
-        "section headers past the headers"
-    );
+        + usize::from(file.nt_headers().file_header.size_of_optional_header.get(LE));
+    ensure!(table + 40 * sections.len() <= headers as usize, "section headers past the headers");
     ensure!(headers.is_multiple_of(file_align));
     let mut next = headers.next_multiple_of(align);
     let mut in_file = headers;
     for section in &sections {
         let name = String::from_utf8_lossy(&section.name).into_owned();
-        let (address, size) = (
-            section.virtual_address.get(LE),
-            section.virtual_size.get(LE),
-        );
+        let (address, size) = (section.virtual_address.get(LE), section.virtual_size.get(LE));
         ensure!(address == next, "{name} at {address:#x}, not at {next:#x}");
         ensure!(size > 0, "{name} is empty");
         next = (address + size).next_multiple_of(align);
-        let (offset, size) = (
-            section.pointer_to_raw_data.get(LE),
-            section.size_of_raw_data.get(LE),
-        );
+        let (offset, size) =
+            (section.pointer_to_raw_data.get(LE), section.size_of_raw_data.get(LE));
         if size > 0 {
-            ensure!(
-                offset.is_multiple_of(file_align),
-                "{name} at offset {offset:#x}"
-            );
-            ensure!(
-                offset >= in_file,
-                "{name} at offset {offset:#x}, before {in_file:#x}"
-            );
+            ensure!(offset.is_multiple_of(file_align), "{name} at offset {offset:#x}");
+            ensure!(offset >= in_file, "{name} at offset {offset:#x}, before {in_file:#x}");
             in_file = offset + size;
         }
         let zeroed =
             section.characteristics.get(LE).0 & pe::IMAGE_SCN_CNT_UNINITIALIZED_DATA.0 != 0;
         ensure!(!zeroed || size == 0, "{name} is zeroed and has bytes");
     }
-    ensure!(
-        in_file as usize <= bytes.len(),
-        "sections end past the end of the file"
-    );
-    ensure!(
-        optional.size_of_image.get(LE) == next,
-        "the size of the image"
-    );
+    ensure!(in_file as usize <= bytes.len(), "sections end past the end of the file");
+    ensure!(optional.size_of_image.get(LE) == next, "the size of the image");
     Ok(())
 }
 
@@ -224,18 +183,8 @@ const GNU_FLAGS: &[&[&str]] = &[
     &["", "-g"],
     &["", "-Wl,--build-id"],
     &["", "-Wl,--disable-long-section-names"],
-    &[
-        "",
-        "",
-        "",
-        "-Wl,--disable-reloc-section,--disable-dynamicbase",
-    ],
-    &[
-        "",
-        "",
-        "-Wl,--section-alignment,0x2000",
-        "-Wl,--section-alignment,0x10000",
-    ],
+    &["", "", "", "-Wl,--disable-reloc-section,--disable-dynamicbase"],
+    &["", "", "-Wl,--section-alignment,0x2000", "-Wl,--section-alignment,0x10000"],
     &["", "", "-Wl,--file-alignment,0x1000"],
     &["", "-Wl,--image-base,0x20000000"],
     &["", "-Wl,--gc-sections"],
@@ -248,30 +197,15 @@ const LLD_GNU_FLAGS: &[&[&str]] = &[
     &["", "", "-s"],
     &["", "-g"],
     &["", "-Wl,--build-id"],
-    &[
-        "",
-        "",
-        "",
-        "-Wl,--disable-reloc-section,--disable-dynamicbase",
-    ],
-    &[
-        "",
-        "-Wl,--section-alignment=0x2000",
-        "-Wl,--section-alignment=0x10000",
-    ],
+    &["", "", "", "-Wl,--disable-reloc-section,--disable-dynamicbase"],
+    &["", "-Wl,--section-alignment=0x2000", "-Wl,--section-alignment=0x10000"],
     &["", "-Wl,--file-alignment=0x1000"],
     &["", "-Wl,--image-base=0x20000000"],
     &["", "-Wl,--gc-sections"],
 ];
 
 const LLD_LINK_FLAGS: &[&[&str]] = &[
-    &[
-        "",
-        "",
-        "/debug /pdb:vec.pdb",
-        "/debug:dwarf",
-        "/debug:symtab",
-    ],
+    &["", "", "/debug /pdb:vec.pdb", "/debug:dwarf", "/debug:symtab"],
     &["", "/release"],
     &["", "", "", "/fixed"],
     &["", "/align:8192", "/align:65536"],
@@ -391,14 +325,9 @@ impl Choice {
         for feature in &self.features {
             flags.extend(feature.flags(self.linker, scratch.path())?);
         }
-        let (script, stub) = (
-            scratch.path().join("place.ld"),
-            scratch.path().join("stub.bin"),
-        );
-        let text = format!(
-            "SECTIONS {{ .hip_fatbin : {{ *(.hip_fatbin) }} }} INSERT {};\n",
-            self.place
-        );
+        let (script, stub) = (scratch.path().join("place.ld"), scratch.path().join("stub.bin"));
+        let text =
+            format!("SECTIONS {{ .hip_fatbin : {{ *(.hip_fatbin) }} }} INSERT {};\n", self.place);
         fs::write(&script, text)?;
         fs::write(&stub, [&b"MZ"[..], &[0; 0xee]].concat())?;
         for flag in &self.flags {
@@ -406,11 +335,8 @@ impl Choice {
             flags.push(flag.replace("stub.bin", &stub.display().to_string()));
         }
         let flags = Vec::from_iter(flags.iter().map(String::as_str));
-        let build = WindowsBuild {
-            linker: self.linker,
-            is_program: self.is_program,
-            flags: &flags,
-        };
+        let build =
+            WindowsBuild { linker: self.linker, is_program: self.is_program, flags: &flags };
         let bench = Bench::new(&self.library()?, build)?;
         if self.features.contains(&Feature::Rich) {
             for path in [bench.path(), bench.original.clone()] {
@@ -452,10 +378,7 @@ impl Trial {
         self.check(true).context("joined")?;
         let joined = fs::read(self.bench.path())?;
         self.split().context("again")?;
-        ensure!(
-            fs::read(self.bench.path())? == split,
-            "another split binary"
-        );
+        ensure!(fs::read(self.bench.path())? == split, "another split binary");
         fs::write(self.bench.path(), joined)?;
         self.state = State::Joined;
         if self.tools(after)? > 0 {
@@ -517,10 +440,7 @@ impl Trial {
         if self.state == State::Split {
             return is_split(fat, &lines);
         }
-        ensure!(
-            lines.len() == fat.len() && lines.last() == fat.last(),
-            "{lines:?}"
-        );
+        ensure!(lines.len() == fat.len() && lines.last() == fat.last(), "{lines:?}");
         ensure!(lines[0].starts_with("FPIH 0 "), "{lines:?}");
         Ok(())
     }
@@ -544,13 +464,8 @@ fn check(seed: u64) -> Result<Outcome> {
         Ok(fat) => fat,
         Err(error) => return Ok(Outcome::LeftOut(format!("{error:#}"))),
     };
-    let mut trial = Trial {
-        bench,
-        fat,
-        state: State::Fat,
-        may_be_refused: false,
-        done: Vec::new(),
-    };
+    let mut trial =
+        Trial { bench, fat, state: State::Fat, may_be_refused: false, done: Vec::new() };
     match trial.run(&choice) {
         Ok(()) => Ok(Outcome::Held),
         Err(error) => {
@@ -559,10 +474,7 @@ fn check(seed: u64) -> Result<Outcome> {
                 return Ok(Outcome::Refused(text));
             }
             let done = trial.done.join("\n  ");
-            bail!(
-                "KPACK_SEEDS={seed}..{}\n{choice:#?}\n  {done}\n{text}",
-                seed + 1
-            )
+            bail!("KPACK_SEEDS={seed}..{}\n{choice:#?}\n  {done}\n{text}", seed + 1)
         }
     }
 }
@@ -579,11 +491,7 @@ fn named(linkers: &[WindowsLinker], feature: Feature, expected: u64) -> Result<(
         let scratch = tempfile::tempdir()?;
         let flags = feature.flags(linker, scratch.path())?;
         let flags = Vec::from_iter(flags.iter().map(String::as_str));
-        let build = WindowsBuild {
-            linker,
-            is_program: false,
-            flags: &flags,
-        };
+        let build = WindowsBuild { linker, is_program: false, flags: &flags };
         let bench = Bench::new(&crate::windows_binaries::library(), build)?;
         if feature == Feature::Rich {
             for path in [bench.path(), bench.original.clone()] {
@@ -593,9 +501,7 @@ fn named(linkers: &[WindowsLinker], feature: Feature, expected: u64) -> Result<(
         if kpack_tests::fixture::runs_windows_programs() {
             let lines = runs(&bench.original)?;
             ensure!(
-                lines
-                    .last()
-                    .is_some_and(|last| *last == format!("host {expected}")),
+                lines.last().is_some_and(|last| *last == format!("host {expected}")),
                 "{lines:?}"
             );
         }
@@ -620,11 +526,7 @@ fn delayed_imports() -> Result<()> {
     if !require::tool("llvm-dlltool-19") {
         return Ok(());
     }
-    named(
-        &[WindowsLinker::LldGnu, WindowsLinker::LldLink],
-        Feature::Delayed,
-        HOST + MORE,
-    )
+    named(&[WindowsLinker::LldGnu, WindowsLinker::LldLink], Feature::Delayed, HOST + MORE)
 }
 
 #[test]

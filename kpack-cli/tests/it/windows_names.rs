@@ -37,9 +37,7 @@ fn of_windows() -> Tree {
     let path = |name: &str| tree.path(KPACKS).join(name);
     fs::rename(path(usual), path(other)).unwrap();
     let mut manifest = fs::read(path("vec_lib.kpm")).unwrap();
-    let at = manifest
-        .windows(usual.len())
-        .position(|w| w == usual.as_bytes());
+    let at = manifest.windows(usual.len()).position(|w| w == usual.as_bytes());
     let at = at.unwrap();
     manifest[at..at + other.len()].copy_from_slice(other.as_bytes());
     fs::write(path("vec_lib.kpm"), manifest).unwrap();
@@ -54,10 +52,7 @@ fn commands_find_the_archives() {
     assert!(!verified.contains("warning"), "{verified}");
     let shown = said(&tree, &words("show prefix/lib/libvec.so"));
     assert!(shown.contains("gfx90a-xnack+.kpack"), "{shown}");
-    let joined = kpack(
-        &tree,
-        &words("join --arch gfx90a:xnack+ --prefix prefix lib/libvec.so"),
-    );
+    let joined = kpack(&tree, &words("join --arch gfx90a:xnack+ --prefix prefix lib/libvec.so"));
     assert!(joined.status.success(), "{joined:?}");
 }
 
@@ -70,21 +65,13 @@ fn archives_of_binaries_for_windows() {
     let tree = Tree::new();
     let objects = [code("gfx90a:xnack+", "vec"), code("gfx942", "vec")];
     let library = FatLibrary::new().wrapper(Storage::Plain, objects);
-    let build = WindowsBuild {
-        linker,
-        is_program: false,
-        flags: &[],
-    };
+    let build = WindowsBuild { linker, is_program: false, flags: &[] };
     fs::create_dir_all(tree.path("prefix/lib")).unwrap();
     let path = tree.path("prefix/lib/vec.dll");
     library.build_for_windows(build, &path).unwrap();
     let options = InstallOptions::new(tree.path("prefix"), "vec", ["lib/vec.dll"]);
     install(&options, &()).unwrap();
-    let expected = [
-        "vec_lib.kpm",
-        "vec_lib_gfx90a-xnack+.kpack",
-        "vec_lib_gfx942.kpack",
-    ];
+    let expected = ["vec_lib.kpm", "vec_lib_gfx90a-xnack+.kpack", "vec_lib_gfx942.kpack"];
     assert_eq!(names(&tree), expected);
     let verified = said(&tree, &words("verify prefix"));
     assert!(verified.ends_with("\nexit code 0\n"), "{verified}");
@@ -96,10 +83,7 @@ fn an_archive_keeps_its_name() {
     let before = names(&tree);
     build(&tree, "other");
     assert_eq!(names(&tree), before);
-    let listed = said(
-        &tree,
-        &["list", &format!("{KPACKS}/vec_lib_gfx90a-xnack+.kpack")],
-    );
+    let listed = said(&tree, &["list", &format!("{KPACKS}/vec_lib_gfx90a-xnack+.kpack")]);
     assert!(listed.contains("lib/libother.so"), "{listed}");
     assert!(listed.contains("lib/libvec.so"), "{listed}");
     let verified = said(&tree, &words("verify prefix --arch gfx90a:xnack+"));
@@ -135,11 +119,7 @@ fn a_binary_for_windows_renames_no_archive() {
     build(&tree, "vec");
     let before = names(&tree);
     let library = FatLibrary::new().wrapper(Storage::Plain, [code("gfx90a:xnack+", "dll")]);
-    let dll = WindowsBuild {
-        linker,
-        is_program: false,
-        flags: &[],
-    };
+    let dll = WindowsBuild { linker, is_program: false, flags: &[] };
     let fresh = |file: &str| tree.path(&format!("prefix/lib/{file}"));
     library.build_for_windows(dll, &fresh("one.dll")).unwrap();
     let options = |files: &[&str]| {

@@ -69,10 +69,7 @@ fn runtime(tree: &Tree) -> PathBuf {
     let mut gcc = Command::new(windows::COMPILER);
     gcc.args(["-Wall", "-Wextra", "-shared", "-static", "-o"])
         .arg(directory.join("amdhip64_7.dll"))
-        .arg(format!(
-            "-Wl,--out-implib,{}",
-            directory.join("libamdhip64.a").display()
-        ))
+        .arg(format!("-Wl,--out-implib,{}", directory.join("libamdhip64.a").display()))
         .arg(root.join("tests/stub-hip/windows.c"))
         .arg("-I")
         .arg(root.join("kpack-runtime/include"))
@@ -163,30 +160,17 @@ fn check(build: fn(&Hip) -> Library) -> Vec<String> {
     assert_holds(&tree.path("dist"));
     // Cargo on Windows has the same messages with paths of Windows.
     let root = tree.root().to_str().unwrap();
-    fs::write(
-        tree.path("build.json"),
-        text.replace(root, &format!("Z:{root}")),
-    )
-    .unwrap();
-    let mut staged = exe(
-        &tree,
-        &words("stage --output-dir other --messages build.json"),
-    );
+    fs::write(tree.path("build.json"), text.replace(root, &format!("Z:{root}"))).unwrap();
+    let mut staged = exe(&tree, &words("stage --output-dir other --messages build.json"));
     run(&mut staged);
     let files = tree.files().into_iter();
     for file in files.clone().filter(|file| file.starts_with("dist/")) {
         let other = tree.path(&file.replace("dist/", "other/"));
-        assert!(
-            fs::read(other).unwrap() == fs::read(tree.path(&file)).unwrap(),
-            "{file}"
-        );
+        assert!(fs::read(other).unwrap() == fs::read(tree.path(&file)).unwrap(), "{file}");
     }
     let files = Vec::from_iter(files.filter(|file| file.starts_with("dist/")));
     let printed = runs(&tree.path("dist/bin/app.exe"), &runtime);
-    assert_eq!(
-        printed,
-        [format!("loaded {compiled}"), "host 42".to_owned()]
-    );
+    assert_eq!(printed, [format!("loaded {compiled}"), "host 42".to_owned()]);
     files
 }
 

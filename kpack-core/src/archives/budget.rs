@@ -32,10 +32,7 @@ pub struct Permit<'a> {
 impl Budget {
     /// Waits until a code object of `size` bytes fits, or no other is in flight.
     pub fn take(&self, size: u64) -> Permit<'_> {
-        let share = Used {
-            code_objects: size,
-            windows: 0,
-        };
+        let share = Used { code_objects: size, windows: 0 };
         self.wait(share, &|used| {
             let room = IN_FLIGHT.saturating_sub(used.windows).max(BESIDE_WINDOW);
             used.code_objects > 0 && used.code_objects + size > room
@@ -45,10 +42,7 @@ impl Budget {
     /// Waits until a window of `size` bytes fits, or no other is open and no code object in flight is in its
     /// way.
     pub(super) fn take_window(&self, size: u64) -> Permit<'_> {
-        let share = Used {
-            code_objects: 0,
-            windows: size,
-        };
+        let share = Used { code_objects: 0, windows: size };
         self.wait(share, &|used| {
             let windows = used.windows + size;
             let room = IN_FLIGHT.saturating_sub(windows).max(BESIDE_WINDOW);

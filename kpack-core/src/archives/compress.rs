@@ -206,12 +206,7 @@ impl Run<'_> {
         let path = &job.file.path;
         let mut treated = None;
         if !job.target.is_spirv() {
-            let Compression {
-                storage,
-                scratch,
-                debug_files,
-                ..
-            } = self.compression;
+            let Compression { storage, scratch, debug_files, .. } = self.compression;
             let (content, done) = treat(job.content, (&storage.debug, debug_files), path, scratch)?;
             job.content = content;
             treated = Some(done);
@@ -240,12 +235,8 @@ impl Run<'_> {
             Failure::Scratch(error) => error,
         })?;
         lock(&self.claimed).insert((job.target.clone(), stored.checksum()));
-        let addition = Addition {
-            target: job.target,
-            entry_id: job.entry_id,
-            kernels: job.kernels,
-            stored,
-        };
+        let addition =
+            Addition { target: job.target, entry_id: job.entry_id, kernels: job.kernels, stored };
         self.add(number, Some(addition))?;
         Ok(None)
     }
@@ -259,8 +250,7 @@ impl Run<'_> {
             return Ok(known);
         }
         let read = job.content.checksum();
-        read.map(Some)
-            .map_err(|e| Error::io(&job.file.path, "read", e))
+        read.map(Some).map_err(|e| Error::io(&job.file.path, "read", e))
     }
 
     fn encode(
@@ -269,11 +259,7 @@ impl Run<'_> {
         checksum: Option<Sha256>,
         is_sample: bool,
     ) -> Result<Stored, Failure> {
-        let Compression {
-            ref storage,
-            scratch,
-            ..
-        } = *self.compression;
+        let Compression { ref storage, scratch, .. } = *self.compression;
         let idle = lock(&self.encoders).pop();
         let new = || Encoder::new(storage.scheme, storage.level);
         let mut encoder = idle.map_or_else(new, Ok)?;
@@ -287,23 +273,11 @@ impl Run<'_> {
 
     /// Adds what job `number` stored to its archive, and what waited for it.
     fn add(&self, number: usize, addition: Option<Addition>) -> Result<(), Error> {
-        let Compression {
-            group,
-            ref storage,
-            scratch,
-            flushes,
-            ..
-        } = *self.compression;
+        let Compression { group, ref storage, scratch, flushes, .. } = *self.compression;
         let mut output = lock(&self.output);
         output.insert(number, addition);
         while let Some(ready) = output.ready() {
-            let Some(Addition {
-                target,
-                entry_id,
-                kernels,
-                stored,
-            }) = ready
-            else {
+            let Some(Addition { target, entry_id, kernels, stored }) = ready else {
                 continue;
             };
             let key = target.clone();
@@ -328,10 +302,7 @@ impl Run<'_> {
 fn check_target(job: &Job<'_>) -> Result<(), String> {
     let kernel = job.kernels.first().map_or("", String::as_str);
     job.content.check(&job.target).map_err(|reason| {
-        format!(
-            "the bundle has kernel `{kernel}` for {}, but {reason}",
-            job.target
-        )
+        format!("the bundle has kernel `{kernel}` for {}, but {reason}", job.target)
     })
 }
 
@@ -346,11 +317,8 @@ mod tests {
     fn added(jobs: &[(usize, u64)]) -> Vec<Vec<String>> {
         let mut output = Output::default();
         let add = |(number, size): &(usize, u64)| {
-            let encoded = Encoded {
-                bytes: vec![0; *size as usize],
-                original_size: 1,
-                checksum: [0; 32],
-            };
+            let encoded =
+                Encoded { bytes: vec![0; *size as usize], original_size: 1, checksum: [0; 32] };
             output.insert(
                 *number,
                 Some(Addition {

@@ -59,11 +59,7 @@ impl FileRange {
 /// A code object as it is stored.
 pub(super) enum Stored {
     Held(Encoded),
-    Large {
-        frame: FileRange,
-        checksum: Sha256,
-        original_size: u64,
-    },
+    Large { frame: FileRange, checksum: Sha256, original_size: u64 },
 }
 
 impl Content {
@@ -268,11 +264,7 @@ impl Content {
         encoder.encode_stream(&mut source, original_size, &mut file)?;
         let size = file.stream_position().map_err(ArchiveError::Io)?;
         Ok(Stored::Large {
-            frame: FileRange {
-                file: Arc::new(file),
-                range: 0..size,
-                checksum: None,
-            },
+            frame: FileRange { file: Arc::new(file), range: 0..size, checksum: None },
             checksum: checksum.unwrap_or_else(|| hasher.finish()),
             original_size,
         })
@@ -384,11 +376,7 @@ impl Stored {
     ) -> Result<(), ArchiveError> {
         match self {
             Self::Held(encoded) => archive.add(kernel, encoded),
-            Self::Large {
-                frame,
-                checksum,
-                original_size,
-            } => {
+            Self::Large { frame, checksum, original_size } => {
                 let mut reader = frame.reader();
                 archive.add_from(kernel, &mut reader, frame.size(), *original_size, *checksum)
             }
@@ -424,11 +412,8 @@ mod tests {
         let known = [1; 32];
         for (size, checksum) in [(1000, None), (1000, Some(known))] {
             file.set_len(size).unwrap();
-            let large = Content::Large(FileRange {
-                file: Arc::clone(&file),
-                range: 0..size,
-                checksum,
-            });
+            let large =
+                Content::Large(FileRange { file: Arc::clone(&file), range: 0..size, checksum });
             let mut encoder = Encoder::new(Scheme::None, 3).unwrap();
             for known in [checksum, Some(known)] {
                 let stored = large.encode(&mut encoder, known, scratch.path());

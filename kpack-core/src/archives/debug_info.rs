@@ -164,12 +164,7 @@ impl Treatment<'_> {
         code_object: Vec<u8>,
         path: &Path,
     ) -> Result<(), Error> {
-        let Storage {
-            scheme,
-            level,
-            debug,
-            ..
-        } = self.storage;
+        let Storage { scheme, level, debug, .. } = self.storage;
         let content = Content::Held(code_object);
         let (content, treated) = treat(content, (debug, self.debug_files), path, self.scratch)?;
         self.totals.count(treated);
@@ -214,11 +209,7 @@ pub(super) fn treat(
     scratch: &Path,
 ) -> Result<(Content, Treated), Error> {
     let size = content.size();
-    let mut treated = Treated {
-        before: size,
-        after: size,
-        kept: None,
-    };
+    let mut treated = Treated { before: size, after: size, kept: None };
     if *debug == DebugInfo::Keep {
         return Ok((content, treated));
     }
@@ -269,11 +260,7 @@ impl DebugFiles {
             DebugInfo::StripTo(directory) => Some(directory.clone()),
             DebugInfo::Keep | DebugInfo::Strip => None,
         };
-        Self {
-            directory,
-            flushes,
-            files: Mutex::default(),
-        }
+        Self { directory, flushes, files: Mutex::default() }
     }
 
     /// The files, to be published before the archives that lack what they have.
@@ -333,13 +320,7 @@ impl DebugFiles {
         let mut file = batch.create(relative)?;
         drop(files);
         let written = content.write_to(&mut file);
-        let synced = written.and_then(|()| {
-            if self.flushes {
-                file.sync_all()
-            } else {
-                Ok(())
-            }
-        });
+        let synced = written.and_then(|()| if self.flushes { file.sync_all() } else { Ok(()) });
         synced.map_err(|error| Error::io(&there, "write", error))
     }
 }

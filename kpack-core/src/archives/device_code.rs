@@ -76,11 +76,7 @@ fn bundles(
         }
         let bundle = files::open_bundle(&mut reader, wrapper)
             .map_err(|error| files::wrapper_error(path, index, offset, error))?;
-        let located = LocatedBundle {
-            offset,
-            bundle,
-            wrappers: vec![index],
-        };
+        let located = LocatedBundle { offset, bundle, wrappers: vec![index] };
         bundles.insert(at, located);
     }
     Ok(bundles)
@@ -109,10 +105,7 @@ impl PackedCode {
         let kept = kept.into_iter().map(|located| KeptBundle {
             offset: located.offset,
             size: located.bundle.size,
-            targets: located
-                .device_entries()
-                .map(|(target, _)| target.clone())
-                .collect(),
+            targets: located.device_entries().map(|(target, _)| target.clone()).collect(),
             wrappers: located.wrappers,
         });
         Ok(Self {
@@ -201,17 +194,13 @@ impl PackedCode {
 
     /// The targets of its device code.
     pub fn targets(&self) -> BTreeSet<TargetId> {
-        self.entries()
-            .map(|(_, target, _)| target.clone())
-            .collect()
+        self.entries().map(|(_, target, _)| target.clone()).collect()
     }
 
     /// Size in bytes of the code objects for the wanted targets.
     pub fn device_size(&self, wanted: &dyn Fn(&TargetId) -> bool) -> u64 {
         let entries = self.bundles.iter().flat_map(LocatedBundle::device_entries);
-        let sizes = entries
-            .filter(|(target, _)| wanted(target))
-            .map(|(_, entry)| entry.size);
+        let sizes = entries.filter(|(target, _)| wanted(target)).map(|(_, entry)| entry.size);
         sizes.fold(0, u64::saturating_add)
     }
 

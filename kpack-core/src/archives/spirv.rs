@@ -16,16 +16,8 @@ pub enum Spirv {
 impl Spirv {
     /// Each with its name and what it means.
     pub const ALL: [(Self, &str, &str); 3] = [
-        (
-            Self::Keep,
-            "keep",
-            "Leave bundles with SPIR-V in the binary, whole",
-        ),
-        (
-            Self::Drop,
-            "drop",
-            "Remove the SPIR-V code, and split the rest",
-        ),
+        (Self::Keep, "keep", "Leave bundles with SPIR-V in the binary, whole"),
+        (Self::Drop, "drop", "Remove the SPIR-V code, and split the rest"),
         (
             Self::Archive,
             "archive",

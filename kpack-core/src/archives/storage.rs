@@ -59,10 +59,7 @@ impl Storage {
 
     /// Code objects as they are, one thread per processor.
     pub fn uncompressed() -> Self {
-        Self {
-            scheme: Scheme::None,
-            ..Self::zstd()
-        }
+        Self { scheme: Scheme::None, ..Self::zstd() }
     }
 
     /// The archive at `key`, of a group for a target. A new one keeps its code objects in the directory

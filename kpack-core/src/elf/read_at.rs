@@ -91,9 +91,7 @@ impl ReadAt for [u8] {
     }
 
     fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        let available = usize::try_from(offset)
-            .ok()
-            .and_then(|start| self.get(start..));
+        let available = usize::try_from(offset).ok().and_then(|start| self.get(start..));
         match available.and_then(|bytes| bytes.get(..buf.len())) {
             Some(bytes) => {
                 buf.copy_from_slice(bytes);

@@ -58,11 +58,7 @@ mod tests {
         let one = vec![1; size as usize];
         let found = |other: &[u8]| -> io::Result<Option<u64>> {
             let read = |bytes: &[u8], at, out: &mut [u8]| bytes.read_exact_at(at, out);
-            first_difference(
-                size,
-                |at, out| read(&one, at, out),
-                |at, out| read(other, at, out),
-            )
+            first_difference(size, |at, out| read(&one, at, out), |at, out| read(other, at, out))
         };
         assert_eq!(found(&one).unwrap(), None);
         for at in [0, PIECE - 1, PIECE, size - 1] {

@@ -89,15 +89,8 @@ pub fn kind_of(start: &[u8]) -> Option<FileKind> {
 fn elf_kind(start: &[u8]) -> FileKind {
     let big_endian = start.get(5) == Some(&elf::ELFDATA2MSB.0);
     let half = |at: usize| {
-        let bytes = start
-            .get(at..at + 2)
-            .and_then(|b| b.try_into().ok())
-            .unwrap_or_default();
-        if big_endian {
-            u16::from_be_bytes(bytes)
-        } else {
-            u16::from_le_bytes(bytes)
-        }
+        let bytes = start.get(at..at + 2).and_then(|b| b.try_into().ok()).unwrap_or_default();
+        if big_endian { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) }
     };
     if half(18) == elf::EM_AMDGPU.0 {
         FileKind::CodeObject

@@ -19,10 +19,7 @@ pub fn read_manifest(path: &Path) -> Result<manifest::Manifest, Error> {
 /// Parses a manifest from `source`; `path` is its current or future location.
 pub fn parse_manifest(path: &Path, source: impl Read) -> Result<manifest::Manifest, Error> {
     let mut bytes = Vec::new();
-    source
-        .take(MAX_SIZE + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|e| Error::io(path, "read", e))?;
+    source.take(MAX_SIZE + 1).read_to_end(&mut bytes).map_err(|e| Error::io(path, "read", e))?;
     if bytes.len() as u64 > MAX_SIZE {
         return Err(Error::rejected(
             ids::DAMAGED_MANIFEST,

@@ -35,11 +35,7 @@ pub fn open(path: &Path) -> Result<File, Error> {
     let opened = platform::open(path).map_err(|error| Error::io(path, "open", error))?;
     let file = opened.ok_or_else(not_regular)?;
     let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
-    if metadata.is_file() {
-        Ok(file)
-    } else {
-        Err(not_regular())
-    }
+    if metadata.is_file() { Ok(file) } else { Err(not_regular()) }
 }
 
 /// A relative path as archives, wheels and lists name it on every system, with `/`.
@@ -50,11 +46,7 @@ pub fn with_slashes(path: &Path) -> String {
 /// The directory of a file: `.` for a file name alone.
 pub fn directory_of(path: &Path) -> &Path {
     let parent = path.parent().unwrap_or(Path::new("/"));
-    if parent.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        parent
-    }
+    if parent.as_os_str().is_empty() { Path::new(".") } else { parent }
 }
 
 /// What is at a path; `None` if nothing is, or it may not be looked at.
@@ -170,9 +162,7 @@ pub fn check_code_object_in(
     size: u64,
     target: &TargetId,
 ) -> Result<(), String> {
-    check_target(target, || {
-        CodeObject::read(&mut BufReader::new(source), size)
-    })
+    check_target(target, || CodeObject::read(&mut BufReader::new(source), size))
 }
 
 /// Like [`check_code_object`], given only the first bytes and the size.
@@ -192,13 +182,8 @@ fn check_target(
     if header.agrees_with(target) {
         return Ok(());
     }
-    let own = header
-        .target
-        .map_or_else(String::new, |own| own.to_string());
-    Err(format!(
-        "its ELF header is for {own} (e_flags {:#x})",
-        header.flags
-    ))
+    let own = header.target.map_or_else(String::new, |own| own.to_string());
+    Err(format!("its ELF header is for {own} (e_flags {:#x})", header.flags))
 }
 
 #[cfg(test)]

@@ -18,10 +18,7 @@ pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
     /// The file, if it is about one.
-    #[cfg_attr(
-        feature = "serde",
-        serde(serialize_with = "crate::lossy::optional_path")
-    )]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::lossy::optional_path"))]
     pub path: Option<PathBuf>,
     /// What was found, and what was expected.
     pub text: String,
@@ -37,29 +34,17 @@ impl Finding {
         path: impl Into<PathBuf>,
         text: impl Into<String>,
     ) -> Self {
-        Self {
-            path: Some(path.into()),
-            ..Self::general(severity, id, text)
-        }
+        Self { path: Some(path.into()), ..Self::general(severity, id, text) }
     }
 
     /// A finding that is not about one file.
     pub fn general(severity: Severity, id: Id, text: impl Into<String>) -> Self {
-        Self {
-            id,
-            severity,
-            path: None,
-            text: text.into(),
-            help: None,
-        }
+        Self { id, severity, path: None, text: text.into(), help: None }
     }
 
     /// The same, with what to do.
     pub fn with_help(self, help: impl Into<String>) -> Self {
-        Self {
-            help: Some(help.into()),
-            ..self
-        }
+        Self { help: Some(help.into()), ..self }
     }
 
     /// The file that it is about; an empty path if it is about none.

@@ -18,10 +18,7 @@ pub(crate) use system::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(
     windows,
-    expect(
-        dead_code,
-        reason = "Windows has neither FIFOs nor sockets in directories"
-    )
+    expect(dead_code, reason = "Windows has neither FIFOs nor sockets in directories")
 )]
 pub(crate) enum Kind {
     /// A regular file.

@@ -60,13 +60,7 @@ impl Batch {
             // Before it was locked, another run may have taken it for a leftover and removed it.
             if hidden.is_still(root.below(name.as_ref()))? {
                 own.keep();
-                return Ok(Self {
-                    root,
-                    hidden,
-                    name,
-                    files: Vec::new(),
-                    made,
-                });
+                return Ok(Self { root, hidden, name, files: Vec::new(), made });
             }
         }
     }
@@ -90,20 +84,14 @@ impl Batch {
     /// # Errors
     /// [`Error::Refused`] if something that is no file is in the place of one; [`Error::Io`].
     pub fn publish(mut self) -> Result<(), Error> {
-        let mut published = Published {
-            root: &self.root,
-            files: Vec::new(),
-            made: Vec::new(),
-        };
+        let mut published = Published { root: &self.root, files: Vec::new(), made: Vec::new() };
         let mut changed = Vec::new();
         for (index, relative) in self.files.iter().enumerate() {
             let parent = relative.parent().unwrap_or(Path::new(""));
             let file_name = relative.file_name().unwrap_or_default();
             let directory = published.directory(parent)?;
             directory.check_output(file_name, Kind::File)?;
-            let renamed = self
-                .hidden
-                .rename_into(&number(index), &directory, file_name);
+            let renamed = self.hidden.rename_into(&number(index), &directory, file_name);
             renamed.map_err(|e| Error::io(&self.root.path().join(relative), "write", e))?;
             published.files.push(relative);
             for above in parent.ancestors() {

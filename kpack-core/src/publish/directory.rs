@@ -30,26 +30,15 @@ pub struct Directory {
 impl Directory {
     /// Opens a directory by a path from the caller; follows symbolic links.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let shown = if path.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            path
-        };
+        let shown = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let handle = Handle::open(shown).map_err(|e| Error::io(shown, "open", e))?;
-        Ok(Self {
-            path: path.to_owned(),
-            handle,
-            flushes: true,
-        })
+        Ok(Self { path: path.to_owned(), handle, flushes: true })
     }
 
     /// The same, for a build directory: what is published in it and below need not survive a power failure, since the
     /// build can be repeated.
     pub fn without_flushes(self) -> Self {
-        Self {
-            flushes: false,
-            ..self
-        }
+        Self { flushes: false, ..self }
     }
 
     /// Whether what is published in it is made durable.
@@ -118,11 +107,7 @@ impl Directory {
     fn child(&self, name: &OsStr) -> Result<Self, Error> {
         let path = self.path.join(name);
         match self.handle.child(name) {
-            Ok(Some(handle)) => Ok(Self {
-                path,
-                handle,
-                flushes: self.flushes,
-            }),
+            Ok(Some(handle)) => Ok(Self { path, handle, flushes: self.flushes }),
             Ok(None) => Err(Error::rejected(
                 ids::CHANGED,
                 &path,
@@ -447,9 +432,7 @@ impl CreatedDirectories {
 
     /// Makes their names durable.
     pub fn sync(&self) -> Result<(), Error> {
-        self.directories
-            .iter()
-            .try_for_each(|(above, _)| above.sync())
+        self.directories.iter().try_for_each(|(above, _)| above.sync())
     }
 }
 
@@ -475,11 +458,7 @@ mod tests {
         std::fs::create_dir(&root).unwrap();
         let opened = Directory::open(&root).unwrap();
         let absolute = directory.path().join("new");
-        for path in [
-            "../new".as_ref(),
-            "a/../../new".as_ref(),
-            absolute.as_path(),
-        ] {
+        for path in ["../new".as_ref(), "a/../../new".as_ref(), absolute.as_path()] {
             let mut made = CreatedDirectories::default();
             assert!(opened.make_below(path, &mut made).is_err());
             assert!(opened.below(path.parent().unwrap()).is_err());

@@ -94,16 +94,10 @@ mod tests {
             assert_eq!(leftover_stem(&hidden), Some(&*stem_of(name.as_ref())));
             assert!(is_leftover(&hidden), "{hidden:?}");
         }
-        assert_eq!(
-            leftover_stem(".vec.kpm.tmp".as_ref()),
-            Some("vec.kpm".as_ref())
-        );
+        assert_eq!(leftover_stem(".vec.kpm.tmp".as_ref()), Some("vec.kpm".as_ref()));
         let name = hidden("blas_lib");
         assert!(is_leftover(&name), "{name:?}");
-        assert_eq!(
-            hidden_beside(Path::new("out/blas_lib")),
-            Path::new("out").join(&name)
-        );
+        assert_eq!(hidden_beside(Path::new("out/blas_lib")), Path::new("out").join(&name));
         // An earlier version's: nothing is written under this name, so nothing of it is replaced.
         assert!(is_leftover(".blas_lib.old".as_ref()));
         assert_eq!(leftover_stem(".blas_lib.old".as_ref()), None);
@@ -111,14 +105,7 @@ mod tests {
         for other in others.map(OsStr::new) {
             assert_eq!(leftover_stem(other), None, "{other:?}");
         }
-        let others = [
-            "vec.kpm.tmp",
-            ".vec.kpm",
-            ".tmp",
-            ".kpack-stage",
-            ".old",
-            "vec.old",
-        ];
+        let others = ["vec.kpm.tmp", ".vec.kpm", ".tmp", ".kpack-stage", ".old", "vec.old"];
         for other in others {
             assert!(!is_leftover(other.as_ref()), "{other}");
         }

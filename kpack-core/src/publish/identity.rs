@@ -30,11 +30,7 @@ impl Identity {
     /// [`Error::Changed`] if it was replaced or modified.
     pub fn open(&self, path: &Path) -> Result<File, Error> {
         let file = files::open(path)?;
-        if Self::of(path, &file)? == *self {
-            Ok(file)
-        } else {
-            Err(Error::changed(path))
-        }
+        if Self::of(path, &file)? == *self { Ok(file) } else { Err(Error::changed(path)) }
     }
 
     /// Size of the file in bytes.

@@ -58,10 +58,7 @@ impl KpackDir {
                 directory.remove_leftovers(&|stem| {
                     names::is_archive(stem.as_ref()) || names::is_manifest(stem.as_ref())
                 })?;
-                return Ok(Self {
-                    directory: Arc::new(directory),
-                    group,
-                });
+                return Ok(Self { directory: Arc::new(directory), group });
             }
         }
     }
@@ -155,8 +152,7 @@ impl KpackDir {
     pub(super) fn stage_parts(&self, manifest: &Manifest) -> Result<Vec<StagedFile>, Error> {
         let mut staged = Vec::new();
         for (path, mut part) in files::manifest_parts(self.path(), &self.group)? {
-            part.kpack_files
-                .retain(|target, _| manifest.kpack_files.contains_key(target));
+            part.kpack_files.retain(|target, _| manifest.kpack_files.contains_key(target));
             for (target, file) in &mut part.kpack_files {
                 if let Some(now) = manifest.kpack_files.get(target) {
                     file.clone_from(now);
@@ -204,10 +200,7 @@ fn stage(
         .kernel_count();
     if kernels != written.kernel_count {
         let reason = format!("has {kernels} kernels (expected {})", written.kernel_count);
-        return Err(unreadable(
-            path,
-            &Error::rejected(ids::UNSOUND_OUTPUT, path, reason),
-        ));
+        return Err(unreadable(path, &Error::rejected(ids::UNSOUND_OUTPUT, path, reason)));
     }
     staged.complete()?;
     Ok((staged, written))
@@ -228,9 +221,7 @@ pub fn stage_manifest(
 /// Writes a manifest to an empty file that will become `path`, and reads it back: an unreadable
 /// manifest must not be published.
 pub fn write_manifest(path: &Path, mut file: &File, bytes: &[u8]) -> Result<(), Error> {
-    file.write_all(bytes)
-        .and_then(|()| file.rewind())
-        .map_err(|e| Error::io(path, "write", e))?;
+    file.write_all(bytes).and_then(|()| file.rewind()).map_err(|e| Error::io(path, "write", e))?;
     let read = files::parse_manifest(path, file);
     read.map(drop).map_err(|error| unreadable(path, &error))
 }
@@ -300,17 +291,10 @@ mod tests {
         let staged = StagedFile::create(Arc::clone(&opened), name).unwrap();
         let staged = stage(staged, |mut file| {
             file.write_all(&[0; 100])?;
-            Ok(Written {
-                size: 100,
-                kernel_count: 1,
-                checksum: [0; 32],
-            })
+            Ok(Written { size: 100, kernel_count: 1, checksum: [0; 32] })
         });
         let error = staged.map(|_| ()).unwrap_err().to_string();
-        assert!(
-            error.contains("the written file cannot be read back"),
-            "{error}"
-        );
+        assert!(error.contains("the written file cannot be read back"), "{error}");
         assert_eq!(opened.names().unwrap(), Vec::<OsString>::new());
     }
 

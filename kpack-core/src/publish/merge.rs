@@ -57,21 +57,13 @@ impl Update<'_> {
         let mut changes = Vec::new();
         for (target, archive) in new {
             let old = present.remove(&target);
-            changes.push(Change {
-                target,
-                archive,
-                old,
-            });
+            changes.push(Change { target, archive, old });
         }
         for (target, old) in present {
             if let Some(archive) =
                 self.without_stale(directory, &target, &old, manifest, &mut updated.emptied)?
             {
-                changes.push(Change {
-                    target,
-                    archive,
-                    old: Some(old),
-                });
+                changes.push(Change { target, archive, old: Some(old) });
             }
         }
         updated.archives = parallel::try_map(changes, |change| self.write(directory, change))?;
@@ -91,10 +83,7 @@ impl Update<'_> {
         let (key, group) = (target.to_string(), directory.group());
         let name = directory.archive_name(target);
         let toc = old.archive.toc();
-        let stale = toc
-            .kernels
-            .keys()
-            .filter(|kernel| (self.replaces)(target, kernel));
+        let stale = toc.kernels.keys().filter(|kernel| (self.replaces)(target, kernel));
         let stale = stale.count();
         if !(self.touches)(target) || stale == 0 {
             let known = manifest.kpack_files.get(&key);
@@ -117,11 +106,7 @@ impl Update<'_> {
     fn write(
         &self,
         directory: &KpackDir,
-        Change {
-            target,
-            mut archive,
-            old,
-        }: Change,
+        Change { target, mut archive, old }: Change,
     ) -> Result<Merged, Error> {
         if let Some(mut old) = old {
             archive

@@ -85,11 +85,7 @@ pub fn check_room(
     directory: &Path,
     bytes: u64,
 ) -> Result<(), Error> {
-    let directory = if directory.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        directory
-    };
+    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
     let free = free_space(directory).map_err(|e| Error::io(directory, "examine", e))?;
     // Some file systems do not say how large they are.
     let Some(free) = free.filter(|free| bytes > *free) else {
@@ -113,9 +109,6 @@ mod tests {
         check_room(wheel, "unpack", &directory, 1).unwrap();
         let error = check_room(wheel, "unpack", &directory, u64::MAX).unwrap_err();
         let text = error.in_one_line();
-        assert!(
-            text.starts_with("cannot unpack vec.whl: it needs"),
-            "{text}"
-        );
+        assert!(text.starts_with("cannot unpack vec.whl: it needs"), "{text}");
     }
 }

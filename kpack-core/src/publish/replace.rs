@@ -25,8 +25,7 @@ struct Rename {
 impl Renames {
     /// Renames `new` to `path`, which must be free.
     pub fn rename(&mut self, new: &Path, path: &Path) -> Result<(), Error> {
-        self.make(new, path, false)
-            .map_err(|e| Error::io(path, "replace", e))
+        self.make(new, path, false).map_err(|e| Error::io(path, "replace", e))
     }
 
     /// Renames `path`, if it exists, to `aside`, which must be free.
@@ -49,11 +48,7 @@ impl Renames {
 
     fn make(&mut self, before: &Path, now: &Path, exchanged: bool) -> io::Result<()> {
         rename(before, now, exchanged)?;
-        self.made.push(Rename {
-            before: before.to_owned(),
-            now: now.to_owned(),
-            exchanged,
-        });
+        self.made.push(Rename { before: before.to_owned(), now: now.to_owned(), exchanged });
         Ok(())
     }
 
@@ -72,11 +67,7 @@ impl Drop for Renames {
 }
 
 fn rename(before: &Path, now: &Path, exchanged: bool) -> io::Result<()> {
-    if exchanged {
-        exchange(before, now)
-    } else {
-        fs::rename(before, now)
-    }
+    if exchanged { exchange(before, now) } else { fs::rename(before, now) }
 }
 
 /// Replaces the directory `path` by `new`: atomically, if the file system can exchange two names. The old one
@@ -109,10 +100,7 @@ pub fn recover_directory(path: &Path, old: &Path) -> Result<(), Error> {
 
 /// Whether the path does not exist, or one of its parents is a file.
 fn is_missing(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-    )
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 #[cfg(test)]
@@ -123,12 +111,7 @@ mod tests {
     fn renames_that_are_not_all_made_are_undone() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
-        for (name, text) in [
-            ("a", "old"),
-            ("a.new", "new"),
-            ("b", "old"),
-            ("b.new", "new"),
-        ] {
+        for (name, text) in [("a", "old"), ("a.new", "new"), ("b", "old"), ("b.new", "new")] {
             fs::create_dir(at(name)).unwrap();
             fs::write(at(name).join("text"), text).unwrap();
         }
@@ -149,9 +132,7 @@ mod tests {
 
         // Exchanged names are undone too.
         let mut renames = Renames::default();
-        renames
-            .replace(&at("a.new"), &at("a"), &at("a.old"))
-            .unwrap();
+        renames.replace(&at("a.new"), &at("a"), &at("a.old")).unwrap();
         assert_ne!(state(), before);
         drop(renames);
         assert_eq!(state(), before);

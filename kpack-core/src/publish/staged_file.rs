@@ -40,11 +40,7 @@ impl StagedFile {
         path: &Path,
         write: impl FnOnce(&mut Self) -> Result<T, Error>,
     ) -> Result<(Self, T), Error> {
-        Self::write_in(
-            Directory::of(path)?,
-            path.file_name().unwrap_or_default(),
-            write,
-        )
+        Self::write_in(Directory::of(path)?, path.file_name().unwrap_or_default(), write)
     }
 
     /// Creates the future file `name` in `directory` and lets `write` fill it.

@@ -137,12 +137,7 @@ impl Transaction {
             report.archives.push(line);
         }
         report.archives.sort_by(|a, b| a.target.cmp(&b.target));
-        for staged in self
-            .manifest
-            .take()
-            .into_iter()
-            .chain(std::mem::take(&mut self.fragments))
-        {
+        for staged in self.manifest.take().into_iter().chain(std::mem::take(&mut self.fragments)) {
             staged.commit()?;
         }
         if self.removes_manifest {
@@ -211,10 +206,7 @@ impl Locks {
         for host in hosts {
             if let Some((identity, file)) = host.replaced()? {
                 let at = replaced.partition_point(|(other, ..)| *other < identity);
-                if replaced
-                    .get(at)
-                    .is_none_or(|(other, ..)| *other != identity)
-                {
+                if replaced.get(at).is_none_or(|(other, ..)| *other != identity) {
                     replaced.insert(at, (identity, host.path(), file));
                 }
             }

@@ -55,11 +55,7 @@ impl Encoder {
                 bytes
             }
         };
-        Ok(Encoded {
-            bytes,
-            original_size: code_object.len() as u64,
-            checksum,
-        })
+        Ok(Encoded { bytes, original_size: code_object.len() as u64, checksum })
     }
 
     /// Compresses a code object of `size` bytes from `source` into `out`, holding only a window of
@@ -131,9 +127,8 @@ impl Decoder {
     pub fn decode(&mut self, frame: &[u8], original_size: u64) -> Result<Vec<u8>, DecodeError> {
         check_frame(frame, original_size).map_err(DecodeError::Damaged)?;
         let size = usize::try_from(original_size).ok();
-        let mut bytes = size
-            .and_then(|size| with_capacity(size).ok())
-            .ok_or(DecodeError::OutOfMemory)?;
+        let mut bytes =
+            size.and_then(|size| with_capacity(size).ok()).ok_or(DecodeError::OutOfMemory)?;
         let size = self.0.decompress(frame, &mut bytes)?;
         check_size(size as u64, original_size)?;
         Ok(bytes)
@@ -201,9 +196,7 @@ pub(super) fn decode_stream(
     }
     let rest = io::copy(&mut stored, &mut io::sink()).map_err(DecodeError::Io)?;
     if rest > 0 {
-        return Err(DecodeError::Damaged(format!(
-            "{rest} bytes follow its frame"
-        )));
+        return Err(DecodeError::Damaged(format!("{rest} bytes follow its frame")));
     }
     Ok(())
 }
@@ -265,10 +258,7 @@ mod tests {
             true
         };
         let decoded = decode_stream(&*frame(100 << 20), 300 << 10, &mut take);
-        assert!(
-            matches!(decoded, Err(DecodeError::Damaged(_))),
-            "{decoded:?}"
-        );
+        assert!(matches!(decoded, Err(DecodeError::Damaged(_))), "{decoded:?}");
         assert!(taken <= 300 << 10, "{taken}");
     }
 

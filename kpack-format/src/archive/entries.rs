@@ -86,8 +86,7 @@ impl Targets {
     }
 
     fn place(&self, target: &str) -> Result<usize, usize> {
-        self.0
-            .binary_search_by(|(known, _)| known.as_str().cmp(target))
+        self.0.binary_search_by(|(known, _)| known.as_str().cmp(target))
     }
 }
 
@@ -122,8 +121,7 @@ impl Targets {
         for (target, entry) in self {
             let has_metadata = entry.entry_id.is_some() || entry.metadata.is_some();
             out.text(target).map(3 + usize::from(has_metadata));
-            out.text("type")
-                .text(entry.kind.as_deref().unwrap_or(HSACO));
+            out.text("type").text(entry.kind.as_deref().unwrap_or(HSACO));
             out.text("ordinal").integer(entry.ordinal.into());
             out.text("original_size").integer(entry.original_size);
             match (&entry.metadata, &entry.entry_id) {

@@ -70,18 +70,15 @@ impl fmt::Display for ArchiveError {
             Self::Malformed { offset, reason } | Self::Decompression { offset, reason } => {
                 write!(f, "at offset {offset:#x} of the archive: {reason}")
             }
-            Self::Toc { offset, reason } => write!(
-                f,
-                "at offset {offset:#x} of the archive: the TOC cannot be read: {reason}"
-            ),
-            Self::UnsupportedVersion { found } => write!(
-                f,
-                "archive format version {found}; this program reads version 1"
-            ),
-            Self::Conflict { kernel, target } => write!(
-                f,
-                "kernel `{kernel}` for {target} already has a different code object"
-            ),
+            Self::Toc { offset, reason } => {
+                write!(f, "at offset {offset:#x} of the archive: the TOC cannot be read: {reason}")
+            }
+            Self::UnsupportedVersion { found } => {
+                write!(f, "archive format version {found}; this program reads version 1")
+            }
+            Self::Conflict { kernel, target } => {
+                write!(f, "kernel `{kernel}` for {target} already has a different code object")
+            }
             Self::TooLarge { what, most } => write!(f, "{what}; at most {most} are supported"),
             Self::NoCompression => f.write_str(NO_COMPRESSION),
             Self::NoSuchKernel { kernel, target } => {

@@ -164,11 +164,7 @@ struct Hashing<W> {
 
 impl<W> Hashing<W> {
     fn new(out: W) -> Self {
-        Self {
-            out,
-            hasher: Hasher::default(),
-            size: 0,
-        }
+        Self { out, hasher: Hasher::default(), size: 0 }
     }
 
     fn written(self, kernel_count: usize) -> Written {

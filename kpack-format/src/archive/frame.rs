@@ -36,9 +36,7 @@ pub fn check_frame(frame: &[u8], original_size: u64) -> Result<(), String> {
     let cut_off = || "the frame is truncated".to_owned();
     let header = Header::read(frame)?;
     if let Some(size) = header.content_size.filter(|size| *size != original_size) {
-        return Err(format!(
-            "the frame holds {size} bytes; the TOC says {original_size}"
-        ));
+        return Err(format!("the frame holds {size} bytes; the TOC says {original_size}"));
     }
     let mut at = header.size;
     let mut most = 0_u64;
@@ -73,9 +71,7 @@ pub fn check_frame(frame: &[u8], original_size: u64) -> Result<(), String> {
         }
     }
     if original_size > most {
-        return Err(format!(
-            "the frame holds at most {most} bytes; the TOC says {original_size}"
-        ));
+        return Err(format!("the frame holds at most {most} bytes; the TOC says {original_size}"));
     }
     let end = at + header.checksum_size;
     match frame.len().checked_sub(end) {
@@ -106,9 +102,7 @@ impl Header {
             ));
         };
         if magic != MAGIC {
-            return Err(format!(
-                "the frame begins with {magic:02x?}; expected {MAGIC:02x?}"
-            ));
+            return Err(format!("the frame begins with {magic:02x?}; expected {MAGIC:02x?}"));
         }
         let single_segment = descriptor >> 5 & 1 == 1;
         let window = usize::from(!single_segment);
@@ -119,9 +113,8 @@ impl Header {
         };
         let at = 5 + window + dictionary;
         let size = at + content;
-        let field = frame
-            .get(at..size)
-            .ok_or_else(|| "the frame is truncated in the header".to_owned())?;
+        let field =
+            frame.get(at..size).ok_or_else(|| "the frame is truncated in the header".to_owned())?;
         let value = little_endian(field);
         let content_size = match content {
             0 => None,

@@ -11,10 +11,7 @@ use crate::little_endian;
 pub(super) fn toc_range<R: Read + Seek>(source: &mut R) -> Result<(u64, u64), ArchiveError> {
     let size = source.seek(SeekFrom::End(0))?;
     if size < HEADER_SIZE {
-        return malformed!(
-            0,
-            "the file has {size} bytes; an archive's header has {HEADER_SIZE}"
-        );
+        return malformed!(0, "the file has {size} bytes; an archive's header has {HEADER_SIZE}");
     }
     source.seek(SeekFrom::Start(0))?;
     let mut header = [0; HEADER_SIZE as usize];

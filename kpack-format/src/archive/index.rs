@@ -41,12 +41,7 @@ impl Index {
         let bytes = read_bytes(source, toc_size)?;
         let (toc, storage) = Toc::read(&bytes, toc_offset)?;
         let count = check_storage(source, toc_offset, &storage)?;
-        let mut index = Self {
-            toc,
-            storage,
-            toc_offset,
-            count,
-        };
+        let mut index = Self { toc, storage, toc_offset, count };
         index.complete_sizes(source)?;
         index.check_entries()?;
         Ok(index)
@@ -79,9 +74,7 @@ impl Index {
             Storage::Frames { offset, size, .. } => match self.frame_offset(ordinal) {
                 Some(at) => {
                     source.seek(SeekFrom::Start(at))?;
-                    let next = ordinal
-                        .checked_add(1)
-                        .and_then(|next| self.frame_offset(next));
+                    let next = ordinal.checked_add(1).and_then(|next| self.frame_offset(next));
                     frame_here(source, ordinal, at, next.unwrap_or(offset + size)).map(Some)
                 }
                 None => Ok(None),
@@ -147,10 +140,9 @@ impl Index {
     /// Offset of the size before the frame `ordinal`, which is where the frame before it has to end.
     fn frame_offset(&self, ordinal: u32) -> Option<u64> {
         match &self.storage {
-            Storage::Frames {
-                frame_offsets: Some(offsets),
-                ..
-            } => Some(offsets.get(ordinal as usize)? - 4),
+            Storage::Frames { frame_offsets: Some(offsets), .. } => {
+                Some(offsets.get(ordinal as usize)? - 4)
+            }
             _ => None,
         }
     }
@@ -170,9 +162,7 @@ impl Index {
                 Storage::Frames { .. } => {
                     let mut start = Vec::new();
                     source.seek(SeekFrom::Start(offset))?;
-                    source
-                        .take(size.min(MAX_FRAME_HEADER))
-                        .read_to_end(&mut start)?;
+                    source.take(size.min(MAX_FRAME_HEADER)).read_to_end(&mut start)?;
                     content_size(&start).or_else(|reason| malformed(offset, reason))?
                 }
             };
@@ -195,11 +185,7 @@ impl Index {
         let mut sizes = vec![0; count];
         for (name, targets) in &toc.kernels {
             for (target, entry) in targets {
-                let TocEntry {
-                    ordinal,
-                    original_size: size,
-                    ..
-                } = *entry;
+                let TocEntry { ordinal, original_size: size, .. } = *entry;
                 let what = match &self.storage {
                     _ if ordinal as usize >= count => {
                         format!("ordinal {ordinal}, but {count} code objects are stored")
@@ -241,11 +227,7 @@ fn check_storage<R: Read + Seek>(
             check_overlaps(blobs)?;
             Ok(blobs.len())
         }
-        Storage::Frames {
-            offset,
-            size,
-            frame_offsets,
-        } => {
+        Storage::Frames { offset, size, frame_offsets } => {
             check_range(*offset, *size, end, "the area of zstd frames")?;
             let (offset, area_end) = (*offset, offset + size);
             if *size < 4 {
@@ -262,10 +244,7 @@ fn check_storage<R: Read + Seek>(
                 return malformed!(offset, "{count} zstd frames do not fit into {size} bytes");
             }
             if count > MAX_FRAMES {
-                return malformed!(
-                    offset,
-                    "{count} zstd frames (expected at most {MAX_FRAMES})"
-                );
+                return malformed!(offset, "{count} zstd frames (expected at most {MAX_FRAMES})");
             }
             if let Some(offsets) = frame_offsets {
                 if offsets.len() != count {
@@ -308,12 +287,9 @@ fn check_overlaps(blobs: &[(u64, u64)]) -> Result<(), ArchiveError> {
         offset + size > blobs[two[1]].0
     });
     match overlap {
-        Some(two) => malformed!(
-            blobs[two[1]].0,
-            "code object {} overlaps code object {}",
-            two[1],
-            two[0]
-        ),
+        Some(two) => {
+            malformed!(blobs[two[1]].0, "code object {} overlaps code object {}", two[1], two[0])
+        }
         None => Ok(()),
     }
 }

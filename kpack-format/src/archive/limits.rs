@@ -28,9 +28,5 @@ pub(super) fn check(
     found: u64,
     most: u64,
 ) -> Result<(), ArchiveError> {
-    if found <= most {
-        Ok(())
-    } else {
-        Err(ArchiveError::TooLarge { what: what(), most })
-    }
+    if found <= most { Ok(()) } else { Err(ArchiveError::TooLarge { what: what(), most }) }
 }

@@ -54,11 +54,7 @@ pub(super) enum Storage {
     /// Offset and size of each, by ordinal.
     Blobs(Vec<(u64, u64)>),
     /// The area that starts with the number of frames, and the offset of each frame.
-    Frames {
-        offset: u64,
-        size: u64,
-        frame_offsets: Option<Vec<u64>>,
-    },
+    Frames { offset: u64, size: u64, frame_offsets: Option<Vec<u64>> },
 }
 
 impl Storage {
@@ -71,11 +67,7 @@ impl Storage {
                     out.text("size").integer(*size);
                 }
             }
-            Self::Frames {
-                offset,
-                size,
-                frame_offsets,
-            } => {
+            Self::Frames { offset, size, frame_offsets } => {
                 out.text("zstd_offset").integer(*offset);
                 out.text("zstd_size").integer(*size);
                 if let Some(offsets) = frame_offsets {
@@ -114,9 +106,8 @@ impl Wire {
             "format_version" => value.field(&mut wire.format_version, key, Reader::integer),
             "group_name" => value.field(&mut wire.group_name, key, Reader::string),
             "gfx_arch_family" => value.field(&mut wire.gfx_arch_family, key, Reader::string),
-            "gfx_arches" => value.field(&mut wire.gfx_arches, key, |value| {
-                value.list(MAX_TARGETS, Reader::string)
-            }),
+            "gfx_arches" => value
+                .field(&mut wire.gfx_arches, key, |value| value.list(MAX_TARGETS, Reader::string)),
             "compression_scheme" => value.field(&mut wire.compression_scheme, key, Reader::string),
             "blobs" => value.field(&mut wire.blobs, key, |value| value.list(MAX_FRAMES, blob)),
             "zstd_offset" => value.field(&mut wire.zstd_offset, key, Reader::integer),
@@ -124,12 +115,11 @@ impl Wire {
             "frame_offsets" => value.field(&mut wire.frame_offsets, key, |value| {
                 value.list(MAX_FRAMES, Reader::integer)
             }),
-            "checksums" => value.field(&mut wire.checksums, key, |value| {
-                value.list(MAX_FRAMES, Reader::digest)
-            }),
-            "toc" => value.field(&mut kernels, key, |value| {
-                value.map_of(MAX_KERNELS, Targets::read)
-            }),
+            "checksums" => value
+                .field(&mut wire.checksums, key, |value| value.list(MAX_FRAMES, Reader::digest)),
+            "toc" => {
+                value.field(&mut kernels, key, |value| value.map_of(MAX_KERNELS, Targets::read))
+            }
             _ => value.skip().map(drop),
         })?;
         wire.toc = reader.required(kernels, "toc")?;
@@ -160,10 +150,7 @@ impl Toc {
     /// # Errors
     /// [`ArchiveError::NoSuchKernel`].
     pub fn entry(&self, kernel: &str, target: &str) -> Result<&TocEntry, ArchiveError> {
-        let entry = self
-            .kernels
-            .get(kernel)
-            .and_then(|targets| targets.get(target));
+        let entry = self.kernels.get(kernel).and_then(|targets| targets.get(target));
         entry.ok_or_else(|| ArchiveError::NoSuchKernel {
             kernel: kernel.to_owned(),
             target: target.to_owned(),
@@ -257,17 +244,12 @@ impl Toc {
             )));
         }
         if let Some(version) = wire.format_version.filter(|v| *v != FORMAT_VERSION) {
-            return Err(ArchiveError::UnsupportedVersion {
-                found: u64::from(version),
-            });
+            return Err(ArchiveError::UnsupportedVersion { found: u64::from(version) });
         }
         let scheme = wire.compression_scheme.as_deref();
         let scheme = scheme.unwrap_or(Scheme::None.as_str());
-        let missing = |key: &str| {
-            malformed(format!(
-                "the TOC has no `{key}`, which scheme `{scheme}` needs"
-            ))
-        };
+        let missing =
+            |key: &str| malformed(format!("the TOC has no `{key}`, which scheme `{scheme}` needs"));
         let (scheme, storage) = match scheme {
             "none" => {
                 let blobs = wire.blobs.ok_or_else(|| missing("blobs"))?;

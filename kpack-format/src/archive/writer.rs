@@ -78,12 +78,7 @@ pub(super) struct KernelOrder {
 impl KernelOrder {
     fn new(name: &str, target: usize) -> Self {
         let KernelName { binary, index } = KernelName::parse(name);
-        Self {
-            path: binary.to_owned(),
-            index,
-            name: name.to_owned(),
-            target,
-        }
+        Self { path: binary.to_owned(), index, name: name.to_owned(), target }
     }
 }
 
@@ -141,12 +136,8 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
 
     /// The ID of the device code added for `binary` and the first target; `None` if there is none.
     pub fn code_id(&self, binary: &str) -> Option<CodeId> {
-        let first = KernelOrder {
-            path: binary.to_owned(),
-            index: None,
-            name: String::new(),
-            target: 0,
-        };
+        let first =
+            KernelOrder { path: binary.to_owned(), index: None, name: String::new(), target: 0 };
         let own = self.kernels.range(first..);
         let own = own.take_while(|(kernel, _)| kernel.path == binary);
         let own = own.filter(|(kernel, _)| kernel.target == 0);
@@ -165,10 +156,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     pub fn add_stored(&mut self, kernel: &str, checksum: &Sha256) -> Result<(), ArchiveError> {
         match self.by_checksum.get(checksum).copied() {
             Some(index) => self.enter(kernel, 0, index).map(drop),
-            None => malformed!(
-                0,
-                "kernel `{kernel}` cannot share a code object: none is stored"
-            ),
+            None => malformed!(0, "kernel `{kernel}` cannot share a code object: none is stored"),
         }
     }
 
@@ -242,9 +230,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         old: &mut Archive<R>,
         keep: impl Fn(&str) -> bool,
     ) -> Result<(), ArchiveError> {
-        self.merge_as(old, |kernel| {
-            Vec::from_iter(keep(kernel).then(|| kernel.to_owned()))
-        })
+        self.merge_as(old, |kernel| Vec::from_iter(keep(kernel).then(|| kernel.to_owned())))
     }
 
     /// Like [`merge`](Self::merge), with the names that `names` gives each entry: none, one, or
@@ -308,12 +294,8 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         encoder: &mut Option<Encoder>,
     ) -> Result<usize, ArchiveError> {
         let same_scheme = old.toc().scheme == self.scheme;
-        let told = old
-            .toc()
-            .checksums
-            .as_ref()
-            .and_then(|all| all.get(entry.ordinal as usize))
-            .copied();
+        let told =
+            old.toc().checksums.as_ref().and_then(|all| all.get(entry.ordinal as usize)).copied();
         // Trust the checksum if only entries of the old archive depend on it.
         let believed =
             told.filter(|checksum| same_scheme && !self.by_checksum.contains_key(checksum));
@@ -366,12 +348,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         }
         let offset = self.spool_end + prefix(self.scheme);
         let index = self.stored.len();
-        self.stored.push(Stored {
-            offset,
-            size,
-            original_size,
-            checksum,
-        });
+        self.stored.push(Stored { offset, size, original_size, checksum });
         self.by_checksum.insert(checksum, index);
         self.spool_end = offset + size;
         Ok(index)
@@ -393,12 +370,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
             Entry::Vacant(place) => {
                 let what = || format!("the archive has {count} kernels");
                 limits::check(what, count, MAX_KERNELS as u64)?;
-                Ok(place.insert(Entered {
-                    index,
-                    entry_id: None,
-                    kind: None,
-                    metadata: None,
-                }))
+                Ok(place.insert(Entered { index, entry_id: None, kind: None, metadata: None }))
             }
         }
     }
@@ -427,9 +399,7 @@ mod tests {
         let mut writer = ArchiveWriter::new(spool, "vec_lib", &target, Scheme::None);
         writer.max_toc = 1000;
         let (name, code) = (format!("{}#0", "a".repeat(1000)), b"code");
-        writer
-            .add_from(&name, &mut &code[..], 4, 4, [0; 32])
-            .unwrap();
+        writer.add_from(&name, &mut &code[..], 4, 4, [0; 32]).unwrap();
         let mut out = Vec::new();
         let error = writer.finish(&mut out).unwrap_err().to_string();
         assert!(error.contains("at most 1000 are supported"), "{error}");

@@ -72,10 +72,7 @@ impl Compressor {
         }
         // Readers that skip SHA-256 still notice damage.
         compressor.include_checksum(true)?;
-        Ok(Self {
-            compressor,
-            frame: Vec::new(),
-        })
+        Ok(Self { compressor, frame: Vec::new() })
     }
 
     pub(crate) fn compress(&mut self, bytes: &[u8]) -> io::Result<Vec<u8>> {
@@ -236,11 +233,7 @@ impl<R: BufRead> FrameReader<R> {
             .and_then(|_| context.decompress_stream(&mut nothing, &mut input))
             .and_then(|_| context.set_parameter(DParameter::WindowLogMax(window_log)))
             .map_err(frame_error)?;
-        Ok(Self {
-            context: Some(context),
-            window_log,
-            source,
-        })
+        Ok(Self { context: Some(context), window_log, source })
     }
 }
 

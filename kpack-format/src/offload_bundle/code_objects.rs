@@ -38,11 +38,7 @@ impl Bundle {
                 Some(last) if (last.offset, last.size) == (offset, size) => {
                     last.ids.push(id.clone());
                 }
-                _ => entries.push(Range {
-                    ids: vec![id.clone()],
-                    offset,
-                    size,
-                }),
+                _ => entries.push(Range { ids: vec![id.clone()], offset, size }),
             }
         }
         let content = match self.format {
@@ -51,11 +47,7 @@ impl Bundle {
                 Content::Compressed(Box::new(compressed::Stream::open(source, self)?))
             }
         };
-        Ok(CodeObjects {
-            entries: entries.into_iter(),
-            content: Some(content),
-            shared: None,
-        })
+        Ok(CodeObjects { entries: entries.into_iter(), content: Some(content), shared: None })
     }
 }
 
@@ -122,11 +114,7 @@ impl<R: Read + Seek> CodeObjects<R> {
             }
             Some(Content::Compressed(stream)) => stream.skip_to(range.offset)?,
         }
-        Ok(self.content.as_mut().map(|content| CodeObjectReader {
-            range,
-            left: None,
-            content,
-        }))
+        Ok(self.content.as_mut().map(|content| CodeObjectReader { range, left: None, content }))
     }
 
     fn read(&mut self) -> Result<Option<BundledCode>, BundleError> {

@@ -68,13 +68,7 @@ impl Header {
                 "truncated: the bundle's header says {total:#x} bytes, found {available:#x}"
             );
         }
-        Ok(Self {
-            version,
-            method,
-            size,
-            total_size,
-            uncompressed_size,
-        })
+        Ok(Self { version, method, size, total_size, uncompressed_size })
     }
 }
 
@@ -95,11 +89,7 @@ pub(super) fn read<R: Read + Seek>(source: &mut R, available: u64) -> Result<Bun
         method: header.method,
         uncompressed_size: header.uncompressed_size,
     };
-    Ok(Bundle {
-        format,
-        size,
-        entries,
-    })
+    Ok(Bundle { format, size, entries })
 }
 
 /// The plain bundle inside, decompressed from start to end.
@@ -200,8 +190,6 @@ impl<R: Read> Read for Stream<R> {
 
 impl<R: Read> std::fmt::Debug for Stream<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stream")
-            .field("at", &self.at)
-            .finish_non_exhaustive()
+        f.debug_struct("Stream").field("at", &self.at).finish_non_exhaustive()
     }
 }

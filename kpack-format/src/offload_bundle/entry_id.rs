@@ -30,26 +30,16 @@ impl EntryId {
             None => text.splitn(6, '-').nth(5),
         };
         let target = match target {
-            Some(target) => Some(
-                target
-                    .parse::<TargetId>()
-                    .map_err(|error| error.to_string())?,
-            ),
+            Some(target) => Some(target.parse::<TargetId>().map_err(|error| error.to_string())?),
             None if host => None,
             None => return Err("expected a kind, a triple and a target".to_owned()),
         };
-        Ok(Self {
-            text: text.to_owned(),
-            target,
-        })
+        Ok(Self { text: text.to_owned(), target })
     }
 
     /// The ID that a code object for `target` would have in a bundle.
     pub(super) fn of(target: TargetId) -> Self {
-        Self {
-            text: code_object_id(&target.to_string()),
-            target: Some(target),
-        }
+        Self { text: code_object_id(&target.to_string()), target: Some(target) }
     }
 
     /// The GPU target, or `None` for the host's entry. SPIR-V is the target `amdgcnspirv`.

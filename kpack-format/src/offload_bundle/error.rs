@@ -32,10 +32,7 @@ impl fmt::Display for BundleError {
 crate::wraps_io!(BundleError);
 
 pub(crate) fn malformed<T>(offset: u64, reason: impl Into<String>) -> Result<T, BundleError> {
-    Err(BundleError::Malformed {
-        offset,
-        reason: reason.into(),
-    })
+    Err(BundleError::Malformed { offset, reason: reason.into() })
 }
 
 /// The error for a failed decompressor at decompressed offset `at`: damaged data, unless the system

@@ -32,17 +32,11 @@ impl Bundle {
     pub fn read<R: Read + Seek>(source: &mut R, available: u64) -> Result<Self, BundleError> {
         let start = source.stream_position()?;
         let mut magic = Vec::new();
-        source
-            .take(available.min(PLAIN_MAGIC.len() as u64))
-            .read_to_end(&mut magic)?;
+        source.take(available.min(PLAIN_MAGIC.len() as u64)).read_to_end(&mut magic)?;
         source.seek(SeekFrom::Start(start))?;
         if magic == PLAIN_MAGIC {
             let (entries, size) = table::read(&mut source.take(available), available)?;
-            return Ok(Self {
-                format: Format::Plain,
-                size,
-                entries,
-            });
+            return Ok(Self { format: Format::Plain, size, entries });
         }
         if magic.starts_with(COMPRESSED_MAGIC) {
             return compressed::read(source, available);
@@ -73,14 +67,6 @@ fn bare<R: Read + Seek>(source: &mut R, available: u64) -> Result<Bundle, Bundle
         );
     };
     let size = code_object.size;
-    let entry = Entry {
-        id: EntryId::of(target),
-        offset: 0,
-        size,
-    };
-    Ok(Bundle {
-        format: Format::CodeObject,
-        size,
-        entries: vec![entry],
-    })
+    let entry = Entry { id: EntryId::of(target), offset: 0, size };
+    Ok(Bundle { format: Format::CodeObject, size, entries: vec![entry] })
 }

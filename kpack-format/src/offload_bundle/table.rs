@@ -19,18 +19,12 @@ pub(super) fn read<R: Read>(source: &mut R, size: u64) -> Result<(Vec<Entry>, u6
     let mut table = Table { source, at: 0 };
     let magic = table.bytes(PLAIN_MAGIC.len() as u64, "the magic")?;
     if magic != PLAIN_MAGIC {
-        return malformed!(
-            0,
-            "expected the magic `__CLANG_OFFLOAD_BUNDLE__`, found {magic:02x?}"
-        );
+        return malformed!(0, "expected the magic `__CLANG_OFFLOAD_BUNDLE__`, found {magic:02x?}");
     }
     let count_at = table.at;
     let count = table.word("the number of entries")?;
     if count > MOST_ENTRIES {
-        return malformed!(
-            count_at,
-            "{count} entries (expected at most {MOST_ENTRIES})"
-        );
+        return malformed!(count_at, "{count} entries (expected at most {MOST_ENTRIES})");
     }
     let mut entries = Vec::new();
     let mut end = 0;
@@ -90,11 +84,7 @@ impl<R: Read> Table<'_, R> {
                      ends past the end of the bundle ({size:#x})"
             );
         }
-        Ok(Entry {
-            id,
-            offset,
-            size: length,
-        })
+        Ok(Entry { id, offset, size: length })
     }
 
     fn word(&mut self, what: &str) -> Result<u64, BundleError> {

@@ -35,11 +35,7 @@ impl Layout {
             // The offset of an empty entry is also in the bundle.
             size = place.saturating_add(*length);
         }
-        Self {
-            table,
-            offsets,
-            size,
-        }
+        Self { table, offsets, size }
     }
 }
 

@@ -29,10 +29,7 @@ fn add<S: Read + Write + Seek>(
     kernel: &str,
     code: &[u8],
 ) {
-    let encoded = Encoder::new(scheme, 3)
-        .unwrap()
-        .encode(code, sha256(code))
-        .unwrap();
+    let encoded = Encoder::new(scheme, 3).unwrap().encode(code, sha256(code)).unwrap();
     writer.add(kernel, &encoded).unwrap();
 }
 
@@ -67,11 +64,7 @@ fn what_is_written_is_read_again() {
         let bytes = archive(scheme, &KERNELS);
         let mut archive = open(&bytes).unwrap();
         for (kernel, code) in KERNELS {
-            assert_eq!(
-                archive.read(kernel, "gfx90a:xnack+").unwrap(),
-                code,
-                "{kernel}"
-            );
+            assert_eq!(archive.read(kernel, "gfx90a:xnack+").unwrap(), code, "{kernel}");
         }
         assert_eq!(archive.toc().group_name, "vec_lib");
         assert_eq!(archive.toc().gfx_arch_family, "gfx90a:xnack+");
@@ -104,10 +97,7 @@ fn an_identical_code_object_is_stored_once() {
 
 #[test]
 fn ordinals_follow_the_index_as_a_number() {
-    let bytes = archive(
-        Scheme::None,
-        &[("a#10", b"ten"), ("a#9", b"nine"), ("a#0", b"zero")],
-    );
+    let bytes = archive(Scheme::None, &[("a#10", b"ten"), ("a#9", b"nine"), ("a#0", b"zero")]);
     let archive = open(&bytes).unwrap();
     let ordinal = |kernel: &str| archive.toc().kernels[kernel]["gfx90a:xnack+"].ordinal;
     assert_eq!([ordinal("a#0"), ordinal("a#9"), ordinal("a#10")], [0, 1, 2]);
@@ -163,10 +153,7 @@ fn a_kernel_cannot_have_two_code_objects() {
     let mut writer = writer(Scheme::None);
     add(&mut writer, Scheme::None, "a#0", b"one");
     add(&mut writer, Scheme::None, "a#0", b"one");
-    let other = Encoder::new(Scheme::None, 3)
-        .unwrap()
-        .encode(b"two", sha256(b"two"))
-        .unwrap();
+    let other = Encoder::new(Scheme::None, 3).unwrap().encode(b"two", sha256(b"two")).unwrap();
     let error = writer.add("a#0", &other).unwrap_err();
     assert!(matches!(error, ArchiveError::Conflict { .. }), "{error}");
     let bytes = finish(writer).0;
@@ -178,17 +165,12 @@ fn a_kernel_cannot_have_two_code_objects() {
 fn merging_gives_the_bytes_of_one_run() {
     for scheme in SCHEMES {
         let at_once = archive(scheme, &KERNELS);
-        let first = archive(
-            scheme,
-            &[KERNELS[2], KERNELS[3], ("lib/libold.so#0", b"old")],
-        );
+        let first = archive(scheme, &[KERNELS[2], KERNELS[3], ("lib/libold.so#0", b"old")]);
         let mut merged = writer(scheme);
         add(&mut merged, scheme, KERNELS[1].0, KERNELS[1].1);
         add(&mut merged, scheme, KERNELS[0].0, KERNELS[0].1);
         merged
-            .merge(&mut open(&first).unwrap(), |kernel| {
-                !kernel.starts_with("lib/libold")
-            })
+            .merge(&mut open(&first).unwrap(), |kernel| !kernel.starts_with("lib/libold"))
             .unwrap();
         assert_eq!(finish(merged).0, at_once);
     }
@@ -198,9 +180,7 @@ fn merging_gives_the_bytes_of_one_run() {
 fn merging_into_another_scheme_gives_the_bytes_of_one_run() {
     for (from, to) in [(SCHEMES[0], SCHEMES[1]), (SCHEMES[1], SCHEMES[0])] {
         let mut merged = writer(to);
-        merged
-            .merge(&mut open(&archive(from, &KERNELS)).unwrap(), |_| true)
-            .unwrap();
+        merged.merge(&mut open(&archive(from, &KERNELS)).unwrap(), |_| true).unwrap();
         assert_eq!(finish(merged).0, archive(to, &KERNELS));
     }
 }
@@ -218,10 +198,7 @@ fn merging_an_archive_without_checksums_gives_the_bytes_of_one_run() {
         merged.merge(&mut open(&bytes).unwrap(), |_| true).unwrap();
         let mut fresh = new(scheme);
         for (kernel, code) in [("lib/a.so#0", &b"one"[..]), ("lib/a.so#1", b"two!")] {
-            let encoded = Encoder::new(scheme, 1)
-                .unwrap()
-                .encode(code, sha256(code))
-                .unwrap();
+            let encoded = Encoder::new(scheme, 1).unwrap().encode(code, sha256(code)).unwrap();
             fresh.add(kernel, &encoded).unwrap();
         }
         assert_eq!(finish(merged).0, finish(fresh).0);
@@ -235,14 +212,8 @@ fn a_wrong_checksum_is_not_believed_where_content_would_be_shared() {
     let lying = patched(&old, &sha256(b"one"), &sha256(b"two"));
     let mut merged = writer(scheme);
     add(&mut merged, scheme, "b#0", b"two");
-    let error = merged
-        .merge(&mut open(&lying).unwrap(), |_| true)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("`a#0`") && error.contains("is damaged"),
-        "{error}"
-    );
+    let error = merged.merge(&mut open(&lying).unwrap(), |_| true).unwrap_err().to_string();
+    assert!(error.contains("`a#0`") && error.contains("is damaged"), "{error}");
 }
 
 #[test]
@@ -250,19 +221,13 @@ fn entries_of_other_types_are_read_and_keep_their_type() {
     let ours = archive(Scheme::None, &KERNELS);
     for kind in ["ptx", "co", ""] {
         let other = [&[0xa0 | kind.len() as u8], kind.as_bytes()].concat();
-        let at = ours
-            .windows(6)
-            .position(|bytes| bytes == b"\xa5hsaco")
-            .unwrap();
+        let at = ours.windows(6).position(|bytes| bytes == b"\xa5hsaco").unwrap();
         let bytes = [&ours[..at], &other, &ours[at + 6..]].concat();
         let mut old = open(&bytes).unwrap();
         let kinds = old.toc().entries().map(|entry| entry.kind.as_deref());
         let kinds: Vec<&str> = kinds.flatten().collect();
         assert_eq!(kinds, [kind]);
-        assert_eq!(
-            old.read(KERNELS[0].0, "gfx90a:xnack+").unwrap(),
-            KERNELS[0].1
-        );
+        assert_eq!(old.read(KERNELS[0].0, "gfx90a:xnack+").unwrap(), KERNELS[0].1);
         let mut merged = writer(Scheme::None);
         merged.merge(&mut old, |_| true).unwrap();
         assert_eq!(finish(merged).0, bytes);
@@ -272,26 +237,14 @@ fn entries_of_other_types_are_read_and_keep_their_type() {
 #[test]
 fn an_archive_with_another_target_is_not_merged() {
     let bytes = foreign("none");
-    let error = writer(Scheme::None)
-        .merge(&mut open(&bytes).unwrap(), |_| true)
-        .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("for gfx1100; expected only gfx90a:xnack+"),
-        "{error}"
-    );
+    let error = writer(Scheme::None).merge(&mut open(&bytes).unwrap(), |_| true).unwrap_err();
+    assert!(error.to_string().contains("for gfx1100; expected only gfx90a:xnack+"), "{error}");
 }
 
 #[test]
 fn what_follows_the_toc_is_refused() {
     let bytes = [archive(Scheme::None, &KERNELS), vec![0xc1; 3]].concat();
-    assert!(
-        open(&bytes)
-            .unwrap_err()
-            .to_string()
-            .contains("the file has 3 more")
-    );
+    assert!(open(&bytes).unwrap_err().to_string().contains("the file has 3 more"));
 }
 
 /// An archive as another writer makes it, byte by byte from the description of the format: without
@@ -309,10 +262,7 @@ fn foreign(scheme: &str) -> Vec<u8> {
     toc.push(if scheme == "none" { 0x87 } else { 0x88 });
     for (key, value) in [
         ("format_version", uint(1)),
-        (
-            "unknown",
-            [&[0x92, 0xc0, 0x81][..], &text("x"), &[0x90]].concat(),
-        ),
+        ("unknown", [&[0x92, 0xc0, 0x81][..], &text("x"), &[0x90]].concat()),
         ("group_name", text("vec_lib")),
         ("gfx_arch_family", text("gfx1100")),
         ("gfx_arches", [&[0x91][..], &text("gfx1100")].concat()),
@@ -327,14 +277,7 @@ fn foreign(scheme: &str) -> Vec<u8> {
         toc.extend([text("blobs"), vec![0x92]].concat());
         for (offset, size) in [(64, 3), (67, 4)] {
             toc.extend(
-                [
-                    vec![0x82],
-                    text("offset"),
-                    uint(offset),
-                    text("size"),
-                    uint(size),
-                ]
-                .concat(),
+                [vec![0x82], text("offset"), uint(offset), text("size"), uint(size)].concat(),
             );
         }
     } else {
@@ -344,28 +287,14 @@ fn foreign(scheme: &str) -> Vec<u8> {
             data.extend(frame(code));
         }
         toc.extend(
-            [
-                text("zstd_offset"),
-                uint(64),
-                text("zstd_size"),
-                uint(data.len() as u64),
-            ]
-            .concat(),
+            [text("zstd_offset"), uint(64), text("zstd_size"), uint(data.len() as u64)].concat(),
         );
     }
     toc.extend([text("toc"), vec![0x82]].concat());
     for (kernel, ordinal, size) in [("lib/a.so#0", 0, 3), ("lib/a.so#1", 1, 4)] {
         toc.extend([text(kernel), vec![0x81], text("gfx1100"), vec![0x84]].concat());
         toc.extend([text("type"), text("hsaco"), text("ordinal"), uint(ordinal)].concat());
-        toc.extend(
-            [
-                text("original_size"),
-                uint(size),
-                text("metadata"),
-                vec![0x80],
-            ]
-            .concat(),
-        );
+        toc.extend([text("original_size"), uint(size), text("metadata"), vec![0x80]].concat());
     }
     let mut bytes = b"KPAK\x01\0\0\0".to_vec();
     bytes.extend((64 + data.len() as u64).to_le_bytes());
@@ -382,10 +311,7 @@ fn archives_of_other_writers_are_read() {
         assert_eq!(archive.read("lib/a.so#0", "gfx1100").unwrap(), b"one");
         assert_eq!(archive.read("lib/a.so#1", "gfx1100").unwrap(), b"two!");
         let error = archive.read("lib/a.so#2", "gfx1100").unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "the archive has no kernel `lib/a.so#2` for gfx1100"
-        );
+        assert_eq!(error.to_string(), "the archive has no kernel `lib/a.so#2` for gfx1100");
     }
 }
 
@@ -407,10 +333,7 @@ fn the_header_is_as_others_read_it() {
 
 /// Replaces `old` by `new`, of the same length.
 fn patched(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
-    let at = bytes
-        .windows(old.len())
-        .rposition(|window| window == old)
-        .expect("is there");
+    let at = bytes.windows(old.len()).rposition(|window| window == old).expect("is there");
     let mut bytes = bytes.to_vec();
     bytes[at..at + new.len()].copy_from_slice(new);
     bytes
@@ -422,38 +345,20 @@ fn sizes_that_lie_are_refused() {
     let zstd = foreign("zstd-per-kernel");
     for size in [2, 5, 1 << 31] {
         let key = b"\xd9\x0doriginal_size".to_vec();
-        let bytes = patched(
-            &zstd,
-            &[key.clone(), uint(4)].concat(),
-            &[key, uint(size)].concat(),
-        );
-        let error = open(&bytes)
-            .unwrap()
-            .read("lib/a.so#1", "gfx1100")
-            .unwrap_err()
-            .to_string();
+        let bytes = patched(&zstd, &[key.clone(), uint(4)].concat(), &[key, uint(size)].concat());
+        let error = open(&bytes).unwrap().read("lib/a.so#1", "gfx1100").unwrap_err().to_string();
         assert!(
             error.contains("lib/a.so#1") && error.contains(&format!("the TOC says {size}")),
             "{error}"
         );
     }
     let key = b"\xd9\x0doriginal_size".to_vec();
-    let bytes = patched(
-        &zstd,
-        &[key.clone(), uint(4)].concat(),
-        &[key, uint(u64::MAX)].concat(),
-    );
+    let bytes = patched(&zstd, &[key.clone(), uint(4)].concat(), &[key, uint(u64::MAX)].concat());
     let error = open(&bytes).unwrap_err().to_string();
     assert!(error.contains("expected at most 2147483648"), "{error}");
     let none = foreign("none");
     let bytes = patched(&none, &uint(67), &uint(u64::MAX - 1));
-    assert!(
-        open(&bytes)
-            .unwrap_err()
-            .to_string()
-            .contains("code object 1"),
-        "blob offset"
-    );
+    assert!(open(&bytes).unwrap_err().to_string().contains("code object 1"), "blob offset");
     let mut bytes = zstd.clone();
     bytes[64..68].copy_from_slice(&u32::MAX.to_le_bytes());
     let error = open(&bytes).unwrap_err().to_string();
@@ -461,10 +366,7 @@ fn sizes_that_lie_are_refused() {
     let mut bytes = zstd;
     bytes[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
     let error = open(&bytes).unwrap_err().to_string();
-    assert!(
-        error.contains("the TOC's offset is 0xffffffffffffffff"),
-        "{error}"
-    );
+    assert!(error.contains("the TOC's offset is 0xffffffffffffffff"), "{error}");
 }
 
 #[test]
@@ -475,10 +377,7 @@ fn code_objects_that_overlap_are_refused() {
     let none = foreign("none");
     let overlapping = patched(&none, &number(67), &number(66));
     let error = open(&overlapping).unwrap_err().to_string();
-    assert!(
-        error.contains("code object 1 overlaps code object 0"),
-        "{error}"
-    );
+    assert!(error.contains("code object 1 overlaps code object 0"), "{error}");
     // Then neither another order is an overlap, nor an empty blob within another one.
     let swapped = patched(&none, &number(64), &number(60));
     let swapped = patched(&swapped, &number(67), &number(63));
@@ -490,10 +389,7 @@ fn code_objects_that_overlap_are_refused() {
     let empty = patched(&empty, &size("size", 4), &size("size", 0));
     let key = "original_size";
     let empty = patched(&empty, &size(key, 4), &size(key, 0));
-    assert_eq!(
-        open(&empty).unwrap().read("lib/a.so#1", "gfx1100").unwrap(),
-        b""
-    );
+    assert_eq!(open(&empty).unwrap().read("lib/a.so#1", "gfx1100").unwrap(), b"");
 }
 
 #[test]
@@ -502,10 +398,7 @@ fn entries_that_give_one_code_object_several_sizes_are_refused() {
     let ordinal = |number: u64| [&[0xd9, 7][..], b"ordinal", &uint(number)].concat();
     let bytes = patched(&foreign("zstd-per-kernel"), &ordinal(1), &ordinal(0));
     let error = open(&bytes).unwrap_err().to_string();
-    assert!(
-        error.contains("has 4 bytes, but 3 in another entry with ordinal 0"),
-        "{error}"
-    );
+    assert!(error.contains("has 4 bytes, but 3 in another entry with ordinal 0"), "{error}");
 }
 
 #[test]
@@ -576,10 +469,7 @@ fn a_frame_that_cannot_hold_as_much_is_refused_before_anything_is_allocated() {
     let mut streamed = zstd::stream::Encoder::new(Vec::new(), 3).unwrap();
     streamed.write_all(&plain).unwrap();
     let streamed = streamed.finish().unwrap();
-    assert_eq!(
-        Decoder::default().decode(&streamed, 300_000).unwrap(),
-        plain
-    );
+    assert_eq!(Decoder::default().decode(&streamed, 300_000).unwrap(), plain);
     let error = Decoder::default().decode(&streamed, 299_999).unwrap_err();
     let error = error.to_string();
     assert!(error.contains("cannot be decompressed"), "{error}");
@@ -594,10 +484,7 @@ fn damage_is_noticed_without_sha256() {
     let mut frame = encoder.encode(&plain, sha256(&plain)).unwrap().bytes;
     let middle = frame.len() / 2;
     frame[middle] ^= 1;
-    let error = Decoder::default()
-        .decode(&frame, plain.len() as u64)
-        .unwrap_err()
-        .to_string();
+    let error = Decoder::default().decode(&frame, plain.len() as u64).unwrap_err().to_string();
     assert!(error.contains("checksum"), "{error}");
 }
 
@@ -633,10 +520,7 @@ fn lists_of_nothing_are_refused() {
     assert!(error.contains("at most 262144 entries"), "{error}");
     let nothing = table(b"\xa3toc\x80", b"\xa3toc\x81\xa0", vec![0x80]);
     let error = with(nothing).to_string();
-    assert!(
-        error.contains("at least one code object by target"),
-        "{error}"
-    );
+    assert!(error.contains("at least one code object by target"), "{error}");
 }
 
 /// Other MessagePack readers accept a list of the values in place of a map.
@@ -657,11 +541,7 @@ fn a_list_in_place_of_a_map_is_refused() {
     let with_entry = [&b"\x81\xa3a#0\x81\xadgfx90a:xnack+"[..], &entry].concat();
     let without_target = [&b"\x81\xa3a#0"[..], &entry].concat();
     let place = [&b"\x91"[..], &list(vec![b"\x40", b"\x04"])].concat();
-    for (key, value) in [
-        ("toc", with_entry),
-        ("toc", without_target),
-        ("blobs", place),
-    ] {
+    for (key, value) in [("toc", with_entry), ("toc", without_target), ("blobs", place)] {
         let parts = values.iter().map(|entry| match &entry.key {
             raw_map::Key::Text(text) if text == key => (entry.key_bytes, &value[..]),
             _ => (entry.key_bytes, entry.value_bytes),
@@ -771,11 +651,8 @@ proptest! {
 /// changes the format.
 #[test]
 fn the_bytes_of_an_archive_do_not_change() {
-    let kernels: [(&str, &[u8]); 3] = [
-        ("lib/libvec.so#0", b"add"),
-        ("lib/libvec.so#1", b"mul"),
-        ("bin/vec#0", b"add"),
-    ];
+    let kernels: [(&str, &[u8]); 3] =
+        [("lib/libvec.so#0", b"add"), ("lib/libvec.so#1", b"mul"), ("bin/vec#0", b"add")];
     let archive_of = |scheme, data: &[u8], toc: &[&[u8]]| {
         let start = (64 + data.len() as u64).to_le_bytes();
         let header = [&b"KPAK\x01\0\0\0"[..], &start, &[0; 48]].concat();
@@ -797,20 +674,12 @@ fn the_bytes_of_an_archive_do_not_change() {
         \x83\xa4type\xa5hsaco\xa7ordinal\x01\xadoriginal_size\x03";
     let blobs = b"\xb2compression_scheme\xa4none\
         \xa5blobs\x92\x82\xa6offset\x40\xa4size\x03\x82\xa6offset\x43\xa4size\x03";
-    archive_of(
-        Scheme::None,
-        b"addmul",
-        &[b"\x88", group, blobs, checksums, toc],
-    );
+    archive_of(Scheme::None, b"addmul", &[b"\x88", group, blobs, checksums, toc]);
     // Zstandard stores so few bytes as they are.
     let frames = b"\x02\0\0\0\
         \x10\0\0\0(\xb5/\xfd$\x03\x19\0\0add\x10@\x10\x13\
         \x10\0\0\0(\xb5/\xfd$\x03\x19\0\0mul\x9aL\x86G";
     let zstd = b"\xb2compression_scheme\xafzstd-per-kernel\
         \xabzstd_offset\x40\xa9zstd_size\x2c\xadframe_offsets\x92\x48\x5c";
-    archive_of(
-        Scheme::ZstdPerKernel,
-        frames,
-        &[b"\x8a", group, zstd, checksums, toc],
-    );
+    archive_of(Scheme::ZstdPerKernel, frames, &[b"\x8a", group, zstd, checksums, toc]);
 }

@@ -9,20 +9,12 @@ use kpack_tests::require::tool;
 /// Compiles nothing for a processor and its features.
 fn compile(processor: &str) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
-    let (source, output) = (
-        directory.path().join("empty.c"),
-        directory.path().join("empty.o"),
-    );
+    let (source, output) = (directory.path().join("empty.c"), directory.path().join("empty.o"));
     std::fs::write(&source, "").unwrap();
     let mut command = Command::new("clang-19");
     command.args(["--target=amdgcn-amd-amdhsa", "-nogpulib", "-c"]);
     command.arg(format!("-mcpu={processor}"));
-    let status = command
-        .arg(&source)
-        .arg("-o")
-        .arg(&output)
-        .status()
-        .unwrap();
+    let status = command.arg(&source).arg("-o").arg(&output).status().unwrap();
     assert!(status.success(), "{command:?}");
     std::fs::read(output).unwrap()
 }
@@ -41,11 +33,7 @@ fn every_processor_of_the_compiler_is_known() {
         return;
     }
     let mut command = Command::new("clang-19");
-    command.args([
-        "--target=amdgcn-amd-amdhsa",
-        "-nogpulib",
-        "--print-supported-cpus",
-    ]);
+    command.args(["--target=amdgcn-amd-amdhsa", "-nogpulib", "--print-supported-cpus"]);
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let words = said.split_whitespace();
@@ -80,27 +68,19 @@ fn its_size_is_the_files() {
 fn what_is_cut_off_or_for_another_machine_is_refused() {
     let bytes = kpack_tests::fixture::code_object("gfx1100", b"code").unwrap();
     for cut in 0..bytes.len() {
-        assert!(
-            CodeObject::read(&mut Cursor::new(&bytes[..cut]), cut as u64).is_err(),
-            "{cut}"
-        );
+        assert!(CodeObject::read(&mut Cursor::new(&bytes[..cut]), cut as u64).is_err(), "{cut}");
     }
     // e_ehsize
     let mut header = bytes.clone();
     header[0x34..0x36].copy_from_slice(&0x4000u16.to_le_bytes());
-    let error = CodeObject::read(&mut Cursor::new(&header), header.len() as u64)
-        .unwrap_err()
-        .to_string();
+    let error =
+        CodeObject::read(&mut Cursor::new(&header), header.len() as u64).unwrap_err().to_string();
     assert!(error.contains("its header says 16384 bytes"), "{error}");
     let mut other = bytes;
     other[18] = 62;
-    let error = CodeObject::read(&mut Cursor::new(&other), other.len() as u64)
-        .unwrap_err()
-        .to_string();
-    assert_eq!(
-        error,
-        "not an AMDGPU code object: expected machine EM_AMDGPU (224), found 62"
-    );
+    let error =
+        CodeObject::read(&mut Cursor::new(&other), other.len() as u64).unwrap_err().to_string();
+    assert_eq!(error, "not an AMDGPU code object: expected machine EM_AMDGPU (224), found 62");
 }
 
 #[test]

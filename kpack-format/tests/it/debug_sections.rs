@@ -23,10 +23,7 @@ const KERNEL: &str = "
 /// A code object that clang-19 made with these flags.
 fn compiled(flags: &[&str]) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
-    let (source, output) = (
-        directory.path().join("add.hip"),
-        directory.path().join("add.co"),
-    );
+    let (source, output) = (directory.path().join("add.hip"), directory.path().join("add.co"));
     std::fs::write(&source, KERNEL).unwrap();
     let mut command = Command::new("clang-19");
     command.args(["-x", "hip", "-nogpulib", "-nogpuinc", "-O1"]);
@@ -59,9 +56,7 @@ fn stripped(bytes: &[u8]) -> Vec<u8> {
 fn names(bytes: &[u8]) -> Vec<String> {
     let file = ElfFile64::<LE>::parse(bytes).unwrap();
     let sections = file.sections();
-    sections
-        .map(|section| section.name().unwrap().to_owned())
-        .collect()
+    sections.map(|section| section.name().unwrap().to_owned()).collect()
 }
 
 /// Names, addresses and content of all sections that are not for debuggers.
@@ -79,9 +74,7 @@ fn contents(bytes: &[u8]) -> Vec<(String, u64, Vec<u8>)> {
 fn assert_valid(path: &Path) {
     run(Command::new("llvm-readelf-19").arg("-a").arg(path));
     run(Command::new("llvm-objdump-19").arg("-dxs").arg(path));
-    run(Command::new("llvm-readelf-19")
-        .arg("--dyn-symbols")
-        .arg(path));
+    run(Command::new("llvm-readelf-19").arg("--dyn-symbols").arg(path));
 }
 
 #[test]

@@ -58,10 +58,7 @@ fn what_no_reader_takes_is_not_written() {
         let error = added.unwrap_err();
         assert!(matches!(error, ArchiveError::TooLarge { .. }), "{error}");
         let error = error.to_string();
-        assert!(
-            error.contains("`a#0`") && error.contains("at most 2147483648"),
-            "{error}"
-        );
+        assert!(error.contains("`a#0`") && error.contains("at most 2147483648"), "{error}");
     }
 }
 

@@ -44,10 +44,7 @@ fn a_manifest_is_as_others_read_it() {
 #[test]
 fn an_install_hint_is_a_key_that_others_pass_over() {
     let hint = "apt install vec-@GFXARCH@".to_owned();
-    let with_hint = Manifest {
-        install_hint: Some(hint),
-        ..manifest()
-    };
+    let with_hint = Manifest { install_hint: Some(hint), ..manifest() };
     let mut bytes = manifest_bytes();
     bytes[0] += 1;
     bytes.extend(b"\xacinstall_hint\xb9apt install vec-@GFXARCH@");
@@ -71,13 +68,8 @@ fn a_manifest_that_leads_out_of_its_directory_is_refused() {
     for name in ["../other.kpack", "/etc/passwd", "..", ""] {
         let mut manifest = manifest();
         manifest.kpack_files.get_mut("gfx1100").unwrap().filename = name.to_owned();
-        let error = Manifest::read(&manifest.to_bytes())
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("expected a file name without directory"),
-            "{error}"
-        );
+        let error = Manifest::read(&manifest.to_bytes()).unwrap_err().to_string();
+        assert!(error.contains("expected a file name without directory"), "{error}");
     }
 }
 
@@ -86,10 +78,7 @@ fn another_version_and_trailing_bytes_are_refused() {
     let mut bytes = manifest_bytes();
     bytes[16] = 2;
     let error = Manifest::read(&bytes).unwrap_err().to_string();
-    assert!(
-        error.contains("format version 2; this program reads version 1"),
-        "{error}"
-    );
+    assert!(error.contains("format version 2; this program reads version 1"), "{error}");
     let bytes = [manifest_bytes(), vec![0]].concat();
     let error = Manifest::read(&bytes).unwrap_err().to_string();
     assert!(error.contains("1 bytes follow the manifest"), "{error}");
@@ -106,10 +95,7 @@ fn marker() -> Marker {
 /// The same of a binary whose device code is known.
 fn marker_with_ids() -> Marker {
     let ids = [("gfx1100", [1; 8]), ("gfx90a:xnack+", [2; 8])];
-    Marker {
-        code_ids: ids.map(|(target, id)| (target.to_owned(), id)).into(),
-        ..marker()
-    }
+    Marker { code_ids: ids.map(|(target, id)| (target.to_owned(), id)).into(), ..marker() }
 }
 
 /// As it stands in a file, written by hand.
@@ -183,17 +169,10 @@ fn shared_bundles_without_room_become_separate_before_code_ids_are_left_out() {
 fn code_ids_that_do_not_fit_are_left_out() {
     let (marker, size) = (marker_with_ids(), marker_with_ids().to_bytes().len());
     // Given room for all of them, then for one, then for none.
-    let read = |room| {
-        Marker::read(&marker.to_bytes_within(room).unwrap())
-            .unwrap()
-            .0
-    };
+    let read = |room| Marker::read(&marker.to_bytes_within(room).unwrap()).unwrap().0;
     assert_eq!(marker.to_bytes_within(size + 9).unwrap().len(), size + 9);
     assert_eq!(read(size + 9), marker);
-    assert_eq!(
-        Vec::from_iter(read(size - 1).code_ids.into_keys()),
-        ["gfx1100"]
-    );
+    assert_eq!(Vec::from_iter(read(size - 1).code_ids.into_keys()), ["gfx1100"]);
     assert_eq!(read(marker_bytes().len()), self::marker());
     // What leads to the archives cannot be left out.
     assert_eq!(marker.to_bytes_within(marker_bytes().len() - 1), None);
@@ -229,31 +208,20 @@ fn padding_is_in_the_map() {
 #[test]
 fn a_marker_ends_where_it_ends() {
     let bytes = [marker_bytes(), vec![0xc1; 100]].concat();
-    assert_eq!(
-        Marker::read(&bytes).unwrap(),
-        (marker(), marker_bytes().len())
-    );
+    assert_eq!(Marker::read(&bytes).unwrap(), (marker(), marker_bytes().len()));
 }
 
 #[test]
 fn the_keys_of_a_marker_come_in_any_order() {
     let bytes = b"\x82\xabkernel_name\xa1x\xb2kpack_search_paths\x91\xa1y";
     let (marker, size) = Marker::read(bytes).unwrap();
-    assert_eq!(
-        (marker.kernel_name.as_deref(), size),
-        (Some("x"), bytes.len())
-    );
+    assert_eq!((marker.kernel_name.as_deref(), size), (Some("x"), bytes.len()));
 }
 
 #[test]
 fn search_paths_and_names_that_are_no_strings_lead_nowhere() {
     let with = |name: &[u8], paths: &[u8]| {
-        let keys = [
-            &b"\x82\xabkernel_name"[..],
-            name,
-            b"\xb2kpack_search_paths",
-            paths,
-        ];
+        let keys = [&b"\x82\xabkernel_name"[..], name, b"\xb2kpack_search_paths", paths];
         Marker::read(&keys.concat()).map(|(marker, _)| marker.kpack_search_paths)
     };
     // A number, nothing, bytes, a list, a map, a truth, a float, an extension.
@@ -282,22 +250,13 @@ fn search_paths_and_names_that_are_no_strings_lead_nowhere() {
 fn the_early_text_form_is_read() {
     let (marker, size) = Marker::read(b"../../../.kpack:../../.kpack:.kpack\0junk").unwrap();
     assert_eq!(marker.kernel_name, None);
-    assert_eq!(
-        marker.kpack_search_paths,
-        ["../../../.kpack", "../../.kpack", ".kpack"]
-    );
+    assert_eq!(marker.kpack_search_paths, ["../../../.kpack", "../../.kpack", ".kpack"]);
     assert_eq!(size, 35);
 }
 
 #[test]
 fn what_is_no_marker_is_refused() {
-    for bytes in [
-        &b""[..],
-        b"\0\0\0",
-        b"\x80",
-        b"\x7fELF\x02\x01\x01",
-        b"\x81\xa1x\x01",
-    ] {
+    for bytes in [&b""[..], b"\0\0\0", b"\x80", b"\x7fELF\x02\x01\x01", b"\x81\xa1x\x01"] {
         assert!(Marker::read(bytes).is_err(), "{bytes:02x?}");
     }
 }

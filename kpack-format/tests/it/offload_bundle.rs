@@ -23,12 +23,7 @@ const STORAGES: [Storage; 7] = [
 type CodeObjects = Vec<(String, Vec<u8>)>;
 
 fn entries() -> CodeObjects {
-    let entry = |target: &str| {
-        (
-            target.to_owned(),
-            code_object(target, target.as_bytes()).unwrap(),
-        )
-    };
+    let entry = |target: &str| (target.to_owned(), code_object(target, target.as_bytes()).unwrap());
     vec![
         entry("gfx1100"),
         entry("gfx90a:xnack+"),
@@ -40,9 +35,7 @@ fn read(bytes: &[u8]) -> Result<(Bundle, CodeObjects), BundleError> {
     let bundle = Bundle::read(&mut Cursor::new(bytes), bytes.len() as u64)?;
     let code_objects = bundle.code_objects(Cursor::new(bytes), |_| true)?;
     let pair = |code: BundledCode| (code.target.to_string(), code.bytes);
-    let code_objects = code_objects
-        .map(|code| code.map(pair))
-        .collect::<Result<_, _>>()?;
+    let code_objects = code_objects.map(|code| code.map(pair)).collect::<Result<_, _>>()?;
     Ok((bundle, code_objects))
 }
 
@@ -75,10 +68,7 @@ fn a_code_object_can_stand_where_a_bundle_could() {
     let bytes = bundle(Storage::Bare, &entry).unwrap();
     let padded = [bytes.clone(), vec![0; 100]].concat();
     let (bundle, code_objects) = read(&padded).unwrap();
-    assert_eq!(
-        (bundle.format, bundle.size),
-        (Format::CodeObject, bytes.len() as u64)
-    );
+    assert_eq!((bundle.format, bundle.size), (Format::CodeObject, bytes.len() as u64));
     assert_eq!(code_objects, entry);
 }
 
@@ -88,10 +78,7 @@ fn only_what_is_wanted_is_returned() {
         let bytes = bundle(storage, &entries()).unwrap();
         let bundle = Bundle::read(&mut Cursor::new(&bytes), bytes.len() as u64).unwrap();
         let wanted = |target: &kpack_format::TargetId| target.processor() == "gfx90a";
-        let found: Vec<_> = bundle
-            .code_objects(Cursor::new(&bytes), wanted)
-            .unwrap()
-            .collect();
+        let found: Vec<_> = bundle.code_objects(Cursor::new(&bytes), wanted).unwrap().collect();
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].as_ref().unwrap().bytes, entries()[1].1);
     }
@@ -113,20 +100,11 @@ fn table(entries: &[(&str, u64, u64)], data: &[u8]) -> Vec<u8> {
 #[test]
 fn entry_ids_of_all_kinds_are_read() {
     for (id, target) in [
-        (
-            "hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+",
-            Some("gfx90a:xnack+"),
-        ),
-        (
-            "hipv4-amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-",
-            Some("gfx90a:sramecc+:xnack-"),
-        ),
+        ("hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+", Some("gfx90a:xnack+")),
+        ("hipv4-amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-", Some("gfx90a:sramecc+:xnack-")),
         ("hip-amdgcn-amd-amdhsa--gfx906", Some("gfx906")),
         ("hip-amdgcn-amd-amdhsa-unknown-gfx906", Some("gfx906")),
-        (
-            "hipv4-amdgcn-amd-amdhsa--gfx9-4-generic",
-            Some("gfx9-4-generic"),
-        ),
+        ("hipv4-amdgcn-amd-amdhsa--gfx9-4-generic", Some("gfx9-4-generic")),
         ("hip-spirv64-amd-amdhsa--amdgcnspirv", Some("amdgcnspirv")),
         ("host-x86_64-unknown-linux--", None),
         ("host-x86_64-unknown-linux-gnu-", None),
@@ -156,10 +134,7 @@ fn what_does_not_fit_is_refused_with_offset_and_reason() {
             b"garbage".to_vec(),
             "at offset 0x0 of the bundle: expected the magic of an offload bundle",
         ),
-        (
-            count,
-            "at offset 0x18 of the bundle: 18446744073709551615 entries",
-        ),
+        (count, "at offset 0x18 of the bundle: 18446744073709551615 entries"),
         (
             id_length,
             "at offset 0x30 of the bundle: the ID of entry 0 has 18446744073709551615 bytes",
@@ -168,23 +143,11 @@ fn what_does_not_fit_is_refused_with_offset_and_reason() {
             table(&[(gpu, 4096, 10)], b""),
             "(0xa bytes at offset 0x1000), ends past the end of the bundle (0x58)",
         ),
-        (
-            table(&[(gpu, u64::MAX, 10)], b""),
-            "at offset 0x20 of the bundle: truncated: entry 0",
-        ),
+        (table(&[(gpu, u64::MAX, 10)], b""), "at offset 0x20 of the bundle: truncated: entry 0"),
         (table(&[(gpu, 8, 10)], b""), "begins within the table"),
-        (
-            table(&[("hipv4-amdgcn-amd-amdhsa--../x", 0, 0)], b""),
-            "expected a processor",
-        ),
-        (
-            method,
-            "at offset 0x6 of the bundle: unsupported compression method 7",
-        ),
-        (
-            version,
-            "at offset 0x4 of the bundle: unsupported version 9",
-        ),
+        (table(&[("hipv4-amdgcn-amd-amdhsa--../x", 0, 0)], b""), "expected a processor"),
+        (method, "at offset 0x6 of the bundle: unsupported compression method 7"),
+        (version, "at offset 0x4 of the bundle: unsupported version 9"),
     ] {
         let error = read(&bytes).unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
@@ -218,9 +181,7 @@ fn a_decompressed_size_that_lies_is_refused() {
 fn clang_bundle(directory: &Path, flags: &[&str]) -> (Vec<u8>, CodeObjects) {
     let mut targets = String::from("-targets=host-x86_64-unknown-linux-gnu");
     let mut command = Command::new("clang-offload-bundler-19");
-    command
-        .current_dir(directory)
-        .args(["-type=o", "-input=/dev/null"]);
+    command.current_dir(directory).args(["-type=o", "-input=/dev/null"]);
     let entries: Vec<_> = entries().into_iter().take(2).collect();
     for (index, (target, code)) in entries.iter().enumerate() {
         fs::write(directory.join(format!("{index}.o")), code).unwrap();
@@ -237,11 +198,7 @@ fn clangs_own_bundles_are_read() {
     if !tool("clang-offload-bundler-19") {
         return;
     }
-    for flags in [
-        &[][..],
-        &["-compress"],
-        &["-compress", "-compression-level=19"],
-    ] {
+    for flags in [&[][..], &["-compress"], &["-compress", "-compression-level=19"]] {
         let directory = tempfile::tempdir().unwrap();
         let (bytes, entries) = clang_bundle(directory.path(), flags);
         let (bundle, code_objects) = read(&bytes).unwrap();

@@ -8,11 +8,7 @@ fn id(text: &str) -> TargetId {
 }
 
 fn compatible(agent: &str) -> Vec<String> {
-    id(agent)
-        .compatible()
-        .iter()
-        .map(TargetId::to_string)
-        .collect()
+    id(agent).compatible().iter().map(TargetId::to_string).collect()
 }
 
 #[test]
@@ -31,30 +27,19 @@ fn ids_are_written_as_they_are_read() {
     ] {
         assert_eq!(id(text).to_string(), text);
     }
-    assert_eq!(
-        id("amdgcn-amd-amdhsa--gfx90a:xnack-").to_string(),
-        "gfx90a:xnack-"
-    );
+    assert_eq!(id("amdgcn-amd-amdhsa--gfx90a:xnack-").to_string(), "gfx90a:xnack-");
 }
 
 #[test]
 fn features_are_in_alphabetical_order() {
-    assert_eq!(
-        id("gfx942:xnack-:sramecc+").to_string(),
-        "gfx942:sramecc+:xnack-"
-    );
+    assert_eq!(id("gfx942:xnack-:sramecc+").to_string(), "gfx942:sramecc+:xnack-");
 }
 
 #[test]
 fn an_agents_targets_come_most_specific_first() {
     assert_eq!(
         compatible("gfx942:sramecc+:xnack-"),
-        [
-            "gfx942:sramecc+:xnack-",
-            "gfx942:sramecc+",
-            "gfx942:xnack-",
-            "gfx942"
-        ]
+        ["gfx942:sramecc+:xnack-", "gfx942:sramecc+", "gfx942:xnack-", "gfx942"]
     );
     assert_eq!(compatible("gfx1100"), ["gfx1100"]);
 }
@@ -62,21 +47,11 @@ fn an_agents_targets_come_most_specific_first() {
 #[test]
 fn a_code_object_runs_where_its_features_are() {
     let agent = id("gfx90a:sramecc+:xnack-");
-    for runs in [
-        "gfx90a",
-        "gfx90a:xnack-",
-        "gfx90a:sramecc+",
-        "gfx90a:sramecc+:xnack-",
-    ] {
+    for runs in ["gfx90a", "gfx90a:xnack-", "gfx90a:sramecc+", "gfx90a:sramecc+:xnack-"] {
         assert!(id(runs).runs_on(&agent), "{runs}");
         assert!(agent.compatible().contains(&id(runs)), "{runs}");
     }
-    for not in [
-        "gfx90a:xnack+",
-        "gfx942",
-        "gfx90a:sramecc-",
-        "gfx90a:tgsplit+",
-    ] {
+    for not in ["gfx90a:xnack+", "gfx942", "gfx90a:sramecc-", "gfx90a:tgsplit+"] {
         assert!(!id(not).runs_on(&agent), "{not}");
         assert!(!agent.compatible().contains(&id(not)), "{not}");
     }
@@ -129,11 +104,9 @@ fn a_gpu_whose_features_are_unknown_may_run_every_variant() {
 
 #[test]
 fn spirv_with_the_triples_that_runtimes_write() {
-    for text in [
-        "amdgcnspirv",
-        "spirv64-amd-amdhsa-unknown-amdgcnspirv",
-        "spirv64-amd-amdhsa--amdgcnspirv",
-    ] {
+    for text in
+        ["amdgcnspirv", "spirv64-amd-amdhsa-unknown-amdgcnspirv", "spirv64-amd-amdhsa--amdgcnspirv"]
+    {
         let target: TargetId = text.parse().unwrap();
         assert!(target.is_spirv());
         assert_eq!(target.to_string(), "amdgcnspirv");

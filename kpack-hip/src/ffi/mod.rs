@@ -99,18 +99,11 @@ impl Shim {
         let value = Environment::variable("KPACK_HIP").unwrap_or_default();
         let mode = ShimMode::read(&value).unwrap_or_else(|| {
             let found = value.to_string_lossy();
-            let problem = format!(
-                "expected auto, off or force, found `{}`",
-                found.escape_debug()
-            );
+            let problem = format!("expected auto, off or force, found `{}`", found.escape_debug());
             cache.complain("KPACK_HIP".as_ref(), finding::USAGE, &problem);
             ShimMode::Auto
         });
-        Self {
-            cache,
-            mode,
-            gpus: agents(),
-        }
+        Self { cache, mode, gpus: agents() }
     }
 
     /// The fat wrapper in place of `wrapper`; `None` if the runtime must get `wrapper` itself.
@@ -177,12 +170,7 @@ impl Shim {
         let Ok(binary) = binary else {
             return Err(rocm_kpack::Error::NotMapped { address: marker }.into());
         };
-        let request = Request {
-            marker: &marker_at(marker)?,
-            binary,
-            co_index,
-            isas: &[],
-        };
+        let request = Request { marker: &marker_at(marker)?, binary, co_index, isas: &[] };
         Bundle::new(&self.cache, &request, self.gpus.as_deref())
     }
 }
@@ -199,16 +187,13 @@ pub unsafe fn register(wrapper: *const c_void, runtime: Runtime) -> Module {
         Shim::get().replace(wrapper, &runtime)
     }));
     let replacement = replacement.ok().flatten();
-    let given = replacement.as_ref().map_or(wrapper, |replacement| {
-        (&raw const *replacement.wrapper).cast()
-    });
+    let given = replacement
+        .as_ref()
+        .map_or(wrapper, |replacement| (&raw const *replacement.wrapper).cast());
     // SAFETY: by contract; the replacement lives until the runtime has forgotten it.
     let module = unsafe { (runtime.register)(given) };
     if !module.is_null() {
-        let registered = Registered {
-            unregister: runtime.unregister,
-            replacement,
-        };
+        let registered = Registered { unregister: runtime.unregister, replacement };
         let former = lock(&REGISTERED).insert(module as usize, registered);
         // The runtime has both wrappers in this module.
         std::mem::forget(former.and_then(|former| former.replacement));
@@ -229,10 +214,6 @@ pub unsafe fn unregister(module: Module, other: impl FnOnce() -> Option<Unregist
         unsafe { unregister(module) };
     }
     drop(registered);
-    let unused = if lock(&REGISTERED).is_empty() {
-        lock(&SHIM).take()
-    } else {
-        None
-    };
+    let unused = if lock(&REGISTERED).is_empty() { lock(&SHIM).take() } else { None };
     drop(unused);
 }

@@ -84,17 +84,13 @@ fn dependencies_first(objects: &[Object], user: usize) -> Vec<&Object> {
 
 impl Object {
     fn contains(&self, address: usize) -> bool {
-        self.segments
-            .iter()
-            .any(|segment| segment.contains(&address))
+        self.segments.iter().any(|segment| segment.contains(&address))
     }
 
     /// What its tables say about a function.
     fn linkage(&self, name: &str) -> Option<Linkage> {
         let (dynamic, base) = (self.dynamic_entries(), self.base as u64);
-        linkage(&dynamic, base, name, |address, size| {
-            self.read(address, size)
-        })
+        linkage(&dynamic, base, name, |address, size| self.read(address, size))
     }
 
     fn is_shim(&self) -> bool {
@@ -107,10 +103,7 @@ impl Object {
         let file_name = path.rsplit(|byte| *byte == b'/').next();
         path == name
             || file_name == Some(name)
-            || self
-                .strings(DT_SONAME)
-                .iter()
-                .any(|own| own.to_bytes() == name)
+            || self.strings(DT_SONAME).iter().any(|own| own.to_bytes() == name)
     }
 
     /// The strings that its dynamic section has under a tag.
@@ -128,8 +121,7 @@ impl Object {
         let texts = values(tag).filter_map(|(_, at)| {
             let at = table.checked_add(*at as usize)?;
             // SAFETY: the object is loaded, nobody changes its tables, and its strings end with NUL.
-            self.contains(at)
-                .then(|| unsafe { CStr::from_ptr(at as *const c_char) })
+            self.contains(at).then(|| unsafe { CStr::from_ptr(at as *const c_char) })
         });
         texts.collect()
     }
@@ -195,12 +187,7 @@ fn objects() -> Vec<Object> {
             // SAFETY: it ends with NUL.
             false => unsafe { CStr::from_ptr(info.dlpi_name) }.to_owned(),
         };
-        let mut found = Object {
-            name,
-            base,
-            segments: Vec::new(),
-            dynamic: None,
-        };
+        let mut found = Object { name, base, segments: Vec::new(), dynamic: None };
         for index in 0..usize::from(info.dlpi_phnum) {
             // SAFETY: there are that many headers.
             let header = unsafe { &*info.dlpi_phdr.add(index) };

@@ -31,17 +31,9 @@ fn bundle(tree: &Tree, gpus: Option<&[&str]>) -> Result<Bundle, Error> {
         let gpus = gpus.iter().map(|gpu| gpu.parse().unwrap());
         gpus.collect::<Vec<TargetId>>()
     });
-    let request = Request {
-        marker: &marker(),
-        binary: &tree.path("lib/libvec.so"),
-        co_index: 0,
-        isas: &[],
-    };
-    Bundle::new(
-        &Cache::new(Environment::default()),
-        &request,
-        gpus.as_deref(),
-    )
+    let request =
+        Request { marker: &marker(), binary: &tree.path("lib/libvec.so"), co_index: 0, isas: &[] };
+    Bundle::new(&Cache::new(Environment::default()), &request, gpus.as_deref())
 }
 
 /// The targets of a bundle, after comparing its code objects.
@@ -80,20 +72,13 @@ fn it_has_every_variant_for_each_gpu() {
         (&["gfx900"], &["gfx9-generic"]),
         (&["gfx942"], &["gfx9-4-generic", "gfx942"]),
         (&["gfx950"], &["gfx9-4-generic"]),
-        (
-            &["gfx1030", "gfx1030", "gfx942"],
-            &["gfx1030", "gfx9-4-generic", "gfx942"],
-        ),
+        (&["gfx1030", "gfx1030", "gfx942"], &["gfx1030", "gfx9-4-generic", "gfx942"]),
         // One GPU has code, the other one has none.
         (&["gfx906", "gfx1030"], &["gfx1030"]),
         // No GPU: no code.
         (&[], &[]),
     ] {
-        assert_eq!(
-            targets(&bundle(&tree, Some(gpus)).unwrap()),
-            expected,
-            "{gpus:?}"
-        );
+        assert_eq!(targets(&bundle(&tree, Some(gpus)).unwrap()), expected, "{gpus:?}");
     }
     assert_eq!(targets(&bundle(&tree, None).unwrap()).len(), 9);
     for gpu in ["gfx906", "gfx908"] {
@@ -137,10 +122,7 @@ fn what_is_nowhere_is_an_error_that_says_where_it_was_looked_for() {
         "{error}"
     );
     let error = bundle(&prefix(&[]), None).unwrap_err().to_string();
-    assert!(
-        error.starts_with("no code object for an unknown GPU\n"),
-        "{error}"
-    );
+    assert!(error.starts_with("no code object for an unknown GPU\n"), "{error}");
 }
 
 #[test]
@@ -166,8 +148,5 @@ fn a_runtime_that_would_not_see_all_gets_none() {
         write(&path, target, &[(KERNEL, b"code")]);
     }
     let error = bundle(&tree, None).unwrap_err().to_string();
-    assert!(
-        error.starts_with("120 code objects fit into no bundle"),
-        "{error}"
-    );
+    assert!(error.starts_with("120 code objects fit into no bundle"), "{error}");
 }

@@ -19,10 +19,7 @@ fn with_own_copy(project: &Project, name: &str, flags: &[String]) -> PathBuf {
     std::fs::create_dir_all(shim.parent().unwrap()).unwrap();
     copy(preloaded(), &shim);
     let soname = shim.file_name().unwrap();
-    run(Command::new("patchelf")
-        .arg("--set-soname")
-        .arg(soname)
-        .arg(&shim));
+    run(Command::new("patchelf").arg("--set-soname").arg(soname).arg(&shim));
     let mut all = vec![WRAP.to_owned(), shim.to_str().unwrap().to_owned()];
     all.extend_from_slice(flags);
     all.push("-Wl,-rpath,$ORIGIN".to_owned());
@@ -72,9 +69,7 @@ fn copies_with_a_runtime_each_use_their_own() {
     }
     let project = Project::new(Form::None);
     let libraries = [("one", None), ("two", Some("-DMARKERS"))].map(|(name, markers)| {
-        let runtime = project
-            .tree
-            .path(&format!("{name}/lib/libamdhip64-{name}.so"));
+        let runtime = project.tree.path(&format!("{name}/lib/libamdhip64-{name}.so"));
         std::fs::create_dir_all(runtime.parent().unwrap()).unwrap();
         let soname = runtime.file_name().unwrap().to_str().unwrap();
         run(Command::new("cc")
@@ -96,11 +91,9 @@ fn copies_with_a_runtime_each_use_their_own() {
     let program = project.program("kpack-hip/tests/c/open.c");
     // With their directories, and found in LD_LIBRARY_PATH.
     let names = NAMES.map(|name| PathBuf::from(format!("libvec-{name}.so")));
-    for (arguments, preload) in [
-        (&libraries, PathBuf::new()),
-        (&names, PathBuf::new()),
-        (&libraries, preloaded()),
-    ] {
+    for (arguments, preload) in
+        [(&libraries, PathBuf::new()), (&names, PathBuf::new()), (&libraries, preloaded())]
+    {
         for (mode, [one, two]) in [
             ("auto", ["one fat", "two split"]),
             ("off", ["one split", "two split"]),
@@ -113,11 +106,7 @@ fn copies_with_a_runtime_each_use_their_own() {
                 .env("LD_LIBRARY_PATH", &directories)
                 .env("HSA_OVERRIDE_GFX_VERSION", GFX90A));
             let expected = [one, one, two, two];
-            assert_eq!(
-                printed.lines().collect::<Vec<_>>(),
-                expected,
-                "{arguments:?}"
-            );
+            assert_eq!(printed.lines().collect::<Vec<_>>(), expected, "{arguments:?}");
         }
     }
 }

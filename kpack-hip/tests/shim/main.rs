@@ -134,24 +134,13 @@ fn missing_code_is_explained_and_the_library_still_loads() {
     let said: Vec<&str> = said.lines().collect();
     // In full only once, although the library has two kernels.
     assert_eq!(said[0], "kpack: no code object for gfx1030");
-    assert!(
-        said[4].ends_with("/vec_lib_gfx1030.kpack: no such file"),
-        "{said:#?}"
-    );
-    assert!(
-        said.last()
-            .unwrap()
-            .contains("; explained above) [missing-target]"),
-        "{said:#?}"
-    );
+    assert!(said[4].ends_with("/vec_lib_gfx1030.kpack: no such file"), "{said:#?}");
+    assert!(said.last().unwrap().contains("; explained above) [missing-target]"), "{said:#?}");
     // A GPU that lacks one kernel of two.
     let (printed, events) = project.run("old", GFX1100, &mut command);
     let said = String::from_utf8(printed.stderr).unwrap();
     assert_eq!(bundles(&events), [1, 0], "{events:#?}");
-    assert!(
-        said.contains("has code for this GPU, but not this kernel"),
-        "{said}"
-    );
+    assert!(said.contains("has code for this GPU, but not this kernel"), "{said}");
 }
 
 /// The number of code objects in each bundle that the runtime got.
@@ -180,9 +169,7 @@ fn damage_is_reported_and_the_library_still_loads() {
         std::fs::write(&archive, damaged).unwrap();
         let program = project.program("tests/real/load.c");
         let mut command = Command::new(program);
-        command
-            .arg(project.tree.path("split/lib/libvec.so"))
-            .args(["open", "close"]);
+        command.arg(project.tree.path("split/lib/libvec.so")).args(["open", "close"]);
         let (printed, events) = project.run("old", GFX1100, &mut command);
         assert!(printed.status.success());
         assert_eq!(bundles(&events), [0, 0], "{events:#?}");
@@ -243,10 +230,7 @@ fn the_environment_turns_it_off() {
 #[test]
 fn a_runtime_that_reads_markers_is_left_alone() {
     let project = Project::new(Form::Preloaded);
-    let loader = prefix()
-        .join("lib/librocm_kpack.so")
-        .canonicalize()
-        .unwrap();
+    let loader = prefix().join("lib/librocm_kpack.so").canonicalize().unwrap();
     let new = project.tree.path("new");
     std::fs::create_dir(&new).unwrap();
     // Its SONAME is that of the installed loader.
@@ -254,11 +238,7 @@ fn a_runtime_that_reads_markers_is_left_alone() {
     project.build_runtime(
         "new",
         &[
-            concat!(
-                "-I",
-                env!("CARGO_MANIFEST_DIR"),
-                "/../kpack-runtime/include"
-            ),
+            concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../kpack-runtime/include"),
             &format!("-L{}", new.display()),
             "-l:librocm_kpack.so.0",
         ],
@@ -272,9 +252,7 @@ fn a_runtime_that_reads_markers_is_left_alone() {
         let (printed, events) = project.run("new", GFX90A, &mut command);
         assert!(printed.status.success(), "{printed:?}");
         let events = events.iter().filter(|event| !event.starts_with("function"));
-        let kinds: Vec<&str> = events
-            .filter_map(|event| event.split('\t').next())
-            .collect();
+        let kinds: Vec<&str> = events.filter_map(|event| event.split('\t').next()).collect();
         assert_eq!(kinds, [kind, kind]);
     }
 }
@@ -311,9 +289,7 @@ fn cmake_links_it_as_a_shared_library_that_can_be_vendored() {
     }
     let project = install_with_cmake("RUNTIME_SHIM shared");
     let library = project.tree.path("installed/lib/libvec.so");
-    let vendored = project
-        .tree
-        .path("installed/vec.libs/libkpack_hip-1a2b3c4d.so.0");
+    let vendored = project.tree.path("installed/vec.libs/libkpack_hip-1a2b3c4d.so.0");
     std::fs::create_dir(vendored.parent().unwrap()).unwrap();
     copy(prefix().join("lib/libkpack_hip.so.0"), &vendored);
     let patchelf = |path: &Path, arguments: &[&str]| {
@@ -329,15 +305,8 @@ fn cmake_links_it_as_a_shared_library_that_can_be_vendored() {
 /// What runtimes get from the installed library.
 fn assert_same_as_fat(project: &Project) {
     let events = project.load("installed", GFX90A, &["deepbind", "close"]);
-    assert_eq!(
-        entries(&events),
-        entries_of(&project.load("fat", GFX90A, &["open"]), "gfx90a")
-    );
-    assert!(
-        events
-            .iter()
-            .any(|event| event.starts_with("fat\tmemory\t"))
-    );
+    assert_eq!(entries(&events), entries_of(&project.load("fat", GFX90A, &["open"]), "gfx90a"));
+    assert!(events.iter().any(|event| event.starts_with("fat\tmemory\t")));
 }
 
 /// Installs the library with the CMake package.
@@ -370,23 +339,15 @@ target_link_libraries(vec -Wl,--whole-archive kernels -Wl,--no-whole-archive {ru
         .arg(format!("-DCMAKE_PREFIX_PATH={}", prefix().display())));
     run(Command::new("cmake").arg("--build").arg(&build));
     let installed = project.tree.path("installed");
-    run(Command::new("cmake")
-        .arg("--install")
-        .arg(&build)
-        .arg("--prefix")
-        .arg(&installed));
+    run(Command::new("cmake").arg("--install").arg(&build).arg("--prefix").arg(&installed));
     assert_same_as_fat(&project);
     project
 }
 
 #[test]
 fn a_linked_library_exports_nothing_of_it() {
-    let linkers = [
-        ("bfd", "ld.bfd"),
-        ("gold", "ld.gold"),
-        ("lld", "ld.lld-19"),
-        ("mold", "ld.mold"),
-    ];
+    let linkers =
+        [("bfd", "ld.bfd"), ("gold", "ld.gold"), ("lld", "ld.lld-19"), ("mold", "ld.mold")];
     let project = Project::new(Form::Linked);
     for (linker, _) in linkers.iter().filter(|(_, tool)| require::tool(tool)) {
         // gcc does not find Debian's lld, clang does.
@@ -395,12 +356,8 @@ fn a_linked_library_exports_nothing_of_it() {
         flags.push(format!("-fuse-ld={linker}"));
         project.link(linker, compiler, &flags);
         let library = project.tree.path(&format!("{linker}/lib/libvec.so"));
-        let symbols = run(Command::new("nm")
-            .args(["-D", "--defined-only"])
-            .arg(library));
-        let names = symbols
-            .lines()
-            .filter_map(|line| line.split(' ').next_back());
+        let symbols = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library));
+        let names = symbols.lines().filter_map(|line| line.split(' ').next_back());
         // gold exports these of every library.
         let own = |name: &&str| !["_edata", "__bss_start", "_end"].contains(name);
         assert_eq!(
@@ -409,21 +366,14 @@ fn a_linked_library_exports_nothing_of_it() {
             "{linker}"
         );
         let events = project.load(linker, GFX90A, &["local", "close"]);
-        assert_eq!(
-            entries(&events),
-            entries(&project.load("fat", GFX90A, &["open"]))
-        );
+        assert_eq!(entries(&events), entries(&project.load("fat", GFX90A, &["open"])));
     }
 }
 
 #[test]
 fn the_shared_library_shows_what_takes_the_place_of_two_functions_and_nothing_else() {
-    let symbols = run(Command::new("nm")
-        .args(["-D", "--defined-only"])
-        .arg(preloaded()));
-    let names = symbols
-        .lines()
-        .filter_map(|line| line.split(' ').next_back());
+    let symbols = run(Command::new("nm").args(["-D", "--defined-only"]).arg(preloaded()));
+    let names = symbols.lines().filter_map(|line| line.split(' ').next_back());
     let mut names: Vec<&str> = names.collect();
     names.sort_unstable();
     assert_eq!(

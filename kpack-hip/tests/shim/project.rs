@@ -53,10 +53,7 @@ pub(crate) struct Project {
 impl Project {
     /// The library has two kernels for gfx90a, the second one for both kinds of it, and one for gfx1100.
     pub(crate) fn new(form: Form) -> Self {
-        let project = Self {
-            tree: Tree::new(),
-            form,
-        };
+        let project = Self { tree: Tree::new(), form };
         project.build_runtime("old", &["-DWITHOUT_MARKERS"]);
         project.link("fat", "cc", &[]);
         project.link("split", "cc", &project.flags());
@@ -158,9 +155,7 @@ impl Project {
 /// The code objects in the bundles that the runtime got: entry ID, size and digest.
 pub(crate) fn entries(events: &[String]) -> BTreeSet<String> {
     let entries = events.iter().filter(|event| event.starts_with("entry\t"));
-    entries
-        .map(|event| event.splitn(4, '\t').nth(3).unwrap().to_owned())
-        .collect()
+    entries.map(|event| event.splitn(4, '\t').nth(3).unwrap().to_owned()).collect()
 }
 
 /// As [`entries`], those of some targets.

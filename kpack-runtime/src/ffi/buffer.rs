@@ -25,11 +25,7 @@ impl Buffer {
     }
 
     fn new(start: *mut c_void, capacity: usize, length: usize) -> Option<Self> {
-        Some(Self {
-            start: NonNull::new(start.cast())?,
-            capacity,
-            length,
-        })
+        Some(Self { start: NonNull::new(start.cast())?, capacity, length })
     }
 }
 

@@ -195,9 +195,7 @@ pub unsafe extern "C" fn kpack_discover_binary_path(
         }
         // SAFETY: by contract; the size was compared.
         unsafe {
-            path_out
-                .cast::<u8>()
-                .copy_from_nonoverlapping(path.as_ptr(), path.len());
+            path_out.cast::<u8>().copy_from_nonoverlapping(path.as_ptr(), path.len());
             if let Ok(out) = Out::new(offset_out) {
                 out.set(offset);
             }
@@ -267,12 +265,7 @@ pub unsafe extern "C" fn kpack_load_code_object(
             }
         }
         let loaded = marker_at(hipk_metadata as usize).and_then(|marker| {
-            cache.load_into(&Request {
-                marker: &marker,
-                binary: &binary,
-                co_index,
-                isas: &known,
-            })
+            cache.load_into(&Request { marker: &marker, binary: &binary, co_index, isas: &known })
         });
         if let Err(error @ (Error::Marker { .. } | Error::NotReadable { .. })) = &loaded {
             complain(error);

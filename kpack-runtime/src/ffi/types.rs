@@ -53,11 +53,7 @@ impl kpack_archive {
         };
         let toc = archive.toc();
         Ok(Self {
-            architectures: toc
-                .gfx_arches
-                .iter()
-                .map(c_string)
-                .collect::<Result<_, _>>()?,
+            architectures: toc.gfx_arches.iter().map(c_string).collect::<Result<_, _>>()?,
             names: toc.kernels.keys().map(c_string).collect::<Result<_, _>>()?,
             archive,
         })

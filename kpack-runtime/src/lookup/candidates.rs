@@ -70,11 +70,7 @@ impl Place {
                 && !fs::canonicalize(&directory).is_ok_and(|real| is_known(&real))
             {
                 // Without a file, the only path counts as the real one.
-                let rule = if directories.is_empty() {
-                    Rule::Marker
-                } else {
-                    Rule::Link
-                };
+                let rule = if directories.is_empty() { Rule::Marker } else { Rule::Link };
                 directories.push((directory, rule));
             }
         }
@@ -105,9 +101,7 @@ pub fn kernels(marker: &Marker, binary: &Path, co_index: u32) -> Vec<String> {
             let path = binary.to_string_lossy();
             let path = path.replace(path::MAIN_SEPARATOR, "/");
             let starts = path.match_indices('/').map(|(slash, _)| slash + 1);
-            starts
-                .map(|start| KernelName::new(&path[start..], co_index).to_string())
-                .collect()
+            starts.map(|start| KernelName::new(&path[start..], co_index).to_string()).collect()
         }
     }
 }
@@ -122,11 +116,8 @@ impl Rules {
     ) -> Vec<Location> {
         let listed = |paths: &[PathBuf], rule| {
             let locations = paths.iter().enumerate();
-            let locations = locations.map(|(position, path)| Location {
-                path: path.clone(),
-                rule,
-                position,
-            });
+            let locations =
+                locations.map(|(position, path)| Location { path: path.clone(), rule, position });
             let is_path = |path: &Path| self.expands_variables || !names_target(path);
             Vec::from_iter(locations.filter(|location| is_path(&location.path)))
         };
@@ -175,9 +166,7 @@ impl Rules {
                     let mut names = FileNames::read_here(target).map(|name| pattern.expand(&name));
                     names.next().into_iter().for_each(&mut add);
                     // Messages need not tell that such a file is not there.
-                    names
-                        .filter(|path| self.reads_other_names && path.exists())
-                        .for_each(&mut add);
+                    names.filter(|path| self.reads_other_names && path.exists()).for_each(&mut add);
                 }
             } else if path.is_dir() {
                 in_directory(path, targets).into_iter().for_each(&mut add);
@@ -202,10 +191,8 @@ impl Rules {
                 let written = pattern.written_in(&name)?;
                 let is_usual = FileNames::HERE.of(&target.to_string()) == written;
                 let tail = pattern.tail.expand(written);
-                (is_usual || self.reads_other_names).then(|| Installed {
-                    path: pattern.directory.join(tail),
-                    target: Some(target),
-                })
+                (is_usual || self.reads_other_names)
+                    .then(|| Installed { path: pattern.directory.join(tail), target: Some(target) })
             };
             return Ok(names.filter_map(archive).collect());
         }
@@ -239,9 +226,8 @@ fn in_directory(directory: &Path, targets: &[String]) -> Vec<PathBuf> {
     let names = names(directory).unwrap_or_default();
     let mut archives = Vec::new();
     for end in targets.iter().flat_map(|target| archive_ends(target)) {
-        let of_target = names
-            .iter()
-            .filter(|name| name.as_encoded_bytes().ends_with(end.as_bytes()));
+        let of_target =
+            names.iter().filter(|name| name.as_encoded_bytes().ends_with(end.as_bytes()));
         archives.extend(of_target.map(|name| directory.join(name)));
     }
     archives

@@ -26,9 +26,8 @@ fn code<T: std::fmt::Debug>(result: Result<T, Error>) -> ErrorCode {
 
 /// `bytes` with the only place of `old` replaced.
 fn patched(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
-    let places: Vec<usize> = (0..=bytes.len() - old.len())
-        .filter(|at| bytes[*at..].starts_with(old))
-        .collect();
+    let places: Vec<usize> =
+        (0..=bytes.len() - old.len()).filter(|at| bytes[*at..].starts_with(old)).collect();
     let [place] = places[..] else {
         panic!("{old:?} is there {} times", places.len());
     };
@@ -62,10 +61,7 @@ fn what_is_not_compressed_can_be_borrowed() {
     assert_eq!(mapped.borrow("a#0", TARGET).unwrap(), Some(&b"one"[..]));
     assert_eq!(mapped.load("a#0", TARGET).unwrap(), b"one");
     mapped.borrow("a#1", TARGET).unwrap_err();
-    let path = file(
-        &tree,
-        &archive(Scheme::ZstdPerKernel, TARGET, &[("a#0", b"one")]),
-    );
+    let path = file(&tree, &archive(Scheme::ZstdPerKernel, TARGET, &[("a#0", b"one")]));
     // SAFETY: nothing changes the file.
     let mapped = unsafe { Archive::open_mapped(&path) }.unwrap();
     assert_eq!(mapped.borrow("a#0", TARGET).unwrap(), None);
@@ -99,10 +95,7 @@ fn files_that_are_no_archives() {
     let cut = &whole[..whole.len() - 1];
     assert_eq!(open(cut), ErrorCode::KPACK_ERROR_MSGPACK_PARSE_FAILED);
     let wrong_type = patched(&whole, b"\xa7ordinal\x00", b"\xa7ordinal\xc0");
-    assert_eq!(
-        open(&wrong_type),
-        ErrorCode::KPACK_ERROR_MSGPACK_PARSE_FAILED
-    );
+    assert_eq!(open(&wrong_type), ErrorCode::KPACK_ERROR_MSGPACK_PARSE_FAILED);
     let beyond = patched(&whole, b"\xa7ordinal\x00", b"\xa7ordinal\x01");
     assert_eq!(open(&beyond), ErrorCode::KPACK_ERROR_INVALID_FORMAT);
     let scheme = patched(&whole, b"zstd-per-kernel", b"zstd-per-kernfl");
@@ -112,10 +105,7 @@ fn files_that_are_no_archives() {
     assert_eq!(code(missing), ErrorCode::KPACK_ERROR_FILE_NOT_FOUND);
     let below_a_file = Archive::open(&tree.path("a.kpack/b.kpack"));
     assert_eq!(code(below_a_file), ErrorCode::KPACK_ERROR_FILE_NOT_FOUND);
-    assert_eq!(
-        code(Archive::open(tree.root())),
-        ErrorCode::KPACK_ERROR_IO_ERROR
-    );
+    assert_eq!(code(Archive::open(tree.root())), ErrorCode::KPACK_ERROR_IO_ERROR);
 }
 
 /// An archive with a header of 16 bytes, which is all that other writers may have, and keys that readers
@@ -148,10 +138,7 @@ fn an_archive_whose_data_follows_sixteen_bytes() {
 fn entries_of_any_type_are_served() {
     let tree = Tree::new();
     for kind in [&b"\xa3ptx"[..], b"\xa2co", b"\xa0"] {
-        let at = SHORTEST
-            .windows(6)
-            .position(|bytes| bytes == b"\xa5hsaco")
-            .unwrap();
+        let at = SHORTEST.windows(6).position(|bytes| bytes == b"\xa5hsaco").unwrap();
         let toc = [&SHORTEST[..at], kind, &SHORTEST[at + 6..]].concat();
         let archive = Archive::open(&file(&tree, &shortest(b"one", &toc))).unwrap();
         assert_eq!(archive.load("a#0", TARGET).unwrap(), b"one");
@@ -162,20 +149,14 @@ fn entries_of_any_type_are_served() {
 fn an_entry_without_original_size_has_that_of_what_is_stored() {
     let tree = Tree::new();
     let kernels: [(&str, &[u8]); 2] = [("a#0", b"one"), ("a#1", &[7; 1000])];
-    for (scheme, offsets) in [
-        (Scheme::None, true),
-        (Scheme::ZstdPerKernel, true),
-        (Scheme::ZstdPerKernel, false),
-    ] {
+    for (scheme, offsets) in
+        [(Scheme::None, true), (Scheme::ZstdPerKernel, true), (Scheme::ZstdPerKernel, false)]
+    {
         // Under other names they are keys that are not known.
         let whole = archive(scheme, TARGET, &kernels);
         let mut bytes = whole.clone();
         for at in 0..whole.len() {
-            let key: &[u8] = if offsets {
-                b"original_size"
-            } else {
-                b"frame_offsets"
-            };
+            let key: &[u8] = if offsets { b"original_size" } else { b"frame_offsets" };
             if whole[at..].starts_with(b"original_size") || whole[at..].starts_with(key) {
                 bytes[at] = b'0';
             }
@@ -202,11 +183,7 @@ fn numbers_of_the_wrong_type_are_told_from_damage_whatever_the_files_size() {
     let tree = Tree::new();
     let frames = b"\x84\xb2compression_scheme\xafzstd-per-kernel\
         \xabzstd_offset\x10\xa9zstd_size\x04\xa3toc\x80";
-    let sized = patched(
-        SHORTEST,
-        b"\x82\xa4type",
-        b"\x83\xadoriginal_size\x03\xa4type",
-    );
+    let sized = patched(SHORTEST, b"\x82\xa4type", b"\x83\xadoriginal_size\x03\xa4type");
     let (blobs, frames) = (shortest(b"one", &sized), shortest(&[0; 4], frames));
     for (whole, key, number) in [
         (&blobs, &b"offset"[..], 0x10),
@@ -220,11 +197,7 @@ fn numbers_of_the_wrong_type_are_told_from_damage_whatever_the_files_size() {
         let key = [&[0xa0 | key.len() as u8], key].concat();
         // A text, nothing, and a negative number.
         for wrong in [&b"\xa1x"[..], b"\xc0", b"\xff"] {
-            let bytes = patched(
-                whole,
-                &[&key[..], &[number]].concat(),
-                &[&key, wrong].concat(),
-            );
+            let bytes = patched(whole, &[&key[..], &[number]].concat(), &[&key, wrong].concat());
             let error = Archive::open(&file(&tree, &bytes));
             assert_eq!(code(error), ErrorCode::KPACK_ERROR_MSGPACK_PARSE_FAILED);
         }
@@ -280,15 +253,12 @@ fn a_file_that_shrinks_while_it_is_open() {
 #[test]
 fn threads_read_from_one_archive_at_once() {
     let tree = Tree::new();
-    let kernels: Vec<(String, Vec<u8>)> = (0..64usize)
-        .map(|n| (format!("a#{n}"), vec![n as u8; 1000 + 5000 * n]))
-        .collect();
+    let kernels: Vec<(String, Vec<u8>)> =
+        (0..64usize).map(|n| (format!("a#{n}"), vec![n as u8; 1000 + 5000 * n])).collect();
     let borrowed: Vec<(&str, &[u8])> = kernels.iter().map(|(n, b)| (&**n, &**b)).collect();
-    for (scheme, offsets) in [
-        (Scheme::None, true),
-        (Scheme::ZstdPerKernel, true),
-        (Scheme::ZstdPerKernel, false),
-    ] {
+    for (scheme, offsets) in
+        [(Scheme::None, true), (Scheme::ZstdPerKernel, true), (Scheme::ZstdPerKernel, false)]
+    {
         let mut bytes = archive(scheme, TARGET, &borrowed);
         if !offsets {
             bytes = patched(&bytes, b"frame_offsets", b"frame_0ffsets");
@@ -327,15 +297,10 @@ fn a_library_of_very_many_kernels_with_long_names_loads() {
 fn no_damage_of_an_uncompressed_archive_alters_what_is_loaded() {
     // Given an archive of uncompressed code objects,
     let tree = Tree::new();
-    let code: Vec<Vec<u8>> = (0..8u8)
-        .map(|n| vec![n; 50 + 90 * usize::from(n)])
-        .collect();
+    let code: Vec<Vec<u8>> = (0..8u8).map(|n| vec![n; 50 + 90 * usize::from(n)]).collect();
     let names: Vec<String> = (0..8).map(|n| format!("a#{n}")).collect();
-    let kernels: Vec<(&str, &[u8])> = names
-        .iter()
-        .map(|n| &**n)
-        .zip(code.iter().map(|c| &**c))
-        .collect();
+    let kernels: Vec<(&str, &[u8])> =
+        names.iter().map(|n| &**n).zip(code.iter().map(|c| &**c)).collect();
     let whole = archive(Scheme::None, TARGET, &kernels);
     let mut random = fastrand::Rng::with_seed(1);
     let mut refused = 0;

@@ -61,9 +61,7 @@ fn functions() {
     let mut functions = Config {
         header: Some(format!("{LICENSE}{FUNCTIONS}")),
         include_guard: Some("ROCM_KPACK_KPACK_H".to_owned()),
-        includes: ["kpack_export.h", "kpack_types.h"]
-            .map(str::to_owned)
-            .to_vec(),
+        includes: ["kpack_export.h", "kpack_types.h"].map(str::to_owned).to_vec(),
         sys_includes: vec!["stddef.h".to_owned(), "stdint.h".to_owned()],
         ..config()
     };

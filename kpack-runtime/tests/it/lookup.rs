@@ -47,26 +47,13 @@ fn the_most_specific_target_that_the_isa_can_run_wins() {
     let tree = Tree::new();
     let isa = ["gfx942:sramecc+:xnack-"];
     // From the least specific to the most specific, each wins over those before it.
-    for target in [
-        "gfx942",
-        "gfx942:xnack-",
-        "gfx942:sramecc+",
-        "gfx942:sramecc+:xnack-",
-    ] {
-        write(
-            &tree.path(&kpack(target)),
-            target,
-            &[(KERNEL, target.as_bytes())],
-        );
+    for target in ["gfx942", "gfx942:xnack-", "gfx942:sramecc+", "gfx942:sramecc+:xnack-"] {
+        write(&tree.path(&kpack(target)), target, &[(KERNEL, target.as_bytes())]);
         assert_eq!(load(&tree, &marker(), &isa).unwrap(), target);
     }
     // Code that the GPU cannot run never wins.
     let tree = Tree::new();
-    write(
-        &tree.path(&kpack("gfx942:xnack+")),
-        "gfx942:xnack+",
-        &[(KERNEL, b"no")],
-    );
+    write(&tree.path(&kpack("gfx942:xnack+")), "gfx942:xnack+", &[(KERNEL, b"no")]);
     let code = code_of(load(&tree, &marker(), &isa));
     assert_eq!(code, ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND);
 }
@@ -75,59 +62,29 @@ fn the_most_specific_target_that_the_isa_can_run_wins() {
 fn isas_are_tried_in_the_callers_order() {
     let tree = Tree::new();
     for target in ["gfx942", "gfx9-4-generic"] {
-        write(
-            &tree.path(&kpack(target)),
-            target,
-            &[(KERNEL, target.as_bytes())],
-        );
+        write(&tree.path(&kpack(target)), target, &[(KERNEL, target.as_bytes())]);
     }
     let native_first = ["amdgcn-amd-amdhsa--gfx942:xnack-", "gfx9-4-generic"];
     assert_eq!(load(&tree, &marker(), &native_first).unwrap(), "gfx942");
     let generic_first = ["gfx9-4-generic", "gfx942:xnack-"];
-    assert_eq!(
-        load(&tree, &marker(), &generic_first).unwrap(),
-        "gfx9-4-generic"
-    );
+    assert_eq!(load(&tree, &marker(), &generic_first).unwrap(), "gfx9-4-generic");
 }
 
 #[test]
 fn a_kernel_that_the_more_specific_archive_lacks_is_found_in_the_general_one() {
     let tree = Tree::new();
-    write(
-        &tree.path(&kpack("gfx90a:xnack-")),
-        "gfx90a:xnack-",
-        &[("lib/other.so#0", b"other")],
-    );
-    write(
-        &tree.path(&kpack("gfx90a")),
-        "gfx90a",
-        &[(KERNEL, b"general")],
-    );
-    assert_eq!(
-        load(&tree, &marker(), &["gfx90a:xnack-"]).unwrap(),
-        "general"
-    );
+    write(&tree.path(&kpack("gfx90a:xnack-")), "gfx90a:xnack-", &[("lib/other.so#0", b"other")]);
+    write(&tree.path(&kpack("gfx90a")), "gfx90a", &[(KERNEL, b"general")]);
+    assert_eq!(load(&tree, &marker(), &["gfx90a:xnack-"]).unwrap(), "general");
 }
 
 #[test]
 fn targets_come_before_archives() {
     let tree = Tree::new();
     // The first archive has the general target, the second the special one.
-    write(
-        &tree.path("lib/first.kpack"),
-        "gfx90a",
-        &[(KERNEL, b"general")],
-    );
-    write(
-        &tree.path("lib/second.kpack"),
-        "gfx90a:xnack-",
-        &[(KERNEL, b"special")],
-    );
-    write(
-        &tree.path("lib/third.kpack"),
-        "gfx90a:xnack-",
-        &[(KERNEL, b"too late")],
-    );
+    write(&tree.path("lib/first.kpack"), "gfx90a", &[(KERNEL, b"general")]);
+    write(&tree.path("lib/second.kpack"), "gfx90a:xnack-", &[(KERNEL, b"special")]);
+    write(&tree.path("lib/third.kpack"), "gfx90a:xnack-", &[(KERNEL, b"too late")]);
     let marker = Marker {
         kpack_search_paths: ["first.kpack", "second.kpack", "third.kpack"]
             .map(str::to_owned)
@@ -141,60 +98,32 @@ fn targets_come_before_archives() {
 #[test]
 fn paths_are_relative_to_the_binary_wherever_a_link_to_it_is() {
     let tree = Tree::new();
-    write(
-        &tree.path("opt/lib/.kpack/vec_lib_gfx1100.kpack"),
-        "gfx1100",
-        &[(KERNEL, b"code")],
-    );
+    write(&tree.path("opt/lib/.kpack/vec_lib_gfx1100.kpack"), "gfx1100", &[(KERNEL, b"code")]);
     fs::write(tree.path("opt/lib/libvec.so"), "").unwrap();
     fs::create_dir(tree.path("lib")).unwrap();
     symlink("../opt/lib/libvec.so", tree.path("lib/libvec.so")).unwrap();
     assert_eq!(load(&tree, &marker(), &["gfx1100"]).unwrap(), "code");
     // The binary was removed, for example by an upgrade.
     fs::remove_file(tree.path("opt/lib/libvec.so")).unwrap();
-    write(
-        &tree.path(&kpack("gfx1100")),
-        "gfx1100",
-        &[(KERNEL, b"beside the link")],
-    );
-    assert_eq!(
-        load(&tree, &marker(), &["gfx1100"]).unwrap(),
-        "beside the link"
-    );
+    write(&tree.path(&kpack("gfx1100")), "gfx1100", &[(KERNEL, b"beside the link")]);
+    assert_eq!(load(&tree, &marker(), &["gfx1100"]).unwrap(), "beside the link");
 }
 
 #[test]
 fn the_environment_replaces_or_precedes_the_markers_paths() {
     let tree = Tree::new();
-    write(
-        &tree.path(&kpack("gfx1100")),
-        "gfx1100",
-        &[(KERNEL, b"marker's")],
-    );
-    write(
-        &tree.path("mine_gfx1100.kpack"),
-        "gfx1100",
-        &[(KERNEL, b"mine")],
-    );
+    write(&tree.path(&kpack("gfx1100")), "gfx1100", &[(KERNEL, b"marker's")]);
+    write(&tree.path("mine_gfx1100.kpack"), "gfx1100", &[(KERNEL, b"mine")]);
     let set = |name: &'static str, value: PathBuf| {
         let environment = Environment::read(|n| (n == name).then(|| value.clone().into()));
         load_with(&Cache::new(environment), &tree, &marker(), &["gfx1100"])
     };
     for name in ["ROCM_KPACK_PATH", "ROCM_KPACK_PATH_PREFIX"] {
-        assert_eq!(
-            set(name, tree.path("mine_@GFXARCH@.kpack")).unwrap(),
-            "mine"
-        );
+        assert_eq!(set(name, tree.path("mine_@GFXARCH@.kpack")).unwrap(), "mine");
     }
     let missing = tree.path("missing.kpack");
-    assert_eq!(
-        set("ROCM_KPACK_PATH_PREFIX", missing.clone()).unwrap(),
-        "marker's"
-    );
-    assert_eq!(
-        code_of(set("ROCM_KPACK_PATH", missing)),
-        ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND
-    );
+    assert_eq!(set("ROCM_KPACK_PATH_PREFIX", missing.clone()).unwrap(), "marker's");
+    assert_eq!(code_of(set("ROCM_KPACK_PATH", missing)), ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND);
     assert_eq!(set("ROCM_KPACK_PATH", "".into()).unwrap(), "marker's");
     assert_eq!(
         code_of(set("ROCM_KPACK_DISABLE", "1".into())),
@@ -239,19 +168,12 @@ fn a_process_of_one_version_takes_no_code_of_another() {
     assert!(text.contains("restart the program"), "{text}");
     // A manifest may know the command.
     let hint = "pip install 'vec[device-@GFXARCH@]==1'";
-    write_manifest(
-        &tree.path("lib/.kpack/vec_lib.kpm"),
-        &["gfx1100"],
-        Some(hint),
-    );
+    write_manifest(&tree.path("lib/.kpack/vec_lib.kpm"), &["gfx1100"], Some(hint));
     let error = load_with(&running, &tree, &version_1, &["gfx1100"]).unwrap_err();
     let what_to_do = "what to do: run `pip install 'vec[device-gfx1100]==1'`, and restart";
     assert!(error.to_string().contains(what_to_do), "{error}");
     // Version 2 finds its code, also through the same cache.
-    assert_eq!(
-        load_with(&running, &tree, &version_2, &["gfx1100"]).unwrap(),
-        "two"
-    );
+    assert_eq!(load_with(&running, &tree, &version_2, &["gfx1100"]).unwrap(), "two");
 }
 
 #[test]
@@ -259,10 +181,8 @@ fn a_device_package_that_is_upgraded_later_is_found_without_a_restart() {
     // Given a process of the new host, that looked for its code while the old archive was there,
     let tree = Tree::new();
     let path = tree.path(&kpack("gfx1100"));
-    let (version_1, version_2) = (
-        marker_of_build("gfx1100", &[b"one"]),
-        marker_of_build("gfx1100", &[b"two", b"new"]),
-    );
+    let (version_1, version_2) =
+        (marker_of_build("gfx1100", &[b"one"]), marker_of_build("gfx1100", &[b"two", b"new"]));
     let (one, two) = (&b"one"[..], &b"two"[..]);
     write(&path, "gfx1100", &[(KERNEL, one)]);
     let cache = Cache::new(Environment::default());
@@ -273,11 +193,7 @@ fn a_device_package_that_is_upgraded_later_is_found_without_a_restart() {
 
     // when the device package is upgraded, by renaming as package managers do,
     let next = tree.path("lib/.kpack/next");
-    write(
-        &next,
-        "gfx1100",
-        &[(KERNEL, two), ("lib/libvec.so#1", b"new")],
-    );
+    write(&next, "gfx1100", &[(KERNEL, two), ("lib/libvec.so#1", b"new")]);
     fs::rename(&next, &path).unwrap();
 
     // then the next lookup finds the new code, also for kernels that the old archive lacks.
@@ -304,10 +220,8 @@ fn the_next_archive_is_taken_where_one_is_of_another_build() {
     write(&first, "gfx1100", &[(KERNEL, b"two")]);
     write(&second, "gfx1100", &[(KERNEL, b"one")]);
     let paths = ["a/a.kpack", "b/b.kpack"].map(str::to_owned);
-    let marker = Marker {
-        kpack_search_paths: paths.to_vec(),
-        ..marker_of_build("gfx1100", &[b"one"])
-    };
+    let marker =
+        Marker { kpack_search_paths: paths.to_vec(), ..marker_of_build("gfx1100", &[b"one"]) };
     assert_eq!(load(&tree, &marker, &["gfx1100"]).unwrap(), "one");
     // A less specific target wins likewise.
     write(&first, "gfx1100:xnack+", &[(KERNEL, b"two")]);
@@ -369,11 +283,7 @@ fn markers_and_archives_without_ids_are_accepted() {
 #[test]
 fn the_early_form_of_the_marker_names_directories_and_no_kernel() {
     let tree = Tree::new();
-    write(
-        &tree.path(&kpack("gfx1100")),
-        "gfx1100",
-        &[(KERNEL, b"code")],
-    );
+    write(&tree.path(&kpack("gfx1100")), "gfx1100", &[(KERNEL, b"code")]);
     let (marker, _) = Marker::read(b"../../.kpack:.kpack\0").unwrap();
     assert_eq!(load(&tree, &marker, &["gfx1100"]).unwrap(), "code");
 }
@@ -387,17 +297,9 @@ fn each_way_to_find_nothing_has_its_number() {
     fs::write(tree.path(&kpack("gfx1100")), "damaged").unwrap();
     assert_eq!(load(&["gfx1100"]), ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND);
     // The file is named after one target, and has code for another.
-    write(
-        &tree.path(&kpack("gfx1100")),
-        "gfx942",
-        &[(KERNEL, b"code")],
-    );
+    write(&tree.path(&kpack("gfx1100")), "gfx942", &[(KERNEL, b"code")]);
     assert_eq!(load(&["gfx1100"]), ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND);
-    write(
-        &tree.path(&kpack("gfx1101")),
-        "gfx1101",
-        &[("lib/other.so#0", b"code")],
-    );
+    write(&tree.path(&kpack("gfx1101")), "gfx1101", &[("lib/other.so#0", b"code")]);
     assert_eq!(load(&["gfx1101"]), ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND);
     assert_eq!(load(&[]), ErrorCode::KPACK_ERROR_INVALID_ARGUMENT);
 }
@@ -406,11 +308,7 @@ fn each_way_to_find_nothing_has_its_number() {
 #[test]
 fn a_gpu_that_only_other_binaries_have_code_for_is_an_architecture_that_is_not_found() {
     let tree = Tree::new();
-    write(
-        &tree.path(&kpack("gfx1031")),
-        "gfx1031",
-        &[("lib/other.so#0", b"other")],
-    );
+    write(&tree.path(&kpack("gfx1031")), "gfx1031", &[("lib/other.so#0", b"other")]);
     let knowing = marker_of_build("gfx1030", &[b"code"]);
     let error = load(&tree, &knowing, &["gfx1031"]).unwrap_err();
     assert_eq!(error.code(), ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND);
@@ -420,11 +318,7 @@ fn a_gpu_that_only_other_binaries_have_code_for_is_an_architecture_that_is_not_f
     let advice = "use a build of the binary with code for gfx1031";
     assert!(error.to_string().contains(advice), "{error}");
     // Code for the GPU that the marker knows, in an archive without it, is a kernel that is missing.
-    write(
-        &tree.path(&kpack("gfx1030")),
-        "gfx1030",
-        &[("lib/other.so#0", b"other")],
-    );
+    write(&tree.path(&kpack("gfx1030")), "gfx1030", &[("lib/other.so#0", b"other")]);
     let missing = code_of(load(&tree, &knowing, &["gfx1030"]));
     assert_eq!(missing, ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND);
     // A marker without IDs does not tell.
@@ -489,8 +383,7 @@ fn running_out_of_memory_is_an_io_error() {
         let mut sh = Command::new("sh");
         sh.arg("-c").arg(command).arg(env::current_exe().unwrap());
         // Each thread's share of malloc would reserve 64 MiB of addresses.
-        sh.env("KPACK_LITTLE_MEMORY", "1")
-            .env("MALLOC_ARENA_MAX", "1");
+        sh.env("KPACK_LITTLE_MEMORY", "1").env("MALLOC_ARENA_MAX", "1");
         assert!(sh.status().unwrap().success());
         return;
     }
@@ -511,11 +404,7 @@ fn an_archive_that_holds_the_kernel_damaged_is_not_passed_over() {
     let tree = Tree::new();
     let special = tree.path(&kpack("gfx90a:xnack-"));
     write(&special, "gfx90a:xnack-", &[(KERNEL, &[5; 1000])]);
-    write(
-        &tree.path(&kpack("gfx90a")),
-        "gfx90a",
-        &[(KERNEL, b"general")],
-    );
+    write(&tree.path(&kpack("gfx90a")), "gfx90a", &[(KERNEL, b"general")]);
     let mut bytes = fs::read(&special).unwrap();
     bytes[80] ^= 0xff;
     fs::write(&special, bytes).unwrap();
@@ -532,20 +421,14 @@ fn a_manifest_that_is_none() {
     let pipe = Command::new("mkfifo").arg(&manifest).status();
     assert!(pipe.unwrap().success());
     let text = message(&tree, &["gfx1100"]);
-    assert!(
-        text.contains("vec_lib.kpm cannot be read: not a regular file"),
-        "{text}"
-    );
+    assert!(text.contains("vec_lib.kpm cannot be read: not a regular file"), "{text}");
     fs::remove_file(&manifest).unwrap();
     File::create(&manifest).unwrap().set_len(3 << 30).unwrap();
     let text = message(&tree, &["gfx1100"]);
     assert!(text.contains("expected at most 1048576"), "{text}");
     fs::write(&manifest, "\x1b[2J").unwrap();
     let text = message(&tree, &["gfx1100"]);
-    assert!(
-        text.contains("vec_lib.kpm cannot be read: not a kpack manifest"),
-        "{text}"
-    );
+    assert!(text.contains("vec_lib.kpm cannot be read: not a kpack manifest"), "{text}");
     assert!(!text.contains('\x1b'), "{text:?}");
 }
 
@@ -558,10 +441,7 @@ fn control_characters_are_escaped() {
         ..Marker::default()
     };
     let text = load(&tree, &marker, &["gfx1100"]).unwrap_err().to_string();
-    assert!(
-        !text.contains('\x1b') && text.contains("\\u{1b}[2J"),
-        "{text:?}"
-    );
+    assert!(!text.contains('\x1b') && text.contains("\\u{1b}[2J"), "{text:?}");
 }
 
 #[test]
@@ -586,10 +466,7 @@ fn a_failed_open_is_tried_again() {
     let path = tree.path(&kpack("gfx1100"));
     load_with(&cache, &tree, &marker(), &["gfx1100"]).unwrap_err();
     write(&path, "gfx1100", &[(KERNEL, b"code")]);
-    assert_eq!(
-        load_with(&cache, &tree, &marker(), &["gfx1100"]).unwrap(),
-        "code"
-    );
+    assert_eq!(load_with(&cache, &tree, &marker(), &["gfx1100"]).unwrap(), "code");
 }
 
 fn message(tree: &Tree, isas: &[&str]) -> String {
@@ -600,9 +477,7 @@ fn message(tree: &Tree, isas: &[&str]) -> String {
 fn anonymous(tree: &Tree, message: &str) -> String {
     let root = |path: &Path| path.display().to_string();
     let real = fs::canonicalize(tree.root()).unwrap();
-    message
-        .replace(&root(&real), "/opt/vec")
-        .replace(&root(tree.root()), "/opt/vec")
+    message.replace(&root(&real), "/opt/vec").replace(&root(tree.root()), "/opt/vec")
 }
 
 #[test]
@@ -638,32 +513,16 @@ fn messages_say_what_to_do() {
     let mut messages = vec![message(&tree, &["gfx1100"])];
     write(&tree.path(&kpack("gfx942")), "gfx942", &[(KERNEL, b"code")]);
     messages.push(message(&tree, &["gfx1100", "gfx11-generic"]));
-    write_manifest(
-        &tree.path("lib/.kpack/vec_lib.kpm"),
-        &["gfx1100", "gfx942"],
-        None,
-    );
+    write_manifest(&tree.path("lib/.kpack/vec_lib.kpm"), &["gfx1100", "gfx942"], None);
     messages.push(message(&tree, &["gfx1100"]));
     messages.push(message(&tree, &["gfx1030"]));
     fs::write(tree.path(&kpack("gfx1030")), [0; 100]).unwrap();
     messages.push(message(&tree, &["gfx1030"]));
-    write(
-        &tree.path(&kpack("gfx1030")),
-        "gfx1030",
-        &[("lib/other.so#0", b"code")],
-    );
+    write(&tree.path(&kpack("gfx1030")), "gfx1030", &[("lib/other.so#0", b"code")]);
     messages.push(message(&tree, &["gfx1030"]));
-    write(
-        &tree.path(&kpack("gfx1030")),
-        "gfx1031",
-        &[(KERNEL, b"code")],
-    );
+    write(&tree.path(&kpack("gfx1030")), "gfx1031", &[(KERNEL, b"code")]);
     messages.push(message(&tree, &["gfx1030"]));
-    write_manifest(
-        &tree.path("lib/.kpack/vec_lib.radeon.kpm"),
-        &["gfx1100"],
-        None,
-    );
+    write_manifest(&tree.path("lib/.kpack/vec_lib.radeon.kpm"), &["gfx1100"], None);
     messages.push(message(&tree, &["gfx1100"]));
     for (path, isa) in [("/none", "gfx942"), ("/none", "gfx1036")] {
         let path = |name: &str| (name == "ROCM_KPACK_PATH").then(|| path.into());
@@ -680,11 +539,7 @@ fn spirv_is_a_target_that_few_binaries_have() {
     let isa = ["spirv64-amd-amdhsa-unknown-amdgcnspirv"];
     let none = load(&tree, &marker(), &isa);
     assert_eq!(code_of(none), ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND);
-    write(
-        &tree.path(&kpack("gfx942")),
-        "gfx942",
-        &[(KERNEL, b"native")],
-    );
+    write(&tree.path(&kpack("gfx942")), "gfx942", &[(KERNEL, b"native")]);
     let none = load(&tree, &marker(), &isa);
     assert_eq!(code_of(none), ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND);
     let spirv = kpack("amdgcnspirv");

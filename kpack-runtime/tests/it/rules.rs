@@ -62,16 +62,8 @@ fn archives_beside_a_link_to_the_binary() {
     fs::write(tree.path("cache/lib/libvec.so"), "").unwrap();
     symlink("../cache/lib/libvec.so", tree.path("lib/libvec.so")).unwrap();
     kpack(&tree, "lib/.kpack/vec_lib_gfx942.kpack", KERNEL, "link");
-    assert_eq!(
-        find(&tree, &marker(), &none),
-        [found("link", Rule::Link), None]
-    );
-    kpack(
-        &tree,
-        "cache/lib/.kpack/vec_lib_gfx942.kpack",
-        KERNEL,
-        "real",
-    );
+    assert_eq!(find(&tree, &marker(), &none), [found("link", Rule::Link), None]);
+    kpack(&tree, "cache/lib/.kpack/vec_lib_gfx942.kpack", KERNEL, "real");
     let real = found("real", Rule::Marker);
     assert_eq!(find(&tree, &marker(), &none), [real.clone(), real]);
 }
@@ -109,14 +101,8 @@ fn archives_of_another_build() {
     let none = Environment::default();
     kpack(&tree, "lib/.kpack/vec_lib_gfx942.kpack", KERNEL, "other");
     let id = code_id(&[(0, sha256(b"own"))].into()).unwrap();
-    let marker = Marker {
-        code_ids: [("gfx942".to_owned(), id)].into(),
-        ..marker()
-    };
-    assert_eq!(
-        find(&tree, &marker, &none),
-        [None, found("other", Rule::Marker)]
-    );
+    let marker = Marker { code_ids: [("gfx942".to_owned(), id)].into(), ..marker() };
+    assert_eq!(find(&tree, &marker, &none), [None, found("other", Rule::Marker)]);
     kpack(&tree, "lib/.kpack/vec_lib_gfx942.kpack", KERNEL, "own");
     let own = found("own", Rule::Marker);
     assert_eq!(find(&tree, &marker, &none), [own.clone(), own]);

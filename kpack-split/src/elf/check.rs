@@ -197,10 +197,7 @@ mod tests {
     #[test]
     fn what_program_headers_name_has_to_be_mapped() {
         // Nothing is mapped from 0x3000 to 0x8000.
-        let loads = [
-            segment(elf::PT_LOAD, 0, 0x2800),
-            segment(elf::PT_LOAD, 0x8000, 0x1800),
-        ];
+        let loads = [segment(elf::PT_LOAD, 0, 0x2800), segment(elf::PT_LOAD, 0x8000, 0x1800)];
         let is_sound = |extra: Segment| {
             let segments = [&loads[..], &[extra]].concat();
             segments_are_loaded(&segments).map_err(|error| error.to_string())
@@ -208,10 +205,7 @@ mod tests {
         for kind in [elf::PT_DYNAMIC, elf::PT_NOTE, elf::PT_TLS] {
             assert_eq!(is_sound(segment(kind, 0x8100, 0x200)), Ok(()));
             assert!(is_sound(segment(kind, 0x2700, 0x200)).is_err(), "{kind:?}");
-            let elsewhere = Segment {
-                offset: 0x100,
-                ..segment(kind, 0x8100, 0x200)
-            };
+            let elsewhere = Segment { offset: 0x100, ..segment(kind, 0x8100, 0x200) };
             assert!(is_sound(elsewhere).is_err(), "{kind:?}");
         }
         // To the end of a page, as with some linkers, and across the hole.

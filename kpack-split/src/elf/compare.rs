@@ -75,10 +75,7 @@ fn match_sections<'a, A, B>(
     }
     let mut pairs = Vec::new();
     for old in original.sections.iter().filter(own) {
-        match by_name
-            .get_mut(old.name.as_str())
-            .filter(|same| !same.is_empty())
-        {
+        match by_name.get_mut(old.name.as_str()).filter(|same| !same.is_empty()) {
             Some(same) => pairs.push((old, same.remove(0))),
             None => differences.push(format!("section `{}` is missing", old.name)),
         }
@@ -131,10 +128,7 @@ fn headers<A: ReadAt, B>(original: &Image<A>, split: &Image<B>) -> Vec<String> {
         }
     }
     let stack = |segments: &[Segment]| {
-        segments
-            .iter()
-            .find(|s| s.kind == elf::PT_GNU_STACK)
-            .map(|s| s.flags)
+        segments.iter().find(|s| s.kind == elf::PT_GNU_STACK).map(|s| s.flags)
     };
     if stack(&original.segments) != stack(&split.segments) {
         differences.push("PT_GNU_STACK differs".to_owned());
@@ -188,9 +182,7 @@ impl Explained {
         pairs: &[(&Section, &Section)],
     ) -> Result<Self, BinaryError> {
         let moved = pairs.iter().filter(|(old, new)| old.addr != new.addr);
-        let moved = moved
-            .map(|(old, new)| (old.addr..old.addr_end(), new.addr))
-            .collect();
+        let moved = moved.map(|(old, new)| (old.addr..old.addr_end(), new.addr)).collect();
         let (fat, wrappers, own) = match original.device_code()? {
             DeviceCode::Fat(fat) => {
                 let own = BTreeSet::from_iter(fat.wrappers.iter().map(|w| w.address));
@@ -239,10 +231,7 @@ impl Explained {
     fn follows(&self, old: u64, new: u64) -> bool {
         let map =
             |(from, to): &(Range<u64>, u64)| from.contains(&old).then(|| to + (old - from.start));
-        self.moved
-            .iter()
-            .filter_map(map)
-            .any(|mapped| mapped == new)
+        self.moved.iter().filter_map(map).any(|mapped| mapped == new)
     }
 
     /// Whether splitting may change the word at `address` of `section` to `new`. `record`
@@ -331,21 +320,14 @@ fn contents<A: ReadAt, B: ReadAt>(
         }
     }
     if found > MOST {
-        differences.push(format!(
-            "section `{}`: {} more words differ",
-            old.name,
-            found - MOST
-        ));
+        differences.push(format!("section `{}`: {} more words differ", old.name, found - MOST));
     }
     Ok(())
 }
 
 /// The word of `bytes`, at most eight, padded with zeroes.
 fn word(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .rev()
-        .fold(0, |word, byte| word << 8 | u64::from(*byte))
+    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
 #[cfg(test)]
@@ -356,9 +338,6 @@ mod tests {
     fn types_of_segments_have_names() {
         assert_eq!(segment_type(elf::ProgramType(0x6474_e552)), "PT_GNU_RELRO");
         assert_eq!(segment_type(elf::ProgramType(7)), "PT_TLS");
-        assert_eq!(
-            segment_type(elf::ProgramType(0x6000_0000)),
-            "segment of type 0x60000000"
-        );
+        assert_eq!(segment_type(elf::ProgramType(0x6000_0000)), "segment of type 0x60000000");
     }
 }

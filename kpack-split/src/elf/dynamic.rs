@@ -79,18 +79,12 @@ impl Dynamic {
             .map(|entry| (entry.d_tag.get(LE), entry.d_val.get(LE)))
             .take_while(|(tag, _)| *tag != elf::DT_NULL)
             .collect();
-        Ok(Self {
-            offset: segment.offset,
-            entries,
-        })
+        Ok(Self { offset: segment.offset, entries })
     }
 
     /// The value of the first entry with this tag.
     pub fn get(&self, tag: elf::DynamicTag) -> Option<u64> {
-        self.entries
-            .iter()
-            .find(|(t, _)| *t == tag)
-            .map(|(_, value)| *value)
+        self.entries.iter().find(|(t, _)| *t == tag).map(|(_, value)| *value)
     }
 
     /// The strings of all entries with this tag, such as the names of needed libraries.
@@ -176,15 +170,11 @@ impl Dynamic {
     /// The address ranges of the RELA tables.
     pub(crate) fn rela_tables(&self) -> Result<Vec<Range<u64>>, BinaryError> {
         let mut tables: Vec<Range<u64>> = Vec::new();
-        for (address, size) in [
-            (elf::DT_RELA, elf::DT_RELASZ),
-            (elf::DT_JMPREL, elf::DT_PLTRELSZ),
-        ] {
+        for (address, size) in [(elf::DT_RELA, elf::DT_RELASZ), (elf::DT_JMPREL, elf::DT_PLTRELSZ)]
+        {
             if let Some(table) = self.table(address, size)? {
                 // Some linkers let DT_RELASZ include the PLT's relocations.
-                let known = tables
-                    .iter()
-                    .any(|t| t.start <= table.start && table.end <= t.end);
+                let known = tables.iter().any(|t| t.start <= table.start && table.end <= t.end);
                 if !known {
                     tables.push(table);
                 }
@@ -256,30 +246,21 @@ impl<'a, S: ReadAt> Relocations<'a, S> {
             Some(table) => image.memory(table, "the RELR table")?,
             None => Vec::new(),
         };
-        Ok(Self {
-            image,
-            rela,
-            relr,
-            relative: image.machine.relative(),
-            words: Words::new(image),
-        })
+        Ok(Self { image, rela, relr, relative: image.machine.relative(), words: Words::new(image) })
     }
 
     /// All relocations. The addend of a RELR entry is read from the relocated word.
     pub fn iter(&self) -> impl Iterator<Item = Result<Relocation, BinaryError>> + '_ {
         let rela = self.rela.iter().flat_map(|(offset, bytes)| {
-            pods::<elf::Rela64<LE>>(bytes)
-                .iter()
-                .enumerate()
-                .map(move |(index, rela)| {
-                    Ok(Relocation {
-                        address: rela.r_offset.get(LE),
-                        entry: Some(offset + index as u64 * RELA_ENTRY),
-                        kind: rela.r_type(LE, false),
-                        symbol: rela.r_sym(LE, false),
-                        addend: rela.r_addend.get(LE) as u64,
-                    })
+            pods::<elf::Rela64<LE>>(bytes).iter().enumerate().map(move |(index, rela)| {
+                Ok(Relocation {
+                    address: rela.r_offset.get(LE),
+                    entry: Some(offset + index as u64 * RELA_ENTRY),
+                    kind: rela.r_type(LE, false),
+                    symbol: rela.r_sym(LE, false),
+                    addend: rela.r_addend.get(LE) as u64,
                 })
+            })
         });
         let relr = relr_addresses(&self.relr).map(|address| {
             Ok(Relocation {
@@ -316,22 +297,18 @@ impl<'a, S: ReadAt> Relocations<'a, S> {
 /// an odd one a bitmap of the next 63 words.
 fn relr_addresses(table: &[u8]) -> impl Iterator<Item = u64> + '_ {
     let mut next = 0u64;
-    pods::<object::U64<LE>>(table)
-        .iter()
-        .flat_map(move |entry| {
-            let entry = entry.get(LE);
-            let (base, bits) = if entry & 1 == 0 {
-                next = entry.wrapping_add(8);
-                (entry, 1)
-            } else {
-                let base = next;
-                next = next.wrapping_add(63 * 8);
-                (base, entry >> 1)
-            };
-            (0..63)
-                .filter(move |bit| bits >> bit & 1 == 1)
-                .map(move |bit| base.wrapping_add(bit * 8))
-        })
+    pods::<object::U64<LE>>(table).iter().flat_map(move |entry| {
+        let entry = entry.get(LE);
+        let (base, bits) = if entry & 1 == 0 {
+            next = entry.wrapping_add(8);
+            (entry, 1)
+        } else {
+            let base = next;
+            next = next.wrapping_add(63 * 8);
+            (base, entry >> 1)
+        };
+        (0..63).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| base.wrapping_add(bit * 8))
+    })
 }
 
 /// Reads words of memory that are near each other, in blocks.
@@ -348,10 +325,7 @@ impl<'a, S: ReadAt> Words<'a, S> {
     const ALIGNMENT: u64 = 4096;
 
     pub(super) fn new(image: &'a Image<S>) -> Self {
-        Self {
-            image,
-            block: RefCell::default(),
-        }
+        Self { image, block: RefCell::default() }
     }
 
     /// The word at an address; `None` if no PT_LOAD loads all of it from the file.
@@ -396,10 +370,8 @@ mod tests {
 
     #[test]
     fn relr_decodes_addresses_and_bitmaps() {
-        let table: Vec<u8> = [0x1000u64, 0b1011, 0x2000]
-            .iter()
-            .flat_map(|word| word.to_le_bytes())
-            .collect();
+        let table: Vec<u8> =
+            [0x1000u64, 0b1011, 0x2000].iter().flat_map(|word| word.to_le_bytes()).collect();
         let addresses: Vec<u64> = relr_addresses(&table).collect();
         assert_eq!(addresses, [0x1000, 0x1008, 0x1018, 0x2000]);
     }

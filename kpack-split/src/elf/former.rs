@@ -53,18 +53,8 @@ impl Former {
         let bytes = image.bytes(code.file_end() - size, size, "the record of a join")?;
         let words = bytes.chunks_exact(8).map(word);
         let words: Vec<u64> = words.collect();
-        let [
-            kept,
-            memory,
-            start,
-            length,
-            align,
-            offset,
-            index,
-            marker_size,
-            kind,
-            zeroed @ ..,
-        ] = &words[..words.len() - 2]
+        let [kept, memory, start, length, align, offset, index, marker_size, kind, zeroed @ ..] =
+            &words[..words.len() - 2]
         else {
             return Ok(None);
         };
@@ -169,9 +159,7 @@ impl Former {
         // What is in no section may come right after the device code.
         let room = later.min().unwrap_or(image.size) - start;
         let page = image.page_size();
-        let size = (in_file - self.kept)
-            .next_multiple_of(page)
-            .min(room - room % page);
+        let size = (in_file - self.kept).next_multiple_of(page).min(room - room % page);
         start..start + size
     }
 
@@ -199,9 +187,7 @@ impl Former {
         let in_sections = in_sections.map(Section::addr_end);
         let kept = match (is_zeroed, is_freed) {
             (true, _) => in_file,
-            (_, true) => content_end
-                .next_multiple_of(image.page_size())
-                .min(code.addr),
+            (_, true) => content_end.next_multiple_of(image.page_size()).min(code.addr),
             _ => in_sections.fold(segment.vaddr, u64::max),
         };
         let memory = if memory > in_file || is_zeroed {
@@ -212,9 +198,8 @@ impl Former {
             content_end.max(kept)
         };
         // Padding, if nothing moved to it.
-        let is_between = occupied
-            .iter()
-            .any(|range| range.start >= marked.addr_end() && range.end <= code.addr);
+        let is_between =
+            occupied.iter().any(|range| range.start >= marked.addr_end() && range.end <= code.addr);
         let marker_end = match (is_freed && !is_between, is_zeroed) {
             (true, true) => code.addr_end(),
             (true, false) => kept,
@@ -235,11 +220,7 @@ impl Former {
             kept,
             memory,
             kind: elf::SHT_NOBITS,
-            align: if addresses.start.is_multiple_of(code.align.max(1)) {
-                code.align
-            } else {
-                1
-            },
+            align: if addresses.start.is_multiple_of(code.align.max(1)) { code.align } else { 1 },
             offset: if addresses.start < segment.vaddr {
                 (marked.offset + (marker_end - marked.addr)).wrapping_sub(segment.offset)
             } else {
@@ -261,11 +242,7 @@ pub(super) fn record_size<S: ReadAt>(image: &Image<S>, code: &Section) -> Result
     let end = image.bytes(code.file_end() - 16, 16, "the end of the device code")?;
     let (words, magic) = (word(&end[..8]), word(&end[8..]));
     let is_record = magic == MAGIC && (WORDS as u64..MOST_WORDS).contains(&words);
-    Ok(if is_record && 8 * words <= code.size {
-        8 * words
-    } else {
-        0
-    })
+    Ok(if is_record && 8 * words <= code.size { 8 * words } else { 0 })
 }
 
 /// The sections of zeroed memory, and the empty ones, at `addresses` of a segment, in order.
@@ -288,8 +265,5 @@ pub(super) fn zeroed<S>(
 }
 
 fn word(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .rev()
-        .fold(0, |word, byte| word << 8 | u64::from(*byte))
+    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }

@@ -186,11 +186,7 @@ impl Section {
 
     /// End of its bytes in the file.
     pub fn file_end(&self) -> u64 {
-        if self.has_bytes() {
-            self.offset.saturating_add(self.size)
-        } else {
-            self.offset
-        }
+        if self.has_bytes() { self.offset.saturating_add(self.size) } else { self.offset }
     }
 
     /// End of its addresses.

@@ -93,11 +93,7 @@ impl<S> Image<S> {
         let sections = self.sections.iter().enumerate();
         let sections = sections.filter(|(index, s)| *index != fat && s.occupies_memory());
         let sections = sections.map(|(index, s)| {
-            let end = if index == own {
-                marker.end.min(s.addr_end())
-            } else {
-                s.addr_end()
-            };
+            let end = if index == own { marker.end.min(s.addr_end()) } else { s.addr_end() };
             s.addr..end
         });
         let segments = self.segments.iter().filter(|s| s.is_content());
@@ -166,15 +162,7 @@ impl<S: ReadAt> Image<S> {
         }
         let segments = program_headers(&source, size, &header)?;
         check_bounds(&segments, &[])?;
-        Ok(Self {
-            source,
-            size,
-            header,
-            machine,
-            segments,
-            sections: Vec::new(),
-            names_index: 0,
-        })
+        Ok(Self { source, size, header, machine, segments, sections: Vec::new(), names_index: 0 })
     }
 
     /// The file of the image.
@@ -216,20 +204,12 @@ impl<S: ReadAt> Image<S> {
 
     /// The contents of a section that has bytes.
     pub fn section_bytes(&self, section: &Section) -> Result<Vec<u8>, BinaryError> {
-        self.bytes(
-            section.offset,
-            section.size,
-            &format!("section `{}`", section.name),
-        )
+        self.bytes(section.offset, section.size, &format!("section `{}`", section.name))
     }
 
     /// The only section of that name.
     pub fn section(&self, name: &str) -> Result<Option<(usize, &Section)>, BinaryError> {
-        let mut found = self
-            .sections
-            .iter()
-            .enumerate()
-            .filter(|(_, s)| s.name == name);
+        let mut found = self.sections.iter().enumerate().filter(|(_, s)| s.name == name);
         let first = found.next();
         if found.next().is_some() {
             refuse!("has more than one section `{name}`; a linked binary has one");
@@ -267,11 +247,7 @@ impl<S: ReadAt> Image<S> {
     pub fn validate(&self) -> Result<(), BinaryError> {
         let mut previous_end = 0;
         for (index, segment) in self.segments.iter().enumerate() {
-            if segment
-                .offset
-                .checked_add(segment.filesz)
-                .is_none_or(|end| end > self.size)
-            {
+            if segment.offset.checked_add(segment.filesz).is_none_or(|end| end > self.size) {
                 refuse!(
                     "program header {index} ({:?}) covers {:#x} bytes at offset {:#x}, but the file has only {:#x}; is it truncated?",
                     segment.kind,
@@ -303,10 +279,7 @@ impl<S: ReadAt> Image<S> {
             previous_end = segment.vaddr + segment.memsz;
         }
         for section in &self.sections {
-            let fits = section
-                .offset
-                .checked_add(section.size)
-                .is_some_and(|end| end <= self.size);
+            let fits = section.offset.checked_add(section.size).is_some_and(|end| end <= self.size);
             if section.has_bytes() && !fits {
                 refuse!(
                     "section `{}` covers {:#x} bytes at offset {:#x}, but the file has only {:#x}; is it truncated?",
@@ -403,30 +376,17 @@ fn section_headers<S: ReadAt>(
     if entry != SECTION_ENTRY {
         refuse!("the section headers have {entry} bytes each; expected {SECTION_ENTRY}");
     }
-    let bytes = read_range(
-        source,
-        size,
-        offset,
-        u64::from(count) * entry,
-        "the section header table",
-    )?;
+    let bytes =
+        read_range(source, size, offset, u64::from(count) * entry, "the section header table")?;
     let mut sections: Vec<Section> = pods(&bytes).iter().map(Section::from_pod).collect();
     let names_index = usize::from(header.e_shstrndx.get(LE).0);
-    let Some(names) = sections
-        .get(names_index)
-        .filter(|s| s.kind == elf::SHT_STRTAB)
-    else {
+    let Some(names) = sections.get(names_index).filter(|s| s.kind == elf::SHT_STRTAB) else {
         refuse!(
             "e_shstrndx is {names_index}, which is not a string table among its {count} sections"
         );
     };
-    let names = read_range(
-        source,
-        size,
-        names.offset,
-        names.size,
-        "the section header string table",
-    )?;
+    let names =
+        read_range(source, size, names.offset, names.size, "the section header string table")?;
     for (index, section) in sections.iter_mut().enumerate() {
         let start = names.get(section.name_offset as usize..);
         let Some(name) = start.and_then(|s| s.split(|byte| *byte == 0).next()) else {

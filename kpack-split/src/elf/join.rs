@@ -70,10 +70,7 @@ impl JoinPlan {
         let end = result.offset_of(place, result.code.end);
         plan.write_at(end - record.len() as u64, record);
         let bundles = bundles.iter();
-        Ok(Self {
-            bundles: bundles.map(|at| result.offset_of(place, *at)).collect(),
-            plan,
-        })
+        Ok(Self { bundles: bundles.map(|at| result.offset_of(place, *at)).collect(), plan })
     }
 
     /// Reads the joined binary back and checks it. `input` must be the planned file.
@@ -236,10 +233,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             offset: relative(code.offset),
             index: self.index,
             marker_size: sections[self.marker].size,
-            zeroed: zeroed
-                .into_iter()
-                .map(|index| relative(sections[index].offset))
-                .collect(),
+            zeroed: zeroed.into_iter().map(|index| relative(sections[index].offset)).collect(),
         }
     }
 
@@ -268,11 +262,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         let load = image.segments.iter().rposition(Segment::is_load)?;
         let segment = &image.segments[load];
         let (at, memory) = (segment.file_end(), segment.vaddr + segment.memsz);
-        let mut others = image
-            .sections
-            .iter()
-            .enumerate()
-            .filter(|s| s.0 != self.fat);
+        let mut others = image.sections.iter().enumerate().filter(|s| s.0 != self.fat);
         let is_torn = others.any(|(_, s)| s.has_bytes() && s.offset < at && at < s.file_end());
         let is_marker = |s: &&Section| s.name == marker::SECTION_NAME;
         let markers = image.sections.iter().filter(is_marker).count();
@@ -316,10 +306,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
 
 impl FreeRange {
     fn new(load: usize, gap: Range<u64>) -> Self {
-        Self {
-            load,
-            free: gap.start.next_multiple_of(BUNDLE_ALIGN)..gap.end,
-        }
+        Self { load, free: gap.start.next_multiple_of(BUNDLE_ALIGN)..gap.end }
     }
 }
 
@@ -335,10 +322,7 @@ fn check_padding<S: ReadAt>(
     }
     let bytes = image.memory(free.start..end, "the place of the device code")?;
     if let Some(at) = bytes.iter().position(|byte| *byte != 0) {
-        refuse!(
-            "address {:#x}, where its device code was, is not zero",
-            free.start + at as u64
-        );
+        refuse!("address {:#x}, where its device code was, is not zero", free.start + at as u64);
     }
     Ok(())
 }
@@ -404,10 +388,8 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
             end.next_multiple_of(BUNDLE_ALIGN).min(place.free.end)
         };
         let at = segment.file_end();
-        let new = Gap {
-            cut: at..at,
-            room: end.saturating_sub(kept).next_multiple_of(image.page_size()),
-        };
+        let new =
+            Gap { cut: at..at, room: end.saturating_sub(kept).next_multiple_of(image.page_size()) };
         Self {
             gaps: Gaps::new([Gap::cut(split.cut.clone()), new]),
             split,
@@ -507,9 +489,7 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
             None => self.split.index,
         };
         order.insert(place, *fat);
-        let rows = order
-            .into_iter()
-            .map(|index| (Some(index), self.section(index)));
+        let rows = order.into_iter().map(|index| (Some(index), self.section(index)));
         SectionTable::new(image, rows.collect())
     }
 

@@ -274,9 +274,8 @@ fn new_segments<S: ReadAt>(
         if segment.kind == elf::PT_PHDR && segment.filesz > 0 {
             segment.filesz = count * SEGMENT_ENTRY;
             segment.memsz = segment.filesz;
-        } else if let Some(to) = geometry
-            .map(segment.vaddr)
-            .filter(|_| !old.is_load() && old.memsz > 0)
+        } else if let Some(to) =
+            geometry.map(segment.vaddr).filter(|_| !old.is_load() && old.memsz > 0)
         {
             segment.paddr = segment.paddr.wrapping_add(to.wrapping_sub(old.vaddr));
             segment.vaddr = to;
@@ -404,11 +403,7 @@ fn wrappers_and_relocations<S: ReadAt>(
     edits: &mut Edits,
 ) -> Result<(), BinaryError> {
     redirect(image, dynamic, wrappers, edits, &mut |other, edits| {
-        let Relocated {
-            relocation,
-            target,
-            of_wrapper,
-        } = other;
+        let Relocated { relocation, target, of_wrapper } = other;
         if geometry.fat.contains(&relocation.address) {
             refuse!(
                 "a relocation ({:?}) applies to address {:#x} inside `{FAT_SECTION}`, which kpack removes",
@@ -438,10 +433,9 @@ fn wrappers_and_relocations<S: ReadAt>(
         if let Some(to) = target.and_then(|target| geometry.map(target)) {
             // A relocation against a symbol follows automatically, because the symbol moves.
             match relocation.entry {
-                None => edits.write(
-                    offset_of(image, relocation.address, 8)?,
-                    to.to_le_bytes().to_vec(),
-                ),
+                None => {
+                    edits.write(offset_of(image, relocation.address, 8)?, to.to_le_bytes().to_vec())
+                }
                 Some(entry) if relocation.symbol == 0 => {
                     edits.write(entry + 16, to.to_le_bytes().to_vec())
                 }
@@ -478,14 +472,11 @@ fn symbols<S: ReadAt>(
         } else if is_of_fat {
             symbol.st_value.set(LE, geometry.marker.start);
             if symbol.st_size.get(LE) != 0 {
-                symbol
-                    .st_size
-                    .set(LE, geometry.marker.end - geometry.marker.start);
+                symbol.st_size.set(LE, geometry.marker.end - geometry.marker.start);
             }
             return table.marker_index();
-        } else if let Some(to) = geometry
-            .map(symbol.st_value.get(LE))
-            .filter(|_| symbol.st_type() != elf::STT_TLS)
+        } else if let Some(to) =
+            geometry.map(symbol.st_value.get(LE)).filter(|_| symbol.st_type() != elf::STT_TLS)
         {
             symbol.st_value.set(LE, to);
         }
@@ -510,11 +501,8 @@ fn move_block<S: ReadAt>(
         return Ok(());
     };
     let from = moved.from_offset..moved.from_offset + moved.size();
-    let mut block = image.bytes(
-        from.start,
-        moved.size(),
-        "the sections after the program headers",
-    )?;
+    let mut block =
+        image.bytes(from.start, moved.size(), "the sections after the program headers")?;
     edits.take_into(&from, &mut block);
     edits.zero(from.start, moved.size());
     edits.write(geometry.kept_offset(moved.to), block);

@@ -120,10 +120,7 @@ struct Memory<'a, S> {
 
 impl<'a, S: ReadAt> Memory<'a, S> {
     fn new(image: &'a Image<S>) -> Self {
-        Self {
-            image,
-            words: Words::new(image),
-        }
+        Self { image, words: Words::new(image) }
     }
 
     /// The word at an address, 0 if nothing maps it.
@@ -134,9 +131,7 @@ impl<'a, S: ReadAt> Memory<'a, S> {
         // Where the bytes of a file end.
         let bytes = contents(self.image, &(address..address.saturating_add(8)))?;
         let bytes = bytes.unwrap_or_default().into_iter();
-        Ok(bytes
-            .rev()
-            .fold(0, |word, byte| word << 8 | u64::from(byte)))
+        Ok(bytes.rev().fold(0, |word, byte| word << 8 | u64::from(byte)))
     }
 }
 
@@ -170,9 +165,7 @@ impl Changes {
                 (fat.addresses.clone(), own.chain(before).collect())
             }
             DeviceCode::Split(wrappers) => {
-                let section = input
-                    .section(FAT_SECTION)?
-                    .map(|(_, s)| s.addr..s.addr_end());
+                let section = input.section(FAT_SECTION)?.map(|(_, s)| s.addr..s.addr_end());
                 let wrappers = wrappers.iter().map(|w| w.address);
                 (section.unwrap_or(0..0), wrappers.collect())
             }
@@ -204,9 +197,7 @@ impl Changes {
             let named = image.iter().filter(|s| kinds.contains(&s.kind));
             named.map(|s| s.vaddr).collect()
         };
-        let named = contents(&input.segments)
-            .into_iter()
-            .zip(contents(&output.segments));
+        let named = contents(&input.segments).into_iter().zip(contents(&output.segments));
         let mut by = tags.chain(named).filter(|(old, new)| old != new);
         let mut moved = None;
         if let Some((old, new)) = by.next() {
@@ -222,15 +213,7 @@ impl Changes {
             DeviceCode::Fat(fat) => fat.addresses,
             _ => 0..0,
         };
-        Ok(Self {
-            skipped,
-            code,
-            new_code,
-            wrappers,
-            moved,
-            rela,
-            symbols,
-        })
+        Ok(Self { skipped, code, new_code, wrappers, moved, rela, symbols })
     }
 
     /// Whether the addresses end where the device code begins, within a page, or begin where it ends.

@@ -51,10 +51,8 @@ pub(crate) fn redirect<S: ReadAt>(
     // itself.
     let in_place = image.is_position_dependent();
     let planned = wrappers.iter().filter_map(|w| Some((w, w.pointer?)));
-    let mut pointers: BTreeMap<u64, (u64, bool)> = planned
-        .clone()
-        .map(|(w, pointer)| (w.address + POINTER, (pointer, in_place)))
-        .collect();
+    let mut pointers: BTreeMap<u64, (u64, bool)> =
+        planned.clone().map(|(w, pointer)| (w.address + POINTER, (pointer, in_place))).collect();
 
     let relocations = Relocations::read(image, dynamic)?;
     let symbols = dynamic_symbols(image, dynamic)?;
@@ -70,14 +68,7 @@ pub(crate) fn redirect<S: ReadAt>(
                 make_relative(image, &relocation, entry, *target, edits)?;
             }
         }
-        each(
-            Relocated {
-                relocation,
-                target,
-                of_wrapper,
-            },
-            edits,
-        )?;
+        each(Relocated { relocation, target, of_wrapper }, edits)?;
     }
 
     for (wrapper, pointer) in planned {
@@ -149,14 +140,7 @@ pub(crate) struct Parts {
 impl Plan {
     /// Completes a plan for `image`: headers, and the tables at the end of the file.
     pub(crate) fn assemble<S: ReadAt>(image: &Image<S>, parts: Parts) -> Result<Self, BinaryError> {
-        let Parts {
-            input,
-            gaps,
-            segments,
-            table,
-            mut edits,
-            ..
-        } = parts;
+        let Parts { input, gaps, segments, table, mut edits, .. } = parts;
         let headers = image.header.e_phoff.get(LE);
         if gaps.output_offset(headers) != headers {
             // Older kernels tell programs a wrong address of headers that are in a later segment.
@@ -170,14 +154,10 @@ impl Plan {
         header.e_phnum.set(LE, segments.len() as u16);
         header.e_shoff.set(LE, written.headers);
         header.e_shnum.set(LE, written.sections.len() as u16);
-        header
-            .e_shstrndx
-            .set(LE, elf::SymbolSection(table.names_index() as u16));
+        header.e_shstrndx.set(LE, elf::SymbolSection(table.names_index() as u16));
         edits.write(0, object::pod::bytes_of(&header).to_vec());
         let mut table_bytes = Vec::new();
-        segments
-            .iter()
-            .for_each(|segment| segment.write(&mut table_bytes));
+        segments.iter().for_each(|segment| segment.write(&mut table_bytes));
         edits.write(headers, table_bytes);
 
         Ok(Self {
@@ -186,10 +166,7 @@ impl Plan {
             marker: parts.marker,
             former_marker: Vec::new(),
             input: Box::new(input),
-            headers: Headers {
-                segments,
-                sections: written.sections,
-            },
+            headers: Headers { segments, sections: written.sections },
             rewrite: Rewrite::new(gaps, edits, written.kept_end, written.tail),
         })
     }

@@ -25,9 +25,7 @@ pub(crate) struct Moved {
 impl Moved {
     /// The new address for the old `address`, if its content moves.
     pub(crate) fn map(&self, address: u64) -> Option<u64> {
-        self.from
-            .contains(&address)
-            .then(|| self.to + (address - self.from.start))
+        self.from.contains(&address).then(|| self.to + (address - self.from.start))
     }
 
     pub(crate) fn size(&self) -> u64 {
@@ -38,10 +36,8 @@ impl Moved {
 /// The addresses of the table's new entry; empty if the table is not loaded.
 pub(crate) fn growth<S>(image: &Image<S>) -> Range<u64> {
     let offset = image.header.e_phoff.get(LE);
-    let holder = image
-        .segments
-        .iter()
-        .find(|s| s.is_load() && s.offset <= offset && offset < s.file_end());
+    let holder =
+        image.segments.iter().find(|s| s.is_load() && s.offset <= offset && offset < s.file_end());
     holder.map_or(0..0, |s| {
         let end = s.vaddr + (table_end(image) - s.offset);
         end..end + SEGMENT_ENTRY
@@ -128,9 +124,7 @@ impl<'a> Displaced<'a> {
                 .collect();
             let section_ends = sections.iter().map(|i| image.sections[*i].file_end());
             let ends = section_ends.chain(segments.iter().map(|s| s.file_end()));
-            let symbols = with_symbols
-                .then(|| symbols_end(image, &sections))
-                .flatten();
+            let symbols = with_symbols.then(|| symbols_end(image, &sections)).flatten();
             let needed = ends.chain(symbols).fold(end, u64::max);
             if needed == end {
                 sections.sort_by_key(|index| (image.sections[*index].addr, *index));
@@ -175,9 +169,7 @@ fn sections_between<S>(image: &Image<S>, start: u64, end: u64) -> Vec<usize> {
         let empty = s.size == 0 && s.offset >= start && s.is_alloc();
         s.has_bytes() && s.offset < end && (s.file_end() > start || empty)
     };
-    (0..image.sections.len())
-        .filter(|index| between(&image.sections[*index]))
-        .collect()
+    (0..image.sections.len()).filter(|index| between(&image.sections[*index])).collect()
 }
 
 /// File end of the strings and relocations of a dynamic symbol table among `sections`. GNU strip
@@ -205,10 +197,8 @@ fn check_movable<S: ReadAt>(
     section: &Section,
 ) -> Result<(), BinaryError> {
     let table_end = table_end(image);
-    let by_tag = dynamic
-        .entries
-        .iter()
-        .any(|(tag, value)| is_address(*tag) && *value == section.addr);
+    let by_tag =
+        dynamic.entries.iter().any(|(tag, value)| is_address(*tag) && *value == section.addr);
     let movable = match section.kind {
         elf::SHT_NOTE => true,
         elf::SHT_HASH

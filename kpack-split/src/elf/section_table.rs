@@ -114,17 +114,11 @@ impl SectionTable {
                     continue;
                 }
                 let new_index = change(symbol, usize::from(index.0));
-                symbol
-                    .st_shndx
-                    .set(LE, elf::SymbolSection(new_index as u16));
+                symbol.st_shndx.set(LE, elf::SymbolSection(new_index as u16));
             }
             edits.write(section.offset, bytes);
         }
-        for section in image
-            .sections
-            .iter()
-            .filter(|s| s.has_bytes() && s.size > 0)
-        {
+        for section in image.sections.iter().filter(|s| s.has_bytes() && s.size > 0) {
             // Both are arrays of section indices; a group has a word of flags first (gABI).
             let first = match section.kind {
                 elf::SHT_SYMTAB_SHNDX => 0,
@@ -132,10 +126,7 @@ impl SectionTable {
                 _ => continue,
             };
             let mut bytes = image.section_bytes(section)?;
-            for index in pods_mut::<object::U32<LE>>(&mut bytes)
-                .iter_mut()
-                .skip(first)
-            {
+            for index in pods_mut::<object::U32<LE>>(&mut bytes).iter_mut().skip(first) {
                 index.set(LE, self.renumber(index.get(LE) as usize) as u32);
             }
             edits.write(section.offset, bytes);
@@ -187,12 +178,7 @@ impl SectionTable {
         let headers_at = (offset + tail.len() as u64).next_multiple_of(8);
         tail.resize((headers_at - offset) as usize, 0);
         tail.extend_from_slice(&headers);
-        WrittenTable {
-            sections,
-            headers: headers_at,
-            kept_end,
-            tail,
-        }
+        WrittenTable { sections, headers: headers_at, kept_end, tail }
     }
 }
 
@@ -208,10 +194,7 @@ fn kept_end<S>(image: &Image<S>, gaps: &Gaps) -> u64 {
         .chain(image.segments.iter().map(|s| s.file_end()))
         .chain(gaps.iter().map(|gap| gap.cut.end))
         .fold(0, u64::max);
-    let (first, last) = (
-        table.start.min(names.offset),
-        table.end.max(names.file_end()),
-    );
+    let (first, last) = (table.start.min(names.offset), table.end.max(names.file_end()));
     // Keep what is in no section, such as a signature or an appended archive. A rewritten file has it before
     // its tables.
     let is_padding = |from: u64, to: u64| to.saturating_sub(from) < 16;

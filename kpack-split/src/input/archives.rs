@@ -118,9 +118,7 @@ impl Archives {
         let toc = archive.toc();
         let mut targets = BTreeSet::from([&toc.gfx_arch_family]);
         targets.extend(&toc.gfx_arches);
-        toc.kernels
-            .values()
-            .for_each(|of| targets.extend(of.keys()));
+        toc.kernels.values().for_each(|of| targets.extend(of.keys()));
         let targets = targets.into_iter().filter_map(|target| target.parse().ok());
         let is_tried =
             |target: &TargetId| named.is_none_or(|named| target.compatible().contains(named));

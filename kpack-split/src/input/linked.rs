@@ -227,13 +227,9 @@ impl LinkedBinary {
     pub fn marker_room(&self, offset: u64) -> Result<usize, Error> {
         // There may be a second section of markers, from splitting the rest of the binary.
         let mut sections = self.image.marker_sections().into_iter();
-        let ends = sections
-            .find(|section| section.contains(&offset))
-            .map(|section| section.end);
+        let ends = sections.find(|section| section.contains(&offset)).map(|section| section.end);
         let next = self.code.split_wrappers().iter();
-        let next = next
-            .map(|other| other.marker_offset)
-            .filter(|at| *at > offset);
+        let next = next.map(|other| other.marker_offset).filter(|at| *at > offset);
         let end = next.fold(ends.unwrap_or(offset), u64::min);
         let mut bytes = vec![0; (end - offset).min(MAX_SIZE as u64) as usize];
         let read = self.image.source().read_exact_at(offset, &mut bytes);
@@ -250,10 +246,7 @@ impl LinkedBinary {
 pub fn by_bundle<'a>(wrappers: impl Iterator<Item = &'a Wrapper>) -> Vec<Vec<&'a Wrapper>> {
     let mut bundles: BTreeMap<u64, Vec<&Wrapper>> = BTreeMap::new();
     for wrapper in wrappers {
-        bundles
-            .entry(wrapper.bundle_offset)
-            .or_default()
-            .push(wrapper);
+        bundles.entry(wrapper.bundle_offset).or_default().push(wrapper);
     }
     bundles.into_values().collect()
 }

@@ -35,9 +35,7 @@ impl Prefix {
     /// # Errors
     /// [`Error::Io`] if there is none.
     pub fn new(path: &Path) -> Result<Self, Error> {
-        let path = path
-            .canonicalize()
-            .map_err(|e| Error::io(path, "find install prefix", e))?;
+        let path = path.canonicalize().map_err(|e| Error::io(path, "find install prefix", e))?;
         let root = Directory::open(&path)?;
         Ok(Self { path, root })
     }
@@ -64,9 +62,7 @@ impl Prefix {
                 "expected a path within the install prefix",
             ));
         }
-        let path = joined
-            .canonicalize()
-            .map_err(|e| Error::io(&joined, "open", e))?;
+        let path = joined.canonicalize().map_err(|e| Error::io(&joined, "open", e))?;
         let name = self.name(&path, &joined)?;
         Ok(LocatedBinary { path, name })
     }
@@ -117,11 +113,7 @@ impl Prefix {
     /// leads to a file beside it, which it is another name of.
     pub fn link(&self, file: &Path) -> Result<Option<LocatedBinary>, Error> {
         let joined = self.path.join(file);
-        let path = if joined.exists() {
-            joined
-        } else {
-            file.to_owned()
-        };
+        let path = if joined.exists() { joined } else { file.to_owned() };
         let Some(path) = placed(&path).filter(|path| path.is_symlink() && !leads_out(file)) else {
             return Ok(None);
         };
@@ -166,10 +158,7 @@ impl Prefix {
                 "expected a path within the install prefix, without `..`",
             )
         })?;
-        Ok(LocatedBinary {
-            path: self.path.join(&name),
-            name,
-        })
+        Ok(LocatedBinary { path: self.path.join(&name), name })
     }
 
     /// The directory of the archives, which need not exist.
@@ -183,22 +172,12 @@ impl Prefix {
         };
         let path = self.path.join(&relative);
         let existing = existing_ancestor(&path);
-        let real = existing
-            .canonicalize()
-            .map_err(|e| Error::io(existing, "open", e))?;
+        let real = existing.canonicalize().map_err(|e| Error::io(existing, "open", e))?;
         let rest = path.strip_prefix(existing).unwrap_or(Path::new(""));
-        let real = if rest.as_os_str().is_empty() {
-            real
-        } else {
-            real.join(rest)
-        };
+        let real = if rest.as_os_str().is_empty() { real } else { real.join(rest) };
         let name = self.name(&real, &path)?;
         let parent = Path::new(&name).parent().and_then(Path::to_str);
-        Ok(KpackPath {
-            path: real,
-            manifest_prefix: parent.unwrap_or_default().to_owned(),
-            name,
-        })
+        Ok(KpackPath { path: real, manifest_prefix: parent.unwrap_or_default().to_owned(), name })
     }
 
     /// Converts a path without symbolic links to a path in the prefix.
@@ -270,11 +249,7 @@ impl KpackPath {
         let directory: Vec<&str> = binary.name.split('/').collect();
         let directory = &directory[..directory.len() - 1];
         let kpacks: Vec<&str> = self.name.split('/').collect();
-        let shared = directory
-            .iter()
-            .zip(&kpacks)
-            .take_while(|(a, b)| a == b)
-            .count();
+        let shared = directory.iter().zip(&kpacks).take_while(|(a, b)| a == b).count();
         let mut path = vec![".."; directory.len() - shared];
         path.extend(&kpacks[shared..]);
         let archive = group.archive_pattern();
@@ -318,7 +293,5 @@ fn leads_out(path: &Path) -> bool {
 }
 
 fn existing_ancestor(path: &Path) -> &Path {
-    path.ancestors()
-        .find(|ancestor| ancestor.exists())
-        .unwrap_or(path)
+    path.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(path)
 }

@@ -61,14 +61,11 @@ impl Kpacks {
     /// The targets that a manifest promises or that have archives, each once.
     pub fn targets(&self) -> impl Iterator<Item = &str> {
         let mut last = None;
-        self.files
-            .iter()
-            .map(|kpack| kpack.target.as_str())
-            .filter(move |target| {
-                let new = last != Some(*target);
-                last = Some(*target);
-                new
-            })
+        self.files.iter().map(|kpack| kpack.target.as_str()).filter(move |target| {
+            let new = last != Some(*target);
+            last = Some(*target);
+            new
+        })
     }
 
     /// What led to the archives, apart from the ordinary way, for the end of a message.
@@ -88,20 +85,12 @@ impl Kpacks {
 impl Lookup {
     /// By these rules, in this environment.
     pub fn new(rules: Rules, environment: Environment) -> Self {
-        Self {
-            archives: Archives::default(),
-            rules,
-            environment,
-            overlay: Overlay::default(),
-        }
+        Self { archives: Archives::default(), rules, environment, overlay: Overlay::default() }
     }
 
     /// With directories that `overlay` adds to those that search paths lead to.
     pub fn in_overlay(overlay: Overlay) -> Self {
-        Self {
-            overlay,
-            ..Self::default()
-        }
+        Self { overlay, ..Self::default() }
     }
 
     /// Finds the archives that `marker`, of the binary at `binary`, refers to. `binary` is the path by which the
@@ -113,9 +102,7 @@ impl Lookup {
     /// [`Error::Io`] if the binary is missing, or a directory exists but cannot be read.
     pub fn find(&self, binary: &Path, marker: &Marker) -> Result<Kpacks, Error> {
         let binary = std::path::absolute(binary).map_err(|e| Error::io(binary, "find", e))?;
-        binary
-            .metadata()
-            .map_err(|e| Error::io(&binary, "find", e))?;
+        binary.metadata().map_err(|e| Error::io(&binary, "find", e))?;
         if marker.kernel_name.is_none() {
             return Ok(Kpacks::default());
         }
@@ -131,11 +118,7 @@ impl Lookup {
         }
         let mut found = FoundArchives::default();
         for ((is_markers, _), locations) in search_paths {
-            let promise = if is_markers {
-                Promise::read(&locations)?
-            } else {
-                None
-            };
+            let promise = if is_markers { Promise::read(&locations)? } else { None };
             self.add(&locations, promise.as_ref(), &mut found)?;
             for manifest in promise.into_iter().flat_map(|promise| promise.manifests) {
                 if !found.manifests.contains(&manifest) {
@@ -156,16 +139,10 @@ impl Lookup {
             return vec![location];
         };
         let directory = pattern.directory;
-        let tail = location
-            .path
-            .strip_prefix(directory)
-            .unwrap_or(&location.path);
+        let tail = location.path.strip_prefix(directory).unwrap_or(&location.path);
         let real = fs::canonicalize(directory).unwrap_or_else(|_| without_dots(directory));
         let places = self.overlay.places(&real).into_iter();
-        let overlaid = places.map(|place| Location {
-            path: place.join(tail),
-            ..location
-        });
+        let overlaid = places.map(|place| Location { path: place.join(tail), ..location });
         overlaid.collect()
     }
 

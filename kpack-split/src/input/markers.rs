@@ -57,10 +57,7 @@ impl LinkedBinary {
     /// # Errors
     /// [`Error::Refused`] if it is damaged.
     pub fn kept_marker(&self) -> Result<Option<Marker>, Error> {
-        let DeviceCode::Fat(FatBinary {
-            joined: Some(kept), ..
-        }) = &self.code
-        else {
+        let DeviceCode::Fat(FatBinary { joined: Some(kept), .. }) = &self.code else {
             return Ok(None);
         };
         let marker = self.marker_at(kept.offset, kept.available, "marker");

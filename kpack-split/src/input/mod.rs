@@ -36,11 +36,7 @@ pub fn read_text(path: &Path) -> Result<String, Error> {
     let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
     let mut text = String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
-        Error::rejected(
-            ids::NOT_TEXT,
-            path,
-            format!("byte {offset} is not UTF-8 text"),
-        )
+        Error::rejected(ids::NOT_TEXT, path, format!("byte {offset} is not UTF-8 text"))
     })?;
     if text.starts_with('\u{feff}') {
         text.remove(0);
@@ -54,11 +50,7 @@ pub fn walk_error(directory: &Path, error: walkdir::Error) -> Error {
     let text = error.to_string();
     // A loop of links is no failure of the system; there are none where links are not followed.
     let cause = error.into_io_error();
-    Error::io(
-        &path,
-        "read",
-        cause.unwrap_or_else(|| io::Error::other(text)),
-    )
+    Error::io(&path, "read", cause.unwrap_or_else(|| io::Error::other(text)))
 }
 
 /// Attempts to read files that change meanwhile.
@@ -80,9 +72,9 @@ pub fn until_unchanged<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> Resu
 pub fn or_refused<T>(result: Result<T, Error>) -> Result<Result<T, Finding>, Error> {
     match result {
         Ok(value) => Ok(Ok(value)),
-        Err(Error::Refused {
-            id, path, reason, ..
-        }) => Ok(Err(Finding::new(Severity::Fault, id, path, reason))),
+        Err(Error::Refused { id, path, reason, .. }) => {
+            Ok(Err(Finding::new(Severity::Fault, id, path, reason)))
+        }
         Err(error) => Err(error),
     }
 }

@@ -96,12 +96,7 @@ impl Resolver {
                 }
             };
             let code_id = lock(&archive).toc().code_id(kernel_name, &target);
-            archives.push(OpenedArchive {
-                target,
-                path,
-                archive,
-                code_id,
-            });
+            archives.push(OpenedArchive { target, path, archive, code_id });
         }
         for path in &kpacks.unreadable {
             if let Err(found) = or_refused(lookup.archives.open(path))? {
@@ -154,9 +149,7 @@ impl Resolver {
         let archives = self.archives.iter().enumerate();
         let kernels = [self.kernel(index)];
         let rules = &self.rules;
-        rules.first(targets, archives, |archive, target| {
-            self.ask(archive, &kernels, target)
-        })
+        rules.first(targets, archives, |archive, target| self.ask(archive, &kernels, target))
     }
 
     /// What the loader gets from an archive.
@@ -253,9 +246,7 @@ impl Resolver {
     /// The IDs of this binary's device code for `target`, one for each archive that has one.
     pub fn code_ids(&self, target: &str) -> Vec<CodeId> {
         let archives = self.archives.iter().filter(|a| a.target == target);
-        archives
-            .filter_map(|a| lock(&a.archive).toc().code_id(&self.kernel_name, target))
-            .collect()
+        archives.filter_map(|a| lock(&a.archive).toc().code_id(&self.kernel_name, target)).collect()
     }
 
     /// The paths of the open archives.
@@ -311,10 +302,7 @@ impl Resolver {
         let mut found = BTreeSet::new();
         for opened in &self.archives {
             for (name, targets) in &lock(&opened.archive).toc().kernels {
-                if let KernelName {
-                    binary,
-                    index: Some(index),
-                } = KernelName::parse(name)
+                if let KernelName { binary, index: Some(index) } = KernelName::parse(name)
                     && binary == self.kernel_name
                 {
                     found.extend(targets.keys().map(|target| (index, target.clone())));

@@ -41,19 +41,13 @@ pub struct DeviceObject {
 /// # Errors
 /// [`Error::Refused`] if it is damaged; [`Error::Io`].
 pub fn read(path: &Path, file: &File) -> Result<Unlinked, Error> {
-    let cache = ReadCache::new(ErrorKeeper {
-        reader: BufReader::new(file),
-        failed: None,
-    });
+    let cache = ReadCache::new(ErrorKeeper { reader: BufReader::new(file), failed: None });
     let unlinked = parse(&cache);
     match (cache.into_inner().failed, unlinked) {
         (Some(error), _) => Err(Error::io(path, "read", error)),
         (None, unlinked) => unlinked.map_err(|e| {
-            let id = if is_unsupported(file) {
-                ids::UNSUPPORTED_BINARY
-            } else {
-                ids::DAMAGED_BINARY
-            };
+            let id =
+                if is_unsupported(file) { ids::UNSUPPORTED_BINARY } else { ids::DAMAGED_BINARY };
             Error::rejected(id, path, e.to_string())
         }),
     }
@@ -111,11 +105,7 @@ fn parse(cache: &ReadCache<ErrorKeeper<'_>>) -> object::read::Result<Unlinked> {
     }
 
     let archive = ArchiveFile::parse(cache)?;
-    let mut library = Unlinked {
-        static_library: true,
-        members: 0,
-        device_objects: Vec::new(),
-    };
+    let mut library = Unlinked { static_library: true, members: 0, device_objects: Vec::new() };
     for member in archive.members() {
         let member = member?;
         library.members += 1;

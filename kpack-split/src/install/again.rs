@@ -44,9 +44,7 @@ pub(super) fn targets(
     }
     let manifest = input::read_manifest(&kpacks.path.join(group.manifest()));
     names.extend(manifest.into_iter().flat_map(|m| m.kpack_files.into_keys()));
-    Ok(Some(
-        names.iter().filter_map(|name| name.parse().ok()).collect(),
-    ))
+    Ok(Some(names.iter().filter_map(|name| name.parse().ok()).collect()))
 }
 
 /// Whether `marker` has the search paths of `expected`.

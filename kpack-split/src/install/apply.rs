@@ -116,11 +116,7 @@ impl Run<'_> {
         let old = match directory.manifest() {
             Ok(old) => old,
             Err(Error::Refused { path, reason, .. }) => {
-                report.warn(
-                    ids::DAMAGED_MANIFEST,
-                    path,
-                    format!("{reason}; it is rewritten"),
-                );
+                report.warn(ids::DAMAGED_MANIFEST, path, format!("{reason}; it is rewritten"));
                 None
             }
             Err(error) => return Err(error),

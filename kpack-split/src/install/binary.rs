@@ -58,12 +58,7 @@ impl InstallBinary {
             }
             BinaryKind::LeftAlone(reason) => (BinaryContent::LeftAlone(reason), None),
         };
-        Ok(Self {
-            located,
-            content,
-            presplit,
-            stays,
-        })
+        Ok(Self { located, content, presplit, stays })
     }
 
     /// Whether an earlier run split it, so that nothing is left to do.
@@ -149,9 +144,9 @@ fn all_binaries(
         let (path, file) = found?;
         let image = match Image::read(file).map_err(|e| input::binary_error(&path, e)) {
             Ok(image) => image,
-            Err(Error::Refused {
-                id, path, reason, ..
-            }) if !input::has_bundle(&path, &input::open(&path)?)? => {
+            Err(Error::Refused { id, path, reason, .. })
+                if !input::has_bundle(&path, &input::open(&path)?)? =>
+            {
                 report.warn(id, path, format!("skipped: {reason}"));
                 continue;
             }
@@ -165,11 +160,7 @@ fn all_binaries(
         }
     }
     if binaries.iter().all(InstallBinary::is_split) && report.findings.is_empty() {
-        report.note(
-            ids::NO_DEVICE_CODE,
-            root,
-            "contains no unsplit binary with device code",
-        );
+        report.note(ids::NO_DEVICE_CODE, root, "contains no unsplit binary with device code");
     }
     Ok(binaries)
 }

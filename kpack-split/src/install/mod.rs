@@ -116,9 +116,7 @@ fn attempt(
         debug_files: debug_files.unwrap_or(&own_debug_files),
     };
     let Compressed { archives, debug } = archives(&compression, &fat, &wants, progress)?;
-    report
-        .findings
-        .extend(debug.findings(&options.storage.debug, &kpacks.path));
+    report.findings.extend(debug.findings(&options.storage.debug, &kpacks.path));
     plans::set_code_ids(&mut plans, &fat, &kpacks, &group, &archives)?;
     if options.only == Some(Only::Device) {
         plans::warn_of_other_builds(&fat, &archives, &mut report);
@@ -159,32 +157,16 @@ fn archives(
     let sizes = sources.iter().map(|(_, file)| file.device_size(wants));
     progress.start(sizes.fold(0, u64::saturating_add));
     let mut compressed = split::compress(&sources, wants, compression, progress)?;
-    let Compression {
-        group,
-        ref storage,
-        scratch,
-        debug_files,
-        ..
-    } = *compression;
+    let Compression { group, ref storage, scratch, debug_files, .. } = *compression;
     for binary in fat {
         let Some(presplit) = &binary.presplit else {
             continue;
         };
-        let treatment = Treatment {
-            storage,
-            scratch,
-            totals: &compressed.debug,
-            debug_files,
-        };
+        let treatment = Treatment { storage, scratch, totals: &compressed.debug, debug_files };
         let archives = &mut compressed.archives;
-        presplit.collect(
-            &binary.located.name,
-            wants,
-            &treatment,
-            &mut |_, target, fill| {
-                fill(storage.archive(archives, target.clone(), (group, target), scratch)?)
-            },
-        )?;
+        presplit.collect(&binary.located.name, wants, &treatment, &mut |_, target, fill| {
+            fill(storage.archive(archives, target.clone(), (group, target), scratch)?)
+        })?;
     }
     Ok(compressed)
 }

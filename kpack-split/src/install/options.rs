@@ -21,16 +21,10 @@ pub struct InstallOptions {
     #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
     pub module: String,
     /// Component of the module, the second part of the archives' names
-    #[cfg_attr(
-        feature = "clap",
-        arg(long, value_name = "NAME", default_value = "lib")
-    )]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "NAME", default_value = "lib"))]
     pub component: String,
     /// Directory of the archives, relative to the prefix
-    #[cfg_attr(
-        feature = "clap",
-        arg(long, value_name = "REL", default_value = "lib/.kpack")
-    )]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "REL", default_value = "lib/.kpack"))]
     pub kpack_dir: PathBuf,
     /// Expected GPU target, such as gfx90a:xnack+. Can be repeated. If no file has code for it, that is
     /// an error. Default: keep every target
@@ -57,10 +51,7 @@ pub struct InstallOptions {
     #[cfg_attr(feature = "clap", arg(skip = Storage::zstd()))]
     pub storage: Storage,
     /// Find all binaries with device code in the prefix, instead of naming them
-    #[cfg_attr(
-        feature = "clap",
-        arg(long, conflicts_with = "sources", group = "binaries")
-    )]
+    #[cfg_attr(feature = "clap", arg(long, conflicts_with = "sources", group = "binaries"))]
     pub all: bool,
     /// Binaries; paths are relative to the prefix, or else to the working directory
     #[cfg_attr(feature = "clap", arg(value_name = "FILE", group = "binaries"))]
@@ -114,9 +105,7 @@ impl InstallOptions {
             return Ok(());
         }
         if self.only != Some(Only::Device) {
-            return Err(Error::usage(
-                "sources of device code require `--only device`",
-            ));
+            return Err(Error::usage("sources of device code require `--only device`"));
         }
         if self.sources.len() != self.files.len() {
             return Err(Error::usage(format!(

@@ -104,10 +104,7 @@ fn marker(
     group: &Group,
     code_ids: BTreeMap<String, CodeId>,
 ) -> Marker {
-    let marker = Marker {
-        code_ids,
-        ..kpacks.marker(&binary.located, group)
-    };
+    let marker = Marker { code_ids, ..kpacks.marker(&binary.located, group) };
     match binary.fat() {
         Some(fat) => fat.complete(marker),
         None => marker,

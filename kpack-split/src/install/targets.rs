@@ -106,11 +106,7 @@ pub(super) fn wanted_targets(
         check_targets(binary, &expected, options, report)?;
     }
     let keeps_all = options.unexpected == Unexpected::Keep && options.only != Some(Only::Device);
-    Ok(if keeps_all {
-        Wanted::All(found)
-    } else {
-        Wanted::Selected(expected)
-    })
+    Ok(if keeps_all { Wanted::All(found) } else { Wanted::Selected(expected) })
 }
 
 /// Reports targets that a binary lacks, and targets that are not expected.
@@ -128,11 +124,7 @@ fn check_targets(
         report.warn(
             ids::MISSING_TARGET,
             path,
-            format!(
-                "has no device code for {}, only for {}",
-                list(lacks),
-                list(&own)
-            ),
+            format!("has no device code for {}, only for {}", list(lacks), list(&own)),
         );
     }
     // A run for device code of some targets leaves the rest to other runs.
@@ -145,10 +137,7 @@ fn check_targets(
         Unexpected::Drop => report.warn(
             ids::UNEXPECTED_TARGET,
             path,
-            format!(
-                "skipping device code for {}, which --arch does not list",
-                list(more)
-            ),
+            format!("skipping device code for {}, which --arch does not list", list(more)),
         ),
         Unexpected::Error => {
             return Err(Error::rejected(

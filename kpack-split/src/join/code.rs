@@ -119,20 +119,12 @@ impl Code {
                 targets.insert(target);
             } else if binary.marker.code_ids.contains_key(&target) {
                 let text = format!("the archive for {target} has no code object of it");
-                return Err(Error::rejected(
-                    ids::MISSING_KERNEL,
-                    &binary.located.path,
-                    text,
-                ));
+                return Err(Error::rejected(ids::MISSING_KERNEL, &binary.located.path, text));
             } else {
                 known.remove(&target);
             }
         }
-        Ok(Self {
-            known,
-            targets,
-            bundles: bundles(binary, wrappers),
-        })
+        Ok(Self { known, targets, bundles: bundles(binary, wrappers) })
     }
 
     pub(super) fn targets(&self) -> &BTreeSet<String> {
@@ -155,8 +147,7 @@ impl Code {
     }
 
     fn has_code_for(&self, gpu: &TargetId) -> bool {
-        self.ids()
-            .any(|id| id.is_spirv() || id.may_be_taken_for(gpu, Delivery::Bundle))
+        self.ids().any(|id| id.is_spirv() || id.may_be_taken_for(gpu, Delivery::Bundle))
     }
 
     fn ids(&self) -> impl Iterator<Item = TargetId> {
@@ -187,9 +178,7 @@ impl Code {
         let known: Vec<TargetId> = self.known.iter().filter_map(|id| id.parse().ok()).collect();
         let lacks = |gpu: &&TargetId| !self.has_code_for(gpu);
         for gpu in chosen.iter().filter(lacks) {
-            let why = known
-                .iter()
-                .filter_map(|id| gpu.why_not_generic(id, Delivery::Bundle));
+            let why = known.iter().filter_map(|id| gpu.why_not_generic(id, Delivery::Bundle));
             notes.extend(why);
         }
         notes
@@ -258,10 +247,7 @@ impl Code {
         let mut computed: BTreeMap<&String, BTreeMap<u32, Sha256>> = BTreeMap::new();
         for (bundle, target, digest) in digests {
             if let Some(digest) = digest {
-                let indices = bundle
-                    .wrappers
-                    .iter()
-                    .map(|at| (binary.indices[*at], digest));
+                let indices = bundle.wrappers.iter().map(|at| (binary.indices[*at], digest));
                 computed.entry(target).or_default().extend(indices);
             }
         }
@@ -298,11 +284,7 @@ impl Code {
             let code = self.bundles[bundle].code.iter();
             Vec::from_iter(code.map(|code| (code.entry_id.clone(), code.place.size)))
         });
-        if found.into_iter().eq(planned) {
-            Ok(())
-        } else {
-            Err(fault())
-        }
+        if found.into_iter().eq(planned) { Ok(()) } else { Err(fault()) }
     }
 }
 
@@ -351,10 +333,7 @@ fn bundles(binary: &MarkedBinary, wrappers: Vec<Vec<Chosen>>) -> Vec<NewBundle> 
                 continue;
             }
         }
-        bundles.push(NewBundle {
-            wrappers: vec![position],
-            code,
-        });
+        bundles.push(NewBundle { wrappers: vec![position], code });
     }
     bundles
 }
@@ -373,19 +352,11 @@ fn needs_other(wrapper: &[Chosen], id: &TargetId, chosen: &[TargetId]) -> bool {
 
 /// The archives of a binary.
 fn open(binary: &MarkedBinary, lookup: &Lookup) -> Result<Resolver, Error> {
-    Resolver::open(
-        lookup,
-        &binary.loaded_as,
-        &binary.marker,
-        &binary.kernel_name,
-    )
+    Resolver::open(lookup, &binary.loaded_as, &binary.marker, &binary.kernel_name)
 }
 
 fn of_other_build(binary: &MarkedBinary, target: &str) -> Error {
-    let text = format!(
-        "the archive for {target} is {}",
-        of_another_build(&binary.kernel_name)
-    );
+    let text = format!("the archive for {target} is {}", of_another_build(&binary.kernel_name));
     Error::rejected(ids::STALE_ARCHIVE, &binary.located.path, text)
 }
 
@@ -405,11 +376,7 @@ fn check_archive(binary: &MarkedBinary, resolver: &Resolver, target: &str) -> Re
         None => "install its package".to_owned(),
     };
     let text = format!("the archive for {target} is missing: `{place}`; {advice}");
-    Err(Error::rejected(
-        ids::MISSING_ARCHIVE,
-        &binary.located.path,
-        text,
-    ))
+    Err(Error::rejected(ids::MISSING_ARCHIVE, &binary.located.path, text))
 }
 
 /// Refuses a binary that lacks wrappers for some of its code. Its marker tells which code it was built
@@ -430,11 +397,7 @@ fn all_are_asked_for(
                 "has {} wrappers, but the archive for {target} has code for wrapper {index}; the binary is damaged, install it again",
                 binary.indices.len()
             );
-            Err(Error::rejected(
-                ids::DAMAGED_BINARY,
-                &binary.located.path,
-                text,
-            ))
+            Err(Error::rejected(ids::DAMAGED_BINARY, &binary.located.path, text))
         }
     }
 }

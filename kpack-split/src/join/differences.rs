@@ -74,13 +74,10 @@ fn compare(found: &Checksums, expected: &Checksums) -> Vec<String> {
         let nothing = BTreeMap::new();
         let [found, expected] = [found, expected].map(|all| all.get(target).unwrap_or(&nothing));
         let indices: BTreeSet<&u32> = found.keys().chain(expected.keys()).collect();
-        let differ = indices
-            .into_iter()
-            .filter(|i| found.get(i) != expected.get(i));
+        let differ = indices.into_iter().filter(|i| found.get(i) != expected.get(i));
         for index in differ {
-            differences.push(format!(
-                "index {index} for {target}: the code object is not the original's"
-            ));
+            differences
+                .push(format!("index {index} for {target}: the code object is not the original's"));
         }
     }
     differences

@@ -70,8 +70,7 @@ impl MarkedBinary {
                 report.warn(ids::ATTRIBUTE_LOST, path, lost);
             }
             let file = staged.file();
-            plan.finish_with(&input, file, sums.as_ref())
-                .map_err(|e| failed(path, e))?;
+            plan.finish_with(&input, file, sums.as_ref()).map_err(|e| failed(path, e))?;
             let clone = file.try_clone().map_err(|e| Error::io(path, "read", e))?;
             let written = LinkedBinary::read(path, clone)?;
             code.check(self, &written)?;
@@ -106,11 +105,7 @@ fn compare(joined: &LinkedBinary, original: &Path) -> Result<(), Error> {
         Err(Error::rejected(
             ids::HOST_DIFFERS,
             &joined.path,
-            format!(
-                "joined, it differs from {}: {}",
-                original.display(),
-                differences.join("; ")
-            ),
+            format!("joined, it differs from {}: {}", original.display(), differences.join("; ")),
         ))
     }
 }

@@ -142,11 +142,7 @@ fn named_binaries(
                 return Err(Error::rejected(ids::OTHER_MODULE, &located.path, text));
             }
             Joinable::LeftAlone(reason) => {
-                report.note(
-                    ids::UNCHANGED,
-                    &located.path,
-                    format!("stays unchanged: {reason}"),
-                );
+                report.note(ids::UNCHANGED, &located.path, format!("stays unchanged: {reason}"));
                 left_alone(located.name, &reason, report);
             }
         }
@@ -201,10 +197,7 @@ fn choose(
         let code = Code::choose(&binary, options, lookup)?;
         let lacking = code.lacking(&options.architectures);
         if !lacking.is_empty() && !options.installed {
-            let text = format!(
-                "has no device code for {lacking}, only for {}",
-                code.known()
-            );
+            let text = format!("has no device code for {lacking}, only for {}", code.known());
             report.warn(ids::MISSING_TARGET, &binary.located.path, text);
         }
         let dropped = binary.dropped_by(&code);
@@ -233,11 +226,7 @@ fn choose(
         for why in code.about_generic(&options.architectures) {
             text.push_str(&format!(" ({why})"));
         }
-        return Err(Error::rejected(
-            ids::MISSING_TARGET,
-            &first.located.path,
-            text,
-        ));
+        return Err(Error::rejected(ids::MISSING_TARGET, &first.located.path, text));
     }
     for (binary, _) in without {
         let reason = "no device code for the chosen targets";

@@ -60,10 +60,7 @@ struct Part {
 impl Sums {
     /// None yet, of a file whose checksum is at an offset.
     pub(super) fn new(at: u64) -> Self {
-        Self {
-            at,
-            parts: Mutex::default(),
-        }
+        Self { at, parts: Mutex::default() }
     }
 
     /// Records bytes that were written at `at`, so that the checksum need not read them back. Call it once for each
@@ -93,9 +90,8 @@ impl Sums {
                 buffer.resize(PIECE.min(next - start) as usize, 0);
                 source.read_exact_at(start, &mut buffer)?;
                 for own in self.at..self.at + 4 {
-                    if let Some(byte) = own
-                        .checked_sub(start)
-                        .and_then(|own| buffer.get_mut(own as usize))
+                    if let Some(byte) =
+                        own.checked_sub(start).and_then(|own| buffer.get_mut(own as usize))
                     {
                         *byte = 0;
                     }
@@ -114,9 +110,7 @@ impl Sums {
 fn sum(at: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
     // Two words at once: as their carries are added in the end, the sum is the same.
-    let words = words
-        .iter()
-        .map(|word| u64::from(u32::from_le_bytes(*word)));
+    let words = words.iter().map(|word| u64::from(u32::from_le_bytes(*word)));
     let mut last = [0; 4];
     last[..rest.len()].copy_from_slice(rest);
     let sum = folded(words.sum::<u64>() + u64::from(u32::from_le_bytes(last)));

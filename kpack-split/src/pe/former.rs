@@ -61,11 +61,7 @@ impl FormerSection {
             address: self.address,
             virtual_size: self.virtual_size,
             file_size: self.file_size,
-            offset: if self.file_size > 0 {
-                section.offset
-            } else {
-                0
-            },
+            offset: if self.file_size > 0 { section.offset } else { 0 },
             flags: pe::SectionFlags(self.flags as u32),
             ..section.clone()
         }
@@ -108,15 +104,7 @@ impl Former {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let (position, section) = match &self.code {
             Some((index, section)) => (*index as u64 + 1, *section),
-            None => (
-                0,
-                FormerSection {
-                    address: 0,
-                    virtual_size: 0,
-                    file_size: 0,
-                    flags: 0,
-                },
-            ),
+            None => (0, FormerSection { address: 0, virtual_size: 0, file_size: 0, flags: 0 }),
         };
         let words: [u64; WORDS] = [
             position,

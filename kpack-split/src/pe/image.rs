@@ -213,11 +213,7 @@ impl<S> Image<S> {
     pub(super) fn symbols(&self) -> Range<u64> {
         let table = self.symbol_table();
         let has_long_names = self.sections.iter().any(|s| s.short_name[0] == b'/');
-        if table.is_empty() && !has_long_names {
-            0..0
-        } else {
-            table
-        }
+        if table.is_empty() && !has_long_names { 0..0 } else { table }
     }
 
     /// A data directory; empty if there is none.
@@ -298,11 +294,8 @@ impl<S: ReadAt> Image<S> {
 
     fn section_headers(&self) -> Result<Vec<Section>, BinaryError> {
         let count = u64::from(self.header.number_of_sections.get(LE));
-        let bytes = self.bytes(
-            self.table().start,
-            SECTION_HEADER * count,
-            "the section headers",
-        )?;
+        let bytes =
+            self.bytes(self.table().start, SECTION_HEADER * count, "the section headers")?;
         let headers: &[pe::ImageSectionHeader] = pods(&bytes);
         let mut sections = Vec::with_capacity(headers.len());
         for header in headers {
@@ -317,10 +310,7 @@ impl<S: ReadAt> Image<S> {
     fn section_name(&self, short: &[u8; 8]) -> Result<String, BinaryError> {
         let end = short.iter().position(|byte| *byte == 0).unwrap_or(8);
         let short = String::from_utf8_lossy(&short[..end]).into_owned();
-        let Some(at) = short
-            .strip_prefix('/')
-            .and_then(|at| at.parse::<u64>().ok())
-        else {
+        let Some(at) = short.strip_prefix('/').and_then(|at| at.parse::<u64>().ok()) else {
             return Ok(short);
         };
         let table = self.symbol_table();
@@ -506,13 +496,7 @@ fn directories<S: ReadAt>(
     if size > room {
         refuse!("{count} data directories do not fit the optional header");
     }
-    let bytes = read_range(
-        source,
-        file_size,
-        offset + fixed,
-        size,
-        "the data directories",
-    )?;
+    let bytes = read_range(source, file_size, offset + fixed, size, "the data directories")?;
     let directories = pods::<pe::ImageDataDirectory>(&bytes).iter();
     let directories = directories.map(|directory| {
         let start = u64::from(directory.virtual_address.get(LE));

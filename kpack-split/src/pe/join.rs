@@ -64,13 +64,7 @@ impl JoinPlan {
         let mut plan = plan?;
         plan.write_at(record.0, record.1);
         let start = joined.address;
-        Ok(Self {
-            bundles: bundles
-                .iter()
-                .map(|at| place.start + (at - start))
-                .collect(),
-            plan,
-        })
+        Ok(Self { bundles: bundles.iter().map(|at| place.start + (at - start)).collect(), plan })
     }
 
     /// For the checksum of a joined binary, if that has one.
@@ -224,11 +218,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         self.headers_size = former.headers_size.min(self.image.headers_size());
         let (own, _) = self.sections.remove(index);
         self.code = None;
-        if former
-            .code
-            .as_ref()
-            .is_none_or(|(_, old)| old.address != code.address)
-        {
+        if former.code.as_ref().is_none_or(|(_, old)| old.address != code.address) {
             // Debug information comes after what is not in its former place.
             let align = self.image.section_alignment();
             let size = code.memory_size().next_multiple_of(align);
@@ -256,11 +246,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             && kept.is_multiple_of(file_align)
             && self.image.table().end <= self.headers_size + SECTION_HEADER
             && check::adjoining(sections, sizes, self.image.section_alignment()).is_ok();
-        if fits {
-            Ok(())
-        } else {
-            self.does_not_fit(code)
-        }
+        if fits { Ok(()) } else { self.does_not_fit(code) }
     }
 
     /// The least size in memory of a section: that of its bytes in the file, or of its marker.
@@ -269,9 +255,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         if section.name != MARKER_SECTION {
             return Ok(bytes);
         }
-        let start = self
-            .image
-            .bytes(section.offset, bytes.min(MAX_SIZE as u64), "the marker")?;
+        let start = self.image.bytes(section.offset, bytes.min(MAX_SIZE as u64), "the marker")?;
         Ok(Marker::read(&start).map_or(bytes, |(_, size)| size as u64))
     }
 
@@ -305,17 +289,8 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
                 0 => section.offset,
                 _ => gaps.output_offset(section.offset),
             };
-            let Section {
-                relocations,
-                line_numbers,
-                ..
-            } = known[*index];
-            let section = Section {
-                offset,
-                relocations,
-                line_numbers,
-                ..section.clone()
-            };
+            let Section { relocations, line_numbers, .. } = known[*index];
+            let section = Section { offset, relocations, line_numbers, ..section.clone() };
             (*index, section)
         });
         sections.collect()
@@ -326,9 +301,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         if let Some(code) = self.code {
             let (_, section) = &self.sections[code];
             let is_last = code + 1 == self.sections.len();
-            let room = section
-                .memory_size()
-                .next_multiple_of(self.image.section_alignment());
+            let room = section.memory_size().next_multiple_of(self.image.section_alignment());
             let (bundles, used) = self.bundles(section.address, sizes);
             if is_last || used <= room {
                 return self.loadable(self.in_place(code, bundles, used)?);
@@ -369,10 +342,8 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             0 => self.file_end(&self.sections[..code])?,
             _ => section.offset,
         };
-        let new = Section {
-            virtual_size: section.virtual_size.max(used),
-            ..with_bytes(section, used)
-        };
+        let new =
+            Section { virtual_size: section.virtual_size.max(used), ..with_bytes(section, used) };
         let (index, address) = (self.sections[code].0, section.address);
         let replaced = at..at + section.file_size;
         let mut joined = self.joined((replaced, used), (address, bundles), self.headers_size)?;
@@ -420,9 +391,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             let next = next.next_multiple_of(self.image.section_alignment());
             joined.sections.remove(code);
             own -= 1;
-            let before = code
-                .checked_sub(1)
-                .map(|before| &mut joined.sections[before].1);
+            let before = code.checked_sub(1).map(|before| &mut joined.sections[before].1);
             let Some(before) = before.filter(|before| before.name == MARKER_SECTION) else {
                 unsupported!(
                     "the device code is larger than its former section; join fewer targets (--arch), or install \
@@ -467,22 +436,15 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         (address, bundles): (u64, Vec<u64>),
         headers_size: u64,
     ) -> Result<Joined, BinaryError> {
-        let code = self
-            .code
-            .map(|code| (code, FormerSection::of(&self.sections[code].1)));
-        let before = self
-            .code
-            .and_then(|code| self.sections.get(code.checked_sub(1)?));
+        let code = self.code.map(|code| (code, FormerSection::of(&self.sections[code].1)));
+        let before = self.code.and_then(|code| self.sections.get(code.checked_sub(1)?));
         let former = Former {
             code,
             before: before.map_or(0, |(_, before)| before.virtual_size),
             image_size: self.image_size(&self.sections),
             headers_size: self.headers_size,
         };
-        let own = Gap {
-            cut: replaced.clone(),
-            room: used,
-        };
+        let own = Gap { cut: replaced.clone(), room: used };
         let headers = Gap {
             cut: self.headers_size..self.headers_size,
             room: headers_size - self.headers_size,
@@ -530,11 +492,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
 fn with_bytes(section: &Section, size: u64) -> Section {
     let zeroed = pe::IMAGE_SCN_CNT_UNINITIALIZED_DATA.0;
     let flags = section.flags.0 & !zeroed | pe::IMAGE_SCN_CNT_INITIALIZED_DATA.0;
-    Section {
-        file_size: size,
-        flags: pe::SectionFlags(flags),
-        ..section.clone()
-    }
+    Section { file_size: size, flags: pe::SectionFlags(flags), ..section.clone() }
 }
 
 /// A section for device code in an image that has none, with the flags of its marker's.

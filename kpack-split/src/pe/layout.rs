@@ -106,11 +106,7 @@ impl SplitCode {
             flags: zeroed(code.flags),
             ..code.clone()
         });
-        Self {
-            marker,
-            rest,
-            cut: code.offset + kept..code.file_range().end,
-        }
+        Self { marker, rest, cut: code.offset + kept..code.file_range().end }
     }
 }
 
@@ -159,10 +155,7 @@ impl Headers {
 
     /// What is inserted after them.
     pub(super) fn gap(&self) -> Gap {
-        Gap {
-            cut: self.old..self.old,
-            room: self.size - self.old,
-        }
+        Gap { cut: self.old..self.old, room: self.size - self.old }
     }
 }
 

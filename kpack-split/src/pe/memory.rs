@@ -76,10 +76,7 @@ fn differences<A: ReadAt, B: ReadAt>(
             continue;
         }
         let in_file = other.in_file();
-        let in_file = section
-            .in_file()
-            .end
-            .max(own.start + (in_file.end - in_file.start));
+        let in_file = section.in_file().end.max(own.start + (in_file.end - in_file.start));
         contents(
             input,
             output,
@@ -89,10 +86,7 @@ fn differences<A: ReadAt, B: ReadAt>(
         )?;
     }
     let known = |s: &&Section| input.sections.iter().any(|old| is_same(old, s));
-    let added = output
-        .sections
-        .iter()
-        .filter(|s| !s.is_device() && !known(s));
+    let added = output.sections.iter().filter(|s| !s.is_device() && !known(s));
     differences.extend(added.map(|s| format!("section `{}` is new", s.name)));
     Ok(differences)
 }
@@ -127,10 +121,7 @@ impl Kind {
             flags: image.header.characteristics.get(LE).0 & known,
             base: image.base(),
             alignment: optional.section_alignment.get(LE),
-            subsystem: (
-                optional.subsystem.get(LE).0,
-                optional.dll_characteristics.get(LE).0,
-            ),
+            subsystem: (optional.subsystem.get(LE).0, optional.dll_characteristics.get(LE).0),
             sizes: [
                 optional.size_of_stack_reserve.get(LE),
                 optional.size_of_stack_commit.get(LE),
@@ -175,10 +166,7 @@ fn skipped<S: ReadAt>(
     let mut skipped = vec![marker.clone()];
     let code = input.device_code()?;
     if let DeviceCode::Fat(fat) = &code {
-        let own = fat
-            .wrappers
-            .iter()
-            .map(|w| w.address..w.address + WRAPPER_SIZE);
+        let own = fat.wrappers.iter().map(|w| w.address..w.address + WRAPPER_SIZE);
         skipped.extend(own);
     }
     let split = code.split_wrappers().iter();
@@ -202,9 +190,7 @@ fn contents<A: ReadAt, B: ReadAt>(
         let moved = moved..moved + (piece.end - piece.start);
         let (before, after) = (input.memory(&piece)?, output.memory(&moved)?);
         let (Some(before), Some(after)) = (before, after) else {
-            differences.push(format!(
-                "section `{name}` at {start:#x} is not loaded any more"
-            ));
+            differences.push(format!("section `{name}` at {start:#x} is not loaded any more"));
             return Ok(());
         };
         if before == after {

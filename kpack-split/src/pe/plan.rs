@@ -49,20 +49,9 @@ impl Plan {
         image: &Image<S>,
         parts: Parts<'_>,
     ) -> Result<Self, BinaryError> {
-        let Parts {
-            gaps,
-            sections,
-            mut edits,
-            ..
-        } = parts;
+        let Parts { gaps, sections, mut edits, .. } = parts;
         redirect(image, &parts.wrappers, &mut edits)?;
-        headers(
-            image,
-            &sections,
-            (parts.headers_size, parts.image_size),
-            &gaps,
-            &mut edits,
-        );
+        headers(image, &sections, (parts.headers_size, parts.image_size), &gaps, &mut edits);
         debug_directory(image, &gaps, &mut edits)?;
         symbols(image, parts.renumbered, &mut edits)?;
         let has_checksum = image.optional.check_sum.get(LE) != 0;
@@ -72,10 +61,7 @@ impl Plan {
             marker_offset: gaps.output_offset(parts.marker_offset),
             former_marker: Vec::new(),
             input: Box::new(image.over(())),
-            headers: Headers {
-                sections,
-                checksum: has_checksum.then(|| image.checksum_offset()),
-            },
+            headers: Headers { sections, checksum: has_checksum.then(|| image.checksum_offset()) },
             rewrite: Rewrite::new(gaps, edits, image.size, Vec::new()),
         })
     }
@@ -116,10 +102,7 @@ impl Plan {
             let size = wrapper.marker_available.min(MAX_SIZE as u64);
             let marker = image.bytes(wrapper.marker_offset, size, "a marker")?;
             if Marker::read(&marker).is_err() {
-                refuse!(
-                    "the marker at offset {:#x} is damaged",
-                    wrapper.marker_offset
-                );
+                refuse!("the marker at offset {:#x} is damaged", wrapper.marker_offset);
             }
         }
         if let (DeviceCode::Split(_), Some(left)) = (&code, image.code_left()?) {
@@ -177,17 +160,13 @@ fn headers<S>(
     };
     // Linkers count these in different ways, so only what changes is counted.
     let field = |old: u32, flag, size| {
-        let (before, after) = (
-            total(&image.sections, flag, size),
-            total(sections, flag, size),
-        );
+        let (before, after) = (total(&image.sections, flag, size), total(sections, flag, size));
         old.wrapping_sub(before).wrapping_add(after)
     };
-    let data = field(
-        optional.size_of_initialized_data.get(LE),
-        pe::IMAGE_SCN_CNT_INITIALIZED_DATA,
-        |s| s.file_size,
-    );
+    let data =
+        field(optional.size_of_initialized_data.get(LE), pe::IMAGE_SCN_CNT_INITIALIZED_DATA, |s| {
+            s.file_size
+        });
     optional.size_of_initialized_data.set(LE, data);
     let zeroed = field(
         optional.size_of_uninitialized_data.get(LE),

@@ -85,10 +85,7 @@ impl Relocations {
 
     /// The relocated words within `addresses`.
     pub(super) fn within(&self, addresses: &Range<u64>) -> &[u32] {
-        let from = |address: u64| {
-            self.words
-                .partition_point(|word| u64::from(*word) < address)
-        };
+        let from = |address: u64| self.words.partition_point(|word| u64::from(*word) < address);
         &self.words[from(addresses.start)..from(addresses.end).max(from(addresses.start))]
     }
 
@@ -99,11 +96,7 @@ impl Relocations {
         section: &Section,
         each: &mut dyn FnMut(u64, u64, u64) -> Result<(), BinaryError>,
     ) -> Result<(), BinaryError> {
-        let reader = Words {
-            image,
-            section,
-            known: RefCell::default(),
-        };
+        let reader = Words { image, section, known: RefCell::default() };
         for address in self.within(&section.in_file()) {
             let address = u64::from(*address);
             if let Some(word) = reader.word(address)? {

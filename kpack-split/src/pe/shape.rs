@@ -28,9 +28,7 @@ const MOST_IMPORTS: usize = 1 << 12;
 /// How many symbols may have the same bytes of names.
 const MOST_OVERLAP: usize = 16;
 /// Sections that consist of addresses, texts and numbers that linkers and compilers make of the code.
-const TABLES: [&str; 7] = [
-    ".pdata", ".xdata", ".edata", ".idata", ".didat", ".rsrc", ".reloc",
-];
+const TABLES: [&str; 7] = [".pdata", ".xdata", ".edata", ".idata", ".didat", ".rsrc", ".reloc"];
 /// The data directories whose addresses are not relocated.
 const DIRECTORIES: [usize; 8] = [
     pe::IMAGE_DIRECTORY_ENTRY_EXPORT,
@@ -47,12 +45,7 @@ const DIRECTORIES: [usize; 8] = [
 /// where it has other addresses.
 const IMPORTS: [(usize, usize, &[usize], &[usize]); 2] = [
     (pe::IMAGE_DIRECTORY_ENTRY_IMPORT, 20, &[0, 16], &[12]),
-    (
-        pe::IMAGE_DIRECTORY_ENTRY_DELAY_IMPORT,
-        32,
-        &[16],
-        &[4, 8, 12, 20, 24],
-    ),
+    (pe::IMAGE_DIRECTORY_ENTRY_DELAY_IMPORT, 32, &[16], &[4, 8, 12, 20, 24]),
 ];
 
 /// The flags of a record by which a function is unwound.
@@ -116,27 +109,12 @@ impl<'a, S: ReadAt> Shape<'a, S> {
     ) -> Result<Vec<&'static str>, BinaryError> {
         let mut found = Vec::new();
         for (differs, what) in [
-            (
-                (&self.headers, self.versions) != (&other.headers, other.versions),
-                "the headers",
-            ),
+            ((&self.headers, self.versions) != (&other.headers, other.versions), "the headers"),
             (self.stub != other.stub, "the DOS stub"),
-            (
-                self.sections != other.sections,
-                "names, sizes or flags of sections",
-            ),
-            (
-                self.directories != other.directories,
-                "the data directories",
-            ),
-            (
-                self.relocated != other.relocated,
-                "the base relocations, or what they lead to",
-            ),
-            (
-                self.tables != other.tables,
-                "what exports, imports or exceptions lead to",
-            ),
+            (self.sections != other.sections, "names, sizes or flags of sections"),
+            (self.directories != other.directories, "the data directories"),
+            (self.relocated != other.relocated, "the base relocations, or what they lead to"),
+            (self.tables != other.tables, "what exports, imports or exceptions lead to"),
             (!self.image.has_same_overlay(other.image)?, OVERLAY),
         ] {
             if differs {
@@ -197,10 +175,7 @@ impl<S> Image<S> {
             return (ELSEWHERE, address);
         };
         let at = address - section.address;
-        match self
-            .host_sections()
-            .position(|host| host.address == section.address)
-        {
+        match self.host_sections().position(|host| host.address == section.address) {
             Some(index) => (index, at),
             None if section.name == MARKER_SECTION => (MARKER, at),
             // Its size is another one.
@@ -235,18 +210,10 @@ impl<S: ReadAt> Image<S> {
             headers: Kind::of(self),
             versions: self.versions(),
             stub: self.bytes(0, self.header_offset, "the DOS stub")?,
-            sections: sections
-                .map(|s| (s.name.clone(), s.memory_size(), s.flags.0))
-                .collect(),
-            directories: directories
-                .map(|(start, size)| (self.place(start), size))
-                .collect(),
+            sections: sections.map(|s| (s.name.clone(), s.memory_size(), s.flags.0)).collect(),
+            directories: directories.map(|(start, size)| (self.place(start), size)).collect(),
             relocated,
-            tables: self
-                .references()?
-                .into_iter()
-                .map(|to| self.place(to))
-                .collect(),
+            tables: self.references()?.into_iter().map(|to| self.place(to)).collect(),
             symbols,
         })
     }
@@ -261,9 +228,7 @@ impl<S: ReadAt> Image<S> {
             let range = u64::from(table)..u64::from(table) + 4 * u64::from(count);
             found.extend(words(&self.in_file(&range)?));
         }
-        found.extend(words(
-            &self.in_file(&self.directory(pe::IMAGE_DIRECTORY_ENTRY_EXCEPTION))?,
-        ));
+        found.extend(words(&self.in_file(&self.directory(pe::IMAGE_DIRECTORY_ENTRY_EXCEPTION))?));
         found.extend(self.unwinding()?);
         found.extend(self.resources()?);
         let debug = debug_entries(self)?.into_iter();
@@ -424,17 +389,11 @@ impl<S: ReadAt> Image<S> {
         for link in links {
             // A name, zeroes up to a multiple of four bytes, and a checksum.
             let bytes = self.section_bytes(link)?;
-            let name = bytes
-                .iter()
-                .position(|byte| *byte == 0)
-                .unwrap_or(bytes.len());
+            let name = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
             let start = link.address + (name as u64 + 1).next_multiple_of(4);
             found.push(start..start + 4);
         }
-        found.retain(|own| {
-            self.section_at(own)
-                .is_some_and(|section| !section.is_code())
-        });
+        found.retain(|own| self.section_at(own).is_some_and(|section| !section.is_code()));
         Ok(found)
     }
 
@@ -558,15 +517,11 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 }
 
 fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    pods::<object::U32<LE>>(bytes)
-        .iter()
-        .map(|word| word.get(LE).into())
+    pods::<object::U32<LE>>(bytes).iter().map(|word| word.get(LE).into())
 }
 
 fn long_words(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    pods::<object::U64<LE>>(bytes)
-        .iter()
-        .map(|word| word.get(LE))
+    pods::<object::U64<LE>>(bytes).iter().map(|word| word.get(LE))
 }
 
 /// The addresses in the record by which a function is unwound.

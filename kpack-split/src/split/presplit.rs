@@ -117,11 +117,7 @@ impl Presplit {
         if markers.is_empty() || !is_one {
             return Ok(None);
         }
-        let mut presplit = Self {
-            linked,
-            wrappers: Vec::new(),
-            archives: Vec::new(),
-        };
+        let mut presplit = Self { linked, wrappers: Vec::new(), archives: Vec::new() };
         for group in &markers {
             let module = presplit.open_archives(&group.marker, lookup)?;
             for wrapper in &group.wrappers {
@@ -162,10 +158,7 @@ impl Presplit {
         Ok(PresplitWrapper {
             position: found.position,
             offset,
-            marker: (
-                found.marker_offset,
-                self.linked.marker_room(found.marker_offset)?,
-            ),
+            marker: (found.marker_offset, self.linked.marker_room(found.marker_offset)?),
             kernel,
             group: group.clone(),
         })
@@ -272,8 +265,7 @@ impl Presplit {
         for source in self.archives.iter().filter(|source| wanted(&source.target)) {
             let names = |kernel: &str| {
                 let own = wrappers.iter().filter(|wrapper| wrapper.kernel == kernel);
-                own.map(|wrapper| KernelName::new(name, wrapper.position).to_string())
-                    .collect()
+                own.map(|wrapper| KernelName::new(name, wrapper.position).to_string()).collect()
             };
             let mut archive = lock(&source.archive);
             self.check_code_objects(source, &mut archive)?;

@@ -7,21 +7,12 @@ use kpack_tests::process;
 
 fn described() -> FatLibrary {
     let object = |target: &str, name: &str| {
-        (
-            target.to_owned(),
-            code_object(target, name.as_bytes()).unwrap(),
-        )
+        (target.to_owned(), code_object(target, name.as_bytes()).unwrap())
     };
     FatLibrary::new()
-        .wrapper(
-            Storage::Plain,
-            [object("gfx1100", "add"), object("gfx90a:xnack+", "add")],
-        )
+        .wrapper(Storage::Plain, [object("gfx1100", "add"), object("gfx90a:xnack+", "add")])
         .wrapper(Storage::Zstd(2), [object("gfx942", "mul")])
-        .wrapper(
-            Storage::Zlib(3),
-            [object("gfx942", "sub"), object("gfx1101", "sub")],
-        )
+        .wrapper(Storage::Zlib(3), [object("gfx942", "sub"), object("gfx1101", "sub")])
         .wrapper(Storage::Bare, [object("gfx1100", "bare")])
 }
 
@@ -40,13 +31,7 @@ fn executables_run_and_report_their_wrappers() {
 fn every_kind_holds_its_bundles() {
     let directory = tempfile::tempdir().unwrap();
     let bundles = described().bundles().unwrap();
-    for kind in [
-        Kind::Shared,
-        Kind::Pie,
-        Kind::NoPie,
-        Kind::Object,
-        Kind::StaticLibrary,
-    ] {
+    for kind in [Kind::Shared, Kind::Pie, Kind::NoPie, Kind::Object, Kind::StaticLibrary] {
         let binary = directory.path().join(format!("{kind:?}"));
         described().kind(kind).build(&binary).unwrap();
         let bytes = std::fs::read(&binary).unwrap();

@@ -49,10 +49,7 @@ fn archive(scheme: Scheme, kernels: &[(&str, &[u8])]) -> Vec<u8> {
 
 /// `bytes` with `key` replaced by a key that readers ignore.
 fn without(bytes: &[u8], key: &str) -> Vec<u8> {
-    let place = bytes
-        .windows(key.len())
-        .position(|window| window == key.as_bytes())
-        .unwrap();
+    let place = bytes.windows(key.len()).position(|window| window == key.as_bytes()).unwrap();
     let mut bytes = bytes.to_vec();
     bytes[place] ^= 0x20;
     bytes
@@ -65,11 +62,8 @@ type Seed = (&'static str, String, Vec<u8>);
 static SEEDS: LazyLock<Vec<Seed>> = LazyLock::new(seeds);
 
 fn seeds() -> Vec<Seed> {
-    let kernels: [(&str, &[u8]); 3] = [
-        ("lib/libvec.so#0", b"one"),
-        ("lib/libvec.so#1", &[7; 2000]),
-        ("lib/libvec.so#2", b"one"),
-    ];
+    let kernels: [(&str, &[u8]); 3] =
+        [("lib/libvec.so#0", b"one"), ("lib/libvec.so#1", &[7; 2000]), ("lib/libvec.so#2", b"one")];
     let none = archive(Scheme::None, &kernels);
     let zstd = archive(Scheme::ZstdPerKernel, &kernels);
     let mut seeds = Vec::new();
@@ -78,16 +72,8 @@ fn seeds() -> Vec<Seed> {
     };
     add("archive", "none", &none);
     add("archive", "zstd", &zstd);
-    add(
-        "archive",
-        "zstd_without_frame_offsets",
-        &without(&zstd, "frame_offsets"),
-    );
-    add(
-        "archive",
-        "zstd_without_checksums",
-        &without(&zstd, "checksums"),
-    );
+    add("archive", "zstd_without_frame_offsets", &without(&zstd, "frame_offsets"));
+    add("archive", "zstd_without_checksums", &without(&zstd, "checksums"));
     add("archive", "empty", &archive(Scheme::ZstdPerKernel, &[]));
     add("archive", "cut_off", &zstd[..zstd.len() - 9]);
     let large = archive(Scheme::ZstdPerKernel, &[("a#0", &[0; 400_000])]);
@@ -103,16 +89,8 @@ fn seeds() -> Vec<Seed> {
     add("toc", "none", &table(Scheme::None));
     let zstd = table(Scheme::ZstdPerKernel);
     add("toc", "zstd", &zstd);
-    add(
-        "toc",
-        "zstd_without_frame_offsets",
-        &without(&zstd, "frame_offsets"),
-    );
-    add(
-        "toc",
-        "unknown_keys",
-        b"\x81\xa1x\x93\xc0\x81\xa1y\xc3\xcb\0\0\0\0\0\0\0\0",
-    );
+    add("toc", "zstd_without_frame_offsets", &without(&zstd, "frame_offsets"));
+    add("toc", "unknown_keys", b"\x81\xa1x\x93\xc0\x81\xa1y\xc3\xcb\0\0\0\0\0\0\0\0");
 
     let marker = Marker {
         kernel_name: Some("lib/libvec.so.1".to_owned()),
@@ -123,19 +101,13 @@ fn seeds() -> Vec<Seed> {
         ..Marker::default()
     };
     add("marker", "map", &marker.to_bytes());
-    let with_ids = Marker {
-        code_ids: [("gfx1100".to_owned(), *b"eight by")].into(),
-        ..marker.clone()
-    };
+    let with_ids =
+        Marker { code_ids: [("gfx1100".to_owned(), *b"eight by")].into(), ..marker.clone() };
     add("marker", "code_ids", &with_ids.to_bytes());
     let mut padded = marker.to_bytes();
     padded.resize(256, 0);
     add("marker", "map_and_padding", &padded);
-    add(
-        "marker",
-        "text",
-        b"../../../.kpack:../../.kpack:.kpack\0rest",
-    );
+    add("marker", "text", b"../../../.kpack:../../.kpack:.kpack\0rest");
     add(
         "marker",
         "map_16",
@@ -160,30 +132,19 @@ fn seeds() -> Vec<Seed> {
     let tree = Tree::new();
     let library = tree.path("lib/libvec.so");
     let code = entries[0].1.repeat(200);
-    let small = FatLibrary::new()
-        .flag("-s")
-        .wrapper(Storage::Plain, [("gfx1100", code)]);
+    let small = FatLibrary::new().flag("-s").wrapper(Storage::Plain, [("gfx1100", code)]);
     small.build(&library).unwrap();
     let fat = fs::read(&library).unwrap();
     add("linked", "fat", &fat);
-    install(
-        &InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]),
-        &(),
-    )
-    .unwrap();
+    install(&InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
     add("linked", "split", &fs::read(&library).unwrap());
 
-    let build = WindowsBuild {
-        linker: WindowsLinker::LldLink,
-        is_program: false,
-        flags: &["/brepro"],
-    };
+    let build =
+        WindowsBuild { linker: WindowsLinker::LldLink, is_program: false, flags: &["/brepro"] };
     let library_for_windows = tree.path("bin/vec.dll");
     // The seeds themselves are in the repository.
     if build.linker.is_there() {
-        small
-            .build_for_windows(build, &library_for_windows)
-            .unwrap();
+        small.build_for_windows(build, &library_for_windows).unwrap();
         let fat = fs::read(&library_for_windows).unwrap();
         add("linked", "fat_dll", &fat);
         let options = InstallOptions::new(tree.root(), "dll", ["bin/vec.dll"]);
@@ -214,16 +175,8 @@ fn seeds() -> Vec<Seed> {
         assert!(status.unwrap().success());
         fs::read(tree.path(arguments[1])).unwrap()
     };
-    add(
-        "object",
-        "static_library",
-        &run("ar", &["qc", "vec.a", "vec.o"]),
-    );
-    add(
-        "object",
-        "merged",
-        &run("ld", &["-o", "merged.o", "-r", "vec.o"]),
-    );
+    add("object", "static_library", &run("ar", &["qc", "vec.a", "vec.o"]));
+    add("object", "merged", &run("ld", &["-o", "merged.o", "-r", "vec.o"]));
     seeds.extend(of_databases());
     seeds.extend(of_lists(&fat, &entries[0].1));
     seeds
@@ -240,20 +193,12 @@ fn marker_of(library: &[u8]) -> Vec<u8> {
 
 /// The split library, which needs a HIP runtime that reads markers or one that does not.
 fn seeds_of_the_doctor(tree: &Tree, add: &mut impl FnMut(&'static str, &str, &[u8])) {
-    let small = [
-        "-shared",
-        "-fPIC",
-        "-nostdlib",
-        "-s",
-        "-Wl,-z,noseparate-code",
-    ];
+    let small = ["-shared", "-fPIC", "-nostdlib", "-s", "-Wl,-z,noseparate-code"];
     let cc = |output: &str, text: &str, flags: &[&str]| {
         fs::write(tree.path("stub.c"), text).unwrap();
         let name = Path::new(output).file_name().unwrap().display();
         let mut cc = Command::new("cc");
-        cc.current_dir(tree.root())
-            .args(small)
-            .args(["stub.c", "-o", output]);
+        cc.current_dir(tree.root()).args(small).args(["stub.c", "-o", output]);
         cc.arg(format!("-Wl,-soname,{name},-rpath,$ORIGIN,--no-as-needed"));
         run(cc.args(flags));
         fs::read(tree.path(output)).unwrap()
@@ -271,11 +216,7 @@ fn seeds_of_the_doctor(tree: &Tree, add: &mut impl FnMut(&'static str, &str, &[u
     library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
     let options = InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
     install(&options, &()).unwrap();
-    let of_prefix = [
-        "lib/libvec.so",
-        "lib/.kpack/vec_lib_gfx1100.kpack",
-        "lib/.kpack/vec_lib.kpm",
-    ];
+    let of_prefix = ["lib/libvec.so", "lib/.kpack/vec_lib_gfx1100.kpack", "lib/.kpack/vec_lib.kpm"];
     let mut files = of_prefix
         .map(|path| format!("prefix/{path}"))
         .map(|path| {
@@ -287,11 +228,7 @@ fn seeds_of_the_doctor(tree: &Tree, add: &mut impl FnMut(&'static str, &str, &[u
     for (name, bytes) in [("new_runtime", new), ("old_runtime", old)] {
         let mut files = files.clone();
         files.push((runtime.to_owned(), bytes));
-        let files = Vec::from_iter(
-            files
-                .iter()
-                .map(|(path, bytes)| (path.as_str(), &bytes[..])),
-        );
+        let files = Vec::from_iter(files.iter().map(|(path, bytes)| (path.as_str(), &bytes[..])));
         add("doctor", name, &list(&files));
     }
 }
@@ -315,9 +252,7 @@ fn of_databases() -> Vec<Seed> {
     let manifest = Manifest {
         component_name: "vec_lib".to_owned(),
         prefix: "lib".to_owned(),
-        kpack_files: files
-            .map(|(target, sum)| (target.to_owned(), file(target, sum)))
-            .into(),
+        kpack_files: files.map(|(target, sum)| (target.to_owned(), file(target, sum))).into(),
         install_hint: Some("apt install vec-@GFXARCH@".to_owned()),
     };
     let map = b"\x83\xa6gfx942\x91\x81\xa7co_path\xafextop_gfx942.co\xa7gfx1100\x90\x05\xcb\0\0\0\0\0\0\0\0";
@@ -350,24 +285,12 @@ fn of_lists(fat: &[u8], code: &[u8]) -> Vec<Seed> {
     let library = library_file("gfx1100", &["Kernels_gfx1100"]).unwrap();
     let artifact = |rest: &str| format!("blas_lib/math-libs/rocBLAS/stage/lib/{rest}");
     let files = [
-        (
-            "blas_lib/artifact_manifest.txt".to_owned(),
-            &b"math-libs/rocBLAS/stage\n"[..],
-        ),
+        ("blas_lib/artifact_manifest.txt".to_owned(), &b"math-libs/rocBLAS/stage\n"[..]),
         (artifact("librocblas.so"), fat),
         (artifact("rocblas/library/Kernels_gfx1100.co"), code),
-        (
-            artifact("rocblas/library/TensileLibrary_gfx1100.dat"),
-            &library,
-        ),
-        (
-            artifact("rocblas/library/TensileLibrary_fallback.dat"),
-            b"\x80",
-        ),
-        (
-            artifact("hipblaslt/library/hipblasltExtOpLibrary.dat"),
-            b"\x81\xa7gfx1100\x90",
-        ),
+        (artifact("rocblas/library/TensileLibrary_gfx1100.dat"), &library),
+        (artifact("rocblas/library/TensileLibrary_fallback.dat"), b"\x80"),
+        (artifact("hipblaslt/library/hipblasltExtOpLibrary.dat"), b"\x81\xa7gfx1100\x90"),
         ("config.json".to_owned(), LEAST.as_bytes()),
     ];
     let tree = files.iter().map(|(path, bytes)| (path.as_str(), *bytes));
@@ -402,13 +325,7 @@ fn store() -> Vec<u8> {
     let long = format!("stage/{}file", "directory/".repeat(12));
     for (name, files) in [
         ("generic", ["stage/lib/libblas.so.5", &long]),
-        (
-            "gfx942",
-            [
-                "stage/lib/.kpack/blas_lib_gfx942.kpack",
-                "stage/share/empty",
-            ],
-        ),
+        ("gfx942", ["stage/lib/.kpack/blas_lib_gfx942.kpack", "stage/share/empty"]),
     ] {
         let artifact = tree.path(&format!("in/blas_lib_{name}"));
         for file in files {

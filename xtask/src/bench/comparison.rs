@@ -144,13 +144,8 @@ pub(super) fn run(group: &Group, setup: &Setup<'_>, rounds: u32) -> Result<Vec<O
 fn compare(setup: &Setup<'_>, group: &Group, row: &'static Row, rounds: u32) -> Result<Outcome> {
     println!("\n{} against {}", row.what, row.reference.0);
     let start = Instant::now();
-    let mut outcome = Outcome {
-        row,
-        reference: Vec::new(),
-        own: Vec::new(),
-        input: 0.0,
-        output: 0.0,
-    };
+    let mut outcome =
+        Outcome { row, reference: Vec::new(), own: Vec::new(), input: 0.0, output: 0.0 };
     for round in 0..rounds {
         // Whoever comes second may find a warmer cache: take turns.
         for own in [round % 2 == 1, round % 2 == 0] {
@@ -284,11 +279,7 @@ impl Outcome {
     fn spread(&self, of: fn(&Cost, &Cost) -> f64) -> Spread {
         let pairs = self.own.iter().zip(&self.reference);
         let values = sorted(pairs.map(|(own, reference)| of(own, reference)));
-        Spread {
-            median: median(&values),
-            least: values[0],
-            most: values[values.len() - 1],
-        }
+        Spread { median: median(&values), least: values[0], most: values[values.len() - 1] }
     }
 }
 

@@ -43,9 +43,7 @@ pub(super) fn machine(rounds: u32) -> Result<String> {
     let info = fs::read_to_string("/proc/cpuinfo").context("/proc/cpuinfo")?;
     let field = |name: &str| {
         let line = info.lines().find(|line| line.starts_with(name));
-        line.and_then(|line| line.split_once(": "))
-            .unwrap_or_default()
-            .1
+        line.and_then(|line| line.split_once(": ")).unwrap_or_default().1
     };
     let has_sha = field("flags").split(' ').any(|flag| flag == "sha_ni");
     let load = fs::read_to_string("/proc/loadavg").context("/proc/loadavg")?;
@@ -121,12 +119,6 @@ fn pair([reference, own]: [f64; 2]) -> String {
     }
 }
 
-pub(super) fn ratio(
-    Spread {
-        median,
-        least,
-        most,
-    }: &Spread,
-) -> String {
+pub(super) fn ratio(Spread { median, least, most }: &Spread) -> String {
     format!("{median:.2} ({least:.2}–{most:.2})")
 }

@@ -27,11 +27,7 @@ const SPLIT: Group = Group {
     name: "real",
     setup: |_| Ok(()),
     fresh: table::FRESH_PREFIX,
-    rows: &[Row {
-        what: "Split",
-        bounds: &[Wall(1.1), Cpu(1.15), Memory(150.0)],
-        ..table::SPLIT
-    }],
+    rows: &[Row { what: "Split", bounds: &[Wall(1.1), Cpu(1.15), Memory(150.0)], ..table::SPLIT }],
 };
 
 /// Measures each library, and prints a table.

@@ -64,10 +64,7 @@ fn frames(archive: &Path) -> Result<Vec<u8>> {
 
 /// `library.so`: the largest library of the corpus.
 pub(super) fn largest(setup: &Setup<'_>) -> Result<()> {
-    symlink(
-        corpus_library(corpus::LARGEST)?.path,
-        setup.work.join("library.so"),
-    )?;
+    symlink(corpus_library(corpus::LARGEST)?.path, setup.work.join("library.so"))?;
     Ok(())
 }
 
@@ -83,10 +80,7 @@ pub(super) fn compressed(setup: &Setup<'_>) -> Result<()> {
         fs::copy(&library.path, work.join("lib").join(library.name()))?;
         let bytes = fs::read(&library.path)?;
         for (index, frame) in compressed_bundles(&bytes)?.into_iter().enumerate() {
-            fs::write(
-                work.join(format!("frames/{}.{index}.zst", library.name())),
-                frame,
-            )?;
+            fs::write(work.join(format!("frames/{}.{index}.zst", library.name())), frame)?;
         }
     }
     for (index, (_, code)) in code_objects_of_copies(setup)?.iter().enumerate() {
@@ -126,9 +120,7 @@ pub(super) fn load(setup: &Setup<'_>) -> Result<()> {
     let built = process::run!(
         "cargo bench --quiet --locked --package kpack-runtime --bench load --no-run --message-format json"
     )?;
-    let messages = built
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let messages = built.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let program = messages
         .filter(|message| message["target"]["name"] == "load")
         .find_map(|message| message["executable"].as_str().map(str::to_owned))
@@ -145,10 +137,7 @@ pub(super) fn join(setup: &Setup<'_>) -> Result<()> {
     largest(setup)?;
     let archive = split_largest(setup, &[])?;
     fs::write(setup.work.join("code.zst"), frames(&archive)?)?;
-    run(
-        setup,
-        &format!("kpack join --arch {TARGET} --prefix prefix --output copy lib/library.so"),
-    )
+    run(setup, &format!("kpack join --arch {TARGET} --prefix prefix --output copy lib/library.so"))
 }
 
 /// `elf` and `pe`: a shared library and a DLL with the code of the largest library for one GPU, both split.
@@ -157,11 +146,7 @@ pub(super) fn join_windows(setup: &Setup<'_>) -> Result<()> {
     let archive = split_largest(setup, &["--arch", TARGET])?;
     let library = library_of(&code_objects(&archive)?, 190_000_000, 0)?;
     library.build(&setup.work.join("elf/lib/bench.so"))?;
-    let dll = WindowsBuild {
-        linker: WindowsLinker::Gnu,
-        is_program: false,
-        flags: &[],
-    };
+    let dll = WindowsBuild { linker: WindowsLinker::Gnu, is_program: false, flags: &[] };
     library.build_for_windows(dll, &setup.work.join("pe/bin/bench.dll"))?;
     let script = "rm -r prefix
         kpack install --quiet --module bench --prefix elf lib/bench.so
@@ -175,10 +160,7 @@ fn split_largest(setup: &Setup<'_>, options: &[&str]) -> Result<PathBuf> {
     fs::create_dir_all(prefix.join("lib"))?;
     fs::copy(setup.work.join("library.so"), prefix.join("lib/library.so"))?;
     let options = options.join(" ");
-    run(
-        setup,
-        &format!("kpack install --module bench --prefix prefix {options} lib/library.so"),
-    )?;
+    run(setup, &format!("kpack install --module bench --prefix prefix {options} lib/library.so"))?;
     Ok(prefix.join(format!("lib/.kpack/bench_lib_{TARGET}.kpack")))
 }
 
@@ -261,31 +243,20 @@ pub(super) fn tree(setup: &Setup<'_>) -> Result<()> {
     targets.sort();
     let (one, two) = targets.split_at(targets.len() / 2);
     for name in two {
-        fs::rename(
-            work.join("shards/one").join(name),
-            work.join("shards/two").join(name),
-        )?;
+        fs::rename(work.join("shards/one").join(name), work.join("shards/two").join(name))?;
     }
     let group = |names: &[String]| {
-        let targets: Vec<&str> = names
-            .iter()
-            .filter_map(|name| name.strip_prefix("blas_lib_"))
-            .collect();
+        let targets: Vec<&str> =
+            names.iter().filter_map(|name| name.strip_prefix("blas_lib_")).collect();
         json!({"architectures": targets})
     };
     let groups = json!({"primary_shard": "one", "architecture_groups": {"first": group(one), "second": group(two)}});
     fs::write(work.join("groups.json"), groups.to_string())?;
     run(setup, "mkdir frames
         kpack recombine --quiet --input-shards-dir shards --config groups.json --output-dir recombined")?;
-    for (index, file) in WalkDir::new(work.join("recombined"))
-        .into_iter()
-        .enumerate()
-    {
+    for (index, file) in WalkDir::new(work.join("recombined")).into_iter().enumerate() {
         let file = file?.into_path();
-        if file
-            .extension()
-            .is_some_and(|extension| extension == "kpack")
-        {
+        if file.extension().is_some_and(|extension| extension == "kpack") {
             fs::write(work.join(format!("frames/{index}.zst")), frames(&file)?)?;
         }
     }
@@ -309,20 +280,15 @@ fn add_database(
         fs::write(directory.join(format!("{stem}.dat")), library)?;
     }
     prefixes.push(prefix.to_owned());
-    fs::write(
-        artifact.join("artifact_manifest.txt"),
-        prefixes.join("\n") + "\n",
-    )?;
+    fs::write(artifact.join("artifact_manifest.txt"), prefixes.join("\n") + "\n")?;
     Ok(())
 }
 
 /// Directories named after the number of files in each: artifact directories with a kernel database.
 pub(super) fn files(setup: &Setup<'_>) -> Result<()> {
     let code = |target: &&str| Ok(((*target).to_owned(), code_object(target, &[7; 1000])?));
-    let code_objects: Vec<TargetCode> = ["gfx90a", "gfx942", "gfx1100", "gfx1201"]
-        .iter()
-        .map(code)
-        .collect::<Result<_>>()?;
+    let code_objects: Vec<TargetCode> =
+        ["gfx90a", "gfx942", "gfx1100", "gfx1201"].iter().map(code).collect::<Result<_>>()?;
     for row in setup.rows {
         let artifact = setup.work.join(row.size.to_string());
         let pairs = row.size as usize / 2;
@@ -361,11 +327,7 @@ pub(super) fn bytes(setup: &Setup<'_>) -> Result<()> {
 
 /// A library with code objects of hardly less than `size` bytes together.
 fn library_of(code_objects: &[TargetCode], size: usize, number: u32) -> Result<FatLibrary> {
-    let smallest = code_objects
-        .iter()
-        .map(|(_, code)| code.len())
-        .min()
-        .unwrap_or_default();
+    let smallest = code_objects.iter().map(|(_, code)| code.len()).min().unwrap_or_default();
     let mut library = FatLibrary::new();
     let mut left = size;
     for (index, (target, code)) in code_objects.iter().cycle().enumerate() {
@@ -401,10 +363,7 @@ const MACHINE_HOST: usize = 24_000_000;
 pub(super) fn machines(setup: &Setup<'_>) -> Result<()> {
     largest(setup)?;
     let archive = split_largest(setup, &["--arch", TARGET])?;
-    let real: Vec<u8> = code_objects(&archive)?
-        .into_iter()
-        .flat_map(|(_, code)| code)
-        .collect();
+    let real: Vec<u8> = code_objects(&archive)?.into_iter().flat_map(|(_, code)| code).collect();
     run(setup, "rm -r prefix library.so")?;
     let groups = SHARDS.map(|(shard, targets)| (shard, json!({"architectures": targets})));
     let groups = json!({
@@ -432,35 +391,21 @@ fn component(setup: &Setup<'_>, real: &[u8], size: u32, number: u32) -> Result<(
     let prefix = setup.work.join(format!("built/{name}/{name}/stage"));
     let part = |at: usize, length: usize| -> Vec<u8> {
         let start = (at * 7919 * 4096) % (real.len() / 2);
-        let mut bytes: Vec<u8> = real
-            .iter()
-            .skip(start)
-            .cycle()
-            .take(length)
-            .copied()
-            .collect();
+        let mut bytes: Vec<u8> = real.iter().skip(start).cycle().take(length).copied().collect();
         bytes[..8].copy_from_slice(&((u64::from(number) << 8) | at as u64).to_le_bytes());
         bytes
     };
     let targets = SHARDS.iter().flat_map(|(_, targets)| targets.iter());
     let code = targets.enumerate().map(|(index, target)| {
-        Ok((
-            (*target).to_owned(),
-            code_object(target, &part(index, MACHINE_CODE))?,
-        ))
+        Ok(((*target).to_owned(), code_object(target, &part(index, MACHINE_CODE))?))
     });
     let code = code.collect::<Result<Vec<TargetCode>>>()?;
     FatLibrary::new()
         .wrapper(Storage::Plain, code)
         .build(&prefix.join(format!("lib/lib{name}.so")))?;
     fs::create_dir_all(prefix.join(format!("share/{name}")))?;
-    fs::write(
-        prefix.join(format!("share/{name}/data")),
-        part(100, MACHINE_HOST),
-    )?;
-    let list = setup
-        .work
-        .join(format!("built/{name}/artifact_manifest.txt"));
+    fs::write(prefix.join(format!("share/{name}/data")), part(100, MACHINE_HOST))?;
+    let list = setup.work.join(format!("built/{name}/artifact_manifest.txt"));
     fs::write(list, format!("{name}/stage\n"))?;
     for (shard, targets) in SHARDS {
         let targets = targets.join(",");

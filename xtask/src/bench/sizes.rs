@@ -77,9 +77,5 @@ fn row(helper: &Path, library: &Library) -> Result<String> {
         format!(" {} ({more:+.1}%) |", megabytes(*size))
     });
     let cells: String = cells.collect();
-    Ok(format!(
-        "| `{}` | {} |{cells}\n",
-        library.name(),
-        megabytes(code)
-    ))
+    Ok(format!("| `{}` | {} |{cells}\n", library.name(), megabytes(code)))
 }

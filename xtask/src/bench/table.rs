@@ -21,10 +21,7 @@ const NEW_OUTPUT: &str = "mkdir -p before
 
 /// Splitting it.
 pub(super) const SPLIT: Row = Row {
-    reference: (
-        "`zstd -3 -T2`",
-        "zstd -3 -T2 -q prefix/lib/library.so -o library.zst",
-    ),
+    reference: ("`zstd -3 -T2`", "zstd -3 -T2 -q prefix/lib/library.so -o library.zst"),
     own: INSTALL,
     ..ROW
 };
@@ -298,10 +295,7 @@ const VERIFY: &str = "kpack verify --quiet --artifacts-dir recombined";
 const BUILD: &str = "cd kpack-build; cargo build --offline --quiet";
 
 const BYTES: Row = Row {
-    reference: (
-        "`zstd -3 -T2`",
-        "zstd -3 -T2 -q --output-dir-flat out prefix/lib/*.so",
-    ),
+    reference: ("`zstd -3 -T2`", "zstd -3 -T2 -q --output-dir-flat out prefix/lib/*.so"),
     own: "kpack install --quiet --module bench --prefix prefix prefix/lib/*.so",
     bounds: &[Memory(150.0)],
     ..ROW

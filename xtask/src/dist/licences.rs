@@ -84,11 +84,7 @@ pub(super) fn install(directory: &Path, of_crates: &[&str]) -> Result<()> {
 
 fn add(text: &mut String, heading: &str, licence: &str) -> Result<()> {
     let line = "=".repeat(80);
-    write!(
-        text,
-        "\n{line}\n{heading}\n{line}\n\n{}\n",
-        licence.trim_matches('\n')
-    )?;
+    write!(text, "\n{line}\n{heading}\n{line}\n\n{}\n", licence.trim_matches('\n'))?;
     Ok(())
 }
 
@@ -189,13 +185,7 @@ mod tests {
     fn a_toolchain_of_a_distribution_lacks_the_licences_of_the_standard_library() {
         let missing = in_toolchain(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap_err();
         let missing = missing.to_string();
-        assert!(
-            missing.contains("COPYRIGHT-library.html: does not exist"),
-            "{missing}"
-        );
-        assert!(
-            missing.ends_with("build with a current Rust from https://rustup.rs"),
-            "{missing}"
-        );
+        assert!(missing.contains("COPYRIGHT-library.html: does not exist"), "{missing}");
+        assert!(missing.ends_with("build with a current Rust from https://rustup.rs"), "{missing}");
     }
 }

@@ -17,11 +17,7 @@ use crate::repository;
 
 /// Variables that every command obeys, and those of some.
 const ENVIRONMENT: [(&str, &[&str], &str); 5] = [
-    (
-        "NO_COLOR",
-        &[],
-        "If it is set, --color=auto uses no colours.",
-    ),
+    ("NO_COLOR", &[], "If it is set, --color=auto uses no colours."),
     (
         "ROCM_KPACK_PATH",
         &["kpack", "kpack-doctor"],
@@ -68,10 +64,7 @@ fn pages_of(command: &Command, parent: &str) -> Result<Vec<(String, Vec<u8>)>> {
         return pages(command);
     }
     let name = command.get_display_name().unwrap_or_default();
-    Ok(vec![(
-        name.to_owned(),
-        page(command, vec![parent.to_owned()])?,
-    )])
+    Ok(vec![(name.to_owned(), page(command, vec![parent.to_owned()])?)])
 }
 
 /// The first line of a page, without a date. `Man` would leave out the quotes, and with them the argument.

@@ -29,11 +29,7 @@ pub(super) struct Counts {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            programs,
-            wrappers,
-            code_objects,
-        } = self;
+        let Self { programs, wrappers, code_objects } = self;
         write!(
             f,
             "{programs} programs ran, {wrappers} wrappers, {code_objects} code objects loaded"

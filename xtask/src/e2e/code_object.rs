@@ -14,10 +14,7 @@ pub(crate) struct CodeObject {
 
 impl CodeObject {
     pub(crate) fn of(bytes: &[u8]) -> Self {
-        Self {
-            size: bytes.len(),
-            sha256: hex(&sha256(bytes)),
-        }
+        Self { size: bytes.len(), sha256: hex(&sha256(bytes)) }
     }
 
     /// The code object that a program reported by size and digest.
@@ -25,10 +22,7 @@ impl CodeObject {
     /// # Errors
     /// The size is not a number.
     pub(super) fn reported(size: &str, sha256: &str) -> Result<Self> {
-        Ok(Self {
-            size: size.parse()?,
-            sha256: sha256.to_owned(),
-        })
+        Ok(Self { size: size.parse()?, sha256: sha256.to_owned() })
     }
 }
 

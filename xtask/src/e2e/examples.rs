@@ -40,12 +40,7 @@ pub(super) fn check(
     work: &Path,
     table: &mut Table,
 ) {
-    let examples = Examples {
-        tools,
-        runtime,
-        kpack,
-        work,
-    };
+    let examples = Examples { tools, runtime, kpack, work };
     process::step("Building, running and staging examples/rust-hip");
     table.add("examples/rust-hip", examples.rust());
     process::step("Following docs/rust.md, from cargo new on");
@@ -60,12 +55,9 @@ impl Examples<'_> {
         let target = self.work.join("rust-target");
         let cargo = |arguments: &str| {
             let words: Vec<&str> = arguments.split(' ').collect();
-            let command = cmd!(
-                process::shell(),
-                "cargo {words...} --locked --manifest-path {manifest}"
-            );
-            self.in_place_of_rocm(command, &target)
-                .env("KPACK_OFFLOAD_ARCH", TARGETS.join(";"))
+            let command =
+                cmd!(process::shell(), "cargo {words...} --locked --manifest-path {manifest}");
+            self.in_place_of_rocm(command, &target).env("KPACK_OFFLOAD_ARCH", TARGETS.join(";"))
         };
         // Unit and documentation tests also launch kernels.
         let report = self.work.join("rust-tests.txt");
@@ -82,16 +74,13 @@ impl Examples<'_> {
         let messages = self.work.join("rust-build.json");
         fs::write(
             &messages,
-            process::output(cargo(
-                "build --release --message-format=json-render-diagnostics",
-            ))?,
+            process::output(cargo("build --release --message-format=json-render-diagnostics"))?,
         )?;
         let helper = self.kpack.join("bin/kpack");
         let staged = self.work.join("rust-dist");
         process::run!("{helper} stage --output-dir {staged} --messages {messages}")?;
-        for (module, target) in RUST_MODULES
-            .iter()
-            .flat_map(|module| TARGETS.map(|target| (module, target)))
+        for (module, target) in
+            RUST_MODULES.iter().flat_map(|module| TARGETS.map(|target| (module, target)))
         {
             let archive = staged.join(format!("lib/.kpack/{module}_lib_{target}.kpack"));
             ensure!(archive.is_file(), "{} was not staged", archive.display());
@@ -144,14 +133,8 @@ impl Examples<'_> {
             .env("CARGO_NET_OFFLINE", "true");
         process::output(self.in_place_of_rocm(script, &target))?;
         let dist = directory.path().join("vector/dist");
-        for name in text
-            .split('`')
-            .filter(|name| name.starts_with("lib/.kpack/vector"))
-        {
-            ensure!(
-                dist.join(name).is_file(),
-                "docs/rust.md says that there is {name}"
-            );
+        for name in text.split('`').filter(|name| name.starts_with("lib/.kpack/vector")) {
+            ensure!(dist.join(name).is_file(), "docs/rust.md says that there is {name}");
         }
         self.runs(&dist, "bin/vector", 1, DOCUMENT_TARGETS)?;
         Ok("run, staged and verified as documented".to_owned())
@@ -183,10 +166,7 @@ impl Examples<'_> {
         let helper = self.kpack.join("bin/kpack");
         process::run!("{helper} verify {moved}")?;
         self.runs(&moved, executable, wrappers, TARGETS)?;
-        Ok(format!(
-            "{wrappers} wrappers, {} targets, moved",
-            TARGETS.len()
-        ))
+        Ok(format!("{wrappers} wrappers, {} targets, moved", TARGETS.len()))
     }
 
     /// Runs a program for each target; every wrapper must get code for it.
@@ -197,31 +177,22 @@ impl Examples<'_> {
         wrappers: usize,
         targets: [&str; 2],
     ) -> Result<()> {
-        let program = Program {
-            executable: executable.into(),
-            libraries: Vec::new(),
-        };
+        let program = Program { executable: executable.into(), libraries: Vec::new() };
         let mut seen = BTreeSet::new();
         for target in targets {
             let scratch = self.work.join("run");
             let observation = self.runtime.run(prefix, &program, target, &scratch)?;
-            let loaded = observation
-                .events
-                .iter()
-                .filter_map(|event| match &event.kind {
-                    Kind::Loaded(code_object) => Some(format!("{code_object:?}")),
-                    _ => None,
-                });
+            let loaded = observation.events.iter().filter_map(|event| match &event.kind {
+                Kind::Loaded(code_object) => Some(format!("{code_object:?}")),
+                _ => None,
+            });
             let loaded: Vec<String> = loaded.collect();
             ensure!(
                 loaded.len() == wrappers,
                 "{executable} loaded {} code objects for {target}; expected {wrappers}",
                 loaded.len()
             );
-            let fat = observation
-                .events
-                .iter()
-                .any(|event| matches!(event.kind, Kind::Fat { .. }));
+            let fat = observation.events.iter().any(|event| matches!(event.kind, Kind::Fat { .. }));
             ensure!(!fat, "{executable} has a fat wrapper");
             seen.extend(loaded);
         }

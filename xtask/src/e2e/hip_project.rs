@@ -29,12 +29,8 @@ pub(super) struct HipTools {
 }
 
 /// Linkers to link the library with, and the program to detect each.
-const LINKERS: [(&str, &str); 4] = [
-    ("bfd", "ld.bfd"),
-    ("gold", "ld.gold"),
-    ("lld", "ld.lld-19|ld.lld"),
-    ("mold", "ld.mold"),
-];
+const LINKERS: [(&str, &str); 4] =
+    [("bfd", "ld.bfd"), ("gold", "ld.gold"), ("lld", "ld.lld-19|ld.lld"), ("mold", "ld.mold")];
 
 impl HipTools {
     /// Finds a HIP compiler and CMake.
@@ -90,22 +86,13 @@ impl HipTools {
         let mut reference = Reference::default();
         for program in &programs {
             let observation = runtime.run(&fat, program, "gfx1100", &work.join("fat-run"))?;
-            println!(
-                "   {}: {}",
-                program.executable.display(),
-                observation.stdout.trim()
-            );
+            println!("   {}: {}", program.executable.display(), observation.stdout.trim());
             reference.add(&observation)?;
         }
 
         process::step("Installing the same build through kpack_install");
         self.install(runtime, kpack, work, "ON", &split)?;
-        Ok(Project {
-            fat,
-            split,
-            programs,
-            reference,
-        })
+        Ok(Project { fat, split, programs, reference })
     }
 
     /// Configures, builds and installs the project.

@@ -62,10 +62,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
     let mut table = Table::default();
     process::step("Checking what kpack_install installed");
-    table.add(
-        "split by kpack_install",
-        project.check(&runtime, &helper, &work),
-    );
+    table.add("split by kpack_install", project.check(&runtime, &helper, &work));
     process::step("Loading what the project installed with the real HIP runtime");
     let rigs = Rig::both(&kpack, &work).map(|rigs| {
         let loaded = project.in_real_runtime(&rigs);
@@ -127,8 +124,6 @@ impl Project {
             count += same_code(rigs, &fat, &split, &targets, false)
                 .with_context(|| binary.display().to_string())?;
         }
-        Ok(format!(
-            "{count} code objects, the same from unsplit and split libraries"
-        ))
+        Ok(format!("{count} code objects, the same from unsplit and split libraries"))
     }
 }

@@ -49,28 +49,19 @@ pub(crate) fn check(packaged: &Packaged) -> Result<()> {
     // In place of the HIP runtime; its loader is no matter here.
     let prefix = work.join("kpack");
     dist::fill(&prefix, Path::new("lib"), &packaged.built)?;
-    let check = Check {
-        tools: &tools,
-        runtime: &Runtime::build(&work.join("hip"), &prefix)?,
-        packaged,
-    };
+    let check =
+        Check { tools: &tools, runtime: &Runtime::build(&work.join("hip"), &prefix)?, packaged };
     let mut table = Table::default();
     for packages in &packaged.systems {
         let generator = packages.system.generator();
         process::step(&format!("Installing and using the {generator} packages"));
         let work = work.join(generator.to_lowercase());
-        table.add(
-            format!("{generator} packages"),
-            check.system(packages, &work),
-        );
+        table.add(format!("{generator} packages"), check.system(packages, &work));
     }
     if process::find_program("lintian").is_some() {
         table.add("Lintian", lintian(packaged));
     } else {
-        table.not_checked(
-            "Lintian",
-            "it is not installed; `cargo xtask bootstrap` installs it",
-        );
+        table.not_checked("Lintian", "it is not installed; `cargo xtask bootstrap` installs it");
     }
     process::step("Installing and using the Python wheel");
     table.add("Python wheel", check.wheel(&work.join("wheel")));
@@ -149,18 +140,12 @@ impl Check<'_> {
         for package in &packages.files {
             let listed = match packages.system {
                 System::Deb => cmd!(process::shell(), "dpkg-deb --field {package} Depends"),
-                System::Rpm => cmd!(
-                    process::shell(),
-                    "rpm --query --package {package} --requires"
-                ),
+                System::Rpm => cmd!(process::shell(), "rpm --query --package {package} --requires"),
             };
             // `libc6 (>= 2.34), libgcc-s1 (>= 4.2)`, or a line `libc.so.6(GLIBC_2.34)(64bit)`.
             for dependency in process::output(listed)?.split([',', '\n']) {
                 let name = dependency.trim().split([' ', '(']).next();
-                names.extend(
-                    name.filter(|name| name.starts_with("lib"))
-                        .map(str::to_owned),
-                );
+                names.extend(name.filter(|name| name.starts_with("lib")).map(str::to_owned));
             }
         }
         names.remove(&self.packaged.built.package(Part::Loader)?);
@@ -172,9 +157,7 @@ impl Check<'_> {
             };
             let libraries = files.lines().map(Path::new);
             for library in libraries.filter(|file| is_library(file)) {
-                let to = root
-                    .file("lib")
-                    .join(library.file_name().context("it is a file")?);
+                let to = root.file("lib").join(library.file_name().context("it is a file")?);
                 fs::copy(library, to).with_context(|| library.display().to_string())?;
             }
         }
@@ -190,10 +173,7 @@ impl Check<'_> {
         fs::write(work.join("program.c"), PROGRAM)?;
         fs::write(work.join("CMakeLists.txt"), PROJECT)?;
         // CMake on Debian does not look into `lib64`.
-        let package = root
-            .file("usr")
-            .join(system.libdir())
-            .join("cmake/rocm-kpack");
+        let package = root.file("usr").join(system.libdir()).join("cmake/rocm-kpack");
         let build = work.join("build");
         process::run!(
             "cmake -S {work} -B {build} -Drocm-kpack_DIR={package} -DCMAKE_SKIP_RPATH=ON"
@@ -247,17 +227,11 @@ impl Check<'_> {
         )?;
         let made = work.join("vec");
         process::output(readme::with_stubs(
-            cmd!(
-                process::shell(),
-                "pip3 wheel --no-deps --wheel-dir {made} {project}"
-            ),
+            cmd!(process::shell(), "pip3 wheel --no-deps --wheel-dir {made} {project}"),
             self.tools,
             self.runtime,
         ))?;
-        let vec = fs::read_dir(&made)?
-            .next()
-            .context("pip made no wheel")??
-            .path();
+        let vec = fs::read_dir(&made)?.next().context("pip made no wheel")??.path();
         python::unpack(&vec, &made)?;
         process::run!("{kpack} verify {made} --arch gfx1100 --arch gfx942")?;
 

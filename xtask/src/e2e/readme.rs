@@ -25,21 +25,14 @@ pub(super) fn check(
 ) -> Result<String> {
     let example = write_project(work)?;
     let script = block(&example, "sh")?;
-    ensure!(
-        script.contains(PREFIX),
-        "the commands in README.md do not name {PREFIX}"
-    );
+    ensure!(script.contains(PREFIX), "the commands in README.md do not name {PREFIX}");
     let script = script.replace(PREFIX, &kpack.display().to_string());
 
     let _directory = process::shell().push_dir(work);
-    let shown = process::output(with_stubs(
-        cmd!(process::shell(), "sh -euc {script}"),
-        tools,
-        runtime,
-    ))?;
-    let (_, described) = example
-        .split_once("`out` now has")
-        .context("README.md does not say what is installed")?;
+    let shown =
+        process::output(with_stubs(cmd!(process::shell(), "sh -euc {script}"), tools, runtime))?;
+    let (_, described) =
+        example.split_once("`out` now has").context("README.md does not say what is installed")?;
     let mut files = 0;
     for name in described.lines().take(2).flat_map(|line| line.split('`')) {
         if name.starts_with("lib/") {
@@ -59,9 +52,8 @@ pub(super) fn check(
 /// Writes the example's files into `work`, and returns that section of the README.
 pub(super) fn write_project(work: &Path) -> Result<String> {
     let readme = fs::read_to_string(repository::root().join("README.md"))?;
-    let (_, example) = readme
-        .split_once("## In a CMake project")
-        .context("README.md has no section on CMake")?;
+    let (_, example) =
+        readme.split_once("## In a CMake project").context("README.md has no section on CMake")?;
     fs::create_dir_all(work)?;
     fs::write(work.join("CMakeLists.txt"), block(example, "cmake")?)?;
     fs::write(work.join("vec.cpp"), block(example, "cpp")?)?;

@@ -23,12 +23,7 @@ const LARGE: u64 = 500 << 20;
 /// What packagers run on installed libraries: dh_strip, others' strip, RPM's find-debuginfo, and a longer run path
 /// than the library has room for.
 const TOOLS: [&[&str]; 5] = [
-    &[
-        "strip",
-        "--strip-unneeded",
-        "--remove-section=.comment",
-        "--remove-section=.note",
-    ],
+    &["strip", "--strip-unneeded", "--remove-section=.comment", "--remove-section=.note"],
     &["llvm-strip-19"],
     &["eu-strip", "--remove-comment"],
     &["objcopy", "--strip-debug"],
@@ -81,10 +76,7 @@ pub(super) fn check(
     for rig in rigs {
         stub_libraries::build_empty(&library.path, rig.directory())?;
     }
-    let programs = [Program {
-        executable: "bin/load".into(),
-        libraries: vec![file.clone()],
-    }];
+    let programs = [Program { executable: "bin/load".into(), libraries: vec![file.clone()] }];
     let scratch = work.join("scratch");
     let mut reference = Reference::default();
     let observation = runtime.run(&fat, &programs[0], "gfx90a", &scratch)?;
@@ -109,10 +101,7 @@ pub(super) fn check(
     if is_split {
         table.add(format!("{name}, joined"), case.check_joined(helper));
         for tool in TOOLS {
-            table.add(
-                format!("{name}, then {}", tool[0]),
-                case.check_treated(tool),
-            );
+            table.add(format!("{name}, then {}", tool[0]), case.check_treated(tool));
         }
     }
     fs::remove_dir_all(work)?;
@@ -135,12 +124,7 @@ impl Case<'_> {
         )?;
         nothing_new(&file, &elflint(&file)?, &self.known)?;
         fs::remove_dir_all(copy.join("lib/.kpack"))?;
-        let Checker {
-            runtime,
-            programs,
-            scratch,
-            ..
-        } = self.checker;
+        let Checker { runtime, programs, scratch, .. } = self.checker;
         let observation = runtime.run(&copy, &programs[0], target, scratch)?;
         let mut joined = Reference::default();
         joined.add(&observation)?;
@@ -184,9 +168,7 @@ impl Case<'_> {
             targets.truncate(1);
         }
         let real = same_code(self.rigs, &fat, &file, &targets, true)?;
-        Ok(format!(
-            "{counts}, verified against the original, lint; {real} by real runtimes"
-        ))
+        Ok(format!("{counts}, verified against the original, lint; {real} by real runtimes"))
     }
 
     fn check_treated(&self, command: &[&str]) -> Result<String> {
@@ -221,10 +203,7 @@ impl Case<'_> {
 fn nothing_new(file: &Path, found: &BTreeSet<String>, known: &BTreeSet<String>) -> Result<()> {
     let new: Vec<&String> = found.difference(known).collect();
     let file = file.display();
-    ensure!(
-        new.is_empty(),
-        "eu-elflint says of {file}, and not of the unsplit file: {new:#?}"
-    );
+    ensure!(new.is_empty(), "eu-elflint says of {file}, and not of the unsplit file: {new:#?}");
     Ok(())
 }
 

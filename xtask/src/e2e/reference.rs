@@ -38,17 +38,12 @@ pub(super) struct Behaviour {
 pub(super) fn indices(events: &[Event]) -> BTreeMap<(&Path, u64), u32> {
     let mut addresses: BTreeMap<&Path, BTreeSet<u64>> = BTreeMap::new();
     for event in events {
-        addresses
-            .entry(&event.binary)
-            .or_default()
-            .insert(event.wrapper);
+        addresses.entry(&event.binary).or_default().insert(event.wrapper);
     }
     addresses
         .into_iter()
         .flat_map(|(binary, addresses)| {
-            (0..)
-                .zip(addresses)
-                .map(move |(i, address)| ((binary, address), i))
+            (0..).zip(addresses).map(move |(i, address)| ((binary, address), i))
         })
         .collect()
 }
@@ -65,10 +60,7 @@ impl Behaviour {
                 ((event.binary.clone(), index), event.kind.clone())
             })
             .collect();
-        Self {
-            stdout: observation.stdout.clone(),
-            kernels,
-        }
+        Self { stdout: observation.stdout.clone(), kernels }
     }
 
     /// Describes the first difference of `found` from this.
@@ -132,9 +124,7 @@ impl Reference {
     pub(super) fn expected(&self, wrapper: &Wrapper, isas: &[&str]) -> Option<&CodeObject> {
         let code_objects = self.wrappers.get(wrapper)?;
         isas.iter().find_map(|isa| {
-            let fitting = code_objects
-                .iter()
-                .filter(|(target, _)| runs_on(target, isa));
+            let fitting = code_objects.iter().filter(|(target, _)| runs_on(target, isa));
             let best = fitting.max_by_key(|(target, _)| target.matches(':').count());
             best.map(|(_, code_object)| code_object)
         })
@@ -142,10 +132,7 @@ impl Reference {
 
     /// The binaries with device code, as paths in the prefix.
     pub(super) fn binaries(&self) -> BTreeSet<&Path> {
-        self.wrappers
-            .keys()
-            .map(|(binary, _)| binary.as_path())
-            .collect()
+        self.wrappers.keys().map(|(binary, _)| binary.as_path()).collect()
     }
 }
 
@@ -159,11 +146,7 @@ fn unbundle(file: &Path) -> Result<CodeObjects> {
         source.seek(SeekFrom::Start(PLAIN_MAGIC.len() as u64))?;
         source.read_exact(&mut count)?;
         let (found, count) = (bundle.entries.len() as u64, u64::from_le_bytes(count));
-        ensure!(
-            found == count,
-            "{}: kpack reads {found} entries of {count}",
-            file.display()
-        );
+        ensure!(found == count, "{}: kpack reads {found} entries of {count}", file.display());
     }
     source.rewind()?;
     let code_objects = bundle.code_objects(source, |_| true)?.map(|code| {

@@ -50,11 +50,7 @@ pub(crate) enum Kind {
     /// A fat wrapper; the bundle that it points to was copied to this file.
     Fat { bundle: PathBuf },
     /// A split wrapper, and the marker that it points to.
-    Split {
-        co_index: u32,
-        kernel_name: String,
-        search_paths: Vec<String>,
-    },
+    Split { co_index: u32, kernel_name: String, search_paths: Vec<String> },
     /// The code object that was loaded for the simulated GPU.
     Loaded(CodeObject),
     /// The number of the loader's error.
@@ -77,9 +73,7 @@ impl Runtime {
         if !link.exists() {
             std::os::unix::fs::symlink("libamdhip64.so.6", link)?;
         }
-        Ok(Self {
-            prefix: prefix.to_owned(),
-        })
+        Ok(Self { prefix: prefix.to_owned() })
     }
 
     /// Runs `program` of `prefix` for a GPU with these ISAs. Bundles of fat wrappers are copied into
@@ -94,9 +88,7 @@ impl Runtime {
         agent: &str,
         scratch: &Path,
     ) -> Result<Observation> {
-        let prefix = prefix
-            .canonicalize()
-            .with_context(|| prefix.display().to_string())?;
+        let prefix = prefix.canonicalize().with_context(|| prefix.display().to_string())?;
         fs::create_dir_all(scratch)?;
         let report = scratch.join("report.txt");
         let _ = fs::remove_file(&report);
@@ -115,20 +107,11 @@ impl Runtime {
                 .env("ASAN_OPTIONS", "detect_leaks=0"),
         )?;
         let text = fs::read_to_string(&report).with_context(|| {
-            format!(
-                "{} registered nothing with the runtime",
-                executable.display()
-            )
+            format!("{} registered nothing with the runtime", executable.display())
         })?;
-        let events = text
-            .lines()
-            .map(|line| parse(line, &prefix, &libraries))
-            .collect::<Result<_>>()?;
-        Ok(Observation {
-            stdout,
-            stderr,
-            events,
-        })
+        let events =
+            text.lines().map(|line| parse(line, &prefix, &libraries)).collect::<Result<_>>()?;
+        Ok(Observation { stdout, stderr, events })
     }
 }
 
@@ -157,9 +140,7 @@ fn parse(line: &str, prefix: &Path, libraries: &[PathBuf]) -> Result<Event> {
         return Err(unknown());
     };
     let kind = match (*event, rest) {
-        ("fat", [bundle]) => Kind::Fat {
-            bundle: bundle.into(),
-        },
+        ("fat", [bundle]) => Kind::Fat { bundle: bundle.into() },
         ("split", [co_index, kernel_name, search_paths @ ..]) => Kind::Split {
             co_index: co_index.parse()?,
             kernel_name: (*kernel_name).to_owned(),

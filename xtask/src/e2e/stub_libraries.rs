@@ -70,9 +70,7 @@ pub(super) fn build(library: &Path, prefix: &Path, kpack: &Path) -> Result<Runti
         let output = directory.join(name);
         process::run!("cc -w -fno-builtin -shared -fPIC -o {output} {sources...} {flags...} -ldl")?;
     }
-    Ok(Runtime {
-        prefix: prefix.to_owned(),
-    })
+    Ok(Runtime { prefix: prefix.to_owned() })
 }
 
 /// The symbols that a library needs from others, without versions.
@@ -148,11 +146,7 @@ impl Needs {
                 Some(version) => (version.file().map(text), text(version.name())),
                 None => (None, String::new()),
             };
-            needs
-                .symbols
-                .entry(library)
-                .or_default()
-                .insert((name, version));
+            needs.symbols.entry(library).or_default().insert((name, version));
         }
         Ok(needs)
     }
@@ -164,10 +158,7 @@ fn stand_in(symbols: &[&Symbol]) -> (String, String) {
     let mut by_version: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (symbol, version) in symbols {
         // Weak, so that the definitions of the stub HIP runtime win.
-        let _ = writeln!(
-            code,
-            "__attribute__((weak)) long {symbol}(void) {{ return 0; }}"
-        );
+        let _ = writeln!(code, "__attribute__((weak)) long {symbol}(void) {{ return 0; }}");
         by_version.entry(version).or_default().push(symbol);
     }
     let mut script = String::new();

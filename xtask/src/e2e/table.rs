@@ -57,12 +57,7 @@ impl Table {
     /// # Errors
     /// A check failed, or could not run.
     pub(super) fn finish(self) -> Result<()> {
-        let width = self
-            .rows
-            .iter()
-            .map(|(what, _)| what.chars().count())
-            .max()
-            .unwrap_or(0);
+        let width = self.rows.iter().map(|(what, _)| what.chars().count()).max().unwrap_or(0);
         println!("\n{:<width$}  details", "");
         for (what, outcome) in &self.rows {
             let (mark, text) = match outcome {
@@ -82,10 +77,7 @@ impl Table {
             0 => {
                 let passed = |row: &&(String, Outcome)| matches!(row.1, Outcome::Passed(_));
                 let passed = self.rows.iter().filter(passed).count();
-                println!(
-                    "\n{passed} of {} checks passed; none failed.",
-                    self.rows.len()
-                );
+                println!("\n{passed} of {} checks passed; none failed.", self.rows.len());
                 Ok(())
             }
             failures => bail!("{failures} of {} checks failed", self.rows.len()),

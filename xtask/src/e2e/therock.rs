@@ -37,23 +37,15 @@ pub(super) fn check(
     let _ = fs::remove_dir_all(work);
     let stage = work.join("stage");
     copy_tree(&project.fat, &stage.join(ARTIFACT).join(STAGE))?;
-    fs::write(
-        stage.join(ARTIFACT).join("artifact_manifest.txt"),
-        format!("{STAGE}\n"),
-    )?;
+    fs::write(stage.join(ARTIFACT).join("artifact_manifest.txt"), format!("{STAGE}\n"))?;
     fs::write(stage.join(format!("{ARTIFACT}.stamp")), "")?;
 
     let targets = project.reference.targets();
-    let targets: Vec<TargetId> = targets
-        .iter()
-        .map(|target| target.parse().context("a target"))
-        .collect::<Result<_>>()?;
+    let targets: Vec<TargetId> =
+        targets.iter().map(|target| target.parse().context("a target")).collect::<Result<_>>()?;
     let processors = BTreeSet::from_iter(targets.iter().map(TargetId::processor));
-    let gpus: Vec<&str> = processors
-        .iter()
-        .copied()
-        .filter(|name| !name.ends_with("-generic"))
-        .collect();
+    let gpus: Vec<&str> =
+        processors.iter().copied().filter(|name| !name.ends_with("-generic")).collect();
     ensure!(gpus.len() > 1, "one machine would have nothing to build");
     let (one, other) = gpus.split_at(gpus.len() / 2);
     let (source, store) = (repository::root().join("tests/therock"), work.join("store"));
@@ -61,10 +53,7 @@ pub(super) fn check(
     for (family, targets) in [("family-one", one), ("family-two", other)] {
         let build = work.join(family);
         let settings = [
-            format!(
-                "-DKPACK_DIR={}",
-                kpack.join("share/kpack/therock").display()
-            ),
+            format!("-DKPACK_DIR={}", kpack.join("share/kpack/therock").display()),
             format!("-DSTAGE={}", stage.display()),
             format!("-DPREFIXES={ARTIFACT}"),
             format!("-DFAMILY={family}"),
@@ -93,9 +82,7 @@ pub(super) fn check(
     for gpu in [one[0], other[0]] {
         let single = work.join(format!("only-{gpu}"));
         let target: TargetId = gpu.parse()?;
-        let needed = targets
-            .iter()
-            .filter(|found| target.needs(found, Delivery::Archive));
+        let needed = targets.iter().filter(|found| target.needs(found, Delivery::Archive));
         let needed = BTreeSet::from_iter(needed.map(TargetId::processor));
         run!("python3 {flow} fetch {store} {single} {needed...}")?;
         run!("{helper} verify {single} --arch {gpu}")?;

@@ -76,9 +76,7 @@ pub(super) struct Trace {
 impl Trace {
     /// Runs a command undisturbed.
     pub(super) fn record(place: &Place, log: &Path, arguments: &str) -> Result<Self> {
-        Self::of(WRITING, log, |runner| {
-            succeed(&mut place.command(runner, arguments)).map(drop)
-        })
+        Self::of(WRITING, log, |runner| succeed(&mut place.command(runner, arguments)).map(drop))
     }
 
     /// The same, of what a program reads; `run` runs it by a program that takes a command as its last arguments.
@@ -92,11 +90,8 @@ impl Trace {
     fn of(calls: &str, log: &Path, run: impl FnOnce(&[&str]) -> Result<()>) -> Result<Self> {
         let shown = log.to_str().context("the path is UTF-8")?;
         let filter = format!("trace={calls}");
-        let runner = [
-            &STRACE[..],
-            &["-qq", "-y", "-e", "signal=none", "-e", &filter, "-o", shown],
-        ]
-        .concat();
+        let runner =
+            [&STRACE[..], &["-qq", "-y", "-e", "signal=none", "-e", &filter, "-o", shown]].concat();
         run(&runner)?;
         let text = fs::read_to_string(log)?;
         let lines = text.lines().filter_map(|line| line.split_once(' '));
@@ -108,9 +103,7 @@ impl Trace {
             threads.len()
         );
         let calls = lines.iter().map(|(_, call)| call.trim_start().to_owned());
-        Ok(Self {
-            lines: calls.collect(),
-        })
+        Ok(Self { lines: calls.collect() })
     }
 
     /// The calls that write, in the order in which they were made.
@@ -126,9 +119,7 @@ impl Trace {
         let root = format!("{}/", root.display());
         let calls = self.calls().into_iter();
         let calls = calls.skip_while(|call| !call.arguments.contains(&root));
-        calls
-            .filter(|call| !call.arguments.contains(other))
-            .collect()
+        calls.filter(|call| !call.arguments.contains(other)).collect()
     }
 
     fn calls(&self) -> Vec<Call> {
@@ -137,11 +128,7 @@ impl Trace {
         let calls = lines.map(|(name, arguments)| {
             let number = made.entry(name).or_default();
             *number += 1;
-            Call {
-                name: name.to_owned(),
-                number: *number,
-                arguments: arguments.to_owned(),
-            }
+            Call { name: name.to_owned(), number: *number, arguments: arguments.to_owned() }
         });
         calls.collect()
     }
@@ -162,9 +149,7 @@ impl Trace {
             let is_temporary = !parent.is_dir();
             let of_parent = |line: &String| {
                 let paths = line.starts_with("rename").then(|| renamed(line, root));
-                paths
-                    .flatten()
-                    .is_some_and(|[from, _]| parent.starts_with(from))
+                paths.flatten().is_some_and(|[from, _]| parent.starts_with(from))
             };
             let mut after = &self.lines[index..];
             if is_temporary {
@@ -177,10 +162,7 @@ impl Trace {
                 self.is_flushed(&from, index, root)? || is_temporary && flushes(after, &shown(&to)),
                 "not flushed before: {line}"
             );
-            ensure!(
-                flushes(after, &shown(parent)),
-                "not flushed afterwards: {line}"
-            );
+            ensure!(flushes(after, &shown(parent)), "not flushed afterwards: {line}");
             renames += 1;
         }
         Ok(renames)
@@ -196,10 +178,7 @@ impl Trace {
         if let Some(linked) = nameless {
             let [descriptor, _] = renamed(&before[linked], root).context("a link")?;
             let number = descriptor.file_name().unwrap_or_default();
-            return Ok(flushes(
-                &before[linked..],
-                &format!("({}<", number.display()),
-            ));
+            return Ok(flushes(&before[linked..], &format!("({}<", number.display())));
         }
         let (own, below) = (shown(path), format!("<{}/", path.display()));
         let written = before.iter().rposition(|line| {
@@ -238,9 +217,7 @@ fn changes_content(line: &str) -> bool {
         "ioctl" => line.contains("FICLONE"),
         "write" | "pwrite64" | "writev" | "ftruncate" | "fallocate" | "copy_file_range"
         | "sendfile" => true,
-        _ => ["mkdir", "rename", "link", "symlink"]
-            .iter()
-            .any(|kind| name.starts_with(kind)),
+        _ => ["mkdir", "rename", "link", "symlink"].iter().any(|kind| name.starts_with(kind)),
     }
 }
 
@@ -252,10 +229,9 @@ fn renamed(line: &str, root: &Path) -> Option<[PathBuf; 2]> {
     let directory_of = |word: &str| Some(PathBuf::from(word.split_once('<')?.1.strip_suffix('>')?));
     match (name, &words[..]) {
         ("rename", [from, to]) => Some([root.join(name_of(from)?), root.join(name_of(to)?)]),
-        (_, [old, from, new, to, ..]) => Some([
-            directory_of(old)?.join(name_of(from)?),
-            directory_of(new)?.join(name_of(to)?),
-        ]),
+        (_, [old, from, new, to, ..]) => {
+            Some([directory_of(old)?.join(name_of(from)?), directory_of(new)?.join(name_of(to)?)])
+        }
         _ => None,
     }
 }
@@ -282,10 +258,7 @@ pub(super) fn runner(call: &Call, fault: Fault, log: &str) -> Vec<String> {
     let Call { name, number, .. } = call;
     let filter = format!("trace={name}");
     let inject = format!("inject={name}:{what}:when={number}");
-    let words = [
-        &STRACE[..],
-        &["-q", "-e", &filter, "-e", &inject, "-o", log],
-    ];
+    let words = [&STRACE[..], &["-q", "-e", &filter, "-e", &inject, "-o", log]];
     words.concat().into_iter().map(str::to_owned).collect()
 }
 
@@ -333,9 +306,7 @@ mod tests {
         let text = |(call, name): &(&str, &str)| call.replace("ROOT", shown).replace("NAME", name);
         let text = Vec::from_iter(calls.iter().map(text)).join("\n");
         let lines = text.lines().map(|line| line.trim_start().to_owned());
-        let trace = Trace {
-            lines: lines.collect(),
-        };
+        let trace = Trace { lines: lines.collect() };
         trace.check_flushes(root.path())
     }
 
@@ -358,14 +329,7 @@ mod tests {
             // Only after it has its name.
             &[(WRITE, "one"), (NAME, "one"), flush][..],
             // The flush is that of another directory.
-            &[
-                (WRITE, "one"),
-                flush,
-                (NAME, "one"),
-                (WRITE, "two"),
-                (NAME, "two"),
-                flush,
-            ],
+            &[(WRITE, "one"), flush, (NAME, "one"), (WRITE, "two"), (NAME, "two"), flush],
             // The name in a directory that has its own is never flushed.
             &[(WRITE, "one"), flush, (NAME, "one")],
         ] {

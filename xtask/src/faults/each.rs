@@ -38,11 +38,7 @@ pub(super) fn at_each(
             }
         }
     }
-    ensure!(
-        broken == 0,
-        "{broken} of {} disturbed runs broke a promise",
-        broken + killed + failed
-    );
+    ensure!(broken == 0, "{broken} of {} disturbed runs broke a promise", broken + killed + failed);
     // Pinned to a processor, hardly a run misses its call.
     ensure!(
         missed.len() * 10 < killed + failed,

@@ -75,13 +75,7 @@ pub(super) fn of_readers() -> impl Iterator<Item = (String, [String; 4], bool)> 
 }
 
 /// Runs a command as the owner of no file of the tests.
-const AS_NOBODY: [&str; 5] = [
-    "setpriv",
-    "--reuid=65534",
-    "--regid=65534",
-    "--clear-groups",
-    "--",
-];
+const AS_NOBODY: [&str; 5] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"];
 
 /// Runs the command with each limit, and returns the number of runs.
 pub(super) fn check(trial: &Trial<'_>) -> Result<usize> {
@@ -105,18 +99,8 @@ pub(super) fn check(trial: &Trial<'_>) -> Result<usize> {
 
 /// Runs the command where it may read everything and write nothing. Returns whether this can be tried here.
 pub(super) fn check_read_only(trial: &Trial<'_>) -> Result<bool> {
-    let runner = if require::is_root() {
-        &AS_NOBODY[..]
-    } else {
-        &[]
-    };
-    if !trial
-        .place
-        .command(runner, "--version")
-        .output()?
-        .status
-        .success()
-    {
+    let runner = if require::is_root() { &AS_NOBODY[..] } else { &[] };
+    if !trial.place.command(runner, "--version").output()?.status.success() {
         return Ok(false);
     }
     trial.place.restore()?;
@@ -127,21 +111,14 @@ pub(super) fn check_read_only(trial: &Trial<'_>) -> Result<bool> {
         let below = below.filter(|entry| entry.file_type().is_dir());
         directories.extend(below.map(walkdir::DirEntry::into_path));
     }
-    let modes = directories
-        .iter()
-        .map(|path| Ok(fs::metadata(path)?.permissions()));
+    let modes = directories.iter().map(|path| Ok(fs::metadata(path)?.permissions()));
     let modes = modes.collect::<Result<Vec<Permissions>>>()?;
     for directory in &directories {
         fs::set_permissions(directory, Permissions::from_mode(0o555))?;
     }
     let mut command = trial.place.command(runner, trial.scenario.arguments);
-    let output = trial
-        .run_here(&mut command, CLEAN)
-        .context("read-only directories")?;
-    ensure!(
-        !output.status.success(),
-        "read-only directories: it wrote to them"
-    );
+    let output = trial.run_here(&mut command, CLEAN).context("read-only directories")?;
+    ensure!(!output.status.success(), "read-only directories: it wrote to them");
     for (directory, mode) in directories.iter().zip(modes) {
         fs::set_permissions(directory, mode)?;
     }
@@ -156,24 +133,13 @@ impl Mount {
     /// Mounts one of so many KB; `None` where that is forbidden.
     fn try_new(at: &Path, size: u64) -> Result<Option<Self>> {
         let mut command = Command::new("mount");
-        command.args([
-            "-t",
-            "tmpfs",
-            "-o",
-            &format!("mode=755,size={size}k"),
-            "kpack-faults",
-        ]);
+        command.args(["-t", "tmpfs", "-o", &format!("mode=755,size={size}k"), "kpack-faults"]);
         let mounted = command.arg(at).output()?.status.success();
         Ok(mounted.then(|| Self(at.to_owned())))
     }
 
     fn grow(&self) -> Result<()> {
-        succeed(
-            Command::new("mount")
-                .args(["-o", "remount,size=256m"])
-                .arg(&self.0),
-        )
-        .map(drop)
+        succeed(Command::new("mount").args(["-o", "remount,size=256m"]).arg(&self.0)).map(drop)
     }
 }
 
@@ -189,9 +155,7 @@ pub(super) fn check_full(trial: &Trial<'_>) -> Result<Option<usize>> {
     trial.place.restore()?;
     let entries = WalkDir::new(trial.place.root()).into_iter().flatten();
     // Files take whole pages.
-    let files = entries
-        .flat_map(|entry| entry.metadata())
-        .filter(fs::Metadata::is_file);
+    let files = entries.flat_map(|entry| entry.metadata()).filter(fs::Metadata::is_file);
     let input: u64 = files.map(|file| file.len().div_ceil(4096) * 4).sum();
     for (tried, room) in (0..14).map(|power| 4 << power).enumerate() {
         let Some(mount) = Mount::try_new(trial.place.root(), input + room)? else {
@@ -199,13 +163,10 @@ pub(super) fn check_full(trial: &Trial<'_>) -> Result<Option<usize>> {
         };
         trial.place.restore()?;
         let mut command = trial.place.command(&[], trial.scenario.arguments);
-        let output = trial
-            .run_here(&mut command, CLEAN)
-            .with_context(|| format!("{room} KB of room"))?;
+        let output =
+            trial.run_here(&mut command, CLEAN).with_context(|| format!("{room} KB of room"))?;
         mount.grow()?;
-        trial
-            .rerun()
-            .with_context(|| format!("after {room} KB of room"))?;
+        trial.rerun().with_context(|| format!("after {room} KB of room"))?;
         if output.status.success() {
             ensure!(tried > 0, "the smallest file system was large enough");
             return Ok(Some(tried));

@@ -153,9 +153,8 @@ fn at_calls(trial: &Trial<'_>, scratch: &Path, quick: bool) -> Result<Vec<String
     let trace = Trace::record(trial.place, &log, trial.scenario.arguments)?;
     let renames = trace.check_flushes(trial.place.root())?;
     let calls = trace.writing();
-    let mut said = at_each(&calls, errors_of_writes, quick, |call, fault| {
-        at(trial, call, fault, &log)
-    })?;
+    let mut said =
+        at_each(&calls, errors_of_writes, quick, |call, fault| at(trial, call, fault, &log))?;
     let renames = format!("{renames} renames, each of flushed content and flushed itself");
     said.insert(0, renames);
     Ok(said)

@@ -98,10 +98,7 @@ impl Place {
     }
 
     fn prepare(&self, command: &mut Command) {
-        command
-            .current_dir(&self.work)
-            .env("LC_ALL", "C")
-            .stdin(Stdio::null());
+        command.current_dir(&self.work).env("LC_ALL", "C").stdin(Stdio::null());
     }
 
     /// What is there now.
@@ -113,9 +110,7 @@ impl Place {
             let content = if metadata.is_dir() {
                 Vec::new()
             } else if metadata.is_symlink() {
-                fs::read_link(entry.path())?
-                    .into_os_string()
-                    .into_encoded_bytes()
+                fs::read_link(entry.path())?.into_os_string().into_encoded_bytes()
             } else {
                 fs::read(entry.path())?
             };
@@ -132,9 +127,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 
 /// The paths at which two snapshots differ.
 pub(super) fn differences<'a>(one: &'a Snapshot, other: &'a Snapshot) -> Vec<&'a Path> {
-    let changed = one
-        .iter()
-        .filter(|(path, entry)| other.get(*path) != Some(entry));
+    let changed = one.iter().filter(|(path, entry)| other.get(*path) != Some(entry));
     let added = other.keys().filter(|path| !one.contains_key(*path));
     let paths = changed.map(|(path, _)| path).chain(added);
     paths.map(PathBuf::as_path).collect()

@@ -106,10 +106,7 @@ fn split(place: &Place, target: &str) -> Result<()> {
     for (library, text, needed) in [(&loader, own, None), (&runtime, uses, Some(&loader))] {
         let source = library.with_extension("c");
         fs::write(&source, text)?;
-        let name = library
-            .file_name()
-            .context("a library has a name")?
-            .display();
+        let name = library.file_name().context("a library has a name")?.display();
         let soname = format!("-Wl,-soname,{name},-rpath,$ORIGIN");
         let (source, library) = (source.display().to_string(), library.display().to_string());
         let needed = needed.map(|path| path.display().to_string());
@@ -162,10 +159,7 @@ fn diagnosis(sound: &End, found: &End, fault: Option<Fault>) -> Result<()> {
 /// The HIP runtime must get the code objects, or the process is told why not.
 fn code_objects(sound: &End, found: &End, _: Option<Fault>) -> Result<()> {
     let (expected, entries) = (sound.entries(), found.entries());
-    ensure!(
-        entries.iter().all(|entry| expected.contains(entry)),
-        "wrong code: {entries:?}"
-    );
+    ensure!(entries.iter().all(|entry| expected.contains(entry)), "wrong code: {entries:?}");
     match found.output.status.code() {
         Some(0) => ensure!(
             entries == expected || found.said("kpack: "),
@@ -213,12 +207,8 @@ pub(super) fn disturb(
     quick: bool,
 ) -> Result<Vec<String>> {
     (reader.prepare)(place, built)?;
-    let reading = Reading {
-        reader,
-        place,
-        before: place.snapshot()?,
-        sound: reader.run(place, &[])?,
-    };
+    let reading =
+        Reading { reader, place, before: place.snapshot()?, sound: reader.run(place, &[])? };
     reading.check_sound(&reading.sound)?;
     let log = scratch.join("strace.log");
     let trace = Trace::record_reads(&log, |runner| {
@@ -226,9 +216,8 @@ pub(super) fn disturb(
         reading.check_sound(&end)
     })?;
     let calls = trace.reading(place.root(), "report.txt");
-    let mut said = at_each(&calls, errors_of_reads, quick, |call, fault| {
-        reading.at(call, fault, &log)
-    })?;
+    let mut said =
+        at_each(&calls, errors_of_reads, quick, |call, fault| reading.at(call, fault, &log))?;
     said.push(format!("{} runs with limits", reading.limited()?));
     Ok(said)
 }
@@ -242,13 +231,8 @@ impl Reader {
             None => place.command(runner, self.arguments),
         };
         command.envs(self.environment.iter().copied());
-        let output = command
-            .output()
-            .with_context(|| format!("{command:?} cannot be run"))?;
-        Ok(End {
-            output,
-            report: fs::read_to_string(&report).unwrap_or_default(),
-        })
+        let output = command.output().with_context(|| format!("{command:?} cannot be run"))?;
+        Ok(End { output, report: fs::read_to_string(&report).unwrap_or_default() })
     }
 }
 
@@ -282,9 +266,7 @@ impl Reading<'_> {
                 (false, None | Some(126 | 127)) => Ok(()),
                 (false, _) => self.judge(&end, None),
             };
-            result
-                .and_then(|()| self.check_unchanged())
-                .context(limit)?;
+            result.and_then(|()| self.check_unchanged()).context(limit)?;
             runs += 1;
         }
         Ok(runs)

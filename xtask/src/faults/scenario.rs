@@ -28,10 +28,7 @@ pub(super) struct Scenario {
 pub(super) enum Promise {
     /// Each of these binaries in `prefix` starts, has its host code, and finds its device code for `targets`: all that
     /// the binary of this name in `original` has, or these.
-    Binaries {
-        binaries: &'static [&'static str],
-        targets: &'static [&'static str],
-    },
+    Binaries { binaries: &'static [&'static str], targets: &'static [&'static str] },
     /// Each unit of a directory is as before the run or as after it.
     Units {
         directory: &'static str,
@@ -44,10 +41,7 @@ pub(super) enum Promise {
     },
 }
 
-const BOTH: Promise = Promise::Binaries {
-    binaries: &BINARIES,
-    targets: &[],
-};
+const BOTH: Promise = Promise::Binaries { binaries: &BINARIES, targets: &[] };
 
 const SPLIT: Promise = Promise::Units {
     directory: "out",
@@ -91,20 +85,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         },
         arguments: "join --prefix prefix --arch gfx1100",
         verify: "verify --quiet prefix",
-        promise: Promise::Binaries {
-            binaries: &BINARIES,
-            targets: &["gfx1100"],
-        },
+        promise: Promise::Binaries { binaries: &BINARIES, targets: &["gfx1100"] },
     },
     Scenario {
         name: "install of a DLL",
         prepare: dll,
         arguments: "install --prefix prefix --module vec --all",
         verify: "verify --quiet prefix --against original",
-        promise: Promise::Binaries {
-            binaries: &[DLL],
-            targets: &[],
-        },
+        promise: Promise::Binaries { binaries: &[DLL], targets: &[] },
     },
     Scenario {
         name: "join of a DLL",
@@ -114,20 +102,13 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         },
         arguments: "join --prefix prefix --arch gfx1100",
         verify: "verify --quiet prefix",
-        promise: Promise::Binaries {
-            binaries: &[DLL],
-            targets: &["gfx1100"],
-        },
+        promise: Promise::Binaries { binaries: &[DLL], targets: &["gfx1100"] },
     },
     Scenario {
         name: "object",
         prepare: |place| {
-            fat("add")
-                .kind(Kind::Object)
-                .build(&place.path("original/add.o"))?;
-            fat("math")
-                .kind(Kind::StaticLibrary)
-                .build(&place.path("original/libmath.a"))
+            fat("add").kind(Kind::Object).build(&place.path("original/add.o"))?;
+            fat("math").kind(Kind::StaticLibrary).build(&place.path("original/libmath.a"))
         },
         arguments: "object --module vec --output-dir host original/add.o original/libmath.a",
         verify: "verify --quiet host",
@@ -151,12 +132,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         },
         arguments: "stage --output-dir dist --messages build.json",
         verify: "verify --quiet dist",
-        promise: Promise::Units {
-            directory: "dist",
-            depth: 0,
-            last: &[],
-            may_be_missing: false,
-        },
+        promise: Promise::Units { directory: "dist", depth: 0, last: &[], may_be_missing: false },
     },
     Scenario {
         name: "stage into an empty directory",
@@ -209,10 +185,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             fs::copy(from.join(library), to.join(library))?;
             // Large enough to be copied while it is compared.
             for shard in [from, to] {
-                fs::write(
-                    shard.join("blas_lib_generic/stage/share/data"),
-                    [1; 100_000],
-                )?;
+                fs::write(shard.join("blas_lib_generic/stage/share/data"), [1; 100_000])?;
             }
             let configuration = json!({
                 "primary_shard": "one",
@@ -221,10 +194,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
                     "instinct": {"display_name": "Instinct", "architectures": ["gfx942"]},
                 }
             });
-            Ok(fs::write(
-                place.path("packaging.json"),
-                configuration.to_string(),
-            )?)
+            Ok(fs::write(place.path("packaging.json"), configuration.to_string())?)
         },
         arguments: "recombine --input-shards-dir shards --output-dir out --config packaging.json",
         verify: "verify --quiet out",
@@ -324,9 +294,7 @@ fn fat_for(version: &str, targets: &[&str]) -> FatLibrary {
         let kernel = format!("{version} {kernel}");
         Vec::from_iter(targets.iter().map(|target| code(target, &kernel)))
     };
-    FatLibrary::new()
-        .wrapper(Storage::Plain, code("add"))
-        .wrapper(Storage::Plain, code("mul"))
+    FatLibrary::new().wrapper(Storage::Plain, code("add")).wrapper(Storage::Plain, code("mul"))
 }
 
 /// Two wrappers with code for two targets, as a compiler makes it.
@@ -374,11 +342,7 @@ fn dll(place: &Place) -> Result<()> {
     };
     let library = FatLibrary::new().wrapper(Storage::Plain, code(1)?);
     let library = library.wrapper(Storage::Zstd(2), code(2)?);
-    let build = WindowsBuild {
-        linker: WindowsLinker::Gnu,
-        is_program: false,
-        flags: &[],
-    };
+    let build = WindowsBuild { linker: WindowsLinker::Gnu, is_program: false, flags: &[] };
     library.build_for_windows(build, &place.path("original").join(DLL))?;
     copied(place, DLL)
 }
@@ -409,19 +373,18 @@ fn artifact(place: &Place, directory: &str, version: &str, targets: &[&str]) -> 
         let library = library_file(target, &[&stem])?;
         fs::write(database.join(format!("{stem}.dat")), library)?;
     }
-    Ok(fs::write(
-        artifact.join("artifact_manifest.txt"),
-        "stage\n",
-    )?)
+    Ok(fs::write(artifact.join("artifact_manifest.txt"), "stage\n")?)
 }
 
 /// A version's wheel, with a fat binary and a text.
 fn wheel(place: &Place, version: &str) -> Result<()> {
     let library = place.path("lib.so");
     fat_for(version, &["gfx1100", "gfx942"]).build(&library)?;
-    let wheel = Wheel::new(WHEEL)
-        .member("vec/__init__.py", version)
-        .member_with_mode("vec/_vec.so", 0o755, fs::read(library)?);
+    let wheel = Wheel::new(WHEEL).member("vec/__init__.py", version).member_with_mode(
+        "vec/_vec.so",
+        0o755,
+        fs::read(library)?,
+    );
     wheel.write(&place.path("dist")).map(drop)
 }
 
@@ -430,18 +393,13 @@ fn wheel(place: &Place, version: &str) -> Result<()> {
 fn cargo_build(place: &Place, version: &str) -> Result<()> {
     let out = "target/release/build/vec-0123/out";
     let kernels = format!("{out}/kpack/vec");
-    fat(version)
-        .kind(Kind::Object)
-        .build(&place.path("vec.o"))?;
+    fat(version).kind(Kind::Object).build(&place.path("vec.o"))?;
     let _ = fs::remove_dir_all(place.path(&kernels));
     let mut object = place.command(&[], "object --module vec vec.o --output-dir");
     object.arg(&kernels).arg("--search-path");
     let pattern = format!("{kernels}/.kpack/vec_lib_@GFXARCH@.kpack");
     succeed(object.arg(place.path(&pattern)))?;
-    fs::write(
-        place.path(&format!("{kernels}/include-directories.txt")),
-        "",
-    )?;
+    fs::write(place.path(&format!("{kernels}/include-directories.txt")), "")?;
     let main = "void fixture_report(void);\nint main(void) { fixture_report(); return 0; }\n";
     fs::write(place.path("main.c"), main)?;
     let program = place.path("target/release/vec");

@@ -23,19 +23,11 @@ pub(super) fn build(scratch: &Path) -> Result<PathBuf> {
 /// Runs the command with it, which must make no difference.
 pub(super) fn check(trial: &Trial<'_>, library: &Path) -> Result<String> {
     let mut command = trial.place.command(&[], trial.scenario.arguments);
-    let output = trial
-        .run(command.env("LD_PRELOAD", library), Expected::Done)
-        .context("short writes")?;
+    let output =
+        trial.run(command.env("LD_PRELOAD", library), Expected::Done).context("short writes")?;
     let said = String::from_utf8_lossy(&output.stderr);
-    let count = said
-        .lines()
-        .find_map(|line| line.strip_suffix(" short writes"));
+    let count = said.lines().find_map(|line| line.strip_suffix(" short writes"));
     let count: u64 = count.context("the library was not loaded")?.parse()?;
-    ensure!(
-        count > 1,
-        "nothing was written with the functions of the C library"
-    );
-    Ok(format!(
-        "{count} writes cut short or interrupted in one run"
-    ))
+    ensure!(count > 1, "nothing was written with the functions of the C library");
+    Ok(format!("{count} writes cut short or interrupted in one run"))
 }

@@ -47,12 +47,7 @@ impl<'a> Trial<'a> {
         let after = place.snapshot()?;
         ensure!(before != after, "the command changes nothing");
         place.kpack(scenario.verify)?;
-        let trial = Self {
-            scenario,
-            place,
-            before,
-            after,
-        };
+        let trial = Self { scenario, place, before, after };
         trial.check_promise()?;
         Ok(trial)
     }
@@ -65,9 +60,7 @@ impl<'a> Trial<'a> {
 
     /// The same, where the input is restored already.
     pub(super) fn run_here(&self, command: &mut Command, expected: Expected) -> Result<Output> {
-        let output = command
-            .output()
-            .with_context(|| format!("{command:?} cannot be run"))?;
+        let output = command.output().with_context(|| format!("{command:?} cannot be run"))?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         self.check(&output, &said, expected)
             .with_context(|| format!("{}; it printed:\n{said}", output.status))?;
@@ -106,21 +99,10 @@ impl<'a> Trial<'a> {
     /// Whether a message has a path of the tree, or says that it is about standard output.
     fn names_a_file(&self, said: &str) -> bool {
         let mut paths = BTreeSet::from([self.place.root(), Path::new("standard output")]);
-        paths.extend(
-            self.before
-                .keys()
-                .chain(self.after.keys())
-                .map(PathBuf::as_path),
-        );
-        let lines = said
-            .lines()
-            .filter(|line| line.starts_with("kpack: error: "));
+        paths.extend(self.before.keys().chain(self.after.keys()).map(PathBuf::as_path));
+        let lines = said.lines().filter(|line| line.starts_with("kpack: error: "));
         let mut texts = lines.map(|line| line.trim_start_matches("kpack: error: "));
-        texts.any(|text| {
-            paths
-                .iter()
-                .any(|path| text.contains(&*path.to_string_lossy()))
-        })
+        texts.any(|text| paths.iter().any(|path| text.contains(&*path.to_string_lossy())))
     }
 
     /// What is neither of the input nor of the result.
@@ -134,10 +116,7 @@ impl<'a> Trial<'a> {
     fn check_done(&self) -> Result<()> {
         let now = self.place.snapshot()?;
         let differences = differences(&now, &self.after);
-        ensure!(
-            differences.is_empty(),
-            "differs from an undisturbed run: {differences:?}"
-        );
+        ensure!(differences.is_empty(), "differs from an undisturbed run: {differences:?}");
         Ok(())
     }
 
@@ -146,27 +125,19 @@ impl<'a> Trial<'a> {
         let now = self.place.snapshot()?;
         let directory = self.scenario.directory();
         let input = |snapshot: &Snapshot| {
-            let outside = snapshot
-                .iter()
-                .filter(|(path, _)| !path.starts_with(directory));
+            let outside = snapshot.iter().filter(|(path, _)| !path.starts_with(directory));
             // Beside a directory that is replaced as a whole there is its hidden replacement.
             let named = outside.filter(|(path, _)| self.before.contains_key(*path));
-            named
-                .map(|(path, entry)| (path.clone(), entry.clone()))
-                .collect::<Snapshot>()
+            named.map(|(path, entry)| (path.clone(), entry.clone())).collect::<Snapshot>()
         };
         ensure!(input(&now) == input(&self.before), "the input has changed");
         match self.scenario.promise {
             Promise::Binaries { binaries, targets } => binaries.iter().try_for_each(|binary| {
-                self.check_binary(binary, targets)
-                    .with_context(|| binary.to_string())
+                self.check_binary(binary, targets).with_context(|| binary.to_string())
             }),
-            Promise::Units {
-                depth,
-                last,
-                may_be_missing,
-                ..
-            } => self.check_units(&now, depth, last, may_be_missing),
+            Promise::Units { depth, last, may_be_missing, .. } => {
+                self.check_units(&now, depth, last, may_be_missing)
+            }
         }
     }
 
@@ -183,9 +154,8 @@ impl<'a> Trial<'a> {
             return Ok(());
         }
         let targets: String = targets.iter().map(|t| format!(" --arch {t}")).collect();
-        self.place.kpack(&format!(
-            "verify --quiet prefix/{binary} --against original/{binary}{targets}"
-        ))
+        self.place
+            .kpack(&format!("verify --quiet prefix/{binary} --against original/{binary}{targets}"))
     }
 
     /// Starts a program, or loads a library.
@@ -199,11 +169,7 @@ impl<'a> Trial<'a> {
         let preload = format!("LD_PRELOAD={path}");
         let load = ["LD_BIND_NOW=1", &preload, "true"];
         let said = self.place.run("env", &load)?.stderr;
-        ensure!(
-            said.is_empty(),
-            "it does not load: {}",
-            String::from_utf8_lossy(&said)
-        );
+        ensure!(said.is_empty(), "it does not load: {}", String::from_utf8_lossy(&said));
         Ok(())
     }
 
@@ -233,8 +199,7 @@ impl<'a> Trial<'a> {
         }
         let is_new = |unit: &&&str| {
             let unit = Path::new(unit);
-            now.get(unit)
-                .is_some_and(|content| before.get(unit) != Some(content))
+            now.get(unit).is_some_and(|content| before.get(unit) != Some(content))
         };
         if let Some(unit) = last.iter().find(is_new) {
             let others = after
@@ -267,10 +232,7 @@ impl<'a> Trial<'a> {
                 continue;
             }
             let unit: PathBuf = within.components().take(depth).collect();
-            units
-                .entry(unit)
-                .or_default()
-                .insert(within.to_owned(), entry.clone());
+            units.entry(unit).or_default().insert(within.to_owned(), entry.clone());
         }
         units
     }

@@ -82,11 +82,7 @@ impl Seen {
         self.files += usize::from(!item.is_directory());
         match &item.class {
             Class::Target { target, .. } => drop(self.targets.insert(target.clone())),
-            Class::Unknown {
-                target,
-                device_code,
-                ..
-            } => {
+            Class::Unknown { target, device_code, .. } => {
                 self.unknown += usize::from(*device_code);
                 self.targets.extend(target.clone());
             }

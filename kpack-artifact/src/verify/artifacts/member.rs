@@ -30,11 +30,7 @@ impl Member {
         let tree = mark::databases(root)
             .and_then(|databases| Tree::read_once(&set.component, root, &databases, parsed));
         match tree {
-            Ok(tree) => Ok(Ok(Self {
-                role: role.clone(),
-                asked_for: path.is_some(),
-                tree,
-            })),
+            Ok(tree) => Ok(Ok(Self { role: role.clone(), asked_for: path.is_some(), tree })),
             Err(error @ Error::Refused { .. }) => {
                 let mut own = Report::default();
                 if let Some(path) = path {

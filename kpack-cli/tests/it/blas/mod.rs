@@ -20,10 +20,7 @@ pub(crate) const HIPBLASLT: &str = "math-libs/BLAS/hipBLASLt/stage";
 
 /// A library with device code for two targets.
 pub(crate) fn fat(name: &str) -> FatLibrary {
-    FatLibrary::new().wrapper(
-        Storage::Zstd(2),
-        [code("gfx1100", name), code("gfx942", name)],
-    )
+    FatLibrary::new().wrapper(Storage::Zstd(2), [code("gfx1100", name), code("gfx942", name)])
 }
 
 pub(crate) fn write(tree: &Tree, path: &str, bytes: impl AsRef<[u8]>) {
@@ -49,55 +46,23 @@ pub(crate) fn artifact() -> Tree {
         format!("{ROCBLAS}\n{HIPBLASLT}\nmath-libs/not-built/stage\n"),
     );
     let lib = format!("{ROCBLAS}/lib");
-    fat("gemm")
-        .build(&tree.path(&format!("{lib}/librocblas.so.5")))
-        .unwrap();
-    symlink(
-        "librocblas.so.5",
-        tree.path(&format!("{lib}/librocblas.so")),
-    )
-    .unwrap();
+    fat("gemm").build(&tree.path(&format!("{lib}/librocblas.so.5"))).unwrap();
+    symlink("librocblas.so.5", tree.path(&format!("{lib}/librocblas.so"))).unwrap();
     let program = FatLibrary::new().kind(Kind::Pie);
     let program = program.wrapper(Storage::Plain, [code("gfx1100", "bench")]);
-    program
-        .build(&tree.path(&format!("{ROCBLAS}/bin/rocblas-bench")))
-        .unwrap();
+    program.build(&tree.path(&format!("{ROCBLAS}/bin/rocblas-bench"))).unwrap();
     let library = format!("{lib}/rocblas/library");
     for target in ["gfx1100", "gfx942"] {
-        pair(
-            &tree,
-            &library,
-            &format!("TensileLibrary_Type_SS_{target}"),
-            target,
-        );
+        pair(&tree, &library, &format!("TensileLibrary_Type_SS_{target}"), target);
     }
     let fallback = library_file("gfx000", &[]).unwrap();
-    write(
-        &tree,
-        &format!("{library}/TensileLibrary_Type_SS_fallback.dat"),
-        fallback,
-    );
-    write(
-        &tree,
-        &format!("{ROCBLAS}/include/rocblas.h"),
-        "int rocblas;\n",
-    );
+    write(&tree, &format!("{library}/TensileLibrary_Type_SS_fallback.dat"), fallback);
+    write(&tree, &format!("{ROCBLAS}/include/rocblas.h"), "int rocblas;\n");
 
     let lib = format!("{HIPBLASLT}/lib");
-    fat("lt")
-        .build(&tree.path(&format!("{lib}/libhipblaslt.so.1")))
-        .unwrap();
-    pair(
-        &tree,
-        &format!("{lib}/hipblaslt/library/gfx1100"),
-        "TensileLibrary_HH",
-        "gfx1100",
-    );
-    write(
-        &tree,
-        &format!("{lib}/hipblaslt/library/gfx1100/TensileManifest.txt"),
-        "all",
-    );
+    fat("lt").build(&tree.path(&format!("{lib}/libhipblaslt.so.1"))).unwrap();
+    pair(&tree, &format!("{lib}/hipblaslt/library/gfx1100"), "TensileLibrary_HH", "gfx1100");
+    write(&tree, &format!("{lib}/hipblaslt/library/gfx1100/TensileManifest.txt"), "all");
     tree
 }
 
@@ -147,16 +112,10 @@ pub(crate) fn overlay(output: &Tree, artifacts: &[&str]) -> Tree {
 
 /// The warnings, with paths in the artifact directory.
 pub(crate) fn warnings(report: &Report) -> Vec<String> {
-    let warnings = report
-        .findings
-        .iter()
-        .filter(|notice| notice.severity == Severity::Warning);
+    let warnings = report.findings.iter().filter(|notice| notice.severity == Severity::Warning);
     warnings
         .map(|notice| {
-            let path = notice
-                .file()
-                .strip_prefix(&report.artifact_dir)
-                .unwrap_or(notice.file());
+            let path = notice.file().strip_prefix(&report.artifact_dir).unwrap_or(notice.file());
             format!("{}: {}", path.display(), notice.text)
         })
         .collect()

@@ -30,13 +30,8 @@ pub(crate) fn out_dir_with(tree: &Tree, directory: &str, module: &str, place: &P
     let library = FatLibrary::new().kind(Kind::Object);
     let name = format!("{module} in {}", place.display());
     let targets = [code("gfx1100", &name), code("gfx942", &name)];
-    library
-        .wrapper(Storage::Plain, targets)
-        .build(&object)
-        .unwrap();
-    let output = tree.path(&format!(
-        "target/release/build/{directory}/out/kpack/{module}"
-    ));
+    library.wrapper(Storage::Plain, targets).build(&object).unwrap();
+    let output = tree.path(&format!("target/release/build/{directory}/out/kpack/{module}"));
     let mut options = object_file::Options::new(module, &output, [object]);
     let pattern = output.join(format!(".kpack/{module}_lib_@GFXARCH@.kpack"));
     options.search_paths = vec![pattern.to_str().unwrap().to_owned()];
@@ -51,22 +46,14 @@ pub(crate) fn program(tree: &Tree, object: &str, extra: &str) {
     );
     fs::write(tree.path("main.c"), main).unwrap();
     let mut command = Command::new("cc");
-    command
-        .arg("-o")
-        .arg(tree.path("target/release/app"))
-        .arg(tree.path("main.c"));
+    command.arg("-o").arg(tree.path("target/release/app")).arg(tree.path("main.c"));
     process::run(command.arg(tree.path(object)));
 }
 
 /// Cargo's message about a build script that links the one library in its OUT_DIR.
 pub(crate) fn script(tree: &Tree, package: &str, directory: &str) -> serde_json::Value {
     let out_dir = tree.path(&format!("target/release/build/{directory}/out"));
-    let library = fs::read_dir(out_dir.join("kpack"))
-        .unwrap()
-        .next()
-        .unwrap()
-        .unwrap()
-        .path();
+    let library = fs::read_dir(out_dir.join("kpack")).unwrap().next().unwrap().unwrap().path();
     json!({
         "reason": "build-script-executed", "package_id": package,
         "linked_libs": ["static=kernels", "dylib=stdc++"],
@@ -105,9 +92,7 @@ pub(crate) fn refused_with(tree: &Tree, options: &Options, messages: &str) -> St
     let error = stage(options, messages.as_bytes()).unwrap_err();
     assert!(!tree.path("dist").exists());
     nothing_hidden(tree);
-    error
-        .in_one_line()
-        .replace(tree.root().to_str().unwrap(), "[root]")
+    error.in_one_line().replace(tree.root().to_str().unwrap(), "[root]")
 }
 
 /// Nothing is left beside the release.
@@ -120,13 +105,6 @@ pub(crate) fn nothing_hidden(tree: &Tree) {
 /// A build of one program with kernels.
 pub(crate) fn built(tree: &Tree) -> String {
     out_dir(tree, "vec-0123", "vec");
-    program(
-        tree,
-        "target/release/build/vec-0123/out/kpack/vec/vec.o",
-        "",
-    );
-    messages(&[
-        script(tree, "registry+x#vec@0.2.0", "vec-0123"),
-        artifact(tree),
-    ])
+    program(tree, "target/release/build/vec-0123/out/kpack/vec/vec.o", "");
+    messages(&[script(tree, "registry+x#vec@0.2.0", "vec-0123"), artifact(tree)])
 }

@@ -9,10 +9,7 @@ use kpack_tests::tree::Tree;
 /// The command, in a tree.
 pub(crate) fn command(tree: &Tree, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kpack"));
-    command
-        .current_dir(tree.root())
-        .args(arguments)
-        .stdin(Stdio::null());
+    command.current_dir(tree.root()).args(arguments).stdin(Stdio::null());
     command
 }
 

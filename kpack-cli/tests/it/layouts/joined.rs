@@ -34,18 +34,14 @@ fn check_size(bench: &Bench, kind: Kind, fat: &Path, host: &Path, size: usize) -
     let _ = fs::remove_file(&again);
     bench.split(&joined, &again).context("split again")?;
     let split = bench.report(kind, host)?;
-    bench
-        .check_host(kind, fat, &again, &split)
-        .context("split again")?;
+    bench.check_host(kind, fat, &again, &split).context("split again")?;
     same_bytes(host, &again).context("split again")?;
 
     let (treated, of_treated) = (bench.path("fat-tool"), bench.path("joined-tool"));
     for (tool, arguments) in bench.tools() {
         fs::copy(fat, &treated)?;
         let sound = apply(tool, arguments, &treated).is_ok()
-            && bench
-                .report(kind, &treated)
-                .is_ok_and(|report| report == expected);
+            && bench.report(kind, &treated).is_ok_and(|report| report == expected);
         if !sound {
             // Said where the split is checked.
             continue;
@@ -97,10 +93,8 @@ pub(crate) fn join(host: &Path, output: &Path, size: usize) -> Result<()> {
     let mut bundles = Vec::new();
     for index in 0..wrappers.len() {
         let code = code_object("gfx1100", &vec![index as u8; size])?;
-        let entries: [(&str, &[u8]); 2] = [
-            ("host-x86_64-unknown-linux--", &[]),
-            ("hipv4-amdgcn-amd-amdhsa--gfx1100", &code),
-        ];
+        let entries: [(&str, &[u8]); 2] =
+            [("host-x86_64-unknown-linux--", &[]), ("hipv4-amdgcn-amd-amdhsa--gfx1100", &code)];
         bundles.push(plain(entries));
     }
     let marker = wrappers[0].marker_address;
@@ -113,11 +107,7 @@ pub(crate) fn join(host: &Path, output: &Path, size: usize) -> Result<()> {
         },
     )?;
     let _ = fs::remove_file(output);
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(output)?;
+    let file = File::options().read(true).write(true).create_new(true).open(output)?;
     plan.write(&input, &file)?;
     for (bundle, offset) in bundles.iter().zip(plan.bundles()) {
         file.write_all_at(bundle, *offset)?;

@@ -38,13 +38,7 @@ pub(crate) const LINKERS: [Linker; 4] = [
         flag: "-fuse-ld=bfd",
         relr: Some("-Wl,-z,pack-relative-relocs"),
     },
-    Linker {
-        name: "gold",
-        program: "ld.gold",
-        compiler: "cc",
-        flag: "-fuse-ld=gold",
-        relr: None,
-    },
+    Linker { name: "gold", program: "ld.gold", compiler: "cc", flag: "-fuse-ld=gold", relr: None },
     Linker {
         name: "lld",
         program: "ld.lld-19",
@@ -69,16 +63,10 @@ pub(crate) fn fat_library(kind: Kind) -> Result<FatLibrary> {
         .kind(kind)
         .wrapper(
             Storage::Plain,
-            [
-                ("gfx1100", device("gfx1100", 1)?),
-                ("gfx942", device("gfx942", 2)?),
-            ],
+            [("gfx1100", device("gfx1100", 1)?), ("gfx942", device("gfx942", 2)?)],
         )
         .wrapper(Storage::Plain, [("gfx1100", device("gfx1100", 3)?)])
-        .wrapper(
-            Storage::Zstd(2),
-            [("gfx90a:xnack+", device("gfx90a:xnack+", 4)?)],
-        ))
+        .wrapper(Storage::Zstd(2), [("gfx90a:xnack+", device("gfx90a:xnack+", 4)?)]))
 }
 
 /// The tools for host binaries of one machine.
@@ -90,12 +78,7 @@ pub(crate) struct Host {
     objcopy: &'static str,
 }
 
-const NATIVE: Host = Host {
-    compiler: "cc",
-    runner: &[],
-    strip: "strip",
-    objcopy: "objcopy",
-};
+const NATIVE: Host = Host { compiler: "cc", runner: &[], strip: "strip", objcopy: "objcopy" };
 
 pub(crate) const AARCH64: Host = Host {
     compiler: "aarch64-linux-gnu-gcc",
@@ -128,16 +111,8 @@ impl Bench {
              void (*report)(void) = (void (*)(void))dlsym(library, \"fixture_report\");\n\
              if (!report) return 2;\n report(); return n != 2;\n}\n",
         )?;
-        run(Command::new(machine.compiler)
-            .arg(&source)
-            .arg("-o")
-            .arg(&loader)
-            .arg("-ldl"))?;
-        Ok(Self {
-            machine,
-            directory,
-            loader,
-        })
+        run(Command::new(machine.compiler).arg(&source).arg("-o").arg(&loader).arg("-ldl"))?;
+        Ok(Self { machine, directory, loader })
     }
 
     /// The tool of that name for the binaries of this machine.
@@ -162,9 +137,7 @@ impl Bench {
         }
         words.push(binary.as_os_str());
         let lazy = run(Command::new(words[0]).args(&words[1..]))?;
-        let bound = run(Command::new(words[0])
-            .args(&words[1..])
-            .env("LD_BIND_NOW", "1"))?;
+        let bound = run(Command::new(words[0]).args(&words[1..]).env("LD_BIND_NOW", "1"))?;
         ensure!(lazy == bound, "with LD_BIND_NOW: {bound}\nwithout: {lazy}");
         Ok(lazy)
     }
@@ -177,11 +150,7 @@ impl Bench {
             bail!("{} is not fat", fat.display())
         };
         let plan = Plan::new(&image, &code, MARKER)?;
-        let output = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(host)?;
+        let output = File::options().read(true).write(true).create_new(true).open(host)?;
         plan.apply(&input, &output)?;
         output.set_permissions(fs::Permissions::from_mode(0o755))?;
         Ok(plan)
@@ -197,11 +166,9 @@ impl Bench {
         let before = self.report(kind, &fat)?;
         let plan = self.split(&fat, &host)?;
         let expected = expected_report(&before);
-        self.check_host(kind, &fat, &host, &expected)
-            .with_context(|| plan.to_string())?;
+        self.check_host(kind, &fat, &host, &expected).with_context(|| plan.to_string())?;
         same_host_code(&fat, &host).with_context(|| plan.to_string())?;
-        self.check_tools(kind, &fat, &host, &expected)
-            .with_context(|| plan.to_string())?;
+        self.check_tools(kind, &fat, &host, &expected).with_context(|| plan.to_string())?;
         let device: usize = library.bundles()?.iter().map(Vec::len).sum();
         if device > ENOUGH {
             let checked = joined::check(self, kind, &fat, &host);

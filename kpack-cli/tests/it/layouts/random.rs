@@ -30,12 +30,7 @@ const CROSS: Linker = Linker {
 
 /// One flag of each row is chosen. Linkers ignore a `-z` that they do not know.
 const FLAGS: &[&[&str]] = &[
-    &[
-        "",
-        "-Wl,--hash-style=sysv",
-        "-Wl,--hash-style=gnu",
-        "-Wl,--hash-style=both",
-    ],
+    &["", "-Wl,--hash-style=sysv", "-Wl,--hash-style=gnu", "-Wl,--hash-style=both"],
     &["", "-Wl,-z,now", "-Wl,-z,lazy"],
     &["", "-Wl,-z,relro", "-Wl,-z,norelro"],
     &["", "-Wl,-z,separate-code", "-Wl,-z,noseparate-code"],
@@ -102,11 +97,7 @@ const TOOLS: &[&[&str]] = &[
     &["objcopy", "--remove-section", ".note.gnu.build-id"],
     &["llvm-objcopy-19", "--add-section", ".extra=/etc/hostname"],
     &["llvm-objcopy-19", "--remove-section", ".comment"],
-    &[
-        "patchelf",
-        "--set-rpath",
-        "/a/directory/with/quite/a/long/name:/and/another/one",
-    ],
+    &["patchelf", "--set-rpath", "/a/directory/with/quite/a/long/name:/and/another/one"],
     &["patchelf", "--remove-rpath"],
     &["patchelf", "--add-needed", "libm.so.6"],
     &["patchelf", "--set-soname", "libofquitealongname.so.1"],
@@ -278,11 +269,7 @@ pub(crate) fn check(seed: u64) -> Result<Outcome> {
     let outcome = trial.run(&choice).or_else(|error| {
         let text = format!("{error:#}");
         let is_known = |reason: &&str| text.contains(*reason) && !text.contains("bug in kpack");
-        if REFUSALS.iter().any(is_known) {
-            Ok(Outcome::Refused(text))
-        } else {
-            Err(error)
-        }
+        if REFUSALS.iter().any(is_known) { Ok(Outcome::Refused(text)) } else { Err(error) }
     });
     outcome.with_context(|| {
         let mut text = format!("KPACK_SEEDS={seed}..{}", seed + 1);
@@ -340,15 +327,8 @@ impl Trial {
             self.done.push(format!("place.ld: {text}"));
         }
         let flags = choice.flags(&script);
-        self.done.push(format!(
-            "{} {:?} {}",
-            choice.linker.compiler,
-            choice.kind,
-            flags.join(" ")
-        ));
-        let mut library = fat_library(choice.kind)?
-            .compiler(choice.linker.compiler)
-            .flag(source);
+        self.done.push(format!("{} {:?} {}", choice.linker.compiler, choice.kind, flags.join(" ")));
+        let mut library = fat_library(choice.kind)?.compiler(choice.linker.compiler).flag(source);
         for flag in flags {
             library = library.flag(flag);
         }
@@ -407,8 +387,7 @@ impl Trial {
     fn accept(&self, name: &str) -> Result<()> {
         let path = self.path(name);
         if self.is_sound {
-            self.bench
-                .check_host(self.kind, &self.path("control"), &path, &self.expected)?
+            self.bench.check_host(self.kind, &self.path("control"), &path, &self.expected)?
         } else {
             self.bench.check_report(self.kind, &path, &self.expected)?
         }

@@ -14,9 +14,7 @@ pub(crate) fn markers(path: &Path) -> Vec<Marker> {
     let bytes = fs::read(path).unwrap();
     let key = b"\xb2kpack_search_paths";
     let places = (1..bytes.len()).filter(|at| bytes[*at..].starts_with(key));
-    places
-        .map(|at| Marker::read(&bytes[at - 1..]).unwrap().0)
-        .collect()
+    places.map(|at| Marker::read(&bytes[at - 1..]).unwrap().0).collect()
 }
 
 /// Whether the section of `file`'s markers is one map to its end, which a reader may unpack as a whole.

@@ -29,10 +29,7 @@ pub(crate) struct Tar {
 impl Tar {
     /// An empty one.
     pub(crate) fn empty() -> Self {
-        Self {
-            builder: Builder::new(Vec::new()),
-            contents: (0, 0),
-        }
+        Self { builder: Builder::new(Vec::new()), contents: (0, 0) }
     }
 
     /// One that begins as those of artifacts do, with the prefix `stage`.

@@ -59,11 +59,7 @@ pub(crate) fn said(plan: &Recombination) -> Vec<String> {
 /// Some finding of `severity` has all `parts`: of its path, text and ID.
 pub(crate) fn assert_said(plan: &Recombination, severity: Severity, parts: &[&str]) {
     let with_id = |(line, finding): (String, &Finding)| format!("{line} [{}]", finding.id);
-    let said: Vec<String> = said(plan)
-        .into_iter()
-        .zip(&plan.findings)
-        .map(with_id)
-        .collect();
+    let said: Vec<String> = said(plan).into_iter().zip(&plan.findings).map(with_id).collect();
     let start = format!("{severity:?} ");
     let found = said
         .iter()

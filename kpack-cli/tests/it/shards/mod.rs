@@ -38,10 +38,7 @@ pub(crate) fn shard(tree: &Tree, name: &str, targets: &[&str]) {
         let library = library_file(target, &[&stem]).unwrap();
         write(&database.join(format!("{stem}.dat")), &library);
     }
-    write(
-        &artifact.join("artifact_manifest.txt"),
-        format!("{PREFIX}\n").as_bytes(),
-    );
+    write(&artifact.join("artifact_manifest.txt"), format!("{PREFIX}\n").as_bytes());
     let output = tree.path(&format!("shards/{name}"));
     split(&Options::new(artifact, output, "blas_lib"), &()).unwrap();
 }
@@ -61,10 +58,7 @@ pub(crate) fn three_shards() -> Tree {
     // The same compiler gives the same file, but here it writes temporary names into the file.
     for other in ["linux-b", "linux-c"] {
         let library = format!("blas_lib_generic/{PREFIX}/lib/librocblas.so.5");
-        let (from, to) = (
-            format!("shards/linux-a/{library}"),
-            format!("shards/{other}/{library}"),
-        );
+        let (from, to) = (format!("shards/linux-a/{library}"), format!("shards/{other}/{library}"));
         fs::copy(tree.path(&from), tree.path(&to)).unwrap();
     }
     tree

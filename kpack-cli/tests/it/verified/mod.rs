@@ -49,9 +49,7 @@ pub(crate) fn assert_found(report: &Report, parts: &[&str]) {
     let faults = faults.filter(|found| found.severity == Severity::Fault);
     let line = |f: &Finding| format!("{}: {} [{}]", f.file().display(), f.text, f.id);
     let faults: Vec<String> = faults.map(line).collect();
-    let found = faults
-        .iter()
-        .any(|fault| parts.iter().all(|part| fault.contains(part)));
+    let found = faults.iter().any(|fault| parts.iter().all(|part| fault.contains(part)));
     assert!(found, "{parts:?} is not in {faults:#?}");
     assert!(!report.holds());
 }

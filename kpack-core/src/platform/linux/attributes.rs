@@ -47,10 +47,7 @@ fn extended(new: &File, old: &File, lost: &mut Vec<String>) {
         Err(Errno::NOTSUP | Errno::NOSYS) => return,
         Err(error) => return lost.push(format!("cannot read its extended attributes: {error}")),
     };
-    for name in names
-        .split(|byte| *byte == 0)
-        .filter(|name| !name.is_empty())
-    {
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         let shown = String::from_utf8_lossy(name).into_owned();
         if OF_CONTENT.contains(&shown.as_str()) {
             lost.push(format!(
@@ -68,9 +65,9 @@ fn extended(new: &File, old: &File, lost: &mut Vec<String>) {
         match kept {
             // It was removed meanwhile.
             Ok(()) | Err(Errno::NODATA) => {}
-            Err(error) => lost.push(format!(
-                "cannot keep its extended attribute `{shown}`: {error}"
-            )),
+            Err(error) => {
+                lost.push(format!("cannot keep its extended attribute `{shown}`: {error}"))
+            }
         }
     }
 }

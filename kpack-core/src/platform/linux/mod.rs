@@ -115,10 +115,7 @@ pub fn readable(text: &str) -> Cow<'_, str> {
 /// Permits as many open files as this process may have.
 pub fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        ..limit
-    };
+    let raised = Rlimit { current: limit.maximum, ..limit };
     // If that fails, most work is still possible.
     let _ = setrlimit(Resource::Nofile, raised);
 }

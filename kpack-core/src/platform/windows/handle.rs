@@ -56,10 +56,7 @@ impl Handle {
 
     fn new(path: PathBuf, flags: u32) -> io::Result<Option<Self>> {
         let mut options = OpenOptions::new();
-        let file = options
-            .read(true)
-            .custom_flags(DIRECTORIES | flags)
-            .open(&path)?;
+        let file = options.read(true).custom_flags(DIRECTORIES | flags).open(&path)?;
         let is_directory = file.metadata()?.is_dir();
         Ok(is_directory.then(|| Self {
             path,
@@ -86,8 +83,7 @@ impl Handle {
         let mut options = OpenOptions::new();
         // FILE_WRITE_ATTRIBUTES.
         let file = options.access_mode(0x100).custom_flags(DIRECTORIES);
-        file.open(&self.path)?
-            .set_times(FileTimes::new().set_modified(time))
+        file.open(&self.path)?.set_times(FileTimes::new().set_modified(time))
     }
 
     /// Which directory it is.
@@ -102,11 +98,7 @@ impl Handle {
             return Ok(true);
         }
         let mut options = OpenOptions::new();
-        options
-            .access_mode(ALL_ACCESS)
-            .share_mode(0)
-            .create(true)
-            .write(true);
+        options.access_mode(ALL_ACCESS).share_mode(0).create(true).write(true);
         options.custom_flags(REMOVED_AT_END);
         let opened = options.open(self.path.join(LOCK));
         let denied = self.denied.swap(0, Relaxed);
@@ -130,11 +122,7 @@ impl Handle {
 
     pub(crate) fn create(&self, name: &OsStr) -> io::Result<File> {
         let mut options = OpenOptions::new();
-        options
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(self.path.join(name))
+        options.read(true).write(true).create_new(true).open(self.path.join(name))
     }
 
     /// A file that Windows removes when it is closed.
@@ -143,9 +131,7 @@ impl Handle {
         let name = format!(".scratch.{number:016x}.tmp");
         let mut options = OpenOptions::new();
         options.access_mode(ALL_ACCESS).write(true).create_new(true);
-        options
-            .custom_flags(REMOVED_AT_END)
-            .open(self.path.join(name))
+        options.custom_flags(REMOVED_AT_END).open(self.path.join(name))
     }
 
     /// What is removed when it is closed cannot stay.
@@ -185,9 +171,7 @@ impl Handle {
     /// What is there under a name.
     pub(crate) fn entry(&self, name: &OsStr) -> io::Result<Option<Entry>> {
         let mut options = OpenOptions::new();
-        options
-            .access_mode(0)
-            .custom_flags(DIRECTORIES | NOT_FOLLOWED);
+        options.access_mode(0).custom_flags(DIRECTORIES | NOT_FOLLOWED);
         let file = match options.open(self.path.join(name)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -200,11 +184,7 @@ impl Handle {
             kind if kind.is_file() => Kind::File,
             _ => Kind::Device,
         };
-        Ok(Some(Entry {
-            kind,
-            mode: metadata.mode(),
-            facts: facts(&file)?,
-        }))
+        Ok(Some(Entry { kind, mode: metadata.mode(), facts: facts(&file)? }))
     }
 
     /// Renames a file in it into the directory `other`, where it replaces one. Not every version of Windows replaces a

@@ -81,15 +81,11 @@ pub trait FileExt {
 
 impl FileExt for File {
     fn read_at(&self, bytes: &mut [u8], position: u64) -> io::Result<usize> {
-        at_position(self, || {
-            std::os::windows::fs::FileExt::seek_read(self, bytes, position)
-        })
+        at_position(self, || std::os::windows::fs::FileExt::seek_read(self, bytes, position))
     }
 
     fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<usize> {
-        at_position(self, || {
-            std::os::windows::fs::FileExt::seek_write(self, bytes, position)
-        })
+        at_position(self, || std::os::windows::fs::FileExt::seek_write(self, bytes, position))
     }
 }
 
@@ -114,11 +110,7 @@ pub trait MetadataExt {
 
 impl MetadataExt for Metadata {
     fn mode(&self) -> u32 {
-        let write = if self.permissions().readonly() {
-            0
-        } else {
-            0o200
-        };
+        let write = if self.permissions().readonly() { 0 } else { 0o200 };
         write | if self.is_dir() { 0o555 } else { 0o444 }
     }
 
@@ -214,10 +206,7 @@ pub(crate) fn link_count(file: &File) -> io::Result<u64> {
 /// Those of the system.
 pub fn id_of(path: &Path, _metadata: &Metadata) -> io::Result<(u64, u64)> {
     let mut options = OpenOptions::new();
-    let file = options
-        .access_mode(0)
-        .custom_flags(DIRECTORIES)
-        .open(path)?;
+    let file = options.access_mode(0).custom_flags(DIRECTORIES).open(path)?;
     facts(&file).map(|facts| facts.id)
 }
 

@@ -27,16 +27,10 @@ fn read_by_call(address: usize, bytes: &mut [u8]) -> io::Result<usize> {
     let end = address.saturating_add(bytes.len());
     while at < end {
         let next = (at / PIECE + 1).saturating_mul(PIECE).min(end);
-        pieces.push(libc::iovec {
-            iov_base: at as *mut c_void,
-            iov_len: next - at,
-        });
+        pieces.push(libc::iovec { iov_base: at as *mut c_void, iov_len: next - at });
         at = next;
     }
-    let local = libc::iovec {
-        iov_base: bytes.as_mut_ptr().cast(),
-        iov_len: bytes.len(),
-    };
+    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: `local` is `bytes`, which may be written; the kernel reads only what is mapped of `pieces`.
     let read = unsafe {
         libc::process_vm_readv(
@@ -86,8 +80,7 @@ mod tests {
         const PAGE: usize = 4096;
         let file = tempfile::tempfile().expect("a temporary file");
         file.set_len(PAGE as u64).expect("a temporary file");
-        file.write_all_at(&[7; 16], PAGE as u64 - 16)
-            .expect("a temporary file");
+        file.write_all_at(&[7; 16], PAGE as u64 - 16).expect("a temporary file");
         // SAFETY: nobody else has the file, and only the kernel reads past its end.
         let mapping = unsafe { memmap2::MmapOptions::new().len(2 * PAGE).map(&file) };
         let mapping = mapping.expect("a mapping");

@@ -31,15 +31,8 @@ pub(crate) fn files(compiler: &str) -> Tree {
     write("no_toc.kpack", &good[..good.len() - 1]);
     write("shrinking.kpack", &good);
     let plain: [(&str, &[u8]); 2] = [("lib/libvec.so#1", b"plain"), ("lib/libvec.so#2", b"")];
-    write(
-        "not_compressed.kpack",
-        &archive(Scheme::None, target, &plain),
-    );
-    let mut damaged = archive(
-        Scheme::ZstdPerKernel,
-        target,
-        &[("lib/libvec.so#1", b"code")],
-    );
+    write("not_compressed.kpack", &archive(Scheme::None, target, &plain));
+    let mut damaged = archive(Scheme::ZstdPerKernel, target, &[("lib/libvec.so#1", b"code")]);
     let data = damaged.windows(4).position(|w| w == b"code").unwrap();
     damaged[data] ^= 1;
     write("damaged.kpack", &damaged);
@@ -58,15 +51,8 @@ pub(crate) fn files(compiler: &str) -> Tree {
     of("gfx1100", &good);
     of("gfx1101", &good);
     let other: [(&str, &[u8]); 1] = [("lib/libother.so#0", b"code")];
-    of(
-        "gfx1102",
-        &archive(Scheme::ZstdPerKernel, "gfx1102", &other),
-    );
-    let mut damaged = archive(
-        Scheme::ZstdPerKernel,
-        "gfx942",
-        &[("lib/libvec.so#0", b"code")],
-    );
+    of("gfx1102", &archive(Scheme::ZstdPerKernel, "gfx1102", &other));
+    let mut damaged = archive(Scheme::ZstdPerKernel, "gfx942", &[("lib/libvec.so#0", b"code")]);
     let data = damaged.windows(4).position(|w| w == b"code").unwrap();
     damaged[data] ^= 1;
     of("gfx942", &damaged);
@@ -83,19 +69,10 @@ fn environment(tree: &Tree, archive: &[u8], compiler: &str) {
     let library = tree.path("store/lib/libvec.so");
     let marker = marker().to_bytes();
     let source = tree.path("vec.c");
-    fs::write(
-        &source,
-        format!(
-            "const unsigned char vec_marker[] = {{{}}};\n",
-            numbers(&marker)
-        ),
-    )
-    .unwrap();
+    fs::write(&source, format!("const unsigned char vec_marker[] = {{{}}};\n", numbers(&marker)))
+        .unwrap();
     let shared = ["-shared", "-fPIC", "-o"];
-    run(Command::new(compiler)
-        .args(shared)
-        .arg(&library)
-        .arg(&source));
+    run(Command::new(compiler).args(shared).arg(&library).arg(&source));
     let link = tree.path("environment/lib/libvec.so");
     symlink("../../store/lib/libvec.so", link).unwrap();
     let archives = tree.path("environment/lib/.kpack");
@@ -120,11 +97,7 @@ fn gibibyte(target: &str) -> Vec<u8> {
         frame.extend(&header.to_le_bytes()[..3]);
         frame.push(0);
     }
-    let kernel = Encoded {
-        bytes: frame,
-        original_size: size,
-        checksum: [0; 32],
-    };
+    let kernel = Encoded { bytes: frame, original_size: size, checksum: [0; 32] };
     let spool = Cursor::new(Vec::new());
     let target = target.parse().unwrap();
     let mut writer = ArchiveWriter::new(spool, "vec_lib", &target, Scheme::ZstdPerKernel);

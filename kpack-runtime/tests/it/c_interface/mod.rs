@@ -55,20 +55,15 @@ fn build_as(
 /// Flags for the loader in the prefix.
 fn installed() -> impl Iterator<Item = String> {
     let prefix = prefix().display();
-    [
-        format!("-I{prefix}/include"),
-        format!("-L{prefix}/lib"),
-        "-lrocm_kpack".to_owned(),
-    ]
-    .into_iter()
+    [format!("-I{prefix}/include"), format!("-L{prefix}/lib"), "-lrocm_kpack".to_owned()]
+        .into_iter()
 }
 
 /// Runs the program, with the loader where the dynamic linker finds it.
 fn conforms(program: &Path) {
     let tree = files("cc");
-    let printed = run(Command::new(program)
-        .arg(tree.root())
-        .env("LD_LIBRARY_PATH", prefix().join("lib")));
+    let printed =
+        run(Command::new(program).arg(tree.root()).env("LD_LIBRARY_PATH", prefix().join("lib")));
     assert!(printed.ends_with(" checks\n"), "{printed}");
 }
 
@@ -176,12 +171,10 @@ fn the_example_that_loads_a_kernel_by_name() {
     let archive = tree.path("vec_kernels_gfx942.kpack");
     write(&archive, "gfx942", &[("add.hsaco", b"code\0")]);
     let mut load = Command::new(&program);
-    load.arg(&archive)
-        .env("LD_LIBRARY_PATH", prefix().join("lib"));
+    load.arg(&archive).env("LD_LIBRARY_PATH", prefix().join("lib"));
     assert_eq!(run(load.arg("gfx942")), "add: 5 bytes of code\n");
     let mut load = Command::new(&program);
-    load.args([&archive, Path::new("gfx950")])
-        .env("LD_LIBRARY_PATH", prefix().join("lib"));
+    load.args([&archive, Path::new("gfx950")]).env("LD_LIBRARY_PATH", prefix().join("lib"));
     let output = load.output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("kpack_get_kernel failed with 5"), "{said}");
@@ -196,21 +189,14 @@ fn a_program_under_address_sanitizer() {
     build(&program, sanitizers.into_iter().chain(installed()));
     let files = files("cc");
     let mut command = Command::new(&program);
-    command
-        .arg(files.root())
-        .env("LD_LIBRARY_PATH", prefix().join("lib"))
-        .env(
-            "ASAN_OPTIONS",
-            "detect_leaks=1:allocator_may_return_null=1:max_allocation_size_mb=512",
-        );
+    command.arg(files.root()).env("LD_LIBRARY_PATH", prefix().join("lib")).env(
+        "ASAN_OPTIONS",
+        "detect_leaks=1:allocator_may_return_null=1:max_allocation_size_mb=512",
+    );
     let output = command.output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
-    for report in [
-        "ERROR: AddressSanitizer",
-        "ERROR: LeakSanitizer",
-        "runtime error",
-    ] {
+    for report in ["ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "runtime error"] {
         assert!(!errors.contains(report), "{errors}");
     }
     // It is watching.
@@ -226,18 +212,14 @@ fn a_library_directory_of_another_name() {
     }
     let tree = Tree::new();
     let libdir = "lib/x86_64-linux-gnu";
-    run(process::xtask("dist")
-        .args(["--libdir", libdir, "--prefix"])
-        .arg(tree.root()));
+    run(process::xtask("dist").args(["--libdir", libdir, "--prefix"]).arg(tree.root()));
     let flags = run(Command::new("pkg-config")
         .args(["--cflags", "--libs", "rocm-kpack"])
         .env("PKG_CONFIG_PATH", tree.path(libdir).join("pkgconfig")));
     let program = tree.path("conformance");
     build(&program, flags.split_whitespace().map(str::to_owned));
     let files = files("cc");
-    run(Command::new(&program)
-        .arg(files.root())
-        .env("LD_LIBRARY_PATH", tree.path(libdir)));
+    run(Command::new(&program).arg(files.root()).env("LD_LIBRARY_PATH", tree.path(libdir)));
 }
 
 /// The functions in `kpack.h`, sorted.
@@ -255,13 +237,9 @@ fn declared(header: &str) -> Vec<&str> {
 #[test]
 fn the_shared_library_shows_its_interface_and_nothing_else() {
     let library = prefix().join("lib/librocm_kpack.so");
-    let symbols = run(Command::new("nm")
-        .args(["-D", "--defined-only"])
-        .arg(&library));
-    let mut names: Vec<&str> = symbols
-        .lines()
-        .filter_map(|line| line.split(' ').next_back())
-        .collect();
+    let symbols = run(Command::new("nm").args(["-D", "--defined-only"]).arg(&library));
+    let mut names: Vec<&str> =
+        symbols.lines().filter_map(|line| line.split(' ').next_back()).collect();
     names.sort_unstable();
     let header = fs::read_to_string(prefix().join("include/rocm_kpack/kpack.h")).unwrap();
     assert_eq!(names, declared(&header));
@@ -270,10 +248,7 @@ fn the_shared_library_shows_its_interface_and_nothing_else() {
     let notes = run(Command::new("readelf").arg("-SW").arg(&library));
     assert!(notes.contains(".note.kpack_loader"), "{notes}");
     let dynamic = run(Command::new("readelf").arg("-dW").arg(&library));
-    assert!(
-        dynamic.contains("soname: [librocm_kpack.so.0]"),
-        "{dynamic}"
-    );
+    assert!(dynamic.contains("soname: [librocm_kpack.so.0]"), "{dynamic}");
     // Three files tell the SONAME.
     let config = prefix().join("lib/cmake/rocm-kpack/rocm-kpack-config.cmake");
     let config = fs::read_to_string(config).unwrap();

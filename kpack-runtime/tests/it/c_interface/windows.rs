@@ -36,11 +36,7 @@ fn program(source: &str, directory: &Path) -> Command {
         .arg(root.join("include"))
         .arg(loader().join("librocm_kpack.dll.a"))
         .arg("-pthread"));
-    fs::copy(
-        loader().join("rocm_kpack.dll"),
-        directory.join("rocm_kpack.dll"),
-    )
-    .unwrap();
+    fs::copy(loader().join("rocm_kpack.dll"), directory.join("rocm_kpack.dll")).unwrap();
     windows::wine(&program, Path::new(env!("CARGO_TARGET_TMPDIR")))
 }
 
@@ -104,12 +100,8 @@ fn the_library_exports_its_interface_and_nothing_else() {
         return;
     }
     let library = loader().join("rocm_kpack.dll");
-    let exports = run(Command::new("llvm-readobj-19")
-        .arg("--coff-exports")
-        .arg(library));
-    let names = exports
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("Name: "));
+    let exports = run(Command::new("llvm-readobj-19").arg("--coff-exports").arg(library));
+    let names = exports.lines().filter_map(|line| line.trim().strip_prefix("Name: "));
     let mut names = Vec::from_iter(names);
     names.sort_unstable();
     let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/rocm_kpack/kpack.h");

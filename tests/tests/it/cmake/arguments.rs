@@ -9,31 +9,16 @@ const LIBRARY: &str = "kpack_install(TARGETS veclib MODULE veclib";
 
 /// The arguments of a call, and the expected error.
 const WRONG: &[(&str, &str)] = &[
-    (
-        "kpack_install(MODULE veclib)",
-        "kpack_install(): TARGETS is missing",
-    ),
-    (
-        "kpack_install(TARGETS veclib)",
-        "kpack_install(): MODULE is missing",
-    ),
+    ("kpack_install(MODULE veclib)", "kpack_install(): TARGETS is missing"),
+    ("kpack_install(TARGETS veclib)", "kpack_install(): MODULE is missing"),
     ("kpack_install(veclib MODULE veclib)", "TARGETS is missing"),
-    (
-        "kpack_install(TARGETS veclib MODULE)",
-        "MODULE needs a value.",
-    ),
+    ("kpack_install(TARGETS veclib MODULE)", "MODULE needs a value."),
     (
         "kpack_install(TARGETS veclib MODULE ARCHITECTURES gfx942)",
         "MODULE needs a value, but ARCHITECTURES follows it",
     ),
-    (
-        "kpack_install(TARGETS veclib MODULE a MODULE b)",
-        "MODULE is given twice",
-    ),
-    (
-        "kpack_install(TARGETS veclib MODULE a b)",
-        "does not accept the arguments \"b\"",
-    ),
+    ("kpack_install(TARGETS veclib MODULE a MODULE b)", "MODULE is given twice"),
+    ("kpack_install(TARGETS veclib MODULE a b)", "does not accept the arguments \"b\""),
     (
         "kpack_install(TARGETS veclib MODULE ../veclib)",
         "MODULE is \"../veclib\". It becomes part of file names",
@@ -52,20 +37,11 @@ const WRONG: &[(&str, &str)] = &[
         "ARCHITECTURES: `native` is not a GPU target ID: expected a processor",
     ),
     ("ARCHITECTURES gfx1100 gfx-900)", "did you mean gfx900?"),
-    (
-        "ARCHITECTURES gxf1100)",
-        "ARCHITECTURES: `gxf1100` is not a GPU target ID",
-    ),
+    ("ARCHITECTURES gxf1100)", "ARCHITECTURES: `gxf1100` is not a GPU target ID"),
     ("ARCHITECTURES gfx11oo)", "did you mean gfx1100?"),
-    (
-        "ARCHITECTURES gfx90)",
-        "ARCHITECTURES: `gfx90` is not a GPU target ID",
-    ),
+    ("ARCHITECTURES gfx90)", "ARCHITECTURES: `gfx90` is not a GPU target ID"),
     ("ARCHITECTURES gfx90a:xnak+)", "did you mean gfx90a:xnack+?"),
-    (
-        "ARCHITECTURES gfx90a:xnack)",
-        "ARCHITECTURES: `gfx90a:xnack` is not a GPU target ID",
-    ),
+    ("ARCHITECTURES gfx90a:xnack)", "ARCHITECTURES: `gfx90a:xnack` is not a GPU target ID"),
     ("ARCHITECTURES mi300x)", "did you mean gfx942?"),
     (
         "ARCHITECTURES gfx90a gfx90a:xnack+ DEVICE_COMPONENTS)",
@@ -76,32 +52,17 @@ const WRONG: &[(&str, &str)] = &[
         "UNEXPECTED is \"explode\" (expected drop, error or keep)",
     ),
     ("UNEXPECTED error)", "UNEXPECTED needs ARCHITECTURES"),
-    (
-        "SPIRV burn)",
-        "SPIRV is \"burn\" (expected keep, drop or archive)",
-    ),
-    (
-        "DEBUG_DESTINATION lib/debug)",
-        "DEBUG_DESTINATION needs STRIP_DEBUG",
-    ),
+    ("SPIRV burn)", "SPIRV is \"burn\" (expected keep, drop or archive)"),
+    ("DEBUG_DESTINATION lib/debug)", "DEBUG_DESTINATION needs STRIP_DEBUG"),
     ("COMPRESSION lzma)", "(expected zstd or none)"),
     ("LEVEL high)", "LEVEL is \"high\" (expected 1 to 22)"),
     (
         "LIBRARY DESTINATION /opt/lib)",
         "the destination of \"veclib\" is \"/opt/lib\", an absolute path",
     ),
-    (
-        "LIBRARY DESTINATION lib/../../lib)",
-        "which leaves the install prefix",
-    ),
-    (
-        "KPACK_DESTINATION /opt/.kpack)",
-        "KPACK_DESTINATION is \"/opt/.kpack\", an absolute path",
-    ),
-    (
-        "DEVICE_COMPONENTS)",
-        "DEVICE_COMPONENTS needs ARCHITECTURES",
-    ),
+    ("LIBRARY DESTINATION lib/../../lib)", "which leaves the install prefix"),
+    ("KPACK_DESTINATION /opt/.kpack)", "KPACK_DESTINATION is \"/opt/.kpack\", an absolute path"),
+    ("DEVICE_COMPONENTS)", "DEVICE_COMPONENTS needs ARCHITECTURES"),
     (
         "DEVICE_COMPONENTS ARCHITECTURES gfx942 UNEXPECTED keep)",
         "UNEXPECTED keep cannot be combined with DEVICE_COMPONENTS",
@@ -180,11 +141,7 @@ fn the_shim_needs_an_installed_kpack() {
         let unknown = format!("{LIBRARY} RUNTIME_SHIM static)");
         configure(&Project::new(&installed, "arguments"), &unknown)
             .fails_with("does not accept the arguments \"static\"");
-        configure(
-            &Project::new(&installed, "arguments"),
-            &format!("{call}\n{shared}"),
-        )
-        .fails_with(
+        configure(&Project::new(&installed, "arguments"), &format!("{call}\n{shared}")).fails_with(
             "another call links libkpack_hip.a into \"veclib\", and this one libkpack_hip.so",
         );
     }
@@ -210,10 +167,7 @@ fn options_reach_the_helper(package: &Package) {
         .0
         .fails_with("has device code for gfx90a:xnack+");
 
-    let (run, kept) = install(
-        "keep",
-        &format!("{expected} UNEXPECTED keep COMPRESSION none"),
-    );
+    let (run, kept) = install("keep", &format!("{expected} UNEXPECTED keep COMPRESSION none"));
     run.succeeds();
     let bytes = std::fs::read(kept.path.join(archive("gfx90a:xnack+"))).unwrap();
     let payload = b"mainmainmainmain";
@@ -236,11 +190,7 @@ fn architectures_are_compared_with_hip(package: &Package) {
     with_hip("ARCHITECTURES gfx1100")
         .says("has gfx942, but ARCHITECTURES does not: the install will skip its code");
     with_hip("ARCHITECTURES gfx1100 UNEXPECTED error").says("the install will stop");
-    for quiet in [
-        "ARCHITECTURES gfx1100 gfx942",
-        "",
-        "ARCHITECTURES gfx1100 UNEXPECTED keep",
-    ] {
+    for quiet in ["ARCHITECTURES gfx1100 gfx942", "", "ARCHITECTURES gfx1100 UNEXPECTED keep"] {
         let run = with_hip(quiet);
         assert!(!run.output.contains("Warning"), "{}", run.output);
     }

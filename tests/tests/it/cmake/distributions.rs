@@ -14,11 +14,8 @@ use crate::cmake::packages::control;
 use crate::cmake::project::{Run, files_with_extension};
 
 /// The targets of the example, and what packages are called after them.
-const TARGETS: [(&str, &str); 3] = [
-    ("gfx1100", "gfx1100"),
-    ("gfx90a:xnack+", "gfx90a.xnack-on"),
-    ("gfx942", "gfx942"),
-];
+const TARGETS: [(&str, &str); 3] =
+    [("gfx1100", "gfx1100"), ("gfx90a:xnack+", "gfx90a.xnack-on"), ("gfx942", "gfx942")];
 
 /// What builds the example.
 const COMPILER: [&str; 4] = ["cmake", "clang++-19", "ld.lld-19", "hipcc"];
@@ -27,10 +24,7 @@ const COMPILER: [&str; 4] = ["cmake", "clang++-19", "ld.lld-19", "hipcc"];
 fn with_kpack(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     let path = std::env::var("PATH").unwrap();
-    command.env(
-        "PATH",
-        format!("{}:{path}", dist_prefix().join("bin").display()),
-    );
+    command.env("PATH", format!("{}:{path}", dist_prefix().join("bin").display()));
     command.env("PERL5LIB", dist_prefix().join("share/perl5"));
     for variable in ["MAKEFLAGS", "MAKELEVEL", "DESTDIR", "CFLAGS", "CXXFLAGS"] {
         command.env_remove(variable);
@@ -78,25 +72,13 @@ impl Source {
         let archive = self.path("rpm/SOURCES/vec-1.2.3.tar.gz");
         fs::create_dir_all(archive.parent().unwrap()).unwrap();
         let mut tar = Command::new("tar");
-        tar.arg("-C")
-            .arg(self.scratch.path())
-            .arg("-czf")
-            .arg(archive);
+        tar.arg("-C").arg(self.scratch.path()).arg("-czf").arg(archive);
         Run::of(tar.arg("vec-1.2.3")).succeeds();
         let mut build = with_kpack("rpmbuild");
-        build.args([
-            "--nodeps",
-            "-bb",
-            "--define",
-            "_lib lib64",
-            "--define",
-            "_libdir /usr/lib64",
-        ]);
+        build.args(["--nodeps", "-bb", "--define", "_lib lib64", "--define", "_libdir /usr/lib64"]);
         build.args(["--define", "clangxx clang++-19", "--define"]);
         build.arg(format!("_topdir {}", self.path("rpm").display()));
-        build
-            .arg("--load")
-            .arg(dist_prefix().join("lib/rpm/macros.d/macros.kpack"));
+        build.arg("--load").arg(dist_prefix().join("lib/rpm/macros.d/macros.kpack"));
         Run::of(build.arg(self.path("vec-1.2.3/vec.spec")))
     }
 
@@ -111,17 +93,9 @@ impl Source {
     fn deb(&self, name: &str) -> PathBuf {
         let all = files_with_extension(self.scratch.path(), ".deb");
         let start = format!("{name}_");
-        let named = |path: &&PathBuf| {
-            path.file_name()
-                .unwrap()
-                .to_str()
-                .unwrap()
-                .starts_with(&start)
-        };
-        all.iter()
-            .find(named)
-            .unwrap_or_else(|| panic!("{all:?}"))
-            .clone()
+        let named =
+            |path: &&PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(&start);
+        all.iter().find(named).unwrap_or_else(|| panic!("{all:?}")).clone()
     }
 }
 
@@ -146,9 +120,7 @@ fn a_debian_package_for_each_gpu() {
     for (target, name) in TARGETS {
         let device = source.deb(&format!("libvec1-{name}"));
         let processor = name.split('.').next().unwrap();
-        recommends.push(format!(
-            "libvec1-{name} (= 1.2.3-1) | kpack-without-{processor}"
-        ));
+        recommends.push(format!("libvec1-{name} (= 1.2.3-1) | kpack-without-{processor}"));
         assert_eq!(control(&device, "Depends"), "libvec1 (= 1.2.3-1)");
         assert_eq!(control(&device, "Multi-Arch"), "same");
         let root = source.path(name);
@@ -160,10 +132,7 @@ fn a_debian_package_for_each_gpu() {
             files_with_extension(&root.join("usr/lib/x86_64-linux-gnu/.kpack"), ".kpack");
         assert_eq!(archives.len(), 1, "{archives:?}");
     }
-    assert_eq!(
-        control(&source.deb("libvec1"), "Recommends"),
-        recommends.join(", ")
-    );
+    assert_eq!(control(&source.deb("libvec1"), "Recommends"), recommends.join(", "));
     let manifest = source.path("gfx942/usr/lib/x86_64-linux-gnu/.kpack/libvec1_lib.kpm");
     kpack(&["show"], &manifest).says("install hint: apt install libvec1-@GFXARCH@");
 
@@ -189,9 +158,7 @@ fn dh_kpack_takes_archives_of_the_build() {
         );
         text.replace("install(TARGETS vec", &find)
     });
-    source.edit("debian/libvec1.install", |text| {
-        format!("{text}usr/lib/*/.kpack\n")
-    });
+    source.edit("debian/libvec1.install", |text| format!("{text}usr/lib/*/.kpack\n"));
     source.debian().succeeds();
     for (_, name) in TARGETS {
         let device = source.deb(&format!("libvec1-{name}"));
@@ -207,13 +174,8 @@ fn a_package_of_a_family_is_for_each_of_its_processors() {
     }
     let source = Source::new();
     source.edit("debian/control", |text| {
-        let device = text
-            .split("\n\n")
-            .find(|part| part.starts_with("Package: libvec1-gfx1100"));
-        format!(
-            "{text}\n{}\n",
-            device.unwrap().replace("gfx1100", "gfx110x")
-        )
+        let device = text.split("\n\n").find(|part| part.starts_with("Package: libvec1-gfx1100"));
+        format!("{text}\n{}\n", device.unwrap().replace("gfx1100", "gfx110x"))
     });
     source.debian().fails_with(
         "libvec1-gfx110x is empty: list the files for gfx110x in debian/libvec1-gfx110x.install",
@@ -221,10 +183,7 @@ fn a_package_of_a_family_is_for_each_of_its_processors() {
     let install = source.path("vec-1.2.3/debian/libvec1-gfx110x.install");
     fs::write(install, "vec.h usr/share/vec/amd-gfx110x\n").unwrap();
     source.debian().succeeds();
-    assert_eq!(
-        control(&source.deb("libvec1-gfx110x"), "Depends"),
-        "libvec1 (= 1.2.3-1)"
-    );
+    assert_eq!(control(&source.deb("libvec1-gfx110x"), "Depends"), "libvec1 (= 1.2.3-1)");
     let recommends = control(&source.deb("libvec1"), "Recommends");
     let own = "libvec1-gfx110x (= 1.2.3-1) | kpack-without-gfx110x";
     assert!(recommends.contains(own), "{recommends}");
@@ -237,11 +196,8 @@ fn a_package_of_a_family_is_for_each_of_its_processors() {
             name.starts_with(&start)
         };
         let lacks = control(made.iter().find(is_own).unwrap(), "Provides");
-        let lacks = |name: &str| {
-            lacks
-                .split(", ")
-                .any(|own| own == format!("kpack-without-{name}"))
-        };
+        let lacks =
+            |name: &str| lacks.split(", ").any(|own| own == format!("kpack-without-{name}"));
         assert_eq!(lacks("gfx110x"), !has, "{gpu}");
         assert!(!lacks("gfx11") && lacks("gfx120x"), "{gpu}");
     }
@@ -254,9 +210,7 @@ fn dh_kpack_can_run_again() {
         return;
     }
     let source = Source::new();
-    source.edit("debian/rules", |text| {
-        format!("{text}\nexecute_after_dh_kpack:\n\tdh_kpack\n")
-    });
+    source.edit("debian/rules", |text| format!("{text}\nexecute_after_dh_kpack:\n\tdh_kpack\n"));
     source.debian().succeeds();
     let (_, name) = TARGETS[0];
     let device = source.deb(&format!("libvec1-{name}"));
@@ -264,11 +218,7 @@ fn dh_kpack_can_run_again() {
     Run::of(Command::new("dpkg-deb").arg("-c").arg(device))
         .says("/.kpack/libvec1_lib_gfx1100.kpack");
     let recommends = control(&source.deb("libvec1"), "Recommends");
-    assert_eq!(
-        recommends.split(", ").count(),
-        TARGETS.len(),
-        "{recommends}"
-    );
+    assert_eq!(recommends.split(", ").count(), TARGETS.len(), "{recommends}");
 }
 
 #[test]
@@ -298,9 +248,7 @@ fn dh_kpack_refuses_empty_and_forgotten_packages() {
     );
 
     let source = Source::new();
-    source.edit("debian/control", |text| {
-        text.replace("libvec1-gfx942", "libvec1-gfx1201")
-    });
+    source.edit("debian/control", |text| text.replace("libvec1-gfx942", "libvec1-gfx1201"));
     source.debian().fails_with("no device code for gfx1201");
 
     let source = Source::new();
@@ -308,9 +256,7 @@ fn dh_kpack_refuses_empty_and_forgotten_packages() {
         let (before, rest) = text.split_once("Package: libvec1-gfx942\n").unwrap();
         format!("{before}{}", rest.split_once("\n\n").unwrap().1)
     });
-    source
-        .debian()
-        .fails_with("has device code for gfx942; expected only gfx1100, gfx90a:xnack+");
+    source.debian().fails_with("has device code for gfx942; expected only gfx1100, gfx90a:xnack+");
 }
 
 /// A machine says once which GPU it has, and apt installs no code for others.
@@ -335,12 +281,9 @@ fn apt_installs_the_code_of_the_machines_gpus() {
     fs::write(repository.join("Packages"), scanned.stdout).unwrap();
 
     let root = source.path("root");
-    for directory in [
-        "etc/apt",
-        "var/lib/apt/lists/partial",
-        "var/cache/apt/archives/partial",
-        "var/lib/dpkg",
-    ] {
+    for directory in
+        ["etc/apt", "var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/lib/dpkg"]
+    {
         fs::create_dir_all(root.join(directory)).unwrap();
     }
     let list = format!("deb [trusted=yes] file:{} ./\n", repository.display());
@@ -352,14 +295,8 @@ fn apt_installs_the_code_of_the_machines_gpus() {
     let apt = |arguments: &[&str]| {
         let mut apt = Command::new("apt-get");
         apt.arg("-o").arg(format!("Dir={}", root.display()));
-        apt.arg("-o")
-            .arg(format!("Dir::State::status={}", status.display()));
-        apt.args([
-            "-o",
-            "APT::Sandbox::User=root",
-            "-o",
-            "APT::Install-Recommends=true",
-        ]);
+        apt.arg("-o").arg(format!("Dir::State::status={}", status.display()));
+        apt.args(["-o", "APT::Sandbox::User=root", "-o", "APT::Install-Recommends=true"]);
         apt.args(["-o", "APT::Architecture=amd64", "-qq"]);
         Run::of(apt.args(arguments)).succeeds().output
     };
@@ -374,26 +311,14 @@ fn apt_installs_the_code_of_the_machines_gpus() {
         names.sort();
         names
     };
-    assert_eq!(
-        installs(&["libvec1"]),
-        ["gfx1100", "gfx90a.xnack-on", "gfx942"]
-    );
+    assert_eq!(installs(&["libvec1"]), ["gfx1100", "gfx90a.xnack-on", "gfx942"]);
     assert_eq!(installs(&["libvec1", "kpack-gpu-gfx942"]), ["gfx942"]);
-    assert_eq!(
-        installs(&["libvec1", "kpack-gpu-gfx1100-gfx90a"]),
-        ["gfx1100", "gfx90a.xnack-on"]
-    );
+    assert_eq!(installs(&["libvec1", "kpack-gpu-gfx1100-gfx90a"]), ["gfx1100", "gfx90a.xnack-on"]);
 
     // Installed before.
     let package = files_with_extension(&repository, "kpack-gpu-gfx942_0.1.0_all.deb").remove(0);
-    let fields = Run::of(Command::new("dpkg-deb").arg("-f").arg(package))
-        .succeeds()
-        .output;
-    fs::write(
-        &status,
-        format!("{system}\n{fields}Status: install ok installed\n"),
-    )
-    .unwrap();
+    let fields = Run::of(Command::new("dpkg-deb").arg("-f").arg(package)).succeeds().output;
+    fs::write(&status, format!("{system}\n{fields}Status: install ok installed\n")).unwrap();
     assert_eq!(installs(&["libvec1"]), ["gfx942"]);
     // A GPU is added: the package of the set replaces that of the one.
     let output = apt(&["-s", "install", "kpack-gpu-gfx1100-gfx90a"]);
@@ -413,14 +338,8 @@ fn dnf_installs_the_code_of_the_machines_gpus() {
     // Files for several processors, such as AOTriton's images.
     source.edit("vec.spec", |text| {
         text.replace("%global targets gfx1100", "%global targets gfx1100 gfx110x")
-            .replace(
-                "%files devel",
-                "%files -n vec-gfx110x\n%{_datadir}/vec\n\n%files devel",
-            )
-            .replace(
-                "%check",
-                "install -D vec.h %{buildroot}%{_datadir}/vec/amd-gfx110x\n\n%check",
-            )
+            .replace("%files devel", "%files -n vec-gfx110x\n%{_datadir}/vec\n\n%files devel")
+            .replace("%check", "install -D vec.h %{buildroot}%{_datadir}/vec/amd-gfx110x\n\n%check")
     });
     source.rpm().succeeds();
     let repository = source.path("repository");
@@ -438,10 +357,8 @@ fn dnf_installs_the_code_of_the_machines_gpus() {
             .args(["-qp", "--requires"])
             .args(files_with_extension(&repository, "/vec-1.2.3-1.x86_64.rpm")),
     );
-    let provides = needed
-        .output
-        .lines()
-        .filter(|line| !line.starts_with("rpmlib(") && !line.starts_with('/'));
+    let provides =
+        needed.output.lines().filter(|line| !line.starts_with("rpmlib(") && !line.starts_with('/'));
     let provides: String = provides.map(|line| format!("Provides: {line}\n")).collect();
     fs::write(
         &spec,
@@ -449,12 +366,8 @@ fn dnf_installs_the_code_of_the_machines_gpus() {
     )
     .unwrap();
     let mut build = Command::new("rpmbuild");
-    build
-        .args(["-bb", "--define"])
-        .arg(format!("_topdir {}", source.path("system").display()));
-    build
-        .arg("--define")
-        .arg(format!("_rpmdir {}", repository.display()));
+    build.args(["-bb", "--define"]).arg(format!("_topdir {}", source.path("system").display()));
+    build.arg("--define").arg(format!("_rpmdir {}", repository.display()));
     Run::of(build.arg(spec)).succeeds();
     Run::of(Command::new("createrepo_c").arg("-q").arg(&repository)).succeeds();
 
@@ -462,24 +375,14 @@ fn dnf_installs_the_code_of_the_machines_gpus() {
         let root = source.path(root);
         for packages in steps {
             let mut dnf = Command::new("dnf");
-            dnf.args([
-                "-q",
-                "-y",
-                "--releasever=1",
-                "--repo=vec",
-                "--setopt=gpgcheck=0",
-            ]);
+            dnf.args(["-q", "-y", "--releasever=1", "--repo=vec", "--setopt=gpgcheck=0"]);
             dnf.arg(format!("--installroot={}", root.display()));
             dnf.arg(format!("--repofrompath=vec,{}", repository.display()));
             Run::of(dnf.arg("install").args(*packages)).succeeds();
         }
         let mut rpm = Command::new("rpm");
-        let run = Run::of(
-            rpm.arg("--root")
-                .arg(&root)
-                .args(["-qa", "--qf", "%{NAME}\n"]),
-        )
-        .succeeds();
+        let run =
+            Run::of(rpm.arg("--root").arg(&root).args(["-qa", "--qf", "%{NAME}\n"])).succeeds();
         let mut names: Vec<String> = run
             .output
             .lines()
@@ -532,10 +435,7 @@ fn a_trigger_joins_for_the_machines_gpus() {
     for directory in ["DEBIAN", "usr/libexec/kpack"] {
         fs::create_dir_all(tree.join(directory)).unwrap();
     }
-    copy(
-        &dist_prefix().join("libexec/kpack/join-installed"),
-        &tree.join("usr/libexec/kpack"),
-    );
+    copy(&dist_prefix().join("libexec/kpack/join-installed"), &tree.join("usr/libexec/kpack"));
     copy(&joining.join("postinst"), &tree.join("DEBIAN"));
     let triggers = fs::read_to_string(joining.join("triggers.in")).unwrap();
     let triggers = triggers.replace("@KPACK_LIBDIR@", "lib/x86_64-linux-gnu");
@@ -546,24 +446,15 @@ fn a_trigger_joins_for_the_machines_gpus() {
     )
     .unwrap();
     let deb = source.path("kpack-join.deb");
-    Run::of(
-        Command::new("dpkg-deb")
-            .args(["--root-owner-group", "-b"])
-            .args([&tree, &deb]),
-    )
-    .succeeds();
+    Run::of(Command::new("dpkg-deb").args(["--root-owner-group", "-b"]).args([&tree, &deb]))
+        .succeeds();
 
     let root = PackageRoot::new(&source.path("root")).unwrap();
-    root.add_program(&dist_prefix().join("bin/kpack"), "/usr/bin/kpack")
-        .unwrap();
+    root.add_program(&dist_prefix().join("bin/kpack"), "/usr/bin/kpack").unwrap();
     root.add_program(Path::new("/bin/sed"), "/bin/sed").unwrap();
     // As the administrator writes it.
     fs::create_dir_all(root.file("etc/kpack")).unwrap();
-    fs::write(
-        root.file("etc/kpack/targets"),
-        "# the cards\ngfx942\ngfx1100, gfx90a\n",
-    )
-    .unwrap();
+    fs::write(root.file("etc/kpack/targets"), "# the cards\ngfx942\ngfx1100, gfx90a\n").unwrap();
     let library = root.file("usr/lib/x86_64-linux-gnu/libvec.so.1.2.3");
     let host = source.deb("libvec1");
     let device = |name: &str| source.deb(&format!("libvec1-{name}"));
@@ -571,25 +462,16 @@ fn a_trigger_joins_for_the_machines_gpus() {
     kpack(&["show"], &library).says("split binary");
     // The package of a GPU comes later.
     root.dpkg("-i", &[device("gfx942")]).unwrap();
-    kpack(&["show"], &library)
-        .says("joined binary")
-        .says("gfx942");
+    kpack(&["show"], &library).says("joined binary").says("gfx942");
     root.dpkg("-i", &[device("gfx90a.xnack-on")]).unwrap();
-    kpack(&["show"], &library)
-        .says("gfx90a:xnack+")
-        .says("gfx942");
+    kpack(&["show"], &library).says("gfx90a:xnack+").says("gfx942");
     // An upgrade brings split binaries.
     root.dpkg("-i", &[host]).unwrap();
-    kpack(&["show"], &library)
-        .says("joined binary")
-        .says("gfx90a:xnack+");
+    kpack(&["show"], &library).says("joined binary").says("gfx90a:xnack+");
     // What is damaged is an error of dpkg.
     let archive = root.file("usr/lib/x86_64-linux-gnu/.kpack/libvec1_lib_gfx942.kpack");
     let bytes = fs::read(&archive).unwrap();
     fs::write(&archive, &bytes[..bytes.len() / 2]).unwrap();
     let error = root.dpkg("-i", &[device("gfx1100")]).unwrap_err();
-    assert!(
-        format!("{error:#}").contains("libvec1_lib_gfx942.kpack"),
-        "{error:#}"
-    );
+    assert!(format!("{error:#}").contains("libvec1_lib_gfx942.kpack"), "{error:#}");
 }

@@ -24,13 +24,7 @@ fn the_package_can_be_moved() {
     let project = Project::new(&package, "helper");
     let moved = project.scratch().join("moved to/here");
     fs::create_dir_all(moved.parent().unwrap()).unwrap();
-    Run::of(
-        Command::new("cp")
-            .arg("-R")
-            .arg(package::dist_prefix())
-            .arg(&moved),
-    )
-    .succeeds();
+    Run::of(Command::new("cp").arg("-R").arg(package::dist_prefix()).arg(&moved)).succeeds();
     project
         .configure_bare(&[&define("CMAKE_PREFIX_PATH", &moved)])
         .succeeds()
@@ -38,27 +32,19 @@ fn the_package_can_be_moved() {
 
     // Without its helper, the package looks on the PATH. There is none.
     fs::remove_file(moved.join("bin/kpack")).unwrap();
-    project
-        .configure_bare(&[])
-        .fails_with("The helper kpack is neither at");
+    project.configure_bare(&[]).fails_with("The helper kpack is neither at");
 }
 
 #[test]
 fn the_version_is_that_of_the_crates() {
     let text = fs::read_to_string(package::root().join("cmake/KpackConfigVersion.cmake")).unwrap();
     let expected = format!("set(PACKAGE_VERSION \"{}\")", env!("CARGO_PKG_VERSION"));
-    assert!(
-        text.contains(&expected),
-        "KpackConfigVersion.cmake should have {expected}"
-    );
+    assert!(text.contains(&expected), "KpackConfigVersion.cmake should have {expected}");
 }
 
 fn the_helper_is_an_executable_target(package: &Package) {
     let project = Project::new(package, "helper");
-    project
-        .configure(&[])
-        .succeeds()
-        .says(&format!("helper at {}", package.helper.display()));
+    project.configure(&[]).succeeds().says(&format!("helper at {}", package.helper.display()));
     project.build(&[]).succeeds().says("install");
 }
 
@@ -67,23 +53,15 @@ fn a_helper_can_be_named(package: &Package) {
     let helper = project.scratch().join("my kpack");
     fs::copy(&package.helper, &helper).unwrap();
     let named = define("Kpack_EXECUTABLE", &helper);
-    project
-        .configure(&[&named])
-        .succeeds()
-        .says(&format!("helper at {}", helper.display()));
+    project.configure(&[&named]).succeeds().says(&format!("helper at {}", helper.display()));
 }
 
 fn a_wrong_helper_is_refused(package: &Package) {
     let project = Project::new(package, "helper");
     let refuse = |helper: &Path, message: &str| {
-        project
-            .configure(&[&define("Kpack_EXECUTABLE", helper)])
-            .fails_with(message);
+        project.configure(&[&define("Kpack_EXECUTABLE", helper)]).fails_with(message);
     };
-    refuse(
-        Path::new("/nowhere/kpack"),
-        "expected the absolute path of a file",
-    );
+    refuse(Path::new("/nowhere/kpack"), "expected the absolute path of a file");
     refuse(Path::new("/bin/sh"), "does not run on this machine");
     refuse(Path::new("/bin/echo"), "is not the helper");
 
@@ -113,29 +91,14 @@ fn a_cross_build_uses_the_helper_of_this_machine(package: &Package) {
     // The package has no helper beside it; the helper is on the PATH.
     let copy = project.scratch().join("package/lib/cmake/Kpack");
     fs::create_dir_all(copy.parent().unwrap()).unwrap();
-    Run::of(
-        Command::new("cp")
-            .arg("-R")
-            .arg(&package.directory)
-            .arg(&copy),
-    )
-    .succeeds();
+    Run::of(Command::new("cp").arg("-R").arg(&package.directory).arg(&copy)).succeeds();
     let path = format!(
         "{}:{}",
         package.helper.parent().unwrap().display(),
         std::env::var("PATH").unwrap()
     );
     let mut command = Command::new("cmake");
-    command
-        .arg("-S")
-        .arg(&project.source)
-        .arg("-B")
-        .arg(project.scratch().join("from-path"));
-    command
-        .arg(define("Kpack_DIR", &copy))
-        .arg(&toolchain)
-        .env("PATH", path);
-    Run::of(&mut command)
-        .succeeds()
-        .says(&format!("helper at {}", package.helper.display()));
+    command.arg("-S").arg(&project.source).arg("-B").arg(project.scratch().join("from-path"));
+    command.arg(define("Kpack_DIR", &copy)).arg(&toolchain).env("PATH", path);
+    Run::of(&mut command).succeeds().says(&format!("helper at {}", package.helper.display()));
 }

@@ -66,18 +66,12 @@ fn symlinks_and_modes_stay(package: &Package) {
         "lib64/libveclib.so.1.2.3",
         "lib64/plugin.so",
     ]);
-    for binary in [
-        "lib64/libveclib.so.1.2.3",
-        "lib64/plugin.so",
-        "bin/vecapp-1.2",
-    ] {
+    for binary in ["lib64/libveclib.so.1.2.3", "lib64/plugin.so", "bin/vecapp-1.2"] {
         prefix.is_split(binary);
     }
     prefix.runs_split("bin/vecapp");
     let dev = project.prefix("dev");
-    project
-        .install(&dev.path, &["--component", "dev"])
-        .succeeds();
+    project.install(&dev.path, &["--component", "dev"]).succeeds();
     dev.has_exactly(&["lib64/libveclib.so -> libveclib.so.1"]);
 
     let mode = |file: &str| {
@@ -93,9 +87,7 @@ fn symlinks_and_modes_stay(package: &Package) {
 fn paths_are_expanded_when_installing(package: &Package) {
     let mut project = Project::new(package, "paths");
     project.build = project.scratch().join("a build directory");
-    project
-        .configure(&["-DCMAKE_INSTALL_PREFIX=/not/used"])
-        .succeeds();
+    project.configure(&["-DCMAKE_INSTALL_PREFIX=/not/used"]).succeeds();
     project.build(&[]).succeeds();
     let installed = [
         "my libs/.kpack/paths_lib.kpm",
@@ -149,23 +141,16 @@ fn a_second_install_changes_nothing(package: &Package) {
     prefix.has_exactly(&PLAIN);
     let manifest = fs::read(prefix.path.join("lib/.kpack/veclib_lib.kpm")).unwrap();
     let manifest = String::from_utf8_lossy(&manifest);
-    assert!(
-        manifest.contains("pip install 'vec[device-@GFXARCH@]'"),
-        "{manifest}"
-    );
+    assert!(manifest.contains("pip install 'vec[device-@GFXARCH@]'"), "{manifest}");
     let first = prefix.contents();
 
     project.install(&prefix.path, &[]).succeeds();
     assert_eq!(prefix.contents(), first, "installed again");
 
     // CMake copies the fat binaries again if the times differ.
-    let built = fs::File::options()
-        .write(true)
-        .open(project.build.join("libveclib.so.1.2.3"))
-        .unwrap();
-    built
-        .set_modified(std::time::SystemTime::UNIX_EPOCH)
-        .unwrap();
+    let built =
+        fs::File::options().write(true).open(project.build.join("libveclib.so.1.2.3")).unwrap();
+    built.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
     project.install(&prefix.path, &[]).succeeds();
     assert_eq!(prefix.contents(), first, "copied again");
     prefix.verifies();
@@ -173,14 +158,11 @@ fn a_second_install_changes_nothing(package: &Package) {
 
 fn an_install_that_cannot_split_fails(package: &Package) {
     let project = Project::new(package, "plain");
-    project
-        .configure(&["-DARCHITECTURES=gfx1100;gfx942;gfx90a:xnack+;gfx1201"])
-        .succeeds();
+    project.configure(&["-DARCHITECTURES=gfx1100;gfx942;gfx90a:xnack+;gfx1201"]).succeeds();
     project.build(&[]).succeeds();
     let prefix = project.prefix("prefix");
     let run = project.install(&prefix.path, &[]);
-    run.says("gfx1201")
-        .fails_with("The install is not complete");
+    run.says("gfx1201").fails_with("The install is not complete");
 
     // The helper is removed after the configuration.
     let helper = project.scratch().join("kpack");
@@ -192,9 +174,7 @@ fn an_install_that_cannot_split_fails(package: &Package) {
         ])
         .succeeds();
     fs::remove_file(&helper).unwrap();
-    project
-        .install(&prefix.path, &[])
-        .fails_with("was removed after the project was configured");
+    project.install(&prefix.path, &[]).fails_with("was removed after the project was configured");
 }
 
 fn installed_files_are_listed(package: &Package) {
@@ -230,11 +210,7 @@ fn static_libraries_and_objects_are_left_alone(package: &Package) {
     prefix.is_fat("lib/libarchive.a");
     prefix.is_split("bin/vecapp");
     let names = prefix.files();
-    assert_eq!(
-        names.iter().filter(|name| name.ends_with(".o")).count(),
-        2,
-        "{names:?}"
-    );
+    assert_eq!(names.iter().filter(|name| name.ends_with(".o")).count(), 2, "{names:?}");
 }
 
 fn arguments_reach_install_targets(package: &Package) {
@@ -246,9 +222,7 @@ fn arguments_reach_install_targets(package: &Package) {
 
     let mut consumer = Project::new(package, "forwarded/consumer");
     consumer.build = project.scratch().join("consumer");
-    consumer
-        .configure_bare(&[&define("CMAKE_PREFIX_PATH", &prefix.path)])
-        .succeeds();
+    consumer.configure_bare(&[&define("CMAKE_PREFIX_PATH", &prefix.path)]).succeeds();
     consumer.build(&[]).succeeds();
     output_of(consumer.build.join("consumer"), &[]);
 }
@@ -258,9 +232,7 @@ fn hip_code_is_split(package: &Package) {
         return;
     }
     let project = Project::new(package, "hip");
-    project
-        .configure(&["-DCMAKE_CXX_COMPILER=clang++-19"])
-        .succeeds();
+    project.configure(&["-DCMAKE_CXX_COMPILER=clang++-19"]).succeeds();
     project.build(&[]).succeeds();
     let prefix = project.prefix("prefix");
     project.install(&prefix.path, &[]).succeeds();
@@ -271,11 +243,7 @@ fn hip_code_is_split(package: &Package) {
         "lib/.kpack/veclib_lib_gfx942.kpack",
         "lib/libveclib.so",
     ]);
-    against_build(
-        &prefix,
-        "lib/libveclib.so",
-        &project.build.join("libveclib.so"),
-    );
+    against_build(&prefix, "lib/libveclib.so", &project.build.join("libveclib.so"));
 }
 
 /// Installed at once, by component, and from objects that were split before the link: the same archives
@@ -289,9 +257,7 @@ fn debug_information_is_stripped(package: &Package) {
         let flags =
             "-DCMAKE_CXX_FLAGS=-g -cuid=0 -fdebug-compilation-dir=. -Xoffload-linker --build-id";
         let compiler = ["-DCMAKE_CXX_COMPILER=clang++-19", flags];
-        project
-            .configure(&[&compiler, arguments].concat())
-            .succeeds();
+        project.configure(&[&compiler, arguments].concat()).succeeds();
         project.build(&[]).succeeds();
         let prefix = project.prefix("prefix");
         for component in components {
@@ -335,10 +301,6 @@ fn debug_information_is_stripped(package: &Package) {
 /// Every code object equals that of the unsplit file.
 fn against_build(prefix: &Prefix<'_>, binary: &str, original: &Path) {
     let mut command = Command::new(&prefix.package.helper);
-    command
-        .arg("verify")
-        .arg(prefix.path.join(binary))
-        .arg("--against")
-        .arg(original);
+    command.arg("verify").arg(prefix.path.join(binary)).arg("--against").arg(original);
     Run::of(&mut command).succeeds();
 }

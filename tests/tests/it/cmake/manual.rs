@@ -33,17 +33,11 @@ fn each_command_has_a_manual_page() {
         let page = installed(&format!("share/man/man1/kpack-{command}.1.gz"));
         let mut text = String::new();
         let compressed = File::open(&page).unwrap_or_else(|error| panic!("{page:?}: {error}"));
-        GzDecoder::new(compressed)
-            .read_to_string(&mut text)
-            .unwrap();
+        GzDecoder::new(compressed).read_to_string(&mut text).unwrap();
         let synopsis = format!("\\fBkpack {command}\\fR");
         assert!(text.contains(&synopsis), "{text}");
         let title = format!(".TH KPACK\\-{} 1 \"\" \"kpack ", command.to_uppercase());
-        assert!(
-            text.replace("\\-", "-")
-                .contains(&title.replace("\\-", "-")),
-            "{text}"
-        );
+        assert!(text.replace("\\-", "-").contains(&title.replace("\\-", "-")), "{text}");
         for section in ["ENVIRONMENT", "SEE ALSO"] {
             assert!(
                 text.contains(&format!("\n.SH \"{section}\""))
@@ -59,9 +53,7 @@ fn each_command_has_a_manual_page() {
     ] {
         let page = installed(&format!("share/man/man1/kpack-{page}.1.gz"));
         let mut text = String::new();
-        GzDecoder::new(File::open(page).unwrap())
-            .read_to_string(&mut text)
-            .unwrap();
+        GzDecoder::new(File::open(page).unwrap()).read_to_string(&mut text).unwrap();
         for part in parts {
             assert!(text.contains(part), "{text}");
         }
@@ -118,9 +110,8 @@ fn zsh_loads_its_completions() {
     for directory in ["vendor-completions", "site-functions"] {
         let mut zsh = Command::new("zsh");
         zsh.args(["-f", "-c", script, "zsh"]);
-        let mut run = Run::of(zsh.arg(installed("share/zsh").join(directory)))
-            .succeeds()
-            .says("_kpack");
+        let mut run =
+            Run::of(zsh.arg(installed("share/zsh").join(directory))).succeeds().says("_kpack");
         for command in commands() {
             run = run.says(&format!("({command})"));
         }

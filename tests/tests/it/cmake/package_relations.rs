@@ -21,11 +21,8 @@ with_each_package!(["cmake", "cpack", "cc", "dpkg-deb", "rpm", "rpmbuild"] =>
 );
 
 /// The device packages of `packages`, in the order of ARCHITECTURES.
-const DEVICES: [&str; 3] = [
-    "vectools-lib-gfx1100",
-    "vectools-lib-gfx942",
-    "vectools-lib-gfx90a.xnack-on",
-];
+const DEVICES: [&str; 3] =
+    ["vectools-lib-gfx1100", "vectools-lib-gfx942", "vectools-lib-gfx90a.xnack-on"];
 
 /// The project `packages`, packaged with these definitions.
 fn packed<'a>(package: &'a Package, generator: &str, definitions: &[&str]) -> Project<'a> {
@@ -50,10 +47,7 @@ fn file(project: &Project<'_>, extension: &str, name: &str) -> PathBuf {
 fn query(package: &Path, option: &str) -> Vec<String> {
     let arguments = ["-qp", option].map(OsStr::new);
     let all = output_of("rpm", &[&arguments[..], &[package.as_os_str()]].concat());
-    all.lines()
-        .filter(|line| !line.starts_with("rpmlib("))
-        .map(str::to_owned)
-        .collect()
+    all.lines().filter(|line| !line.starts_with("rpmlib(")).map(str::to_owned).collect()
 }
 
 /// The first line of a Debian package's description, and the others.
@@ -86,10 +80,7 @@ fn rpm_device_packages_supplement_their_host_package(package: &Package) {
     let device = file(&project, ".rpm", "vectools-1.2.3-Linux-lib-gfx90a");
     assert_eq!(
         query(&device, "--supplements"),
-        [
-            "(vectools-lib and kpack-gpu(gfx90a))",
-            "(vectools-lib unless kpack-gpu-named)"
-        ]
+        ["(vectools-lib and kpack-gpu(gfx90a))", "(vectools-lib unless kpack-gpu-named)"]
     );
 }
 
@@ -106,22 +97,14 @@ fn packages_of_families_are_for_each_of_their_gpus(package: &Package) {
     assert_eq!(query(&family, "--requires"), ["vectools-lib = 1.2.3-1"]);
     assert_eq!(
         query(&family, "--supplements"),
-        [
-            "(vectools-lib and kpack-gpu(gfx110x))",
-            "(vectools-lib unless kpack-gpu-named)"
-        ]
+        ["(vectools-lib and kpack-gpu(gfx110x))", "(vectools-lib unless kpack-gpu-named)"]
     );
     let files = query(&family, "--list");
-    assert!(
-        files
-            .iter()
-            .any(|file| file.ends_with("/amd-gfx110x/CMakeLists.txt"))
-    );
+    assert!(files.iter().any(|file| file.ends_with("/amd-gfx110x/CMakeLists.txt")));
 
     // As the packages that name a machine's GPU provide them.
-    let families = FAMILIES
-        .iter()
-        .map(|(name, pattern)| if name.contains('_') { *pattern } else { *name });
+    let families =
+        FAMILIES.iter().map(|(name, pattern)| if name.contains('_') { *pattern } else { *name });
     let families = Vec::from_iter(families);
 
     let macros = fs::read_to_string(root().join("packaging/rpm/macros.kpack"));
@@ -131,9 +114,7 @@ fn packages_of_families_are_for_each_of_their_gpus(package: &Package) {
         let project = Project::new(package, "packages");
         let expected = families.join(", ");
         let said = format!("FAMILY is \"{name}\" (expected a family of GPUs: {expected}).");
-        project
-            .configure(&[&format!("-DFAMILY={name}")])
-            .fails_with(&said);
+        project.configure(&[&format!("-DFAMILY={name}")]).fails_with(&said);
     }
 }
 
@@ -148,10 +129,7 @@ fn the_project_chooses_how_much_it_recommends(package: &Package) {
 
     let project = packed(package, "DEB;RPM", &["-DKPACK_DEVICE_PACKAGES=none"]);
     let host = file(&project, ".deb", "vectools-1.2.3-Linux-lib.");
-    assert_eq!(
-        control(&host, "Recommends") + &control(&host, "Suggests"),
-        ""
-    );
+    assert_eq!(control(&host, "Recommends") + &control(&host, "Suggests"), "");
     let host = file(&project, ".rpm", "vectools-1.2.3-Linux-lib.");
     assert_eq!(query(&host, "--suggests"), [""; 0]);
 
@@ -181,10 +159,7 @@ fn names_and_versions_of_rpm_packages_are_followed(package: &Package) {
     let host = file(&project, ".rpm", "vectools-1.2.3-Linux-lib.");
     assert_eq!(query(&host, "--qf=%{NAME}"), ["libvec1"]);
     assert!(query(&host, "--provides").contains(&"vec".to_owned()));
-    assert_eq!(
-        query(&device, "--supplements")[0],
-        "(libvec1 and kpack-gpu(gfx90a))"
-    );
+    assert_eq!(query(&device, "--supplements")[0], "(libvec1 and kpack-gpu(gfx90a))");
 }
 
 fn every_package_has_a_summary_of_its_own(package: &Package) {
@@ -194,10 +169,7 @@ fn every_package_has_a_summary_of_its_own(package: &Package) {
     let summary = "vectools lib - device code for gfx1100";
     assert_eq!(
         description(&file(&project, ".deb", device)),
-        (
-            summary.to_owned(),
-            "GPU code of component lib for gfx1100.".to_owned()
-        )
+        (summary.to_owned(), "GPU code of component lib for gfx1100.".to_owned())
     );
     let device = file(&project, ".rpm", device);
     assert_eq!(query(&device, "--qf=%{SUMMARY}"), [summary]);
@@ -231,9 +203,7 @@ fn manifests_say_how_to_install_a_gpus_package(package: &Package) {
             .find(|path| path.ends_with("lib/.kpack/veclib_lib.kpm"))
             .unwrap();
         let shown = output_of(&package.helper, &[OsStr::new("show"), manifest.as_os_str()]);
-        let line = shown
-            .lines()
-            .find_map(|line| line.strip_prefix("install hint: "));
+        let line = shown.lines().find_map(|line| line.strip_prefix("install hint: "));
         line.map(str::to_owned)
     };
     let own = "-DCPACK_RPM_LIB_PACKAGE_NAME=libvec1";

@@ -19,10 +19,7 @@ with_each_package!(["cmake", "cpack", "cc", "dpkg", "rpm", "rpmbuild", "ldconfig
 #[track_caller]
 fn holds(root: &PackageRoot, archives: &[&str]) {
     let libraries = root.libraries().unwrap();
-    assert!(
-        libraries.contains("/opt/rocm/lib/libveclib.so.1"),
-        "{libraries}"
-    );
+    assert!(libraries.contains("/opt/rocm/lib/libveclib.so.1"), "{libraries}");
     for target in ["gfx1100", "gfx942"] {
         let archive = format!("opt/rocm/lib/.kpack/veclib_lib_{target}.kpack");
         assert_eq!(root.file(&archive).exists(), archives.contains(&target));
@@ -37,10 +34,7 @@ fn packages<'a>(package: &'a Package, generator: &str) -> Option<(Project<'a>, P
     }
     let project = Project::new(package, "rocm");
     project
-        .configure(&[
-            &format!("-DCPACK_GENERATOR={generator}"),
-            "-DCMAKE_INSTALL_PREFIX=/opt/rocm",
-        ])
+        .configure(&[&format!("-DCPACK_GENERATOR={generator}"), "-DCMAKE_INSTALL_PREFIX=/opt/rocm"])
         .succeeds();
     project.build(&[]).succeeds();
     cpack(&project, generator);

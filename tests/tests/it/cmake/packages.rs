@@ -35,10 +35,7 @@ fn kpack_of(target: &str) -> String {
 
 fn has_host_and(prefix: &Prefix<'_>, targets: &[&str]) {
     let kpacks: Vec<String> = targets.iter().map(|target| kpack_of(target)).collect();
-    let expected: Vec<&str> = HOST
-        .into_iter()
-        .chain(kpacks.iter().map(String::as_str))
-        .collect();
+    let expected: Vec<&str> = HOST.into_iter().chain(kpacks.iter().map(String::as_str)).collect();
     prefix.has_exactly(&expected);
 }
 
@@ -62,9 +59,7 @@ fn device_components_give_what_a_plain_install_gives(package: &Package) {
     // Install one component after the other, in any order.
     let one_by_one = project.prefix("one-by-one");
     for component in ["lib-gfx942", "lib", "lib-gfx90a.xnack-on", "lib-gfx1100"] {
-        project
-            .install(&one_by_one.path, &["--component", component])
-            .succeeds();
+        project.install(&one_by_one.path, &["--component", component]).succeeds();
     }
     assert_eq!(one_by_one.contents(), all.contents());
 
@@ -73,9 +68,7 @@ fn device_components_give_what_a_plain_install_gives(package: &Package) {
     std::thread::scope(|scope| {
         for component in ["lib", "lib-gfx942", "lib-gfx90a.xnack-on", "lib-gfx1100"] {
             let install = || {
-                project
-                    .install(&at_once.path, &["--component", component])
-                    .succeeds();
+                project.install(&at_once.path, &["--component", component]).succeeds();
             };
             scope.spawn(install);
         }
@@ -84,15 +77,11 @@ fn device_components_give_what_a_plain_install_gives(package: &Package) {
 
     // Install each alone: the host files, or nothing but the kpack.
     let host = project.prefix("host");
-    project
-        .install(&host.path, &["--component", "lib"])
-        .succeeds();
+    project.install(&host.path, &["--component", "lib"]).succeeds();
     has_host_and(&host, &[]);
     host.is_split_without_kpacks("bin/vecapp");
     let device = project.prefix("device");
-    project
-        .install(&device.path, &["--component", "lib-gfx90a.xnack-on"])
-        .succeeds();
+    project.install(&device.path, &["--component", "lib-gfx90a.xnack-on"]).succeeds();
     device.has_exactly(&["lib/.kpack/veclib_lib_gfx90a:xnack+.kpack"]);
 }
 
@@ -109,11 +98,7 @@ pub(crate) fn cpack(project: &Project<'_>, generator: &str) {
 fn unpack(packages: &[std::path::PathBuf], prefix: &Prefix<'_>) {
     std::fs::create_dir_all(&prefix.path).unwrap();
     for package in packages {
-        let arguments = [
-            OsStr::new("-x"),
-            package.as_os_str(),
-            prefix.path.as_os_str(),
-        ];
+        let arguments = [OsStr::new("-x"), package.as_os_str(), prefix.path.as_os_str()];
         output_of("dpkg-deb", &arguments);
     }
 }
@@ -141,10 +126,7 @@ fn cpack_makes_debian_packages(package: &Package) {
     unpack(&packages, &root);
     let usr = project.prefix("root/usr");
     works(&usr);
-    assert!(
-        !usr.readelf("-SW", "bin/vecapp").contains(".symtab"),
-        "CPACK_STRIP_FILES was on"
-    );
+    assert!(!usr.readelf("-SW", "bin/vecapp").contains(".symtab"), "CPACK_STRIP_FILES was on");
 
     // With the package of one target, the tree verifies for that target.
     let partly = project.prefix("partly");
@@ -152,10 +134,7 @@ fn cpack_makes_debian_packages(package: &Package) {
     let usr = project.prefix("partly/usr");
     has_host_and(&usr, &["gfx90a:xnack+"]);
     let mut verify = Command::new(&package.helper);
-    verify
-        .arg("verify")
-        .arg(&usr.path)
-        .args(["--arch", "gfx90a:xnack+"]);
+    verify.arg("verify").arg(&usr.path).args(["--arch", "gfx90a:xnack+"]);
     Run::of(&mut verify).succeeds();
 }
 
@@ -163,10 +142,8 @@ fn cpack_makes_archives(package: &Package) {
     let project = Project::built(package, "packages");
     cpack(&project, "TGZ");
     let archives = files_with_extension(&project.build, ".tar.gz");
-    let names: Vec<&str> = archives
-        .iter()
-        .map(|path| path.file_name().unwrap().to_str().unwrap())
-        .collect();
+    let names: Vec<&str> =
+        archives.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
     assert_eq!(
         names,
         [
@@ -179,12 +156,8 @@ fn cpack_makes_archives(package: &Package) {
     let root = project.prefix("root");
     std::fs::create_dir_all(&root.path).unwrap();
     for archive in &archives {
-        let arguments = [
-            OsStr::new("-xf"),
-            archive.as_os_str(),
-            OsStr::new("-C"),
-            root.path.as_os_str(),
-        ];
+        let arguments =
+            [OsStr::new("-xf"), archive.as_os_str(), OsStr::new("-C"), root.path.as_os_str()];
         output_of("tar", &arguments);
     }
     works(&root);
@@ -193,9 +166,7 @@ fn cpack_makes_archives(package: &Package) {
 /// A project that wants one package gets one that works.
 fn one_package_holds_everything(package: &Package) {
     let project = Project::new(package, "packages");
-    project
-        .configure(&["-DCPACK_DEB_COMPONENT_INSTALL=OFF"])
-        .succeeds();
+    project.configure(&["-DCPACK_DEB_COMPONENT_INSTALL=OFF"]).succeeds();
     project.build(&[]).succeeds();
     cpack(&project, "DEB");
     let packages = files_with_extension(&project.build, ".deb");
@@ -217,10 +188,7 @@ fn names_and_versions_of_packages_are_followed(package: &Package) {
     project.build(&[]).succeeds();
     cpack(&project, "DEB");
     let packages = files_with_extension(&project.build, ".deb");
-    let device = packages
-        .iter()
-        .find(|path| path.to_str().unwrap().contains("xnack"))
-        .unwrap();
+    let device = packages.iter().find(|path| path.to_str().unwrap().contains("xnack")).unwrap();
     assert_eq!(control(device, "Package"), "libvec1-gfx90a.xnack-on");
     assert_eq!(control(device, "Depends"), "libvec1 (= 2:1.2.3-4)");
     assert_eq!(control(packages.last().unwrap(), "Version"), "2:1.2.3-4");
@@ -231,9 +199,7 @@ fn packages_of_rocm_cmake_are_split(package: &Package) {
         return;
     }
     let project = Project::new(package, "rocm");
-    project
-        .configure(&["-DCPACK_GENERATOR=DEB", "-DCMAKE_INSTALL_PREFIX=/usr"])
-        .succeeds();
+    project.configure(&["-DCPACK_GENERATOR=DEB", "-DCMAKE_INSTALL_PREFIX=/usr"]).succeeds();
     project.build(&[]).succeeds();
 
     let prefix = project.prefix("prefix");
@@ -261,10 +227,7 @@ fn packages_of_rocm_cmake_are_split(package: &Package) {
         ]
     );
     for [name, depends] in &named[2..] {
-        assert!(
-            depends.starts_with("vectools (= 1.2.3"),
-            "{name} depends on {depends}"
-        );
+        assert!(depends.starts_with("vectools (= 1.2.3"), "{name} depends on {depends}");
     }
     let root = project.prefix("root");
     unpack(&packages, &root);
@@ -290,9 +253,7 @@ fn the_example_of_the_guide_works(package: &Package) {
     std::fs::create_dir(&project.source).unwrap();
     std::fs::write(project.source.join("CMakeLists.txt"), block("cmake")).unwrap();
     std::fs::write(project.source.join("vec.cpp"), block("c++")).unwrap();
-    project
-        .configure(&["-DCMAKE_CXX_COMPILER=clang++-19"])
-        .succeeds();
+    project.configure(&["-DCMAKE_CXX_COMPILER=clang++-19"]).succeeds();
     project.build(&[]).succeeds();
 
     let prefix = project.prefix("prefix");
@@ -305,10 +266,7 @@ fn the_example_of_the_guide_works(package: &Package) {
         .map(|package| control(package, "Package"))
         .collect();
     for name in &names {
-        assert!(
-            block("sh").contains(name),
-            "the guide does not mention {name}"
-        );
+        assert!(block("sh").contains(name), "the guide does not mention {name}");
     }
     assert_eq!(names.len(), 4, "{names:?}");
 }

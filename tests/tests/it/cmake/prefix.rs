@@ -41,10 +41,7 @@ impl Prefix<'_> {
             Ok(bytes) => format!("{:?}", digest(&SHA256, &bytes)),
             Err(_) => "symlink".to_owned(),
         };
-        self.files()
-            .into_iter()
-            .map(|name| (name.clone(), digest(&name)))
-            .collect()
+        self.files().into_iter().map(|name| (name.clone(), digest(&name))).collect()
     }
 
     /// These files and no others are there.
@@ -57,51 +54,30 @@ impl Prefix<'_> {
     /// The binary has no device code, and its marker leads to all that it had.
     pub(crate) fn is_split(&self, binary: &str) {
         self.is_split_without_kpacks(binary);
-        Run::of(
-            Command::new(&self.package.helper)
-                .arg("verify")
-                .arg(self.path.join(binary)),
-        )
-        .succeeds();
+        Run::of(Command::new(&self.package.helper).arg("verify").arg(self.path.join(binary)))
+            .succeeds();
     }
 
     /// The binary has no device code; its kpacks are elsewhere.
     pub(crate) fn is_split_without_kpacks(&self, binary: &str) {
         let sections = self.readelf("-SW", binary);
-        assert!(
-            sections.contains(".rocm_kpack_ref"),
-            "{binary} is not split\n{sections}"
-        );
+        assert!(sections.contains(".rocm_kpack_ref"), "{binary} is not split\n{sections}");
     }
 
     /// The binary still has its device code.
     pub(crate) fn is_fat(&self, binary: &str) {
         let sections = self.readelf("-SW", binary);
-        assert!(
-            !sections.contains(".rocm_kpack_ref"),
-            "{binary} is split\n{sections}"
-        );
-        assert!(
-            sections.contains(".hip_fatbin "),
-            "{binary} has no device code\n{sections}"
-        );
+        assert!(!sections.contains(".rocm_kpack_ref"), "{binary} is split\n{sections}");
+        assert!(sections.contains(".hip_fatbin "), "{binary} has no device code\n{sections}");
     }
 
     /// All manifests, archives and binaries of the prefix agree.
     pub(crate) fn verifies(&self) {
-        Run::of(
-            Command::new(&self.package.helper)
-                .arg("verify")
-                .arg(&self.path),
-        )
-        .succeeds();
+        Run::of(Command::new(&self.package.helper).arg("verify").arg(&self.path)).succeeds();
     }
 
     pub(crate) fn readelf(&self, option: &str, binary: &str) -> String {
-        output_of(
-            "readelf",
-            &[OsStr::new(option), self.path.join(binary).as_os_str()],
-        )
+        output_of("readelf", &[OsStr::new(option), self.path.join(binary).as_os_str()])
     }
 
     /// The program runs, and its only wrapper is split.

@@ -46,11 +46,7 @@ impl<'a> Project<'a> {
     #[must_use]
     pub(crate) fn configure_bare(&self, arguments: &[&str]) -> Run {
         let mut command = cmake();
-        command
-            .arg("-S")
-            .arg(&self.source)
-            .arg("-B")
-            .arg(&self.build);
+        command.arg("-S").arg(&self.source).arg("-B").arg(&self.build);
         command.arg(define("FIXTURES", fixtures()));
         Run::of(command.args(arguments))
     }
@@ -92,20 +88,13 @@ impl<'a> Project<'a> {
     pub(crate) fn install_command(&self, prefix: &Path) -> Command {
         let mut command = cmake();
         command.current_dir(self.scratch());
-        command
-            .arg("--install")
-            .arg(&self.build)
-            .arg("--prefix")
-            .arg(prefix);
+        command.arg("--install").arg(&self.build).arg("--prefix").arg(prefix);
         command
     }
 
     /// A prefix in the scratch directory.
     pub(crate) fn prefix(&self, name: &str) -> Prefix<'a> {
-        Prefix {
-            package: self.package,
-            path: self.scratch().join(name),
-        }
+        Prefix { package: self.package, path: self.scratch().join(name) }
     }
 }
 
@@ -140,9 +129,7 @@ pub(crate) struct Run {
 impl Run {
     #[must_use]
     pub(crate) fn of(command: &mut Command) -> Self {
-        let output = command
-            .output()
-            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         Self {
             command: format!("{command:?}"),
             success: output.status.success(),
@@ -189,10 +176,7 @@ fn fixtures() -> &'static Path {
         };
         let library = FatLibrary::new()
             .wrapper(Storage::Plain, TARGETS.map(|target| object(target, "add")))
-            .wrapper(
-                Storage::Zstd(2),
-                [object("gfx1100", "mul"), object("gfx942", "mul")],
-            );
+            .wrapper(Storage::Zstd(2), [object("gfx1100", "mul"), object("gfx942", "mul")]);
         library.write_sources(&directory.join("library")).unwrap();
         for (name, is_program) in [("windows-library", false), ("windows-program", true)] {
             let sources = directory.join(name);
@@ -200,10 +184,7 @@ fn fixtures() -> &'static Path {
         }
         FatLibrary::new()
             .kind(Kind::Pie)
-            .wrapper(
-                Storage::Zstd(3),
-                TARGETS.map(|target| object(target, "main")),
-            )
+            .wrapper(Storage::Zstd(3), TARGETS.map(|target| object(target, "main")))
             .write_sources(&directory.join("program"))
             .unwrap();
         directory
@@ -212,9 +193,7 @@ fn fixtures() -> &'static Path {
 
 /// Runs a program that must succeed, and returns what it printed.
 pub(crate) fn output_of(program: impl AsRef<OsStr>, arguments: &[&OsStr]) -> String {
-    Run::of(Command::new(program).args(arguments))
-        .succeeds()
-        .output
+    Run::of(Command::new(program).args(arguments)).succeeds().output
 }
 
 /// The contents of a directory's files with some extension, sorted by name.

@@ -20,9 +20,7 @@ with_each_package!(["cmake", "cc", "readelf", "ninja"] =>
 fn the_split_runs_after_the_copy(package: &Package) {
     for order in ["OLD", "NEW"] {
         let project = Project::new(package, "order");
-        project
-            .configure(&[&format!("-DSUBDIRECTORY_ORDER={order}")])
-            .succeeds();
+        project.configure(&[&format!("-DSUBDIRECTORY_ORDER={order}")]).succeeds();
         project.build(&[]).succeeds();
         let prefix = project.prefix("prefix");
         for _ in 0..2 {
@@ -57,11 +55,7 @@ fn a_misplaced_split_is_an_error(package: &Package) {
              the directory that installs the target and after the command that does",
         );
         fs::create_dir_all(prefix.path.join("lib")).unwrap();
-        fs::copy(
-            project.build.join("libveclib.so"),
-            prefix.path.join("lib/libveclib.so"),
-        )
-        .unwrap();
+        fs::copy(project.build.join("libveclib.so"), prefix.path.join("lib/libveclib.so")).unwrap();
     }
 }
 
@@ -74,12 +68,7 @@ fn configurations_are_chosen_when_installing(package: &Package) {
     assert!(!script.contains("$<"), "{script}");
 
     let debug = project.prefix("debug");
-    project
-        .install(
-            &debug.path,
-            &["--config", "Debug", "--component", "Unspecified"],
-        )
-        .succeeds();
+    project.install(&debug.path, &["--config", "Debug", "--component", "Unspecified"]).succeeds();
     debug.has_exactly(&[
         "lib/.kpack/veclib_lib.kpm",
         "lib/.kpack/veclib_lib_gfx1100.kpack",
@@ -92,17 +81,10 @@ fn configurations_are_chosen_when_installing(package: &Package) {
     // CMake compares configurations without regard to case.
     for spelling in ["Release", "release"] {
         let release = project.prefix(spelling);
-        project
-            .install(&release.path, &["--config", spelling])
-            .succeeds();
+        project.install(&release.path, &["--config", spelling]).succeeds();
         release.is_split("lib/release/libvec.so");
         release.is_split("bin/vecapp");
-        assert!(
-            release
-                .path
-                .join("lib/.kpack/vecapp_lib_gfx942.kpack")
-                .exists()
-        );
+        assert!(release.path.join("lib/.kpack/vecapp_lib_gfx942.kpack").exists());
         release.verifies();
     }
 
@@ -120,9 +102,7 @@ fn components_install_alone(package: &Package) {
     let project = Project::built(package, "components");
     let install = |component: &str| {
         let prefix = project.prefix(component);
-        project
-            .install(&prefix.path, &["--component", component])
-            .succeeds();
+        project.install(&prefix.path, &["--component", component]).succeeds();
         prefix
     };
     install("dev").has_exactly(&["include/vec.h", "lib/libveclib.so -> libveclib.so.1"]);
@@ -138,21 +118,14 @@ fn components_install_alone(package: &Package) {
     runtime.is_split("lib/libveclib.so.1.2.3");
     let tools = install("tools");
     tools.is_split("bin/vecapp");
-    assert!(
-        tools
-            .path
-            .join("lib/.kpack/veclib_tools_gfx1100.kpack")
-            .exists()
-    );
+    assert!(tools.path.join("lib/.kpack/veclib_tools_gfx1100.kpack").exists());
     install("extra").is_split("bin/extra");
 
     let all = project.prefix("all");
     project.install(&all.path, &[]).succeeds();
     let files = all.files();
     assert!(
-        !files
-            .iter()
-            .any(|file| file.contains("extra") || file.contains("unbuilt")),
+        !files.iter().any(|file| file.contains("extra") || file.contains("unbuilt")),
         "{files:?}"
     );
     for binary in ["bin/vecapp", "lib/libveclib.so.1.2.3"] {
@@ -168,25 +141,16 @@ fn everything_installed_is_split(package: &Package) {
     let mut first = None;
     for _ in 0..2 {
         project.install(&all.path, &[]).succeeds();
-        for binary in [
-            "lib/libveclib.so.1.2.3",
-            "lib/libown.so",
-            "bin/vecapp",
-            "libexec/vecapp-copy",
-        ] {
+        for binary in
+            ["lib/libveclib.so.1.2.3", "lib/libown.so", "bin/vecapp", "libexec/vecapp-copy"]
+        {
             all.is_split(binary);
         }
-        let archives: Vec<String> = all
-            .files()
-            .into_iter()
-            .filter(|file| file.ends_with("gfx942.kpack"))
-            .collect();
+        let archives: Vec<String> =
+            all.files().into_iter().filter(|file| file.ends_with("gfx942.kpack")).collect();
         assert_eq!(
             archives,
-            [
-                "lib/.kpack/own_runtime_gfx942.kpack",
-                "lib/.kpack/vectools_lib_gfx942.kpack"
-            ]
+            ["lib/.kpack/own_runtime_gfx942.kpack", "lib/.kpack/vectools_lib_gfx942.kpack"]
         );
         all.verifies();
         all.runs_split("libexec/vecapp-copy");
@@ -194,10 +158,7 @@ fn everything_installed_is_split(package: &Package) {
         assert_eq!(first.get_or_insert(contents.clone()), &contents);
     }
     let list = fs::read_to_string(project.build.join("install_manifest.txt")).unwrap();
-    assert!(
-        list.contains("lib/.kpack/vectools_lib_gfx942.kpack"),
-        "{list}"
-    );
+    assert!(list.contains("lib/.kpack/vectools_lib_gfx942.kpack"), "{list}");
 
     // Each component has archives of its own, and one without device code has none.
     for (component, archive) in [
@@ -206,19 +167,14 @@ fn everything_installed_is_split(package: &Package) {
         ("dev", None),
     ] {
         let prefix = project.prefix(component);
-        project
-            .install(&prefix.path, &["--component", component])
-            .succeeds();
+        project.install(&prefix.path, &["--component", component]).succeeds();
         let files = prefix.files();
         match archive {
             Some(archive) => {
                 assert!(files.iter().any(|file| file == archive), "{files:?}");
                 prefix.verifies();
             }
-            None => assert!(
-                !files.iter().any(|file| file.contains(".kpack")),
-                "{files:?}"
-            ),
+            None => assert!(!files.iter().any(|file| file.contains(".kpack")), "{files:?}"),
         }
     }
 }
@@ -226,10 +182,7 @@ fn everything_installed_is_split(package: &Package) {
 fn a_split_of_everything_says_what_it_needs(package: &Package) {
     let project = Project::new(package, "everything");
     for (definition, message) in [
-        (
-            "-DPARALLEL=ON",
-            "INSTALL_PARALLEL is on. Turn it off, or name the TARGETS",
-        ),
+        ("-DPARALLEL=ON", "INSTALL_PARALLEL is on. Turn it off, or name the TARGETS"),
         ("-DSUBDIRECTORY_ORDER=OLD", "needs policy CMP0082"),
         ("-DARGUMENTS=RUNTIME_SHIM", "RUNTIME_SHIM needs TARGETS"),
         (
@@ -273,9 +226,7 @@ fn archives_of_a_parallel_install_are_listed_once(package: &Package) {
             let mut install = Command::new("cmake");
             install.arg(define("DIRECTORY", project.build.join(directory)));
             install.arg(define("CMAKE_INSTALL_PREFIX", &prefix.path));
-            install
-                .args(["-DCMAKE_INSTALL_LOCAL_ONLY=1", "-P"])
-                .arg(&script);
+            install.args(["-DCMAKE_INSTALL_LOCAL_ONLY=1", "-P"]).arg(&script);
             let run = Run::of(&mut install).succeeds();
             let archives = run
                 .output
@@ -291,10 +242,7 @@ fn archives_of_a_parallel_install_are_listed_once(package: &Package) {
             "order_lib_gfx90a:xnack+.kpack",
             "order_lib_gfx942.kpack",
         ];
-        assert_eq!(
-            listed,
-            expected.map(|name| directory.join(name).display().to_string())
-        );
+        assert_eq!(listed, expected.map(|name| directory.join(name).display().to_string()));
     }
 }
 

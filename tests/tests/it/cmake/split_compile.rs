@@ -33,9 +33,7 @@ fn the_install_is_that_of_linked_binaries(package: &Package) {
     let project = Project::new(package, "hip");
     let install = |name: &str, split_at: &str| {
         let split_at = format!("-DKPACK_SPLIT_AT={split_at}");
-        project
-            .configure(&[COMPILER, &split_at, "-DMORE="])
-            .succeeds();
+        project.configure(&[COMPILER, &split_at, "-DMORE="]).succeeds();
         project.build(&["--clean-first"]).succeeds();
         let prefix = project.prefix(name);
         project.install(&prefix.path, &[]).succeeds();
@@ -71,15 +69,8 @@ fn the_install_is_that_of_linked_binaries(package: &Package) {
         .succeeds();
     project.build(&["--clean-first"]).succeeds();
     let halves = project.prefix("halves");
-    for component in [
-        "Unspecified",
-        "lib-gfx1100",
-        "lib-gfx942",
-        "lib-gfx90a.xnack-on",
-    ] {
-        project
-            .install(&halves.path, &["--component", component])
-            .succeeds();
+    for component in ["Unspecified", "lib-gfx1100", "lib-gfx942", "lib-gfx90a.xnack-on"] {
+        project.install(&halves.path, &["--component", component]).succeeds();
     }
     assert_eq!(archives(&halves.path), archives(&linked.path));
     halves.verifies();
@@ -90,10 +81,7 @@ fn other_launchers_run_after_kpack(package: &Package) {
     let project = Project::new(package, "hip");
     let log = project.scratch().join("log");
     let launcher = project.scratch().join("launcher");
-    let script = format!(
-        "#!/bin/sh\necho \"$1\" >> '{}'\nexec \"$@\"\n",
-        log.display()
-    );
+    let script = format!("#!/bin/sh\necho \"$1\" >> '{}'\nexec \"$@\"\n", log.display());
     fs::write(&launcher, script).unwrap();
     fs::set_permissions(&launcher, fs::Permissions::from_mode(0o755)).unwrap();
     for generator in ["Ninja", "Unix Makefiles"] {
@@ -101,14 +89,7 @@ fn other_launchers_run_after_kpack(package: &Package) {
         let _ = fs::remove_file(&log);
         let other = define("CMAKE_CXX_COMPILER_LAUNCHER", &launcher);
         project
-            .configure(&[
-                "-G",
-                generator,
-                COMPILER,
-                &other,
-                "-DKPACK_SPLIT_AT=compile",
-                "-DMORE=",
-            ])
+            .configure(&["-G", generator, COMPILER, &other, "-DKPACK_SPLIT_AT=compile", "-DMORE="])
             .succeeds();
         project.build(&[]).succeeds();
         let log = fs::read_to_string(&log).unwrap();
@@ -124,14 +105,8 @@ fn other_launchers_run_after_kpack(package: &Package) {
 
 fn what_cannot_be_split_stops_the_compilation(package: &Package) {
     let project = Project::new(package, "hip");
-    let flags = [
-        "-DKPACK_SPLIT_AT=compile",
-        "-DMORE=",
-        "-DCMAKE_CXX_FLAGS=-fgpu-rdc",
-    ];
-    project
-        .configure(&[&[COMPILER], flags.as_slice()].concat())
-        .succeeds();
+    let flags = ["-DKPACK_SPLIT_AT=compile", "-DMORE=", "-DCMAKE_CXX_FLAGS=-fgpu-rdc"];
+    project.configure(&[&[COMPILER], flags.as_slice()].concat()).succeeds();
     project.build(&[]).fails_with("was compiled with -fgpu-rdc");
     // The next run does not take it for built.
     project.build(&[]).fails_with("was compiled with -fgpu-rdc");
@@ -153,9 +128,7 @@ fn what_cannot_be_split_stops_the_compilation(package: &Package) {
             .succeeds();
         project.build(&["--config", "Release"]).succeeds();
         let prefix = project.prefix("prefix");
-        project
-            .install(&prefix.path, &["--config", "Release"])
-            .succeeds();
+        project.install(&prefix.path, &["--config", "Release"]).succeeds();
         prefix.is_split("lib/libveclib.so");
     }
 }
@@ -180,10 +153,7 @@ fn sources_without_device_code_compile_as_before(package: &Package) {
         // The second build comes from the cache.
         for _ in 0..2 {
             let mut build = Command::new("cmake");
-            build
-                .arg("--build")
-                .arg(&project.build)
-                .arg("--clean-first");
+            build.arg("--build").arg(&project.build).arg("--clean-first");
             build.env("CCACHE_DIR", project.scratch().join("cache"));
             Run::of(&mut build).succeeds();
             project.install(&prefix.path, &[]).succeeds();
@@ -209,9 +179,7 @@ fn fat_and_split_objects_are_merged(package: &Package) {
     let linked = install("linked", &["-DKPACK_SPLIT_AT=install"]);
     fs::remove_dir_all(&project.build).unwrap();
     assert_eq!(install("mixed", &[COMPILE]), linked);
-    let archive = project
-        .build
-        .join("CMakeFiles/kernels.dir/kernels.hip.cpp.o.kpack");
+    let archive = project.build.join("CMakeFiles/kernels.dir/kernels.hip.cpp.o.kpack");
     assert!(!archive.exists());
     // Only changed sources are compiled with the new launcher.
     assert_eq!(install("changed", &[COMPILE, "-DSPLIT_KERNELS=ON"]), linked);

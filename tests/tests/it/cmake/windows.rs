@@ -50,8 +50,5 @@ fn what_windows_has_not_is_rejected(package: &Package) {
 }
 
 fn toolchain(project: &Project<'_>) -> String {
-    define(
-        "CMAKE_TOOLCHAIN_FILE",
-        project.source.join("toolchain.cmake"),
-    )
+    define("CMAKE_TOOLCHAIN_FILE", project.source.join("toolchain.cmake"))
 }

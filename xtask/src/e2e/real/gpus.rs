@@ -40,9 +40,7 @@ pub(super) const GPUS: [&str; 33] = [
 /// The ISA of a GPU that runs code for a target: with all features that its processor has.
 pub(crate) fn isa(target: &str) -> String {
     let (processor, own) = target.split_once(':').unwrap_or((target, ""));
-    let known = GPUS
-        .iter()
-        .find_map(|gpu| gpu.strip_prefix(processor)?.strip_prefix(':'));
+    let known = GPUS.iter().find_map(|gpu| gpu.strip_prefix(processor)?.strip_prefix(':'));
     let mut isa = processor.to_owned();
     for feature in known.into_iter().flat_map(|features| features.split(':')) {
         let name = feature.trim_end_matches(['+', '-']);

@@ -49,10 +49,8 @@ const NEEDED: [(&str, &str); 5] = [
 ];
 
 /// A target of the project, and the ISA of a GPU that its code runs on.
-const TARGETS: [(&str, &str); 2] = [
-    ("gfx1030", "gfx1030"),
-    ("gfx90a:xnack+", "gfx90a:sramecc+:xnack+"),
-];
+const TARGETS: [(&str, &str); 2] =
+    [("gfx1030", "gfx1030"), ("gfx90a:xnack+", "gfx90a:sramecc+:xnack+")];
 /// The same, for rocRAND as Debian built it.
 const ROCRAND: [(&str, &str); 7] = [
     ("gfx803", "gfx803"),
@@ -84,11 +82,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let kpack = work.join("kpack");
     dist::fill(&kpack, Path::new("lib"), &dist::Built::new()?)?;
     let mut table = Table::default();
-    let real = Real {
-        kpack: &kpack,
-        work: &work,
-        rig: Rig::debian_12(&work.join("rig"))?,
-    };
+    let real = Real { kpack: &kpack, work: &work, rig: Rig::debian_12(&work.join("rig"))? };
     real.build()?;
     let mut rigs = Vec::new();
     let mut add = |rig: Result<Vec<Rig>>| match rig {
@@ -253,28 +247,21 @@ impl Real<'_> {
                 );
             }
         }
-        Ok(format!(
-            "{count} code objects, the same from the unsplit and the joined library"
-        ))
+        Ok(format!("{count} code objects, the same from the unsplit and the joined library"))
     }
 
     /// Splits a library of another distribution, and loads it there joined and with the shim.
     fn rocblas(&self, rig: &Rig) -> Result<String> {
         process::step("Splitting rocBLAS as Debian 13 built it");
         const GPU: &str = "gfx1030";
-        let (installed, file) = (
-            rig.libraries().join("librocblas.so.0.1"),
-            "lib/librocblas.so.0.1",
-        );
+        let (installed, file) =
+            (rig.libraries().join("librocblas.so.0.1"), "lib/librocblas.so.0.1");
         let split = self.work.join("rocblas");
         self.split_copy(&installed, &split, file)?;
         let expected = rig.all(&installed, GPU)?;
         let joined = self.joined(&split, "rocblas-joined", &[GPU])?;
         let found = rig.all(&joined.join(file), GPU)?;
-        ensure!(
-            found == expected,
-            "joined: {found:?}, and unsplit {expected:?}"
-        );
+        ensure!(found == expected, "joined: {found:?}, and unsplit {expected:?}");
         let shim = self.shim();
         let with_shim = Execution {
             gpus: &[GPU],
@@ -291,10 +278,7 @@ impl Real<'_> {
         // Each has hundreds of megabytes.
         fs::remove_dir_all(split)?;
         fs::remove_dir_all(joined)?;
-        Ok(format!(
-            "{} code objects, the same unsplit, joined and with the shim",
-            expected.len()
-        ))
+        Ok(format!("{} code objects, the same unsplit, joined and with the shim", expected.len()))
     }
 
     /// Copies a library into a prefix, and splits it there.

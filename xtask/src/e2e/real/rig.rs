@@ -108,13 +108,7 @@ impl Rig {
     /// The compiler fails.
     pub(crate) fn debian_12(directory: &Path) -> Result<Self> {
         let runtime = any_runtime()?;
-        Self::build(
-            " (Debian 12)",
-            directory,
-            &runtime,
-            "libhsa-runtime64.so.1",
-            None,
-        )
+        Self::build(" (Debian 12)", directory, &runtime, "libhsa-runtime64.so.1", None)
     }
 
     /// The runtime of another of Debian's suites, with its C library.
@@ -128,13 +122,7 @@ impl Rig {
             suite => format!(" (Debian {suite})"),
         };
         let runtime = runtime_in(&libraries(&root))?;
-        Self::build(
-            &name,
-            directory,
-            &runtime,
-            "libhsa-runtime64.so.1",
-            Some(root),
-        )
+        Self::build(&name, directory, &runtime, "libhsa-runtime64.so.1", Some(root))
     }
 
     fn rocm(kpack: Option<&Path>, directory: &Path) -> Result<Self> {
@@ -144,11 +132,7 @@ impl Rig {
             let base = name.split(['-', '.']).next().unwrap_or_default();
             files.insert(base.to_owned(), (name.to_string(), file.clone()));
         }
-        let file = |base| {
-            files
-                .get(base)
-                .with_context(|| format!("the wheel has no {base}"))
-        };
+        let file = |base| files.get(base).with_context(|| format!("the wheel has no {base}"));
         let (hsa, _) = file("libhsa")?;
         let (_, runtime) = file("libamdhip64")?;
         let _ = fs::remove_dir_all(directory);
@@ -156,10 +140,7 @@ impl Rig {
         for (name, file) in files.values().filter(|(name, _)| name != hsa) {
             symlink(file, directory.join(name))?;
         }
-        symlink(
-            &file("libamd_comgr")?.1,
-            directory.join("libamd_comgr.so.3"),
-        )?;
+        symlink(&file("libamd_comgr")?.1, directory.join("libamd_comgr.so.3"))?;
         let mut name = "";
         if let Some(kpack) = kpack {
             let loader = directory.join(&file("librocm_kpack")?.0);
@@ -168,10 +149,7 @@ impl Rig {
             name = ", kpack's loader";
         }
         let rig = Self::build(name, directory, runtime, hsa, None)?;
-        Ok(Self {
-            has_our_loader: kpack.is_some(),
-            ..rig
-        })
+        Ok(Self { has_our_loader: kpack.is_some(), ..rig })
     }
 
     fn build(
@@ -186,11 +164,8 @@ impl Rig {
         // libamdhip64.so.5.2.21153, libamdhip64-00ca863d.so.7.14.60850-0000000
         let (_, number) = full.split_once(".so.").context("a runtime has a version")?;
         let number = number.split('-').next().unwrap_or(number);
-        let parts: Vec<u16> = number
-            .split('.')
-            .take(2)
-            .map(str::parse)
-            .collect::<Result<_, _>>()?;
+        let parts: Vec<u16> =
+            number.split('.').take(2).map(str::parse).collect::<Result<_, _>>()?;
         let name = format!("ROCm {number}{name}");
         process::step(&format!("Building a stub HSA runtime for the {name}"));
         fs::create_dir_all(directory)?;
@@ -230,9 +205,7 @@ impl Rig {
 
     /// The libraries of its distribution.
     pub(crate) fn libraries(&self) -> PathBuf {
-        self.root
-            .as_deref()
-            .map_or_else(system_libraries, libraries)
+        self.root.as_deref().map_or_else(system_libraries, libraries)
     }
 
     /// Where the program finds libraries.
@@ -249,11 +222,7 @@ impl Rig {
 
     /// Why a set-user-ID program cannot be run here.
     pub(crate) fn not_privileged(&self) -> Option<&'static str> {
-        let probe = Execution {
-            steps: &["secure"],
-            privileged: true,
-            ..Execution::default()
-        };
+        let probe = Execution { steps: &["secure"], privileged: true, ..Execution::default() };
         // Such a program obeys no LD_LIBRARY_PATH.
         if self.root.is_some() || self.reads_markers {
             return Some("it would get this machine's HIP runtime");
@@ -279,10 +248,7 @@ impl Rig {
         let steps = execution.steps;
         let mut path = vec![self.directory.clone()];
         path.extend(self.root.as_deref().map(libraries));
-        let linker = self
-            .root
-            .as_deref()
-            .map(|root| libraries(root).join("ld-linux-x86-64.so.2"));
+        let linker = self.root.as_deref().map(|root| libraries(root).join("ld-linux-x86-64.so.2"));
         let command = match execution.privileged {
             true => {
                 fs::copy(self.directory.join("load"), &privileged)?;
@@ -328,10 +294,7 @@ impl Rig {
                 )
             })?),
         };
-        Ok(Outcome {
-            loaded: loaded(&fs::read_to_string(&report)?)?,
-            end,
-        })
+        Ok(Outcome { loaded: loaded(&fs::read_to_string(&report)?)?, end })
     }
 
     /// All code objects that the runtime takes from a library for some GPUs.
@@ -339,11 +302,7 @@ impl Rig {
     /// # Errors
     /// The program fails for another reason than an error of the runtime.
     pub(crate) fn all_for(&self, library: &Path, gpus: &[&str]) -> Result<Outcome> {
-        let execution = Execution {
-            gpus,
-            steps: &["open", "init"],
-            ..Execution::default()
-        };
+        let execution = Execution { gpus, steps: &["open", "init"], ..Execution::default() };
         self.run(library, &execution)
     }
 
@@ -433,9 +392,7 @@ fn runtime_in(libraries: &Path) -> Result<PathBuf> {
         name.starts_with("libamdhip64.so.")
     };
     let found = files.iter().find(is_runtime);
-    Ok(found
-        .with_context(|| format!("{} has no HIP runtime", libraries.display()))?
-        .clone())
+    Ok(found.with_context(|| format!("{} has no HIP runtime", libraries.display()))?.clone())
 }
 
 /// The libraries of a root of Debian.
@@ -447,10 +404,7 @@ impl Outcome {
     /// Whether a code object with these bytes was loaded.
     pub(crate) fn has(&self, bytes: &[u8]) -> bool {
         let code_object = CodeObject::of(bytes);
-        self.loaded
-            .values()
-            .flatten()
-            .any(|loaded| *loaded == code_object)
+        self.loaded.values().flatten().any(|loaded| *loaded == code_object)
     }
 
     /// Whether all that was loaded is among what was loaded there.
@@ -471,10 +425,9 @@ fn loaded(report: &str) -> Result<BTreeMap<usize, Vec<CodeObject>>> {
     let mut loaded: BTreeMap<usize, Vec<CodeObject>> = BTreeMap::new();
     for line in report.lines() {
         match line.split('\t').collect::<Vec<_>>().as_slice() {
-            ["code object", gpu, size, digest] => loaded
-                .entry(gpu.parse()?)
-                .or_default()
-                .push(CodeObject::reported(size, digest)?),
+            ["code object", gpu, size, digest] => {
+                loaded.entry(gpu.parse()?).or_default().push(CodeObject::reported(size, digest)?)
+            }
             ["symbol", _] => {}
             _ => bail!("the stub HSA runtime reported an unknown line: {line}"),
         }

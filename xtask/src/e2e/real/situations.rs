@@ -15,11 +15,8 @@ const GFX90A: &str = "gfx90a:sramecc+:xnack+";
 const GFX906: &str = "gfx906:sramecc+:xnack-";
 
 /// The kernels of that library.
-const KERNELS: [&str; 3] = [
-    "_Z13fill_mrg32k3aPfjy",
-    "_Z18fill_philox4x32_10Pfjy",
-    "_Z11fill_xorwowPfjy",
-];
+const KERNELS: [&str; 3] =
+    ["_Z13fill_mrg32k3aPfjy", "_Z18fill_philox4x32_10Pfjy", "_Z11fill_xorwowPfjy"];
 
 struct Situation {
     name: &'static str,
@@ -55,24 +52,12 @@ const OTHERS: [Situation; 11] = [
     situation("all loaded at the start", &[GFX1030], "open init"),
     situation("the other target", &[GFX90A], "open init"),
     situation("no code, all loaded at the start", &[GFX906], "open init"),
-    situation(
-        "opened again",
-        &[GFX1030],
-        "open init query close open query",
-    ),
-    situation(
-        "opened again, then the first kernel",
-        &[GFX1030],
-        "open close open init query",
-    ),
+    situation("opened again", &[GFX1030], "open init query close open query"),
+    situation("opened again, then the first kernel", &[GFX1030], "open close open init query"),
     situation("in a child of fork", &[GFX1030], "open fork init query"),
     situation("RTLD_LOCAL", &[GFX1030], "local init query"),
     situation("RTLD_DEEPBIND", &[GFX1030], "deepbind init query"),
-    situation(
-        "a set-user-ID program",
-        &[GFX1030],
-        "secure open init query",
-    ),
+    situation("a set-user-ID program", &[GFX1030], "secure open init query"),
     situation("two GPUs, queried", &[GFX1030, GFX90A], "open init query"),
     situation("hipModuleLoadData", &[GFX1030], "open module"),
 ];
@@ -190,12 +175,7 @@ pub(super) fn check(rig: &Rig, variants: &[Variant], document: &str, table: &mut
             });
             run.collect()
         };
-        let outcomes = match variant
-            .library
-            .as_ref()
-            .map_err(|e| anyhow!("{e:#}"))
-            .and_then(run)
-        {
+        let outcomes = match variant.library.as_ref().map_err(|e| anyhow!("{e:#}")).and_then(run) {
             Ok(outcomes) => outcomes,
             Err(error) => {
                 table.add(row, Err(error));
@@ -203,10 +183,8 @@ pub(super) fn check(rig: &Rig, variants: &[Variant], document: &str, table: &mut
             }
         };
         if let Code::Unsplit | Code::Split = variant.code {
-            let ends: Vec<String> = outcomes
-                .iter()
-                .map(|outcome| outcome.end.to_string())
-                .collect();
+            let ends: Vec<String> =
+                outcomes.iter().map(|outcome| outcome.end.to_string()).collect();
             let line = format!("| {row} | {} |", ends[..COLUMNS.len()].join(" | "));
             let is_there = document.lines().any(|known| known == line);
             let what = format!("{row}, as docs/older-rocm.md says");

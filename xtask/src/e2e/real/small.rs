@@ -35,9 +35,7 @@ fn build(prefix: &Path, units: &[Vec<TargetCode>]) -> Result<PathBuf> {
     let library = prefix.join("lib/libsmall.so");
     let wrappers = units.iter().cloned();
     wrappers
-        .fold(FatLibrary::new(), |library, unit| {
-            library.wrapper(Storage::Plain, unit)
-        })
+        .fold(FatLibrary::new(), |library, unit| library.wrapper(Storage::Plain, unit))
         .start_up(&vec!["_Z3dotPfPKfS1_"; units.len()])
         .flag(any_runtime()?)
         .build(&library)?;
@@ -64,11 +62,8 @@ pub(super) fn check_generic(helper: &Path, work: &Path, rig: &Rig) -> Result<Str
             continue;
         }
         for gpu in GPUS {
-            let execution = Execution {
-                gpus: &[gpu],
-                steps: &["open", "devices"],
-                ..Execution::default()
-            };
+            let execution =
+                Execution { gpus: &[gpu], steps: &["open", "devices"], ..Execution::default() };
             let outcome = rig.run(&library, &execution)?;
             if outcome.end == End::Error(100) {
                 // This runtime does not know the GPU.
@@ -82,10 +77,8 @@ pub(super) fn check_generic(helper: &Path, work: &Path, rig: &Rig) -> Result<Str
                 .collect();
             let known = gpu.parse::<TargetId>()?.generic(delivery);
             let known = known.filter(|generic| generic.since <= rig.version);
-            let mut expected: Vec<&str> = known
-                .iter()
-                .map(|generic| generic.target.processor())
-                .collect();
+            let mut expected: Vec<&str> =
+                known.iter().map(|generic| generic.target.processor()).collect();
             // The table also has what later runtimes take.
             if rig.version == RocmVersion(6, 4) && gpu.starts_with("gfx906") {
                 expected = vec!["gfx9-generic"];
@@ -100,9 +93,7 @@ pub(super) fn check_generic(helper: &Path, work: &Path, rig: &Rig) -> Result<Str
     }
     ensure!(known_gpus > 0, "it knows no GPU");
     ensure!(differences.is_empty(), "{differences}");
-    Ok(format!(
-        "{taken} of {known_gpus} GPUs get generic code, as in the table of kpack-format"
-    ))
+    Ok(format!("{taken} of {known_gpus} GPUs get generic code, as in the table of kpack-format"))
 }
 
 /// Real SPIR-V. The entry ID is that of clang 22.
@@ -192,10 +183,7 @@ pub(super) fn check_loaders(
     let of = |(target, flags), number: u32| code(target, number << 24 | flags);
     let tree = |name: &str, units: &[Vec<TargetCode>]| {
         let [_, split] = build_and_split(helper, &work.join(name), units)?;
-        let archives = split
-            .parent()
-            .context("it is in a directory")?
-            .join(".kpack");
+        let archives = split.parent().context("it is in a directory")?.join(".kpack");
         anyhow::Ok((split, archives))
     };
     let moved = |name: &str| {
@@ -217,13 +205,8 @@ pub(super) fn check_loaders(
             privileged: execution.privileged,
             ..Execution::default()
         };
-        let count = |rig: &Rig| {
-            anyhow::Ok(
-                rig.run(library, &execution)
-                    .context(what.to_owned())?
-                    .count(),
-            )
-        };
+        let count =
+            |rig: &Rig| anyhow::Ok(rig.run(library, &execution).context(what.to_owned())?.count());
         let found = [count(theirs)?, count(ours)?];
         ensure!(
             found == expected,
@@ -254,32 +237,20 @@ pub(super) fn check_loaders(
     row("the first archive lacks the kernel", &split, &plain, [1, 2])?;
 
     let (split, away) = moved("away")?;
-    let archive = away
-        .join("small_lib_gfx90a:xnack+.kpack")
-        .display()
-        .to_string();
+    let archive = away.join("small_lib_gfx90a:xnack+.kpack").display().to_string();
     let any = away.join("small_lib_@GFXARCH@.kpack").display().to_string();
     let variable = [("ROCM_KPACK_PATH", any.as_str())];
-    let execution = Execution {
-        environment: &variable,
-        ..plain
-    };
+    let execution = Execution { environment: &variable, ..plain };
     row("@GFXARCH@ in a variable", &split, &execution, [0, 1])?;
     let copy = away.join("archive.kpack");
     fs::copy(archive, &copy)?;
     let copy = copy.display().to_string();
     let variable = [("ROCM_KPACK_PATH", copy.as_str())];
-    let execution = Execution {
-        environment: &variable,
-        ..Execution::default()
-    };
+    let execution = Execution { environment: &variable, ..Execution::default() };
     row("a variable", &split, &execution, [1, 1])?;
     // Without a search path, the library gets the runtime that the program's path leads to.
     if privileged.is_none() {
-        let execution = Execution {
-            privileged: true,
-            ..execution
-        };
+        let execution = Execution { privileged: true, ..execution };
         row("raised privileges", &split, &execution, [1, 0])?;
     }
     Ok(format!("{rows} situations"))

@@ -62,10 +62,7 @@ pub(super) fn check(helper: &Path, work: &Path) -> Result<String> {
     process::step("Asking ROCm's loader for Windows, and kpack's, under wine");
     let program = work.join("windows.exe");
     let root = repository::root();
-    let (source, include) = (
-        root.join("tests/real/windows.c"),
-        root.join("kpack-runtime/include"),
-    );
+    let (source, include) = (root.join("tests/real/windows.c"), root.join("kpack-runtime/include"));
     let compiler = windows::COMPILER;
     process::run!("{compiler} -O2 -static -I {include} -o {program} {source}")?;
     let kind = ["--lib", "--crate-type", "cdylib"];
@@ -78,11 +75,7 @@ pub(super) fn check(helper: &Path, work: &Path) -> Result<String> {
 
     let library = work.join("prefix/bin/vec.dll");
     let objects = TARGETS.map(|(target, _)| code(target, "add"));
-    let build = WindowsBuild {
-        linker: WindowsLinker::Gnu,
-        is_program: false,
-        flags: &[],
-    };
+    let build = WindowsBuild { linker: WindowsLinker::Gnu, is_program: false, flags: &[] };
     FatLibrary::new()
         .wrapper(Storage::Plain, objects.clone())
         .build_for_windows(build, &library)?;
@@ -92,11 +85,8 @@ pub(super) fn check(helper: &Path, work: &Path) -> Result<String> {
     let expected = Vec::from_iter(TARGETS.iter().zip(&objects).map(|((_, isa), (_, bytes))| {
         format!("load {isa} 0 {} {}", bytes.len(), hex(&sha256(bytes)))
     }));
-    let without_features: Vec<String> = expected
-        .iter()
-        .filter(|line| !line.contains("gfx90a"))
-        .cloned()
-        .collect();
+    let without_features: Vec<String> =
+        expected.iter().filter(|line| !line.contains("gfx90a")).cloned().collect();
     let loads = [theirs.loads(&library)?, ours.loads(&library)?];
     ensure!(
         loads == [without_features.clone(), expected.clone()],

@@ -108,12 +108,7 @@ impl<'a> Environment<'a> {
                 version.path().join("site-packages")
             }
         };
-        Ok(Self {
-            tools,
-            installer,
-            directory: directory.to_owned(),
-            packages,
-        })
+        Ok(Self { tools, installer, directory: directory.to_owned(), packages })
     }
 
     fn python(&self) -> PathBuf {
@@ -130,10 +125,9 @@ impl<'a> Environment<'a> {
                 .program("python", &["-m", "pip", "--python"])
                 .arg(self.python())
                 .arg(action),
-            Installer::Uv(_) => self
-                .tools
-                .program("uv", &["pip", action, "--quiet", "--python"])
-                .arg(self.python()),
+            Installer::Uv(_) => {
+                self.tools.program("uv", &["pip", action, "--quiet", "--python"]).arg(self.python())
+            }
         }
     }
 
@@ -150,10 +144,9 @@ impl<'a> Environment<'a> {
         version: &str,
     ) -> Result<()> {
         let requirements = match self.installer {
-            Installer::UvTarget => vec![
-                format!("{package}{version}"),
-                format!("{package}-{extra}{version}"),
-            ],
+            Installer::UvTarget => {
+                vec![format!("{package}{version}"), format!("{package}-{extra}{version}")]
+            }
             _ => vec![format!("{package}[{extra}]{version}")],
         };
         self.install_each(wheels, &requirements, &[])

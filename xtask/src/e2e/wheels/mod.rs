@@ -26,12 +26,7 @@ pub(crate) struct Options {
 }
 
 /// Wheels of the Python package index, without dependencies on other packages.
-const PUBLISHED: [&str; 4] = [
-    "torch-scatter-rocm",
-    "pyg-lib-rocm",
-    "cyllama-rocm",
-    "bitsandbytes",
-];
+const PUBLISHED: [&str; 4] = ["torch-scatter-rocm", "pyg-lib-rocm", "cyllama-rocm", "bitsandbytes"];
 
 /// Runs everything and prints a table of the checks.
 ///
@@ -43,11 +38,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     dist::fill(&kpack, Path::new("lib"), &dist::Built::new()?)?;
     // Links from uv's cache must stay in one file system.
     let tools = Tools::install(work.join("tools"))?;
-    let wheels = Wheels {
-        kpack: &kpack,
-        tools: &tools,
-        load: work.join("load"),
-    };
+    let wheels = Wheels { kpack: &kpack, tools: &tools, load: work.join("load") };
     real_libraries::build_loader(&wheels.load)?;
 
     let mut table = Table::default();

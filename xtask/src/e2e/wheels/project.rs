@@ -46,13 +46,8 @@ pub(super) fn check(
     );
     fs::write(&script, text)?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
-    let project = Project {
-        wheels,
-        runtime,
-        script,
-        split: work.join("split"),
-        work: work.to_owned(),
-    };
+    let project =
+        Project { wheels, runtime, script, split: work.join("split"), work: work.to_owned() };
     for version in ["1.0", "2.0"] {
         let fat = project.build(version, &[])?;
         wheels.split(&[&fat], &project.split.join(version))?;
@@ -154,10 +149,7 @@ impl Project<'_> {
             let choose = choose.env("ROCM_BOOTSTRAP_FORCE_GFX_ARCH", gpus);
             let index = output.join("vec_device-1.0-variants.json");
             let chosen = process::output(choose.arg(index))?;
-            ensure!(
-                chosen.trim() == expected,
-                "{gpus}: expected {expected}, found {chosen}"
-            );
+            ensure!(chosen.trim() == expected, "{gpus}: expected {expected}, found {chosen}");
         }
         Ok("variantlib chooses each GPU's".to_owned())
     }
@@ -229,10 +221,7 @@ impl Project<'_> {
 
     /// Imports the package, on a machine with a GPU.
     fn import(&self, packages: &Path, agent: &str) -> Result<Observation> {
-        let program = Program {
-            executable: self.script.clone(),
-            libraries: vec![LIBRARY.into()],
-        };
+        let program = Program { executable: self.script.clone(), libraries: vec![LIBRARY.into()] };
         let scratch = self.work.join("scratch");
         let seen = self.runtime.run(packages, &program, agent, &scratch)?;
         ensure!(seen.stdout == "4\n", "it printed {}", seen.stdout);
@@ -252,11 +241,7 @@ impl Project<'_> {
             environment.install(&self.split.join("1.0"), "vec", "device-all", "")?;
             for agent in ["gfx1100", "gfx90a:sramecc+:xnack+", AGENT] {
                 let seen = self.import(&environment.packages, agent)?;
-                ensure!(
-                    error(&seen).is_err(),
-                    "no code for {agent}: {}",
-                    seen.stderr
-                );
+                ensure!(error(&seen).is_err(), "no code for {agent}: {}", seen.stderr);
             }
         }
         Ok("imported, code loaded".to_owned())
@@ -265,16 +250,8 @@ impl Project<'_> {
     fn loads(&self, environment: &Environment<'_>) -> Result<()> {
         let seen = self.import(&environment.packages, AGENT)?;
         let loaded = |kind: &Kind| matches!(kind, Kind::Loaded(_));
-        let count = seen
-            .events
-            .iter()
-            .filter(|event| loaded(&event.kind))
-            .count();
-        ensure!(
-            count == 1,
-            "{count} code objects were loaded:\n{}",
-            seen.stderr
-        );
+        let count = seen.events.iter().filter(|event| loaded(&event.kind)).count();
+        ensure!(count == 1, "{count} code objects were loaded:\n{}", seen.stderr);
         Ok(())
     }
 
@@ -286,15 +263,11 @@ impl Project<'_> {
         environment.install(&both, "vec", EXTRA, "==1.0")?;
         environment.install_each(&both, &["vec".to_owned()], &[])?;
         let conflict = environment.check().err().context("`check` finds nothing")?;
-        ensure!(
-            format!("{conflict:#}").contains("vec-device-gfx942"),
-            "`check` says {conflict:#}"
-        );
+        ensure!(format!("{conflict:#}").contains("vec-device-gfx942"), "`check` says {conflict:#}");
         let seen = self.import(&environment.packages, AGENT)?;
         error(&seen)?;
         ensure!(
-            seen.stderr
-                .contains("pip install 'vec[device-gfx942]==2.0'"),
+            seen.stderr.contains("pip install 'vec[device-gfx942]==2.0'"),
             "the loader does not say what to install, but\n{}",
             seen.stderr
         );
@@ -303,10 +276,8 @@ impl Project<'_> {
             environment.check()?;
             self.loads(&environment)?;
         }
-        Ok(
-            "the host alone: an error that says what to install; with the extra, up and down"
-                .to_owned(),
-        )
+        Ok("the host alone: an error that says what to install; with the extra, up and down"
+            .to_owned())
     }
 
     /// No file is left after the removal of host and device wheel, in each order. pip leaves an empty
@@ -325,10 +296,7 @@ impl Project<'_> {
             environment.install(&self.split.join("1.0"), "vec", EXTRA, "")?;
             environment.uninstall(&order)?;
             let after = files();
-            ensure!(
-                after == before,
-                "after the removal of {order:?}, {after:?} is left"
-            );
+            ensure!(after == before, "after the removal of {order:?}, {after:?} is left");
         }
         Ok("no file is left, in each order".to_owned())
     }

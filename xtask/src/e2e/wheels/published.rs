@@ -25,12 +25,7 @@ pub(super) fn check(
     work: &Path,
     table: &mut Table,
 ) -> Result<()> {
-    let split = Split {
-        wheels,
-        package,
-        fat,
-        output: work.join("split"),
-    };
+    let split = Split { wheels, package, fat, output: work.join("split") };
     let libraries = Library::of(wheels, fat, work);
     if let Err(error) = &libraries {
         let message = format!("{error:#}");
@@ -41,14 +36,8 @@ pub(super) fn check(
     }
     let libraries = libraries.unwrap_or_default();
     wheels.split(&[fat], &split.output)?;
-    table.add(
-        format!("{package}, sizes"),
-        split.sizes(&work.join("unpacked")),
-    );
-    table.add(
-        format!("{package}, other tools"),
-        split.other_tools(&work.join("by-wheel")),
-    );
+    table.add(format!("{package}, sizes"), split.sizes(&work.join("unpacked")));
+    table.add(format!("{package}, other tools"), split.other_tools(&work.join("by-wheel")));
     for installer in Installer::ALL {
         table.add(
             format!("{package}, {}", installer.name()),
@@ -159,13 +148,8 @@ impl Split<'_> {
             };
             let codes = |error: &anyhow::Error| -> BTreeSet<String> {
                 let text = format!("{error:#}");
-                let words = text
-                    .split_whitespace()
-                    .map(|word| word.trim_end_matches(':'));
-                words
-                    .filter(|word| is_code(word))
-                    .map(str::to_owned)
-                    .collect()
+                let words = text.split_whitespace().map(|word| word.trim_end_matches(':'));
+                words.filter(|word| is_code(word)).map(str::to_owned).collect()
             };
             let known = codes(&known);
             for wheel in devices.iter().filter(|_| of_devices).chain([&self.host()]) {
@@ -185,15 +169,10 @@ impl Split<'_> {
     fn processor(&self, libraries: &[Library]) -> Result<String> {
         for device in self.devices()? {
             let device = name(&device);
-            let named = device
-                .split_once("_device_")
-                .and_then(|(_, rest)| rest.split_once('-'));
+            let named = device.split_once("_device_").and_then(|(_, rest)| rest.split_once('-'));
             let (processor, _) = named.context("the name of a device wheel")?;
             let has = |target: &str| target.split(':').next() == Some(processor);
-            if libraries
-                .iter()
-                .all(|library| library.reference.targets().into_iter().any(has))
-            {
+            if libraries.iter().all(|library| library.reference.targets().into_iter().any(has)) {
                 return Ok(processor.to_owned());
             }
         }
@@ -209,10 +188,8 @@ impl Split<'_> {
     ) -> Result<String> {
         let environment = Environment::new(self.wheels.tools, installer, work)?;
         let processor = self.processor(libraries)?;
-        let requirements = [
-            self.package.to_owned(),
-            format!("{}-device-{processor}", self.package),
-        ];
+        let requirements =
+            [self.package.to_owned(), format!("{}-device-{processor}", self.package)];
         // What they depend on is no matter here.
         environment.install_each(&self.output, &requirements, &["--no-deps"])?;
         let packages = &environment.packages;
@@ -226,10 +203,7 @@ impl Split<'_> {
                 }
             }
         }
-        ensure!(
-            loaded > 0 || libraries.is_empty(),
-            "no code object was loaded"
-        );
+        ensure!(loaded > 0 || libraries.is_empty(), "no code object was loaded");
         Ok(match loaded {
             0 => format!("verified for {processor}"),
             _ => format!("verified and loaded for {processor}: {loaded} code objects"),
@@ -276,11 +250,7 @@ impl Library {
                 scratch: scratch.clone(),
             });
         }
-        ensure!(
-            !libraries.is_empty(),
-            "{} has no device code",
-            fat.display()
-        );
+        ensure!(!libraries.is_empty(), "{} has no device code", fat.display());
         Ok(libraries)
     }
 
