@@ -16,7 +16,7 @@ use super::members::{
 };
 use super::metadata::Fields;
 use super::name::{WheelName, same_project, same_version};
-use super::record::{self, Digest, LongHasher, Row};
+use super::record::{self, Digest, Row};
 use super::variant_json;
 use kpack_core::files::{HostFormat, SharedFile};
 use kpack_core::parallel;
@@ -375,8 +375,7 @@ impl Wheel {
             .map_err(|text| in_member(ids::UNSUPPORTED_WHEEL, &self.path, &member.name, &text))?;
         let found = match longer {
             None => digest.hash(),
-            Some(algorithm) => {
-                let mut hasher = LongHasher::new(algorithm);
+            Some(mut hasher) => {
                 self.read(member, &mut hasher, &self.path)?;
                 hasher.finish()
             }

@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use kpack_format::Sha256;
 use kpack_format::digest::Hasher;
-use ring::digest::{Algorithm, Context, SHA384, SHA512};
+use sha2::{Digest as _, Sha384, Sha512};
 
 use kpack_core::Error;
 
@@ -26,27 +26,27 @@ impl Digest {
 }
 
 /// Computes a longer digest than SHA-256 of what is written.
-pub(super) struct LongHasher(Context);
+pub(super) enum LongHasher {
+    Sha384(Sha384),
+    Sha512(Sha512),
+}
 
 impl LongHasher {
-    pub(super) fn new(algorithm: &'static Algorithm) -> Self {
-        Self(Context::new(algorithm))
-    }
-
     /// The digest as RECORD has it.
     pub(super) fn finish(self) -> String {
-        let name = match self.0.algorithm().output_len() {
-            48 => "sha384",
-            _ => "sha512",
-        };
-        let digest = self.0.finish();
-        format!("{name}={}", URL_SAFE_NO_PAD.encode(digest))
+        match self {
+            Self::Sha384(hasher) => format!("sha384={}", URL_SAFE_NO_PAD.encode(hasher.finalize())),
+            Self::Sha512(hasher) => format!("sha512={}", URL_SAFE_NO_PAD.encode(hasher.finalize())),
+        }
     }
 }
 
 impl Write for LongHasher {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
+        match self {
+            Self::Sha384(hasher) => hasher.update(bytes),
+            Self::Sha512(hasher) => hasher.update(bytes),
+        }
         Ok(bytes.len())
     }
 
@@ -92,15 +92,15 @@ impl Row {
         !self.hash.is_empty()
     }
 
-    /// The algorithm of its hash, unless that is SHA-256.
+    /// A hasher for the algorithm of its hash, unless that is SHA-256.
     ///
     /// # Errors
     /// What is wrong with it: the format knows no weaker ones.
-    pub(super) fn longer_hash(&self) -> Result<Option<&'static Algorithm>, String> {
+    pub(super) fn longer_hash(&self) -> Result<Option<LongHasher>, String> {
         match self.hash.split('=').next() {
             Some("" | "sha256") | None => Ok(None),
-            Some("sha384") => Ok(Some(&SHA384)),
-            Some("sha512") => Ok(Some(&SHA512)),
+            Some("sha384") => Ok(Some(LongHasher::Sha384(Sha384::default()))),
+            Some("sha512") => Ok(Some(LongHasher::Sha512(Sha512::default()))),
             Some(other) => Err(format!(
                 "RECORD has a hash that kpack cannot check (expected sha256, sha384 or sha512, found {other}); build the wheel again"
             )),

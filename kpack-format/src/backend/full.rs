@@ -1,9 +1,8 @@
-//! The feature `compression`: Zstandard, zlib, and a fast SHA-256.
+//! The feature `compression`: Zstandard and zlib.
 
 use std::io::{self, BufRead, BufReader, Read, Take, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ring::digest::{Context, SHA256};
 use zstd::bulk;
 use zstd::stream::read;
 use zstd::zstd_safe::{CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
@@ -12,35 +11,8 @@ use zstd::zstd_safe::{compress_bound, get_error_name};
 /// Memory to decompress into.
 pub use zstd::zstd_safe::WriteBuf;
 
-use crate::Sha256;
 use crate::archive::{ArchiveError, DEFAULT_LEVEL, DecodeError, with_capacity};
 use crate::offload_bundle::{BundleError, Method};
-
-/// The SHA-256 of bytes that come one after another.
-// `sha2` is as fast only where the processor has SHA instructions (1.8 GB/s); without them it has no
-// assembly.
-#[derive(Clone)]
-pub struct Hasher(Context);
-
-impl Default for Hasher {
-    fn default() -> Self {
-        Self(Context::new(&SHA256))
-    }
-}
-
-impl Hasher {
-    /// Adds `bytes`.
-    pub fn update(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    /// The digest of all bytes that were added.
-    pub fn finish(self) -> Sha256 {
-        let mut digest = [0; 32];
-        digest.copy_from_slice(self.0.finish().as_ref());
-        digest
-    }
-}
 
 /// Returned by zstd if memory cannot be allocated (`ZSTD_error_memory_allocation`).
 const NO_MEMORY: usize = 64usize.wrapping_neg();

@@ -5,32 +5,8 @@ use std::convert::Infallible;
 use std::io::{self, BufRead, BufReader, Read, Take, Write};
 use std::marker::PhantomData;
 
-use crate::Sha256;
 use crate::archive::{ArchiveError, DecodeError};
 use crate::offload_bundle::{BundleError, Method};
-
-/// The SHA-256 of bytes that come one after another.
-// `ring` would cost build scripts a C compiler and its time. This one uses no SHA instructions (0.28 GB/s).
-#[derive(Clone)]
-pub struct Hasher(hmac_sha256::Hash);
-
-impl Default for Hasher {
-    fn default() -> Self {
-        Self(hmac_sha256::Hash::new())
-    }
-}
-
-impl Hasher {
-    /// Adds `bytes`.
-    pub fn update(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    /// The digest of all bytes that were added.
-    pub fn finish(self) -> Sha256 {
-        self.0.finalize()
-    }
-}
 
 pub(crate) struct Compressor(Infallible);
 
