@@ -47,8 +47,8 @@ pub fn object(bytes: &[u8]) {
 pub fn linked(bytes: &[u8]) {
     let mut file = tempfile::tempfile().expect("a temporary file");
     file.write_all(bytes).expect("a temporary file");
-    if let Ok(Image::Pe(image)) = Image::read(&file) {
-        let _ = (image.shape(), image.addresses(), image.identity());
+    if let Ok(image) = Image::read(&file) {
+        let _ = image.facts();
     }
     let Ok(split) = split_linked(&file) else {
         return;

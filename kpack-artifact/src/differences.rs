@@ -1,179 +1,111 @@
-//! Explains how two files differ that should be the same: build IDs, sections, paths, timestamps.
+//! Explains how two files differ that should be the same: facts about host binaries, paths, timestamps.
 
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 
-use kpack_format::marker::SECTION_NAME;
-use object::elf;
-
-use super::layout::elf::{text_in, texts, unit_ids};
-use super::layout::{self, LEAST_TEXT, Same, UNIT_IDS, pe};
 use kpack_core::Error;
 use kpack_core::files;
 use kpack_core::platform::FileExt;
 use kpack_core::words::list_some;
-use kpack_split::elf::{Dynamic, Image};
-use kpack_split::host;
-use kpack_split::input::{self, LinkedBinary};
+use kpack_split::host::FactDifference;
+use kpack_split::input::{self, LinkedBinary, or_refused};
 
-/// Maximum number of sections to name.
-const MOST_SECTIONS: usize = 6;
+/// Maximum number of facts to name.
+const MOST_FACTS: usize = 3;
 /// How much text around the first difference is shown, in bytes.
 const CONTEXT: usize = 60;
+/// The fewest consecutive printable bytes that count as text.
+const LEAST_TEXT: usize = 6;
+
+/// What is said of host binaries that are not the same, whose facts are.
+const SAME_FACTS: &str = "has other bytes, but the same names, symbols and sizes of sections: device code of \
+                          another size changes the layout";
 
 pub(crate) struct Difference {
     pub(crate) text: String,
-    /// Whether only things differ that a build for other targets changes: the build ID, addresses,
-    /// and IDs of compilation units.
-    pub(crate) layout_only: bool,
+    /// Whether these are host binaries with the same facts.
+    pub(crate) has_same_facts: bool,
 }
 
-/// Explains how two regular files differ; `None` if they have the same bytes, or are host files whose
-/// markers differ only in the IDs of device code.
+/// Explains how two regular files differ; `None` if they have the same bytes, or are host binaries that
+/// differ in what their markers say of device code only.
 pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Error> {
     let ((a, b), Some(at)) = first_difference(one, other)? else {
         return Ok(None);
     };
+    let linked = |path| Ok::<_, Error>(LinkedBinary::read(path, input::open(path)?).ok());
+    if let (Some(a), Some(b)) = (linked(one)?, linked(other)?) {
+        return of_binaries(&a, &b);
+    }
     let mut parts = Vec::new();
     if a != b {
         parts.push(format!("{a} bytes against {b}"));
     }
-    let linked = |path| Ok::<_, Error>(LinkedBinary::read(path, input::open(path)?).ok());
-    let (mut shown, mut known) = (at, None);
-    if let (Some(a), Some(b)) = (linked(one)?, linked(other)?) {
-        match layout::compare(&a, &b)? {
-            Same::Yes => return Ok(None),
-            Same::But(text) => {
-                return Ok(Some(Difference { text, layout_only: true }));
-            }
-            Same::No => {}
-        }
-        if !layout::has_same_spirv(&a, &b)? {
-            parts.push("in the bundles with SPIR-V, which `kpack split` keeps".to_owned());
-        }
-        match (&a.image, &b.image) {
-            (host::Image::Elf(a), host::Image::Elf(b)) => {
-                shown = sections(a, b, &mut parts).unwrap_or(at);
-                if unit_ids(a) != unit_ids(b) {
-                    parts.push(UNIT_IDS.to_owned());
-                }
-                known = rpaths(a, b).or_else(|| first_text(texts(a), texts(b)));
-            }
-            (host::Image::Pe(a), host::Image::Pe(b)) => {
-                let names = pe::differences(a, b).unwrap_or_default();
-                if !names.is_empty() {
-                    parts.push(format!("in {}", list_some(names, MOST_SECTIONS)));
-                }
-                known = first_text(pe::texts(a), pe::texts(b));
-            }
-            _ => {}
-        }
-    }
-    let (a, b) = (around(one, shown)?, around(other, shown)?);
-    let first = match (known, text_at(&a, shown), text_at(&b, shown)) {
-        (Some(known), ..) => known,
-        (_, Some(a), Some(b)) if a != b => two_texts(&a, &b),
+    let (a, b) = (around(one, at)?, around(other, at)?);
+    parts.push(match (text_at(&a, at), text_at(&b, at)) {
+        (Some(a), Some(b)) if a != b => two_texts(&a, &b),
         _ => format!("first difference at byte {at:#x}"),
+    });
+    let text = format!("differs: {}", parts.join("; "));
+    Ok(Some(Difference { text, has_same_facts: false }))
+}
+
+/// Compares the facts of two binaries that have not the same bytes.
+fn of_binaries(one: &LinkedBinary, other: &LinkedBinary) -> Result<Option<Difference>, Error> {
+    let mut facts = Vec::new();
+    for linked in [one, other] {
+        match or_refused(linked.facts())? {
+            Ok(own) => facts.push(own),
+            Err(found) => {
+                let text = format!(
+                    "differs, and {} cannot be read: {}",
+                    linked.path.display(),
+                    found.text
+                );
+                return Ok(Some(Difference { text, has_same_facts: false }));
+            }
+        }
+    }
+    let differ = facts[0].differences(&facts[1]);
+    if differ.is_empty() && differ_in_markers(one, other)? {
+        return Ok(None);
+    }
+    let has_same_facts = differ.is_empty();
+    let text = match has_same_facts {
+        true => SAME_FACTS.to_owned(),
+        false => {
+            let differ = differ.iter().map(FactDifference::to_string);
+            format!("differs in {}", list_some(differ, MOST_FACTS))
+        }
     };
-    parts.push(first);
-    Ok(Some(Difference { text: format!("differs: {}", parts.join("; ")), layout_only: false }))
+    Ok(Some(Difference { text, has_same_facts }))
 }
 
-/// Build IDs, and the sections that differ. Gives the place of the first that is in neither a build
-/// ID nor the headers, in both files, where there is one.
-fn sections(one: &Image<File>, other: &Image<File>, parts: &mut Vec<String>) -> Option<u64> {
-    let mut names = Vec::new();
-    let mut markers = None;
-    let mut place = None;
-    for section in one.sections.iter().filter(|s| s.has_bytes()) {
-        let theirs = other.sections.iter().find(|s| s.name == section.name)?;
-        let bytes = (one.section_bytes(section), other.section_bytes(theirs));
-        let (Ok(a), Ok(b)) = bytes else { return place };
-        if a == b {
-            continue;
-        }
-        if section.name == ".note.gnu.build-id" {
-            parts.push(format!("build ID {} against {}", build_id(&a), build_id(&b)));
-            continue;
-        }
-        // Shards' markers differ in code IDs anyway, so what else differs goes first.
-        match section.name == SECTION_NAME {
-            true => markers = Some(section.name.clone()),
-            false => names.push(section.name.clone()),
-        }
-        let at = a.iter().zip(&b).position(|(x, y)| x != y);
-        if let Some(at) = at.filter(|_| place.is_none() && section.offset == theirs.offset) {
-            place = Some(section.offset + at as u64);
-        }
-    }
-    names.extend(markers);
-    if !names.is_empty() {
-        parts.push(format!("in sections {}", list_some(names, MOST_SECTIONS)));
-    }
-    place
-}
-
-/// What differs in the RPATHs, or in the room for them. CMake links with the path of the build directory,
-/// and overwrites it on installation: then only as many bytes as it had are left of it.
-fn rpaths(one: &Image<File>, other: &Image<File>) -> Option<String> {
-    let (a, b) = (Rpath::read(one)?, Rpath::read(other)?);
-    if a.paths != b.paths {
-        let shown = |rpath: &Rpath| match rpath.paths.is_empty() {
-            true => "none".to_owned(),
-            false => format!("`{}`", rpath.paths.join(", ")),
-        };
-        return Some(format!("RPATH {} against {}", shown(&a), shown(&b)));
-    }
-    let than = match b.room > a.room {
-        true => "shorter",
-        false => "longer",
+/// Whether two binaries are the same except for their markers, which have the same places.
+fn differ_in_markers(one: &LinkedBinary, other: &LinkedBinary) -> Result<bool, Error> {
+    let sections = |linked: &LinkedBinary| {
+        let mut sections = linked.image.marker_sections();
+        sections.sort_by_key(|section| section.start);
+        sections
     };
-    (a.room != b.room).then(|| {
-        format!(
-            "was linked with an RPATH {} bytes {than}, which left unused bytes when it was installed, \
-             as CMake's RPATH of the build directory does; set CMAKE_BUILD_WITH_INSTALL_RPATH or \
-             CMAKE_SKIP_BUILD_RPATH, or build in directories with names of the same length",
-            a.room.abs_diff(b.room)
-        )
-    })
-}
-
-struct Rpath {
-    paths: Vec<String>,
-    /// Maximum number of bytes without a name in the table of names.
-    room: usize,
-}
-
-impl Rpath {
-    fn read(image: &Image<File>) -> Option<Self> {
-        let (_, strings) = image.section(".dynstr").ok()??;
-        let strings = image.section_bytes(strings).ok()?;
-        let dynamic = Dynamic::read(image).ok()?;
-        let tags = [elf::DT_RPATH, elf::DT_RUNPATH].into_iter();
-        let paths = tags.filter_map(|tag| dynamic.get(tag));
-        let zeros = strings.split(|byte| *byte != 0).map(<[u8]>::len);
-        Some(Self {
-            paths: paths
-                .map(|at| String::from_utf8_lossy(text_in(&strings, at)).into_owned())
-                .collect(),
-            room: zeros.max().unwrap_or_default(),
-        })
+    let ((a, ours), (b, theirs)) = (open(&one.path)?, open(&other.path)?);
+    if ours != theirs || sections(one) != sections(other) {
+        return Ok(false);
     }
-}
-
-/// The descriptor of a note (gABI, "Note Section"): after twelve bytes of header and the name
-/// `GNU` with its NUL.
-fn build_id(note: &[u8]) -> String {
-    match note.get(16..) {
-        Some(id) if !id.is_empty() => id.iter().map(|byte| format!("{byte:02x}")).collect(),
-        _ => "none".to_owned(),
+    let mut start = 0;
+    for Range { start: end, end: next } in sections(one).into_iter().chain([ours..ours]) {
+        let found = files::first_difference(
+            end.saturating_sub(start),
+            |at, out| fills(&one.path, &a)(start + at, out),
+            |at, out| fills(&other.path, &b)(start + at, out),
+        );
+        if found?.is_some() {
+            return Ok(false);
+        }
+        start = next;
     }
-}
-
-/// The first texts that differ.
-fn first_text(ours: Vec<String>, theirs: Vec<String>) -> Option<String> {
-    let mut pairs = ours.iter().zip(&theirs);
-    pairs.find(|(a, b)| a != b).map(|(a, b)| two_texts(a, b))
+    Ok(true)
 }
 
 fn two_texts(a: &str, b: &str) -> String {

@@ -1,6 +1,8 @@
 //! A linked binary of any host format: the one place that tells formats apart. What commands ask, each format answers
 //! in a room of its own, [`elf`] and [`pe`].
 
+mod facts;
+
 use std::fs::File;
 use std::ops::Range;
 
@@ -13,6 +15,9 @@ use object::elf::PT_INTERP;
 use crate::device_code::{DeviceCode, FatBinary, NewCode, SplitWrapper};
 use crate::pe::Sums;
 use crate::{elf, pe};
+
+pub(crate) use facts::Linkage;
+pub use facts::{FactDifference, Facts};
 
 /// A linked binary with its headers in memory; everything else is read on demand.
 #[derive(Debug, Clone)]
@@ -127,6 +132,16 @@ impl<S: ReadAt> Image<S> {
             Self::Elf(image) => image.device_code(),
             Self::Pe(image) => image.device_code(),
         }
+    }
+
+    /// What a linker cannot change by placing things elsewhere, as it does around device code of another size.
+    pub fn facts(&self) -> Result<Facts, BinaryError> {
+        let mut facts = match self {
+            Self::Elf(image) => elf::facts(image)?,
+            Self::Pe(image) => pe::facts(image)?,
+        };
+        facts.add("host", self.host_triple());
+        Ok(facts)
     }
 
     /// Checks that the system would load it.

@@ -11,8 +11,8 @@ pub struct Validation {
     /// both have is taken from the primary shard, or else from the first by name, and what only one
     /// has from that one.
     pub error_on_duplicate_device_code: bool,
-    /// Host files that are not the same in every shard. Where this is off, they are not compared;
-    /// device code among them is an error all the same.
+    /// Host files that are not the same in every shard, binaries by their facts. Where this is off, they are not
+    /// compared; device code among them is an error all the same.
     pub verify_generic_artifacts_match: bool,
     /// A target of a group that no shard has.
     pub error_on_missing_architecture: bool,

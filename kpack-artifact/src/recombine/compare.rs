@@ -36,8 +36,8 @@ pub(super) enum DifferenceKind {
     OnlyFirst,
     /// Only the second tree has it.
     OnlySecond,
-    /// Two host binaries that may differ in their layout only.
-    Layout,
+    /// Two host binaries with the same facts.
+    Bytes,
 }
 
 /// The differences between two trees, without manifests of kpacks and entries that `compared` rejects. The files of the
@@ -128,8 +128,8 @@ fn difference(
             }
             let difference = differences::explain(&first.from, &second.from)?;
             Ok(difference.map(|difference| {
-                if difference.layout_only {
-                    (DifferenceKind::Layout, difference.text)
+                if difference.has_same_facts {
+                    (DifferenceKind::Bytes, difference.text)
                 } else {
                     (DifferenceKind::Content, difference.text)
                 }

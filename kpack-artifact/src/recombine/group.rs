@@ -99,7 +99,7 @@ impl Component<'_> {
                 _ if strict => (Severity::Fault, String::new()),
                 DifferenceKind::OnlyFirst => continue,
                 DifferenceKind::OnlySecond => (Severity::Warning, "; it is taken".to_owned()),
-                DifferenceKind::Content | DifferenceKind::Layout => {
+                DifferenceKind::Content | DifferenceKind::Bytes => {
                     (Severity::Warning, format!("; {first}'s is taken"))
                 }
                 DifferenceKind::Irreconcilable => {
@@ -139,7 +139,7 @@ fn parts_of_one(first: &Tree, second: &Tree, differences: &[TreeDifference]) -> 
         let tree = match difference.kind {
             DifferenceKind::OnlyFirst => first,
             DifferenceKind::OnlySecond => second,
-            DifferenceKind::Content | DifferenceKind::Irreconcilable | DifferenceKind::Layout => {
+            DifferenceKind::Content | DifferenceKind::Irreconcilable | DifferenceKind::Bytes => {
                 return false;
             }
         };

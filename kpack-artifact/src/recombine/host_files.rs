@@ -1,10 +1,10 @@
 //! Compares the primary shard's generic artifact, which is used, with the others.
 
 use kpack_core::{Id, ids};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::compare::{DifferenceKind, TreeDifference, differences};
 use super::component::Component;
@@ -43,7 +43,7 @@ impl Component<'_> {
             counts && item.shared(path).is_none() && !shared.contains(path)
         })?;
         let mut said: Vec<Finding> = Vec::new();
-        let mut layout: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+        let mut same_facts = Vec::new();
         for difference in found {
             // The copy that is not taken, if there are two.
             let mut items = [tree, first].into_iter();
@@ -54,9 +54,8 @@ impl Component<'_> {
                 (Some(ForAll::MustMatch(why)), _) => {
                     self.must_match(why, first, tree, &difference)?
                 }
-                (_, true) if difference.kind == DifferenceKind::Layout => {
-                    let same = layout.entry(difference.text).or_default();
-                    same.push(item.from.clone());
+                (_, true) if difference.kind == DifferenceKind::Bytes => {
+                    same_facts.push((item.from.clone(), difference.text));
                     continue;
                 }
                 (_, true) => {
@@ -72,11 +71,13 @@ impl Component<'_> {
                 said.push(Finding::new(severity, id, &item.from, text));
             }
         }
-        for (text, paths) in layout {
-            let (path, text) = match &paths[..] {
-                [path] => (path.clone(), host_file(first, tree, &text)),
-                _ => (tree.root.clone(), host_file(first, tree, &several(&paths, &text))),
+        if let Some((path, text)) = same_facts.first() {
+            let text = format!("{text}; {}'s is taken", first.shard);
+            let (path, text) = match &same_facts[..] {
+                [_] => (path, text),
+                all => (&tree.root, several(all.iter().map(|(path, _)| path.as_path()), &text)),
             };
+            let text = host_file(first, tree, &text);
             said.push(Finding::new(Severity::Note, ids::SHARDS_DIFFER, path, text));
         }
         self.say_differences(said, &tree.root, &first.shard);
@@ -135,11 +136,10 @@ fn host_file(first: &Tree, tree: &Tree, text: &str) -> String {
 }
 
 /// One text for several binaries.
-fn several(paths: &[PathBuf], text: &str) -> String {
-    let names = paths.iter();
-    let names = names.map(|path| path.file_name().unwrap_or_default().to_string_lossy());
-    let names = list_some(names, MOST_NAMES);
-    format!("each of {} binaries {text}: {names}", paths.len())
+fn several<'p>(paths: impl ExactSizeIterator<Item = &'p Path>, text: &str) -> String {
+    let count = paths.len();
+    let names = paths.map(|path| path.file_name().unwrap_or_default().to_string_lossy());
+    format!("each of {count} binaries {text}: {}", list_some(names, MOST_NAMES))
 }
 
 /// Whether both have the same file at `path`, whatever its mode.
@@ -161,7 +161,7 @@ fn left_out(
 ) -> Result<Option<String>, Error> {
     let (shard, text) = (&item.shard, &difference.text);
     let is_only = difference.kind == DifferenceKind::OnlySecond;
-    if matches!(difference.kind, DifferenceKind::OnlyFirst | DifferenceKind::Layout) {
+    if matches!(difference.kind, DifferenceKind::OnlyFirst | DifferenceKind::Bytes) {
         return Ok(None);
     }
     let taken = format!("{text}; {}'s is taken", first.shard);

@@ -19,7 +19,7 @@ use kpack_core::Error;
 /// Merge the split artifacts of several shards: a generic artifact, and one for each group of targets
 ///
 /// A shard is a directory with the output of `kpack split`. Host files come from the primary shard, or
-/// from the first one that has the component; they must be equal in all shards. Device code comes from
+/// from the first one that has the component; they must fit those of the other shards. Device code comes from
 /// whichever shard has the target. kpack only reads the shards. If a component has an error,
 /// kpack does not write it, but still writes the others.
 #[derive(Debug, Args)]

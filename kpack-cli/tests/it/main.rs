@@ -48,6 +48,7 @@ mod presplit;
 mod recombine;
 mod recombine_compiled;
 mod recombine_duplicates;
+mod recombine_facts;
 mod recombine_host_files;
 mod recombine_input;
 mod recombine_killed;

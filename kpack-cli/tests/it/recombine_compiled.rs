@@ -80,10 +80,7 @@ fn ids_of_compilation_units_depend_on_the_targets() {
         return;
     }
     // In the first, both libraries have another layout; in the second, addresses are the same.
-    for (words, targets, text) in [
-        (20_000, ["gfx1100", "gfx942"], "differs in its layout, and in IDs"),
-        (0, ["gfx1100", "gfx1101"], "differs in IDs"),
-    ] {
+    for (words, targets) in [(20_000, ["gfx1100", "gfx942"]), (0, ["gfx1100", "gfx1101"])] {
         let tree = Tree::new();
         compiled(&tree, "linux-a", &source(words), &targets[..1]);
         compiled(&tree, "linux-c", &source(words), &targets[1..]);
@@ -91,8 +88,7 @@ fn ids_of_compilation_units_depend_on_the_targets() {
         assert_eq!((ours.len(), theirs.len()), (1, 1));
         assert_ne!(ours, theirs);
         let plan = planned(&tree, CONFIGURATION);
-        let parts =
-            ["librocblas.so.5", text, "of compilation units (`__hip_cuid_…`)", "--offload-arch"];
+        let parts = ["librocblas.so.5", "the same names, symbols and sizes of sections"];
         assert_said(&plan, Severity::Note, &parts);
         assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
         plan.apply(&options(&tree, CONFIGURATION), &()).unwrap();
@@ -109,8 +105,7 @@ fn any_other_difference_is_an_error() {
     let other = source(20_000).replace("run(", "ran(");
     compiled(&tree, "linux-c", &other, &["gfx942"]);
     let plan = planned(&tree, CONFIGURATION);
-    let parts =
-        ["librocblas.so.5", "IDs of compilation units", "text `_Z3runPf` against `_Z3ranPf`"];
+    let parts = ["librocblas.so.5", "exported symbol `_Z3ranPf` (expected none, found "];
     assert_said(&plan, Severity::Fault, &parts);
 
     // A name in host and device code must be the same in both: here device code looks for a variable by
@@ -123,7 +118,9 @@ fn any_other_difference_is_an_error() {
         compiled(&tree, "linux-a", &with(ours), &["gfx1100", "gfx1101"]);
         compiled(&tree, "linux-c", &with(theirs), &["gfx942"]);
         let plan = planned(&tree, CONFIGURATION);
-        let text = format!("text `{ours}` against `{theirs}`");
+        let text = format!("exported symbol `{theirs}` (expected none, found ");
+        assert_said(&plan, Severity::Fault, &["librocblas.so.5", &text]);
+        let text = format!("exported symbol `{ours}` (expected ");
         assert_said(&plan, Severity::Fault, &["librocblas.so.5", &text]);
     }
 }
@@ -131,7 +128,7 @@ fn any_other_difference_is_an_error() {
 /// Device code of two pages or less stays in place, and so do the sections that would make room for a
 /// program header.
 #[test]
-fn sections_in_another_order_are_a_difference_in_layout() {
+fn sections_in_another_order_are_no_error() {
     if !has_compiler() {
         return;
     }
@@ -148,7 +145,7 @@ fn sections_in_another_order_are_a_difference_in_layout() {
     };
     assert_ne!(order("linux-a"), order("linux-c"));
     let plan = planned(&tree, CONFIGURATION);
-    assert_said(&plan, Severity::Note, &["differs in its layout"]);
+    assert_said(&plan, Severity::Note, &["the same names, symbols and sizes of sections"]);
     assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
 }
 
@@ -223,10 +220,7 @@ fn libraries_of_split_objects_fit_each_other() {
     if !has_compiler() {
         return;
     }
-    for (more, text) in [
-        (None, "differs in IDs of compilation units"),
-        (Some("-fuse-cuid=none"), "differs in its build ID only"),
-    ] {
+    for more in [None, Some("-fuse-cuid=none")] {
         let tree = Tree::new();
         for (shard, flags) in SHARDS {
             let flags: Vec<&str> = flags.iter().copied().chain(more).collect();
@@ -238,7 +232,11 @@ fn libraries_of_split_objects_fit_each_other() {
         }
         let plan = planned(&tree, CONFIGURATION);
         for shard in ["linux-b", "linux-c"] {
-            assert_said(&plan, Severity::Note, &[shard, "librocblas.so.5", text]);
+            assert_said(
+                &plan,
+                Severity::Note,
+                &[shard, "librocblas.so.5", "the same names, symbols and sizes of sections"],
+            );
         }
         assert_eq!(said(&plan).len(), 2, "{:#?}", said(&plan));
         plan.apply(&options(&tree, CONFIGURATION), &()).unwrap();
@@ -276,64 +274,4 @@ fn libraries_of_split_objects_that_were_not_installed_are_refused() {
     let plan = planned(&tree, CONFIGURATION);
     let parts = ["linux-a", "librocblas.so.5", "split-before-link"];
     assert_said(&plan, Severity::Fault, &parts);
-}
-
-#[test]
-fn code_that_is_not_the_same_is_an_error_wherever_it_is() {
-    if !has_compiler() {
-        return;
-    }
-    let tree = Tree::new();
-    let with = |amount: u32| {
-        source(20_000) + &format!("extern \"C\" int host(int a) {{ return a * {amount}; }}\n")
-    };
-    // Functions of the same size, in libraries of another layout.
-    compiled(&tree, "linux-a", &with(1001), &["gfx1100", "gfx1101"]);
-    compiled(&tree, "linux-c", &with(1003), &["gfx942"]);
-    let plan = planned(&tree, CONFIGURATION);
-    let parts = ["linux-c", "librocblas.so.5", ".text"];
-    assert_said(&plan, Severity::Fault, &parts);
-}
-
-/// Numbers that differ by the distance that code has moved are not addresses if nothing relocates them.
-#[test]
-fn numbers_that_look_like_moved_addresses_are_an_error() {
-    if !has_compiler() {
-        return;
-    }
-    for declaration in [
-        "int host() { return NUMBER; }",
-        "extern const unsigned host[4] = { 1, NUMBER, 3, 4 };",
-        "extern const unsigned long host[4] = { 1, NUMBER, 3, 4 };",
-        "unsigned long host[4] = { 1, NUMBER, 3, 4 };",
-    ] {
-        let tree = Tree::new();
-        let with = |number: u64| {
-            let declaration = declaration.replace("NUMBER", &number.to_string());
-            source(20_000) + &format!("extern \"C\" {{ {declaration} }}\n")
-        };
-        let build = |numbers: [u64; 2]| {
-            compiled(&tree, "linux-a", &with(numbers[0]), &["gfx1100", "gfx1101"]);
-            compiled(&tree, "linux-c", &with(numbers[1]), &["gfx942"]);
-        };
-        // The same number in both.
-        build([1_000_000; 2]);
-        assert_eq!(planned(&tree, CONFIGURATION).errors(), 0, "{declaration}");
-
-        let text = ["linux-a", "linux-c"].map(|shard| text_address(&tree, shard));
-        assert_ne!(text[0], text[1]);
-        build(text.map(|address| address + 16));
-        assert_eq!(["linux-a", "linux-c"].map(|shard| text_address(&tree, shard)), text);
-        let plan = planned(&tree, CONFIGURATION);
-        assert_said(&plan, Severity::Fault, &["linux-c", "librocblas.so.5", "differs: "]);
-    }
-}
-
-/// The address of the code in a shard's library.
-fn text_address(tree: &Tree, shard: &str) -> u64 {
-    use object::{Object, ObjectSection};
-    let library = format!("shards/{shard}/blas_lib_generic/{PREFIX}/lib/librocblas.so.5");
-    let bytes = fs::read(tree.path(&library)).unwrap();
-    let file = object::File::parse(&*bytes).unwrap();
-    file.section_by_name(".text").unwrap().address()
 }

@@ -7,6 +7,7 @@
 mod check;
 mod compare;
 mod dynamic;
+mod facts;
 mod former;
 mod headers;
 mod image;
@@ -24,6 +25,7 @@ pub use crate::device_code::{
 };
 pub use check::{code_left, loaded as check_loaded};
 pub use dynamic::{Dynamic, Relocation, Relocations, is_address};
+pub(crate) use facts::facts;
 pub use headers::{Section, Segment};
 pub use image::Machine;
 use kpack_core::elf as records;

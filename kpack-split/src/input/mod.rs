@@ -1,6 +1,7 @@
 //! Opens, identifies and reads input files; the room `inspect` describes them.
 
 mod archives;
+mod facts;
 mod linked;
 mod locate;
 mod lookup;

@@ -127,6 +127,21 @@ impl Section {
         self.address..self.address + self.memory_size().min(self.file_size)
     }
 
+    /// Whether it has device code, or what replaces it.
+    pub(super) fn is_device(&self) -> bool {
+        self.name == MARKER_SECTION || CODE_SECTIONS.contains(&self.name.as_str())
+    }
+
+    /// Whether it has code.
+    pub(super) fn is_code(&self) -> bool {
+        self.flags.0 & pe::IMAGE_SCN_MEM_EXECUTE.0 != 0
+    }
+
+    /// Whether only debuggers read it.
+    pub(super) fn is_debug_information(&self) -> bool {
+        self.name.starts_with(".debug") || self.name.starts_with(".gnu_debug")
+    }
+
     /// Where its bytes are in the file.
     pub fn file_range(&self) -> Range<u64> {
         self.offset..self.offset + self.file_size

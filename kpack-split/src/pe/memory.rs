@@ -9,11 +9,11 @@ use object::pe;
 
 use kpack_core::elf::{BinaryError, ReadAt, WRAPPER_SIZE, refuse};
 
-use super::image::{Image, Section};
+use super::image::{Image, Section, debug_entries};
 use crate::device_code::DeviceCode;
 
 /// What differs where overlays do.
-pub(super) const OVERLAY: &str = "the bytes after the last section";
+const OVERLAY: &str = "the bytes after the last section";
 /// Bytes compared at a time.
 const PIECE: u64 = 1 << 20;
 
@@ -104,7 +104,7 @@ fn identity<'a, S>(image: &Image<S>, section: &'a Section) -> (&'a str, u64) {
 
 /// What the headers say of an image, wherever its sections are. Tools change the rest.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Kind {
+struct Kind {
     flags: u16,
     base: u64,
     alignment: u32,
@@ -114,7 +114,7 @@ pub(super) struct Kind {
 }
 
 impl Kind {
-    pub(super) fn of<S>(image: &Image<S>) -> Self {
+    fn of<S>(image: &Image<S>) -> Self {
         let optional = &image.optional;
         let known = pe::IMAGE_FILE_DLL.0 | pe::IMAGE_FILE_RELOCS_STRIPPED.0;
         Self {
@@ -172,9 +172,18 @@ fn skipped<S: ReadAt>(
     let split = code.split_wrappers().iter();
     skipped.extend(split.map(|w| w.address..w.address + WRAPPER_SIZE));
     // What they must be is checked elsewhere.
-    skipped.extend(input.file_offsets()?);
+    skipped.extend(file_offsets(input)?);
     skipped.sort_by_key(|range| range.start);
     Ok(skipped)
+}
+
+/// The addresses of the file offsets in the debug directory.
+fn file_offsets<S: ReadAt>(image: &Image<S>) -> Result<Vec<Range<u64>>, BinaryError> {
+    let debug = image.directory(pe::IMAGE_DIRECTORY_ENTRY_DEBUG);
+    let entries = 0..debug_entries(image)?.len() as u64;
+    let size = size_of::<pe::ImageDebugDirectory>() as u64;
+    let offsets = entries.map(|index| debug.start + index * size + 24);
+    Ok(offsets.map(|offset| offset..offset + 4).collect())
 }
 
 fn contents<A: ReadAt, B: ReadAt>(

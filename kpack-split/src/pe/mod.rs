@@ -6,6 +6,7 @@
 
 mod check;
 mod checksum;
+mod facts;
 mod former;
 mod image;
 mod join;
@@ -13,13 +14,12 @@ mod layout;
 mod memory;
 mod plan;
 mod relocations;
-mod shape;
 mod wrappers;
 
 pub use check::sound as check_loaded;
 pub(crate) use checksum::Sums;
+pub(crate) use facts::facts;
 pub use image::{CODE_SECTIONS, Image, MARKER_SECTION, Section, WRAPPER_SECTIONS};
 pub use join::JoinPlan;
 pub use memory::compare;
 pub use plan::Plan;
-pub use shape::{Addresses, Place, Shape, Symbol};

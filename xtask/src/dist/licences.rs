@@ -167,11 +167,6 @@ fn licence_files(package: &Package) -> Result<Vec<PathBuf>> {
             files.push(entry.path());
         }
     }
-    // For crates that come without theirs: its text is the usual one, after the copyright that their files have.
-    let own = repository::root().join(format!("packaging/licences/{}.txt", package.name));
-    if files.is_empty() && own.exists() {
-        files.push(own);
-    }
     Ok(files)
 }
 

@@ -1,0 +1,123 @@
+//! What linkers cannot change in an image by placing things elsewhere.
+
+use std::ops::Range;
+
+use object::LittleEndian as LE;
+use object::pe;
+use object::read::pe::{DelayLoadImportTable, ExportTable, Import, ImportTable, ImportThunkList};
+
+use kpack_core::elf::{BinaryError, ReadAt};
+
+use super::image::{Image, Section};
+use crate::host::{Facts, Linkage};
+
+/// What linkers make: tables of addresses and names, and unwind tables.
+const OF_LINKERS: [&str; 7] = [".pdata", ".xdata", ".edata", ".idata", ".didat", ".rsrc", ".reloc"];
+
+/// The facts of an image.
+pub(crate) fn facts<S: ReadAt>(image: &Image<S>) -> Result<Facts, BinaryError> {
+    let mut facts = Facts::of_file(image.source().size()?);
+    let is_of_code = |section: &&Section| {
+        let is_of_linker = OF_LINKERS.contains(&section.name.as_str());
+        !section.is_device() && !section.is_debug_information() && !is_of_linker
+    };
+    for section in image.sections.iter().filter(is_of_code) {
+        facts.add_section(&section.name, section.memory_size());
+    }
+    add_exports(image, &mut facts)?;
+    add_imports(image, &mut facts)?;
+    Ok(facts)
+}
+
+/// The name of the DLL, and what it exports.
+fn add_exports<S: ReadAt>(image: &Image<S>, facts: &mut Facts) -> Result<(), BinaryError> {
+    let directory = image.directory(pe::IMAGE_DIRECTORY_ENTRY_EXPORT);
+    let what = "the exported symbols";
+    let Some((_, bytes)) = image.directory_bytes(pe::IMAGE_DIRECTORY_ENTRY_EXPORT, what)? else {
+        return Ok(());
+    };
+    let exports = or_refused(ExportTable::parse(&bytes, directory.start as u32))?;
+    let name = exports.name_from_pointer(exports.directory().name.get(LE));
+    facts.add_text("DLL name", or_refused(name)?);
+    facts.add("exported addresses", exports.addresses().len().to_string());
+    for (name, index) in exports.name_iter() {
+        let name = or_refused(exports.name_from_pointer(name))?;
+        let address = or_refused(exports.address_by_index(index))?;
+        let mut value = format!("number {}", or_refused(exports.ordinal_from_index(index))?);
+        if let Some(to) = or_refused(exports.forward_string(address))? {
+            value += &format!(", forwarded to `{}`", String::from_utf8_lossy(to));
+        }
+        facts.add_symbol(Linkage::Exported, name, value)?;
+    }
+    Ok(())
+}
+
+/// The needed DLLs in their order, and what is imported from each.
+fn add_imports<S: ReadAt>(image: &Image<S>, facts: &mut Facts) -> Result<(), BinaryError> {
+    if let Some((start, section, bytes)) = section_with(image, pe::IMAGE_DIRECTORY_ENTRY_IMPORT)? {
+        let imports = ImportTable::new(&bytes, section, start);
+        for descriptor in or_refused(imports.descriptors())? {
+            let descriptor = or_refused(descriptor)?;
+            let library = or_refused(imports.name(descriptor.name.get(LE)))?;
+            facts.add_text("needed DLLs", library);
+            let names = match descriptor.original_first_thunk.get(LE) {
+                0 => descriptor.first_thunk.get(LE),
+                names => names,
+            };
+            let names = or_refused(imports.thunks(names))?;
+            add_names(facts, library, names, |thunk| imports.import::<Headers>(thunk))?;
+        }
+    }
+    let delayed = section_with(image, pe::IMAGE_DIRECTORY_ENTRY_DELAY_IMPORT)?;
+    if let Some((start, section, bytes)) = delayed {
+        let imports = DelayLoadImportTable::new(&bytes, section, start);
+        for descriptor in or_refused(imports.descriptors())? {
+            let descriptor = or_refused(descriptor)?;
+            let library = or_refused(imports.name(descriptor.dll_name_rva.get(LE)))?;
+            facts.add_text("DLLs needed later", library);
+            let names = or_refused(imports.thunks(descriptor.import_name_table_rva.get(LE)))?;
+            add_names(facts, library, names, |thunk| imports.import::<Headers>(thunk))?;
+        }
+    }
+    Ok(())
+}
+
+type Headers = pe::ImageNtHeaders64;
+
+/// Adds what is imported from a DLL.
+fn add_names<'d>(
+    facts: &mut Facts,
+    library: &[u8],
+    mut names: ImportThunkList<'d>,
+    import: impl Fn(pe::ImageThunkData64) -> object::read::Result<Import<'d>>,
+) -> Result<(), BinaryError> {
+    let library = String::from_utf8_lossy(library);
+    while let Some(thunk) = or_refused(names.next::<Headers>())? {
+        let from = format!("from `{library}`");
+        match or_refused(import(thunk))? {
+            Import::Name(_, name) => facts.add_symbol(Linkage::Imported, name, from)?,
+            Import::Ordinal(number) => {
+                facts.add_symbol(Linkage::Imported, number.to_string().as_bytes(), from)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where a directory starts, and the start and the bytes of the section that it is in.
+fn section_with<S: ReadAt>(
+    image: &Image<S>,
+    directory: usize,
+) -> Result<Option<(u32, u32, Vec<u8>)>, BinaryError> {
+    let Range { start, end } = image.directory(directory);
+    match image.section_at(&(start..end)) {
+        Some(section) if start < end => {
+            Ok(Some((start as u32, section.address as u32, image.section_bytes(section)?)))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn or_refused<T>(read: object::read::Result<T>) -> Result<T, BinaryError> {
+    read.map_err(|error| BinaryError::Refused(error.to_string()))
+}
