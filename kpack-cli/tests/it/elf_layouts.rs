@@ -199,6 +199,24 @@ fn device_code_in_the_writable_segment() -> Result<()> {
     Ok(())
 }
 
+/// GNU ld lays programs out like this since 2.44. Notes make room for a program header, and the last of them ends
+/// within a word whose other half, the beginning of `.interp`, stays.
+#[test]
+fn notes_that_end_within_a_word_before_the_interpreter() -> Result<()> {
+    let bench = Bench::new()?;
+    let script = bench.path("notes.ld");
+    fs::write(&script, layouts::NOTES_FIRST)?;
+    for kind in [Kind::Pie, Kind::NoPie, Kind::Shared] {
+        for build_id in ["sha1", "md5", "0x0123456789abcdef01234567"] {
+            let library = fat_library(kind)?.flag("-fuse-ld=bfd");
+            let library = library.flag(format!("-Wl,-T,{}", script.display()));
+            let library = library.flag(format!("-Wl,--build-id={build_id}"));
+            bench.check(&library, kind).with_context(|| format!("{kind:?}, {build_id}"))?;
+        }
+    }
+    Ok(())
+}
+
 /// A linker script can put device code among what is read-only after relocation. The dynamic loader
 /// protects that as a whole, so nothing in it can be unmapped.
 #[test]

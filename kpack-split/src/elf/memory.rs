@@ -222,7 +222,8 @@ impl Changes {
         addresses.start == end || addresses.end == start && start - addresses.start < 4096
     }
 
-    /// Refuses a difference that has no reason. `moved` is the output once more, for words where they moved to.
+    /// Refuses a difference that has no reason. Each byte is judged alone, because contents that move can end within
+    /// a word whose other bytes stay. `moved` is the output once more, for contents where they moved to.
     fn explain<A: ReadAt, B: ReadAt>(
         &self,
         (input, output): (&Memory<'_, A>, &Memory<'_, B>),
@@ -231,20 +232,29 @@ impl Changes {
         before: &[u8],
         after: &[u8],
     ) -> Result<(), BinaryError> {
-        let mut at = 0;
-        while let Some(next) = (at..before.len()).find(|at| before[*at] != after[*at]) {
-            let address = start + next as u64;
-            let address = address - address % 8;
-            let (old, new) = (input.word(address)?, output.word(address)?);
-            let mut is_known = self.is_known(input, address, old, new)?;
-            if let (false, Some(by)) = (is_known, self.moved) {
-                let new = moved.word(address.wrapping_add(by))?;
-                is_known = old == new || self.is_known(input, address, old, new)?;
+        for (index, (old, new)) in before.iter().zip(after).enumerate() {
+            let address = start + index as u64;
+            let is_filled = *old == 0 && self.new_code.contains(&address);
+            if old == new || is_filled {
+                continue;
             }
-            if !is_known {
-                refuse!("the memory at address {address:#x} changed from {old:#x} to {new:#x}");
+            // Only words hold addresses and numbers of sections.
+            let word = address - address % 8;
+            let (was, is) = (input.word(word)?, output.word(word)?);
+            if self.is_known(input, word, was, is)? {
+                continue;
             }
-            at = (address + 8 - start) as usize;
+            // What moved leaves zeroes, and is where the device code was.
+            let to = self.moved.map(|by| address.wrapping_add(by));
+            if let Some(to) = to.filter(|to| *new == 0 && self.code.contains(to)) {
+                let there = moved.word(to - address % 8)?;
+                if there.to_le_bytes()[(address % 8) as usize] == *old
+                    || self.is_known(input, word, was, there)?
+                {
+                    continue;
+                }
+            }
+            refuse!("the byte at address {address:#x} changed from {old:#04x} to {new:#04x}");
         }
         Ok(())
     }
@@ -257,8 +267,7 @@ impl Changes {
         old: u64,
         new: u64,
     ) -> Result<bool, BinaryError> {
-        let is_filled = old == 0 && self.new_code.contains(&address);
-        if is_filled || self.moved == Some(new.wrapping_sub(old)) {
+        if self.moved == Some(new.wrapping_sub(old)) {
             return Ok(true);
         }
         let is_of_code = |value: u64| (self.code.start..=self.code.end).contains(&value);

@@ -56,6 +56,14 @@ pub(crate) const LINKERS: [Linker; 4] = [
     },
 ];
 
+/// A linker script for GNU ld that puts notes before `.interp`, as its own scripts do since 2.44.
+pub(crate) const NOTES_FIRST: &str = "SECTIONS {
+    .note.gnu.build-id : { *(.note.gnu.build-id) }
+    .interp : { *(.interp) }
+    .note.ABI-tag : { *(.note.ABI-tag) }
+} INSERT BEFORE .hash;
+";
+
 /// A fat binary of three wrappers, with enough device code to free pages.
 pub(crate) fn fat_library(kind: Kind) -> Result<FatLibrary> {
     let device = |target: &str, seed: u8| code_object(target, &vec![seed; 60_000]);

@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use kpack_tests::fixture::Kind;
 use kpack_tests::require;
+use proptest::bool::weighted;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::sample::select;
@@ -16,8 +17,8 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::joined::{LITTLE, MUCH, join, same_bytes};
 use super::{
-    AARCH64, Bench, LINKERS, Linker, NATIVE, apply, elflint, expected_report, fat_library,
-    same_host_code,
+    AARCH64, Bench, LINKERS, Linker, NATIVE, NOTES_FIRST, apply, elflint, expected_report,
+    fat_library, same_host_code,
 };
 
 const CROSS: Linker = Linker {
@@ -177,6 +178,8 @@ struct Choice {
     kind: Kind,
     flags: Vec<&'static str>,
     place: Option<(&'static str, &'static str)>,
+    /// Whether notes are before `.interp`.
+    notes_first: bool,
     /// Tools before the split, after it, and after the join.
     tools: [Vec<&'static [&'static str]>; 3],
     /// Bytes of device code to join.
@@ -193,6 +196,7 @@ impl Choice {
             select(&[Kind::Shared, Kind::Pie, Kind::NoPie][..]),
             flags,
             option::of((select(PLACES), select(ALIGNMENTS))),
+            weighted(0.3),
             [tools(), tools(), tools()],
             select(&[LITTLE, MUCH][..]),
         );
@@ -202,12 +206,13 @@ impl Choice {
         let mut runner = TestRunner::new_with_rng(Config::default(), random);
         let chosen = strategy.new_tree(&mut runner);
         let chosen = chosen.map_err(|reason| anyhow::anyhow!("{reason}"))?;
-        let (linker, kind, flags, place, tools, size) = chosen.current();
+        let (linker, kind, flags, place, notes_first, tools, size) = chosen.current();
         Ok(Self {
             linker,
             kind,
             flags,
             place: place.filter(|_| linker.flag == "-fuse-ld=bfd" || linker.name == "lld"),
+            notes_first: notes_first && linker.flag == "-fuse-ld=bfd",
             tools,
             size,
         })
@@ -227,7 +232,7 @@ impl Choice {
         });
         let mut flags = Vec::from_iter(words.map(str::to_owned));
         flags.push(self.linker.flag.to_owned());
-        if self.place.is_some() {
+        if self.place.is_some() || self.notes_first {
             flags.push(format!("-Wl,-T,{}", script.display()));
         }
         flags
@@ -319,13 +324,18 @@ impl Trial {
     fn link(&mut self, choice: &Choice) -> Result<()> {
         let (source, script) = (self.path("more.c"), self.path("place.ld"));
         fs::write(&source, HOST_CODE)?;
-        if let Some((place, alignment)) = choice.place {
-            let text = format!(
-                "SECTIONS {{ .hip_fatbin : {alignment} {{ *(.hip_fatbin) }} }} INSERT {place};\n"
-            );
-            fs::write(&script, &text)?;
-            self.done.push(format!("place.ld: {text}"));
+        let mut text = String::new();
+        if choice.notes_first {
+            text += NOTES_FIRST;
         }
+        if let Some((place, alignment)) = choice.place {
+            let _ = writeln!(
+                text,
+                "SECTIONS {{ .hip_fatbin : {alignment} {{ *(.hip_fatbin) }} }} INSERT {place};"
+            );
+        }
+        fs::write(&script, &text)?;
+        self.done.push(format!("place.ld: {text}"));
         let flags = choice.flags(&script);
         self.done.push(format!("{} {:?} {}", choice.linker.compiler, choice.kind, flags.join(" ")));
         let mut library = fat_library(choice.kind)?.compiler(choice.linker.compiler).flag(source);
