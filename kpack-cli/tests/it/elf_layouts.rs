@@ -217,6 +217,31 @@ fn notes_that_end_within_a_word_before_the_interpreter() -> Result<()> {
     Ok(())
 }
 
+/// lld puts the images of OpenMP right after the program headers. Code refers to them, so they cannot move.
+#[test]
+fn images_of_openmp_after_the_program_headers() -> Result<()> {
+    const IMAGE: &str = "
+        .section .llvm.offloading,\"a\",@0x6fff4c0b
+        image: .zero 200, 0x5a
+        .data
+        .balign 8
+        .quad image
+        .section .note.GNU-stack,\"\",@progbits
+    ";
+    if !require::tools(&["clang-19", "ld.lld-19"]) {
+        return Ok(());
+    }
+    let bench = Bench::new()?;
+    let source = bench.path("image.s");
+    fs::write(&source, IMAGE)?;
+    for kind in [Kind::Shared, Kind::NoPie] {
+        let library = fat_library(kind)?.compiler("clang-19").flag("-fuse-ld=lld");
+        let library = library.flag("-Wl,--build-id=none").flag(&source);
+        bench.check(&library, kind).with_context(|| format!("{kind:?}"))?;
+    }
+    Ok(())
+}
+
 /// A linker script can put device code among what is read-only after relocation. The dynamic loader
 /// protects that as a whole, so nothing in it can be unmapped.
 #[test]

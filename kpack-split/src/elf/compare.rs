@@ -29,7 +29,7 @@ pub fn compare<A: ReadAt, B: ReadAt>(
     original: &Image<A>,
     split: &Image<B>,
 ) -> Result<Vec<String>, BinaryError> {
-    let mut differences = headers(original, split);
+    let mut differences = headers(original, split)?;
     let pairs = match_sections(original, split, &mut differences);
     let explained = Explained::new(original, split, &pairs)?;
     for (old, new) in pairs {
@@ -92,7 +92,11 @@ fn segment_type(kind: elf::ProgramType) -> String {
 }
 
 /// Compares the ELF header and the segments.
-fn headers<A: ReadAt, B>(original: &Image<A>, split: &Image<B>) -> Vec<String> {
+fn headers<A: ReadAt, B>(
+    original: &Image<A>,
+    split: &Image<B>,
+) -> Result<Vec<String>, BinaryError> {
+    let dynamic = Dynamic::read(original)?;
     let mut differences = Vec::new();
     let identity = |header: &elf::FileHeader64<LE>| {
         (
@@ -109,8 +113,8 @@ fn headers<A: ReadAt, B>(original: &Image<A>, split: &Image<B>) -> Vec<String> {
         let kept = match old.kind {
             // Its sections are compared instead.
             elf::PT_LOAD => true,
-            // Splitting may reuse its entry if the addresses are fixed.
-            elf::PT_PHDR if original.is_position_dependent() => true,
+            // Splitting may reuse its entry if the dynamic loader does without it.
+            elf::PT_PHDR if !dynamic.needs_program_headers(original) => true,
             // These keep their addresses; others may belong to a section that moves.
             elf::PT_TLS | elf::PT_GNU_RELRO | elf::PT_DYNAMIC => split
                 .segments
@@ -133,7 +137,7 @@ fn headers<A: ReadAt, B>(original: &Image<A>, split: &Image<B>) -> Vec<String> {
     if stack(&original.segments) != stack(&split.segments) {
         differences.push("PT_GNU_STACK differs".to_owned());
     }
-    differences
+    Ok(differences)
 }
 
 /// The flags of the PT_LOAD that maps the section.

@@ -87,6 +87,15 @@ impl Dynamic {
         self.entries.iter().find(|(t, _)| *t == tag).map(|(_, value)| *value)
     }
 
+    /// Whether the dynamic loader asks PT_PHDR at which address the file is. It does so for a program that can be
+    /// anywhere, which the kernel loaded. It loads libraries itself, and GNU ld gives them no PT_PHDR.
+    pub(crate) fn needs_program_headers<S: ReadAt>(&self, image: &Image<S>) -> bool {
+        let is_interpreted = image.segments.iter().any(|s| s.kind == elf::PT_INTERP);
+        let flags = self.get(elf::DT_FLAGS_1).unwrap_or_default();
+        let is_program = is_interpreted || flags & u64::from(elf::DF_1_PIE.0) != 0;
+        is_program && !image.is_position_dependent()
+    }
+
     /// The strings of all entries with this tag, such as the names of needed libraries.
     pub fn strings<S: ReadAt>(
         &self,

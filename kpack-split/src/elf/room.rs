@@ -62,11 +62,10 @@ pub(crate) fn make<S: ReadAt>(
         Ok(moved) => return Ok(Room::Moved(moved)),
         Err(error) => error,
     };
-    // PT_PHDR tells the dynamic loader the load address of the program (gABI), which a
-    // position-dependent executable does not need. In such executables, `patchelf` puts the dynamic
-    // section right after the table, and it must be writable.
+    // In executables at fixed addresses, `patchelf` puts the dynamic section right after the table, and it must be
+    // writable. In libraries, lld puts the images of OpenMP there, which code refers to.
     let own = image.segments.iter().position(|s| s.kind == elf::PT_PHDR);
-    match own.filter(|_| image.is_position_dependent()) {
+    match own.filter(|_| !dynamic.needs_program_headers(image)) {
         Some(index) => Ok(Room::Instead(index)),
         None => Err(refused),
     }
