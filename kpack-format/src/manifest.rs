@@ -10,6 +10,9 @@ use crate::names::{GFXARCH, in_package_name};
 /// The version of the format.
 const FORMAT_VERSION: u32 = 1;
 
+/// Stands for the processor of a target in an install hint: `gfx90a` for `gfx90a:xnack+`.
+pub const PROCESSOR: &str = "@PROCESSOR@";
+
 /// A module's manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manifest {
@@ -21,7 +24,7 @@ pub struct Manifest {
     pub kpack_files: BTreeMap<String, KpackFile>,
     /// How users install the archive of a target, such as `apt install vec-@GFXARCH@`, where
     /// [`GFXARCH`] stands for the target ID
-    /// [in a package's name](crate::names::in_package_name).
+    /// [in a package's name](crate::names::in_package_name), and [`PROCESSOR`] for its processor.
     pub install_hint: Option<String>,
 }
 
@@ -89,7 +92,8 @@ impl Manifest {
     /// The command that installs the archive of a target, if the manifest has a hint.
     pub fn install_command(&self, target: &str) -> Option<String> {
         let hint = self.install_hint.as_ref()?;
-        Some(hint.replace(GFXARCH, &in_package_name(target)))
+        let processor = target.split(':').next().unwrap_or_default();
+        Some(hint.replace(GFXARCH, &in_package_name(target)).replace(PROCESSOR, processor))
     }
 
     /// The MessagePack form.

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 use kpack_format::digest::sha256;
-use kpack_format::names::in_package_name;
 use kpack_format::{Sha256, TargetId};
 use pep508_rs::{ExtraName, PackageName};
 
@@ -38,14 +37,10 @@ pub(super) struct DeviceWheel<'a> {
 }
 
 impl<'a> DeviceWheel<'a> {
-    /// The extras of the host that ask for it alone: its label, its processors, and its targets with
-    /// features as hints name them.
-    pub(super) fn extras(&self) -> BTreeSet<String> {
-        let processors = self.targets.iter().map(|target| target.processor().to_owned());
-        let targets = self.targets.iter();
-        let targets = targets.map(|target| in_package_name(&target.to_string()));
-        let labels = processors.chain(targets).chain([self.label.clone()]);
-        labels.map(|label| normalized(&format!("device-{label}"))).collect()
+    /// Its processors, without families of processors.
+    fn processors(&self) -> BTreeSet<&str> {
+        let processors = self.targets.iter().map(TargetId::processor);
+        processors.filter(|processor| TargetId::family(processor).is_none()).collect()
     }
 
     /// Whether it has files for a family of processors that includes one of `other`'s.
@@ -203,21 +198,26 @@ impl<'a> Devices<'a> {
         all.filter(move |other| other.is_family_of(device))
     }
 
+    /// The extra of the host that is named after `device`. A device wheel for a family has none if the extras of its
+    /// processors ask for it.
+    pub(super) fn own_extra(&self, device: &DeviceWheel<'a>) -> Option<String> {
+        let comes_with_others = device.processors().is_empty()
+            && self.devices.values().any(|other| device.is_family_of(other));
+        (!comes_with_others).then(|| format!("device-{}", device.label))
+    }
+
     /// What `device` requires besides the host: the device wheels of its families, and what the options ask for.
     pub(super) fn requirements(&self, device: &DeviceWheel<'a>) -> Result<Vec<String>, Error> {
         let version = self.version()?;
         let families = self.families_of(device);
         let families = families.map(|family| format!("{}=={version}", family.project));
-        let processors: BTreeSet<&str> = device
-            .targets
-            .iter()
-            .map(TargetId::processor)
-            .filter(|processor| TargetId::family(processor).is_none())
-            .collect();
+        let processors = device.processors();
         let of_options = self.options.device_requires.iter().flat_map(|text| {
+            if !text.contains("{target}") {
+                return BTreeSet::from([text.clone()]);
+            }
             let each = processors.iter();
-            let each = each.map(|processor| text.replace("{target}", processor));
-            BTreeSet::from_iter(each)
+            each.map(|processor| text.replace("{target}", processor)).collect()
         });
         Ok(families.chain(of_options).collect())
     }
@@ -244,13 +244,16 @@ impl<'a> Devices<'a> {
         Ok(digests)
     }
 
-    /// The metadata of the host wheel: with an extra for each device wheel and those of its families, and one
-    /// for all.
+    /// The metadata of the host wheel: with an extra for each processor and group, which asks for the wheels of
+    /// families as well, and one for all.
     pub(super) fn host_metadata(&self) -> Result<Fields, Error> {
         let (wheel, version) = (self.wheel, self.version()?);
         let mut extras: BTreeMap<String, Vec<&DeviceWheel<'_>>> = BTreeMap::new();
         for device in self.devices.values() {
-            for extra in device.extras() {
+            let processors = device.processors().into_iter();
+            let names = processors.map(|processor| format!("device-{processor}"));
+            let names = names.chain(self.own_extra(device)).map(|name| normalized(&name));
+            for extra in BTreeSet::from_iter(names) {
                 extras.entry(extra).or_default().push(device);
             }
         }
@@ -271,7 +274,8 @@ impl<'a> Devices<'a> {
             let file = wheel.in_dist_info("METADATA");
             return Err(in_member(ids::SPLIT_ALREADY, &wheel.path, &file, &text));
         }
-        let mut fields = Vec::new();
+        let requires = self.options.host_requires.iter();
+        let mut fields = Vec::from_iter(requires.map(|text| ("Requires-Dist", text.clone())));
         if self.options.variant {
             let project = self.variant_project()?;
             fields.push(("Requires-Dist", format!("{project}=={version}")));
@@ -279,7 +283,7 @@ impl<'a> Devices<'a> {
         for (extra, devices) in &extras {
             fields.push(("Provides-Extra", extra.clone()));
             for device in devices {
-                let pin = format!("{}=={version} ; extra == '{extra}'", device.project);
+                let pin = format!("{}=={version} ; extra == \"{extra}\"", device.project);
                 fields.push(("Requires-Dist", pin));
             }
         }

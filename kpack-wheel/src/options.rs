@@ -26,6 +26,9 @@ pub struct Options {
     /// each of its processors. Can be repeated
     #[cfg_attr(feature = "clap", arg(long = "device-requires", value_name = "REQUIREMENT"))]
     pub device_requires: Vec<String>,
+    /// What each host wheel also requires, such as rocm-bootstrap. Can be repeated
+    #[cfg_attr(feature = "clap", arg(long = "host-requires", value_name = "REQUIREMENT"))]
+    pub host_requires: Vec<String>,
     /// Directory in the wheel whose .kpack has the archives of all binaries. Default: the top-level directory of
     /// each binary
     #[cfg_attr(feature = "clap", arg(long, value_name = "DIR"))]
@@ -63,6 +66,7 @@ impl Options {
             device_dir: None,
             device_name: DEVICE_NAME.to_owned(),
             device_requires: Vec::new(),
+            host_requires: Vec::new(),
             overlay_root: None,
             archives: Vec::new(),
             variant: false,

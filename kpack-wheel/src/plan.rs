@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kpack_format::TargetId;
-use kpack_format::manifest::{KpackFile, Manifest};
+use kpack_format::manifest::{KpackFile, Manifest, PROCESSOR};
 use kpack_format::names::{Group, is_manifest};
 use kpack_format::target_id::ParseTargetIdError;
 
@@ -377,7 +377,7 @@ impl<'a> SplitWheel<'a> {
     /// How users install the device wheel of a target.
     fn install_hint(&self) -> Result<String, Error> {
         let (project, version) = (self.wheel.required("Name")?, self.wheel.required("Version")?);
-        Ok(format!("pip install '{project}[device-@GFXARCH@]=={version}'"))
+        Ok(format!("pip install '{project}[device-{PROCESSOR}]=={version}'"))
     }
 
     /// Gives each device wheel a fragment of each manifest that lists its archives.

@@ -165,11 +165,26 @@ pub(super) fn requirement(text: &str) -> Result<Requirement<VerbatimUrl>, String
             "`Requires-Dist: {start}…` has more than {MAX_PARENTHESES} parentheses"
         ));
     }
+    // The library panics for names of projects and extras that end so.
+    let is_in_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let (name, rest) = split_at_first(text.trim_start(), |c| !is_in_name(c));
+    let extras = rest.trim_start().strip_prefix('[').unwrap_or_default();
+    let (extras, _) = split_at_first(extras, |c| c == ']');
+    let mut names = extras.split(',').map(str::trim).chain([name]);
+    if let Some(name) = names.find(|name| name.ends_with(['.', '_', '-'])) {
+        return Err(format!(
+            "`Requires-Dist: {text}`: `{name}` is not a name (expected a letter or a digit at its end)"
+        ));
+    }
     Requirement::from_str(text).map_err(|error| {
         let error = error.to_string();
         let first = error.lines().next().unwrap_or_default();
         format!("`Requires-Dist: {text}`: {first}")
     })
+}
+
+fn split_at_first(text: &str, is_end: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(is_end).unwrap_or(text.len()))
 }
 
 /// The only version that a requirement accepts.

@@ -54,7 +54,7 @@ pub struct Written {
     pub size: u64,
     /// The targets of its device code; none for a host wheel.
     pub targets: Vec<String>,
-    /// The extra of the host that asks for it.
+    /// The extra of the host that is named after it. A wheel for a family comes with those of its processors.
     pub extra: Option<String>,
 }
 
@@ -184,7 +184,7 @@ impl Outputs {
                     plan.devices.members(device, plan.scheme, any_python)?;
                 let wheel = Written {
                     targets: device.targets.iter().map(ToString::to_string).collect(),
-                    extra: Some(format!("device-{}", device.label)),
+                    extra: plan.devices.own_extra(device),
                     ..add(&name, &items, &record)?
                 };
                 done.wheels.push((host, wheel));
@@ -330,18 +330,22 @@ fn check_options(options: &Options) -> Result<(), Error> {
             options.device_name
         )));
     }
-    for text in &options.device_requires {
-        let is_control = |c: char| c.is_control();
-        let error = if text.contains(is_control) {
-            Some("has a control character".to_owned())
-        } else {
-            set::requirement(&text.replace("{target}", "target")).err()
-        };
-        if let Some(error) = error {
-            return Err(Error::usage(format!(
-                "--device-requires `{}`: {error}",
-                text.escape_debug()
-            )));
+    for (option, texts) in [
+        ("--device-requires", &options.device_requires),
+        ("--host-requires", &options.host_requires),
+    ] {
+        for text in texts {
+            let error = if text.contains(|c: char| c.is_control()) {
+                Some("has a control character".to_owned())
+            } else if option == "--device-requires" {
+                set::requirement(&text.replace("{target}", "target")).err()
+            } else {
+                set::requirement(text).err()
+            };
+            if let Some(error) = error {
+                let text = text.escape_debug();
+                return Err(Error::usage(format!("{option} `{text}`: {error}")));
+            }
         }
     }
     if let Some(root) = &options.overlay_root

@@ -132,16 +132,12 @@ Version: 1.0
 License-File: LICENSE
 Requires-Python: >=3.9
 Provides-Extra: device-all
-Requires-Dist: vec-device-gfx90a==1.0 ; extra == 'device-all'
-Requires-Dist: vec-device-gfx942==1.0 ; extra == 'device-all'
+Requires-Dist: vec-device-gfx90a==1.0 ; extra == \"device-all\"
+Requires-Dist: vec-device-gfx942==1.0 ; extra == \"device-all\"
 Provides-Extra: device-gfx90a
-Requires-Dist: vec-device-gfx90a==1.0 ; extra == 'device-gfx90a'
-Provides-Extra: device-gfx90a-xnack-off
-Requires-Dist: vec-device-gfx90a==1.0 ; extra == 'device-gfx90a-xnack-off'
-Provides-Extra: device-gfx90a-xnack-on
-Requires-Dist: vec-device-gfx90a==1.0 ; extra == 'device-gfx90a-xnack-on'
+Requires-Dist: vec-device-gfx90a==1.0 ; extra == \"device-gfx90a\"
 Provides-Extra: device-gfx942
-Requires-Dist: vec-device-gfx942==1.0 ; extra == 'device-gfx942'
+Requires-Dist: vec-device-gfx942==1.0 ; extra == \"device-gfx942\"
 
 Vectors for everybody.
 "
@@ -475,7 +471,7 @@ fn the_files_of_a_family_come_with_each_of_its_processors() {
     let host = &report.wheels.last().unwrap().path;
     let metadata = text(host, "vec-1.0.dist-info/METADATA");
     let pins = |extra: &str| {
-        let marker = format!("; extra == 'device-{extra}'");
+        let marker = format!("; extra == \"device-{extra}\"");
         let lines = metadata.lines().filter(|line| line.ends_with(&marker));
         let lines = lines.filter_map(|line| line.strip_prefix("Requires-Dist: vec-device-"));
         let labels = lines.filter_map(|line| line.split_once("==")).map(|(label, _)| label);
@@ -483,6 +479,9 @@ fn the_files_of_a_family_come_with_each_of_its_processors() {
     };
     assert_eq!(pins("gfx1100"), ["gfx1100", "gfx11", "gfx110x"]);
     assert_eq!(pins("gfx1201"), ["gfx1201", "gfx12_0"]);
+    // No other extra, since every family comes with its processors.
+    let extras = metadata.lines().filter_map(|line| line.strip_prefix("Provides-Extra: device-"));
+    assert_eq!(extras.collect::<Vec<_>>(), ["all", "gfx1100", "gfx1201", "gfx942"]);
     assert_eq!(pins("gfx942"), ["gfx942"]);
     let device = |extra: &str| {
         let mut wheels = report.wheels.iter();
@@ -563,37 +562,13 @@ fn archives_below_one_directory_and_requirements_of_others() {
         .member("vec.libs/libmore.so", binary(&library))
         .member("vec/lib/aotriton.images/amd-gfx11xx/flash/attn_fwd.aks2", "image");
     let fat = fat.write(&tree.path("dist")).unwrap();
-    let split = |tool: &[&str], arguments: &[&str]| {
-        let mut command = Command::new(tool[0]);
-        let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../therock/python");
-        command.args(&tool[1..]).args(arguments).current_dir(tree.root());
-        command.env("PYTHONPATH", modules).env("PYTHONDONTWRITEBYTECODE", "1");
-        run(command.env("KPACK_EXECUTABLE", env!("CARGO_BIN_EXE_kpack")));
-    };
-    let requires = "rocm-sdk-device-{target}==7.14";
-    let kpack = [env!("CARGO_BIN_EXE_kpack"), "wheel", "split"];
     let fat = fat.to_str().unwrap();
-    let own = ["--device-name", "amd-vec-device-{target}", "--device-requires", requires];
-    let common = ["--overlay-root", "vec/", "--output-dir"];
-    split(&kpack, &[&own[..], &common, &["own", fat]].concat());
-    // As ROCm's build calls its tool.
-    if tool("python3") {
-        let python = ["python3", "-m", "rocm_kpack.tools.split_python_wheels"];
-        let theirs = [
-            "--input",
-            fat,
-            "--device-package-prefix",
-            "amd-vec-device",
-            "--device-requires",
-            requires,
-        ];
-        split(&python, &[&theirs[..], &common, &["theirs"]].concat());
-        assert_eq!(names(&tree.path("theirs")), names(&tree.path("own")));
-        for name in names(&tree.path("own")) {
-            let read = |directory: &str| fs::read(tree.path(directory).join(&name)).unwrap();
-            assert!(read("own") == read("theirs"), "{name}");
-        }
-    }
+    let arguments = "wheel split --device-name amd-vec-device-{target} --overlay-root vec/ --output-dir own \
+         --device-requires rocm-sdk-device-{target}==7.14 --device-requires hip-helper \
+         --host-requires rocm-bootstrap>=1";
+    let arguments = Vec::from_iter(arguments.split_whitespace().chain([fat]));
+    let split = self::said(&tree, &arguments);
+    assert!(split.ends_with("exit code 0\n"), "{split}");
     let device = |label: &str| {
         let file = format!("own/amd_vec_device_{label}-1.0-cp311-cp311-manylinux_2_28_x86_64.whl");
         let metadata =
@@ -607,9 +582,12 @@ fn archives_below_one_directory_and_requirements_of_others() {
     let (files, requirements) = device("gfx1100");
     assert!(files.contains(&"vec/.kpack/vec_lib_gfx1100.kpack".to_owned()), "{files:?}");
     assert!(!files.iter().any(|file| file.starts_with("vec.libs")), "{files:?}");
-    let expected = ["vec==1.0", "amd-vec-device-gfx11==1.0", "rocm-sdk-device-gfx1100==7.14"];
+    let own = "rocm-sdk-device-gfx1100==7.14";
+    let expected = ["vec==1.0", "amd-vec-device-gfx11==1.0", own, "hip-helper"];
     assert_eq!(requirements, expected);
-    assert_eq!(device("gfx11").1, ["vec==1.0"]);
+    assert_eq!(device("gfx11").1, ["vec==1.0", "hip-helper"]);
+    let host = text(&tree.path("own").join(FAT), "vec-1.0.dist-info/METADATA");
+    assert!(host.contains("\nRequires-Dist: rocm-bootstrap>=1\n"), "{host}");
     let written = names(&tree.path("own"));
     let written = Vec::from_iter(written.iter().map(|name| tree.path("own").join(name)));
     let written: Vec<&Path> = written.iter().map(PathBuf::as_path).collect();
@@ -620,6 +598,7 @@ fn archives_below_one_directory_and_requirements_of_others() {
         ("--overlay-root", "vec-1.0.dist-info", 2),
         ("--overlay-root", "../vec", 2),
         ("--device-requires", "a b", 2),
+        ("--host-requires", "a-{target}", 2),
     ] {
         let said = self::said(&tree, &["wheel", "split", fat, "--output-dir", "no", option, value]);
         assert!(said.contains(option) && said.ends_with(&format!("exit code {code}\n")), "{said}");
@@ -635,7 +614,7 @@ fn a_group_has_the_files_of_its_families() {
     options.groups = vec!["mine=gfx942,gfx1100".parse().unwrap()];
     let report = split(&options, &()).unwrap();
     let wheels: Vec<&str> = report.wheels.iter().filter_map(|w| w.extra.as_deref()).collect();
-    assert_eq!(wheels, ["device-gfx1201", "device-gfx12_0", "device-mine"]);
+    assert_eq!(wheels, ["device-gfx1201", "device-mine"]);
     let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
     let said = verified(&tree, &written, &["--against", shown(&fat)]);
     assert!(said.ends_with("exit code 0\n"), "{said}");
@@ -902,7 +881,7 @@ fn wheels_that_do_not_ask_for_a_family_are_faults() {
         return;
     }
     let pin = "vec-device-gfx11==1.0";
-    let asked = format!("{pin} ; extra == 'device-gfx1100'");
+    let asked = format!("{pin} ; extra == \"device-gfx1100\"");
     for (extra, requirement, expected) in [
         (
             None,
@@ -915,7 +894,7 @@ fn wheels_that_do_not_ask_for_a_family_are_faults() {
         let fat = wheel_with_families(&tree);
         let report = run_split(&tree, [&fat]);
         let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
-        let mut wheels = report.wheels.iter();
+        let mut wheels = report.wheels.iter().rev();
         let wheel = &wheels.find(|wheel| wheel.extra.as_deref() == extra).unwrap().path;
         without_requirement(wheel, requirement);
         let said = verified(&tree, &written, &[]);
@@ -971,7 +950,7 @@ fn groups_and_names_of_device_wheels() {
     assert_eq!(names(&tree.path("out")), [device, FAT]);
     let metadata = text(&tree.path("out").join(FAT), "vec-1.0.dist-info/METADATA");
     for extra in ["device-gfx9", "device-gfx90a", "device-gfx942", "device-all"] {
-        let line = format!("Requires-Dist: amd-vec-gfx9==1.0 ; extra == '{extra}'\n");
+        let line = format!("Requires-Dist: amd-vec-gfx9==1.0 ; extra == \"{extra}\"\n");
         assert!(metadata.contains(&line), "{metadata}");
     }
 }

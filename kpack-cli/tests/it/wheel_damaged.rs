@@ -184,6 +184,8 @@ fn requirements_that_no_parser_reads_are_rejected() {
     rejected(&with_metadata(&nested(200_000)), "more than 100 parentheses");
     rejected(&with_metadata(&nested(100)), "`Requires-Dist: a ; ((((");
     rejected(&with_metadata("Requires-Dist: !\n"), "`Requires-Dist: !`");
+    rejected(&with_metadata("Requires-Dist: a- >=1\n"), "`a-` is not a name");
+    rejected(&with_metadata("Requires-Dist: a [b, c.]\n"), "`c.` is not a name");
 }
 
 #[test]
