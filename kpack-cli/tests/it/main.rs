@@ -71,6 +71,7 @@ mod strip_debug;
 mod target_names;
 mod terminal;
 mod therock;
+mod therock_wheels;
 mod verified;
 mod verify;
 mod verify_databases;
