@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use kpack_core::ids;
-use kpack_tests::fixture::code;
+use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::process;
 use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
@@ -141,12 +141,25 @@ fn what_cannot_be_stored_is_named_and_nothing_is_written() {
     }
 }
 
-/// Writes and reads an archive as builders of kernel databases do.
-const PYTHON: &str = r#"
-import sys
+/// Before each of the scripts below.
+const BEGIN: &str = r#"
+from pathlib import Path
+
 from rocm_kpack.compression import NoOpCompressor, ZstdCompressor
 from rocm_kpack.kpack import PackedKernelArchive
 
+
+def fails(kind, text, function, *arguments, **options):
+    try:
+        function(*arguments, **options)
+    except kind as error:
+        assert text in str(error), error
+        return
+    raise AssertionError(f"no {kind}: {text}")
+"#;
+
+/// Writes and reads an archive as builders of kernel databases do.
+const PYTHON: &str = r#"
 for compressor in (ZstdCompressor(compression_level=3), NoOpCompressor()):
     archive = PackedKernelArchive(
         group_name="provider", gfx_arch_family="gfx942", gfx_arches=["gfx942"], compressor=compressor
@@ -156,30 +169,106 @@ for compressor in (ZstdCompressor(compression_level=3), NoOpCompressor()):
             relative_path=name, gfx_arch="gfx942", hsaco_data=data, metadata={"variant_key": name}
         )
         archive.add_kernel(prepared)
-    try:
-        archive.add_kernel(prepared)
-        sys.exit("added twice")
-    except ValueError:
-        pass
+    fails(ValueError, "Kernel already exists for -v2 @ gfx942", archive.add_kernel, prepared)
+    fails(RuntimeError, "not finalized", archive.write, "early.kpack")
     archive.add_kernel(archive.prepare_kernel("text", "gfx942", b"ptx", payload_type="ptx"))
     archive.finalize_archive()
     path = PackedKernelArchive.compute_pack_filename("provider", "gfx942")
     archive.write(path)
     read = PackedKernelArchive.read(path)
     assert read.group_name == "provider" and read.gfx_arches == ["gfx942"], vars(read)
-    assert read.compressor.SCHEME_NAME == compressor.SCHEME_NAME
     assert set(read.toc) == {"v0", "dir/v1#0", "-v2", "text"}
     assert read.toc["v0"]["gfx942"]["metadata"] == {"variant_key": "v0"}
     assert read.toc["text"]["gfx942"]["type"] == "ptx" and read.toc["v0"]["gfx942"]["type"] == "hsaco"
     assert read.get_kernel("v0", "gfx942") == read.get_kernel("dir/v1#0", "gfx942") == b"first" * 100
     assert read.get_kernel("-v2", "gfx942") == b""
     assert read.get_kernel("v0", "gfx950") is None and read.get_kernel("v9", "gfx942") is None
-try:
-    PackedKernelArchive.read("missing.kpack")
-    sys.exit("read a file that does not exist")
-except ValueError as error:
-    assert "missing.kpack" in str(error), error
+    fails(RuntimeError, "already finalized", archive.finalize_archive)
+fails(FileNotFoundError, "missing.kpack", PackedKernelArchive.read, "missing.kpack")
+Path("text.kpack").write_text("text, not an archive")
+fails(ValueError, "Invalid magic number", PackedKernelArchive.read, "text.kpack")
 "#;
+
+/// Names, targets and sizes as scripts for ROCm's own module expect them.
+const NAMES: &str = r#"
+assert PackedKernelArchive.compute_pack_filename("blas", "gfx1100") == "blas-gfx1100.kpack"
+archive = PackedKernelArchive("blas", "gfx9X", ["gfx90a:xnack+:sramecc-"], compressor=NoOpCompressor())
+# Features in any order, and a target that the list does not have.
+for name, target in (("bin\\a", "gfx90a:xnack+:sramecc-"), ("./b", "gfx942")):
+    prepared = archive.prepare_kernel(name, target, target.encode())
+    assert prepared.compression_input.data == target.encode() and prepared.kernel_id.endswith(target)
+    archive.add_kernel(prepared)
+assert "gfx90a:xnack+:sramecc-" in archive.toc["bin/a"]
+assert repr(archive) == "PackedKernelArchive(group=blas, family=gfx9X, binaries=2, kernels=2)"
+archive.finalize_archive()
+archive.write(Path("new/directory/blas.kpack"))
+read = PackedKernelArchive.read(Path("new/directory/blas.kpack"))
+assert read.gfx_arches == ["gfx90a:sramecc-:xnack+", "gfx942"], read.gfx_arches
+for target in ("gfx90a:xnack+:sramecc-", "gfx90a:sramecc-:xnack+"):
+    assert read.get_kernel("bin/a", target) == b"gfx90a:xnack+:sramecc-"
+assert read.get_kernel("./b", "gfx942") == b"gfx942"
+fails(ValueError, "Streaming write mode", PackedKernelArchive, "blas", "gfx9X", [], output_path="a.kpack")
+# What compressors make of kernels on their own.
+kernels = [(str(size), b"x" * size) for size in (5000, 7, 0)]
+for compressor in (NoOpCompressor(), ZstdCompressor(19)):
+    inputs = [(name, compressor.prepare_kernel(data, name)) for name, data in kernels]
+    stored, about = compressor.finalize(inputs)
+    if compressor.SCHEME_NAME == "none":
+        assert stored == b"x" * 5007 and about["blobs"][1] == {"offset": 5000, "size": 7}
+    else:
+        assert inputs[0][1].original_size == 5000 and len(inputs[0][1].compressed_frame) < 100
+        assert stored[:4] == b"\3\0\0\0" and about["zstd_size"] == len(stored)
+"#;
+
+/// Takes a library apart as rocm-xio's build does it.
+const SPLIT: &str = r#"
+from rocm_kpack.artifact_utils import (
+    extract_architecture_from_target, is_fat_binary, read_artifact_manifest, scan_directory, write_artifact_manifest
+)
+from rocm_kpack.binutils import BundledBinary, Toolchain
+from rocm_kpack.elf import NotFatBinaryError, kpack_offload_binary
+from rocm_kpack.platform_utils import configure_windows_console
+
+configure_windows_console()
+library = Path("lib/libvec.so")
+kernels = {}
+binary = BundledBinary(library, toolchain=Toolchain())
+assert binary.list_bundles() == ["gfx1100", "gfx942", "gfx942"], binary.list_bundles()
+with binary.unbundle() as unbundled:
+    for target_name, file_name in unbundled.target_list:
+        arch = extract_architecture_from_target(target_name)
+        assert target_name == f"hipv4-amdgcn-amd-amdhsa--{arch}" and file_name.endswith(".hsaco")
+        kernels.setdefault(arch, []).append((unbundled.dest_dir / file_name).read_bytes())
+assert not unbundled.dest_dir.exists()
+kept = binary.unbundle(dest_dir=Path("code"), delete_on_close=False, gfx_arch="gfx1100")
+kept.close()
+assert [path.name for path in Path("code").iterdir()] == kept.file_names
+for arch, data in kernels.items():
+    archive = PackedKernelArchive(group_name="vec", gfx_arch_family=arch, gfx_arches=[arch])
+    for index, kernel in enumerate(data):
+        archive.add_kernel(archive.prepare_kernel(f"libvec.so#{index}", arch, kernel))
+    archive.finalize_archive()
+    archive.write(Path(f"lib/.kpack/vec_{arch}.kpack"))
+assert is_fat_binary(library, toolchain=Toolchain())
+sizes = kpack_offload_binary(library, library, [".kpack/vec_@GFXARCH@.kpack"])
+assert sizes["new_size"] == library.stat().st_size and not is_fat_binary(library)
+fails(NotFatBinaryError, "no device code", kpack_offload_binary, library, library, ["/a/b_@GFXARCH@.kpack"])
+fails(ValueError, "expected one path", kpack_offload_binary, library, library)
+assert extract_architecture_from_target("host") is None
+write_artifact_manifest(Path("lib"), ["a/stage", "b/stage"])
+assert read_artifact_manifest(Path("lib")) == ["a/stage", "b/stage"]
+fails(FileNotFoundError, "artifact_manifest.txt", read_artifact_manifest, Path("code"))
+found = {path.name for path, _ in scan_directory(Path("lib"), lambda path, _: path.name != ".kpack")}
+assert found == {"libvec.so", "artifact_manifest.txt"}, found
+"#;
+
+fn python(tree: &Tree, script: &str) {
+    let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../therock/python");
+    let mut python = Command::new("python3");
+    python.args(["-c", &format!("{BEGIN}{script}")]).current_dir(tree.root());
+    python.env("PYTHONPATH", modules).env("PYTHONDONTWRITEBYTECODE", "1");
+    process::run(python.env("KPACK_EXECUTABLE", env!("CARGO_BIN_EXE_kpack")));
+}
 
 #[test]
 fn python_writes_and_reads_archives() {
@@ -187,11 +276,30 @@ fn python_writes_and_reads_archives() {
         return;
     }
     let tree = Tree::new();
-    let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../therock/python");
-    let mut python = Command::new("python3");
-    python.args(["-c", PYTHON]).current_dir(tree.root());
-    python.env("PYTHONPATH", modules).env("PYTHONDONTWRITEBYTECODE", "1");
-    process::run(python.env("KPACK_EXECUTABLE", env!("CARGO_BIN_EXE_kpack")));
-    let archive = Archive::open(&tree.path("provider_gfx942.kpack")).unwrap();
+    python(&tree, PYTHON);
+    let archive = Archive::open(&tree.path("provider-gfx942.kpack")).unwrap();
     assert_eq!(archive.load("text", "gfx942").unwrap(), b"ptx");
+}
+
+#[test]
+fn python_names_archives_targets_and_kernels_as_rocms_own_module_does() {
+    if !tool("python3") {
+        return;
+    }
+    python(&Tree::new(), NAMES);
+}
+
+#[test]
+fn python_splits_a_library_and_the_loader_finds_its_code() {
+    if !tool("python3") {
+        return;
+    }
+    let tree = Tree::new();
+    let library = FatLibrary::new()
+        .wrapper(Storage::Plain, [code("gfx942", "add"), code("gfx1100", "add")])
+        .wrapper(Storage::Zstd(3), [code("gfx942", "mul")]);
+    library.build(&tree.path("lib/libvec.so")).unwrap();
+    python(&tree, SPLIT);
+    let said = said(&tree, &["verify", "lib/libvec.so"]);
+    assert!(said.ends_with("exit code 0\n"), "{said}");
 }

@@ -1,8 +1,14 @@
-"""Finds and runs the command kpack."""
+"""Finds and runs the command kpack, which takes binaries apart."""
 
+from __future__ import annotations
+
+import argparse
+import json
 import os
 import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 
@@ -25,3 +31,144 @@ def run(*arguments: str) -> None:
         sys.exit(f"kpack: error: {error}")
     sys.stdout.flush()
     os.execv(command, [command, *arguments, *sys.argv[1:]])
+
+
+def kpack_output(*arguments: str | Path) -> bytes:
+    """What kpack prints; a ValueError with its message if it fails."""
+    done = subprocess.run([kpack(), *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if done.returncode != 0:
+        raise ValueError(done.stderr.decode(errors="replace").strip())
+    return done.stdout
+
+
+class Toolchain:
+    """Other tools for binaries, by their paths. kpack needs none, so one is only looked for when a script asks."""
+
+    _NAMES = {
+        "clang_offload_bundler": ("clang-offload-bundler",),
+        "objcopy": ("objcopy", "llvm-objcopy"),
+        "objdump": ("objdump", "llvm-objdump"),
+        "readelf": ("readelf", "llvm-readelf"),
+    }
+
+    def __init__(
+        self,
+        *,
+        clang_offload_bundler: Path | None = None,
+        objcopy: Path | None = None,
+        objdump: Path | None = None,
+        readelf: Path | None = None,
+    ) -> None:
+        self._paths = {
+            "clang_offload_bundler": clang_offload_bundler,
+            "objcopy": objcopy,
+            "objdump": objdump,
+            "readelf": readelf,
+        }
+
+    @staticmethod
+    def configure_argparse(p: argparse.ArgumentParser) -> None:
+        """Adds the option that `from_args` reads."""
+        p.add_argument("--clang-offload-bundler", type=Path, help="accepted: kpack reads bundles itself")
+
+    @staticmethod
+    def from_args(args: argparse.Namespace) -> Toolchain:
+        """The toolchain of a command line."""
+        return Toolchain(clang_offload_bundler=args.clang_offload_bundler)
+
+    def __getattr__(self, tool: str) -> Path:
+        if tool not in self._NAMES:
+            raise AttributeError(tool)
+        named = self._paths[tool]
+        if named is not None and not Path(named).exists():
+            raise OSError(f"{named}: no such tool")
+        found = named or next(filter(None, map(shutil.which, self._NAMES[tool])), None)
+        if found is None:
+            raise OSError(f"{self._NAMES[tool][0]}: no such tool on the PATH")
+        return Path(found)
+
+    def exec_capture_text(self, args: list[str | Path]) -> str:
+        """What a tool prints."""
+        return subprocess.check_output([str(argument) for argument in args], stderr=subprocess.STDOUT).decode()
+
+    def exec(self, args: list[str | Path]) -> None:
+        """Runs a tool. What it prints is in the exception if it fails."""
+        self.exec_capture_text(args)
+
+
+class UnbundledContents:
+    """A directory of code objects, which is removed in the end."""
+
+    def __init__(
+        self,
+        source_binary: BundledBinary,
+        dest_dir: Path,
+        delete_on_close: bool,
+        target_list: list[tuple[str, str]],
+    ) -> None:
+        self.source_binary = source_binary
+        self.dest_dir = dest_dir
+        self.delete_on_close = delete_on_close
+        #: The target of each file as bundles have it, such as hipv4-amdgcn-amd-amdhsa--gfx942, and the file's name.
+        self.target_list = target_list
+
+    @property
+    def file_names(self) -> list[str]:
+        """The names of the files."""
+        return [name for _, name in self.target_list]
+
+    def close(self) -> None:
+        """Removes the directory, unless it is to stay."""
+        if self.delete_on_close:
+            shutil.rmtree(self.dest_dir, ignore_errors=True)
+
+    def __enter__(self) -> UnbundledContents:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"UnbundledContents(dest_dir={self.dest_dir}, target_list={self.target_list})"
+
+
+class BundledBinary:
+    """A file with device code: a binary, an object, a static library or an offload bundle."""
+
+    def __init__(self, file_path: Path, *, toolchain: Toolchain | None = None) -> None:
+        self.file_path = Path(file_path)
+        self.toolchain = toolchain or Toolchain()
+
+    def unbundle(
+        self, *, dest_dir: Path | None = None, delete_on_close: bool = True, gfx_arch: str | None = None
+    ) -> UnbundledContents:
+        """Writes the code objects into a directory, all or those for a processor."""
+        directory = Path(dest_dir or tempfile.mkdtemp(prefix="kpack-"))
+        contents = UnbundledContents(self, directory, delete_on_close, [])
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            # The names below are not those of kpack, so its files are written elsewhere first.
+            with tempfile.TemporaryDirectory(dir=directory) as scratch:
+                wanted = [f"--arch={gfx_arch}"] if gfx_arch else []
+                output = Path(scratch, "code")
+                printed = kpack_output("extract", "--json", f"--output-dir={output}", *wanted, "--", self.file_path)
+                written = json.loads(printed)
+                targets = [code_object["target"] for code_object in written]
+                is_indexed = len(set(targets)) < len(targets)
+                for index, code_object in enumerate(written):
+                    triple = f"hipv4-amdgcn-amd-amdhsa--{code_object['target']}"
+                    name = f"{triple}_{index}.hsaco" if is_indexed else f"{triple}.hsaco"
+                    os.replace(code_object["path"], directory / name)
+                    contents.target_list.append((triple, name))
+        except BaseException:
+            contents.close()
+            raise
+        return contents
+
+    def list_bundles(self) -> list[str]:
+        """The GPU target of each code object."""
+        with self.unbundle() as contents:
+            return [target.rpartition("--")[2] for target, _ in contents.target_list]
+
+    def cleanup(self) -> None:
+        """Does nothing: nothing is left to remove."""
