@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use public_api::Builder;
 use xshell::cmd;
 
-use crate::{process, repository};
+use crate::{log, process, repository};
 
 /// The packages, and the names of their libraries.
 const CRATES: [(&str, &str); 7] = [
@@ -41,16 +41,16 @@ pub(crate) fn run(update: bool) -> Result<()> {
     }
     let rustdoc = repository::target_directory().join("rustdoc-json");
     fs::write(&rustdoc, RUSTDOC)?;
-    cmd!(process::shell(), "chmod +x {rustdoc}").quiet().run()?;
+    process::run!("chmod +x {rustdoc}")?;
     process::step("Listing the public API of the library crates");
     let packages = CRATES.iter().flat_map(|(package, _)| ["--package", package]);
-    cmd!(
+    let command = cmd!(
         process::shell(),
         "cargo doc --quiet --locked --no-deps --lib --all-features {packages...}"
     )
     .env("RUSTDOC", rustdoc)
-    .env("RUSTDOCFLAGS", "-Zunstable-options --output-format json")
-    .run()?;
+    .env("RUSTDOCFLAGS", "-Zunstable-options --output-format json");
+    log::run(command)?;
     let mut changed = Vec::new();
     for (package, library) in CRATES {
         let found = list(library)?;

@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let chosen = |name: &str| all || options.names.iter().any(|chosen| chosen == name);
     let start = Instant::now();
     let mut machine = page::machine(options.rounds)?;
-    let helper = build::helper()?;
+    let helper = build::helper(build::Profile::Dist)?;
     let (mut outcomes, mut failed) = (Vec::new(), Vec::new());
     for group in GROUPS.iter().filter(|group| chosen(group.name)) {
         process::step(&format!("{}: making its data", group.name));

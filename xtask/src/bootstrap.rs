@@ -1,106 +1,224 @@
-//! Installs the tools for the tests and the end-to-end run with Debian's apt-get.
+//! Installs the tools of the tasks with Debian's apt-get: only those that the named tasks need.
 
+use std::collections::BTreeSet;
 use std::env::consts::ARCH;
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
 use kpack_tests::require::is_root;
 use kpack_tests::windows;
 use xshell::cmd;
 
-use crate::process;
+use crate::{log, process};
 
-/// The tools, a line each: a package of Debian 12; a program or file of it, which must be there; what it is for.
+/// A task that needs tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Needs {
+    E2e,
+    Test,
+    Real,
+    Wheels,
+    Containers,
+    Workflow,
+    Corpus,
+    Faults,
+    Bench,
+    Fuzz,
+    ThreadSanitizer,
+    Package,
+    /// `cargo xtask package --check`
+    PackageCheck,
+}
+
+/// The tools, a line each: a package of Debian 12; a program or file of it, which must be there; the tasks that need it, or `all`;
+/// what it is for.
 const TOOLS: &str = "\
-gcc                    cc                       links fixtures and the stub HIP runtime
-g++                    g++                      C++ standard library of the HIP project
-make                   make                     a CMake generator under test
-cmake                  cmake                    configures the HIP project
-ninja-build            ninja                    builds the HIP project
-clang-19               clang++-19               the HIP compiler
-clang-tools-19         clang-offload-bundler-19 compresses bundles
-lld-19                 ld.lld-19                links device code
-llvm-19                llvm-strip-19            a strip under test
-libclang-rt-19-dev     /usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan-@ARCH@.a AddressSanitizer
-binutils               strip                    GNU strip, objcopy, ld and gold
-elfutils               eu-strip                 a strip and a linter under test
-patchelf               patchelf                 changes RPATH after the split
-mold                   mold                     a linker under test
-ccache                 ccache                   another compiler launcher
-gdb                    gdb                      finds separate debug files
-strace                 strace                   shows when files are flushed
-zstd                   zstd                     what `cargo xtask bench` compares with
-openssl                openssl                  what `cargo xtask bench` compares with
-gcc-aarch64-linux-gnu  aarch64-linux-gnu-gcc    builds host binaries for AArch64
-libc6-dev-arm64-cross  /usr/aarch64-linux-gnu/lib/libc.so.6 the C library of host binaries for AArch64
-qemu-user              qemu-aarch64             runs host binaries for AArch64
-gcc-mingw-w64-x86-64-posix x86_64-w64-mingw32-gcc-posix builds programs for Windows
-wine                   wine                     runs programs for Windows
-hipcc                  hipcc                    the distribution's own HIP compiler
-libamdhip64-dev        /usr/include/hip/hip_runtime.h ROCm's headers and HIP runtime
-librocrand-dev         /usr/include/rocrand/rocrand_kernel.h device functions of a real library
-chromium               chromium                 shows the report's page
-fish                   fish                     a shell that completes commands
-zsh                    zsh                      a shell that completes commands
-file                   file                     CPack's DEB generator
-dpkg-dev               dpkg-shlibdeps           CPack's DEB generator
-rpm                    rpmbuild                 CPack's RPM generator
-debhelper              dh                       builds the example of a Debian package
-lintian                lintian                  checks Debian packages
-dnf                    dnf                      chooses RPM packages to install
-createrepo-c           createrepo_c             a repository of RPM packages
-python3                python3                  makes and unpacks Python wheels
-python3-jsonschema     jsonschema               validates the output of --json
-python3-pip            pip3                     downloads and builds Python wheels
-buildah                buildah                  builds images
-skopeo                 skopeo                   copies images
-umoci                  umoci                    unpacks images
-podman                 podman                   pulls images
-docker-registry        docker-registry          serves images
-curl                   curl                     fetches packed artifacts
-rocm-cmake             /usr/share/rocm/cmake/ROCMConfig.cmake the install functions of ROCm's own libraries";
+gcc cc all links fixtures and the stub HIP runtime
+g++ g++ e2e,test,real,wheels,package-check,fuzz C++ standard library of the HIP project
+make make e2e,test,real,package,package-check a CMake generator under test
+cmake cmake e2e,test,real,package,package-check configures the HIP project, and makes packages
+ninja-build ninja e2e,test builds the HIP project
+clang-19 clang++-19 e2e,test,wheels,package-check,thread-sanitizer the HIP compiler
+clang-tools-19 clang-offload-bundler-19 e2e,test,wheels,package-check compresses bundles
+lld-19 ld.lld-19 e2e,test,wheels,package-check links device code
+llvm-19 llvm-strip-19 test,wheels,corpus a strip under test
+libclang-rt-19-dev /usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan-@ARCH@.a e2e,thread-sanitizer AddressSanitizer and ThreadSanitizer
+binutils strip all GNU strip, objcopy, ld and gold
+elfutils eu-strip test,wheels,corpus a strip and a linter under test
+patchelf patchelf test,wheels,corpus changes RPATH after the split
+mold mold test a linker under test
+ccache ccache test another compiler launcher
+gdb gdb test finds separate debug files
+pkg-config pkg-config test finds the loader as a library
+strace strace test,faults,workflow shows when files are flushed, and stops programs
+zstd zstd test,bench what `cargo xtask bench` compares with
+openssl openssl bench what `cargo xtask bench` compares with
+gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc test builds host binaries for AArch64
+libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so.6 test the C library of host binaries for AArch64
+qemu-user qemu-aarch64 test runs host binaries for AArch64
+gcc-mingw-w64-x86-64-posix x86_64-w64-mingw32-gcc-posix test,real builds programs for Windows
+wine wine test,real runs programs for Windows
+hipcc hipcc test,real the distribution's own HIP compiler
+libhsa-runtime-dev /usr/include/hsa/hsa.h e2e,wheels headers of the HSA runtime
+libamdhip64-dev /usr/include/hip/hip_runtime.h test,real ROCm's headers and HIP runtime
+librocrand-dev /usr/include/rocrand/rocrand_kernel.h test,real device functions of a real library
+chromium chromium test shows the report's page
+fish fish test a shell that completes commands
+zsh zsh test a shell that completes commands
+file file test,package,package-check CPack's DEB generator
+dpkg-dev dpkg-shlibdeps test,package,package-check CPack's DEB generator
+rpm rpmbuild test,package,package-check CPack's RPM generator
+perl pod2man package,package-check the manual of dh_kpack
+debhelper dh test builds the example of a Debian package
+lintian lintian test,package-check checks Debian packages
+dnf dnf test chooses RPM packages to install
+createrepo-c createrepo_c test a repository of RPM packages
+git git package,package-check the time of the commit
+python3 python3 e2e,test,real,wheels,containers,workflow,corpus,package,package-check makes and unpacks Python wheels
+python3-jsonschema jsonschema test validates the output of --json
+python3-pip pip3 e2e,test,real,wheels,workflow,corpus,package,package-check downloads and builds Python wheels
+buildah buildah containers builds images
+skopeo skopeo containers copies images
+umoci umoci containers unpacks images
+podman podman containers pulls images
+docker-registry docker-registry containers serves images
+curl curl test,containers fetches packed artifacts
+rocm-cmake /usr/share/rocm/cmake/ROCMConfig.cmake test,real the install functions of ROCm's own libraries";
 
 struct Tool {
     package: &'static str,
     name: String,
+    tasks: &'static str,
     purpose: String,
 }
 
-fn tools() -> impl Iterator<Item = Tool> {
-    TOOLS.lines().map(|line| {
-        let mut words = line.split_whitespace();
-        Tool {
-            package: words.next().unwrap_or_default(),
-            name: words.next().unwrap_or_default().replace("@ARCH@", ARCH),
-            purpose: Vec::from_iter(words).join(" "),
-        }
-    })
+impl Tool {
+    fn all() -> impl Iterator<Item = Self> {
+        TOOLS.lines().map(|line| {
+            let mut words = line.split_whitespace();
+            Self {
+                package: words.next().unwrap_or_default(),
+                name: words.next().unwrap_or_default().replace("@ARCH@", ARCH),
+                tasks: words.next().unwrap_or_default(),
+                purpose: Vec::from_iter(words).join(" "),
+            }
+        })
+    }
+
+    /// Whether one of these tasks needs it. No task means all.
+    fn is_for(&self, tasks: &[Needs]) -> bool {
+        let names = || self.tasks.split(',');
+        let named = |task: &Needs| {
+            let value = task.to_possible_value();
+            names().any(|name| value.as_ref().is_some_and(|value| value.matches(name, false)))
+        };
+        tasks.is_empty() || self.tasks == "all" || tasks.iter().any(named)
+    }
+
+    fn is_missing(&self) -> bool {
+        process::find_program(&self.name).is_none()
+    }
 }
 
-/// Installs missing tools and lists them, and Rust's standard library for Windows.
+/// What apt-get would do.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Plan {
+    /// New packages, `NAME=VERSION`.
+    new: Vec<String>,
+    /// Installed packages that would change, or go.
+    changed: Vec<String>,
+}
+
+impl Plan {
+    /// From what `apt-get install --simulate` prints.
+    fn parse(printed: &str) -> Self {
+        let mut plan = Self::default();
+        for line in printed.lines() {
+            let words = Vec::from_iter(line.split_whitespace());
+            match words.as_slice() {
+                ["Inst", name, old, ..] if old.starts_with('[') => {
+                    plan.changed.push((*name).to_owned());
+                }
+                ["Inst", name, version, ..] => {
+                    plan.new.push(format!("{name}={}", version.trim_start_matches('(')));
+                }
+                ["Remv", name, ..] => plan.changed.push(format!("{name} (removed)")),
+                _ => {}
+            }
+        }
+        plan
+    }
+}
+
+/// Bytes of packages.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Sizes {
+    download: u64,
+    installed: u64,
+}
+
+impl Sizes {
+    /// The sum of what `apt-cache show` prints.
+    fn parse(printed: &str) -> Self {
+        let mut sum = Self::default();
+        let mut seen = BTreeSet::new();
+        for package in printed.split("\n\n") {
+            let field = |key: &str| {
+                let mut lines = package.lines();
+                lines
+                    .find_map(|line| line.strip_prefix(key)?.strip_prefix(": "))
+                    .unwrap_or_default()
+            };
+            // Two archives may have the same version.
+            if seen.insert(["Package", "Version", "Architecture"].map(field)) {
+                sum.download += field("Size").parse::<u64>().unwrap_or(0);
+                sum.installed += 1024 * field("Installed-Size").parse::<u64>().unwrap_or(0);
+            }
+        }
+        sum
+    }
+
+    fn of(packages: &[String]) -> Result<Self> {
+        Ok(Self::parse(&process::run!("apt-cache show --no-all-versions {packages...}")?))
+    }
+}
+
+/// Installs the missing tools of these tasks, or of all, after a list of them and their sizes. Packages that are installed
+/// stay as they are, unless `upgrade` permits apt-get to upgrade those that a new one needs.
 ///
 /// # Errors
-/// apt-get is missing or not permitted, or a package cannot be installed.
-pub(crate) fn install_missing() -> Result<()> {
-    install_packages()?;
-    if process::find_program("rustup").is_none() {
-        println!("   rustup is missing; tests for Windows need Rust's {}", windows::TARGET);
-        return Ok(());
+/// apt-get is missing or not permitted, a package cannot be installed, or another would change.
+pub(crate) fn install_missing(tasks: &[Needs], upgrade: bool) -> Result<()> {
+    install_packages(tasks, upgrade)?;
+    let windows_too = [Needs::Test, Needs::Real];
+    if tasks.is_empty() || tasks.iter().any(|task| windows_too.contains(task)) {
+        install_standard_library()?;
     }
-    let target = windows::TARGET;
-    cmd!(process::shell(), "rustup target add {target}").run()?;
     Ok(())
 }
 
-fn install_packages() -> Result<()> {
-    let is_missing = |tool: &Tool| process::find_program(&tool.name).is_none();
-    let missing = Vec::from_iter(tools().filter(is_missing));
+/// Rust's standard library for Windows.
+fn install_standard_library() -> Result<()> {
+    let target = windows::TARGET;
+    let sysroot = process::run!("rustc --print sysroot")?;
+    if Path::new(sysroot.trim()).join("lib/rustlib").join(target).is_dir() {
+        return Ok(());
+    }
+    if process::find_program("rustup").is_none() {
+        println!("   rustup is missing; tests for Windows need Rust's {target}");
+        return Ok(());
+    }
+    process::step(&format!("Installing Rust's standard library for {target} (125 MB on disk)"));
+    log::run(cmd!(process::shell(), "rustup target add {target}"))
+}
+
+fn install_packages(tasks: &[Needs], upgrade: bool) -> Result<()> {
+    let missing =
+        Vec::from_iter(Tool::all().filter(|tool| tool.is_for(tasks) && tool.is_missing()));
     if missing.is_empty() {
         process::step("All tools are installed");
         return Ok(());
-    }
-    process::step("Installing the missing tools with apt-get:");
-    for tool in &missing {
-        println!("   {:<20} {}", tool.package, tool.purpose);
     }
     let packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
     ensure!(
@@ -108,16 +226,39 @@ fn install_packages() -> Result<()> {
         "apt-get is missing; install the tools in these Debian packages by other means: {}",
         packages.join(" ")
     );
+    process::step("Looking up the missing tools with apt-get");
     // A third-party archive that does not respond need not stop us: only the install itself must
     // succeed.
     if let Err(error) = apt_get(&["update"]) {
         println!("   apt-get update failed; continuing with the existing lists: {error:#}");
     }
-    let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
+    let mut arguments = vec!["install", "--yes", "--no-install-recommends", "--no-remove"];
+    if !upgrade {
+        arguments.push("--no-upgrade");
+    }
     arguments.extend(&packages);
+    let simulated = &arguments;
+    let plan = Plan::parse(&process::run!("apt-get --simulate {simulated...}")?);
+    process::step("Installing the missing tools with apt-get:");
+    for tool in &missing {
+        println!("   {:<28} {}", tool.package, tool.purpose);
+    }
+    let Sizes { download, installed } = Sizes::of(&plan.new)?;
+    println!(
+        "   with what they need: {} packages, {} MB to download, {} MB on disk",
+        plan.new.len(),
+        download / 1_000_000,
+        installed / 1_000_000
+    );
+    ensure!(
+        upgrade || plan.changed.is_empty(),
+        "new packages need other versions of installed ones; upgrade these yourself, or permit it with \
+         `cargo xtask bootstrap --upgrade`: {}",
+        plan.changed.join(" ")
+    );
     apt_get(&arguments)?;
 
-    let still = missing.iter().filter(|tool| is_missing(tool));
+    let still = missing.iter().filter(|tool| tool.is_missing());
     let still = Vec::from_iter(still.map(|tool| tool.package));
     ensure!(
         still.is_empty(),
@@ -147,6 +288,57 @@ pub(crate) fn apt_get(arguments: &[&str]) -> Result<()> {
         .copied()
         .collect();
     let (first, rest) = command.split_first().context("a command is never empty")?;
-    cmd!(process::shell(), "{first} {rest...}").run()?;
-    Ok(())
+    log::run(cmd!(process::shell(), "{first} {rest...}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Needs, Plan, Sizes, Tool};
+    use clap::ValueEnum as _;
+
+    #[test]
+    fn each_task_installs_only_its_own_tools() {
+        let packages = |task: Needs| {
+            let tools = Tool::all().filter(|tool| tool.is_for(&[task]));
+            Vec::from_iter(tools.map(|tool| tool.package))
+        };
+        let e2e = packages(Needs::E2e);
+        assert!(["clang-19", "cmake", "lld-19"].iter().all(|tool| e2e.contains(tool)), "{e2e:?}");
+        for other in ["wine", "chromium", "podman", "lintian", "dnf", "fish", "zsh", "hipcc"] {
+            assert!(!e2e.contains(&other), "{e2e:?}");
+        }
+        assert!(!packages(Needs::Test).contains(&"podman"));
+        assert!(!packages(Needs::Package).contains(&"clang-19"));
+        assert!(Tool::all().all(|tool| tool.is_for(&[])));
+    }
+
+    /// A misspelt task would leave its tool out.
+    #[test]
+    fn each_row_names_tasks() {
+        for tool in Tool::all().filter(|tool| tool.tasks != "all") {
+            for name in tool.tasks.split(',') {
+                assert!(Needs::from_str(name, false).is_ok(), "{}: {name}", tool.package);
+            }
+        }
+    }
+
+    #[test]
+    fn what_apt_get_would_change_is_seen() {
+        let printed = "Reading package lists...\n\
+            Inst perl-base [5.36.0-7] (5.36.0-7+deb12u2 Debian:12.11/oldstable [amd64]) []\n\
+            Inst perl (5.36.0-7+deb12u2 Debian:12.11/oldstable [amd64])\n\
+            Remv mawk [1.3.4]\n\
+            Conf perl-base (5.36.0-7+deb12u2 Debian:12.11/oldstable [amd64])\n";
+        let plan = Plan::parse(printed);
+        assert_eq!(plan.new, ["perl=5.36.0-7+deb12u2"]);
+        assert_eq!(plan.changed, ["perl-base", "mawk (removed)"]);
+    }
+
+    #[test]
+    fn sizes_are_summed_once_for_each_version() {
+        let one = "Package: a\nVersion: 1\nInstalled-Size: 2\nSize: 700\n";
+        let other = "Package: b\nVersion: 1\nInstalled-Size: 3\nSize: 1\n";
+        let sum = Sizes::parse(&[one, one, other].join("\n"));
+        assert_eq!(sum, Sizes { download: 701, installed: 5 * 1024 });
+    }
 }

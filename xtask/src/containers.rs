@@ -45,9 +45,11 @@ const CODE: usize = 4 << 20;
 pub(crate) fn run() -> Result<()> {
     let mut tools = TOOLS.iter();
     if let Some(missing) = tools.find(|tool| process::find_program(tool).is_none()) {
-        bail!(NotRun(format!("{missing} is not installed; `cargo xtask bootstrap` installs it")));
+        bail!(NotRun(format!(
+            "{missing} is not installed; `cargo xtask bootstrap containers` installs it"
+        )));
     }
-    let kpack = build::helper()?;
+    let kpack = build::helper(build::Profile::Release)?;
     let scratch = tempfile::tempdir()?;
     let reader = Reader::new(kpack, scratch.path())?;
     let _directory = shell().push_dir(&reader.work);
@@ -82,7 +84,7 @@ impl Reader {
     fn new(kpack: PathBuf, work: &Path) -> Result<Self> {
         let page = repository::root().join("docs/many-machines.md");
         let rocm = work.join("installed");
-        let loader = build::libraries()?.join("release/librocm_kpack.so");
+        let loader = build::libraries(build::Profile::Release)?.join("release/librocm_kpack.so");
         fs::create_dir_all(rocm.join("lib"))?;
         fs::copy(loader, rocm.join("lib/librocm_kpack.so.0"))?;
         symlink(repository::root().join("kpack-runtime/include"), rocm.join("include"))?;

@@ -16,7 +16,7 @@ use crate::{build, process, repository};
 /// # Errors
 /// A package cannot be fetched, or a library cannot be split.
 pub(crate) fn run() -> Result<()> {
-    let helper = build::helper()?;
+    let helper = build::helper(build::Profile::Release)?;
     let mut rows = Vec::new();
     for library in largest_of_each()? {
         rows.push((Sizes::of(&helper, &library)?, library));

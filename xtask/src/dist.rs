@@ -14,7 +14,8 @@ use anyhow::{Context, Result, ensure};
 use kpack_format::code_object::processors;
 use kpack_format::{Delivery, TargetId};
 
-use crate::{build, process, repository};
+use crate::build::{self, Profile};
+use crate::{process, repository};
 use files::{copy_file, copy_tree, link_file, write_file};
 
 /// The version of all crates.
@@ -36,12 +37,12 @@ impl Built {
     ///
     /// # Errors
     /// A build fails.
-    pub(crate) fn new() -> Result<Self> {
-        let helper = build::helper()?;
-        let target = build::libraries()?;
+    pub(crate) fn new(profile: Profile) -> Result<Self> {
+        let helper = build::helper(profile)?;
+        let target = build::libraries(profile)?;
         Ok(Self {
             helper,
-            runtime: target.join("release"),
+            runtime: target.join(profile.name()),
             static_shim: target.join("shim/libkpack_hip_link.a"),
         })
     }
@@ -113,13 +114,13 @@ impl Part {
 ///
 /// # Errors
 /// A build fails, or a directory cannot be written.
-pub(crate) fn install(prefix: &Path, libdir: &Path) -> Result<()> {
+pub(crate) fn install(prefix: &Path, libdir: &Path, profile: Profile) -> Result<()> {
     ensure!(
         libdir.is_relative() && libdir.components().all(|c| matches!(c, Component::Normal(_))),
         "--libdir {} is not a path below the prefix",
         libdir.display()
     );
-    fill(prefix, libdir, &Built::new()?)
+    fill(prefix, libdir, &Built::new(profile)?)
 }
 
 /// As [`install`], from existing build results.

@@ -9,7 +9,7 @@ use std::thread;
 use anyhow::{Context, Result, bail, ensure};
 use xshell::cmd;
 
-use crate::{process, repository};
+use crate::{log, process, repository};
 
 /// Options of `cargo xtask fuzz`.
 #[derive(Debug, clap::Args)]
@@ -90,13 +90,13 @@ fn chosen(seeds: &Path, names: &[String]) -> Result<Vec<String>> {
 fn build(work: &Path) -> Result<PathBuf> {
     process::step("Building the fuzz targets for AddressSanitizer");
     let target = repository::explicit_target()?;
-    cmd!(
+    let command = cmd!(
         process::shell(),
         "cargo build --release --manifest-path fuzz/Cargo.toml --target {target} --target-dir {work}"
     )
     .env("RUSTC_BOOTSTRAP", "1")
-    .env("RUSTFLAGS", FLAGS)
-    .run()?;
+    .env("RUSTFLAGS", FLAGS);
+    log::run(command)?;
     Ok(work.join(target).join("release/fuzz"))
 }
 

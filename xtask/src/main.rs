@@ -14,6 +14,7 @@ mod dist;
 mod e2e;
 mod faults;
 mod fuzz;
+mod log;
 mod package;
 mod process;
 mod python;
@@ -26,6 +27,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use build::Profile;
 use clap::{Parser, Subcommand};
 
 /// Development tasks of kpack.
@@ -75,8 +77,15 @@ enum Task {
     Containers,
     /// Run the example of a workflow for several machines with Snakemake, and disturb it.
     Workflow(workflow::Options),
-    /// Install the tools that the other tasks need, with apt-get (as root, or through sudo).
-    Bootstrap,
+    /// Install the tools that tasks need, with apt-get (as root, or through sudo).
+    Bootstrap {
+        /// Only what these tasks need.
+        #[arg(value_name = "TASK")]
+        tasks: Vec<bootstrap::Needs>,
+        /// Let apt-get upgrade packages that a new one needs in another version.
+        #[arg(long)]
+        upgrade: bool,
+    },
     /// Load kernels in many threads at once, under ThreadSanitizer.
     ThreadSanitizer,
     /// Put the helper, the loader, the CMake packages and the documents into an install prefix.
@@ -87,6 +96,9 @@ enum Task {
         /// The loader's directory in the prefix, such as `lib64` or `lib/x86_64-linux-gnu`.
         #[arg(long, value_name = "DIR", default_value = "lib")]
         libdir: PathBuf,
+        /// How to build it: for packages, or in half of the time.
+        #[arg(long, value_name = "NAME", value_enum, default_value = "dist")]
+        profile: Profile,
     },
     /// Make the handbook of `docs/` with mdBook, in `target/book`, and check its links.
     Book,
@@ -94,12 +106,15 @@ enum Task {
     /// `target/package`.
     Package {
         /// Also install the DEBs into one root and the RPMs into another, the wheel into a virtual
-        /// environment, and build the README's example with each. Needs root, and the tools of `bootstrap`.
+        /// environment, and build the README's example with each. Needs root, and the tools of `bootstrap package-check`.
         #[arg(long)]
         check: bool,
         /// Fail unless `Cargo.toml` says who publishes it ([workspace.metadata.publisher]).
         #[arg(long)]
         release: bool,
+        /// How to build it: for packages, or in half of the time.
+        #[arg(long, value_name = "NAME", value_enum, default_value = "dist")]
+        profile: Profile,
     },
 }
 
@@ -108,7 +123,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
-            if error.is::<process::NotRun>() {
+            if let Some(process::NotRun(why)) = error.downcast_ref() {
+                let _ = process::note_not_run("not complete", why);
                 ExitCode::from(process::NOT_RUN)
             } else {
                 ExitCode::FAILURE
@@ -131,17 +147,17 @@ fn run() -> Result<()> {
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Containers => containers::run(),
         Task::Workflow(options) => workflow::run(&options),
-        Task::Bootstrap => bootstrap::install_missing(),
+        Task::Bootstrap { tasks, upgrade } => bootstrap::install_missing(&tasks, upgrade),
         Task::ThreadSanitizer => thread_sanitizer::run(),
         Task::Book => book::run(),
-        Task::Package { check, release } => {
-            let packaged = package::run(release)?;
+        Task::Package { check, release, profile } => {
+            let packaged = package::run(release, profile)?;
             if check {
                 e2e::packages::check(&packaged)?;
             }
             Ok(())
         }
-        Task::Dist { prefix, libdir } => dist::install(&prefix, &libdir),
+        Task::Dist { prefix, libdir, profile } => dist::install(&prefix, &libdir, profile),
     }
 }
 

@@ -10,8 +10,9 @@ use anyhow::{Context, Result, ensure};
 use walkdir::WalkDir;
 use xshell::cmd;
 
+use crate::build::{self, Profile};
 use crate::dist::{self, Built, Part};
-use crate::{build, process, repository};
+use crate::{process, repository};
 
 /// Compresses archives, without the time.
 const GZIP: &str = "gzip -n9";
@@ -118,7 +119,7 @@ impl Publisher {
 ///
 /// # Errors
 /// A build or a tool fails; or a release has no publisher.
-pub(crate) fn run(release: bool) -> Result<Packaged> {
+pub(crate) fn run(release: bool, profile: Profile) -> Result<Packaged> {
     let publisher = Publisher::read()?;
     if release {
         publisher.ensure_complete()?;
@@ -127,7 +128,7 @@ pub(crate) fn run(release: bool) -> Result<Packaged> {
     let output = repository::empty_directory("package")?;
     let work = output.join("work");
     fs::create_dir_all(&work).with_context(|| work.display().to_string())?;
-    let built = stripped(&Built::new()?, &work)?;
+    let built = stripped(&Built::new(profile)?, &work)?;
     // Only now: build scripts of C code run again where this variable has changed.
     if process::shell().var("SOURCE_DATE_EPOCH").is_err() {
         // The same commit gives the same packages.
@@ -139,7 +140,7 @@ pub(crate) fn run(release: bool) -> Result<Packaged> {
     for system in System::ALL {
         systems.push(pack(system, &built, &publisher, &output)?);
     }
-    let portable = portable(&built, &work)?;
+    let portable = portable(&built, &work, profile)?;
     let wheel = wheel(&portable, &output)?;
     let archive = archive(&portable, &output)?;
     process::step("Packages:");
@@ -271,11 +272,11 @@ fn follow_debian(part: Part, tree: &Path, package: &str, publisher: &Publisher) 
 }
 
 /// Lays out a helper that needs no C library of the machine, in a directory of parts.
-fn portable(built: &Built, work: &Path) -> Result<PathBuf> {
+fn portable(built: &Built, work: &Path, profile: Profile) -> Result<PathBuf> {
     let (work, helper) = (work.join("portable"), Part::Helper.name());
     fs::create_dir_all(&work)?;
     let built = Built {
-        helper: strip("--strip-unneeded", &build::static_helper()?, &work)?,
+        helper: strip("--strip-unneeded", &build::static_helper(profile)?, &work)?,
         runtime: built.runtime.clone(),
         static_shim: built.static_shim.clone(),
     };

@@ -4,7 +4,7 @@ use std::env;
 use std::error::Error;
 use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::thread;
@@ -51,6 +51,17 @@ impl fmt::Display for NotRun {
 }
 
 impl Error for NotRun {}
+
+/// Adds a line to the file that the variable `KPACK_NOT_RUN` names: `.ci/run` ends with what did not run, and why.
+pub(crate) fn note_not_run(what: &str, why: &str) -> Result<()> {
+    if let Some(path) = env::var_os("KPACK_NOT_RUN") {
+        let task = env::args().nth(1).unwrap_or_default();
+        let line = format!("{task}: {what}: {}\n", why.lines().next().unwrap_or_default());
+        let mut file = fs::OpenOptions::new().append(true).create(true).open(path)?;
+        file.write_all(line.as_bytes())?;
+    }
+    Ok(())
+}
 
 /// Prints the next step.
 pub(crate) fn step(what: &str) {

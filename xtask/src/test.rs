@@ -1,24 +1,157 @@
 //! `cargo xtask test`: the tests of the workspace.
 
-use anyhow::Result;
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
 use xshell::{Cmd, cmd};
 
-use crate::{bootstrap, process};
+use crate::bootstrap::{self, Needs};
+use crate::{log, process};
+
+/// How many lines of failed tests are repeated at the end.
+const MOST_LINES: usize = 400;
 
 /// Runs `cargo test` over the workspace with the arguments `rest`; with `bootstrap`, installs the
-/// tools that tests run first.
+/// tools that tests run first. A failure does not stop it.
 ///
 /// # Errors
 /// A test fails, or a tool cannot be installed.
 pub(crate) fn run(bootstrap: bool, rest: &[String]) -> Result<()> {
     if bootstrap {
-        bootstrap::install_missing()?;
+        bootstrap::install_missing(&[Needs::Test], false)?;
         // A test that lacks a tool now fails, instead of being skipped.
         process::shell().set_var("KPACK_REQUIRE_TOOLS", "1");
     }
-    process::step("Running the tests of the workspace");
-    let cargo = cmd!(process::shell(), "cargo test --locked --workspace --all-features {rest...}");
+    process::step("Compiling and running the tests of the workspace");
+    let cargo = cmd!(
+        process::shell(),
+        "cargo test --locked --workspace --all-features --no-fail-fast {rest...}"
+    );
     let variables = kpack_tests::process::cargo_variables();
-    variables.fold(cargo, Cmd::env_remove).run()?;
-    Ok(())
+    let mut tests = Tests::default();
+    let ended = log::watch(variables.fold(cargo, Cmd::env_remove), |line| {
+        if let Some(done) = tests.read(line) {
+            println!("   {done}");
+        }
+    });
+    for (why, names) in &tests.skipped {
+        println!("   {} skipped: {why}", names.len());
+        for name in names {
+            process::note_not_run(name, why)?;
+        }
+    }
+    if tests.failed.is_empty() {
+        // Without a failed test, something else failed, such as the compiler.
+        ended?;
+        println!("\n{} tests passed", tests.passed);
+        return Ok(());
+    }
+    let repeated = tests.failures.len().min(MOST_LINES);
+    println!("\n{}", tests.failures[..repeated].join("\n"));
+    if repeated < tests.failures.len() {
+        println!("… the log has the rest");
+    }
+    bail!(
+        "{} tests passed, {} failed:\n   {}",
+        tests.passed,
+        tests.failed.len(),
+        tests.failed.join("\n   ")
+    )
+}
+
+/// What `cargo test` said so far.
+#[derive(Debug, Default)]
+struct Tests {
+    /// What the program that runs is made of.
+    program: String,
+    passed: usize,
+    failed: Vec<String>,
+    /// What failed tests printed.
+    failures: Vec<String>,
+    is_in_failures: bool,
+    /// The tests that did not run, by the reason.
+    skipped: BTreeMap<String, Vec<String>>,
+}
+
+impl Tests {
+    /// Reads a line; at the end of a program with tests, returns how many of them passed.
+    fn read(&mut self, line: &str) -> Option<String> {
+        if line == "failures:" {
+            // The first is before what they printed, the second before their names.
+            self.is_in_failures = !self.is_in_failures;
+        } else if let Some(result) = line.strip_prefix("test result: ") {
+            self.is_in_failures = false;
+            let (_, counts) = result.split_once(". ")?;
+            let count = |name: &str| {
+                let found = counts.split("; ").find_map(|count| count.strip_suffix(name));
+                found.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+            };
+            let (passed, failed, ignored): (usize, usize, usize) =
+                (count("passed"), count("failed"), count("ignored"));
+            self.passed += passed;
+            let others = [(failed, "failed"), (ignored, "ignored")];
+            let others = others.iter().filter(|(count, _)| *count > 0);
+            let others = others.map(|(count, name)| format!(", {count} {name}"));
+            return (passed + failed + ignored > 0).then(|| {
+                format!("{}: {passed} passed{}", self.program, others.collect::<String>())
+            });
+        } else if self.is_in_failures {
+            self.failures.push(line.to_owned());
+        } else if let Some(name) =
+            line.strip_prefix("test ").and_then(|l| l.strip_suffix(" ... FAILED"))
+        {
+            self.failed.push(format!("{}: {name}", self.program));
+        } else if let Some((name, why)) =
+            line.strip_prefix("skipped: ").and_then(|l| l.split_once(": "))
+        {
+            self.skipped.entry(why.to_owned()).or_default().push(name.to_owned());
+        } else if let Some(program) = line.trim_start().strip_prefix("Running ") {
+            // `unittests src/lib.rs (target/debug/deps/kpack_core-0123)`
+            let (source, file) = program.split_once(" (").unwrap_or((program, ""));
+            let name = file.rsplit('/').next().and_then(|name| name.split('-').next());
+            let name = name.filter(|_| source.starts_with("unittests ")).unwrap_or(source);
+            self.program = name.to_owned();
+        } else if let Some(crate_name) = line.trim_start().strip_prefix("Doc-tests ") {
+            self.program = format!("examples in the documentation of {crate_name}");
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Tests;
+
+    #[test]
+    fn what_failed_and_what_did_not_run_is_kept_to_the_end() {
+        let printed = "     Running tests/it/main.rs (target/debug/deps/it-1)\n\
+            test one ... ok\n\
+            skipped: two: `wine` is missing\n\
+            test two ... ok\n\
+            test three ... FAILED\n\
+            \n\
+            failures:\n\
+            \n\
+            ---- three stdout ----\n\
+            assertion failed\n\
+            \n\
+            failures:\n    three\n\
+            \n\
+            test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+            \n   Doc-tests kpack_build\n\
+            test result: ok. 0 passed; 0 failed; 4 ignored; 0 measured; 0 filtered out; finished in 0.00s\n";
+        let mut tests = Tests::default();
+        let shown = Vec::from_iter(printed.lines().filter_map(|line| tests.read(line)));
+        assert_eq!(
+            shown,
+            [
+                "tests/it/main.rs: 2 passed, 1 failed",
+                "examples in the documentation of kpack_build: 0 passed, 4 ignored"
+            ]
+        );
+        assert_eq!(tests.passed, 2);
+        assert_eq!(tests.failed, ["tests/it/main.rs: three"]);
+        assert_eq!(tests.failures, ["", "---- three stdout ----", "assertion failed", ""]);
+        assert_eq!(tests.skipped["`wine` is missing"], ["two"]);
+    }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use xshell::cmd;
 
-use crate::{build, process, repository};
+use crate::{build, log, process, repository};
 
 /// Wrappers of the library under test, and so its kernels.
 const KERNELS: usize = 64;
@@ -19,9 +19,9 @@ const KERNELS: usize = 64;
 /// ThreadSanitizer reports a data race in the loader, or misses the deliberate one.
 pub(crate) fn run() -> Result<()> {
     let clang = process::find_program("clang-19|clang")
-        .context("clang is not installed; run `cargo xtask bootstrap`")?;
+        .context("clang is not installed; run `cargo xtask bootstrap thread-sanitizer`")?;
     let work = repository::target_directory().join("thread-sanitizer");
-    let helper = build::helper()?;
+    let helper = build::helper(build::Profile::Release)?;
     let prefix = work.join("prefix");
     let _ = fs::remove_dir_all(&prefix);
     fs::create_dir_all(prefix.join("lib"))?;
@@ -63,7 +63,7 @@ fn build_loader(clang: &Path, work: &Path) -> Result<PathBuf> {
     process::step("Building the loader for ThreadSanitizer");
     let target = repository::explicit_target()?;
     let variable = |name: &str| format!("{name}_{}", target.replace('-', "_"));
-    cmd!(process::shell(),
+    let command = cmd!(process::shell(),
         "cargo rustc --release --locked --target {target} --target-dir {work} --package kpack-runtime --lib --crate-type staticlib"
     )
     // The flags are not stable, and this does not rebuild the standard library. ThreadSanitizer cannot
@@ -74,8 +74,8 @@ fn build_loader(clang: &Path, work: &Path) -> Result<PathBuf> {
         "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer",
     )
     .env(variable("CC"), clang)
-    .env(variable("CFLAGS"), "-fsanitize=thread")
-    .run()?;
+    .env(variable("CFLAGS"), "-fsanitize=thread");
+    log::run(command)?;
     Ok(work.join(target).join("release/librocm_kpack.a"))
 }
 

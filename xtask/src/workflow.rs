@@ -51,7 +51,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if let Some(problem) = strace_problem()? {
         bail!(NotRun(format!("strace cannot trace here: {problem}")));
     }
-    let kpack = build::helper()?;
+    let kpack = build::helper(build::Profile::Release)?;
     let snakemake = install(options)?;
     let work = repository::empty_directory("workflow")?;
     build(&work)?;
@@ -242,7 +242,7 @@ impl Workflow {
     /// Compares the release.
     fn compare(&self) -> Result<()> {
         let (one, other) = (self.work.join("direct/release"), self.work.join("release"));
-        cmd!(shell(), "diff -r --exclude=.snakemake_timestamp {one} {other}").quiet().run()?;
+        process::run!("diff -r --exclude=.snakemake_timestamp {one} {other}")?;
         ensure!(!self.work.join("merged").exists(), "scratch files are left");
         Ok(())
     }
@@ -267,7 +267,7 @@ impl Workflow {
                 traces = traces.display(),
             );
             fs::write(&wrapper, script)?;
-            cmd!(shell(), "chmod +x {wrapper}").quiet().run()?;
+            process::run!("chmod +x {wrapper}")?;
             let (done, text) = self.try_run(&wrapper)?;
             ensure!(!done, "nothing was killed:\n{text}");
             let mut killed = 0;
@@ -336,7 +336,7 @@ impl Workflow {
         process::succeed(&mut command)?;
         python(DOWNLOAD)?;
         let (one, other) = (self.work.join("direct/release"), self.work.join("s3"));
-        cmd!(shell(), "diff -r --exclude=.snakemake_timestamp {one} {other}").quiet().run()?;
+        process::run!("diff -r --exclude=.snakemake_timestamp {one} {other}")?;
         Ok(())
     }
 

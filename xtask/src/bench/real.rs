@@ -44,7 +44,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let mut text = page::machine(options.rounds)?;
     text += "\n| library | wall time against `zstd -3 -T2` | CPU time | peak MB | bounds |\n\
         | --- | ---: | ---: | ---: | --- |\n";
-    let helper = build::helper()?;
+    let helper = build::helper(build::Profile::Dist)?;
     let work = repository::target_directory().join("bench");
     for library in libraries {
         let _ = fs::remove_dir_all(&work);

@@ -7,6 +7,8 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use walkdir::WalkDir;
 
+use crate::log;
+
 /// Copies the contents of `from`, which must exist, to `to`, without what Python compiled.
 pub(super) fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     let walk = WalkDir::new(from).into_iter();
@@ -41,7 +43,7 @@ pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
 /// Everybody may read what is installed, whatever the umask is.
 fn installed(path: &Path, mode: u32) -> Result<()> {
     fs::set_permissions(path, Permissions::from_mode(mode))?;
-    println!("   {}", path.display());
+    log::note(&format!("   {}", path.display()))?;
     Ok(())
 }
 
@@ -49,7 +51,7 @@ fn installed(path: &Path, mode: u32) -> Result<()> {
 pub(super) fn link_file(target: &str, path: &Path) -> Result<()> {
     make_way(path)?;
     symlink(target, path).with_context(|| path.display().to_string())?;
-    println!("   {} -> {target}", path.display());
+    log::note(&format!("   {} -> {target}", path.display()))?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::reference::Reference;
 use super::runtime::{Program, Runtime};
-use crate::{process, repository};
+use crate::{log, process, repository};
 
 /// The project, installed twice.
 #[derive(Debug)]
@@ -86,7 +86,8 @@ impl HipTools {
         let mut reference = Reference::default();
         for program in &programs {
             let observation = runtime.run(&fat, program, "gfx1100", &work.join("fat-run"))?;
-            println!("   {}: {}", program.executable.display(), observation.stdout.trim());
+            let printed = observation.stdout.trim();
+            log::note(&format!("   {}: {printed}", program.executable.display()))?;
             reference.add(&observation)?;
         }
 

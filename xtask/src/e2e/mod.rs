@@ -23,6 +23,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use clap::Args;
 
+use crate::build::Profile;
 use crate::process::NotRun;
 use crate::{bootstrap, corpus, dist, process, repository};
 use check::Checker;
@@ -48,12 +49,12 @@ pub(crate) struct Options {
 /// A check failed.
 pub(crate) fn run(options: &Options) -> Result<()> {
     if options.bootstrap {
-        bootstrap::install_missing()?;
+        bootstrap::install_missing(&[bootstrap::Needs::E2e], false)?;
     }
     let tools = &HipTools::find().map_err(|error| NotRun(format!("{error:#}; try --bootstrap")))?;
     let work = repository::empty_directory("e2e")?;
 
-    let built = dist::Built::new()?;
+    let built = dist::Built::new(Profile::Release)?;
     let kpack = work.join("kpack");
     dist::fill(&kpack, Path::new("lib"), &built)?;
     let helper = kpack.join("bin/kpack");

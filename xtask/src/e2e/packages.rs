@@ -61,7 +61,10 @@ pub(crate) fn check(packaged: &Packaged) -> Result<()> {
     if process::find_program("lintian").is_some() {
         table.add("Lintian", lintian(packaged));
     } else {
-        table.not_checked("Lintian", "it is not installed; `cargo xtask bootstrap` installs it");
+        table.not_checked(
+            "Lintian",
+            "it is not installed; `cargo xtask bootstrap package-check` installs it",
+        );
     }
     process::step("Installing and using the Python wheel");
     table.add("Python wheel", check.wheel(&work.join("wheel")));

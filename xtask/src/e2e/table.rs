@@ -2,7 +2,7 @@
 
 use anyhow::{Error, Result, bail};
 
-use crate::process::NotRun;
+use crate::process::{self, NotRun};
 
 /// The checks, a row each.
 #[derive(Debug, Default)]
@@ -15,8 +15,7 @@ pub(super) struct Table {
 
 #[derive(Debug)]
 enum Outcome {
-    /// Details of a check that passed.
-    Passed(String),
+    Passed,
     Failed,
     /// The reason why it could not be checked.
     NotChecked(String),
@@ -29,12 +28,11 @@ impl Table {
         let outcome = match outcome {
             Ok(held) => {
                 println!("   {what}: {held}");
-                Outcome::Passed(held)
+                Outcome::Passed
             }
             Err(error) if error.is::<NotRun>() => {
                 self.is_incomplete = true;
-                println!("   {what}: NOT CHECKED, {error:#}");
-                Outcome::NotChecked(format!("{error:#}"))
+                return self.not_checked(what, format!("{error:#}"));
             }
             Err(error) => {
                 println!("   {what}: FAILED\n{error:#}");
@@ -52,20 +50,23 @@ impl Table {
         self.rows.push((what, Outcome::NotChecked(why)));
     }
 
-    /// Prints the table, and the failures again.
+    /// Prints what could not be checked, and the failures again.
     ///
     /// # Errors
     /// A check failed, or could not run.
     pub(super) fn finish(self) -> Result<()> {
-        let width = self.rows.iter().map(|(what, _)| what.chars().count()).max().unwrap_or(0);
-        println!("\n{:<width$}  details", "");
-        for (what, outcome) in &self.rows {
-            let (mark, text) = match outcome {
-                Outcome::Passed(held) => ("ok  ", held.as_str()),
-                Outcome::Failed => ("FAIL", "see below"),
-                Outcome::NotChecked(why) => ("--  ", why.as_str()),
-            };
-            println!("{what:<width$}  {mark}  {text}");
+        let rows = self.rows.len();
+        let not_checked =
+            Vec::from_iter(self.rows.iter().filter_map(|(what, outcome)| match outcome {
+                Outcome::NotChecked(why) => Some((what, why)),
+                Outcome::Passed | Outcome::Failed => None,
+            }));
+        if !not_checked.is_empty() {
+            println!();
+        }
+        for (what, why) in &not_checked {
+            println!("NOT CHECKED: {what}: {why}");
+            process::note_not_run(what, why)?;
         }
         for (what, error) in &self.failures {
             println!("\nFAILED: {what}\n{error:#}");
@@ -75,12 +76,10 @@ impl Table {
                 Err(NotRun("something could not be fetched".to_owned()).into())
             }
             0 => {
-                let passed = |row: &&(String, Outcome)| matches!(row.1, Outcome::Passed(_));
-                let passed = self.rows.iter().filter(passed).count();
-                println!("\n{passed} of {} checks passed; none failed.", self.rows.len());
+                println!("\n{} of {rows} checks passed; none failed.", rows - not_checked.len());
                 Ok(())
             }
-            failures => bail!("{failures} of {} checks failed", self.rows.len()),
+            failures => bail!("{failures} of {rows} checks failed"),
         }
     }
 }

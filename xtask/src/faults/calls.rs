@@ -279,7 +279,7 @@ pub(crate) fn strace_problem() -> Result<Option<String>> {
     let output = std::process::Command::new("strace")
         .args([&STRACE[1..], &["-o", "/dev/null", "true"]].concat())
         .output()
-        .context("strace is not installed; run `cargo xtask bootstrap`")?;
+        .context("strace is not installed; run `cargo xtask bootstrap faults`")?;
     let said = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
     Ok((!output.status.success()).then(said))
 }

@@ -18,6 +18,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use crate::build::Profile;
 use crate::dist::Built;
 use crate::process;
 use calls::{Call, Fault, Trace, errors_of_writes};
@@ -48,7 +49,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let reason = format!("strace cannot trace here: {problem}");
         bail!(process::NotRun(reason));
     }
-    let built = Built::new()?;
+    let built = Built::new(Profile::Release)?;
     let scratch = tempfile::tempdir()?;
     // Other users run a copy that they may read.
     let copy = limits::open_to_all(scratch.path(), &built.helper)?;

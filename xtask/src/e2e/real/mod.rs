@@ -23,6 +23,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use super::table::Table;
+use crate::build::Profile;
 use crate::process::NotRun;
 use crate::{dist, process, repository};
 use rig::{Execution, Rig};
@@ -74,13 +75,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let missing = NEEDED.iter().find(|(file, _)| !Path::new(file).exists());
     if let Some((file, package)) = missing {
-        let what =
-            format!("{file} is missing (Debian package {package}; try `cargo xtask bootstrap`)");
+        let what = format!(
+            "{file} is missing (Debian package {package}; try `cargo xtask bootstrap real`)"
+        );
         return Err(NotRun(what).into());
     }
     let work = repository::empty_directory("real")?;
     let kpack = work.join("kpack");
-    dist::fill(&kpack, Path::new("lib"), &dist::Built::new()?)?;
+    dist::fill(&kpack, Path::new("lib"), &dist::Built::new(Profile::Release)?)?;
     let mut table = Table::default();
     let real = Real { kpack: &kpack, work: &work, rig: Rig::debian_12(&work.join("rig"))? };
     real.build()?;

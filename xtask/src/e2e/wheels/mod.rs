@@ -15,6 +15,7 @@ pub(crate) use self::environment::Tools;
 use self::environment::Wheels;
 use super::real_libraries;
 use super::table::Table;
+use crate::build::Profile;
 use crate::{corpus, dist, process, repository};
 
 /// Options of `cargo xtask wheels`.
@@ -35,7 +36,7 @@ const PUBLISHED: [&str; 4] = ["torch-scatter-rocm", "pyg-lib-rocm", "cyllama-roc
 pub(crate) fn run(options: &Options) -> Result<()> {
     let work = repository::empty_directory("wheels")?;
     let kpack = work.join("kpack");
-    dist::fill(&kpack, Path::new("lib"), &dist::Built::new()?)?;
+    dist::fill(&kpack, Path::new("lib"), &dist::Built::new(Profile::Release)?)?;
     // Links from uv's cache must stay in one file system.
     let tools = Tools::install(work.join("tools"))?;
     let wheels = Wheels { kpack: &kpack, tools: &tools, load: work.join("load") };
