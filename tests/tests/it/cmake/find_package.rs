@@ -1,7 +1,7 @@
 //! `find_package(Kpack)`: the helper that it finds, and its message if there is none.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -30,9 +30,17 @@ fn the_package_can_be_moved() {
         .succeeds()
         .says(&format!("helper at {}", moved.join("bin/kpack").display()));
 
-    // Without its helper, the package looks on the PATH. There is none.
+    // Without its helper, the package looks on the PATH. On this one there is none, whatever this machine has installed.
     fs::remove_file(moved.join("bin/kpack")).unwrap();
-    project.configure_bare(&[]).fails_with("The helper kpack is neither at");
+    let path = project.scratch().join("path");
+    fs::create_dir(&path).unwrap();
+    for tool in ["cmake", "make"] {
+        symlink(output_of("which", &[tool.as_ref()]).trim(), path.join(tool)).unwrap();
+    }
+    let mut command = Command::new("cmake");
+    command.arg("-S").arg(&project.source).arg("-B").arg(&project.build);
+    command.arg("-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF").env("PATH", &path);
+    Run::of(&mut command).fails_with("The helper kpack is neither at");
 }
 
 #[test]
