@@ -84,6 +84,8 @@ function(_kpack_hook_run mode device_target helper module component kpack_destin
   if(files STREQUAL "")
     return()
   endif()
+  set(without "")
+  set(silent "")
   set(only "")
   set(for "")
   if(mode STREQUAL "device")
@@ -150,8 +152,9 @@ function(_kpack_hook_everything helper module kpack_destination)
   if(files STREQUAL "")
     return()
   endif()
-  # Only the helper knows which of them have device code.
-  list(APPEND options --quiet)
+  # Only the helper knows which of them have device code; of the others it need not speak.
+  set(without "[unchanged]")
+  set(silent OUTPUT_QUIET)
   set(only "")
   _kpack_hook_split()
   set(CMAKE_INSTALL_MANIFEST_FILES "${CMAKE_INSTALL_MANIFEST_FILES}" PARENT_SCOPE)
@@ -203,7 +206,8 @@ macro(_kpack_hook_split)
   execute_process(COMMAND "${helper}" install --prefix "${prefix}" --module "${module}"
     --component "${component}" --kpack-dir "${kpack_destination}" ${only} ${options}
     ${strip_debug} -- ${files}
-    RESULT_VARIABLE result)
+    RESULT_VARIABLE result ERROR_VARIABLE messages ${silent})
+  _kpack_hook_messages("${messages}" "${without}")
   if(NOT result EQUAL 0)
     list(JOIN files ", " words)
     message(FATAL_ERROR "${command}(): kpack could not split ${words} (exit code ${result}, its message "
@@ -211,6 +215,35 @@ macro(_kpack_hook_split)
   endif()
   _kpack_hook_list_files()
 endmacro()
+
+# Prints what the helper wrote to standard error, without notes that end with <without>. Rules for several targets
+# have notes that differ in a percentage alone; the first one is printed.
+function(_kpack_hook_messages messages without)
+  string(REGEX REPLACE "\n$" "" messages "${messages}")
+  get_property(printed GLOBAL PROPERTY KPACK_HOOK_NOTES)
+  while(NOT messages STREQUAL "")
+    string(FIND "${messages}" "\n" end)
+    string(SUBSTRING "${messages}" 0 ${end} line)
+    if(end EQUAL -1)
+      set(messages "")
+    else()
+      math(EXPR end "${end} + 1")
+      string(SUBSTRING "${messages}" ${end} -1 messages)
+    endif()
+    if(line MATCHES "^kpack: note: ")
+      string(REGEX REPLACE "[0-9]+%" "%" key "${line}")
+      # An element of a list has no semicolons and brackets.
+      string(SHA256 key "${key}")
+      string(FIND "${line}" "${without}" position REVERSE)
+      if(key IN_LIST printed OR (NOT without STREQUAL "" AND position GREATER -1))
+        continue()
+      endif()
+      list(APPEND printed ${key})
+    endif()
+    message("${line}")
+  endwhile()
+  set_property(GLOBAL PROPERTY KPACK_HOOK_NOTES "${printed}")
+endfunction()
 
 # Checks whether CMake installed <path>, relative to the prefix, in this run. A file of an earlier
 # run is already split, and a later rule would overwrite it with the fat binary.

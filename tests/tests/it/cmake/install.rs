@@ -21,6 +21,7 @@ with_each_package!(["cmake", "cc", "readelf", "ninja"] =>
     arguments_reach_install_targets,
     hip_code_is_split,
     debug_information_is_stripped,
+    a_note_is_printed_once,
 );
 
 /// The files that the project `plain` installs.
@@ -296,6 +297,23 @@ fn debug_information_is_stripped(package: &Package) {
 
     let compiled = ["-DKPACK_SPLIT_AT=compile", "-DKPACK_STRIP_DEBUG=ON"];
     assert_eq!(install(&compiled, &[""], false), (stripped, 0));
+}
+
+/// However many rules, targets and binaries there are.
+fn a_note_is_printed_once(package: &Package) {
+    if !kpack_tests::require::tools(&["clang++-19", "ld.lld-19"]) {
+        return;
+    }
+    for rules in ["-DEVERYTHING=ON", "-DMORE=DEVICE_COMPONENTS"] {
+        let project = Project::new(package, "hip");
+        let compiler = ["-DCMAKE_CXX_COMPILER=clang++-19", "-DCMAKE_CXX_FLAGS=-g", rules];
+        project.configure(&compiler).succeeds();
+        project.build(&[]).succeeds();
+        let run = project.install(&project.prefix("prefix").path, &[]).succeeds();
+        let count = |id: &str| run.output.matches(id).count();
+        assert_eq!(count("[debug-information]"), 1, "{rules}: {}", run.output);
+        assert_eq!(count("[unchanged]"), 0, "{rules}: {}", run.output);
+    }
 }
 
 /// Every code object equals that of the unsplit file.
