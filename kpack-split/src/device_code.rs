@@ -347,10 +347,11 @@ pub(crate) fn marker_bytes(
     let Some(bytes) = marker.to_bytes_within(room) else {
         refuse!("the marker does not fit the planned {room} bytes");
     };
-    Ok(match Marker::read(former) {
-        Ok((old, _)) if old == *marker => former.to_vec(),
-        _ => bytes,
-    })
+    let is_same = match (Marker::read(former), Marker::read(&bytes)) {
+        (Ok((old, _)), Ok((new, _))) => old == *marker || old == new,
+        _ => false,
+    };
+    Ok(if is_same { former.to_vec() } else { bytes })
 }
 
 /// Refuses a result whose wrappers are not as planned.

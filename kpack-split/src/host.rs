@@ -215,15 +215,16 @@ impl<S: ReadAt> Image<S> {
         }
     }
 
-    /// Address of the marker that took the place of device code. Those of objects that were split before
-    /// the link are elsewhere.
+    /// Address of the marker of the device code that was moved out: in its place or, if none is there, after it. Those
+    /// of objects that were split before the link are elsewhere.
     pub fn main_marker(&self, wrappers: &[SplitWrapper]) -> Result<Option<u64>, BinaryError> {
         let markers = wrappers.iter().map(|w| w.marker_address);
         Ok(match self {
             Self::Elf(image) => {
                 let section = image.section(FAT_SECTION)?;
                 let place = section.map_or(u64::MAX, |(_, section)| section.addr);
-                markers.filter(|address| *address <= place).max()
+                let (before, after): (Vec<u64>, Vec<u64>) = markers.partition(|at| *at <= place);
+                before.into_iter().max().or(after.into_iter().min())
             }
             Self::Pe(image) => {
                 let section = image.section(&[pe::MARKER_SECTION])?;

@@ -174,6 +174,8 @@ struct Explained {
     marker: u64,
     /// What wrappers with device code in the binary point to instead, by their addresses.
     bundles: BTreeMap<u64, u64>,
+    /// What wrappers point to when they are relocated, by their addresses.
+    relocated: BTreeMap<u64, u64>,
     /// The original's RELA tables, and the address of its symbols.
     rela: Vec<Range<u64>>,
     symbols: Option<u64>,
@@ -205,6 +207,8 @@ impl Explained {
             }
             _ => BTreeMap::new(),
         };
+        let mut relocated = bundles.clone();
+        relocated.extend(code.split_wrappers().iter().map(|w| (w.address, w.marker_address)));
         // The other wrappers still point to their own markers.
         let mut redirected = code.split_wrappers().iter();
         let redirected = redirected.find(|w| own.contains(&w.address));
@@ -216,6 +220,7 @@ impl Explained {
             wrappers,
             marker,
             bundles,
+            relocated,
             rela: dynamic.rela_tables()?,
             symbols: dynamic.symbol_section(original).map(|s| s.addr),
         })
@@ -224,6 +229,13 @@ impl Explained {
     /// What the wrapper at `address` must point to.
     fn pointer(&self, address: u64) -> u64 {
         self.bundles.get(&address).copied().unwrap_or(self.marker)
+    }
+
+    /// Whether the pointer in the wrapper at `address` may be `new` in the file. Some splitters leave 0 to the
+    /// relocation.
+    fn is_pointer(&self, address: u64, new: u64) -> bool {
+        let expected = self.pointer(address);
+        new == expected || new == 0 && self.relocated.get(&address) == Some(&expected)
     }
 
     /// Whether the section may move, and moved to the former place of the device code.
@@ -256,7 +268,7 @@ impl Explained {
             if inside < WRAPPER_SIZE {
                 return Ok(match inside {
                     0 => new == 1 << 32 | u64::from(MAGIC_SPLIT),
-                    POINTER => new == self.pointer(self.wrappers[index]),
+                    POINTER => self.is_pointer(self.wrappers[index], new),
                     _ => new == index as u64,
                 });
             }

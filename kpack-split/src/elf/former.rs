@@ -7,25 +7,30 @@
 
 use std::ops::Range;
 
+use object::LittleEndian as LE;
 use object::elf;
 
-use super::headers::Section;
+use super::headers::{Section, Segment};
 use super::image::{Image, LIMIT, MAX_ALIGN};
 use super::{BinaryError, ReadAt};
 
 /// The last word of a record: `kpkjoin1`.
 const MAGIC: u64 = u64::from_le_bytes(*b"kpkjoin1");
 /// The words of a record, without those of zeroed sections.
-const WORDS: usize = 11;
+const WORDS: usize = 13;
 /// The most words of a record. Few sections have zeroed memory.
 const MOST_WORDS: u64 = 1 << 12;
 
 /// The headers of a split binary that a join changes. Offsets are relative to the start of the segment
-/// that holds the device code.
+/// that holds the device code, or to where the join put bytes into the file if that had no content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Former {
     /// The end of the segment's content in the file.
     pub(super) kept: u64,
+    /// Bytes that the join put before the segment's own.
+    pub(super) lead: u64,
+    /// The offset of the segment.
+    pub(super) segment: u64,
     /// The end of the segment in memory.
     pub(super) memory: u64,
     /// Type, addresses, alignment, offset and index of the emptied `.hip_fatbin`.
@@ -46,20 +51,37 @@ impl Former {
         image: &Image<S>,
         code: &Section,
     ) -> Result<Option<Self>, BinaryError> {
-        let size = record_size(image, code)?;
+        let (end, size) = match record_size(image, code)? {
+            0 => (code.offset, size_before(image, code.offset)?),
+            size => (code.file_end(), size),
+        };
         if size == 0 {
             return Ok(None);
         }
-        let bytes = image.bytes(code.file_end() - size, size, "the record of a join")?;
+        let bytes = image.bytes(end - size, size, "the record of a join")?;
         let words = bytes.chunks_exact(8).map(word);
         let words: Vec<u64> = words.collect();
-        let [kept, memory, start, length, align, offset, index, marker_size, kind, zeroed @ ..] =
-            &words[..words.len() - 2]
+        let [
+            kept,
+            lead,
+            segment,
+            memory,
+            start,
+            length,
+            align,
+            offset,
+            index,
+            marker_size,
+            kind,
+            zeroed @ ..,
+        ] = &words[..words.len() - 2]
         else {
             return Ok(None);
         };
         Ok(start.checked_add(*length).map(|end| Self {
             kept: *kept,
+            lead: *lead,
+            segment: *segment,
             memory: *memory,
             kind: elf::SectionType(*kind as u32),
             addresses: *start..end,
@@ -76,6 +98,8 @@ impl Former {
         let start = self.addresses.start;
         let fixed = [
             self.kept,
+            self.lead,
+            self.segment,
             self.memory,
             start,
             self.addresses.end - start,
@@ -101,7 +125,8 @@ impl Former {
         let segment = &image.segments[load];
         let (code, marker) = (&image.sections[fat], &image.sections[own]);
         let in_file = segment.file_backed_end();
-        let is_inside = segment.vaddr < self.kept && self.kept <= in_file;
+        let is_inside =
+            (segment.vaddr..=in_file).contains(&self.kept) && self.is_lead_free(image, segment);
         let memory = self.kept..=segment.vaddr + segment.memsz;
         let marker_end = marker.addr.saturating_add(self.marker_size);
         let others = || {
@@ -122,8 +147,12 @@ impl Former {
         let are_offsets_inside = || {
             let cut = self.cut(image, load);
             let size = image.size - (cut.end - cut.start);
-            let mut offsets = self.zeroed.iter().chain([&self.offset]);
-            offsets.all(|relative| segment.offset.wrapping_add(*relative) <= size)
+            let base = self.base(segment, &cut);
+            let start = base.wrapping_add(self.segment);
+            let mut offsets = self.zeroed.iter().chain([&self.offset, &self.segment]);
+            (start ^ segment.vaddr) & (segment.align.max(1) - 1) == 0
+                && (self.kept == segment.vaddr || start == segment.offset)
+                && offsets.all(|relative| base.wrapping_add(*relative) <= size)
                 && marker.offset.saturating_add(self.marker_size) <= size
         };
         is_inside
@@ -143,12 +172,34 @@ impl Former {
             })
     }
 
+    /// What offsets are relative to, if `cut` is cut out.
+    pub(super) fn base(&self, segment: &Segment, cut: &Range<u64>) -> u64 {
+        if self.kept > segment.vaddr { segment.offset } else { cut.start }
+    }
+
+    /// Whether nothing is where the join put bytes before those of the segment.
+    fn is_lead_free<S>(&self, image: &Image<S>, segment: &Segment) -> bool {
+        let Some(start) = segment.offset.checked_sub(self.lead) else {
+            return false;
+        };
+        let is_content = |offset: u64, end: u64| offset < segment.offset && start < end;
+        let sections = image.sections.iter().filter(|s| s.has_bytes() && s.size > 0);
+        let segments = image.segments.iter().filter(|s| s.filesz > 0);
+        let table = image.table();
+        let mut contents = sections
+            .map(|s| s.offset..s.file_end())
+            .chain(segments.map(|s| s.offset..s.file_end()))
+            .chain([table, 0..size_of::<elf::FileHeader64<LE>>() as u64]);
+        self.lead == 0
+            || self.kept == segment.vaddr && !contents.any(|s| is_content(s.start, s.end))
+    }
+
     /// The file offsets to cut out of the joined binary `image`. A multiple of the page size, so the rest
     /// keeps its offset within a page.
     pub(super) fn cut<S>(&self, image: &Image<S>, load: usize) -> Range<u64> {
         let segment = &image.segments[load];
         let in_file = segment.file_backed_end();
-        let start = segment.offset + (self.kept - segment.vaddr);
+        let start = segment.offset + (self.kept - segment.vaddr) - self.lead;
         let sections = image.sections.iter().filter(|s| s.has_bytes());
         let segments = image.segments.iter().filter(|s| s.filesz > 0);
         let later = sections
@@ -159,7 +210,8 @@ impl Former {
         // What is in no section may come right after the device code.
         let room = later.min().unwrap_or(image.size) - start;
         let page = image.page_size();
-        let size = (in_file - self.kept).next_multiple_of(page).min(room - room % page);
+        let size = self.lead + (in_file - self.kept);
+        let size = size.next_multiple_of(page).min(room - room % page);
         start..start + size
     }
 
@@ -173,6 +225,9 @@ impl Former {
     ) -> Result<Self, BinaryError> {
         let segment = &image.segments[load];
         let (code, marked) = (&image.sections[fat], &image.sections[own]);
+        if code.addr == segment.vaddr {
+            return Ok(Self::guess_emptied(image, load, fat, own));
+        }
         let memory = segment.vaddr + segment.memsz;
         let in_file = segment.file_backed_end();
         let occupied = image.occupied(fat, own, marker);
@@ -230,19 +285,60 @@ impl Former {
             addresses,
             marker_size: marker_end - marked.addr,
             zeroed: Vec::new(),
+            lead: 0,
+            segment: 0,
         })
+    }
+
+    /// What the headers may have been if the segment had nothing but the addresses of the device code.
+    fn guess_emptied<S>(image: &Image<S>, load: usize, fat: usize, own: usize) -> Self {
+        let segment = &image.segments[load];
+        let code = &image.sections[fat];
+        let page = image.page_size();
+        let next = image.segments[load + 1..].iter().find(|s| s.is_load() && s.filesz > 0);
+        let next = next.map_or(segment.offset, |next| next.offset);
+        let mut former = Self {
+            kept: segment.vaddr,
+            lead: segment.offset.wrapping_sub(next) % page,
+            segment: 0,
+            memory: segment.vaddr + segment.memsz,
+            kind: elf::SHT_NOBITS,
+            addresses: code.addr..segment.vaddr + segment.memsz,
+            align: code.align,
+            offset: 0,
+            index: fat,
+            marker_size: image.sections[own].size,
+            zeroed: Vec::new(),
+        };
+        if !former.is_lead_free(image, segment) {
+            former.lead = 0;
+        }
+        // The last offset before the cut that fits the address.
+        let start = former.cut(image, load).start;
+        former.segment = (start.wrapping_sub(segment.vaddr) % page).wrapping_neg();
+        former.offset = former.segment;
+        former
     }
 }
 
 /// The size of the record of a join at the end of the section `code`, or 0.
 pub(super) fn record_size<S: ReadAt>(image: &Image<S>, code: &Section) -> Result<u64, BinaryError> {
-    if !code.has_bytes() || code.size < 8 * WORDS as u64 {
+    if !code.has_bytes() {
         return Ok(0);
     }
-    let end = image.bytes(code.file_end() - 16, 16, "the end of the device code")?;
+    let size = size_before(image, code.file_end())?;
+    Ok(if size <= code.size { size } else { 0 })
+}
+
+/// The size of the record of a join that ends at an offset of the file, or 0.
+fn size_before<S: ReadAt>(image: &Image<S>, offset: u64) -> Result<u64, BinaryError> {
+    let Some(start) = offset.checked_sub(16) else {
+        return Ok(0);
+    };
+    let end = image.bytes(start, 16, "the record of a join")?;
     let (words, magic) = (word(&end[..8]), word(&end[8..]));
     let is_record = magic == MAGIC && (WORDS as u64..MOST_WORDS).contains(&words);
-    Ok(if is_record && 8 * words <= code.size { 8 * words } else { 0 })
+    Ok(if is_record && 8 * words <= offset { 8 * words } else { 0 })
 }
 
 /// The sections of zeroed memory, and the empty ones, at `addresses` of a segment, in order.

@@ -103,6 +103,18 @@ impl<S> Image<S> {
         ranges
     }
 
+    /// The addresses of the program headers; `None` if no PT_LOAD has them.
+    pub(crate) fn headers(&self) -> Option<Range<u64>> {
+        let offset = self.header.e_phoff.get(LE);
+        let size = SEGMENT_ENTRY * self.segments.len() as u64;
+        let load = self
+            .segments
+            .iter()
+            .find(|s| s.is_load() && s.offset <= offset && offset < s.file_end())?;
+        let start = load.vaddr + (offset - load.offset);
+        Some(start..start + size)
+    }
+
     /// The section header table in the file.
     pub fn table(&self) -> Range<u64> {
         let start = self.header.e_shoff.get(LE);

@@ -63,14 +63,15 @@ impl JoinPlan {
             );
         };
         let places = split.places(marker)?;
-        let (place, bundles, end) = split.choose(&places, sizes)?;
-        let result = Rearranged::with_code(&split, place, end);
-        let mut plan = result.plan(wrappers(&bundles), marker.clone(), Edits::default())?;
-        let record = split.former(place).to_bytes();
-        let end = result.offset_of(place, result.code.end);
-        plan.write_at(end - record.len() as u64, record);
+        let chosen = split.choose(&places, sizes)?;
+        let result = Rearranged::with_code(&split, &chosen);
+        let bundles = &chosen.bundles;
+        let mut plan = result.plan(wrappers(bundles), marker.clone(), Edits::default())?;
+        let record = split.former(chosen.place, chosen.lead).to_bytes();
+        let end = if chosen.is_record_inside { result.code.end } else { result.code.start };
+        plan.write_at(result.offset_of(end) - record.len() as u64, record);
         let bundles = bundles.iter();
-        Ok(Self { bundles: bundles.map(|at| result.offset_of(place, *at)).collect(), plan })
+        Ok(Self { bundles: bundles.map(|at| result.offset_of(*at)).collect(), plan })
     }
 
     /// Reads the joined binary back and checks it. `input` must be the planned file.
@@ -143,6 +144,23 @@ struct FreeRange {
     load: usize,
     /// The free addresses. The start is aligned.
     free: Range<u64>,
+    /// Where the file gets more bytes: after the content of the segment, or where the next one's begins if it
+    /// has none.
+    at: u64,
+}
+
+/// The place that the bundles fit into.
+struct Chosen<'p> {
+    place: &'p FreeRange,
+    /// The address of each bundle.
+    bundles: Vec<u64>,
+    /// The end of the device code.
+    end: u64,
+    /// Whether the record is the end of the device code. Code that takes all of its segment leaves no room there,
+    /// so its record comes before it in the file, in no section.
+    is_record_inside: bool,
+    /// New bytes of the file before those of the segment, so that its offset is congruent to its address.
+    lead: u64,
 }
 
 impl<'a, S: ReadAt> SplitImage<'a, S> {
@@ -191,8 +209,9 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         self.index = former.index.min(self.image.sections.len() - 1);
         let segment = self.image.segments[load];
         let cut = self.cut.clone();
+        let base = former.base(&segment, &cut);
         // What comes after the cut has its offset still.
-        let offset = |relative: u64| match segment.offset.wrapping_add(relative) {
+        let offset = |relative: u64| match base.wrapping_add(relative) {
             offset if offset >= cut.start => offset.saturating_add(cut.end - cut.start),
             offset => offset,
         };
@@ -202,6 +221,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             self.image.sections[index].offset = offset(relative.unwrap_or(kept - segment.vaddr));
         }
         let segment = &mut self.image.segments[load];
+        segment.offset = offset(former.segment);
         if !self.cut.is_empty() {
             segment.filesz = kept - segment.vaddr;
         }
@@ -215,17 +235,20 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
     }
 
     /// What to remember if device code goes to `place`.
-    fn former(&self, place: &FreeRange) -> Former {
+    fn former(&self, place: &FreeRange, lead: u64) -> Former {
         let segment = &self.image.segments[place.load];
         let code = &self.image.sections[self.fat];
         let sections = &self.image.sections;
         let kept = segment.file_backed_end();
         let zeroed = former::zeroed(&self.image, place.load, kept..place.free.start, self.fat);
         let cut = Gaps::new([Gap::cut(self.cut.clone())]);
-        let start = cut.output_offset(segment.offset);
+        let base = if segment.filesz > 0 { segment.offset } else { place.at };
+        let start = cut.output_offset(base);
         let relative = |offset: u64| cut.output_offset(offset).wrapping_sub(start);
         Former {
             kept,
+            lead,
+            segment: relative(segment.offset),
             memory: segment.vaddr + segment.memsz,
             kind: code.kind,
             addresses: code.addr..code.addr_end(),
@@ -238,20 +261,36 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
     }
 
     /// The places for device code: the addresses that splitting freed, then those after everything else,
-    /// where that is possible.
+    /// where that is possible. Splitting left the former in a segment without content, or in none.
     fn places(&self, marker: &Range<u64>) -> Result<Vec<FreeRange>, BinaryError> {
         let image = &self.image;
         let Some((load, segment)) = image.load_of(&(marker.start..marker.start + 1)) else {
             refuse!("the marker is not in the file");
         };
-        let limit = limit(image, load, segment);
         let occupied = image.occupied(self.fat, self.marker, marker);
-        let freed = FreeRange::new(load, largest_gap(&occupied, marker.end, limit));
+        let freed = self.emptied(&occupied).unwrap_or_else(|| {
+            let limit = limit(image, load, segment);
+            FreeRange::new(image, load, largest_gap(&occupied, marker.end, limit))
+        });
         let is_cleared = freed.free.start < self.found.end && self.found.start < freed.free.end;
         if !is_cleared || self.old.is_empty() {
-            check_padding(image, &freed.free, segment)?;
+            check_padding(image, &freed.free, &image.segments[freed.load])?;
         }
         Ok([Some(freed), self.last()].into_iter().flatten().collect())
+    }
+
+    /// The segment without content that has nothing but the addresses of `.hip_fatbin`.
+    fn emptied(&self, occupied: &[Range<u64>]) -> Option<FreeRange> {
+        let image = &self.image;
+        let code = &image.sections[self.fat];
+        let is_around = |s: &Segment| {
+            let end = s.vaddr.saturating_add(s.memsz);
+            s.is_load() && s.filesz == 0 && s.vaddr <= code.addr && code.addr_end() <= end
+        };
+        let load = image.segments.iter().position(is_around).filter(|_| code.size > 0)?;
+        let place = FreeRange::new(image, load, code.addr..code.addr_end());
+        let is_free = |range: &Range<u64>| range.end <= code.addr || code.addr_end() <= range.start;
+        (!place.free.is_empty() && occupied.iter().all(is_free)).then_some(place)
     }
 
     /// The place after everything else in memory. There is none if growing the last segment would tear
@@ -267,16 +306,16 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         let is_marker = |s: &&Section| s.name == marker::SECTION_NAME;
         let markers = image.sections.iter().filter(is_marker).count();
         let can_grow = segment.filesz > 0 && segment.memsz - segment.filesz <= MOST_ZEROES;
-        (markers == 1 && can_grow && !is_torn).then(|| FreeRange::new(load, memory..LIMIT))
+        (markers == 1 && can_grow && !is_torn).then(|| FreeRange::new(image, load, memory..LIMIT))
     }
 
-    /// The first place that bundles and the record fit into, the address of each bundle, and where the
-    /// record ends.
+    /// The first place that the bundles and the record fit into.
     fn choose<'p>(
         &self,
         places: &'p [FreeRange],
         sizes: &[u64],
-    ) -> Result<(&'p FreeRange, Vec<u64>, u64), BinaryError> {
+    ) -> Result<Chosen<'p>, BinaryError> {
+        let page = self.image.page_size();
         for place in places {
             let mut end = place.free.start;
             let bundles = sizes.iter().map(|size| {
@@ -286,9 +325,20 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
                 start
             });
             let bundles = bundles.collect();
-            let end = end.saturating_add(self.former(place).size());
-            if end <= place.free.end {
-                return Ok((place, bundles, end));
+            let record = self.former(place, 0).size();
+            let segment = &self.image.segments[place.load];
+            let is_record_inside = end.saturating_add(record) <= place.free.end;
+            if is_record_inside || segment.filesz == 0 && end <= place.free.end {
+                let end = if is_record_inside { end + record } else { place.free.end };
+                let least = if is_record_inside { 0 } else { record };
+                let lead = match segment.filesz {
+                    0 => {
+                        let lead = segment.vaddr.wrapping_sub(place.at) % page;
+                        lead + least.saturating_sub(lead).next_multiple_of(page)
+                    }
+                    _ => 0,
+                };
+                return Ok(Chosen { place, bundles, end, is_record_inside, lead });
             }
         }
         let needed = sizes.iter().fold(0, |sum: u64, size| {
@@ -305,8 +355,16 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
 }
 
 impl FreeRange {
-    fn new(load: usize, gap: Range<u64>) -> Self {
-        Self { load, free: gap.start.next_multiple_of(BUNDLE_ALIGN)..gap.end }
+    fn new<S>(image: &Image<S>, load: usize, gap: Range<u64>) -> Self {
+        let segments = &image.segments;
+        let has_content = |s: &&Segment| s.is_load() && s.filesz > 0;
+        let next = segments[load + 1..].iter().find(has_content);
+        let at = match (segments[load].filesz, next) {
+            (0, Some(next)) => next.offset,
+            (0, None) => segments[..load].iter().rfind(has_content).map_or(0, Segment::file_end),
+            _ => segments[load].file_end(),
+        };
+        Self { load, free: gap.start.next_multiple_of(BUNDLE_ALIGN)..gap.end, at }
     }
 }
 
@@ -373,11 +431,14 @@ struct Rearranged<'a, S> {
     /// `.hip_fatbin`.
     code: Range<u64>,
     gaps: Gaps,
+    /// Address and output offset of the segment of that place.
+    segment: (u64, u64),
 }
 
 impl<'a, S: ReadAt> Rearranged<'a, S> {
-    /// With device code in a place, up to address `end`.
-    fn with_code(split: &'a SplitImage<'a, S>, place: &'a FreeRange, end: u64) -> Self {
+    /// With device code in a place.
+    fn with_code(split: &'a SplitImage<'a, S>, chosen: &Chosen<'a>) -> Self {
+        let Chosen { place, end, lead, .. } = *chosen;
         let image = &split.image;
         let segment = &image.segments[place.load];
         let kept = segment.file_backed_end();
@@ -387,14 +448,20 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
         } else {
             end.next_multiple_of(BUNDLE_ALIGN).min(place.free.end)
         };
-        let at = segment.file_end();
-        let new =
-            Gap { cut: at..at, room: end.saturating_sub(kept).next_multiple_of(image.page_size()) };
+        let added = end.saturating_sub(kept) + lead;
+        let room = added.next_multiple_of(image.page_size());
+        let new = Gap { cut: place.at..place.at, room };
+        let gaps = Gaps::new([Gap::cut(split.cut.clone()), new]);
+        let offset = match segment.filesz {
+            0 => gaps.output_offset(place.at) - room + lead,
+            _ => gaps.output_offset(segment.offset),
+        };
         Self {
-            gaps: Gaps::new([Gap::cut(split.cut.clone()), new]),
+            gaps,
             split,
             place: Some(place),
             code: place.free.start..end,
+            segment: (segment.vaddr, offset),
         }
     }
 
@@ -405,6 +472,7 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
             split,
             place: None,
             code: code.addr..code.addr_end(),
+            segment: (0, 0),
         }
     }
 
@@ -445,10 +513,10 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
         Plan::assemble(image, parts)
     }
 
-    /// Output offset of an address in the segment of a place.
-    fn offset_of(&self, place: &FreeRange, address: u64) -> u64 {
-        let segment = &self.split.image.segments[place.load];
-        self.gaps.output_offset(segment.offset) + (address - segment.vaddr)
+    /// Output offset of an address in the segment of the place.
+    fn offset_of(&self, address: u64) -> u64 {
+        let (start, offset) = self.segment;
+        offset + (address - start)
     }
 
     /// Zeroes device code of an earlier join that stays in the file.
@@ -505,7 +573,7 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
             section.empty(self.code.clone());
             section.kind = elf::SHT_PROGBITS;
             section.align = BUNDLE_ALIGN;
-            section.offset = self.offset_of(place, self.code.start);
+            section.offset = self.offset_of(self.code.start);
             return section;
         }
         if index == self.split.marker && section.addr < self.code.start {
@@ -515,7 +583,7 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
         // Checkers look there for a section of zeroes that its segment now reads from the file.
         let is_zeroed = former::zeroed(image, place.load, kept..self.code.start, self.split.fat);
         section.offset = if is_zeroed.contains(&index) {
-            self.offset_of(place, section.addr)
+            self.offset_of(section.addr)
         } else {
             self.gaps.output_offset(section.offset)
         };
@@ -532,7 +600,10 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
                 let memory = loaded.max(segment.vaddr + segment.memsz);
                 segment.filesz = loaded - segment.vaddr;
                 segment.memsz = memory - segment.vaddr;
-            } else if let Some(gap) = self.gaps.iter().find(is_within) {
+                segment.offset = self.segment.1;
+                continue;
+            }
+            if let Some(gap) = self.gaps.iter().find(is_within) {
                 unsupported!(
                     "program header {index} ({:?}) covers file offset {:#x}, where device code goes",
                     segment.kind,

@@ -89,6 +89,13 @@ impl Plan {
         }
         let dynamic = Dynamic::read(image)?;
         let geometry = Geometry::new(image, &dynamic, fat, marker)?;
+        // The table grows, and only at the start of the file is it known what may make room.
+        let headers = image.header.e_phoff.get(LE);
+        if geometry.output_offset(headers) != headers {
+            unsupported!(
+                "the program headers are at offset {headers:#x}, after the device code (expected at the start of the file, where linkers put them); run kpack before the tool that moved them"
+            );
+        }
         check::overlaps(image, &fat.section(), geometry.load)?;
         check_relro(image, &geometry)?;
 

@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use kpack_format::marker::SECTION_NAME;
-use object::LittleEndian as LE;
 use object::elf;
 
 use super::dynamic::{Dynamic, Words, is_address};
@@ -20,6 +19,8 @@ use crate::ranges::merged;
 
 /// Bytes compared at a time.
 const CHUNK: u64 = 1 << 20;
+/// The size of the ELF header.
+const ELF_HEADER: u64 = 64;
 /// The size of a RELA entry and of a symbol.
 pub(super) const RECORD: u64 = 24;
 
@@ -172,11 +173,11 @@ impl Changes {
             DeviceCode::None(_) => (0..0, Vec::new()),
         };
         wrappers.sort_unstable();
-        let count = input.segments.len().max(output.segments.len()) as u64;
-        let headers = input.header.e_phoff.get(LE) + count * SEGMENT_ENTRY;
+        let added = output.segments.len().saturating_sub(input.segments.len()) as u64;
         let first = loads(input).find(|s| s.offset == 0);
         let mut skipped = vec![code.clone(), marker.clone()];
-        skipped.extend(first.map(|s| s.vaddr..s.vaddr + headers));
+        skipped.extend(first.map(|s| s.vaddr..s.vaddr + ELF_HEADER));
+        skipped.extend(input.headers().map(|at| at.start..at.end + added * SEGMENT_ENTRY));
         skipped.extend(wrappers.iter().map(|at| *at..at + WRAPPER_SIZE));
         // The markers of objects that were split before the link are replaced in place.
         if let DeviceCode::Fat(_) = before {

@@ -15,7 +15,7 @@ use super::image::Image;
 use super::records::{POINTER, WRAPPER_SIZE, pods};
 use super::section_table::SectionTable;
 use super::wrappers::is_absolute;
-use super::{BinaryError, ReadAt, check, memory, refuse, unsupported};
+use super::{BinaryError, ReadAt, check, memory, refuse};
 use crate::device_code::{PlannedWrapper, check_wrappers};
 use crate::plan;
 use crate::rewrite::{Edits, Gap, Gaps, Rewrite};
@@ -142,15 +142,10 @@ impl Plan {
     pub(crate) fn assemble<S: ReadAt>(image: &Image<S>, parts: Parts) -> Result<Self, BinaryError> {
         let Parts { input, gaps, segments, table, mut edits, .. } = parts;
         let headers = image.header.e_phoff.get(LE);
-        if gaps.output_offset(headers) != headers {
-            // Older kernels tell programs a wrong address of headers that are in a later segment.
-            unsupported!(
-                "the program headers are at offset {headers:#x}, after the device code (expected at the start of the file, where linkers put them); run kpack before the tool that moved them"
-            );
-        }
         let written = table.write(image, &gaps, &mut edits);
 
         let mut header = image.header;
+        header.e_phoff.set(LE, gaps.output_offset(headers));
         header.e_phnum.set(LE, segments.len() as u16);
         header.e_shoff.set(LE, written.headers);
         header.e_shnum.set(LE, written.sections.len() as u16);

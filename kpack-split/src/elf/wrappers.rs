@@ -123,20 +123,19 @@ impl<S: ReadAt> Image<S> {
         FatBinary::of(FAT_SECTION, addresses, fat.offset, found)
     }
 
-    /// The marker before device code that was put back. The objects of other fat binaries have none, or
-    /// wrappers that point to it.
+    /// The marker of device code that was put back: the last one before it, or the first one after it. The objects
+    /// of other fat binaries have none, or wrappers that point to it.
     fn kept_marker(
         &self,
         fat: &FatBinary,
         code: Option<&Section>,
     ) -> Result<Option<Box<KeptMarker>>, BinaryError> {
-        let before = |s: &&Section| {
-            s.name == marker::SECTION_NAME
-                && s.is_alloc()
-                && s.has_bytes()
-                && s.addr_end() <= fat.addresses.start
-        };
-        let (Some(section), Some(code)) = (self.sections.iter().rfind(before), code) else {
+        let is_marker =
+            |s: &&Section| s.name == marker::SECTION_NAME && s.is_alloc() && s.has_bytes();
+        let markers = self.sections.iter().filter(is_marker);
+        let is_before = |s: &&Section| s.addr_end() <= fat.addresses.start;
+        let (before, after): (Vec<_>, Vec<_>) = markers.partition(is_before);
+        let (Some(section), Some(code)) = (before.last().or(after.first()), code) else {
             return Ok(None);
         };
         Ok(Some(Box::new(KeptMarker {

@@ -223,11 +223,14 @@ impl FatFile {
         let image = self.headers.over(self.code.open()?);
         let least = marker.to_bytes();
         let bytes = match &self.fat.joined {
-            // The marker's section keeps its size.
+            // The marker's section keeps its size. One without code IDs had no room for any.
             Some(kept) => {
                 let available = usize::try_from(kept.available).unwrap_or(usize::MAX);
+                let mut former = self.kept.iter();
+                let fits =
+                    least.len() <= available || former.any(|former| former.code_ids.is_empty());
                 let within = marker.to_bytes_within(available.min(MAX_SIZE));
-                within.filter(|_| least.len() <= available).unwrap_or(least)
+                within.filter(|_| fits).unwrap_or(least)
             }
             // A few kernels for one target may take less space than a marker with room.
             None => {
