@@ -147,7 +147,7 @@ impl<S: ReadAt> Image<S> {
     /// Checks that the system would load it.
     pub fn check_loaded(&self) -> Result<(), BinaryError> {
         match self {
-            Self::Elf(image) => elf::check_loaded(image),
+            Self::Elf(image) => image.validate().and_then(|()| elf::check_loaded(image)),
             Self::Pe(image) => pe::check_loaded(image),
         }
     }

@@ -322,6 +322,9 @@ fn split_binary(split: &SplitBinary, text: &mut Text) {
             text.table(2, &["object", "wrappers"], rows);
         }
     }
+    if split.is_of_other_tool() {
+        text.line("split by another tool, such as ROCm's (rocm-kpack)");
+    }
     for path in split.search_paths() {
         text.line(format_args!("searches: {path}"));
     }

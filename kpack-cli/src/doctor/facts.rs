@@ -128,6 +128,9 @@ pub(super) enum Code {
     Fault(Id, String, String),
     /// Nowhere; there is code for these targets only.
     Nowhere(BTreeSet<String>),
+    /// There are archives for these targets only, and nothing says for which ones they were built. Where an archive
+    /// would be.
+    Unlisted(BTreeSet<String>, Vec<PathBuf>),
 }
 
 impl Process {
@@ -566,7 +569,13 @@ impl Code {
                     Self::damaged(ids::MISSING_KERNEL, &kpack.path, "no code object of this binary")
                 }
                 // Not every binary of a module has code for each target.
-                None => Self::Nowhere(others.into_iter().cloned().collect()),
+                None => {
+                    let others = others.into_iter().cloned().collect();
+                    match resolver.unlisted(gpu) {
+                        places if places.is_empty() => Self::Nowhere(others),
+                        places => Self::Unlisted(others, places),
+                    }
+                }
             });
         };
         let (id, what, fallback) = match obstacle {
@@ -603,8 +612,14 @@ impl Code {
     /// Adds the code of another part of the binary. Not every part is compiled for every GPU.
     fn add(&mut self, other: Self) {
         match (&mut *self, other) {
-            (Self::Nowhere(known), Self::Nowhere(more)) => known.extend(more),
-            (Self::Fault(..), _) | (_, Self::Nowhere(_)) => {}
+            (Self::Nowhere(known) | Self::Unlisted(known, _), Self::Nowhere(more)) => {
+                known.extend(more);
+            }
+            (Self::Unlisted(known, places), Self::Unlisted(more, others)) => {
+                known.extend(more);
+                places.extend(others);
+            }
+            (Self::Fault(..), _) | (Self::Here, Self::Nowhere(_) | Self::Unlisted(..)) => {}
             (known, other) => *known = other,
         }
     }

@@ -155,13 +155,24 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
             let text = format!("{form}, but {text}");
             Some(Finding::new(Severity::Fault, *id, path, text).with_help(advice))
         }
-        Code::Nowhere(known) => match generic(&binary.form, known, gpu) {
+        Code::Nowhere(known) | Code::Unlisted(known, _) => match generic(&binary.form, known, gpu) {
             Ok(Some(Generic { target, since })) => {
                 let text = format!(
                     "{form}, without code for {gpu}; HIP runtimes accept its code for {} from {since} on",
                     target.processor()
                 );
                 Some(Finding::new(Severity::Note, ids::GENERIC_CODE, path, text))
+            }
+            Ok(None) if let Code::Unlisted(_, places) = code => {
+                let mut text = format!(
+                    "{form}, but the archive for {gpu} is missing: looked for `{}`",
+                    Vec::from_iter(places.iter().map(|place| place.display().to_string())).join("`, `")
+                );
+                if !known.is_empty() {
+                    text.push_str(&format!("; there are archives for {}", list(known)));
+                }
+                let advice = "install the package that contains it";
+                Some(Finding::new(outcome, ids::MISSING_ARCHIVE, path, text).with_help(advice))
             }
             found => {
                 let mut text = if known.is_empty() {

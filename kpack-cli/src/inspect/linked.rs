@@ -73,6 +73,11 @@ pub struct SplitBinary {
 }
 
 impl SplitBinary {
+    /// Whether another tool than kpack split it.
+    pub(crate) fn is_of_other_tool(&self) -> bool {
+        self.markers.iter().any(MarkerGroup::is_of_other_tool)
+    }
+
     pub(super) fn read(linked: &LinkedBinary, wrappers: Vec<SplitWrapper>) -> Result<Self, Error> {
         let mut kept = Vec::new();
         if let Some(fat) = &linked.kept {

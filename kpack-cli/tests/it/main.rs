@@ -57,6 +57,7 @@ mod recombine_overlay;
 mod recombine_published;
 mod recombine_windows;
 mod reproducible;
+mod rocm_splits;
 mod shards;
 mod shared_bundles;
 mod sizes;

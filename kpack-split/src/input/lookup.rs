@@ -40,6 +40,8 @@ pub struct Kpacks {
     pub manifests: Vec<PathBuf>,
     /// Archives that cannot be opened, and whose path names no target.
     pub(crate) unreadable: Vec<PathBuf>,
+    /// Where archives were looked for, with `@GFXARCH@` for the target.
+    pub(crate) searched: Vec<PathBuf>,
 }
 
 /// An archive that a split binary's marker refers to.
@@ -118,6 +120,11 @@ impl Lookup {
         }
         let mut found = FoundArchives::default();
         for ((is_markers, _), locations) in search_paths {
+            for location in &locations {
+                if !found.searched.contains(&location.path) {
+                    found.searched.push(location.path.clone());
+                }
+            }
             let promise = if is_markers { Promise::read(&locations)? } else { None };
             self.add(&locations, promise.as_ref(), &mut found)?;
             for manifest in promise.into_iter().flat_map(|promise| promise.manifests) {
@@ -130,6 +137,7 @@ impl Lookup {
             files: found.files.into_values().flatten().collect(),
             manifests: found.manifests,
             unreadable: found.unreadable,
+            searched: found.searched,
         })
     }
 
@@ -214,6 +222,7 @@ struct FoundArchives {
     files: BTreeMap<TargetId, Vec<Kpack>>,
     manifests: Vec<PathBuf>,
     unreadable: Vec<PathBuf>,
+    searched: Vec<PathBuf>,
     /// Resolved paths of the archives: two locations may lead to one.
     real: BTreeSet<PathBuf>,
 }

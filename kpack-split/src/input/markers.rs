@@ -1,6 +1,7 @@
 //! The markers of a split binary: one, or one for each object that was split before the link.
 
 use kpack_format::marker::{self, Marker};
+use kpack_format::names::is_object;
 
 use super::LinkedBinary;
 use crate::device_code::{DeviceCode, FatBinary, SplitWrapper};
@@ -14,6 +15,14 @@ pub struct MarkerGroup {
     pub marker: Marker,
     /// Those that point to it or to an equal one.
     pub wrappers: Vec<SplitWrapper>,
+}
+
+impl MarkerGroup {
+    /// Whether another tool than kpack split it, such as ROCm's: kpack's markers have code IDs. Only for naming it.
+    pub fn is_of_other_tool(&self) -> bool {
+        let name = self.marker.kernel_name.as_deref();
+        self.marker.code_ids.is_empty() && name.is_some_and(|name| !is_object(name))
+    }
 }
 
 impl LinkedBinary {

@@ -5,12 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use kpack_format::CodeId;
 use kpack_format::archive::ArchiveError;
 use kpack_format::digest::Sha256;
 use kpack_format::marker::Marker;
-use kpack_format::names::KernelName;
+use kpack_format::names::{KernelName, SearchPath};
 use kpack_format::offload_bundle::code_object_id;
+use kpack_format::{CodeId, TargetId};
 use rocm_kpack::lookup::{Answer, Listing, Rule, Rules};
 
 use super::archives::damage;
@@ -284,6 +284,16 @@ impl Resolver {
         }
         let is_open = self.archives.iter().any(|opened| opened.target == target);
         (!is_open).then(|| Obstacle::Missing(files.first().copied()))
+    }
+
+    /// Where an archive for `gpu` would be, if nothing says which targets there are archives for: neither a
+    /// manifest nor the marker. ROCm's tool writes neither. Empty otherwise.
+    pub fn unlisted(&self, gpu: &TargetId) -> Vec<PathBuf> {
+        if !self.kpacks.manifests.is_empty() || !self.marker.code_ids.is_empty() {
+            return Vec::new();
+        }
+        let searched = self.kpacks.searched.iter();
+        searched.map(|path| SearchPath::new(path).expand(gpu.processor())).collect()
     }
 
     /// The distinct targets of the open archives, sorted.

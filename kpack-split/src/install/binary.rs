@@ -66,6 +66,15 @@ impl InstallBinary {
         matches!(self.content, BinaryContent::Split(_)) && self.presplit.is_none()
     }
 
+    /// Whether another tool split it, such as ROCm's.
+    pub(super) fn is_of_other_tool(&self) -> bool {
+        let is_split = self.is_split();
+        let BinaryContent::Split(markers) = &self.content else {
+            return false;
+        };
+        is_split && markers.iter().any(MarkerGroup::is_of_other_tool)
+    }
+
     pub(super) fn has_device_code(&self) -> bool {
         self.fat().is_some() || self.presplit.is_some()
     }

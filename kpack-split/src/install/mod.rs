@@ -123,6 +123,10 @@ fn attempt(
     }
 
     let reported = binaries.iter();
+    for binary in binaries.iter().filter(|binary| options.all && binary.is_of_other_tool()) {
+        let text = "stays unchanged: another tool split it, such as ROCm's (rocm-kpack)";
+        report.note(ids::UNCHANGED, &binary.located.path, text);
+    }
     // Binaries that are already split are not listed unless they were named.
     let reported = reported.filter(|binary| !options.all || !binary.is_split());
     file_reports(reported, &plans, &wants, &mut report);

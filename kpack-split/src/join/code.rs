@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 use kpack_core::platform::FileExt;
@@ -35,6 +36,8 @@ pub(super) struct Code {
     targets: BTreeSet<String>,
     /// The bundles to write, in order of their first wrappers.
     bundles: Vec<NewBundle>,
+    /// Where archives for the chosen GPUs would be, if nothing says which ones there are.
+    unlisted: Vec<PathBuf>,
 }
 
 /// A bundle to write.
@@ -124,11 +127,18 @@ impl Code {
                 known.remove(&target);
             }
         }
-        Ok(Self { known, targets, bundles: bundles(binary, wrappers) })
+        let unlisted = chosen.iter().flat_map(|gpu| resolver.unlisted(gpu)).collect();
+        Ok(Self { known, targets, bundles: bundles(binary, wrappers), unlisted })
     }
 
     pub(super) fn targets(&self) -> &BTreeSet<String> {
         &self.targets
+    }
+
+    /// Where archives for the chosen GPUs would be, as a list, if nothing says which ones there are.
+    pub(super) fn unlisted(&self) -> Option<String> {
+        let places = self.unlisted.iter().map(|place| place.display().to_string());
+        (!self.unlisted.is_empty()).then(|| Vec::from_iter(places).join("`, `"))
     }
 
     /// The targets that there is code for, as a list.

@@ -226,7 +226,14 @@ fn choose(
         for why in code.about_generic(&options.architectures) {
             text.push_str(&format!(" ({why})"));
         }
-        return Err(Error::rejected(ids::MISSING_TARGET, &first.located.path, text));
+        let id = match code.unlisted() {
+            Some(places) => {
+                text = format!("{text}; looked for `{places}`, so install the package with it");
+                ids::MISSING_ARCHIVE
+            }
+            None => ids::MISSING_TARGET,
+        };
+        return Err(Error::rejected(id, &first.located.path, text));
     }
     for (binary, _) in without {
         let reason = "no device code for the chosen targets";

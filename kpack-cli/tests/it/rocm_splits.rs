@@ -1,0 +1,260 @@
+//! Given a library that ROCm's own tool split, which leaves the addresses of its device code in a segment without
+//! content, when it is verified, joined and split again, then every command understands it as its own.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use kpack_cli::inspect::{self, Content};
+use kpack_core::report::Outcome;
+use kpack_format::TargetId;
+use kpack_split::install::{InstallOptions, install};
+use kpack_split::join::{JoinOptions, join};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, code, rocm_split};
+use kpack_tests::process::try_run;
+use kpack_tests::require;
+use kpack_tests::tree::Tree;
+
+use crate::command::{said, words};
+use crate::layouts::{Bench, LINKERS, expected_report, same_bytes};
+use crate::verified::{assert_found, check, check_with, faults};
+
+const FILE: &str = "lib/libvec.so";
+const TARGETS: [&str; 2] = ["gfx1100", "gfx90a:xnack+"];
+
+/// A prefix with a library that ROCm's tool split, and the unsplit one as `fat`. A tool may have changed that.
+fn split_after(library: &FatLibrary, tool: &[&str]) -> Tree {
+    let tree = Tree::new();
+    library.build(&tree.path("fat")).unwrap();
+    if let [tool, arguments @ ..] = tool {
+        try_run(Command::new(tool).args(arguments).arg(tree.path("fat"))).unwrap();
+    }
+    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+    fs::copy(tree.path("fat"), tree.path("prefix").join(FILE)).unwrap();
+    rocm_split(library, &tree.path("prefix"), FILE, "vec_lib").unwrap();
+    tree
+}
+
+fn split(library: &FatLibrary) -> Tree {
+    split_after(library, &[])
+}
+
+fn two_wrappers() -> FatLibrary {
+    add_and_mul(TARGETS, TARGETS)
+}
+
+/// Joins it for some targets, and compares it with the fat library.
+fn joined(tree: &Tree, targets: &[&str]) {
+    let targets = targets.iter().map(|target| target.parse::<TargetId>().unwrap());
+    let mut options = JoinOptions::new(tree.path("prefix"), targets, [FILE]);
+    options.against = Some(tree.path("fat"));
+    let report = join(&options, &()).unwrap();
+    assert!(matches!(report.files[0].outcome, Outcome::Joined { .. }), "{report:?}");
+    assert_eq!(faults(&check_with(tree, "prefix/lib/libvec.so", Some("fat"), &[])), [""; 0]);
+}
+
+fn split_again(tree: &Tree) {
+    install(&InstallOptions::new(tree.path("prefix"), "vec", [FILE]), &()).unwrap();
+    let kpm = tree.path("prefix/lib/.kpack/vec_lib.kpm");
+    fs::remove_file(kpm).unwrap();
+}
+
+/// Where the section with this name is in memory, and whether the file has its bytes.
+fn section(path: &Path, name: &str) -> (u64, bool) {
+    let image = kpack_split::elf::Image::read(fs::File::open(path).unwrap()).unwrap();
+    let (_, section) = image.section(name).unwrap().unwrap();
+    (section.addr, section.has_bytes())
+}
+
+/// Verified, joined with little and with all of its code, and split again, it stays what it is.
+fn check_chain(library: &FatLibrary, kind: Kind, tool: &[&str]) {
+    let bench = Bench::new().unwrap();
+    let tree = split_after(library, tool);
+    let file = tree.path("prefix").join(FILE);
+    let fat = bench.report(kind, &tree.path("fat")).unwrap();
+    let what = format!("{tool:?} {}", library.code_objects().count());
+    assert_eq!(bench.report(kind, &file).unwrap(), expected_report(&fat), "{what}");
+    assert_eq!(
+        faults(&check_with(&tree, "prefix/lib/libvec.so", Some("fat"), &[])),
+        [""; 0],
+        "{what}"
+    );
+    let host = fs::read(&file).unwrap();
+    for targets in [&TARGETS[..1], &TARGETS] {
+        joined(&tree, targets);
+        assert_eq!(bench.report(kind, &file).unwrap(), fat, "{what}");
+        joined(&tree, &TARGETS[1..]);
+        joined(&tree, targets);
+        split_again(&tree);
+        fs::write(tree.path("host"), &host).unwrap();
+        same_bytes(&tree.path("host"), &file).unwrap_or_else(|error| panic!("{what}: {error}"));
+    }
+}
+
+#[test]
+fn the_code_goes_where_the_linker_put_it() {
+    for storage in [Storage::Plain, Storage::Zstd(2)] {
+        let both = || TARGETS.map(|target| code(target, "add"));
+        let tree = split(&FatLibrary::new().wrapper(storage, both()).wrapper(storage, both()));
+        let file = tree.path("prefix").join(FILE);
+        let (place, _) = section(&tree.path("fat"), ".hip_fatbin");
+        assert_eq!(section(&file, ".hip_fatbin"), (place, false));
+        if storage == Storage::Plain {
+            joined(&tree, &TARGETS);
+            assert_eq!(section(&file, ".hip_fatbin"), (place, true));
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_library_joins_and_splits_back_to_the_byte() {
+    let both = |name| TARGETS.map(|target| code(target, name));
+    let one = FatLibrary::new().wrapper(Storage::Plain, both("add"));
+    let shared = one.clone().wrapper(Storage::Plain, both("mul")).wrapper_sharing(0);
+    let compressed = FatLibrary::new()
+        .wrapper(Storage::Zstd(3), both("add"))
+        .wrapper(Storage::Zlib(2), both("mul"));
+    for library in [one, shared.wrapper_sharing(0), compressed, two_wrappers()] {
+        check_chain(&library, Kind::Shared, &[]);
+        check_chain(&library.kind(Kind::Pie), Kind::Pie, &[]);
+    }
+}
+
+#[test]
+fn so_do_those_of_every_linker() {
+    for linker in LINKERS {
+        if !require::tool(linker.program) || !require::tool(linker.compiler) {
+            continue;
+        }
+        let library = two_wrappers().compiler(linker.compiler).flag(linker.flag);
+        check_chain(&library, Kind::Shared, &[]);
+    }
+}
+
+#[test]
+fn so_do_those_that_a_tool_changed_before() {
+    let tools: [&[&str]; 3] =
+        [&["strip"], &["llvm-strip-19"], &["patchelf", "--set-rpath", "/a/directory/of/libraries"]];
+    for tool in tools.into_iter().filter(|tool| require::tool(tool[0])) {
+        check_chain(&two_wrappers(), Kind::Shared, tool);
+    }
+}
+
+/// A large note after the program headers, which is removed, leaves room for more of them.
+#[test]
+fn program_headers_may_stay_in_place() {
+    let id = format!("-Wl,--build-id=0x{}", "00".repeat(250));
+    let library = two_wrappers().flag(id);
+    let tool = ["objcopy", "-R", ".note.gnu.build-id"];
+    let tree = split_after(&library, &tool);
+    let bytes = fs::read(tree.path("prefix").join(FILE)).unwrap();
+    assert_eq!(bytes[32..40], u64::to_le_bytes(64));
+    check_chain(&library, Kind::Shared, &tool);
+}
+
+/// What they had in common was not recorded, and ROCm 5.2 to 6.2 know a module by the address of its bundle.
+#[test]
+fn wrappers_get_bundles_of_their_own() {
+    let library = FatLibrary::new().wrapper(Storage::Plain, TARGETS.map(|t| code(t, "add")));
+    let tree = split(&library.wrapper_sharing(0));
+    joined(&tree, &TARGETS[..1]);
+    let Content::FatBinary(fat) =
+        inspect::inspect(&tree.path("prefix").join(FILE)).unwrap().content
+    else {
+        panic!("not joined")
+    };
+    let offsets = fat.wrappers.iter().map(|(wrapper, _)| wrapper.bundle_offset);
+    let [first, second] = Vec::from_iter(offsets)[..] else { panic!("two wrappers") };
+    assert_ne!(first, second);
+}
+
+/// fat → ROCm's → join → kpack's → join → ROCm's.
+#[test]
+fn splits_pass_through_any_chain() {
+    let library = two_wrappers();
+    let tree = split(&library);
+    let file = tree.path("prefix").join(FILE);
+    let fat = || fs::copy(tree.path("fat"), &file).unwrap();
+    let against = || {
+        assert_eq!(faults(&check_with(&tree, "prefix/lib/libvec.so", Some("fat"), &[])), [""; 0])
+    };
+    against();
+    let rocm = fs::read(&file).unwrap();
+    joined(&tree, &TARGETS);
+    split_again(&tree);
+    against();
+    joined(&tree, &TARGETS);
+    assert_eq!(section(&file, ".hip_fatbin").1, true);
+    split_again(&tree);
+    assert!(fs::read(&file).unwrap() == rocm);
+
+    // The other way round: kpack splits first, and archives of either serve both.
+    fat();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", [FILE]), &()).unwrap();
+    against();
+    joined(&tree, &TARGETS);
+    fat();
+    rocm_split(&library, &tree.path("prefix"), FILE, "vec_lib").unwrap();
+    against();
+    assert!(fs::read(&file).unwrap() == rocm);
+}
+
+#[test]
+fn commands_show_it_as_a_split_library() {
+    let tree = split(&two_wrappers());
+    let commands = [
+        "show prefix/lib/libvec.so",
+        "show --json prefix/lib/libvec.so",
+        "list prefix/lib/.kpack/vec_lib_gfx1100.kpack",
+        "verify prefix",
+        "verify prefix --arch gfx1100",
+        "verify prefix/lib/libvec.so --against fat",
+        "report prefix",
+        "extract prefix/lib/.kpack/vec_lib_gfx1100.kpack --kernel lib/libvec.so#0 --output code",
+        "doctor --arch gfx1100 prefix/lib/libvec.so",
+        "join --prefix prefix --arch gfx1100 --against fat lib/libvec.so",
+        "show prefix/lib/libvec.so",
+        "verify prefix/lib/libvec.so --against fat",
+    ];
+    let said = commands.map(|line| said(&tree, &words(line)));
+    insta::assert_snapshot!(said.join("\n"));
+}
+
+/// Nobody says which targets there are code for: neither a manifest nor the marker.
+#[test]
+fn without_its_archive_the_cause_is_named() {
+    let tree = split(&two_wrappers());
+    fs::remove_file(tree.path("prefix/lib/.kpack/vec_lib_gfx1100.kpack")).unwrap();
+    let doctor = "doctor --arch gfx1100 prefix/lib/libvec.so";
+    let join = "join --prefix prefix --arch gfx1100 lib/libvec.so";
+    let mut lines = Vec::from_iter([doctor, join].map(|line| said(&tree, &words(line))));
+    fs::remove_dir_all(tree.path("prefix/lib/.kpack")).unwrap();
+    lines.extend([doctor, join, "verify prefix"].map(|line| said(&tree, &words(line))));
+    insta::assert_snapshot!(lines.join("\n"));
+}
+
+#[test]
+fn a_tree_with_both_kinds_is_split() {
+    let tree = split(&two_wrappers());
+    let own = FatLibrary::new().wrapper(Storage::Plain, [code("gfx1100", "own")]);
+    own.build(&tree.path("prefix/lib/libown.so")).unwrap();
+    let line = "install --prefix prefix --module own --all";
+    insta::assert_snapshot!(said(&tree, &words(line)));
+    assert!(check(&tree, "prefix").holds());
+}
+
+/// Tools that drop what is in no section leave the program headers where no page begins.
+#[test]
+fn one_that_no_system_loads_is_rejected() {
+    let tree = split(&two_wrappers());
+    let file = tree.path("prefix").join(FILE);
+    let mut bytes = fs::read(&file).unwrap();
+    let table = u64::from_le_bytes(bytes[32..40].try_into().unwrap()) as usize;
+    let count = usize::from(bytes[56]);
+    let last = table + 56 * (count - 1);
+    bytes[last + 8..last + 16].copy_from_slice(&(table as u64 - 8).to_le_bytes());
+    fs::write(&file, bytes).unwrap();
+    assert_found(&check(&tree, "prefix"), &["congruent", "damaged-binary"]);
+    let line = "join --prefix prefix --arch gfx1100 lib/libvec.so";
+    assert!(said(&tree, &words(line)).contains("damaged-binary"));
+}
