@@ -5,8 +5,8 @@ use std::path::Path;
 
 use kpack_core::files::with_slashes;
 use kpack_core::platform::FileExt;
-use kpack_format::TargetId;
 use kpack_format::tensile::Library;
+use kpack_format::{TargetId, target_names};
 use walkdir::DirEntry;
 
 use super::content::FileContent;
@@ -15,7 +15,6 @@ use super::databases::{self, Database, ForAll, Merge, Place, Selection, TENSILE}
 use super::entry::{Class, Entry, KPACK, Node};
 use super::foreign::{Headers, device_section};
 use super::kernel_cache::{self, Unreadable};
-use super::target_name::{self, only};
 use kpack_core::{Error, Finding, Id, Severity, ids, shown};
 use kpack_split::elf::{DeviceCode, NoDeviceCode};
 use kpack_split::input::{
@@ -158,7 +157,7 @@ impl Classifier<'_> {
             Place::Unnamed => {
                 let to = fs::read_link(self.full).map_err(|e| Error::io(self.full, "read", e))?;
                 let name = to.file_name().unwrap_or_default().to_string_lossy();
-                only(target_name::in_file_name(&name))
+                target_names::only_in_file_name(&name)
             }
             Place::Contradiction(one, other) => {
                 self.observe(ids::CONTRADICTORY_TARGET, two_targets(&one, &other));
@@ -342,7 +341,7 @@ impl Classifier<'_> {
 
     fn archive(&mut self, content: &FileContent) -> Class {
         let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
-        let named = stem.rsplit_once('_').and_then(|(_, target)| target.parse().ok());
+        let named = target_names::last(&stem);
         let own = content.only_target().cloned();
         let Some(target) = own.clone().or(named.clone()) else {
             let reason = "a kpack archive for several targets".to_owned();
@@ -406,12 +405,12 @@ impl Classifier<'_> {
         not_data: impl FnOnce() -> Result<Option<&'static str>, Error>,
     ) -> Result<Class, Error> {
         let mut parts = self.name.rsplit('/');
-        let Some(part) = parts.find(|part| target_name::looks_specific(part)) else {
+        let Some(part) = parts.find(|part| target_names::looks_specific(part)) else {
             return Ok(Class::Host);
         };
         let name = shown(Path::new(part));
         let reason = format!("`{name}` looks like the name of a GPU target");
-        let named = only(target_name::in_file_name(part));
+        let named = target_names::only_in_file_name(part);
         Ok(match not_data()? {
             Some(what) if named.is_some() => {
                 unknown(None, false, format!("{reason}, but it is {what}"))

@@ -12,7 +12,6 @@ use kpack_format::offload_bundle::Bundle;
 use kpack_format::tensile::Library;
 
 use super::kernel_cache::Unreadable;
-use super::target_name::only;
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
 use kpack_split::input::{self, FileKind, LinkedBinary, ParsedArchives};
@@ -118,7 +117,8 @@ impl FileContent {
             Self::Library(library) => &library.targets,
             Self::Silent | Self::NoLibrary(_) => return None,
         };
-        only(targets)
+        let mut targets = targets.iter();
+        targets.next().filter(|_| targets.next().is_none())
     }
 
     /// How the content contradicts `said`, if it does.

@@ -12,10 +12,9 @@ use std::path::{Path, PathBuf};
 
 use kpack_core::words::counted;
 use kpack_core::{DebugInfo, Finding, Severity, ids};
-use kpack_format::TargetId;
+use kpack_format::{TargetId, target_names};
 
 use super::data_file::uncompressed;
-use super::target_name;
 use kpack_core::Error;
 use kpack_core::files::{list, with_slashes};
 
@@ -169,7 +168,7 @@ pub const DATABASES: &[Database] = &[
     Database {
         name: "miopen",
         directories: &[&["share", "miopen", "db"]],
-        place: |inside| target_name::leading(inside.last()?).map(Place::Target),
+        place: |inside| target_names::leading(inside.last()?).map(Place::Target),
         typical: &["gfx*db.txt", "gfx*.kdb", "gfx*.model"],
         ..DATABASE
     },
@@ -181,7 +180,7 @@ pub const DATABASES: &[Database] = &[
         place: |inside| {
             let name = inside.last()?.strip_prefix("libMIOpenCK")?;
             let (stem, version) = name.split_once(".so")?;
-            let named = target_name::in_file_name(stem).pop()?;
+            let named = target_names::in_file_name(stem).pop()?;
             (version.is_empty() || version.starts_with('.')).then_some(Place::Target(named))
         },
         with: Some("miopen"),
@@ -195,7 +194,7 @@ pub const DATABASES: &[Database] = &[
             let stem = name.strip_suffix(".a")?;
             let start = stem.match_indices("gfx").map(|(at, _)| at);
             let mut start = start.filter(|at| *at == 0 || stem[..*at].ends_with('_'));
-            target_name::of_word(&stem[start.next()?..]).map(Place::Target)
+            target_names::of_word(&stem[start.next()?..]).map(Place::Target)
         },
         ..DATABASE
     },
@@ -399,7 +398,7 @@ fn is_version(name: &str) -> bool {
 }
 
 fn directory_of_target(name: &str) -> Option<Place> {
-    target_name::of_directory(name).map(Place::Target)
+    target_names::of_directory(name).map(Place::Target)
 }
 
 /// The libraries of Tensile. In a flat directory, the names of the files tell their targets. Everything
@@ -407,8 +406,8 @@ fn directory_of_target(name: &str) -> Option<Place> {
 /// their library files (`.dat.zlib`).
 fn tensile(inside: &[&str]) -> Option<Place> {
     let (file, directories) = inside.split_last()?;
-    let named = target_name::in_file_name(file);
-    let mut directories = directories.iter().map(|name| target_name::of_directory(name));
+    let named = target_names::in_file_name(file);
+    let mut directories = directories.iter().map(|name| target_names::of_directory(name));
     if let Some(target) = directories.find_map(|target| target) {
         let other = named.into_iter().find(|named| !target.covers(named));
         return Some(match other {

@@ -5,13 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use kpack_format::TargetId;
 use kpack_format::tensile::Library;
+use kpack_format::{TargetId, target_names};
 
 use super::data_file::uncompressed;
 use super::databases::{self, ForAll, Merge, TENSILE};
 use super::entry::{Class, Classification, Node};
-use super::target_name::{either_agrees, in_file_name, only};
 use super::tree::Tree;
 use kpack_core::files::with_slashes;
 use kpack_core::words::{list, list_some};
@@ -223,7 +222,7 @@ impl Directory<'_> {
             let own = file.target();
             let mut missing: BTreeMap<Option<TargetId>, BTreeSet<String>> = BTreeMap::new();
             for name in &library.code_objects {
-                let target = only(in_file_name(name)).map(|target| target.plain());
+                let target = target_names::only_in_file_name(name).map(|target| target.plain());
                 let target = own.clone().or(target);
                 // That of another target may be in a package that is not installed.
                 let is_installed = target.as_ref().is_none_or(|t| self.targets.contains(t));
@@ -397,7 +396,7 @@ impl Directory<'_> {
                 continue;
             };
             let has =
-                |target: &&TargetId| library.targets.iter().any(|own| either_agrees(own, target));
+                |target: &&TargetId| library.targets.iter().any(|own| own.agrees_with(target));
             let lacking = self.targets.iter().filter(|target| !has(target));
             let lacking: BTreeSet<TargetId> = lacking.cloned().collect();
             if !library.targets.is_empty() && !lacking.is_empty() {

@@ -34,7 +34,6 @@ pub mod sizes;
 pub mod split;
 pub mod stage;
 pub mod store;
-mod target_name;
 mod tree;
 pub mod verify;
 mod writer;

@@ -1,7 +1,6 @@
 //! The names of artifact directories: the component, and what it is for.
 
-use kpack_format::TargetId;
-use kpack_format::names::FileNames;
+use kpack_format::{TargetId, target_names};
 
 /// The suffix of generic artifacts.
 pub(crate) const GENERIC: &str = "generic";
@@ -15,7 +14,7 @@ pub(crate) fn parse(name: &str) -> Option<(&str, Option<TargetId>)> {
         let (component, suffix) = (&name[..at], &name[at + 1..]);
         let target = match suffix {
             GENERIC => None,
-            _ => Some(target(suffix)?),
+            _ => Some(target_names::exact(suffix)?),
         };
         (!component.is_empty()).then_some((component, target))
     })
@@ -29,20 +28,6 @@ pub(super) fn artifact(component: &str, target: Option<&TargetId>) -> String {
         None => format!("{component}_{GENERIC}"),
         Some(target) => format!("{component}_{}", target.plain_name()),
     }
-}
-
-/// The GPU target `text`, in its usual form, or the family of that name. Only processors and SPIR-V are
-/// targets: groups also have names.
-pub(crate) fn target(text: &str) -> Option<TargetId> {
-    TargetId::family(text).or_else(|| {
-        let target = FileNames::parse(text)?;
-        let processor = target.processor();
-        let known = processor.starts_with("gfx") || processor == "amdgcnspirv";
-        let id = target.to_string();
-        let is_usual =
-            [FileNames::Linux, FileNames::Windows].iter().any(|names| names.of(&id) == text);
-        (known && is_usual).then_some(target)
-    })
 }
 
 /// Whether a name can be that of a directory, or a part of it.

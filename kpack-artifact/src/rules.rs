@@ -12,7 +12,6 @@ use kpack_format::names::KernelName;
 
 use super::classify::{Class, Node};
 use super::differences::same_bytes;
-use super::target_name::either_agrees;
 use super::tree::{Item, Role, Tree};
 use kpack_core::Error;
 use kpack_core::parallel::lock;
@@ -51,7 +50,7 @@ pub(crate) fn belongs(role: &Role, item: &Item) -> Option<Misplaced> {
             wrong(format!("is for {target}, but in {artifact}"))
         }
         (_, Class::Unknown { target, reason, .. }) => match (role, target) {
-            (Role::Target(own), Some(target)) if !either_agrees(own, target) => {
+            (Role::Target(own), Some(target)) if !own.agrees_with(target) => {
                 wrong(format!("is for {target}, but in {artifact}: {reason}"))
             }
             (_, Some(_)) => None,

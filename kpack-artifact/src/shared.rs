@@ -9,13 +9,12 @@ use std::fs;
 use std::io::{self, BufReader, Seek};
 use std::path::Path;
 
-use kpack_format::TargetId;
 use kpack_format::offload_bundle::{self, Bundle};
 use kpack_format::raw_map::{self, Key};
+use kpack_format::{TargetId, target_names};
 
 use super::databases::Merge;
 use super::kernel_cache;
-use super::names;
 use kpack_core::{Error, ids};
 use kpack_split::input;
 
@@ -73,7 +72,7 @@ impl Entries {
 
     /// The targets that it has entries for. Keys begin with them.
     pub(crate) fn targets(&self) -> BTreeSet<TargetId> {
-        let target = |key: &Key| names::target(text(key).split(' ').next()?);
+        let target = |key: &Key| target_names::exact(text(key).split(' ').next()?);
         self.entries.keys().filter_map(target).collect()
     }
 
@@ -196,7 +195,7 @@ fn map(bytes: &[u8]) -> Result<Entries, String> {
     let mut entries = BTreeMap::new();
     for entry in read {
         match &entry.key {
-            Key::Text(text) if names::target(text).is_some() => {}
+            Key::Text(text) if target_names::exact(text).is_some() => {}
             key => return Err(format!("has the key `{}`", text(key))),
         }
         let parts = (entry.key_bytes.to_vec(), entry.value_bytes.to_vec());

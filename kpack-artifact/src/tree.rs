@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kpack_format::TargetId;
 use kpack_format::names::{Group, is_manifest};
 use kpack_format::tensile::Library;
+use kpack_format::{TargetId, target_names};
 use walkdir::{DirEntry, WalkDir};
 
 use super::classify::{Class, Classification, KPACK, Node, Parsed, classify_once};
@@ -130,7 +130,7 @@ fn role(path: &Path, beside: &[PathBuf]) -> (String, Role) {
             beside.iter().any(|path| path.ends_with(&generic))
         };
         if manifests.iter().any(|name| is_part(name, suffix))
-            || names::target(suffix).is_none() && has_generic()
+            || target_names::exact(suffix).is_none() && has_generic()
         {
             return (component.to_owned(), Role::Group);
         }

@@ -58,6 +58,7 @@ pub mod raw_map;
 mod selection;
 mod spelling;
 pub mod target_id;
+pub mod target_names;
 pub mod tensile;
 
 pub use code_id::{CodeId, code_id};

@@ -73,6 +73,11 @@ impl TargetId {
             })
     }
 
+    /// Whether one of the two may have code for the other: each may leave features open.
+    pub fn agrees_with(&self, other: &TargetId) -> bool {
+        self.may_run_on(other) || other.may_run_on(self)
+    }
+
     /// Whether the text `target` is a target ID whose code objects [may run](Self::may_run_on) on a GPU of
     /// which only this is known.
     pub fn may_run(&self, target: &str) -> bool {

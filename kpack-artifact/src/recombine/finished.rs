@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use kpack_core::platform::{MetadataExt, OsStrExt, OsStringExt};
 use kpack_format::Sha256;
 use kpack_format::digest::{Hasher, hex, sha256};
+use kpack_format::target_names;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use walkdir::WalkDir;
@@ -18,7 +19,7 @@ use super::inputs::Inputs;
 use super::options::Options;
 use super::shards::Shards;
 use crate::output::{EntrySource, Output};
-use crate::{manifest_txt, mark, names};
+use crate::{manifest_txt, mark};
 use kpack_core::files::digest;
 use kpack_core::platform::shared_inode;
 use kpack_core::publish::{Directory, StagedFile};
@@ -197,7 +198,7 @@ impl NotedArtifact {
         if contents(&root, &digest).ok()? != self.contents {
             return None;
         }
-        let targets = self.targets.iter().filter_map(|name| names::target(name));
+        let targets = self.targets.iter().filter_map(|name| target_names::exact(name));
         Some(Artifact {
             component: component.to_owned(),
             targets: targets.collect(),

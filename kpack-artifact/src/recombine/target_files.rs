@@ -4,12 +4,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use kpack_format::TargetId;
+use kpack_format::{TargetId, target_names};
 
 use super::Severity;
 use super::component::Component;
 use crate::classify::Class;
-use crate::target_name::{either_agrees, in_file_name, only};
 use crate::tree::{Item, Tree};
 use kpack_core::ids;
 
@@ -57,8 +56,8 @@ impl Component<'_> {
         if item.is_directory() || !is_host || item.for_all(path).is_some() {
             return None;
         }
-        let target = only(in_file_name(path.file_name()?.to_str()?))?;
-        let agrees = |own: &TargetId| either_agrees(&target, own);
+        let target = target_names::only_in_file_name(path.file_name()?.to_str()?)?;
+        let agrees = |own: &TargetId| target.agrees_with(own);
         let groups = self.options.configuration.groups_of(self.name);
         let with = self.shards_with(agrees);
         let mut taken = groups.iter().flat_map(|group| &group.architectures);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use kpack_format::names::{fold_case, in_package_name};
-use kpack_format::{Selection, TargetId};
+use kpack_format::{Selection, TargetId, target_names};
 use serde::{Deserialize, Serialize};
 
 use crate::names::{self, is_file_name};
@@ -192,10 +192,10 @@ impl Entry {
             return Vec::new();
         }
         if self.targets.is_empty() {
-            return target_named(&self.target).into_iter().collect();
+            return target_names::of_build(&self.target).into_iter().collect();
         }
         let targets = self.targets.iter();
-        targets.filter_map(|name| names::target(name)).collect()
+        targets.filter_map(|name| target_names::exact(name)).collect()
     }
 
     /// Whether someone who chose these targets needs its device code.
@@ -218,7 +218,7 @@ impl Entry {
                 self.component, self.target
             ));
         }
-        let unknown = |name: &&String| names::target(name).is_none();
+        let unknown = |name: &&String| target_names::exact(name).is_none();
         if let Some(name) = self.targets.iter().find(unknown) {
             return Err(format!("`{name}`: expected a GPU target"));
         }
@@ -249,17 +249,6 @@ pub(super) fn parse_file_name(name: &str) -> Option<(String, String)> {
     }
     let (component, target) = stem.rsplit_once('_')?;
     (!component.is_empty() && !target.is_empty()).then(|| (component.to_owned(), target.to_owned()))
-}
-
-/// The target, or the family of a build, such as `gfx94X-dcgpu` and `gfx110X-all`.
-fn target_named(name: &str) -> Option<TargetId> {
-    names::target(name).or_else(|| {
-        let family = name.split('-').next()?.to_lowercase();
-        TargetId::family(&family).or_else(|| {
-            let is_family = name.contains('-') || family != name;
-            is_family.then(|| names::target(&family)).flatten()
-        })
-    })
 }
 
 fn check_size(path: &Path, size: u64) -> Result<(), Error> {

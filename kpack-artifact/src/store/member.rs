@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use kpack_core::platform::OsStrExt;
-use kpack_format::TargetId;
 use kpack_format::digest::{Hasher, hex};
+use kpack_format::{TargetId, target_names};
 use tar::EntryType;
 use zstd::stream::read::Decoder;
 
 use super::index::Entry;
 use super::path::{foreign_name, in_prefix, link_fault, plain};
 use super::tar_reader::{Header, TarError, members};
-use crate::{manifest_txt, names};
+use crate::manifest_txt;
 use kpack_core::finding::Id;
 use kpack_core::{Error, escaped, ids};
 use kpack_format::is_exhaustion;
@@ -260,8 +260,7 @@ impl Reading<'_> {
 /// The target that the archive of kernels `path` is called after.
 pub(super) fn target_of(path: &Path) -> Option<TargetId> {
     let stem = path.file_stem()?.to_str()?;
-    let mut ends = stem.match_indices('_').map(|(at, _)| &stem[at + 1..]);
-    is_archive(path).then(|| ends.find_map(names::target))?
+    is_archive(path).then(|| target_names::last(stem))?
 }
 
 /// Why an archive of kernels does not belong into the artifact of `entry`; `None` if it does, or is none. What is in

@@ -3,14 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use kpack_format::TargetId;
+use kpack_format::{TargetId, target_names};
 
 use super::member::Member;
 use crate::classify::Class;
 use crate::databases::Merge;
-use crate::names;
 use crate::shared::Entries;
-use crate::target_name::either_agrees;
 use crate::tree::{Item, Role};
 use crate::verify::artifact_sets::Set;
 use crate::verify::options::Options;
@@ -75,7 +73,7 @@ fn has_each(
     // What other files of the database are for is reported with what they lack.
     let lacks = |listed: &&Promised| {
         let mut others = own.iter().chain(&database);
-        !others.any(|own| either_agrees(own, &listed.target))
+        !others.any(|own| own.agrees_with(&listed.target))
     };
     let mut lacking: Vec<&Promised> = listed.iter().filter(lacks).collect();
     lacking.sort_by(|a, b| a.target.cmp(&b.target));
@@ -134,7 +132,7 @@ fn promised(path: &Path, item: &Item, options: &Options) -> Result<Vec<Promised>
     let files = files.filter(|(target, _)| options.wants(target, &listed));
     let promised = files.filter_map(|(target, file)| {
         Some(Promised {
-            target: names::target(&target).filter(|t| t.processor().starts_with("gfx"))?,
+            target: target_names::exact(&target).filter(|t| t.processor().starts_with("gfx"))?,
             by: item.installed(path)?.to_owned(),
             archive: path.with_file_name(file.filename),
         })

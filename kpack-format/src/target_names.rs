@@ -1,11 +1,45 @@
-//! GPU targets in the names of files and directories: `Kernels.so-000-gfx90a-xnack+.hsaco`.
+//! GPU targets in the names of files and directories that others chose: `Kernels.so-000-gfx90a-xnack+.hsaco`.
+//! [`FileNames`] has those that kpack chooses, [`TargetId::named`] what users write.
 
-use kpack_format::TargetId;
-use kpack_format::code_object::processors;
+use crate::TargetId;
+use crate::code_object::processors;
+use crate::names::FileNames;
+use crate::spelling::FEATURES;
+
+/// Reads text that is nothing but a target in its usual form, such as `gfx90a:xnack+`, or the name of a
+/// family. Only processors and SPIR-V are targets: groups of targets also have names.
+pub fn exact(text: &str) -> Option<TargetId> {
+    TargetId::family(text).or_else(|| {
+        let target = FileNames::parse(text)?;
+        let processor = target.processor();
+        let known = processor.starts_with("gfx") || processor == "amdgcnspirv";
+        let id = target.to_string();
+        let is_usual =
+            [FileNames::Linux, FileNames::Windows].iter().any(|names| names.of(&id) == text);
+        (known && is_usual).then_some(target)
+    })
+}
+
+/// The target at the end of a name, after any `_`: the name of an archive without `.kpack`.
+pub fn last(stem: &str) -> Option<TargetId> {
+    // A family's name may have a `_` (gfx12_0).
+    stem.match_indices('_').find_map(|(at, _)| exact(&stem[at + 1..]))
+}
+
+/// A target, or the family of a build, such as `gfx94X-dcgpu` and `gfx110X-all`.
+pub fn of_build(name: &str) -> Option<TargetId> {
+    exact(name).or_else(|| {
+        let family = name.split('-').next()?.to_lowercase();
+        TargetId::family(&family).or_else(|| {
+            let is_family = name.contains('-') || family != name;
+            is_family.then(|| exact(&family)).flatten()
+        })
+    })
+}
 
 /// Parses a whole name as a target, such as a directory's: `gfx1100`, `gfx90a-xnack+`,
 /// `gfx942_20cu`, `amd-gfx11xx`.
-pub(crate) fn of_directory(name: &str) -> Option<TargetId> {
+pub fn of_directory(name: &str) -> Option<TargetId> {
     let name = name.strip_prefix("amd-").unwrap_or(name);
     if !name.starts_with("gfx") {
         return None;
@@ -16,7 +50,7 @@ pub(crate) fn of_directory(name: &str) -> Option<TargetId> {
 
 /// The distinct targets in a file name, in order. Before and after a target there is no letter or
 /// digit.
-pub(crate) fn in_file_name(name: &str) -> Vec<TargetId> {
+pub fn in_file_name(name: &str) -> Vec<TargetId> {
     let mut found: Vec<TargetId> = Vec::new();
     for (start, _) in name.match_indices("gfx") {
         if let Some((target, _)) = at_boundary(name, start).and_then(parse)
@@ -28,9 +62,15 @@ pub(crate) fn in_file_name(name: &str) -> Vec<TargetId> {
     found
 }
 
+/// The target in a file name that has only one.
+pub fn only_in_file_name(name: &str) -> Option<TargetId> {
+    let mut targets = in_file_name(name).into_iter();
+    targets.next().filter(|_| targets.next().is_none())
+}
+
 /// The target that a file of MIOpen's begins with. The number of compute units may follow without
 /// anything between (`gfx90a68` is gfx90a with 0x68 of them), so what is a processor has to be known.
-pub(crate) fn leading(name: &str) -> Option<TargetId> {
+pub fn leading(name: &str) -> Option<TargetId> {
     let target = parse(name).map(|(target, _)| target);
     let is_known = |target: &&TargetId| processors().any(|known| known == target.processor());
     if let Some(target) = target.as_ref().filter(is_known) {
@@ -48,7 +88,7 @@ pub(crate) fn leading(name: &str) -> Option<TargetId> {
 }
 
 /// Whether a name has `gfx` and a digit in it where a target could be.
-pub(crate) fn looks_specific(name: &str) -> bool {
+pub fn looks_specific(name: &str) -> bool {
     let mut starts = name.match_indices("gfx").map(|(start, _)| start);
     starts.any(|start| {
         at_boundary(name, start)
@@ -57,22 +97,10 @@ pub(crate) fn looks_specific(name: &str) -> bool {
     })
 }
 
-/// Whether either target may have code for the other: each may omit features.
-pub(crate) fn either_agrees(one: &TargetId, other: &TargetId) -> bool {
-    one.may_run_on(other) || other.may_run_on(one)
-}
-
-/// The only one; `None` of several.
-pub(super) fn only<T>(targets: impl IntoIterator<Item = T>) -> Option<T> {
-    let mut targets = targets.into_iter();
-    targets.next().filter(|_| targets.next().is_none())
-}
-
 /// The target in a name that CMake made a word of: `gfx950_xnackp` is gfx950:xnack+, where `:` and `-`
 /// became `_`, and `+` became `p`.
-pub(crate) fn of_word(word: &str) -> Option<TargetId> {
-    let start = ["_sramecc", "_xnack"].into_iter();
-    let start = start.filter_map(|feature| word.find(feature)).min();
+pub fn of_word(word: &str) -> Option<TargetId> {
+    let start = FEATURES.iter().filter_map(|feature| word.find(&format!("_{feature}"))).min();
     let (processor, features) = word.split_at(start.unwrap_or(word.len()));
     let mut id = processor.replace('_', "-");
     let mut rest = features;
@@ -139,7 +167,7 @@ fn generic(text: &str) -> Option<(&str, &str)> {
 /// `:xnack+`, or with `-` in front where the file system or the build has no colons.
 fn feature(text: &str) -> Option<(&'static str, char, &str)> {
     let text = text.strip_prefix([':', '-'])?;
-    let name = ["sramecc", "xnack"].into_iter().find(|name| text.starts_with(name))?;
+    let name = FEATURES.iter().find(|name| text.starts_with(**name))?;
     let rest = &text[name.len()..];
     let on = rest.chars().next().filter(|c| matches!(c, '+' | '-'))?;
     Some((name, on, &rest[1..]))
@@ -179,6 +207,21 @@ mod tests {
             assert!(in_name(none).is_empty(), "{none}");
         }
         assert_eq!(in_name("gfx942_to_gfx950_gfx942.co"), ["gfx942", "gfx950"]);
+    }
+
+    #[test]
+    fn targets_at_the_end_of_names_and_of_builds() {
+        let of = |name| last(name).map(|target| target.to_string());
+        assert_eq!(of("blas_lib_gfx90a:xnack+").as_deref(), Some("gfx90a:xnack+"));
+        assert_eq!(of("blas_lib_gfx90a-xnack+").as_deref(), Some("gfx90a:xnack+"));
+        assert_eq!(of("aotriton_lib_gfx12_0").as_deref(), Some("gfx12_0"));
+        assert_eq!(of("gfx1100"), None);
+        assert_eq!(of("blas_lib_dcgpu"), None);
+        let of = |name| of_build(name).map(|target| target.to_string());
+        assert_eq!(of("gfx94X-dcgpu").as_deref(), Some("gfx9_4"));
+        assert_eq!(of("gfx110X-all").as_deref(), Some("gfx110x"));
+        assert_eq!(of("gfx1151").as_deref(), Some("gfx1151"));
+        assert_eq!(of("dcgpu"), None);
     }
 
     #[test]
