@@ -1,6 +1,7 @@
 //! Explains how two files differ that should be the same: facts about host binaries, paths, timestamps.
 
 use std::fs::File;
+use std::iter::once;
 use std::ops::Range;
 use std::path::Path;
 
@@ -94,7 +95,7 @@ fn differ_in_markers(one: &LinkedBinary, other: &LinkedBinary) -> Result<bool, E
         return Ok(false);
     }
     let mut start = 0;
-    for Range { start: end, end: next } in sections(one).into_iter().chain([ours..ours]) {
+    for Range { start: end, end: next } in sections(one).into_iter().chain(once(ours..ours)) {
         let found = files::first_difference(
             end.saturating_sub(start),
             |at, out| fills(&one.path, &a)(start + at, out),

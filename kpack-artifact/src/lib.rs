@@ -13,7 +13,6 @@ mod classifier;
 pub mod classify;
 mod code_ids;
 mod content;
-mod copies;
 pub mod create;
 mod data_file;
 pub mod databases;

@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::copies::Copies;
 use super::manifest_txt;
 use super::mark;
 use super::output::{EntrySource, Output};
@@ -51,12 +50,11 @@ impl Stage {
         self.output.join(name)
     }
 
-    /// Writes the entries of an artifact, except host binaries. What `copies` has is not copied again.
+    /// Writes the entries of an artifact, except host binaries.
     pub(super) fn write(
         &self,
         name: &str,
         output: &Output,
-        copies: &Copies,
         progress: &dyn Progress,
     ) -> Result<(), Error> {
         let mut writer = self.writer(name)?;
@@ -69,7 +67,7 @@ impl Stage {
                 }
                 EntrySource::Copy(from, edits) => {
                     progress.file(path);
-                    progress.advance(writer.copy(path, from, edits, copies.take(from))?);
+                    progress.advance(writer.copy(path, from, edits)?);
                 }
                 EntrySource::Bytes(bytes, like) => {
                     progress.file(path);

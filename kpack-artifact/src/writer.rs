@@ -33,35 +33,27 @@ impl Writer {
 
     /// Copies a file or symbolic link with its mode and time, and changes bytes. Returns how many bytes
     /// were copied. Several names of one file stay so, and share nothing with the input (but blocks,
-    /// if the file system copies on write). `made` is a copy that has no name yet.
+    /// if the file system copies on write).
     pub(super) fn copy(
         &mut self,
         path: &Path,
         from: &Path,
         edits: &[(u64, Vec<u8>)],
-        made: Option<File>,
     ) -> Result<u64, Error> {
         let metadata = metadata(from)?;
         if metadata.is_symlink() {
             let to = self.place(path)?;
             return copy_symlink(from, &to, &metadata).map(|()| 0);
         }
-        self.make(path, from, |to| {
+        self.file(path, from, |from, output, to| {
             let size = metadata.len();
-            let output = match made.filter(|made| name(made, to)) {
-                Some(made) => made,
-                None => {
-                    let output = create(to)?;
-                    let copied = copy_range(&input::open(from)?, &output, 0..size, 0);
-                    copied.map_err(|e| Error::io(from, "copy", e))?;
-                    output
-                }
-            };
+            let copied = copy_range(&input::open(from)?, output, 0..size, 0);
+            copied.map_err(|e| Error::io(from, "copy", e))?;
             for (offset, bytes) in edits {
                 let written = output.write_all_at(bytes, *offset);
                 written.map_err(|e| Error::io(to, "write", e))?;
             }
-            Ok((output, size))
+            Ok(size)
         })
     }
 
@@ -73,20 +65,6 @@ impl Writer {
         from: &Path,
         fill: impl FnOnce(&Path, &File, &Path) -> Result<u64, Error>,
     ) -> Result<u64, Error> {
-        self.make(path, from, |to| {
-            let output = create(to)?;
-            let size = fill(from, &output, to)?;
-            Ok((output, size))
-        })
-    }
-
-    /// As [`file`](Self::file), where `make` creates the file, and returns it with what to return.
-    fn make(
-        &mut self,
-        path: &Path,
-        from: &Path,
-        make: impl FnOnce(&Path) -> Result<(File, u64), Error>,
-    ) -> Result<u64, Error> {
         let to = self.place(path)?;
         let metadata = metadata(from)?;
         let inode = shared_inode(&metadata);
@@ -94,7 +72,8 @@ impl Writer {
             let linked = fs::hard_link(first, &to);
             return linked.map(|()| 0).map_err(|e| Error::io(&to, "link", e));
         }
-        let (output, size) = make(&to)?;
+        let output = create(&to)?;
+        let size = fill(from, &output, &to)?;
         set_metadata(&output, &metadata).map_err(|e| Error::io(&to, "set the mode of", e))?;
         self.first_names.extend(inode.map(|inode| (inode, to)));
         Ok(size)
@@ -139,14 +118,6 @@ pub(super) fn commit_with_time(staged: StagedFile, time: SystemTime) -> Result<(
     let set = set_time(staged.file(), time);
     set.map_err(|e| Error::io(staged.path(), "set the time of", e))?;
     staged.commit().map(drop)
-}
-
-/// Gives a file without a name this one; returns whether that was possible.
-fn name(file: &File, path: &Path) -> bool {
-    let Some(name) = path.file_name() else {
-        return false;
-    };
-    Directory::of(path).is_ok_and(|directory| directory.link(file, name).is_ok())
 }
 
 fn create(path: &Path) -> Result<File, Error> {

@@ -92,12 +92,6 @@ impl Error {
         }
     }
 
-    /// Whether there was no room for what was to be written, or the user may not have as much.
-    pub fn is_full(&self) -> bool {
-        use io::ErrorKind::{QuotaExceeded, StorageFull};
-        matches!(self, Self::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
-    }
-
     /// [`Error::Refused`], for `reason`.
     pub fn rejected(id: Id, path: &Path, reason: impl Into<String>) -> Self {
         Self::Refused { id, path: path.to_owned(), reason: reason.into() }

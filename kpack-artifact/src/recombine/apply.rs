@@ -1,16 +1,11 @@
-//! Carries out a plan.
+//! The fourth phase: writes the planned artifacts.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::finished;
 use super::{Artifact, Options, Recombination};
 use crate::mark;
-use crate::output::{EntrySource, Output};
 use crate::stage::Stage;
 use kpack_core::Error;
-use kpack_core::files::digest;
 use kpack_core::parallel;
 use kpack_core::publish::{CreatedDirectories, Directory};
 use kpack_core::report::Progress;
@@ -37,19 +32,19 @@ impl Recombination {
         let mut made = CreatedDirectories::default();
         let directory = Directory::make(&options.output_dir, &mut made)?;
         directory.lock()?;
-        let to_write = || {
-            let all = self.writable();
-            all.filter(|artifact| !self.finished.contains(&artifact.component))
-        };
-        progress.start(to_write().map(|artifact| artifact.size).sum());
-
+        progress.start(self.writable().map(|artifact| artifact.size).sum());
         let mut components: BTreeMap<&str, Vec<&Artifact>> = BTreeMap::new();
-        for artifact in to_write() {
-            let own = components.entry(&artifact.component).or_default();
-            own.push(artifact);
+        for artifact in self.writable() {
+            components.entry(&artifact.component).or_default().push(artifact);
         }
-        let mut failed =
-            parallel::with_jobs(options.jobs, || self.write_all(components, options, progress));
+        // Each component is locked only while it is written: other runs may wait for it.
+        let written = parallel::with_jobs(options.jobs, || {
+            parallel::map(components, |(component, artifacts)| {
+                let error = write(component, &artifacts, options, progress).err()?;
+                Some((component.to_owned(), error))
+            })
+        });
+        let mut failed: BTreeMap<String, Error> = written.into_iter().flatten().collect();
         if self.failed.len() + failed.len() == self.components
             && let Some((_, error)) = failed.pop_first()
         {
@@ -57,91 +52,28 @@ impl Recombination {
         }
         Ok(failed)
     }
+}
 
-    /// Writes and publishes the artifacts of components. Returns those that failed, and why. Where copies of inputs
-    /// took the room, those that did not fit are written again without, one after the other.
-    fn write_all(
-        &self,
-        components: BTreeMap<&str, Vec<&Artifact>>,
-        options: &Options,
-        progress: &dyn Progress,
-    ) -> BTreeMap<String, Error> {
-        let has_freed = AtomicBool::new(false);
-        // Each component is locked only while it is written: other runs may wait for it.
-        let written = parallel::map(components, |(component, artifacts)| {
-            let error = self.write(component, &artifacts, options, progress).err()?;
-            if error.is_full() && self.inputs.copies.give_up() {
-                has_freed.store(true, Ordering::Relaxed);
-            }
-            Some((component, artifacts, error))
-        });
-        let has_freed = has_freed.into_inner();
-        let failed = written.into_iter().flatten();
-        failed
-            .filter_map(|(component, artifacts, error)| {
-                let error = if error.is_full() && has_freed {
-                    self.write(component, &artifacts, options, progress).err()?
-                } else {
-                    error
-                };
-                Some((component.to_owned(), error))
-            })
-            .collect()
+/// Writes and publishes the artifacts of a component.
+fn write(
+    component: &str,
+    artifacts: &[&Artifact],
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<(), Error> {
+    let stage = Stage::lock(&options.output_dir, component)?;
+    for artifact in artifacts {
+        mark::check_replaceable(&stage.output(&artifact.name))?;
     }
-
-    /// Writes and publishes the artifacts of a component.
-    fn write(
-        &self,
-        component: &str,
-        artifacts: &[&Artifact],
-        options: &Options,
-        progress: &dyn Progress,
-    ) -> Result<(), Error> {
-        let made = self.made.get(component);
-        let stage = Stage::lock(&options.output_dir, component)?;
-        // Another run may have finished it meanwhile.
-        if made.is_some_and(|made| finished::read(options, component, &made.key).is_some()) {
-            return Ok(());
-        }
-        for artifact in artifacts {
-            mark::check_replaceable(&stage.output(&artifact.name))?;
-        }
-        let contents = parallel::try_map(artifacts, |artifact| {
-            let (name, output) = (&artifact.name, &artifact.output);
-            stage.write(name, output, &self.inputs.copies, progress)?;
-            stage.finish(name, output)?;
-            match made {
-                Some(_) => self.contents(&stage.artifact(name), output),
-                None => Ok(String::new()),
-            }
-        })?;
-        let names = |is_group: bool| {
-            let own = artifacts.iter();
-            own.filter(move |artifact| artifact.group.is_some() == is_group)
-                .map(|artifact| artifact.name.as_str())
-        };
-        let groups: Vec<&str> = names(true).collect();
-        finished::forget(&options.output_dir, component)?;
-        stage.publish(&groups, names(false).next(), &[])?;
-        match made {
-            Some(made) => {
-                let artifacts = artifacts.iter().copied().zip(contents);
-                finished::note(options, component, made, artifacts)
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// The contents of an artifact that was written at `root`. Plain copies have the bytes of their inputs.
-    fn contents(&self, root: &Path, output: &Output) -> Result<String, Error> {
-        finished::contents(root, &|path| {
-            let source = path.strip_prefix(root).ok();
-            match source.and_then(|path| output.entries.get(path)) {
-                Some(EntrySource::Copy(from, edits)) if edits.is_empty() => {
-                    self.inputs.digest(from)
-                }
-                _ => digest(path),
-            }
-        })
-    }
+    parallel::try_map(artifacts, |artifact| {
+        let (name, output) = (&artifact.name, &artifact.output);
+        stage.write(name, output, progress)?;
+        stage.finish(name, output)
+    })?;
+    let names = |is_group: bool| {
+        let own = artifacts.iter().filter(move |artifact| artifact.group.is_some() == is_group);
+        own.map(|artifact| artifact.name.as_str())
+    };
+    let groups: Vec<&str> = names(true).collect();
+    stage.publish(&groups, names(false).next(), &[])
 }

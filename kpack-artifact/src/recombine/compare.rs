@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use kpack_format::Sha256;
 use kpack_format::archive::Toc;
 
-use super::inputs::Inputs;
 use crate::classify::Node;
 use crate::differences;
 use crate::tree::{Item, Tree};
 use kpack_core::Error;
 use kpack_core::platform::MetadataExt;
 use kpack_core::words::list_some;
+use kpack_split::input::Archives;
 
 /// A difference between two trees at a path.
 #[derive(Debug)]
@@ -40,13 +40,12 @@ pub(super) enum DifferenceKind {
     Bytes,
 }
 
-/// The differences between two trees, without manifests of kpacks and entries that `compared` rejects. The files of the
-/// first are output, so they are copied while they are read.
+/// The differences between two trees, without manifests of kpacks and entries that `compared` rejects.
 /// If one tree lacks a directory, its entries are not listed.
 pub(super) fn differences<'t>(
     first: &'t Tree,
     second: &'t Tree,
-    inputs: &Inputs,
+    archives: &Archives,
     compared: impl Fn(&Path, &Item) -> bool,
 ) -> Result<Vec<TreeDifference>, Error> {
     let counts = |path: &Path, item: &Item| !item.is_manifest() && compared(path, item);
@@ -54,7 +53,7 @@ pub(super) fn differences<'t>(
     let entries = |tree: &'t Tree| tree.entries.iter().filter(|(path, item)| counts(path, item));
     for (path, item) in entries(first) {
         if let Some(theirs) = second.entries.get(path)
-            && let Some((kind, text)) = difference(item, theirs, inputs)?
+            && let Some((kind, text)) = difference(item, theirs, archives)?
         {
             let path = path.clone();
             found.push(TreeDifference { path, kind, text });
@@ -88,7 +87,7 @@ fn has_only_manifests(tree: &Tree, path: &Path, item: &Item) -> bool {
 fn difference(
     first: &Item,
     second: &Item,
-    inputs: &Inputs,
+    archives: &Archives,
 ) -> Result<Option<(DifferenceKind, String)>, Error> {
     let nature = |item: &Item| match item.node {
         Node::Directory { .. } => "a directory",
@@ -119,10 +118,10 @@ fn difference(
                 return Ok(Some((DifferenceKind::Content, text)));
             }
             if first.is_kpack() && second.is_kpack() {
-                return kernels_differ(first, second, inputs);
+                return kernels_differ(first, second, archives);
             }
             let same = first.size() == second.size()
-                && inputs.digest_of_output(&first.from)? == inputs.digest(&second.from)?;
+                && archives.digest(&first.from)? == archives.digest(&second.from)?;
             if same {
                 return Ok(None);
             }
@@ -150,9 +149,9 @@ type KernelSums = BTreeMap<(String, String), Option<Sha256>>;
 fn kernels_differ(
     first: &Item,
     second: &Item,
-    inputs: &Inputs,
+    archives: &Archives,
 ) -> Result<Option<(DifferenceKind, String)>, Error> {
-    let (a, b) = (inputs.archives.toc(&first.from)?, inputs.archives.toc(&second.from)?);
+    let (a, b) = (archives.toc(&first.from)?, archives.toc(&second.from)?);
     let (ours, theirs) = (kernels(&a), kernels(&b));
     let only = |own: &KernelSums, other: &KernelSums| -> BTreeSet<String> {
         let names = own.keys().filter(|key| !other.contains_key(*key));

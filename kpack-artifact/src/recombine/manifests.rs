@@ -13,14 +13,13 @@ use kpack_format::TargetId;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::{Group, archive_ends};
 
-use super::inputs::Inputs;
 use super::{Artifact, Finding, Severity, is_error};
 use crate::rules::{not_as_listed, unreadable};
 use crate::tree::{Item, Tree};
 use kpack_core::Error;
 use kpack_core::files::with_slashes;
 use kpack_core::publish::{self, Present};
-use kpack_split::input;
+use kpack_split::input::{self, Archives};
 
 /// A module's archives in all groups.
 pub(super) struct ModuleManifest {
@@ -50,16 +49,16 @@ impl ModuleManifest {
 /// Makes the manifests of the archives in `groups`, which must be those that the shards' manifests in
 /// `generics` list. `wanted` tells whether a group of the component lists a target.
 pub(super) fn merge(
-    generics: &[Tree],
+    generics: &[&Tree],
     groups: &[Tree],
     wanted: &dyn Fn(&str) -> bool,
-    inputs: &Inputs,
+    archives: &Archives,
 ) -> Result<(Vec<ModuleManifest>, Vec<Finding>), Error> {
     let mut merge = ManifestMerge::read(generics)?;
     for tree in groups {
         let kpacks = tree.entries.iter();
         for (path, item) in kpacks.filter(|(_, item)| item.is_kpack()) {
-            merge.add(path, item, inputs)?;
+            merge.add(path, item, archives)?;
         }
     }
     merge.nothing_missing(wanted);
@@ -85,7 +84,7 @@ struct ListedArchive {
 }
 
 impl ManifestMerge {
-    fn read(generics: &[Tree]) -> Result<Self, Error> {
+    fn read(generics: &[&Tree]) -> Result<Self, Error> {
         let mut merge = Self::default();
         for tree in generics {
             let own = tree.entries.iter().filter(|(_, item)| item.is_manifest());
@@ -130,8 +129,8 @@ impl ManifestMerge {
     }
 
     /// Adds an archive to the manifest of its module.
-    fn add(&mut self, path: &Path, item: &Item, inputs: &Inputs) -> Result<(), Error> {
-        let toc = inputs.archives.toc(&item.from)?;
+    fn add(&mut self, path: &Path, item: &Item, archives: &Archives) -> Result<(), Error> {
+        let toc = archives.toc(&item.from)?;
         let refuse = |reason: String| Error::rejected(ids::MISNAMED_ARCHIVE, &item.from, reason);
         let parsed = toc.gfx_arch_family.parse();
         let target: TargetId = parsed.map_err(|e| refuse(format!("{e}")))?;
@@ -142,7 +141,7 @@ impl ManifestMerge {
             return Err(refuse(format!("by its contents, its name should be `{expected}`")));
         }
         let manifest = parent(path).join(group.manifest());
-        let Some(file) = self.entry(&manifest, &target, &group, item, inputs)? else {
+        let Some(file) = self.entry(&manifest, &target, &group, item, archives)? else {
             return Ok(());
         };
         let expected = installed_prefix(&parent(path), item);
@@ -184,18 +183,16 @@ impl ManifestMerge {
         target: &TargetId,
         group: &Group,
         item: &Item,
-        inputs: &Inputs,
+        archives: &Archives,
     ) -> Result<Option<KpackFile>, Error> {
         let has_none = self.by_shard.get(&item.shard);
         let has_none = has_none.is_some_and(|manifests| !manifests.contains(manifest));
         let Some(targets) = self.listed.get(manifest).filter(|_| !has_none) else {
-            if let Some(reason) = unreadable(&item.from, &inputs.archives)? {
+            if let Some(reason) = unreadable(&item.from, archives)? {
                 self.say(Severity::Fault, ids::DAMAGED_ARCHIVE, &item.from, format!("it {reason}"));
             }
-            let present = Present {
-                path: item.from.clone(),
-                archive: inputs.archives.parsed.open(&item.from)?,
-            };
+            let present =
+                Present { path: item.from.clone(), archive: archives.parsed.open(&item.from)? };
             let name = item.from.file_name().unwrap_or_default();
             let name = name.to_string_lossy().into_owned();
             return publish::entry_of(target, name, &present, None).map(Some);
@@ -206,17 +203,10 @@ impl ManifestMerge {
         );
         let listed = targets.get(&target.to_string());
         let listed = listed.map_or(&[][..], Vec::as_slice);
-        // The digest is compared only then.
-        let may_be = |listed: &ListedArchive| {
-            listed.file.checksum.is_some() && listed.file.size == item.size()
-        };
-        if listed.iter().any(may_be) {
-            inputs.digest_of_output(&item.from)?;
-        }
         for listed in listed {
-            let mut wrong = not_as_listed(&item.from, group, &listed.file, &inputs.archives)?;
+            let mut wrong = not_as_listed(&item.from, group, &listed.file, archives)?;
             if wrong.is_empty() && listed.file.checksum.is_none() {
-                wrong.extend(unreadable(&item.from, &inputs.archives)?);
+                wrong.extend(unreadable(&item.from, archives)?);
             }
             let Some(wrong) = wrong.first() else {
                 return Ok(Some(listed.file.clone()));

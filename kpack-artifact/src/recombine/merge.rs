@@ -1,145 +1,199 @@
-//! Merges files for all targets, where each shard has the part of its own targets.
+//! The third phase: plans the artifacts, a generic one and one for each group. It writes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::Severity;
-use super::component::Component;
-use crate::databases::Merge;
-use crate::differences;
-use crate::output::Output;
-use crate::shared::Entries;
-use crate::tree::{Item, Tree};
-use kpack_core::words::{list, list_some};
+use kpack_format::{Selection, TargetId};
+
+use super::read::Inputs;
+use super::shared_files::merge_shared;
+use super::target_files::target_files;
+use super::{Artifact, Finding, Severity, manifests};
+use crate::classify::Class;
+use crate::code_ids::MoreCodeIds;
+use crate::names;
+use crate::output::{Edits, Output};
+use crate::packaging::TargetGroup;
+use crate::tree::Tree;
 use kpack_core::{Error, ids};
 
-/// Maximum number of differing entries or files to name.
-pub(super) const MOST_NAMES: usize = 5;
-
-/// A file for all targets with the entries of all shards.
-pub(super) struct MergedFile<'t> {
-    like: &'t Item,
-    /// The bytes, if no shard's copy has everything.
-    bytes: Option<Vec<u8>>,
-    shards: Vec<String>,
+/// The artifacts of a component, and what was found when they were planned.
+pub(super) struct Merged {
+    pub(super) artifacts: Vec<Artifact>,
+    pub(super) findings: Vec<Finding>,
 }
 
-impl MergedFile<'_> {
-    /// Adds it at `path`, and the directories that it is in.
-    pub(super) fn add_to(self, path: &Path, output: &mut Output) {
-        output.add_prefixes(&[self.like.prefix.to_string()]);
-        match self.bytes {
-            Some(bytes) => output.add_bytes(path, bytes, &self.like.from),
-            None => output.add(path, self.like),
+/// Plans the artifacts of a component.
+pub(super) fn merge(inputs: &Inputs<'_>) -> Result<Merged, Error> {
+    let (mut artifacts, mut findings) = (Vec::new(), Vec::new());
+    let mut trees = Vec::new();
+    for group in inputs.component.groups() {
+        let (artifact, tree, found) = of_group(inputs, group);
+        findings.extend(found);
+        if !artifact.targets.is_empty() {
+            artifacts.push(artifact);
+            trees.push(tree);
         }
-        output.shards.extend(self.shards);
+    }
+    // Without a generic artifact, which is an error already, nothing can be said of manifests.
+    if let Some((artifact, found)) = generic(inputs)? {
+        artifacts.push(artifact);
+        findings.extend(found);
+        findings.extend(add_manifests(inputs, &mut artifacts, &trees)?);
+    }
+    // The generic artifact is for the targets of all groups, be it for their databases alone.
+    let targets: BTreeSet<TargetId> = artifacts.iter().flat_map(|a| a.targets.clone()).collect();
+    for artifact in &mut artifacts {
+        if artifact.group.is_none() {
+            artifact.targets.clone_from(&targets);
+        }
+        (artifact.files, artifact.size) = (artifact.output.files, artifact.output.size);
+        artifact.shards.clone_from(&artifact.output.shards);
+    }
+    artifacts.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(Merged { artifacts, findings })
+}
+
+fn artifact(inputs: &Inputs<'_>, group: Option<&TargetGroup>, model: &Path) -> Artifact {
+    let suffix = group.map_or(names::GENERIC, |group| &group.name);
+    Artifact {
+        name: inputs.component.artifact_name(suffix),
+        component: inputs.component.name.to_owned(),
+        group: group.map(|group| group.name.clone()),
+        display_name: group.map(|group| group.display_name.clone()),
+        output: Output::new(model, inputs.databases.clone()),
+        ..Artifact::default()
     }
 }
 
-struct ShardCopy<'a> {
-    item: &'a Item,
-    entries: Entries,
-}
-
-impl Component<'_> {
-    /// Merges the shared files of the generic artifacts `trees`, so that each has the entries of all
-    /// shards.
-    pub(super) fn merge_shared<'t>(
-        &mut self,
-        trees: &'t [Tree],
-    ) -> Result<BTreeMap<&'t Path, MergedFile<'t>>, Error> {
-        let mut files: BTreeMap<&Path, Merge> = BTreeMap::new();
-        for tree in trees {
-            let entries = tree.entries.iter();
-            files.extend(entries.filter_map(|(path, item)| Some((&**path, item.shared(path)?))));
+/// The artifact of a group, made from those of its targets, and the tree of all of them; both are empty if no
+/// shard has any.
+fn of_group(inputs: &Inputs<'_>, group: &TargetGroup) -> (Artifact, Tree, Vec<Finding>) {
+    let mut artifact = artifact(inputs, Some(group), Path::new(""));
+    let mut all = Tree::empty("", Path::new(""));
+    let mut findings = Vec::new();
+    for (target, trees) in &inputs.device {
+        if !inputs.component.takes(group, target) {
+            continue;
         }
-        let mut merged = BTreeMap::new();
-        for (path, kind) in files {
-            let copies = self.copies(path, kind, trees)?;
-            if let Some(file) = self.merge(&copies)? {
-                merged.insert(path, file);
-            }
+        // If several shards have it, the first one's is taken, and entries that only others have.
+        let Some((first, others)) = trees.split_first() else {
+            continue;
+        };
+        let mut tree = first.clone();
+        others.iter().for_each(|other| tree.add_missing(other.clone()));
+        if artifact.targets.is_empty() {
+            artifact.output.model.clone_from(&tree.root);
         }
-        Ok(merged)
-    }
-
-    /// The shards' copies of a shared file; none if they are not in the expected format, which makes
-    /// them host files like others.
-    fn copies<'t>(
-        &mut self,
-        path: &Path,
-        kind: Merge,
-        trees: &'t [Tree],
-    ) -> Result<Vec<ShardCopy<'t>>, Error> {
-        let mut copies = Vec::new();
-        for tree in trees {
-            let Some(item) = tree.entries.get(path) else {
+        artifact.targets.insert(target.clone());
+        artifact.output.add_prefixes(&tree.prefixes);
+        for (path, item) in tree.entries {
+            if item.is_manifest() {
                 continue;
-            };
-            match Entries::read(&item.from, kind)? {
-                Ok(entries) => copies.push(ShardCopy { item, entries }),
-                Err(reason) => {
-                    let found = trees.iter().filter_map(|tree| tree.entries.get(path));
-                    self.all_the_same(&found.collect::<Vec<_>>(), &reason)?;
-                    return Ok(Vec::new());
+            }
+            if let Some(known) = all.entries.get(&path) {
+                if !(known.is_directory() && item.is_directory()) {
+                    let text = format!(
+                        "{} has the same path in group `{}`; a file is of one target",
+                        known.from.display(),
+                        group.name
+                    );
+                    let id = ids::CONFLICTING_FILES;
+                    findings.push(Finding::new(Severity::Fault, id, &item.from, text));
                 }
-            }
-        }
-        Ok(copies)
-    }
-
-    /// Compares copies that cannot be merged, for `reason`, as host files.
-    fn all_the_same(&mut self, copies: &[&Item], reason: &str) -> Result<(), Error> {
-        let severity = if self.compares_host_files() { Severity::Fault } else { Severity::Warning };
-        let Some((first, others)) = copies.split_first() else {
-            return Ok(());
-        };
-        for other in others {
-            if let Some(difference) = differences::explain(&first.from, &other.from)? {
-                let text = format!(
-                    "cannot be merged with shard {}'s ({reason}), and {}",
-                    first.shard, difference.text
-                );
-                self.say(severity, ids::UNMERGEABLE_FILE, &other.from, text);
-            }
-        }
-        Ok(())
-    }
-
-    fn merge<'t>(&mut self, copies: &[ShardCopy<'t>]) -> Result<Option<MergedFile<'t>>, Error> {
-        let Some((first, others)) = copies.split_first() else {
-            return Ok(None);
-        };
-        let mut all = first.entries.clone();
-        for (index, copy) in others.iter().enumerate() {
-            let differ = all.merge(copy.entries.clone());
-            if differ.is_empty() {
                 continue;
             }
-            let before = copies[..=index].iter();
-            let (severity, end) = if self.strict() {
-                (Severity::Fault, "let only one shard build for it")
-            } else {
-                (Severity::Warning, "the first one's is taken")
-            };
-            let text = format!(
-                "its entries {} {} differ between shards {} and {}; {end}",
-                all.noun(),
-                list_some(differ, MOST_NAMES),
-                list(before.map(|copy| &copy.item.shard)),
-                copy.item.shard
-            );
-            self.say(severity, ids::DUPLICATE_DEVICE_CODE, &copy.item.from, text);
+            artifact.output.add(&path, &item);
+            all.entries.insert(path, item);
         }
-        if let Some(whole) = copies.iter().find(|copy| copy.entries.same(&all)) {
-            return Ok(Some(MergedFile { like: whole.item, bytes: None, shards: Vec::new() }));
-        }
-        let shards = copies.iter().map(|copy| copy.item.shard.to_string());
-        let shards: Vec<String> = shards.collect();
-        let text = format!("merged from the copies of {}", list(&shards));
-        self.say(Severity::Note, ids::MERGED_FILE, &first.item.from, text);
-        let bytes = all.to_bytes();
-        let bytes = bytes.map_err(|e| Error::io(&first.item.from, "merge", e))?;
-        Ok(Some(MergedFile { like: first.item, bytes: Some(bytes), shards }))
     }
+    (artifact, all, findings)
+}
+
+/// The generic artifact: the first shard's, with what only others have of a target, and what is merged.
+fn generic(inputs: &Inputs<'_>) -> Result<Option<(Artifact, Vec<Finding>)>, Error> {
+    let Some((first, others)) = inputs.generics.split_first() else {
+        return Ok(None);
+    };
+    let tree = &first.tree;
+    let mut findings = Vec::new();
+    let mut artifact = artifact(inputs, None, &tree.root);
+    artifact.output.add_prefixes(&tree.prefixes);
+    artifact.output.add_prefix_directories(tree);
+    artifact.output.shards.insert(tree.shard.to_string());
+    for path in tree.unlisted_files() {
+        let text = "skipped: it is in no prefix that the artifact lists, so in no package";
+        findings.push(Finding::new(Severity::Warning, ids::IN_NO_PREFIX, path, text));
+    }
+    findings.extend(tree.about(ids::UNREADABLE_DEVICE_CODE).cloned());
+    let trees = Vec::from_iter(inputs.generics.iter().map(|generic| &generic.tree));
+    let (merged, found) = merge_shared(inputs.component, &trees)?;
+    findings.extend(found);
+    let mut code_ids = MoreCodeIds::default();
+    for (path, markers) in others.iter().flat_map(|other| &other.markers) {
+        code_ids.collect(path, markers.clone());
+    }
+    for (path, item) in &tree.entries {
+        if item.is_manifest() || merged.contains_key(path.as_path()) {
+            continue;
+        }
+        let edits = match item.class {
+            Class::Split => code_ids.edits(path, item)?,
+            _ => Edits::new(),
+        };
+        if !edits.is_empty() && item.linked()?.image.is_signed() {
+            let text = "has a signature, which would not fit the recombined binary; recombine unsigned ones, then \
+                        sign the result";
+            findings.push(Finding::new(Severity::Fault, ids::SIGNED_BINARY, &item.from, text));
+        }
+        artifact.output.add_edited(path, item, edits);
+    }
+    for (path, file) in merged {
+        file.add_to(path, &mut artifact.output);
+    }
+    let mut own = BTreeMap::new();
+    for other in others {
+        for (path, item, target) in target_files(inputs, &other.tree, tree) {
+            let text = format!(
+                "taken: only shard {} builds for {target}, and only it has this host file",
+                item.shard
+            );
+            findings.push(Finding::new(Severity::Note, ids::MERGED_FILE, &item.from, text));
+            own.insert(path, item);
+        }
+    }
+    for (path, item) in own {
+        artifact.output.add_prefixes(&[item.prefix.to_string()]);
+        artifact.output.add(path, item);
+    }
+    Ok(Some((artifact, findings)))
+}
+
+/// Gives each artifact the manifests of its kpacks.
+fn add_manifests(
+    inputs: &Inputs<'_>,
+    artifacts: &mut [Artifact],
+    groups: &[Tree],
+) -> Result<Vec<Finding>, Error> {
+    let selections = inputs.component.selections();
+    let wanted = |target: &str| {
+        let target: Result<TargetId, _> = target.parse();
+        target.is_ok_and(|target| !Selection::groups_of(&selections, &target).is_empty())
+    };
+    let generics = Vec::from_iter(inputs.generics.iter().map(|generic| &generic.tree));
+    let archives = inputs.component.archives;
+    let (modules, findings) = manifests::merge(&generics, groups, &wanted, archives)?;
+    for artifact in artifacts {
+        for module in &modules {
+            let Some((path, manifest)) = module.manifest(artifact) else {
+                continue;
+            };
+            artifact.output.add_bytes(&path, manifest.to_bytes(), &module.like);
+            if artifact.group.is_none() {
+                let targets = manifest.kpack_files.keys().filter_map(|t| t.parse().ok());
+                artifact.targets.extend(targets);
+            }
+        }
+    }
+    Ok(findings)
 }

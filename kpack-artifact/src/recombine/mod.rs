@@ -1,33 +1,32 @@
 //! Merges the split artifacts of all shards: into one generic artifact for each component, and one for
 //! each group of targets.
 //!
-//! [`plan`] reads everything; the plan lists everything that is wrong. Nothing gets a name before all of it was read.
-//! [`Recombination::apply`] writes every artifact under a hidden name, and renames them when all are complete.
+//! Each component goes through four phases, and each has a type: [`read`] gives [`Inputs`](read::Inputs), [`check`]
+//! findings about them, [`merge`] the planned artifacts, [`Merged`](merge::Merged). [`plan`] does so for all components
+//! and looks at them together; it lists everything that is wrong. [`Recombination::apply`] writes every artifact under
+//! a hidden name, and renames them when all are complete.
 
 mod apply;
 mod artifact;
+mod check;
 mod compare;
 mod component;
-mod finished;
-mod generic;
-mod group;
-mod host_files;
-mod inputs;
 mod manifests;
 mod merge;
 mod options;
 mod plan;
 mod published;
+mod read;
 mod shards;
+mod shared_files;
 mod target_files;
 mod together;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-use self::finished::Made;
-use self::inputs::Inputs;
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
 
@@ -50,11 +49,6 @@ pub struct Recombination {
     pub io: bool,
     /// How many components there are.
     pub components: usize,
-    /// The components that an earlier run finished, from the same contents. They are not written again.
-    pub finished: BTreeSet<String>,
-    /// What each component is made of, if its shards have indexes.
-    made: BTreeMap<String, Made>,
-    inputs: Inputs,
 }
 
 /// A finding, and the components that it is about.
@@ -90,6 +84,24 @@ impl Recombination {
             Error::rejected(ids::FAILED_COMPONENTS, directory, text)
         })
     }
+}
+
+/// How many differences between two trees are listed one by one.
+const MOST_DIFFERENCES: usize = 20;
+/// Maximum number of differing entries or files to name.
+const MOST_NAMES: usize = 5;
+
+/// What differs in the tree at `root` from `other`, the worst first: what is an error is not to be cut off.
+fn worst_first(mut found: Vec<Finding>, root: &Path, other: &str) -> Vec<Finding> {
+    found.sort_by_key(|finding| Reverse(finding.severity));
+    let more = found.len().saturating_sub(MOST_DIFFERENCES);
+    let worst = found.get(MOST_DIFFERENCES);
+    let worst = worst.map(|finding| (finding.severity, finding.id));
+    found.truncate(MOST_DIFFERENCES);
+    found.extend(worst.map(|(severity, id)| {
+        Finding::new(severity, id, root, format!("{more} more differences from {other}"))
+    }));
+    found
 }
 
 fn is_error(finding: &Finding) -> bool {

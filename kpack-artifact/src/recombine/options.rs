@@ -24,9 +24,6 @@ pub struct Options {
     /// Whether each shard must have the index that `kpack unpack` left, and the artifacts that it lists, by name and
     /// size.
     pub require_index: bool,
-    /// Whether [`apply`](super::Recombination::apply) follows. Inputs are then copied into the output directory,
-    /// without names, while they are read: each is read once.
-    pub will_apply: bool,
 }
 
 impl Options {
@@ -43,7 +40,6 @@ impl Options {
             components: Vec::new(),
             jobs: processors(),
             require_index: false,
-            will_apply: false,
         }
     }
 }

@@ -2,23 +2,23 @@
 
 use std::collections::BTreeSet;
 
+use kpack_split::input::Archives;
+
+use super::check::check;
 use super::component::Component;
-use super::finished::{self, Made};
-use super::inputs::Inputs;
+use super::merge::{Merged, merge};
 use super::published;
+use super::read::read;
 use super::shards::Shards;
 use super::together::{overlaps, stale, unique_names};
 use super::{Finding, Options, Recombination, Severity, is_error};
-use crate::copies::Copies;
-use crate::names;
 use crate::split::resolve;
 use kpack_core::parallel;
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
 use kpack_split::leftover;
 
-/// Reads the shards and plans the artifacts. Writes nothing but copies without names, if the options say that
-/// [`apply`](Recombination::apply) follows. `on_component` is called when a component was read,
+/// Reads the shards and plans the artifacts. Writes nothing. `on_component` is called when a component was read,
 /// with its name and the number of components.
 ///
 /// # Errors
@@ -41,7 +41,7 @@ pub fn plan(
         return Err(configuration.refuse(&["primary_shard"], text));
     }
     published::check_list(options, &shards)?;
-    let indexed = published::indexed(options, &shards)?;
+    published::check_indexes(options, &shards)?;
     refuse_overlap(options, &shards)?;
     let components = chosen(options, &shards)?;
     let mut plan = Recombination {
@@ -49,38 +49,30 @@ pub fn plan(
         components: components.len(),
         ..Recombination::default()
     };
-    let mut inputs = Inputs::default();
-    if options.will_apply {
-        inputs.copies = Copies::within(&options.output_dir);
-    }
-    let mut read =
-        plan.add_finished(&components, options, &shards, &indexed, &inputs, on_component);
-    let to_read = components.iter().filter(|name| !read.contains(*name));
-    let to_read: Vec<&str> = to_read.copied().collect();
+    let archives = Archives::default();
     let planned = parallel::with_jobs(options.jobs, || {
-        parallel::map(&to_read, |name| {
-            let read = Component::read(name, options, &shards, &inputs);
+        parallel::map(&components, |name| {
+            let component = Component { name, options, shards: &shards, archives: &archives };
+            let merged = of_component(component);
             on_component(name, components.len());
-            (*name, read)
+            (*name, merged)
         })
     });
+    let mut read = Vec::new();
     for (name, component) in planned {
-        let (artifacts, findings) = match component {
-            Ok(component) => {
+        let Merged { artifacts, findings } = match component {
+            Ok(merged) => {
                 read.push(name);
-                (component.artifacts, component.findings)
+                merged
             }
             // A damaged file, or one that cannot be read; the others go on.
             Err(error) => {
                 plan.io |= matches!(error, Error::Io { .. });
-                (Vec::new(), vec![failed(error, options)])
+                Merged { artifacts: Vec::new(), findings: vec![failed(error, options)] }
             }
         };
         if findings.iter().any(is_error) {
             plan.failed.insert(name.to_owned());
-        }
-        if let Some(made) = plan.made.get_mut(name) {
-            made.findings.clone_from(&findings);
         }
         plan.artifacts.extend(artifacts);
         plan.findings.extend(findings);
@@ -94,50 +86,16 @@ pub fn plan(
         }
         plan.findings.push(finding);
     }
-    plan.inputs = inputs;
     Ok(plan)
 }
 
-impl Recombination {
-    /// Adds the components that are there already, and what was found when they were made. Returns their names.
-    fn add_finished<'a>(
-        &mut self,
-        components: &[&'a str],
-        options: &Options,
-        shards: &Shards,
-        indexed: &BTreeSet<String>,
-        inputs: &Inputs,
-        on_component: &(dyn Fn(&str, usize) + Sync),
-    ) -> Vec<&'a str> {
-        let found = parallel::with_jobs(options.jobs, || {
-            parallel::map(components, |name| {
-                let key = finished::key(name, options, shards, indexed, inputs)?;
-                let finished = finished::read(options, name, &key);
-                if finished.is_some() {
-                    on_component(name, components.len());
-                }
-                Some((*name, key, finished))
-            })
-        });
-        let mut done = Vec::new();
-        for (name, key, finished) in found.into_iter().flatten() {
-            if let Some(finished) = finished {
-                let generic = format!("{name}_{}", names::GENERIC);
-                let text =
-                    "skipped: an earlier run finished this component, from the same contents";
-                let path = options.output_dir.join(generic);
-                let finding = Finding::new(Severity::Note, ids::UNCHANGED, path, text);
-                self.findings.push(finding);
-                self.findings.extend(finished.findings);
-                self.finished.insert(name.to_owned());
-                self.artifacts.extend(finished.artifacts);
-                done.push(name);
-            }
-            let findings = Vec::new();
-            self.made.insert(name.to_owned(), Made { key, findings });
-        }
-        done
-    }
+/// Reads a component, checks it and plans its artifacts.
+fn of_component(component: Component<'_>) -> Result<Merged, Error> {
+    let (inputs, mut findings) = read(component)?;
+    findings.extend(check(&inputs)?);
+    let mut merged = merge(&inputs)?;
+    findings.append(&mut merged.findings);
+    Ok(Merged { findings, ..merged })
 }
 
 fn failed(error: Error, options: &Options) -> Finding {

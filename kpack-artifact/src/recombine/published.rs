@@ -39,18 +39,13 @@ pub(super) fn check_list(options: &Options, shards: &Shards) -> Result<(), Error
     Err(Error::rejected(ids::MISSING_SHARD, &options.shards_dir, text))
 }
 
-/// The shards with an index that fits. One that is missing or does not fit is an error if the options say so.
-pub(super) fn indexed(options: &Options, shards: &Shards) -> Result<BTreeSet<String>, Error> {
-    let mut indexed = BTreeSet::new();
+/// Checks that each shard has an index that fits, if the options say so.
+pub(super) fn check_indexes(options: &Options, shards: &Shards) -> Result<(), Error> {
     let mut first: Option<(&str, Option<String>)> = None;
-    for shard in &shards.shards {
-        let index = match read(shard) {
-            Ok(index) => index,
-            Err(error) if options.require_index => return Err(error),
-            Err(_) => continue,
-        };
+    for shard in shards.shards.iter().filter(|_| options.require_index) {
+        let index = read(shard)?;
         match &first {
-            Some((other, run)) if options.require_index && *run != index.run => {
+            Some((other, run)) if *run != index.run => {
                 let name = |run: &Option<String>| run.clone().unwrap_or_else(|| "none".to_owned());
                 let text = format!(
                     "its index is of run {} (expected {}, as of shard {other}); fetch the shards of one run",
@@ -62,9 +57,8 @@ pub(super) fn indexed(options: &Options, shards: &Shards) -> Result<BTreeSet<Str
             Some(_) => {}
             None => first = Some((&shard.name, index.run.clone())),
         }
-        indexed.insert(shard.name.clone());
     }
-    Ok(indexed)
+    Ok(())
 }
 
 fn read(shard: &Shard) -> Result<Index, Error> {

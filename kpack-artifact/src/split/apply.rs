@@ -15,7 +15,6 @@ use super::modules::Module;
 use super::plan::Placement;
 use super::report::{ArtifactReport, Report};
 use super::{Layout, Options};
-use crate::copies::Copies;
 use crate::manifest_txt;
 use crate::mark;
 use crate::names;
@@ -137,7 +136,7 @@ impl Work<'_> {
         let written = parallel::try_map(tasks, |task| match task {
             Task::Copy(target, output) => {
                 let name = self.name(target.as_ref());
-                self.stage.write(&name, output, &Copies::default(), self.progress)?;
+                self.stage.write(&name, output, self.progress)?;
                 Ok(None)
             }
             Task::Module(module) => self.module(module).map(Some),

@@ -85,9 +85,6 @@ struct Summary<'a> {
     /// The components that were not written, or would not be.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     failed: &'a BTreeSet<String>,
-    /// The components that an earlier run finished.
-    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
-    finished: &'a BTreeSet<String>,
     artifacts: &'a [Artifact],
     findings: &'a [Finding],
 }
@@ -106,7 +103,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         error: error.map(Error::without_id),
         id: error.map(|error| error.id().to_string()),
         failed: &plan.failed,
-        finished: &plan.finished,
         artifacts: &plan.artifacts,
         findings: &plan.findings,
     };
@@ -146,7 +142,6 @@ fn recombine(arguments: &Arguments, planned: &mut Recombination) -> Result<(), E
     options.components.clone_from(&arguments.component);
     options.jobs = arguments.jobs.unwrap_or(options.jobs);
     options.require_index = arguments.require_index;
-    options.will_apply = !arguments.dry_run;
     let bar = ProgressBar::no_length();
     bar.set_draw_target(draw_target());
     bar.set_style(style("{bar:40} {pos}/{len} components read"));

@@ -11,7 +11,7 @@ use crate::blas;
 use crate::command::{kpack, words};
 use crate::planned::CONFIGURATION;
 use crate::shards::three_shards;
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, code, code_object};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, code};
 use kpack_tests::process;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
@@ -22,8 +22,6 @@ struct Reads {
     opened: usize,
     /// Only binaries and archives: how often the header was read to find the rest.
     parsed: usize,
-    /// Bytes read or copied from it.
-    bytes: u64,
 }
 
 /// What a command that reads a tree does with each file in it, by path; `None` if strace cannot trace here.
@@ -63,9 +61,6 @@ fn reads(tree: &Tree, line: &str) -> Option<BTreeMap<String, Reads>> {
             let reads = found.entry(file.to_owned()).or_default();
             reads.opened += usize::from(is_open);
             reads.parsed += usize::from(is_header);
-            let result = call.rsplit_once(" = ").filter(|_| !is_open);
-            let result = result.and_then(|(_, result)| result.parse().ok());
-            reads.bytes += result.unwrap_or(0);
         }
     }
     if found.is_empty() {
@@ -203,73 +198,6 @@ fn artifact_directories() {
     let recombine =
         "recombine --input-shards-dir shards --config packaging.json --output-dir out --jobs 1";
     assert_documented("`recombine`", &shards, recombine);
-}
-
-/// Most of a merge is copied, so reading an input to check it and again to copy it would be most of the work.
-#[test]
-fn a_merge_reads_each_input_once() {
-    if !require::tool("strace") {
-        return;
-    }
-    let tree = three_shards();
-    let mut state = 1_u64;
-    let bytes: Vec<u8> = std::iter::repeat_with(|| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 56) as u8
-    })
-    .take(4 << 20)
-    .collect();
-    for (shard, target) in [("linux-a", "gfx1100"), ("linux-c", "gfx942")] {
-        // Archives whose digests manifests list.
-        let prefix = tree.path(&format!("in/{shard}/more_lib/stage"));
-        let code = code_object(target, &bytes).unwrap();
-        let library = FatLibrary::new().wrapper(Storage::Plain, [(target, code)]);
-        library.build(&prefix.join("lib/libmore.so")).unwrap();
-        fs::create_dir(prefix.join("share")).unwrap();
-        fs::write(prefix.join("share/data"), &bytes).unwrap();
-        let list = tree.path(&format!("in/{shard}/more_lib/artifact_manifest.txt"));
-        fs::write(list, "stage\n").unwrap();
-        let split = format!(
-            "split --artifact-dir in/{shard}/more_lib --artifact-prefix more_lib --output-dir shards/{shard}"
-        );
-        let output = kpack(&tree, &words(&split));
-        assert!(output.status.success(), "{output:?}");
-    }
-    let library = "more_lib_generic/stage/lib/libmore.so";
-    let [from, to] = ["a", "c"].map(|shard| tree.path(&format!("shards/linux-{shard}/{library}")));
-    fs::copy(from, to).unwrap();
-    fs::write(tree.path("packaging.json"), CONFIGURATION).unwrap();
-    let merge = "recombine --input-shards-dir shards --config packaging.json --output-dir";
-    assert_read_once(&tree, &format!("{merge} out"));
-
-    // As they arrive: with an index, by which a second run finds what is finished.
-    for shard in ["linux-a", "linux-b", "linux-c"] {
-        let pack = format!("pack shards/{shard} --output-dir store/{shard} --shard {shard}");
-        let unpack = format!("unpack store/{shard} --output-dir fetched/{shard}");
-        for line in [pack, unpack] {
-            let output = kpack(&tree, &words(&line));
-            assert!(output.status.success(), "{output:?}");
-        }
-    }
-    let merge = merge.replace("shards --", "fetched --");
-    assert_read_once(&tree, &format!("{merge} again --require-index"));
-}
-
-/// Checks that a command reads at most 1.3 times the bytes that its inputs have, output included.
-fn assert_read_once(tree: &Tree, line: &str) {
-    let Some(reads) = reads(tree, line) else {
-        return;
-    };
-    let input = |file: &str| file.starts_with("shards/") || file.starts_with("fetched/");
-    let (mut read, mut size) = (0, 0);
-    for (file, reads) in &reads {
-        read += reads.bytes;
-        let metadata = tree.path(file).metadata().ok();
-        size += metadata.filter(|m| m.is_file() && input(file)).map_or(0, |m| m.len());
-    }
-    assert!(size >= 16 << 20, "{size}");
-    let most = size + 3 * size / 10;
-    assert!(read <= most, "{read} of {size} bytes");
 }
 
 #[test]

@@ -105,7 +105,7 @@ fn a_component_is_written_before_the_lock_of_the_next_one_is_awaited() {
     assert!(tree.path("out/blas_lib_generic").exists());
 }
 
-/// What is copied while it is checked must not take the room of what is written first.
+/// Merges three components one after the other, twice, where there is room for little more than four.
 #[test]
 fn where_little_is_free_each_component_is_replaced_in_turn() {
     if !can_unshare() {
@@ -122,25 +122,6 @@ fn where_little_is_free_each_component_is_replaced_in_turn() {
     }
     // Three components of 2.9 MB, and a little more than one.
     replace_in_little_room(&tree, "1 1");
-}
-
-/// Copies of large files may fit where what is written beside them does not: small files take room then.
-#[test]
-fn where_copies_left_no_room_components_are_replaced_in_turn() {
-    if !can_unshare() {
-        return;
-    }
-    let tree = three_shards();
-    for shard in ["linux-a", "linux-b", "linux-c"] {
-        let data = tree.path(&format!("shards/{shard}/blas_lib_generic/{PREFIX}/share"));
-        let large = vec![7_u8; 1 << 20];
-        fs::write(data.join("large"), &large).unwrap();
-        for index in 0..40 {
-            fs::write(data.join(format!("small{index}")), &large[..40 << 10]).unwrap();
-        }
-    }
-    // Three components of 2.7 MB, and a little more than one.
-    replace_in_little_room(&tree, "1 1 8");
 }
 
 /// Adds copies of the component `blas_lib` to each shard, and writes the configuration.

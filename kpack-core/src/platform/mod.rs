@@ -7,11 +7,11 @@ mod system;
 
 pub use system::{
     FileExt, FileTypeExt, MetadataExt, OsStrExt, OsStringExt, id_of, is_file_name, name_key,
-    open_files, raise_open_files, readable, set_mode, set_mode_at, shared_inode, symlink,
+    raise_open_files, readable, set_mode, set_mode_at, shared_inode, symlink,
 };
 pub(crate) use system::{
-    Handle, begin_flush, clone_content, exchange, free_space, keep_attributes, link_count,
-    next_data, next_hole, open, try_lock, try_lock_host,
+    Handle, begin_flush, exchange, free_space, keep_attributes, link_count, next_data, next_hole,
+    open, try_lock, try_lock_host,
 };
 
 /// What is in a directory under a name.

@@ -257,7 +257,7 @@ impl Directory {
     }
 
     /// Gives a nameless file a name in it.
-    pub fn link(&self, file: &File, name: &OsStr) -> io::Result<()> {
+    pub(super) fn link(&self, file: &File, name: &OsStr) -> io::Result<()> {
         self.handle.link(file, name)
     }
 

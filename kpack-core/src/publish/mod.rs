@@ -2,7 +2,6 @@
 //! made durable, and renamed.
 
 mod batch;
-mod checked_copy;
 mod directory;
 mod hidden_directory;
 mod hidden_name;
@@ -18,7 +17,6 @@ mod staged_file;
 mod transaction;
 
 pub use batch::Batch;
-pub use checked_copy::copy_checked;
 pub use directory::{CreatedDirectories, Directory, make_directories};
 pub use hidden_directory::{HiddenDirectory, remove_tree};
 #[cfg(windows)]

@@ -127,19 +127,10 @@ impl Archives {
 
     /// The SHA-256 of the file at `path`, archive or not, which is read once.
     pub fn digest(&self, path: &Path) -> Result<Sha256, Error> {
-        self.digest_by(path, digest)
-    }
-
-    /// As [`digest`](Self::digest), where `read` reads the file.
-    pub fn digest_by(
-        &self,
-        path: &Path,
-        read: impl FnOnce(&Path) -> Result<Sha256, Error>,
-    ) -> Result<Sha256, Error> {
         if let Some(known) = lock(&self.digests).get(path) {
             return Ok(*known);
         }
-        let read = read(path)?;
+        let read = digest(path)?;
         lock(&self.digests).insert(path.to_owned(), read);
         Ok(read)
     }

@@ -120,11 +120,6 @@ pub fn raise_open_files() {
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-/// The number of files that this process may have open.
-pub fn open_files() -> u64 {
-    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
-}
-
 /// Locks a file, unless another process has; says whether. `File::try_lock` would need Rust 1.89.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -136,11 +131,6 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
 
 /// As [`try_lock`], for a file that other programs use.
 pub(crate) use try_lock as try_lock_host;
-
-/// Lets an empty file share the content of another one.
-pub(crate) fn clone_content(from: &File, to: &File) -> io::Result<()> {
-    Ok(rustix::fs::ioctl_ficlone(to, from)?)
-}
 
 /// Starts to move bytes that were just written to the disk.
 pub(crate) fn begin_flush(file: &File, at: u64, size: u64) {

@@ -318,11 +318,6 @@ const VERBATIM: &str = r"\\?\";
 /// Windows has no limit to raise.
 pub fn raise_open_files() {}
 
-/// The number of files that this process may have open.
-pub fn open_files() -> u64 {
-    u64::MAX
-}
-
 /// Locks a file of kpack's own, unless another process has; says whether. Other processes can neither read nor write it
 /// meanwhile.
 #[expect(
@@ -339,11 +334,6 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
 
 /// Programs that read a host file would fail while it is locked, so it is not.
 pub(crate) fn try_lock_host(_file: &File) -> io::Result<bool> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
-/// Files do not share content.
-pub(crate) fn clone_content(_from: &File, _to: &File) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 

@@ -1,0 +1,194 @@
+//! Compares the primary shard's generic artifact, which is used, with the others.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use super::super::compare::{DifferenceKind, TreeDifference, differences};
+use super::super::read::Inputs;
+use super::super::target_files::target_files;
+use super::super::{Finding, MOST_NAMES, Severity, worst_first};
+use crate::classify::{Class, Node};
+use crate::databases::{ForAll, MustMatch};
+use crate::differences;
+use crate::tree::{Item, Tree};
+use kpack_core::words::list_some;
+use kpack_core::{Error, Id, ids};
+use kpack_split::input;
+
+/// How many bytes of a file are searched for NUL.
+const HEAD: u64 = 1 << 13;
+
+/// Compares `tree` with the `first`, which is used. If host files are not compared, only those that
+/// would be lost with device code and data count.
+pub(super) fn compare(
+    inputs: &Inputs<'_>,
+    first: &Tree,
+    tree: &Tree,
+) -> Result<Vec<Finding>, Error> {
+    let compares = inputs.component.validation().verify_generic_artifacts_match;
+    // Target-specific files are in one tree only, and so may their directories be.
+    let own = [(first, tree), (tree, first)].into_iter();
+    let own = own.flat_map(|(tree, other)| target_files(inputs, tree, other));
+    let own = own.flat_map(|(path, ..)| path.ancestors());
+    let shared = [first, tree].into_iter().flat_map(around_shared);
+    let shared: BTreeSet<&Path> = shared.chain(own).collect();
+    let found = differences(first, tree, inputs.component.archives, |path, item| {
+        let counts = compares || matches!(item.node, Node::File { .. });
+        counts && item.shared(path).is_none() && !shared.contains(path)
+    })?;
+    let mut said: Vec<Finding> = Vec::new();
+    let mut same_facts = Vec::new();
+    for difference in found {
+        // The copy that is not taken, if there are two.
+        let mut items = [tree, first].into_iter();
+        let Some(item) = items.find_map(|tree| tree.entries.get(&difference.path)) else {
+            continue;
+        };
+        let what = match (item.for_all(&difference.path), compares) {
+            (Some(ForAll::MustMatch(why)), _) => must_match(inputs, why, first, tree, &difference)?,
+            (_, true) if difference.kind == DifferenceKind::Bytes => {
+                same_facts.push((item.from.clone(), difference.text));
+                continue;
+            }
+            (_, true) => {
+                let text = host_file(first, tree, &difference.text);
+                Some((Severity::Fault, ids::SHARDS_DIFFER, text))
+            }
+            (_, false) => {
+                let text = left_out(first, item, &difference)?;
+                text.map(|text| (Severity::Warning, ids::SHARDS_DIFFER, text))
+            }
+        };
+        if let Some((severity, id, text)) = what {
+            said.push(Finding::new(severity, id, &item.from, text));
+        }
+    }
+    if let Some((path, text)) = same_facts.first() {
+        let text = format!("{text}; {}'s is taken", first.shard);
+        let (path, text) = match &same_facts[..] {
+            [_] => (path, text),
+            all => (&tree.root, several(all.iter().map(|(path, _)| path.as_path()), &text)),
+        };
+        let text = host_file(first, tree, &text);
+        said.push(Finding::new(Severity::Note, ids::SHARDS_DIFFER, path, text));
+    }
+    Ok(worst_first(said, &tree.root, &first.shard))
+}
+
+/// The finding about a file for all targets that cannot be merged; `None` if nothing breaks.
+fn must_match(
+    inputs: &Inputs<'_>,
+    why: MustMatch,
+    first: &Tree,
+    tree: &Tree,
+    difference: &TreeDifference,
+) -> Result<Option<(Severity, Id, String)>, Error> {
+    let validation = inputs.component.validation();
+    let compares = validation.verify_generic_artifacts_match;
+    // If only the taken tree has it, the device code of other shards does not need it.
+    if difference.kind == DifferenceKind::OnlyFirst && !compares {
+        return Ok(None);
+    }
+    let (a, b, text) = (&first.shard, &tree.shard, &difference.text);
+    if same_bytes(first, tree, &difference.path)? {
+        let text = host_file(first, tree, text);
+        return Ok(compares.then_some((Severity::Fault, ids::SHARDS_DIFFER, text)));
+    }
+    Ok(Some(match why {
+        MustMatch::Mapping => {
+            let text = format!(
+                "{a}'s and {b}'s cannot be merged: it maps ranges of kernel numbers to files, \
+                 and every build numbers its kernels from 0; let one shard build this library \
+                 for all targets, or build a version of it that writes a \
+                 TensileLiteLibrary_lazy_<target>_Mapping.dat or a directory for each target \
+                 ({text})"
+            );
+            (Severity::Fault, ids::UNMERGEABLE_FILE, text)
+        }
+        MustMatch::Fallback => {
+            let (severity, end) = if compares || validation.error_on_duplicate_device_code {
+                (Severity::Fault, String::new())
+            } else {
+                (Severity::Warning, format!("; {a}'s is taken"))
+            };
+            let text = format!(
+                "{a}'s and {b}'s cannot be merged: they name different kernels, so with \
+                 {a}'s, the GPUs that {b} built for would not find theirs; build with a \
+                 directory for each target, or let one shard build for all targets \
+                 ({text}{end})"
+            );
+            (severity, ids::UNMERGEABLE_FILE, text)
+        }
+    }))
+}
+
+fn host_file(first: &Tree, tree: &Tree, text: &str) -> String {
+    format!("host file, {} against {}: {text}", first.shard, tree.shard)
+}
+
+/// One text for several binaries.
+fn several<'p>(paths: impl ExactSizeIterator<Item = &'p Path>, text: &str) -> String {
+    let count = paths.len();
+    let names = paths.map(|path| path.file_name().unwrap_or_default().to_string_lossy());
+    format!("each of {count} binaries {text}: {}", list_some(names, MOST_NAMES))
+}
+
+/// Whether both have the same file at `path`, whatever its mode.
+fn same_bytes(first: &Tree, second: &Tree, path: &Path) -> Result<bool, Error> {
+    let is_file = |item: &&Item| matches!(item.node, Node::File { .. });
+    let [one, other] = [first, second].map(|tree| tree.entries.get(path).filter(is_file));
+    match (one, other) {
+        (Some(a), Some(b)) => Ok(differences::explain(&a.from, &b.from)?.is_none()),
+        _ => Ok(false),
+    }
+}
+
+/// The text about a copy that is not taken and may differ from the `first` one: device code, host
+/// binaries, and data.
+fn left_out(
+    first: &Tree,
+    item: &Item,
+    difference: &TreeDifference,
+) -> Result<Option<String>, Error> {
+    let (shard, text) = (&item.shard, &difference.text);
+    let is_only = difference.kind == DifferenceKind::OnlySecond;
+    if matches!(difference.kind, DifferenceKind::OnlyFirst | DifferenceKind::Bytes) {
+        return Ok(None);
+    }
+    let taken = format!("{text}; {}'s is taken", first.shard);
+    Ok(match &item.class {
+        Class::Split if is_only => Some(format!(
+            "skipped: only shard {shard} has this host binary, so nothing will load its device code"
+        )),
+        Class::Unknown { reason, .. } if is_only => {
+            Some(format!("skipped: {reason}, and only shard {shard} has it"))
+        }
+        Class::Unknown { reason, .. } => {
+            Some(format!("{reason}, and is not the same as {}'s, which is used", first.shard))
+        }
+        Class::Split => Some(taken),
+        Class::Host if is_text(&item.from)? => None,
+        Class::Host if is_only => Some(format!("skipped: {text}")),
+        Class::Host => Some(taken),
+        // An error already.
+        Class::Fat | Class::Target { .. } => None,
+    })
+}
+
+/// Whether a file begins without a NUL.
+fn is_text(path: &Path) -> Result<bool, Error> {
+    let mut head = Vec::new();
+    let file: File = input::open(path)?;
+    let read = file.take(HEAD).read_to_end(&mut head);
+    read.map_err(|e| Error::io(path, "read", e))?;
+    Ok(!head.contains(&0))
+}
+
+/// The directories of files for all targets.
+fn around_shared(tree: &Tree) -> impl Iterator<Item = &Path> {
+    let shared = tree.entries.iter();
+    let shared = shared.filter(|(path, item)| item.for_all(path).is_some());
+    shared.flat_map(|(path, _)| path.ancestors().skip(1))
+}

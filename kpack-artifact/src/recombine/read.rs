@@ -1,0 +1,245 @@
+//! The first phase: reads what the shards have of a component, and reports what is wrong with each artifact alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use kpack_format::marker::Marker;
+use kpack_format::{Selection, TargetId};
+
+use super::component::Component;
+use super::shards::{DeviceArtifact, parts};
+use super::{Finding, Severity};
+use crate::classify::Class;
+use crate::databases;
+use crate::mark;
+use crate::names;
+use crate::rules::misplaced;
+use crate::tree::{Role, Tree};
+use kpack_core::words::list;
+use kpack_core::{Error, ids};
+
+/// What the shards have of a component.
+pub(super) struct Inputs<'a> {
+    pub(super) component: Component<'a>,
+    /// The databases that were split, the same in all shards.
+    pub(super) databases: databases::Selection,
+    /// The generic artifacts, that whose host files are taken first.
+    pub(super) generics: Vec<Generic>,
+    /// The device code that groups take, by target: a tree for each shard that has some.
+    pub(super) device: BTreeMap<TargetId, Vec<Tree>>,
+    /// The targets of each shard, in order.
+    pub(super) targets: Vec<(&'a str, BTreeSet<TargetId>)>,
+}
+
+/// A generic artifact of a shard.
+pub(super) struct Generic {
+    pub(super) tree: Tree,
+    /// The markers of its split binaries, by path; none if there is one shard.
+    pub(super) markers: BTreeMap<PathBuf, Vec<Marker>>,
+}
+
+/// Reads a component, with what is wrong with single artifacts.
+pub(super) fn read(component: Component<'_>) -> Result<(Inputs<'_>, Vec<Finding>), Error> {
+    let mut findings = Vec::new();
+    let databases = databases_of(component, &mut findings)?;
+    let (device, targets) = device_code(component, &mut findings)?;
+    let generics = generics(component, &mut findings)?;
+    Ok((Inputs { component, databases, generics, device, targets }, findings))
+}
+
+impl<'a> Inputs<'a> {
+    /// The shards that have device code for a target that `is_one` accepts.
+    pub(super) fn shards_with(&self, is_one: impl Fn(&TargetId) -> bool) -> BTreeSet<&'a str> {
+        let with = self.targets.iter().filter(|(_, targets)| targets.iter().any(&is_one));
+        with.map(|(shard, _)| *shard).collect()
+    }
+}
+
+/// Which databases were split: what one shard has in the artifacts of targets must not be in
+/// another's generic one.
+fn databases_of(
+    component: Component<'_>,
+    findings: &mut Vec<Finding>,
+) -> Result<databases::Selection, Error> {
+    let mut first: Option<(&str, databases::Selection)> = None;
+    for (shard, artifacts) in component.shards() {
+        for path in artifacts.paths() {
+            let own = mark::databases(path)?;
+            let Some((known, databases)) = &first else {
+                first = Some((shard, own));
+                continue;
+            };
+            if own.names() != databases.names() {
+                let text = format!(
+                    "other databases were split than in shard {known} (expected {databases}, found {own}); \
+                     split all shards with the same --split-databases"
+                );
+                findings.push(Finding::new(Severity::Fault, ids::SHARDS_DIFFER, path, text));
+            }
+        }
+    }
+    Ok(first.map_or(databases::Selection::Auto, |(_, databases)| databases))
+}
+
+/// Device code by target, and the targets of each shard.
+type DeviceCode<'a> = (BTreeMap<TargetId, Vec<Tree>>, Vec<(&'a str, BTreeSet<TargetId>)>);
+
+/// Reads what each shard has for each target. Reports what is damaged or does not belong there, and what
+/// no group takes, which is not read if it can be helped.
+fn device_code<'a>(
+    component: Component<'a>,
+    findings: &mut Vec<Finding>,
+) -> Result<DeviceCode<'a>, Error> {
+    let (mut device, mut targets_of): DeviceCode<'_> = Default::default();
+    let selections = component.selections();
+    let is_taken = |target: &TargetId| !Selection::groups_of(&selections, target).is_empty();
+    let named = || selections.iter().flat_map(Selection::iter);
+    for (shard, artifacts) in component.shards() {
+        let mut own: BTreeMap<TargetId, Tree> = BTreeMap::new();
+        let mut targets = BTreeSet::new();
+        for artifact in &artifacts.device {
+            let path = artifact.path();
+            let found = match artifact {
+                // It has no variant that a group takes, either.
+                DeviceArtifact::Target(target, _)
+                    if !is_taken(target)
+                        && !named().any(|named| named.processor() == target.processor()) =>
+                {
+                    targets.insert(target.clone());
+                    findings.push(unlisted(component, target, path));
+                    continue;
+                }
+                DeviceArtifact::Target(target, _) => {
+                    let tree = component.tree(shard, path)?;
+                    findings.extend(damage(&tree, &Role::Target(target.clone()), ""));
+                    parts(&tree, Some(target))
+                }
+                DeviceArtifact::Group(tree) => {
+                    findings.extend(damage(tree, &Role::Group, ""));
+                    parts(tree, None)
+                }
+            };
+            for (target, tree) in found {
+                targets.insert(target.clone());
+                if !is_taken(&target) {
+                    findings.push(unlisted(component, &target, path));
+                    continue;
+                }
+                // Earlier versions of kpack wrote an artifact for each variant.
+                if let (Some(known), DeviceArtifact::Target(..)) = (own.get_mut(&target), artifact)
+                {
+                    let mut files = tree.entries.iter().filter(|(_, item)| !item.is_directory());
+                    let both = files.find(|(path, _)| known.entries.contains_key(*path));
+                    if let Some((_, file)) = both {
+                        let known = known.root.display();
+                        let text = format!("is in {known} as well; remove one of them");
+                        let id = ids::CONFLICTING_FILES;
+                        findings.push(Finding::new(Severity::Fault, id, &file.from, text));
+                    }
+                    known.add_missing(tree);
+                    continue;
+                }
+                own.insert(target, tree);
+            }
+        }
+        for (target, tree) in own {
+            device.entry(target).or_default().push(tree);
+        }
+        targets_of.push((shard, targets));
+    }
+    Ok((device, targets_of))
+}
+
+fn unlisted(component: Component<'_>, target: &TargetId, path: &Path) -> Finding {
+    let (severity, text) = match component.validation().error_on_unlisted_architecture {
+        true => (Severity::Fault, format!("no group lists {target}; add it to one")),
+        false => (Severity::Warning, format!("skipped: no group lists {target}")),
+    };
+    Finding::new(severity, ids::UNEXPECTED_TARGET, path, text)
+}
+
+/// The damaged files of a tree, and what does not belong in one with this role, with `advice`.
+fn damage(tree: &Tree, role: &Role, advice: &str) -> Vec<Finding> {
+    let mut findings = tree.rejected.clone();
+    findings.extend(tree.about(ids::DAMAGED_DATABASE_FILE).cloned());
+    let misplaced = misplaced(tree, role).map(|(item, reason)| {
+        let text = format!("it {reason}{advice}");
+        Finding::new(Severity::Fault, ids::MISPLACED_FILE, &item.from, text)
+    });
+    findings.extend(misplaced);
+    findings
+}
+
+/// Reads the generic artifacts, the primary shard's first. Of a component that the primary shard has nothing of, the
+/// first one by name stands for it.
+fn generics(component: Component<'_>, findings: &mut Vec<Finding>) -> Result<Vec<Generic>, Error> {
+    let mut generics = Vec::new();
+    for (shard, path) in with_generic(component, findings) {
+        let tree = component.tree(shard, path)?;
+        // Of other shards' device code than the primary one's, nothing would be taken.
+        findings.extend(damage(&tree, &Role::Generic, "; was all of it split?"));
+        let mut markers = BTreeMap::new();
+        for (path, item) in tree.entries.iter().filter(|(_, item)| item.class == Class::Split) {
+            let linked = item.linked()?;
+            if let Err(error) = linked.image.check_loaded() {
+                let text = format!("{error}; split again");
+                let id = ids::DAMAGED_BINARY;
+                findings.push(Finding::new(Severity::Fault, id, &item.from, text));
+            }
+            if component.shards().count() > 1 {
+                let own = linked.markers()?.into_iter().map(|group| group.marker);
+                markers.insert(path.clone(), own.collect());
+            }
+        }
+        generics.push(Generic { tree, markers });
+    }
+    Ok(generics)
+}
+
+/// The shards with generic artifacts, that whose host files are taken first; none where there is no
+/// such shard.
+fn with_generic<'a>(
+    component: Component<'a>,
+    findings: &mut Vec<Finding>,
+) -> Vec<(&'a str, &'a Path)> {
+    let Component { name, options, .. } = component;
+    let primary = &options.configuration.primary_shard;
+    let missing = |severity, shard: &str, text| {
+        let path = options.shards_dir.join(shard).join(component.artifact_name(names::GENERIC));
+        Finding::new(severity, ids::MISSING_ARTIFACT, path, text)
+    };
+    let with: Vec<(&str, &Path)> = component
+        .shards()
+        .filter_map(|(shard, artifacts)| Some((shard, artifacts.generic.as_deref()?)))
+        .collect();
+    let is_built = component.shards().any(|(shard, _)| shard == primary);
+    let stands_for_it = |shard: &str| shard == primary || !is_built;
+    let first = with.first().copied();
+    let Some((first, path)) = first.filter(|(shard, _)| stands_for_it(shard)) else {
+        let others = list(component.shards().map(|(shard, _)| shard));
+        let text = match first {
+            Some(_) => format!(
+                "missing, so there are no host files of {name}, which {others} built; choose a \
+                 primary shard that has it, or name the components to recombine"
+            ),
+            None => {
+                format!("no shard has host files of {name}: {others} have device code only")
+            }
+        };
+        findings.push(missing(Severity::Fault, primary, text));
+        return Vec::new();
+    };
+    if first != primary {
+        let text =
+            format!("taking its host files: the primary shard {primary} has nothing of {name}");
+        findings.push(Finding::new(Severity::Warning, ids::MISSING_ARTIFACT, path, text));
+    }
+    for (shard, _) in component.shards().filter(|(_, artifacts)| artifacts.generic.is_none()) {
+        let text = format!(
+            "missing, although shard {shard} has device code of {name}; its host files cannot be \
+             compared with those of {first}"
+        );
+        findings.push(missing(Severity::Warning, shard, text));
+    }
+    with
+}
