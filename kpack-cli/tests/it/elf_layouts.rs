@@ -38,6 +38,27 @@ fn every_kind_of_every_linker() -> Result<()> {
     each_linker(|_| vec![(Kind::Shared, vec![]), (Kind::Pie, vec![]), (Kind::NoPie, vec![])])
 }
 
+/// The linkers of Debian 13 and of its next release, with their defaults.
+#[test]
+fn newer_linkers_of_debian() -> Result<()> {
+    for suite in ["trixie", "sid"] {
+        let Some(linker) = layouts::debian::linker(suite)? else {
+            continue;
+        };
+        let bench = Bench::new()?;
+        for kind in [Kind::Shared, Kind::Pie, Kind::NoPie] {
+            for flag in ["-O1", "-s", "-Wl,-z,pack-relative-relocs"] {
+                let library = fat_library(kind)?.flag(format!("-B{}", linker.display()));
+                let library = library.flag("-fuse-ld=bfd").flag(flag);
+                bench
+                    .check(&library, kind)
+                    .with_context(|| format!("Debian {suite}, {kind:?}, {flag}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn packed_relative_relocations() -> Result<()> {
     each_linker(|linker| {

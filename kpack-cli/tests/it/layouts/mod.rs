@@ -1,5 +1,6 @@
 //! Fat binaries of every linker, and what is checked of their host binaries.
 
+pub(crate) mod debian;
 mod joined;
 pub(crate) mod random;
 
