@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
-use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::output::{self, Text, count, size};
 use super::print::print;
-use super::progress::{ALL, Bar, draw_target, style};
+use super::progress::{ALL, Bar, COMPONENTS};
 use kpack_artifact::packaging::Configuration;
 use kpack_artifact::recombine::{Artifact, Finding, Options, Recombination, plan};
 use kpack_core::Error;
@@ -142,15 +142,13 @@ fn recombine(arguments: &Arguments, planned: &mut Recombination) -> Result<(), E
     options.components.clone_from(&arguments.component);
     options.jobs = arguments.jobs.unwrap_or(options.jobs);
     options.require_index = arguments.require_index;
-    let bar = ProgressBar::no_length();
-    bar.set_draw_target(draw_target());
-    bar.set_style(style("{bar:40} {pos}/{len} components read"));
+    let bar = Bar::new(COMPONENTS);
+    let read = AtomicU64::new(0);
     *planned = plan(&options, &|component, total| {
         output::processing(component.as_ref());
-        bar.set_length(total as u64);
-        bar.inc(1);
+        bar.reach(read.fetch_add(1, Ordering::Relaxed) + 1, total as u64);
     })?;
-    bar.finish_and_clear();
+    bar.finish();
     for finding in &planned.findings {
         output::complain_finding(finding);
     }

@@ -5,14 +5,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use indicatif::ProgressBar;
 use kpack_format::TargetId;
 
 use super::exit_codes::EXIT_CODES;
 use super::output::{self, Text, count};
 use super::print::print;
+use super::progress::{Bar, FILES};
 use kpack_artifact::verify::{self, Options, Report};
-use kpack_core::{Error, Severity, shown};
+use kpack_core::report::Progress as _;
+use kpack_core::{Error, Severity};
 
 /// Verify binaries, archives, manifests, install prefixes or artifact directories
 ///
@@ -54,15 +55,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     options.jobs = arguments.jobs;
     let paths: Vec<PathBuf> =
         arguments.paths.iter().chain(&arguments.artifacts_dir).cloned().collect();
-    let bar =
-        if print().hides_progress() { ProgressBar::hidden() } else { ProgressBar::no_length() };
+    let bar = Bar::new(FILES);
     let report = verify::verify(&paths, &options, &mut |path, position, total| {
-        output::processing(path);
-        bar.set_length(total as u64);
-        bar.set_position(position as u64);
-        bar.set_message(shown(path).to_string());
+        bar.file(path);
+        bar.reach(position as u64, total as u64);
     })?;
-    bar.finish_and_clear();
+    bar.finish();
 
     report_checks(&report)
 }
