@@ -201,6 +201,15 @@ impl<S: ReadAt> Image<S> {
         })
     }
 
+    /// The sections that have offload bundles to which no wrapper refers, and how many. They are not searched for in
+    /// binaries for Windows.
+    pub fn bundles_in_data(&self) -> Result<Vec<(String, u64)>, BinaryError> {
+        match self {
+            Self::Elf(image) => elf::bundles_in_data(image),
+            Self::Pe(_) => Ok(Vec::new()),
+        }
+    }
+
     /// What is left of the device code in a split binary; `None` if nothing is.
     pub fn code_left(&self) -> Result<Option<String>, BinaryError> {
         match self {

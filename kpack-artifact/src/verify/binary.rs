@@ -8,12 +8,13 @@ use kpack_core::platform::id_of;
 use kpack_core::{Severity, ids};
 use kpack_format::marker::Marker;
 use kpack_format::names::{GFXARCH, SearchPath};
+use kpack_format::{Delivery, TargetId};
 
 use super::context::Context;
 use super::report::Report;
 use super::{joined, resolution};
 use kpack_core::Error;
-use kpack_core::words::counted;
+use kpack_core::words::{counted, list};
 use kpack_format::names::is_object;
 use kpack_split::elf::{DeviceCode, FatBinary, NoDeviceCode, SplitWrapper};
 use kpack_split::input::{LinkedBinary, MarkerGroup, prefix_of};
@@ -25,13 +26,20 @@ pub(super) fn verify(
     context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
+    let in_data = report.accepted(&binary.path, binary.bundles_in_data())?;
+    if let Some(text) = in_data.flatten() {
+        report.note(ids::BUNDLES_IN_DATA, &binary.path, text);
+    }
     match &binary.code {
         DeviceCode::Split(wrappers) => check(binary, wrappers, context, report)?,
         DeviceCode::Fat(fat) if fat.joined.is_some() => {
             loads(binary, report)?;
             joined::verify(binary, fat, context, report)?;
         }
-        DeviceCode::Fat(fat) => not_split(&binary.path, fat, report),
+        DeviceCode::Fat(fat) => {
+            not_split(&binary.path, fat, report);
+            wanted_are_there(binary, fat, context, report)?;
+        }
         DeviceCode::None(reason) if asked_for => {
             let id = match reason {
                 NoDeviceCode::NoWrappers => ids::WITHOUT_WRAPPERS,
@@ -54,6 +62,30 @@ fn not_split(path: &Path, fat: &FatBinary, report: &mut Report) {
         ));
     }
     report.note(ids::FAT_BINARY, path, text);
+}
+
+/// Reports targets that the caller names and an unsplit binary has no code for.
+fn wanted_are_there(
+    binary: &LinkedBinary,
+    fat: &FatBinary,
+    context: &Context<'_>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let path = &binary.path;
+    let Some(targets) = report.accepted(path, binary.targets(fat, &|_| true))? else {
+        return Ok(());
+    };
+    let found: Vec<TargetId> = targets.iter().filter_map(|target| target.parse().ok()).collect();
+    for wanted in &context.options.targets {
+        // HIP runtimes compile SPIR-V for any GPU.
+        let has = |found: &TargetId| found.is_spirv() || wanted.needs(found, Delivery::Bundle);
+        if !found.iter().any(has) {
+            let text =
+                format!("not split, without code for {wanted}; it has code for {}", list(&targets));
+            report.fault(ids::MISSING_TARGET, path, text);
+        }
+    }
+    Ok(())
 }
 
 fn check(

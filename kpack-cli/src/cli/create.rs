@@ -79,7 +79,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     text.line(format_args!(
         "{}: {} for {}, {} -> {}",
         shown(&created.archive),
-        count(created.kernel_count as usize, "kernel"),
+        count(created.kernel_count as usize, "code object"),
         options.family,
         size(created.original_size),
         size(created.size),

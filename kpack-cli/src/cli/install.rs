@@ -101,12 +101,12 @@ fn summary(report: &Report) -> Text {
         vec![
             name.to_string_lossy().into_owned(),
             size(archive.size),
-            count(archive.kernel_count, "kernel"),
+            archive.kernel_count.to_string(),
             state.to_owned(),
         ]
     });
     if !report.archives.is_empty() {
-        text.table(2, &["archive", ">size", ">kernels", "state"], rows);
+        text.table(2, &["archive", ">size", ">code objects", "state"], rows);
     }
     for path in &report.removed {
         text.line(format_args!("{}: removed (empty)", path.display()));

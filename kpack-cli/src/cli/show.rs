@@ -21,9 +21,9 @@ use crate::inspect::{
     format_of, is_present,
 };
 use kpack_artifact::sizes::debug_note;
-use kpack_core::{Error, ids};
+use kpack_core::{Error, Finding, Severity, ids};
 use kpack_format::names::{is_archive, is_object};
-use kpack_split::input::Kpacks;
+use kpack_split::input::{Kpacks, LinkedBinary};
 
 /// Show what a file is, or the files with device code in a directory
 ///
@@ -42,6 +42,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         return directory(&arguments.file);
     }
     let inspection = inspect::inspect(&arguments.file)?;
+    if let Some(note) = note(&inspection)? {
+        output::complain_finding(&note);
+    }
     if print().json {
         output::json(&inspection)?;
         return Ok(ExitCode::SUCCESS);
@@ -70,6 +73,22 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
     text.write()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is in the file besides its content.
+fn note(inspection: &Inspection) -> Result<Option<Finding>, Error> {
+    let note = |id, text: String| Finding::new(Severity::Note, id, &inspection.path, text);
+    Ok(match &inspection.content {
+        Content::FatBinary(_) | Content::SplitBinary(_) | Content::HostBinary(_) => {
+            let text = LinkedBinary::open(&inspection.path)?.bundles_in_data()?;
+            text.map(|text| note(ids::BUNDLES_IN_DATA, text))
+        }
+        Content::Unlinked(unlinked) if unlinked.thin => {
+            let text = "a thin archive: the device code is in its members, which are files of their own; name these";
+            Some(note(ids::THIN_ARCHIVE, text.to_owned()))
+        }
+        _ => None,
+    })
 }
 
 fn kind(content: &Content) -> &'static str {
@@ -360,6 +379,7 @@ fn split_binary(split: &SplitBinary, text: &mut Text) {
 fn objects(unlinked: &Unlinked, text: &mut Text) {
     let total: u64 = unlinked.device_objects.iter().map(|object| object.device_bytes).sum();
     let device = match unlinked.device_objects.len() {
+        0 if unlinked.thin => "a thin archive: its members are files of their own".to_owned(),
         0 => "no device code".to_owned(),
         _ if unlinked.device_objects.iter().all(|o| o.has_wrappers) => {
             format!("{} of device code, which is split before the link", size(total))
@@ -399,8 +419,8 @@ fn archive_text(archive: &Archive, text: &mut Text) {
 pub(super) fn totals(archive: &Archive) -> String {
     format!(
         "{}, {} stored: {} -> {}",
-        count(archive.entries().len() as u64, "kernel"),
-        count(archive.stored.len() as u64, "code object"),
+        count(archive.entries().len() as u64, "code object"),
+        archive.stored.len(),
         size(archive.original_size()),
         size(archive.stored_size())
     )
@@ -425,7 +445,7 @@ fn manifest_text(path: &Path, manifest: &Manifest, text: &mut Text) {
     if let Some(hint) = &manifest.install_hint {
         text.line(format_args!("install hint: {hint}"));
     }
-    let heading = ["target", "archive", ">size", ">kernels", "archive is"];
+    let heading = ["target", "archive", ">size", ">code objects", "archive is"];
     text.table(2, &heading, rows);
 }
 

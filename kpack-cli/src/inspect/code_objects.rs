@@ -241,7 +241,7 @@ impl Contents {
                     let reason = "already split, so its device code is in archives; `kpack show FILE` lists them, name one of those instead";
                     return Err(Error::rejected(ids::CODE_IN_ARCHIVES, path, reason));
                 }
-                split::BinaryKind::LeftAlone(reason) => {
+                split::BinaryKind::LeftAlone(_, reason) => {
                     return Err(Error::rejected(ids::NO_DEVICE_CODE, path, reason));
                 }
             },

@@ -34,6 +34,7 @@ struct Common<'a> {
 impl Serialize for Inspection {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (kind, content) = match &self.content {
+            Content::FatBinary(fat) if fat.joined.is_some() => ("joined-binary", fat_binary(fat)),
             Content::FatBinary(fat) => ("fat-binary", fat_binary(fat)),
             Content::SplitBinary(split) => ("split-binary", split_binary(split)),
             Content::HostBinary(reason) => ("host-binary", no_device_code(*reason)),

@@ -105,7 +105,7 @@ impl<'a> Release<'a> {
                 self.report.note(ids::SPIRV_KEPT, &binary.path, reason.clone());
                 (None, reason)
             }
-            BinaryKind::LeftAlone(reason) => (None, reason),
+            BinaryKind::LeftAlone(_, reason) => (None, reason),
         };
         let presplit = linked.map(|linked| Presplit::read(linked, true, &self.lookup));
         let outcome = match presplit.transpose()?.flatten() {

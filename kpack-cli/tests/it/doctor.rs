@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use crate::command::{command, said};
+use crate::command::{command, kpack, said};
 use insta::assert_snapshot;
 use kpack_artifact::verify::{self, verify};
 use kpack_build::object_file;
@@ -1173,4 +1173,21 @@ fn markers_in_the_early_form() {
     assert!(has(&found), "{found:#?}");
     let options = JoinOptions::new(tree.path("prefix"), ["gfx942".parse().unwrap()], [&path]);
     assert_eq!(join(&options, &()).unwrap_err().id(), ids::EARLY_MARKER);
+}
+
+/// Given an unsplit library in a prefix, when a target is named that it has no code for, then `verify` and `doctor` both
+/// call it a fault, and neither does for a target that it has code for.
+#[test]
+fn verify_and_doctor_agree_about_a_target_that_an_unsplit_library_lacks() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    library(&tree, &["gfx1100"]).build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    for (target, is_there) in [("gfx942", false), ("gfx1100", true)] {
+        for command in ["verify", "doctor"] {
+            let output = kpack(&tree, &[command, "prefix", "--arch", target]);
+            let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+            assert_eq!(output.status.success(), is_there, "{command} {target}: {said}");
+            assert_eq!(said.contains("[missing-target]"), !is_there, "{command} {target}: {said}");
+        }
+    }
 }

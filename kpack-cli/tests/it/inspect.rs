@@ -4,10 +4,12 @@ use std::fs;
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::command::{kpack, words};
 use kpack_artifact::verify;
 use kpack_cli::inspect::{self, Content};
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, code_object};
+use kpack_tests::process::run;
 use kpack_tests::tree::Tree;
 use proptest::prelude::*;
 
@@ -127,4 +129,63 @@ fn without_memory_for_a_code_object_it_is_not_called_damaged() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(4), "{said}");
     assert!(said.contains("out of memory"), "{said}");
+}
+
+/// A library whose data has a bundle that it hands to the HIP runtime itself, as TensorFlow does, and the magic of
+/// bundles alone, as programs that read them have.
+fn with_bundles_in_data(tree: &Tree) -> std::path::PathBuf {
+    let storages = [Storage::Plain, Storage::Zstd(2), Storage::Zstd(3)];
+    let mut text =
+        ".section .rodata\n.ascii \"__CLANG_OFFLOAD_BUNDLE__\"\n.ascii \"CCOB\"\n".to_owned();
+    for (index, storage) in storages.into_iter().enumerate() {
+        let name = format!("data{index}.bundle");
+        fs::write(tree.path(&name), bundle(storage, &[code("gfx1100", "own")]).unwrap()).unwrap();
+        text += &format!(".balign 8\n.incbin \"{}\"\n", tree.path(&name).display());
+    }
+    text += ".section .note.GNU-stack,\"\",@progbits\n";
+    fs::write(tree.path("data.s"), text).unwrap();
+    let library = tree.path("p/lib/libvec.so");
+    let fat = FatLibrary::new().wrapper(Storage::Plain, [code("gfx1100", "add")]);
+    fat.flag(tree.path("data.s")).build(&library).unwrap();
+    library
+}
+
+#[test]
+fn bundles_in_data_are_mentioned() {
+    let tree = Tree::new();
+    with_bundles_in_data(&tree);
+    let expected = "3 offload bundles in `.rodata` outside of the section for device code: the program loads \
+                    them itself, so they stay in the file";
+    for command in [
+        "show p/lib/libvec.so",
+        "verify p --verbose",
+        "install --prefix p --module vec lib/libvec.so",
+        "show p/lib/libvec.so",
+        "verify p --verbose",
+    ] {
+        let output = kpack(&tree, &words(command));
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(said.contains(expected) && said.contains("[bundles-in-data]"), "{command}: {said}");
+        assert!(output.status.success(), "{command}: {said}");
+    }
+}
+
+#[test]
+fn what_a_thin_archive_and_a_file_of_device_code_are() {
+    let tree = Tree::new();
+    let object = tree.path("vec.o");
+    let fat = FatLibrary::new().kind(Kind::Object);
+    fat.wrapper(Storage::Plain, [code("gfx1100", "add")]).build(&object).unwrap();
+    run(Command::new("ar").arg("rcT").arg(tree.path("libvec.a")).arg(&object));
+    let output = kpack(&tree, &["show", "libvec.a"]);
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(said.contains("a thin archive") && said.contains("[thin-archive]"), "{said}");
+    assert!(!said.contains("no device code"), "{said}");
+
+    fs::create_dir(tree.path("p")).unwrap();
+    fs::write(tree.path("p/add.co"), code("gfx1100", "add").1).unwrap();
+    let output = kpack(&tree, &words("install --prefix p --module vec add.co"));
+    let said = String::from_utf8(output.stderr).unwrap();
+    let expected = "a code object, device code alone; expected an executable or library (ELF or PE) [unknown-file]";
+    assert!(said.contains(expected), "{said}");
 }

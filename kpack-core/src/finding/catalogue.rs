@@ -182,6 +182,16 @@ catalogue! {
             "There is nothing to split, join or verify."
             "Name a binary that was compiled for HIP."
 
+        BUNDLES_IN_DATA = "bundles-in-data";
+            "The read-only data of the binary contains offload bundles."
+            "No wrapper refers to them: the program hands them to the HIP runtime itself, as TensorFlow does. So they stay in the host file."
+            "Nothing."
+
+        THIN_ARCHIVE = "thin-archive";
+            "The static library is a thin archive: its members are files of their own."
+            "The device code is in these files, which kpack reads one by one."
+            "Name the members; `ar t FILE` lists them."
+
         SPLIT_ALREADY = "split-already";
             "The input is already split, and what was asked for needs the original."
             "A binary is split once; its archives keep the names that its marker has."

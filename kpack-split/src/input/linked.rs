@@ -17,6 +17,7 @@ use crate::elf::{BinaryError, ReadAt, Wrapper};
 use crate::host::Image;
 use crate::parallel::lock;
 use crate::publish::Identity;
+use kpack_core::words::counted;
 
 /// An executable or shared object, open and parsed.
 #[derive(Debug)]
@@ -220,6 +221,18 @@ impl LinkedBinary {
             targets.extend(own.map(ToString::to_string));
         }
         Ok(targets)
+    }
+
+    /// Says that offload bundles are in read-only data, if any are.
+    pub fn bundles_in_data(&self) -> Result<Option<String>, Error> {
+        let found = self.image.bundles_in_data().map_err(|e| self.error(e))?;
+        let sections = found.iter().map(|(section, count)| {
+            format!("{} in `{section}`", counted(*count, "offload bundle"))
+        });
+        let sections = Vec::from_iter(sections).join(", ");
+        Ok((!found.is_empty()).then(|| {
+            format!("{sections} outside of the section for device code: the program loads them itself, so they stay in the file")
+        }))
     }
 
     /// Room for the marker at a file offset, in bytes: up to the next marker or the end of the

@@ -18,6 +18,8 @@ use crate::{Error, ids};
 pub struct Unlinked {
     /// Whether it is a static library.
     pub static_library: bool,
+    /// Whether it is a thin archive, whose members are files of their own, which are not read.
+    pub thin: bool,
     /// Number of members of a static library; 1 for an object.
     pub members: usize,
     /// The objects with device code.
@@ -99,13 +101,19 @@ fn parse(cache: &ReadCache<ErrorKeeper<'_>>) -> object::read::Result<Unlinked> {
         let device_objects = device_object(cache, None)?;
         return Ok(Unlinked {
             static_library: false,
+            thin: false,
             members: 1,
             device_objects: device_objects.into_iter().collect(),
         });
     }
 
     let archive = ArchiveFile::parse(cache)?;
-    let mut library = Unlinked { static_library: true, members: 0, device_objects: Vec::new() };
+    let mut library = Unlinked {
+        static_library: true,
+        thin: archive.is_thin(),
+        members: 0,
+        device_objects: Vec::new(),
+    };
     for member in archive.members() {
         let member = member?;
         library.members += 1;

@@ -12,6 +12,7 @@ use crate::input::{self, ClosedBinary, LinkedBinary, LocatedBinary, Lookup, Mark
 use crate::report::Report;
 use crate::split::{self, BinaryKind, FatFile, Presplit, Spirv};
 use crate::{Error, ids};
+use kpack_core::Id;
 
 /// A binary and its device code.
 pub(super) struct InstallBinary {
@@ -21,6 +22,8 @@ pub(super) struct InstallBinary {
     pub(super) presplit: Option<Presplit>,
     /// The targets of bundles with SPIR-V that stay in it, if nothing of it is moved.
     pub(super) stays: BTreeSet<TargetId>,
+    /// Says that it has bundles in its data beside the code that is split off.
+    pub(super) in_data: Option<String>,
 }
 
 /// What a binary is, apart from objects that were split before the link.
@@ -30,15 +33,17 @@ pub(super) enum BinaryContent {
     /// It is already split; these are its markers.
     Split(Vec<MarkerGroup>),
     /// It stays unchanged; the text says why.
-    LeftAlone(String),
+    LeftAlone(Id, String),
 }
 
 impl InstallBinary {
     /// `kind` is of the binary, or of another file with its device code.
     fn new(located: LocatedBinary, kind: BinaryKind, lookup: &Lookup) -> Result<Self, Error> {
         let mut stays = BTreeSet::new();
+        let mut in_data = None;
         let (content, presplit) = match kind {
             BinaryKind::Fat(file, linked) => {
+                in_data = linked.bundles_in_data()?;
                 let presplit = Presplit::read(linked, false, lookup)?;
                 (BinaryContent::Fat(*file), presplit)
             }
@@ -54,11 +59,11 @@ impl InstallBinary {
             BinaryKind::Kept(file) => {
                 stays = file.elsewhere();
                 let reason = file.code.note().unwrap_or_default();
-                (BinaryContent::LeftAlone(reason), None)
+                (BinaryContent::LeftAlone(ids::UNCHANGED, reason), None)
             }
-            BinaryKind::LeftAlone(reason) => (BinaryContent::LeftAlone(reason), None),
+            BinaryKind::LeftAlone(id, reason) => (BinaryContent::LeftAlone(id, reason), None),
         };
-        Ok(Self { located, content, presplit, stays })
+        Ok(Self { located, content, presplit, stays, in_data })
     }
 
     /// Whether an earlier run split it, so that nothing is left to do.

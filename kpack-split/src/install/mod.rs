@@ -186,6 +186,9 @@ fn file_reports<'a>(
         let targets = binary.targets().into_iter().filter(wants);
         let targets = targets.map(|target| target.to_string()).collect();
         let path = &binary.located.path;
+        if let Some(text) = &binary.in_data {
+            report.note(ids::BUNDLES_IN_DATA, path, text);
+        }
         let placed = binary.presplit.as_ref().map(Presplit::wrapper_count);
         let outcome = match (&binary.content, placed) {
             (BinaryContent::Fat(fat), placed) => {
@@ -205,8 +208,8 @@ fn file_reports<'a>(
             }
             (_, Some(wrappers)) => Outcome::Relocated { wrappers, targets },
             (BinaryContent::Split(_), None) => Outcome::AlreadySplit,
-            (BinaryContent::LeftAlone(reason), None) => {
-                report.note(ids::UNCHANGED, path, format!("stays unchanged: {reason}"));
+            (BinaryContent::LeftAlone(id, reason), None) => {
+                report.note(*id, path, format!("stays unchanged: {reason}"));
                 let reason = reason.clone();
                 Outcome::LeftAlone { reason }
             }

@@ -13,7 +13,7 @@ use crate::host::{Image, Plan};
 use crate::input::{self, FileKind, LinkedBinary, is_spirv_archived};
 use crate::{Error, ids};
 use kpack_core::words::list;
-use kpack_core::{Finding, Severity};
+use kpack_core::{Finding, Id, Severity};
 
 /// What a linked file means to the splitter.
 pub enum BinaryKind {
@@ -24,7 +24,7 @@ pub enum BinaryKind {
     /// All of its bundles have SPIR-V, so that it stays unchanged.
     Kept(Box<FatFile>),
     /// It stays unchanged; the text says why.
-    LeftAlone(String),
+    LeftAlone(Id, String),
 }
 
 /// A fat binary with its headers and tables. The file is closed, because there may be thousands of
@@ -44,20 +44,23 @@ pub struct FatFile {
 /// [`Error::Refused`] if it is not a binary, or damaged.
 pub fn read(path: &Path, spirv: Option<Spirv>) -> Result<BinaryKind, Error> {
     let file = input::open(path)?;
-    let unlinked = match input::identify(path, &file)? {
-        Some(FileKind::Linked) => None,
-        Some(FileKind::Object) => Some("a relocatable object"),
-        Some(FileKind::StaticLibrary) => Some("a static library"),
-        Some(_) | None => {
-            let text = "not an executable or library (ELF or PE)";
-            return Err(Error::rejected(ids::UNKNOWN_FILE, path, text));
-        }
+    let kind = input::identify(path, &file)?;
+    let what = match kind {
+        Some(FileKind::Linked) => return of(LinkedBinary::read(path, file)?, spirv),
+        Some(FileKind::Object) => "a relocatable object",
+        Some(FileKind::StaticLibrary) => "a static library",
+        Some(FileKind::Archive) => "an archive, which has split code already",
+        Some(FileKind::Manifest) => "a manifest, which lists archives",
+        Some(FileKind::Bundle) => "an offload bundle, device code alone",
+        Some(FileKind::CodeObject) => "a code object, device code alone",
+        None => "not an ELF or PE file",
     };
-    if let Some(what) = unlinked {
+    if let Some(FileKind::Object | FileKind::StaticLibrary) = kind {
         let advice = "split it before the link, with `kpack object`";
-        return Ok(BinaryKind::LeftAlone(format!("{what}; {advice}")));
+        return Ok(BinaryKind::LeftAlone(ids::UNCHANGED, format!("{what}; {advice}")));
     }
-    of(LinkedBinary::read(path, file)?, spirv)
+    let text = format!("{what}; expected an executable or library (ELF or PE)");
+    Err(Error::rejected(ids::UNKNOWN_FILE, path, text))
 }
 
 /// Tells whether to split a linked file; without `spirv`, whether there is code to read in it.
@@ -74,7 +77,10 @@ pub fn of(linked: LinkedBinary, spirv: Option<Spirv>) -> Result<BinaryKind, Erro
             return Ok(BinaryKind::Split(linked));
         }
         (elf::DeviceCode::None(reason), _) => {
-            return Ok(BinaryKind::LeftAlone(reason.to_string()));
+            return Ok(match linked.bundles_in_data()? {
+                Some(text) => BinaryKind::LeftAlone(ids::BUNDLES_IN_DATA, text),
+                None => BinaryKind::LeftAlone(ids::UNCHANGED, reason.to_string()),
+            });
         }
     };
     let file = Box::new(FatFile::read(&linked, fat, spirv)?);

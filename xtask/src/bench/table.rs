@@ -153,7 +153,7 @@ pub(super) const GROUPS: &[Group] = &[
         fresh: "",
         rows: &[
             Row {
-                what: "Open an archive (111 kernels)",
+                what: "Open an archive (111 code objects)",
                 reference: ("`/bin/true`", "/bin/true"),
                 own: "./load open bench.kpack 200",
                 bounds: &[More(1.0)],

@@ -1,0 +1,77 @@
+//! Offload bundles in read-only data, outside of the section for device code. No wrapper refers to them: the
+//! program hands them to the HIP runtime itself.
+
+use object::elf;
+
+use super::{BinaryError, FAT_SECTION, Image, ReadAt, Section};
+use kpack_format::offload_bundle::{COMPRESSED_MAGIC, PLAIN_MAGIC};
+
+/// Bytes searched at a time.
+const CHUNK: u64 = 1 << 20;
+/// So many bytes decide whether a bundle begins.
+const HEAD: u64 = 64;
+
+/// The sections that have bundles, and how many.
+pub(crate) fn bundles_in_data<S: ReadAt>(
+    image: &Image<S>,
+) -> Result<Vec<(String, u64)>, BinaryError> {
+    let is_data = |section: &&Section| {
+        let flags = section.flags.0 & (elf::SHF_ALLOC | elf::SHF_WRITE | elf::SHF_EXECINSTR).0;
+        flags == elf::SHF_ALLOC.0
+            && section.kind == elf::SHT_PROGBITS
+            && section.name != FAT_SECTION
+            && section.file_end() <= image.size
+    };
+    let mut found = Vec::new();
+    for section in image.sections.iter().filter(is_data) {
+        let mut count = 0;
+        for start in (0..section.size).step_by(CHUNK as usize) {
+            let size = (CHUNK + HEAD).min(section.size - start);
+            let bytes = image.bytes(section.offset + start, size, &section.name)?;
+            let starts = bytes.len().min(CHUNK as usize);
+            count += (0..starts).filter(|at| is_bundle(&bytes[*at..])).count() as u64;
+        }
+        if count > 0 {
+            found.push((section.name.clone(), count));
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a bundle begins here. The magic alone is in each program that reads bundles.
+fn is_bundle(bytes: &[u8]) -> bool {
+    match bytes {
+        [b'_', ..] => bytes.strip_prefix(PLAIN_MAGIC).is_some_and(is_table),
+        [b'C', ..] => bytes.strip_prefix(COMPRESSED_MAGIC).is_some_and(is_compressed),
+        _ => false,
+    }
+}
+
+/// Whether the number of entries and the first entry's ID are those of a bundle.
+fn is_table(rest: &[u8]) -> bool {
+    // The number of entries; of the first one its offset, its size, and the length of its ID.
+    let word = |index: usize| {
+        let word = rest.get(index * 8..index * 8 + 8)?;
+        Some(u64::from_le_bytes(word.try_into().ok()?))
+    };
+    let is_small = |number: Option<u64>| number.is_some_and(|number| (1..=4096).contains(&number));
+    let kinds: [&[u8]; 3] = [b"host-", b"hip", b"openmp"];
+    let id = rest.get(32..).unwrap_or_default();
+    is_small(word(0)) && is_small(word(3)) && kinds.iter().any(|kind| id.starts_with(kind))
+}
+
+/// Whether a version, a method, and at the end of that version's header the method's own magic follow.
+fn is_compressed(rest: &[u8]) -> bool {
+    let header = match rest {
+        [1, 0, ..] => 16,
+        [2, 0, ..] => 20,
+        [3, 0, ..] => 28,
+        _ => return false,
+    };
+    let data = rest.get(header..).unwrap_or_default();
+    match rest[2..] {
+        [0, 0, ..] => data.starts_with(&[0x78]),
+        [1, 0, ..] => data.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]),
+        _ => false,
+    }
+}
