@@ -208,7 +208,7 @@ fn more_fat_binaries_than_files_may_be_open() {
         "out/blas_lib_gfx942/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib_gfx942.kpack";
     let list = kpack(&tree, &["list", archive]);
     let list = String::from_utf8(list.stdout).unwrap();
-    assert!(list.contains("101 kernels, 1 code object stored"), "{list}");
+    assert!(list.contains("101 code objects, 1 stored"), "{list}");
 }
 
 /// A machine may have no thread to spare: here, no thread gets room for its stack.

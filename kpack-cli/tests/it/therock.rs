@@ -115,7 +115,7 @@ fn totals_of_an_archive() {
     succeeds(&tree, &install);
     let archive = "lib/.kpack/rccl_lib_gfx90a:xnack+.kpack";
     let text = succeeds(&tree, &["list", "--summary", archive]);
-    let start = "rccl_lib, gfx90a:xnack+: 2 kernels, 2 code objects stored: ";
+    let start = "rccl_lib, gfx90a:xnack+: 2 code objects, 2 stored: ";
     assert!(text.starts_with(start), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");
 }
