@@ -92,7 +92,7 @@ impl Dynamic {
     pub(crate) fn needs_program_headers<S: ReadAt>(&self, image: &Image<S>) -> bool {
         let is_interpreted = image.segments.iter().any(|s| s.kind == elf::PT_INTERP);
         let flags = self.get(elf::DT_FLAGS_1).unwrap_or_default();
-        let is_program = is_interpreted || flags & u64::from(elf::DF_1_PIE.0) != 0;
+        let is_program = is_interpreted || flags & elf::DF_1_PIE.0 != 0;
         is_program && !image.is_position_dependent()
     }
 
