@@ -9,6 +9,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libkpack_hip.so.{SO_VERSION}");
     println!("cargo::rustc-cdylib-link-arg=-Wl,--exclude-libs,ALL");
-    // Calls within the library stay in it, whatever else the process loads.
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
+    // Calls within the library stay in it, whatever else the process loads. (It exports functions only, and Zig does not
+    // know -Bsymbolic-functions.)
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
 }

@@ -12,6 +12,7 @@ fn main() {
     }
     // Not `rustc-cdylib-link-arg`, which would name every shared library that this crate is linked into.
     println!("cargo::rustc-link-arg=-Wl,-soname,librocm_kpack.so.{SO_VERSION}");
-    // Calls within the library stay in it, whatever else the process loads.
-    println!("cargo::rustc-link-arg=-Wl,-Bsymbolic-functions");
+    // Calls within the library stay in it, whatever else the process loads. (It exports functions only, and Zig does not
+    // know -Bsymbolic-functions.)
+    println!("cargo::rustc-link-arg=-Wl,-Bsymbolic");
 }

@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use xshell::cmd;
 
+use crate::dist::Cargo;
 use crate::{log, process, repository};
 
 /// A profile of `Cargo.toml`.
@@ -37,10 +38,14 @@ fn flags(profile: Profile, more: &str) -> Result<[String; 5]> {
 
 /// Builds the helper binary `kpack` optimised, and returns its path.
 pub(crate) fn helper(profile: Profile) -> Result<PathBuf> {
+    helper_with(&Cargo::System, profile)
+}
+
+/// As [`helper`].
+pub(crate) fn helper_with(cargo: &Cargo, profile: Profile) -> Result<PathBuf> {
     process::step(&format!("Building the helper binary `kpack` ({})", profile.name()));
-    let flags = flags(profile, "")?;
-    log::run(cmd!(process::shell(), "cargo build {flags...} --package kpack-cli --bin kpack"))?;
-    Ok(repository::target_directory().join(profile.name()).join("kpack"))
+    cargo.run("build", &flags(profile, "")?, &["--package=kpack-cli", "--bin=kpack"])?;
+    Ok(cargo.output()?.join(profile.name()).join("kpack"))
 }
 
 /// Builds the helper binary with a C library linked into it, so that it runs on every Linux of this architecture, and
@@ -59,20 +64,23 @@ pub(crate) fn static_helper(profile: Profile) -> Result<PathBuf> {
     Ok(repository::target_directory().join(target).join(name).join("kpack"))
 }
 
-/// Builds the loader `librocm_kpack` and the shim `libkpack_hip` optimised, and returns the directory with their profiles.
-pub(crate) fn libraries(profile: Profile) -> Result<PathBuf> {
-    let name = profile.name();
-    process::step(&format!(
-        "Building the loader `librocm_kpack` and the shim `libkpack_hip` ({name})"
-    ));
-    let (shell, flags) = (process::shell(), &flags(profile, "")?);
-    log::run(cmd!(
-        shell,
-        "cargo rustc {flags...} --package kpack-runtime --lib --crate-type cdylib,staticlib"
-    ))?;
-    log::run(cmd!(shell, "cargo rustc {flags...} --package kpack-hip --lib --crate-type cdylib"))?;
+/// Builds the loader `librocm_kpack` optimised, and returns its directory.
+pub(crate) fn loader(cargo: &Cargo, profile: Profile) -> Result<PathBuf> {
+    process::step(&format!("Building the loader `librocm_kpack` ({})", profile.name()));
+    let loader = ["--package=kpack-runtime", "--lib", "--crate-type=cdylib,staticlib"];
+    cargo.run("rustc", &flags(profile, "")?, &loader)?;
+    Ok(cargo.output()?.join(profile.name()))
+}
+
+/// Builds the shim `libkpack_hip` optimised, and returns the directory with the profiles. Zig cannot link it, since it
+/// has no `--exclude-libs`.
+pub(crate) fn shim(profile: Profile) -> Result<PathBuf> {
+    process::step(&format!("Building the shim `libkpack_hip` ({})", profile.name()));
+    let mut flags = flags(profile, "")?;
+    let shared = ["--package=kpack-hip", "--lib", "--crate-type=cdylib"];
+    Cargo::System.run("rustc", &flags, &shared)?;
     // What is linked into each binary is built to be small.
-    let [_, _, others @ ..] = flags;
-    log::run(cmd!(shell, "cargo build --profile shim {others...} --package kpack-hip-link --lib"))?;
-    Ok(repository::target_directory())
+    flags[1] = "shim".into();
+    Cargo::System.run("build", &flags, &["--package=kpack-hip-link", "--lib"])?;
+    Cargo::System.output()
 }

@@ -14,6 +14,7 @@ use serde_json::Value;
 use walkdir::WalkDir;
 use xshell::{Cmd, cmd};
 
+use crate::dist::Cargo;
 use crate::e2e::code_object::CodeObject;
 use crate::e2e::real_libraries::build_loader;
 use crate::e2e::runtime::{Kind, Program, Runtime};
@@ -84,7 +85,8 @@ impl Reader {
     fn new(kpack: PathBuf, work: &Path) -> Result<Self> {
         let page = repository::root().join("docs/many-machines.md");
         let rocm = work.join("installed");
-        let loader = build::libraries(build::Profile::Release)?.join("release/librocm_kpack.so");
+        let loader = build::loader(&Cargo::System, build::Profile::Release)?;
+        let loader = loader.join("librocm_kpack.so");
         fs::create_dir_all(rocm.join("lib"))?;
         fs::copy(loader, rocm.join("lib/librocm_kpack.so.0"))?;
         symlink(repository::root().join("kpack-runtime/include"), rocm.join("include"))?;

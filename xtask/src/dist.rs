@@ -2,6 +2,7 @@
 //! pkg-config, the manual, and the documents.
 
 mod files;
+mod glibc;
 pub(crate) mod licences;
 mod manual;
 mod shim;
@@ -17,6 +18,7 @@ use kpack_format::{Delivery, TargetId};
 use crate::build::{self, Profile};
 use crate::{process, repository};
 use files::{copy_file, copy_tree, link_file, write_file};
+pub(crate) use glibc::{Cargo, Glibc};
 
 /// The version of all crates.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -26,8 +28,10 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub(crate) struct Built {
     /// The helper binary.
     pub(crate) helper: PathBuf,
-    /// The directory of the loader and of the shim.
+    /// The directory of the loader.
     pub(crate) runtime: PathBuf,
+    /// The shim to preload.
+    pub(crate) shared_shim: PathBuf,
     /// The shim for linkers, as cargo builds it.
     pub(crate) static_shim: PathBuf,
 }
@@ -38,12 +42,18 @@ impl Built {
     /// # Errors
     /// A build fails.
     pub(crate) fn new(profile: Profile) -> Result<Self> {
-        let helper = build::helper(profile)?;
-        let target = build::libraries(profile)?;
+        Self::with(&Cargo::System, profile)
+    }
+
+    fn with(cargo: &Cargo, profile: Profile) -> Result<Self> {
+        let helper = build::helper_with(cargo, profile)?;
+        let loader = build::loader(cargo, profile)?;
+        let shims = build::shim(profile)?;
         Ok(Self {
             helper,
-            runtime: target.join(profile.name()),
-            static_shim: target.join("shim/libkpack_hip_link.a"),
+            runtime: loader,
+            shared_shim: shims.join(profile.name()).join("libkpack_hip.so"),
+            static_shim: shims.join("shim/libkpack_hip_link.a"),
         })
     }
 
@@ -55,11 +65,6 @@ impl Built {
     /// The static library.
     pub(crate) fn static_loader(&self) -> PathBuf {
         self.runtime.join("librocm_kpack.a")
-    }
-
-    /// The shared shim.
-    pub(crate) fn shim(&self) -> PathBuf {
-        self.runtime.join("libkpack_hip.so")
     }
 
     /// The shim for linkers as it is installed, made in a directory.
@@ -110,17 +115,29 @@ impl Part {
 }
 
 /// Fills `prefix` with all parts: `bin/kpack`, `lib/libkpack_hip.*`, `lib/librocm_kpack.*`, `include/rocm_kpack/`,
-/// `lib/pkgconfig/`, `lib/cmake/`, `share/`. The loader and its packages go to `libdir` instead of `lib`.
+/// `lib/pkgconfig/`, `lib/cmake/`, `share/`. The loader and its packages go to `libdir` instead of `lib`. They run with
+/// the glibc of this system and later ones; the helper and the loader from `glibc` on.
 ///
 /// # Errors
 /// A build fails, or a directory cannot be written.
-pub(crate) fn install(prefix: &Path, libdir: &Path, profile: Profile) -> Result<()> {
+pub(crate) fn install(
+    prefix: &Path,
+    libdir: &Path,
+    profile: Profile,
+    glibc: Option<Glibc>,
+) -> Result<()> {
     ensure!(
         libdir.is_relative() && libdir.components().all(|c| matches!(c, Component::Normal(_))),
         "--libdir {} is not a path below the prefix",
         libdir.display()
     );
-    fill(prefix, libdir, &Built::new(profile)?)
+    let cargo = glibc.map_or(Ok(Cargo::System), Cargo::for_glibc)?;
+    let built = Built::with(&cargo, profile)?;
+    fill(prefix, libdir, &built)?;
+    let shim = Path::new("lib").join(so_name(&built.shared_shim)?);
+    let loader = libdir.join(built.so_name()?);
+    cargo.report(prefix, &[Path::new("bin/kpack"), &*loader])?;
+    Cargo::System.report(prefix, &[&*shim])
 }
 
 /// As [`install`], from existing build results.
@@ -169,8 +186,8 @@ pub(crate) fn fill_with(
 fn install_helper(prefix: &Path, documents: &Path, built: &Built) -> Result<()> {
     let root = repository::root();
     copy_file(&built.helper, &prefix.join("bin/kpack"))?;
-    let shim = so_name(&built.shim())?;
-    copy_file(&built.shim(), &prefix.join("lib").join(&shim))?;
+    let shim = so_name(&built.shared_shim)?;
+    copy_file(&built.shared_shim, &prefix.join("lib").join(&shim))?;
     link_file(&shim, &prefix.join("lib/libkpack_hip.so"))?;
     let scratch = tempfile::tempdir()?;
     let static_shim = built.merged_shim(scratch.path())?;

@@ -99,6 +99,10 @@ enum Task {
         /// How to build it: for packages, or in half of the time.
         #[arg(long, value_name = "NAME", value_enum, default_value = "dist")]
         profile: Profile,
+        /// The oldest glibc that the loader and the command run with, such as 2.28: Zig, which is fetched from PyPI, links
+        /// them. Default: what this system's glibc demands.
+        #[arg(long, value_name = "VERSION")]
+        glibc: Option<dist::Glibc>,
     },
     /// Make the handbook of `docs/` with mdBook, in `target/book`, and check its links.
     Book,
@@ -157,7 +161,9 @@ fn run() -> Result<()> {
             }
             Ok(())
         }
-        Task::Dist { prefix, libdir, profile } => dist::install(&prefix, &libdir, profile),
+        Task::Dist { prefix, libdir, profile, glibc } => {
+            dist::install(&prefix, &libdir, profile, glibc)
+        }
     }
 }
 

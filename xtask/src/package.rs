@@ -171,12 +171,11 @@ fn stripped(built: &Built, work: &Path) -> Result<Built> {
     let directory = work.join("stripped");
     fs::create_dir_all(&directory)?;
     let strip = |option: &str, from: &Path| strip(option, from, &directory);
-    for library in [built.loader(), built.shim()] {
-        strip("--strip-unneeded", &library)?;
-    }
+    strip("--strip-unneeded", &built.loader())?;
     strip("--strip-debug", &built.static_loader())?;
     Ok(Built {
         helper: strip("--strip-unneeded", &built.helper)?,
+        shared_shim: strip("--strip-unneeded", &built.shared_shim)?,
         static_shim: strip("--strip-debug", &built.static_shim)?,
         runtime: directory,
     })
@@ -278,6 +277,7 @@ fn portable(built: &Built, work: &Path, profile: Profile) -> Result<PathBuf> {
     let built = Built {
         helper: strip("--strip-unneeded", &build::static_helper(profile)?, &work)?,
         runtime: built.runtime.clone(),
+        shared_shim: built.shared_shim.clone(),
         static_shim: built.static_shim.clone(),
     };
     let (parts, package) = (work.join("parts"), built.package(Part::Helper)?);

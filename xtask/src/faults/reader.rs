@@ -63,7 +63,7 @@ pub(super) const READERS: &[Reader] = &[
     Reader {
         name: "shim, preloaded",
         prepare: |place, built| {
-            fs::copy(built.shim(), place.path(SHIM))?;
+            fs::copy(&built.shared_shim, place.path(SHIM))?;
             started(place, |library| library)
         },
         program: Some(LOAD),
