@@ -174,20 +174,21 @@ impl Reader {
         let mut server = Command::new("python3");
         let server = server.args(["-m", "http.server", "--bind", "127.0.0.1", "--directory"]);
         let port = free_port()?;
-        let server = server.arg(self.work.join("release")).arg(port.to_string());
+        let site = self.work.join("site");
+        process::copy_tree(&self.work.join("release"), &site.join("12345-linux"))?;
+        let server = server.arg(site).arg(port.to_string());
         let server = Server::start(server, port)?;
-        let own = format!("URL=http://127.0.0.1:{}\n", server.port);
-        let public = "URL=https://example.org/12345-linux\n";
-        let commands = self.block(public)?.replace(public, &own);
+        let (public, own) = ("https://example.org", format!("http://127.0.0.1:{}", server.port));
+        let commands = self.block("RUN=")?.replace(public, &own);
         // The second time, nothing is left to fetch.
         for _ in 0..2 {
             process::output(self.commands(&self.work, &commands)?)?;
             let root = self.work.join("rocm");
             check_archives(&root, &["gfx942"])?;
             self.load(&root, "gfx942")?;
-            fs::remove_dir_all(root)?;
         }
-        ensure!(fs::read(self.work.join("list"))?.is_empty(), "files are fetched again");
+        let list = self.work.join("12345-linux/list");
+        ensure!(fs::read(list)?.is_empty(), "files are fetched again");
         Ok(())
     }
 

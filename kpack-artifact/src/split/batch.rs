@@ -156,7 +156,7 @@ fn refuse_collisions(artifacts: &mut [Read]) {
             let owner = owners.entry(module.archives());
             let owner = owner.or_insert_with(|| options.artifact_prefix.clone());
             if *owner != options.artifact_prefix {
-                let advice = "let one artifact have the module, or name the components differently";
+                let advice = "rename the directory above `stage`, which names the module, and its line in artifact_manifest.txt; or name the components differently";
                 *read = Err(module.collision(&options.artifact_dir, owner, advice));
                 break;
             }

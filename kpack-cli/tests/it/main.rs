@@ -39,6 +39,7 @@ mod layouts;
 mod leftovers;
 mod little_memory;
 mod lookup;
+mod many_machines;
 mod markers;
 mod opened_once;
 mod outputs;
