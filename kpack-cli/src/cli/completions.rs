@@ -4,11 +4,14 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Command};
 use clap_complete::Shell;
 
 use super::output::STDOUT;
 use kpack_core::Error;
+use kpack_core::finding::catalogue::SECTIONS;
+use kpack_format::code_object::processors;
 
 /// Print the completions of a shell
 ///
@@ -24,10 +27,41 @@ pub(super) struct Arguments {
     shell: Shell,
 }
 
-/// Prints the completions of a command.
-pub(super) fn run(arguments: &Arguments, mut command: Command) -> Result<ExitCode, Error> {
+/// The command and all in it, with the values that a shell can offer.
+fn with_values(command: Command) -> Command {
+    let command = command.mut_subcommands(with_values);
+    let is_explain = command.get_name() == "explain";
+    command.mut_args(|argument| {
+        if argument.get_long() == Some("arch") {
+            argument.value_parser(PossibleValuesParser::new(processors()))
+        } else if is_explain && argument.get_id() == "ids" {
+            let all = SECTIONS.iter().flat_map(|section| section.entries);
+            argument.value_parser(PossibleValuesParser::new(all.map(|entry| entry.id.as_str())))
+        } else {
+            argument
+        }
+    })
+}
+
+/// What a shell reads to complete the arguments of a command.
+pub(super) fn script(shell: Shell, command: Command) -> Vec<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut command, "kpack", &mut script);
+    clap_complete::generate(shell, &mut with_values(command), "kpack", &mut script);
+    if shell == Shell::Fish {
+        // clap's script for fish offers values of options alone.
+        let entries = SECTIONS.iter().flat_map(|section| section.entries);
+        let ids = Vec::from_iter(entries.map(|entry| entry.id.as_str())).join(" ");
+        let line = format!(
+            "complete -c kpack -n \"__fish_kpack_using_subcommand explain\" -f -a \"{ids}\"\n"
+        );
+        script.extend(line.into_bytes());
+    }
+    script
+}
+
+/// Prints the completions of a command.
+pub(super) fn run(arguments: &Arguments, command: Command) -> Result<ExitCode, Error> {
+    let script = script(arguments.shell, command);
     io::Write::write_all(&mut io::stdout().lock(), &script)
         .map_err(|e| Error::io(Path::new(STDOUT), "write to", e))?;
     Ok(ExitCode::SUCCESS)

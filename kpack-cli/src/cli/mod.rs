@@ -89,6 +89,11 @@ pub fn command() -> clap::Command {
     Cli::command()
 }
 
+/// What a shell reads to complete the arguments of kpack.
+pub fn completions(shell: clap_complete::Shell) -> Vec<u8> {
+    completions::script(shell, command())
+}
+
 /// Runs the command that the process's arguments name.
 pub fn main() -> ExitCode {
     panics::abort_without_memory();

@@ -348,6 +348,12 @@ fn completions_of_each_shell() {
         let output = kpack(&tree, &["completions", shell]);
         let script = String::from_utf8(output.stdout).unwrap();
         assert!(script.contains("recombine") && script.contains("color"), "{shell}");
+        // These also complete values.
+        if ["bash", "zsh", "fish"].contains(&shell) {
+            for value in ["gfx942", "stale-archive"] {
+                assert!(script.contains(value), "{shell}: {value}");
+            }
+        }
     }
 }
 

@@ -6,13 +6,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use clap::Command;
-use clap_complete::{Shell, generate_to};
+use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 use flate2::{Compression, GzBuilder};
 use kpack_cli::cli;
 
-use super::files::{copy_file, link_file, write_file};
+use super::files::{link_file, write_file};
 use crate::repository;
 
 /// Variables that every command obeys, and those of some.
@@ -80,7 +80,7 @@ fn page(command: &Command, others: Vec<String>) -> Result<Vec<u8>> {
     let man = Man::new(command.clone().after_help(""));
     let mut page = title(&name);
     man.render_name_section(&mut page)?;
-    man.render_synopsis_section(&mut page)?;
+    synopsis(command).to_writer(&mut page)?;
     man.render_description_section(&mut page)?;
     man.render_options_section(&mut page)?;
     if command.has_subcommands() {
@@ -110,6 +110,21 @@ fn page(command: &Command, others: Vec<String>) -> Result<Vec<u8>> {
     more.text([roman("The handbook is in /usr/share/doc/kpack.")]);
     more.to_writer(&mut page)?;
     Ok(page)
+}
+
+/// The usage as `--help` has it, with the names of arguments, which `Man` leaves out.
+fn synopsis(command: &Command) -> Roff {
+    let usage = command.clone().render_usage().to_string();
+    let mut section = Roff::new();
+    section.control("SH", ["SYNOPSIS"]);
+    let name = command.get_bin_name().unwrap_or("kpack");
+    for line in usage.trim_start_matches("Usage:").lines().map(str::trim) {
+        match line.strip_prefix(name) {
+            Some(rest) => section.text([bold(name), roman(rest)]),
+            None => section.text([roman(line)]),
+        };
+    }
+    section
 }
 
 /// The page of a script, whose first here-document describes it.
@@ -157,9 +172,9 @@ fn exit_status(page: &mut Roff, text: &str) {
 
 /// The shells, and where each looks for completions of installed programs.
 const COMPLETIONS: [(Shell, &str); 3] = [
-    (Shell::Bash, "share/bash-completion/completions"),
-    (Shell::Zsh, "share/zsh/vendor-completions"),
-    (Shell::Fish, "share/fish/vendor_completions.d"),
+    (Shell::Bash, "share/bash-completion/completions/kpack"),
+    (Shell::Zsh, "share/zsh/vendor-completions/_kpack"),
+    (Shell::Fish, "share/fish/vendor_completions.d/kpack.fish"),
 ];
 
 /// Installs them into `prefix`.
@@ -167,7 +182,6 @@ const COMPLETIONS: [(Shell, &str); 3] = [
 /// # Errors
 /// A file cannot be written.
 pub(super) fn install(prefix: &Path) -> Result<()> {
-    let scratch = tempfile::tempdir()?;
     let mut command = cli::command().disable_help_subcommand(true);
     command.build();
     let script = repository::root().join("packaging/kpack-gpu-package");
@@ -179,14 +193,8 @@ pub(super) fn install(prefix: &Path) -> Result<()> {
         let to = prefix.join(format!("share/man/man1/{name}.1.gz"));
         write_file(&to, &compressed.finish()?)?;
     }
-    for (shell, directory) in COMPLETIONS {
-        let made = generate_to(shell, &mut cli::command(), "kpack", scratch.path())?;
-        let mut name = made.file_name().context("a file has a name")?;
-        if shell == Shell::Bash {
-            // bash-completion loads the file that has the name of the command.
-            name = "kpack".as_ref();
-        }
-        copy_file(&made, &prefix.join(directory).join(name))?;
+    for (shell, file) in COMPLETIONS {
+        write_file(&prefix.join(file), &cli::completions(shell))?;
     }
     // Where zsh looks on other distributions than Debian.
     let link = prefix.join("share/zsh/site-functions/_kpack");

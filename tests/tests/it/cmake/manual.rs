@@ -47,7 +47,7 @@ fn each_command_has_a_manual_page() {
         }
     }
     for (page, parts) in [
-        ("install", &["EXIT STATUS", "EXAMPLES"][..]),
+        ("install", &["EXIT STATUS", "EXAMPLES", "<DIR>", "<NAME>"][..]),
         ("unbundle", &[".so man1/kpack-extract.1"]),
         ("wheel-split", &["SOURCE_DATE_EPOCH"]),
     ] {
