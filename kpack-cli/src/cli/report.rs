@@ -1,5 +1,6 @@
 //! `kpack report`.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -44,7 +45,7 @@ pub(super) struct Arguments {
     /// Write a self-contained page with a table and treemaps to FILE
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Title of the page; the default names the directories
+    /// Title of the page; the default names the modules, or the directories
     #[arg(long, value_name = "TEXT", requires = "html")]
     title: Option<String>,
 }
@@ -73,7 +74,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         sizes.newest = seconds;
     }
     if let Some(path) = &arguments.html {
-        let page = crate::report::page(&sizes, &title(arguments));
+        let page = crate::report::page(&sizes, &title(arguments, &sizes));
         publish::write_output(path, |staged| {
             let written = staged.file().write_all(page.as_bytes());
             written.map_err(|e| Error::io(path, "write", e))
@@ -87,10 +88,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The title of the page. Of a path, only its end: pages are published, and directories of one machine do not belong there.
-fn title(arguments: &Arguments) -> String {
+/// The most modules that a title names.
+const MOST_MODULES: usize = 3;
+
+/// The title of the page: of few modules, their names. Of a path, only its end: pages are published, and directories of one
+/// machine do not belong there.
+fn title(arguments: &Arguments, sizes: &Sizes) -> String {
     if let Some(title) = &arguments.title {
         return title.clone();
+    }
+    let split = sizes.rows.iter().filter(|row| row.target.is_some());
+    let modules = BTreeSet::from_iter(split.map(|row| row.module.as_str()));
+    if (1..=MOST_MODULES).contains(&modules.len()) {
+        return format!("Sizes of {}", Vec::from_iter(modules).join(", "));
     }
     let name = |path: &PathBuf| {
         let known = path.canonicalize();

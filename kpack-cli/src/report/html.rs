@@ -15,8 +15,6 @@ const HEIGHT: f64 = 640.0;
 const HEADING: f64 = 16.0;
 /// A rectangle smaller than this gets no text.
 const LEAST_TEXT: (f64, f64) = (46.0, 13.0);
-/// Approximate width of a letter.
-const LETTER: f64 = 6.6;
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1d2430;--quiet:#5b6676;--paper:#fff;--line:#d8dde5}\
@@ -25,7 +23,9 @@ body{font:15px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--paper
 margin:2rem auto;padding:0 1rem}\
 h1{font-size:1.5rem;margin-bottom:.2rem}h2{font-size:1.1rem;margin:1.8rem 0 .4rem}\
 p{color:var(--quiet);margin:.2rem 0 1rem}svg{width:100%;height:auto;display:block}\
-svg text{font:11px system-ui,sans-serif;fill:#10141a;pointer-events:none}svg .m,svg .t{font-weight:600}\
+svg foreignObject{pointer-events:none}\
+svg div{font:11px/13px system-ui,sans-serif;color:#10141a;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}\
+svg .m div,svg .t div{font-weight:600}\
 svg rect{stroke:var(--paper);stroke-width:1}svg rect:hover{stroke:var(--ink);stroke-width:2}\
 table{border-collapse:collapse;width:100%;font-size:13px}th,td{padding:.25rem .6rem;text-align:left;\
 border-bottom:1px solid var(--line)}details{margin:.3rem 0}summary{cursor:pointer}th{position:sticky;top:0;background:var(--paper)}\
@@ -226,22 +226,19 @@ fn rectangle(text: &mut String, place: Rectangle, (hue, light): (f64, f64), hint
     );
 }
 
+/// A line of text in a box, which a browser shortens with an ellipsis where it is too long.
 fn label(text: &mut String, place: Rectangle, name: &str, class: &str) {
-    if place.width < LEAST_TEXT.0 || place.height < LEAST_TEXT.1 {
+    let Rectangle { x, y, width, height } = place;
+    if width < LEAST_TEXT.0 || height < LEAST_TEXT.1 {
         return;
-    }
-    let room = ((place.width - 8.0) / LETTER) as usize;
-    let mut shown: String = name.chars().take(room).collect();
-    if shown.len() < name.len() {
-        shown.pop();
-        shown.push('…');
     }
     let _ = writeln!(
         text,
-        "<text class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-        place.x + 4.0,
-        place.y + 12.0,
-        escape(&shown)
+        "<foreignObject class=\"{class}\" x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{}\"><div>{}</div></foreignObject>",
+        x + 4.0,
+        width - 8.0,
+        LEAST_TEXT.1,
+        escape(name)
     );
 }
 
