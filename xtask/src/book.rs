@@ -25,7 +25,16 @@ create-missing = false
 
 [output.html]
 no-section-label = true
+additional-css = ["wide.css"]
 "#;
+
+/// Lines of 100 characters in blocks of code fit beside the list of pages in a window of 1280 pixels, and so does README's
+/// table of sizes.
+const STYLE: &str = "\
+:root { --content-max-width: 1000px; }
+.content table { font-size: 0.85em; }
+.content table td, .content table thead th { padding: 3px 8px; }
+";
 
 /// Makes the handbook in `target/book`, and checks its links.
 ///
@@ -59,6 +68,7 @@ pub(crate) fn run() -> Result<()> {
         writeln!(configuration, "git-repository-url = \"{publisher}\"")?;
     }
     fs::write(work.join("book.toml"), configuration)?;
+    fs::write(work.join("wide.css"), STYLE)?;
     let html = output.join("html");
     process::run!("{mdbook} build {work} --dest-dir {html}")?;
     for page in repository::files_with_extension(&pages, "md")? {
