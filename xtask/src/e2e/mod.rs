@@ -49,7 +49,9 @@ pub(crate) struct Options {
 /// A check failed.
 pub(crate) fn run(options: &Options) -> Result<()> {
     if options.bootstrap {
-        bootstrap::install_missing(&[bootstrap::Needs::E2e], false)?;
+        let corpus = options.corpus.then_some(bootstrap::Needs::Corpus);
+        let needs = Vec::from_iter([bootstrap::Needs::E2e].into_iter().chain(corpus));
+        bootstrap::install_missing(&needs, false)?;
     }
     let tools = &HipTools::find().map_err(|error| NotRun(format!("{error:#}; try --bootstrap")))?;
     let work = repository::empty_directory("e2e")?;
