@@ -51,6 +51,13 @@ pub fn of_another_build(binary: &str) -> String {
     format!("made for another build of {binary}; install the matching package")
 }
 
+/// The message for an archive without checksums, where the marker of `binary` has a code ID.
+pub fn without_checksums(binary: &str) -> String {
+    format!(
+        "has no checksums, which {binary} needs to tell its own build's code (damaged, or changed by another tool)"
+    )
+}
+
 impl Marker {
     /// Whether device code for `target` with the ID `found` matches the binary's build. Without an
     /// ID in the marker or the archive, it is assumed to match.

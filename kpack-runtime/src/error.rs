@@ -84,7 +84,7 @@ pub enum Error {
     #[error("{report}")]
     NoCodeObject {
         /// [`ErrorCode::KPACK_ERROR_IO_ERROR`], [`ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND`],
-        /// [`ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND`] or
+        /// [`ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND`], [`ErrorCode::KPACK_ERROR_INVALID_FORMAT`] or
         /// [`ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND`].
         code: ErrorCode,
         /// The attempts.

@@ -52,7 +52,7 @@ pub struct Attempt {
 pub enum Outcome {
     /// It is not there.
     Missing,
-    /// It exists, but could not be opened, for this reason.
+    /// It exists, but could not be opened or is damaged, for this reason.
     NotOpened(String),
     /// The process or the system ran out of a resource that opening a file needs: this one.
     Exhausted(String),
@@ -134,6 +134,23 @@ impl Report {
             self.isas(", then "),
             self.kernels(),
             self.id()
+        )
+    }
+
+    /// One line, for what users need to know without `ROCM_KPACK_DEBUG`: why the archive at `path` was skipped.
+    pub(crate) fn summary(&self, path: &Path, skipped: &Outcome) -> String {
+        let why = match skipped {
+            Outcome::OtherBuild(binary) => {
+                format!("was made for another build of {}", binary.escape_debug())
+            }
+            other => other.to_string(),
+        };
+        let (id, advice) = self.diagnosis();
+        format!(
+            "{}: no code object for {}, because {} {why}; {advice} [{id}]",
+            escaped(&self.binary),
+            self.isas(", then "),
+            escaped(path)
         )
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use kpack_format::Delivery;
 use kpack_format::archive::TocEntry;
+use kpack_format::marker::without_checksums;
 use kpack_format::names::KernelName;
 use kpack_format::offload_bundle::code_object_id;
 
@@ -97,14 +98,14 @@ impl Cache {
             let request = Request { isas: gpu, ..*request };
             let targets = Vec::from_iter(targets);
             let search = Search::begin(self, &request, &place, targets);
-            let mut other_builds = Vec::new();
+            let mut skipped = Vec::new();
             let each = search.targets.chunks(1);
-            let found = each.filter_map(|target| search.find(target, &mut other_builds));
+            let found = each.filter_map(|target| search.find(target, &mut skipped));
             let found: Vec<CodeObject> = found.collect();
             if found.is_empty() {
-                result = Err(search.failure(&other_builds, &place));
+                result = Err(search.failure(&skipped, &place));
             } else if self.environment().debug {
-                let trouble = search.trouble(&other_builds);
+                let trouble = search.trouble(&skipped);
                 if !trouble.is_empty() {
                     say(&format!("`{}`{trouble}", search.kernels.join("` or `")));
                 }
@@ -151,13 +152,13 @@ impl Cache {
         let place = self.place(request.binary);
         let targets = lookup::targets(request.isas);
         let search = Search::begin(self, request, &place, targets);
-        let mut other_builds = Vec::new();
-        let Some(found) = search.find(&search.targets, &mut other_builds) else {
-            return Err(search.failure(&other_builds, &place));
+        let mut skipped = Vec::new();
+        let Some(found) = search.find(&search.targets, &mut skipped) else {
+            return Err(search.failure(&skipped, &place));
         };
         let loaded = found.archive.load_into::<M>(&found.kernel, &found.target);
         if self.environment().debug {
-            let mut trouble = search.trouble(&other_builds);
+            let mut trouble = search.trouble(&skipped);
             if !self.is_news(request.binary, std::slice::from_ref(&trouble)) {
                 trouble.clear();
             }
@@ -205,6 +206,14 @@ struct Search<'a> {
 /// Where an archive may be, and the archive there.
 type Tried = (Candidate, Result<Arc<Archive>, Error>);
 
+/// An archive with the kernel that was not taken, and why.
+type Skipped = (Arc<Archive>, Outcome);
+
+fn why_skipped<'s>(skipped: &'s [Skipped], archive: &Arc<Archive>) -> Option<&'s Outcome> {
+    let mut skipped = skipped.iter();
+    skipped.find(|(other, _)| Arc::ptr_eq(other, archive)).map(|(_, why)| why)
+}
+
 impl<'a> Search<'a> {
     /// Opens the archives for `targets` that the search paths lead to.
     fn begin(
@@ -243,17 +252,22 @@ impl<'a> Search<'a> {
         self.targets.iter().any(|target| archive.has_target(target))
     }
 
-    /// The first code object for the best of `targets`. Archives of another build of the binary go to
-    /// `other_builds`.
-    fn find(&self, targets: &[String], other_builds: &mut Vec<Arc<Archive>>) -> Option<CodeObject> {
+    /// The first code object for the best of `targets`. Archives that may have another build's go to `skipped`.
+    fn find(&self, targets: &[String], skipped: &mut Vec<Skipped>) -> Option<CodeObject> {
         RULES.first(targets, self.opened(), |(candidate, archive), target| {
             let rule = candidate.rule;
             let answer = self.ask(archive, rule, target);
-            match answer {
+            let binary = binary_of(&self.kernels);
+            let why = match answer {
                 Answer::Found(_) | Answer::NoTarget => return answer,
-                Answer::OtherBuild if other_builds.iter().any(|o| Arc::ptr_eq(o, archive)) => {}
-                Answer::OtherBuild => other_builds.push(Arc::clone(archive)),
-                Answer::NoKernel => {}
+                Answer::OtherBuild => Some(Outcome::OtherBuild(binary)),
+                Answer::NoChecksums => Some(Outcome::NotOpened(without_checksums(&binary))),
+                Answer::NoKernel => None,
+            };
+            if let Some(why) = why
+                && why_skipped(skipped, archive).is_none()
+            {
+                skipped.push((Arc::clone(archive), why));
             }
             // Since the archive was opened, an upgrade may have put there what the marker expects.
             if self.request.marker.code_ids.contains_key(target) {
@@ -278,11 +292,10 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// The archives that could not be read, or belong to another build, a line each.
-    fn trouble(&self, other_builds: &[Arc<Archive>]) -> String {
+    /// The archives that could not be read, or were skipped, a line each.
+    fn trouble(&self, skipped: &[Skipped]) -> String {
         let mut text = String::new();
-        for archive in other_builds {
-            let outcome = Outcome::OtherBuild(binary_of(&self.kernels));
+        for (archive, outcome) in skipped {
             let _ = write!(text, "\n  skipped {}: {outcome}", escaped(archive.path()));
         }
         for (Candidate { path, .. }, opened) in &self.tried {
@@ -316,7 +329,7 @@ impl<'a> Search<'a> {
     }
 
     /// Why nothing was found.
-    fn failure(&self, other_builds: &[Arc<Archive>], place: &Place) -> Error {
+    fn failure(&self, skipped: &[Skipped], place: &Place) -> Error {
         let archives = || self.opened().map(|(_, archive)| archive);
         let out_of_resources =
             |(_, opened): &Tried| opened.as_ref().is_err_and(Error::is_exhaustion);
@@ -325,28 +338,28 @@ impl<'a> Search<'a> {
             ErrorCode::KPACK_ERROR_IO_ERROR
         } else if archives().next().is_none() && !self.is_for_spirv_that_is_nowhere() {
             ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND
+        } else if skipped.iter().any(|(_, why)| matches!(why, Outcome::NotOpened(_))) {
+            ErrorCode::KPACK_ERROR_INVALID_FORMAT
         } else if self.binary_lacks_targets()
+            || !skipped.is_empty()
             || !archives().any(|archive| self.has_a_target(archive))
         {
             ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND
         } else {
             ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND
         };
-        let is_other =
-            |archive: &Arc<Archive>| other_builds.iter().any(|o| Arc::ptr_eq(o, archive));
         let attempt = |(candidate, opened): &Tried| Attempt {
             path: candidate.path.clone(),
             outcome: match opened {
                 Err(error) => outcome(error),
-                Ok(archive) if is_other(archive) => Outcome::OtherBuild(binary_of(&self.kernels)),
-                Ok(archive) if self.has_a_target(archive) => {
-                    if self.binary_lacks_targets() {
-                        Outcome::NoCodeOfBinary
-                    } else {
-                        Outcome::NoKernel
+                Ok(archive) => match why_skipped(skipped, archive) {
+                    Some(why) => why.clone(),
+                    None if !self.has_a_target(archive) => {
+                        Outcome::NoTarget(archive.toc().gfx_arches.clone())
                     }
-                }
-                Ok(archive) => Outcome::NoTarget(archive.toc().gfx_arches.clone()),
+                    None if self.binary_lacks_targets() => Outcome::NoCodeOfBinary,
+                    None => Outcome::NoKernel,
+                },
             },
         };
         let attempts = self.tried.iter().map(attempt).collect();
@@ -361,6 +374,11 @@ impl<'a> Search<'a> {
             } else {
                 say(&report.headline())
             }
+        } else if let Some((archive, why)) = skipped.first()
+            && self.cache.is_news(archive.path(), &[])
+        {
+            // The program may go on without this GPU, so nobody else would say why.
+            say(&report.summary(archive.path(), why))
         }
         Error::NoCodeObject { code, report: Box::new(report) }
     }

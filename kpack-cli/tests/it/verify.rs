@@ -52,6 +52,18 @@ fn position(bytes: &[u8], part: &[u8]) -> usize {
     bytes.windows(part.len()).position(|window| window == part).unwrap()
 }
 
+/// Without them, altered code that is not compressed would be loaded and nobody would notice.
+#[test]
+fn an_archive_that_lost_its_checksums_is_damaged() {
+    let tree = installed();
+    change(&tree, ARCHIVE, |bytes| {
+        let key = position(bytes, b"checksums");
+        bytes[key] = b'C';
+    });
+    let report = check(&tree, BINARY);
+    assert_found(&report, &["has no checksums", ids::DAMAGED_ARCHIVE.as_str()]);
+}
+
 #[test]
 fn a_complete_tree_has_no_fault() {
     let tree = installed();

@@ -173,6 +173,18 @@ impl Toc {
         code_id(&checksums)
     }
 
+    /// Whether it has code of `binary` for `target`, but no checksums, which a binary's code IDs are made of. Where
+    /// a marker has such an ID, that is damage.
+    pub fn lacks_checksums(&self, binary: &str, target: &str) -> bool {
+        let first = format!("{binary}#");
+        let kernels = self.kernels.range(first.clone()..);
+        let mut own = kernels.take_while(|(kernel, _)| kernel.starts_with(&first));
+        self.checksums.is_none()
+            && own.any(|(kernel, targets)| {
+                index_in(kernel, binary).is_some() && targets.contains_key(target)
+            })
+    }
+
     /// Compares `found`, the SHA-256 of the code object of `kernel` for `target` at `offset`, with
     /// the archive's checksum, if any.
     ///

@@ -28,6 +28,7 @@ impl<T> Answer<T> {
         match self {
             Self::Found(found) => Answer::Found(change(found)),
             Self::OtherBuild => Answer::OtherBuild,
+            Self::NoChecksums => Answer::NoChecksums,
             Self::NoKernel => Answer::NoKernel,
             Self::NoTarget => Answer::NoTarget,
         }
@@ -80,6 +81,8 @@ pub enum Answer<T> {
     Found(T),
     /// The code object of another build of the binary.
     OtherBuild,
+    /// A code object without checksums, so nobody can tell whether it is of the build that the marker names.
+    NoChecksums,
     /// Code for the target, but not for the kernel.
     NoKernel,
     /// No code for the target.
@@ -92,7 +95,7 @@ pub trait Listing {
     fn has_target(&self, target: &str) -> bool;
     /// Whether it has the code object of `kernel` for `target`.
     fn has_kernel(&self, kernel: &str, target: &str) -> bool;
-    /// The ID of its device code of `binary` for `target`.
+    /// The ID of its device code of `binary` for `target`; `None` without checksums.
     fn code_id(&self, binary: &str, target: &str) -> Option<CodeId>;
 }
 
@@ -148,11 +151,12 @@ impl Rules {
         };
         let binary = KernelName::parse(kernel).binary;
         // The ID takes time to compute, and is useless if the marker lists none.
-        if self.compares_code_ids
-            && marker.code_ids.contains_key(target)
-            && !marker.accepts(target, archive.code_id(binary, target))
-        {
-            return Answer::OtherBuild;
+        if self.compares_code_ids && marker.code_ids.contains_key(target) {
+            match archive.code_id(binary, target) {
+                None => return Answer::NoChecksums,
+                found if !marker.accepts(target, found) => return Answer::OtherBuild,
+                _ => {}
+            }
         }
         Answer::Found(kernel)
     }
@@ -170,7 +174,10 @@ impl Rules {
                 match ask(archive, target) {
                     Answer::Found(found) => return Some(found),
                     Answer::NoKernel if !self.asks_every_archive => return None,
-                    Answer::NoKernel | Answer::OtherBuild | Answer::NoTarget => {}
+                    Answer::NoKernel
+                    | Answer::OtherBuild
+                    | Answer::NoChecksums
+                    | Answer::NoTarget => {}
                 }
             }
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use kpack_format::archive::ArchiveError;
 use kpack_format::digest::Sha256;
-use kpack_format::marker::Marker;
+use kpack_format::marker::{Marker, without_checksums};
 use kpack_format::names::{KernelName, SearchPath};
 use kpack_format::offload_bundle::code_object_id;
 use kpack_format::{CodeId, TargetId};
@@ -95,6 +95,11 @@ impl Resolver {
                     continue;
                 }
             };
+            let checks = lookup.rules.compares_code_ids && marker.code_ids.contains_key(&target);
+            if checks && lock(&archive).toc().lacks_checksums(kernel_name, &target) {
+                damaged.push((path, without_checksums(kernel_name)));
+                continue;
+            }
             let code_id = lock(&archive).toc().code_id(kernel_name, &target);
             archives.push(OpenedArchive { target, path, archive, code_id });
         }
@@ -172,6 +177,7 @@ impl Resolver {
             Answer::Found(Ok(place)) => Answer::Found(place),
             Answer::Found(Err(_)) | Answer::NoKernel => Answer::NoKernel,
             Answer::OtherBuild => Answer::OtherBuild,
+            Answer::NoChecksums => Answer::NoChecksums,
             Answer::NoTarget => Answer::NoTarget,
         }
     }
