@@ -92,9 +92,9 @@ impl Error {
         }
     }
 
-    /// [`Error::Refused`], for `reason`.
+    /// [`Error::Refused`], for `reason`, which is one line: line breaks in it come from names, and are escaped.
     pub fn rejected(id: Id, path: &Path, reason: impl Into<String>) -> Self {
-        Self::Refused { id, path: path.to_owned(), reason: reason.into() }
+        Self::Refused { id, path: path.to_owned(), reason: one_line(reason.into()) }
     }
 
     /// The same, with another reason if it is [`Error::Refused`].
@@ -148,10 +148,15 @@ impl Error {
         matches!(self, Self::Io { source, .. } if kpack_format::is_exhaustion(source))
     }
 
-    /// [`Error::Usage`], for `reason`.
+    /// [`Error::Usage`], for `reason`, which is one line, as in [`rejected`](Self::rejected).
     pub fn usage(reason: impl Into<String>) -> Self {
-        Self::Usage(reason.into())
+        Self::Usage(one_line(reason.into()))
     }
+}
+
+/// The text with its line breaks escaped, so that its ID ends it and no name can pass for another message.
+pub(crate) fn one_line(text: String) -> String {
+    if text.contains(['\n', '\r']) { text.replace('\n', "\\n").replace('\r', "\\r") } else { text }
 }
 
 /// A path for messages, [`escaped`].

@@ -15,7 +15,7 @@ use super::{Layout, Options, Unknown};
 use crate::classify::Class;
 use crate::manifest_txt;
 use crate::mark;
-use kpack_core::{Error, ids};
+use kpack_core::{Error, ids, shown};
 use kpack_split::input::{Lookup, or_refused, read_manifest};
 use kpack_split::split::Presplit;
 
@@ -102,11 +102,10 @@ fn refuse_contradictions(trees: &Trees) -> Result<(), Error> {
     let Some(first) = all.next() else {
         return Ok(());
     };
-    let mut text = first.text.clone();
-    for other in all {
-        text += &format!("\n  and {}: {}", other.file().display(), other.text);
-    }
-    Err(Error::rejected(first.id, first.file(), text))
+    let more = all.map(|other| format!("\n  and {}: {}", shown(other.file()), other.text));
+    let more: String = more.collect();
+    let error = Error::rejected(first.id, first.file(), &*first.text);
+    Err(error.with_reason(|reason| reason + &more))
 }
 
 /// Refuses binaries that were split before the link and not installed: their device code is where

@@ -36,11 +36,13 @@ mod wheel;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 use kpack_format::TargetId;
 
-use kpack_core::Error;
 use kpack_core::platform::raise_open_files;
+use kpack_core::{Error, escaped};
 
 use exit_codes::{EXIT_CODES, Failed, exit_code};
 use print::{Print, print};
@@ -99,7 +101,7 @@ pub fn main() -> ExitCode {
     panics::abort_without_memory();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return misused(&error),
+        Err(error) => return misused(error),
     };
     cli.print.set();
     allow_open_files();
@@ -182,13 +184,42 @@ fn reports_failures(command: &Command) -> bool {
 }
 
 /// Prints help, or what is wrong with the arguments, as other errors are printed.
-fn misused(error: &clap::Error) -> ExitCode {
+fn misused(mut error: clap::Error) -> ExitCode {
     if !error.use_stderr() {
         // Printing help is not an error.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
-    let text = error.to_string();
+    let repeated = error.context().filter_map(|(kind, value)| match value {
+        ContextValue::String(text) => Some((kind, ContextValue::String(escaped(text).to_string()))),
+        ContextValue::Strings(texts) => {
+            let texts = texts.iter().map(|text| escaped(text).to_string());
+            Some((kind, ContextValue::Strings(texts.collect())))
+        }
+        // A tip repeats the argument as well, and cannot be changed.
+        ContextValue::StyledStrs(tips) => {
+            let is_plain =
+                |tip: &&StyledStr| tip.to_string() == escaped(&tip.to_string()).to_string();
+            let plain = tips.iter().filter(is_plain).cloned();
+            Some((kind, ContextValue::StyledStrs(plain.collect())))
+        }
+        _ => None,
+    });
+    for (kind, value) in Vec::from_iter(repeated) {
+        error.insert(kind, value);
+    }
+    let mut text = error.to_string();
+    // What the argument's own parser says repeats it once more.
+    if let Some(why) = std::error::Error::source(&error)
+        && let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg)
+        && let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue)
+    {
+        let why = why.to_string();
+        text = format!(
+            "error: invalid value '{value}' for '{argument}': {}\n\nFor more information, try '--help'.\n",
+            escaped(&why)
+        );
+    }
     match text.strip_prefix("error: ") {
         Some(text) => _ = write!(io::stderr(), "kpack: {}: {text}", output::painted("error")),
         None => _ = error.print(),

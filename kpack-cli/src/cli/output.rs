@@ -143,7 +143,7 @@ pub(super) fn complain_finding(finding: &Finding) {
 /// A finding in words: its path, its text and its ID.
 pub(super) fn described(finding: &Finding) -> String {
     let path = finding.path.as_ref();
-    let path = path.map_or(String::new(), |path| format!("{}: ", path.display()));
+    let path = path.map_or(String::new(), |path| format!("{}: ", shown(path)));
     match finding.severity {
         Severity::Ok => format!("{path}{}", finding.text),
         _ => format!("{path}{}", with_id(&finding.text, finding.id)),
@@ -198,5 +198,26 @@ fn json_text(path: &Path, value: &impl Serialize) -> Result<String, Error> {
     } else {
         text
     };
-    Ok(format!("{text}\n"))
+    Ok(format!("{}\n", without_controls(text)))
+}
+
+/// JSON with `\u` for characters that terminals obey or do not show. JSON lets them stand as they are in strings, and
+/// has them nowhere else.
+fn without_controls(json: String) -> String {
+    let is_plain = |c: char| c.is_ascii_graphic() || matches!(c, ' ' | '\n');
+    let is_hidden = |c: char| !is_plain(c) && c.escape_debug().len() > 1;
+    if !json.contains(is_hidden) {
+        return json;
+    }
+    let mut text = String::new();
+    for c in json.chars() {
+        if is_hidden(c) {
+            let mut units = [0; 2];
+            let units = c.encode_utf16(&mut units).iter();
+            units.for_each(|unit| text += &format!("\\u{unit:04x}"));
+        } else {
+            text.push(c);
+        }
+    }
+    text
 }

@@ -112,6 +112,35 @@ fn objects_and_messages_of_a_build() {
 }
 
 #[test]
+fn arguments_that_are_wrong() {
+    let tree = Tree::new();
+    let option = format!("--{TRICKS}");
+    for arguments in [
+        &[TRICKS][..],
+        &["verify", &option, "x"],
+        &["verify", "--arch", TRICKS, "x"],
+        &["install", "--jobs", TRICKS, "--prefix", "."],
+        &["report", "--by", TRICKS, "x"],
+    ] {
+        escapes(&tree, arguments);
+    }
+}
+
+/// JSON may be printed on a terminal as well. Programs read the name as it is.
+#[test]
+fn json() {
+    let tree = Tree::new();
+    let name = format!("{TRICKS}\u{7f}\u{61c}.so");
+    library().build(&tree.path(&name)).unwrap();
+    let output = kpack(&tree, &["show", "--json", &name]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    let hidden = "\u{7f}\u{61c}\u{9b}\u{202e}\u{2066}\u{1b}\r";
+    assert_eq!(said.chars().find(|c| hidden.contains(*c)), None, "{said:?}");
+    let read: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert!(read.to_string().contains("\u{61c}"), "{read}");
+}
+
+#[test]
 fn artifacts() {
     let tree = Tree::new();
     let artifact = tree.path("in/blas_lib");

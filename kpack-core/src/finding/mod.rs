@@ -4,6 +4,8 @@ pub mod catalogue;
 
 use std::path::{Path, PathBuf};
 
+use crate::error::one_line;
+
 pub use catalogue as ids;
 pub use kpack_format::finding::Id;
 
@@ -37,9 +39,9 @@ impl Finding {
         Self { path: Some(path.into()), ..Self::general(severity, id, text) }
     }
 
-    /// A finding that is not about one file.
+    /// A finding that is not about one file. Line breaks in the text come from names, and are escaped.
     pub fn general(severity: Severity, id: Id, text: impl Into<String>) -> Self {
-        Self { id, severity, path: None, text: text.into(), help: None }
+        Self { id, severity, path: None, text: one_line(text.into()), help: None }
     }
 
     /// The same, with what to do.
