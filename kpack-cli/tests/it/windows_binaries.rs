@@ -20,8 +20,8 @@ use kpack_tests::fixture::{
 use kpack_tests::process::{output, try_run};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
-use object::pe;
 use object::read::pe::PeFile64;
+use object::{LittleEndian as LE, pe};
 
 /// Three wrappers, two with plain bundles, with enough device code to free pages.
 pub(crate) fn library() -> FatLibrary {
@@ -390,6 +390,30 @@ fn with_debug_directory() -> Result<Option<(Bench, usize)>> {
     let directory = directory.context("a debug directory")?;
     let (entry, _) = directory.file_range(&file.section_table())?;
     Ok(Some((bench, entry as usize)))
+}
+
+/// The address of a directory without a size means nothing, and that of certificates is an offset in the file.
+#[test]
+fn a_data_directory_without_a_size_is_nowhere() -> Result<()> {
+    let Some(bench) = dll(&[])? else {
+        return Ok(());
+    };
+    let mut bytes = fs::read(&bench.original)?;
+    let at = {
+        let file = PeFile64::parse(&*bytes)?;
+        let mut sections = file.section_table().iter();
+        let code = sections.find(|section| section.raw_name().starts_with(b".hip_fat"));
+        code.context("device code")?.virtual_address.get(LE) + 16
+    };
+    for index in [pe::IMAGE_DIRECTORY_ENTRY_SECURITY, pe::IMAGE_DIRECTORY_ENTRY_GLOBALPTR] {
+        let entry = signature(&bytes) + 24 + 112 + 8 * index;
+        bytes[entry..entry + 4].copy_from_slice(&at.to_le_bytes());
+        bytes[entry + 4..entry + 8].fill(0);
+    }
+    fs::write(bench.path(), &bytes)?;
+    bench.split()?;
+    assert_holds(bench.tree.root());
+    Ok(())
 }
 
 /// Nothing tells which of the two is right, unless the data do.

@@ -514,8 +514,14 @@ fn directories<S: ReadAt>(
     let bytes = read_range(source, file_size, offset + fixed, size, "the data directories")?;
     let directories = pods::<pe::ImageDataDirectory>(&bytes).iter();
     let directories = directories.map(|directory| {
-        let start = u64::from(directory.virtual_address.get(LE));
-        start..start + u64::from(directory.size.get(LE))
+        // Without a size there is none, whatever the address says.
+        match u64::from(directory.size.get(LE)) {
+            0 => 0..0,
+            size => {
+                let start = u64::from(directory.virtual_address.get(LE));
+                start..start + size
+            }
+        }
     });
     Ok(directories.collect())
 }

@@ -170,8 +170,10 @@ fn check_references<S: ReadAt>(
     if let Some(word) = relocations.within(&addresses).first() {
         unsupported!("the word at {word:#x} in the device code is relocated");
     }
-    for directory in &image.directories {
-        if directory.start < addresses.end && addresses.start < directory.end {
+    for (index, directory) in image.directories.iter().enumerate() {
+        // That of the certificates is an offset in the file.
+        let has_addresses = index != pe::IMAGE_DIRECTORY_ENTRY_SECURITY;
+        if has_addresses && directory.start < addresses.end && addresses.start < directory.end {
             unsupported!(
                 "the data directory at {:#x} is in section `{}`",
                 directory.start,
