@@ -604,7 +604,10 @@ impl<'a> Artifact<'a> {
         loop {
             let Some((prefix, walk)) = &mut self.walk else {
                 match self.walks.next() {
-                    Some((prefix, walk)) => self.walk = Some((prefix, walk.into_iter())),
+                    Some((prefix, walk)) => {
+                        self.walk = Some((prefix, walk.into_iter()));
+                        self.siblings.clear();
+                    }
                     None => return Ok(None),
                 }
                 continue;

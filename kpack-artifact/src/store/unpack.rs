@@ -266,8 +266,8 @@ fn check_same(
         return Ok(());
     }
     let text = format!(
-        "two artifacts have a file `{}`, and they differ; unpack without --flatten, or leave one of \
-         the components out",
+        "two different files would be `{}`; unpack without --flatten, which keeps each artifact and prefix \
+         apart, or leave one of the components out",
         path.display()
     );
     Err(Error::rejected(ids::CONFLICTING_FILES, index, text))

@@ -303,6 +303,25 @@ fn files_that_two_components_have_are_one_if_they_are_the_same() {
     assert_eq!(flatten("other").unwrap_err().id(), ids::CONFLICTING_FILES);
 }
 
+/// The prefixes of one artifact may contradict each other as well.
+#[test]
+fn files_that_one_artifact_has_twice_are_named_as_such() {
+    let tree = Tree::new();
+    let artifact = "out/blas_lib_generic";
+    for (prefix, text) in [("one/stage", "one"), ("two/stage", "two")] {
+        write(&tree.path(&format!("{artifact}/{prefix}/LICENSE")), text.as_bytes());
+    }
+    let prefixes = "one/stage\ntwo/stage\n";
+    write(&tree.path(&format!("{artifact}/artifact_manifest.txt")), prefixes.as_bytes());
+    packed(&tree, "out", "store");
+    let mut options = UnpackOptions::new(tree.path("store"), tree.path("root"));
+    options.flatten = true;
+    let error = unpack(&options, &()).unwrap_err();
+    assert_eq!(error.id(), ids::CONFLICTING_FILES);
+    let said = error.to_string();
+    assert!(said.contains("`LICENSE`") && !said.contains("two artifacts"), "{said}");
+}
+
 #[test]
 fn a_gpu_needs_its_targets_their_variants_and_the_host_files() {
     let tree = three_shards();
