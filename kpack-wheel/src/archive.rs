@@ -28,6 +28,13 @@ use kpack_split::pe::MARKER_SECTION;
 /// The signatures of RECORD. No installer reads them, and a changed RECORD contradicts them.
 const SIGNATURES: [&str; 2] = ["RECORD.jws", "RECORD.p7s"];
 
+/// Where installers put the files in the data directory.
+const SCHEMES: [&str; 5] = ["purelib", "platlib", "headers", "scripts", "data"];
+
+/// Fields that a wheel has once. Installers that find two disagree about which one counts.
+const SINGLE: [&str; 5] =
+    ["Metadata-Version", "Name", "Version", "Wheel-Version", "Root-Is-Purelib"];
+
 /// The metadata that must fit into memory.
 const MAX_METADATA: u64 = 16 << 20;
 
@@ -78,8 +85,18 @@ impl SitePackages {
 }
 
 impl Wheel {
-    /// Opens a wheel, and checks the names of its members and its metadata.
+    /// Opens a wheel that installers accept.
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
+        let wheel = Self::parse(path)?;
+        if let Some((member, text)) = wheel.not_installed().next() {
+            return Err(member_error(path, &member.name, &text));
+        }
+        Ok(wheel)
+    }
+
+    /// Opens a wheel, and checks the names of its members and its metadata, but not all that installers do: see
+    /// [`not_installed`](Self::not_installed).
+    pub(super) fn parse(path: &Path) -> Result<Self, Error> {
         let name = WheelName::of(path)?;
         let file = input::open(path)?;
         let size = file.metadata().map_err(|e| Error::io(path, "read", e))?;
@@ -133,7 +150,17 @@ impl Wheel {
 
     fn fields(&self, file: &str) -> Result<Fields, Error> {
         let bytes = self.bytes(&self.in_dist_info(file))?;
-        Fields::parse(bytes).map_err(|text| self.refused(file, text))
+        let fields = Fields::parse(bytes).map_err(|text| self.refused(file, text))?;
+        match SINGLE.iter().find(|name| fields.all(name).count() > 1) {
+            None => Ok(fields),
+            Some(name) => {
+                let values = fields.all(name).collect::<Vec<_>>().join("` and `");
+                let text = format!(
+                    "has the field `{name}` more than once (`{values}`); build the wheel again"
+                );
+                Err(self.refused(file, text))
+            }
+        }
     }
 
     /// Checks that name, version and format are what the file name says, and what kpack knows.
@@ -170,6 +197,43 @@ impl Wheel {
         Ok(())
     }
 
+    /// The members that an installer would reject, or put somewhere else than another one, and why.
+    pub(super) fn not_installed(&self) -> impl Iterator<Item = (&Member, String)> {
+        self.members.iter().filter_map(|member| Some((member, self.why_not_installed(member)?)))
+    }
+
+    fn why_not_installed(&self, member: &Member) -> Option<String> {
+        let mut parts = member.name.splitn(3, '/');
+        let first = parts.next().filter(|first| first.ends_with(".data"))?;
+        let own = self.data();
+        if first != own {
+            return Some(format!(
+                "some installers take `{first}` for the wheel's data directory (expected only {own}); rename it, and build the wheel again"
+            ));
+        }
+        let is_scheme = parts.next().is_some_and(|scheme| SCHEMES.contains(&scheme));
+        if !is_scheme || parts.next().is_none() {
+            let schemes = SCHEMES.join(", ");
+            return Some(format!(
+                "installers do not know where to put it (expected {own}/SCHEME/FILE, where SCHEME is one of {schemes}); build the wheel again"
+            ));
+        }
+        // It would be metadata that nothing else here knows of, such as a signature of the old RECORD.
+        match self.place(member) {
+            Place::Site(_, path) if path.starts_with(&self.dist_info) => Some(format!(
+                "would be installed into {}; build the wheel again without it",
+                self.dist_info
+            )),
+            _ => None,
+        }
+    }
+
+    /// The directory of its data, which goes by the name of that of its metadata.
+    fn data(&self) -> String {
+        let stem = self.dist_info.strip_suffix(".dist-info");
+        format!("{}.data", stem.unwrap_or(&self.dist_info))
+    }
+
     /// Checks that all members can be installed together.
     fn check_places(&self) -> Result<(), Error> {
         let mut known = BTreeMap::new();
@@ -198,7 +262,7 @@ impl Wheel {
         let Some((first, rest)) = member.name.split_once('/') else {
             return Place::Site(self.root(), member.name.clone().into());
         };
-        if !self.name.has_directory(first, "data") {
+        if first != self.data() {
             return Place::Site(self.root(), member.name.clone().into());
         }
         for scheme in [SitePackages::Purelib, SitePackages::Platlib] {
@@ -215,7 +279,7 @@ impl Wheel {
         if scheme == self.root() {
             path.to_owned()
         } else {
-            format!("{}/{}/{path}", self.name.directory("data"), scheme.name())
+            format!("{}/{}/{path}", self.data(), scheme.name())
         }
     }
 

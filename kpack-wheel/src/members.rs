@@ -202,12 +202,20 @@ pub(super) fn duplicate(path: &Path, window: SharedFile) -> Result<Error, Error>
 /// The flag of members whose names are UTF-8. Those of others are of code page 437.
 const UTF_8: u16 = 1 << 11;
 
+/// The bits of a Unix mode that say what something is, and what they are for a directory.
+const FILE_KIND: u32 = 0o170_000;
+const DIRECTORY: u32 = 0o040_000;
+
+/// The most bytes that an empty file has when it is compressed.
+const MAX_EMPTY: u64 = 2;
+
 /// The most bytes of a file name on Linux.
 const MAX_NAME: usize = 255;
 
 /// The files in a wheel. Installers disagree about anything else.
 pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<Member>, Error> {
-    let mut members = Vec::new();
+    let mut members: Vec<Member> = Vec::new();
+    let mut directories = Vec::new();
     let mut known = HashMap::new();
     for index in 0..zip.len() {
         let entry = zip.by_index_data(index).map_err(|e| zip_error(path, None, e))?;
@@ -249,7 +257,16 @@ pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<M
             return Err(refused(&text));
         }
         if entry.is_dir() {
+            if entry.size() > 0 || entry.compressed_size() > MAX_EMPTY {
+                return Err(refused("a directory with contents; build the wheel again"));
+            }
+            directories.push(plain.to_owned());
             continue;
+        }
+        if entry.unix_mode().is_some_and(|mode| mode & FILE_KIND == DIRECTORY) {
+            return Err(refused(
+                "a directory by its mode and a file by its name; build the wheel again",
+            ));
         }
         if let Some((own, other)) = other_spelling(&mut known, name) {
             let text = format!(
@@ -266,7 +283,17 @@ pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<M
             size: entry.size(),
         });
     }
-    Ok(members)
+    let files: HashSet<&str> = members.iter().map(|member| &*member.name).collect();
+    let is_file = |directory: &&String| {
+        let mut ends = directory.match_indices('/').map(|(at, _)| at).chain([directory.len()]);
+        ends.any(|end| files.contains(&directory[..end]))
+    };
+    match directories.iter().find(is_file) {
+        None => Ok(members),
+        Some(directory) => {
+            Err(member_error(path, &format!("{directory}/"), "a file and a directory"))
+        }
+    }
 }
 
 /// The part of a name, from its start, that this system takes for a path of another spelling among those `known`; and that

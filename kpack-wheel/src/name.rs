@@ -45,9 +45,8 @@ impl WheelName {
         let is_build = |part: &String| part.starts_with(|c: char| c.is_ascii_digit());
         let build = (parts.len() > 5 && is_build(&parts[2])).then(|| parts.remove(2));
         let variant = if parts.len() == 6 { parts.pop() } else { None };
-        let is_label = |label: &String| !label.contains(|c: char| !is_of_label(c));
         let parts = <[String; 5]>::try_from(parts).map_err(|_| refused())?;
-        if !variant.iter().all(is_label) {
+        if !variant.iter().all(|label| is_label(label)) {
             return Err(refused());
         }
         let [distribution, version, python, abi, platform] = parts;
@@ -106,9 +105,10 @@ impl fmt::Display for WheelName {
     }
 }
 
-/// Whether the label of a wheel variant may have this character.
-fn is_of_label(c: char) -> bool {
-    c.is_ascii_lowercase() || c.is_ascii_digit() || "._".contains(c)
+/// Whether a wheel variant may have this label, which becomes a part of its file name.
+pub(super) fn is_label(text: &str) -> bool {
+    let is_of_label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._".contains(c);
+    text.chars().all(is_of_label)
 }
 
 /// A project's name as file names have it.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::name::WheelName;
+use super::name::{WheelName, is_label};
 
 /// The file in a wheel's metadata that says which variant it is.
 pub(super) const FILE: &str = "variant.json";
@@ -37,8 +37,9 @@ pub(super) fn properties(processors: &[String]) -> Value {
 pub(super) fn listed(index: &[u8]) -> Option<BTreeMap<String, Value>> {
     let value: Value = serde_json::from_slice(index).ok()?;
     let variants = value.get("variants")?.as_object()?;
-    let variants = variants.clone().into_iter().collect();
-    (metadata(&variants) == value).then_some(variants)
+    let variants: BTreeMap<String, Value> = variants.clone().into_iter().collect();
+    let are_labels = variants.keys().all(|label| !label.is_empty() && is_label(label));
+    (are_labels && metadata(&variants) == value).then_some(variants)
 }
 
 /// The variants that this `variant.json` describes.

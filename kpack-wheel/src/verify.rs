@@ -159,9 +159,9 @@ fn fault(report: &mut Report, id: Id, path: &Path, text: impl Into<String>) {
     report.findings.push(finding);
 }
 
-/// Opens a wheel and reads all of it; `None` if it is damaged.
+/// Opens a wheel and reads all of it; `None` if it is damaged, or installers reject it.
 fn sound(path: &Path, report: &mut Report) -> Result<Option<Wheel>, Error> {
-    let read = Wheel::open(path).and_then(|wheel| {
+    let read = Wheel::parse(path).and_then(|wheel| {
         wheel.pins()?;
         let digests = wheel.read_all()?;
         Ok((wheel, digests.len()))
@@ -173,11 +173,17 @@ fn sound(path: &Path, report: &mut Report) -> Result<Option<Wheel>, Error> {
                 let text = format!("RECORD has no hash of `{}`", member.name);
                 fault(report, ids::DAMAGED_WHEEL, path, text);
             }
+            let mut is_installed = true;
+            for (member, why) in wheel.not_installed() {
+                let text = format!("member `{}`: {why}", member.name);
+                fault(report, ids::DAMAGED_WHEEL, path, text);
+                is_installed = false;
+            }
             if report.count(Severity::Fault) == faults {
                 let text = format!("{count} members as listed in RECORD");
                 report.findings.push(Finding::new(Severity::Ok, ids::WHEEL_SOUND, path, text));
             }
-            Ok(Some(wheel))
+            Ok(is_installed.then_some(wheel))
         }
         Err(Error::Refused { id, reason, .. }) => {
             fault(report, id, path, reason);

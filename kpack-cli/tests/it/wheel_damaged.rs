@@ -246,6 +246,67 @@ fn members_that_cannot_be_installed_together_are_rejected() {
     }
 }
 
+/// Installers stop at such members, or disagree about their places.
+#[test]
+fn members_that_an_installer_would_reject_are_named() {
+    let other = "some installers take `other-9.data` for the wheel's data directory";
+    let unknown = "installers do not know where to put it";
+    let members = [
+        ("other-9.data/platlib/o/_vec.so", other),
+        ("notes.data", "some installers take `notes.data`"),
+        ("VEC-1.0.data/platlib/a", "some installers take `VEC-1.0.data`"),
+        ("vec-1.0.data/.kpack/a", unknown),
+        ("vec-1.0.data/notes", unknown),
+        (
+            "vec-1.0.data/purelib/vec-1.0.dist-info/RECORD.jws",
+            "would be installed into vec-1.0.dist-info",
+        ),
+    ];
+    for (member, expected) in members {
+        rejected(&wheel().member(member, "").bytes().unwrap(), expected);
+    }
+    // Then `verify` names all of them.
+    let tree = Tree::new();
+    let bad = members.iter().fold(wheel(), |wheel, (member, _)| wheel.member(member, ""));
+    let path = bad.write(tree.root()).unwrap();
+    let report = verify(&[path], &VerifyOptions::default()).unwrap();
+    for (member, _) in members {
+        let is_about = |text: &str| text.starts_with(&format!("member `{member}`: "));
+        let mut faults = report.findings.iter().filter(|finding| is_about(&finding.text));
+        assert!(faults.next().is_some_and(|f| f.id == ids::DAMAGED_WHEEL), "{member}");
+    }
+}
+
+#[test]
+fn directories_that_are_no_directories_are_rejected() {
+    rejected(&wheel().directory("vec/__init__.py").bytes().unwrap(), "a file and a directory");
+    rejected(&wheel().directory("vec/_vec.so/a").bytes().unwrap(), "a file and a directory");
+    let mut members = members(&wheel().bytes().unwrap());
+    members.push(("vec/notes/".to_owned(), b"contents".to_vec()));
+    rejected(&zipped(&members, CompressionMethod::Stored), "a directory with contents");
+}
+
+#[test]
+fn metadata_that_contradicts_itself_is_rejected() {
+    rejected(&with_metadata("Version: 2.0\n"), "has the field `Version` more than once");
+    rejected(&with_metadata("name: other\n"), "has the field `Name` more than once");
+    let twice = wheel().in_wheel("Root-", "Root-Is-Purelib: true\nRoot-");
+    rejected(&twice.bytes().unwrap(), "has the field `Root-Is-Purelib` more than once");
+}
+
+/// A line break in a name neither moves the ID nor begins another message.
+#[test]
+fn the_id_ends_a_message_with_a_line_break_in_a_name() {
+    let tree = Tree::new();
+    for name in ["vec/a\nb/../c", "vec/a\n  b/../c"] {
+        let path = wheel().member(name, "").write(tree.root()).unwrap();
+        let error = split(&Options::new([path], tree.path("out")), &()).unwrap_err();
+        let said = error.in_one_line();
+        assert!(said.contains("a\\n") && said.ends_with("[damaged-wheel]"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
 #[test]
 fn an_offset_that_no_file_has_is_damage() {
     let mut bytes = wheel().bytes().unwrap();

@@ -66,7 +66,11 @@ fn an_index_keeps_the_variants_of_earlier_runs() {
     };
     split_with(&tree, "cp311", ["gfx942", "gfx1100"], &["gpus=gfx942,gfx1100"]).unwrap();
     rejected("the variant `gpus`");
-    for text in ["{}", "something else", r#"{"variants":{"gpus":{}}}"#] {
+    // A label becomes a part of the names of files.
+    let mut other: serde_json::Value = serde_json::from_slice(&fs::read(&index).unwrap()).unwrap();
+    other["variants"]["../x"] = other["variants"]["gfx942"].clone();
+    let other = format!("{other:#}\n");
+    for text in ["{}", "something else", r#"{"variants":{"gpus":{}}}"#, &*other] {
         fs::write(&index, text).unwrap();
         rejected("not an index of wheel variants");
     }
