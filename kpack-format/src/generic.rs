@@ -92,8 +92,9 @@ impl TargetId {
         self.may_run_on(gpu) || self.is_generic_for(gpu, delivery)
     }
 
-    /// Whether a user who names this target needs what is for `found`: what the name [selects](Self::selects),
-    /// and generic code that HIP runtimes take for it.
+    /// Whether a user who names this target needs what is for `found`. A processor stands for itself and its
+    /// variants; a variant for itself and what runs there as well. Both need what is for families that include
+    /// the processor, and generic code that HIP runtimes take for it. A family stands for itself alone.
     pub fn needs(&self, found: &TargetId, delivery: Delivery) -> bool {
         self.selects(found) || found.is_generic_for(self, delivery)
     }

@@ -93,7 +93,7 @@ impl TargetId {
     /// Whether a user who names this target means what is for `found`. A processor stands for itself and its
     /// variants; a variant for itself and what runs there as well: what is for the plain processor, and for
     /// a family that includes it. A family stands for itself alone.
-    pub fn selects(&self, found: &TargetId) -> bool {
+    pub(crate) fn selects(&self, found: &TargetId) -> bool {
         let mut features = found.features.iter();
         found.covers(self)
             && (self.features.is_empty() || features.all(|feature| self.features.contains(feature)))

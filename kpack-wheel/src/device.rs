@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 use kpack_format::digest::sha256;
-use kpack_format::{Sha256, TargetId};
+use kpack_format::{Delivery, Selection, Sha256, TargetId};
 use pep508_rs::{ExtraName, PackageName};
 
 use super::archive::{SitePackages, Wheel};
@@ -31,25 +31,26 @@ pub(super) struct DeviceWheel<'a> {
     pub(super) label: String,
     /// The name of its project.
     pub(super) project: String,
+    /// The GPUs that it is for: those of the group that need something in the host, or what its targets name.
+    pub(super) processors: BTreeSet<TargetId>,
     pub(super) targets: BTreeSet<TargetId>,
     /// By path in `site-packages`.
     files: BTreeMap<String, Item<'a>>,
 }
 
 impl<'a> DeviceWheel<'a> {
-    /// Its processors, without families of processors.
-    fn processors(&self) -> BTreeSet<&str> {
-        let processors = self.targets.iter().map(TargetId::processor);
+    /// The names of the processors that it is for, without families of processors.
+    fn processor_names(&self) -> BTreeSet<&str> {
+        let processors = self.processors.iter().map(TargetId::processor);
         processors.filter(|processor| TargetId::family(processor).is_none()).collect()
     }
 
-    /// Whether it has files for a family of processors that includes one of `other`'s.
-    fn is_family_of(&self, other: &Self) -> bool {
-        let is_of_one = |family: &TargetId| {
-            let mut targets = other.targets.iter();
-            targets.any(|target| family.processor() != target.processor() && family.covers(target))
+    /// Whether it has files that one of `other`'s processors needs: for its family, or generic code.
+    fn is_needed_by(&self, other: &Self) -> bool {
+        let is_needed = |found: &TargetId| {
+            other.processors.iter().any(|own| own.needs(found, Delivery::Archive))
         };
-        self.label != other.label && self.targets.iter().any(is_of_one)
+        self.label != other.label && self.targets.iter().any(is_needed)
     }
 
     /// Sets the file at a path in `site-packages`.
@@ -78,21 +79,42 @@ impl<'a> Devices<'a> {
         mode: u32,
         content: Content<'a>,
     ) -> Result<(), Error> {
-        let processor = target.processor();
-        let mut groups = self.options.groups.iter();
-        let group = groups.find(|group| group.processors.iter().any(|own| own.selects(target)));
-        let label = group.map_or(processor, |group| &group.name);
-        let project = self.wheel.required("Name")?;
-        let device = self.devices.entry(label.to_owned());
-        let device = device.or_insert_with(|| DeviceWheel {
-            label: label.to_owned(),
-            project: self.options.device_name.replace("{dist}", project).replace("{target}", label),
-            targets: BTreeSet::new(),
-            files: BTreeMap::new(),
-        });
+        let groups = &self.options.groups;
+        for group in groups {
+            let own = group.processors.iter();
+            let needing = own.filter(|own| own.needs(target, Delivery::Archive));
+            let needing = Vec::from_iter(needing.cloned());
+            if !needing.is_empty() {
+                self.device(&group.name)?.processors.extend(needing);
+            }
+        }
+        let selections = groups.iter().map(|group| group.processors.iter().collect());
+        let selections: Vec<Selection> = selections.collect();
+        // Two wheels cannot have one file. What several groups need has a wheel that they require.
+        let device = match Selection::groups_of(&selections, target)[..] {
+            [only] => self.device(&groups[only].name)?,
+            _ => {
+                let device = self.device(target.processor())?;
+                device.processors.insert(target.plain());
+                device
+            }
+        };
         device.targets.insert(target.clone());
         device.set(path.to_owned(), mode, content);
         Ok(())
+    }
+
+    /// The device wheel with this label, made if there is none yet.
+    fn device(&mut self, label: &str) -> Result<&mut DeviceWheel<'a>, Error> {
+        let project = self.wheel.required("Name")?;
+        let device = self.devices.entry(label.to_owned());
+        Ok(device.or_insert_with(|| DeviceWheel {
+            label: label.to_owned(),
+            project: self.options.device_name.replace("{dist}", project).replace("{target}", label),
+            processors: BTreeSet::new(),
+            targets: BTreeSet::new(),
+            files: BTreeMap::new(),
+        }))
     }
 
     /// The name of a device wheel, that of its RECORD, and its other members. `scheme` is where the host has its
@@ -189,29 +211,30 @@ impl<'a> Devices<'a> {
         self.devices.values_mut()
     }
 
-    /// The device wheels for families that include one of the processors of `device`.
-    fn families_of<'d>(
+    /// The other device wheels with files that the processors of `device` need.
+    fn needed_by<'d>(
         &'d self,
         device: &'d DeviceWheel<'a>,
     ) -> impl Iterator<Item = &'d DeviceWheel<'a>> {
         let all = self.devices.values();
-        all.filter(move |other| other.is_family_of(device))
+        all.filter(move |other| other.is_needed_by(device))
     }
 
     /// The extra of the host that is named after `device`. A device wheel for a family has none if the extras of its
     /// processors ask for it.
     pub(super) fn own_extra(&self, device: &DeviceWheel<'a>) -> Option<String> {
-        let comes_with_others = device.processors().is_empty()
-            && self.devices.values().any(|other| device.is_family_of(other));
+        let comes_with_others = device.processor_names().is_empty()
+            && self.devices.values().any(|other| device.is_needed_by(other));
         (!comes_with_others).then(|| format!("device-{}", device.label))
     }
 
-    /// What `device` requires besides the host: the device wheels of its families, and what the options ask for.
+    /// What `device` requires besides the host: the device wheels that its processors need, and what the options ask
+    /// for.
     pub(super) fn requirements(&self, device: &DeviceWheel<'a>) -> Result<Vec<String>, Error> {
         let version = self.version()?;
-        let families = self.families_of(device);
-        let families = families.map(|family| format!("{}=={version}", family.project));
-        let processors = device.processors();
+        let needed = self.needed_by(device);
+        let needed = needed.map(|other| format!("{}=={version}", other.project));
+        let processors = device.processor_names();
         let of_options = self.options.device_requires.iter().flat_map(|text| {
             if !text.contains("{target}") {
                 return BTreeSet::from([text.clone()]);
@@ -219,7 +242,7 @@ impl<'a> Devices<'a> {
             let each = processors.iter();
             each.map(|processor| text.replace("{target}", processor)).collect()
         });
-        Ok(families.chain(of_options).collect())
+        Ok(needed.chain(of_options).collect())
     }
 
     /// What a device wheel has at a path in `site-packages`.
@@ -244,13 +267,13 @@ impl<'a> Devices<'a> {
         Ok(digests)
     }
 
-    /// The metadata of the host wheel: with an extra for each processor and group, which asks for the wheels of
-    /// families as well, and one for all.
+    /// The metadata of the host wheel: with an extra for each processor and group, which asks for the wheels that
+    /// these need as well, and one for all.
     pub(super) fn host_metadata(&self) -> Result<Fields, Error> {
         let (wheel, version) = (self.wheel, self.version()?);
         let mut extras: BTreeMap<String, Vec<&DeviceWheel<'_>>> = BTreeMap::new();
         for device in self.devices.values() {
-            let processors = device.processors().into_iter();
+            let processors = device.processor_names().into_iter();
             let names = processors.map(|processor| format!("device-{processor}"));
             let names = names.chain(self.own_extra(device)).map(|name| normalized(&name));
             for extra in BTreeSet::from_iter(names) {
@@ -263,9 +286,8 @@ impl<'a> Devices<'a> {
             )));
         }
         for devices in extras.values_mut() {
-            let families = devices.clone();
-            let families = families.iter().flat_map(|device| self.families_of(device));
-            devices.extend(families);
+            let own = devices.clone();
+            devices.extend(own.iter().flat_map(|device| self.needed_by(device)));
         }
         extras.insert(ALL.to_owned(), self.devices.values().collect());
         let known = wheel.metadata.all("Provides-Extra").map(normalized);

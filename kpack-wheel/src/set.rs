@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use kpack_format::TargetId;
+use kpack_format::{Delivery, TargetId};
 use pep440_rs::{Operator, Version};
 use pep508_rs::{ExtraName, PackageName, Requirement, VerbatimUrl, VersionOrUrl};
 
@@ -109,14 +109,13 @@ impl Pins {
         self.extras.keys().any(|extra| extra.to_string() == ALL)
     }
 
-    /// The extras for processors of a family, and what each asks for.
-    pub(super) fn within(
+    /// The extras for GPUs that need what is for `found`, and what each asks for.
+    pub(super) fn needing(
         &self,
-        family: &TargetId,
+        found: &TargetId,
     ) -> impl Iterator<Item = (&ExtraName, &BTreeSet<Pin>)> {
         self.targets().filter_map(|(target, extra, asked)| {
-            let is_in_it = family.covers(&target) && target.processor() != family.processor();
-            is_in_it.then_some((extra, asked))
+            target.needs(found, Delivery::Archive).then_some((extra, asked))
         })
     }
 

@@ -32,12 +32,11 @@ pub(super) fn variants(devices: &Devices<'_>) -> Result<Vec<Variant>, Error> {
     let version = devices.version()?;
     let mut variants = Vec::new();
     for device in devices.iter() {
-        let processors = device.targets.iter().map(TargetId::processor);
-        let mut processors: Vec<String> = processors
+        let processors = device.processors.iter().map(TargetId::processor);
+        let processors: Vec<String> = processors
             .filter(|name| TargetId::family(name).is_none() && !name.contains('-'))
             .map(str::to_owned)
             .collect();
-        processors.dedup();
         if processors.is_empty() {
             continue;
         }

@@ -296,7 +296,7 @@ fn overlay(
     for directory in [&tree, &original] {
         fs::create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
     }
-    families(host, pins, devices, &tree, report)?;
+    shared(host, pins, devices, &tree, report)?;
     let mut unpacked = verify::Options::default();
     unpacked.against = fat.map(|_| original.clone());
     unpacked.targets.clone_from(&options.targets);
@@ -321,9 +321,9 @@ fn overlay(
     Ok(())
 }
 
-/// Reports extras and device wheels that do not ask for the files of a family that includes their processor.
-/// `tree` is where the wheels were unpacked.
-fn families(
+/// Reports extras and device wheels that do not ask for what their processor needs besides its own: files for
+/// its family, and generic code. `tree` is where the wheels were unpacked.
+fn shared(
     host: &Wheel,
     pins: &Pins,
     devices: &[&Wheel],
@@ -339,25 +339,25 @@ fn families(
     let mut found: BTreeMap<TargetId, BTreeMap<&Path, &Wheel>> = BTreeMap::new();
     for entry in classify(tree, &databases::Selection::Auto)?.entries {
         if let (Class::Target { target, .. }, Some(owner)) = (entry.class, owners.get(&entry.path))
-            && TargetId::family(target.processor()).is_some()
+            && (target.is_generic() || TargetId::family(target.processor()).is_some())
         {
             found.entry(target).or_default().insert(&owner.path, owner);
         }
     }
-    let with_families: BTreeSet<&Path> = found.values().flat_map(BTreeMap::keys).copied().collect();
-    for (family, owners) in &found {
+    let sharing: BTreeSet<&Path> = found.values().flat_map(BTreeMap::keys).copied().collect();
+    for (shared, owners) in &found {
         for owner in owners.values() {
             let Some(pin) = pins.devices().into_keys().find(|pin| pin.is_for(owner)) else {
                 continue;
             };
-            let what = format!("{pin}, which has files for {family}");
-            for (extra, asked) in pins.within(family) {
+            let what = format!("{pin}, which has files for {shared}");
+            for (extra, asked) in pins.needing(shared) {
                 if !asked.contains(pin) {
                     let text = format!("the extra {extra} does not ask for {what}");
                     fault(report, ids::FAMILY_NOT_REQUIRED, &host.path, text);
                 }
                 let asks = |device: &Wheel| asked.iter().any(|pin| pin.is_for(device));
-                let is_other = |device: &&Wheel| !with_families.contains(&&*device.path);
+                let is_other = |device: &&Wheel| !sharing.contains(&&*device.path);
                 for device in devices.iter().copied().filter(is_other) {
                     if asks(device) && !device.pins()?.always.contains(pin) {
                         let text = format!("it does not require {what}");

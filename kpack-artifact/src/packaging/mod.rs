@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use kpack_format::TargetId;
 use kpack_format::names::fold_case;
+use kpack_format::{Delivery, TargetId};
 use serde_ignored::Path as KeyPath;
 use serde_json::value::RawValue;
 
@@ -233,7 +233,7 @@ impl Configuration {
 /// The target that a group of other targets is named after.
 pub fn misnamed(name: &str, targets: &[TargetId]) -> Option<TargetId> {
     let named = TargetId::family(name).or_else(|| TargetId::named(name).ok())?;
-    let is_in = |target: &TargetId| named.selects(target) || named.covers(target);
+    let is_in = |target: &TargetId| named.needs(target, Delivery::Archive) || named.covers(target);
     (!targets.iter().any(is_in)).then_some(named)
 }
 

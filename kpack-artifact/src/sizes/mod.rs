@@ -11,7 +11,7 @@ mod packed;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use kpack_format::TargetId;
+use kpack_format::{Delivery, TargetId};
 use serde::Serialize;
 
 use kpack_core::{Error, Finding};
@@ -141,18 +141,20 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
     })
 }
 
-/// An entry for each target that names a processor; `hosts` are the host's bytes before and after.
+/// An entry for each target that is a GPU; `hosts` are the host's bytes before and after.
 fn machines(rows: &[Row], hosts: (u64, u64)) -> Vec<Machine> {
     let device: BTreeMap<TargetId, (u64, u64)> = sums(rows, |row| target(row.target.as_ref()?));
     let before = hosts.0 + device.values().map(|sum| sum.0).sum::<u64>();
-    let is_family = |target: &TargetId| {
+    // Machines take what is for families, generic or SPIR-V, but have no such GPU.
+    let is_gpu = |target: &TargetId| {
         let number = target.processor().strip_prefix("gfx");
         let has_any_digit = number.is_some_and(|number| number.contains('x'));
-        has_any_digit || TargetId::family(target.processor()).is_some()
+        let is_family = has_any_digit || TargetId::family(target.processor()).is_some();
+        !is_family && !target.is_generic() && !target.is_spirv()
     };
-    let targets = device.keys().filter(|target| !is_family(target));
+    let targets = device.keys().filter(|target| is_gpu(target));
     let machine = |target: &TargetId| {
-        let own = device.iter().filter(|(found, _)| target.selects(found));
+        let own = device.iter().filter(|(found, _)| target.needs(found, Delivery::Archive));
         Machine {
             target: target.to_string(),
             before,
@@ -185,8 +187,10 @@ impl Sizes {
         }
         for machine in &mut self.machines {
             let target = target(&machine.target);
-            let selects = |found: &TargetId| target.as_ref().is_some_and(|t| t.selects(found));
-            let own = targets.iter().filter(|(found, _)| selects(found));
+            let needs = |found: &TargetId| {
+                target.as_ref().is_some_and(|target| target.needs(found, Delivery::Archive))
+            };
+            let own = targets.iter().filter(|(found, _)| needs(found));
             machine.packed = Some(host.unwrap_or(0) + own.map(|(_, size)| size).sum::<u64>());
         }
         Ok(())

@@ -32,10 +32,7 @@ impl Options {
         };
         let there = there.into_iter();
         let there: Vec<TargetId> = there.filter_map(|own| own.as_ref().parse().ok()).collect();
-        let wants = |wanted: &TargetId| {
-            let is_taken = || wanted.taken(&there, Delivery::Archive).contains(&&target);
-            wanted.selects(&target) || is_taken()
-        };
+        let wants = |wanted: &TargetId| wanted.taken(&there, Delivery::Archive).contains(&&target);
         self.targets.is_empty() || self.targets.iter().any(wants)
     }
 }

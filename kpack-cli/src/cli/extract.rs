@@ -42,7 +42,8 @@ pub(super) struct Arguments {
     /// wrapper (libvec.so#0)
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
-    /// GPU target. gfx90a also selects gfx90a:xnack+ and gfx90a:xnack-; gfx90a:xnack+ also selects plain gfx90a
+    /// GPU target. gfx90a also selects gfx90a:xnack+ and gfx90a:xnack-; gfx90a:xnack+ also selects plain gfx90a; all
+    /// select generic code for the processor
     #[arg(long, visible_alias = "gfx-arch", value_name = "TARGET", value_parser = TargetId::named)]
     pub(super) arch: Option<TargetId>,
     /// File to write, if only one code object is selected; `-` is standard output

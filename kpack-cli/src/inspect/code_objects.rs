@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use kpack_build::object_file;
 use kpack_core::archives::{Budget, Content, PackedCode};
 use kpack_core::elf::Wrapper;
-use kpack_format::TargetId;
 use kpack_format::names::KernelName;
+use kpack_format::{Delivery, TargetId};
 
 use kpack_core::words::{list, list_some};
 use kpack_core::{Error, ids};
@@ -34,8 +34,8 @@ enum Contents {
 const MOST_NAMES: usize = 5;
 
 impl CodeObjects {
-    /// Finds the code objects in `path` for `kernel` and `target`, if given. A target without
-    /// features selects every variant of its processor. Outside of archives, a kernel is named
+    /// Finds the code objects in `path` for `kernel`, and those that `target` [needs](TargetId::needs), if
+    /// given. Outside of archives, a kernel is named
     /// after the file and the wrapper's index: `libvec.so#0`.
     ///
     /// # Errors
@@ -48,7 +48,8 @@ impl CodeObjects {
         let contents = Contents::read(path)?;
         let there = contents.names(path)?;
         let is_kernel = |name: &str| kernel.is_none_or(|kernel| kernel == name);
-        let is_target = |own: &TargetId| target.is_none_or(|target| target.selects(own));
+        let is_target =
+            |own: &TargetId| target.is_none_or(|target| target.needs(own, Delivery::Archive));
         let selected = there.iter().filter(|(name, own)| is_kernel(name) && is_target(own));
         let selected: Vec<_> = selected.cloned().collect();
         if selected.is_empty() {

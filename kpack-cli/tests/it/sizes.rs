@@ -8,6 +8,8 @@ use std::process::Command;
 use crate::shards::{PREFIX, shard, three_shards, write};
 use kpack_artifact::sizes::{Depth, Packing, Row, Sizes, measure};
 use kpack_cli::report::page;
+use kpack_split::install::{InstallOptions, install};
+use kpack_tests::fixture::add_and_mul;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 use serde_json::Value;
@@ -73,9 +75,7 @@ fn an_install_prefix_has_its_modules_from_its_archives() {
     let binary = "lib/librocblas.so.5";
     fs::create_dir_all(tree.path("prefix/lib")).unwrap();
     fs::copy(tree.path(&format!("{unsplit}/{binary}")), tree.path("prefix").join(binary)).unwrap();
-    let options =
-        kpack_split::install::InstallOptions::new(tree.path("prefix"), "rocblas", [binary]);
-    kpack_split::install::install(&options, &()).unwrap();
+    install(&InstallOptions::new(tree.path("prefix"), "rocblas", [binary]), &()).unwrap();
     let sizes = sizes(&tree, "prefix", &[&unsplit]);
     assert_eq!(sizes.total(), (bytes(&tree, &unsplit), bytes(&tree, "prefix")));
     for target in [None, Some("gfx942")] {
@@ -223,6 +223,36 @@ fn what_a_machine_downloads() {
     let lists = 1000;
     assert!(machine.after.abs_diff(one + own) < lists, "{machine:?}: {one} {own}");
     assert!(machine.after < machine.before && machine.before < sizes.total().0);
+}
+
+/// Given code for a GPU and generic code for its generation, then a machine gets both, whichever command one asks.
+#[test]
+fn report_and_install_agree_about_what_a_gpu_needs() {
+    let tree = Tree::new();
+    let binary = "lib/libvec.so";
+    let library = add_and_mul(["gfx1100", "gfx11-generic"], ["gfx942", "gfx11-generic"]);
+    for (prefix, targets) in [("one", vec!["gfx1100".parse().unwrap()]), ("all", vec![])] {
+        fs::create_dir_all(tree.path(prefix).join("lib")).unwrap();
+        library.build(&tree.path(prefix).join(binary)).unwrap();
+        let mut options = InstallOptions::new(tree.path(prefix), "vec", [binary]);
+        options.architectures = targets;
+        install(&options, &()).unwrap();
+    }
+    let sizes = sizes(&tree, "all", &[]);
+    let machines = Vec::from_iter(sizes.machines.iter().map(|machine| &*machine.target));
+    assert_eq!(machines, ["gfx1100", "gfx942"]);
+    for (machine, left_out) in
+        std::iter::zip(&sizes.machines, [vec!["gfx942"], vec!["gfx1100", "gfx11-generic"]])
+    {
+        let is_left_out =
+            |row: &&Row| row.target.as_deref().is_some_and(|target| left_out.contains(&target));
+        let without: u64 = sizes.rows.iter().filter(is_left_out).map(|row| row.after).sum();
+        assert_eq!(machine.after, sizes.total().1 - without, "{}", machine.target);
+    }
+    let installed = tree.files().into_iter().filter(|file| file.starts_with("one/lib/.kpack/"));
+    let archives = Vec::from_iter(installed.filter(|file| file.ends_with(".kpack")));
+    let archive = |target: &str| format!("one/lib/.kpack/vec_lib_{target}.kpack");
+    assert_eq!(archives, [archive("gfx11-generic"), archive("gfx1100")]);
 }
 
 /// What is for a family is for each of its processors, and for no machine of its own.

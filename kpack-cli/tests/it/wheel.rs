@@ -850,6 +850,66 @@ fn a_group_may_be_called_like_a_family_and_generic_code_is_taken() {
     assert!(said.contains("no extra for gfx942"), "{said}");
 }
 
+/// The device wheels of a wheel with this code, and what each extra of the host asks for.
+fn grouped(targets: &[&str], groups: &[&str]) -> (Vec<String>, BTreeMap<String, Vec<String>>) {
+    let tree = Tree::new();
+    let library = targets.iter().fold(FatLibrary::new(), |library, target| {
+        library.wrapper(Storage::Plain, [code(target, "add")])
+    });
+    let fat = Wheel::new(FAT).member("vec/_vec.so", binary(&library));
+    let fat = fat.write(&tree.path("dist")).unwrap();
+    let mut options = Options::new([&fat], tree.path("out"));
+    options.groups = groups.iter().map(|group| group.parse().unwrap()).collect();
+    let report = split(&options, &()).unwrap();
+    let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
+    let said = verified(&tree, &written, &["--against", shown(&fat)]);
+    assert!(said.ends_with("exit code 0\n"), "{said}");
+    let mut extras: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for line in text(written.last().unwrap(), "vec-1.0.dist-info/METADATA").lines() {
+        let required = line.strip_prefix("Requires-Dist: vec-device-");
+        let required = required.and_then(|line| line.split_once("==1.0 ; extra == 'device-"));
+        if let Some((wheel, extra)) = required {
+            let extra = extra.trim_end_matches('\'').to_owned();
+            extras.entry(extra).or_default().push(wheel.to_owned());
+        }
+    }
+    extras.remove("all");
+    let devices = report.wheels.iter().filter_map(|wheel| wheel.extra.clone());
+    (devices.collect(), extras)
+}
+
+#[test]
+fn a_group_gets_the_generic_code_that_its_gpus_need() {
+    let names = |names: &[&str]| Vec::from_iter(names.iter().map(|name| (*name).to_owned()));
+    let extras = |extras: &[(&str, &[&str])]| {
+        let extras = extras.iter();
+        let extras = extras.map(|(extra, wheels)| ((*extra).to_owned(), names(wheels)));
+        BTreeMap::from_iter(extras)
+    };
+    let (devices, asked) = grouped(&["gfx11-generic"], &["g=gfx1103"]);
+    assert_eq!(devices, names(&["device-g"]));
+    let one: &[&str] = &["g"];
+    assert_eq!(asked, extras(&[("g", one), ("gfx11-generic", one), ("gfx1103", one)]));
+    // Two groups need the generic code, and a GPU of its own does.
+    let (devices, asked) =
+        grouped(&["gfx11-generic", "gfx1100", "gfx1102"], &["g=gfx1102,gfx1103", "h=gfx1150"]);
+    let expected = ["device-g", "device-gfx11-generic", "device-gfx1100", "device-h"];
+    assert_eq!(devices, names(&expected));
+    let with = |wheel: &'static str| [wheel, "gfx11-generic"];
+    assert_eq!(
+        asked,
+        extras(&[
+            ("g", &with("g")),
+            ("gfx11-generic", &["gfx11-generic"]),
+            ("gfx1100", &with("gfx1100")),
+            ("gfx1102", &with("g")),
+            ("gfx1103", &with("g")),
+            ("gfx1150", &with("h")),
+            ("h", &with("h")),
+        ])
+    );
+}
+
 /// Changes the lines of a wheel's METADATA, and its RECORD.
 fn without_requirement(wheel: &Path, requirement: &str) {
     let script = r#"

@@ -453,8 +453,8 @@ catalogue! {
             "Split the wheel again, and publish all wheels of that run."
 
         FAMILY_NOT_REQUIRED = "family-not-required";
-            "A device wheel has files for a family of processors, and the extra or device wheel for one of them does not ask for it."
-            "Users who install the code for that processor lack the family's files, such as AOTriton's images."
+            "A device wheel has generic code or files for a family of processors, and the extra or device wheel for a processor that needs them does not ask for it."
+            "Users who install the code for that processor lack these files, such as AOTriton's images."
             "Split the wheel again, and publish all wheels of that run."
 
         OVERLAPPING_WHEELS = "overlapping-wheels";
