@@ -5,8 +5,8 @@ use std::io::{Cursor, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
+use kpack_core::archives::debug_sections::{Stripped, build_id};
 use kpack_format::archive::{Archive, Toc};
-use kpack_format::debug_sections::{Stripped, build_id};
 use kpack_format::manifest::Manifest;
 use kpack_format::marker::{MAX_SIZE, Marker};
 use kpack_format::offload_bundle::Bundle;

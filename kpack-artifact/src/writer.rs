@@ -185,7 +185,6 @@ fn newest_in(directory: &Path) -> io::Result<SystemTime> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
 
     use kpack_format::manifest::Manifest;
 
@@ -196,12 +195,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let mut writer = Writer::new(parent.path().join("blas_lib_generic")).unwrap();
         let path = Path::new("stage/lib/.kpack/blas_lib.kpm");
-        let manifest = Manifest {
-            component_name: "x".repeat(17 << 20),
-            prefix: "lib".to_owned(),
-            kpack_files: BTreeMap::new(),
-            install_hint: None,
-        };
+        let manifest = Manifest::new("x".repeat(17 << 20), "lib");
         let error = writer.bytes(path, &manifest.to_bytes(), parent.path());
         let error = error.unwrap_err().in_one_line();
         assert!(

@@ -15,6 +15,7 @@ pub const PROCESSOR: &str = "@PROCESSOR@";
 
 /// A module's manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Manifest {
     /// Module and component, such as `rocblas_lib`.
     pub component_name: String,
@@ -30,6 +31,7 @@ pub struct Manifest {
 
 /// One archive of a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct KpackFile {
     /// Target ID.
     pub architecture: String,
@@ -56,6 +58,18 @@ impl fmt::Display for ManifestError {
 impl std::error::Error for ManifestError {}
 
 impl KpackFile {
+    /// An archive for the target `architecture`.
+    pub fn new(
+        architecture: impl Into<String>,
+        filename: impl Into<String>,
+        size: u64,
+        kernel_count: u64,
+        checksum: Option<Sha256>,
+    ) -> Self {
+        let (architecture, filename) = (architecture.into(), filename.into());
+        Self { architecture, filename, size, kernel_count, checksum }
+    }
+
     fn write(&self, out: &mut Writer) {
         out.map(4 + usize::from(self.checksum.is_some()));
         out.text("architecture").text(&self.architecture);
@@ -89,6 +103,16 @@ impl KpackFile {
 }
 
 impl Manifest {
+    /// A manifest that lists no archives yet and has no install hint.
+    pub fn new(component_name: impl Into<String>, prefix: impl Into<String>) -> Self {
+        Self {
+            component_name: component_name.into(),
+            prefix: prefix.into(),
+            kpack_files: BTreeMap::new(),
+            install_hint: None,
+        }
+    }
+
     /// The command that installs the archive of a target, if the manifest has a hint.
     pub fn install_command(&self, target: &str) -> Option<String> {
         let hint = self.install_hint.as_ref()?;

@@ -17,7 +17,8 @@ pub const LEAST_PADDING: usize = 11;
 pub const MAX_SEARCH_PATHS: usize = 64;
 
 /// Tells where a binary's device code is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Marker {
     /// The binary's path in the install prefix; kernels are `<kernel_name>#<co_index>`. The early
     /// plain-text form lacks it.
@@ -59,6 +60,21 @@ pub fn without_checksums(binary: &str) -> String {
 }
 
 impl Marker {
+    /// The marker of the binary with this kernel name, whose archives are at these paths.
+    pub fn new(kernel_name: impl Into<String>, kpack_search_paths: Vec<String>) -> Self {
+        Self {
+            kernel_name: Some(kernel_name.into()),
+            kpack_search_paths,
+            code_ids: BTreeMap::new(),
+            shared_bundles: Vec::new(),
+        }
+    }
+
+    /// The marker with these code IDs, by target ID.
+    pub fn with_code_ids(self, code_ids: BTreeMap<String, CodeId>) -> Self {
+        Self { code_ids, ..self }
+    }
+
     /// Whether device code for `target` with the ID `found` matches the binary's build. Without an
     /// ID in the marker or the archive, it is assumed to match.
     pub fn accepts(&self, target: &str, found: Option<CodeId>) -> bool {
@@ -258,10 +274,6 @@ fn plain_text(bytes: &[u8]) -> Result<(Marker, usize), MarkerError> {
         )));
     };
     let paths = text.split(':').filter(|path| !path.is_empty());
-    let marker = Marker {
-        kernel_name: None,
-        kpack_search_paths: paths.map(str::to_owned).collect(),
-        ..Marker::default()
-    };
-    Ok((marker, size))
+    let marker = Marker::new("", paths.map(str::to_owned).collect());
+    Ok((Marker { kernel_name: None, ..marker }, size))
 }

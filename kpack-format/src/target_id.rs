@@ -127,6 +127,12 @@ impl TargetId {
             .collect()
     }
 
+    /// The processor with this major version, minor version and stepping: the last two are hexadecimal digits of its
+    /// name.
+    pub fn of_version([major, minor, stepping]: [u32; 3]) -> Self {
+        Self::new(&format!("gfx{major}{minor:x}{stepping:x}"), &[])
+    }
+
     /// The target of device code for a family of processors, such as `gfx11`, which is also `gfx11xx`; `None`
     /// if there is no such family. No code object has such a target.
     pub fn family(name: &str) -> Option<Self> {

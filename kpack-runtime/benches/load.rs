@@ -199,12 +199,8 @@ fn lookup(archive: &Path, frame: &Frame<'_>, handle: &Handle, target: &CStr) {
     let opened = rocm_kpack::Archive::open(archive).unwrap();
     let id = opened.toc().code_id(binary, target_name).unwrap();
     let kernels = opened.toc().kernels.len();
-    let marker = Marker {
-        kernel_name: Some(binary.to_owned()),
-        kpack_search_paths: vec![file_name.replace(target_name, "@GFXARCH@")],
-        ..Marker::default()
-    };
-    let with_id = Marker { code_ids: [(target_name.to_owned(), id)].into(), ..marker.clone() };
+    let marker = Marker::new(binary, vec![file_name.replace(target_name, "@GFXARCH@")]);
+    let with_id = marker.clone().with_code_ids([(target_name.to_owned(), id)].into());
     let markers = [("", marker.to_bytes()), (", code ID", with_id.to_bytes())];
     let beside = CString::new(archive.with_file_name("libvec.so").as_os_str().as_bytes()).unwrap();
     let mut cache = ptr::null_mut();

@@ -4,9 +4,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-use kpack_format::kfd::{NODES, Node, OVERRIDE, overriding, unique_id};
-
 use crate::TargetId;
+use crate::kfd::{NODES, Node, OVERRIDE, overriding, unique_id};
 
 /// The processors of the GPUs in this machine, one for each GPU in the order of the kernel's nodes, as
 /// the ROCm runtime sees them with the environment's `HSA_OVERRIDE_GFX_VERSION`. `None` if nobody can

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::CodeId;
 use kpack_format::archive::{
-    ArchiveError, DecodeError, Decoder, Index, Scheme, Targets, Toc, TocEntry, WriteBuf,
-    check_frame,
+    ArchiveError, DecodeError, Index, Scheme, Targets, Toc, TocEntry, check_frame,
 };
 use kpack_format::digest::sha256;
 use parking_lot::{Mutex, RwLock};
+use zstd::zstd_safe::WriteBuf;
 
 use crate::Error;
+use crate::decoder::Decoder;
 use crate::ffi::mapping::Mapping;
 use crate::lookup::Listing;
 use crate::platform::{self, FileId};
@@ -261,7 +262,7 @@ impl Archive {
         check_frame(frame, size).map_err(damaged)?;
         let memory = usize::try_from(size).ok().and_then(room);
         let mut memory = memory.ok_or(Error::OutOfMemory { size })?;
-        match decoder.decode_into(frame, size, &mut memory) {
+        match decoder.decode(frame, size, &mut memory) {
             Ok(()) => Ok(memory),
             Err(DecodeError::OutOfMemory) => Err(Error::OutOfMemory { size }),
             Err(DecodeError::Damaged(reason)) => Err(damaged(reason)),

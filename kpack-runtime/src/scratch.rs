@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use kpack_format::archive::Decoder;
+use crate::decoder::Decoder;
 
 /// A decompression context and a frame. A thread keeps one from one code object to the next.
 #[derive(Default)]

@@ -306,13 +306,9 @@ impl<'a> SplitWheel<'a> {
         let target = archive.target.to_string();
         let open = input::open_archive(&archive.from)?;
         let size = fs::metadata(&archive.from);
-        let file = KpackFile {
-            architecture: target.clone(),
-            filename: name,
-            size: size.map_err(|e| Error::io(&archive.from, "read", e))?.len(),
-            kernel_count: open.kernel_count(),
-            checksum: Some(input::digest(&archive.from)?),
-        };
+        let size = size.map_err(|e| Error::io(&archive.from, "read", e))?.len();
+        let checksum = input::digest(&archive.from)?;
+        let file = KpackFile::new(&target, name, size, open.kernel_count(), Some(checksum));
         let content = Content::Archive(archive.from);
         self.devices.add(&archive.target, &path, 0o644, content)?;
         let manifest = directory.join(archive.group.manifest());
@@ -320,12 +316,7 @@ impl<'a> SplitWheel<'a> {
         let manifest = self.tree.join(manifest);
         let mut listed = match input::metadata_of(&manifest)? {
             Some(_) => input::read_manifest(&manifest)?,
-            None => Manifest {
-                component_name: archive.group.to_string(),
-                prefix: with_slashes(beside),
-                kpack_files: BTreeMap::new(),
-                install_hint: None,
-            },
+            None => Manifest::new(archive.group.to_string(), with_slashes(beside)),
         };
         listed.kpack_files.insert(target, file);
         listed.install_hint = Some(hint.to_owned());
@@ -390,14 +381,13 @@ impl<'a> SplitWheel<'a> {
                     let target = target.parse().ok();
                     target.is_some_and(|target: TargetId| device.targets.contains(&target))
                 };
-                let mut files = manifest.kpack_files.clone();
-                files.retain(|target, _| is_own(target));
-                if files.is_empty() {
+                let mut fragment = manifest.clone();
+                fragment.kpack_files.retain(|target, _| is_own(target));
+                if fragment.kpack_files.is_empty() {
                     continue;
                 }
                 // What the hint says is true for the host wheel's version only.
-                let fragment =
-                    Manifest { kpack_files: files, install_hint: None, ..manifest.clone() };
+                fragment.install_hint = None;
                 let path = Path::new(path).with_file_name(group.fragment(&device.label));
                 let path = with_slashes(&path);
                 device.set(path, 0o644, Content::Bytes(fragment.to_bytes()));

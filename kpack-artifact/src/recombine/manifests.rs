@@ -157,12 +157,7 @@ impl ManifestMerge {
         let module = self.modules.entry(manifest).or_insert_with(|| ModuleManifest {
             directory: parent(path),
             like: item.from.clone(),
-            manifest: Manifest {
-                component_name: group.to_string(),
-                prefix: expected.clone(),
-                kpack_files: BTreeMap::new(),
-                install_hint: None,
-            },
+            manifest: Manifest::new(group.to_string(), &expected),
         });
         module.manifest.kpack_files.insert(target.to_string(), file);
         let said = std::mem::replace(&mut module.manifest.prefix, expected.clone());

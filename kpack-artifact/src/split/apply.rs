@@ -246,12 +246,10 @@ impl Work<'_> {
             let entry = publish::entry_of(target, name, &present, entries.get(&key))?;
             entries.insert(key, entry);
         }
-        Ok(Manifest {
-            component_name: module.group.to_string(),
-            prefix: module.kpacks.manifest_prefix.clone(),
-            kpack_files: entries,
-            install_hint: self.options.install_hint.clone().or(hint),
-        })
+        let mut manifest = Manifest::new(module.group.to_string(), &module.kpacks.manifest_prefix);
+        manifest.kpack_files = entries;
+        manifest.install_hint = self.options.install_hint.clone().or(hint);
+        Ok(manifest)
     }
 
     /// Writes an archive, merged with the one of binaries that were split before.

@@ -109,8 +109,8 @@ impl ModuleBinary {
         &self,
         archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
     ) -> Result<Plan, Error> {
-        let marker =
-            Marker { code_ids: code_ids::computed(archives, &self.name), ..self.marker.clone() };
+        let code_ids = code_ids::computed(archives, &self.name);
+        let marker = self.marker.clone().with_code_ids(code_ids);
         let mut plan = self.plan.clone();
         let set = plan.set_marker(&self.file.complete(marker));
         set.map_err(|error| binary_error(&self.file.code.path, error))?;
@@ -180,10 +180,8 @@ impl Named<'_> {
         let BinaryKind::Fat(file, _) = split::of(self.item.linked()?, Some(spirv))? else {
             return Err(Error::changed(from));
         };
-        let marker = Marker {
-            code_ids: code_ids::planned(&file.code.targets()),
-            ..marker(kpacks, group, &self.names)
-        };
+        let code_ids = code_ids::planned(&file.code.targets());
+        let marker = marker(kpacks, group, &self.names).with_code_ids(code_ids);
         Ok(ModuleBinary {
             prefix: self.prefix,
             name: self.names[0].name.clone(),
@@ -250,9 +248,5 @@ fn marker(kpacks: &KpackPath, group: &Group, names: &[LocatedBinary]) -> Marker 
             }
         }
     }
-    Marker {
-        kernel_name: names.first().map(|first| first.name.clone()),
-        kpack_search_paths: paths,
-        ..Marker::default()
-    }
+    Marker::new(names.first().map_or("", |first| &first.name), paths)
 }

@@ -147,12 +147,8 @@ impl ObjectInput {
             None => self.name(),
         };
         let kernel_name = kernel_name(&path, &label, &file, code.ranges())?;
-        let marker = Marker {
-            kernel_name: Some(kernel_name.clone()),
-            kpack_search_paths: search_paths.to_vec(),
-            code_ids: code_ids::planned(&code.targets()),
-            ..Marker::default()
-        };
+        let marker = Marker::new(&kernel_name, search_paths.to_vec())
+            .with_code_ids(code_ids::planned(&code.targets()));
         let plan = ObjectPlan::new(&object, &fat, &code_ids::with_room(&marker, usize::MAX))
             .map_err(failed)?;
         self.units.push(Unit {

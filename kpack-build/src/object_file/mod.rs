@@ -141,16 +141,10 @@ fn apply(
 ) -> Result<(), Error> {
     let names: Vec<String> = files.iter().map(ObjectInput::name).collect();
     let mut transaction = Transaction::begin(&output, Path::new(KPACKS), group)?;
-    let mut manifest = Manifest {
-        component_name: group.to_string(),
-        prefix: String::new(),
-        kpack_files: transaction
-            .directory()
-            .manifest()?
-            .map(|old| old.kpack_files)
-            .unwrap_or_default(),
-        install_hint: None,
-    };
+    let mut manifest = Manifest::new(group.to_string(), "");
+    if let Some(old) = transaction.directory().manifest()? {
+        manifest.kpack_files = old.kpack_files;
+    }
     // The kernels of files that are already split are unknown here, so they stay.
     let again: Vec<&String> = names
         .iter()

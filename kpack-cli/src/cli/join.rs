@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use clap::Args;
 use kpack_format::TargetId;
-use kpack_format::kfd::NODES;
 use kpack_format::target_id::ParseTargetIdError;
+use rocm_kpack::KFD_NODES;
 use rocm_kpack::agents;
 
 use super::install::report_done;
@@ -74,7 +74,7 @@ impl Architecture {
         // What is hidden from a process today may be seen by one tomorrow.
         let gpus = agents().unwrap_or_default();
         if gpus.is_empty() && !installed {
-            return Err(no_gpu(NODES.as_ref()));
+            return Err(no_gpu(KFD_NODES.as_ref()));
         }
         Ok(gpus)
     }

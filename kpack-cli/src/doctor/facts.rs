@@ -5,10 +5,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
-use kpack_format::dynamic_symbols::{LOADER_FUNCTION, Linkage};
 use kpack_format::target_id::SPIRV;
 use object::elf;
 use rocm_kpack::ShimMode;
+use rocm_kpack::dynamic_symbols::{LOADER_FUNCTION, Linkage};
 use rocm_kpack::lookup::{self, Rule};
 
 use super::dynamic_linker::{self, Library, Loading};

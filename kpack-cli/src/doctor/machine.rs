@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
-use kpack_format::kfd::NODES;
+use rocm_kpack::KFD_NODES;
 use rocm_kpack::lookup::Rules;
 use rocm_kpack::{Environment, Gpu, ShimMode, gpus_at, visible};
 
@@ -24,7 +24,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { targets: Vec::new(), nodes: NODES.into() }
+        Self { targets: Vec::new(), nodes: KFD_NODES.into() }
     }
 }
 

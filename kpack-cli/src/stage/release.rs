@@ -152,7 +152,7 @@ impl<'a> Release<'a> {
         let marker_of = |group: &Group| {
             let own = archives.iter().filter(|((of, _), _)| of == group);
             let own = own.map(|((_, target), archive)| (target, archive));
-            Marker { code_ids: code_ids::computed(own, name), ..marker(name, directory, group) }
+            marker(name, directory, group).with_code_ids(code_ids::computed(own, name))
         };
         let edits = HostPlan::Edited(presplit.edits(&marker_of)?);
         let to = hidden.join(name);
@@ -190,12 +190,7 @@ impl<'a> Release<'a> {
         let root = Directory::open(&output.hidden)?;
         for (group, archives) in groups {
             let mut transaction = Transaction::begin(&root, Path::new(KPACK_DIR), &group)?;
-            let mut manifest = Manifest {
-                component_name: group.into(),
-                prefix: "lib".to_owned(),
-                kpack_files: BTreeMap::new(),
-                install_hint: None,
-            };
+            let mut manifest = Manifest::new(group, "lib");
             let update =
                 Update { replaces: &|_, _| true, touches: &|_| true, only_computed: false };
             transaction.archives(&update, archives, &mut manifest)?;
@@ -255,9 +250,5 @@ fn marker(name: &str, directory: &str, group: &Group) -> Marker {
         "lib" => ".kpack",
         _ => "../lib/.kpack",
     };
-    Marker {
-        kernel_name: Some(name.to_owned()),
-        kpack_search_paths: vec![format!("{kpacks}/{}", group.archive_pattern())],
-        ..Marker::default()
-    }
+    Marker::new(name, vec![format!("{kpacks}/{}", group.archive_pattern())])
 }

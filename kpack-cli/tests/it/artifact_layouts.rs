@@ -80,11 +80,7 @@ fn split(library: &FatLibrary, kernel_name: &str, host: &Path) {
     let input = File::open(path).unwrap();
     let image = Image::read(&input).unwrap();
     let DeviceCode::Fat(code) = image.device_code().unwrap() else { panic!("it is fat") };
-    let marker = Marker {
-        kernel_name: Some(kernel_name.to_owned()),
-        kpack_search_paths: vec!["../.kpack/blas_lib_@GFXARCH@.kpack".to_owned()],
-        ..Marker::default()
-    };
+    let marker = Marker::new(kernel_name, vec!["../.kpack/blas_lib_@GFXARCH@.kpack".to_owned()]);
     let plan = Plan::new(&image, &code, &marker.to_bytes()).unwrap();
     fs::create_dir_all(host.parent().unwrap()).unwrap();
     let mut options = File::options();

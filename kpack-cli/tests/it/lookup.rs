@@ -64,11 +64,7 @@ fn site(tree: &Tree) -> std::path::PathBuf {
 
 /// Whether the loader finds the code of a library for a GPU.
 fn loads(library: &Path, gpu: &str) -> bool {
-    let marker = Marker {
-        kernel_name: Some(LIBRARY.to_owned()),
-        kpack_search_paths: vec![".kpack/vec_lib_@GFXARCH@.kpack".to_owned()],
-        ..Marker::default()
-    };
+    let marker = Marker::new(LIBRARY, vec![".kpack/vec_lib_@GFXARCH@.kpack".to_owned()]);
     let cache = Cache::new(Environment::default());
     let load = |co_index| {
         cache.load_code_object(&Request {

@@ -8,9 +8,9 @@ use std::process::Command;
 
 use kpack_artifact::verify;
 use kpack_build::object_file;
+use kpack_core::archives::debug_sections::{Stripped, build_id};
 use kpack_core::{DebugInfo, Finding, Severity, ids};
 use kpack_format::archive::{Archive, Scheme};
-use kpack_format::debug_sections::{Stripped, build_id};
 use kpack_format::names::KernelName;
 use kpack_split::install::{InstallOptions, Only, install};
 use kpack_split::join::{JoinOptions, join};

@@ -52,19 +52,10 @@ fn binaries_and_archives() {
     archive.add(&kernel, &encoded).unwrap();
     let file = fs::File::create_new(tree.path("evil.kpack")).unwrap();
     archive.finish(file).unwrap();
-    let listed = KpackFile {
-        architecture: TRICKS.to_owned(),
-        filename: TRICKS.to_owned(),
-        size: 1,
-        kernel_count: 1,
-        checksum: None,
-    };
-    let manifest = Manifest {
-        component_name: TRICKS.to_owned(),
-        prefix: TRICKS.to_owned(),
-        kpack_files: [(TRICKS.to_owned(), listed)].into(),
-        install_hint: Some(TRICKS.to_owned()),
-    };
+    let listed = KpackFile::new(TRICKS, TRICKS, 1, 1, None);
+    let mut manifest = Manifest::new(TRICKS, TRICKS);
+    manifest.kpack_files.insert(TRICKS.to_owned(), listed);
+    manifest.install_hint = Some(TRICKS.to_owned());
     fs::write(tree.path("evil.kpm"), manifest.to_bytes()).unwrap();
 
     let install = ["install", "--prefix", ".", "--module", "vec", &binary];

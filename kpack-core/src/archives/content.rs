@@ -9,10 +9,10 @@ use std::sync::Arc;
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveError, ArchiveWriter, Encoded, Encoder, MAX_CODE_OBJECT};
 use kpack_format::code_object::CodeObjectError;
-use kpack_format::debug_sections::Stripped;
 use kpack_format::digest::{Hasher, Sha256, sha256};
 use kpack_format::offload_bundle::{BundleError, CodeObjectReader};
 
+use super::debug_sections::Stripped;
 use crate::files::{self, RangeReader};
 use crate::publish::scratch_file;
 use crate::{Error, ids};

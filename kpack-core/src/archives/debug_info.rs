@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use kpack_format::archive::{ArchiveWriter, Encoder};
-use kpack_format::debug_sections::build_id;
 use kpack_format::digest::{Sha256, hex};
 
 use super::content::{Content, Failure, failed};
+use super::debug_sections::build_id;
 use super::storage::{DebugInfo, Storage};
 use crate::parallel::lock;
 use crate::publish::Batch;

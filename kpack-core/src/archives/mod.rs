@@ -5,6 +5,7 @@ pub mod code_ids;
 mod compress;
 mod content;
 mod debug_info;
+pub mod debug_sections;
 mod device_code;
 pub mod padding;
 mod spirv;

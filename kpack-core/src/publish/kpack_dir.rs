@@ -241,13 +241,8 @@ fn unreadable(path: &Path, error: &Error) -> Error {
 
 /// The manifest's entry for an archive.
 pub fn entry(target: &TargetId, filename: String, written: &Written) -> KpackFile {
-    KpackFile {
-        architecture: target.to_string(),
-        filename,
-        size: written.size,
-        kernel_count: written.kernel_count,
-        checksum: Some(written.checksum),
-    }
+    let Written { size, kernel_count, checksum, .. } = *written;
+    KpackFile::new(target.to_string(), filename, size, kernel_count, Some(checksum))
 }
 
 /// The manifest's entry for an existing archive that stays unchanged. `known` is the current entry,

@@ -7,8 +7,6 @@ use super::error::NO_COMPRESSION;
 use super::frame::check_frame;
 use super::{ArchiveError, Scheme};
 use crate::Sha256;
-#[cfg(feature = "compression")]
-use crate::backend::WriteBuf;
 use crate::backend::{Compressor, Decompressor, frame_reader};
 
 /// Compresses code objects, one after another. Each thread has its own.
@@ -132,22 +130,6 @@ impl Decoder {
         let size = self.0.decompress(frame, &mut bytes)?;
         check_size(size as u64, original_size)?;
         Ok(bytes)
-    }
-
-    /// Decompresses a frame into `out`, which has room for `original_size` bytes. The caller has
-    /// called [`check_frame`].
-    ///
-    /// # Errors
-    /// [`DecodeError`]; the content of `out` is then undefined.
-    #[cfg(feature = "compression")]
-    pub fn decode_into<B: WriteBuf + ?Sized>(
-        &mut self,
-        frame: &[u8],
-        original_size: u64,
-        out: &mut B,
-    ) -> Result<(), DecodeError> {
-        let size = self.0.decompress(frame, out)?;
-        check_size(size as u64, original_size)
     }
 }
 

@@ -12,8 +12,6 @@ mod reader;
 mod toc;
 mod writer;
 
-#[cfg(feature = "compression")]
-pub use crate::backend::WriteBuf;
 pub(crate) use codec::with_capacity;
 pub use codec::{DecodeError, Decoder, Encoded, Encoder};
 pub use entries::{Iter, Targets, TocEntry};

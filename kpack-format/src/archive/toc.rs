@@ -33,6 +33,7 @@ impl Scheme {
 
 /// The table of contents of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Toc {
     /// Module and component, such as `rocblas_lib`.
     pub group_name: String,

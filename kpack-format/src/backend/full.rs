@@ -8,9 +8,6 @@ use zstd::stream::read;
 use zstd::zstd_safe::{CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 use zstd::zstd_safe::{compress_bound, get_error_name};
 
-/// Memory to decompress into.
-pub use zstd::zstd_safe::WriteBuf;
-
 use crate::archive::{ArchiveError, DEFAULT_LEVEL, DecodeError, with_capacity};
 use crate::offload_bundle::{BundleError, Method};
 
@@ -105,10 +102,10 @@ pub(crate) struct Decompressor(Option<DCtx<'static>>);
 
 impl Decompressor {
     /// Decompresses `frame` into `out`; returns the size.
-    pub(crate) fn decompress<B: WriteBuf + ?Sized>(
+    pub(crate) fn decompress(
         &mut self,
         frame: &[u8],
-        out: &mut B,
+        out: &mut Vec<u8>,
     ) -> Result<usize, DecodeError> {
         let context = match &mut self.0 {
             Some(context) => context,

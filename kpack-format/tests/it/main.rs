@@ -2,7 +2,6 @@
 
 mod archive;
 mod code_object;
-mod debug_sections;
 mod limits;
 mod manifest_and_marker;
 mod offload_bundle;

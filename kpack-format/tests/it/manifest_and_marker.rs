@@ -1,26 +1,15 @@
 //! Manifests and markers: the wire names that others read, what is refused, and that no bytes make
 //! the readers panic.
 
-use std::collections::BTreeMap;
-
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::marker::{MAX_SIZE, Marker};
 use proptest::prelude::*;
 
 fn manifest() -> Manifest {
-    let file = KpackFile {
-        architecture: "gfx1100".to_owned(),
-        filename: "vec_lib_gfx1100.kpack".to_owned(),
-        size: 300,
-        kernel_count: 2,
-        checksum: Some([7; 32]),
-    };
-    Manifest {
-        component_name: "vec_lib".to_owned(),
-        prefix: "lib".to_owned(),
-        kpack_files: BTreeMap::from([("gfx1100".to_owned(), file)]),
-        install_hint: None,
-    }
+    let file = KpackFile::new("gfx1100", "vec_lib_gfx1100.kpack", 300, 2, Some([7; 32]));
+    let mut manifest = Manifest::new("vec_lib", "lib");
+    manifest.kpack_files.insert("gfx1100".to_owned(), file);
+    manifest
 }
 
 /// As it stands in a file, written by hand.
@@ -43,8 +32,8 @@ fn a_manifest_is_as_others_read_it() {
 
 #[test]
 fn an_install_hint_is_a_key_that_others_pass_over() {
-    let hint = "apt install vec-@GFXARCH@".to_owned();
-    let with_hint = Manifest { install_hint: Some(hint), ..manifest() };
+    let mut with_hint = manifest();
+    with_hint.install_hint = Some("apt install vec-@GFXARCH@".to_owned());
     let mut bytes = manifest_bytes();
     bytes[0] += 1;
     bytes.extend(b"\xacinstall_hint\xb9apt install vec-@GFXARCH@");
@@ -85,17 +74,13 @@ fn another_version_and_trailing_bytes_are_refused() {
 }
 
 fn marker() -> Marker {
-    Marker {
-        kernel_name: Some("bin/vec".to_owned()),
-        kpack_search_paths: vec!["../lib/.kpack/vec_lib_@GFXARCH@.kpack".to_owned()],
-        ..Marker::default()
-    }
+    Marker::new("bin/vec", vec!["../lib/.kpack/vec_lib_@GFXARCH@.kpack".to_owned()])
 }
 
 /// The same of a binary whose device code is known.
 fn marker_with_ids() -> Marker {
     let ids = [("gfx1100", [1; 8]), ("gfx90a:xnack+", [2; 8])];
-    Marker { code_ids: ids.map(|(target, id)| (target.to_owned(), id)).into(), ..marker() }
+    marker().with_code_ids(ids.map(|(target, id)| (target.to_owned(), id)).into())
 }
 
 /// As it stands in a file, written by hand.

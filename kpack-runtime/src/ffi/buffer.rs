@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::slice;
 
-use kpack_format::archive::WriteBuf;
+use zstd::zstd_safe::WriteBuf;
 
 use crate::archive::{Memory, Room};
 

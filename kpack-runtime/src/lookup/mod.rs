@@ -8,11 +8,8 @@
 //! use rocm_kpack::lookup::{self, Environment, Place, Rule, Rules};
 //! use rocm_kpack::Marker;
 //!
-//! let marker = Marker {
-//!     kernel_name: Some("lib/libvec.so".to_owned()),
-//!     kpack_search_paths: vec![".kpack/vec_lib_@GFXARCH@.kpack".to_owned()],
-//!     ..Marker::default()
-//! };
+//! let archives = vec![".kpack/vec_lib_@GFXARCH@.kpack".to_owned()];
+//! let marker = Marker::new("lib/libvec.so", archives);
 //! let place = Place::of("/opt/vec/lib/libvec.so".as_ref(), []);
 //! let locations = Rules::KPACK.locations(&Environment::default(), &marker, &place);
 //! let candidates = Rules::KPACK.candidates(&locations, &["gfx942".to_owned()]);

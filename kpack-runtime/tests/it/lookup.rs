@@ -85,12 +85,9 @@ fn targets_come_before_archives() {
     write(&tree.path("lib/first.kpack"), "gfx90a", &[(KERNEL, b"general")]);
     write(&tree.path("lib/second.kpack"), "gfx90a:xnack-", &[(KERNEL, b"special")]);
     write(&tree.path("lib/third.kpack"), "gfx90a:xnack-", &[(KERNEL, b"too late")]);
-    let marker = Marker {
-        kpack_search_paths: ["first.kpack", "second.kpack", "third.kpack"]
-            .map(str::to_owned)
-            .to_vec(),
-        ..marker()
-    };
+    let mut marker = marker();
+    marker.kpack_search_paths =
+        ["first.kpack", "second.kpack", "third.kpack"].map(str::to_owned).to_vec();
     assert_eq!(load(&tree, &marker, &["gfx90a:xnack-"]).unwrap(), "special");
     assert_eq!(load(&tree, &marker, &["gfx90a:xnack+"]).unwrap(), "general");
 }
@@ -220,12 +217,11 @@ fn the_next_archive_is_taken_where_one_is_of_another_build() {
     write(&first, "gfx1100", &[(KERNEL, b"two")]);
     write(&second, "gfx1100", &[(KERNEL, b"one")]);
     let paths = ["a/a.kpack", "b/b.kpack"].map(str::to_owned);
-    let marker =
-        Marker { kpack_search_paths: paths.to_vec(), ..marker_of_build("gfx1100", &[b"one"]) };
+    let mut marker = marker_of_build("gfx1100", &[b"one"]);
+    marker.kpack_search_paths = paths.to_vec();
     assert_eq!(load(&tree, &marker, &["gfx1100"]).unwrap(), "one");
     // A less specific target wins likewise.
     write(&first, "gfx1100:xnack+", &[(KERNEL, b"two")]);
-    let mut marker = marker;
     marker.code_ids.insert("gfx1100:xnack+".to_owned(), [0; 8]);
     assert_eq!(load(&tree, &marker, &["gfx1100:xnack+"]).unwrap(), "one");
 }
@@ -249,10 +245,8 @@ fn an_archive_that_is_skipped_is_named_once() {
     let (first, second) = (tree.path("lib/a/a.kpack"), tree.path("lib/b/b.kpack"));
     write(&first, "gfx1100", &[(KERNEL, b"two")]);
     write(&second, "gfx1100", &[(KERNEL, b"one")]);
-    let marker = Marker {
-        kpack_search_paths: ["a/a.kpack", "b/b.kpack"].map(str::to_owned).to_vec(),
-        ..marker_of_build("gfx1100", &[b"one"])
-    };
+    let mut marker = marker_of_build("gfx1100", &[b"one"]);
+    marker.kpack_search_paths = ["a/a.kpack", "b/b.kpack"].map(str::to_owned).to_vec();
     let mut environment = Environment::default();
     environment.debug = true;
     let cache = Cache::new(environment);
@@ -497,11 +491,7 @@ fn a_manifest_that_is_none() {
 #[test]
 fn control_characters_are_escaped() {
     let tree = Tree::new();
-    let marker = Marker {
-        kernel_name: Some("lib/\x1b[2J.so".to_owned()),
-        kpack_search_paths: vec!["\x1b[2J_@GFXARCH@.kpack".to_owned()],
-        ..Marker::default()
-    };
+    let marker = Marker::new("lib/\x1b[2J.so", vec!["\x1b[2J_@GFXARCH@.kpack".to_owned()]);
     let text = load(&tree, &marker, &["gfx1100"]).unwrap_err().to_string();
     assert!(!text.contains('\x1b') && text.contains("\\u{1b}[2J"), "{text:?}");
 }

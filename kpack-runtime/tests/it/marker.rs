@@ -8,11 +8,7 @@ use rocm_kpack::{Error, Marker, discover_binary_path, marker_at};
 const PAGE: usize = 4096;
 
 fn marker(name: &str) -> Marker {
-    Marker {
-        kernel_name: Some(name.to_owned()),
-        kpack_search_paths: vec![".kpack/vec_lib_@GFXARCH@.kpack".to_owned()],
-        ..Marker::default()
-    }
+    Marker::new(name, vec![".kpack/vec_lib_@GFXARCH@.kpack".to_owned()])
 }
 
 /// Two pages; the second one cannot be read, since it is past the end of the file.

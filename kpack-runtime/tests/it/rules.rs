@@ -101,7 +101,7 @@ fn archives_of_another_build() {
     let none = Environment::default();
     kpack(&tree, "lib/.kpack/vec_lib_gfx942.kpack", KERNEL, "other");
     let id = code_id(&[(0, sha256(b"own"))].into()).unwrap();
-    let marker = Marker { code_ids: [("gfx942".to_owned(), id)].into(), ..marker() };
+    let marker = marker().with_code_ids([("gfx942".to_owned(), id)].into());
     assert_eq!(find(&tree, &marker, &none), [None, found("other", Rule::Marker)]);
     kpack(&tree, "lib/.kpack/vec_lib_gfx942.kpack", KERNEL, "own");
     let own = found("own", Rule::Marker);

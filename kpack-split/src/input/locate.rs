@@ -254,11 +254,7 @@ impl KpackPath {
         path.extend(&kpacks[shared..]);
         let archive = group.archive_pattern();
         path.push(&archive);
-        Marker {
-            kernel_name: Some(binary.name.clone()),
-            kpack_search_paths: vec![path.join("/")],
-            ..Marker::default()
-        }
+        Marker::new(&binary.name, vec![path.join("/")])
     }
 }
 

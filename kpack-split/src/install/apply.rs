@@ -121,16 +121,13 @@ impl Run<'_> {
             }
             Err(error) => return Err(error),
         };
-        let (kpack_files, hint) = match old {
-            Some(old) => (old.kpack_files, old.install_hint),
-            None => Default::default(),
-        };
-        Ok(Manifest {
-            component_name: self.group.to_string(),
-            prefix: self.kpacks.manifest_prefix.clone(),
-            kpack_files,
-            install_hint: self.options.install_hint.clone().or(hint),
-        })
+        let mut new = Manifest::new(self.group.to_string(), &self.kpacks.manifest_prefix);
+        new.install_hint = self.options.install_hint.clone();
+        if let Some(old) = old {
+            new.kpack_files = old.kpack_files;
+            new.install_hint = new.install_hint.or(old.install_hint);
+        }
+        Ok(new)
     }
 
     /// Warns if an archive loses kernels: archives elsewhere cannot be merged, so kernels of

@@ -104,7 +104,7 @@ fn marker(
     group: &Group,
     code_ids: BTreeMap<String, CodeId>,
 ) -> Marker {
-    let marker = Marker { code_ids, ..kpacks.marker(&binary.located, group) };
+    let marker = kpacks.marker(&binary.located, group).with_code_ids(code_ids);
     match binary.fat() {
         Some(fat) => fat.complete(marker),
         None => marker,

@@ -92,17 +92,15 @@ fn seeds() -> Vec<Seed> {
     add("toc", "zstd_without_frame_offsets", &without(&zstd, "frame_offsets"));
     add("toc", "unknown_keys", b"\x81\xa1x\x93\xc0\x81\xa1y\xc3\xcb\0\0\0\0\0\0\0\0");
 
-    let marker = Marker {
-        kernel_name: Some("lib/libvec.so.1".to_owned()),
-        kpack_search_paths: vec![
+    let marker = Marker::new(
+        "lib/libvec.so.1",
+        vec![
             ".kpack/vec_lib_@GFXARCH@.kpack".to_owned(),
             "/opt/vec/vec_lib_@GFXARCH@.kpack".to_owned(),
         ],
-        ..Marker::default()
-    };
+    );
     add("marker", "map", &marker.to_bytes());
-    let with_ids =
-        Marker { code_ids: [("gfx1100".to_owned(), *b"eight by")].into(), ..marker.clone() };
+    let with_ids = marker.clone().with_code_ids([("gfx1100".to_owned(), *b"eight by")].into());
     add("marker", "code_ids", &with_ids.to_bytes());
     let mut padded = marker.to_bytes();
     padded.resize(256, 0);
@@ -241,20 +239,12 @@ fn list(files: &[(&str, &[u8])]) -> Vec<u8> {
 
 /// Manifests, maps of kernel databases, and packaging configurations.
 fn of_databases() -> Vec<Seed> {
-    let file = |target: &str, checksum| KpackFile {
-        architecture: target.to_owned(),
-        filename: format!("vec_lib_{target}.kpack"),
-        size: 4096,
-        kernel_count: 3,
-        checksum,
-    };
-    let files = [("gfx1100", None), ("gfx90a:xnack+", Some([7; 32]))];
-    let manifest = Manifest {
-        component_name: "vec_lib".to_owned(),
-        prefix: "lib".to_owned(),
-        kpack_files: files.map(|(target, sum)| (target.to_owned(), file(target, sum))).into(),
-        install_hint: Some("apt install vec-@GFXARCH@".to_owned()),
-    };
+    let mut manifest = Manifest::new("vec_lib", "lib");
+    manifest.install_hint = Some("apt install vec-@GFXARCH@".to_owned());
+    for (target, checksum) in [("gfx1100", None), ("gfx90a:xnack+", Some([7; 32]))] {
+        let file = KpackFile::new(target, format!("vec_lib_{target}.kpack"), 4096, 3, checksum);
+        manifest.kpack_files.insert(target.to_owned(), file);
+    }
     let map = b"\x83\xa6gfx942\x91\x81\xa7co_path\xafextop_gfx942.co\xa7gfx1100\x90\x05\xcb\0\0\0\0\0\0\0\0";
     let library = library_file("gfx942", &["Kernels_gfx942", "Kernels_gfx942-hsaco.co"]).unwrap();
     let seed = |target, name: &str, bytes: &[u8]| (target, name.to_owned(), bytes.to_vec());

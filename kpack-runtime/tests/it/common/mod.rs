@@ -2,7 +2,6 @@
 
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::Cursor;
 use std::path::Path;
@@ -34,31 +33,17 @@ pub(crate) fn write(path: &Path, target: &str, kernels: &[(&str, &[u8])]) {
 
 /// Writes a manifest that lists archives of these targets, and may tell how to install them.
 pub(crate) fn write_manifest(path: &Path, targets: &[&str], install_hint: Option<&str>) {
-    let file = |target: &str| KpackFile {
-        architecture: target.to_owned(),
-        filename: format!("vec_lib_{target}.kpack"),
-        size: 1000,
-        kernel_count: 1,
-        checksum: None,
-    };
-    let manifest = Manifest {
-        component_name: "vec_lib".to_owned(),
-        prefix: "lib".to_owned(),
-        kpack_files: targets
-            .iter()
-            .map(|target| ((*target).to_owned(), file(target)))
-            .collect::<BTreeMap<_, _>>(),
-        install_hint: install_hint.map(str::to_owned),
-    };
+    let mut manifest = Manifest::new("vec_lib", "lib");
+    manifest.install_hint = install_hint.map(str::to_owned);
+    for &target in targets {
+        let file = KpackFile::new(target, format!("vec_lib_{target}.kpack"), 1000, 1, None);
+        manifest.kpack_files.insert(target.to_owned(), file);
+    }
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, manifest.to_bytes()).unwrap();
 }
 
 /// The marker of `lib/libvec.so`, as the installer writes it.
 pub(crate) fn marker() -> Marker {
-    Marker {
-        kernel_name: Some("lib/libvec.so".to_owned()),
-        kpack_search_paths: vec![".kpack/vec_lib_@GFXARCH@.kpack".to_owned()],
-        ..Marker::default()
-    }
+    Marker::new("lib/libvec.so", vec![".kpack/vec_lib_@GFXARCH@.kpack".to_owned()])
 }

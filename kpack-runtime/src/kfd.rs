@@ -9,11 +9,11 @@ use crate::TargetId;
 pub const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
 /// Replaces the version of every GPU: `10.3.0`. With `_` and a node's number at its end, of that
 /// node's alone.
-pub const OVERRIDE: &str = "HSA_OVERRIDE_GFX_VERSION";
+pub(crate) const OVERRIDE: &str = "HSA_OVERRIDE_GFX_VERSION";
 
 /// The number that tells the GPU of a node from others of its kind, by its `properties`; `None` if the
 /// driver does not tell.
-pub fn unique_id(properties: &str) -> Option<u64> {
+pub(crate) fn unique_id(properties: &str) -> Option<u64> {
     number(properties, "unique_id").filter(|number| *number != 0)
 }
 
@@ -25,7 +25,7 @@ fn number<T: FromStr>(properties: &str, name: &str) -> Option<T> {
 
 /// A node of KFD's topology.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Node {
+pub(crate) enum Node {
     /// A processor of the host.
     Host,
     /// A GPU, without the signs of its features.
@@ -36,31 +36,26 @@ pub enum Node {
 
 impl Node {
     /// Reads a node's `properties`: a name and a decimal number in each line.
-    pub fn read(properties: &str) -> Self {
+    pub(crate) fn read(properties: &str) -> Self {
         let number = |name| number::<u32>(properties, name);
         match (number("simd_count"), number("gfx_target_version")) {
             (None | Some(0), None | Some(0)) | (Some(0), _) => Self::Host,
             (_, None | Some(0)) => Self::UnknownGpu,
             (_, Some(version)) => {
                 let parts = [version / 10000, version / 100 % 100, version % 100];
-                Self::Gpu(processor(parts))
+                Self::Gpu(TargetId::of_version(parts))
             }
         }
     }
 }
 
 /// The processor that an [`OVERRIDE`] sets; `None` if it is not a version.
-pub fn overriding(version: &str) -> Option<TargetId> {
+pub(crate) fn overriding(version: &str) -> Option<TargetId> {
     let parts: Vec<u32> =
         version.split('.').map(|part| part.parse().ok()).collect::<Option<_>>()?;
     let parts: [u32; 3] = parts.try_into().ok()?;
     let fits = parts[0] <= 63 && parts[1..].iter().all(|part| *part <= 255);
-    fits.then(|| processor(parts))
-}
-
-/// Major version, minor version and stepping: the last two are hexadecimal digits of the name.
-fn processor([major, minor, stepping]: [u32; 3]) -> TargetId {
-    TargetId::new(&format!("gfx{major}{minor:x}{stepping:x}"), &[])
+    fits.then(|| TargetId::of_version(parts))
 }
 
 #[cfg(test)]

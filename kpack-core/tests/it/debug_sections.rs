@@ -4,8 +4,8 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use kpack_core::archives::debug_sections::{Stripped, build_id};
 use kpack_format::code_object::CodeObjectError;
-use kpack_format::debug_sections::{Stripped, build_id};
 use kpack_tests::fixture::code_object;
 use kpack_tests::require::tool;
 use object::read::elf::{ElfFile64, FileHeader, SectionHeader};

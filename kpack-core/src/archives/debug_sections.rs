@@ -8,7 +8,7 @@ use object::LittleEndian as LE;
 use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
 use object::pod::{self, Pod};
 
-use crate::code_object::{CodeObject, CodeObjectError};
+use kpack_format::code_object::{CodeObject, CodeObjectError};
 
 /// How a code object looks without its debug sections: a plan, which holds none of their content.
 ///
@@ -108,7 +108,7 @@ pub fn build_id<R: Read + Seek>(
                 return malformed(format!("has more than {MOST_NOTES} notes"));
             }
             let note = at_most::<12, _>(source, at..end)?;
-            let word = |index: usize| crate::little_endian(&note[4 * index..][..4]);
+            let word = |index: usize| little_endian(&note[4 * index..][..4]);
             let name = at + NOTE_SIZE;
             let content = name + word(0).next_multiple_of(4);
             let next = content + word(1).next_multiple_of(4);
@@ -404,6 +404,10 @@ fn records<T: Pod, R: Read + Seek>(
 
 fn pad(out: &mut (impl Write + ?Sized), size: u64) -> io::Result<()> {
     io::copy(&mut io::repeat(0).take(size), out).map(drop)
+}
+
+fn little_endian(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
 fn malformed<T>(reason: impl Into<String>) -> Result<T, CodeObjectError> {

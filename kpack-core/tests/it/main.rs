@@ -1,0 +1,3 @@
+//! The tests of what the tools share, in one program.
+
+mod debug_sections;
