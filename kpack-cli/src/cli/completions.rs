@@ -9,8 +9,7 @@ use clap::{Args, Command};
 use clap_complete::Shell;
 
 use super::output::STDOUT;
-use kpack_core::Error;
-use kpack_core::finding::catalogue::SECTIONS;
+use kpack_core::{Error, ids};
 use kpack_format::code_object::processors;
 
 /// Print the completions of a shell
@@ -35,8 +34,7 @@ fn with_values(command: Command) -> Command {
         if argument.get_long() == Some("arch") {
             argument.value_parser(PossibleValuesParser::new(processors()))
         } else if is_explain && argument.get_id() == "ids" {
-            let all = SECTIONS.iter().flat_map(|section| section.entries);
-            argument.value_parser(PossibleValuesParser::new(all.map(|entry| entry.id.as_str())))
+            argument.value_parser(PossibleValuesParser::new(ids::ALL.iter().map(|id| id.as_str())))
         } else {
             argument
         }
@@ -49,8 +47,7 @@ pub(super) fn script(shell: Shell, command: Command) -> Vec<u8> {
     clap_complete::generate(shell, &mut with_values(command), "kpack", &mut script);
     if shell == Shell::Fish {
         // clap's script for fish offers values of options alone.
-        let entries = SECTIONS.iter().flat_map(|section| section.entries);
-        let ids = Vec::from_iter(entries.map(|entry| entry.id.as_str())).join(" ");
+        let ids = Vec::from_iter(ids::ALL.iter().map(|id| id.as_str())).join(" ");
         let line = format!(
             "complete -c kpack -n \"__fish_kpack_using_subcommand explain\" -f -a \"{ids}\"\n"
         );

@@ -1,12 +1,11 @@
-//! What runs find out about their inputs, each with a stable ID that [`catalogue`] explains.
+//! What runs find out about their inputs, each with a stable ID that `kpack explain` explains.
 
-pub mod catalogue;
+pub mod ids;
 
 use std::path::{Path, PathBuf};
 
 use crate::error::one_line;
 
-pub use catalogue as ids;
 pub use kpack_format::finding::Id;
 
 /// Something that a run found out.

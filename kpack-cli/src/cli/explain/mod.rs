@@ -1,13 +1,15 @@
 //! `kpack explain`.
 
+mod catalogue;
+
 use std::process::ExitCode;
 
 use clap::Args;
-use kpack_core::finding::catalogue::{Entry, SECTIONS, entry};
 use serde::Serialize;
 
 use super::output::{self, Text};
 use super::print::print;
+use catalogue::{Entry, SECTIONS};
 use kpack_core::Error;
 
 /// Say what a finding means, why it matters, and what to do
@@ -31,8 +33,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let entries = arguments.ids.iter().map(|id| known(id));
     let entries: Vec<&'static Entry> = entries.collect::<Result<_, _>>()?;
     if print().json {
-        let all = SECTIONS.iter().flat_map(|section| section.entries);
-        let entries = if entries.is_empty() { all.collect() } else { entries };
+        let entries = if entries.is_empty() { catalogue::entries().collect() } else { entries };
         let entries = entries.into_iter().map(Explained::from);
         output::json(&Vec::from_iter(entries))?;
         return Ok(ExitCode::SUCCESS);
@@ -77,7 +78,7 @@ impl From<&'static Entry> for Explained {
 
 fn known(id: &str) -> Result<&'static Entry, Error> {
     let name = id.trim_start_matches('[').trim_end_matches(']');
-    entry(name).ok_or_else(|| {
+    catalogue::entries().find(|entry| entry.id.as_str() == name).ok_or_else(|| {
         let text = format!("`{id}` is not the ID of a finding; `kpack explain` lists them");
         Error::usage(text)
     })
