@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kpack_format::TargetId;
 use kpack_format::archive::Toc;
 use kpack_format::manifest::KpackFile;
 use kpack_format::names::KernelName;
@@ -46,7 +45,8 @@ pub(crate) fn belongs(role: &Role, item: &Item) -> Option<Misplaced> {
         (Role::Generic, Class::Unknown { reason, .. }) => {
             unexplained(format!("outside of the known places: {reason}"))
         }
-        (Role::Target(own), Class::Target { target, .. }) if !holds(own, target) => {
+        // Variants are in the artifact of their processor.
+        (Role::Target(own), Class::Target { target, .. }) if *own != target.plain() => {
             wrong(format!("is for {target}, but in {artifact}"))
         }
         (_, Class::Unknown { target, reason, .. }) => match (role, target) {
@@ -66,12 +66,6 @@ pub(crate) fn belongs(role: &Role, item: &Item) -> Option<Misplaced> {
         _ if item.is_directory() => None,
         _ => wrong(format!("is for the host, but in {artifact}")),
     }
-}
-
-/// Whether what is for `target` belongs in the artifact for `own`: variants are in that of their processor.
-/// Earlier versions of kpack wrote an artifact for each variant.
-fn holds(own: &TargetId, target: &TargetId) -> bool {
-    own == target || *own == target.plain()
 }
 
 /// What must not be in an artifact with this role, and why not.

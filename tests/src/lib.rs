@@ -1,6 +1,5 @@
 //! Support for tests that cross crates.
 
-pub mod earlier;
 pub mod elflint;
 pub mod fixture;
 pub mod package_root;

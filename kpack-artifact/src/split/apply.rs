@@ -5,10 +5,10 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::KernelName;
-use kpack_format::{Selection, TargetId};
 
 use super::contents::retain;
 use super::modules::Module;
@@ -41,16 +41,15 @@ pub(super) fn apply(
     let stage = Stage::lock(&options.output_dir, &options.artifact_prefix)?;
     let debug_files = DebugFiles::new(&options.storage.debug, true);
     let work = Work { options, debug_files: &debug_files, plan, stage: &stage, budget, progress };
-    let replaced = work.check_output(report)?;
+    work.check_output(report)?;
     let archives = work.write_files()?;
     work.finish(archives, report)?;
     let generic = plan.artifacts.get(&None).map(|_| work.name(None));
     let targets = plan.artifacts.keys().flatten();
     let targets: Vec<String> = targets.map(|target| work.name(Some(target))).collect();
     let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
-    let replaced: Vec<&str> = replaced.iter().map(String::as_str).collect();
     debug_files.publish()?;
-    stage.publish(&targets, generic.as_deref(), &replaced)
+    stage.publish(&targets, generic.as_deref(), &[])
 }
 
 struct Work<'a> {
@@ -82,9 +81,8 @@ impl Work<'_> {
     }
 
     /// Refuses to replace what kpack did not write, and names what an earlier run wrote for targets
-    /// that there is nothing for now. Returns the names of artifacts of variants, which earlier versions
-    /// wrote: those of their processors replace them.
-    fn check_output(&self, report: &mut Report) -> Result<Vec<String>, Error> {
+    /// that there is nothing for now.
+    fn check_output(&self, report: &mut Report) -> Result<(), Error> {
         let artifacts = &self.plan.artifacts;
         let generic = self.stage.output(&self.name(None));
         let is_empty = artifacts.get(&None).is_some_and(|output| !output.has_files());
@@ -101,8 +99,6 @@ impl Work<'_> {
         for target in artifacts.keys() {
             mark::check_replaceable(&self.stage.output(&self.name(target.as_ref())))?;
         }
-        let expected: Selection = self.options.targets.iter().collect();
-        let mut replaced = Vec::new();
         for path in directories(&self.options.output_dir)? {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if let Some((prefix, Some(target))) = names::parse(&name)
@@ -110,20 +106,11 @@ impl Work<'_> {
                 && (name != self.name(Some(&target))
                     || !artifacts.contains_key(&Some(target.clone())))
             {
-                // Its code is in the processor's artifact now, unless this run leaves it out. Earlier versions also
-                // named families in another way.
-                let is_written = expected.is_empty() || expected.matches(&target);
-                let is_renamed = name != self.name(Some(&target));
-                if is_renamed && is_written && artifacts.contains_key(&Some(target.plain())) {
-                    mark::check_replaceable(&path)?;
-                    replaced.push(name.into_owned());
-                    continue;
-                }
                 let text = "stale: an earlier run wrote it, and this one does not";
                 report.warn(ids::STALE_ARTIFACT, &path, text);
             }
         }
-        Ok(replaced)
+        Ok(())
     }
 
     /// Copies what stays as it is, and splits the modules. Returns what was written with new device

@@ -2,15 +2,14 @@
 //! recombined, then it stays together: the generic artifact and that of the processor are complete.
 
 use std::fs;
-use std::process::Command;
 
 use kpack_artifact::recombine::Severity;
-use kpack_artifact::split::{BatchOptions, Layout, Options, Outcome, batch, split};
+use kpack_artifact::split::{Layout, Options, split};
 use kpack_tests::fixture::{FatLibrary, Storage, code, code_object};
 use kpack_tests::process;
 use kpack_tests::tree::Tree;
 
-use crate::blas::{files, overlay, pair, refusal, write};
+use crate::blas::{files, overlay, pair, write};
 use crate::planned::{assert_said, planned, recombine, said};
 use crate::shards::PREFIX;
 use crate::verified::{assert_holds, check_with, faults};
@@ -58,30 +57,6 @@ fn built() -> Tree {
     let tree = Tree::new();
     build(&tree, "in/blas_lib", &["gfx908", "gfx90a"]);
     tree
-}
-
-/// An artifact for each variant, as kpack wrote them earlier.
-fn earlier(tree: &Tree, shard: &str) {
-    for sign in ['+', '-'] {
-        let (from, to) =
-            (format!("{shard}/blas_lib_gfx90a"), format!("{shard}/blas_lib_gfx90a:xnack{sign}"));
-        for file in [
-            "artifact_manifest.txt".to_owned(),
-            ".kpack-artifact".to_owned(),
-            format!("{PREFIX}/lib/.kpack/rocblas_lib_gfx90a:xnack{sign}.kpack"),
-            format!("{PREFIX}/{DATABASE}/Kernels.so-000-gfx90a-xnack{sign}.hsaco"),
-        ] {
-            let to = tree.path(&format!("{to}/{file}"));
-            fs::create_dir_all(to.parent().unwrap()).unwrap();
-            if file.starts_with(PREFIX) {
-                fs::rename(tree.path(&format!("{from}/{file}")), to).unwrap()
-            } else {
-                fs::copy(tree.path(&format!("{from}/{file}")), to).unwrap();
-            }
-        }
-    }
-    let archives = tree.path(&format!("{shard}/blas_lib_gfx90a/{PREFIX}/lib/.kpack"));
-    fs::remove_dir(archives).unwrap();
 }
 
 #[test]
@@ -144,20 +119,13 @@ fn a_group_takes_the_variants_of_its_processors() {
     split(&options(&tree, "in/blas_lib", "shards/linux-a"), &()).unwrap();
     let groups = r#""instinct": {"architectures": ["gfx908", "gfx90a"]}"#;
     let strict = r#""error_on_missing_architecture": true, "error_on_unlisted_architecture": true"#;
-    // Also as kpack split earlier.
-    for is_earlier in [false, true] {
-        if is_earlier {
-            earlier(&tree, "shards/linux-a");
-            assert_holds(&tree.path("shards"));
-        }
-        let plan = recombine(&tree, &configuration(groups, strict));
-        assert_eq!(said(&plan), [""; 0]);
-        let kernels = files(&tree, "out/blas_lib_instinct");
-        let kernels = kernels.iter().filter(|file| file.contains("Kernels.so-000-"));
-        assert_eq!(kernels.count(), 3);
-        let found = faults(&check_with(&tree, "out", Some("in"), &[]));
-        assert_eq!(found, [""; 0]);
-    }
+    let plan = recombine(&tree, &configuration(groups, strict));
+    assert_eq!(said(&plan), [""; 0]);
+    let kernels = files(&tree, "out/blas_lib_instinct");
+    let kernels = kernels.iter().filter(|file| file.contains("Kernels.so-000-"));
+    assert_eq!(kernels.count(), 3);
+    let found = faults(&check_with(&tree, "out", Some("in"), &[]));
+    assert_eq!(found, [""; 0]);
 }
 
 /// What runs on the variant, and nothing else.
@@ -200,37 +168,4 @@ fn groups_of_both_variants_are_complete() {
         assert!(own.iter().any(|file| file.ends_with("SS_gfx90a.co")), "{own:#?}");
     }
     assert_holds(&tree.path("out"));
-}
-
-#[test]
-fn artifacts_of_variants_are_read_and_replaced() {
-    let tree = built();
-    split(&options(&tree, "in/blas_lib", "earlier"), &()).unwrap();
-    process::copy(tree.path("earlier/blas_lib_gfx90a"), tree.path("before"));
-    earlier(&tree, "earlier");
-    assert_eq!(names(&tree, "earlier").len(), 5);
-    assert_eq!(faults(&check_with(&tree, "earlier", Some("in"), &[])), [""; 0]);
-
-    // Splitting them again puts them together,
-    let each = Options::new("", tree.path("out"), "");
-    let report = batch(&BatchOptions::new(tree.path("earlier"), each), &()).unwrap();
-    assert!(matches!(&report.artifacts[..], [Outcome::Split(_)]), "{report:#?}");
-    let directories = [tree.path("out/blas_lib_gfx90a"), tree.path("before")];
-    process::run(Command::new("diff").arg("-r").args(directories));
-    // A run that leaves a variant out removes nothing of it,
-    let mut without = options(&tree, "in/blas_lib", "earlier");
-    without.targets = vec!["gfx90a:xnack-".parse().unwrap()];
-    split(&without, &()).unwrap();
-    let left = names(&tree, "earlier");
-    assert!(left.contains(&"blas_lib_gfx90a:xnack+".to_owned()), "{left:?}");
-    assert!(!left.contains(&"blas_lib_gfx90a:xnack-".to_owned()), "{left:?}");
-    // and splitting all of the build over them removes them.
-    split(&options(&tree, "in/blas_lib", "earlier"), &()).unwrap();
-    assert_eq!(names(&tree, "earlier"), names(&tree, "out"));
-
-    // What somebody else wrote stays.
-    write(&tree, "earlier/blas_lib_gfx90a:xnack+/artifact_manifest.txt", "x\n");
-    let error = refusal(&options(&tree, "in/blas_lib", "earlier"));
-    assert!(error.contains("gfx90a:xnack+: is in the way"), "{error}");
-    assert_eq!(names(&tree, "earlier").len(), 4);
 }

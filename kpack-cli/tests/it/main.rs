@@ -18,7 +18,6 @@ mod catalogue;
 mod cli;
 mod cli_split;
 mod command;
-mod compatible;
 mod concurrent;
 mod crates;
 mod create;

@@ -26,19 +26,6 @@ pub(crate) fn is_one_map(file: &Path) -> bool {
     Marker::read(section).unwrap().1 == section.len()
 }
 
-/// The bytes of a host file as an early version wrote them, with the room for longer markers after their maps.
-pub(crate) fn padded_as_earlier(mut bytes: Vec<u8>) -> Vec<u8> {
-    let key = b"\xb2kpack_search_paths";
-    let places = (1..bytes.len()).filter(|at| bytes[*at..].starts_with(key));
-    for at in Vec::from_iter(places.map(|at| at - 1)) {
-        let (marker, size) = Marker::read(&bytes[at..]).unwrap();
-        let mut earlier = marker.to_bytes();
-        earlier.resize(size, 0);
-        bytes[at..at + size].copy_from_slice(&earlier);
-    }
-    bytes
-}
-
 /// Each marker of `file` lists `targets`, with the IDs of the archives of `group`.
 pub(crate) fn assert_expects(file: &Path, kpacks: &Path, group: &str, targets: &[&str]) {
     let markers = markers(file);
