@@ -2,8 +2,8 @@
 //!
 //! The last bytes of a joined binary's `.hip_fatbin` are a record of the headers that the join changed.
 //! Taking the code out restores them, so the result is the binary that was joined, byte for byte. Tools
-//! keep the contents of sections, and so the record. Binaries joined by early versions of kpack have
-//! none; theirs is guessed from the sections.
+//! keep the contents of sections, and so the record. But they may move sections, and then the record does
+//! not fit; the headers are guessed from the sections.
 
 use std::ops::Range;
 
