@@ -7,6 +7,15 @@ use tar::{Archive, Entry, EntryType, PaxExtensions};
 /// The most bytes of a long name, or of the extensions of one member.
 const MAX_EXTENSION: u64 = 64 << 10;
 
+/// Long names and extensions of an artifact may have this many bytes, with their headers.
+const ROOM: u64 = 1 << 20;
+
+/// And this many more for each member: two paths of the greatest length, and what else tools note in extensions.
+const ROOM_OF_MEMBER: u64 = 8 << 10;
+
+/// The bytes of a header.
+const HEADER: u64 = 512;
+
 /// A member's header, with the long names that come before it.
 pub(super) struct Header {
     pub(super) path: Vec<u8>,
@@ -41,16 +50,23 @@ pub(super) fn members<R: Read, E>(
 ) -> Result<(), TarError<E>> {
     let mut archive = Archive::new(reader);
     let (mut path, mut link) = (None, None);
+    let mut extensions = Extensions { room: ROOM };
     // The library would read extensions of any size into memory.
     for entry in archive.entries()?.raw(true) {
         let mut entry = entry?;
         let kind = entry.header().entry_type();
         match kind {
-            EntryType::GNULongName => path = Some(name(&mut entry)?),
-            EntryType::GNULongLink => link = Some(name(&mut entry)?),
-            EntryType::XGlobalHeader => drop(small(&mut entry)?),
+            EntryType::GNULongName => path = Some(extensions.name(&mut entry)?),
+            EntryType::GNULongLink => link = Some(extensions.name(&mut entry)?),
+            EntryType::XGlobalHeader => {
+                // Some tools give such a name to all members that follow, and others ignore it.
+                if pax(&extensions.read(&mut entry)?)? != (None, None) {
+                    let text = "a name for all members that follow; pack it with kpack";
+                    return Err(TarError::Unsupported(text.to_owned()));
+                }
+            }
             EntryType::XHeader => {
-                let (own_path, own_link) = pax(&small(&mut entry)?)?;
+                let (own_path, own_link) = pax(&extensions.read(&mut entry)?)?;
                 path = own_path.or(path);
                 link = own_link.or(link);
             }
@@ -68,35 +84,50 @@ pub(super) fn members<R: Read, E>(
                     size: header.entry_size()?,
                 };
                 visit(&header, &mut entry).map_err(TarError::Visit)?;
+                extensions.room += ROOM_OF_MEMBER;
             }
         }
     }
     Ok(())
 }
 
-/// The content of an extension.
-fn small<R: Read, E>(entry: &mut Entry<'_, R>) -> Result<Vec<u8>, TarError<E>> {
-    let size = entry.header().entry_size()?;
-    if size > MAX_EXTENSION {
-        return Err(TarError::Unsupported(format!(
-            "a name or extension of {size} bytes (expected at most {MAX_EXTENSION})"
-        )));
-    }
-    let mut bytes = Vec::new();
-    entry.read_to_end(&mut bytes)?;
-    if bytes.len() as u64 != size {
-        return Err(TarError::Read(io::ErrorKind::UnexpectedEof.into()));
-    }
-    Ok(bytes)
+/// How many more bytes long names and extensions may have. They compress well, so the size of an artifact bounds nothing.
+struct Extensions {
+    room: u64,
 }
 
-/// A long name, which a zero byte ends.
-fn name<R: Read, E>(entry: &mut Entry<'_, R>) -> Result<Vec<u8>, TarError<E>> {
-    let mut name = small(entry)?;
-    if let Some(end) = name.iter().position(|byte| *byte == 0) {
-        name.truncate(end);
+impl Extensions {
+    /// The content of an extension.
+    fn read<R: Read, E>(&mut self, entry: &mut Entry<'_, R>) -> Result<Vec<u8>, TarError<E>> {
+        let size = entry.header().entry_size()?;
+        if size > MAX_EXTENSION {
+            return Err(TarError::Unsupported(format!(
+                "a name or extension of {size} bytes (expected at most {MAX_EXTENSION})"
+            )));
+        }
+        let Some(room) = self.room.checked_sub(HEADER + size) else {
+            let text = format!(
+                "too many names and extensions (expected at most {ROOM} bytes, and {ROOM_OF_MEMBER} per member)"
+            );
+            return Err(TarError::Unsupported(text));
+        };
+        self.room = room;
+        let mut bytes = Vec::new();
+        entry.read_to_end(&mut bytes)?;
+        if bytes.len() as u64 != size {
+            return Err(TarError::Read(io::ErrorKind::UnexpectedEof.into()));
+        }
+        Ok(bytes)
     }
-    Ok(name)
+
+    /// A long name, which a zero byte ends.
+    fn name<R: Read, E>(&mut self, entry: &mut Entry<'_, R>) -> Result<Vec<u8>, TarError<E>> {
+        let mut name = self.read(entry)?;
+        if let Some(end) = name.iter().position(|byte| *byte == 0) {
+            name.truncate(end);
+        }
+        Ok(name)
+    }
 }
 
 /// The long names in POSIX extensions.

@@ -153,6 +153,31 @@ fn members_that_no_artifact_has() {
             Tar::new().member("pax", EntryType::XHeader, 0o644, "", &vec![b'x'; 1 << 20]),
         ),
         (
+            "a name for all members that follow",
+            ids::DAMAGED_TAR,
+            Tar::new().member("pax", EntryType::XGlobalHeader, 0o644, "", b"18 path=../escape\n"),
+        ),
+        (
+            "a link for all members that follow",
+            ids::DAMAGED_TAR,
+            Tar::new().member("pax", EntryType::XGlobalHeader, 0o644, "", b"17 linkpath=/etc\n"),
+        ),
+        (
+            "more extensions than members need",
+            ids::DAMAGED_TAR,
+            (0..40).fold(Tar::new(), |tar, _| {
+                let text = format!("60000 comment={}\n", "x".repeat(59_985));
+                tar.member("pax", EntryType::XGlobalHeader, 0o644, "", text.as_bytes())
+            }),
+        ),
+        (
+            "more long names than members",
+            ids::DAMAGED_TAR,
+            (0..40).fold(Tar::new(), |tar, _| {
+                tar.member("long", EntryType::GNULongName, 0o644, "", &[b'x'; 60_000])
+            }),
+        ),
+        (
             "a sparse file",
             ids::DAMAGED_TAR,
             Tar::new().member("pax", EntryType::XHeader, 0o644, "", b"25 GNU.sparse.major=1.0.\n"),
