@@ -3,7 +3,7 @@
 //! An artifact directory lists its prefixes in `artifact_manifest.txt`. [`classify`]
 //! finds out what is in a prefix, by the kernel databases of [`databases`] among other things.
 //! [`split`] makes a generic artifact and one for each target; [`recombine`] merges those of several
-//! machines. Both plan each artifact as an `output`, which [`stage`] writes and publishes. [`verify`] checks binaries,
+//! machines. Both plan each artifact as an `output`, which a `Stage` publishes. [`verify`] checks binaries,
 //! archives, manifests and trees; [`sizes`] reports where the bytes are. [`create`] makes
 //! archives of files by name, for programs that load their kernels themselves.
 
@@ -31,7 +31,6 @@ mod rules;
 mod shared;
 pub mod sizes;
 pub mod split;
-pub mod stage;
 pub mod store;
 mod tree;
 pub mod verify;

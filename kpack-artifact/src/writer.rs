@@ -1,34 +1,88 @@
 //! Writes the files and directories of an artifact.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::{self, File, FileTimes, Metadata};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use filetime::FileTime;
-use kpack_core::platform::{FileExt, MetadataExt, SharedInode, set_mode_at, shared_inode, symlink};
+use kpack_core::platform::{FileExt, MetadataExt, SharedInode, shared_inode};
 use kpack_format::names::is_manifest;
-use walkdir::WalkDir;
 
+use super::manifest_txt;
+use super::mark;
 use super::output::{EntrySource, Output};
 use kpack_core::Error;
-use kpack_core::publish::{Directory, StagedFile, copy_range, make_directories, write_manifest};
-use kpack_split::input::{self, walk_error};
+use kpack_core::publish::{
+    CreatedDirectories, Directory, Stage, StagedFile, copy_range, write_manifest,
+};
+use kpack_core::report::Progress;
+use kpack_split::input;
+
+/// Writes the entries of the artifact `name`, except host binaries.
+pub(super) fn write(
+    stage: &Stage,
+    name: &str,
+    output: &Output,
+    progress: &dyn Progress,
+) -> Result<(), Error> {
+    let mut writer = Writer::new(stage.make(name)?);
+    for (path, source) in &output.entries {
+        match source {
+            EntrySource::Host(_) => continue,
+            EntrySource::Directory(_) => drop(writer.directory(path)?),
+            EntrySource::Copy(from, edits) => {
+                progress.file(path);
+                progress.advance(writer.copy(path, from, edits)?);
+            }
+            EntrySource::Bytes(bytes, like) => {
+                progress.file(path);
+                writer.bytes(path, bytes, like)?;
+                progress.advance(bytes.len() as u64);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds the list of prefixes and the mark to an artifact that is otherwise complete, and sets the
+/// modes and times of directories. Returns the number and the size of the files added. The list is
+/// newer than what it was made of: builds know by it that the artifact is up to date.
+pub(super) fn finish(stage: &Stage, name: &str, output: &Output) -> Result<(u64, u64), Error> {
+    let root = stage.make(name)?;
+    let prefixes = output.prefixes.iter();
+    let prefixes = prefixes.filter(|prefix| root.below(Path::new(prefix)).is_ok());
+    let list = manifest_txt::to_text(prefixes).into_bytes();
+    let files =
+        [(manifest_txt::FILE_NAME, list), (mark::FILE_NAME, mark::to_bytes(&output.databases))];
+    let mut size = 0;
+    for (name, bytes) in &files {
+        // All is flushed at once before it is published.
+        let directory = root.below(Path::new(""))?.without_flushes();
+        let (staged, ()) = StagedFile::write_in(directory, name.as_ref(), |staged| {
+            let written = staged.file().write_all(bytes);
+            written.map_err(|e| Error::io(staged.path(), "write", e))
+        })?;
+        staged.commit()?;
+        size += bytes.len() as u64;
+    }
+    set_directories(&root, output)?;
+    Ok((files.len() as u64, size))
+}
 
 pub(super) struct Writer {
-    root: PathBuf,
-    /// The directory of the last entry, which is there.
-    directory: PathBuf,
+    root: Directory,
+    /// The path of the last entry's directory, which is open.
+    parent: Option<(PathBuf, Directory)>,
     /// The first copy of each file that has several names.
     first_names: HashMap<SharedInode, PathBuf>,
 }
 
 impl Writer {
-    /// Creates the artifact directory `root`.
-    pub(super) fn new(root: PathBuf) -> Result<Self, Error> {
-        make_directories(&root)?;
-        Ok(Self { directory: root.clone(), root, first_names: HashMap::new() })
+    /// Writes into the artifact directory `root`.
+    pub(super) fn new(root: Directory) -> Self {
+        Self { root, parent: None, first_names: HashMap::new() }
     }
 
     /// Copies a file or symbolic link with its mode and time, and changes bytes. Returns how many bytes
@@ -42,8 +96,8 @@ impl Writer {
     ) -> Result<u64, Error> {
         let metadata = metadata(from)?;
         if metadata.is_symlink() {
-            let to = self.place(path)?;
-            return copy_symlink(from, &to, &metadata).map(|()| 0);
+            let (parent, name) = self.place(path)?;
+            return copy_symlink(from, parent, name, &metadata).map(|()| 0);
         }
         self.file(path, from, |from, output, to| {
             let size = metadata.len();
@@ -65,24 +119,29 @@ impl Writer {
         from: &Path,
         fill: impl FnOnce(&Path, &File, &Path) -> Result<u64, Error>,
     ) -> Result<u64, Error> {
-        let to = self.place(path)?;
+        let to = self.root.path().join(path);
         let metadata = metadata(from)?;
         let inode = shared_inode(&metadata);
         if let Some(first) = inode.and_then(|inode| self.first_names.get(&inode)) {
-            let linked = fs::hard_link(first, &to);
+            let other = self.root.below(first.parent().unwrap_or(Path::new("")))?;
+            let first = first.file_name().unwrap_or_default().to_owned();
+            let (parent, name) = self.place(path)?;
+            let linked = parent.hard_link(name, &other, &first);
             return linked.map(|()| 0).map_err(|e| Error::io(&to, "link", e));
         }
-        let output = create(&to)?;
+        let (parent, name) = self.place(path)?;
+        let output = create(parent, name)?;
         let size = fill(from, &output, &to)?;
         set_metadata(&output, &metadata).map_err(|e| Error::io(&to, "set the mode of", e))?;
-        self.first_names.extend(inode.map(|inode| (inode, to)));
+        self.first_names.extend(inode.map(|inode| (inode, path.to_owned())));
         Ok(size)
     }
 
     /// Writes new bytes, with the mode and time of `like`. Manifests of archives are read back.
     pub(super) fn bytes(&mut self, path: &Path, bytes: &[u8], like: &Path) -> Result<(), Error> {
-        let to = self.place(path)?;
-        let mut output = create(&to)?;
+        let to = self.root.path().join(path);
+        let (parent, name) = self.place(path)?;
+        let mut output = create(parent, name)?;
         if is_manifest(path) {
             write_manifest(&to, &output, bytes)?
         } else {
@@ -92,14 +151,22 @@ impl Writer {
         set_metadata(&output, &like).map_err(|e| Error::io(&to, "set the mode of", e))
     }
 
-    /// The path to write an entry to. Creates its directory.
-    fn place(&mut self, path: &Path) -> Result<PathBuf, Error> {
-        let to = self.root.join(path);
-        if let Some(directory) = to.parent().filter(|directory| *directory != self.directory) {
-            make_directories(directory)?;
-            self.directory = directory.to_owned();
+    /// The directory and the name to write an entry to. Creates the directory.
+    fn place<'p>(&mut self, path: &'p Path) -> Result<(&Directory, &'p OsStr), Error> {
+        let above = path.parent().unwrap_or(Path::new(""));
+        if self.parent.as_ref().is_none_or(|(known, _)| known != above) {
+            self.parent = Some((above.to_owned(), self.directory(above)?));
         }
-        Ok(to)
+        let parent = self.parent.as_ref().map_or(&self.root, |(_, parent)| parent);
+        Ok((parent, path.file_name().unwrap_or_default()))
+    }
+
+    /// Opens a directory of the artifact, creating it if missing.
+    fn directory(&self, path: &Path) -> Result<Directory, Error> {
+        let mut made = CreatedDirectories::default();
+        let directory = self.root.make_below(path, &mut made);
+        made.keep();
+        directory
     }
 }
 
@@ -120,10 +187,8 @@ pub(super) fn commit_with_time(staged: StagedFile, time: SystemTime) -> Result<(
     staged.commit().map(drop)
 }
 
-fn create(path: &Path) -> Result<File, Error> {
-    let mut options = File::options();
-    options.read(true).write(true).create_new(true);
-    options.open(path).map_err(|e| Error::io(path, "create", e))
+fn create(parent: &Directory, name: &OsStr) -> Result<File, Error> {
+    parent.create(name).map_err(|e| Error::io(&parent.path().join(name), "create", e))
 }
 
 /// Sets mode and time of change.
@@ -137,63 +202,59 @@ fn set_time(file: &File, time: SystemTime) -> io::Result<()> {
 }
 
 /// Copies a symbolic link with its times; `metadata` is its own.
-fn copy_symlink(from: &Path, to: &Path, metadata: &Metadata) -> Result<(), Error> {
+fn copy_symlink(
+    from: &Path,
+    parent: &Directory,
+    name: &OsStr,
+    metadata: &Metadata,
+) -> Result<(), Error> {
+    let to = parent.path().join(name);
     let target = fs::read_link(from).map_err(|e| Error::io(from, "read", e))?;
-    symlink(target, to).map_err(|e| Error::io(to, "create symbolic link", e))?;
-    let accessed = FileTime::from_last_access_time(metadata);
-    let modified = FileTime::from_last_modification_time(metadata);
-    filetime::set_symlink_file_times(to, accessed, modified)
-        .map_err(|e| Error::io(to, "set the times of", e))
+    parent.symlink(name, &target).map_err(|e| Error::io(&to, "create symbolic link", e))?;
+    let set = || parent.set_symlink_times(name, metadata.accessed()?, metadata.modified()?);
+    set().map_err(|e| Error::io(&to, "set the times of", e))
 }
 
 /// Gives the directories of an artifact the modes and times of those that they are like. A new one is
 /// as old as its newest entry, so that the same input gives the same output.
-pub(super) fn set_directories(root: &Path, output: &Output) -> Result<(), Error> {
-    for entry in WalkDir::new(root).contents_first(true) {
-        let entry = entry.map_err(|error| walk_error(root, error))?;
-        if !entry.file_type().is_dir() {
-            continue;
-        }
-        let relative = entry.path().strip_prefix(root).unwrap_or(entry.path());
-        let like = match output.entries.get(relative) {
+fn set_directories(root: &Directory, output: &Output) -> Result<(), Error> {
+    // What is in a directory comes before it.
+    let below = root.walk()?.directories;
+    for path in below.iter().map(PathBuf::as_path).rev().chain([Path::new("")]) {
+        let like = match output.entries.get(path) {
             Some(EntrySource::Directory(like)) => like.clone(),
-            _ => output.model.join(relative),
+            _ => output.model.join(path),
         };
-        let directory = Directory::open(entry.path())?;
+        let directory = root.below(path)?;
         let set = || {
             let Ok(metadata) = like.metadata() else {
-                return directory.set_modified(newest_in(entry.path())?);
+                return directory.set_modified(directory.newest()?);
             };
             directory.set_modified(metadata.modified()?)?;
             // Renaming the artifact itself needs write permission.
-            let owner = if entry.depth() == 0 { 0o200 } else { 0 };
-            set_mode_at(entry.path(), metadata.mode() & 0o7777 | owner)
+            let owner = if path.as_os_str().is_empty() { 0o200 } else { 0 };
+            directory.set_mode(metadata.mode() & 0o7777 | owner)
         };
-        set().map_err(|e| Error::io(entry.path(), "set the mode of", e))?;
+        set().map_err(|e| Error::io(directory.path(), "set the mode of", e))?;
     }
     Ok(())
 }
 
-/// Modification time of the newest entry of a directory.
-fn newest_in(directory: &Path) -> io::Result<SystemTime> {
-    let mut newest = SystemTime::UNIX_EPOCH;
-    for entry in fs::read_dir(directory)? {
-        newest = newest.max(entry?.metadata()?.modified()?);
-    }
-    Ok(newest)
-}
-
 #[cfg(test)]
 mod tests {
-
     use kpack_format::manifest::Manifest;
 
     use super::*;
 
+    fn writer(root: &Path) -> Writer {
+        fs::create_dir(root).unwrap();
+        Writer::new(Directory::open(root).unwrap())
+    }
+
     #[test]
     fn a_manifest_that_cannot_be_read_back_is_an_error() {
         let parent = tempfile::tempdir().unwrap();
-        let mut writer = Writer::new(parent.path().join("blas_lib_generic")).unwrap();
+        let mut writer = writer(&parent.path().join("blas_lib_generic"));
         let path = Path::new("stage/lib/.kpack/blas_lib.kpm");
         let manifest = Manifest::new("x".repeat(17 << 20), "lib");
         let error = writer.bytes(path, &manifest.to_bytes(), parent.path());
@@ -211,8 +272,8 @@ mod tests {
         let (file, link) = (tree.path().join("file"), tree.path().join("link"));
         fs::write(&file, "model").unwrap();
         kpack_core::platform::set_mode_at(&file, 0o640).unwrap();
-        symlink("file", &link).unwrap();
-        let mut writer = Writer::new(tree.path().join("artifact")).unwrap();
+        kpack_core::platform::symlink("file", &link).unwrap();
+        let mut writer = writer(&tree.path().join("artifact"));
         writer.bytes(Path::new("new"), b"bytes", &link).unwrap();
         let written = fs::metadata(tree.path().join("artifact/new")).unwrap();
         assert_eq!(written.mode() & 0o7777, 0o640);

@@ -24,7 +24,8 @@ use kpack_artifact::classify::{Class, Classification, classify};
 use kpack_artifact::databases::{Selection, not_stripped};
 use kpack_core::files::with_slashes;
 use kpack_core::finding::Id;
-use kpack_core::publish::make_directories;
+use kpack_core::platform::canonicalize;
+use kpack_core::publish::{Directory, make_directories};
 use kpack_core::report::Progress;
 use kpack_core::words::list;
 use kpack_core::{Error, Finding, Severity, ids, shown};
@@ -43,8 +44,9 @@ pub(super) struct SplitWheel<'a> {
     digests: Vec<Digest>,
     /// The kind of `site-packages` that its device code is in.
     pub(super) scheme: SitePackages,
-    /// Where it was unpacked.
+    /// Where it was unpacked, with a path that leads there as long as it is open.
     tree: PathBuf,
+    _scratch: Directory,
     /// The binaries that are host binaries now, by their paths in `site-packages`.
     split: BTreeSet<String>,
     /// The libraries that another tool split and whose markers were changed, by their paths in `site-packages`.
@@ -56,10 +58,10 @@ pub(super) struct SplitWheel<'a> {
 }
 
 impl<'a> SplitWheel<'a> {
-    /// Unpacks `wheel` into the directory `scratch`, which does not exist yet, and splits what is there.
+    /// Unpacks `wheel` into the empty directory `scratch`, and splits what is there.
     pub(super) fn new(
         wheel: &'a Wheel,
-        scratch: &Path,
+        scratch: Directory,
         options: &'a Options,
         sources: &Sources,
         debug_files: &DebugFiles,
@@ -67,12 +69,11 @@ impl<'a> SplitWheel<'a> {
         findings: &mut Vec<Finding>,
     ) -> Result<Self, Error> {
         let members = in_site(wheel);
-        make_directories(scratch)?;
-        // Messages and reports have the path without symbolic links.
-        let scratch = scratch.canonicalize();
-        let scratch = scratch.map_err(|e| Error::io(&options.output_dir, "open", e))?;
-        let (tree, elsewhere) = (scratch.join("site"), scratch.join("elsewhere"));
-        let digests = wheel.unpack(&scratch, &|member| match wheel.place(member) {
+        // Reports have the path without symbolic links.
+        let root = canonicalize(&scratch.anchor());
+        let root = root.map_err(|e| Error::io(&options.output_dir, "open", e))?;
+        let (tree, elsewhere) = (root.join("site"), root.join("elsewhere"));
+        let digests = wheel.unpack(&root, &|member| match wheel.place(member) {
             Place::Elsewhere => Some(elsewhere.join(&member.name)),
             Place::Site(_, path) => Some(tree.join(path)),
         })?;
@@ -92,6 +93,7 @@ impl<'a> SplitWheel<'a> {
             digests,
             scheme: wheel.root(),
             tree: tree.clone(),
+            _scratch: scratch,
             split: BTreeSet::new(),
             changed: BTreeSet::new(),
             manifests: BTreeSet::new(),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Write;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
@@ -20,9 +21,9 @@ use super::variant::{self, Variant};
 use super::variant_json;
 use super::vendor::Sources;
 use super::writer::{self, Item};
-use kpack_artifact::stage::Stage;
 use kpack_core::finding::Id;
 use kpack_core::parallel;
+use kpack_core::publish::Stage;
 use kpack_core::report::Progress;
 use kpack_core::words::{counted, list};
 use kpack_core::{Error, Finding, Severity, ids, shown};
@@ -82,10 +83,10 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     let mut hosts = Vec::new();
     for (index, wheel) in wheels.iter().enumerate() {
         check_input(wheel, &outputs.hosts, &mut findings)?;
-        let scratch = outputs.hosts.path().join(format!("{index}"));
+        let scratch = outputs.hosts.make(format!("{index}"))?;
         let plan = SplitWheel::new(
             wheel,
-            &scratch,
+            scratch,
             options,
             &sources,
             &debug_files,
@@ -152,7 +153,7 @@ impl Outputs {
     ) -> Result<Written, Error> {
         Ok(Written {
             path: stage.output(name),
-            size: writer::write(&stage.artifact(name), items, record, self.time)?,
+            size: writer::write(stage.directory(), name, items, record, self.time)?,
             targets: Vec::new(),
             extra: None,
         })
@@ -208,9 +209,10 @@ impl Outputs {
         }
         for (name, mut variants) in indexes {
             add_listed(&stage.output(&name), &mut variants)?;
-            let path = stage.artifact(&name);
-            let written = fs::write(&path, variant_json::text(&variants));
-            written.map_err(|e| Error::io(&path, "write", e))?;
+            let file = stage.directory().create_open(name.as_ref(), false);
+            let written =
+                file.and_then(|mut file| file.write_all(variant_json::text(&variants).as_ref()));
+            written.map_err(|e| Error::io(&stage.output(&name), "write", e))?;
             done.indexes.insert(name);
         }
         Ok(done)
@@ -223,10 +225,10 @@ impl Outputs {
             hosts.filter_map(|host| host.path.file_name()?.to_str()).collect();
         let last = hosts.pop();
         match self.devices {
-            Some(stage) => stage.publish(devices, None, &[])?,
+            Some(stage) => stage.publish(devices, None, &[], &|_| Ok(()))?,
             None => hosts.splice(0..0, devices.iter().copied()).for_each(drop),
         }
-        self.hosts.publish(&hosts, last, &[])
+        self.hosts.publish(&hosts, last, &[], &|_| Ok(()))
     }
 }
 

@@ -16,7 +16,7 @@ use super::record::{self, Digest};
 use kpack_core::Error;
 use kpack_core::parallel;
 use kpack_core::platform::FileExt;
-use kpack_core::publish::scratch_file;
+use kpack_core::publish::{Directory, scratch_file};
 use kpack_split::input;
 use kpack_split::source_date;
 
@@ -56,22 +56,23 @@ pub(super) fn time() -> Result<DateTime, Error> {
     }))
 }
 
-/// Writes the wheel `path` with these members and the RECORD at `record`. Files between are written to
-/// the directory of `path`. Returns its size in bytes.
+/// Writes the wheel `name` with these members and the RECORD at `record`. Files between are written to
+/// the same directory. Returns its size in bytes.
 pub(super) fn write(
-    path: &Path,
+    directory: &Directory,
+    name: &str,
     items: &[Item<'_>],
     record: &str,
     time: DateTime,
 ) -> Result<u64, Error> {
+    let (path, scratch) = (&directory.path().join(name), &directory.anchor());
     let failed = |e: io::Error| Error::io(path, "write", e);
-    let scratch = path.parent().unwrap_or(Path::new(""));
     let options = SimpleFileOptions::default().last_modified_time(time);
     // Else a wheel that is written on Windows has no modes.
     let options = options.system(System::Unix);
     let prepared = prepare(items, options, scratch)?;
 
-    let file = File::create_new(path).map_err(failed)?;
+    let file = directory.create_open(name.as_ref(), false).map_err(failed)?;
     let mut zip = ZipWriter::new(io::BufWriter::new(Output::new(file)));
     let broken = |error: ZipError| match error {
         ZipError::Io(error) => failed(error),

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use super::{Artifact, Options, Recombination};
 use crate::mark;
-use crate::stage::Stage;
+use crate::writer;
 use kpack_core::Error;
 use kpack_core::parallel;
-use kpack_core::publish::{CreatedDirectories, Directory};
+use kpack_core::publish::{CreatedDirectories, Directory, Stage};
 use kpack_core::report::Progress;
 
 impl Recombination {
@@ -67,13 +67,15 @@ fn write(
     }
     parallel::try_map(artifacts, |artifact| {
         let (name, output) = (&artifact.name, &artifact.output);
-        stage.write(name, output, progress)?;
-        stage.finish(name, output)
+        writer::write(&stage, name, output, progress)?;
+        writer::finish(&stage, name, output)
     })?;
     let names = |is_group: bool| {
         let own = artifacts.iter().filter(move |artifact| artifact.group.is_some() == is_group);
         own.map(|artifact| artifact.name.as_str())
     };
     let groups: Vec<&str> = names(true).collect();
-    stage.publish(&groups, names(false).next(), &[])
+    stage.publish(&groups, names(false).next(), &[], &|name| {
+        mark::check_replaceable(&stage.output(name))
+    })
 }

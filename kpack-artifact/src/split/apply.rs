@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -19,10 +20,9 @@ use crate::manifest_txt;
 use crate::mark;
 use crate::names;
 use crate::output::Output;
-use crate::stage::Stage;
-use crate::writer::{commit_with_time, modified};
+use crate::writer::{self, Writer, commit_with_time, modified};
 use kpack_core::parallel;
-use kpack_core::publish::{self, Directory, make_directories, stage_archive, stage_manifest};
+use kpack_core::publish::{self, Directory, Stage, stage_archive, stage_manifest};
 use kpack_core::report::{ArchiveReport, Progress};
 use kpack_core::{Error, Finding, ids};
 use kpack_split::elf::BinaryError;
@@ -49,7 +49,9 @@ pub(super) fn apply(
     let targets: Vec<String> = targets.map(|target| work.name(Some(target))).collect();
     let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
     debug_files.publish()?;
-    stage.publish(&targets, generic.as_deref(), &[])
+    stage.publish(&targets, generic.as_deref(), &[], &|name| {
+        mark::check_replaceable(&stage.output(name))
+    })
 }
 
 struct Work<'a> {
@@ -123,7 +125,7 @@ impl Work<'_> {
         let written = parallel::try_map(tasks, |task| match task {
             Task::Copy(target, output) => {
                 let name = self.name(target.as_ref());
-                self.stage.write(&name, output, self.progress)?;
+                writer::write(self.stage, &name, output, self.progress)?;
                 Ok(None)
             }
             Task::Module(module) => self.module(module).map(Some),
@@ -180,7 +182,7 @@ impl Work<'_> {
         let compression = Compression {
             group: &module.group,
             storage: self.options.storage.clone(),
-            scratch: self.stage.path(),
+            scratch: &self.stage.directory().anchor(),
             budget: self.budget,
             flushes: true,
             debug_files: self.debug_files,
@@ -194,7 +196,7 @@ impl Work<'_> {
         module: &Module,
         archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
     ) -> Result<(), Error> {
-        let mut writer = self.stage.writer(&self.name(None))?;
+        let mut writer = Writer::new(self.stage.make(self.name(None))?);
         for binary in &module.binaries {
             let plan = binary.plan_for(archives)?;
             for (path, from) in &binary.files {
@@ -274,17 +276,15 @@ impl Work<'_> {
         module: &Module,
         target: Option<&TargetId>,
     ) -> Result<Arc<Directory>, Error> {
-        let artifact = self.stage.artifact(&self.name(target));
-        let path = artifact.join(module.kpack_dir());
-        make_directories(&path)?;
-        Directory::open(&path).map(Arc::new)
+        let path = Path::new(&self.name(target)).join(module.kpack_dir());
+        self.stage.make(path).map(Arc::new)
     }
 
     /// Finishes each artifact, and reports what it has.
     fn finish(&self, written: Vec<Written>, report: &mut Report) -> Result<(), Error> {
         for (target, output) in &self.plan.artifacts {
             let name = self.name(target.as_ref());
-            let (files, size) = self.stage.finish(&name, output)?;
+            let (files, size) = writer::finish(self.stage, &name, output)?;
             let path = self.stage.output(&name);
             let archives = written.iter().flat_map(|module| &module.archives);
             let archives = archives.filter(|archive| archive.path.starts_with(&path));

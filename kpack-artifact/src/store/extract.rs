@@ -11,17 +11,12 @@ use super::index::Entry;
 use super::member::{Member, Node, Visitor};
 use crate::{manifest_txt, mark};
 use kpack_core::interrupt::Watched;
-use kpack_core::platform::set_mode;
 use kpack_core::publish::{CreatedDirectories, Directory};
 use kpack_core::report::Progress;
 use kpack_core::{Error, ids};
 
 /// Bytes that are written at a time.
 const PART: usize = 256 << 10;
-
-/// Permission bits that files and directories may have; owners may always read and write.
-const MODE: u32 = 0o755;
-const OWNER: u32 = 0o600;
 
 /// Writes the members of an artifact.
 pub(super) struct Extractor<'a> {
@@ -47,6 +42,8 @@ pub(super) struct Made {
     pub(super) links: Vec<(PathBuf, PathBuf)>,
     /// Files of the same path as another one, which must be the same: the hidden name and the path.
     pub(super) again: Vec<(OsString, PathBuf)>,
+    /// Files and links of the host.
+    pub(super) host: BTreeSet<PathBuf>,
 }
 
 impl<'a> Extractor<'a> {
@@ -137,10 +134,11 @@ impl<'a> Extractor<'a> {
     ) -> Result<(), Error> {
         let name = path.file_name().unwrap_or_default().to_owned();
         let parent = self.parent(&path)?;
-        let file = match (parent.create(&name), self.again) {
+        let is_executable = mode & 0o100 != 0;
+        let file = match (parent.create_open(&name, is_executable), self.again) {
             (Err(error), Some(again)) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let hidden = self.again_name();
-                let file = again.create(&hidden);
+                let file = again.create_open(&hidden, is_executable);
                 let file = file.map_err(|error| self.failed(&path, error))?;
                 self.made.again.push((hidden, path.clone()));
                 file
@@ -148,9 +146,17 @@ impl<'a> Extractor<'a> {
             (created, _) => created.map_err(|error| self.not_made(&path, error))?,
         };
         self.fill(&file, &path, size, content)?;
-        let set = set_mode(&file, mode & MODE | OWNER);
-        set.and_then(|()| file.set_times(FileTimes::new().set_modified(time)))
-            .map_err(|error| self.failed(&path, error))
+        let set = file.set_times(FileTimes::new().set_modified(time));
+        set.map_err(|error| self.failed(&path, error))?;
+        self.note(path);
+        Ok(())
+    }
+
+    /// Notes a file or link of the host.
+    fn note(&mut self, path: PathBuf) {
+        if self.entry.is_generic() {
+            self.made.host.insert(path);
+        }
     }
 
     /// The hidden name of a file to compare later with that of its path, which may not be complete yet.
@@ -203,7 +209,8 @@ impl<'a> Extractor<'a> {
         }
         let depth = within.components().count();
         let prefix = path.ancestors().nth(depth).unwrap_or(Path::new(""));
-        self.made.links.push((prefix.to_owned(), path));
+        self.made.links.push((prefix.to_owned(), path.clone()));
+        self.note(path);
         Ok(())
     }
 
@@ -227,6 +234,9 @@ impl<'a> Extractor<'a> {
             }
             (linked, ..) => linked,
         };
+        if linked.is_ok() {
+            self.note(path.to_owned());
+        }
         linked.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
                 let text = format!("a hard link to {}, which is no file before it", to.display());
@@ -240,7 +250,7 @@ impl<'a> Extractor<'a> {
     /// Writes a file of the artifact itself.
     fn own_file(&mut self, name: &str, bytes: &[u8]) -> Result<(), Error> {
         let mut content = bytes;
-        let size = (bytes.len() as u64, MODE & 0o644);
+        let size = (bytes.len() as u64, 0o644);
         self.file(name.into(), size, &mut content, self.time)
     }
 }
@@ -300,6 +310,7 @@ impl Made {
         }
         self.links.extend(other.links);
         self.again.extend(other.again);
+        self.host.extend(other.host);
     }
 
     /// Sets the times of directories below `root`.

@@ -18,13 +18,12 @@ use super::member::{self, Contents, MAX_LIST, Member, Visitor, misplaced, target
 use super::path::link_fault;
 use crate::classify::Class;
 use crate::names::is_file_name;
-use crate::stage::Stage;
 use crate::tree::{Role, Siblings, Tree};
 use crate::{manifest_txt, mark};
 use kpack_core::interrupt::Watched;
 use kpack_core::parallel;
 use kpack_core::platform::{SharedInode, shared_inode};
-use kpack_core::publish::{Directory, StagedFile, write_output};
+use kpack_core::publish::{Directory, Stage, StagedFile, write_output};
 use kpack_core::report::Progress;
 use kpack_core::{Error, Finding, Severity, ids};
 use kpack_split::input::{self, walk_error};
@@ -415,8 +414,9 @@ fn published(path: &Path, own: &IndexOptions) -> Result<Option<Index>, Error> {
 
 fn publish(stage: Stage, index: &Index, replaced: &[String]) -> Result<(), Error> {
     let write = |name: &str, bytes: &[u8]| {
-        let path = stage.artifact(name);
-        std::fs::write(&path, bytes).map_err(|e| Error::io(&path, "write", e))
+        let file = stage.directory().create_open(name.as_ref(), false);
+        let written = file.and_then(|mut file| file.write_all(bytes));
+        written.map_err(|e| Error::io(&stage.output(name), "write", e))
     };
     let mut names = Vec::new();
     for entry in &index.artifacts {
@@ -433,7 +433,7 @@ fn publish(stage: Stage, index: &Index, replaced: &[String]) -> Result<(), Error
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let stale: Vec<&str> = stale.iter().map(String::as_str).collect();
-    stage.publish(&names, Some(FILE_NAME), &stale)
+    stage.publish(&names, Some(FILE_NAME), &stale, &|_| Ok(()))
 }
 
 /// Writes the files of a store, one after another.
@@ -447,11 +447,12 @@ struct StoreWriter<'a> {
 
 impl StoreWriter<'_> {
     fn add(&mut self, frame: &[u8], is_last: bool) -> Result<(), Error> {
-        let path = self.stage.artifact(&self.names[self.written.len()]);
+        let name = &self.names[self.written.len()];
+        let path = self.stage.output(name);
         let (file, hasher, size) = match &mut self.open {
             Some(open) => open,
             none => {
-                let file = File::create_new(&path);
+                let file = self.stage.directory().create_open(name.as_ref(), false);
                 let file = file.map_err(|e| Error::io(&path, "create", e))?;
                 none.insert((file, Hasher::default(), 0))
             }

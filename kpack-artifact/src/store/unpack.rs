@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::path::{Component, Path, PathBuf};
 use std::time::SystemTime;
@@ -16,11 +16,10 @@ use super::member;
 use super::select::{Choice, select};
 use crate::manifest_txt;
 use crate::split::resolve;
-use crate::stage::Stage;
 use kpack_core::files::same_bytes;
 use kpack_core::parallel;
-use kpack_core::platform::{MetadataExt, set_mode_at};
-use kpack_core::publish::{Directory, check_room, make_directories};
+use kpack_core::platform::MetadataExt;
+use kpack_core::publish::{CreatedDirectories, Directory, Stage, check_room, hidden};
 use kpack_core::report::Progress;
 use kpack_core::words::list_some;
 use kpack_core::{Error, ids};
@@ -75,8 +74,9 @@ pub struct Unpacked {
     pub size: u64,
 }
 
-/// Unpacks artifacts under a hidden name beside the output directory. If all are what the index says, the
-/// directory gets its name; before, there is nothing, or what was there.
+/// Unpacks artifacts under a hidden name. If all are what the index says, a new output directory gets its name, and an
+/// existing one is filled: device code first, then the host's files and the index. An interrupted run leaves a tree in
+/// which nothing needs a file that is not there, and the next one finishes it.
 ///
 /// # Errors
 /// [`Error::Refused`] for an index or an artifact that cannot be trusted, and for an output directory that is in
@@ -85,37 +85,153 @@ pub fn unpack(options: &UnpackOptions, progress: &dyn Progress) -> Result<Unpack
     let index = Index::read(&options.index)?;
     let entries = select(&options.index, &index, &options.choice)?;
     check_fetched(&options.store, &entries)?;
-    let output = absolute(&options.output_dir)?;
-    let (Some(parent), Some(name)) = (output.parent(), output.file_name()) else {
-        let text = format!("{}: expected a new directory", options.output_dir.display());
-        return Err(Error::usage(text));
-    };
     refuse_overlap(options)?;
-    check_replaceable(&options.output_dir, options.flatten)?;
-    let name = name.to_str().ok_or_else(|| {
-        let text = "its name is not UTF-8; choose another output directory";
-        Error::rejected(ids::UNREPRESENTABLE_PATH, &options.output_dir, text)
-    })?;
-    let stage = Stage::lock(parent, name)?;
+    let output = Output::lock(options)?;
     let size: u64 = entries.iter().map(|entry| entry.unpacked).sum();
-    check_room(&options.index, "unpack", stage.path(), size)?;
+    check_room(&options.index, "unpack", output.stage.above().path(), size)?;
     progress.start(size);
-    let hidden = stage.artifact(name);
-    make_directories(&hidden)?;
-    extract_all(options, &entries, &stage, &hidden, progress)?;
+    let tree = output.stage.make(output.name.as_deref().unwrap_or(OsStr::new("new")))?;
+    let made = extract_all(options, &entries, &output.stage, &tree, progress)?;
     if !options.flatten {
         let own = index.with(entries.iter().map(|entry| (*entry).clone()).collect());
-        let path = hidden.join(FILE_NAME);
-        fs::write(&path, own.to_bytes()).map_err(|e| Error::io(&path, "write", e))?;
-        let set = set_mode_at(&path, 0o644);
-        set.map_err(|e| Error::io(&path, "set the mode of", e))?;
+        let file = tree.create_open(FILE_NAME.as_ref(), false);
+        let written = file.and_then(|mut file| file.write_all(&own.to_bytes()));
+        written.map_err(|e| Error::io(&tree.path().join(FILE_NAME), "write", e))?;
     }
-    stage.publish(&[name], None, &[])?;
+    output.publish(options, &entries, &tree, &made)?;
     Ok(Unpacked {
         files: entries.iter().map(|entry| entry.files).sum(),
         size,
         artifacts: entries.into_iter().cloned().collect(),
     })
+}
+
+/// The directory to unpack into.
+struct Output {
+    /// Beside it if it is new, or in it.
+    stage: Stage,
+    /// Its name, if it is new.
+    name: Option<OsString>,
+    /// What an interrupted run was giving names, and what is replaced.
+    earlier: BTreeSet<PathBuf>,
+}
+
+/// The hidden directory in an existing output directory is called after this.
+const INSIDE: &str = "kpack-unpack";
+
+impl Output {
+    fn lock(options: &UnpackOptions) -> Result<Self, Error> {
+        let path = absolute(&options.output_dir)?;
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Self::inside(options);
+        };
+        if name.to_str().is_none() {
+            let text = "its name is not UTF-8; choose another output directory";
+            return Err(Error::rejected(ids::UNREPRESENTABLE_PATH, &options.output_dir, text));
+        }
+        if path.symlink_metadata().is_err() {
+            let stage = Stage::lock(parent, name)?.obeying_umask();
+            // Another run may have made it while this one waited.
+            if path.symlink_metadata().is_err() {
+                return Ok(Self { stage, name: Some(name.to_owned()), earlier: BTreeSet::new() });
+            }
+        }
+        Self::inside(options)
+    }
+
+    fn inside(options: &UnpackOptions) -> Result<Self, Error> {
+        let path = &options.output_dir;
+        if !path.is_dir() {
+            kpack_core::publish::check_output_directory(path)?;
+        }
+        // Nothing is made in the directories of others.
+        if !path.join(hidden(INSIDE)).exists() {
+            replaceable(&Directory::open(path)?, options, &BTreeSet::new())?;
+        }
+        let stage = Stage::lock(path, INSIDE)?.obeying_umask();
+        let earlier = replaceable(stage.above(), options, &stage.unfinished()?)?;
+        Ok(Self { stage, name: None, earlier })
+    }
+
+    fn publish(
+        &self,
+        options: &UnpackOptions,
+        entries: &[&Entry],
+        tree: &Directory,
+        made: &Made,
+    ) -> Result<(), Error> {
+        let stage = &self.stage;
+        let appeared = |path: &Path| {
+            let text =
+                "it appeared while kpack unpacked; remove it, or choose another output directory";
+            Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &stage.output(path), text))
+        };
+        if let Some(name) = &self.name {
+            return stage.publish(&[name], None, &[], &appeared);
+        }
+        // What it was made of was checked when this run began.
+        replaceable(stage.above(), options, &self.earlier)?;
+        let (names, last): (Vec<PathBuf>, _) = if options.flatten {
+            let content = tree.walk()?;
+            let mut files = Vec::from_iter(content.files);
+            files.sort_by_cached_key(|(path, is_link)| {
+                let is_program = path.components().any(|part| part.as_os_str() == "bin");
+                (made.host.contains(path), is_program, *is_link, path.clone())
+            });
+            (files.into_iter().map(|(path, _)| path).collect(), None)
+        } else {
+            let mut entries = entries.to_vec();
+            entries.sort_by_key(|entry| entry.is_generic());
+            (entries.iter().map(|entry| entry.artifact().into()).collect(), Some(FILE_NAME))
+        };
+        let new: BTreeSet<&Path> =
+            names.iter().map(PathBuf::as_path).chain(last.map(Path::new)).collect();
+        let stale = self.earlier.iter().filter(|path| !new.contains(path.as_path()));
+        let stale: Vec<PathBuf> = stale.cloned().collect();
+        let may_replace = |path: &Path| match self.earlier.contains(path) {
+            true => Ok(()),
+            false => appeared(path),
+        };
+        stage.fill(tree, &names, last, &stale, &may_replace, &|output| {
+            // Files were moved into them.
+            if !options.flatten {
+                return Ok(());
+            }
+            let mut created = CreatedDirectories::default();
+            for path in made.times.keys() {
+                output.make_below(path, &mut created)?;
+            }
+            created.keep();
+            made.set_times(output, SystemTime::UNIX_EPOCH)
+        })
+    }
+}
+
+/// Refuses an output directory with anything but what was unpacked before. Returns that, with the paths of `unfinished`.
+fn replaceable(
+    output: &Directory,
+    options: &UnpackOptions,
+    unfinished: &BTreeSet<PathBuf>,
+) -> Result<BTreeSet<PathBuf>, Error> {
+    let mut names: BTreeSet<OsString> = output.names()?.into_iter().collect();
+    names.remove(&hidden(INSIDE));
+    if names.is_empty() {
+        return Ok(unfinished.clone());
+    }
+    if !options.flatten && is_unpacked(&output.anchor(), &names) {
+        let names = names.into_iter().map(PathBuf::from);
+        return Ok(names.chain(unfinished.iter().cloned()).collect());
+    }
+    let is_known = |path: &PathBuf| path.ancestors().any(|path| unfinished.contains(path));
+    let is_hidden = |path: &PathBuf| path.starts_with(hidden(INSIDE));
+    let known = !unfinished.is_empty()
+        && output.walk()?.files.keys().all(|path| is_known(path) || is_hidden(path));
+    if known {
+        return Ok(unfinished.clone());
+    }
+    let text = "it is not empty, and not a directory that `kpack unpack` made without --flatten; \
+                choose another output directory, or remove it";
+    Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &options.output_dir, text))
 }
 
 /// The path without `.` and a trailing `/`, so that it has a name.
@@ -154,26 +270,6 @@ fn refuse_overlap(options: &UnpackOptions) -> Result<(), Error> {
     )))
 }
 
-/// Refuses to replace anything but an empty directory, and what was unpacked before.
-fn check_replaceable(output: &Path, flatten: bool) -> Result<(), Error> {
-    let entries = match fs::read_dir(output) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-            return kpack_core::publish::check_output_directory(output);
-        }
-        entries => entries.map_err(|e| Error::io(output, "list", e))?,
-    };
-    let names: Result<BTreeSet<OsString>, io::Error> =
-        entries.map(|entry| Ok(entry?.file_name())).collect();
-    let names = names.map_err(|e| Error::io(output, "list", e))?;
-    if names.is_empty() || !flatten && is_unpacked(output, &names) {
-        return Ok(());
-    }
-    let text = "it is not empty, and not a directory that `kpack unpack` made without --flatten; \
-                choose another output directory, or remove it";
-    Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, output, text))
-}
-
 /// Whether a directory has an index and directories of artifacts that it lists, and nothing else. Packed
 /// artifacts have an index as well.
 fn is_unpacked(directory: &Path, names: &BTreeSet<OsString>) -> bool {
@@ -188,49 +284,49 @@ fn is_unpacked(directory: &Path, names: &BTreeSet<OsString>) -> bool {
     })
 }
 
+/// Unpacks all artifacts into `tree`, and returns what was made where they are flattened.
 fn extract_all(
     options: &UnpackOptions,
     entries: &[&Entry],
     stage: &Stage,
-    hidden: &Path,
+    tree: &Directory,
     progress: &dyn Progress,
-) -> Result<(), Error> {
-    let again = if options.flatten {
-        let path = stage.path().join(".again");
-        make_directories(&path)?;
-        Some(Directory::open(&path)?)
-    } else {
-        None
-    };
+) -> Result<Made, Error> {
+    let again = options.flatten.then(|| stage.make(".again")).transpose()?;
     let extract = |entry: &&Entry| {
         let root = match &again {
-            Some(_) => hidden.to_owned(),
-            None => hidden.join(entry.artifact()),
+            Some(_) => below(tree, "")?,
+            None => below(tree, &entry.artifact())?,
         };
-        make_directories(&root)?;
         let archive = options.store.join(&entry.file);
-        let root = Directory::open(&root)?;
         let mut own = Extractor::new(&archive, entry, root, again.as_ref(), progress);
         member::read(&archive, Some(entry), &mut own)?;
         Ok(own.made)
     };
     let all =
         parallel::with_jobs(options.jobs.min(MAX_JOBS), || parallel::try_map(entries, extract))?;
+    let mut made = Made::default();
     let Some(again) = again else {
         for (entry, made) in entries.iter().zip(all) {
-            let root = Directory::open(&hidden.join(entry.artifact()))?;
+            let root = below(tree, &entry.artifact())?;
             finish(&made, &root, &options.store.join(&entry.file))?;
         }
-        return Ok(());
+        return Ok(made);
     };
-    let mut made = Made::default();
     all.into_iter().for_each(|own| made.add(own));
-    let root = Directory::open(hidden)?;
     for (name, path) in &made.again {
-        check_same(&again, name, &root, path, &options.index)?;
+        check_same(&again, name, tree, path, &options.index)?;
     }
-    fs::remove_dir_all(again.path()).map_err(|e| Error::io(again.path(), "remove", e))?;
-    finish(&made, &root, &options.index)
+    finish(&made, tree, &options.index)?;
+    Ok(made)
+}
+
+/// Opens a directory in `tree`, creating it if missing. The umask is for what is made in it.
+fn below(tree: &Directory, name: &str) -> Result<Directory, Error> {
+    let mut made = CreatedDirectories::default();
+    let directory = tree.make_below(name.as_ref(), &mut made)?;
+    made.keep();
+    Ok(directory)
 }
 
 fn finish(made: &Made, root: &Directory, source: &Path) -> Result<(), Error> {

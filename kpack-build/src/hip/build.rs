@@ -21,10 +21,7 @@ use super::library::{INCLUDE_DIRECTORIES, Library};
 use super::options::Hip;
 use super::targets;
 use crate::object_file;
-use kpack_core::publish::{
-    Directory, HiddenDirectory, StagedFile, check_names, recover_directory, remove_tree,
-    replace_directory,
-};
+use kpack_core::publish::{Directory, Stage, StagedFile, check_names};
 use kpack_core::{DebugInfo, Error, ids};
 
 /// The directory in `OUT_DIR` that holds one directory per library.
@@ -101,7 +98,7 @@ impl<'a> Build<'a> {
             environment,
             module,
             package,
-            hidden: HiddenDirectory::beside(&directory).join(name),
+            hidden: Stage::beside(&directory).join(name),
             directory,
             flags,
             is_for_windows: flags::is_for_windows(environment),
@@ -116,27 +113,17 @@ impl<'a> Build<'a> {
             Error::Io { action, source, .. } => self.cannot_write(action, &source),
             error => error,
         };
-        let hidden = HiddenDirectory::lock(&self.directory).map_err(|error| match error {
+        let above = self.directory.parent().unwrap_or(Path::new(""));
+        let stage = Stage::lock(above, self.name).map_err(|error| match error {
             Error::Io { source, .. } => self.cannot_write("make", &source),
             error => error,
         })?;
-        let old = self.hidden.with_file_name(format!("old.{}", self.name));
+        let stage = stage.without_flushes();
         // Recover from an interrupted build.
-        let recovered = match self.directory.exists() {
-            true => Ok(()),
-            false => recover_directory(&self.directory, &old),
-        };
-        recovered.and_then(|()| hidden.empty(&|_| true)).map_err(cannot_write)?;
-        let made = self.make(kind);
-        if made.is_err() {
-            let _ = hidden.empty(&|_| true);
-        }
-        let (file_name, included) = made?;
-        Directory::of(&self.directory)
-            .map(Directory::without_flushes)
-            .and_then(|above| replace_directory(&above, &self.hidden, &self.directory, &old))
-            .and_then(|()| hidden.empty(&|_| true))
-            .map_err(cannot_write)?;
+        stage.recover(self.name.as_ref()).map_err(cannot_write)?;
+        let tree = stage.make(self.name).map_err(cannot_write)?;
+        let (file_name, included) = self.make(kind, &tree)?;
+        stage.publish(&[self.name], None, &[], &|_| Ok(())).map_err(cannot_write)?;
         let mut library = Library {
             path: self.directory.join(file_name),
             kpack_dir: self.directory.join(".kpack"),
@@ -149,7 +136,7 @@ impl<'a> Build<'a> {
 
     /// Makes the library and the archives in the hidden directory. Returns the library's file name
     /// and the files that the sources include.
-    fn make(&self, kind: Kind) -> Result<(String, Vec<PathBuf>), Error> {
+    fn make(&self, kind: Kind, tree: &Directory) -> Result<(String, Vec<PathBuf>), Error> {
         let objects = self.hidden.join("objects");
         fs::create_dir_all(&objects).map_err(|e| self.cannot_write("make", &e))?;
         let jobs = self.jobs(&objects);
@@ -159,11 +146,11 @@ impl<'a> Build<'a> {
             jobs.iter().filter_map(|job| Some(self.hidden.join(job.object.file_name()?)));
         let hosts: Vec<PathBuf> = objects_of_host.collect();
         let file_name = match kind {
-            Kind::Static => self.archive(&hosts)?,
+            Kind::Static => self.archive(&hosts, tree)?,
             Kind::Shared => self.link(&hosts)?,
         };
         // The library and the archives hold all of their content now.
-        remove_tree(&objects)?;
+        tree.remove_tree("objects".as_ref())?;
         for host in &hosts {
             fs::remove_file(host).map_err(|e| Error::io(host, "remove", e))?;
         }
@@ -249,7 +236,7 @@ impl<'a> Build<'a> {
         Ok(())
     }
 
-    fn archive(&self, hosts: &[PathBuf]) -> Result<String, Error> {
+    fn archive(&self, hosts: &[PathBuf], tree: &Directory) -> Result<String, Error> {
         let mut objects = Vec::new();
         for path in hosts {
             let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
@@ -258,7 +245,7 @@ impl<'a> Build<'a> {
         }
         let file_name = format!("lib{}.a", self.name);
         let path = self.hidden.join(&file_name);
-        let hidden = Directory::open(&self.hidden)?.without_flushes();
+        let hidden = tree.below(Path::new(""))?;
         let (staged, ()) = StagedFile::write_in(hidden, file_name.as_ref(), |staged| {
             object_file::create(&objects, staged.file())
                 .map_err(|e| kpack_core::files::binary_error(&path, e))

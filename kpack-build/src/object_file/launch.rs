@@ -16,7 +16,7 @@ use super::arguments::Compilation;
 use super::{Options, examine, split};
 use kpack_core::files::{self, FileKind, binary_error};
 use kpack_core::platform::readable;
-use kpack_core::publish::HiddenDirectory;
+use kpack_core::publish::{CreatedDirectories, Directory, Stage};
 use kpack_core::report::Outcome;
 use kpack_core::{Error, ids};
 
@@ -113,42 +113,43 @@ fn in_place(options: &Options, object: &Path, bitcode: bool) -> Result<(), Error
     };
     let place = readable(place);
     let group = Group::new(&options.module, &options.component);
-    let hidden = HiddenDirectory::lock(&archives)?;
-    // Leftover of an interrupted run.
-    hidden.empty(&|_| true)?;
+    let above = archives.parent().unwrap_or(Path::new(""));
+    let stage = Stage::lock(above, archives.file_name().unwrap_or_default())?.without_flushes();
     let mut own = options.clone();
     own.flushes = false;
-    own.output_dir = hidden.path().to_owned();
+    own.output_dir = stage.directory().anchor();
     own.files = vec![object.to_owned()];
     own.search_paths = vec![format!("{place}/.kpack/{}", group.archive_pattern())];
-    let done = split(&own, &()).and_then(|report| {
+    split(&own, &()).and_then(|report| {
         let outcome = report.files.first().map(|file| &file.outcome);
         match outcome {
-            Some(Outcome::Split { .. }) => replace(object, &archives, hidden.path()),
+            Some(Outcome::Split { .. }) => replace(object, &archives, stage.directory()),
             // The compiler wrote nothing; this is the object of an earlier run.
             Some(Outcome::AlreadySplit) => Ok(()),
             _ => remove_archives(&archives, &[]),
         }
-    });
-    let removed = hidden.empty(&|_| true);
-    done.and(removed)
+    })
 }
 
 /// Moves archives, manifest and host object, in this order, from `hidden` to their final places.
-fn replace(object: &Path, archives: &Path, hidden: &Path) -> Result<(), Error> {
-    let directory = archives.join(".kpack");
-    fs::create_dir_all(&directory).map_err(|e| Error::io(&directory, "create directory", e))?;
-    let mut new = Vec::new();
-    let mut all = files::list(&hidden.join(".kpack"))?;
+fn replace(object: &Path, archives: &Path, hidden: &Directory) -> Result<(), Error> {
+    let failed = |path: &Path, e| Error::io(path, "replace", e);
+    let mut made = CreatedDirectories::default();
+    let directory = Directory::make(&archives.join(".kpack"), &mut made)?;
+    made.keep();
+    let from = hidden.below(Path::new(".kpack"))?;
+    let mut names = from.names()?;
     // A manifest lists archives that are there.
-    all.sort_by_key(|path| names::is_manifest(path));
-    for made in all {
-        let path = directory.join(made.file_name().unwrap_or_default());
-        fs::rename(made, &path).map_err(|e| Error::io(&path, "replace", e))?;
+    names.sort_by_key(|name| names::is_manifest(name.as_ref()));
+    let mut new = Vec::new();
+    for name in names {
+        let path = directory.path().join(&name);
+        from.rename_into(&name, &directory, &name).map_err(|e| failed(&path, e))?;
         new.push(path);
     }
-    let host = hidden.join(object.file_name().unwrap_or_default());
-    fs::rename(&host, object).map_err(|e| Error::io(object, "replace", e))?;
+    let name = object.file_name().unwrap_or_default();
+    let beside = Directory::of(object)?;
+    hidden.rename_into(name, &beside, name).map_err(|e| failed(object, e))?;
     remove_archives(archives, &new)
 }
 

@@ -19,8 +19,7 @@ use super::output::{self, Text};
 use super::print::print;
 use crate::inspect::{CodeObjects, SelectedCode};
 use kpack_core::publish::{
-    CreatedDirectories, Directory, HiddenDirectory, Renames, StagedFile, check_named_output,
-    check_room, scratch_file, write_output,
+    CreatedDirectories, Directory, Stage, StagedFile, check_named_output, check_room, scratch_file,
 };
 use kpack_core::{Error, ids};
 
@@ -146,14 +145,11 @@ fn write_all(
         target: target.to_string(),
     });
     let extracted = Vec::from_iter(extracted);
-    let hidden = HiddenDirectory::lock(&directory.join("kpack-extract"))?;
-    hidden.empty(&|_| true)?;
-    let written = write_hidden(found, &opened, hidden.path());
-    let published = written.and_then(|()| publish(names.values(), directory, &hidden));
-    // What was replaced, or after an error what was written.
-    hidden.empty(&|_| true)?;
-    published?;
-    drop(hidden);
+    let stage = Stage::lock(directory, "kpack-extract")?;
+    write_hidden(found, &opened, stage.directory())?;
+    let names = Vec::from_iter(names.values());
+    stage.publish(&names, None, &[], &|name| check_named_output(&directory.join(name)))?;
+    drop(stage);
     made.keep();
     report(&extracted)
 }
@@ -178,40 +174,24 @@ fn report(extracted: &[Extracted]) -> Result<(), Error> {
 }
 
 /// Writes all code objects into the directory `hidden`, with the modes of the files of the same names in `output`.
-fn write_hidden(found: CodeObjects, output: &Directory, hidden: &Path) -> Result<(), Error> {
-    let opened = Arc::new(Directory::open(hidden)?);
-    found.read(hidden, &mut |names, code_object| {
-        let names = names.iter().map(|(kernel, target)| file_name(kernel, target));
-        let mut paths = names.map(|name| hidden.join(name));
-        let Some(first) = paths.next() else {
+fn write_hidden(found: CodeObjects, output: &Directory, hidden: &Directory) -> Result<(), Error> {
+    let here = || hidden.below(Path::new(""));
+    let opened = Arc::new(here()?);
+    found.read(&hidden.anchor(), &mut |names, code_object| {
+        let mut names = names.iter().map(|(kernel, target)| file_name(kernel, target));
+        let Some(first) = names.next() else {
             return Ok(());
         };
-        write_output(&first, |staged| {
+        let (staged, ()) = StagedFile::write_in(here()?, first.as_ref(), |staged| {
             fill(staged, code_object)?;
-            match output.open_file(first.file_name().unwrap_or_default())? {
+            match output.open_file(first.as_ref())? {
                 Some(there) => staged.keep_mode(&there),
                 None => Ok(()),
             }
         })?;
-        paths.try_for_each(|path| link(&opened, &first, &path))
+        staged.commit()?;
+        names.try_for_each(|name| link(&opened, &first, &name))
     })
-}
-
-/// Gives all files in `hidden` their names in `directory`, or none.
-fn publish<'a>(
-    names: impl Iterator<Item = &'a String>,
-    directory: &Path,
-    hidden: &HiddenDirectory,
-) -> Result<(), Error> {
-    let mut renames = Renames::default();
-    for name in names {
-        let (new, path) = (hidden.path().join(name), directory.join(name));
-        check_named_output(&path)?;
-        renames.replace(&new, &path, &hidden.path().join(format!(".{name}.old")))?;
-    }
-    Directory::open(directory)?.sync()?;
-    renames.keep();
-    Ok(())
 }
 
 /// `lib_libvec.so-0-gfx1100.hsaco`, or for a file that was stored by its name `add-gfx1100.co`.
@@ -231,19 +211,21 @@ fn fill(staged: &mut StagedFile, code_object: SelectedCode<'_>) -> Result<(), Er
     code_object.write_to(&mut Watched(staged.file()), &failed)
 }
 
-/// Gives the file at `first` a second name, in the same directory; copies it if the file system has no links.
-fn link(directory: &Arc<Directory>, first: &Path, path: &Path) -> Result<(), Error> {
-    let name = |path: &Path| path.file_name().unwrap_or_default().to_owned();
-    let Some(mut file) = directory.open_file(&name(first))? else {
-        return Err(Error::changed(first));
+/// Gives the file `first` a second name, in the same directory; copies it if the file system has no links.
+fn link(directory: &Arc<Directory>, first: &str, name: &str) -> Result<(), Error> {
+    let path = directory.path().join(name);
+    let Some(mut file) = directory.open_file(first.as_ref())? else {
+        return Err(Error::changed(&path));
     };
-    if let Some(linked) = StagedFile::adopt(directory, &name(path), &file)? {
+    if let Some(linked) = StagedFile::adopt(directory, name.as_ref(), &file)? {
         return linked.commit().map(drop);
     }
-    write_output(path, |staged| {
+    let here = directory.below(Path::new(""))?;
+    let (copy, ()) = StagedFile::write_in(here, name.as_ref(), |staged| {
         let copied = io::copy(&mut file, &mut Watched(staged.file()));
-        copied.map(drop).map_err(|e| Error::io(path, "write", e))
-    })
+        copied.map(drop).map_err(|e| Error::io(&path, "write", e))
+    })?;
+    copy.commit().map(drop)
 }
 
 /// Writes a code object, which is complete in a scratch file, to standard output.

@@ -1,16 +1,15 @@
-//! The directory of a release, made in a hidden directory next to it and renamed at the end. It
-//! replaces only the release of an earlier run without other files.
+//! The directory of a release, made under a hidden name and renamed at the end, or moved into an existing empty
+//! directory. It replaces only the release of an earlier run without other files.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use kpack_core::files::with_slashes;
-use kpack_core::publish::{
-    Directory, HiddenDirectory, Renames, StagedFile, make_directories, recover_directory,
-    remove_tree, replace_directory,
-};
+use kpack_core::platform::canonicalize;
+use kpack_core::publish::{Directory, Stage, hidden};
 use kpack_core::{Error, ids};
 
 /// Marks a directory as staged, and lists every file of the release.
@@ -19,27 +18,30 @@ pub(super) const STAMP: &str = ".kpack-stage";
 /// Its first line.
 const STAMP_HEAD: &str = "# Made by `kpack stage`, which replaces this directory while it has these files and no others.";
 
+/// The hidden directory in an existing output directory is called after this.
+const INSIDE: &str = "kpack-stage";
+
 /// What exists at the path of the release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 enum ExistingOutput {
     Nothing,
     Empty,
-    Release,
+    /// A release with these files, or a part of one.
+    Release(BTreeSet<PathBuf>),
 }
-
-/// In the hidden directory: a release being written or removed.
-const NEW: &str = "new";
-/// In the hidden directory: a release that was replaced. It is complete.
-const OLD: &str = "old";
 
 /// A release in progress. If dropped before it is committed, it is removed.
 pub(super) struct OutputDir {
-    /// The directory where it is made.
+    /// A path that leads to the directory where it is made.
     pub(super) hidden: PathBuf,
+    /// That directory.
+    pub(super) tree: Directory,
     /// Its final path.
     pub(super) path: PathBuf,
     /// Locked, so that runs for one path take turns.
-    lock: HiddenDirectory,
+    stage: Stage,
+    /// Files to replace, if an existing directory is filled.
+    fills: Option<BTreeSet<PathBuf>>,
 }
 
 impl OutputDir {
@@ -53,128 +55,76 @@ impl OutputDir {
             Ok(_) => fs::canonicalize(&given).map_err(|e| Error::io(&given, "follow", e))?,
             Err(_) => given,
         };
-        if path.file_name().is_none() {
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Error::usage(format!(
                 "`{}` is not a valid directory name",
                 path.display()
             )));
-        }
-        let lock = HiddenDirectory::lock(&path)?;
-        let old = lock.path().join(OLD);
-        if !path.exists() && old.exists() {
+        };
+        let is_filled = || Ok(path.join(hidden(INSIDE)).exists() || is_empty(&path)?);
+        if !is_filled()? {
+            let stage = Stage::lock(above, name)?;
             // A run may have been killed while it replaced a release.
-            recover_directory(&path, &old)?;
+            stage.recover(name)?;
+            if !is_filled()? {
+                there(&path, &BTreeSet::new())?;
+                let tree = stage.make(name)?;
+                return Ok(Self { hidden: tree.anchor(), tree, stage, fills: None, path });
+            }
         }
-        let output = Self { hidden: lock.path().join(NEW), path, lock };
-        there(&output.path)?;
-        output.remove_leftovers()?;
-        make_directories(&output.hidden)?;
-        Ok(output)
+        let stage = Stage::lock(&path, INSIDE)?;
+        let fills = match there(&path, &stage.unfinished()?)? {
+            ExistingOutput::Release(files) => files,
+            _ => BTreeSet::new(),
+        };
+        let tree = stage.make("new")?;
+        Ok(Self { hidden: tree.anchor(), tree, stage, fills: Some(fills), path })
     }
 
     /// The final path of a file of the release. Others stay as they are.
     pub(super) fn shown(&self, path: &Path) -> PathBuf {
-        let real = fs::canonicalize(&self.hidden).ok();
+        let real = canonicalize(&self.hidden).ok();
         let hidden = [Some(&self.hidden), real.as_ref()];
         let mut names = hidden.into_iter().flatten();
         let name = names.find_map(|hidden| path.strip_prefix(hidden).ok());
         name.map_or_else(|| path.to_owned(), |name| self.path.join(name))
     }
 
-    /// Removes both releases from the hidden directory. The old one is renamed first, so that what is left of it
-    /// if this run is killed does not get its name back.
-    fn remove_leftovers(&self) -> Result<(), Error> {
-        let old = self.lock.path().join(OLD);
-        remove_tree(&self.hidden)?;
-        let mut renames = Renames::default();
-        match renames.set_aside(&old, &self.hidden) {
-            Ok(_) => renames.keep(),
-            // Nothing may be left of it.
-            Err(_) => remove_tree(&old)?,
-        }
-        remove_tree(&self.hidden)
-    }
-
     /// Lists the files of the release in the stamp.
-    fn stamp(&self, files: &BTreeSet<PathBuf>) -> Result<(), Error> {
+    fn stamp<'a>(&self, files: impl Iterator<Item = &'a PathBuf>) -> Result<(), Error> {
         let mut text = format!("{STAMP_HEAD}\n");
         for file in files {
             text += &format!("{}\n", with_slashes(file));
         }
-        let path = self.hidden.join(STAMP);
-        let (staged, ()) = StagedFile::write(&path, |staged| {
-            let written = staged.file().write_all(text.as_bytes());
-            written.map_err(|e| Error::io(&path, "write", e))
-        })?;
-        staged.commit().map(drop)
+        let file = self.tree.create_open(STAMP.as_ref(), false);
+        let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(|e| Error::io(&self.path.join(STAMP), "write", e))
     }
 
-    /// Renames it to its final path, replacing an earlier release.
+    /// Gives it its final path, replacing an earlier release.
     pub(super) fn commit(self) -> Result<(), Error> {
-        let mut content = ReleaseContent::of(&self.hidden)?;
-        content.files.remove(Path::new(STAMP));
-        self.stamp(&content.files)?;
-        // After a power failure, no name may refer to content that was lost.
-        Directory::open(&self.hidden)?.sync_file_system()?;
-        let failed = |e| Error::io(&self.path, "create", e);
-        // Check again: somebody may have put a file there in the meantime.
-        match there(&self.path)? {
-            ExistingOutput::Nothing => {
-                fs::rename(&self.hidden, &self.path).map_err(failed)?;
-                Directory::of(&self.path)?.sync()?;
-            }
-            ExistingOutput::Empty => {
-                self.move_into().map_err(failed)?;
-                Directory::open(&self.path)?.sync()?;
-            }
-            ExistingOutput::Release => {
-                let old = self.lock.path().join(OLD);
-                replace_directory(&Directory::of(&self.path)?, &self.hidden, &self.path, &old)?;
-            }
-        }
-        self.remove_leftovers()
-    }
-
-    /// Moves the release into an existing empty directory, which keeps its attributes. Both directories have the
-    /// stamp meanwhile, so that the next run goes on after an interrupted one. Programs go last, since they need
-    /// the rest.
-    fn move_into(&self) -> io::Result<()> {
-        let stamps = [&self.hidden, &self.path].map(|directory| directory.join(STAMP));
-        let mut entries = fs::read_dir(&self.hidden)?.collect::<io::Result<Vec<_>>>()?;
-        entries.retain(|entry| entry.file_name() != STAMP);
-        entries.sort_by_key(|entry| entry.file_name() == "bin");
-        let mut moved = Vec::new();
-        let move_all = || {
-            match fs::hard_link(&stamps[0], &stamps[1]) {
-                // Some file systems have no hard links.
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    fs::copy(&stamps[0], &stamps[1])?;
-                }
-                linked => linked?,
-            }
-            for entry in entries {
-                let to = self.path.join(entry.file_name());
-                fs::rename(entry.path(), &to)?;
-                moved.push((entry.path(), to));
-            }
-            Ok(())
+        let files = self.tree.walk()?.files;
+        self.stamp(files.keys())?;
+        let Some(earlier) = &self.fills else {
+            let name = self.path.file_name().unwrap_or_default();
+            // Check again: somebody may have put a file there in the meantime.
+            let may_replace = |_: &Path| there(&self.path, &BTreeSet::new()).map(drop);
+            return self.stage.publish(&[name], None, &[], &may_replace);
         };
-        if let Err(error) = move_all() {
-            for (from, to) in moved.into_iter().rev() {
-                let _ = fs::rename(to, from);
-            }
-            let _ = fs::remove_file(&stamps[1]);
-            return Err(error);
-        }
-        fs::remove_file(&stamps[0])?;
-        fs::remove_dir(&self.hidden)
+        let mut names: Vec<PathBuf> = files.into_keys().collect();
+        // Programs go last, since they need the rest.
+        names.sort_by_key(|path| path.starts_with("bin"));
+        names.push(STAMP.into());
+        let is_stale = |path: &&PathBuf| !names.contains(path);
+        let stale: Vec<PathBuf> = earlier.iter().filter(is_stale).cloned().collect();
+        let may_replace = |_: &Path| there(&self.path, &self.stage.unfinished()?).map(drop);
+        self.stage.fill(&self.tree, &names, None, &stale, &may_replace, &|_| Ok(()))
     }
 }
 
-impl Drop for OutputDir {
-    fn drop(&mut self) {
-        let _ = remove_tree(&self.hidden);
-    }
+/// Whether `path` is an empty directory.
+fn is_empty(path: &Path) -> Result<bool, Error> {
+    Ok(path.is_dir() && Directory::open(path)?.names()?.is_empty())
 }
 
 fn is_stamped(path: &Path) -> bool {
@@ -182,11 +132,11 @@ fn is_stamped(path: &Path) -> bool {
     text.is_ok_and(|text| text.starts_with(STAMP_HEAD))
 }
 
-/// Examines `path`.
+/// Examines `path`, where an interrupted run was writing the files `unfinished`.
 ///
 /// # Errors
 /// [`Error::Refused`] for a file or directory that must not be replaced.
-fn there(path: &Path) -> Result<ExistingOutput, Error> {
+fn there(path: &Path, unfinished: &BTreeSet<PathBuf>) -> Result<ExistingOutput, Error> {
     if path.symlink_metadata().is_err() {
         return Ok(ExistingOutput::Nothing);
     }
@@ -204,6 +154,10 @@ fn there(path: &Path) -> Result<ExistingOutput, Error> {
     if content.files.is_empty() && content.empty.is_empty() {
         return Ok(ExistingOutput::Empty);
     }
+    let is_known = |path: &PathBuf| unfinished.contains(path);
+    if !unfinished.is_empty() && content.files.iter().all(is_known) {
+        return Ok(ExistingOutput::Release(content.files));
+    }
     if !is_stamped(path) {
         return Err(refused(format!(
             "it is not empty and was not staged (it has no file `{STAMP}`)"
@@ -220,7 +174,7 @@ fn there(path: &Path) -> Result<ExistingOutput, Error> {
         Some(foreign) => {
             Err(refused(format!("it has `{}`, which was not staged", foreign.display())))
         }
-        None => Ok(ExistingOutput::Release),
+        None => Ok(ExistingOutput::Release(content.files)),
     }
 }
 
@@ -235,7 +189,9 @@ struct ReleaseContent {
 impl ReleaseContent {
     fn of(directory: &Path) -> Result<Self, Error> {
         let (mut files, mut directories) = (BTreeSet::new(), BTreeSet::new());
-        for entry in walkdir::WalkDir::new(directory).min_depth(1) {
+        let is_own = |name: &OsStr| name == hidden(INSIDE);
+        let walk = walkdir::WalkDir::new(directory).min_depth(1).into_iter();
+        for entry in walk.filter_entry(|e| e.depth() != 1 || !is_own(e.file_name())) {
             let entry = entry.map_err(|e| Error::io(directory, "list", e.into()))?;
             let path = entry.path().strip_prefix(directory);
             let path = path.unwrap_or(entry.path()).to_owned();

@@ -13,9 +13,7 @@ use kpack_format::names::Group;
 use super::messages::Binary;
 use super::options::Options;
 use super::output_dir::OutputDir;
-use kpack_core::publish::{
-    Directory, StagedFile, Transaction, Update, is_name_part, make_directories,
-};
+use kpack_core::publish::{StagedFile, Transaction, Update, is_name_part, make_directories};
 use kpack_core::report::{FileReport, Outcome, Report};
 use kpack_core::{Error, Storage, ids};
 use kpack_split::input::Lookup;
@@ -187,9 +185,9 @@ impl<'a> Release<'a> {
                 ),
             );
         }
-        let root = Directory::open(&output.hidden)?;
+        let root = &output.tree;
         for (group, archives) in groups {
-            let mut transaction = Transaction::begin(&root, Path::new(KPACK_DIR), &group)?;
+            let mut transaction = Transaction::begin(root, Path::new(KPACK_DIR), &group)?;
             let mut manifest = Manifest::new(group, "lib");
             let update =
                 Update { replaces: &|_, _| true, touches: &|_| true, only_computed: false };

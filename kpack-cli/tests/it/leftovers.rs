@@ -14,7 +14,7 @@ use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::tree::Tree;
 
 /// What each command calls what it has not finished. With a final `/`, it is a directory.
-const HIDDEN: [(&str, &str); 12] = [
+const HIDDEN: [(&str, &str); 11] = [
     ("install", "lib/.libhalf.so.0123456789abcdef.tmp"),
     ("install", "lib/.kpack/.vec_lib_gfx90a.kpack.0123456789abcdef.tmp"),
     ("install", "lib/.kpack/.vec_lib.kpm.0123456789abcdef.tmp"),
@@ -26,7 +26,6 @@ const HIDDEN: [(&str, &str); 12] = [
     ("Hip", "kpack/.vector.tmp/"),
     ("extract", "out/.kpack-extract.tmp/"),
     ("stage", ".release.tmp/"),
-    ("an earlier version", "out/.blas_lib.old/"),
 ];
 
 fn library(tree: &Tree, path: &str) {
@@ -67,17 +66,6 @@ fn a_hidden_name_is_the_output_of_who_asks_for_it() {
     let report = install(&options, &()).unwrap();
     assert_eq!(report.files.len(), 1);
     assert_eq!(faults(&check(&tree, ".vec.tmp")), [""; 0]);
-}
-
-#[test]
-fn what_an_earlier_version_was_replacing_is_not_taken() {
-    let tree = Tree::new();
-    library(&tree, "lib/libvec.so");
-    library(&tree, "lib/.kernels.old/libvec.so");
-    let mut options = InstallOptions::new(tree.root(), "vec", [""; 0]);
-    options.all = true;
-    let report = install(&options, &()).unwrap();
-    assert_eq!(report.files.len(), 1, "{report:?}");
 }
 
 #[test]

@@ -69,6 +69,7 @@ mod stage_windows;
 mod store;
 mod store_damaged;
 mod strip_debug;
+mod swapped;
 mod target_names;
 mod terminal;
 mod therock;

@@ -63,7 +63,7 @@ const OBSTACLES: [&str; 7] = [
     "a directory",
 ];
 
-fn inputs() -> Tree {
+pub(crate) fn inputs() -> Tree {
     let tree = Tree::new();
     let library = add_and_mul(["gfx942", "gfx90a"], ["gfx942", "gfx90a"]);
     for file in ["fat.so", "prefix/lib/libvec.so", "artifact/vec/stage/lib/libvec.so"] {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, FileTimes};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::sync::Barrier;
 use std::thread;
@@ -11,10 +11,12 @@ use std::time::{Duration, SystemTime};
 
 use kpack_artifact::store::{Index, PackOptions, UnpackOptions, pack, unpack};
 use kpack_core::ids;
+use kpack_tests::process;
+use kpack_tests::require;
 use kpack_tests::tree::{Tree, files_in};
 
-use crate::command::kpack;
-use crate::packed::{Tar, packed};
+use crate::command::{command, kpack};
+use crate::packed::{Tar, entry, packed, write_index};
 use crate::planned::{CONFIGURATION, recombine};
 use crate::shards::{PREFIX, three_shards, write};
 use crate::verified::{check, faults};
@@ -601,4 +603,187 @@ fn families_of_builds_are_selected_by_their_gpus() {
     let output = kpack(&tree, &["select", "store/index.json", "--arch", "gfx942"]);
     let expected = "blas_lib_generic.tar.zst\nblas_lib_gfx94X-dcgpu.tar.zst\n";
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+}
+
+/// A store with a library for two targets, its host file and a program.
+fn small_store(tree: &Tree) {
+    let mut entries = Vec::new();
+    for (target, tar) in [
+        ("gfx942", Tar::new().file("stage/lib/.kpack/blas_lib_gfx942.kpack", b"code")),
+        ("gfx1100", Tar::new().file("stage/lib/.kpack/blas_lib_gfx1100.kpack", b"code")),
+        (
+            "generic",
+            Tar::new()
+                .file("stage/lib/libblas.so.1", b"host")
+                .link("stage/lib/libblas.so", "libblas.so.1")
+                .file("stage/bin/bench", b"program"),
+        ),
+    ] {
+        let (files, size) = tar.contents;
+        let bytes = tar.compressed();
+        fs::create_dir_all(tree.path("store")).unwrap();
+        fs::write(tree.path(&format!("store/blas_lib_{target}.tar.zst")), &bytes).unwrap();
+        entries.push(entry("blas_lib", target, &bytes, files, size));
+    }
+    write_index(&tree.path("store"), &entries);
+}
+
+#[test]
+fn an_existing_empty_directory_is_filled_and_keeps_what_it_is() {
+    for flatten in [false, true] {
+        let tree = Tree::new();
+        small_store(&tree);
+        fs::create_dir(tree.path("out")).unwrap();
+        for mode in [0o2770, 0o700] {
+            fs::set_permissions(tree.path("out"), fs::Permissions::from_mode(mode)).unwrap();
+            let before = tree.path("out").metadata().unwrap().ino();
+            let said = command(&tree, &["unpack", "../store", "--output-dir", "."])
+                .args(flatten.then_some("--flatten"))
+                .current_dir(tree.path("out"))
+                .output()
+                .unwrap();
+            assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+            let after = tree.path("out").metadata().unwrap();
+            assert_eq!((after.ino(), after.mode() & 0o7777), (before, mode));
+            let names = fs::read_dir(tree.path("out")).unwrap();
+            let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            let mut names: Vec<String> = names.collect();
+            names.sort();
+            let expected: &[&str] = match flatten {
+                true => &["bin", "lib"],
+                false => &["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942", "index.json"],
+            };
+            assert_eq!(names, expected);
+            for name in names {
+                let path = tree.path("out").join(name);
+                match path.is_dir() {
+                    true => fs::remove_dir_all(path).unwrap(),
+                    false => fs::remove_file(path).unwrap(),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_umask_is_obeyed() {
+    let tree = Tree::new();
+    small_store(&tree);
+    let mut shell = Command::new("sh");
+    let line = "umask 077; exec \"$0\" unpack store --flatten --output-dir out --quiet";
+    process::run(shell.args(["-c", line, env!("CARGO_BIN_EXE_kpack")]).current_dir(tree.root()));
+    for (path, mode) in [("out", 0o700), ("out/lib", 0o700), ("out/lib/libblas.so.1", 0o600)] {
+        assert_eq!(tree.path(path).metadata().unwrap().mode() & 0o777, mode, "{path}");
+    }
+}
+
+/// A directory is not replaced by the system where it is mounted.
+#[test]
+fn a_mount_point_is_filled() {
+    for flags in ["--flatten", "--quiet"] {
+        let tree = Tree::new();
+        small_store(&tree);
+        fs::create_dir(tree.path("out")).unwrap();
+        let line = format!(
+            "mount -t tmpfs none out || exit 77; for run in 1 2; do \"$0\" unpack store {flags} --output-dir out || exit; \
+             find out | sort; {}; done",
+            if flags == "--flatten" { "rm -r out/bin out/lib" } else { "true" }
+        );
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "--map-root-user", "sh", "-c", &line]);
+        let said = unshare.arg(env!("CARGO_BIN_EXE_kpack")).current_dir(tree.root()).output();
+        let said = said.unwrap();
+        let text = String::from_utf8_lossy(&said.stderr);
+        if said.status.code() == Some(77) || text.starts_with("unshare:") {
+            require::skip(&format!("nothing can be mounted here: {text}"));
+            return;
+        }
+        assert!(said.status.success(), "{text}");
+        let files = String::from_utf8_lossy(&said.stdout);
+        assert_eq!(files.matches("blas_lib_gfx942.kpack").count(), 2, "{files}");
+        assert!(!files.contains(".tmp"), "{files}");
+    }
+}
+
+#[test]
+fn a_directory_that_appears_meanwhile_stays() {
+    // Given two runs for one directory that is not there, then one of them gets it.
+    for existing in [false, true] {
+        let tree = Tree::new();
+        small_store(&tree);
+        if existing {
+            fs::create_dir(tree.path("out")).unwrap();
+        }
+        let barrier = Barrier::new(2);
+        let run = |target: &str| {
+            let mut options = UnpackOptions::new(tree.path("store"), tree.path("out"));
+            options.choice.architectures = vec![target.parse().unwrap()];
+            options.flatten = true;
+            barrier.wait();
+            unpack(&options, &())
+        };
+        let done = thread::scope(|scope| {
+            let runs = ["gfx942", "gfx1100"].map(|target| scope.spawn(move || run(target)));
+            runs.map(|run| run.join().unwrap())
+        });
+        let failed: Vec<_> = done.iter().filter_map(|done| done.as_ref().err()).collect();
+        assert_eq!(failed.len(), 1, "{done:?}");
+        assert_eq!(failed[0].id(), ids::OUTPUT_IN_THE_WAY, "{}", failed[0]);
+        let winner = if done[0].is_ok() { "gfx942" } else { "gfx1100" };
+        let archives = fs::read_dir(tree.path("out/lib/.kpack")).unwrap();
+        let archives: Vec<_> = archives.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(archives, [format!("blas_lib_{winner}.kpack").as_str()]);
+    }
+}
+
+/// The run is killed at each call that changes names.
+#[test]
+fn what_an_interrupted_run_left_needs_nothing_that_is_not_there() {
+    if !require::tool("strace") {
+        return;
+    }
+    for flatten in [true, false] {
+        for call in ["renameat2", "unlinkat", "mkdirat"] {
+            for number in 1.. {
+                let tree = Tree::new();
+                small_store(&tree);
+                fs::create_dir(tree.path("out")).unwrap();
+                let mut arguments = vec!["unpack", "store", "--output-dir", "out", "--jobs", "1"];
+                arguments.extend(flatten.then_some("--flatten"));
+                let mut traced = Command::new("strace");
+                traced.args(["-f", "-o", "trace", "-e", &format!("trace={call}")]);
+                traced.arg(format!("-einject={call}:signal=KILL:when={number}"));
+                traced.arg(env!("CARGO_BIN_EXE_kpack")).args(&arguments);
+                let output = traced.current_dir(tree.root()).output().unwrap();
+                if fs::read_to_string(tree.path("trace")).is_ok_and(|trace| trace.is_empty()) {
+                    let why = String::from_utf8_lossy(&output.stderr);
+                    require::skip(&format!("strace cannot trace here: {why}"));
+                    return;
+                }
+                let what = format!("{call} {number} {flatten}");
+                let is_there = |path: &str| tree.path("out").join(path).symlink_metadata().is_ok();
+                let order: &[&str] = match flatten {
+                    true => &[
+                        "bin/bench",
+                        "lib/libblas.so",
+                        "lib/libblas.so.1",
+                        "lib/.kpack/blas_lib_gfx942.kpack",
+                        "lib/.kpack/blas_lib_gfx1100.kpack",
+                    ],
+                    false => &["index.json", "blas_lib_generic", "blas_lib_gfx942"],
+                };
+                let first = order.iter().position(|path| is_there(path)).unwrap_or(order.len());
+                assert!(order[first..].iter().all(|path| is_there(path)), "{what}");
+                if output.status.success() {
+                    break;
+                }
+                let complete = order.iter().all(|path| is_there(path));
+                let again = kpack(&tree, &arguments);
+                // Where nothing was left to do, the directory is one that was unpacked.
+                let text = String::from_utf8_lossy(&again.stderr);
+                assert!(again.status.success() || complete && flatten, "{what}: {text}");
+                assert!(order.iter().all(|path| is_there(path)), "{what}");
+            }
+        }
+    }
 }

@@ -6,13 +6,15 @@
 mod system;
 
 pub use system::{
-    FileExt, FileTypeExt, MetadataExt, OsStrExt, OsStringExt, id_of, is_file_name, name_key,
-    raise_open_files, readable, set_mode, set_mode_at, shared_inode, symlink,
+    FileExt, FileTypeExt, MetadataExt, OsStrExt, OsStringExt, canonicalize, id_of, is_file_name,
+    name_key, raise_open_files, readable, set_mode, set_mode_at, shared_inode, symlink,
 };
 pub(crate) use system::{
-    Handle, begin_flush, exchange, free_space, keep_attributes, link_count, next_data, next_hole,
-    open, try_lock, try_lock_host,
+    Handle, begin_flush, free_space, keep_attributes, link_count, next_data, next_hole, open,
+    try_lock, try_lock_host,
 };
+
+use std::time::SystemTime;
 
 /// What is in a directory under a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,5 +70,6 @@ pub(crate) struct Entry {
     pub(crate) kind: Kind,
     /// Permission bits.
     pub(crate) mode: u32,
+    pub(crate) modified: SystemTime,
     pub(crate) facts: Facts,
 }

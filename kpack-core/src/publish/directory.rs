@@ -1,8 +1,9 @@
 //! A directory held open by its descriptor: operations stay in it, even if its path later leads
 //! elsewhere.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -25,6 +26,8 @@ pub struct Directory {
     handle: Handle,
     /// Whether what is published in it is made durable.
     flushes: bool,
+    /// Whether the umask, or the default ACL, is for what is created in it.
+    obeys_umask: bool,
 }
 
 impl Directory {
@@ -32,13 +35,23 @@ impl Directory {
     pub fn open(path: &Path) -> Result<Self, Error> {
         let shown = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let handle = Handle::open(shown).map_err(|e| Error::io(shown, "open", e))?;
-        Ok(Self { path: path.to_owned(), handle, flushes: true })
+        Ok(Self { path: path.to_owned(), handle, flushes: true, obeys_umask: false })
+    }
+
+    /// For files of the user's own rather than of an installation: the umask, or the default ACL, is for what is created
+    /// in it and below.
+    pub(super) fn obey_umask(&mut self) {
+        self.obeys_umask = true;
     }
 
     /// The same, for a build directory: what is published in it and below need not survive a power failure, since the
     /// build can be repeated.
     pub fn without_flushes(self) -> Self {
         Self { flushes: false, ..self }
+    }
+
+    pub(super) fn stop_flushing(&mut self) {
+        self.flushes = false;
     }
 
     /// Whether what is published in it is made durable.
@@ -74,7 +87,8 @@ impl Directory {
             // Open the parent first, so that nothing can fail between creating a directory and
             // recording it.
             let above = found.again()?;
-            match found.handle.make(name, MODE) {
+            let mode = if self.obeys_umask { 0o777 } else { MODE };
+            match found.handle.make(name, mode) {
                 Ok(true) => made.directories.push((above, name.to_owned())),
                 Ok(false) => {
                     found = found.child(name)?;
@@ -83,8 +97,10 @@ impl Directory {
                 Err(error) => return Err(Error::io(&path, "create directory", error)),
             }
             found = found.child(name)?;
-            let set = found.handle.set_mode(MODE);
-            set.map_err(|e| Error::io(&path, "set the mode of", e))?;
+            if !self.obeys_umask {
+                let set = found.handle.set_mode(MODE);
+                set.map_err(|e| Error::io(&path, "set the mode of", e))?;
+            }
         }
         Ok(found)
     }
@@ -107,7 +123,7 @@ impl Directory {
     fn child(&self, name: &OsStr) -> Result<Self, Error> {
         let path = self.path.join(name);
         match self.handle.child(name) {
-            Ok(Some(handle)) => Ok(Self { path, handle, flushes: self.flushes }),
+            Ok(Some(handle)) => Ok(self.with(path, handle)),
             Ok(None) => Err(Error::rejected(
                 ids::CHANGED,
                 &path,
@@ -118,13 +134,19 @@ impl Directory {
     }
 
     /// A second handle, without the lock.
-    fn again(&self) -> Result<Self, Error> {
-        let handle = self.handle.again();
-        Ok(Self {
-            path: self.path.clone(),
-            handle: handle.map_err(|e| Error::io(&self.path, "open", e))?,
-            flushes: self.flushes,
-        })
+    pub(super) fn again(&self) -> Result<Self, Error> {
+        let handle = self.handle.again().map_err(|e| Error::io(&self.path, "open", e))?;
+        Ok(self.with(self.path.clone(), handle))
+    }
+
+    fn with(&self, path: PathBuf, handle: Handle) -> Self {
+        Self { path, handle, flushes: self.flushes, obeys_umask: self.obeys_umask }
+    }
+
+    /// A path that leads to it whatever becomes of its name, as long as it is open, where the system has such paths. Child
+    /// processes cannot use it.
+    pub fn anchor(&self) -> PathBuf {
+        self.handle.anchor(&self.path)
     }
 
     /// The path it was opened by, which may lead elsewhere by now.
@@ -169,7 +191,15 @@ impl Directory {
     /// # Errors
     /// [`io::ErrorKind::AlreadyExists`], and those of the system.
     pub fn create(&self, name: &OsStr) -> io::Result<File> {
-        self.handle.create(name)
+        self.handle.create(name, 0o600)
+    }
+
+    /// Creates a new file that all may read and execute, as far as the umask allows.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn create_open(&self, name: &OsStr, is_executable: bool) -> io::Result<File> {
+        self.handle.create(name, if is_executable { 0o777 } else { 0o666 })
     }
 
     /// Creates a symbolic link to `target`.
@@ -243,6 +273,46 @@ impl Directory {
         false
     }
 
+    /// Sets its mode.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn set_mode(&self, mode: u32) -> io::Result<()> {
+        self.handle.set_whole_mode(mode)
+    }
+
+    /// Makes it a directory that only its owner uses. Returns whether this process's user is that owner.
+    pub(super) fn claim(&self) -> bool {
+        // Not every file system has modes.
+        let _ = self.handle.set_mode(0o700);
+        self.handle.is_own()
+    }
+
+    /// Sets the times of the symbolic link of that name.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn set_symlink_times(
+        &self,
+        name: &OsStr,
+        accessed: SystemTime,
+        modified: SystemTime,
+    ) -> io::Result<()> {
+        self.handle.set_symlink_times(name, accessed, modified)
+    }
+
+    /// When the newest of its entries was changed.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn newest(&self) -> io::Result<SystemTime> {
+        let mut newest = SystemTime::UNIX_EPOCH;
+        for name in self.handle.names()? {
+            newest = newest.max(self.handle.entry(&name)?.map_or(newest, |there| there.modified));
+        }
+        Ok(newest)
+    }
+
     /// Sets its time of change.
     ///
     /// # Errors
@@ -279,11 +349,49 @@ impl Directory {
     }
 
     /// As [`check_output`](super::check_output), for an entry of it.
-    pub(super) fn check_output(&self, name: &OsStr, new: Kind) -> Result<(), Error> {
+    pub(crate) fn check_output(&self, name: &OsStr, new: Kind) -> Result<(), Error> {
         match self.entry(name)? {
             Some(there) => check_kind(&self.path.join(name), there.kind, new),
             None => Ok(()),
         }
+    }
+
+    /// What is there under a name.
+    pub(super) fn kind(&self, name: &OsStr) -> Result<Option<Kind>, Error> {
+        Ok(self.entry(name)?.map(|there| there.kind))
+    }
+
+    /// Whether there is an entry of that name.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn has(&self, name: &OsStr) -> Result<bool, Error> {
+        Ok(self.entry(name)?.is_some())
+    }
+
+    /// Its entries, by relative path: directories, and all else. Links are not followed.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn walk(&self) -> Result<Content, Error> {
+        let mut content = Content::default();
+        self.walk_into(Path::new(""), &mut content)?;
+        Ok(content)
+    }
+
+    fn walk_into(&self, at: &Path, content: &mut Content) -> Result<(), Error> {
+        for name in self.names()? {
+            let path = at.join(&name);
+            match self.kind(&name)? {
+                Some(Kind::Directory) => {
+                    self.child(&name)?.walk_into(&path, content)?;
+                    content.directories.insert(path);
+                }
+                Some(kind) => drop(content.files.insert(path, kind == Kind::Symlink)),
+                None => {}
+            }
+        }
+        Ok(())
     }
 
     /// The identity of the entry of that name, if there is one.
@@ -301,8 +409,21 @@ impl Directory {
         self.handle.rename(from, &self.handle, to)
     }
 
-    /// Renames a file in it into the directory `other`.
-    pub(super) fn rename_into(&self, from: &OsStr, other: &Self, to: &OsStr) -> io::Result<()> {
+    /// Renames an entry of it to a name in `other` that is free.
+    pub(super) fn rename_new(&self, from: &OsStr, other: &Self, to: &OsStr) -> io::Result<()> {
+        self.handle.rename_new(from, &other.handle, to)
+    }
+
+    /// Exchanges its entry with the one of the same name in `other`. Not every file system can do so.
+    pub(super) fn exchange(&self, name: &OsStr, other: &Self) -> io::Result<()> {
+        self.handle.exchange(name, &other.handle)
+    }
+
+    /// Renames a file in it into the directory `other`, where it replaces one.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn rename_into(&self, from: &OsStr, other: &Self, to: &OsStr) -> io::Result<()> {
         self.handle.rename(from, &other.handle, to)
     }
 
@@ -316,15 +437,55 @@ impl Directory {
         }
     }
 
+    /// Removes an entry of it that may be missing, with all that is in it, even in directories that may not be written to.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn remove_tree(&self, name: &OsStr) -> Result<(), Error> {
+        let path = self.path.join(name);
+        let failed = |e| Error::io(&path, "remove", e);
+        if self.kind(name)? != Some(Kind::Directory) {
+            return self.remove(name);
+        }
+        let opened = match self.handle.child(name) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                self.handle.open_up(name).map_err(failed)?;
+                self.handle.child(name)
+            }
+            opened => opened,
+        };
+        // A link, or a file, is there by now.
+        let Some(handle) = opened.map_err(failed)? else {
+            return self.remove(name);
+        };
+        let directory = self.with(path.clone(), handle);
+        for entry in directory.names()? {
+            let removed = directory.remove_tree(&entry);
+            match removed {
+                Err(Error::Io { source, .. })
+                    if source.kind() == io::ErrorKind::PermissionDenied =>
+                {
+                    directory.set_mode(0o700).map_err(failed)?;
+                    directory.remove_tree(&entry)?;
+                }
+                removed => removed?,
+            }
+        }
+        drop(directory);
+        match self.handle.remove_empty(name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Removes a directory in it, if it is empty.
     pub fn remove_empty(&self, name: &OsStr) {
         let _ = self.handle.remove_empty(name);
     }
 
-    /// Removes it, if it is empty, while nobody else has the lock.
-    pub(super) fn remove_itself(&mut self) {
+    /// Gives up what keeps it from being removed.
+    pub(super) fn prepare_removal(&mut self) {
         self.handle.prepare_removal();
-        let _ = fs::remove_dir(&self.path);
     }
 
     /// The names of its entries.
@@ -335,6 +496,9 @@ impl Directory {
 
     /// Makes everything written to its file system durable.
     pub fn sync_file_system(&self) -> Result<(), Error> {
+        if !self.flushes {
+            return Ok(());
+        }
         let synced = self.handle.sync_file_system();
         synced.map_err(|e| Error::io(&self.path, "write", e))
     }
@@ -347,6 +511,16 @@ impl Directory {
         let synced = self.handle.sync();
         synced.map_err(|e| Error::io(&self.path, "write", e))
     }
+}
+
+/// What is in a directory, by relative path.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Content {
+    /// All entries but directories, and whether each is a symbolic link.
+    pub files: BTreeMap<PathBuf, bool>,
+    /// The directories.
+    pub directories: BTreeSet<PathBuf>,
 }
 
 /// Refuses what is of the kind `there` in the place of the output `path` of the kind `new`, unless they are the

@@ -17,8 +17,8 @@ const DIGITS: usize = 16;
 /// [`StagedFile`](super::StagedFile) makes it, also has a number: `.NAME.<16 hexadecimal digits>.tmp`.
 const ENDING: &str = ".tmp";
 
-/// The ending of directories that earlier versions were replacing: `.NAME.old`.
-const EARLIER_ENDING: &str = ".old";
+/// In the hidden directory of a run: how the names of what it replaces begin.
+const ASIDE: &str = "old.";
 
 /// The hidden name of the directory `name`.
 pub fn hidden(name: impl AsRef<OsStr>) -> OsString {
@@ -33,19 +33,27 @@ pub(super) fn hidden_beside(path: &Path) -> PathBuf {
     path.with_file_name(hidden(path.file_name().unwrap_or_default()))
 }
 
-/// Whether kpack uses this name for what it has not finished, or an earlier version did for what it was replacing.
+/// The name of what `name` is set aside as, in a hidden directory.
+pub(super) fn aside(name: &OsStr) -> OsString {
+    let mut aside = OsString::from(ASIDE);
+    aside.push(stem_of(name));
+    aside
+}
+
+/// Whether this is the name of something that was set aside.
+pub(super) fn is_aside(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(ASIDE.as_bytes())
+}
+
+/// Whether kpack uses this name for what it has not finished.
 pub fn is_leftover(name: &OsStr) -> bool {
-    hidden_stem(name).is_some() || stem_before(EARLIER_ENDING, name).is_some()
+    hidden_stem(name).is_some()
 }
 
 /// The part of a hidden name between the dot and the ending; `None` if it is no such name.
 fn hidden_stem(hidden: &OsStr) -> Option<&OsStr> {
-    stem_before(ENDING, hidden)
-}
-
-fn stem_before<'a>(ending: &str, hidden: &'a OsStr) -> Option<&'a OsStr> {
     let inside = hidden.as_bytes().strip_prefix(b".")?;
-    let stem = inside.strip_suffix(ending.as_bytes())?;
+    let stem = inside.strip_suffix(ENDING.as_bytes())?;
     (!stem.is_empty()).then(|| OsStr::from_bytes(stem))
 }
 
@@ -98,14 +106,12 @@ mod tests {
         let name = hidden("blas_lib");
         assert!(is_leftover(&name), "{name:?}");
         assert_eq!(hidden_beside(Path::new("out/blas_lib")), Path::new("out").join(&name));
-        // An earlier version's: nothing is written under this name, so nothing of it is replaced.
-        assert!(is_leftover(".blas_lib.old".as_ref()));
-        assert_eq!(leftover_stem(".blas_lib.old".as_ref()), None);
+        assert!(is_aside(&aside("blas_lib".as_ref())));
         let others = ["vec.kpm.tmp", ".vec.kpm", ".tmp", "..tmp", ".kpack-stage"];
         for other in others.map(OsStr::new) {
             assert_eq!(leftover_stem(other), None, "{other:?}");
         }
-        let others = ["vec.kpm.tmp", ".vec.kpm", ".tmp", ".kpack-stage", ".old", "vec.old"];
+        let others = ["vec.kpm.tmp", ".vec.kpm", ".tmp", ".kpack-stage", ".vec.old"];
         for other in others {
             assert!(!is_leftover(other.as_ref()), "{other}");
         }

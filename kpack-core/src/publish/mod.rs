@@ -3,22 +3,20 @@
 
 mod batch;
 mod directory;
-mod hidden_directory;
 mod hidden_name;
 mod identity;
 mod kpack_dir;
 mod merge;
 mod names;
 mod output;
-mod replace;
 mod scratch;
 mod sparse;
+mod stage;
 mod staged_file;
 mod transaction;
 
 pub use batch::Batch;
-pub use directory::{CreatedDirectories, Directory, make_directories};
-pub use hidden_directory::{HiddenDirectory, remove_tree};
+pub use directory::{Content, CreatedDirectories, Directory, make_directories};
 #[cfg(windows)]
 pub(crate) use hidden_name::numbered;
 pub use hidden_name::{hidden, is_leftover, stem_of};
@@ -31,8 +29,8 @@ pub use names::{check_names, is_name_part};
 pub use output::{
     check_named_output, check_output, check_output_directory, check_room, write_output,
 };
-pub use replace::{Renames, recover_directory, replace_directory};
 pub use scratch::scratch_file;
 pub use sparse::{begin_flush, copy_range, write_at};
+pub use stage::{MayReplace, Stage};
 pub use staged_file::StagedFile;
 pub use transaction::{Transaction, replace};

@@ -13,6 +13,7 @@ use super::{FileKind, LinkedBinary, identify, open, placed};
 use crate::leftover::is_leftover_entry;
 use crate::publish::{Directory, stem_of};
 use crate::{Error, ids};
+use kpack_core::platform::canonicalize;
 
 /// An install prefix, with symbolic links resolved.
 pub struct Prefix {
@@ -35,7 +36,7 @@ impl Prefix {
     /// # Errors
     /// [`Error::Io`] if there is none.
     pub fn new(path: &Path) -> Result<Self, Error> {
-        let path = path.canonicalize().map_err(|e| Error::io(path, "find install prefix", e))?;
+        let path = canonicalize(path).map_err(|e| Error::io(path, "find install prefix", e))?;
         let root = Directory::open(&path)?;
         Ok(Self { path, root })
     }
@@ -50,7 +51,7 @@ impl Prefix {
     pub fn binary(&self, file: &Path) -> Result<LocatedBinary, Error> {
         let joined = self.path.join(file);
         if !joined.exists()
-            && let Ok(path) = file.canonicalize()
+            && let Ok(path) = canonicalize(file)
             && let Ok(name) = self.name(&path, &path)
         {
             return Ok(LocatedBinary { path, name });
@@ -62,7 +63,7 @@ impl Prefix {
                 "expected a path within the install prefix",
             ));
         }
-        let path = joined.canonicalize().map_err(|e| Error::io(&joined, "open", e))?;
+        let path = canonicalize(&joined).map_err(|e| Error::io(&joined, "open", e))?;
         let name = self.name(&path, &joined)?;
         Ok(LocatedBinary { path, name })
     }
@@ -172,7 +173,7 @@ impl Prefix {
         };
         let path = self.path.join(&relative);
         let existing = existing_ancestor(&path);
-        let real = existing.canonicalize().map_err(|e| Error::io(existing, "open", e))?;
+        let real = canonicalize(existing).map_err(|e| Error::io(existing, "open", e))?;
         let rest = path.strip_prefix(existing).unwrap_or(Path::new(""));
         let real = if rest.as_os_str().is_empty() { real } else { real.join(rest) };
         let name = self.name(&real, &path)?;

@@ -7,12 +7,14 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, renameat_with,
+};
 use rustix::io::Errno;
 
-use super::set_mode;
+use super::{set_mode, set_mode_at};
 use crate::platform::{Entry, Facts, Kind};
 
 /// An open directory: what is done with it stays in it, even if its path later leads elsewhere.
@@ -57,6 +59,24 @@ impl Handle {
         set_mode(&self.0, own & 0o7000 | mode)
     }
 
+    /// Sets its own mode to exactly this.
+    pub(crate) fn set_whole_mode(&self, mode: u32) -> io::Result<()> {
+        set_mode(&self.0, mode)
+    }
+
+    /// Whether it belongs to this process's user. A server may know that user by another number, as a new file shows.
+    pub(crate) fn is_own(&self) -> bool {
+        let owner = self.0.metadata().map(|metadata| metadata.uid());
+        let owner = owner.unwrap_or(u32::MAX);
+        let of_new = || self.create_nameless()?.metadata().map(|metadata| metadata.uid());
+        owner == rustix::process::geteuid().as_raw() || of_new().is_ok_and(|new| new == owner)
+    }
+
+    /// A path that leads to it whatever becomes of its name.
+    pub(crate) fn anchor(&self, path: &Path) -> PathBuf {
+        super::anchor(&self.0, path)
+    }
+
     pub(crate) fn set_modified(&self, time: SystemTime) -> io::Result<()> {
         self.0.set_times(FileTimes::new().set_modified(time))
     }
@@ -73,10 +93,10 @@ impl Handle {
         super::try_lock(&self.0)
     }
 
-    pub(crate) fn create(&self, name: &OsStr) -> io::Result<File> {
+    /// Creates a file with this mode, as far as the umask allows.
+    pub(crate) fn create(&self, name: &OsStr, mode: u32) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        Ok(rustix::fs::openat(&self.0, name, flags, mode)?.into())
+        Ok(rustix::fs::openat(&self.0, name, flags, Mode::from_raw_mode(mode))?.into())
     }
 
     pub(crate) fn create_nameless(&self) -> io::Result<File> {
@@ -107,6 +127,17 @@ impl Handle {
         Ok(rustix::fs::symlinkat(target, &self.0, name)?)
     }
 
+    pub(crate) fn set_symlink_times(
+        &self,
+        name: &OsStr,
+        accessed: SystemTime,
+        modified: SystemTime,
+    ) -> io::Result<()> {
+        let times =
+            Timestamps { last_access: timespec(accessed), last_modification: timespec(modified) };
+        Ok(rustix::fs::utimensat(&self.0, name, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
     pub(crate) fn read_link(&self, name: &OsStr) -> io::Result<PathBuf> {
         let target = rustix::fs::readlinkat(&self.0, name, Vec::new())?;
         Ok(OsString::from_vec(target.into_bytes()).into())
@@ -134,6 +165,7 @@ impl Handle {
                 _ => Kind::Device,
             },
             mode: there.st_mode & 0o777,
+            modified: at(there.st_mtime, there.st_mtime_nsec as u32),
             facts: Facts {
                 id: (there.st_dev, there.st_ino),
                 size: there.st_size as u64,
@@ -145,6 +177,31 @@ impl Handle {
     /// Renames a file in it into the directory `other`, where it replaces one.
     pub(crate) fn rename(&self, from: &OsStr, other: &Self, to: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::renameat(&self.0, from, &other.0, to)?)
+    }
+
+    /// Renames an entry of it to a name in `other` that is free.
+    pub(crate) fn rename_new(&self, from: &OsStr, other: &Self, to: &OsStr) -> io::Result<()> {
+        match renameat_with(&self.0, from, &other.0, to, RenameFlags::NOREPLACE) {
+            // Not every file system can do so at once.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => match other.entry(to)? {
+                Some(_) => Err(io::ErrorKind::AlreadyExists.into()),
+                None => self.rename(from, other, to),
+            },
+            renamed => Ok(renamed?),
+        }
+    }
+
+    /// Exchanges its entry with the one of the same name in `other`. Not every file system can do so.
+    pub(crate) fn exchange(&self, name: &OsStr, other: &Self) -> io::Result<()> {
+        Ok(renameat_with(&self.0, name, &other.0, name, RenameFlags::EXCHANGE)?)
+    }
+
+    /// Lets its owner into a directory in it, which cannot be opened.
+    pub(crate) fn open_up(&self, name: &OsStr) -> io::Result<()> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let found = rustix::fs::openat(&self.0, name, flags, Mode::empty())?;
+        // A descriptor of this kind has no operation for it.
+        set_mode_at(Path::new(&format!("/proc/self/fd/{}", found.as_raw_fd())), 0o700)
     }
 
     pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
@@ -181,6 +238,32 @@ impl Handle {
             _ => Ok(()),
         }
     }
+}
+
+fn timespec(time: SystemTime) -> Timespec {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    let (seconds, nanoseconds) = match since {
+        Ok(since) => (since.as_secs() as i64, since.subsec_nanos()),
+        // Nanoseconds count forward.
+        Err(before) => {
+            let before = before.duration();
+            match before.subsec_nanos() {
+                0 => (-(before.as_secs() as i64), 0),
+                part => (-(before.as_secs() as i64) - 1, 1_000_000_000 - part),
+            }
+        }
+    };
+    Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() }
+}
+
+fn at(seconds: i64, nanoseconds: u32) -> SystemTime {
+    let whole = Duration::from_secs(seconds.unsigned_abs());
+    let start = match seconds < 0 {
+        true => SystemTime::UNIX_EPOCH.checked_sub(whole),
+        false => SystemTime::UNIX_EPOCH.checked_add(whole),
+    };
+    let time = start.and_then(|start| start.checked_add(Duration::from_nanos(nanoseconds.into())));
+    time.unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 fn directory_flags() -> OFlags {

@@ -4,20 +4,22 @@ mod attributes;
 mod handle;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, Permissions};
 use std::io;
 use std::num::NonZeroU64;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
-use rustix::fs::{
-    Advice, CWD, FlockOperation, OFlags, RenameFlags, SeekFrom, flock, renameat_with, statvfs,
-};
+use rustix::fs::{Advice, FlockOperation, OFlags, SeekFrom, flock, statvfs};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{Facts, SharedInode};
+use crate::parallel::lock;
 
 pub(crate) use attributes::keep as keep_attributes;
 pub(crate) use handle::Handle;
@@ -79,14 +81,6 @@ pub fn set_mode_at(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
-/// Exchanges two names.
-///
-/// # Errors
-/// Not every file system can do so.
-pub(crate) fn exchange(one: &Path, other: &Path) -> io::Result<()> {
-    Ok(renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
-}
-
 /// The free bytes of the file system of a directory; `None` if it does not say.
 ///
 /// # Errors
@@ -95,6 +89,22 @@ pub(crate) fn free_space(directory: &Path) -> io::Result<Option<u64>> {
     let system = statvfs(directory)?;
     let free = system.f_bavail.saturating_mul(system.f_frsize);
     Ok((system.f_blocks != 0).then_some(free))
+}
+
+/// The path without symbolic links. One below an [anchor](crate::publish::Directory::anchor) stays so.
+///
+/// # Errors
+/// Those of the system.
+pub fn canonicalize(path: &Path) -> io::Result<PathBuf> {
+    let real = path.canonicalize()?;
+    let mut parts = path.components();
+    let anchor: PathBuf = parts.by_ref().take(5).collect();
+    let is_anchor = anchor.strip_prefix(DESCRIPTORS).is_ok_and(|fd| fd != Path::new(""));
+    let within = match is_anchor {
+        true => real.strip_prefix(anchor.canonicalize()?).ok(),
+        false => None,
+    };
+    Ok(within.map_or_else(|| real.clone(), |within| anchor.join(within)))
 }
 
 /// Whether a file can have this name.
@@ -107,9 +117,32 @@ pub fn name_key(name: &str) -> Cow<'_, str> {
     name.into()
 }
 
-/// A text as people write its paths.
+/// The paths by which the directories were opened that [anchors](crate::publish::Directory::anchor) lead to.
+static ANCHORS: Mutex<BTreeMap<PathBuf, PathBuf>> = Mutex::new(BTreeMap::new());
+
+/// The anchor of an open directory, which was opened by `path`.
+pub(crate) fn anchor(directory: &File, path: &Path) -> PathBuf {
+    let anchor = Path::new(DESCRIPTORS).join(directory.as_raw_fd().to_string());
+    if !anchor.exists() {
+        return path.to_owned();
+    }
+    lock(&ANCHORS).insert(anchor.clone(), path.to_owned());
+    anchor
+}
+
+/// Where Linux has this process's open files.
+const DESCRIPTORS: &str = "/proc/self/fd";
+
+/// A text as people write its paths: without anchors.
 pub fn readable(text: &str) -> Cow<'_, str> {
-    text.into()
+    let mut text = Cow::from(text);
+    if text.contains(DESCRIPTORS) {
+        // The last one first: it may begin as another.
+        for (anchor, path) in lock(&ANCHORS).iter().rev() {
+            text = text.replace(&*anchor.to_string_lossy(), &path.to_string_lossy()).into();
+        }
+    }
+    text
 }
 
 /// Permits as many open files as this process may have.

@@ -10,7 +10,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::SystemTime;
 
-use super::{ALL_ACCESS, DIRECTORIES, MetadataExt, NOT_FOLLOWED, REMOVED_AT_END, facts, symlink};
+use super::{
+    ALL_ACCESS, DIRECTORIES, MetadataExt, NOT_FOLLOWED, REMOVED_AT_END, facts, set_mode_at, symlink,
+};
 use crate::platform::{Entry, Kind};
 use crate::publish::numbered;
 
@@ -79,6 +81,19 @@ impl Handle {
         Ok(())
     }
 
+    pub(crate) fn set_whole_mode(&self, mode: u32) -> io::Result<()> {
+        set_mode_at(&self.path, mode)
+    }
+
+    /// Who may use a new directory is inherited from the one it is in.
+    pub(crate) fn is_own(&self) -> bool {
+        true
+    }
+
+    pub(crate) fn anchor(&self, path: &Path) -> PathBuf {
+        path.to_owned()
+    }
+
     pub(crate) fn set_modified(&self, time: SystemTime) -> io::Result<()> {
         let mut options = OpenOptions::new();
         // FILE_WRITE_ATTRIBUTES.
@@ -120,7 +135,7 @@ impl Handle {
         }
     }
 
-    pub(crate) fn create(&self, name: &OsStr) -> io::Result<File> {
+    pub(crate) fn create(&self, name: &OsStr, _mode: u32) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).open(self.path.join(name))
     }
@@ -156,6 +171,19 @@ impl Handle {
         symlink(target, self.path.join(name))
     }
 
+    pub(crate) fn set_symlink_times(
+        &self,
+        name: &OsStr,
+        accessed: SystemTime,
+        modified: SystemTime,
+    ) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        // FILE_WRITE_ATTRIBUTES.
+        options.access_mode(0x100).custom_flags(DIRECTORIES | NOT_FOLLOWED);
+        let times = FileTimes::new().set_accessed(accessed).set_modified(modified);
+        options.open(self.path.join(name))?.set_times(times)
+    }
+
     pub(crate) fn read_link(&self, name: &OsStr) -> io::Result<PathBuf> {
         let path = self.path.join(name);
         match fs::symlink_metadata(&path)?.is_symlink() {
@@ -184,7 +212,8 @@ impl Handle {
             kind if kind.is_file() => Kind::File,
             _ => Kind::Device,
         };
-        Ok(Some(Entry { kind, mode: metadata.mode(), facts: facts(&file)? }))
+        let modified = metadata.modified()?;
+        Ok(Some(Entry { kind, mode: metadata.mode(), modified, facts: facts(&file)? }))
     }
 
     /// Renames a file in it into the directory `other`, where it replaces one. Not every version of Windows replaces a
@@ -204,6 +233,24 @@ impl Handle {
             Err(_) => fs::rename(&aside, &into),
         };
         renamed
+    }
+
+    /// Renames an entry of it to a name in `other` that is free.
+    pub(crate) fn rename_new(&self, from: &OsStr, other: &Self, to: &OsStr) -> io::Result<()> {
+        match other.entry(to)? {
+            Some(_) => Err(io::ErrorKind::AlreadyExists.into()),
+            None => fs::rename(self.path.join(from), other.path.join(to)),
+        }
+    }
+
+    /// Windows cannot exchange names.
+    pub(crate) fn exchange(&self, _name: &OsStr, _other: &Self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Only files can be read-only.
+    pub(crate) fn open_up(&self, _name: &OsStr) -> io::Result<()> {
+        Ok(())
     }
 
     pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, FileType, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::os::windows::fs::{OpenOptionsExt, symlink_dir, symlink_file};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use kpack_format::names::fold_case;
@@ -261,20 +261,20 @@ pub fn symlink(target: impl AsRef<Path>, link: impl AsRef<Path>) -> io::Result<(
     }
 }
 
-/// Windows cannot exchange names.
-///
-/// # Errors
-/// Always.
-pub(crate) fn exchange(_one: &Path, _other: &Path) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
 /// Unknown: writing fails where the space ends.
 ///
 /// # Errors
 /// None.
 pub(crate) fn free_space(_directory: &Path) -> io::Result<Option<u64>> {
     Ok(None)
+}
+
+/// The path without symbolic links.
+///
+/// # Errors
+/// Those of the system.
+pub fn canonicalize(path: &Path) -> io::Result<PathBuf> {
+    path.canonicalize()
 }
 
 /// Whether a file can have this name: others lead to devices or to another stream of a file, or Windows changes them

@@ -1,0 +1,183 @@
+//! Given somebody who may rename in the directory of the output, when they swap directories that a command made, at
+//! each of its steps, then nothing is written or removed elsewhere.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use kpack_tests::require;
+use kpack_tests::tree::Tree;
+use rustix::process::{Pid, Signal, kill_process};
+use walkdir::WalkDir;
+
+use crate::cargo_build::built;
+use crate::command::{kpack, words};
+use crate::outputs::inputs;
+
+/// Commands that make directories, and whether all that they make is out of reach by its path.
+const COMMANDS: [(&str, bool); 8] = [
+    ("extract prefix/lib/.kpack/vec_lib_gfx942.kpack --output-dir out", true),
+    ("split --artifact-dir artifact --artifact-prefix vec_lib --output-dir out --jobs 1", true),
+    ("recombine --input-shards-dir shards --config groups.json --output-dir out --jobs 1", true),
+    ("pack shards/one --output-dir out --jobs 1", true),
+    ("unpack store --output-dir out/new --jobs 1", true),
+    ("unpack store --flatten --output-dir out --jobs 1", true),
+    ("wheel split vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl --output-dir out --jobs 1", false),
+    ("stage --output-dir out/dist --messages build.json", false),
+];
+
+/// What changes directories. The command stops after the call.
+const CALLS: [&str; 5] = ["mkdirat", "renameat", "renameat2", "unlinkat", "linkat"];
+
+/// How a directory is swapped.
+#[derive(Debug, Clone, Copy)]
+enum Swap {
+    /// For a link to the victim's.
+    Link,
+    /// For a directory with such links in it.
+    Directory,
+}
+
+fn with_inputs() -> Tree {
+    let tree = inputs();
+    fs::write(tree.path("build.json"), built(&tree)).unwrap();
+    let groups = r#"{"primary_shard": "one", "architecture_groups":
+        {"one": {"architectures": ["gfx942", "gfx90a"]}}}"#;
+    fs::write(tree.path("groups.json"), groups).unwrap();
+    for line in [
+        "split --artifact-dir artifact --artifact-prefix vec_lib --output-dir shards/one",
+        "pack shards/one --output-dir store",
+    ] {
+        let said = kpack(&tree, &words(line));
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    }
+    fs::create_dir(tree.path("out")).unwrap();
+    // Names as the command's own, so that whoever goes there by name finds something.
+    for name in ["kept", ".kpack.tmp/kept", "new/kept", "lib/kept", "0/site/kept"] {
+        let path = tree.path("victim").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "precious").unwrap();
+    }
+    tree
+}
+
+fn directories(tree: &Tree) -> BTreeSet<PathBuf> {
+    let walk = WalkDir::new(tree.path("out")).min_depth(1).into_iter().flatten();
+    walk.filter(|entry| entry.file_type().is_dir()).map(walkdir::DirEntry::into_path).collect()
+}
+
+/// Swaps one of the directories that were made in `out`; returns whether there was one.
+fn swap(tree: &Tree, which: usize, is_deep: bool, how: Swap) -> bool {
+    let made = directories(tree);
+    // What is in kpack's own directory, nobody else can rename.
+    let is_private = |path: &&PathBuf| {
+        let mut above = path.ancestors().skip(1);
+        above.any(|above| above.ends_with(".kpack.tmp"))
+    };
+    let mut made: Vec<&PathBuf> = made.iter().filter(|path| is_deep || !is_private(path)).collect();
+    made.sort_by_key(|path| path.components().count());
+    let path = match which {
+        0 => made.first(),
+        1 => made.get(1),
+        _ => made.last().filter(|_| made.len() > 2),
+    };
+    let Some(path) = path else {
+        return false;
+    };
+    fs::rename(path, tree.path("taken")).unwrap();
+    let victim = tree.path("victim");
+    match how {
+        Swap::Link => symlink(victim, path).unwrap(),
+        Swap::Directory => {
+            fs::create_dir(path).unwrap();
+            for name in [".kpack.tmp", "new", "dist", "0", "lib", "bin", "site"] {
+                symlink(&victim, path.join(name)).unwrap();
+            }
+        }
+    }
+    true
+}
+
+/// The process of kpack, when it has stopped; `None` if it ended.
+fn stopped(strace: &mut Child, trace: &Path, times: usize) -> Option<Pid> {
+    loop {
+        let ended = strace.try_wait().unwrap().is_some();
+        let text = fs::read_to_string(trace).unwrap_or_default();
+        if text.matches("stopped by SIGSTOP").count() > times {
+            let first = text.split_whitespace().next().unwrap().parse().unwrap();
+            return Pid::from_raw(first);
+        }
+        if ended {
+            return None;
+        }
+        sleep(Duration::from_millis(2));
+    }
+}
+
+/// Runs a command that stops after the call `number` of a kind, when a directory is swapped. `None` if there is no such call.
+fn run(
+    tree: &Tree,
+    line: &str,
+    (call, number): (&str, usize),
+    swap: &dyn Fn() -> bool,
+) -> Option<bool> {
+    let trace = tree.path("trace");
+    let mut strace = Command::new("strace");
+    strace.arg("-f").arg("-o").arg(&trace).args(["-e", &format!("trace={call}")]);
+    strace.arg(format!("-einject={call}:signal=STOP:when={number}"));
+    strace.arg(env!("CARGO_BIN_EXE_kpack")).args(words(line)).arg("--quiet");
+    strace.env("RAYON_NUM_THREADS", "1").current_dir(tree.root());
+    let mut strace = strace.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut swapped = None;
+    let mut times = 0;
+    // Each thread counts its own calls.
+    while let Some(pid) = stopped(&mut strace, &trace, times) {
+        if swapped != Some(true) {
+            swapped = Some(swap());
+        }
+        times = fs::read_to_string(&trace).unwrap().matches("stopped by SIGSTOP").count();
+        kill_process(pid, Signal::CONT).unwrap();
+    }
+    strace.wait().unwrap();
+    swapped
+}
+
+/// What is in the directory of the victim.
+fn victims(tree: &Tree) -> Vec<PathBuf> {
+    let walk = WalkDir::new(tree.path("victim")).sort_by_file_name().into_iter();
+    walk.map(|entry| entry.unwrap().path().strip_prefix(tree.root()).unwrap().to_owned()).collect()
+}
+
+#[test]
+fn nothing_is_written_or_removed_where_a_swapped_directory_leads() {
+    if !require::tool("strace") {
+        return;
+    }
+    let inputs = with_inputs();
+    for (line, is_deep) in COMMANDS {
+        let mut swaps = 0;
+        let swapped = [(0, Swap::Link), (0, Swap::Directory), (1, Swap::Link), (2, Swap::Link)];
+        for (call, (which, how)) in CALLS.iter().flat_map(|call| swapped.map(|swap| (call, swap))) {
+            for number in 1.. {
+                let tree = inputs.copy();
+                fs::create_dir_all(tree.path("out")).unwrap();
+                let swap = || swap(&tree, which, is_deep, how);
+                let Some(swapped) = run(&tree, line, (call, number), &swap) else {
+                    break;
+                };
+                swaps += usize::from(swapped);
+                let what = format!("{line}: {which} {how:?} at {call} {number}");
+                assert_eq!(victims(&tree), victims(&inputs), "{what}");
+            }
+        }
+        if swaps == 0 && line == COMMANDS[0].0 {
+            require::skip("strace cannot stop a program here");
+            return;
+        }
+        assert!(swaps > 0, "{line}");
+    }
+}
