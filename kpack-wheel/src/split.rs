@@ -396,7 +396,7 @@ fn is_package_directory(path: &Path) -> bool {
 /// Checks what can be told before the wheel is unpacked.
 fn check_input(wheel: &Wheel, stage: &Stage, findings: &mut Vec<Finding>) -> Result<(), Error> {
     let path = &wheel.path;
-    let output = stage.output(&wheel.name.to_string());
+    let output = stage.output(wheel.name.to_string());
     let real = |path: &Path| fs::canonicalize(path).ok();
     if real(path).is_some() && real(path) == real(&output) {
         let text = "the host wheel has the same name and would replace it; choose another output directory";

@@ -86,7 +86,7 @@ impl Work<'_> {
     /// that there is nothing for now.
     fn check_output(&self, report: &mut Report) -> Result<(), Error> {
         let artifacts = &self.plan.artifacts;
-        let generic = self.stage.output(&self.name(None));
+        let generic = self.stage.output(self.name(None));
         let is_empty = artifacts.get(&None).is_some_and(|output| !output.has_files());
         let mut there = manifest_txt::walk_outside(&generic, &[]).flatten();
         let mut has_files = || there.any(|entry| !entry.file_type().is_dir());
@@ -99,7 +99,7 @@ impl Work<'_> {
             ));
         }
         for target in artifacts.keys() {
-            mark::check_replaceable(&self.stage.output(&self.name(target.as_ref())))?;
+            mark::check_replaceable(&self.stage.output(self.name(target.as_ref())))?;
         }
         for path in directories(&self.options.output_dir)? {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -263,7 +263,7 @@ impl Work<'_> {
         let name = module.archive_name(&target);
         let (staged, written) = stage_archive(&directory, name.as_ref(), archive)?;
         commit_with_time(staged, time)?;
-        let artifact = self.stage.output(&self.name(Some(&target)));
+        let artifact = self.stage.output(self.name(Some(&target)));
         let final_path = artifact.join(module.kpack_dir()).join(&name);
         let report = ArchiveReport::written(final_path, &target, &written);
         let entry = publish::entry(&target, name, &written);
