@@ -10,7 +10,9 @@ use kpack_core::report::Outcome;
 use kpack_format::TargetId;
 use kpack_split::install::{InstallOptions, install};
 use kpack_split::join::{JoinOptions, join};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, code, rocm_split};
+use kpack_tests::fixture::{
+    FatLibrary, Kind, Storage, WindowsBuild, WindowsLinker, add_and_mul, code, rocm_split,
+};
 use kpack_tests::process::try_run;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
@@ -257,4 +259,43 @@ fn one_that_no_system_loads_is_rejected() {
     assert_found(&check(&tree, "prefix"), &["congruent", "damaged-binary"]);
     let line = "join --prefix prefix --arch gfx1100 lib/libvec.so";
     assert!(said(&tree, &words(line)).contains("damaged-binary"));
+}
+
+#[test]
+fn images_for_windows_join_and_split_back_to_the_byte() {
+    let build = WindowsBuild { linker: WindowsLinker::LldLink, flags: &[], is_program: false };
+    if !build.linker.is_there() {
+        return;
+    }
+    let name = "bin/vec.dll";
+    // The compressed one has more code than fits where its bundles were.
+    for storage in [Storage::Plain, Storage::Zstd(2)] {
+        let both = |name| TARGETS.map(|target| code(target, name));
+        let library = FatLibrary::new().wrapper(storage, both("add")).wrapper(storage, both("mul"));
+        let tree = Tree::new();
+        library.build_for_windows(build, &tree.path("fat")).unwrap();
+        fs::create_dir_all(tree.path("prefix/bin")).unwrap();
+        let file = tree.path("prefix").join(name);
+        fs::copy(tree.path("fat"), &file).unwrap();
+        rocm_split(&library, &tree.path("prefix"), name, "vec_lib").unwrap();
+        let host = fs::read(&file).unwrap();
+        fs::write(tree.path("host"), &host).unwrap();
+        let against = || {
+            let report = check_with(&tree, &format!("prefix/{name}"), Some("fat"), &[]);
+            assert_eq!(faults(&report), [""; 0], "{storage:?}");
+        };
+        against();
+        for targets in [&TARGETS[..1], &TARGETS, &TARGETS[1..]] {
+            let targets = targets.iter().map(|target| target.parse::<TargetId>().unwrap());
+            let mut options = JoinOptions::new(tree.path("prefix"), targets, [name]);
+            options.against = Some(tree.path("fat"));
+            join(&options, &()).unwrap();
+            against();
+        }
+        let mut options = InstallOptions::new(tree.path("prefix"), "vec", [name]);
+        options.kpack_dir = "bin/.kpack".into();
+        install(&options, &()).unwrap();
+        same_bytes(&tree.path("host"), &file)
+            .unwrap_or_else(|error| panic!("{storage:?}: {error}"));
+    }
 }

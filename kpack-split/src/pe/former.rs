@@ -1,7 +1,7 @@
 //! What a joined image was before its device code was put back.
 //!
 //! The last bytes of its device code are a record of the headers that the join changed, so that taking the code out
-//! gives the image that was joined, byte for byte.
+//! gives the image that was joined, byte for byte. Before the record is what the file had in the section, if anything.
 
 use object::pe;
 
@@ -9,8 +9,9 @@ use kpack_core::elf::{BinaryError, ReadAt};
 
 use super::image::{Image, Section};
 
-/// The last word of a record: `kpkjoin1`.
+/// The last word of a record, and of one after what the file had in the section.
 const MAGIC: u64 = u64::from_le_bytes(*b"kpkjoin1");
+const MAGIC_SAVED: u64 = u64::from_le_bytes(*b"kpkjoin2");
 /// The words of a record.
 const WORDS: usize = 10;
 /// The size of a record in bytes.
@@ -25,6 +26,8 @@ pub(super) struct Former {
     pub(super) before: u64,
     pub(super) image_size: u64,
     pub(super) headers_size: u64,
+    /// Whether the joined image has what the file had in the section; if not, that was zeroes.
+    pub(super) has_saved: bool,
 }
 
 /// What a join changes of a section.
@@ -55,7 +58,7 @@ impl FormerSection {
         changed & !u64::from(contents) == 0
     }
 
-    /// The section as it was. What it has in the file is zeroes where its device code is now.
+    /// The section as it was. What it has in the file is where its device code is now.
     pub(super) fn restore(&self, section: &Section) -> Section {
         Section {
             address: self.address,
@@ -97,7 +100,22 @@ impl Former {
             before: words[5],
             image_size: words[6],
             headers_size: words[7],
+            has_saved: words[9] == MAGIC_SAVED,
         }))
+    }
+
+    /// What the file had in the section, which [`read`](Self::read) gave this record of.
+    pub(super) fn saved<S: ReadAt>(
+        &self,
+        image: &Image<S>,
+        code: &Section,
+    ) -> Result<Vec<u8>, BinaryError> {
+        let size = self.code.as_ref().map_or(0, |(_, old)| old.file_size);
+        if !self.has_saved {
+            return Ok(vec![0; size as usize]);
+        }
+        let end = code.offset + (code.in_file().end - code.address);
+        image.bytes(end.saturating_sub(SIZE + size), size, "what a join saved")
     }
 
     /// The record, with its length and magic at its end.
@@ -116,22 +134,24 @@ impl Former {
             self.image_size,
             self.headers_size,
             WORDS as u64,
-            MAGIC,
+            if self.has_saved { MAGIC_SAVED } else { MAGIC },
         ];
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 }
 
-/// The size of the record of a join at the end of the section `code`, or 0.
+/// The size of the record of a join at the end of the section `code`, with what is saved before it, or 0.
 pub(super) fn record_size<S: ReadAt>(image: &Image<S>, code: &Section) -> Result<u64, BinaryError> {
     let size = code.in_file().end - code.address;
     if size < SIZE {
         return Ok(0);
     }
-    let end = image.bytes(code.offset + size - 16, 16, "the end of the device code")?;
-    let (words, magic) = (word(&end[..8]), word(&end[8..]));
-    let is_record = magic == MAGIC && words == WORDS as u64;
-    Ok(if is_record { SIZE } else { 0 })
+    let bytes = image.bytes(code.offset + size - SIZE, SIZE, "the end of the device code")?;
+    let words = Vec::from_iter(bytes.chunks_exact(8).map(word));
+    let is_record = words[8] == WORDS as u64 && [MAGIC, MAGIC_SAVED].contains(&words[9]);
+    let saved = if words[9] == MAGIC_SAVED { words[3] } else { 0 };
+    let all = saved.saturating_add(SIZE);
+    Ok(if is_record && all <= size { all } else { 0 })
 }
 
 fn word(bytes: &[u8]) -> u64 {

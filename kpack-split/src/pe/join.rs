@@ -52,14 +52,24 @@ impl JoinPlan {
                 marker.start
             );
         };
-        let record = (place.end - former::SIZE, joined.former.to_bytes());
+        let record = joined.former.to_bytes();
+        let record = match joined.former.has_saved {
+            true => [&split.saved[..], &record].concat(),
+            false => record,
+        };
+        let record = (place.end - record.len() as u64, record);
+        let mut edits = Edits::default();
+        let former = split.code.map(|code| split.sections[code].1.address);
+        if let Some(kept) = split.kept.filter(|_| former != Some(joined.address)) {
+            edits.write(kept, split.saved.clone());
+        }
         let plan = split.plan(Planned {
             sections: joined.sections,
             gaps: joined.gaps,
             headers_size: joined.headers_size,
             wrappers: wrappers(&bundles),
             marker: (marker.clone(), marker_offset),
-            edits: Edits::default(),
+            edits,
         });
         let mut plan = plan?;
         plan.write_at(record.0, record.1);
@@ -122,8 +132,9 @@ pub(super) fn take_out<S: ReadAt>(
         wrappers.map(|w| PlannedWrapper::split(w.address, Some(kept.address), w.co_index));
     let gaps = split.gaps([]);
     let sections = split.sections(&gaps);
-    let zeroes = split.zeroes.clone();
-    edits.zero(zeroes.start, zeroes.end - zeroes.start);
+    if let Some(kept) = split.kept {
+        edits.write(kept, split.saved.clone());
+    }
     let mut plan = split.plan(Planned {
         sections,
         gaps,
@@ -146,9 +157,11 @@ struct SplitImage<'a, S> {
     headers_size: u64,
     /// What a join changed before.
     former: Option<Former>,
-    /// The file offsets of device code that was put back, without what becomes zeroes.
+    /// The file offsets of device code that was put back, without the place of what was saved.
     cut: Range<u64>,
-    zeroes: Range<u64>,
+    /// What the split image has in the device code's section, and where to restore it in the file.
+    saved: Vec<u8>,
+    kept: Option<u64>,
 }
 
 /// The layout of a joined image.
@@ -186,7 +199,8 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             headers_size: image.headers_size(),
             former: None,
             cut: 0..0,
-            zeroes: 0..0,
+            saved: Vec::new(),
+            kept: None,
         };
         let Some((index, code)) = image.section(&CODE_SECTIONS)? else {
             return Ok(split);
@@ -196,8 +210,11 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             if let Some(left) = image.code_left()? {
                 unsupported!("`{}` still has device code in the file", left.name);
             }
+            split.saved =
+                image.bytes(code.offset, code.file_size, "the rest of the device code")?;
             return Ok(split);
         };
+        split.saved = former.saved(image, code)?;
         split.take_out(index, code, &former)?;
         split.former = Some(former);
         Ok(split)
@@ -211,14 +228,16 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         former: &Former,
     ) -> Result<(), BinaryError> {
         let range = code.file_range();
-        let kept = former.code.as_ref().map_or(0, |(_, old)| old.file_size);
+        let is_moved = former.code.as_ref().is_none_or(|(_, old)| old.address != code.address);
+        // What a section has in the file stays there if the section moves.
+        let kept = former.code.as_ref().filter(|_| !is_moved).map_or(0, |(_, old)| old.file_size);
         self.cut = range.start + kept..range.end;
-        self.zeroes = range.start..range.start + kept;
+        self.kept = (!is_moved).then_some(range.start);
         // Strip has shorter headers for fewer sections.
         self.headers_size = former.headers_size.min(self.image.headers_size());
         let (own, _) = self.sections.remove(index);
         self.code = None;
-        if former.code.as_ref().is_none_or(|(_, old)| old.address != code.address) {
+        if is_moved {
             // Debug information comes after what is not in its former place.
             let align = self.image.section_alignment();
             let size = code.memory_size().next_multiple_of(align);
@@ -235,7 +254,19 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
                 return self.does_not_fit(code);
             }
             self.sections[position - 1].1.virtual_size = former.before;
-            self.sections.insert(*position, (own, old.restore(code)));
+            let mut restored = old.restore(code);
+            if is_moved && old.file_size > 0 {
+                restored.offset = self.file_end(&self.sections[..*position])?;
+                let end = restored.offset.saturating_add(old.file_size);
+                let there = match end <= self.image.size {
+                    true => self.image.bytes(restored.offset, old.file_size, "device code")?,
+                    false => Vec::new(),
+                };
+                if there != self.saved {
+                    return self.does_not_fit(code);
+                }
+            }
+            self.sections.insert(*position, (own, restored));
             self.code = Some(*position);
         }
         let file_align = self.image.file_alignment();
@@ -249,11 +280,15 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         if fits { Ok(()) } else { self.does_not_fit(code) }
     }
 
-    /// The least size in memory of a section: that of its bytes in the file, or of its marker.
+    /// The least size in memory of a section: that of its bytes in the file without padding, or of its marker.
     fn least_size(&self, section: &Section) -> Result<u64, BinaryError> {
         let bytes = section.in_file().end - section.address;
         if section.name != MARKER_SECTION {
-            return Ok(bytes);
+            let padding = bytes.min(self.image.file_alignment());
+            let start = section.offset + bytes - padding;
+            let end = self.image.bytes(start, padding, "the end of a section")?;
+            let zeroes = end.iter().rev().take_while(|byte| **byte == 0).count();
+            return Ok(bytes - zeroes as u64);
         }
         let start = self.image.bytes(section.offset, bytes.min(MAX_SIZE as u64), "the marker")?;
         Ok(Marker::read(&start).map_or(bytes, |(_, size)| size as u64))
@@ -321,6 +356,11 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         Ok(joined)
     }
 
+    /// Whether a join has to save what the split image has in the device code's section.
+    fn has_saved(&self) -> bool {
+        self.saved.iter().any(|byte| *byte != 0)
+    }
+
     /// The addresses of bundles of these sizes from `start` on, and the bytes with the record, in the file.
     fn bundles(&self, start: u64, sizes: &[u64]) -> (Vec<u64>, u64) {
         let mut end = start;
@@ -330,7 +370,9 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             bundles.push(at);
             end = at.saturating_add(*size);
         }
-        let end = end.min(2 * check::LARGEST).next_multiple_of(8) + former::SIZE;
+        let saved = if self.has_saved() { self.saved.len() as u64 } else { 0 };
+        let record = saved + former::SIZE;
+        let end = end.min(2 * check::LARGEST).next_multiple_of(8) + record;
         let used = (end - start).next_multiple_of(self.image.file_alignment());
         (bundles, used)
     }
@@ -392,7 +434,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             joined.sections.remove(code);
             own -= 1;
             let before = code.checked_sub(1).map(|before| &mut joined.sections[before].1);
-            let Some(before) = before.filter(|before| before.name == MARKER_SECTION) else {
+            let Some(before) = before else {
                 unsupported!(
                     "the device code is larger than its former section; join fewer targets (--arch), or install \
                      the unsplit binary"
@@ -443,6 +485,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             before: before.map_or(0, |(_, before)| before.virtual_size),
             image_size: self.image_size(&self.sections),
             headers_size: self.headers_size,
+            has_saved: self.has_saved(),
         };
         let own = Gap { cut: replaced.clone(), room: used };
         let headers = Gap {
