@@ -6,7 +6,7 @@ use object::elf;
 
 use super::dynamic::{Dynamic, is_address};
 use super::headers::{Section, Segment};
-use super::image::Image;
+use super::image::{Image, MIN_PAGE};
 use super::records::FAT_SECTION;
 use super::{BinaryError, ReadAt, refuse, unsupported};
 
@@ -29,6 +29,10 @@ pub fn code_left<S: ReadAt>(image: &Image<S>) -> Result<Option<String>, BinaryEr
     };
     // Tools give an empty section other types.
     if section.size == 0 {
+        return Ok(None);
+    }
+    // ROCm's tool leaves what frees no page, and nothing reads it.
+    if section.has_bytes() && section.size <= MIN_PAGE {
         return Ok(None);
     }
     if section.has_bytes() {

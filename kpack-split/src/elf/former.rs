@@ -143,6 +143,10 @@ impl Former {
             let end = s.vaddr.saturating_add(s.memsz);
             s.is_load() && s.vaddr <= self.addresses.start && self.addresses.end <= end
         });
+        let is_in_file = image.segments.iter().any(|s| {
+            let Range { start, end } = self.addresses;
+            s.is_load() && s.vaddr <= start && end <= s.file_backed_end()
+        });
         // The marker keeps its offset, since it is before the cut.
         let are_offsets_inside = || {
             let cut = self.cut(image, load);
@@ -158,7 +162,7 @@ impl Former {
         is_inside
             && are_offsets_inside()
             && (is_mapped || self.addresses.is_empty())
-            && (self.kind == elf::SHT_NOBITS || self.addresses.is_empty())
+            && (self.kind == elf::SHT_NOBITS || self.addresses.is_empty() || is_in_file)
             && memory.contains(&self.memory)
             && marker_end <= LIMIT
             && self.addresses.end <= LIMIT

@@ -29,7 +29,7 @@ pub struct Image<S> {
 }
 
 /// Smallest supported page size, in bytes.
-const MIN_PAGE: u64 = 4096;
+pub(super) const MIN_PAGE: u64 = 4096;
 
 /// Supported host architectures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -30,7 +30,9 @@ use super::section_table::SectionTable;
 
 use super::{BinaryError, ReadAt, check};
 use super::{refuse, unsupported};
-use crate::device_code::{BUNDLE_ALIGN, FatBinary, KeptMarker, NewCode, PlannedWrapper};
+use crate::device_code::{
+    BUNDLE_ALIGN, DeviceCode, FatBinary, KeptMarker, NewCode, PlannedWrapper,
+};
 use crate::plan::{self, WrappersAt};
 use crate::rewrite::{Edits, Gap, Gaps};
 
@@ -187,7 +189,9 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             old: 0..0,
             cut: 0..0,
         };
-        if code.has_bytes() && code.size > 0 {
+        // A split that would free no page may leave the device code in the file.
+        let is_joined = matches!(image.device_code()?, DeviceCode::Fat(_));
+        if code.has_bytes() && code.size > 0 && is_joined {
             let Some((load, _)) = image.load_of(&split.found) else {
                 refuse!("`{FAT_SECTION}` is in no PT_LOAD");
             };
