@@ -443,10 +443,10 @@ fn change_section(tree: &Tree, name: &[u8], edit: impl FnOnce(&mut [u8])) {
 #[test]
 fn device_code_that_is_still_there() {
     let tree = installed();
-    // Without bytes, any type will do.
+    // Without bytes, any type will do. ROCm's tool leaves up to a page.
     change_section(&tree, b".hip_fatbin", |header| {
         header[4] = 1;
-        header[32] = 1;
+        header[32..34].copy_from_slice(&0x1001_u16.to_le_bytes());
     });
     let report = check(&tree, BINARY);
     assert_found(&report, &["libvec.so", "device-code-left"]);
