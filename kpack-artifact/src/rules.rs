@@ -45,8 +45,10 @@ pub(crate) fn belongs(role: &Role, item: &Item) -> Option<Misplaced> {
         (Role::Generic, Class::Unknown { reason, .. }) => {
             unexplained(format!("outside of the known places: {reason}"))
         }
-        // Variants are in the artifact of their processor.
-        (Role::Target(own), Class::Target { target, .. }) if *own != target.plain() => {
+        // Variants are in the artifact of their processor. ROCm's tool writes an artifact for each.
+        (Role::Target(own), Class::Target { target, .. })
+            if own != target && *own != target.plain() =>
+        {
             wrong(format!("is for {target}, but in {artifact}"))
         }
         (_, Class::Unknown { target, reason, .. }) => match (role, target) {

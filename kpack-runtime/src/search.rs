@@ -375,7 +375,7 @@ impl<'a> Search<'a> {
                 say(&report.headline())
             }
         } else if let Some((archive, why)) = skipped.first()
-            && self.cache.is_news(archive.path(), &[])
+            && self.cache.is_news(self.request.binary, &[archive.path().display().to_string()])
         {
             // The program may go on without this GPU, so nobody else would say why.
             say(&report.summary(archive.path(), why))

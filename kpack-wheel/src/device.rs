@@ -41,8 +41,12 @@ pub(super) struct DeviceWheel<'a> {
 impl<'a> DeviceWheel<'a> {
     /// The names of the processors that it is for, without families of processors.
     fn processor_names(&self) -> BTreeSet<&str> {
-        let processors = self.processors.iter().map(TargetId::processor);
-        processors.filter(|processor| TargetId::family(processor).is_none()).collect()
+        names_of(&self.processors).collect()
+    }
+
+    /// Those, and of the generic targets that it has code for.
+    fn names_of_code(&self) -> BTreeSet<&str> {
+        names_of(&self.processors).chain(names_of(&self.targets)).collect()
     }
 
     /// Whether it has files that one of `other`'s processors needs: for its family, or generic code.
@@ -58,6 +62,12 @@ impl<'a> DeviceWheel<'a> {
         let name = path.clone();
         self.files.insert(path, Item { name, mode, content });
     }
+}
+
+/// The names of processors, without families of processors.
+fn names_of(targets: &BTreeSet<TargetId>) -> impl Iterator<Item = &str> {
+    let processors = targets.iter().map(TargetId::processor);
+    processors.filter(|processor| TargetId::family(processor).is_none())
 }
 
 /// The normal form of an extra's name.
@@ -273,7 +283,7 @@ impl<'a> Devices<'a> {
         let (wheel, version) = (self.wheel, self.version()?);
         let mut extras: BTreeMap<String, Vec<&DeviceWheel<'_>>> = BTreeMap::new();
         for device in self.devices.values() {
-            let processors = device.processor_names().into_iter();
+            let processors = device.names_of_code().into_iter();
             let names = processors.map(|processor| format!("device-{processor}"));
             let names = names.chain(self.own_extra(device)).map(|name| normalized(&name));
             for extra in BTreeSet::from_iter(names) {

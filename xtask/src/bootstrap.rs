@@ -58,6 +58,7 @@ gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc test builds host binaries for AArch6
 libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so.6 test the C library of host binaries for AArch64
 qemu-user qemu-aarch64 test runs host binaries for AArch64
 gcc-mingw-w64-x86-64-posix x86_64-w64-mingw32-gcc-posix test,real builds programs for Windows
+g++-mingw-w64-x86-64-posix x86_64-w64-mingw32-g++-posix test     links HIP programs for Windows, as clang does with the C++ library
 wine wine test,real runs programs for Windows
 hipcc hipcc test,real the distribution's own HIP compiler
 libhsa-runtime-dev /usr/include/hsa/hsa.h e2e,wheels headers of the HSA runtime
@@ -180,6 +181,9 @@ impl Sizes {
     }
 
     fn of(packages: &[String]) -> Result<Self> {
+        if packages.is_empty() {
+            return Ok(Self::default());
+        }
         Ok(Self::parse(&process::run!("apt-cache show --no-all-versions {packages...}")?))
     }
 }

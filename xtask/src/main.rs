@@ -96,7 +96,7 @@ enum Task {
         /// The loader's directory in the prefix, such as `lib64` or `lib/x86_64-linux-gnu`.
         #[arg(long, value_name = "DIR", default_value = "lib")]
         libdir: PathBuf,
-        /// How to build it: for packages, or in half of the time.
+        /// Build profile: `dist`, as packaged, or `release`, without link-time optimisation.
         #[arg(long, value_name = "NAME", value_enum, default_value = "dist")]
         profile: Profile,
         /// The oldest glibc that the loader and the command run with, such as 2.28: Zig, which is fetched from PyPI, links
@@ -116,7 +116,7 @@ enum Task {
         /// Fail unless `Cargo.toml` says who publishes it ([workspace.metadata.publisher]).
         #[arg(long)]
         release: bool,
-        /// How to build it: for packages, or in half of the time.
+        /// Build profile: `dist`, as packaged, or `release`, without link-time optimisation.
         #[arg(long, value_name = "NAME", value_enum, default_value = "dist")]
         profile: Profile,
     },

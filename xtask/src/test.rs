@@ -40,6 +40,7 @@ pub(crate) fn run(bootstrap: bool, rest: &[String]) -> Result<()> {
             process::note_not_run(name, why)?;
         }
     }
+    tests.finish();
     if tests.failed.is_empty() {
         // Without a failed test, something else failed, such as the compiler.
         ended?;
@@ -68,19 +69,29 @@ struct Tests {
     failed: Vec<String>,
     /// What failed tests printed.
     failures: Vec<String>,
-    is_in_failures: bool,
+    blocks_of_failures: usize,
+    /// Whether the program that runs has not said its result.
+    is_running: bool,
     /// The tests that did not run, by the reason.
     skipped: BTreeMap<String, Vec<String>>,
 }
 
 impl Tests {
+    /// Notes the program that ended without a result, as a crash does.
+    fn finish(&mut self) {
+        if std::mem::take(&mut self.is_running) {
+            self.failed.push(format!("{}: ended without a result", self.program));
+        }
+    }
+
     /// Reads a line; at the end of a program with tests, returns how many of them passed.
     fn read(&mut self, line: &str) -> Option<String> {
         if line == "failures:" {
             // The first is before what they printed, the second before their names.
-            self.is_in_failures = !self.is_in_failures;
+            self.blocks_of_failures += 1;
         } else if let Some(result) = line.strip_prefix("test result: ") {
-            self.is_in_failures = false;
+            self.blocks_of_failures = 0;
+            self.is_running = false;
             let (_, counts) = result.split_once(". ")?;
             let count = |name: &str| {
                 let found = counts.split("; ").find_map(|count| count.strip_suffix(name));
@@ -95,10 +106,9 @@ impl Tests {
             return (passed + failed + ignored > 0).then(|| {
                 format!("{}: {passed} passed{}", self.program, others.collect::<String>())
             });
-        } else if self.is_in_failures {
+        } else if self.blocks_of_failures == 1 {
             self.failures.push(line.to_owned());
-        } else if let Some(name) =
-            line.strip_prefix("test ").and_then(|l| l.strip_suffix(" ... FAILED"))
+        } else if let Some(name) = line.strip_prefix("    ").filter(|_| self.blocks_of_failures > 1)
         {
             self.failed.push(format!("{}: {name}", self.program));
         } else if let Some((name, why)) =
@@ -106,12 +116,15 @@ impl Tests {
         {
             self.skipped.entry(why.to_owned()).or_default().push(name.to_owned());
         } else if let Some(program) = line.trim_start().strip_prefix("Running ") {
+            self.finish();
+            self.is_running = true;
             // `unittests src/lib.rs (target/debug/deps/kpack_core-0123)`
             let (source, file) = program.split_once(" (").unwrap_or((program, ""));
             let name = file.rsplit('/').next().and_then(|name| name.split('-').next());
             let name = name.filter(|_| source.starts_with("unittests ")).unwrap_or(source);
             self.program = name.to_owned();
         } else if let Some(crate_name) = line.trim_start().strip_prefix("Doc-tests ") {
+            self.finish();
             self.program = format!("examples in the documentation of {crate_name}");
         }
         None
@@ -138,6 +151,8 @@ mod tests {
             failures:\n    three\n\
             \n\
             test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+            \n     Running tests/other/main.rs (target/debug/deps/other-1)\n\
+            test crash ... \n\
             \n   Doc-tests kpack_build\n\
             test result: ok. 0 passed; 0 failed; 4 ignored; 0 measured; 0 filtered out; finished in 0.00s\n";
         let mut tests = Tests::default();
@@ -150,7 +165,10 @@ mod tests {
             ]
         );
         assert_eq!(tests.passed, 2);
-        assert_eq!(tests.failed, ["tests/it/main.rs: three"]);
+        assert_eq!(
+            tests.failed,
+            ["tests/it/main.rs: three", "tests/other/main.rs: ended without a result"]
+        );
         assert_eq!(tests.failures, ["", "---- three stdout ----", "assertion failed", ""]);
         assert_eq!(tests.skipped["`wine` is missing"], ["two"]);
     }

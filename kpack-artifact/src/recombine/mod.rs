@@ -1,10 +1,10 @@
 //! Merges the split artifacts of all shards: into one generic artifact for each component, and one for
 //! each group of targets.
 //!
-//! Each component goes through four phases, and each has a type: [`read`] gives [`Inputs`](read::Inputs), [`check`]
-//! findings about them, [`merge`] the planned artifacts, [`Merged`](merge::Merged). [`plan`] does so for all components
-//! and looks at them together; it lists everything that is wrong. [`Recombination::apply`] writes every artifact under
-//! a hidden name, and renames them when all are complete.
+//! Each component goes through four phases, and each has a type: `read` gives `Inputs`, `check` findings about them,
+//! `merge` the planned artifacts, `Merged`. [`plan()`] does so for all components and looks at them together; it lists
+//! everything that is wrong. [`Recombination::apply`] writes every artifact under a hidden name, and renames them when
+//! all are complete.
 
 mod apply;
 mod artifact;

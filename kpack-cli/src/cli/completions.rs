@@ -30,9 +30,11 @@ pub(super) struct Arguments {
 fn with_values(command: Command) -> Command {
     let command = command.mut_subcommands(with_values);
     let is_explain = command.get_name() == "explain";
+    let is_join = command.get_name() == "join";
     command.mut_args(|argument| {
         if argument.get_long() == Some("arch") {
-            argument.value_parser(PossibleValuesParser::new(processors()))
+            let native = is_join.then_some("native").into_iter();
+            argument.value_parser(PossibleValuesParser::new(native.chain(processors())))
         } else if is_explain && argument.get_id() == "ids" {
             argument.value_parser(PossibleValuesParser::new(ids::ALL.iter().map(|id| id.as_str())))
         } else {

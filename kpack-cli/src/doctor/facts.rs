@@ -619,6 +619,10 @@ impl Code {
                 known.extend(more);
                 places.extend(others);
             }
+            (Self::Nowhere(known), Self::Unlisted(mut more, places)) => {
+                more.append(known);
+                *self = Self::Unlisted(more, places);
+            }
             (Self::Fault(..), _) | (Self::Here, Self::Nowhere(_) | Self::Unlisted(..)) => {}
             (known, other) => *known = other,
         }

@@ -867,9 +867,9 @@ fn grouped(targets: &[&str], groups: &[&str]) -> (Vec<String>, BTreeMap<String, 
     let mut extras: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for line in text(written.last().unwrap(), "vec-1.0.dist-info/METADATA").lines() {
         let required = line.strip_prefix("Requires-Dist: vec-device-");
-        let required = required.and_then(|line| line.split_once("==1.0 ; extra == 'device-"));
+        let required = required.and_then(|line| line.split_once("==1.0 ; extra == \"device-"));
         if let Some((wheel, extra)) = required {
-            let extra = extra.trim_end_matches('\'').to_owned();
+            let extra = extra.trim_end_matches('"').to_owned();
             extras.entry(extra).or_default().push(wheel.to_owned());
         }
     }

@@ -221,10 +221,10 @@ pub unsafe extern "C" fn kpack_discover_binary_path(
 /// - KPACK_ERROR_INVALID_METADATA if there is no marker;
 /// - KPACK_ERROR_IO_ERROR if the process has too many open files, or too little memory to open an archive;
 /// - KPACK_ERROR_ARCHIVE_NOT_FOUND if no archive can be opened;
-/// - KPACK_ERROR_INVALID_FORMAT if one is damaged and no other has the code;
+/// - KPACK_ERROR_INVALID_FORMAT if an archive lacks checksums, though the marker requires them, and no other has the code;
 /// - KPACK_ERROR_ARCH_NOT_FOUND if none has a matching target, or those that have it belong to another build
 ///   of the binary;
-/// - KPACK_ERROR_KERNEL_NOT_FOUND if none of those has the kernel.
+/// - KPACK_ERROR_KERNEL_NOT_FOUND if the archives for the target lack the kernel.
 ///
 /// Prints once on standard error why an archive of another build was not used, and with ROCM_KPACK_DEBUG,
 /// all that was tried.

@@ -16,6 +16,9 @@ use crate::host::{Facts, Linkage};
 const OF_LINKERS: [&str; 6] =
     [".eh_frame", ".eh_frame_hdr", ".got", ".got.plt", ".iplt", ".relro_padding"];
 
+/// The most bytes of the name of a version that are read.
+const LONGEST_VERSION: usize = 4096;
+
 /// The most versions of symbols that are read: their numbers have 15 bits.
 const MOST_VERSIONS: usize = 1 << 15;
 
@@ -30,7 +33,7 @@ pub(crate) fn facts<S: ReadAt>(image: &Image<S>) -> Result<Facts, BinaryError> {
         (elf::DT_RUNPATH, "RUNPATH"),
     ] {
         for text in dynamic.strings(image, tag)? {
-            facts.add_text(fact, &text);
+            facts.add_text(fact, &text)?;
         }
     }
     for section in image.sections.iter().filter(|section| is_of_code(section, image.machine)) {
@@ -87,10 +90,11 @@ fn add_symbols<S: ReadAt>(
         };
         let mut value = format!("{} bytes", symbol.st_size.get(LE));
         let number = numbers.get(index).map_or(0, |number| number.get(LE) & !HIDDEN);
-        if let Some(version) = versions.get(&number) {
+        let version = versions.get(&number).copied().unwrap_or_default();
+        if !version.is_empty() {
             value += &format!(" of version `{}`", String::from_utf8_lossy(version));
         }
-        facts.add_symbol(linkage, name, value)?;
+        facts.add_symbol(linkage, name, value, version)?;
     }
     Ok(())
 }
@@ -112,12 +116,16 @@ fn versions<'s, S: ReadAt>(
         let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
         word.map_or(0, u32::from_le_bytes)
     };
+    let name_at = |offset: u32| {
+        let end = strings.len().min(offset as usize + LONGEST_VERSION);
+        text_at(&strings[..end], offset)
+    };
     // Records of 20 bytes for what is exported, and of 16 for what is imported, which has one of 16 for each version.
     let exported = bytes_of(image, elf::SHT_GNU_VERDEF)?;
     let mut rest = &exported[..];
     for _ in 0..MOST_VERSIONS {
         let name = rest.get(word(rest, 12) as usize..).map_or(0, |name| word(name, 0));
-        found.insert(half(rest, 4), text_at(strings, name));
+        found.insert(half(rest, 4), name_at(name));
         rest = match rest.get(word(rest, 16) as usize..) {
             Some(next) if word(rest, 16) > 0 => next,
             _ => break,
@@ -125,13 +133,16 @@ fn versions<'s, S: ReadAt>(
     }
     let imported = bytes_of(image, elf::SHT_GNU_VERNEED)?;
     let mut rest = &imported[..];
+    // Records may lead to each other.
+    let mut records = 0;
     'libraries: for _ in 0..MOST_VERSIONS {
         let mut version = rest.get(word(rest, 8) as usize..).unwrap_or_default();
         for _ in 0..half(rest, 2) {
-            if found.len() >= MOST_VERSIONS {
+            records += 1;
+            if records > MOST_VERSIONS {
                 break 'libraries;
             }
-            found.insert(half(version, 6) & !HIDDEN, text_at(strings, word(version, 8)));
+            found.insert(half(version, 6) & !HIDDEN, name_at(word(version, 8)));
             version = version.get(word(version, 12) as usize..).unwrap_or_default();
         }
         rest = match rest.get(word(rest, 12) as usize..) {

@@ -22,15 +22,20 @@ pub(crate) fn bundles_in_data<S: ReadAt>(
             && section.name != FAT_SECTION
             && section.file_end() <= image.size
     };
+    let mut sections = Vec::from_iter(image.sections.iter().filter(is_data));
+    sections.sort_by_key(|section| section.offset);
     let mut found = Vec::new();
-    for section in image.sections.iter().filter(is_data) {
+    // Sections of a damaged file may overlap. Each byte is searched once.
+    let mut searched = 0;
+    for section in sections {
         let mut count = 0;
-        for start in (0..section.size).step_by(CHUNK as usize) {
-            let size = (CHUNK + HEAD).min(section.size - start);
-            let bytes = image.bytes(section.offset + start, size, &section.name)?;
+        let end = section.file_end();
+        for start in (section.offset.max(searched)..end).step_by(CHUNK as usize) {
+            let bytes = image.bytes(start, (CHUNK + HEAD).min(end - start), &section.name)?;
             let starts = bytes.len().min(CHUNK as usize);
             count += (0..starts).filter(|at| is_bundle(&bytes[*at..])).count() as u64;
         }
+        searched = searched.max(end);
         if count > 0 {
             found.push((section.name.clone(), count));
         }

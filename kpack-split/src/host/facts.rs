@@ -6,7 +6,7 @@ use std::fmt;
 
 use kpack_core::elf::{BinaryError, refuse};
 
-/// Names of symbols may share bytes, but not without end.
+/// Names may share bytes in a file, but not without end.
 const MOST_OVERLAP: u64 = 4;
 /// Size of the smallest record of a symbol, in bytes.
 const LEAST_SYMBOL: u64 = 8;
@@ -15,11 +15,13 @@ const LEAST_SYMBOL: u64 = 8;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
     of: BTreeMap<String, Vec<String>>,
-    /// How many more bytes the names of symbols may have.
+    /// A name may have several versions. Symbols are in the order of a hash table, so that of their values means nothing.
+    symbols: BTreeMap<String, Vec<String>>,
+    /// How many more bytes names may have.
     room: u64,
 }
 
-/// A fact that is another one in two binaries.
+/// A fact that differs between two binaries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FactDifference {
@@ -52,7 +54,8 @@ pub(crate) enum Linkage {
 impl Facts {
     /// None yet, about a file of `size` bytes.
     pub(crate) fn of_file(size: u64) -> Self {
-        Self { of: BTreeMap::new(), room: MOST_OVERLAP.saturating_mul(size) }
+        let room = MOST_OVERLAP.saturating_mul(size);
+        Self { of: BTreeMap::new(), symbols: BTreeMap::new(), room }
     }
 
     /// Adds the next value of a fact.
@@ -61,8 +64,10 @@ impl Facts {
     }
 
     /// Adds the name of a library or a path.
-    pub(crate) fn add_text(&mut self, fact: &str, text: &[u8]) {
+    pub(crate) fn add_text(&mut self, fact: &str, text: &[u8]) -> Result<(), BinaryError> {
+        self.take_room(text.len())?;
         self.add(fact, format!("`{}`", String::from_utf8_lossy(text).escape_debug()));
+        Ok(())
     }
 
     /// Adds the size of a section that is loaded, if it has one.
@@ -72,34 +77,45 @@ impl Facts {
         }
     }
 
-    /// Adds a symbol with what is known of it, such as its size. Those that are only an ID of a compilation unit count
+    /// Adds a symbol with what is known of it, such as its size. The value contains the name `about`. Those that are only an ID of a compilation unit count
     /// as one.
     pub(crate) fn add_symbol(
         &mut self,
         linkage: Linkage,
         name: &[u8],
         value: String,
+        about: &[u8],
     ) -> Result<(), BinaryError> {
-        let Some(room) = self.room.checked_sub(name.len() as u64 + LEAST_SYMBOL) else {
-            refuse!("the names of its symbols overlap; is it damaged?");
-        };
-        self.room = room;
+        self.take_room(name.len() + about.len())?;
         let name = if is_unit_id(name) { b"__hip_cuid_" } else { name };
         let kind = match linkage {
             Linkage::Exported => "exported",
             Linkage::Imported => "imported",
         };
-        let values = self.of.entry(format!("{kind} symbol `{}`", String::from_utf8_lossy(name)));
-        let values = values.or_default();
-        // A name may have several versions. Symbols are in the order of a hash table.
-        values.insert(values.partition_point(|known| *known < value), value);
+        let name = format!("{kind} symbol `{}`", String::from_utf8_lossy(name));
+        self.symbols.entry(name).or_default().push(value);
         Ok(())
     }
 
-    /// The facts that are other ones in `found`.
+    /// Counts the bytes of a name against those of the file.
+    fn take_room(&mut self, bytes: usize) -> Result<(), BinaryError> {
+        let Some(room) = self.room.checked_sub(bytes as u64 + LEAST_SYMBOL) else {
+            refuse!("the names in its tables overlap; is it damaged?");
+        };
+        self.room = room;
+        Ok(())
+    }
+
+    /// The facts that differ in `found`.
     pub fn differences(&self, found: &Self) -> Vec<FactDifference> {
-        let names: BTreeSet<&String> = self.of.keys().chain(found.of.keys()).collect();
-        let values = |facts: &Self, name: &String| facts.of.get(name).cloned().unwrap_or_default();
+        let names = [self, found].into_iter();
+        let names = names.flat_map(|facts| facts.of.keys().chain(facts.symbols.keys()));
+        let names: BTreeSet<&String> = names.collect();
+        let values = |facts: &Self, name: &String| {
+            let mut values = facts.symbols.get(name).cloned().unwrap_or_default();
+            values.sort();
+            facts.of.get(name).cloned().unwrap_or(values)
+        };
         let pairs = names.into_iter().map(|name| (name, values(self, name), values(found, name)));
         let differ = pairs.filter(|(_, expected, found)| expected != found);
         differ

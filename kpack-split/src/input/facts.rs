@@ -43,10 +43,14 @@ impl LinkedBinary {
             let of = format!("of wrappers {}", runs(wrappers.iter().map(|w| w.position)));
             facts.add(format!("code objects {of}"), runs(wrappers.iter().map(|w| w.co_index)));
             if let Some(name) = &marker.kernel_name {
-                facts.add_text(&format!("kernel name {of}"), name.as_bytes());
+                facts
+                    .add_text(&format!("kernel name {of}"), name.as_bytes())
+                    .map_err(|e| self.error(e))?;
             }
             for path in &marker.kpack_search_paths {
-                facts.add_text(&format!("search paths {of}"), path.as_bytes());
+                facts
+                    .add_text(&format!("search paths {of}"), path.as_bytes())
+                    .map_err(|e| self.error(e))?;
             }
         }
         self.add_spirv(&mut facts)?;

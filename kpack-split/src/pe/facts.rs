@@ -38,16 +38,17 @@ fn add_exports<S: ReadAt>(image: &Image<S>, facts: &mut Facts) -> Result<(), Bin
     };
     let exports = or_refused(ExportTable::parse(&bytes, directory.start as u32))?;
     let name = exports.name_from_pointer(exports.directory().name.get(LE));
-    facts.add_text("DLL name", or_refused(name)?);
+    facts.add_text("DLL name", or_refused(name)?)?;
     facts.add("exported addresses", exports.addresses().len().to_string());
     for (name, index) in exports.name_iter() {
         let name = or_refused(exports.name_from_pointer(name))?;
         let address = or_refused(exports.address_by_index(index))?;
         let mut value = format!("number {}", or_refused(exports.ordinal_from_index(index))?);
-        if let Some(to) = or_refused(exports.forward_string(address))? {
+        let forwarded = or_refused(exports.forward_string(address))?;
+        if let Some(to) = forwarded {
             value += &format!(", forwarded to `{}`", String::from_utf8_lossy(to));
         }
-        facts.add_symbol(Linkage::Exported, name, value)?;
+        facts.add_symbol(Linkage::Exported, name, value, forwarded.unwrap_or_default())?;
     }
     Ok(())
 }
@@ -59,7 +60,7 @@ fn add_imports<S: ReadAt>(image: &Image<S>, facts: &mut Facts) -> Result<(), Bin
         for descriptor in or_refused(imports.descriptors())? {
             let descriptor = or_refused(descriptor)?;
             let library = or_refused(imports.name(descriptor.name.get(LE)))?;
-            facts.add_text("needed DLLs", library);
+            facts.add_text("needed DLLs", library)?;
             let names = match descriptor.original_first_thunk.get(LE) {
                 0 => descriptor.first_thunk.get(LE),
                 names => names,
@@ -74,7 +75,7 @@ fn add_imports<S: ReadAt>(image: &Image<S>, facts: &mut Facts) -> Result<(), Bin
         for descriptor in or_refused(imports.descriptors())? {
             let descriptor = or_refused(descriptor)?;
             let library = or_refused(imports.name(descriptor.dll_name_rva.get(LE)))?;
-            facts.add_text("DLLs needed later", library);
+            facts.add_text("DLLs needed later", library)?;
             let names = or_refused(imports.thunks(descriptor.import_name_table_rva.get(LE)))?;
             add_names(facts, library, names, |thunk| imports.import::<Headers>(thunk))?;
         }
@@ -91,15 +92,17 @@ fn add_names<'d>(
     mut names: ImportThunkList<'d>,
     import: impl Fn(pe::ImageThunkData64) -> object::read::Result<Import<'d>>,
 ) -> Result<(), BinaryError> {
-    let library = String::from_utf8_lossy(library);
+    let text = String::from_utf8_lossy(library);
     while let Some(thunk) = or_refused(names.next::<Headers>())? {
-        let from = format!("from `{library}`");
-        match or_refused(import(thunk))? {
-            Import::Name(_, name) => facts.add_symbol(Linkage::Imported, name, from)?,
-            Import::Ordinal(number) => {
-                facts.add_symbol(Linkage::Imported, number.to_string().as_bytes(), from)?;
+        let number;
+        let name = match or_refused(import(thunk))? {
+            Import::Name(_, name) => name,
+            Import::Ordinal(ordinal) => {
+                number = ordinal.to_string();
+                number.as_bytes()
             }
-        }
+        };
+        facts.add_symbol(Linkage::Imported, name, format!("from `{text}`"), library)?;
     }
     Ok(())
 }

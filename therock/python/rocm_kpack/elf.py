@@ -32,6 +32,8 @@ def kpack_offload_binary(
     if not is_fat_binary(input_path):
         raise NotFatBinaryError(f"{input_path}: no device code")
     name = Path(kernel_name or Path(input_path).name)
+    if name.is_absolute() or ".." in name.parts:
+        raise ValueError(f"{name}: expected a path below the install prefix")
     path = kpack_search_paths[0].encode()
     size = Path(input_path).stat().st_size
     with tempfile.TemporaryDirectory(prefix="kpack-", dir=Path(output_path).parent) as prefix:

@@ -179,8 +179,8 @@ catalogue! {
 
         THIN_ARCHIVE
             "The static library is a thin archive: its members are files of their own."
-            "The device code is in these files, which kpack reads one by one."
-            "Name the members; `ar t FILE` lists them."
+            "The device code is in these files, and kpack does not look for them."
+            "Name the members instead; `ar t FILE` lists them."
 
         SPLIT_ALREADY
             "The input is already split, and what was asked for needs the original."
