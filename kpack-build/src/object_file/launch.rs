@@ -5,6 +5,7 @@
 //! absolute path. So a linked binary runs from the build tree; installing it moves the code objects
 //! to their final place.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,9 @@ use kpack_core::platform::readable;
 use kpack_core::publish::{CreatedDirectories, Directory, Stage};
 use kpack_core::report::Outcome;
 use kpack_core::{Error, ids};
+
+/// The directory of archives in `<object>.kpack`.
+const KPACK_DIR: &str = ".kpack";
 
 /// Runs a compiler and splits the objects it makes, using the module and compression settings in
 /// `options` (its output directory and files are ignored). Other output of the compiler, such as
@@ -102,7 +106,7 @@ fn is_object(path: &Path, bitcode: bool) -> Result<bool, Error> {
 fn in_place(options: &Options, object: &Path, bitcode: bool) -> Result<(), Error> {
     let archives = archives_of(object);
     if !is_object(object, bitcode)? {
-        return remove_archives(&archives, &[]);
+        return remove_archives(&archives, &BTreeSet::new());
     }
     let Some(place) = archives.to_str() else {
         return Err(Error::rejected(
@@ -119,14 +123,14 @@ fn in_place(options: &Options, object: &Path, bitcode: bool) -> Result<(), Error
     own.flushes = false;
     own.output_dir = stage.directory().anchor();
     own.files = vec![object.to_owned()];
-    own.search_paths = vec![format!("{place}/.kpack/{}", group.archive_pattern())];
+    own.search_paths = vec![format!("{place}/{KPACK_DIR}/{}", group.archive_pattern())];
     split(&own, &()).and_then(|report| {
         let outcome = report.files.first().map(|file| &file.outcome);
         match outcome {
             Some(Outcome::Split { .. }) => replace(object, &archives, stage.directory()),
             // The compiler wrote nothing; this is the object of an earlier run.
             Some(Outcome::AlreadySplit) => Ok(()),
-            _ => remove_archives(&archives, &[]),
+            _ => remove_archives(&archives, &BTreeSet::new()),
         }
     })
 }
@@ -135,17 +139,18 @@ fn in_place(options: &Options, object: &Path, bitcode: bool) -> Result<(), Error
 fn replace(object: &Path, archives: &Path, hidden: &Directory) -> Result<(), Error> {
     let failed = |path: &Path, e| Error::io(path, "replace", e);
     let mut made = CreatedDirectories::default();
-    let directory = Directory::make(&archives.join(".kpack"), &mut made)?;
+    let inside = Path::new(archives.file_name().unwrap_or_default()).join(KPACK_DIR);
+    let directory = Directory::of(archives)?.make_below(&inside, &mut made)?;
     made.keep();
-    let from = hidden.below(Path::new(".kpack"))?;
+    let from = hidden.below(Path::new(KPACK_DIR))?;
     let mut names = from.names()?;
     // A manifest lists archives that are there.
     names.sort_by_key(|name| names::is_manifest(name.as_ref()));
-    let mut new = Vec::new();
+    let mut new = BTreeSet::new();
     for name in names {
         let path = directory.path().join(&name);
         from.rename_into(&name, &directory, &name).map_err(|e| failed(&path, e))?;
-        new.push(path);
+        new.insert(name);
     }
     let name = object.file_name().unwrap_or_default();
     let beside = Directory::of(object)?;
@@ -153,19 +158,21 @@ fn replace(object: &Path, archives: &Path, hidden: &Directory) -> Result<(), Err
     remove_archives(archives, &new)
 }
 
-/// Removes an object's archives and manifests, except those in `keep`.
-fn remove_archives(archives: &Path, keep: &[PathBuf]) -> Result<(), Error> {
-    let directory = archives.join(".kpack");
-    if !directory.exists() {
+/// Removes an object's archives and manifests, except those in `keep`. A link in the place of one of their directories
+/// is not kpack's, and stays with all that it leads to.
+fn remove_archives(archives: &Path, keep: &BTreeSet<OsString>) -> Result<(), Error> {
+    let above = Directory::of(archives)?;
+    let name = archives.file_name().unwrap_or_default();
+    let Ok(own) = above.below(Path::new(name)) else {
         return Ok(());
-    }
-    for path in files::list(&directory)? {
-        if !keep.contains(&path) {
-            fs::remove_file(&path).map_err(|e| Error::io(&path, "remove", e))?;
+    };
+    if let Ok(directory) = own.below(Path::new(KPACK_DIR)) {
+        for name in directory.names()?.iter().filter(|name| !keep.contains(*name)) {
+            directory.remove(name)?;
         }
     }
     // Removes them only if empty.
-    let _ = fs::remove_dir(&directory);
-    let _ = fs::remove_dir(archives);
+    own.remove_empty(KPACK_DIR.as_ref());
+    above.remove_empty(name);
     Ok(())
 }

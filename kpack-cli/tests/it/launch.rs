@@ -229,6 +229,19 @@ fn archives_of_what_is_not_made_any_more_go() {
     assert!(!tree.path("add.o.kpack").exists());
 }
 
+/// Somebody put a link to other files in the place of an object's archives.
+#[test]
+fn what_a_link_in_the_place_of_archives_leads_to_stays() {
+    let tree = Tree::new();
+    let kept = tree.path("victim/.kpack/vec_lib_gfx942.kpack");
+    fs::create_dir_all(kept.parent().unwrap()).unwrap();
+    fs::write(&kept, "precious").unwrap();
+    symlink("victim", tree.path("a.o.kpack")).unwrap();
+    fs::write(tree.path("a.c"), "int a;").unwrap();
+    compile(&tree, "-c @/a.c -o @/a.o");
+    assert_eq!(fs::read_to_string(&kept).unwrap(), "precious");
+}
+
 #[test]
 fn a_manifest_gets_its_name_after_the_archives() {
     let Some(tree) = project() else { return };

@@ -22,8 +22,8 @@ const REMOVED: &str = ".removed.tmp";
 /// Asks whether the entry at a path may be replaced.
 pub type MayReplace<'a> = &'a dyn Fn(&Path) -> Result<(), Error>;
 
-/// `.NAME.tmp/.kpack.tmp` beside the final places of output, in which one run at a time makes it: a directory of kpack's
-/// own in one of a name that users may have used for files of theirs, which stay. Both are locked as long as this lives,
+/// `.NAME.tmp/.kpack.tmp` beside the final places of output, in which one run at a time makes it. Users may keep files in
+/// `.NAME.tmp`, and kpack leaves those alone. Both are locked as long as this lives,
 /// and removed then, if they are empty. All of it is done by handles of these directories, so that nothing is written or
 /// removed elsewhere, whoever renames them meanwhile.
 #[derive(Debug)]
@@ -186,7 +186,7 @@ impl Stage {
     ) -> Result<(), Error> {
         let earlier = self.unfinished()?;
         let mut all = earlier.clone();
-        all.extend(names.iter().map(|name| name.as_ref().to_owned()));
+        all.extend(names.iter().chain(replaced).map(|name| name.as_ref().to_owned()));
         all.extend(last.map(PathBuf::from));
         let paths: Vec<&[u8]> = all.iter().map(|path| path.as_os_str().as_bytes()).collect();
         let failed = |e| Error::io(&self.hidden.path().join(LIST), "write", e);
