@@ -196,8 +196,9 @@ impl Stage {
         list.write_all(&paths.join(&0)).and_then(|()| list.sync_all()).map_err(failed)?;
         drop(list);
         self.hidden.rename(new, LIST.as_ref()).map_err(failed)?;
-        self.hidden.sync()?;
-        let published = self.rename_all(tree, names, last, replaced, may_replace);
+        let published = self.hidden.sync();
+        let published =
+            published.and_then(|()| self.rename_all(tree, names, last, replaced, may_replace));
         if published.is_err() && earlier.is_empty() {
             self.hidden.remove(LIST.as_ref())?;
         }
@@ -266,8 +267,7 @@ impl Stage {
         others.into_iter().try_for_each(|name| self.hidden.remove_tree(name))?;
         for name in kept.into_iter().filter(|name| all && *name != LIST) {
             let renamed = self.hidden.rename(name, REMOVED.as_ref());
-            renamed.map_err(|e| Error::io(&self.hidden.path().join(name), "rename", e))?;
-            self.hidden.remove_tree(REMOVED.as_ref())?;
+            self.hidden.remove_tree(if renamed.is_ok() { REMOVED.as_ref() } else { name })?;
         }
         if all { self.hidden.remove(LIST.as_ref()) } else { Ok(()) }
     }

@@ -144,8 +144,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         verify: "verify --quiet dist",
         promise: Promise::Units {
             directory: "dist",
-            depth: 1,
-            last: &["bin"],
+            depth: 3,
+            last: &[".kpack-stage"],
             may_be_missing: false,
         },
     },
