@@ -223,6 +223,7 @@ fn wheel_split() {
 }
 
 #[test]
+#[ignore = "a thread that ends while strace stops the others makes it wait for minutes"]
 fn stage() {
     check("stage --output-dir out/dist --messages build.json", false);
 }

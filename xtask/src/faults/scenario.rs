@@ -236,9 +236,9 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         verify: "verify --quiet unpacked",
         promise: Promise::Units {
             directory: "unpacked",
-            depth: 0,
-            last: &[],
-            may_be_missing: false,
+            depth: 1,
+            last: &["index.json"],
+            may_be_missing: true,
         },
     },
     Scenario {
