@@ -125,7 +125,7 @@ fn device_code<'a>(
                     findings.push(unlisted(component, &target, path));
                     continue;
                 }
-                // Earlier versions of kpack wrote an artifact for each variant.
+                // ROCm's tool writes an artifact for each variant.
                 if let (Some(known), DeviceArtifact::Target(..)) = (own.get_mut(&target), artifact)
                 {
                     let mut files = tree.entries.iter().filter(|(_, item)| !item.is_directory());
