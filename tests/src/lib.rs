@@ -1,5 +1,6 @@
 //! Support for tests that cross crates.
 
+pub mod apt;
 pub mod elflint;
 pub mod fixture;
 pub mod package_root;

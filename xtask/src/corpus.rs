@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use kpack_tests::apt;
 use object::read::{ObjectSection, ReadCache};
 use object::{Object, ObjectKind};
 use walkdir::WalkDir;
@@ -213,7 +214,7 @@ pub(crate) fn suite(suite: &str) -> Result<PathBuf> {
         let sources = [suite, release].into_iter().filter(|suite| !suite.is_empty());
         fs::write(apt.join("sources.list"), sources.map(source).collect::<String>())?;
         let configuration = apt.join("apt.conf");
-        fs::write(&configuration, APT.replace('@', &apt.display().to_string()))?;
+        fs::write(&configuration, apt::CONFIGURATION.replace('@', &apt.display().to_string()))?;
         let apt_get = |arguments: &str| {
             let arguments = arguments.split(' ');
             let command = cmd!(process::shell(), "apt-get {arguments...}");
@@ -230,19 +231,6 @@ pub(crate) fn suite(suite: &str) -> Result<PathBuf> {
     })?;
     Ok(directory)
 }
-
-/// A configuration of apt with its own state, in `@`.
-const APT: &str = r#"
-Dir::State "@";
-Dir::State::status "@/status";
-Dir::Cache "@";
-Dir::Etc::SourceList "@/sources.list";
-Dir::Etc::SourceParts "/dev/null";
-APT::Sandbox::User "root";
-APT::Install-Recommends "false";
-Acquire::Check-Valid-Until "false";
-Acquire::Languages "none";
-"#;
 
 fn only_file(directory: &Path, extension: &str) -> Result<PathBuf> {
     let mut files = repository::files_with_extension(directory, extension)?;

@@ -6,22 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
+use kpack_tests::apt;
 use kpack_tests::process::try_run as run;
 use kpack_tests::require;
-
-/// A configuration of apt with its own state, in `@`.
-const APT: &str = r#"
-Dir::State "@";
-Dir::State::status "@/status";
-Dir::Cache "@";
-Dir::Etc::SourceList "@/sources.list";
-Dir::Etc::SourceParts "/dev/null";
-APT::Sandbox::User "root";
-APT::Install-Recommends "false";
-Acquire::Check-Valid-Until "false";
-Acquire::Languages "none";
-Acquire::Retries "2";
-"#;
 
 /// A directory for the compiler's option `-B`, with GNU ld of a suite. Reports the skipped test if it cannot be had.
 pub(crate) fn linker(suite: &str) -> Result<Option<PathBuf>> {
@@ -57,7 +44,7 @@ fn fetch(suite: &str, directory: &Path) -> Result<()> {
     );
     fs::write(apt.join("sources.list"), source)?;
     let configuration = apt.join("apt.conf");
-    fs::write(&configuration, APT.replace('@', &apt.display().to_string()))?;
+    fs::write(&configuration, apt::CONFIGURATION.replace('@', &apt.display().to_string()))?;
     let apt_get = |arguments: &[&str]| {
         run(Command::new("apt-get").args(arguments).env("APT_CONFIG", &configuration))
     };
