@@ -37,11 +37,18 @@ function(_kpack_check_system command)
   endif()
 endfunction()
 
-# Sets <output> to the options of `kpack install` that the arguments stand for, each in brackets.
+# Sets <output> to the options of `kpack split` that the arguments stand for, each in brackets.
 function(_kpack_options output)
   set(options "")
   foreach(target IN LISTS kpack_ARCHITECTURES)
     string(APPEND options " [==[--arch]==] [==[${target}]==]")
+  endforeach()
+  foreach(rule IN LISTS kpack_KERNEL_FILES)
+    # The install runs in another directory.
+    if(rule MATCHES "^@([^/].*)$")
+      set(rule "@${CMAKE_CURRENT_SOURCE_DIR}/${CMAKE_MATCH_1}")
+    endif()
+    string(APPEND options " [==[--kernel-files=${rule}]==]")
   endforeach()
   foreach(keyword UNEXPECTED SPIRV COMPRESSION LEVEL INSTALL_HINT)
     if(NOT kpack_${keyword} STREQUAL "")

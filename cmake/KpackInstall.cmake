@@ -15,7 +15,7 @@ include("${CMAKE_CURRENT_LIST_DIR}/KpackSplitCompile.cmake")
 #               [KPACK_DESTINATION <dir>] [KPACK_COMPONENT <name>] [DEVICE_COMPONENTS]
 #               [UNEXPECTED drop|error|keep] [SPIRV keep|drop|archive] [COMPRESSION zstd|none]
 #               [LEVEL <n>] [STRIP_DEBUG [DEBUG_DESTINATION <dir>]] [SPLIT_AT compile|install]
-#               [INSTALL_HINT <text>] [RUNTIME_SHIM [shared]]
+#               [INSTALL_HINT <text>] [KERNEL_FILES <rule>...] [RUNTIME_SHIM [shared]]
 #               [<arguments of install(TARGETS)>...])
 #
 # Installs the targets and splits the installed files.
@@ -38,7 +38,7 @@ endfunction()
 # kpack_split_installed([MODULE <name>] [ARCHITECTURES <target ID>...] [KPACK_DESTINATION <dir>]
 #                       [UNEXPECTED drop|error|keep] [SPIRV keep|drop|archive]
 #                       [COMPRESSION zstd|none] [LEVEL <n>] [STRIP_DEBUG [DEBUG_DESTINATION <dir>]]
-#                       [INSTALL_HINT <text>])
+#                       [INSTALL_HINT <text>] [KERNEL_FILES <rule>...])
 #
 # Splits every binary that the project installs.
 function(kpack_split_installed)

@@ -203,7 +203,7 @@ macro(_kpack_hook_split)
   endif()
   # List elements keep their semicolons only if escaped.
   string(REPLACE ";" "\\;" strip_debug "${strip_debug}")
-  execute_process(COMMAND "${helper}" install --prefix "${prefix}" --module "${module}"
+  execute_process(COMMAND "${helper}" split --prefix "${prefix}" --module "${module}"
     --component "${component}" --kpack-dir "${kpack_destination}" ${only} ${options}
     ${strip_debug} -- ${files}
     RESULT_VARIABLE result ERROR_VARIABLE messages ${silent})

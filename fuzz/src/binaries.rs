@@ -87,7 +87,7 @@ fn join_linked(file: &File, padding: u64) -> Result<File, BinaryError> {
     let code = image.device_code()?;
     let wrappers = code.split_wrappers();
     let Some(first) = wrappers.first() else {
-        return Err(BinaryError::Refused("not split".to_owned()));
+        return Err(BinaryError::Refused("not split".into()));
     };
     let bundle = plain([("host-x86_64-unknown-linux--", &[][..])]);
     let new = NewCode {
@@ -97,7 +97,7 @@ fn join_linked(file: &File, padding: u64) -> Result<File, BinaryError> {
     };
     let plan = JoinPlan::new(&image, &new)?;
     if plan.output_size() > 8 * image.source().metadata()?.len() + (64 << 20) {
-        return Err(BinaryError::Refused("would only cost time".to_owned()));
+        return Err(BinaryError::Refused("would only cost time".into()));
     }
     let output = tempfile::tempfile()?;
     plan.write(file, &output)?;

@@ -50,7 +50,7 @@ pub fn archive(bytes: &[u8]) {
             }
             Err(_) => {
                 if let Ok(loaded) = loaded {
-                    // It does not compare SHA-256.
+                    // It does not compare digests.
                     assert_eq!(loaded.len() as u64, size);
                 }
             }

@@ -76,7 +76,7 @@ fn archives(directory: &Path) -> Vec<Archive<File>> {
     files.filter_map(|file| Archive::open(file).ok()).collect()
 }
 
-/// Whether an archive has a code object. The loader does not compare SHA-256, so it may have damaged ones.
+/// Whether an archive has a code object. The loader does not compare digests, so it may have damaged ones.
 fn has(archive: &mut Archive<File>, bytes: &[u8]) -> bool {
     let kernels = archive.toc().kernels.iter();
     let kernels = kernels.flat_map(|(name, targets)| {
@@ -109,8 +109,8 @@ pub fn doctor(bytes: &[u8]) -> bool {
     };
     assert_eq!(Some(&report), examine(&library).as_ref());
     let command = format!("run `kpack join --arch {gpu} --prefix {} ", prefix.display());
-    let advises = |finding: &kpack_split::Finding| {
-        let help = finding.help.as_deref();
+    let advises = |found: &kpack_cli::doctor::Diagnosis| {
+        let help = found.finding.help.as_deref();
         help.is_some_and(|help| help.starts_with(&command))
     };
     if report.findings.iter().any(advises) {

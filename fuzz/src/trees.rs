@@ -10,9 +10,9 @@ use std::path::{Component, Path, PathBuf};
 use kpack_artifact::packaging::Configuration;
 use kpack_artifact::recombine::{self, plan};
 use kpack_artifact::split::{self, Unknown};
-use kpack_artifact::store;
 use kpack_artifact::verify;
 use kpack_split::Error;
+use kpack_store as store;
 use kpack_wheel as wheel;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
@@ -71,7 +71,7 @@ pub fn tree(bytes: &[u8]) -> bool {
         return false;
     }
     let check = |path: PathBuf| {
-        let report = verify::verify(&[path], &verify::Options::default(), &mut |_, _, _| {});
+        let report = verify::verify(&[path], &verify::Options::default(), &());
         not_io(report).expect("what was written is read");
     };
     check(shards.join("one"));
@@ -80,7 +80,7 @@ pub fn tree(bytes: &[u8]) -> bool {
     };
     let mut options = recombine::Options::new(shards, configuration, &out);
     options.jobs = std::num::NonZeroUsize::MIN;
-    let Some(recombined) = not_io(plan(&options, &|_, _| {})) else {
+    let Some(recombined) = not_io(plan(&options, &())) else {
         return false;
     };
     let is_there = not_io(recombined.apply(&options, &())).is_some() && out.exists();

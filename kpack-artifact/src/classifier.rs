@@ -11,14 +11,15 @@ use walkdir::DirEntry;
 
 use super::content::FileContent;
 use super::data_file::{is_package, not_data};
-use super::databases::{self, Database, ForAll, Merge, Place, Selection, TENSILE};
+use super::databases::{ForAll, Merge, Owner, Place, Selection};
 use super::entry::{Class, Entry, KPACK, Node};
 use super::foreign::{Headers, device_section};
 use super::kernel_cache::{self, Unreadable};
 use kpack_core::{Error, Finding, Id, Severity, ids, shown};
 use kpack_split::elf::{DeviceCode, NoDeviceCode};
 use kpack_split::input::{
-    self, ClosedBinary, FileKind, LinkedBinary, ParsedArchives, ParsedBinaries, unlinked,
+    self, ClosedBinary, CompressedCode, FileKind, LinkedBinary, ParsedArchives, ParsedBinaries,
+    unlinked,
 };
 
 /// What the pointers begin with that Git LFS puts in the place of files.
@@ -116,9 +117,9 @@ impl Classifier<'_> {
     /// file with a bundle in it, which would not be split. Elsewhere, a text may begin with `KPAK`,
     /// and a test's data may be truncated on purpose.
     fn must_be_valid(&self, file: &File) -> Result<bool, Error> {
-        let is_selected = |(database, _)| self.databases.has(database);
+        let is_selected = |(owner, _): (Owner<'_>, _)| owner.is_selected();
         let directory = self.path.parent().and_then(Path::file_name);
-        if databases::recognise(&self.name).is_some_and(is_selected)
+        if self.databases.recognise(&self.name).is_some_and(is_selected)
             || directory.is_some_and(|name| name == ".kpack")
         {
             return Ok(true);
@@ -128,9 +129,9 @@ impl Classifier<'_> {
     }
 
     fn directory(&self) -> Class {
-        match databases::recognise(&format!("{}/.", self.name)) {
-            Some((database, Place::Target(target))) if self.databases.has(database) => {
-                of_database(database, target)
+        match self.databases.recognise(&format!("{}/.", self.name)) {
+            Some((owner, Place::Target(target))) if owner.is_selected() => {
+                of_database(owner, target)
             }
             _ => Class::Host,
         }
@@ -138,8 +139,9 @@ impl Classifier<'_> {
 
     fn symlink(&mut self) -> Result<Class, Error> {
         let inside = format!("{}/.", self.name);
-        let place = databases::recognise(&self.name).or_else(|| databases::recognise(&inside));
-        let Some((database, place)) = place else {
+        let databases = self.databases;
+        let place = databases.recognise(&self.name).or_else(|| databases.recognise(&inside));
+        let Some((owner, place)) = place else {
             let to = || -> Option<Result<_, Error>> {
                 self.full.metadata().ok().filter(Metadata::is_file)?;
                 let file = input::open(self.full).ok()?;
@@ -148,7 +150,7 @@ impl Classifier<'_> {
             };
             return self.by_name(|| to().unwrap_or(Ok(Some("a dangling symbolic link"))));
         };
-        if !self.databases.has(database) {
+        if !owner.is_selected() {
             return Ok(Class::Host);
         }
         let target = match place {
@@ -164,15 +166,15 @@ impl Classifier<'_> {
                 None
             }
         };
-        Ok(target.map_or(Class::Host, |target| of_database(database, target)))
+        Ok(target.map_or(Class::Host, |target| of_database(owner, target)))
     }
 
     fn file(&mut self, file: &File, size: u64) -> Result<Class, Error> {
         let kind = input::identify(self.full, file)?;
         let is_linked = kind == Some(FileKind::Linked);
-        match databases::recognise(&self.name) {
-            Some((database, place)) if self.databases.has(database) => {
-                self.in_database(file, size, kind, database, place)
+        match self.databases.recognise(&self.name) {
+            Some((owner, place)) if owner.is_selected() => {
+                self.in_database(file, size, kind, owner, place)
             }
             Some(_) if is_linked => self.linked(file, size),
             Some(_) => Ok(Class::Host),
@@ -201,12 +203,12 @@ impl Classifier<'_> {
         file: &File,
         size: u64,
         kind: Option<FileKind>,
-        database: &'static Database,
+        owner: Owner<'_>,
         place: Place,
     ) -> Result<Class, Error> {
         match place {
-            Place::Target(target) if database.is_opaque => {
-                return Ok(of_database(database, target));
+            Place::Target(target) if owner.is_opaque() => {
+                return Ok(of_database(owner, target));
             }
             Place::ForAll(ForAll::Merge(Merge::KernelCache)) => {
                 self.kernel_cache()?;
@@ -220,10 +222,19 @@ impl Classifier<'_> {
             kind => kind,
         };
         let is_library = self.path.extension().is_some_and(|end| end == "dat");
-        let content =
-            FileContent::read(self.full, file, size, kind, is_library, self.parsed.archives)?;
+        let archives = self.parsed.archives;
+        // Tensile's library files may be compressed, too; only their names are read then.
+        let code = if is_library { None } else { CompressedCode::find(self.full, file)? };
+        let content = match code {
+            Some(code) => {
+                let kind = Some(code.kind());
+                let (code, size) = code.decompress(self.full, &std::env::temp_dir())?;
+                FileContent::read(self.full, &code, size, kind, false, archives)?
+            }
+            None => FileContent::read(self.full, file, size, kind, is_library, archives)?,
+        };
         if let FileContent::NoLibrary(Unreadable { reason, damaged }) = &content {
-            if *damaged && TENSILE.contains(&database.name) {
+            if *damaged && owner.is_tensile() {
                 self.observe(ids::DAMAGED_DATABASE_FILE, format!("damaged: {reason}"));
             }
             let text = format!("{reason}; only its name says where it belongs");
@@ -256,7 +267,7 @@ impl Classifier<'_> {
                 None => return Ok(device_code(&content)),
             },
         };
-        Ok(of_database(database, target))
+        Ok(of_database(owner, target))
     }
 
     /// Observes what stands in for a file: the pointer of a file that was never fetched, and what is named
@@ -341,7 +352,7 @@ impl Classifier<'_> {
 
     fn archive(&mut self, content: &FileContent) -> Class {
         let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
-        let named = target_names::last(&stem);
+        let named = target_names::last(&stem).map(|(_, target)| target);
         let own = content.only_target().cloned();
         let Some(target) = own.clone().or(named.clone()) else {
             let reason = "a kpack archive for several targets".to_owned();
@@ -353,7 +364,7 @@ impl Classifier<'_> {
             let text = format!("the name says {named}, but {own}");
             self.observe(ids::CONTRADICTORY_TARGET, text);
         }
-        Class::Target { target, database: KPACK }
+        Class::Target { target, database: KPACK.into() }
     }
 
     /// The class of a PE or COFF file of a kind that kpack cannot split, if it has device code.
@@ -430,9 +441,8 @@ impl Classifier<'_> {
 }
 
 /// The class of what a database has for a target.
-fn of_database(database: &'static Database, target: TargetId) -> Class {
-    let database = database.name;
-    Class::Target { target, database }
+fn of_database(owner: Owner<'_>, target: TargetId) -> Class {
+    Class::Target { target, database: owner.name() }
 }
 
 /// The class of a file whose path names no target, by its content.

@@ -11,7 +11,7 @@ use walkdir::{DirEntry, WalkDir};
 use super::classifier::Classified;
 pub(crate) use super::classifier::Parsed;
 pub(super) use super::classifier::classify_entry;
-use super::databases::{self, Selection};
+use super::databases::Selection;
 use kpack_core::Error;
 use kpack_core::files::with_slashes;
 use kpack_core::parallel;
@@ -64,25 +64,27 @@ fn walk(directory: &Path) -> Result<Vec<DirEntry>, Error> {
     walk.map(|entry| entry.map_err(|error| walk_error(directory, error))).collect()
 }
 
-/// Reads the files below `prefix` that are in the place of some database, and nothing else. What
+/// Reads the files below `prefix` that are in the place of a selected database, and nothing else. What
 /// cannot be listed does not exist for it, and neither do leftovers of interrupted runs.
 ///
 /// # Errors
 /// As [`classify`].
 pub(crate) fn classify_databases(
     prefix: &Path,
+    databases: &Selection,
     parsed: Parsed<'_>,
 ) -> Result<Classification, Error> {
     let walk = WalkDir::new(prefix).min_depth(1).sort_by_file_name();
     let is_of_one = |entry: &DirEntry| {
         let path = entry.path().strip_prefix(prefix).unwrap_or(entry.path());
         let is_directory = entry.file_type().is_dir();
-        !is_directory && databases::recognise(&with_slashes(path)).is_some()
+        let owner = databases.recognise(&with_slashes(path));
+        !is_directory && owner.is_some_and(|(owner, _)| owner.is_selected())
     };
     let walk = walk.into_iter();
     let walk = walk.filter_entry(|entry| !is_leftover_entry(entry));
     let found: Vec<DirEntry> = walk.flatten().filter(is_of_one).collect();
-    classify_found(prefix, &Selection::Auto, parsed, &found)
+    classify_found(prefix, databases, parsed, &found)
 }
 
 fn classify_found(

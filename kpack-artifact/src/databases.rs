@@ -5,6 +5,7 @@
 //! and which files are for all targets. The test below has a line for each kind of file.
 //! [`classify`](super::classify) compares the paths with the contents, in the same way for all.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
@@ -15,6 +16,8 @@ use kpack_core::{DebugInfo, Finding, Severity, ids};
 use kpack_format::{TargetId, target_names};
 
 use super::data_file::uncompressed;
+use super::kernel_files::KernelFiles;
+use super::tensile;
 use kpack_core::Error;
 use kpack_core::files::{list, with_slashes};
 
@@ -35,7 +38,9 @@ pub struct Database {
     /// How names of its files look, as in `for_all`, wherever they are.
     typical: &'static [&'static str],
     /// Whether the targets in its files may differ from those in their paths, so only paths count.
-    pub(super) is_opaque: bool,
+    is_opaque: bool,
+    /// Whether it is one of Tensile's, whose code objects and library files belong together.
+    pub(super) is_tensile: bool,
     /// If the database is only selected by name: another database whose name also selects it.
     pub with: Option<&'static str>,
 }
@@ -58,9 +63,6 @@ pub fn not_stripped<'a>(
     (count > 0 && *debug != DebugInfo::Keep).then_some(finding)
 }
 
-/// The databases whose code objects and library files belong together.
-pub(super) const TENSILE: [&str; 3] = ["rocblas", "hipblaslt", "hipsparselt"];
-
 /// The defaults of a row.
 const DATABASE: Database = Database {
     name: "",
@@ -69,7 +71,17 @@ const DATABASE: Database = Database {
     for_all: &[],
     typical: &[],
     is_opaque: false,
+    is_tensile: false,
     with: None,
+};
+
+/// The same, of the libraries of Tensile.
+const TENSILE: Database = Database {
+    place: tensile::place,
+    for_all: tensile::FOR_ALL,
+    typical: tensile::TYPICAL,
+    is_tensile: true,
+    ..DATABASE
 };
 
 /// What the path of a database file says.
@@ -119,51 +131,23 @@ pub enum MustMatch {
     Fallback,
 }
 
-/// For all libraries of Tensile.
-const FALLBACK: (&str, ForAll) =
-    ("TensileLibrary*_fallback.dat", ForAll::MustMatch(MustMatch::Fallback));
-const TENSILE_MANIFEST: (&str, ForAll) = ("TensileManifest.txt", ForAll::Merge(Merge::Lines));
-
-/// Files that all libraries of Tensile have.
-const TENSILE_FILES: &[&str] = &["TensileLibrary*", "Kernels.so-*"];
-
-/// For the libraries of TensileLite.
-const TENSILE_LITE: &[(&str, ForAll)] = &[
-    FALLBACK,
-    TENSILE_MANIFEST,
-    ("hipblasltTransform.hsaco", ForAll::Merge(Merge::Bundle)),
-    ("hipblasltExtOpLibrary.dat", ForAll::Merge(Merge::ByTarget)),
-    ("TensileLiteLibrary_lazy_Mapping.dat", ForAll::MustMatch(MustMatch::Mapping)),
-];
-
 /// The directories of translated kernels, and the processor that each is for.
 const TRANSLATIONS: &[(&str, &str)] = &[("gfx1250-b0-a0", "gfx1250")];
 
 /// All of them.
 pub const DATABASES: &[Database] = &[
-    Database {
-        name: "rocblas",
-        directories: &[&["rocblas", "library"]],
-        place: tensile,
-        for_all: &[FALLBACK, TENSILE_MANIFEST],
-        typical: TENSILE_FILES,
-        ..DATABASE
-    },
+    Database { name: "rocblas", directories: &[&["rocblas", "library"]], ..TENSILE },
     Database {
         name: "hipblaslt",
         directories: &[&["hipblaslt", "library"]],
-        place: tensile,
-        for_all: TENSILE_LITE,
-        typical: TENSILE_FILES,
-        ..DATABASE
+        for_all: tensile::LITE_FOR_ALL,
+        ..TENSILE
     },
     Database {
         name: "hipsparselt",
         directories: &[&["hipsparselt", "library"]],
-        place: tensile,
-        for_all: TENSILE_LITE,
-        typical: TENSILE_FILES,
-        ..DATABASE
+        for_all: tensile::LITE_FOR_ALL,
+        ..TENSILE
     },
     Database {
         name: "miopen",
@@ -241,9 +225,16 @@ pub const DATABASES: &[Database] = &[
     },
 ];
 
-/// Which databases to recognise.
+/// Which kernel files to recognise.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Selection {
+pub struct Selection {
+    known: Known,
+    rules: Vec<KernelFiles>,
+}
+
+/// Which of the [`DATABASES`] to recognise.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Known {
     /// All except those that must be named.
     #[default]
     Auto,
@@ -263,19 +254,87 @@ impl fmt::Display for Selection {
 }
 
 impl Selection {
-    /// The names of the selected databases.
+    /// These databases, and files that the rules name. The rules are asked first.
+    pub fn new(known: Known, rules: Vec<KernelFiles>) -> Self {
+        Self { known, rules }
+    }
+
+    /// This one, with the rules of another as well.
+    pub(crate) fn and_rules_of(mut self, other: &Self) -> Self {
+        let new = other.rules.iter().filter(|rule| !self.rules.contains(rule));
+        let new: Vec<KernelFiles> = new.cloned().collect();
+        self.rules.extend(new);
+        self
+    }
+
+    /// The names of the selected databases, and the rules as they are written.
     pub fn names(&self) -> Vec<String> {
         let selected = DATABASES.iter().filter(|database| self.has(database));
-        selected.map(|database| database.name.to_owned()).collect()
+        let known = selected.map(|database| database.name.to_owned());
+        known.chain(self.rules.iter().map(KernelFiles::to_string)).collect()
+    }
+
+    /// What [`names`](Self::names) returned.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for an invalid rule.
+    pub(crate) fn from_names(names: Vec<String>) -> Result<Self, Error> {
+        let (rules, known) = names.into_iter().partition(|name| name.contains('='));
+        let rules: Vec<String> = rules;
+        let rules = rules.iter().map(|rule| rule.parse()).collect::<Result<_, _>>()?;
+        Ok(Self { known: Known::Named(known), rules })
     }
 
     /// Whether this database is selected.
     pub fn has(&self, database: &Database) -> bool {
-        match self {
-            Self::Auto => database.with.is_none(),
-            Self::None => false,
-            Self::Named(names) => names.iter().any(|name| name == database.name),
+        match &self.known {
+            Known::Auto => database.with.is_none(),
+            Known::None => false,
+            Known::Named(names) => names.iter().any(|name| name == database.name),
         }
+    }
+
+    /// What a file with this path in the prefix belongs to, selected or not, and what the path says.
+    pub(crate) fn recognise(&self, path: &str) -> Option<(Owner<'_>, Place)> {
+        let parts: Vec<&str> = path.split('/').collect();
+        let mut rules = self.rules.iter();
+        let by_rule = rules.find_map(|rule| Some((Owner::Rule(rule), rule.place(&parts)?)));
+        by_rule.or_else(|| {
+            let (database, place) = recognise(path)?;
+            Some((Owner::Database(database, self.has(database)), place))
+        })
+    }
+}
+
+/// What a kernel file belongs to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Owner<'a> {
+    /// A database, and whether it is selected.
+    Database(&'static Database, bool),
+    /// Files that a rule names.
+    Rule(&'a KernelFiles),
+}
+
+impl Owner<'_> {
+    pub(crate) fn name(self) -> Cow<'static, str> {
+        match self {
+            Self::Database(database, _) => database.name.into(),
+            Self::Rule(rule) => rule.name().to_owned().into(),
+        }
+    }
+
+    pub(crate) fn is_selected(self) -> bool {
+        !matches!(self, Self::Database(_, false))
+    }
+
+    /// Whether the targets in its files may differ from those in their paths, so only paths count.
+    pub(crate) fn is_opaque(self) -> bool {
+        matches!(self, Self::Database(database, _) if database.is_opaque)
+    }
+
+    /// Whether it is one of Tensile's databases.
+    pub(crate) fn is_tensile(self) -> bool {
+        matches!(self, Self::Database(database, _) if database.is_tensile)
     }
 }
 
@@ -285,6 +344,23 @@ pub fn recognise(path: &str) -> Option<(&'static Database, Place)> {
     let parts: Vec<&str> = path.split('/').collect();
     let mut found = DATABASES.iter();
     found.find_map(|database| Some((database, database.recognise(&parts)?)))
+}
+
+/// Where the copy of the database `name` is that a file with this path belongs to: the path before the database's
+/// directories. Files that a rule names belong to one copy.
+pub(super) fn copy_of<'a>(name: &str, path: &'a str) -> &'a str {
+    let parts: Vec<&str> = path.split('/').collect();
+    let database = DATABASES.iter().find(|database| database.name == name);
+    let mut directories = database.into_iter().flat_map(|database| database.directories);
+    let inside = directories.find_map(|directory| Some((below(&parts, directory)?, directory)));
+    let Some((inside, directory)) = inside else {
+        return "";
+    };
+    // A version may be between the directories.
+    let before =
+        parts[..parts.len() - inside.len()].iter().rposition(|p| Some(p) == directory.first());
+    let size = parts[..before.unwrap_or(0)].iter().map(|part| part.len() + 1).sum::<usize>();
+    &path[..size]
 }
 
 /// The directories of the databases that have files with such a name, for people.
@@ -365,12 +441,20 @@ impl Database {
     }
 }
 
-/// Whether a name matches a pattern with at most one `*`.
-fn matches_pattern(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => name == pattern,
-        Some((start, end)) => name.strip_prefix(start).is_some_and(|rest| rest.ends_with(end)),
+/// Whether a name matches a pattern, in which each `*` stands for anything.
+pub(super) fn matches_pattern(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(rest) = parts.next().and_then(|start| name.strip_prefix(start)) else {
+        return false;
+    };
+    let Some(end) = parts.next_back() else {
+        return rest.is_empty();
+    };
+    let mut inside = rest.strip_suffix(end);
+    for part in parts {
+        inside = inside.and_then(|rest| rest.split_once(part)).map(|(_, rest)| rest);
     }
+    inside.is_some()
 }
 
 /// The components of `path` after these directories, which may be anywhere in it, each but the last with a
@@ -399,32 +483,6 @@ fn is_version(name: &str) -> bool {
 
 fn directory_of_target(name: &str) -> Option<Place> {
     target_names::of_directory(name).map(Place::Target)
-}
-
-/// The libraries of Tensile. In a flat directory, the names of the files tell their targets. Everything
-/// in a directory named after a target belongs to that target, whatever its name. Newer builds compress
-/// their library files (`.dat.zlib`).
-fn tensile(inside: &[&str]) -> Option<Place> {
-    let (file, directories) = inside.split_last()?;
-    let named = target_names::in_file_name(file);
-    let mut directories = directories.iter().map(|name| target_names::of_directory(name));
-    if let Some(target) = directories.find_map(|target| target) {
-        let other = named.into_iter().find(|named| !target.covers(named));
-        return Some(match other {
-            Some(other) => Place::Contradiction(target, other),
-            None => Place::Target(target),
-        });
-    }
-    let (_, extension) = uncompressed(file).rsplit_once('.')?;
-    if !matches!(extension, "co" | "hsaco" | "dat") {
-        return None;
-    }
-    let mut named = named.into_iter();
-    Some(match (named.next(), named.next()) {
-        (Some(one), Some(other)) => Place::Contradiction(one, other),
-        (Some(target), None) => Place::Target(target),
-        (None, _) => Place::Unnamed,
-    })
 }
 
 #[cfg(test)]
@@ -527,13 +585,14 @@ mod tests {
 
     #[test]
     fn a_selection_names_databases() {
-        let names = |selection: Selection| -> Vec<&str> {
+        let names = |known: Known| -> Vec<&str> {
+            let selection = Selection::new(known, Vec::new());
             let selected = DATABASES.iter().filter(|database| selection.has(database));
             selected.map(|database| database.name).collect()
         };
         let optional = DATABASES.iter().filter(|database| database.with.is_some());
-        assert_eq!(names(Selection::Auto).len(), DATABASES.len() - optional.count());
-        assert!(names(Selection::None).is_empty());
-        assert_eq!(names(Selection::Named(vec!["miopen".to_owned()])), ["miopen"]);
+        assert_eq!(names(Known::Auto).len(), DATABASES.len() - optional.count());
+        assert!(names(Known::None).is_empty());
+        assert_eq!(names(Known::Named(vec!["miopen".to_owned()])), ["miopen"]);
     }
 }

@@ -5,10 +5,10 @@ use std::iter::once;
 use std::ops::Range;
 use std::path::Path;
 
-use kpack_core::Error;
 use kpack_core::files;
 use kpack_core::platform::FileExt;
 use kpack_core::words::list_some;
+use kpack_core::{Error, Reason};
 use kpack_split::host::FactDifference;
 use kpack_split::input::{self, LinkedBinary, or_refused};
 
@@ -24,7 +24,7 @@ const SAME_FACTS: &str = "has other bytes, but the same names, symbols and sizes
                           another size changes the layout";
 
 pub(crate) struct Difference {
-    pub(crate) text: String,
+    pub(crate) text: Reason,
     /// Whether these are host binaries with the same facts.
     pub(crate) has_same_facts: bool,
 }
@@ -49,7 +49,7 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
         _ => format!("first difference at byte {at:#x}"),
     });
     let text = format!("differs: {}", parts.join("; "));
-    Ok(Some(Difference { text, has_same_facts: false }))
+    Ok(Some(Difference { text: text.into(), has_same_facts: false }))
 }
 
 /// Compares the facts of two binaries that have not the same bytes.
@@ -59,11 +59,9 @@ fn of_binaries(one: &LinkedBinary, other: &LinkedBinary) -> Result<Option<Differ
         match or_refused(linked.facts())? {
             Ok(own) => facts.push(own),
             Err(found) => {
-                let text = format!(
-                    "differs, and {} cannot be read: {}",
-                    linked.path.display(),
-                    found.text
-                );
+                let path = linked.path.display();
+                let text =
+                    found.reason().after(format_args!("differs, and {path} cannot be read: "));
                 return Ok(Some(Difference { text, has_same_facts: false }));
             }
         }
@@ -74,10 +72,16 @@ fn of_binaries(one: &LinkedBinary, other: &LinkedBinary) -> Result<Option<Differ
     }
     let has_same_facts = differ.is_empty();
     let text = match has_same_facts {
-        true => SAME_FACTS.to_owned(),
+        true => SAME_FACTS.into(),
         false => {
-            let differ = differ.iter().map(FactDifference::to_string);
-            format!("differs in {}", list_some(differ, MOST_FACTS))
+            let texts = differ.iter().map(FactDifference::to_string);
+            let text = Reason::from(format!("differs in {}", list_some(texts, MOST_FACTS)));
+            match &differ[..] {
+                [FactDifference { expected, found, .. }] => {
+                    text.differs(expected.join(", "), found.join(", "))
+                }
+                _ => text,
+            }
         }
     };
     Ok(Some(Difference { text, has_same_facts }))

@@ -1,5 +1,6 @@
 //! What an entry of a prefix is, and where it belongs.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
 use std::path::PathBuf;
@@ -86,8 +87,8 @@ pub enum Class {
     Target {
         /// The target.
         target: TargetId,
-        /// The database that it is of, or `kpack` for an archive.
-        database: &'static str,
+        /// The database or the rule that it is of, or `kpack` for an archive.
+        database: Cow<'static, str>,
     },
     /// It looks architecture-specific, and is in no known place.
     Unknown {

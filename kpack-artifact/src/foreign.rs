@@ -7,7 +7,7 @@ use std::io;
 use kpack_core::platform::FileExt;
 
 use kpack_core::files::HostFormat;
-use kpack_split::elf::BinaryError;
+use kpack_split::elf::{BinaryError, Machine};
 use kpack_split::pe;
 use object::read::{File as Object, FileKind, ReadCache};
 use object::{LittleEndian as LE, Object as _, ObjectSection as _, elf};
@@ -41,7 +41,7 @@ impl Headers {
         Ok(
             if class != elf::ELFCLASS64
                 || data != elf::ELFDATA2LSB
-                || !matches!(machine, elf::EM_X86_64 | elf::EM_AARCH64)
+                || Machine::of(machine).is_none()
             {
                 Self::Foreign
             } else if header.e_shoff.get(LE) == 0 {

@@ -9,8 +9,9 @@ use kpack_format::tensile::Library;
 use kpack_format::{TargetId, target_names};
 
 use super::data_file::uncompressed;
-use super::databases::{self, ForAll, Merge, TENSILE};
+use super::databases::{self, ForAll, Merge};
 use super::entry::{Class, Classification, Node};
+use super::tensile;
 use super::tree::Tree;
 use kpack_core::files::with_slashes;
 use kpack_core::words::{list, list_some};
@@ -148,7 +149,7 @@ pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>)
             links.push((file.path.clone(), file.from.clone(), file.target()));
         }
         if let (true, Some(parent), Some(name)) = (
-            TENSILE.contains(&database.name),
+            database.is_tensile,
             file.path.parent(),
             file.path.file_name().and_then(|name| name.to_str()),
         ) {
@@ -274,7 +275,7 @@ impl Directory<'_> {
         };
         // A library for GPUs without their own has kernels for each of them.
         let stem =
-            if stem.contains("fallback") { format!("{stem}_{target}") } else { stem.to_owned() };
+            if tensile::is_fallback(stem) { format!("{stem}_{target}") } else { stem.to_owned() };
         if self.has(&format!("{stem}.hsaco")) {
             return;
         }
@@ -311,7 +312,7 @@ impl Directory<'_> {
             .chain(libraries().flat_map(|library| library.placeholders.iter().map(String::as_str)))
             .collect();
         // Compressed library files are not read, and one names the code objects of others.
-        let names_others = "hipblasltExtOpLibrary.dat";
+        let names_others = tensile::EXT_OP_LIBRARY;
         let mut names = self.files.keys();
         let may_be_named =
             names.any(|name| name != names_others && uncompressed(name) == names_others);
@@ -343,16 +344,10 @@ impl Directory<'_> {
         let mut having: BTreeMap<(&str, &str), BTreeSet<TargetId>> = BTreeMap::new();
         let mut example: Option<&DatabaseFile<'_>> = None;
         for (name, file) in &self.files {
-            let (Class::Target { target, .. }, Some(start)) = (file.class, name.find("gfx")) else {
-                continue;
-            };
-            let (before, end) = (&name[..start], uncompressed(name));
-            let is_loaded = before == "TensileLibrary_lazy_" && end.ends_with(".dat")
-                || before.starts_with("Kernels.so-") && end.ends_with(".hsaco")
-                || before == "extop_" && end.ends_with(".co");
-            if is_loaded {
-                let extension = end.rsplit('.').next().unwrap_or_default();
-                having.entry((before, extension)).or_default().insert(target.clone());
+            if let Class::Target { target, .. } = file.class
+                && let Some(loaded) = tensile::loaded_by_target(name)
+            {
+                having.entry(loaded).or_default().insert(target.clone());
                 example = Some(file);
             }
         }

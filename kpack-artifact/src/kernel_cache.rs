@@ -110,7 +110,7 @@ fn read<T, C: FromIterator<T>>(
 ) -> Result<Result<C, Unreadable>, Error> {
     // SQLite does not say why it cannot open a file.
     input::open(path)?;
-    let found = open(path).and_then(|database| {
+    let found = open_database(path).and_then(|database| {
         let tables = "SELECT count(*) FROM sqlite_schema \
                       WHERE type = 'table' AND name = 'cache_v1' AND rootpage > 0";
         let count: i64 = database.query_row(tables, (), |row| row.get(0))?;
@@ -142,7 +142,8 @@ fn read<T, C: FromIterator<T>>(
     }
 }
 
-fn open(path: &Path) -> rusqlite::Result<Connection> {
+/// Opens a database without writing anything, not even beside it.
+pub(crate) fn open_database(path: &Path) -> rusqlite::Result<Connection> {
     let mut uri = "file:".to_owned();
     for byte in path.as_os_str().as_encoded_bytes() {
         uri += &format!("%{byte:02x}");

@@ -1,11 +1,10 @@
-//! Artifact directories: the output of a build system, and the input of a packager.
+//! Splits, merges and verifies artifact directories, which a build system writes and a packager reads.
 //!
-//! An artifact directory lists its prefixes in `artifact_manifest.txt`. [`classify`]
-//! finds out what is in a prefix, by the kernel databases of [`databases`] among other things.
-//! [`split`] makes a generic artifact and one for each target; [`recombine`] merges those of several
-//! machines. Both plan each artifact as an `output`, which a `Stage` publishes. [`verify`] checks binaries,
-//! archives, manifests and trees; [`sizes`] reports where the bytes are. [`create`] makes
-//! archives of files by name, for programs that load their kernels themselves.
+//! An artifact directory lists its prefixes in `artifact_manifest.txt`. [`classify`] identifies the files in a
+//! prefix, with the help of the kernel databases in [`databases`]. [`split`] makes a generic artifact and one for
+//! each target; [`recombine`] merges those of several machines. Both plan each artifact as an `output`, which a
+//! `Stage` publishes. [`verify`] checks trees, and lets `kpack-split` check the binaries and archives in them.
+//! [`sizes`] adds up the bytes of each module and target.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +12,6 @@ mod classifier;
 pub mod classify;
 mod code_ids;
 mod content;
-pub mod create;
 mod data_file;
 pub mod databases;
 mod differences;
@@ -21,17 +19,20 @@ mod entry;
 mod foreign;
 mod gaps;
 mod kernel_cache;
-mod manifest_txt;
-mod mark;
-mod names;
+pub mod kernel_files;
+pub mod manifest_txt;
+pub mod mark;
+pub mod names;
 mod output;
 pub mod packaging;
 pub mod recombine;
+pub mod removal;
+pub mod rpm_database;
 mod rules;
 mod shared;
 pub mod sizes;
 pub mod split;
-pub mod store;
-mod tree;
+mod tensile;
+pub mod tree;
 pub mod verify;
 mod writer;

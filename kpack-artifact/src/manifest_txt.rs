@@ -11,7 +11,7 @@ use kpack_core::{Error, ids};
 use kpack_split::input::{plain, read_text, walk_error};
 
 /// The name of the file.
-pub(crate) const FILE_NAME: &str = "artifact_manifest.txt";
+pub const FILE_NAME: &str = "artifact_manifest.txt";
 
 /// The prefixes that the artifact directory lists, such as `math-libs/BLAS/rocBLAS/stage`, in the
 /// order of the file, each once, with `/`. Empty lines are skipped.
@@ -19,7 +19,7 @@ pub(crate) const FILE_NAME: &str = "artifact_manifest.txt";
 /// # Errors
 /// [`Error::Io`] where the file cannot be read; [`Error::Refused`], with the line, for a prefix
 /// that is not a path within the artifact directory, or that is within another one.
-pub(crate) fn read(artifact: &Path) -> Result<Vec<String>, Error> {
+pub fn read(artifact: &Path) -> Result<Vec<String>, Error> {
     let path = artifact.join(FILE_NAME);
     parse(&path, &read_text(&path)?)
 }
@@ -28,7 +28,7 @@ pub(crate) fn read(artifact: &Path) -> Result<Vec<String>, Error> {
 ///
 /// # Errors
 /// [`Error::Refused`], as [`read`].
-pub(crate) fn parse(path: &Path, text: &str) -> Result<Vec<String>, Error> {
+pub fn parse(path: &Path, text: &str) -> Result<Vec<String>, Error> {
     let mut prefixes: Vec<String> = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -66,7 +66,7 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Vec<String>, Error> {
 /// # Errors
 /// [`Error::Refused`] if it is not a directory, or its path has a symbolic link: its entries are then
 /// somewhere else as well.
-pub(crate) fn directory(artifact: &Path, prefix: &str) -> Result<Option<PathBuf>, Error> {
+pub fn directory(artifact: &Path, prefix: &str) -> Result<Option<PathBuf>, Error> {
     let mut path = artifact.to_owned();
     for part in Path::new(prefix) {
         path.push(part);
@@ -98,7 +98,10 @@ pub(crate) fn to_text<T: AsRef<str>>(prefixes: impl IntoIterator<Item = T>) -> S
 
 /// What is in the artifact directory and in none of `prefixes`, by name, without the list of prefixes
 /// itself and the directories above prefixes.
-pub(crate) fn walk_outside(
+///
+/// # Errors
+/// [`Error::Io`] for what cannot be listed.
+pub fn walk_outside(
     artifact: &Path,
     prefixes: &[String],
 ) -> impl Iterator<Item = Result<DirEntry, Error>> {

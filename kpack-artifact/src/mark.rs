@@ -8,15 +8,17 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::databases::Selection;
-use kpack_core::{Error, ids};
+use kpack_core::publish::Directory;
+use kpack_core::{Error, Reason, ids};
 
-pub(crate) const FILE_NAME: &str = ".kpack-artifact";
+/// The name of the file.
+pub const FILE_NAME: &str = ".kpack-artifact";
 
 #[derive(Serialize, Deserialize)]
 struct Mark {
     format_version: u32,
-    /// The databases whose files are in the artifacts of their targets. They are stored by name,
-    /// because a later version of kpack may know more of them.
+    /// The databases whose files are in the artifacts of their targets, and rules for other kernel files. Databases
+    /// are stored by name, because a later version of kpack may know more of them.
     databases: Vec<String>,
 }
 
@@ -26,7 +28,7 @@ pub(crate) fn to_bytes(selection: &Selection) -> Vec<u8> {
 }
 
 /// The bytes of the mark for an artifact whose databases of these names were split.
-pub(crate) fn naming(databases: Vec<String>) -> Vec<u8> {
+pub fn naming(databases: Vec<String>) -> Vec<u8> {
     let mark = Mark { format_version: 1, databases };
     let mut bytes = serde_json::to_vec(&mark).unwrap_or_default();
     bytes.push(b'\n');
@@ -37,38 +39,79 @@ pub(crate) fn naming(databases: Vec<String>) -> Vec<u8> {
 ///
 /// # Errors
 /// [`Error::Refused`] for a mark that this version does not understand.
-pub(crate) fn databases(artifact: &Path) -> Result<Selection, Error> {
+pub fn databases(artifact: &Path) -> Result<Selection, Error> {
     let path = artifact.join(FILE_NAME);
     let bytes = match fs::read(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Selection::Auto),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Selection::default()),
         bytes => bytes.map_err(|e| Error::io(&path, "read", e))?,
     };
     match serde_json::from_slice(&bytes) {
-        Ok(Mark { format_version: 1, databases }) => Ok(Selection::Named(databases)),
+        Ok(Mark { format_version: 1, databases }) => Selection::from_names(databases)
+            .map_err(|error| Error::rejected(ids::UNSUPPORTED_MARK, &path, error.to_string())),
         Ok(Mark { format_version, .. }) => Err(Error::rejected(
             ids::UNSUPPORTED_MARK,
             &path,
-            format!("unsupported version (expected 1, found {format_version}); use a later kpack"),
+            Reason::mismatch("unsupported version", 1, format_version).then("; use a later kpack"),
         )),
         Err(error) => Err(Error::rejected(ids::UNSUPPORTED_MARK, &path, error.to_string())),
     }
 }
 
 /// Whether kpack wrote the artifact.
-pub(crate) fn is_marked(artifact: &Path) -> bool {
+pub fn is_marked(artifact: &Path) -> bool {
     artifact.join(FILE_NAME).is_file()
 }
 
-/// Refuses to replace `path` unless kpack wrote it, or it is an empty directory, as Ninja creates
-/// for a command's output.
-pub(crate) fn check_replaceable(path: &Path) -> Result<(), Error> {
-    let is_empty = || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
-    if path.symlink_metadata().is_err() || is_marked(path) || is_empty() {
+/// Refuses to replace the entry `name` of the directory `above` unless kpack wrote it, or it is an empty directory, as
+/// Ninja creates for a command's output.
+pub(crate) fn check_replaceable(above: &Directory, name: &Path) -> Result<(), Error> {
+    if !above.has(name.as_ref())? {
+        return Ok(());
+    }
+    if let Ok(there) = above.below(name)
+        && (there.has(FILE_NAME.as_ref())? || there.names()?.is_empty())
+    {
         return Ok(());
     }
     let reason = format!(
         "is in the way: kpack replaces only directories that it wrote, which have a file {FILE_NAME}; \
          choose another output directory, or remove this one"
     );
-    Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, path, reason))
+    Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &above.path().join(name), reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_link_leads_to_is_not_replaceable() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        for name in ["empty", "marked", "other"] {
+            fs::create_dir(path(name)).unwrap();
+        }
+        fs::write(path("marked").join(FILE_NAME), "").unwrap();
+        fs::write(path("other/thesis"), "").unwrap();
+        fs::write(path("file"), "").unwrap();
+        let above = Directory::open(directory.path()).unwrap();
+        let link = |name: &str| std::os::unix::fs::symlink("marked", path(name)).unwrap();
+        link("link");
+        for (name, expected) in [
+            ("none", true),
+            ("empty", true),
+            ("marked", true),
+            ("other", false),
+            ("file", false),
+            ("link", false),
+        ] {
+            assert_eq!(check_replaceable(&above, name.as_ref()).is_ok(), expected, "{name}");
+        }
+        // The directory is asked that is open, whatever has its name by now.
+        let moved = directory.path().with_extension("moved");
+        fs::rename(directory.path(), &moved).unwrap();
+        fs::create_dir(directory.path()).unwrap();
+        assert!(check_replaceable(&above, "other".as_ref()).is_err());
+        fs::remove_dir_all(&moved).unwrap();
+    }
 }

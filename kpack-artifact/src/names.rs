@@ -3,21 +3,17 @@
 use kpack_format::{TargetId, target_names};
 
 /// The suffix of generic artifacts.
-pub(crate) const GENERIC: &str = "generic";
+pub const GENERIC: &str = "generic";
 
 /// The component and the target of the artifact directory called `name`. The generic artifact
 /// (`blas_lib_generic`) has no target. `None` for a name that says neither.
-pub(crate) fn parse(name: &str) -> Option<(&str, Option<TargetId>)> {
-    // A family's name may have a `_` (gfx12_0).
-    let mut splits = name.match_indices('_');
-    splits.find_map(|(at, _)| {
-        let (component, suffix) = (&name[..at], &name[at + 1..]);
-        let target = match suffix {
-            GENERIC => None,
-            _ => Some(target_names::exact(suffix)?),
-        };
-        (!component.is_empty()).then_some((component, target))
-    })
+pub fn parse(name: &str) -> Option<(&str, Option<TargetId>)> {
+    let generic = name.strip_suffix(GENERIC).and_then(|name| name.strip_suffix('_'));
+    let parsed = match generic {
+        Some(component) => (component, None),
+        None => target_names::last(name).map(|(component, target)| (component, Some(target)))?,
+    };
+    Some(parsed).filter(|(component, _)| !component.is_empty())
 }
 
 /// The name of the artifact directory of a component for a target, or of the generic one. Variants are in
@@ -31,7 +27,7 @@ pub(super) fn artifact(component: &str, target: Option<&TargetId>) -> String {
 }
 
 /// Whether a name can be that of a directory, or a part of it.
-pub(super) fn is_file_name(name: &str) -> bool {
+pub fn is_file_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._+:-".contains(c);
     !name.is_empty() && !name.starts_with('.') && name.chars().all(plain)
 }

@@ -6,7 +6,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use kpack_format::archive::Toc;
-use kpack_format::manifest::KpackFile;
 use kpack_format::names::KernelName;
 
 use super::classify::{Class, Node};
@@ -15,7 +14,7 @@ use super::tree::{Item, Role, Tree};
 use kpack_core::Error;
 use kpack_core::parallel::lock;
 use kpack_format::names::is_object;
-use kpack_split::input::{Archives, open, or_refused};
+use kpack_split::input::Archives;
 
 /// Why an entry does not belong in an artifact.
 #[derive(Debug, PartialEq, Eq)]
@@ -200,13 +199,6 @@ pub(crate) enum HostFault {
     NotSplit(PathBuf),
 }
 
-/// The message for an archive with kernels of a file that does not load them.
-pub(crate) fn without_host(binary: &str) -> String {
-    format!(
-        "has kernels of `{binary}`, which is not a split binary; it is truncated, or another file"
-    )
-}
-
 /// The binaries that the archive at `path` in an artifact has kernels for, but that are missing or not
 /// split. `prefixes` are those of the artifact; `entry` finds what is at a path, in any of the artifacts.
 pub(crate) fn kernels_without_host<'t>(
@@ -237,46 +229,6 @@ pub(crate) fn kernels_without_host<'t>(
         found.extend(host.map(|host| (binary.to_owned(), host)));
     }
     found
-}
-
-/// The differences between the archive at `path` and what the manifest of `group` says of it in `file`.
-pub(crate) fn not_as_listed(
-    path: &Path,
-    group: &str,
-    file: &KpackFile,
-    archives: &Archives,
-) -> Result<Vec<String>, Error> {
-    let metadata = open(path)?.metadata();
-    let size = metadata.map_err(|e| Error::io(path, "read", e))?.len();
-    if size != file.size {
-        return Ok(vec![format!("has {size} bytes; expected {}", file.size)]);
-    }
-    let mut reasons = Vec::new();
-    if let Some(expected) = file.checksum
-        && archives.digest(path)? != expected
-    {
-        reasons.push("does not have the listed SHA-256".to_owned());
-    }
-    let toc = match or_refused(archives.toc(path))? {
-        Ok(toc) => toc,
-        Err(found) => {
-            reasons.push(format!("is damaged: {}", found.text));
-            return Ok(reasons);
-        }
-    };
-    let kernels = toc.kernels.values();
-    let count: u64 = kernels.map(|targets| targets.len() as u64).sum();
-    if count != file.kernel_count {
-        let expected = file.kernel_count;
-        reasons.push(format!("has {count} kernels; expected {expected}"));
-    }
-    if toc.gfx_arch_family != file.architecture {
-        reasons.push(format!("is an archive for {}", toc.gfx_arch_family));
-    }
-    if toc.group_name != group {
-        reasons.push(format!("is an archive of `{}`", toc.group_name));
-    }
-    Ok(reasons)
 }
 
 /// Why a code object of the archive at `path` cannot be read; `None` if all can be read.

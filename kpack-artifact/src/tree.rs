@@ -22,7 +22,7 @@ use kpack_split::leftover::{directories, is_leftover_entry};
 
 /// What belongs in an artifact directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Role {
+pub enum Role {
     /// Host files.
     Generic,
     /// Device code of one target.
@@ -35,13 +35,14 @@ pub(crate) enum Role {
 
 /// The directories in one directory, sorted by path, and what they are by their names.
 #[derive(Debug, Default)]
-pub(crate) struct Siblings {
+#[non_exhaustive]
+pub struct Siblings {
     /// Artifact directories: path, component and role.
-    pub(crate) artifacts: Vec<(PathBuf, String, Role)>,
+    pub artifacts: Vec<(PathBuf, String, Role)>,
     /// Leftovers of interrupted runs.
-    pub(crate) leftovers: Vec<PathBuf>,
+    pub leftovers: Vec<PathBuf>,
     /// Directories without a list of prefixes; hidden ones are somebody's work in progress.
-    pub(crate) others: Vec<PathBuf>,
+    pub others: Vec<PathBuf>,
 }
 
 /// Whether a directory is an artifact directory: whether it lists its prefixes.
@@ -82,7 +83,10 @@ pub(crate) fn find_artifacts(
 
 impl Siblings {
     /// Reads the names in `directory`.
-    pub(crate) fn read(directory: &Path) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn read(directory: &Path) -> Result<Self, Error> {
         let mut found = Self::default();
         let mut artifacts = Vec::new();
         for path in directories(directory)? {
@@ -145,6 +149,19 @@ fn role(path: &Path, beside: &[PathBuf]) -> (String, Role) {
 pub(crate) fn is_of_group(artifact: &Path) -> bool {
     let real = artifact.canonicalize();
     role(real.as_deref().unwrap_or(artifact), &[]).1 == Role::Group
+}
+
+/// The targets that the artifact of a group has code for.
+///
+/// # Errors
+/// [`Error::Refused`] for a list of prefixes that is invalid; [`Error::Io`].
+pub fn targets_of_group(artifact: &Path) -> Result<BTreeSet<TargetId>, Error> {
+    let entries = Tree::read("", artifact)?.entries.into_values();
+    let targets = entries.filter_map(|item| match item.class {
+        Class::Target { target, .. } => Some(target),
+        _ => None,
+    });
+    Ok(targets.collect())
 }
 
 /// Whether the manifest with this name is the part of a group: `rocblas_lib.gfx110X.kpm`.

@@ -1,9 +1,5 @@
-//! Moves the GPU code of HIP objects into archives before they are linked: in build scripts, and in compiler
-//! launchers.
-//!
-//! [`Hip`] compiles and splits the kernels of a crate in its build script; [`object_file`] splits
-//! objects and static libraries. The crate `kpack-split` does the same for linked binaries and
-//! whole trees, and provides the command `kpack`.
+//! Compiles HIP kernels in a build script, like the crate `cc`, and links them into your crate. The GPU code goes
+//! into archives.
 //!
 //! ```no_run
 //! kpack_build::Hip::new()
@@ -11,16 +7,29 @@
 //!     .offload_archs(["gfx1100", "gfx942"])
 //!     .compile("vector");
 //! ```
+//!
+//! You need a compiler for HIP (ROCm's, or a distribution's clang with lld), an archiver such as `ar` for static
+//! libraries, and ROCm's headers and device libraries. [`Hip`] lists the environment variables that choose them. To
+//! run the program, you need a HIP runtime that loads kernels from archives.
+//!
+//! `compile` prints these lines for Cargo, which [`Library::directives`] returns, and one for each variable that `cc`
+//! reads:
+//!
+//! | line | why |
+//! | --- | --- |
+//! | `cargo::rerun-if-changed`, `cargo::rerun-if-env-changed` | sources, the headers that they include, and variables |
+//! | `cargo::warning` | the compiler's warnings |
+//! | `cargo::rustc-link-search`, `cargo::rustc-link-lib` | the library, `stdc++` and `amdhip64` |
+//! | `cargo::metadata=kpack_dir`, `cargo::metadata=kpack_module` | for dependents of a package with `links`: where the archives are, and the name that they begin with |
+//!
+//! The command `kpack stage` of the crate `kpack-cli` makes a release of the programs. [`object_file`] splits objects
+//! and static libraries that another program compiled, and the crate `kpack-split` splits linked binaries.
 
 #![forbid(unsafe_code)]
 
 mod hip;
 pub mod object_file;
 
-/// What a build leaves for `kpack stage`, which makes a release of it.
-pub mod staging {
-    pub use crate::hip::{INCLUDE_DIRECTORIES, workspaces};
-}
-
 pub use hip::{Hip, Library};
-pub use kpack_core::{DebugInfo, Error, Finding, Id, Severity, Spirv, Storage, ids, report};
+pub use kpack_core::archives::PackedCode;
+pub use kpack_core::{DebugInfo, Error, Spirv, Storage, ids, report};

@@ -1,12 +1,15 @@
-//! The command `kpack`, and what only it does.
+//! The command `kpack`.
 //!
-//! [`cli`] has its arguments and what it prints. [`inspect`] describes a file, [`report`] draws where the bytes are, [`doctor`] says why kernels do not
-//! load on this machine, and [`stage`] makes a release of Rust programs from Cargo's messages about a build.
+//! [`cli`] parses its arguments and prints its results. [`inspect`] describes a file, [`report`] draws the sizes of
+//! modules and targets, [`doctor`] finds out why kernels do not load on this machine, [`stage`] makes a release of
+//! Rust programs from Cargo's messages about a build, and [`trim`] removes device code for other GPUs from trees.
 
 #![forbid(unsafe_code)]
 
 pub mod cli;
+pub mod create;
 pub mod doctor;
 pub mod inspect;
 pub mod report;
 pub mod stage;
+pub mod trim;

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use kpack_format::archive::ArchiveError;
+use kpack_format::{Details, Reason};
 
 use crate::finding::{Id, ids, with_id};
 use crate::platform::readable;
@@ -22,6 +23,8 @@ pub enum Error {
         path: PathBuf,
         /// What was expected and what was found.
         reason: String,
+        /// What `reason` says, as data.
+        details: Box<Details>,
     },
     /// An operating system call failed.
     #[non_exhaustive]
@@ -67,6 +70,12 @@ impl std::error::Error for Error {
     }
 }
 
+impl From<&Error> for Reason {
+    fn from(error: &Error) -> Self {
+        Self::new(error.without_id(), Box::new(error.details()))
+    }
+}
+
 impl Error {
     /// The message, its cause and its ID, on one line unless the message has several.
     pub fn in_one_line(&self) -> String {
@@ -76,6 +85,9 @@ impl Error {
     /// The message and its cause.
     pub fn without_id(&self) -> String {
         match self {
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                format!("{self}: {source}; check the path")
+            }
             Self::Io { source, .. } => format!("{self}: {source}"),
             _ => self.to_string(),
         }
@@ -93,24 +105,36 @@ impl Error {
     }
 
     /// [`Error::Refused`], for `reason`, which is one line: line breaks in it come from names, and are escaped.
-    pub fn rejected(id: Id, path: &Path, reason: impl Into<String>) -> Self {
-        Self::Refused { id, path: path.to_owned(), reason: one_line(reason.into()) }
+    pub fn rejected(id: Id, path: &Path, reason: impl Into<Reason>) -> Self {
+        let Reason { text, details, .. } = reason.into();
+        Self::Refused { id, path: path.to_owned(), reason: one_line(text), details }
     }
 
-    /// The same, with another reason if it is [`Error::Refused`].
-    pub fn with_reason(self, change: impl FnOnce(String) -> String) -> Self {
+    /// The same with what `change` adds to its reason, if it is [`Error::Refused`].
+    pub fn about(self, change: impl FnOnce(Reason) -> Reason) -> Self {
         match self {
-            Self::Refused { id, path, reason } => {
-                Self::Refused { id, path, reason: change(reason) }
+            Self::Refused { id, path, reason, details } => {
+                let Reason { text, details, .. } = change(Reason::new(reason, details));
+                Self::Refused { id, path, reason: text, details }
             }
             error => error,
+        }
+    }
+
+    /// Its details: what the message says, as data; nothing unless it is [`Error::Refused`].
+    pub fn details(&self) -> Details {
+        match self {
+            Self::Refused { details, .. } => (**details).clone(),
+            _ => Details::default(),
         }
     }
 
     /// The same, with another path if it is [`Error::Refused`].
     pub fn with_path(self, change: impl FnOnce(&Path) -> PathBuf) -> Self {
         match self {
-            Self::Refused { id, path, reason } => Self::Refused { id, path: change(&path), reason },
+            Self::Refused { id, path, reason, details } => {
+                Self::Refused { id, path: change(&path), reason, details }
+            }
             error => error,
         }
     }
@@ -138,7 +162,10 @@ impl Error {
             ArchiveError::Io(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
                 Self::io(path, action, error)
             }
-            error => Self::rejected(ids::DAMAGED_ARCHIVE, path, error.to_string()),
+            error => {
+                let reason = Reason::from(error).then("; build or install the archive again");
+                Self::rejected(ids::DAMAGED_ARCHIVE, path, reason)
+            }
         }
     }
 

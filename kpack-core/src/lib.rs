@@ -1,8 +1,8 @@
-//! What kpack's tools share: files and errors about them, ELF records, device code on its way into
-//! archives, and the only writer of output files.
+//! The common parts of kpack's tools: files and errors about them, ELF records, the compression of device code, and
+//! the only writer of output files.
 //!
-//! An interface for kpack's own crates. Its version is raised incompatibly whenever the interface changes,
-//! so that Cargo never combines crates that do not fit. Programs use `kpack-build` or `kpack-split`.
+//! Only kpack's own crates should use this interface, which may change in every version. Programs use `kpack-build`
+//! or `kpack-split`.
 
 #![forbid(unsafe_code)]
 
@@ -18,8 +18,10 @@ pub mod parallel;
 pub mod platform;
 pub mod publish;
 pub mod report;
+pub mod staging;
 pub mod words;
 
 pub use archives::{DebugInfo, Spirv, Storage};
 pub use error::{Error, escaped, shown};
 pub use finding::{Finding, Id, Severity, ids};
+pub use kpack_format::{Details, Reason};

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use kpack_format::TargetId;
 use kpack_format::archive::Written;
+use kpack_format::{Reason, TargetId};
 
 use crate::finding::{Finding, Id, Severity};
 
@@ -100,8 +100,8 @@ pub struct ArchiveReport {
     pub target: String,
     /// Its size in bytes.
     pub size: u64,
-    /// Number of kernels.
-    pub kernel_count: u64,
+    /// Number of code objects.
+    pub code_object_count: u64,
     /// Whether it was written; false if it already had the same content.
     pub changed: bool,
 }
@@ -113,7 +113,7 @@ impl ArchiveReport {
             path: path.into(),
             target: target.to_string(),
             size: written.size,
-            kernel_count: written.kernel_count,
+            code_object_count: written.kernel_count,
             changed: true,
         }
     }
@@ -121,29 +121,29 @@ impl ArchiveReport {
 
 impl Report {
     /// Adds a [`Severity::Note`].
-    pub fn note(&mut self, id: Id, path: impl Into<PathBuf>, text: impl Into<String>) {
+    pub fn note(&mut self, id: Id, path: impl Into<PathBuf>, text: impl Into<Reason>) {
         self.findings.push(Finding::new(Severity::Note, id, path, text));
     }
 
     /// Adds a [`Severity::Warning`].
-    pub fn warn(&mut self, id: Id, path: impl Into<PathBuf>, text: impl Into<String>) {
+    pub fn warn(&mut self, id: Id, path: impl Into<PathBuf>, text: impl Into<Reason>) {
         self.findings.push(Finding::new(Severity::Warning, id, path, text));
     }
 }
 
 /// Receives the progress of a run.
 pub trait Progress: Sync {
-    /// Work starts on `total` bytes of device code.
+    /// Work starts on `total` bytes, files or components, as the function says.
     fn start(&self, total: u64) {
         let _ = total;
     }
 
-    /// Another `bytes` of them were read.
-    fn advance(&self, bytes: u64) {
-        let _ = bytes;
+    /// So many more of them are done.
+    fn advance(&self, done: u64) {
+        let _ = done;
     }
 
-    /// Work on a file starts.
+    /// Work on a file or component starts.
     fn file(&self, path: &Path) {
         let _ = path;
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::digest::{Hasher, Sha256};
+use crate::digest::{Blake3, Hasher};
 use crate::names::KernelName;
 
 /// The ID of a binary's device code for one target. Equal code objects at equal code object indices
@@ -10,12 +10,12 @@ use crate::names::KernelName;
 /// not change it.
 pub type CodeId = [u8; 8];
 
-/// Computes the ID of code objects, given as SHA-256 by code object index; `None` if there are
+/// Computes the ID of code objects, given as BLAKE3 digests by code object index; `None` if there are
 /// none.
 ///
-/// It is the start of the SHA-256 of, for each index in ascending order, the index (u32,
-/// little-endian) and the SHA-256 of the code object.
-pub fn code_id(checksums: &BTreeMap<u32, Sha256>) -> Option<CodeId> {
+/// It is the start of the BLAKE3 digest of, for each index in ascending order, the index (u32,
+/// little-endian) and the BLAKE3 digest of the code object.
+pub fn code_id(checksums: &BTreeMap<u32, Blake3>) -> Option<CodeId> {
     if checksums.is_empty() {
         return None;
     }

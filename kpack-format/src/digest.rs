@@ -1,13 +1,11 @@
-//! SHA-256 digests.
+//! BLAKE3 digests.
 
-use sha2::Digest;
+/// A BLAKE3 digest.
+pub type Blake3 = [u8; 32];
 
-/// A SHA-256 digest.
-pub type Sha256 = [u8; 32];
-
-/// The SHA-256 of bytes that come one after another. It uses SHA instructions if the processor has them.
+/// The BLAKE3 digest of bytes that come one after another. It uses the vector instructions that the processor has.
 #[derive(Clone, Default)]
-pub struct Hasher(sha2::Sha256);
+pub struct Hasher(blake3::Hasher);
 
 impl Hasher {
     /// Adds `bytes`.
@@ -16,16 +14,14 @@ impl Hasher {
     }
 
     /// The digest of all bytes that were added.
-    pub fn finish(self) -> Sha256 {
+    pub fn finish(self) -> Blake3 {
         self.0.finalize().into()
     }
 }
 
 /// The digest of `bytes`.
-pub fn sha256(bytes: &[u8]) -> Sha256 {
-    let mut hasher = Hasher::default();
-    hasher.update(bytes);
-    hasher.finish()
+pub fn blake3(bytes: &[u8]) -> Blake3 {
+    blake3::hash(bytes).into()
 }
 
 /// Bytes as lowercase hexadecimal digits.

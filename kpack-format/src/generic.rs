@@ -39,7 +39,7 @@ pub struct Generic {
 /// has more processors (gfx11-7-generic, gfx12-5-generic, gfx13-generic), which no released runtime takes
 /// generic code for. For gfx906, the runtime asks for `gfx9-generic:sramecc+:xnack-`: no bundle has that,
 /// since gfx9-generic has no sramecc; loaders try fewer features as well. (ROCm 6.4 took it from bundles; no later
-/// one does.) `cargo xtask real` compares the table with real runtimes: 5.2, 5.7 and 7.14, and 6.4 and 7.2 with `--suite`.
+/// one does.) `cargo xtask test real` compares the table with real runtimes: 5.2, 5.7 and 7.14, and `real::extra` with 6.4 and 7.2.
 #[rustfmt::skip]
 const TABLE: &[Row] = &[
     ("gfx9-generic", &["gfx900", "gfx902", "gfx904", "gfx909", "gfx90c"], BUNDLES, ARCHIVES),

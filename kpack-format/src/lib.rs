@@ -1,11 +1,11 @@
-//! The file formats of kpack: bytes to meaning and back.
+//! Reads and writes the file formats of kpack.
 //!
-//! This crate does not touch the file system and starts no process or thread: readers take anything
-//! that is [`Read`](std::io::Read) and [`Seek`](std::io::Seek), or a byte slice, and writers
-//! anything that is [`Write`](std::io::Write).
+//! This crate does not touch the file system and starts no process or thread. Readers take anything that is
+//! [`Read`](std::io::Read) and [`Seek`](std::io::Seek), or a byte slice, and writers take anything that is
+//! [`Write`](std::io::Write).
 //!
-//! No input makes these readers panic, read out of bounds, or allocate more than the input could
-//! hold: each size is checked against the available bytes first.
+//! No input makes these readers panic, read out of bounds, or allocate more than the input could contain, because
+//! they check each size against the available bytes first.
 
 #![forbid(unsafe_code)]
 
@@ -50,8 +50,10 @@ pub mod manifest;
 pub mod marker;
 mod message_pack;
 pub mod names;
+pub mod offload_binary;
 pub mod offload_bundle;
 pub mod raw_map;
+mod reason;
 mod selection;
 mod spelling;
 pub mod target_id;
@@ -59,9 +61,10 @@ pub mod target_names;
 pub mod tensile;
 
 pub use code_id::{CodeId, code_id};
-pub use digest::Sha256;
+pub use digest::Blake3;
 pub use exhaustion::is_exhaustion;
 pub use generic::{Delivery, Generic, RocmVersion};
+pub use reason::{Details, Reason};
 pub use selection::Selection;
 pub use target_id::{FAMILIES, TargetId};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::Sha256;
+use crate::Blake3;
 use crate::message_pack::{MessagePackError, Reader, Writer};
 use crate::names::{GFXARCH, in_package_name};
 
@@ -41,8 +41,8 @@ pub struct KpackFile {
     pub size: u64,
     /// Number of entries.
     pub kernel_count: u64,
-    /// SHA-256 of the file.
-    pub checksum: Option<Sha256>,
+    /// BLAKE3 digest of the file.
+    pub checksum: Option<Blake3>,
 }
 
 /// Why bytes are not a manifest.
@@ -64,7 +64,7 @@ impl KpackFile {
         filename: impl Into<String>,
         size: u64,
         kernel_count: u64,
-        checksum: Option<Sha256>,
+        checksum: Option<Blake3>,
     ) -> Self {
         let (architecture, filename) = (architecture.into(), filename.into());
         Self { architecture, filename, size, kernel_count, checksum }
@@ -77,7 +77,7 @@ impl KpackFile {
         out.text("size").integer(self.size);
         out.text("kernel_count").integer(self.kernel_count);
         if let Some(checksum) = &self.checksum {
-            out.text("checksum").bytes(checksum);
+            out.text("blake3").bytes(checksum);
         }
     }
 
@@ -89,7 +89,7 @@ impl KpackFile {
             "filename" => value.field(&mut filename, key, Reader::string),
             "size" => value.field(&mut size, key, Reader::integer),
             "kernel_count" => value.field(&mut kernel_count, key, Reader::integer),
-            "checksum" => value.field(&mut checksum, key, Reader::digest),
+            "blake3" => value.field(&mut checksum, key, Reader::digest),
             _ => value.skip().map(drop),
         })?;
         Ok(Self {

@@ -9,12 +9,26 @@ use crate::message_pack::{Kind, MessagePackError, Reader, Writer};
 
 /// The name of the section that holds the marker.
 pub const SECTION_NAME: &str = ".rocm_kpack_ref";
+/// Its name while the device code is in the binary again, and no wrapper leads to the marker: other tools take a binary
+/// with [`SECTION_NAME`] for split. As long as that, to be written in its place.
+pub const KEPT_SECTION_NAME: &str = ".kept_kpack_ref";
+/// `HIPF`: magic of a wrapper (`__CudaFatBinaryWrapper`) that points to a bundle.
+pub const MAGIC_FAT: u32 = 0x4849_5046;
+/// `HIPK`: magic of a wrapper that points to a marker.
+pub const MAGIC_SPLIT: u32 = 0x4b50_4948;
+/// The only version of a wrapper.
+pub const WRAPPER_VERSION: u32 = 1;
 /// Maximum size of a marker, in bytes.
 pub const MAX_SIZE: usize = 64 * 1024;
 /// The bytes that padding in a marker takes at least: its key, and the start of its value.
 pub const LEAST_PADDING: usize = 11;
 /// Maximum number of search paths in a marker.
 pub const MAX_SEARCH_PATHS: usize = 64;
+
+/// Whether a section of this name has a marker, be the binary split or joined.
+pub fn is_section(name: &str) -> bool {
+    [SECTION_NAME, KEPT_SECTION_NAME].contains(&name)
+}
 
 /// Tells where a binary's device code is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,7 +144,7 @@ impl Marker {
         let kernel_name = self.kernel_name.as_deref().unwrap_or_default();
         out.text("kernel_name").text(kernel_name);
         if !self.code_ids.is_empty() {
-            out.text("code_ids").map(self.code_ids.len());
+            out.text("code_blake3").map(self.code_ids.len());
             for (target, id) in &self.code_ids {
                 out.text(target).bytes(id);
             }
@@ -212,7 +226,7 @@ impl Marker {
                 })
             }),
             "kernel_name" => value.field(&mut kernel_name, key, Reader::string),
-            "code_ids" => {
+            "code_blake3" => {
                 value.field(&mut code_ids, key, |value| value.map_of(usize::MAX, Reader::digest))
             }
             "shared_bundles" => {

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::ops::Range;
 
+use crate::Reason;
+
 /// Why bytes cannot be read.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -14,7 +16,7 @@ pub struct MessagePackError {
     /// Offset in bytes.
     pub offset: usize,
     /// What was expected and what was found.
-    pub reason: String,
+    pub reason: Reason,
 }
 
 impl Display for MessagePackError {
@@ -55,7 +57,7 @@ impl<'a> Reader<'a> {
         self.size - self.rest.len()
     }
 
-    pub(crate) fn fail<T>(&self, reason: impl Into<String>) -> Result<T> {
+    pub(crate) fn fail<T>(&self, reason: impl Into<Reason>) -> Result<T> {
         Err(MessagePackError { offset: self.offset(), reason: reason.into() })
     }
 
@@ -95,7 +97,7 @@ impl<'a> Reader<'a> {
         }
         self.clone().skip()?;
         match token {
-            Some(found) => self.fail(format!("expected {what}, found {found}")),
+            Some(found) => self.fail(Reason::mismatch("", what, found)),
             None => self.fail(format!("expected {what}")),
         }
     }

@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use crate::TargetId;
-use crate::digest::{Sha256, hex};
+use crate::digest::{Blake3, hex};
 use crate::spelling::FEATURES;
 
 /// Stands for the target ID in a search path.
@@ -290,7 +290,7 @@ impl<'a> ObjectName<'a> {
 
     /// The name of an object; `label` is its file name, or the names of a static library and its
     /// member.
-    pub fn form(label: &str, digest: &Sha256) -> String {
+    pub fn form(label: &str, digest: &Blake3) -> String {
         format!("{label}@{}", hex(&digest[..Self::DIGEST]))
     }
 

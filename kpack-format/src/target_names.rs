@@ -20,10 +20,18 @@ pub fn exact(text: &str) -> Option<TargetId> {
     })
 }
 
-/// The target at the end of a name, after any `_`: the name of an archive without `.kpack`.
-pub fn last(stem: &str) -> Option<TargetId> {
+/// The target at the end of a name, after any `_`, and what is before that: the name of an artifact, or of an archive
+/// without `.kpack`.
+pub fn last(name: &str) -> Option<(&str, TargetId)> {
     // A family's name may have a `_` (gfx12_0).
-    stem.match_indices('_').find_map(|(at, _)| exact(&stem[at + 1..]))
+    let mut splits = name.match_indices('_');
+    splits.find_map(|(at, _)| Some((&name[..at], exact(&name[at + 1..])?)))
+}
+
+/// A target in the name of a Python project, which has neither `_` nor capitals.
+pub fn of_project(label: &str) -> Option<TargetId> {
+    let family = TargetId::family(label).or_else(|| TargetId::family(&label.replace('-', "_")));
+    family.or_else(|| label.starts_with("gfx").then(|| label.parse().ok()).flatten())
 }
 
 /// A target, or the family of a build, such as `gfx94X-dcgpu` and `gfx110X-all`.
@@ -44,7 +52,7 @@ pub fn of_directory(name: &str) -> Option<TargetId> {
     if !name.starts_with("gfx") {
         return None;
     }
-    let (target, rest) = parse(name)?;
+    let (target, rest) = at_start(name)?;
     (rest.is_empty() || rest.starts_with('_')).then_some(target)
 }
 
@@ -53,7 +61,7 @@ pub fn of_directory(name: &str) -> Option<TargetId> {
 pub fn in_file_name(name: &str) -> Vec<TargetId> {
     let mut found: Vec<TargetId> = Vec::new();
     for (start, _) in name.match_indices("gfx") {
-        if let Some((target, _)) = at_boundary(name, start).and_then(parse)
+        if let Some((target, _)) = at_boundary(name, start).and_then(at_start)
             && !found.contains(&target)
         {
             found.push(target);
@@ -71,7 +79,7 @@ pub fn only_in_file_name(name: &str) -> Option<TargetId> {
 /// The target that a file of MIOpen's begins with. The number of compute units may follow without
 /// anything between (`gfx90a68` is gfx90a with 0x68 of them), so what is a processor has to be known.
 pub fn leading(name: &str) -> Option<TargetId> {
-    let target = parse(name).map(|(target, _)| target);
+    let target = at_start(name).map(|(target, _)| target);
     let is_known = |target: &&TargetId| processors().any(|known| known == target.processor());
     if let Some(target) = target.as_ref().filter(is_known) {
         return Some(target.clone());
@@ -124,8 +132,8 @@ fn at_boundary(name: &str, start: usize) -> Option<&str> {
     }
 }
 
-/// A target at the start of `text`, and what follows it.
-fn parse(text: &str) -> Option<(TargetId, &str)> {
+/// A target at the start of `text`, and what follows it. No letter or digit follows.
+pub fn at_start(text: &str) -> Option<(TargetId, &str)> {
     let digits = text.strip_prefix("gfx")?;
     let is_digit = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c) || c == 'x';
     let length = digits.find(|c| !is_digit(c)).unwrap_or(digits.len());
@@ -211,7 +219,7 @@ mod tests {
 
     #[test]
     fn targets_at_the_end_of_names_and_of_builds() {
-        let of = |name| last(name).map(|target| target.to_string());
+        let of = |name| last(name).map(|(_, target)| target.to_string());
         assert_eq!(of("blas_lib_gfx90a:xnack+").as_deref(), Some("gfx90a:xnack+"));
         assert_eq!(of("blas_lib_gfx90a-xnack+").as_deref(), Some("gfx90a:xnack+"));
         assert_eq!(of("aotriton_lib_gfx12_0").as_deref(), Some("gfx12_0"));

@@ -5,11 +5,11 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use kpack_format::CodeId;
 use kpack_format::archive::{
     ArchiveError, DecodeError, Index, Scheme, Targets, Toc, TocEntry, check_frame,
 };
-use kpack_format::digest::sha256;
+use kpack_format::digest::blake3;
+use kpack_format::{CodeId, Reason};
 use parking_lot::{Mutex, RwLock};
 use zstd::zstd_safe::WriteBuf;
 
@@ -161,7 +161,7 @@ impl Archive {
 
     /// The code object of `kernel` for `target`, decompressed.
     ///
-    /// Checks its size, and Zstandard's checksum if the frame has one. Compares the SHA-256 in the TOC
+    /// Checks its size, and Zstandard's checksum if the frame has one. Compares the BLAKE3 digest in the TOC
     /// only for uncompressed code objects, since it takes longer than decompressing. `kpack verify`
     /// always compares it.
     ///
@@ -173,7 +173,7 @@ impl Archive {
     }
 
     /// The code object of `kernel` for `target`, in the mapped file. `None` if it is compressed, or the
-    /// archive was not opened by [`open_mapped`](Self::open_mapped). Compares its SHA-256 the first time.
+    /// archive was not opened by [`open_mapped`](Self::open_mapped). Compares its BLAKE3 digest the first time.
     ///
     /// # Errors
     /// [`Error::Archive`] if there is no such kernel or it is damaged.
@@ -233,14 +233,14 @@ impl Archive {
         }
     }
 
-    /// Compares the SHA-256 of an uncompressed code object, if the archive has one.
+    /// Compares the BLAKE3 digest of an uncompressed code object, if the archive has one.
     fn compare(&self, bytes: &[u8], stored: Stored<'_>) -> Result<(), Error> {
         if self.toc().checksums.is_none() {
             return Ok(());
         }
         let Stored { kernel, target, .. } = stored;
         let (entry, offset) = (stored.entry, stored.offset);
-        let compared = self.toc().check(kernel, target, entry, offset, &sha256(bytes));
+        let compared = self.toc().check(kernel, target, entry, offset, &blake3(bytes));
         compared.map_err(|source| self.damaged(source))
     }
 
@@ -256,7 +256,9 @@ impl Archive {
             let Stored { kernel, target, .. } = stored;
             self.damaged(ArchiveError::Decompression {
                 offset: stored.offset,
-                reason: format!("kernel `{kernel}` for {target}: {reason}"),
+                reason: Reason::from(format!("kernel `{kernel}` for {target}: {reason}"))
+                    .kernel(kernel)
+                    .target(target),
             })
         };
         check_frame(frame, size).map_err(damaged)?;

@@ -21,12 +21,12 @@
 //! # Ok(()) }
 //! ```
 //!
-//! [`lookup`] says where that is, without opening an archive; kpack's tools also ask it.
+//! [`lookup`] lists the archives in which the code may be, without opening them. kpack's tools use it too.
 //!
-//! The ROCm runtime does so through the C interface, `rocm_kpack/kpack.h`; see [`ffi`].
+//! ROCm's runtime uses the C interface, `rocm_kpack/kpack.h`; see [`ffi`].
 //!
-//! Archives are read by position: opening one reads only its table of contents, and a file that shrinks
-//! meanwhile gives an error. No lock is held while code objects are read and decompressed.
+//! Archives are read by position, so opening one reads only its table of contents, and a file that shrinks meanwhile
+//! gives an error. The loader holds no lock while it reads and decompresses code objects.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 

@@ -433,7 +433,30 @@ impl fmt::Display for Report {
             }
         }
         let (id, advice) = self.diagnosis();
-        write!(f, "  what to do: {advice} [{id}]")
+        writeln!(f, "  what to do: {advice} [{id}]")?;
+        write!(f, "  run: kpack doctor {}", quoted(examined(&self.binary)))
+    }
+}
+
+/// What `kpack doctor` is to examine: the Python environment of a library, or else the library.
+fn examined(binary: &Path) -> &Path {
+    let is_packages = |path: &&Path| path.file_name().is_some_and(|name| name == "site-packages");
+    let packages = binary.ancestors().find(is_packages);
+    // `ENVIRONMENT/lib/python3.12/site-packages`, and `ENVIRONMENT\Lib\site-packages` on Windows.
+    let root = packages.and_then(|packages| {
+        let is_of_windows = packages.parent()?.file_name()? == "Lib";
+        packages.ancestors().nth(if is_of_windows { 2 } else { 3 })
+    });
+    root.unwrap_or(binary)
+}
+
+/// A path as a word of a shell, without what could play tricks on a terminal.
+fn quoted(path: &Path) -> String {
+    let path = escaped(path).to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._+-@%,".contains(c);
+    match !path.is_empty() && path.chars().all(is_plain) {
+        true => path,
+        false => format!("'{}'", path.replace('\'', "'\\''")),
     }
 }
 

@@ -103,6 +103,7 @@ impl KeptMarker {
         let size = marker.len() as u64;
         if size > self.available {
             refuse!(
+                at self.offset;
                 "the marker has room for {} bytes, but the new one needs {size}; install the unsplit binary",
                 self.available
             );
@@ -185,7 +186,10 @@ pub(crate) fn find_wrappers(
         };
         let version = u32_at(slot, 4);
         if version != VERSION {
-            refuse!("the wrapper at {address:#x} has version {version}; expected {VERSION}");
+            refuse!(
+                expected VERSION, found version;
+                "the wrapper at {address:#x} has version {version}; expected {VERSION}"
+            );
         }
         found.push(FoundWrapper {
             position: found.len() as u32,
@@ -214,6 +218,7 @@ impl FatBinary {
         for wrapper in found {
             if !addresses.contains(&wrapper.pointer) {
                 refuse!(
+                    expected format_args!("{:#x}..{:#x}", addresses.start, addresses.end), found format_args!("{:#x}", wrapper.pointer);
                     "the wrapper at {:#x} points to {:#x}, outside `{name}` ({:#x}..{:#x})",
                     wrapper.address,
                     wrapper.pointer,
@@ -338,7 +343,7 @@ pub(crate) fn keeping_wrappers(
 }
 
 /// The bytes of `marker` for a place of `room` bytes; drops code IDs that do not fit. One that says the same as the
-/// `former` one keeps its bytes: earlier versions padded it in another way.
+/// `former` one keeps its bytes: other tools write it differently, and in a DLL, what a join padded has more room.
 pub(crate) fn marker_bytes(
     marker: &Marker,
     former: &[u8],

@@ -4,12 +4,14 @@
 mod facts;
 
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 
 use kpack_core::archives::KeptBundle;
 use kpack_core::elf::{BinaryError, FAT_SECTION, ReadAt};
 use kpack_core::files::{HostFormat, START};
-use kpack_format::marker::{Marker, SECTION_NAME};
+use kpack_format::marker::{self, Marker};
+use kpack_format::offload_binary::{self, OffloadImage};
 use object::elf::PT_INTERP;
 
 use crate::device_code::{DeviceCode, FatBinary, NewCode, SplitWrapper};
@@ -78,12 +80,11 @@ impl<S> Image<S> {
     pub fn marker_sections(&self) -> Vec<Range<u64>> {
         match self {
             Self::Elf(image) => {
-                let sections = image.sections.iter().filter(|s| s.name == SECTION_NAME);
+                let sections = image.sections.iter().filter(|s| marker::is_section(&s.name));
                 sections.map(|s| s.offset..s.offset + s.size).collect()
             }
             Self::Pe(image) => {
-                let sections = image.sections.iter();
-                let sections = sections.filter(|s| s.name == pe::MARKER_SECTION);
+                let sections = image.sections.iter().filter(|s| s.is_marker());
                 let size = |s: &pe::Section| s.in_file().end - s.address;
                 sections.map(|s| s.offset..s.offset + size(s)).collect()
             }
@@ -197,17 +198,34 @@ impl<S: ReadAt> Image<S> {
     pub fn has_place_of_code(&self) -> Result<bool, BinaryError> {
         Ok(match self {
             Self::Elf(image) => image.section(FAT_SECTION)?.is_some(),
-            Self::Pe(image) => image.section(&[pe::MARKER_SECTION])?.is_some(),
+            Self::Pe(image) => image.sections.iter().any(pe::Section::is_marker),
         })
     }
 
-    /// The sections that have offload bundles to which no wrapper refers, and how many. They are not searched for in
-    /// binaries for Windows.
-    pub fn bundles_in_data(&self) -> Result<Vec<(String, u64)>, BinaryError> {
+    /// The sections that have offload bundles to which no wrapper refers. They are not searched for in binaries for
+    /// Windows.
+    pub fn bundles_in_data(&self) -> Result<Vec<elf::DataBundles>, BinaryError> {
         match self {
             Self::Elf(image) => elf::bundles_in_data(image),
             Self::Pe(_) => Ok(Vec::new()),
         }
+    }
+
+    /// The images for other offloading runtimes. They are not looked for in binaries for Windows.
+    pub fn offload_images(&self) -> io::Result<Vec<OffloadImage>> {
+        let Self::Elf(image) = self else {
+            return Ok(Vec::new());
+        };
+        let own = |section: &&elf::Section| {
+            section.name == offload_binary::SECTION && section.kind != object::elf::SHT_NOBITS
+        };
+        let mut images = Vec::new();
+        for section in image.sections.iter().filter(own) {
+            images.extend(offload_binary::read(section.size, &mut |at, buffer| {
+                self.source().read_exact_at(section.offset.saturating_add(at), buffer)
+            })?);
+        }
+        Ok(images)
     }
 
     /// What is left of the device code in a split binary; `None` if nothing is.
@@ -313,6 +331,18 @@ impl JoinPlan {
         Ok(match image {
             Image::Elf(image) => Self::Elf(Box::new(elf::JoinPlan::new(image, code)?)),
             Image::Pe(image) => Self::Pe(Box::new(pe::JoinPlan::new(image, code)?)),
+        })
+    }
+
+    /// Plans the binary of `image` whose device code `fat` becomes the smaller bundles of `code`, in its place.
+    pub(crate) fn trimmed<S: ReadAt>(
+        image: &Image<S>,
+        fat: &FatBinary,
+        code: &NewCode<'_>,
+    ) -> Result<Self, BinaryError> {
+        Ok(match image {
+            Image::Elf(image) => Self::Elf(Box::new(elf::JoinPlan::trimmed(image, fat, code)?)),
+            Image::Pe(image) => Self::Pe(Box::new(pe::JoinPlan::trimmed(image, fat, code)?)),
         })
     }
 

@@ -1,10 +1,12 @@
 //! Moves the GPU code of linked ROCm/HIP binaries into archives at install time, and back.
 //!
-//! [`install`] splits the binaries of an install prefix, and [`join`] puts device code back. [`elf`] reads,
-//! plans and rewrites one linked binary.
+//! [`install`] splits the binaries of an install prefix, [`join`] puts device code back, and [`trim`] removes the
+//! code for all but chosen GPUs. [`elf`] reads, plans and rewrites one linked binary. [`verify`] checks binaries,
+//! archives and manifests.
 //!
-//! `kpack-build` splits objects before they are linked; `kpack-artifact` splits and verifies trees;
-//! `kpack-wheel` splits Python wheels; `kpack-cli` has the command `kpack`.
+//! Other crates build on this one: `kpack-artifact` splits and verifies trees, `kpack-store` packs them,
+//! `kpack-wheel` splits Python wheels, and `kpack-cli` provides the command `kpack`. `kpack-build` splits objects
+//! before they are linked.
 
 #![forbid(unsafe_code)]
 
@@ -17,10 +19,11 @@ pub mod join;
 pub mod leftover;
 pub mod pe;
 mod plan;
-mod ranges;
 mod rewrite;
 mod source_date;
 pub mod split;
+pub mod trim;
+pub mod verify;
 
 pub use kpack_core::{Error, Finding, Id, Severity, Spirv, Storage, ids, report};
 use kpack_core::{parallel, publish};

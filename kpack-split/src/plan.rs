@@ -127,9 +127,9 @@ impl<I, H> JoinPlan<Plan<I, H>> {
 /// What is wrong with a result, as it is read back: the fault is in that, not in its sound input.
 pub(crate) fn unsound(error: BinaryError) -> BinaryError {
     match error {
-        BinaryError::Refused(reason) | BinaryError::Unsupported(reason) => {
-            BinaryError::Unsound(reason)
-        }
+        BinaryError::Truncated(reason)
+        | BinaryError::Refused(reason)
+        | BinaryError::Unsupported(reason) => BinaryError::Unsound(reason),
         error => error,
     }
 }

@@ -21,7 +21,7 @@ use super::variant_json;
 use kpack_core::files::{HostFormat, SharedFile};
 use kpack_core::parallel;
 use kpack_core::publish;
-use kpack_core::{Error, ids};
+use kpack_core::{Error, Reason, ids};
 use kpack_split::input;
 use kpack_split::pe::MARKER_SECTION;
 
@@ -144,8 +144,8 @@ impl Wheel {
     }
 
     /// An error in a file of its metadata.
-    pub(super) fn refused(&self, file: &str, text: impl Into<String>) -> Error {
-        member_error(&self.path, &self.in_dist_info(file), &text.into())
+    pub(super) fn refused(&self, file: &str, text: impl Into<Reason>) -> Error {
+        member_error(&self.path, &self.in_dist_info(file), text)
     }
 
     fn fields(&self, file: &str) -> Result<Fields, Error> {
@@ -189,10 +189,10 @@ impl Wheel {
         }
         let format = self.wheel.get("Wheel-Version").unwrap_or("none");
         if format.split('.').next() != Some("1") {
-            let text = format!("unknown Wheel-Version (expected 1.0, found {format})");
+            let text = Reason::mismatch("unknown Wheel-Version", "1.0", format);
             let file = self.in_dist_info("WHEEL");
             let id = ids::UNSUPPORTED_WHEEL;
-            return Err(in_member(id, &self.path, &file, &text));
+            return Err(in_member(id, &self.path, &file, text));
         }
         Ok(())
     }
@@ -436,7 +436,7 @@ impl Wheel {
         };
         let longer = row
             .longer_hash()
-            .map_err(|text| in_member(ids::UNSUPPORTED_WHEEL, &self.path, &member.name, &text))?;
+            .map_err(|text| in_member(ids::UNSUPPORTED_WHEEL, &self.path, &member.name, text))?;
         let found = match longer {
             None => digest.hash(),
             Some(mut hasher) => {
@@ -447,8 +447,9 @@ impl Wheel {
         match row.contradiction(&found, digest.size) {
             None => Ok(()),
             Some(what) => {
-                let text = format!("RECORD has another {what}; build or download the wheel again");
-                Err(member_error(&self.path, &member.name, &text))
+                let text = what.after("RECORD has another ");
+                let text = text.then("; build or download the wheel again");
+                Err(member_error(&self.path, &member.name, text))
             }
         }
     }
@@ -507,14 +508,12 @@ fn dist_info(path: &Path, name: &WheelName, members: &[Member]) -> Result<String
     let found = Vec::from_iter(found);
     match found.as_slice() {
         [only] if name.has_directory(only, "dist-info") => Ok((*only).to_owned()),
-        _ => Err(damaged(
-            path,
-            format!(
-                "expected one directory {}, found {}; build the wheel again",
-                name.directory("dist-info"),
-                if found.is_empty() { "none".to_owned() } else { found.join(", ") }
-            ),
-        )),
+        _ => {
+            let expected = format!("one directory {}", name.directory("dist-info"));
+            let found = if found.is_empty() { "none".to_owned() } else { found.join(", ") };
+            let text = Reason::mismatch("", expected, found).then("; build the wheel again");
+            Err(damaged(path, text))
+        }
     }
 }
 

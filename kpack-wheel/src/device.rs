@@ -3,19 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use kpack_format::digest::sha256;
-use kpack_format::{Delivery, Selection, Sha256, TargetId};
+use kpack_format::{Delivery, Selection, TargetId};
 use pep508_rs::{ExtraName, PackageName};
+use sha2::{Digest as _, Sha256};
 
 use super::archive::{SitePackages, Wheel};
 use super::members::in_member;
 use super::metadata::Fields;
 use super::name::WheelName;
 use super::options::Options;
+use super::record;
 use super::set::{self, ALL};
 use super::writer::{Content, Item};
 use kpack_core::{Error, ids};
-use kpack_split::input;
 
 /// The device wheels of a host.
 pub(super) struct Devices<'a> {
@@ -262,13 +262,13 @@ impl<'a> Devices<'a> {
     }
 
     /// The bytes of all device wheels' files, which tells whether two hosts can share the wheels.
-    pub(super) fn digests(&self) -> Result<BTreeMap<(&str, &str), Sha256>, Error> {
+    pub(super) fn digests(&self) -> Result<BTreeMap<(&str, &str), [u8; 32]>, Error> {
         let mut digests = BTreeMap::new();
         for device in self.devices.values() {
             for (path, file) in &device.files {
                 let digest = match &file.content {
-                    Content::Archive(from) | Content::File(from) => input::digest(from)?,
-                    Content::Bytes(bytes) => sha256(bytes),
+                    Content::Archive(from) | Content::File(from) => record::sha256(from)?,
+                    Content::Bytes(bytes) => Sha256::digest(bytes).into(),
                     Content::Copied(_, _, digest) => digest.sha256,
                 };
                 digests.insert((device.project.as_str(), path.as_str()), digest);

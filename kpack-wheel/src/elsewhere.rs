@@ -74,7 +74,7 @@ impl Wheel {
         let tree = TempDir::new();
         let tree = tree.map_err(|e| Error::io(&std::env::temp_dir(), "create files in", e))?;
         self.unpack_some(&needed, tree.path())?;
-        self.split_elsewhere_in(tree.path(), &classify(tree.path(), &Selection::Auto)?)
+        self.split_elsewhere_in(tree.path(), &classify(tree.path(), &Selection::default())?)
     }
 
     /// As [`split_elsewhere`](Self::split_elsewhere), in `tree`, where the wheel was unpacked, with what was

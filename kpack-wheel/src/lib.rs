@@ -1,16 +1,16 @@
-//! Python wheels: a host wheel without device code, and a small device wheel for each GPU processor.
+//! Splits Python wheels into a host wheel without device code, and a small device wheel for each GPU processor.
 //!
-//! A wheel is unpacked into a hidden directory, where [`install`](kpack_split::install::install) splits its
-//! binaries and [`classify`](kpack_artifact::classify::classify) finds the files of kernel databases.
-//! [`split()`] then writes the host wheel, whose extras (`device-gfx942`, `device-all`) ask for the device
-//! wheels. Each wheel pins the version of the others. [`verify()`] checks such a set, and [`describe`] says which
-//! extra is for which GPU.
+//! A wheel is unpacked into a hidden directory, where [`install`](kpack_split::install::install) splits its binaries
+//! and [`classify`](kpack_artifact::classify::classify) finds the files of kernel databases. [`split()`] then writes
+//! the host wheel, whose extras (`device-gfx942`, `device-all`) require the device wheels. Each wheel pins the
+//! version of the others. [`verify()`] checks such a set, and [`describe`] lists the extra for each GPU.
 
 #![forbid(unsafe_code)]
 
 mod archive;
 mod device;
 mod elsewhere;
+mod installed;
 mod members;
 mod metadata;
 mod name;
@@ -27,7 +27,12 @@ mod vendor;
 mod verify;
 mod writer;
 
+pub use installed::{
+    Distribution, Environment, InstalledFile, Listed, Lister, Needed, Required, update_record,
+    within,
+};
 pub use options::{DeviceGroup, Options};
+pub use record::sha256;
 pub use show::{Description, Device, describe};
 pub use split::{Report, Written, split};
 pub use verify::{VerifyOptions, verify};

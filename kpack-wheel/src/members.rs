@@ -14,7 +14,7 @@ use kpack_core::files::SharedFile;
 use kpack_core::finding::Id;
 use kpack_core::parallel::lock;
 use kpack_core::platform::{is_file_name, name_key};
-use kpack_core::{Error, ids};
+use kpack_core::{Error, Reason, ids};
 
 /// A file in a wheel.
 #[derive(Debug, Clone)]
@@ -51,18 +51,18 @@ pub(super) fn check_size(path: &Path, members: &[Member], size: u64) -> Result<(
 }
 
 /// The error for a damaged wheel.
-pub(super) fn damaged(wheel: &Path, text: impl Into<String>) -> Error {
+pub(super) fn damaged(wheel: &Path, text: impl Into<Reason>) -> Error {
     Error::rejected(ids::DAMAGED_WHEEL, wheel, text)
 }
 
 /// The error for a damaged member.
-pub(super) fn member_error(wheel: &Path, member: &str, text: &str) -> Error {
+pub(super) fn member_error(wheel: &Path, member: &str, text: impl Into<Reason>) -> Error {
     in_member(ids::DAMAGED_WHEEL, wheel, member, text)
 }
 
 /// An error in a member.
-pub(super) fn in_member(id: Id, wheel: &Path, member: &str, text: &str) -> Error {
-    Error::rejected(id, wheel, format!("member `{member}`: {text}"))
+pub(super) fn in_member(id: Id, wheel: &Path, member: &str, text: impl Into<Reason>) -> Error {
+    Error::rejected(id, wheel, text.into().in_member(member))
 }
 
 /// An error of the library: damage, unless a system call failed.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use kpack_artifact::kernel_files::KernelFiles;
 use kpack_artifact::packaging::misnamed;
 use kpack_core::Error;
 use kpack_core::Storage;
@@ -22,14 +23,14 @@ pub struct Options {
     /// Name of a device wheel: {dist} stands for the host's name, {target} for the processor or group
     #[cfg_attr(feature = "clap", arg(long, value_name = "PATTERN", default_value = DEVICE_NAME))]
     pub device_name: String,
-    /// What each device wheel also requires, such as rocm-sdk-device-{target}==7.14.0, where {target} stands for
+    /// Further requirement of each device wheel, such as rocm-sdk-device-{target}==7.14.0, where {target} stands for
     /// each of its processors. Can be repeated
     #[cfg_attr(feature = "clap", arg(long = "device-requires", value_name = "REQUIREMENT"))]
     pub device_requires: Vec<String>,
-    /// What each host wheel also requires, such as rocm-bootstrap. Can be repeated
+    /// Further requirement of each host wheel, such as rocm-bootstrap. Can be repeated
     #[cfg_attr(feature = "clap", arg(long = "host-requires", value_name = "REQUIREMENT"))]
     pub host_requires: Vec<String>,
-    /// Directory in the wheel whose .kpack has the archives of all binaries. Default: the top-level directory of
+    /// Directory in the wheel whose .kpack contains the archives of all binaries. Default: the top-level directory of
     /// each binary
     #[cfg_attr(feature = "clap", arg(long, value_name = "DIR"))]
     pub overlay_root: Option<PathBuf>,
@@ -44,6 +45,9 @@ pub struct Options {
     /// Processors that share a device wheel, such as gfx11=gfx1100,gfx1101. Can be repeated
     #[cfg_attr(feature = "clap", arg(long = "group", value_name = "NAME=PROCESSORS"))]
     pub groups: Vec<DeviceGroup>,
+    /// Rules for kernel files outside of the kernel databases that kpack knows.
+    #[cfg_attr(feature = "clap", arg(skip))]
+    pub kernel_files: Vec<KernelFiles>,
     /// How code objects are stored.
     #[cfg_attr(feature = "clap", arg(skip = Storage::zstd()))]
     pub storage: Storage,
@@ -71,6 +75,7 @@ impl Options {
             archives: Vec::new(),
             variant: false,
             groups: Vec::new(),
+            kernel_files: Vec::new(),
             storage: Storage::zstd(),
         }
     }

@@ -21,14 +21,14 @@ use super::record::Digest;
 use super::vendor::{Sources, VendoredArchive};
 use super::writer::{Content, Item};
 use kpack_artifact::classify::{Class, Classification, classify};
-use kpack_artifact::databases::{Selection, not_stripped};
+use kpack_artifact::databases::{Known, Selection, not_stripped};
 use kpack_core::files::with_slashes;
 use kpack_core::finding::Id;
 use kpack_core::platform::canonicalize;
 use kpack_core::publish::{Directory, make_directories};
 use kpack_core::report::Progress;
 use kpack_core::words::list;
-use kpack_core::{Error, Finding, Severity, ids, shown};
+use kpack_core::{Error, Finding, Reason, Severity, ids, shown};
 use kpack_split::input;
 use kpack_split::input::{ClosedBinary, LinkedBinary};
 use kpack_split::install::{self, install_parsed};
@@ -79,7 +79,8 @@ impl<'a> SplitWheel<'a> {
         })?;
         let failed = |error| in_wheel(wheel, &[&tree, &elsewhere], error);
         warn_of_fat_elsewhere(wheel, &elsewhere, findings).map_err(failed)?;
-        let mut found = classify(&tree, &Selection::Auto).map_err(failed)?;
+        let kernel_files = Selection::new(Known::Auto, options.kernel_files.clone());
+        let mut found = classify(&tree, &kernel_files).map_err(failed)?;
         found.treat_spirv(options.storage.spirv);
         report_observations(wheel, &tree, &found, findings)?;
 
@@ -160,8 +161,9 @@ impl<'a> SplitWheel<'a> {
                 }
                 Class::Unknown { reason, .. } => {
                     let text = format!(
-                        "member `{path}`: looks architecture-specific: {reason}; it stays in the host wheel"
+                        "looks architecture-specific: {reason}; it stays in the host wheel"
                     );
+                    let text = Reason::from(text).in_member(path);
                     findings.push(warning(ids::UNPLACED_FILE, self.wheel, text));
                     continue;
                 }
@@ -329,14 +331,15 @@ impl<'a> SplitWheel<'a> {
 
     /// A finding about the unpacked tree, as one about the wheel.
     fn of_member(&self, finding: Finding) -> Finding {
-        let text = match &finding.path {
+        let (severity, id, path) = (finding.severity, finding.id, finding.path.clone());
+        let text = match path {
             Some(path) => {
-                let within = path.strip_prefix(&self.tree).unwrap_or(path);
-                format!("member `{}`: {}", within.display(), finding.text)
+                let within = path.strip_prefix(&self.tree).unwrap_or(&path);
+                finding.reason().in_member(within.display())
             }
-            None => finding.text,
+            None => finding.reason(),
         };
-        Finding::new(finding.severity, finding.id, &self.wheel.path, text)
+        Finding::new(severity, id, &self.wheel.path, text)
     }
 
     /// Takes the manifests of archives that were in the wheel already, and moved to device wheels.
@@ -470,10 +473,11 @@ fn in_site(wheel: &Wheel) -> BTreeMap<PathBuf, (SitePackages, usize)> {
 /// An error about an unpacked file as one about the member.
 fn in_wheel(wheel: &Wheel, trees: &[&Path], error: Error) -> Error {
     match &error {
-        Error::Refused { id, path, reason, .. } => {
+        Error::Refused { id, path, reason, details, .. } => {
+            let reason = || Reason::new(reason.clone(), details.clone());
             let member = trees.iter().find_map(|tree| path.strip_prefix(tree).ok());
             match member {
-                Some(member) => in_member(*id, &wheel.path, &member.to_string_lossy(), reason),
+                Some(member) => in_member(*id, &wheel.path, &member.to_string_lossy(), reason()),
                 None => error,
             }
         }
@@ -481,7 +485,7 @@ fn in_wheel(wheel: &Wheel, trees: &[&Path], error: Error) -> Error {
     }
 }
 
-fn warning(id: Id, wheel: &Wheel, text: impl Into<String>) -> Finding {
+fn warning(id: Id, wheel: &Wheel, text: impl Into<Reason>) -> Finding {
     Finding::new(Severity::Warning, id, &wheel.path, text)
 }
 
@@ -494,12 +498,10 @@ fn warn_of_fat_elsewhere(
     if !elsewhere.exists() {
         return Ok(());
     }
-    for entry in classify(elsewhere, &Selection::None)?.entries {
+    for entry in classify(elsewhere, &Selection::new(Known::None, Vec::new()))?.entries {
         if entry.class == Class::Fat {
-            let text = format!(
-                "member `{}`: its device code stays in the host wheel, since it is not installed in site-packages",
-                entry.path.display()
-            );
+            let text = "its device code stays in the host wheel, since it is not installed in site-packages";
+            let text = Reason::from(text).in_member(entry.path.display());
             findings.push(warning(ids::OUTSIDE_SITE_PACKAGES, wheel, text));
         }
     }
@@ -515,17 +517,16 @@ fn report_observations(
 ) -> Result<(), Error> {
     for observation in &found.observations {
         let path = observation.file().to_string_lossy();
-        let text = format!("member `{path}`: {}", observation.text);
-        if observation.id == ids::CONTRADICTORY_TARGET {
-            let text = &observation.text;
-            return Err(in_member(observation.id, &wheel.path, &path, text));
+        let (id, text) = (observation.id, observation.clone().reason());
+        if id == ids::CONTRADICTORY_TARGET {
+            return Err(in_member(id, &wheel.path, &path, text));
         }
         let severity = observation.severity.min(Severity::Warning);
-        findings.push(Finding::new(severity, observation.id, &wheel.path, text));
+        findings.push(Finding::new(severity, id, &wheel.path, text.in_member(path)));
     }
     for (path, text) in found.lacking(tree) {
         let path = path.strip_prefix(tree).unwrap_or(&path).display();
-        let text = format!("member `{path}`: {text}");
+        let text = Reason::from(text).in_member(path);
         findings.push(warning(ids::INCOMPLETE_DATABASE, wheel, text));
     }
     Ok(())

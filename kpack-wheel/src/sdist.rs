@@ -43,7 +43,7 @@ pub(super) fn requirements(path: &Path) -> Result<Pins, Error> {
                 return Err(format!("it has no {field}"));
             }
         }
-        pins(&fields, &|_| true)
+        pins(&fields, &|_| true, None)
     });
     fields.map_err(|text| member_error(path, &shown, &text))
 }

@@ -5,7 +5,9 @@ use std::str::FromStr;
 
 use kpack_format::{Delivery, TargetId};
 use pep440_rs::{Operator, Version};
-use pep508_rs::{ExtraName, PackageName, Requirement, VerbatimUrl, VersionOrUrl};
+use pep508_rs::{
+    ExtraName, MarkerEnvironment, PackageName, Requirement, VerbatimUrl, VersionOrUrl,
+};
 
 use super::archive::Wheel;
 use super::metadata::Fields;
@@ -20,6 +22,8 @@ pub(super) struct Pin {
     pub(super) project: PackageName,
     /// The only version that it accepts, if it is one.
     pub(super) version: Option<Version>,
+    /// The extras of the project that it asks for.
+    pub(super) extras: BTreeSet<ExtraName>,
 }
 
 impl Pin {
@@ -52,16 +56,21 @@ impl std::fmt::Display for Pin {
 impl Wheel {
     /// What each of its extras for device wheels asks for, and what it requires without an extra.
     pub(super) fn pins(&self) -> Result<Pins, Error> {
-        let pins = pins(&self.metadata, &|extra| extra.starts_with("device-"));
+        let pins = pins(&self.metadata, &|extra| extra.starts_with("device-"), None);
         pins.map_err(|text| self.refused("METADATA", text))
     }
 }
 
-/// What is required without an extra, and what each extra asks for that `is_extra` accepts.
+/// What is required without an extra, and what each extra asks for that `is_extra` accepts, in an environment, or in any if
+/// it is unknown.
 ///
 /// # Errors
 /// What is wrong with the fields.
-pub(super) fn pins(fields: &Fields, is_extra: &dyn Fn(&str) -> bool) -> Result<Pins, String> {
+pub(super) fn pins(
+    fields: &Fields,
+    is_extra: &dyn Fn(&str) -> bool,
+    environment: Option<&MarkerEnvironment>,
+) -> Result<Pins, String> {
     let mut pins = Pins::default();
     for text in fields.all("Provides-Extra") {
         let extra = ExtraName::from_str(text).map_err(|error| error.to_string())?;
@@ -81,13 +90,20 @@ pub(super) fn pins(fields: &Fields, is_extra: &dyn Fn(&str) -> bool) -> Result<P
     }
     for text in fields.all("Requires-Dist") {
         let requirement = requirement(text)?;
-        let pin = Pin { version: exact(&requirement), project: requirement.name };
-        if requirement.marker.evaluate_extras(&[]) {
+        let version = exact(&requirement);
+        let marker = requirement.marker;
+        let pin = Pin {
+            version,
+            extras: requirement.extras.into_iter().collect(),
+            project: requirement.name,
+        };
+        if marker.evaluate_optional_environment(environment, &[]) {
             pins.always.insert(pin);
             continue;
         }
         for (extra, asked) in &mut pins.extras {
-            if requirement.marker.evaluate_extras(std::slice::from_ref(extra)) {
+            let extra = std::slice::from_ref(extra);
+            if marker.evaluate_optional_environment(environment, extra) {
                 asked.insert(pin.clone());
             }
         }
@@ -96,7 +112,7 @@ pub(super) fn pins(fields: &Fields, is_extra: &dyn Fn(&str) -> bool) -> Result<P
 }
 
 /// The requirements of a wheel that matter to its set.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Pins {
     pub(super) always: BTreeSet<Pin>,
     /// By extra, those for device wheels.

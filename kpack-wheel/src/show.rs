@@ -65,7 +65,7 @@ fn one(wheel: &Wheel, all: &[Wheel]) -> Result<Description, Error> {
         if is_manifest(Path::new(&member.name)) {
             let manifest = Manifest::read(&wheel.bytes(&member.name)?);
             let manifest = manifest.map_err(|error| {
-                super::members::member_error(&wheel.path, &member.name, &error.to_string())
+                super::members::member_error(&wheel.path, &member.name, error.to_string())
             })?;
             targets.extend(manifest.kpack_files.into_keys());
         }

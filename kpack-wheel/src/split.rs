@@ -1,5 +1,6 @@
 //! Splits wheels: a host wheel each, and device wheels.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
@@ -23,10 +24,10 @@ use super::vendor::Sources;
 use super::writer::{self, Item};
 use kpack_core::finding::Id;
 use kpack_core::parallel;
-use kpack_core::publish::Stage;
+use kpack_core::publish::{CreatedDirectories, Directory, NewNames, Stage};
 use kpack_core::report::Progress;
 use kpack_core::words::{counted, list};
-use kpack_core::{Error, Finding, Severity, ids, shown};
+use kpack_core::{Error, Finding, Reason, Severity, ids, shown};
 use kpack_split::input;
 use kpack_split::split::DebugFiles;
 
@@ -121,6 +122,8 @@ struct Outputs {
     devices: Option<Stage>,
     /// Of all members.
     time: DateTime,
+    /// The directories, as far as they were created.
+    _made: CreatedDirectories,
 }
 
 /// What was written besides host wheels.
@@ -135,12 +138,26 @@ struct WrittenDevices<'a> {
 impl Outputs {
     fn lock(options: &Options, distribution: &str) -> Result<Self, Error> {
         let time = writer::time()?;
-        let hosts = Stage::lock(&options.output_dir, distribution)?;
-        let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let devices = options.device_dir.as_deref();
-        let devices = devices.filter(|devices| real(devices) != real(&options.output_dir));
-        let devices = devices.map(|devices| Stage::lock(devices, distribution));
-        Ok(Self { hosts, devices: devices.transpose()?, time })
+        let mut made = CreatedDirectories::default();
+        let mut real = |path: &Path| {
+            Directory::make(path, &mut made)?;
+            fs::canonicalize(path).map_err(|e| Error::io(path, "find", e))
+        };
+        let lock = |path: &Path| Stage::lock(path, distribution);
+        let output = &options.output_dir;
+        let (hosts, devices) = match &options.device_dir {
+            None => (lock(output)?, None),
+            // In one order, or two runs whose directories are swapped would wait for each other for ever.
+            Some(directory) => match real(output)?.cmp(&real(directory)?) {
+                Ordering::Equal => (lock(output)?, None),
+                Ordering::Less => (lock(output)?, Some(lock(directory)?)),
+                Ordering::Greater => {
+                    let devices = lock(directory)?;
+                    (lock(output)?, Some(devices))
+                }
+            },
+        };
+        Ok(Self { hosts, devices, time, _made: made })
     }
 
     /// Writes a wheel into one of the stages.
@@ -218,17 +235,17 @@ impl Outputs {
         Ok(done)
     }
 
-    /// Gives all files their final names, a host wheel last.
+    /// Gives all files their final names, host wheels last, since their extras name the device wheels.
     fn publish(self, devices: &[&str], hosts: &[Written]) -> Result<(), Error> {
-        let hosts = hosts.iter();
-        let mut hosts: Vec<&str> =
-            hosts.filter_map(|host| host.path.file_name()?.to_str()).collect();
-        let last = hosts.pop();
+        let hosts = hosts.iter().filter_map(|host| host.path.file_name()?.to_str());
+        let hosts: Vec<&str> = hosts.collect();
         match self.devices {
-            Some(stage) => stage.publish(devices, None, &[], &|_| Ok(()))?,
-            None => hosts.splice(0..0, devices.iter().copied()).for_each(drop),
+            Some(stage) => {
+                let hosts = NewNames::new::<&str>(&[]).with_last(&hosts);
+                self.hosts.publish_after((&stage, &NewNames::new(devices)), &hosts)
+            }
+            None => self.hosts.publish(&NewNames::new(devices).with_last(&hosts)),
         }
-        self.hosts.publish(&hosts, last, &[], &|_| Ok(()))
     }
 }
 
@@ -434,13 +451,13 @@ fn check_input(wheel: &Wheel, stage: &Stage, findings: &mut Vec<Finding>) -> Res
         findings.push(warning(ids::WHEEL_NAME, path, text));
     }
     if let Some(signature) = wheel.signature() {
-        let text = format!("member `{}`: left out, because RECORD changes", signature.name);
+        let text = Reason::from("left out, because RECORD changes").in_member(&signature.name);
         findings.push(warning(ids::SIGNATURE_DROPPED, path, text));
     }
     Ok(())
 }
 
-fn warning(id: Id, path: &Path, text: impl Into<String>) -> Finding {
+fn warning(id: Id, path: &Path, text: impl Into<Reason>) -> Finding {
     Finding::new(Severity::Warning, id, path, text)
 }
 

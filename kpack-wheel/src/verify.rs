@@ -19,7 +19,7 @@ use kpack_artifact::verify::{self, Report};
 use kpack_core::finding::Id;
 use kpack_core::parallel;
 use kpack_core::words::{counted, list, list_some};
-use kpack_core::{Error, Finding, Severity, ids};
+use kpack_core::{Error, Finding, Reason, Severity, ids};
 
 /// The most names of device wheels in one line.
 const MOST_NAMES: usize = 8;
@@ -154,7 +154,7 @@ fn asked_by_sdist(
     Ok(all)
 }
 
-fn fault(report: &mut Report, id: Id, path: &Path, text: impl Into<String>) {
+fn fault(report: &mut Report, id: Id, path: &Path, text: impl Into<Reason>) {
     let finding = Finding::new(Severity::Fault, id, path, text);
     report.findings.push(finding);
 }
@@ -175,7 +175,7 @@ fn sound(path: &Path, report: &mut Report) -> Result<Option<Wheel>, Error> {
             }
             let mut is_installed = true;
             for (member, why) in wheel.not_installed() {
-                let text = format!("member `{}`: {why}", member.name);
+                let text = Reason::from(why).in_member(&member.name);
                 fault(report, ids::DAMAGED_WHEEL, path, text);
                 is_installed = false;
             }
@@ -301,7 +301,7 @@ fn overlay(
     unpacked.against = fat.map(|_| original.clone());
     unpacked.targets.clone_from(&options.targets);
     unpacked.jobs = options.jobs;
-    let found = verify::verify(std::slice::from_ref(&tree), &unpacked, &mut |_, _, _| {})?;
+    let found = verify::verify(std::slice::from_ref(&tree), &unpacked, &())?;
     for mut check in found.findings {
         // Files in the host wheel, or the fat one, instead of temporary ones.
         for (directory, wheel) in [(&tree, Some(host)), (&original, fat)] {
@@ -337,7 +337,7 @@ fn shared(
         owners.extend(paths.map(|path| (path, *device)));
     }
     let mut found: BTreeMap<TargetId, BTreeMap<&Path, &Wheel>> = BTreeMap::new();
-    for entry in classify(tree, &databases::Selection::Auto)?.entries {
+    for entry in classify(tree, &databases::Selection::default())?.entries {
         if let (Class::Target { target, .. }, Some(owner)) = (entry.class, owners.get(&entry.path))
             && (target.is_generic() || TargetId::family(target.processor()).is_some())
         {

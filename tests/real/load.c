@@ -11,6 +11,7 @@
  *   launch NAME               launch it on each GPU; nobody waits for it
  *   module                    load the device code of the library's first wrapper with hipModuleLoadData, and
  *                             with hipModuleLoadFatBinary if the runtime has that
+ *   file NAME                 load a file of code objects with hipModuleLoad
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -147,7 +148,11 @@ int main(int count, char **arguments) {
             in_child();
         else if (!strcmp(step, "module"))
             load_module(file);
-        else if (!strcmp(step, "secure")) {
+        else if (at + 1 < count && !strcmp(step, "file")) {
+            void *module;
+            int (*function)(void **, const char *) = hip("hipModuleLoad");
+            check("hipModuleLoad", function(&module, arguments[++at]));
+        } else if (!strcmp(step, "secure")) {
             if (!getauxval(AT_SECURE))
                 fail("the program runs without raised privileges");
         } else if (at + 1 < count && (!strcmp(step, "query") || !strcmp(step, "launch")))

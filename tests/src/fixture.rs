@@ -22,6 +22,7 @@ mod bundle;
 mod code_object;
 mod rocm_split;
 mod tensile;
+mod tiny;
 mod wheel;
 mod windows;
 
@@ -35,8 +36,9 @@ use anyhow::{Context, Result};
 
 pub use bundle::{Storage, bundle};
 pub use code_object::code_object;
-pub use rocm_split::{rocm_archive, rocm_split};
+pub use rocm_split::{RocmScheme, rocm_archive, rocm_split, rocm_split_with};
 pub use tensile::{lazy_library, library_file, library_of_kernels};
+pub use tiny::tiny;
 pub use wheel::Wheel;
 pub use windows::{WINDOWS_LINKERS, WindowsBuild, WindowsLinker, runs_windows_programs, walk};
 

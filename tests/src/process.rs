@@ -2,27 +2,38 @@
 
 use std::env;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 /// What a command printed, and how it ended.
 ///
 /// # Panics
 /// The program cannot be started.
 pub fn output(command: &mut Command) -> Output {
+    try_output(command).unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+fn try_output(command: &mut Command) -> io::Result<Output> {
     loop {
         match command.output() {
             // This process wrote the program. A child process that another thread started meanwhile
             // holds the descriptor until it calls `exec`, and as long nobody can run the program.
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => thread::yield_now(),
-            result => return result.unwrap_or_else(|error| panic!("{command:?}: {error}")),
+            result => return result,
         }
     }
+}
+
+/// Cargo's target directory.
+pub fn target_directory() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let named = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    std::path::absolute(root.join(named.unwrap_or("target".into()))).expect("the path is not empty")
 }
 
 /// `cargo`, as if it was started by hand.
@@ -81,9 +92,9 @@ pub fn run(command: &mut Command) -> String {
 /// The standard output of a command.
 ///
 /// # Errors
-/// It fails; the error has what it printed.
+/// It cannot be started, or fails; the error has what it printed.
 pub fn try_run(command: &mut Command) -> Result<String> {
-    let output = output(command);
+    let output = try_output(command).with_context(|| format!("{command:?} cannot be started"))?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(
         output.status.success(),

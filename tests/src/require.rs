@@ -1,18 +1,33 @@
-//! What a test needs of the machine, and that may be missing.
+//! What a test needs of the machine, and that may be missing; and what it says to users past the harness.
 
+use std::env;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+use anyhow::Result;
+
+use crate::process::output;
 
 /// Whether these programs are installed. If one is not, reports the skipped test, or, with
 /// `KPACK_REQUIRE_TOOLS` set to anything but `0`, fails it.
 pub fn tools(programs: &[&str]) -> bool {
-    let directories = std::env::var_os("PATH").unwrap_or_default();
-    let installed = |program: &str| {
-        std::env::split_paths(&directories).any(|directory| directory.join(program).is_file())
-    };
-    let missing = programs.iter().find(|program| !installed(program));
+    let missing = programs.iter().find(|program| find(program, None).is_none());
     missing.is_none_or(|program| report_missing(program))
+}
+
+/// Where the first of some programs, `a|b`, is: at its path, in `PATH`, or among the programs that Debian installs for
+/// LLVM 19 without a version in the name.
+pub fn find_program(names: &str) -> Option<PathBuf> {
+    names.split('|').find_map(|name| find(name, Some("/usr/lib/llvm-19/bin")))
+}
+
+fn find(program: &str, more: Option<&str>) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut directories = env::split_paths(&path).chain(more.map(PathBuf::from));
+    directories.find_map(|directory| Some(directory.join(program)).filter(|file| file.is_file()))
 }
 
 /// [`tools`] for one program.
@@ -28,6 +43,27 @@ pub fn file(path: &str) -> bool {
 /// As [`file()`], for a directory.
 pub fn directory(path: &str) -> bool {
     Path::new(path).is_dir() || report_missing(path)
+}
+
+/// Whether strace can trace programs here; otherwise as [`tools`].
+pub fn tracing() -> bool {
+    if !tool("strace") {
+        return false;
+    }
+    let output = output(Command::new("strace").args(["-f", "-o", "/dev/null", "true"]));
+    let said = String::from_utf8_lossy(&output.stderr);
+    output.status.success() || missing(&format!("strace cannot trace here: {}", said.trim()))
+}
+
+/// What was fetched from a network; if it could not be, otherwise as [`tools`].
+pub fn fetched<T>(result: Result<T>) -> Option<T> {
+    match result {
+        Ok(fetched) => Some(fetched),
+        Err(error) => {
+            missing(&format!("{error:#}"));
+            None
+        }
+    }
 }
 
 /// Whether this process runs as root. If not, reports the skipped test, and never fails it:
@@ -49,16 +85,30 @@ pub fn is_root() -> bool {
 }
 
 fn report_missing(what: &str) -> bool {
-    let required = std::env::var_os("KPACK_REQUIRE_TOOLS").is_some_and(|value| value != "0");
-    assert!(!required, "`{what}` is missing, and KPACK_REQUIRE_TOOLS is set");
-    skip(&format!("`{what}` is missing"));
+    missing(&format!("`{what}` is missing"))
+}
+
+/// Reports something that the test needs and that is missing, as [`tools`] does.
+pub fn missing(why: &str) -> bool {
+    let required = env::var_os("KPACK_REQUIRE_TOOLS").is_some_and(|value| value != "0");
+    assert!(!required, "{why}, and KPACK_REQUIRE_TOOLS is set");
+    skip(why);
     false
 }
 
-/// Reports a skipped test where users see it: the harness captures what the macros print in passing
-/// tests.
+/// Reports a skipped test, or a part of it. `cargo xtask test` lists them at the end.
 pub fn skip(why: &str) {
-    let test = std::thread::current();
+    say("skipped", why);
+}
+
+/// Reports what a test found to be true, such as counts of what it compared.
+pub fn checked(what: &str) {
+    say("checked", what);
+}
+
+/// Prints a line where users see it: the harness captures what the macros print in passing tests.
+fn say(how: &str, what: &str) {
+    let test = thread::current();
     let test = test.name().unwrap_or("a test");
-    let _ = writeln!(io::stderr(), "\nskipped: {test}: {why}");
+    let _ = writeln!(io::stderr(), "\n{how}: {test}: {}", what.lines().next().unwrap_or_default());
 }

@@ -1,12 +1,11 @@
 //! Programs for Windows: mingw-w64's compiler builds them, and wine runs them.
 
-use std::env;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{LazyLock, Once};
 
-use crate::process::{cargo, run};
+use crate::process::{cargo, run, target_directory};
 use crate::require;
 
 /// Rust's name for what the compiler builds.
@@ -32,8 +31,7 @@ pub fn build(arguments: &[&str]) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut command = cargo(arguments);
     run(command.args(["--locked", "--target", TARGET]).current_dir(&root));
-    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    root.join(target).join(TARGET).join("debug")
+    target_directory().join(TARGET).join("debug")
 }
 
 /// A command that runs a program for Windows, with the directory for what wine keeps about Windows in `scratch`, a

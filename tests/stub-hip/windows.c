@@ -1,4 +1,4 @@
-/* A stub HIP runtime for Windows, amdhip64_7.dll. It says on standard output what start-up code registers:
+/* A stub HIP runtime for Windows, amdhip64_10.dll. It says on standard output what start-up code registers:
  *
  *   fat                   a fat wrapper
  *   loaded SIZE SHA256    a split one, and the code object for the GPU STUB_HIP_AGENT

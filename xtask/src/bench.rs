@@ -35,7 +35,7 @@ use crate::{build, process, repository};
 pub(crate) struct Options {
     #[command(subcommand)]
     given: Option<Given>,
-    /// What to measure; `all` also writes the tables of docs/performance.md
+    /// What to measure; `all` also writes the tables of docs/dev/performance.md
     #[arg(required = true, value_parser = PossibleValuesParser::new(names()))]
     names: Vec<String>,
     /// How often to run each program, alternately

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use clap::Command;
 use kpack_cli::cli;
+use kpack_tests::require;
 
 use crate::{process, repository};
 
@@ -47,7 +48,7 @@ pub(crate) fn run() -> Result<()> {
     let pages = work.join("src");
     fs::create_dir_all(&pages)?;
     let root = repository::root();
-    let documents = repository::files_with_extension(&root.join("docs"), "md")?;
+    let documents = documents()?;
     let titles = titles(&documents)?;
     for page in &documents {
         let name = page.file_name().context("a page has a name")?;
@@ -83,7 +84,7 @@ pub(crate) fn run() -> Result<()> {
 
 /// mdBook: the installed one, or one that is compiled into `target/tools`, without optimisation: it runs for seconds.
 fn mdbook() -> Result<PathBuf> {
-    if let Some(installed) = process::find_program("mdbook") {
+    if let Some(installed) = require::find_program("mdbook") {
         return Ok(installed);
     }
     let tools = repository::target_directory().join("tools");
@@ -95,6 +96,14 @@ fn mdbook() -> Result<PathBuf> {
         )?;
     }
     Ok(program)
+}
+
+/// The pages of both books: the user's in `docs`, the developer's in `docs/dev`.
+pub(crate) fn documents() -> Result<Vec<PathBuf>> {
+    let docs = repository::root().join("docs");
+    let mut pages = repository::files_with_extension(&docs, "md")?;
+    pages.extend(repository::files_with_extension(&docs.join("dev"), "md")?);
+    Ok(pages)
 }
 
 /// The names of the pages, and their titles.
@@ -112,16 +121,12 @@ fn titles(pages: &[PathBuf]) -> Result<Vec<(String, String)>> {
 /// A link whose text is the name of a file gets the page's title.
 fn write_page(from: &Path, to: &Path, titles: &[(String, String)]) -> Result<()> {
     let mut text = with_files(&fs::read_to_string(from)?, from, to)?;
-    for (link, there) in
-        [("](docs/", "]("), ("](../README.md", "](index.md"), ("](README.md", "](index.md")]
-    {
-        text = text.replace(link, there);
+    for directory in ["docs/", "dev/", "../", "../"] {
+        text = text.replace(&format!("]({directory}"), "](");
     }
-    for name in OF_ROOT {
-        text = text.replace(&format!("](../{name}"), &format!("]({name}"));
-    }
+    text = text.replace("](README.md", "](index.md");
     for (name, title) in titles {
-        for shown in [format!("[docs/{name}]"), format!("[{name}]")] {
+        for shown in ["docs/dev/", "docs/", ""].map(|directory| format!("[{directory}{name}]")) {
             text = text.replace(&shown, &format!("[{title}]"));
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use kpack_tests::require::is_root;
+use kpack_tests::require::{self, is_root};
 use kpack_tests::windows;
 use xshell::cmd;
 
@@ -27,22 +27,22 @@ pub(crate) enum Needs {
     Fuzz,
     ThreadSanitizer,
     Package,
-    /// `cargo xtask package --check`
-    PackageCheck,
+    /// `cargo xtask test packages`
+    Packages,
 }
 
 /// The tools, a line each: a package of Debian 12; a program or file of it, which must be there; the tasks that need it, or `all`;
 /// what it is for.
 const TOOLS: &str = "\
 gcc cc all links fixtures and the stub HIP runtime
-g++ g++ e2e,test,real,wheels,package-check,fuzz C++ standard library of the HIP project
-make make e2e,test,real,package,package-check a CMake generator under test
-cmake cmake e2e,test,real,package,package-check configures the HIP project, and makes packages
+g++ g++ e2e,test,real,wheels,packages,fuzz C++ standard library of the HIP project
+make make e2e,test,real,package,packages a CMake generator under test
+cmake cmake e2e,test,real,package,packages configures the HIP project, and makes packages
 ninja-build ninja e2e,test builds the HIP project
-clang-19 clang++-19 e2e,test,wheels,package-check,thread-sanitizer the HIP compiler
-clang-tools-19 clang-offload-bundler-19 e2e,test,wheels,package-check compresses bundles
-lld-19 ld.lld-19 e2e,test,wheels,package-check links device code
-llvm-19 llvm-strip-19 test,wheels,corpus a strip under test
+clang-19 clang++-19 e2e,test,faults,wheels,packages,thread-sanitizer the HIP compiler
+clang-tools-19 clang-offload-bundler-19 e2e,test,wheels,packages compresses bundles
+lld-19 ld.lld-19 e2e,test,faults,wheels,packages links device code
+llvm-19 llvm-strip-19 e2e,test,wheels,packages,corpus a strip under test, and llvm-objcopy, with which bundles are made
 libclang-rt-19-dev /usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan-@ARCH@.a e2e,thread-sanitizer AddressSanitizer and ThreadSanitizer
 binutils strip all GNU strip, objcopy, ld and gold
 elfutils eu-strip test,wheels,corpus a strip and a linter under test
@@ -56,30 +56,33 @@ zstd zstd test,bench what `cargo xtask bench` compares with
 openssl openssl bench what `cargo xtask bench` compares with
 gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc test builds host binaries for AArch64
 libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so.6 test the C library of host binaries for AArch64
-qemu-user qemu-aarch64 test runs host binaries for AArch64
-gcc-mingw-w64-x86-64-posix x86_64-w64-mingw32-gcc-posix test,real builds programs for Windows
+gcc-powerpc64le-linux-gnu powerpc64le-linux-gnu-gcc test builds host binaries for ppc64le
+libc6-dev-ppc64el-cross /usr/powerpc64le-linux-gnu/lib/libc.so.6 test the C library of host binaries for ppc64le
+qemu-user qemu-aarch64 test runs host binaries for AArch64 and ppc64le
+gcc-mingw-w64-x86-64-posix x86_64-w64-mingw32-gcc-posix test,faults,real builds programs for Windows
 g++-mingw-w64-x86-64-posix x86_64-w64-mingw32-g++-posix test     links HIP programs for Windows, as clang does with the C++ library
 wine wine test,real runs programs for Windows
 hipcc hipcc test,real the distribution's own HIP compiler
 libhsa-runtime-dev /usr/include/hsa/hsa.h e2e,wheels headers of the HSA runtime
-libamdhip64-dev /usr/include/hip/hip_runtime.h test,real ROCm's headers and HIP runtime
+libamdhip64-dev /usr/include/hip/hip_runtime.h test,real,packages ROCm's headers and HIP runtime
 librocrand-dev /usr/include/rocrand/rocrand_kernel.h test,real device functions of a real library
 chromium chromium test shows the report's page
 fish fish test a shell that completes commands
 zsh zsh test a shell that completes commands
-file file test,package,package-check CPack's DEB generator
-dpkg-dev dpkg-shlibdeps test,package,package-check CPack's DEB generator
-rpm rpmbuild test,package,package-check CPack's RPM generator
-perl pod2man package,package-check the manual of dh_kpack
-debhelper dh test builds the example of a Debian package
-lintian lintian test,package-check checks Debian packages
+file file test,package,packages CPack's DEB generator
+dpkg-dev dpkg-shlibdeps test,package,packages CPack's DEB generator
+rpm rpmbuild test,package,packages CPack's RPM generator
+perl pod2man package,packages the manual of dh_kpack
+debhelper dh test,packages builds the example of a Debian package
+lintian lintian test,packages checks Debian packages
 dnf dnf test chooses RPM packages to install
 createrepo-c createrepo_c test a repository of RPM packages
-git git package,package-check the time of the commit
-python3 python3 e2e,test,real,wheels,containers,workflow,corpus,package,package-check makes and unpacks Python wheels
+git git package,packages the time of the commit
+python3 python3 e2e,test,real,wheels,containers,workflow,corpus,package,packages makes and unpacks Python wheels
 python3-jsonschema jsonschema test validates the output of --json
-python3-pip pip3 e2e,test,real,wheels,workflow,corpus,package,package-check downloads and builds Python wheels
+python3-pip pip3 e2e,test,real,wheels,workflow,corpus,package,packages downloads and builds Python wheels
 buildah buildah containers builds images
+debootstrap debootstrap containers makes the root of an image
 skopeo skopeo containers copies images
 umoci umoci containers unpacks images
 podman podman containers pulls images
@@ -118,7 +121,7 @@ impl Tool {
     }
 
     fn is_missing(&self) -> bool {
-        process::find_program(&self.name).is_none()
+        require::find_program(&self.name).is_none()
     }
 }
 
@@ -209,7 +212,7 @@ fn install_standard_library() -> Result<()> {
     if Path::new(sysroot.trim()).join("lib/rustlib").join(target).is_dir() {
         return Ok(());
     }
-    if process::find_program("rustup").is_none() {
+    if require::find_program("rustup").is_none() {
         println!("   rustup is missing; tests for Windows need Rust's {target}");
         return Ok(());
     }
@@ -226,7 +229,7 @@ fn install_packages(tasks: &[Needs], upgrade: bool) -> Result<()> {
     }
     let packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
     ensure!(
-        process::find_program("apt-get").is_some(),
+        require::find_program("apt-get").is_some(),
         "apt-get is missing; install the tools in these Debian packages by other means: {}",
         packages.join(" ")
     );
@@ -279,7 +282,7 @@ pub(crate) fn apt_get(arguments: &[&str]) -> Result<()> {
         &[]
     } else {
         ensure!(
-            process::find_program("sudo").is_some(),
+            require::find_program("sudo").is_some(),
             "apt-get needs root, and sudo is missing; run `apt-get {}` as root",
             arguments.join(" ")
         );
@@ -307,7 +310,10 @@ mod tests {
             Vec::from_iter(tools.map(|tool| tool.package))
         };
         let e2e = packages(Needs::E2e);
-        assert!(["clang-19", "cmake", "lld-19"].iter().all(|tool| e2e.contains(tool)), "{e2e:?}");
+        assert!(
+            ["clang-19", "cmake", "lld-19", "llvm-19"].iter().all(|tool| e2e.contains(tool)),
+            "{e2e:?}"
+        );
         for other in ["wine", "chromium", "podman", "lintian", "dnf", "fish", "zsh", "hipcc"] {
             assert!(!e2e.contains(&other), "{e2e:?}");
         }

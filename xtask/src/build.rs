@@ -72,15 +72,16 @@ pub(crate) fn loader(cargo: &Cargo, profile: Profile) -> Result<PathBuf> {
     Ok(cargo.output()?.join(profile.name()))
 }
 
-/// Builds the shim `libkpack_hip` optimised, and returns the directory with the profiles. Zig cannot link it, since it
-/// has no `--exclude-libs`.
-pub(crate) fn shim(profile: Profile) -> Result<PathBuf> {
+/// Builds the shim `libkpack_hip` optimised, and returns the shared library and the static one, as cargo builds it.
+pub(crate) fn shim(cargo: &Cargo, profile: Profile) -> Result<[PathBuf; 2]> {
     process::step(&format!("Building the shim `libkpack_hip` ({})", profile.name()));
     let mut flags = flags(profile, "")?;
     let shared = ["--package=kpack-hip", "--lib", "--crate-type=cdylib"];
-    Cargo::System.run("rustc", &flags, &shared)?;
+    cargo.run("rustc", &flags, &shared)?;
     // What is linked into each binary is built to be small.
     flags[1] = "shim".into();
-    Cargo::System.run("build", &flags, &["--package=kpack-hip-link", "--lib"])?;
-    Cargo::System.output()
+    cargo.run("build", &flags, &["--package=kpack-hip-link", "--lib"])?;
+    let output = cargo.output()?;
+    let shared = output.join(profile.name()).join("libkpack_hip.so");
+    Ok([shared, output.join("shim/libkpack_hip_link.a")])
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask corpus --sizes`: measures how much splitting saves for the libraries of the corpus.
+//! `cargo xtask corpus`: fetches real libraries with device code; `--sizes` measures how much splitting saves for them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,10 +6,22 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use kpack_tests::corpus::{self, Library};
 use tempfile::TempDir;
 
-use crate::corpus::{self, Library};
 use crate::{build, process, repository};
+
+/// Fetches every package and lists its libraries.
+///
+/// # Errors
+/// A package cannot be fetched or has no device code.
+pub(crate) fn list() -> Result<()> {
+    for library in corpus::libraries()? {
+        let size = fs::metadata(&library.path)?.len() as f64 / 1e6;
+        println!("   {:<16} {size:>7.1} MB  {}", library.package, library.path.display());
+    }
+    Ok(())
+}
 
 /// Splits the largest library of each package and prints the table, in Markdown.
 ///
@@ -68,7 +80,7 @@ pub(crate) fn split(helper: &Path, library: &Library) -> Result<TempDir> {
     fs::create_dir(prefix.join("lib"))?;
     fs::copy(&library.path, prefix.join("lib").join(&name))
         .with_context(|| library.path.display().to_string())?;
-    process::run!("{helper} install --quiet --prefix {prefix} --module corpus lib/{name}")?;
+    process::run!("{helper} split --quiet --prefix {prefix} --module corpus lib/{name}")?;
     Ok(work)
 }
 

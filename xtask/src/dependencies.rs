@@ -1,4 +1,4 @@
-//! Tests that `docs/dependencies.md` says why each dependency is there.
+//! Tests that `docs/dev/dependencies.md` says why each dependency is there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,7 +26,7 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
 
 #[test]
 fn each_dependency_has_a_row() {
-    let page = fs::read_to_string(repository::root().join("docs/dependencies.md")).unwrap();
+    let page = fs::read_to_string(repository::root().join("docs/dev/dependencies.md")).unwrap();
     let rows = page.lines().filter(|line| line.starts_with("| `"));
     let rows = rows.map(|row| Vec::from_iter(row.split('|').map(str::trim)));
     let explained: BTreeMap<String, String> = rows

@@ -48,13 +48,8 @@ impl Built {
     fn with(cargo: &Cargo, profile: Profile) -> Result<Self> {
         let helper = build::helper_with(cargo, profile)?;
         let loader = build::loader(cargo, profile)?;
-        let shims = build::shim(profile)?;
-        Ok(Self {
-            helper,
-            runtime: loader,
-            shared_shim: shims.join(profile.name()).join("libkpack_hip.so"),
-            static_shim: shims.join("shim/libkpack_hip_link.a"),
-        })
+        let [shared_shim, static_shim] = build::shim(cargo, profile)?;
+        Ok(Self { helper, runtime: loader, shared_shim, static_shim })
     }
 
     /// The shared library.
@@ -116,7 +111,7 @@ impl Part {
 
 /// Fills `prefix` with all parts: `bin/kpack`, `lib/libkpack_hip.*`, `lib/librocm_kpack.*`, `include/rocm_kpack/`,
 /// `lib/pkgconfig/`, `lib/cmake/`, `share/`. The loader and its packages go to `libdir` instead of `lib`. They run with
-/// the glibc of this system and later ones; the helper and the loader from `glibc` on.
+/// the glibc of this system and later ones, or from `glibc` on.
 ///
 /// # Errors
 /// A build fails, or a directory cannot be written.
@@ -136,8 +131,7 @@ pub(crate) fn install(
     fill(prefix, libdir, &built)?;
     let shim = Path::new("lib").join(so_name(&built.shared_shim)?);
     let loader = libdir.join(built.so_name()?);
-    cargo.report(prefix, &[Path::new("bin/kpack"), &*loader])?;
-    Cargo::System.report(prefix, &[&*shim])
+    cargo.report(prefix, &[Path::new("bin/kpack"), &*loader, &*shim])
 }
 
 /// As [`install`], from existing build results.

@@ -5,23 +5,16 @@ mod bench;
 mod book;
 mod bootstrap;
 mod build;
-mod containers;
-mod corpus;
 mod corpus_sizes;
 #[cfg(test)]
 mod dependencies;
 mod dist;
-mod e2e;
-mod faults;
 mod fuzz;
 mod log;
 mod package;
 mod process;
-mod python;
 mod repository;
 mod test;
-mod thread_sanitizer;
-mod workflow;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,20 +34,13 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Task {
     /// Build, install, split and run a real HIP project, and compare every result.
-    E2e(e2e::Options),
-    /// Build, split, install and load a library with Debian's ROCm.
-    Real(e2e::real::Options),
-    /// Split Python wheels with device code, and install and load them as users do.
-    Wheels(e2e::wheels::Options),
-    /// Run all tests of the workspace.
-    Test {
-        /// First install the tools that the tests run, with apt-get; a missing tool then fails its test.
+    E2e {
+        /// First install the tools that are missing, with apt-get (as root, or through sudo).
         #[arg(long)]
         bootstrap: bool,
-        /// Arguments for `cargo test`.
-        #[arg(last = true)]
-        rest: Vec<String>,
     },
+    /// Run all tests of the workspace, or those that need packages or minutes.
+    Test(test::Options),
     /// Fetch real libraries with device code, by package name, into `target/corpus`.
     Corpus {
         /// Split the largest library of each package, and print the sizes as a Markdown table.
@@ -63,8 +49,6 @@ enum Task {
     },
     /// Measure speed and memory against other programs: all, or only what is named.
     Bench(bench::Options),
-    /// Kill and disturb kpack at each system call that writes, and what only reads at each that reads.
-    Faults(faults::Options),
     /// Compare the public API of the library crates with the listings in their directories.
     Api {
         /// Write the listings again.
@@ -73,10 +57,6 @@ enum Task {
     },
     /// Feed damaged files to the readers of all formats, watched by AddressSanitizer.
     Fuzz(fuzz::Options),
-    /// Build images with one layer per GPU target, push them to a local registry, and pull them.
-    Containers,
-    /// Run the example of a workflow for several machines with Snakemake, and disturb it.
-    Workflow(workflow::Options),
     /// Install the tools that tasks need, with apt-get (as root, or through sudo).
     Bootstrap {
         /// Only what these tasks need.
@@ -86,8 +66,6 @@ enum Task {
         #[arg(long)]
         upgrade: bool,
     },
-    /// Load kernels in many threads at once, under ThreadSanitizer.
-    ThreadSanitizer,
     /// Put the helper, the loader, the CMake packages and the documents into an install prefix.
     Dist {
         /// The prefix, created if missing.
@@ -99,8 +77,8 @@ enum Task {
         /// Build profile: `dist`, as packaged, or `release`, without link-time optimisation.
         #[arg(long, value_name = "NAME", value_enum, default_value = "dist")]
         profile: Profile,
-        /// The oldest glibc that the loader and the command run with, such as 2.28: Zig, which is fetched from PyPI, links
-        /// them. Default: what this system's glibc demands.
+        /// The oldest glibc that the loader, the shim and the command run with, such as 2.28: Zig, which is fetched from
+        /// PyPI, links them. Default: what this system's glibc demands.
         #[arg(long, value_name = "VERSION")]
         glibc: Option<dist::Glibc>,
     },
@@ -109,10 +87,6 @@ enum Task {
     /// Make a DEB and an RPM of each part of kpack, and a Python wheel and an archive of the helper, in
     /// `target/package`.
     Package {
-        /// Also install the DEBs into one root and the RPMs into another, the wheel into a virtual
-        /// environment, and build the README's example with each. Needs root, and the tools of `bootstrap package-check`.
-        #[arg(long)]
-        check: bool,
         /// Fail unless `Cargo.toml` says who publishes it ([workspace.metadata.publisher]).
         #[arg(long)]
         release: bool,
@@ -139,28 +113,16 @@ fn main() -> ExitCode {
 
 fn run() -> Result<()> {
     match Arguments::parse().task {
-        Task::E2e(options) => e2e::run(&options),
-        Task::Real(options) => e2e::real::run(&options),
-        Task::Wheels(options) => e2e::wheels::run(&options),
-        Task::Test { bootstrap, rest } => test::run(bootstrap, &rest),
-        Task::Corpus { sizes: false } => corpus::run(),
+        Task::E2e { bootstrap } => test::run(&test::Options::of("e2e", bootstrap)),
+        Task::Test(options) => test::run(&options),
+        Task::Corpus { sizes: false } => corpus_sizes::list(),
         Task::Corpus { sizes: true } => corpus_sizes::run(),
         Task::Bench(options) => bench::run(&options),
-        Task::Faults(options) => faults::run(&options),
         Task::Api { update } => api::run(update),
         Task::Fuzz(options) => fuzz::run(&options),
-        Task::Containers => containers::run(),
-        Task::Workflow(options) => workflow::run(&options),
         Task::Bootstrap { tasks, upgrade } => bootstrap::install_missing(&tasks, upgrade),
-        Task::ThreadSanitizer => thread_sanitizer::run(),
         Task::Book => book::run(),
-        Task::Package { check, release, profile } => {
-            let packaged = package::run(release, profile)?;
-            if check {
-                e2e::packages::check(&packaged)?;
-            }
-            Ok(())
-        }
+        Task::Package { release, profile } => package::run(release, profile),
         Task::Dist { prefix, libdir, profile, glibc } => {
             dist::install(&prefix, &libdir, profile, glibc)
         }
@@ -171,13 +133,13 @@ fn run() -> Result<()> {
 mod tests {
     use std::fs;
 
-    use super::{Arguments, Parser, repository};
+    use super::{Arguments, Parser, book, repository};
 
     /// Commands in blocks of the documents are taken as they are; elsewhere options may stand alone.
     #[test]
     fn the_commands_of_the_documents_exist() {
         let root = repository::root();
-        let mut pages = repository::files_with_extension(&root.join("docs"), "md").unwrap();
+        let mut pages = book::documents().unwrap();
         pages.extend(["README.md", "CONTRIBUTING.md"].map(|name| root.join(name)));
         let mut count = 0;
         for page in pages {

@@ -19,7 +19,7 @@ const GZIP: &str = "gzip -n9";
 
 /// A packaging system that CPack knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum System {
+enum System {
     Deb,
     Rpm,
 }
@@ -28,7 +28,7 @@ impl System {
     const ALL: [Self; 2] = [Self::Deb, Self::Rpm];
 
     /// Its name as that of a CPack generator.
-    pub(crate) fn generator(self) -> &'static str {
+    fn generator(self) -> &'static str {
         match self {
             Self::Deb => "DEB",
             Self::Rpm => "RPM",
@@ -36,33 +36,12 @@ impl System {
     }
 
     /// Where its distributions have libraries, below `/usr`.
-    pub(crate) fn libdir(self) -> PathBuf {
+    fn libdir(self) -> PathBuf {
         match self {
             Self::Deb => format!("lib/{ARCH}-linux-gnu").into(),
             Self::Rpm => "lib64".into(),
         }
     }
-}
-
-/// The packages of one system.
-#[derive(Debug)]
-pub(crate) struct Packages {
-    pub(crate) system: System,
-    /// The trees that were packed, a directory for each part.
-    pub(crate) parts: PathBuf,
-    pub(crate) files: Vec<PathBuf>,
-}
-
-/// Everything that was made.
-#[derive(Debug)]
-pub(crate) struct Packaged {
-    pub(crate) built: Built,
-    pub(crate) systems: Vec<Packages>,
-    pub(crate) wheel: PathBuf,
-    /// The helper, to unpack anywhere.
-    pub(crate) archive: PathBuf,
-    /// A directory for what else is made.
-    pub(crate) work: PathBuf,
 }
 
 /// What `[workspace.metadata.publisher]` in `Cargo.toml` says.
@@ -95,11 +74,6 @@ impl Publisher {
         }
     }
 
-    /// Whether nobody publishes it yet.
-    pub(crate) fn is_nobody(&self) -> bool {
-        self.contact.is_empty()
-    }
-
     /// # Errors
     /// A line is still empty.
     fn ensure_complete(&self) -> Result<()> {
@@ -119,7 +93,7 @@ impl Publisher {
 ///
 /// # Errors
 /// A build or a tool fails; or a release has no publisher.
-pub(crate) fn run(release: bool, profile: Profile) -> Result<Packaged> {
+pub(crate) fn run(release: bool, profile: Profile) -> Result<()> {
     let publisher = Publisher::read()?;
     if release {
         publisher.ensure_complete()?;
@@ -136,19 +110,17 @@ pub(crate) fn run(release: bool, profile: Profile) -> Result<Packaged> {
             .context("set SOURCE_DATE_EPOCH where there is no git repository")?;
         process::shell().set_var("SOURCE_DATE_EPOCH", time.trim());
     }
-    let mut systems = Vec::new();
+    let mut files = Vec::new();
     for system in System::ALL {
-        systems.push(pack(system, &built, &publisher, &output)?);
+        files.extend(pack(system, &built, &publisher, &output)?);
     }
     let portable = portable(&built, &work, profile)?;
-    let wheel = wheel(&portable, &output)?;
-    let archive = archive(&portable, &output)?;
+    files.extend([wheel(&portable, &output)?, archive(&portable, &output)?]);
     process::step("Packages:");
-    let files = systems.iter().flat_map(|made| &made.files);
-    for file in files.chain([&wheel, &archive]) {
+    for file in &files {
         println!("   {}", file.display());
     }
-    Ok(Packaged { built, systems, wheel, archive, work })
+    Ok(())
 }
 
 /// Copies a binary to a directory, without what only a debugger or a further link needs.
@@ -182,7 +154,12 @@ fn stripped(built: &Built, work: &Path) -> Result<Built> {
 }
 
 /// Lays the parts out and packs each.
-fn pack(system: System, built: &Built, publisher: &Publisher, output: &Path) -> Result<Packages> {
+fn pack(
+    system: System,
+    built: &Built,
+    publisher: &Publisher,
+    output: &Path,
+) -> Result<Vec<PathBuf>> {
     let generator = system.generator();
     process::step(&format!("Making {generator} packages"));
     let extension = generator.to_lowercase();
@@ -229,7 +206,7 @@ fn pack(system: System, built: &Built, publisher: &Publisher, output: &Path) -> 
         files.len() == Part::ALL.len(),
         "cpack made {files:?}, expected a package of each part"
     );
-    Ok(Packages { system, parts, files })
+    Ok(files)
 }
 
 /// Adds to the tree of a part what each package of Debian has, and what Lintian need not complain of.

@@ -4,13 +4,10 @@ use std::env;
 use std::error::Error;
 use std::fmt;
 use std::fs;
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::io::Write as _;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
+use kpack_tests::process::try_run;
 use xshell::{Cmd, Shell};
 
 use crate::repository;
@@ -73,77 +70,5 @@ pub(crate) fn step(what: &str) {
 /// # Errors
 /// The command cannot be run, or fails; the error has the command and everything that it printed.
 pub(crate) fn output(command: Cmd<'_>) -> Result<String> {
-    Ok(both_outputs(command)?.0)
-}
-
-/// As [`output`], with what it printed on stderr.
-pub(crate) fn both_outputs(command: Cmd<'_>) -> Result<(String, String)> {
-    let shown = command.to_string();
-    let output = succeeded(&shown, Command::from(command).output())?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ok((text(&output.stdout), text(&output.stderr)))
-}
-
-/// As [`output`], of a command that needs more than a shell has.
-pub(crate) fn succeed(command: &mut Command) -> Result<Output> {
-    let output = command.output();
-    succeeded(&format!("{command:?}"), output)
-}
-
-fn succeeded(shown: &str, output: io::Result<Output>) -> Result<Output> {
-    let output = output.with_context(|| format!("`{shown}` cannot be run"))?;
-    ensure!(
-        output.status.success(),
-        "`{shown}` failed ({}):\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(output)
-}
-
-/// Copies a tree with its links, modes and times, in place of what is there.
-pub(crate) fn copy_tree(from: &Path, to: &Path) -> Result<()> {
-    let _ = fs::remove_dir_all(to);
-    if let Some(parent) = to.parent() {
-        fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
-    }
-    run!("cp -a {from} {to}").map(drop)
-}
-
-/// A process that is stopped on drop.
-pub(crate) struct Daemon(pub(crate) Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// How long something may take that should soon happen.
-const PATIENCE: Duration = Duration::from_secs(300);
-
-/// Waits until `is_so`, which soon happens.
-///
-/// # Errors
-/// It does not, or asking fails.
-pub(crate) fn wait(otherwise: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
-    let started = Instant::now();
-    while !is_so()? {
-        ensure!(started.elapsed() < PATIENCE, "{otherwise}");
-        thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
-}
-
-/// Where the first of some programs, `a|b`, is: at its path, in `PATH`, or among the programs that Debian installs for
-/// LLVM 19 without a version in the name.
-pub(crate) fn find_program(names: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let directories = || env::split_paths(&path).chain(["/usr/lib/llvm-19/bin".into()]);
-    names.split('|').find_map(|name| {
-        let mut programs = directories().map(|directory| directory.join(name));
-        programs.find(|program| program.is_file())
-    })
+    try_run(&mut command.into())
 }

@@ -7,17 +7,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+pub(crate) use kpack_tests::process::target_directory;
+
 /// The root of the repository.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a directory of the repository")
-}
-
-/// Cargo's target directory.
-pub(crate) fn target_directory() -> PathBuf {
-    match env::var_os("CARGO_TARGET_DIR") {
-        Some(directory) => root().join(directory),
-        None => root().join("target"),
-    }
 }
 
 /// An empty directory of this name in the target directory.

@@ -1,41 +1,76 @@
-//! `cargo xtask test`: the tests of the workspace.
+//! `cargo xtask test`: the tests of the workspace, or those that are ignored since they need packages or minutes.
 
 use std::collections::BTreeMap;
+use std::env;
+use std::time::Instant;
 
 use anyhow::{Result, bail};
+use clap::ValueEnum;
 use xshell::{Cmd, cmd};
 
 use crate::bootstrap::{self, Needs};
-use crate::{log, process};
+use crate::{dist, log, process, repository};
 
 /// How many lines of failed tests are repeated at the end.
 const MOST_LINES: usize = 400;
 
-/// Runs `cargo test` over the workspace with the arguments `rest`; with `bootstrap`, installs the
-/// tools that tests run first. A failure does not stop it.
+/// Options of `cargo xtask test`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// First install the tools that the tests run, with apt-get; a missing tool then fails its test.
+    #[arg(long)]
+    pub(crate) bootstrap: bool,
+    /// Run the ignored tests with such names, such as `faults`, `faults::quick::join` or `wheels::extra`, which need
+    /// packages or minutes. A missing tool fails them. Default: all other tests
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Arguments for `cargo test`.
+    #[arg(last = true)]
+    pub(crate) rest: Vec<String>,
+}
+
+impl Options {
+    /// The ignored tests of a module.
+    pub(crate) fn of(module: &str, bootstrap: bool) -> Self {
+        Self { bootstrap, names: vec![module.to_owned()], rest: Vec::new() }
+    }
+}
+
+/// Runs `cargo test`. A failure does not stop it.
 ///
 /// # Errors
 /// A test fails, or a tool cannot be installed.
-pub(crate) fn run(bootstrap: bool, rest: &[String]) -> Result<()> {
-    if bootstrap {
-        bootstrap::install_missing(&[Needs::Test], false)?;
-        // A test that lacks a tool now fails, instead of being skipped.
+pub(crate) fn run(Options { bootstrap, names, rest }: &Options) -> Result<()> {
+    if *bootstrap {
+        bootstrap::install_missing(&needs(names), false)?;
+    }
+    // A test that lacks a tool now fails, instead of being skipped.
+    if (*bootstrap || !names.is_empty()) && env::var_os("KPACK_REQUIRE_TOOLS").is_none() {
         process::shell().set_var("KPACK_REQUIRE_TOOLS", "1");
     }
-    process::step("Compiling and running the tests of the workspace");
+    if !names.is_empty() {
+        prepare()?;
+    }
+    let which = match names.is_empty() {
+        true => "the tests of the workspace".to_owned(),
+        false => format!("the tests {}", names.join(", ")),
+    };
+    process::step(&format!("Compiling and running {which}"));
+    let (packages, own) = arguments(names);
     let cargo = cmd!(
         process::shell(),
-        "cargo test --locked --workspace --all-features --no-fail-fast {rest...}"
+        "cargo test --locked --all-features --no-fail-fast {packages...} {rest...} {own...}"
     );
-    let variables = kpack_tests::process::cargo_variables();
+    let started = Instant::now();
     let mut tests = Tests::default();
-    let ended = log::watch(variables.fold(cargo, Cmd::env_remove), |line| {
-        if let Some(done) = tests.read(line) {
-            println!("   {done}");
-        }
-    });
+    let ended =
+        log::watch(kpack_tests::process::cargo_variables().fold(cargo, Cmd::env_remove), |line| {
+            if let Some(done) = tests.read(line) {
+                println!("   [{:>3} s] {done}", started.elapsed().as_secs());
+            }
+        });
     for (why, names) in &tests.skipped {
-        println!("   {} skipped: {why}", names.len());
+        println!("   skipped: {why}: {}", names.join(", "));
         for name in names {
             process::note_not_run(name, why)?;
         }
@@ -58,6 +93,45 @@ pub(crate) fn run(bootstrap: bool, rest: &[String]) -> Result<()> {
         tests.failed.len(),
         tests.failed.join("\n   ")
     )
+}
+
+/// The tools of the tests with such names: a module may be a task of its own.
+fn needs(names: &[String]) -> Vec<Needs> {
+    let modules = names.iter().map(|name| name.split("::").next().unwrap_or_default());
+    let needs = modules.map(|module| Needs::from_str(&module.replace('_', "-"), true));
+    match names.is_empty() {
+        true => vec![Needs::Test],
+        false => needs.map(|needs| needs.unwrap_or(Needs::Test)).collect(),
+    }
+}
+
+/// Arguments for cargo, and those for the test programs.
+fn arguments(names: &[String]) -> (Vec<&str>, Vec<String>) {
+    if names.is_empty() {
+        return (vec!["--workspace"], Vec::new());
+    }
+    let mut own: Vec<String> = ["--", "--ignored"].map(str::to_owned).into();
+    if !names.iter().any(|name| name.contains("extra")) {
+        own.extend(["--skip", "::extra::"].map(str::to_owned));
+    }
+    let module =
+        |name: &String| if name.contains("::") { name.clone() } else { format!("{name}::") };
+    own.extend(names.iter().map(module));
+    (vec!["--package=kpack-tests", "--test=system"], own)
+}
+
+/// Makes what all ignored tests use, unless somebody has made it: kpack as it is installed.
+fn prepare() -> Result<()> {
+    let shell = process::shell();
+    if env::var_os("KPACK_TEST_PREFIX").is_none() {
+        let prefix = repository::target_directory().join("xtask/kpack");
+        dist::install(&prefix, "lib".as_ref(), crate::build::Profile::Release, None)?;
+        shell.set_var("KPACK_TEST_PREFIX", prefix);
+    }
+    if env::var_os("KPACK_TEST_XTASK").is_none() {
+        shell.set_var("KPACK_TEST_XTASK", env::current_exe()?);
+    }
+    Ok(())
 }
 
 /// What `cargo test` said so far.
@@ -84,7 +158,7 @@ impl Tests {
         }
     }
 
-    /// Reads a line; at the end of a program with tests, returns how many of them passed.
+    /// Reads a line; returns what a test found to be true, and at the end of a program with tests how many passed.
     fn read(&mut self, line: &str) -> Option<String> {
         if line == "failures:" {
             // The first is before what they printed, the second before their names.
@@ -115,6 +189,8 @@ impl Tests {
             line.strip_prefix("skipped: ").and_then(|l| l.split_once(": "))
         {
             self.skipped.entry(why.to_owned()).or_default().push(name.to_owned());
+        } else if let Some(checked) = line.strip_prefix("checked: ") {
+            return Some(checked.to_owned());
         } else if let Some(program) = line.trim_start().strip_prefix("Running ") {
             self.finish();
             self.is_running = true;
@@ -141,6 +217,7 @@ mod tests {
             test one ... ok\n\
             skipped: two: `wine` is missing\n\
             test two ... ok\n\
+            checked: one: 3 programs\n\
             test three ... FAILED\n\
             \n\
             failures:\n\
@@ -160,6 +237,7 @@ mod tests {
         assert_eq!(
             shown,
             [
+                "one: 3 programs",
                 "tests/it/main.rs: 2 passed, 1 failed",
                 "examples in the documentation of kpack_build: 0 passed, 4 ignored"
             ]

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::validation::Validation;
+use super::Validation;
 
 /// The whole configuration.
 #[derive(Deserialize)]

@@ -1,13 +1,14 @@
 //! The fourth phase: writes the planned artifacts.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::{Artifact, Options, Recombination};
 use crate::mark;
 use crate::writer;
 use kpack_core::Error;
 use kpack_core::parallel;
-use kpack_core::publish::{CreatedDirectories, Directory, Stage};
+use kpack_core::publish::{CreatedDirectories, Directory, NewNames, Stage};
 use kpack_core::report::Progress;
 
 impl Recombination {
@@ -40,7 +41,7 @@ impl Recombination {
         // Each component is locked only while it is written: other runs may wait for it.
         let written = parallel::with_jobs(options.jobs, || {
             parallel::map(components, |(component, artifacts)| {
-                let error = write(component, &artifacts, options, progress).err()?;
+                let error = write(component, &artifacts, &directory, progress).err()?;
                 Some((component.to_owned(), error))
             })
         });
@@ -58,12 +59,12 @@ impl Recombination {
 fn write(
     component: &str,
     artifacts: &[&Artifact],
-    options: &Options,
+    output: &Directory,
     progress: &dyn Progress,
 ) -> Result<(), Error> {
-    let stage = Stage::lock(&options.output_dir, component)?;
+    let stage = Stage::lock_in(output, component)?;
     for artifact in artifacts {
-        mark::check_replaceable(&stage.output(&artifact.name))?;
+        mark::check_replaceable(stage.above(), artifact.name.as_ref())?;
     }
     parallel::try_map(artifacts, |artifact| {
         let (name, output) = (&artifact.name, &artifact.output);
@@ -74,8 +75,7 @@ fn write(
         let own = artifacts.iter().filter(move |artifact| artifact.group.is_some() == is_group);
         own.map(|artifact| artifact.name.as_str())
     };
-    let groups: Vec<&str> = names(true).collect();
-    stage.publish(&groups, names(false).next(), &[], &|name| {
-        mark::check_replaceable(&stage.output(name))
-    })
+    let (groups, generic): (Vec<&str>, Vec<&str>) = (names(true).collect(), names(false).collect());
+    let may_replace = |name: &Path| mark::check_replaceable(stage.above(), name);
+    stage.publish(&NewNames::new(&groups).with_last(&generic).where_allowed(&may_replace))
 }

@@ -99,8 +99,8 @@ fn split_before_link(generic: &Generic) -> Vec<Finding> {
         let name = names.find(|name| is_object(name))?;
         let text = format!(
             "the kernels are named after an object that was split before the link (`{name}`), \
-             and those of other shards have other names; run `kpack install` on it before \
-             `kpack split`"
+             and those of other shards have other names; run `kpack split` on it before \
+             `kpack artifact split`"
         );
         let from = &generic.tree.entries.get(path)?.from;
         Some(Finding::new(Severity::Fault, ids::SPLIT_BEFORE_LINK, from, text))

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kpack_format::Sha256;
+use kpack_format::Blake3;
 use kpack_format::archive::Toc;
 
 use crate::classify::Node;
 use crate::differences;
 use crate::tree::{Item, Tree};
-use kpack_core::Error;
 use kpack_core::platform::MetadataExt;
 use kpack_core::words::list_some;
+use kpack_core::{Error, Reason};
 use kpack_split::input::Archives;
 
 /// A difference between two trees at a path.
@@ -21,7 +21,7 @@ pub(super) struct TreeDifference {
     /// Path in the artifact.
     pub(super) path: PathBuf,
     pub(super) kind: DifferenceKind,
-    pub(super) text: String,
+    pub(super) text: Reason,
 }
 
 /// What a difference is about.
@@ -67,7 +67,8 @@ pub(super) fn differences<'t>(
             let is_there = other.entries.contains_key(path);
             if !is_there && !path.starts_with(&lacks) && !has_only_manifests(tree, path, item) {
                 lacks.clone_from(path);
-                let (path, text) = (path.clone(), format!("only shard {} has it", item.shard));
+                let (path, text) =
+                    (path.clone(), format!("only shard {} has it", item.shard).into());
                 found.push(TreeDifference { path, kind, text });
             }
         }
@@ -88,7 +89,7 @@ fn difference(
     first: &Item,
     second: &Item,
     archives: &Archives,
-) -> Result<Option<(DifferenceKind, String)>, Error> {
+) -> Result<Option<(DifferenceKind, Reason)>, Error> {
     let nature = |item: &Item| match item.node {
         Node::Directory { .. } => "a directory",
         Node::Symlink => "a symbolic link",
@@ -101,7 +102,7 @@ fn difference(
             DifferenceKind::Content
         };
         let text = format!("{} against {}", nature(first), nature(second));
-        return Ok(Some((kind, text)));
+        return Ok(Some((kind, text.into())));
     }
     match first.node {
         Node::Directory { .. } => Ok(None),
@@ -109,12 +110,13 @@ fn difference(
             let target = |path: &Path| fs::read_link(path).map_err(|e| Error::io(path, "read", e));
             let (a, b) = (target(&first.from)?, target(&second.from)?);
             let text = || format!("leads to {} against {}", a.display(), b.display());
-            Ok((a != b).then(|| (DifferenceKind::Content, text())))
+            Ok((a != b).then(|| (DifferenceKind::Content, text().into())))
         }
         Node::File { .. } => {
             let (a, b) = (mode(&first.from)?, mode(&second.from)?);
             if a != b {
                 let text = format!("mode {a:o} against {b:o}");
+                let text = Reason::from(text).differs(format!("{a:o}"), format!("{b:o}"));
                 return Ok(Some((DifferenceKind::Content, text)));
             }
             if first.is_kpack() && second.is_kpack() {
@@ -143,14 +145,14 @@ fn mode(path: &Path) -> Result<u32, Error> {
 }
 
 /// Kernels with their targets, and the checksums of their code objects where the archive has them.
-type KernelSums = BTreeMap<(String, String), Option<Sha256>>;
+type KernelSums = BTreeMap<(String, String), Option<Blake3>>;
 
 /// The difference between the kernels of two archives, however they are compressed.
 fn kernels_differ(
     first: &Item,
     second: &Item,
     archives: &Archives,
-) -> Result<Option<(DifferenceKind, String)>, Error> {
+) -> Result<Option<(DifferenceKind, Reason)>, Error> {
     let (a, b) = (archives.toc(&first.from)?, archives.toc(&second.from)?);
     let (ours, theirs) = (kernels(&a), kernels(&b));
     let only = |own: &KernelSums, other: &KernelSums| -> BTreeSet<String> {
@@ -187,7 +189,7 @@ fn kernels_differ(
     } else {
         DifferenceKind::Irreconcilable
     };
-    Ok(Some((kind, parts.join("; "))))
+    Ok(Some((kind, parts.join("; ").into())))
 }
 
 fn kernels(toc: &Toc) -> KernelSums {

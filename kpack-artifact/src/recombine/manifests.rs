@@ -14,12 +14,13 @@ use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::{Group, archive_ends};
 
 use super::{Artifact, Finding, Severity, is_error};
-use crate::rules::{not_as_listed, unreadable};
+use crate::rules::unreadable;
 use crate::tree::{Item, Tree};
 use kpack_core::Error;
 use kpack_core::files::with_slashes;
 use kpack_core::publish::{self, Present};
 use kpack_split::input::{self, Archives};
+use kpack_split::verify::not_as_listed;
 
 /// A module's archives in all groups.
 pub(super) struct ModuleManifest {

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use kpack_format::{Selection, TargetId};
+use serde::Serialize;
 
 use super::read::Inputs;
 use super::shared_files::merge_shared;
 use super::target_files::target_files;
-use super::{Artifact, Finding, Severity, manifests};
+use super::{Finding, Severity, manifests};
 use crate::classify::Class;
 use crate::code_ids::MoreCodeIds;
 use crate::names;
@@ -16,6 +17,37 @@ use crate::output::{Edits, Output};
 use crate::packaging::TargetGroup;
 use crate::tree::Tree;
 use kpack_core::{Error, ids};
+
+/// An artifact to be written.
+#[derive(Debug, Default, Serialize)]
+pub struct Artifact {
+    /// The name of its directory.
+    pub name: String,
+    /// The component.
+    pub component: String,
+    /// The group; `None` for the generic artifact.
+    pub group: Option<String>,
+    /// The name of the group for people.
+    pub display_name: Option<String>,
+    /// The shards that it is from.
+    pub shards: BTreeSet<String>,
+    /// The targets that it has device code for; of the generic artifact, those of all groups.
+    #[serde(serialize_with = "as_text")]
+    pub targets: BTreeSet<TargetId>,
+    /// Number of files and symbolic links.
+    pub files: u64,
+    /// Size of the files in bytes.
+    pub size: u64,
+    #[serde(skip)]
+    pub(super) output: Output,
+}
+
+fn as_text<S: serde::Serializer>(
+    targets: &BTreeSet<TargetId>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(targets.iter().map(TargetId::to_string))
+}
 
 /// The artifacts of a component, and what was found when they were planned.
 pub(super) struct Merged {

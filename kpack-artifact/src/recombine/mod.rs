@@ -7,7 +7,6 @@
 //! all are complete.
 
 mod apply;
-mod artifact;
 mod check;
 mod compare;
 mod component;
@@ -15,7 +14,6 @@ mod manifests;
 mod merge;
 mod options;
 mod plan;
-mod published;
 mod read;
 mod shards;
 mod shared_files;
@@ -30,8 +28,8 @@ use std::path::Path;
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
 
-pub use artifact::Artifact;
 pub use kpack_core::{Finding, Severity};
+pub use merge::Artifact;
 pub use options::Options;
 pub use plan::plan;
 

@@ -21,9 +21,6 @@ pub struct Options {
     pub components: Vec<String>,
     /// Number of threads.
     pub jobs: NonZeroUsize,
-    /// Whether each shard must have the index that `kpack unpack` left, and the artifacts that it lists, by name and
-    /// size.
-    pub require_index: bool,
 }
 
 impl Options {
@@ -39,7 +36,6 @@ impl Options {
             output_dir: output_dir.into(),
             components: Vec::new(),
             jobs: processors(),
-            require_index: false,
         }
     }
 }

@@ -1,34 +1,31 @@
 //! From shards and a configuration to the artifacts to be written.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use kpack_split::input::Archives;
 
 use super::check::check;
 use super::component::Component;
 use super::merge::{Merged, merge};
-use super::published;
 use super::read::read;
 use super::shards::Shards;
 use super::together::{overlaps, stale, unique_names};
 use super::{Finding, Options, Recombination, Severity, is_error};
-use crate::split::resolve;
 use kpack_core::parallel;
+use kpack_core::publish::resolve;
+use kpack_core::report::Progress;
 use kpack_core::words::list;
-use kpack_core::{Error, ids};
+use kpack_core::{Error, Reason, ids};
 use kpack_split::leftover;
 
-/// Reads the shards and plans the artifacts. Writes nothing. `on_component` is called when a component was read,
-/// with its name and the number of components.
+/// Reads the shards and plans the artifacts. Writes nothing. `progress` counts components.
 ///
 /// # Errors
 /// [`Error::Refused`] for a directory without shards and a primary shard that is not there;
 /// [`Error::Usage`] for a component that no shard has; [`Error::Io`]. Damaged files, and what is
 /// wrong with the shards together, are no errors here, but among the plan's findings.
-pub fn plan(
-    options: &Options,
-    on_component: &(dyn Fn(&str, usize) + Sync),
-) -> Result<Recombination, Error> {
+pub fn plan(options: &Options, progress: &dyn Progress) -> Result<Recombination, Error> {
     let configuration = &options.configuration;
     let mut shards = Shards::read(&options.shards_dir)?;
     if !shards.put_first(&configuration.primary_shard) {
@@ -40,8 +37,7 @@ pub fn plan(
         );
         return Err(configuration.refuse(&["primary_shard"], text));
     }
-    published::check_list(options, &shards)?;
-    published::check_indexes(options, &shards)?;
+    check_list(options, &shards)?;
     refuse_overlap(options, &shards)?;
     let components = chosen(options, &shards)?;
     let mut plan = Recombination {
@@ -50,11 +46,13 @@ pub fn plan(
         ..Recombination::default()
     };
     let archives = Archives::default();
+    progress.start(components.len() as u64);
     let planned = parallel::with_jobs(options.jobs, || {
         parallel::map(&components, |name| {
+            progress.file(Path::new(name));
             let component = Component { name, options, shards: &shards, archives: &archives };
             let merged = of_component(component);
-            on_component(name, components.len());
+            progress.advance(1);
             (*name, merged)
         })
     });
@@ -101,8 +99,8 @@ fn of_component(component: Component<'_>) -> Result<Merged, Error> {
 fn failed(error: Error, options: &Options) -> Finding {
     let id = error.id();
     let (path, text) = match error {
-        Error::Refused { path, reason, .. } => (path, reason),
-        error => (options.shards_dir.clone(), error.without_id()),
+        Error::Refused { path, reason, details, .. } => (path, Reason::new(reason, details)),
+        error => (options.shards_dir.clone(), Reason::from(&error)),
     };
     Finding::new(Severity::Fault, id, path, text)
 }
@@ -140,6 +138,31 @@ fn unused(options: &Options, shards: &Shards) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Checks that the shards are those that the configuration lists.
+fn check_list(options: &Options, shards: &Shards) -> Result<(), Error> {
+    let listed: BTreeSet<&str> = options.configuration.shards.iter().map(String::as_str).collect();
+    let there: BTreeSet<&str> = shards.names().collect();
+    if listed.is_empty() {
+        return Ok(());
+    }
+    let missing: Vec<&&str> = listed.difference(&there).collect();
+    let others: Vec<&&str> = there.difference(&listed).collect();
+    let text = match (missing.is_empty(), others.is_empty()) {
+        (true, true) => return Ok(()),
+        (false, _) => format!(
+            "no artifacts of {}, which the configuration lists (found {}); fetch or build what is missing",
+            list(missing),
+            list(&there)
+        ),
+        (true, false) => format!(
+            "the configuration does not list {} (expected {}); list it, or remove it",
+            list(others),
+            list(&listed)
+        ),
+    };
+    Err(Error::rejected(ids::MISSING_SHARD, &options.shards_dir, text))
 }
 
 /// Refuses an output directory that holds shards or artifacts of them, or lies in one. Symbolic links

@@ -16,7 +16,7 @@ use crate::names;
 use crate::rules::misplaced;
 use crate::tree::{Role, Tree};
 use kpack_core::words::list;
-use kpack_core::{Error, ids};
+use kpack_core::{Error, Reason, ids};
 
 /// What the shards have of a component.
 pub(super) struct Inputs<'a> {
@@ -70,15 +70,14 @@ fn databases_of(
                 continue;
             };
             if own.names() != databases.names() {
-                let text = format!(
-                    "other databases were split than in shard {known} (expected {databases}, found {own}); \
-                     split all shards with the same --split-databases"
-                );
+                let what = format!("other databases were split than in shard {known}");
+                let text = Reason::mismatch(&what, databases, &own)
+                    .then("; split all shards with the same --split-databases and --kernel-files");
                 findings.push(Finding::new(Severity::Fault, ids::SHARDS_DIFFER, path, text));
             }
         }
     }
-    Ok(first.map_or(databases::Selection::Auto, |(_, databases)| databases))
+    Ok(first.map(|(_, databases)| databases).unwrap_or_default())
 }
 
 /// Device code by target, and the targets of each shard.

@@ -127,7 +127,7 @@ impl Shards {
             return Err(Error::rejected(
                 ids::NO_SHARDS,
                 directory,
-                "no shards; expected a directory for each, with the output of `kpack split` \
+                "no shards; expected a directory for each, with the output of `kpack artifact split` \
                  in it (blas_lib_generic, blas_lib_gfx1100, …)",
             ));
         }

@@ -100,10 +100,10 @@ fn all_the_same(
     };
     for other in others {
         if let Some(difference) = differences::explain(&first.from, &other.from)? {
-            let text = format!(
-                "cannot be merged with shard {}'s ({reason}), and {}",
-                first.shard, difference.text
-            );
+            let shard = &first.shard;
+            let text = difference
+                .text
+                .after(format_args!("cannot be merged with shard {shard}'s ({reason}), and "));
             findings.push(Finding::new(severity, ids::UNMERGEABLE_FILE, &other.from, text));
         }
     }

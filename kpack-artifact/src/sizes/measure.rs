@@ -32,7 +32,7 @@ pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<M
         let (artifacts, own) = find_artifacts(path, |e| Err(Error::io(path, "list", e.into())))?;
         leftovers.extend(own);
         if artifacts.is_empty() {
-            tree.prefix(path, &Selection::Auto, None, leftovers)?;
+            tree.prefix(path, &Selection::default(), None, leftovers)?;
         }
         let mut shard = None;
         for artifact in artifacts {
@@ -196,7 +196,7 @@ impl Measured {
             }
             Class::Target { target, database } => {
                 let what = format!("{database} database");
-                ((*database).to_owned(), Some(target), what)
+                (database.to_string(), Some(target), what)
             }
             Class::Unknown { target, .. } => {
                 let what = "device code in other files".to_owned();

@@ -22,7 +22,7 @@ use crate::names;
 use crate::output::Output;
 use crate::writer::{self, Writer, commit_with_time, modified};
 use kpack_core::parallel;
-use kpack_core::publish::{self, Directory, Stage, stage_archive, stage_manifest};
+use kpack_core::publish::{self, Directory, NewNames, Stage, stage_archive, stage_manifest};
 use kpack_core::report::{ArchiveReport, Progress};
 use kpack_core::{Error, Finding, ids};
 use kpack_split::elf::BinaryError;
@@ -49,9 +49,10 @@ pub(super) fn apply(
     let targets: Vec<String> = targets.map(|target| work.name(Some(target))).collect();
     let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
     debug_files.publish()?;
-    stage.publish(&targets, generic.as_deref(), &[], &|name| {
-        mark::check_replaceable(&stage.output(name))
-    })
+    let may_replace = |name: &Path| mark::check_replaceable(stage.above(), name);
+    let last = generic.as_deref();
+    let new = NewNames::new(&targets).with_last(last.as_slice());
+    stage.publish(&new.where_allowed(&may_replace))
 }
 
 struct Work<'a> {
@@ -99,7 +100,7 @@ impl Work<'_> {
             ));
         }
         for target in artifacts.keys() {
-            mark::check_replaceable(&self.stage.output(self.name(target.as_ref())))?;
+            mark::check_replaceable(self.stage.above(), self.name(target.as_ref()).as_ref())?;
         }
         for path in directories(&self.options.output_dir)? {
             let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -15,7 +15,7 @@ use kpack_core::Error;
 use kpack_core::parallel;
 use kpack_core::report::Progress;
 use kpack_core::words::list;
-use kpack_core::{Finding, Id, Severity, ids};
+use kpack_core::{Details, Finding, Id, Severity, ids};
 use kpack_split::split::Budget;
 
 /// Which artifact directories to split, and how.
@@ -69,6 +69,9 @@ pub struct Failure {
     /// What kind of problem it is; `system` if reading or writing failed.
     #[serde(serialize_with = "kpack_core::lossy::id")]
     pub id: Id,
+    /// What `error` says, as data.
+    #[serde(skip_serializing_if = "Details::is_empty")]
+    pub details: Box<Details>,
 }
 
 impl Failure {
@@ -79,6 +82,7 @@ impl Failure {
             artifact_dir: artifact_dir.to_owned(),
             error: error.without_id(),
             id: error.id(),
+            details: Box::new(error.details()),
         }
     }
 }
@@ -192,6 +196,6 @@ fn judge(options: &BatchOptions, read: &[Read], report: &mut BatchReport) -> Res
         let failures = read.iter().filter_map(|(_, read)| read.as_ref().err());
         let also: String =
             failures.map(|failure| format!("\n  and {}", failure.without_id())).collect();
-        error.with_reason(|reason| reason + &also)
+        error.about(|reason| reason.then(also))
     })
 }

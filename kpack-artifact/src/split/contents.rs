@@ -105,7 +105,7 @@ fn refuse_contradictions(trees: &Trees) -> Result<(), Error> {
     let more = all.map(|other| format!("\n  and {}: {}", shown(other.file()), other.text));
     let more: String = more.collect();
     let error = Error::rejected(first.id, first.file(), &*first.text);
-    Err(error.with_reason(|reason| reason + &more))
+    Err(error.about(|reason| reason.then(more)))
 }
 
 /// Refuses binaries that were split before the link and not installed: their device code is where
@@ -119,7 +119,7 @@ fn refuse_uninstalled(trees: &Trees, report: &mut Report) -> Result<(), Error> {
             Ok(None) => {}
             Ok(Some(_)) => {
                 let text = "the device code was split before the link, and is where it was built; \
-                            expected it in the artifact, where `kpack install` puts it";
+                            expected it in the artifact, where `kpack split` puts it";
                 return Err(Error::rejected(ids::SPLIT_BEFORE_LINK, &item.from, text));
             }
             Err(found) => report.warn(found.id, found.file(), &found.text),

@@ -1,6 +1,6 @@
 //! Splits artifact directories: a generic artifact for the host, and one for each GPU target.
 //!
-//! The engine is that of `kpack install`, so the same binary gives the same
+//! The engine is that of `kpack split`, so the same binary gives the same
 //! bytes. Each artifact is planned as data and written under a hidden name; then the targets'
 //! artifacts are renamed, and the generic one last: where that is, all of them are.
 
@@ -31,7 +31,6 @@ use sources::Sources;
 
 pub use batch::{BatchOptions, BatchReport, Failure, Outcome, batch};
 pub use options::{Layout, Options, Unknown};
-pub(crate) use output_dir::resolve;
 pub(crate) use parent_dir::artifact_prefix;
 pub use report::{ArtifactReport, Report};
 
@@ -67,7 +66,7 @@ fn refuse_install_tree(artifact: &Path) -> Result<(), Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound && artifact.is_dir() => {
             let reason = format!(
                 "not an artifact directory: it has no {}; for a plain install tree, use \
-                 `kpack install --prefix DIR FILE...`",
+                 `kpack split --prefix DIR FILE...`",
                 manifest_txt::FILE_NAME
             );
             Err(Error::rejected(ids::NOT_AN_ARTIFACT, artifact, reason))

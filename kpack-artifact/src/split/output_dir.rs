@@ -3,12 +3,12 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 
 use crate::names;
 use kpack_core::Error;
 use kpack_core::platform::id_of;
-use kpack_core::publish::hidden;
+use kpack_core::publish::{hidden, resolve};
 
 /// Refuses an output directory that would put output into one of `inputs`, or replace what holds
 /// one: artifact directories with their prefixes.
@@ -39,34 +39,6 @@ pub(super) fn check_output<'a>(
         }
     }
     Ok(())
-}
-
-/// The path without symbolic links of a directory that need not be there.
-pub(crate) fn resolve(path: &Path) -> Result<PathBuf, Error> {
-    let is_there = |path: &&Path| path.symlink_metadata().is_ok();
-    let there = path.ancestors().find(is_there).unwrap_or(Path::new("."));
-    let refuse = |reason: String| {
-        let path = path.display();
-        Err(Error::usage(format!("output directory {path}: {reason}")))
-    };
-    let mut real = match there.canonicalize() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return refuse(format!("{} is a dangling symbolic link", there.display()));
-        }
-        real => real.map_err(|e| Error::io(there, "find", e))?,
-    };
-    for part in path.strip_prefix(there).unwrap_or(path).components() {
-        match part {
-            // It would be created as a parent of another directory.
-            Component::ParentDir => {
-                let real = real.display();
-                return refuse(format!("`..` follows {real}, which does not exist"));
-            }
-            Component::CurDir => {}
-            part => real.push(part),
-        }
-    }
-    Ok(real)
 }
 
 /// Which directory `path` leads to.

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use kpack_format::TargetId;
+use kpack_format::{TargetId, target_names};
 
 use super::output_dir;
 use crate::tree::is_of_group;
 use crate::{manifest_txt, names};
 use kpack_core::Error;
-use kpack_core::publish::is_leftover;
+use kpack_core::publish::{is_leftover, resolve};
 use kpack_core::{Finding, Severity, ids};
 use kpack_split::leftover::{self, directories};
 
@@ -27,7 +27,7 @@ pub(super) fn find(
     findings: &mut Vec<Finding>,
 ) -> Result<Vec<BatchArtifact>, Error> {
     let own = output_dir::id(parent).map_err(|e| Error::io(parent, "list", e))?;
-    if output_dir::is(&output_dir::resolve(output)?, own) {
+    if output_dir::is(&resolve(output)?, own) {
         return Err(Error::usage(format!(
             "{} is the directory of the artifacts and the output directory too",
             parent.display()
@@ -86,7 +86,7 @@ pub(super) fn refuse_group(artifact: &Path) -> Result<(), Error> {
     if !is_of_group(artifact) {
         return Ok(());
     }
-    let reason = "the artifact of a group of targets, as `kpack recombine` makes them: it is \
+    let reason = "the artifact of a group of targets, as `kpack artifact recombine` makes them: it is \
                   split already, and there is nothing to be done. What is split is what a machine \
                   built; what is recombined are the artifacts that this makes";
     Err(Error::rejected(ids::SPLIT_ARTIFACT, artifact, reason))
@@ -105,8 +105,8 @@ fn sources(prefix: &str, paths: &[PathBuf]) -> Result<Vec<(Option<TargetId>, Pat
     let sources: Option<Vec<_>> = paths.iter().map(source).collect();
     let mut sources = sources.ok_or_else(|| {
         Error::usage(format!(
-            "{} and {} are both artifact {prefix}; split them into separate output directories, \
-             unless they are of `kpack recombine`, and split already",
+            "{} and {} are both artifact {prefix}; split them into separate output directories. If `kpack artifact \
+             recombine` wrote them, they are split already",
             one.display(),
             other.display()
         ))
@@ -115,14 +115,13 @@ fn sources(prefix: &str, paths: &[PathBuf]) -> Result<Vec<(Option<TargetId>, Pat
     Ok(sources)
 }
 
-/// Name and component of an artifact directory, which may have a target, or a family of targets,
-/// behind them.
+/// The name and component of an artifact directory. A target, or a family of targets, may follow them.
 pub(crate) fn artifact_prefix(name: &str) -> &str {
     if let Some((component, _)) = names::parse(name) {
         return component;
     }
     match name.rsplit_once('_') {
-        Some((prefix, last)) if last.starts_with("gfx") => prefix,
+        Some((prefix, last)) if target_names::of_build(last).is_some() => prefix,
         _ => name,
     }
 }
@@ -135,7 +134,20 @@ mod tests {
     fn families_are_no_part_of_the_prefix() {
         assert_eq!(artifact_prefix("blas_lib"), "blas_lib");
         assert_eq!(artifact_prefix("blas_lib_generic"), "blas_lib");
-        assert_eq!(artifact_prefix("blas_lib_gfx94X-dcgpu"), "blas_lib");
+        // The families that TheRock builds for.
+        for build in [
+            "gfx90X-dcgpu",
+            "gfx94X-dcgpu",
+            "gfx950-dcgpu",
+            "gfx101X-dgpu",
+            "gfx103X-dgpu",
+            "gfx110X-all",
+            "gfx115X-igpu",
+            "gfx120X-all",
+            "gfx1250-dcgpu",
+        ] {
+            assert_eq!(artifact_prefix(&format!("blas_lib_{build}")), "blas_lib");
+        }
         assert_eq!(artifact_prefix("blas_lib_gfx90a:xnack+"), "blas_lib");
         assert_eq!(artifact_prefix("blas_lib_amdgcnspirv"), "blas_lib");
         assert_eq!(artifact_prefix("core_hip_run"), "core_hip_run");

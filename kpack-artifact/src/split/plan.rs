@@ -201,7 +201,7 @@ impl<'a> Planner<'a> {
         });
         let prefixes = trees.prefixes();
         let output = |target: Option<&TargetId>| {
-            let mut output = Output::new(trees.model(target), options.databases.clone());
+            let mut output = Output::new(trees.model(target), trees.databases.clone());
             output.add_prefixes(&prefixes);
             output
         };
@@ -360,8 +360,8 @@ impl<'a> Planner<'a> {
     fn is_device_code(&self, owner: Option<&TargetId>, path: &Path, item: &Item) -> bool {
         let is_of_unselected_database = || {
             let path = with_slashes(item.installed(path).unwrap_or(path));
-            matches!(databases::recognise(&path), Some((database, place))
-                if !self.options.databases.has(database) && !matches!(place, Place::ForAll(_)))
+            matches!(self.contents.trees.databases.recognise(&path), Some((owner, place))
+                if !owner.is_selected() && !matches!(place, Place::ForAll(_)))
         };
         match &item.class {
             Class::Unknown { device_code, .. } => *device_code,

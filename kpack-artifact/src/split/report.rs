@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use kpack_core::report::{ArchiveReport, FileReport};
-use kpack_core::{Finding, Id, Severity};
+use kpack_core::{Finding, Id, Reason, Severity};
 
 /// The result for one artifact directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -60,11 +60,11 @@ pub struct ArtifactReport {
 }
 
 impl Report {
-    pub(super) fn note(&mut self, id: Id, path: impl Into<PathBuf>, text: impl Into<String>) {
+    pub(super) fn note(&mut self, id: Id, path: impl Into<PathBuf>, text: impl Into<Reason>) {
         self.findings.push(Finding::new(Severity::Note, id, path, text));
     }
 
-    pub(super) fn warn(&mut self, id: Id, path: impl Into<PathBuf>, text: impl Into<String>) {
+    pub(super) fn warn(&mut self, id: Id, path: impl Into<PathBuf>, text: impl Into<Reason>) {
         self.findings.push(Finding::new(Severity::Warning, id, path, text));
     }
 }

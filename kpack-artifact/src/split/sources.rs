@@ -25,6 +25,8 @@ pub(super) struct Trees {
     /// The generic artifact beside the input, if this run reads the artifact of a target only. It is
     /// looked at, and this run writes none.
     pub(super) generic_beside: Option<PathBuf>,
+    /// The databases of the options, with the rules that an earlier split noted.
+    pub(super) databases: Selection,
 }
 
 impl Trees {
@@ -33,7 +35,10 @@ impl Trees {
         options: &Options,
         report: &mut Report,
     ) -> Result<Self, Error> {
-        let mut trees = Self::default();
+        let mut trees = Self { databases: options.databases.clone(), ..Self::default() };
+        for (_, path) in sources {
+            trees.databases = trees.databases.and_rules_of(&mark::databases(path)?);
+        }
         let only = match sources {
             [(_, path)] => detect_already_split(path, &options.artifact_prefix)?,
             _ => None,
@@ -45,7 +50,7 @@ impl Trees {
             for (target, path) in sources {
                 let databases = match target {
                     Some(_) => mark::databases(path)?,
-                    None => options.databases.clone(),
+                    None => trees.databases.clone(),
                 };
                 trees.all.push((target.clone(), read(path, &databases)?));
             }

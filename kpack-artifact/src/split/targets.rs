@@ -81,7 +81,10 @@ impl Targets {
                     return Err(Error::rejected(
                         ids::UNEXPECTED_TARGET,
                         &path,
-                        format!("is for {target}; expected only {}", list(expected.iter())),
+                        format!(
+                            "is for {target}; expected only {}. Add it to --gpu-targets, or build without it",
+                            list(expected.iter())
+                        ),
                     ));
                 }
             }

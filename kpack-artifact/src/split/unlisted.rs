@@ -27,7 +27,7 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
         }
         match or_refused(classify::classify_entry(
             root,
-            &Selection::Auto,
+            &Selection::default(),
             classify::Parsed::default(),
             found,
         ))? {

@@ -8,26 +8,28 @@ use kpack_core::platform::MetadataExt;
 use kpack_core::{Severity, ids};
 use kpack_format::names::{is_archive, is_manifest};
 
-use super::against_binary;
+use super::Context;
+use super::Report;
 use super::artifact_sets::Set;
-use super::context::Context;
 use super::original::artifacts;
-use super::report::Report;
 use crate::classify::{Class, Entry, Node, classify_once};
-use crate::databases::{ForAll, Selection, for_all, recognise};
+use crate::databases::{ForAll, for_all, recognise};
 use crate::differences::same_bytes;
 use crate::manifest_txt;
 use crate::shared::Entries;
 use crate::split::artifact_prefix;
 use crate::tree::{Role, is_artifact};
-use kpack_core::Error;
 use kpack_core::files::with_slashes;
 use kpack_core::parallel;
 use kpack_core::words::{counted, list_some};
+use kpack_core::{Error, shown};
 use kpack_split::input::or_refused;
+use walkdir::WalkDir;
 
 /// Maximum number of lost entries that a fault names.
 const MOST_NAMES: usize = 5;
+/// How many directories above may be too many, as `root/usr` for `root`.
+const DEEPEST: usize = 3;
 
 /// Compares the tree at `path` with `unsplit`: two install prefixes, or an artifact directory (or
 /// directory of artifact directories) with what was split from it.
@@ -61,11 +63,22 @@ pub(super) fn compare(
             roots: vec![path.canonicalize().map_err(|e| Error::io(path, "find", e))?],
             has_groups: false,
         };
+        if let Some(text) = pair.has_nothing_in_common(context) {
+            report.fault(ids::FILES_DIFFER, unsplit, text);
+            return Ok(());
+        }
         return pair.compare(context, report);
     }
+    let name = |unsplit: &Path| {
+        artifact_prefix(&unsplit.file_name().unwrap_or_default().to_string_lossy()).to_owned()
+    };
+    let has_split = |unsplit: &PathBuf| sets().any(|set| set.component == name(unsplit));
+    if !artifacts.iter().any(has_split) {
+        report.fault(ids::MISSING_ARTIFACT, unsplit, no_artifact_in_common(path)?);
+        return Ok(());
+    }
     for unsplit in artifacts {
-        let name = unsplit.file_name().unwrap_or_default().to_string_lossy();
-        let name = artifact_prefix(&name);
+        let name = name(&unsplit);
         match sets().find(|set| set.component == name) {
             Some(set) => artifact(&unsplit, set, context, report)?,
             None => {
@@ -75,6 +88,20 @@ pub(super) fn compare(
         }
     }
     Ok(())
+}
+
+/// Says that no artifact at `path` was split from the original, and which directory below was probably meant.
+fn no_artifact_in_common(path: &Path) -> Result<String, Error> {
+    let mut text = format!("has no artifact in common with {}", shown(path));
+    let below = WalkDir::new(path).min_depth(1).max_depth(DEEPEST).sort_by_file_name();
+    let below = below.into_iter().flatten().filter(|entry| entry.file_type().is_dir());
+    for directory in below {
+        if !is_artifact(directory.path()) && !artifacts(directory.path())?.is_empty() {
+            text += &format!("; did you mean {}?", shown(directory.path()));
+            break;
+        }
+    }
+    Ok(text)
 }
 
 fn artifact(
@@ -133,6 +160,41 @@ impl Pair {
             report.ok(ids::FILES_MATCH, &self.unsplit, text);
         }
         Ok(())
+    }
+
+    /// Says so if none of the original's files is in its place, and which directory was probably meant: one above
+    /// or below one of the two.
+    fn has_nothing_in_common(&self, context: &Context<'_>) -> Option<String> {
+        let content = context.original.prefixes.get(&self.unsplit)?;
+        let files = content.entries.iter().filter(|e| !matches!(e.node, Node::Directory { .. }));
+        let files = Vec::from_iter(files.map(|entry| &entry.path));
+        let is_there =
+            |path: &Path| self.roots.iter().any(|root| root.join(path).symlink_metadata().is_ok());
+        if files.is_empty() || files.iter().any(|file| is_there(file)) {
+            return None;
+        }
+        let below_original = files.iter().find_map(|file| {
+            let mut above =
+                Vec::from_iter(file.ancestors().skip(1).filter(|a| !a.as_os_str().is_empty()));
+            above.reverse();
+            let mut above = above.into_iter().take(DEEPEST);
+            let above = above.find(|above| file.strip_prefix(above).is_ok_and(is_there))?;
+            Some(self.unsplit.join(above))
+        });
+        let below_root = || {
+            let directories = self.roots.iter().flat_map(|root| {
+                WalkDir::new(root).min_depth(1).max_depth(DEEPEST).into_iter().flatten()
+            });
+            let mut directories = directories.filter(|entry| entry.file_type().is_dir());
+            let found =
+                directories.find(|entry| files.iter().any(|file| entry.path().join(file).exists()));
+            found.map(|entry| entry.path().to_owned())
+        };
+        let meant = below_original.or_else(below_root);
+        let meant =
+            meant.map(|path| format!("; did you mean {}?", shown(&path))).unwrap_or_default();
+        let roots = self.roots.iter().map(|root| shown(root).to_string());
+        Some(format!("has no path in common with {}{meant}", Vec::from_iter(roots).join(", ")))
     }
 
     /// Whether an entry of the original must be there. What was moved to a target that was not asked for
@@ -277,7 +339,7 @@ impl Pair {
                 Ok(())
             }
             Class::Fat => {
-                against_binary::compare(&context.parsed.open(place)?, unsplit, context, report)
+                context.files.compare(&context.files.parsed.open(place)?, unsplit, report)
             }
             _ if same_bytes(place, unsplit)? => Ok(()),
             _ => {
@@ -297,14 +359,14 @@ impl Pair {
         report: &mut Report,
     ) -> Result<(), Error> {
         for root in self.roots.iter().filter(|root| root.is_dir()) {
-            let content = match or_refused(classify_once(root, &Selection::Auto, context.known()))?
-            {
-                Ok(content) => content,
-                Err(found) => {
-                    report.findings.push(found);
-                    continue;
-                }
-            };
+            let content =
+                match or_refused(classify_once(root, context.kernel_files, context.known()))? {
+                    Ok(content) => content,
+                    Err(found) => {
+                        report.findings.push(found);
+                        continue;
+                    }
+                };
             for entry in content.entries {
                 let made = is_archive(&entry.path) || is_manifest(&entry.path);
                 let is_directory = matches!(entry.node, Node::Directory { .. });
@@ -323,7 +385,7 @@ impl Pair {
 fn is_wanted(entry: &Entry, context: &Context<'_>) -> bool {
     match &entry.class {
         Class::Target { target, .. } | Class::Unknown { target: Some(target), .. } => {
-            let named: kpack_format::Selection = context.options.targets.iter().collect();
+            let named: kpack_format::Selection = context.files.options.targets.iter().collect();
             named.is_empty() || named.matches(target)
         }
         _ => true,

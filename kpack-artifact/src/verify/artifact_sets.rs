@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_core::Error;
 use kpack_split::input::Overlay;
+use kpack_split::verify::Surroundings;
 
 use crate::manifest_txt;
 use crate::tree::{Role, Siblings, find_artifacts, is_artifact};
@@ -99,14 +100,6 @@ impl Artifacts {
         Ok(self.found.entry(real).or_insert(Found { prefixes, asked_for: None }))
     }
 
-    /// Whether `path` is in an artifact directory, or contains one.
-    pub(super) fn covers(&self, path: &Path) -> bool {
-        let real = path.canonicalize();
-        let real = real.as_deref().unwrap_or(path);
-        let mut artifacts = self.found.keys();
-        artifacts.any(|artifact| real.starts_with(artifact) || artifact.starts_with(real))
-    }
-
     pub(super) fn overlay(&self) -> &Overlay {
         &self.overlay
     }
@@ -115,8 +108,23 @@ impl Artifacts {
         self.sets.iter().filter(|set| set.is_split())
     }
 
+    /// The path that the caller named an artifact directory by, or found it by.
+    pub(super) fn asked_for(&self, root: &Path) -> Option<&Path> {
+        self.found.get(root)?.asked_for.as_deref()
+    }
+}
+
+impl Surroundings for Artifacts {
+    /// Whether `path` is in an artifact directory, or contains one.
+    fn covers(&self, path: &Path) -> bool {
+        let real = path.canonicalize();
+        let real = real.as_deref().unwrap_or(path);
+        let mut artifacts = self.found.keys();
+        artifacts.any(|artifact| real.starts_with(artifact) || artifact.starts_with(real))
+    }
+
     /// Every path that may stand for `path` in an overlay, starting with itself.
-    pub(super) fn places(&self, path: &Path) -> Vec<PathBuf> {
+    fn places(&self, path: &Path) -> Vec<PathBuf> {
         let real = path.canonicalize();
         let mut places = self.overlay.places(real.as_deref().unwrap_or(path));
         if let Some(own) = places.first_mut() {
@@ -126,7 +134,7 @@ impl Artifacts {
     }
 
     /// The artifact directory and the install prefix around a file, if any.
-    pub(super) fn around_file(&self, file: &Path) -> Option<(PathBuf, PathBuf)> {
+    fn around_file(&self, file: &Path) -> Option<(PathBuf, PathBuf)> {
         let real = file.canonicalize().ok()?;
         real.ancestors().find_map(|artifact| {
             let within = real.strip_prefix(artifact).ok()?;
@@ -134,11 +142,6 @@ impl Artifacts {
             let prefix = prefixes.find(|prefix| within.starts_with(prefix))?;
             Some((artifact.to_owned(), artifact.join(prefix)))
         })
-    }
-
-    /// The path that the caller named an artifact directory by, or found it by.
-    pub(super) fn asked_for(&self, root: &Path) -> Option<&Path> {
-        self.found.get(root)?.asked_for.as_deref()
     }
 }
 

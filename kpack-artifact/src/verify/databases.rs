@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::context::Context;
-use super::report::Report;
+use super::Context;
+use super::Report;
 use crate::classify::{Classification, classify_databases};
 use crate::gaps::{Gap, files_in, gaps};
 use kpack_core::Error;
@@ -19,8 +19,8 @@ pub(super) fn verify(
     report: &mut Report,
 ) -> Result<(), Error> {
     let faults = report.count(Severity::Fault);
-    let content =
-        or_refused(classify_databases(prefix, context.known()))?.unwrap_or_else(|found| {
+    let content = or_refused(classify_databases(prefix, context.kernel_files, context.known()))?
+        .unwrap_or_else(|found| {
             report.findings.push(found);
             Classification::default()
         });
@@ -48,7 +48,7 @@ pub(super) fn report_gaps(gaps: Vec<Gap>, context: &Context<'_>, report: &mut Re
         let mut targets = gap.targets.iter();
         let is_asked_for = targets.len() == 0
             || targets.any(|target| {
-                let mut asked_for = context.options.targets.iter();
+                let mut asked_for = context.files.options.targets.iter();
                 asked_for.len() == 0 || asked_for.any(|named| target.may_run_on(named))
             });
         let text = gap.text();

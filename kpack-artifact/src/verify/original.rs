@@ -26,7 +26,11 @@ impl Original {
     ///
     /// # Errors
     /// As [`classify_once`]; [`Error::Refused`] if it is itself split, so that it could not show a loss.
-    pub(super) fn read(unsplit: &Path, parsed: Parsed<'_>) -> Result<Self, Error> {
+    pub(super) fn read(
+        unsplit: &Path,
+        selection: &Selection,
+        parsed: Parsed<'_>,
+    ) -> Result<Self, Error> {
         let mut original = Self::default();
         let artifacts = artifacts(unsplit)?;
         let mut prefixes = Vec::new();
@@ -42,7 +46,7 @@ impl Original {
             prefixes.push(unsplit.to_owned());
         }
         for prefix in prefixes.into_iter().filter(|prefix| prefix.is_dir()) {
-            let content = classify_once(&prefix, &Selection::Auto, parsed)?;
+            let content = classify_once(&prefix, selection, parsed)?;
             original.prefixes.insert(prefix, content);
         }
         let entries = || {

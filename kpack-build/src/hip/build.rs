@@ -6,22 +6,24 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use kpack_format::TargetId;
 use kpack_format::names::Group;
 
-use super::compile::{self, Job};
+use super::compile::{self, Compiled, Job};
 use super::compiler::{Compiler, Wanted};
 use super::environment::Environment;
 use super::flags::{self, BuildDirectories, Flags};
-use super::library::{INCLUDE_DIRECTORIES, Library};
+use super::library::Library;
 use super::options::Hip;
 use super::targets;
 use crate::object_file;
-use kpack_core::publish::{Directory, Stage, StagedFile, check_names};
+use kpack_core::publish::{Directory, NewNames, Stage, check_names};
+use kpack_core::staging::INCLUDE_DIRECTORIES;
 use kpack_core::{DebugInfo, Error, ids};
 
 /// The directory in `OUT_DIR` that holds one directory per library.
@@ -43,13 +45,16 @@ pub(super) struct Build<'a> {
     environment: &'a Environment,
     module: String,
     compiler: Compiler,
+    targets: Vec<TargetId>,
+    /// The flags from the package and `HIPFLAGS`.
+    own: Vec<OsString>,
     /// The package's directory, in which the compiler runs.
     package: PathBuf,
+    out_dir: PathBuf,
     /// The library's final directory.
     directory: PathBuf,
     /// Where everything is made, in a hidden directory.
     hidden: PathBuf,
-    flags: Flags,
     threads: NonZeroUsize,
     /// Whether the program will run on Windows. Then the library keeps its device code, and the linked program is split.
     is_for_windows: bool,
@@ -85,8 +90,6 @@ impl<'a> Build<'a> {
             None => Compiler::find(environment, &wanted)?,
         };
         let threads = environment.text("NUM_JOBS").and_then(|jobs| jobs.parse().ok());
-        let places = BuildDirectories { package: &package, out_dir: &out_dir };
-        let flags = Flags::new(hip, own, &targets, &compiler, &places, environment);
         // The compiler runs in the package's directory.
         let directory = std::path::absolute(&out_dir)
             .map_err(|e| Error::io(&out_dir, "find", e))?
@@ -100,7 +103,9 @@ impl<'a> Build<'a> {
             package,
             hidden: Stage::beside(&directory).join(name),
             directory,
-            flags,
+            out_dir,
+            targets,
+            own,
             is_for_windows: flags::is_for_windows(environment),
             threads: threads.unwrap_or(NonZeroUsize::MIN),
             compiler,
@@ -122,43 +127,58 @@ impl<'a> Build<'a> {
         // Recover from an interrupted build.
         stage.recover(self.name.as_ref()).map_err(cannot_write)?;
         let tree = stage.make(self.name).map_err(cannot_write)?;
-        let (file_name, included) = self.make(kind, &tree)?;
-        stage.publish(&[self.name], None, &[], &|_| Ok(())).map_err(cannot_write)?;
+        let (file_name, compiled) = self.make(kind, &tree)?;
+        stage.publish(&NewNames::new(&[self.name])).map_err(cannot_write)?;
         let mut library = Library {
             path: self.directory.join(file_name),
             kpack_dir: self.directory.join(".kpack"),
             module: self.module.clone(),
             directives: Vec::new(),
         };
-        library.directives = self.directives(kind, &included, &library);
+        library.directives = self.directives(kind, compiled, &library);
         Ok(library)
     }
 
     /// Makes the library and the archives in the hidden directory. Returns the library's file name
-    /// and the files that the sources include.
-    fn make(&self, kind: Kind, tree: &Directory) -> Result<(String, Vec<PathBuf>), Error> {
+    /// and what the compiler said.
+    fn make(&self, kind: Kind, tree: &Directory) -> Result<(String, Compiled), Error> {
         let objects = self.hidden.join("objects");
         fs::create_dir_all(&objects).map_err(|e| self.cannot_write("make", &e))?;
+        let mut build = self.compiler.build(self.environment, &objects);
+        build.cargo_metadata(!self.hip.silent);
+        let places = BuildDirectories { package: &self.package, out_dir: &self.out_dir };
+        let flags =
+            Flags::new(self.hip, build.clone(), &self.own, &self.targets, &self.compiler, &places)?;
         let jobs = self.jobs(&objects);
-        let included = compile::run(&self.compiler, &jobs, &self.package, self.threads)?;
+        let compiled = compile::run(
+            build.clone(),
+            &self.compiler,
+            &flags.compile,
+            &jobs,
+            &self.package,
+            self.environment,
+            self.threads,
+        )?;
         self.split(&jobs)?;
-        let objects_of_host =
-            jobs.iter().filter_map(|job| Some(self.hidden.join(job.object.file_name()?)));
-        let hosts: Vec<PathBuf> = objects_of_host.collect();
+        let hosts: Vec<PathBuf> =
+            jobs.iter().filter_map(|job| Some(self.hidden.join(job.object.file_name()?))).collect();
         let file_name = match kind {
-            Kind::Static => self.archive(&hosts, tree)?,
-            Kind::Shared => self.link(&hosts)?,
+            Kind::Static => {
+                compile::archive(build.out_dir(&self.hidden).clone(), self.name, &hosts)?;
+                format!("lib{}.a", self.name)
+            }
+            Kind::Shared => self.link(&hosts, &flags.link)?,
         };
         // The library and the archives hold all of their content now.
         tree.remove_tree("objects".as_ref())?;
         for host in &hosts {
             fs::remove_file(host).map_err(|e| Error::io(host, "remove", e))?;
         }
-        let names = self.flags.include_directories.iter();
-        let names: String = names.map(|path| format!("{}\n", path.display())).collect();
+        let names: String =
+            flags.include_directories.iter().map(|path| format!("{}\n", path.display())).collect();
         let path = self.hidden.join(INCLUDE_DIRECTORIES);
         fs::write(&path, names).map_err(|e| Error::io(&path, "write", e))?;
-        Ok((file_name, included))
+        Ok((file_name, compiled))
     }
 
     fn cannot_write(&self, action: &str, error: &io::Error) -> Error {
@@ -192,9 +212,10 @@ impl<'a> Build<'a> {
                 name = format!("{text}-{number}.o");
                 number += 1;
             }
-            let mut arguments = self.flags.compile.clone();
-            arguments.push(if inside { relative } else { source.as_path() }.into());
-            jobs.push(Job { source: source.clone(), object: objects.join(name), arguments });
+            jobs.push(Job {
+                source: if inside { relative } else { source.as_path() }.to_owned(),
+                object: objects.join(name),
+            });
         }
         jobs
     }
@@ -236,25 +257,7 @@ impl<'a> Build<'a> {
         Ok(())
     }
 
-    fn archive(&self, hosts: &[PathBuf], tree: &Directory) -> Result<String, Error> {
-        let mut objects = Vec::new();
-        for path in hosts {
-            let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
-            let name = path.file_name().unwrap_or_default();
-            objects.push((name.to_string_lossy().into_owned(), file));
-        }
-        let file_name = format!("lib{}.a", self.name);
-        let path = self.hidden.join(&file_name);
-        let hidden = tree.below(Path::new(""))?;
-        let (staged, ()) = StagedFile::write_in(hidden, file_name.as_ref(), |staged| {
-            object_file::create(&objects, staged.file())
-                .map_err(|e| kpack_core::files::binary_error(&path, e))
-        })?;
-        staged.commit()?;
-        Ok(file_name)
-    }
-
-    fn link(&self, hosts: &[PathBuf]) -> Result<String, Error> {
+    fn link(&self, hosts: &[PathBuf], flags: &[OsString]) -> Result<String, Error> {
         let (file_name, flag) = if self.is_for_windows {
             let mut flag = OsString::from("-Wl,--out-implib,");
             flag.push(self.hidden.join(format!("lib{}.dll.a", self.name)));
@@ -266,7 +269,7 @@ impl<'a> Build<'a> {
         };
         let mut arguments = vec!["-o".into(), self.hidden.join(&file_name).into(), flag];
         arguments.extend(hosts.iter().map(OsString::from));
-        arguments.extend(self.flags.link.iter().cloned());
+        arguments.extend_from_slice(flags);
         if !self.hip.without_runtime {
             if let Some(runtime) = self.runtime() {
                 arguments.extend(["-L".into(), runtime.into()]);
@@ -274,7 +277,10 @@ impl<'a> Build<'a> {
             arguments.push("-lamdhip64".into());
         }
         let what = format!("cannot link `{file_name}`");
-        compile::run_one(&self.compiler, &arguments, &self.package, &what)?;
+        compile::run_one(
+            self.compiler.command().args(arguments).current_dir(&self.package),
+            &what,
+        )?;
         Ok(file_name)
     }
 
@@ -284,15 +290,18 @@ impl<'a> Build<'a> {
     }
 
     /// The directives for Cargo.
-    fn directives(&self, kind: Kind, included: &[PathBuf], library: &Library) -> Vec<String> {
+    fn directives(&self, kind: Kind, compiled: Compiled, library: &Library) -> Vec<String> {
         let mut all = Vec::new();
         let mut say = |text: String| all.push(format!("cargo::{text}"));
-        let sources: BTreeSet<&PathBuf> = self.hip.files.iter().chain(included).collect();
+        let sources: BTreeSet<&PathBuf> = self.hip.files.iter().chain(&compiled.included).collect();
         for path in sources {
             say(format!("rerun-if-changed={}", path.display()));
         }
         for name in self.environment.asked() {
             say(format!("rerun-if-env-changed={name}"));
+        }
+        for warning in compiled.warnings {
+            say(format!("warning={warning}"));
         }
         say(format!("rustc-link-search=native={}", self.directory.display()));
         say(match kind {

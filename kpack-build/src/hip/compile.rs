@@ -1,12 +1,19 @@
-//! Compiles sources in parallel.
+//! Compiles sources in parallel, and makes static libraries. The crate `cc` runs the compiler, so that Cargo's job
+//! server limits how many run, and the archiver.
 
-use std::ffi::OsString;
+use std::any::Any;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write;
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cc::{BuildMessage, BuildMessageKind, BuildMessageLogger};
 
 use super::compiler::Compiler;
+use super::environment::Environment;
 use super::make_rule::{self, dependencies};
 use kpack_core::Error;
 use kpack_core::parallel;
@@ -14,81 +21,149 @@ use kpack_core::parallel;
 /// One source to compile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Job {
+    /// As it is passed to the compiler.
     pub(super) source: PathBuf,
     pub(super) object: PathBuf,
-    /// The flags, and the source's path as passed to the compiler.
-    pub(super) arguments: Vec<OsString>,
 }
 
-/// Runs all jobs and returns the files that the sources include.
+/// What the compiler said of the sources.
+pub(super) struct Compiled {
+    /// The files that the sources include.
+    pub(super) included: Vec<PathBuf>,
+    /// The lines of its warnings.
+    pub(super) warnings: Vec<String>,
+}
+
+/// Compiles all sources with `flags`, in the directory of `build`.
 ///
 /// # Errors
 /// [`Error::Compiler`] with the compiler's output.
 pub(super) fn run(
+    mut build: cc::Build,
     compiler: &Compiler,
+    flags: &[OsString],
     jobs: &[Job],
-    directory: &Path,
+    package: &Path,
+    environment: &Environment,
     threads: NonZeroUsize,
-) -> Result<Vec<PathBuf>, Error> {
-    let done = parallel::with_jobs(threads, || {
-        parallel::try_map(jobs, |job| job.run(compiler, directory))
+) -> Result<Compiled, Error> {
+    // The flags are complete, so `cc` must not add its own again.
+    let mut variables = compiler.variables(environment);
+    variables.retain(|name, _| !name.to_string_lossy().contains("CXXFLAGS"));
+    variables.insert("CXXFLAGS".into(), OsString::new());
+    build.set_envs_snapshot(variables).cargo_metadata(false);
+    build.no_default_flags(true).inherit_rustflags(false).inherit_trim_paths(false);
+    build.flags(flags).flags(["-MD", "-MT", make_rule::TARGET]);
+    build.files(jobs.iter().map(|job| &job.source));
+    let what = |source: &Path| format!("`{}` does not compile", source.display());
+    let (made, warnings) = logged(build, what, |build| build.try_compile_intermediates())?;
+
+    // `-MD` covers only the host pass; each target may include other files.
+    let of_device = parallel::with_jobs(threads, || {
+        parallel::try_map(jobs, |job| {
+            let mut command = compiler.command();
+            command.args(["-M", "-MT", make_rule::TARGET, "--cuda-device-only"]).args(flags);
+            let source = job.source.display();
+            let what = format!("cannot list the files that `{source}` includes for GPU targets");
+            run_one(command.arg(&job.source).current_dir(package), &what)
+        })
     })?;
-    let mut included = done.concat();
+    let mut rules = of_device.concat();
+    for (job, made) in jobs.iter().zip(made) {
+        let of_host = made.with_extension("d");
+        rules.push(b'\n');
+        rules.extend(fs::read(&of_host).map_err(|e| Error::io(&of_host, "read", e))?);
+        fs::rename(&made, &job.object).map_err(|e| Error::io(&job.object, "rename", e))?;
+    }
+    let mut included = dependencies(&String::from_utf8_lossy(&rules));
     included.sort();
     included.dedup();
-    Ok(included)
+    Ok(Compiled { included, warnings })
 }
 
-impl Job {
-    /// Compiles the source and returns the files that it includes.
-    fn run(&self, compiler: &Compiler, directory: &Path) -> Result<Vec<PathBuf>, Error> {
-        let rules = self.object.with_extension("d");
-        let what = format!("`{}` does not compile", self.source.display());
-        let mut arguments: Vec<OsString> =
-            ["-MD", "-MT", make_rule::TARGET, "-MF"].map(OsString::from).into();
-        arguments.push(rules.clone().into());
-        arguments.extend(["-c".into(), "-o".into(), self.object.clone().into()]);
-        arguments.extend(self.arguments.iter().cloned());
-        run_one(compiler, &arguments, directory, &what)?;
-        let host = fs::read(&rules).map_err(|e| Error::io(&rules, "read", e))?;
-
-        // `-MD` covers only the host pass; each target may include other files.
-        let what = format!(
-            "cannot list the files that `{}` includes for GPU targets",
-            self.source.display()
-        );
-        let mut arguments: Vec<OsString> =
-            ["-M", "-MT", make_rule::TARGET, "--cuda-device-only"].map(OsString::from).into();
-        arguments.extend(self.arguments.iter().cloned());
-        let device = run_one(compiler, &arguments, directory, &what)?;
-        let rules = [host, device].map(|rules| String::from_utf8_lossy(&rules).into_owned());
-        Ok(rules.iter().flat_map(|rules| dependencies(rules)).collect())
-    }
+/// Makes the static library `lib<name>.a` of objects.
+///
+/// # Errors
+/// [`Error::Compiler`] with the archiver's output.
+pub(super) fn archive(build: cc::Build, name: &str, objects: &[PathBuf]) -> Result<(), Error> {
+    let what = |_: &Path| {
+        format!("cannot make `lib{name}.a`; the variable AR names an archiver for the target")
+    };
+    logged(build, what, |build| build.try_create_archive(name, objects)).map(|_| ())
 }
 
 /// Runs the compiler once and returns its output; `what` begins the error message.
-pub(super) fn run_one(
-    compiler: &Compiler,
-    arguments: &[OsString],
-    directory: &Path,
-    what: &str,
-) -> Result<Vec<u8>, Error> {
-    let mut command = compiler.command();
-    command.args(arguments).current_dir(directory);
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| Error::io(compiler.program(), "run", e))?;
+pub(super) fn run_one(command: &mut Command, what: &str) -> Result<Vec<u8>, Error> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.map_err(|e| Error::io(command.get_program().as_ref(), "run", e))?;
     if output.status.success() {
         return Ok(output.stdout);
     }
-    let words: Vec<String> =
-        arguments.iter().map(|argument| Path::new(argument).display().to_string()).collect();
-    Err(Error::Compiler(format!(
-        "{what} ({}):\n{}{}\nThe command was: {compiler} {}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr).trim_end(),
-        words.join(" ")
-    )))
+    let printed = [output.stdout, output.stderr].concat();
+    Err(failed(what, output.status, &String::from_utf8_lossy(&printed), &words(command)))
+}
+
+fn failed(what: &str, status: ExitStatus, printed: &str, command: &str) -> Error {
+    let printed = printed.trim_end();
+    Error::Compiler(format!("{what} ({status}):\n{printed}\nThe command was: {command}"))
+}
+
+/// A program and its arguments, for messages.
+fn words(command: &Command) -> String {
+    let mut text = Path::new(command.get_program()).display().to_string();
+    for argument in command.get_args() {
+        let _ = write!(text, " {}", Path::new(argument).display());
+    }
+    text
+}
+
+/// What the programs that `cc` runs print, and which of them failed first. The last argument of a program tells them
+/// apart: the source that it compiles.
+#[derive(Default)]
+struct Said {
+    lines: Vec<(OsString, String)>,
+    failed: Option<(OsString, ExitStatus, String)>,
+}
+
+#[derive(Default)]
+struct Log(Mutex<Said>);
+
+impl BuildMessageLogger for Log {
+    fn log(&self, kind: BuildMessageKind, message: BuildMessage<'_>, extra: &dyn Any) {
+        let Some(command) = extra.downcast_ref::<Command>() else {
+            return;
+        };
+        let last = command.get_args().last().unwrap_or(OsStr::new("")).to_owned();
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match kind {
+            BuildMessageKind::StderrForwarding => said.lines.push((last, message.to_string())),
+            BuildMessageKind::CommandFailed { exit_status, is_detection_cmd: false, .. } => {
+                said.failed.get_or_insert_with(|| (last, exit_status, words(command)));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Has `cc` do `work`, and returns the lines that the programs it runs print. `what` begins the error message, given the
+/// last argument of the program that failed.
+fn logged<T>(
+    mut build: cc::Build,
+    what: impl FnOnce(&Path) -> String,
+    work: impl FnOnce(&cc::Build) -> Result<T, cc::Error>,
+) -> Result<(T, Vec<String>), Error> {
+    let log = Arc::new(Log::default());
+    build.message_logger(Some(log.clone()));
+    let done = work(&build);
+    let said = std::mem::take(&mut *log.0.lock().unwrap_or_else(PoisonError::into_inner));
+    let lines = said.lines.into_iter();
+    match (done, said.failed) {
+        (Ok(made), _) => Ok((made, lines.map(|(_, line)| line).collect())),
+        (Err(_), Some((last, status, command))) => {
+            let own = lines.filter(|(of, _)| *of == last).map(|(_, line)| line);
+            let printed = Vec::from_iter(own).join("\n");
+            Err(failed(&what(last.as_ref()), status, &printed, &command))
+        }
+        (Err(error), None) => Err(Error::Compiler(format!("{}: {error}", what(Path::new(""))))),
+    }
 }

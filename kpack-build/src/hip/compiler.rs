@@ -3,6 +3,7 @@
 //! To check that, it compiles an empty source: only the compiler knows which processors it supports and
 //! where it looks for ROCm's device libraries.
 
+use std::collections::BTreeMap;
 use std::env::consts::ARCH;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -11,6 +12,7 @@ use std::process::{Command, Stdio};
 
 use super::environment::{Environment, words};
 use kpack_core::Error;
+use kpack_core::platform::OsStrExt;
 use kpack_format::TargetId;
 
 /// Paths of the compilers in a ROCm installation.
@@ -24,9 +26,16 @@ const OF_ROCM: &str = "amdclang++";
 
 /// Names of other compilers on the `PATH`, the most capable first. Distributions' LLVM packages
 /// have the version in the name.
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 20] = [
     "hipcc",
     "clang++",
+    "clang++-29",
+    "clang++-28",
+    "clang++-27",
+    "clang++-26",
+    "clang++-25",
+    "clang++-24",
+    "clang++-23",
     "clang++-22",
     "clang++-21",
     "clang++-20",
@@ -71,7 +80,7 @@ impl<'a> Wanted<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Compiler {
     program: PathBuf,
-    /// If the program is a launcher: the compiler and further arguments.
+    /// What comes before all flags: if the program is a launcher, the compiler, and flags.
     arguments: Vec<OsString>,
     /// The ROCm installation that it belongs to.
     pub(super) rocm: Option<PathBuf>,
@@ -91,9 +100,8 @@ impl Compiler {
         compiler.clone().fit(wanted).unwrap_or(compiler)
     }
 
-    /// Finds a compiler. It tries `HIPCXX`, the ROCm installation in `ROCM_PATH`, ROCm's compiler
-    /// on the `PATH`, `/opt/rocm`, then other compilers on the `PATH`, and takes the first that
-    /// supports all targets of the build.
+    /// Finds a compiler. If `HIPCXX` is set, it is that one or none. Otherwise it is the first of these that supports
+    /// all targets of the build: those in `ROCM_PATH`, ROCm's on the `PATH`, those in `/opt/rocm`, others on the `PATH`.
     ///
     /// # Errors
     /// [`Error::Compiler`] that lists everything tried.
@@ -151,7 +159,7 @@ impl Compiler {
         let (program, arguments) = program_and_arguments(path, named)?;
         program
             .ok_or_else(|| "no such program".to_owned())
-            .and_then(|program| Self::new(program, arguments, rocm).fit(wanted))
+            .and_then(|program| Self::new(program, arguments, rocm).without_spaces()?.fit(wanted))
             .map_err(|problem| {
                 Error::Compiler(format!(
                     "HIPCXX is `{}`: {problem}; set it to a clang++ with the AMDGPU target that supports {}, or unset it",
@@ -161,9 +169,41 @@ impl Compiler {
             })
     }
 
-    /// The program to run.
-    pub(super) fn program(&self) -> &Path {
-        &self.program
+    /// The variables for `cc`, which a variable alone can give a launcher.
+    pub(super) fn variables(&self, environment: &Environment) -> BTreeMap<OsString, OsString> {
+        let mut variables = environment.all().clone();
+        // Unless the variable is set, `cc` asks for warnings, and the compiler would repeat each for every GPU target.
+        variables.entry("CXXFLAGS".into()).or_default();
+        if self.is_launcher() {
+            let mut words = self.program.clone().into_os_string();
+            for argument in &self.arguments {
+                words.push(" ");
+                words.push(argument);
+            }
+            let launcher = self.program.file_stem().unwrap_or_default().to_owned();
+            variables.insert(format!("CXX_{}", environment.target()).into(), words);
+            variables.insert("CC_KNOWN_WRAPPER_CUSTOM".into(), launcher);
+        }
+        variables
+    }
+
+    /// Has `cc` run this compiler, in `directory`.
+    pub(super) fn build(&self, environment: &Environment, directory: &Path) -> cc::Build {
+        let mut build = cc::Build::new();
+        build.cpp(true).host(&environment.host()).target(&environment.target());
+        build.opt_level_str(environment.text("OPT_LEVEL").as_deref().unwrap_or("0"));
+        // They would take registers of the GPU.
+        build.force_frame_pointer(false);
+        build.set_envs_snapshot(self.variables(environment)).out_dir(directory);
+        if !self.is_launcher() {
+            build.compiler(&self.program).flags(&self.arguments);
+        }
+        build.cargo_warnings(false).cargo_output(false);
+        build
+    }
+
+    fn is_launcher(&self) -> bool {
+        self.arguments.first().is_some_and(|first| !first.as_bytes().starts_with(b"-"))
     }
 
     /// A command without the arguments of a compilation.
@@ -190,6 +230,18 @@ impl Compiler {
     fn fit(mut self, wanted: &Wanted<'_>) -> Result<Self, String> {
         self.can_target_amdgcn()?;
         self.device_libraries = device_libraries(&self, wanted)?;
+        Ok(self)
+    }
+
+    /// Checks that `cc` can take a launcher and its compiler from a variable.
+    fn without_spaces(self) -> Result<Self, String> {
+        let with_space = |word: &OsStr| word.as_bytes().contains(&b' ');
+        if self.is_launcher()
+            && (with_space(self.program.as_os_str())
+                || self.arguments.iter().any(|argument| with_space(argument)))
+        {
+            return Err("a launcher, and a path with a space".to_owned());
+        }
         Ok(self)
     }
 
@@ -373,10 +425,10 @@ mod tests {
 
     /// The program found and its ROCm installation, relative to `root`.
     fn found(root: &Path, variables: &[(&str, &str)]) -> (String, Option<String>) {
-        let mut all = vec![("PATH".to_owned(), root.join("bin").into_os_string())];
+        let mut all = vec![(OsString::from("PATH"), root.join("bin").into_os_string())];
         all.extend(variables.iter().map(|(name, value)| {
             let value = value.replace("[root]", root.to_str().unwrap());
-            ((*name).to_owned(), OsString::from(value))
+            (OsString::from(name), OsString::from(value))
         }));
         let environment = Environment::of(all.into_iter().collect());
         let targets = ["gfx1100".parse().unwrap()];
@@ -386,7 +438,7 @@ mod tests {
             let inside = path.strip_prefix(root).unwrap();
             inside.display().to_string()
         };
-        (shown(compiler.program()), compiler.rocm.as_deref().map(shown))
+        (shown(&compiler.program), compiler.rocm.as_deref().map(shown))
     }
 
     #[test]
@@ -396,6 +448,8 @@ mod tests {
         let clang = "echo '  amdgcn - AMD GCN GPUs'";
         program(&root.join("bin/clang++-19"), clang);
         assert_eq!(found(root, &[]), ("bin/clang++-19".to_owned(), None));
+        program(&root.join("bin/clang++-24"), clang);
+        assert_eq!(found(root, &[]), ("bin/clang++-24".to_owned(), None));
         program(&root.join("opt/rocm/llvm/bin/clang++"), clang);
         assert_eq!(
             found(root, &[]),

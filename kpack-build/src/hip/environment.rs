@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::env::consts::ARCH;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -11,20 +12,24 @@ use kpack_core::platform::{OsStrExt, OsStringExt};
 /// Environment variables, and the names of those read.
 #[derive(Debug)]
 pub(crate) struct Environment {
-    /// `None` for the process's own environment.
-    variables: Option<BTreeMap<String, OsString>>,
+    variables: BTreeMap<OsString, OsString>,
     asked: RefCell<BTreeSet<String>>,
 }
 
 impl Environment {
     /// The environment of this process.
     pub(crate) fn of_process() -> Self {
-        Self { variables: None, asked: RefCell::default() }
+        Self::of(std::env::vars_os().collect())
     }
 
     /// An environment of only these variables.
-    pub(crate) fn of(variables: BTreeMap<String, OsString>) -> Self {
-        Self { variables: Some(variables), asked: RefCell::default() }
+    pub(crate) fn of(variables: BTreeMap<OsString, OsString>) -> Self {
+        Self { variables, asked: RefCell::default() }
+    }
+
+    /// All variables.
+    pub(crate) fn all(&self) -> &BTreeMap<OsString, OsString> {
+        &self.variables
     }
 
     /// A variable whose change requires a rebuild; `None` if empty.
@@ -35,11 +40,7 @@ impl Environment {
 
     /// A variable that Cargo sets, or whose changes need not be watched.
     pub(crate) fn untracked(&self, name: &str) -> Option<OsString> {
-        let value = match &self.variables {
-            Some(variables) => variables.get(name).cloned(),
-            None => std::env::var_os(name),
-        };
-        value.filter(|value| !value.is_empty())
+        self.variables.get(OsStr::new(name)).filter(|value| !value.is_empty()).cloned()
     }
 
     /// Like `get`, as text.
@@ -55,6 +56,16 @@ impl Environment {
                  sets it"
             ))
         })
+    }
+
+    /// The machine that builds. Outside of a build script, it is this one.
+    pub(crate) fn host(&self) -> String {
+        self.text("HOST").unwrap_or_else(|| format!("{ARCH}-unknown-linux-gnu"))
+    }
+
+    /// The machine to build for.
+    pub(crate) fn target(&self) -> String {
+        self.text("TARGET").unwrap_or_else(|| self.host())
     }
 
     /// The names of the variables read.

@@ -9,6 +9,8 @@ use super::compiler::Compiler;
 use super::environment::{Environment, words};
 use super::options::Hip;
 use kpack_core::Error;
+use kpack_core::platform::OsStrExt;
+use kpack_core::staging::workspaces;
 
 /// Flags for a header directory, which follows joined or as the next argument.
 const INCLUDES: [&str; 4] = ["-isystem", "-iquote", "-idirafter", "-I"];
@@ -55,6 +57,9 @@ const OF_LINK: [&str; 35] = [
 /// Flags among them that take the next argument as their value.
 const WITH_VALUE: [&str; 7] = ["-B", "-L", "-Xlinker", "-l", "--sysroot", "-isysroot", "-target"];
 
+/// Prefixes of flags for the host that clang rejects for a GPU.
+const OF_HOST: [&str; 2] = ["-fcf-protection", "-mbranch-protection="];
+
 /// The directories of a build.
 pub(super) struct BuildDirectories<'a> {
     pub(super) package: &'a Path,
@@ -70,8 +75,7 @@ pub(super) fn own(hip: &Hip, environment: &Environment) -> Result<Vec<OsString>,
 
 /// Whether the build is for Windows, with mingw-w64.
 pub(super) fn is_for_windows(environment: &Environment) -> bool {
-    let target = environment.text("TARGET");
-    target.is_some_and(|target| target.contains("-windows-gnu"))
+    environment.target().contains("-windows-gnu")
 }
 
 /// The flags of one build.
@@ -85,60 +89,52 @@ pub(super) struct Flags {
 }
 
 impl Flags {
+    /// The flags of `cc` for the host (`build`), then those for GPUs, then the package's own.
     pub(super) fn new(
         hip: &Hip,
-        own: Vec<OsString>,
+        mut build: cc::Build,
+        own: &[OsString],
         targets: &[TargetId],
         compiler: &Compiler,
         places: &BuildDirectories<'_>,
-        environment: &Environment,
-    ) -> Self {
-        let includes = hip.includes.iter().cloned();
-        let includes: Vec<PathBuf> = includes.chain(include_flags(&own)).collect();
+    ) -> Result<Self, Error> {
+        for (name, value) in &hip.defines {
+            build.define(name, value.as_deref());
+        }
+        if let Some(standard) = &hip.standard {
+            build.std(standard);
+        }
+        let tool = build
+            .includes(&hip.includes)
+            .try_get_compiler()
+            .map_err(|error| Error::Compiler(format!("no flags for `{compiler}`: {error}")))?;
 
         let mut compile: Vec<OsString> = vec!["-x".into(), "hip".into()];
-        // Windows relocates all code.
-        if !is_for_windows(environment) {
-            compile.push("-fPIC".into());
+        // Debuggers of GPUs need DWARF 5, which is clang's default. `cc` asks for an older one.
+        for flag in tool.args().iter().filter(|flag| *flag != "-gdwarf-4") {
+            if OF_HOST.iter().any(|name| flag.as_bytes().starts_with(name.as_bytes())) {
+                compile.push("-Xarch_host".into());
+            }
+            compile.push(flag.clone());
         }
-        let target = environment.text("TARGET");
-        let target = target.filter(|target| environment.text("HOST").as_ref() != Some(target));
-        let target = target.map(|target| OsString::from(format!("--target={target}")));
-        compile.extend(target.clone());
-        let level = environment.text("OPT_LEVEL");
-        compile.push(format!("-O{}", level.as_deref().unwrap_or("0")).into());
-        let debug = environment.text("DEBUG");
-        if debug.is_some_and(|debug| !["false", "0", "none"].contains(&debug.as_str())) {
-            compile.push("-g".into());
-        }
+        let includes: Vec<PathBuf> = include_flags(&compile).chain(include_flags(own)).collect();
         // Keep paths of this build out of debug information, messages and assertions.
         for place in mapped(places, &includes) {
             compile.push(joined("-ffile-prefix-map=", &place, "=."));
         }
         compile.push("-fdebug-compilation-dir=.".into());
-        if let Some(standard) = &hip.standard {
-            compile.push(format!("-std={standard}").into());
+        // `cc` runs the compiler in the directory of this process.
+        if std::env::current_dir().is_ok_and(|directory| directory != places.package) {
+            compile.push(joined("-working-directory=", places.package, ""));
         }
-        for target in targets {
-            compile.push(format!("--offload-arch={target}").into());
-        }
+        compile.extend(targets.iter().map(|target| format!("--offload-arch={target}").into()));
         compile.extend(compiler.rocm_flags());
-        for directory in &hip.includes {
-            compile.push("-I".into());
-            compile.push(directory.into());
-        }
-        for (name, value) in &hip.defines {
-            compile.push(match value {
-                Some(value) => format!("-D{name}={value}").into(),
-                None => format!("-D{name}").into(),
-            });
-        }
 
         let mut link: Vec<OsString> = vec!["-shared".into()];
-        link.extend(target);
-        link.extend(of_link(&own));
-        compile.extend(own);
-        Self {
+        link.extend(of_link(tool.args()));
+        link.extend(of_link(own));
+        compile.extend_from_slice(own);
+        Ok(Self {
             compile,
             link,
             include_directories: includes
@@ -146,7 +142,7 @@ impl Flags {
                 .filter(|directory| directory.is_absolute() && !is_of_system(directory))
                 .filter(|directory| !directory.starts_with(places.package))
                 .collect(),
-        }
+        })
     }
 }
 
@@ -164,15 +160,6 @@ fn mapped(places: &BuildDirectories<'_>, includes: &[PathBuf]) -> Vec<PathBuf> {
     all.sort_by_key(|path| (path.as_os_str().len(), path.clone()));
     all.dedup();
     all
-}
-
-/// The possible workspaces of a package: every directory above it with a `Cargo.lock`, and the
-/// package's own.
-pub fn workspaces(package: &Path) -> impl Iterator<Item = PathBuf> {
-    let above = package
-        .ancestors()
-        .filter(|directory| directory.parent().is_some() && directory.join("Cargo.lock").is_file());
-    above.map(Path::to_owned)
 }
 
 /// Whether a directory belongs to the system, so its path is the same on all machines.

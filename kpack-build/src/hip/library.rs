@@ -2,11 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-/// File in a library's directory that lists the header directories outside of the package and the
-/// system. Staging looks for their paths in a release. No other directory that a program is linked
-/// with has such a file.
-pub const INCLUDE_DIRECTORIES: &str = "include-directories.txt";
-
 /// A host-only library and the archives of its device code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Library {

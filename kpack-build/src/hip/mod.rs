@@ -19,8 +19,6 @@ use build::{Build, Kind};
 use environment::Environment;
 use kpack_core::Error;
 
-pub use flags::workspaces;
-pub use library::INCLUDE_DIRECTORIES;
 pub use library::Library;
 pub use options::Hip;
 

@@ -24,6 +24,10 @@ use kpack_core::Spirv;
 /// | `ROCM_PATH` | the ROCm installation: its compiler, headers, and library `amdhip64` |
 /// | `HIPFLAGS` | further flags, separated by spaces; quotes as in a shell, `#` starts no comment |
 /// | `KPACK_OFFLOAD_ARCH` | GPU targets where the script names none, separated by `;`, `,` or spaces |
+/// | `CXXFLAGS`, `AR`, `ARFLAGS` | flags and the archiver, as for the crate `cc`; also for one target, such as `CXXFLAGS_x86_64_unknown_linux_gnu` or `TARGET_AR` |
+///
+/// `cc` computes the flags for the host from what Cargo says of the target and the profile, and runs the compiler within
+/// the limits of Cargo's job server. `HIPFLAGS` come last.
 #[derive(Debug, Clone, Default)]
 pub struct Hip {
     pub(super) files: Vec<PathBuf>,
@@ -41,7 +45,7 @@ pub struct Hip {
     pub(super) without_runtime: bool,
     pub(super) without_standard_library: bool,
     /// Replaces the process's environment.
-    pub(super) environment: Option<BTreeMap<String, OsString>>,
+    pub(super) environment: Option<BTreeMap<OsString, OsString>>,
 }
 
 impl Hip {
@@ -135,9 +139,9 @@ impl Hip {
         self
     }
 
-    /// Sets the compiler. By default kpack tries `HIPCXX`, ROCm's compiler in `ROCM_PATH`, on the
-    /// `PATH` or in `/opt/rocm`, then other compilers on the `PATH`, and takes the first that
-    /// supports all GPU targets of the build.
+    /// Sets the compiler. Without it, `HIPCXX` names the compiler. If that is not set either, kpack tries the compilers
+    /// in `ROCM_PATH`, then `amdclang++` on the `PATH`, then those in `/opt/rocm` (unless `ROCM_PATH` is set), and last
+    /// `hipcc` and `clang++` on the `PATH`. It takes the first that supports all GPU targets of the build.
     pub fn compiler(&mut self, path: impl AsRef<Path>) -> &mut Self {
         self.compiler = Some(path.as_ref().to_owned());
         self
@@ -157,8 +161,8 @@ impl Hip {
         self
     }
 
-    /// Whether to print directives for Cargo (default: yes).
-    /// [`Library::directives`](super::Library::directives) returns them in either case.
+    /// Whether to print directives for Cargo (default: yes). [`Library::directives`](super::Library::directives) returns
+    /// them in either case, except for the variables that the crate `cc` reads.
     pub fn cargo_metadata(&mut self, tell: bool) -> &mut Self {
         self.silent = !tell;
         self
@@ -184,14 +188,14 @@ impl Hip {
     }
 
     /// Replaces the process's environment variables: for tests, and for building outside of a build
-    /// script.
+    /// script. Cargo's job server is still that of the process.
     pub fn environment(
         &mut self,
         variables: impl IntoIterator<Item = (impl Into<String>, impl Into<OsString>)>,
     ) -> &mut Self {
-        let variables = variables.into_iter();
-        let variables = variables.map(|(name, value)| (name.into(), value.into()));
-        self.environment = Some(variables.collect());
+        self.environment = Some(
+            variables.into_iter().map(|(name, value)| (name.into().into(), value.into())).collect(),
+        );
         self
     }
 }

@@ -21,14 +21,14 @@ pub(super) fn is_object<S: ReadAt>(source: &S) -> Result<bool, BinaryError> {
     match kind_of(&start) {
         Some(FileKind::Object) => {
             let machine = u16::from_le_bytes([start[18], start[19]]);
-            let known = [elf::EM_X86_64.0, elf::EM_AARCH64.0].contains(&machine);
+            let known = [elf::EM_X86_64.0, elf::EM_AARCH64.0, elf::EM_PPC64.0].contains(&machine);
             if start[4] == elf::ELFCLASS64.0 && start[5] == elf::ELFDATA2LSB.0 && known {
                 return Ok(true);
             }
             if source.contains(&TRACES)? {
                 unsupported!(
                     "has device code for an unsupported host (expected a 64-bit object for \
-                     x86-64, e_machine 62, or AArch64, 183; found class {}, data {}, e_machine \
+                     x86-64, e_machine 62, AArch64, 183, or ppc64le, 21; found class {}, data {}, e_machine \
                      {machine})",
                     start[4],
                     start[5]
@@ -36,7 +36,7 @@ pub(super) fn is_object<S: ReadAt>(source: &S) -> Result<bool, BinaryError> {
             }
         }
         Some(FileKind::Linked) if source.contains(&TRACES)? => {
-            unsupported!("a linked binary with device code; split it with `kpack install`")
+            unsupported!("a linked binary with device code; split it with `kpack split`")
         }
         Some(FileKind::StaticLibrary) if source.contains(&TRACES)? => unsupported!(
             "a static library with device code inside a static library, where linkers do not \
@@ -45,16 +45,16 @@ pub(super) fn is_object<S: ReadAt>(source: &S) -> Result<bool, BinaryError> {
         Some(FileKind::Bundle) => unsupported!(
             "an offload bundle, as -fgpu-rdc --emit-static-lib makes it, whose device \
              code is complete only after the link; compile without -fgpu-rdc, or link it \
-             unchanged and split the linked binary (kpack install)"
+             unchanged and split the linked binary (kpack split)"
         ),
         Some(FileKind::CodeObject) => unsupported!(
             "an AMDGPU ELF file for a device link; link it unchanged, and split the \
-             linked binary (kpack install)"
+             linked binary (kpack split)"
         ),
         None if is_bitcode(&start) && source.contains(&TRACES)? => unsupported!(
             "LLVM bitcode with device code, as -flto or -emit-llvm makes it, and not yet \
              an object; compile HIP sources without -flto, or link it unchanged and split the \
-             linked binary (kpack install)"
+             linked binary (kpack split)"
         ),
         _ => {}
     }

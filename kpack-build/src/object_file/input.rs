@@ -109,11 +109,9 @@ impl ObjectInput {
         spirv: Spirv,
     ) -> Result<(), Error> {
         let path = self.path.clone();
-        let in_member = |error: Error| match (member, error) {
-            (Some((_, member)), error) => {
-                error.with_reason(|reason| format!("member `{}`: {reason}", member.name))
-            }
-            (None, error) => error,
+        let in_member = |error: Error| match member {
+            Some((_, member)) => error.about(|reason| reason.in_member(&member.name)),
+            None => error,
         };
         let failed = |error: BinaryError| in_member(binary_error(&path, error));
         let file = self.file.clone();
@@ -316,9 +314,12 @@ fn kernel_name(
 /// Describes an unsupported file and what was expected instead.
 fn expected(start: &[u8], kind: Option<FileKind>) -> String {
     let what = match kind {
-        Some(FileKind::Linked) => "a linked binary; split it with `kpack install`",
+        Some(FileKind::Linked) => "a linked binary; split it with `kpack split`",
         Some(FileKind::Bundle) => "an offload bundle, as --cuda-device-only or -emit-llvm makes it",
         Some(FileKind::CodeObject) => "device code, an AMDGPU ELF file",
+        Some(FileKind::OffloadBinary) => {
+            "LLVM's offload binary, with images for an offloading runtime"
+        }
         Some(FileKind::Archive | FileKind::Manifest) => "an archive or manifest of kpack",
         // The machine of a COFF object (PE Format, "Machine Types"): x86-64 and ARM64, and the
         // values import libraries and /bigobj use instead.

@@ -5,7 +5,6 @@
 //! absolute path. So a linked binary runs from the build tree; installing it moves the code objects
 //! to their final place.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +16,7 @@ use super::arguments::Compilation;
 use super::{Options, examine, split};
 use kpack_core::files::{self, FileKind, binary_error};
 use kpack_core::platform::readable;
-use kpack_core::publish::{CreatedDirectories, Directory, Stage};
+use kpack_core::publish::{Directory, NewNames, Stage};
 use kpack_core::report::Outcome;
 use kpack_core::{Error, ids};
 
@@ -106,7 +105,7 @@ fn is_object(path: &Path, bitcode: bool) -> Result<bool, Error> {
 fn in_place(options: &Options, object: &Path, bitcode: bool) -> Result<(), Error> {
     let archives = archives_of(object);
     if !is_object(object, bitcode)? {
-        return remove_archives(&archives, &BTreeSet::new());
+        return remove_archives(&Directory::of(&archives)?, &archives);
     }
     let Some(place) = archives.to_str() else {
         return Err(Error::rejected(
@@ -127,48 +126,43 @@ fn in_place(options: &Options, object: &Path, bitcode: bool) -> Result<(), Error
     split(&own, &()).and_then(|report| {
         let outcome = report.files.first().map(|file| &file.outcome);
         match outcome {
-            Some(Outcome::Split { .. }) => replace(object, &archives, stage.directory()),
+            Some(Outcome::Split { .. }) => replace(object, &archives, &stage),
             // The compiler wrote nothing; this is the object of an earlier run.
             Some(Outcome::AlreadySplit) => Ok(()),
-            _ => remove_archives(&archives, &BTreeSet::new()),
+            _ => remove_archives(stage.above(), &archives),
         }
     })
 }
 
-/// Moves archives, manifest and host object, in this order, from `hidden` to their final places.
-fn replace(object: &Path, archives: &Path, hidden: &Directory) -> Result<(), Error> {
-    let failed = |path: &Path, e| Error::io(path, "replace", e);
-    let mut made = CreatedDirectories::default();
-    let inside = Path::new(archives.file_name().unwrap_or_default()).join(KPACK_DIR);
-    let directory = Directory::of(archives)?.make_below(&inside, &mut made)?;
-    made.keep();
-    let from = hidden.below(Path::new(KPACK_DIR))?;
-    let mut names = from.names()?;
+/// Gives archives, manifest and host object, in this order, their final names. Each is exchanged with what was there, so
+/// that programs that were linked with that can still load it.
+fn replace(object: &Path, archives: &Path, stage: &Stage) -> Result<(), Error> {
+    let directory = Path::new(archives.file_name().unwrap_or_default()).join(KPACK_DIR);
+    let new = stage.directory().below(Path::new(KPACK_DIR))?;
+    let mut names = new.names()?;
     // A manifest lists archives that are there.
     names.sort_by_key(|name| names::is_manifest(name.as_ref()));
-    let mut new = BTreeSet::new();
-    for name in names {
-        let path = directory.path().join(&name);
-        from.rename_into(&name, &directory, &name).map_err(|e| failed(&path, e))?;
-        new.insert(name);
-    }
-    let name = object.file_name().unwrap_or_default();
-    let beside = Directory::of(object)?;
-    hidden.rename_into(name, &beside, name).map_err(|e| failed(object, e))?;
-    remove_archives(archives, &new)
+    let there = stage.above().below(&directory).and_then(|there| there.names());
+    let stale = there.unwrap_or_default().into_iter().filter(|name| !names.contains(name));
+    let stale = Vec::from_iter(stale.map(|name| directory.join(name)));
+    let above = stage.make(archives.file_name().unwrap_or_default())?;
+    let moved = stage.directory().rename_into(KPACK_DIR.as_ref(), &above, KPACK_DIR.as_ref());
+    moved.map_err(|e| Error::io(archives, "write", e))?;
+    let mut paths = Vec::from_iter(names.iter().map(|name| directory.join(name)));
+    paths.push(object.file_name().unwrap_or_default().into());
+    stage.publish(&NewNames::new(&paths).instead_of(&stale))
 }
 
-/// Removes an object's archives and manifests, except those in `keep`. A link in the place of one of their directories
-/// is not kpack's, and stays with all that it leads to.
-fn remove_archives(archives: &Path, keep: &BTreeSet<OsString>) -> Result<(), Error> {
-    let above = Directory::of(archives)?;
+/// Removes an object's archives and manifests. A link in the place of one of their directories is not kpack's, and stays
+/// with all that it leads to.
+fn remove_archives(above: &Directory, archives: &Path) -> Result<(), Error> {
     let name = archives.file_name().unwrap_or_default();
     let Ok(own) = above.below(Path::new(name)) else {
         return Ok(());
     };
     if let Ok(directory) = own.below(Path::new(KPACK_DIR)) {
-        for name in directory.names()?.iter().filter(|name| !keep.contains(*name)) {
-            directory.remove(name)?;
+        for name in directory.names()? {
+            directory.remove(&name)?;
         }
     }
     // Removes them only if empty.

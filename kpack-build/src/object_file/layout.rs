@@ -1,6 +1,6 @@
 //! The layout of a host-only object: copied and new pieces, and the headers that lead to them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use kpack_format::marker::SECTION_NAME;
@@ -26,6 +26,17 @@ pub(super) enum Content {
     /// A range of the input.
     Copy(Range<u64>),
     New(Vec<u8>),
+    /// Bundles, which somebody else writes.
+    Bundles,
+}
+
+/// What takes the place of bundles.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Filling<'a> {
+    /// This marker, in each section.
+    Marker(&'a [u8]),
+    /// Other bundles, of this size in all, by section.
+    Bundles(&'a BTreeMap<usize, u64>),
 }
 
 /// A part of the input: the headers, a section, or the table of section headers.
@@ -48,8 +59,8 @@ enum What {
 pub(super) struct Layout<'a, S> {
     object: &'a Relocatable<S>,
     fat: &'a FatObject,
-    marker: &'a [u8],
-    /// The section names with the marker section's.
+    filling: Filling<'a>,
+    /// The section names, with the marker section's if there is one.
     names: Vec<u8>,
     pub(super) header: Header,
     pub(super) sections: Vec<SectionHeader>,
@@ -61,19 +72,22 @@ pub(super) struct Layout<'a, S> {
 }
 
 impl<'a, S: ReadAt> Layout<'a, S> {
-    /// The layout with `marker` in place of each section of bundles. Everything before the first
+    /// The layout with something else in place of each section of bundles. Everything before the first
     /// resized section keeps its offset; everything after it moves up, in the same order.
     pub(super) fn of(
         object: &'a Relocatable<S>,
         fat: &'a FatObject,
-        marker: &'a [u8],
+        filling: Filling<'a>,
     ) -> Result<Self, BinaryError> {
         let parts = parts(object)?;
-        let (names, marker_name) = names_with_marker(object)?;
+        let (names, marker_name) = match filling {
+            Filling::Marker(_) => names_with_marker(object)?,
+            Filling::Bundles(_) => (object.names.clone(), 0),
+        };
         let mut layout = Self {
             object,
             fat,
-            marker,
+            filling,
             names,
             header: object.header,
             sections: object.sections.clone(),
@@ -88,7 +102,11 @@ impl<'a, S: ReadAt> Layout<'a, S> {
             layout.place_gap(gap, next)?;
         }
         place_empty_sections(&mut layout, &parts);
-        for section in &fat.fat_sections {
+        let marked = match filling {
+            Filling::Marker(_) => &fat.fat_sections[..],
+            Filling::Bundles(_) => &[],
+        };
+        for section in marked {
             let section = &mut layout.sections[*section];
             section.sh_name.set(LE, marker_name);
             section.sh_addralign.set(LE, MARKER_ALIGN);
@@ -96,22 +114,32 @@ impl<'a, S: ReadAt> Layout<'a, S> {
         Ok(layout)
     }
 
-    /// What replaces a part, if it does not stay.
-    fn replacement(&self, part: &Part) -> Option<&[u8]> {
-        match part.what {
-            What::Section(index) if self.fat.fat_sections.contains(&index) => Some(self.marker),
-            What::Section(index) if index == self.object.names_index => {
-                (self.names.len() != self.object.names.len()).then_some(&self.names[..])
+    /// What replaces a part, if it does not stay, and its size.
+    fn replacement(&self, part: &Part) -> Option<(u64, Content)> {
+        let new = |bytes: &[u8]| (bytes.len() as u64, Content::New(bytes.to_vec()));
+        match (part.what, self.filling) {
+            (What::Section(index), Filling::Marker(marker)) if self.is_fat(index) => {
+                Some(new(marker))
+            }
+            (What::Section(index), Filling::Bundles(sizes)) if self.is_fat(index) => {
+                Some((sizes.get(&index).copied().unwrap_or(0), Content::Bundles))
+            }
+            (What::Section(index), _) if index == self.object.names_index => {
+                (self.names.len() != self.object.names.len()).then(|| new(&self.names))
             }
             _ => None,
         }
     }
 
+    fn is_fat(&self, section: usize) -> bool {
+        self.fat.fat_sections.contains(&section)
+    }
+
     fn place(&mut self, part: &Part) -> Result<(), BinaryError> {
-        let replacement = self.replacement(part).map(<[u8]>::to_vec);
+        let replacement = self.replacement(part);
         self.moved |= replacement.is_some();
-        let align = match part.what {
-            What::Section(section) if self.fat.fat_sections.contains(&section) => MARKER_ALIGN,
+        let align = match (part.what, self.filling) {
+            (What::Section(section), Filling::Marker(_)) if self.is_fat(section) => MARKER_ALIGN,
             _ => part.align,
         };
         let offset =
@@ -120,7 +148,7 @@ impl<'a, S: ReadAt> Layout<'a, S> {
             refuse!("{:?} cannot be aligned to {align}", part.what);
         };
         let (size, content) = match replacement {
-            Some(bytes) => (bytes.len() as u64, Content::New(bytes)),
+            Some(replacement) => replacement,
             None => {
                 let range = part.offset..part.offset + part.size;
                 (part.size, Content::Copy(range))

@@ -19,7 +19,6 @@
 //! ```
 
 mod arguments;
-mod coff;
 mod examine;
 mod input;
 mod launch;
@@ -27,6 +26,7 @@ mod layout;
 mod options;
 mod plan;
 mod relocatable;
+mod resize;
 mod static_library;
 mod symbols;
 mod window;
@@ -56,7 +56,7 @@ use kpack_core::report::{Progress, Report};
 pub use kpack_format::names::is_object;
 pub use launch::{launch, launch_watched};
 pub use options::Options;
-pub(crate) use static_library::create;
+pub use resize::{FatObjects, ResizedObjects};
 
 /// Splits objects and static libraries. Host-only files of the same names go to
 /// [`Options::output_dir`], archives and manifest to `.kpack` in it. Files without device code and

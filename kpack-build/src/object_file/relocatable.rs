@@ -25,7 +25,7 @@ impl<S: ReadAt> Relocatable<S> {
     /// Reads the headers.
     ///
     /// # Errors
-    /// The file is not a 64-bit little-endian relocatable object for x86-64 or AArch64.
+    /// The file is not a 64-bit little-endian relocatable object for x86-64, AArch64 or ppc64le.
     pub(super) fn read(source: S) -> Result<Self, BinaryError> {
         let size = source.size()?;
         let bytes = read_range(&source, size, 0, 64, "the ELF header")?;
@@ -39,15 +39,16 @@ impl<S: ReadAt> Relocatable<S> {
         }
         if header.e_type.get(LE) != elf::ET_REL {
             refuse!(
-                "expected a relocatable object (e_type 1), found e_type {}; a linked binary is split when it is installed, by `kpack install`",
+                "expected a relocatable object (e_type 1), found e_type {}; a linked binary is split when it is installed, by `kpack split`",
                 header.e_type.get(LE).0
             );
         }
         let absolute = match header.e_machine.get(LE) {
             elf::EM_X86_64 => elf::R_X86_64_64,
             elf::EM_AARCH64 => elf::R_AARCH64_ABS64,
+            elf::EM_PPC64 => elf::R_PPC64_ADDR64,
             other => unsupported!(
-                "expected an object for x86-64 (e_machine 62) or AArch64 (183), found e_machine {}",
+                "expected an object for x86-64 (e_machine 62), AArch64 (183) or ppc64le (21), found e_machine {}",
                 other.0
             ),
         };

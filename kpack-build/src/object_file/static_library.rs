@@ -1,5 +1,5 @@
-//! Static libraries (`ar` archives in the GNU format): reading members, rewriting with resized
-//! members, and creating from objects.
+//! Static libraries (`ar` archives in the GNU format): reading members, and rewriting with resized
+//! members.
 //!
 //! `object` reads them and cannot write any. `ar_archive_writer` holds all members in memory, and build
 //! scripts would compile a second version of `object` for it; so the table of offsets is written here.
@@ -7,19 +7,15 @@
 use std::fs::File;
 use std::ops::Range;
 
-use object::archive::{Header, MAGIC, TERMINATOR};
+use object::archive::{Header, MAGIC};
 use object::pod::bytes_of;
 use object::read::archive::{ArchiveFile, ArchiveKind};
 use object::read::{ReadCache, ReadRef};
 
-use super::coff;
 use super::plan::ObjectPlan;
-use super::relocatable::Relocatable;
-use super::symbols::defined_symbols;
 use super::window::Window;
 use kpack_core::elf::{BinaryError, ReadAt, refuse, unsupported};
 use kpack_core::platform::FileExt;
-use kpack_core::publish::copy_range;
 
 const HEADER_SIZE: u64 = size_of::<Header>() as u64;
 /// Where the symbol table starts, if there is one: it is the first member.
@@ -114,6 +110,20 @@ impl StaticLibrary {
         plans: &[Option<&ObjectPlan>],
         output: &File,
     ) -> Result<(), BinaryError> {
+        self.tables.write(&self.resized(plans), output, |index, to| {
+            let member = &self.members[index];
+            let window = Window::new(file, member.range.start, member.size());
+            match plans[index] {
+                Some(plan) => plan.apply(&window, output, to),
+                None => Ok(window.copy(&(0..member.size()), output, to)?),
+            }
+        })
+    }
+}
+
+impl StaticLibrary {
+    /// The new header of each member, and the size of its bytes.
+    fn resized(&self, plans: &[Option<&ObjectPlan>]) -> Vec<(Header, u64)> {
         let resized = self.members.iter().zip(plans).map(|(member, plan)| {
             let mut header = member.header;
             let size = plan.map_or(member.size(), ObjectPlan::size);
@@ -122,14 +132,13 @@ impl StaticLibrary {
             }
             (header, size)
         });
-        self.tables.write(&Vec::from_iter(resized), output, |index, to| {
-            let member = &self.members[index];
-            let window = Window::new(file, member.range.start, member.size());
-            match plans[index] {
-                Some(plan) => plan.apply(&window, output, to),
-                None => Ok(window.copy(&(0..member.size()), output, to)?),
-            }
-        })
+        resized.collect()
+    }
+
+    /// The file offset of each member's bytes once it is rewritten, and the size of the file.
+    pub(super) fn places(&self, plans: &[Option<&ObjectPlan>]) -> (Vec<u64>, u64) {
+        let (starts, end) = self.tables.starts(&self.resized(plans));
+        (starts.iter().map(|start| start + HEADER_SIZE).collect(), end)
     }
 }
 
@@ -153,10 +162,21 @@ fn symbols<'a>(
 }
 
 fn damaged(error: object::Error) -> BinaryError {
-    BinaryError::Refused(format!("the static library is damaged ({error}); build it again"))
+    BinaryError::Refused(format!("the static library is damaged ({error}); build it again").into())
 }
 
 impl Tables {
+    /// Where members of these sizes begin, and where the last one ends.
+    fn starts(&self, members: &[(Header, u64)]) -> (Vec<u64>, u64) {
+        let mut starts = Vec::new();
+        let mut at = self.bytes.len() as u64;
+        for (_, size) in members {
+            starts.push(at);
+            at = (at + HEADER_SIZE + size).next_multiple_of(2);
+        }
+        (starts, at)
+    }
+
     /// Writes the tables, and members with these headers and sizes. `content` writes a member's bytes,
     /// given its index and where they belong.
     fn write(
@@ -165,12 +185,7 @@ impl Tables {
         output: &File,
         content: impl Fn(usize, u64) -> Result<(), BinaryError>,
     ) -> Result<(), BinaryError> {
-        let mut starts = Vec::new();
-        let mut at = self.bytes.len() as u64;
-        for (_, size) in members {
-            starts.push(at);
-            at = (at + HEADER_SIZE + size).next_multiple_of(2);
-        }
+        let (starts, _) = self.starts(members);
         let mut bytes = self.bytes.clone();
         let table = bytes.get_mut(SYMBOL_TABLE + self.word..);
         let offsets = table.unwrap_or_default().chunks_exact_mut(self.word);
@@ -192,56 +207,6 @@ impl Tables {
             }
         }
         Ok(())
-    }
-}
-
-/// Writes a static library of objects, given by name and file, to `output`. The same objects give
-/// the same bytes: dates and owners are zero, as with `ar rcD`.
-pub(crate) fn create(objects: &[(String, File)], output: &File) -> Result<(), BinaryError> {
-    let mut symbols = Vec::new();
-    let mut strings = Vec::new();
-    let mut names = Vec::new();
-    let mut members = Vec::new();
-    for (index, (name, object)) in objects.iter().enumerate() {
-        let defined = if coff::is_coff(object)? {
-            coff::defined_symbols(object)?
-        } else {
-            defined_symbols(&Relocatable::read(object)?)?
-        };
-        for symbol in defined {
-            symbols.push(index);
-            strings.extend(symbol);
-            strings.push(0);
-        }
-        let size = object.metadata()?.len();
-        members.push((header(format_args!("/{}", names.len()), size), size));
-        names.extend(format!("{name}/\n").into_bytes());
-    }
-    let mut table = (symbols.len() as u32).to_be_bytes().to_vec();
-    table.resize(4 + 4 * symbols.len(), 0);
-    table.extend(strings);
-
-    let mut bytes = MAGIC.to_vec();
-    for (name, mut content, padding) in [("/", table, 0), ("//", names, b'\n')] {
-        content.resize(content.len().next_multiple_of(2), padding);
-        bytes.extend(bytes_of(&header(name, content.len() as u64)));
-        bytes.extend(content);
-    }
-    let tables = Tables { bytes, word: 4, symbols };
-    tables.write(&members, output, |index, to| {
-        Ok(copy_range(&objects[index].1, output, 0..members[index].1, to)?)
-    })
-}
-
-fn header(name: impl ToString, size: u64) -> Header {
-    Header {
-        name: field(name),
-        date: field(0),
-        uid: field(0),
-        gid: field(0),
-        mode: field(644),
-        size: field(size),
-        terminator: TERMINATOR,
     }
 }
 

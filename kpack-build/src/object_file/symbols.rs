@@ -17,7 +17,8 @@ pub(super) enum Target {
 
 /// The symbol table. A relocatable object has one.
 pub(super) struct Symbols {
-    /// File offset of the table.
+    /// The section of the table, and its file offset.
+    table: usize,
     offset: u64,
     bytes: Vec<u8>,
     names: Vec<u8>,
@@ -40,11 +41,22 @@ impl Symbols {
             None => Vec::new(),
         };
         Ok(Self {
+            table,
             offset: section.sh_offset.get(LE),
             bytes: object.bytes_of(table)?,
             names: object.bytes_of(section.sh_link.get(LE) as usize)?,
             extended,
         })
+    }
+
+    /// The section of the table.
+    pub(super) fn table(&self) -> usize {
+        self.table
+    }
+
+    /// File offset of the table.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
     }
 
     pub(super) fn all(&self) -> &[elf::Sym64<LE>] {
@@ -96,21 +108,4 @@ impl Symbols {
             .map(|(index, _)| self.offset + (index * size_of::<elf::Sym64<LE>>()) as u64)
             .collect()
     }
-}
-
-/// The names of an object's global definitions, which a static library's symbol table lists.
-pub(super) fn defined_symbols<S: ReadAt>(
-    object: &Relocatable<S>,
-) -> Result<Vec<Vec<u8>>, BinaryError> {
-    let symbols = Symbols::read(object)?;
-    let mut names = Vec::new();
-    for symbol in symbols.all() {
-        let section = symbol.st_shndx.get(LE);
-        let visible =
-            matches!(symbol.st_bind(), elf::STB_GLOBAL | elf::STB_WEAK | elf::STB_GNU_UNIQUE);
-        if visible && section != elf::SHN_UNDEF {
-            names.push(text_at(&symbols.names, symbol.st_name.get(LE)).to_vec());
-        }
-    }
-    Ok(names)
 }

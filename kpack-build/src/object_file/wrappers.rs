@@ -2,21 +2,20 @@
 
 use std::collections::BTreeMap;
 
+use kpack_format::offload_binary;
 use object::LittleEndian as LE;
 use object::elf;
 
 use super::relocatable::{Relocatable, SectionHeader};
 use super::symbols::{Symbols, Target};
 use kpack_core::elf::{
-    self as linked, BinaryError, FAT_SECTION, MAGIC_FAT, MAGIC_SPLIT, POINTER, ReadAt, VERSION,
-    WRAPPER_SECTION, WRAPPER_SIZE, refuse, unsupported,
+    self as linked, BinaryError, DeviceSection, FAT_SECTION, MAGIC_FAT, MAGIC_SPLIT, POINTER,
+    ReadAt, VERSION, WRAPPER_SECTION, WRAPPER_SIZE, refuse, unsupported,
 };
 
 /// `SHT_CREL`: relocations in LLVM's compact encoding (the number that LLVM uses until the gABI has
 /// one; "llvm/BinaryFormat/ELF.h").
 const CREL: u32 = 0x4000_0014;
-/// `SHT_LLVM_OFFLOADING`: device code of clang's new offload driver (LLVM, "llvm/BinaryFormat/ELF.h").
-const OFFLOADING: u32 = 0x6fff_4c0b;
 
 /// The device code of an object.
 pub(super) enum DeviceContent {
@@ -78,8 +77,8 @@ impl<S: ReadAt> Relocatable<S> {
     /// The object is damaged, or its device code cannot be split off before the link.
     pub(super) fn device_code(&self) -> Result<DeviceContent, BinaryError> {
         self.refuse_device_link()?;
-        let fat_sections = self.named(FAT_SECTION);
-        let wrapper_sections = self.named(WRAPPER_SECTION);
+        let fat_sections = self.sections_of(DeviceSection::Bundles);
+        let wrapper_sections = self.sections_of(DeviceSection::Wrappers);
         let without_wrappers =
             if fat_sections.is_empty() { DeviceContent::None } else { DeviceContent::NoWrappers };
         if wrapper_sections.is_empty() {
@@ -186,35 +185,43 @@ impl<S: ReadAt> Relocatable<S> {
     /// Refuses objects that need a device link: their device code is not complete yet.
     fn refuse_device_link(&self) -> Result<(), BinaryError> {
         for section in &self.sections {
-            if self.name(section).starts_with(b"__CLANG_OFFLOAD_BUNDLE__hip") {
-                unsupported!(
+            match self.device_section(section) {
+                Some(DeviceSection::ForDeviceLink) => unsupported!(
                     "was compiled with -fgpu-rdc, so its device code is complete only after \
                      the link; compile without -fgpu-rdc, or link it unchanged and split the \
-                     linked binary (kpack install)"
-                );
-            }
-            if section.sh_type.get(LE).0 == OFFLOADING || self.name(section) == b".llvm.offloading"
-            {
-                unsupported!(
+                     linked binary (kpack split)"
+                ),
+                Some(DeviceSection::ForLinkerWrapper) if self.may_be_hip(section) => unsupported!(
                     "was compiled with --offload-new-driver and -fgpu-rdc, or with \
                      -foffload-lto: its device code is in `.llvm.offloading` until \
                      clang-linker-wrapper links it; compile without these options, or link it \
-                     unchanged and split the linked binary (kpack install)"
-                );
+                     unchanged and split the linked binary (kpack split)"
+                ),
+                _ => {}
             }
         }
         Ok(())
     }
 
-    /// Sections of that name, or of that name followed by a dot and a suffix.
-    fn named(&self, name: &str) -> Vec<usize> {
-        let is_named = |section: &SectionHeader| {
-            let rest = self.name(section).strip_prefix(name.as_bytes());
-            section.sh_type.get(LE) != elf::SHT_RELA
-                && rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'.')
-        };
-        let all = self.sections.iter().enumerate();
-        all.filter(|(_, section)| is_named(section) && section.sh_size.get(LE) > 0)
+    /// Whether a section of images may be HIP's. Those for other runtimes, such as OpenMP's, stay where they are.
+    fn may_be_hip(&self, section: &SectionHeader) -> bool {
+        let start = section.sh_offset.get(LE);
+        let images = offload_binary::read(section.sh_size.get(LE), &mut |at, buffer| {
+            self.source.read_exact_at(start.saturating_add(at), buffer)
+        });
+        images.map_or(true, |images| offload_binary::may_be_hip(&images))
+    }
+
+    fn device_section(&self, section: &SectionHeader) -> Option<DeviceSection> {
+        DeviceSection::of(self.name(section), section.sh_type.get(LE))
+    }
+
+    /// Sections with content of this kind.
+    fn sections_of(&self, kind: DeviceSection) -> Vec<usize> {
+        let is_kind = |section: &SectionHeader| self.device_section(section) == Some(kind);
+        (0..)
+            .zip(&self.sections)
+            .filter(|(_, section)| is_kind(section) && section.sh_size.get(LE) > 0)
             .map(|(index, _)| index)
             .collect()
     }
@@ -257,7 +264,7 @@ impl<S: ReadAt> Relocatable<S> {
                 "the wrapper at offset {wrapper:#x} of `{WRAPPER_SECTION}` points to symbol \
                  `{}` of another object, as -fgpu-rdc makes it, so its device code is complete \
                  only after the link; compile without -fgpu-rdc, or link it unchanged and split \
-                 the linked binary (kpack install)",
+                 the linked binary (kpack split)",
                 symbols.name(symbol)
             ),
         };

@@ -11,6 +11,7 @@ use clap_complete::Shell;
 use super::output::STDOUT;
 use kpack_core::{Error, ids};
 use kpack_format::code_object::processors;
+use kpack_format::target_id::SPIRV;
 
 /// Print the completions of a shell
 ///
@@ -34,7 +35,8 @@ fn with_values(command: Command) -> Command {
     command.mut_args(|argument| {
         if argument.get_long() == Some("arch") {
             let native = is_join.then_some("native").into_iter();
-            argument.value_parser(PossibleValuesParser::new(native.chain(processors())))
+            argument
+                .value_parser(PossibleValuesParser::new(native.chain(processors()).chain([SPIRV])))
         } else if is_explain && argument.get_id() == "ids" {
             argument.value_parser(PossibleValuesParser::new(ids::ALL.iter().map(|id| id.as_str())))
         } else {

@@ -7,8 +7,8 @@ use std::num::NonZeroUsize;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::create::{CreateOptions, Kernel, create};
 use clap::Args;
-use kpack_artifact::create::{CreateOptions, Kernel, create};
 use kpack_core::{Error, files, ids, shown};
 use kpack_format::TargetId;
 use serde::Deserialize;
@@ -31,7 +31,7 @@ Examples:
 
 ", exit_codes!()))]
 pub(super) struct Arguments {
-    /// Archive to write; it replaces a file that is there
+    /// Archive to write. An existing file is replaced
     #[arg(value_name = "ARCHIVE.kpack")]
     archive: PathBuf,
     /// Target that the files are for
@@ -79,7 +79,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     text.line(format_args!(
         "{}: {} for {}, {} -> {}",
         shown(&created.archive),
-        count(created.kernel_count as usize, "code object"),
+        count(created.code_object_count as usize, "code object"),
         options.family,
         size(created.original_size),
         size(created.size),

@@ -6,28 +6,35 @@ use std::process::ExitCode;
 use clap::Args;
 use kpack_format::TargetId;
 
-use super::output::{self, Text, count};
+use super::output::{self, Text, count, size};
 use super::print::print;
-use crate::doctor::{self, Options};
+use crate::doctor::{self, Diagnosis, Options, Report, Unused};
 use kpack_core::{Error, Severity};
 
-/// Find out why kernels do not load on this machine, and what to do
+/// Find out whether GPU code loads on this machine, why not, and the command that fixes it
 ///
-/// Says which HIP runtime a program or library gets, whether that reads the markers of split binaries, which
-/// GPUs the machine has, and whether the binaries have code for them. Each fault comes with a command that
-/// fixes it. kpack finds a program's libraries as the dynamic linker does, and only reads them: no code of
-/// theirs runs.
+/// The first line says whether GPU code will load, and for which GPU. If it will not, the second line says why, and the
+/// third is the command that fixes it. Without PATH, kpack examines the active Python environment, or else
+/// ROCM_PATH, /opt/rocm and the distribution's libraries. It only reads: nothing that it examines is run.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Examples:
+  Will GPU code load in the active environment? If not, what fixes it?
+    kpack doctor
   Why does this program find no kernels?
     kpack doctor ./app
   Would the libraries of a prefix run on another machine's GPU?
     kpack doctor /opt/rocm --arch gfx1030
+  Will an image run on such a machine?
+    kpack doctor --root image --arch gfx1030 /opt/venv
+  What can be removed, because it is for GPUs that are not there?
+    kpack doctor --unused
+  Install what this machine's GPUs need:
+    pip install \"torch[$(kpack doctor --print-extra)]\"
   Pull the image for this machine's GPU:
     podman pull \"registry.example.org/rocm:7.14-$(kpack doctor --print-arch)\"
 
-", exit_codes!("", "  1  there is a fault\n")))]
+", exit_codes!("", "  1  GPU code will not load: there is a fault\n")))]
 pub(super) struct Arguments {
     /// GPU that there must be code for. Default: every GPU of this machine. Can be repeated. A target
     /// without features, such as gfx90a, can be any variant
@@ -36,46 +43,146 @@ pub(super) struct Arguments {
     /// Only print the GPUs of this machine, such as gfx942, a line each: to choose a package, image or archive
     #[arg(long, conflicts_with_all = ["arch", "paths"])]
     print_arch: bool,
-    /// Programs, libraries or install prefixes. A program or library is examined with everything that it is
-    /// linked with
-    #[arg(value_name = "PATH", required_unless_present = "print_arch")]
+    /// Only print the extras that device wheels for the GPUs have, such as device-gfx1100, between commas. In an
+    /// environment, PATH or the active one, those of what is installed there
+    #[arg(long, conflicts_with = "print_arch")]
+    print_extra: bool,
+    /// Only print the command that fixes the first fault, for a shell, or nothing if no command is sure to
+    #[arg(long, conflicts_with_all = ["print_arch", "print_extra", "json"])]
+    fix: bool,
+    /// List the device wheels for GPUs that are not there, their sizes, and the command that removes them
+    #[arg(long, conflicts_with_all = ["print_arch", "print_extra", "fix"])]
+    unused: bool,
+    /// The root directory of an image. Paths and absolute links are in it, and nothing outside is read, nor are
+    /// variables and the GPUs of this machine
+    #[arg(long, value_name = "DIRECTORY", requires = "arch")]
+    root: Option<PathBuf>,
+    /// Programs, libraries, install prefixes or Python environments. A program or library is examined with everything
+    /// that it is linked with
+    #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    if arguments.print_arch {
-        let processors = doctor::processors(&Options::default())?;
-        if print().json {
-            output::json(&processors)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        let mut text = Text::default();
-        processors.iter().for_each(|name| text.line(name));
-        text.write()?;
-        return Ok(ExitCode::SUCCESS);
-    }
     let options = Options { targets: arguments.arch.clone(), ..Options::default() };
+    if let Some(root) = &arguments.root {
+        doctor::enter(root)?;
+    }
+    if arguments.print_arch {
+        return print_names(&doctor::processors(&options)?);
+    }
+    if arguments.print_extra {
+        let extras = doctor::extras(&arguments.paths, &options)?;
+        return match print().json {
+            true => print_names(&extras),
+            false => print_names(&[extras.join(",")]),
+        };
+    }
+    if arguments.unused {
+        let path = match &arguments.paths[..] {
+            [] => None,
+            [path] => Some(&**path),
+            _ => return Err(Error::usage("`--unused` looks at one environment; name one path")),
+        };
+        return print_unused(&doctor::unused(path, &options)?);
+    }
     let report = doctor::examine(&arguments.paths, &options)?;
-    if print().json {
+    if arguments.fix {
+        if let Some(remedy) = report.remedy.as_ref().filter(|remedy| remedy.caution.is_none()) {
+            output::lines(&format!("{}\n", remedy.command))?;
+        }
+    } else if print().json {
         output::json(&report)?;
     } else {
-        let mut text = Text::default();
-        for finding in &report.findings {
-            if print().quiet && finding.severity != Severity::Fault {
-                continue;
-            }
-            text.labelled(finding.severity, output::described(finding));
-            if let Some(help) = &finding.help {
-                text.line(format_args!("      what to do: {help}"));
-            }
-        }
-        if !print().quiet {
-            text.line(count(report.faults() as u64, "fault"));
-        }
-        text.write()?;
+        print_report(&report)?;
     }
     Ok(match report.faults() {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::from(1),
     })
+}
+
+/// Prints names, a line each.
+fn print_names(names: &[String]) -> Result<ExitCode, Error> {
+    if print().json {
+        output::json(&names)?;
+    } else {
+        let mut text = Text::default();
+        names.iter().for_each(|name| text.line(name));
+        text.write()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints whether GPU code loads, why not, and the command; with `--verbose`, everything else too.
+fn print_report(report: &Report) -> Result<(), Error> {
+    let cause = report.cause();
+    if print().quiet && report.faults() == 0 {
+        return Ok(());
+    }
+    let mut text = Text::default();
+    text.line(&report.verdict);
+    if let Some(cause) = cause {
+        add_cause(&mut text, cause);
+    }
+    if print().verbose {
+        for Diagnosis { finding, .. } in &report.findings {
+            text.labelled(finding.severity, output::described(finding));
+            if let Some(help) = &finding.help {
+                text.line(format_args!("      what to do: {help}"));
+            }
+        }
+        text.line(count(report.faults() as u64, "fault"));
+    } else {
+        let is_other =
+            |found: &&Diagnosis| found.finding.severity == Severity::Fault && Some(*found) != cause;
+        let others = report.findings.iter().filter(is_other).count();
+        if others > 0 {
+            let others = count(others as u64, "more fault");
+            text.line(format_args!("{others}; `kpack doctor --verbose` lists everything"));
+        }
+    }
+    text.write()
+}
+
+/// Adds why code does not load, and what to do about it: a command alone on its line, or advice.
+fn add_cause(text: &mut Text, cause: &Diagnosis) {
+    text.line(output::described(&cause.finding));
+    match (&cause.remedy, &cause.finding.help) {
+        (Some(remedy), _) => {
+            text.line(&remedy.command);
+            if let Some(caution) = &remedy.caution {
+                text.line(format_args!("note: {caution}"));
+            }
+        }
+        (None, Some(help)) => text.line(format_args!("what to do: {help}")),
+        (None, None) => {}
+    }
+}
+
+fn print_unused(unused: &Unused) -> Result<ExitCode, Error> {
+    if print().json {
+        output::json(unused)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = Text::default();
+    let rows = unused.packages.iter();
+    let rows = rows
+        .map(|package| vec![package.name.clone(), package.version.clone(), size(package.bytes)]);
+    let gpus = unused.gpus.join(", ");
+    if unused.packages.is_empty() {
+        text.line(format_args!("every device wheel is for {gpus}"));
+    } else {
+        text.table(0, &["device wheel", "version", ">size"], rows);
+        let bytes = unused.packages.iter().map(|package| package.bytes).sum();
+        text.line(format_args!("{} that {gpus} does not need", size(bytes)));
+    }
+    if let Some(remedy) = &unused.remedy {
+        text.line(&remedy.command);
+    }
+    if let Some(help) = &unused.help {
+        text.line(format_args!("what to do: {help}"));
+    }
+    text.write()?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,7 @@
 //! How commands end: their exit codes, and what `--json` prints of a failure.
 
-use kpack_core::Error;
 use kpack_core::finding::Id;
+use kpack_core::{Details, Error};
 use serde::Serialize;
 
 /// Formats the exit codes of a command for its help, as [`exit_code`] returns them. Arguments:
@@ -50,13 +50,28 @@ pub(super) fn exit_code(error: &Error) -> u8 {
 #[derive(Serialize)]
 pub(super) struct Failed {
     outcome: &'static str,
-    error: String,
+    #[serde(flatten)]
+    problem: Problem,
+}
+
+/// Why something failed.
+#[derive(Debug, Serialize)]
+pub(super) struct Problem {
+    pub(super) error: String,
     #[serde(serialize_with = "kpack_core::lossy::id")]
-    id: Id,
+    pub(super) id: Id,
+    #[serde(skip_serializing_if = "Details::is_empty")]
+    pub(super) details: Details,
+}
+
+impl From<&Error> for Problem {
+    fn from(error: &Error) -> Self {
+        Self { error: error.without_id(), id: error.id(), details: error.details() }
+    }
 }
 
 impl From<&Error> for Failed {
     fn from(error: &Error) -> Self {
-        Self { outcome: "failed", error: error.without_id(), id: error.id() }
+        Self { outcome: "failed", problem: error.into() }
     }
 }

@@ -19,7 +19,8 @@ use super::output::{self, Text};
 use super::print::print;
 use crate::inspect::{CodeObjects, SelectedCode};
 use kpack_core::publish::{
-    CreatedDirectories, Directory, Stage, StagedFile, check_named_output, check_room, scratch_file,
+    CreatedDirectories, Directory, NewNames, Stage, StagedFile, check_named_output, check_room,
+    scratch_file,
 };
 use kpack_core::{Error, ids};
 
@@ -41,8 +42,8 @@ pub(super) struct Arguments {
     /// wrapper (libvec.so#0)
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
-    /// GPU target. gfx90a also selects gfx90a:xnack+ and gfx90a:xnack-; gfx90a:xnack+ also selects plain gfx90a; all
-    /// select generic code for the processor
+    /// GPU target. gfx90a also selects gfx90a:xnack+ and gfx90a:xnack-; gfx90a:xnack+ also selects plain gfx90a.
+    /// Generic code for the processor is always selected
     #[arg(long, visible_alias = "gfx-arch", value_name = "TARGET", value_parser = TargetId::named)]
     pub(super) arch: Option<TargetId>,
     /// File to write, if only one code object is selected; `-` is standard output
@@ -51,8 +52,7 @@ pub(super) struct Arguments {
     /// Directory for the selected code objects, one file each
     #[arg(long, value_name = "DIR", conflicts_with = "output")]
     output_dir: Option<PathBuf>,
-    /// Write nothing if the code objects have more bytes than this together; one that kernels share counts
-    /// once
+    /// Write nothing if the code objects together are larger than this. One that several kernels share counts once
     #[arg(long, value_name = "N")]
     max_bytes: Option<u64>,
 }
@@ -148,7 +148,8 @@ fn write_all(
     let stage = Stage::lock(directory, "kpack-extract")?;
     write_hidden(found, &opened, stage.directory())?;
     let names = Vec::from_iter(names.values());
-    stage.publish(&names, None, &[], &|name| check_named_output(&directory.join(name)))?;
+    let may_replace = |name: &Path| check_named_output(&directory.join(name));
+    stage.publish(&NewNames::new(&names).where_allowed(&may_replace))?;
     drop(stage);
     made.keep();
     report(&extracted)

@@ -9,10 +9,10 @@ use kpack_format::target_id::ParseTargetIdError;
 use rocm_kpack::KFD_NODES;
 use rocm_kpack::agents;
 
-use super::install::report_done;
 use super::output::{self, Text};
 use super::print::print;
 use super::progress::{Bar, DEVICE_CODE};
+use super::split::report_done;
 use super::targets;
 use crate::doctor::no_gpu;
 use kpack_core::Error;
@@ -23,7 +23,7 @@ use kpack_split::join::{self, JoinOptions};
 ///
 /// Takes the code for the chosen targets from the archives that each binary's marker refers to and puts
 /// it where it was before the split. The result runs with every HIP runtime, and needs no archives. kpack
-/// checks every archive before it changes the first binary. `kpack install` splits a joined binary again.
+/// checks every archive before it changes the first binary. `kpack split` splits a joined binary again.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Examples:
@@ -46,7 +46,7 @@ pub(super) struct Arguments {
 
 /// A value of `--arch`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Architecture {
+pub(super) enum Architecture {
     Native,
     Target(TargetId),
 }
@@ -60,14 +60,14 @@ impl FromStr for Architecture {
 }
 
 impl Architecture {
-    fn named(&self) -> Option<&TargetId> {
+    pub(super) fn named(&self) -> Option<&TargetId> {
         match self {
             Self::Native => None,
             Self::Target(target) => Some(target),
         }
     }
 
-    fn targets(&self, installed: bool) -> Result<Vec<TargetId>, Error> {
+    pub(super) fn targets(&self, installed: bool) -> Result<Vec<TargetId>, Error> {
         if let Self::Target(target) = self {
             return Ok(vec![target.clone()]);
         }

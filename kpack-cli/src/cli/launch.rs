@@ -14,11 +14,11 @@ use kpack_core::Error;
 
 /// Run a compiler, and split the object that it writes
 ///
-/// A compiler launcher for CMake and other build systems; other launchers, such as ccache, go after it.
-/// The object is replaced by one without device code, and the device code goes into archives in
-/// OBJECT.kpack beside it. A program that is linked from such objects runs where it is built, and
-/// `kpack install` moves its device code into the prefix. Other output passes through: objects without
-/// device code, precompiled headers, assembly. If the compiler fails, its earlier output stays.
+/// A compiler launcher for CMake and other build systems; other launchers, such as ccache, go after it. kpack
+/// replaces the object with one without device code, and moves the device code into archives in the directory
+/// OBJECT.kpack. A program that is linked from such objects runs where it is built, and `kpack split` moves its
+/// device code into the prefix. Objects without device code, precompiled headers and assembly do not change. If the
+/// compiler fails, its earlier output stays.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Examples:

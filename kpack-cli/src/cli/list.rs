@@ -7,11 +7,13 @@ use clap::Args;
 
 use super::output::{self, Text, size};
 use super::print::print;
-use super::show::totals;
+use super::show::{offload_images, totals};
 use crate::inspect::{self, Content};
 use kpack_core::{Error, ids};
 
 /// List the kernels of an archive
+///
+/// For a file with images for other offloading runtimes, such as OpenMP's, lists the images.
 ///
 /// A kernel is named after the path of its binary in the install prefix and the index of its wrapper:
 /// lib/libvec.so#0. Kernels with identical code objects share one stored copy.
@@ -26,7 +28,18 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let Content::Archive(archive) = inspect::inspect(&arguments.file)?.content else {
+    let inspection = inspect::inspect(&arguments.file)?;
+    if !inspection.images.is_empty() {
+        let mut text = Text::default();
+        if print().json {
+            output::json(&inspection)?;
+        } else {
+            offload_images(&inspection, &mut text);
+            text.write()?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Content::Archive(archive) = inspection.content else {
         return Err(Error::rejected(
             ids::UNKNOWN_FILE,
             &arguments.file,

@@ -3,24 +3,23 @@
 #[macro_use]
 mod exit_codes;
 
+mod artifact;
 mod completions;
 mod create;
 mod doctor;
 mod explain;
 mod extract;
-mod install;
 mod join;
+mod kernel_files;
 mod launch;
 mod list;
 mod object;
 mod output;
-mod pack;
 mod panics;
 mod print;
 mod progress;
-mod recombine;
+mod renamed;
 mod report;
-mod select;
 mod show;
 #[cfg_attr(not(windows), path = "signals/linux.rs")]
 #[cfg_attr(windows, path = "signals/windows.rs")]
@@ -29,10 +28,11 @@ mod split;
 mod stage;
 mod storage;
 mod targets;
-mod unpack;
+mod trim;
 mod verify;
 mod wheel;
 
+use std::env;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -49,9 +49,9 @@ use print::{Print, print};
 
 /// Moves the GPU code of ROCm/HIP binaries into one archive per GPU target
 ///
-/// `kpack install` splits installed binaries. It moves their device code into one archive for each
-/// GPU target (lib/.kpack/MODULE_lib_gfx1100.kpack) and leaves a marker that says where to look. The
-/// other commands split what builds make, merge the results, and show and verify them.
+/// `kpack split` splits binaries. It moves their device code into one archive for each GPU target
+/// (lib/.kpack/MODULE_lib_gfx1100.kpack) and leaves a marker that says where to look. The other commands
+/// split what builds make, merge the results, and show and verify them.
 #[derive(Debug, Parser)]
 #[command(name = "kpack", version, after_help = EXIT_CODES, arg_required_else_help = true)]
 struct Cli {
@@ -63,9 +63,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Install(install::Arguments),
-    Join(join::Arguments),
     Split(split::Arguments),
+    Join(join::Arguments),
+    Trim(trim::Arguments),
     Object(object::Arguments),
     Launch(launch::Arguments),
     Stage(stage::Arguments),
@@ -73,10 +73,7 @@ enum Command {
     List(list::Arguments),
     Create(create::Arguments),
     Extract(extract::Arguments),
-    Recombine(recombine::Arguments),
-    Pack(pack::Arguments),
-    Select(select::Arguments),
-    Unpack(unpack::Arguments),
+    Artifact(artifact::Arguments),
     Report(report::Arguments),
     Verify(verify::Arguments),
     Doctor(doctor::Arguments),
@@ -85,6 +82,32 @@ enum Command {
     Targets(targets::Arguments),
     Completions(completions::Arguments),
 }
+
+/// What `kpack` alone prints: what most people come for.
+const OVERVIEW: &str = "\
+Moves the GPU code of ROCm/HIP binaries into one archive per GPU target
+
+Split:
+  kpack split FILE                  a library or program
+  kpack split --prefix DIR --module NAME --all
+                                    every binary of an install prefix
+  kpack wheel split WHEEL...        Python wheels
+  kpack artifact split ...          the artifacts of a ROCm build
+  kpack join --prefix DIR --arch native
+                                    put the code for this machine back, for an older ROCm
+  kpack trim --arch native DIR...   remove the code for other GPUs from what is installed
+Check:
+  kpack show FILE                   what a file is, and which GPUs it has code for
+  kpack verify DIR                  find what is missing or damaged
+  kpack doctor [PATH]               find out why kernels do not load, and what to do
+  kpack report DIR                  see where the bytes are
+Carry:
+  kpack artifact pack, select, unpack
+                                    artifacts, from the build to the machine that needs them
+  kpack stage                       a Rust program with HIP kernels
+
+`kpack help` lists all commands, and `kpack COMMAND --help` describes one.
+";
 
 /// The description of the command's arguments, for manual pages and completions.
 pub fn command() -> clap::Command {
@@ -109,13 +132,13 @@ pub fn main() -> ExitCode {
         cli.command,
         Command::Show(_)
             | Command::List(_)
-            | Command::Select(_)
             | Command::Verify(_)
             | Command::Doctor(_)
             | Command::Explain(_)
             | Command::Targets(_)
             | Command::Completions(_)
-    ) || matches!(&cli.command, Command::Report(report) if report.only_prints());
+    ) || matches!(&cli.command, Command::Report(report) if report.only_prints())
+        || matches!(&cli.command, Command::Artifact(artifact) if artifact.reads_only());
     // These leave nothing to clean up, so signals may end them at any moment.
     if !reads_only && let Err(error) = signals::watch() {
         output::complain(
@@ -154,9 +177,9 @@ pub fn main() -> ExitCode {
 
 fn run(given: &Command) -> Result<ExitCode, Error> {
     match given {
-        Command::Install(arguments) => install::run(arguments),
-        Command::Join(arguments) => join::run(arguments),
         Command::Split(arguments) => split::run(arguments),
+        Command::Join(arguments) => join::run(arguments),
+        Command::Trim(arguments) => trim::run(arguments),
         Command::Object(arguments) => object::run(arguments),
         Command::Launch(arguments) => launch::run(arguments),
         Command::Stage(arguments) => stage::run(arguments),
@@ -164,10 +187,7 @@ fn run(given: &Command) -> Result<ExitCode, Error> {
         Command::List(arguments) => list::run(arguments),
         Command::Create(arguments) => create::run(arguments),
         Command::Extract(arguments) => extract::run(arguments),
-        Command::Recombine(arguments) => recombine::run(arguments),
-        Command::Pack(arguments) => pack::run(arguments),
-        Command::Select(arguments) => select::run(arguments),
-        Command::Unpack(arguments) => unpack::run(arguments),
+        Command::Artifact(arguments) => artifact::run(arguments),
         Command::Report(arguments) => report::run(arguments),
         Command::Verify(arguments) => verify::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
@@ -180,15 +200,23 @@ fn run(given: &Command) -> Result<ExitCode, Error> {
 
 /// Whether a command's own JSON says why it failed.
 fn reports_failures(command: &Command) -> bool {
-    matches!(command, Command::Split(_) | Command::Recombine(_))
+    matches!(command, Command::Artifact(artifact) if artifact.reports_failures())
 }
 
 /// Prints help, or what is wrong with the arguments, as other errors are printed.
 fn misused(mut error: clap::Error) -> ExitCode {
+    if env::args_os().len() == 1 {
+        let _ = io::stderr().write_all(OVERVIEW.as_bytes());
+        return ExitCode::from(2);
+    }
     if !error.use_stderr() {
         // Printing help is not an error.
         let _ = error.print();
         return ExitCode::SUCCESS;
+    }
+    if let Some(text) = renamed::explain(&error, env::args_os(), &command()) {
+        output::complain("error", text);
+        return ExitCode::from(2);
     }
     let repeated = error.context().filter_map(|(kind, value)| match value {
         ContextValue::String(text) => Some((kind, ContextValue::String(escaped(text).to_string()))),
@@ -230,13 +258,11 @@ fn misused(mut error: clap::Error) -> ExitCode {
 /// The targets that the arguments name.
 fn named_targets(command: &Command) -> &[TargetId] {
     match command {
-        Command::Install(arguments) => &arguments.options.architectures,
-        Command::Split(arguments) => &arguments.gpu_targets,
+        Command::Split(arguments) => &arguments.options.architectures,
+        Command::Artifact(arguments) => arguments.named_targets(),
         Command::Create(arguments) => arguments.arch.as_slice(),
         Command::Extract(arguments) => arguments.arch.as_slice(),
         Command::Verify(arguments) => &arguments.arch,
-        Command::Select(arguments) => &arguments.choice.arch,
-        Command::Unpack(arguments) => &arguments.choice.arch,
         Command::Doctor(arguments) => &arguments.arch,
         _ => &[],
     }

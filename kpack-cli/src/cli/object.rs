@@ -5,18 +5,18 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::install::report_done;
 use super::progress::{Bar, DEVICE_CODE};
+use super::split::report_done;
 use super::storage::StorageArguments;
 use kpack_build::object_file::{self, Options};
 use kpack_core::Error;
 
 /// Split objects and static libraries before they are linked
 ///
-/// Writes each FILE without its device code, under its own name, into the output directory. The device
-/// code goes into archives in .kpack in that directory, one for each GPU target. What is linked from these
-/// objects is a host binary with markers: no linker sees device code, and nothing is left to split. Files
-/// without device code are copied, so the directory has everything to link.
+/// Writes each FILE without its device code, under its own name, into the output directory. The device code goes into
+/// archives in .kpack in that directory, one for each GPU target. A binary that you link from these objects is a host
+/// binary with markers, so the linker never sees device code. Files without device code are copied, so the directory
+/// contains everything to link.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Examples:
@@ -38,9 +38,8 @@ pub(super) struct Arguments {
     /// Directory for the host-only objects; archives go into .kpack in it
     #[arg(long, value_name = "DIR")]
     output_dir: PathBuf,
-    /// Where a linked binary looks for archives: absolute, or relative to its directory; @GFXARCH@
-    /// stands for the GPU target. Can be repeated. Default: .kpack/ beside the binary, then
-    /// ../lib/.kpack/
+    /// Where a linked binary looks for archives: absolute, or relative to its directory; @GFXARCH@ stands for the GPU
+    /// target. Can be repeated. Default: .kpack/ next to the binary, then ../lib/.kpack/
     #[arg(long, value_name = "PATTERN")]
     search_path: Vec<String>,
     #[command(flatten)]

@@ -12,7 +12,7 @@ use kpack_core::Severity;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Output")]
 pub(super) struct Print {
-    /// Print the result as JSON, and an error as well
+    /// Print the result, or the error, as JSON
     #[arg(long, global = true)]
     pub(super) json: bool,
     /// Print only errors and warnings

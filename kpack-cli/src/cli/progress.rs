@@ -37,12 +37,6 @@ impl Bar {
         Self { bar }
     }
 
-    /// Shows that `position` of `total` are done.
-    pub(super) fn reach(&self, position: u64, total: u64) {
-        self.bar.set_length(total);
-        self.bar.set_position(position);
-    }
-
     /// Removes the bar.
     pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
@@ -54,8 +48,8 @@ impl Progress for Bar {
         self.bar.inc_length(total);
     }
 
-    fn advance(&self, bytes: u64) {
-        self.bar.inc(bytes);
+    fn advance(&self, done: u64) {
+        self.bar.inc(done);
     }
 
     fn file(&self, path: &Path) {
@@ -138,13 +132,13 @@ mod tests {
             let terminal = Terminal::default();
             let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));
             let bar = Bar::on(target, template);
-            bar.reach(0, 1_023_999_999_999);
+            bar.start(1_023_999_999_999);
             bar.bar.set_message("a-name-of-a-file-that-is-".repeat(5));
             bar.bar.force_draw();
             let begun = terminal.0.lock().unwrap().join("");
             assert!(begun.contains("0/") || begun.contains("0 B/"), "{begun}");
             assert!(!begun.contains("left"), "{begun}");
-            bar.reach(1_011_999_999_999, 1_023_999_999_999);
+            bar.advance(1_011_999_999_999);
             bar.bar.force_draw();
             for line in terminal.0.lock().unwrap().iter() {
                 assert!(line.chars().count() <= 80, "{} columns: {line}", line.chars().count());

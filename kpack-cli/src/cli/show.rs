@@ -11,9 +11,11 @@ use walkdir::WalkDir;
 use super::exit_codes::{Failed, exit_code};
 use super::output::{self, Text, count, size};
 use super::print::print;
+use crate::trim::note;
 use kpack_format::code_object::CodeObject;
 use kpack_format::manifest::Manifest;
 use kpack_format::marker::of_another_build;
+use kpack_format::offload_binary::OffloadImage;
 use kpack_format::offload_bundle::Bundle;
 
 use crate::inspect::{
@@ -29,7 +31,7 @@ use kpack_split::input::{Kpacks, LinkedBinary};
 ///
 /// Prints the wrappers, bundles and targets of a fat binary, and the marker and archives of a split
 /// binary. Also describes archives, manifests, offload bundles, code objects, objects and static
-/// libraries.
+/// libraries, and names images for other offloading runtimes, such as OpenMP's.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// File or directory to describe
@@ -44,6 +46,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let inspection = inspect::inspect(&arguments.file)?;
     if let Some(note) = note(&inspection)? {
         output::complain_finding(&note);
+    }
+    if let Some(text) = note::describe(&inspection.path) {
+        let trimmed = Finding::new(Severity::Note, ids::MISSING_TARGET, &inspection.path, text);
+        output::complain_finding(&trimmed);
     }
     if print().json {
         output::json(&inspection)?;
@@ -69,8 +75,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         Content::Archive(archive) => archive_text(archive, &mut text),
         Content::Manifest(manifest) => manifest_text(&inspection.path, manifest, &mut text),
         Content::Bundle(bundle) => bundle_text(bundle, &mut text),
-        Content::CodeObject(code_object) => code_object_text(code_object, &mut text),
+        Content::CodeObject(code_object, kernels) => {
+            code_object_text(code_object, *kernels, &mut text);
+        }
+        Content::OffloadBinary => {}
     }
+    offload_images(&inspection, &mut text);
     text.write()?;
     Ok(ExitCode::SUCCESS)
 }
@@ -102,7 +112,8 @@ fn kind(content: &Content) -> &'static str {
         Content::Archive(_) => "archive",
         Content::Manifest(_) => "manifest",
         Content::Bundle(_) => "offload bundle",
-        Content::CodeObject(_) => "code object",
+        Content::CodeObject(..) => "code object",
+        Content::OffloadBinary => "offload binary",
     }
 }
 
@@ -160,7 +171,9 @@ impl Directory {
 
     fn add(&mut self, path: &Path) -> Result<(), Error> {
         match inspect::inspect(path) {
-            Ok(file) if has_device_code(&file.content) => self.files.push(file),
+            Ok(file) if has_device_code(&file.content) || !file.images.is_empty() => {
+                self.files.push(file);
+            }
             Ok(_) => {}
             // The name says that it should be one; all other files may be anything.
             Err(error) if error.id() == ids::UNKNOWN_FILE && !is_archive(path) => {}
@@ -264,11 +277,23 @@ fn targets(file: &Inspection) -> Vec<(String, u64)> {
                 entries.filter_map(|entry| Some((entry.id.target()?.to_string(), entry.size)));
             entries.collect()
         }
-        Content::CodeObject(code_object) => {
+        Content::CodeObject(code_object, _) => {
             let target = code_object.target.iter();
             target.map(|target| (target.to_string(), file.size)).collect()
         }
-        Content::HostBinary(_) | Content::Unlinked(_) => Vec::new(),
+        Content::HostBinary(_) | Content::Unlinked(_) | Content::OffloadBinary => Vec::new(),
+    }
+}
+
+/// The images for other offloading runtimes.
+pub(super) fn offload_images(inspection: &Inspection, text: &mut Text) {
+    let rows = inspection.images.iter().map(|image| {
+        let OffloadImage { producer, kind, triple, arch, .. } = image;
+        vec![producer.clone(), kind.clone(), triple.clone(), arch.clone(), size(image.size)]
+    });
+    if !inspection.images.is_empty() {
+        text.line(count(inspection.images.len() as u64, "offload image"));
+        text.table(2, &["producer", "kind", "triple", "target", ">size"], rows);
     }
 }
 
@@ -377,11 +402,14 @@ fn split_binary(split: &SplitBinary, text: &mut Text) {
 }
 
 fn objects(unlinked: &Unlinked, text: &mut Text) {
-    let total: u64 = unlinked.device_objects.iter().map(|object| object.device_bytes).sum();
-    let device = match unlinked.device_objects.len() {
+    // Images for other runtimes have a table of their own.
+    let own = unlinked.device_objects.iter().filter(|object| object.device_bytes > 0);
+    let own = Vec::from_iter(own);
+    let total: u64 = own.iter().map(|object| object.device_bytes).sum();
+    let device = match own.len() {
         0 if unlinked.thin => "a thin archive: its members are files of their own".to_owned(),
         0 => "no device code".to_owned(),
-        _ if unlinked.device_objects.iter().all(|o| o.has_wrappers) => {
+        _ if own.iter().all(|o| o.has_wrappers) => {
             format!("{} of device code, which is split before the link", size(total))
         }
         _ => format!(
@@ -393,10 +421,10 @@ fn objects(unlinked: &Unlinked, text: &mut Text) {
         return text.line(device);
     }
     let members = count(unlinked.members as u64, "member");
-    if unlinked.device_objects.is_empty() {
+    if own.is_empty() {
         return text.line(format_args!("{members}, {device}"));
     }
-    let rows = unlinked.device_objects.iter().map(|object| {
+    let rows = own.iter().map(|object| {
         let member = object.member.clone();
         vec![member.unwrap_or_default(), size(object.device_bytes)]
     });
@@ -459,7 +487,7 @@ fn bundle_text(bundle: &Bundle, text: &mut Text) {
     text.table(2, &["entry", ">size"], rows);
 }
 
-fn code_object_text(code_object: &CodeObject, text: &mut Text) {
+fn code_object_text(code_object: &CodeObject, kernels: Option<usize>, text: &mut Text) {
     let target = code_object.target.as_ref().map(ToString::to_string);
     let target = target.as_deref().unwrap_or("an unknown processor");
     let version = match code_object_version(code_object) {
@@ -467,4 +495,7 @@ fn code_object_text(code_object: &CodeObject, text: &mut Text) {
         None => format!("ABI version {}", code_object.abi_version),
     };
     text.line(format_args!("for {target}, {version}, e_flags {:#x}", code_object.flags));
+    if let Some(kernels) = kernels {
+        text.line(count(kernels as u64, "kernel"));
+    }
 }

@@ -1,344 +1,333 @@
 //! `kpack split`.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{ArgGroup, Args};
-use kpack_format::TargetId;
-use serde::Serialize;
+use clap::Args;
 
+use super::kernel_files::KernelFilesArguments;
 use super::output::{self, Text, count, size};
 use super::print::print;
-use super::progress::{ALL, Bar};
+use super::progress::{Bar, DEVICE_CODE};
 use super::storage::{InstallHint, StorageArguments};
-use kpack_artifact::databases::{DATABASES, Database, Selection};
-use kpack_artifact::split::{
-    self, BatchOptions, BatchReport, Failure, Layout, Options, Outcome, Report, Unknown,
-};
-use kpack_core::Error;
-use kpack_core::finding::with_id;
-use kpack_core::{Finding, Severity, ids};
-use kpack_split::install::Unexpected;
+use kpack_artifact::kernel_files;
+use kpack_core::platform::canonicalize;
+use kpack_core::publish::name_part;
+use kpack_core::{Error, shown};
+use kpack_format::{Delivery, TargetId};
+use kpack_split::install::{self, InstallOptions, Outcome, Report};
 
-/// Split artifact directories into a generic artifact and one for each GPU target
+/// Split binaries: move device code into archives, and leave a marker
 ///
-/// An artifact directory lists its prefixes in artifact_manifest.txt. kpack splits fat binaries as
-/// `kpack install` does, into one archive for each module and target. Files of kernel databases
-/// (--split-databases) move to the artifact of their target. The generic artifact and any of the others,
-/// copied into one directory, are a working installation. kpack only reads the input. An artifact gets
-/// its name when it is complete, the generic one last.
+/// Replaces each FILE, an executable or shared object, with a host binary without device code. The device
+/// code goes into PREFIX/KPACK_DIR/MODULE_COMPONENT_TARGET.kpack, one archive for each GPU target. Files
+/// without device code and split files stay unchanged, so a second run changes nothing. Kernel files
+/// (--kernel-files) must be for the GPU targets in their paths, and stay unchanged. kpack checks everything
+/// before it changes the first file.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Examples:
-  Split one artifact into out/blas_lib_generic, out/blas_lib_gfx1100, …:
-    kpack split --artifact-dir artifacts/blas_lib --artifact-prefix blas_lib --output-dir out
-  Keep two targets, and reject unlisted files that look architecture-specific:
-    kpack split --artifact-dir artifacts/blas_lib --artifact-prefix blas_lib --output-dir out \\
-        --gpu-targets gfx1100 gfx942 --unknown error
-  Split all artifacts of a build, named after their directories:
-    kpack split --batch-artifact-parent-dir artifacts --output-dir out --json
+  Split a library; its code for gfx1100 goes to stage/lib/.kpack/vec_lib_gfx1100.kpack:
+    kpack split stage/lib/libvec.so
+  Split two binaries of an install tree:
+    kpack split --prefix /opt/rocm --module rocblas lib/librocblas.so.5.2 bin/rocblas-bench
+  Split all binaries of an install tree:
+    kpack split --prefix /opt/rocm --module rocm --all
+  Fail if there is code for any target but these two:
+    kpack split --prefix stage --module vec \\
+        --arch gfx1100 --arch gfx942 --unexpected error lib/libvec.so
+  Write host part and one target's part, for separate packages:
+    kpack split --prefix host --module vec --only host lib/libvec.so
+    kpack split --prefix gfx1100 --module vec --only device --arch gfx1100 \\
+        --source build/libvec.so lib/libvec.so
 
-", exit_codes!("\
-an input was rejected (damaged, unsupported, contradictory, or without code for the expected
-     targets); the other artifacts of a batch were split")))]
-#[command(group(ArgGroup::new("input").required(true)))]
+", exit_codes!()))]
 pub(super) struct Arguments {
-    /// Artifact directory
-    #[arg(
-        long,
-        alias = "input-dir",
-        value_name = "DIR",
-        requires = "artifact_prefix",
-        group = "input"
-    )]
-    artifact_dir: Option<PathBuf>,
-    /// Name and component of the artifact, such as blas_lib; the output is named after it
-    #[arg(long, alias = "component-name", value_name = "NAME_COMPONENT")]
-    artifact_prefix: Option<String>,
-    /// Directory of artifact directories; all of them are split
-    #[arg(long, value_name = "DIR", conflicts_with = "artifact_prefix", group = "input")]
-    batch_artifact_parent_dir: Option<PathBuf>,
-    /// Directory for the split artifacts
+    /// Install prefix: the directory that the binaries are in. Default: the directory above the nearest bin, lib, lib64,
+    /// lib32, libx32 or libexec that FILE is in; without one, the directory of FILE
     #[arg(long, value_name = "DIR")]
-    output_dir: PathBuf,
-    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', default_value = "auto")]
-    #[arg(help = databases_help())]
-    split_databases: Vec<String>,
-    /// Expected GPU targets. gfx90a also selects gfx90a:xnack+ and gfx90a:xnack-;
-    /// gfx90a:xnack+ also selects plain gfx90a. Default: keep every target
-    #[arg(long, value_name = "TARGET", value_parser = TargetId::named, num_args = 1.., value_delimiter = ',')]
-    pub(super) gpu_targets: Vec<TargetId>,
-    /// Also reject an artifact, or a batch, whose kernel databases have nothing for --gpu-targets. By default, only
-    /// fat binaries count, and a batch with --layout module fails only if no artifact has any of the targets
-    #[arg(long, requires = "gpu_targets")]
-    require_targets: bool,
-    /// What to do with code for targets that --gpu-targets does not list
-    #[arg(long, value_enum, default_value_t = Unexpected::Drop)]
-    unexpected: Unexpected,
-    /// What to do with files outside of kernel databases that look architecture-specific (a gfx name, an
-    /// AMDGPU code object)
-    #[arg(long, value_enum, default_value_t = Unknown::Report)]
-    unknown: Unknown,
-    /// Where archives go in an install prefix, and how they are named
-    #[arg(long, value_enum, default_value_t = Layout::Module)]
-    layout: Layout,
+    prefix: Option<PathBuf>,
+    /// Module that the binaries belong to, the first part of the archives' names. Default: the name of FILE, such as vec
+    /// for libvec.so.1, vec.dll and the program vec
+    #[arg(long, value_name = "NAME")]
+    module: Option<String>,
+    #[command(flatten)]
+    pub(super) options: InstallOptions,
+    #[command(flatten)]
+    kernel_files: KernelFilesArguments,
     #[command(flatten)]
     hint: InstallHint,
     #[command(flatten)]
     storage: StorageArguments,
-    /// Accepted for older scripts; output is written beside its final place
-    #[arg(long, value_name = "DIR", hide = true)]
-    tmp_dir: Option<PathBuf>,
-    /// Accepted for older scripts; no outside tool is needed
-    #[arg(long, value_name = "FILE", hide = true)]
-    clang_offload_bundler: Option<PathBuf>,
-}
-
-/// The output of `--json` for a batch.
-#[derive(Debug, Serialize)]
-struct BatchSummary<'a> {
-    /// `split`, or `failed` if any artifact failed.
-    outcome: &'static str,
-    /// Why it failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-    /// The kind of problem; that of the first artifact, if several failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<String>,
-    #[serde(flatten)]
-    report: &'a BatchReport,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let bar = Bar::new(ALL);
-    match &arguments.batch_artifact_parent_dir {
-        None => {
-            let result = options(arguments).and_then(|options| split::split(&options, &bar));
-            bar.finish();
-            print_one(result, arguments)
-        }
-        Some(parent) => {
-            let result = options(arguments)
-                .and_then(|each| split::batch(&BatchOptions::new(parent, each), &bar));
-            bar.finish();
-            print_batch(result)
-        }
-    }
-}
-
-fn options(arguments: &Arguments) -> Result<Options, Error> {
-    let mut options = Options::new(
-        arguments.artifact_dir.clone().unwrap_or_default(),
-        &arguments.output_dir,
-        arguments.artifact_prefix.clone().unwrap_or_default(),
-    );
-    options.databases = selection(&arguments.split_databases)?;
-    options.targets.clone_from(&arguments.gpu_targets);
-    options.require_targets = arguments.require_targets;
-    options.unexpected = arguments.unexpected;
-    options.unknown = arguments.unknown;
-    options.layout = arguments.layout;
+    let mut options = arguments.options.clone();
+    set_place(arguments, &mut options)?;
     options.install_hint.clone_from(&arguments.hint.install_hint);
     options.storage = arguments.storage.storage();
-    if options.layout == Layout::Artifact && options.install_hint.is_some() {
-        let text = "--install-hint has no effect with --layout artifact, which writes no manifest; remove one of the two options";
-        return Err(Error::usage(text));
+    let kernel_files = kernel_files::check(&options.prefix, &arguments.kernel_files.rules()?)?;
+    let bar = Bar::new(DEVICE_CODE);
+    let mut report = install::install(&options, &bar)?;
+    bar.finish();
+    report.findings.extend(kernel_files);
+    let code = report_done(&report)?;
+    if io::stdout().is_terminal() && !print().quiet && !print().json {
+        in_a_sentence(&report, &rocm_kpack::agents().unwrap_or_default()).write()?;
     }
-    for (option, given) in [
-        ("--tmp-dir", arguments.tmp_dir.is_some()),
-        ("--clang-offload-bundler", arguments.clang_offload_bundler.is_some()),
-    ] {
-        if given && !print().quiet {
-            output::complain("note", format_args!("ignoring {option}: it is not needed"));
-        }
-    }
-    Ok(options)
+    Ok(code)
 }
 
-fn names_of(databases: impl IntoIterator<Item = &'static Database>) -> String {
-    let names: Vec<&str> = databases.into_iter().map(|each| each.name).collect();
-    names.join(", ")
-}
-
-fn databases_help() -> String {
-    let optional = DATABASES.iter().filter(|database| database.with.is_some());
-    format!(
-        "Kernel databases whose files move to their targets: `none` alone, or any of auto (all but {}), {}",
-        names_of(optional),
-        names_of(DATABASES)
-    )
-}
-
-fn selection(names: &[String]) -> Result<Selection, Error> {
-    match names {
-        [name] if name == "auto" => return Ok(Selection::Auto),
-        [name] if name == "none" => return Ok(Selection::None),
-        _ => {}
-    }
-    for name in names.iter().filter(|name| *name != "auto") {
-        if name == "none" {
-            let text = "kernel database `none` cannot be combined with others; use it alone";
-            return Err(Error::usage(text));
-        }
-        if !DATABASES.iter().any(|database| database.name == name) {
-            return Err(Error::usage(format!(
-                "unknown kernel database `{name}` (expected `none` alone, or any of auto, {})",
-                names_of(DATABASES)
-            )));
-        }
-    }
-    let is_named = |name: &str| names.iter().any(|named| named == name);
-    let chosen = DATABASES.iter().filter(|database| {
-        let default = is_named("auto") && database.with.is_none();
-        default || is_named(database.name) || database.with.is_some_and(is_named)
-    });
-    Ok(Selection::Named(chosen.map(|database| database.name.to_owned()).collect()))
-}
-
-/// The most findings of one severity that are printed for an artifact; the JSON has them all.
-const MOST_FINDINGS: usize = 40;
-
-fn print_findings(findings: &[Finding]) {
-    let most = if print().verbose { usize::MAX } else { MOST_FINDINGS };
-    for severity in [Severity::Warning, Severity::Note] {
-        let of_kind = || findings.iter().filter(|finding| finding.severity == severity);
-        for finding in of_kind().take(most) {
-            output::complain_finding(finding);
-        }
-        let more = of_kind().count().saturating_sub(most);
-        if more > 0 && !(severity == Severity::Note && print().quiet) {
-            let kind = output::kind(severity);
-            let what = count(more as u64, &format!("more {kind}"));
-            output::complain(kind, format_args!("{what}; --verbose lists all of them"));
-        }
-    }
-}
-
-fn print_one(result: Result<Report, Error>, arguments: &Arguments) -> Result<ExitCode, Error> {
-    if let Ok(report) = &result {
-        print_findings(&report.findings);
-    }
-    let (outcome, result) = match result {
-        Ok(report) => (Outcome::Split(report), Ok(ExitCode::SUCCESS)),
-        Err(error) => {
-            let directory = arguments.artifact_dir.clone().unwrap_or_default();
-            let prefix = arguments.artifact_prefix.as_deref().unwrap_or_default();
-            let failure = Failure::new(prefix, &directory, &error);
-            (Outcome::Failed(failure), Err(error))
+/// Sets the prefix and the module. Those that are not given are what the paths of the files say.
+fn set_place(arguments: &Arguments, options: &mut InstallOptions) -> Result<(), Error> {
+    let files = &arguments.options.files;
+    let mut defaults = String::new();
+    options.prefix = match &arguments.prefix {
+        Some(prefix) => prefix.clone(),
+        None if options.all => return Err(Error::usage("--all requires --prefix and --module")),
+        None => {
+            // Only a complete path has all directories, and what a link leads to is what changes.
+            let real = files
+                .iter()
+                .map(|file| canonicalize(file).map_err(|error| Error::io(file, "open", error)));
+            let real = real.collect::<Result<Vec<_>, _>>()?;
+            let prefix = common("--prefix", files, real.iter().map(|file| default_prefix(file)))?;
+            let in_prefix = |file: &PathBuf| file.strip_prefix(prefix).unwrap_or(file).to_owned();
+            options.files = real.iter().map(in_prefix).collect();
+            defaults += &format!(" --prefix {}", shown(prefix));
+            prefix.to_owned()
         }
     };
-    match &outcome {
-        outcome if print().json => output::json(outcome)?,
-        Outcome::Split(report) if !print().quiet => {
-            let mut text = Text::default();
-            add_summary(&mut text, report);
-            text.write()?;
-        }
-        Outcome::Split(_) | Outcome::Failed(_) => {}
-    }
-    result
-}
-
-fn print_batch(result: Result<BatchReport, Error>) -> Result<ExitCode, Error> {
-    let report = match result {
-        Ok(report) => report,
-        Err(error) => {
-            if print().json {
-                output::json(&BatchSummary {
-                    outcome: "failed",
-                    error: Some(error.without_id()),
-                    id: Some(error.id().to_string()),
-                    report: &BatchReport::default(),
-                })?;
-            }
-            return Err(error);
+    options.module = match &arguments.module {
+        Some(module) => module.clone(),
+        None if options.all => return Err(Error::usage("--all requires --prefix and --module")),
+        None => {
+            // A file that is not there yet, or no longer, still has a name.
+            let real = |file: &PathBuf| {
+                let found =
+                    canonicalize(&options.prefix.join(file)).or_else(|_| canonicalize(file));
+                default_module(found.as_ref().unwrap_or(file))
+            };
+            let module = common("--module", files, options.files.iter().map(real))?;
+            defaults += &format!(" --module {module}");
+            module
         }
     };
-    print_findings(&report.findings);
-    let mut text = Text::default();
-    let mut split = 0;
-    for outcome in &report.artifacts {
-        match outcome {
-            Outcome::Split(report) => {
-                print_findings(&report.findings);
-                add_summary(&mut text, report);
-                split += 1;
-            }
-            Outcome::Failed(failure) => {
-                output::complain("error", with_id(&failure.error, failure.id));
-                text.line(format_args!("{}: failed", failure.artifact_prefix));
-            }
-        }
+    if !defaults.is_empty() && !print().quiet {
+        output::complain("note", format_args!("by default, this is{defaults}"));
     }
-    let failures: Vec<&Failure> = report.failures().collect();
-    let mut total = format!("{} split", count(split, "artifact"));
-    let mut error = None;
-    if !failures.is_empty() {
-        let names = failures.iter().map(|failure| &*failure.artifact_prefix);
-        let names = Vec::from_iter(names).join(", ");
-        let (failed, all) = (failures.len(), count(report.artifacts.len(), "artifact"));
-        total += &format!(", {failed} failed: {names}");
-        error = Some(format!("{failed} of {all} failed: {names}"));
+    Ok(())
+}
+
+/// The default of an option, which must be the same for all files: they are split together or not at all.
+fn common<T: AsRef<Path>>(
+    option: &str,
+    files: &[PathBuf],
+    defaults: impl Iterator<Item = T>,
+) -> Result<T, Error> {
+    let mut defaults = files.iter().zip(defaults);
+    let (file, default) =
+        defaults.next().ok_or_else(|| Error::usage(format!("{option} is missing")))?;
+    match defaults.find(|(_, other)| other.as_ref() != default.as_ref()) {
+        None => Ok(default),
+        Some((other_file, other)) => Err(Error::usage(format!(
+            "the default {option} of {} is {}, but that of {} is {}; pass one {option} for all, or split them one by one",
+            shown(file),
+            shown(default.as_ref()),
+            shown(other_file),
+            shown(other.as_ref())
+        ))),
     }
-    text.line(total);
+}
+
+/// The directory above the nearest one for libraries or programs, or else the file's own.
+fn default_prefix(file: &Path) -> &Path {
+    let holds_binaries = |directory: &&Path| {
+        let name = directory.file_name().and_then(OsStr::to_str);
+        matches!(name, Some("bin" | "lib" | "lib32" | "lib64" | "libx32" | "libexec"))
+    };
+    let own = file.parent().unwrap_or(file);
+    own.ancestors().find(holds_binaries).and_then(Path::parent).unwrap_or(own)
+}
+
+/// The name of a library without `lib` and what follows its name, or that of a program.
+fn default_module(file: &Path) -> String {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let is_library = |stem: &&str| {
+        let suffix = &name[stem.len()..];
+        suffix == ".so" || suffix.starts_with(".so.") || is_one_of(suffix, &[".dll", ".pyd"])
+    };
+    let stems = || name.match_indices('.').map(|(dot, _)| &name[..dot]);
+    let library = stems().find(is_library);
+    let program = stems().find(|stem| is_one_of(&name[stem.len()..], &[".exe"]));
+    let module = match library {
+        Some(stem) => stem.strip_prefix("lib").filter(|rest| !rest.is_empty()).unwrap_or(stem),
+        None => program.unwrap_or(&name),
+    };
+    name_part(module)
+}
+
+/// Whether a suffix is one of these, in capital or small letters: Windows compares names so.
+fn is_one_of(suffix: &str, suffixes: &[&str]) -> bool {
+    suffixes.iter().any(|one| suffix.eq_ignore_ascii_case(one))
+}
+
+/// Prints what was done.
+pub(super) fn report_done(report: &Report) -> Result<ExitCode, Error> {
+    for finding in &report.findings {
+        output::complain_finding(finding);
+    }
     if print().json {
-        output::json(&BatchSummary {
-            outcome: if error.is_some() { "failed" } else { "split" },
-            error,
-            id: failures.first().map(|failure| failure.id.to_string()),
-            report: &report,
-        })?;
+        output::json(report)?;
     } else if !print().quiet {
-        text.write()?;
+        summary(report).write()?;
     }
-    Ok(match failures.iter().any(|failure| failure.id == ids::SYSTEM) {
-        _ if failures.is_empty() => ExitCode::SUCCESS,
-        false => ExitCode::from(3),
-        true => ExitCode::from(4),
-    })
+    Ok(ExitCode::SUCCESS)
 }
 
-fn add_summary(text: &mut Text, report: &Report) {
-    let mut line = format!(
-        "{}: {} -> {}",
-        report.artifact_prefix,
-        size(report.size_before),
-        size(report.size_after)
-    );
-    let counts = [
-        (report.binaries.len() as u64, "binary split", "binaries split"),
-        (report.already_split, "binary already split", "binaries already split"),
-        (
-            report.left_generic,
-            "file with device code stays generic",
-            "files with device code stay generic",
-        ),
-    ];
-    let mut words = Vec::new();
-    for (number, one, several) in counts.into_iter().filter(|(number, ..)| *number > 0) {
-        words.push(format!("{number} {}", if number == 1 { one } else { several }));
+/// What became of a binary.
+fn outcome(outcome: &Outcome) -> String {
+    let sizes = |before: u64, after: u64| format!("{} -> {}", size(before), size(after));
+    let (what, wrappers, targets) = match outcome {
+        Outcome::Split { wrappers, targets, size_before, size_after } => {
+            let what = if size_before == size_after {
+                "device code archived".to_owned()
+            } else {
+                sizes(*size_before, *size_after)
+            };
+            (what, wrappers, count(targets.len(), "target"))
+        }
+        Outcome::Joined { wrappers, targets, size_before, size_after } => {
+            (sizes(*size_before, *size_after), wrappers, targets.join(", "))
+        }
+        Outcome::Relocated { wrappers, targets } => {
+            let what = "split before the link, device code moved into the prefix".to_owned();
+            (what, wrappers, count(targets.len(), "target"))
+        }
+        Outcome::AlreadySplit => return "already split".to_owned(),
+        _ => return "unchanged".to_owned(),
+    };
+    format!("{what} ({}, {targets})", count(*wrappers, "wrapper"))
+}
+
+fn summary(report: &Report) -> Text {
+    let mut text = Text::default();
+    for file in &report.files {
+        text.line(format_args!("{}: {}", file.path, outcome(&file.outcome)));
     }
-    if !report.device_code {
-        words.push("no device code, so only a generic artifact".to_owned());
-    }
-    if !report.left_out.is_empty() {
-        let mut artifacts = report.artifacts.iter();
-        let all = if artifacts.any(|artifact| artifact.target.is_some()) { "" } else { "all " };
-        let targets = report.left_out.join(", ");
-        words.push(format!("skipped {all}device code for {targets}"));
-    }
-    if !words.is_empty() {
-        line += &format!(" ({})", words.join("; "));
-    }
-    text.line(line);
-    let rows = report.artifacts.iter().map(|artifact| {
-        let name = artifact.path.file_name().unwrap_or_default();
+    let rows = report.archives.iter().map(|archive| {
+        let name = archive.path.file_name().unwrap_or_default();
+        let state = if archive.changed { "written" } else { "unchanged" };
         vec![
             name.to_string_lossy().into_owned(),
-            artifact.files.to_string(),
-            size(artifact.size),
-            artifact.archives.to_string(),
+            size(archive.size),
+            archive.code_object_count.to_string(),
+            state.to_owned(),
         ]
     });
-    text.table(2, &["artifact", ">files", ">size", ">archives"], rows);
+    if !report.archives.is_empty() {
+        text.table(2, &["archive", ">size", ">code objects", "state"], rows);
+    }
+    for path in &report.removed {
+        text.line(format_args!("{}: removed (empty)", path.display()));
+    }
+    text
+}
+
+/// What a person would say of it who sits at a machine with these GPUs: how much smaller the binaries are, and what
+/// the machine needs besides.
+fn in_a_sentence(report: &Report, gpus: &[TargetId]) -> Text {
+    let mut text = Text::default();
+    let split = report.files.iter().filter_map(|file| match file.outcome {
+        Outcome::Split { size_before, size_after, .. } => Some((file, size_before, size_after)),
+        _ => None,
+    });
+    let split = Vec::from_iter(split);
+    let [(first, ..), others @ ..] = &split[..] else {
+        return text;
+    };
+    let name = match others {
+        [] => first.path.rsplit('/').next().unwrap_or_default().to_owned(),
+        _ => format!("{} binaries", split.len()),
+    };
+    let (before, after) =
+        split.iter().fold((0, 0), |(b, a), (_, before, after)| (b + before, a + after));
+    text.line("");
+    text.line(format_args!("{name}: {} → {}.", size(before), size(after)));
+
+    let archives = report
+        .archives
+        .iter()
+        .filter_map(|archive| Some((archive.target.parse().ok()?, archive.size)));
+    let archives: Vec<(TargetId, u64)> = archives.collect();
+    let needed =
+        |gpu: &&TargetId| archives.iter().any(|(target, _)| gpu.needs(target, Delivery::Archive));
+    let own = gpus.iter().filter(needed).map(TargetId::processor);
+    let own = Vec::from_iter(own.collect::<BTreeSet<_>>()).join(", ");
+    let sizes = archives
+        .iter()
+        .filter(|(target, _)| gpus.iter().any(|gpu| gpu.needs(target, Delivery::Archive)));
+    let sizes = Vec::from_iter(sizes.map(|(_, size)| *size));
+    let all = || archives.iter().map(|(_, size)| *size);
+    match (&sizes[..], all().min(), all().max()) {
+        ([one], ..) => {
+            text.line(format_args!("This machine ({own}) needs one archive of {}.", size(*one)))
+        }
+        ([_, _, ..], ..) => text.line(format_args!(
+            "This machine ({own}) needs {} archives with {}.",
+            sizes.len(),
+            size(sizes.iter().sum())
+        )),
+        ([], Some(least), Some(most)) => text.line(format_args!(
+            "Each machine needs the archive for its GPU ({} to {}).",
+            size(least),
+            size(most)
+        )),
+        _ => {}
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prefix_is_above_the_directory_of_libraries_or_programs() {
+        for (file, prefix) in [
+            ("/usr/lib/x86_64-linux-gnu/librocrand.so.1.1", "/usr"),
+            ("/opt/rocm/lib64/librocrand.so", "/opt/rocm"),
+            ("/opt/rocm/libexec/rocm/tool", "/opt/rocm"),
+            ("/usr/lib/python3/torch/bin/tool", "/usr/lib/python3/torch"),
+            ("/home/me/libvec/build/libvec.so", "/home/me/libvec/build"),
+            ("/lib/libvec.so", "/"),
+            ("/libvec.so", "/"),
+            ("/build/bin", "/build"),
+        ] {
+            assert_eq!(default_prefix(Path::new(file)), Path::new(prefix), "{file}");
+        }
+    }
+
+    #[test]
+    fn the_module_is_named_after_the_file() {
+        for (file, module) in [
+            ("lib/librocrand.so", "rocrand"),
+            ("lib/librocblas.so.5.2", "rocblas"),
+            ("lib.so", "lib"),
+            ("_C.cpython-311-x86_64-linux-gnu.so", "_C.cpython-311-x86_64-linux-gnu"),
+            ("libvec-1.2.so.3", "vec-1.2"),
+            ("vec.sorted.so", "vec.sorted"),
+            ("bin/VEC.DLL", "VEC"),
+            ("bin/libvec.dll", "vec"),
+            ("bin/vec.exe", "vec"),
+            ("bin/vec-1.2", "vec-1.2"),
+            ("bin/librarian", "librarian"),
+            ("my lib@2.so", "my_lib_2"),
+        ] {
+            assert_eq!(default_module(Path::new(file)), module, "{file}");
+        }
+    }
 }

@@ -7,19 +7,19 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::install::report_done;
 use super::output;
+use super::split::report_done;
 use super::storage::{SpirvTreatment, StripDebug};
 use crate::stage::{self, Options};
 use kpack_core::Error;
 
 /// Stage Rust programs with HIP kernels in a directory that can be moved
 ///
-/// Reads what Cargo printed about a build. Lays out its programs (bin/), its shared libraries (lib/; DLLs are
-/// in bin/) and the device code of all packages in them, in one archive for each module and GPU target
-/// (lib/.kpack/). Staged programs find their device code by relative paths. Files and code objects that contain
-/// a path of the build (of a package, its workspace, Cargo's target directory, or a directory for headers) are
-/// rejected. --spirv is for Windows binaries; for others, the build script decides (Hip::spirv).
+/// Reads Cargo's messages about a build. Copies its programs to bin/, its shared libraries to lib/ (DLLs to bin/),
+/// and the device code of all its packages to lib/.kpack/, in one archive for each module and GPU target. Staged
+/// programs find their device code by relative paths. kpack rejects files and code objects that contain a path of the
+/// build: of a package, its workspace, Cargo's target directory, or a directory for headers. --spirv applies only to
+/// Windows binaries; for others, the build script decides (Hip::spirv).
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Examples:

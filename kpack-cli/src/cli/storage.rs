@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 
+use super::output;
+use super::print::print;
 use kpack_core::{DebugInfo, Spirv, Storage};
 
 #[derive(Debug, Args)]
@@ -65,9 +67,9 @@ pub(super) struct Frames {
     /// How to store code objects
     #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
     compression: CompressionArgument,
-    /// Zstandard level: 1 is fastest, 22 is smallest
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
-    level: i32,
+    /// Zstandard level: 1 is fastest, 22 is smallest. Default: 3
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
+    level: Option<i32>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -128,9 +130,15 @@ impl Frames {
     pub(super) fn storage(&self) -> Storage {
         let mut storage = match self.compression {
             CompressionArgument::Zstd => Storage::zstd(),
-            CompressionArgument::None => Storage::uncompressed(),
+            CompressionArgument::None => {
+                if self.level.is_some() && !print().quiet {
+                    let text = "--level has no effect with `--compression none`";
+                    output::complain("note", text);
+                }
+                Storage::uncompressed()
+            }
         };
-        storage.level = self.level;
+        storage.level = self.level.unwrap_or(storage.level);
         storage
     }
 }

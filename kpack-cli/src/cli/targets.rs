@@ -7,12 +7,12 @@ use kpack_format::TargetId;
 
 use super::output::{self, Text};
 use super::print::print;
-use kpack_core::Error;
+use kpack_core::{Error, Finding, Severity, ids};
 
 /// Check the names of GPU targets
 ///
-/// Prints each name in its usual form, once, and warns of processors that this version of kpack does not
-/// know. A name that no GPU can have is an error, which says what was meant. The CMake package uses it.
+/// Prints each name in its usual form, once, and warns of processors that this version of kpack does not know. An
+/// impossible name is an error, with a suggestion. The CMake package uses this command.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit codes:
@@ -48,6 +48,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 /// Warns of targets that a user named, and that may be misspelled.
 pub(super) fn warn_of_unknown<'a>(targets: impl IntoIterator<Item = &'a TargetId>) {
     for text in targets.into_iter().filter_map(TargetId::unknown_warning) {
-        output::complain("warning", format_args!("{text}"));
+        output::complain_finding(&Finding::general(
+            Severity::Warning,
+            ids::UNKNOWN_PROCESSOR,
+            text,
+        ));
     }
 }

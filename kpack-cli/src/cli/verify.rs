@@ -4,46 +4,48 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
+use crate::trim::note;
+use clap::{ArgGroup, Args};
 use kpack_format::TargetId;
 
 use super::exit_codes::EXIT_CODES;
+use super::kernel_files::KernelFilesArguments;
 use super::output::{self, Text, count};
 use super::print::print;
 use super::progress::{Bar, FILES};
 use kpack_artifact::verify::{self, Options, Report};
-use kpack_core::report::Progress as _;
 use kpack_core::{Error, Severity};
 
 /// Verify binaries, archives, manifests, install prefixes or artifact directories
 ///
-/// Checks that archives are undamaged, that manifests list what exists, and that each split binary finds
-/// its code objects for every target that the manifest lists. An artifact directory (with an
-/// artifact_manifest.txt) must contain what belongs in it and nothing else; all artifacts of a component
-/// are checked together. --against also compares with the unsplit original: every code object byte for
-/// byte, and the rest of what is loaded.
+/// Checks that archives are undamaged, that manifests list what exists, and that each split binary finds its code
+/// objects for every target that the manifest lists. An artifact directory (with an artifact_manifest.txt) must
+/// contain everything that belongs in it and nothing else; all artifacts of a component are checked together.
+/// --against compares every code object with the unsplit original, byte for byte, and everything else that is loaded.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = EXIT_CODES, group = ArgGroup::new("verified").required(true).multiple(true))]
 pub(super) struct Arguments {
     /// Unsplit original to compare a single PATH with: a binary, an install prefix, an artifact
     /// directory, or a directory of artifact directories
     #[arg(long, value_name = "ORIGINAL")]
     against: Option<PathBuf>,
-    /// GPU target that must have code for each binary; other targets may be missing. gfx90a also selects
+    /// GPU target for which each binary must have code; other targets may be missing. gfx90a also selects
     /// gfx90a:xnack+ and gfx90a:xnack-; gfx90a:xnack+ also selects plain gfx90a. Can be repeated
     #[arg(long, value_name = "TARGET", value_parser = TargetId::named, value_delimiter = ',')]
     pub(super) arch: Vec<TargetId>,
+    #[command(flatten)]
+    kernel_files: KernelFilesArguments,
     /// Number of threads. Default: the number of processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
     /// Directory of artifact directories; the same as a PATH
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", group = "verified")]
     artifacts_dir: Option<PathBuf>,
     /// Accepted for older scripts; no outside tool is needed
     #[arg(long, value_name = "FILE", hide = true)]
     clang_offload_bundler: Option<PathBuf>,
     /// Binaries, archives, manifests, or directories that contain them
-    #[arg(value_name = "PATH", required_unless_present = "artifacts_dir")]
+    #[arg(value_name = "PATH", group = "verified")]
     paths: Vec<PathBuf>,
 }
 
@@ -52,15 +54,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut options = Options::default();
     options.against.clone_from(&arguments.against);
     options.targets.clone_from(&arguments.arch);
+    let rules = arguments.kernel_files.rules()?;
     options.jobs = arguments.jobs;
     let paths: Vec<PathBuf> =
         arguments.paths.iter().chain(&arguments.artifacts_dir).cloned().collect();
     let bar = Bar::new(FILES);
-    let report = verify::verify(&paths, &options, &mut |path, position, total| {
-        bar.file(path);
-        bar.reach(position as u64, total as u64);
-    })?;
+    let mut report = verify::verify_with_kernel_files(&paths, &options, &rules, &bar)?;
     bar.finish();
+    note::explain_all(&mut report.findings, &arguments.arch);
 
     report_checks(&report)
 }
@@ -72,11 +73,17 @@ pub(super) fn report_checks(report: &Report) -> Result<ExitCode, Error> {
     } else {
         let is_shown = |severity| print().verbose || severity >= Severity::Warning;
         let mut text = Text::default();
-        for finding in report.findings.iter().filter(|finding| is_shown(finding.severity)) {
+        let shown = report.findings.iter().filter(|finding| is_shown(finding.severity));
+        // What all others mean goes last.
+        let (all, others): (Vec<_>, Vec<_>) = shown.partition(|finding| finding.path.is_none());
+        for finding in others {
             text.labelled(finding.severity, output::described(finding));
         }
         if !print().quiet {
             text.line(summary(report));
+        }
+        for finding in all {
+            text.labelled(finding.severity, output::described(finding));
         }
         text.write()?;
     }

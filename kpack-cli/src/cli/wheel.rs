@@ -10,6 +10,7 @@ use kpack_format::TargetId;
 use serde::Serialize;
 
 use super::exit_codes::EXIT_CODES;
+use super::kernel_files::KernelFilesArguments;
 use super::output::{self, Text, size};
 use super::print::print;
 use super::progress::{Bar, DEVICE_CODE};
@@ -35,11 +36,11 @@ enum Command {
 
 /// Split wheels into host wheels and device wheels
 ///
-/// Writes a host wheel with the name of each WHEEL, and device wheels with the code of one GPU processor
-/// each. The host wheel has an extra for each: `pip install 'NAME[device-gfx942]'` installs both, and
-/// device-all asks for all. Device code of binaries goes into archives in .kpack directories; files of
-/// kernel databases keep their paths. Give the wheels of all Pythons at once: they share device wheels
-/// (py3-none-PLATFORM) if their device code is the same.
+/// Writes a host wheel with the name of each WHEEL, and device wheels with the code of one GPU processor each. Each
+/// device wheel is an extra of the host wheel: `pip install 'NAME[device-gfx942]'` installs both, and device-all
+/// installs all. Device code of binaries goes into archives in .kpack directories; files of kernel databases, and
+/// those that --kernel-files matches, keep their paths. Name the wheels of all Pythons at once, so that they share
+/// device wheels (py3-none-PLATFORM) if their device code is the same.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Examples:
@@ -56,15 +57,16 @@ struct Split {
     #[command(flatten)]
     options: Options,
     #[command(flatten)]
+    kernel_files: KernelFilesArguments,
+    #[command(flatten)]
     storage: StorageArguments,
 }
 
 /// Verify host wheels with their device wheels
 ///
-/// Checks that each wheel is undamaged and complete by its RECORD, that the extras of the host wheels ask for
-/// exactly the other wheels, that no two wheels have a file at one path, and that the binaries find their
-/// device code once all are installed. --against also compares every code object and every other member
-/// with the fat wheel, byte for byte.
+/// Checks that each wheel is undamaged and agrees with its RECORD, that the extras of the host wheels require exactly
+/// the other wheels, that no two wheels contain the same path, and that the binaries find their device code when all
+/// are installed. --against compares every code object and every other member with the fat wheel, byte for byte.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 struct Verify {
@@ -77,7 +79,7 @@ struct Verify {
     /// Number of threads. Default: the number of processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Host wheels and their device wheels; also a source distribution (.tar.gz) whose extras ask for wheels, such as
+    /// Host wheels, their device wheels, and source distributions (.tar.gz) whose extras require wheels, such as
     /// TheRock's rocm
     #[arg(value_name = "WHEEL", required = true)]
     wheels: Vec<PathBuf>,
@@ -85,8 +87,8 @@ struct Verify {
 
 /// Show which extra of a host wheel is for which GPU
 ///
-/// Prints the name, version, tags, targets and size of each WHEEL. For a host wheel, also lists its device
-/// wheels with the extras that ask for them. Name the device wheels as well to see their sizes.
+/// Prints the name, version, tags, targets and size of each WHEEL. For a host wheel, lists its device wheels and
+/// their extras. Name the device wheels too to see their sizes.
 #[derive(Debug, Args)]
 #[command(after_help = exit_codes!())]
 struct Show {
@@ -105,6 +107,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 
 fn split(arguments: &Split) -> Result<ExitCode, Error> {
     let mut options = arguments.options.clone();
+    options.kernel_files = arguments.kernel_files.rules()?;
     options.storage = arguments.storage.storage();
     let bar = Bar::new(DEVICE_CODE);
     let report = wheel::split(&options, &bar)?;

@@ -8,19 +8,20 @@ use std::collections::HashMap;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
-use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use object::elf;
 
+use super::image;
 use kpack_core::Error;
 use kpack_core::platform::{MetadataExt, OsStrExt, OsStringExt, file_id};
 use kpack_format::is_exhaustion;
 use kpack_split::elf::{BinaryError, Dynamic, Image, Machine, ReadAt};
 use kpack_split::host;
-use kpack_split::input::{self, binary_error};
+use kpack_split::input::{self, binary_error, or_refused};
 
 /// The libraries of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +79,13 @@ impl Host {
                 cache_flags: 0xa03,
                 multiarch: "aarch64-linux-gnu",
             },
+            Machine::Ppc64Le => Self {
+                name: "powerpc64le",
+                linker: "/lib64/ld64.so.2",
+                elf_machine: elf::EM_PPC64,
+                cache_flags: 0x503,
+                multiarch: "powerpc64le-linux-gnu",
+            },
         }
     }
 
@@ -102,12 +110,19 @@ const GLIBC: &[u8] = b"GLIBC_PRIVATE";
 const PRELOADED: &str = "/etc/ld.so.preload";
 /// Where libraries are, as `ldconfig` found them.
 const CACHE: &str = "/etc/ld.so.cache";
+/// More bytes than any of these files has: an image can have anything in their place.
+const MAX_FILE: u64 = 64 << 20;
 
-/// The libraries of the file at `path`.
+/// The libraries of the file at `path`. Where its dynamic section is damaged, the dynamic linker rejects it as well.
 ///
 /// # Errors
-/// [`Error::Refused`] if the dynamic section is damaged, [`Error::Io`] if a file cannot be read.
+/// [`Error::Io`] if a file cannot be read.
 pub(super) fn libraries(path: &Path, image: &host::Image<File>) -> Result<Loading, Error> {
+    let found = or_refused(libraries_of(path, image))?;
+    Ok(found.unwrap_or_else(|found| Loading::Fails(found.text)))
+}
+
+fn libraries_of(path: &Path, image: &host::Image<File>) -> Result<Loading, Error> {
     let unknown = |why: String| Ok(Loading::Unknown(why));
     let Some(image) = image.elf() else {
         return unknown("it is for Windows".to_owned());
@@ -135,13 +150,8 @@ pub(super) fn libraries(path: &Path, image: &host::Image<File>) -> Result<Loadin
             own.display()
         ));
     }
-    match fs::read(linker) {
-        Ok(bytes) if bytes.windows(GLIBC.len()).any(|name| name == GLIBC) => {}
-        Ok(_) => return unknown(format!("{} is not that of the GNU C library", host.linker)),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            return unknown(format!("this machine has no {}", host.linker));
-        }
-        Err(error) => return Err(Error::io(linker, "read", error)),
+    if let Some(why) = not_of_glibc(linker)? {
+        return unknown(why);
     }
     // A program is loaded from its real directory; a library from the one where it was found.
     let real = match interpreter {
@@ -153,7 +163,7 @@ pub(super) fn libraries(path: &Path, image: &host::Image<File>) -> Result<Loadin
     let file = file.map_err(|e| Error::io(path, "read", e))?;
     // With raised privileges, the dynamic linker ignores what users choose.
     let variable = |name| match file.mode() & 0o6000 {
-        0 => env::var_os(name).unwrap_or_default().into_vec(),
+        0 => image::variable(name).unwrap_or_default().into_vec(),
         _ => Vec::new(),
     };
     let main =
@@ -170,6 +180,25 @@ pub(super) fn libraries(path: &Path, image: &host::Image<File>) -> Result<Loadin
         }
         Err(Stop::System(error)) => return Err(error),
     })
+}
+
+/// Why the dynamic linker of this machine is not that of the GNU C library, if it is not. It is read once.
+fn not_of_glibc(linker: &Path) -> Result<Option<String>, Error> {
+    static READ: OnceLock<Option<String>> = OnceLock::new();
+    if let Some(known) = READ.get() {
+        return Ok(known.clone());
+    }
+    let why = match read(linker) {
+        Ok(bytes) if bytes.windows(GLIBC.len()).any(|name| name == GLIBC) => None,
+        Ok(_) | Err(Error::Refused { .. }) => {
+            Some(format!("{} is not that of the GNU C library", linker.display()))
+        }
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            Some(format!("this machine has no {}", linker.display()))
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(READ.get_or_init(|| why).clone())
 }
 
 /// What the dynamic section of a file says about its libraries.
@@ -514,10 +543,18 @@ fn is_of_system(error: &Error) -> bool {
 
 /// What a file has that may be missing; nothing if it may not be read.
 fn read_optional(path: &Path) -> Result<Vec<u8>, Error> {
-    match fs::read(path) {
-        Err(error) if is_exhaustion(&error) => Err(Error::io(path, "read", error)),
+    match read(path) {
+        Err(error) if is_of_system(&error) => Err(error),
         read => Ok(read.unwrap_or_default()),
     }
+}
+
+/// The beginning of a regular file, and all of it if it is one of the system's own.
+fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    let mut file = input::open(path)?.take(MAX_FILE);
+    file.read_to_end(&mut bytes).map_err(|e| Error::io(path, "read", e))?;
+    Ok(bytes)
 }
 
 /// The lines of a file without what comes after `#`.
@@ -590,6 +627,7 @@ fn interpreter(image: &Image<File>) -> Result<Option<PathBuf>, BinaryError> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::process::Command;
 
     use kpack_tests::process;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
@@ -148,6 +149,24 @@ impl Process {
         })
     }
 
+    /// The process that loads `linked`, with the HIP runtime `other` if the dynamic linker would find none: a program
+    /// can load one before.
+    pub(super) fn of_binary(
+        linked: &LinkedBinary,
+        loading: &Loading,
+        other: Option<&HipRuntime>,
+        machine: &Machine,
+    ) -> Result<Self, Error> {
+        let mut process = Self::new(&linked.path, loading)?;
+        if let (Runtime::Missing(_) | Runtime::None | Runtime::Unknown(_), Some(other)) =
+            (&process.runtime, other)
+        {
+            process.runtime = Runtime::Found(other.clone());
+        }
+        process.add(linked, machine)?;
+        Ok(process)
+    }
+
     /// Adds a binary, if it has device code.
     fn add(&mut self, linked: &LinkedBinary, machine: &Machine) -> Result<(), Error> {
         let loader = match &self.runtime {
@@ -161,6 +180,21 @@ impl Process {
             self.binaries.push(binary);
         }
         Ok(())
+    }
+
+    /// The process of a file that is refused, for this reason.
+    fn refused(file: &Path, reason: String) -> Self {
+        let runtime = Runtime::Fails(reason);
+        Self { file: file.to_owned(), runtime, shim: None, binaries: Vec::new() }
+    }
+
+    /// The same, with what is known about the code for these GPUs alone.
+    pub(super) fn for_gpus(&self, gpus: &[TargetId]) -> Self {
+        let mut process = self.clone();
+        for binary in &mut process.binaries {
+            binary.code.retain(|(gpu, _)| gpus.contains(gpu));
+        }
+        process
     }
 
     /// Whether the shim is there for a binary.
@@ -189,7 +223,8 @@ impl Process {
         }
         let file = input::open(path)?;
         if input::identify(path, &file)? != Some(FileKind::Linked) {
-            let text = "not an executable or shared object (ELF); for archives and manifests, run `kpack verify`";
+            let text =
+                "not a program or shared library; for archives and manifests, run `kpack verify`";
             return Err(Error::rejected(ids::UNKNOWN_FILE, path, text));
         }
         let linked = LinkedBinary::read(path, file)?;
@@ -211,20 +246,61 @@ impl Process {
 fn in_prefix(path: &Path, machine: &Machine) -> Result<Vec<Process>, Error> {
     let mut processes = Vec::new();
     for linked in Prefix::new(path)?.reachable_binaries()? {
-        let linked = linked?;
+        let linked = match or_refused(linked)? {
+            Ok(linked) => linked,
+            Err(found) => {
+                processes.push(Process::refused(found.file(), found.text.clone()));
+                continue;
+            }
+        };
         if let DeviceCode::None(_) = linked.code {
             continue;
         }
         let loading = dynamic_linker::libraries(&linked.path, &linked.image)?;
-        let mut process = Process::new(&linked.path, &loading)?;
-        process.add(&linked, machine)?;
-        processes.push(process);
+        processes.push(Process::of_binary(&linked, &loading, None, machine)?);
     }
     if processes.is_empty() {
         Err(Error::rejected(ids::NO_DEVICE_CODE, path, "no binary with device code is in it"))
     } else {
         Ok(processes)
     }
+}
+
+/// The processes of ROCm's libraries in a directory that has those of the whole distribution.
+pub(super) fn in_libraries(directory: &Path, machine: &Machine) -> Result<Vec<Process>, Error> {
+    const NAMES: [&str; 5] = ["libroc", "libhip", "libamdhip64", "libMIOpen", "librccl"];
+    let entries = std::fs::read_dir(directory).map_err(|e| Error::io(directory, "list", e))?;
+    let entries = entries.flatten().filter(|entry| {
+        let name = entry.file_name();
+        let is_named =
+            NAMES.iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()));
+        is_named && entry.file_type().is_ok_and(|kind| kind.is_file())
+    });
+    let mut files = Vec::from_iter(entries.map(|entry| entry.path()));
+    files.sort();
+    let mut processes = Vec::new();
+    for path in files {
+        let linked = match or_refused(open_linked(&path))? {
+            Ok(Some(linked)) => linked,
+            Ok(None) => continue,
+            Err(found) => {
+                processes.push(Process::refused(&path, found.text));
+                continue;
+            }
+        };
+        if !matches!(linked.code, DeviceCode::None(_)) {
+            let loading = dynamic_linker::libraries(&linked.path, &linked.image)?;
+            processes.push(Process::of_binary(&linked, &loading, None, machine)?);
+        }
+    }
+    Ok(processes)
+}
+
+/// Opens a file; `None` if it is no linked one.
+pub(super) fn open_linked(path: &Path) -> Result<Option<LinkedBinary>, Error> {
+    let file = input::open(path)?;
+    let is_linked = input::identify(path, &file)? == Some(FileKind::Linked);
+    is_linked.then(|| LinkedBinary::read(path, file)).transpose()
 }
 
 impl Runtime {
@@ -236,13 +312,22 @@ impl Runtime {
             Loading::Unknown(why) => return Ok(Self::Unknown(why.clone())),
         };
         libraries.insert(0, Library::at(file));
+        Self::of_libraries(libraries)
+    }
+
+    /// The HIP runtime among these libraries.
+    pub(super) fn of_libraries(libraries: Vec<Library>) -> Result<Self, Error> {
         let Some(runtime) = named(&libraries, "libamdhip64") else {
             return Ok(Self::None);
         };
         let Some(path) = &runtime.path else {
             return Ok(Self::Missing(runtime.name.to_string_lossy().into_owned()));
         };
-        HipRuntime::read(path, &libraries).map(Self::Found)
+        let found = or_refused(HipRuntime::read(path, &libraries))?;
+        Ok(match found {
+            Ok(hip) => Self::Found(hip),
+            Err(found) => Self::Fails(format!("{}: {}", path.display(), found.text)),
+        })
     }
 }
 
@@ -370,6 +455,14 @@ impl Binary {
             Err(Error::Refused { id, path, reason, .. }) if path == linked.path => {
                 (Form::Damaged(id, reason), Vec::new(), None, String::new())
             }
+            Err(Error::Io { path, source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+                let text = format!("this user may not read {}", path.display());
+                let advice = "let this user read it, or install it again";
+                let fault = Code::Fault(ids::DAMAGED_ARCHIVE, text, advice.to_owned());
+                let gpus = machine.gpus().iter().cloned();
+                let code = gpus.map(|gpu| (gpu, fault.clone())).collect();
+                (Form::Split, code, None, String::new())
+            }
             Err(error) => return Err(error),
         };
         let prefix = name.and_then(|name| prefix_of(&path, &name));
@@ -382,10 +475,8 @@ impl Binary {
             form,
             code,
             found_through,
-            has_shim: match linked.image.elf() {
-                Some(image) => has_shim(image).map_err(|e| linked.error(e))?,
-                None => false,
-            },
+            // If its dynamic section is damaged, nothing loads it.
+            has_shim: linked.image.elf().is_some_and(|image| has_shim(image).unwrap_or(false)),
             join: None,
             databases,
         }))
@@ -406,7 +497,13 @@ impl Binary {
             return Ok(None);
         }
         let options = join::JoinOptions::new(&self.prefix, gpus.iter().cloned(), [&self.path]);
-        let planned = or_refused(join::planned_targets(&options))?;
+        let planned = match join::planned_targets(&options) {
+            Err(Error::Io { path, source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+                let why = format!("this user may not read {}", path.display());
+                return Ok(Some(Join::Refused(why)));
+            }
+            planned => or_refused(planned)?,
+        };
         Ok(Some(match planned {
             Ok(targets) => {
                 let has_code = |gpu: &TargetId| targets.iter().any(|target| gpu.may_run(target));
@@ -578,7 +675,7 @@ impl Code {
                 }
             });
         };
-        let (id, what, fallback) = match obstacle {
+        let (id, what, advice) = match obstacle {
             Obstacle::Damaged(archive, reason) => {
                 return Ok(Self::damaged(ids::DAMAGED_ARCHIVE, archive, reason));
             }
@@ -599,9 +696,7 @@ impl Code {
                 )
             }
         };
-        let command = resolver.install_command(&target)?;
-        let command = command.map(|command| format!("run `{command}`"));
-        Ok(Self::Fault(id, what, command.unwrap_or_else(|| fallback.to_owned())))
+        Ok(Self::Fault(id, what, advice.to_owned()))
     }
 
     fn damaged(id: Id, archive: &Path, reason: &str) -> Self {

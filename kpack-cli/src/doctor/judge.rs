@@ -3,19 +3,21 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::trim::note;
 use kpack_format::{Delivery, Generic, TargetId};
 
 use super::facts::{Binary, Code, Form, HipRuntime, Join, Loader, Process, Runtime};
 use super::machine::{Machine, ON_WINDOWS};
+use super::remedy::{Diagnosis, Remedy, word};
 use kpack_core::words::{list, list_some};
 use kpack_core::{Finding, Severity, ids};
 
 /// The most names in one message.
 const MOST_NAMES: usize = 5;
 
-/// All findings: about the machine, then the code of each binary, then the HIP runtimes.
-pub(super) fn judge(machine: &Machine, processes: &[Process]) -> Vec<Finding> {
-    let mut findings = of_machine(machine);
+/// All findings about processes: the code of each binary, then the HIP runtimes.
+pub(super) fn judge(machine: &Machine, processes: &[Process]) -> Vec<Diagnosis> {
+    let mut findings = Vec::new();
     for process in processes {
         for binary in &process.binaries {
             of_binary(binary, process, machine, &mut findings);
@@ -26,7 +28,7 @@ pub(super) fn judge(machine: &Machine, processes: &[Process]) -> Vec<Finding> {
         group.judge(machine, &mut findings);
     }
     // Two programs may load the same library.
-    let mut distinct: Vec<Finding> = Vec::new();
+    let mut distinct: Vec<Diagnosis> = Vec::new();
     for finding in findings {
         if !distinct.contains(&finding) {
             distinct.push(finding);
@@ -35,23 +37,32 @@ pub(super) fn judge(machine: &Machine, processes: &[Process]) -> Vec<Finding> {
     distinct
 }
 
-fn of_machine(machine: &Machine) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let name_one = "name its GPU with --arch";
+/// The findings about the machine and its variables.
+pub(super) fn of_machine(machine: &Machine) -> Vec<Diagnosis> {
+    let mut findings: Vec<Finding> = Vec::new();
     match &machine.all {
         _ if machine.asked => {}
-        None => {
-            let text = if cfg!(windows) {
-                ON_WINDOWS
-            } else {
-                "cannot detect this machine's GPUs: the amdgpu driver (KFD) is missing or too old"
+        Some(gpus) if !gpus.is_empty() && !machine.access.has_device => {
+            let text = format!(
+                "the kernel lists {}, but there is no /dev/kfd: programs cannot use it",
+                list(machine.to_join())
+            );
+            let fault = Finding::general(Severity::Fault, ids::NO_DEVICE_ACCESS, text);
+            findings.push(fault.with_help(of_container(machine)));
+        }
+        Some(gpus) if !gpus.is_empty() && !machine.access.may_use_device => {
+            let text = "this user may not read and write /dev/kfd: programs see no GPU";
+            let help = match machine.access.is_container {
+                true => of_container(machine),
+                false => {
+                    "add the user to the group that owns /dev/kfd (`render` or `video`), and log in again"
+                }
             };
-            findings.push(Finding::general(Severity::Note, ids::NO_GPU, text).with_help(name_one));
+            let fault = Finding::general(Severity::Fault, ids::NO_DEVICE_ACCESS, text);
+            findings.push(fault.with_help(help));
         }
-        Some(gpus) if gpus.is_empty() => {
-            let text = "this machine has no GPU";
-            findings.push(Finding::general(Severity::Note, ids::NO_GPU, text).with_help(name_one));
-        }
+        None => findings.push(of_no_gpu(machine)),
+        Some(gpus) if gpus.is_empty() => findings.push(of_no_gpu(machine)),
         Some(_) => {
             let all = list(machine.to_join());
             let variables = list(&machine.hidden_by);
@@ -89,11 +100,62 @@ fn of_machine(machine: &Machine) -> Vec<Finding> {
         let text = "ROCM_KPACK_PATH_PREFIX is set: the loader searches there first";
         findings.push(Finding::general(Severity::Note, ids::SEARCH_PATHS_SET, text));
     }
-    findings
+    findings.into_iter().map(Diagnosis::from).collect()
+}
+
+/// The finding about `HSA_OVERRIDE_GFX_VERSION`, which replaces the `native` GPUs. Whether less is wrong without it.
+pub(super) fn of_override(machine: &Machine, native: &[TargetId], helps: bool) -> Diagnosis {
+    let (gpus, native) = (list(machine.gpus()), list(native));
+    let text =
+        format!("HSA_OVERRIDE_GFX_VERSION makes programs ask for {gpus} instead of {native}");
+    if helps {
+        let text = format!("{text}, and there is code for {native}");
+        let fault = Finding::general(Severity::Fault, ids::GPU_OVERRIDDEN, text);
+        fault.with_help("unset HSA_OVERRIDE_GFX_VERSION").into()
+    } else {
+        let text = format!("{text}: builds for {native} alone do not load with it");
+        Finding::general(Severity::Note, ids::GPU_OVERRIDDEN, text).into()
+    }
+}
+
+/// The finding where no GPU is known: nothing loads on a machine without one.
+fn of_no_gpu(machine: &Machine) -> Finding {
+    let access = &machine.access;
+    let fault = |id, text: &str| Finding::general(Severity::Fault, id, text);
+    if cfg!(windows) {
+        let note = Finding::general(Severity::Note, ids::NO_GPU, ON_WINDOWS);
+        note.with_help("name its GPU with --arch")
+    } else if access.is_wsl && !access.has_device {
+        let text = "this is WSL (/dev/dxg), and the kernel has no KFD: kpack cannot tell the GPU, and only ROCm for WSL can use it";
+        fault(ids::NO_DRIVER, text).with_help(
+            "install ROCm for WSL, and name the GPU with --arch to check the code for it",
+        )
+    } else if access.has_adapter && machine.all.is_none() {
+        let text = "this machine has a GPU of AMD, but the driver amdgpu does not offer it for computing (KFD)";
+        fault(ids::NO_DRIVER, text).with_help("load or install the driver: `modprobe amdgpu`")
+    } else if access.is_container {
+        let text = "no GPU reaches this container";
+        fault(ids::NO_DEVICE_ACCESS, text).with_help(of_container(machine))
+    } else if machine.all.is_none() {
+        let text = "cannot detect this machine's GPUs: there is none, or the amdgpu driver (KFD) is missing or too old";
+        fault(ids::NO_GPU, text).with_help("name the GPU with --arch, to check the code for it")
+    } else {
+        let text = "this machine has no GPU that ROCm can use";
+        fault(ids::NO_GPU, text).with_help("name a GPU with --arch, to check the code for it")
+    }
+}
+
+/// What to do where a GPU of the machine is not in the container.
+fn of_container(machine: &Machine) -> &'static str {
+    if machine.access.is_container {
+        "start the container with `--device /dev/kfd --device /dev/dri --group-add render`"
+    } else {
+        "load the driver amdgpu again, or give this container or sandbox /dev/kfd and /dev/dri"
+    }
 }
 
 /// Reports kernel databases without files for a GPU, or for a family that it is in.
-fn of_databases(binary: &Binary, machine: &Machine, findings: &mut Vec<Finding>) {
+fn of_databases(binary: &Binary, machine: &Machine, findings: &mut Vec<Diagnosis>) {
     for database in &binary.databases {
         let has_files = |gpu: &TargetId| {
             let mut targets = database.targets.iter();
@@ -112,22 +174,23 @@ fn of_databases(binary: &Binary, machine: &Machine, findings: &mut Vec<Finding>)
             );
             let help = format!("install the package with its files for {}", gpu.processor());
             let note = Finding::new(Severity::Note, ids::MISSING_TARGET, &database.directory, text);
-            findings.push(note.with_help(help));
+            findings.push(note.with_help(help).into());
         }
     }
 }
 
-fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &mut Vec<Finding>) {
+fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &mut Vec<Diagnosis>) {
     let path = binary.path.as_path();
     let form = match &binary.form {
         Form::Damaged(id, reason) => {
             let damaged = Finding::new(Severity::Fault, *id, path, reason);
-            return findings.push(damaged.with_help("install it again"));
+            return findings.push(damaged.with_help("install it again").into());
         }
         Form::EarlyMarker => {
             let text = "the marker is in the early plain-text form, which names no kernels; whether it \
                         has code is unknown";
-            return findings.push(Finding::new(Severity::Note, ids::EARLY_MARKER, path, text));
+            return findings
+                .push(Finding::new(Severity::Note, ids::EARLY_MARKER, path, text).into());
         }
         Form::Fat => "not split",
         Form::Joined => "joined",
@@ -139,7 +202,7 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
     if !supported.is_empty() {
         let (targets, through) = (list(&supported), &binary.found_through);
         let text = format!("{form}, with code for {targets}{through}");
-        findings.push(Finding::new(Severity::Ok, ids::CODE_FOUND, path, text));
+        findings.push(Finding::new(Severity::Ok, ids::CODE_FOUND, path, text).into());
     }
     let wants_all = matches!(&process.runtime, Runtime::Found(hip) if hip.wants_all());
     let loses_all = wants_all && !supported.is_empty();
@@ -153,7 +216,8 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
         Code::Here => None,
         Code::Fault(id, text, advice) => {
             let text = format!("{form}, but {text}");
-            Some(Finding::new(Severity::Fault, *id, path, text).with_help(advice))
+            let fault = Finding::new(Severity::Fault, *id, path, text).with_help(advice);
+            Some(fault.into())
         }
         Code::Nowhere(known) | Code::Unlisted(known, _) => match generic(&binary.form, known, gpu) {
             Ok(Some(Generic { target, since })) => {
@@ -161,7 +225,7 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
                     "{form}, without code for {gpu}; HIP runtimes accept its code for {} from {since} on",
                     target.processor()
                 );
-                Some(Finding::new(Severity::Note, ids::GENERIC_CODE, path, text))
+                Some(Finding::new(Severity::Note, ids::GENERIC_CODE, path, text).into())
             }
             Ok(None) if let Code::Unlisted(_, places) = code => {
                 let mut text = format!(
@@ -172,7 +236,8 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
                     text.push_str(&format!("; there are archives for {}", list(known)));
                 }
                 let advice = "install the package that contains it";
-                Some(Finding::new(outcome, ids::MISSING_ARCHIVE, path, text).with_help(advice))
+                let found = Finding::new(outcome, ids::MISSING_ARCHIVE, path, text);
+                Some(found.with_help(advice).into())
             }
             found => {
                 let mut text = if known.is_empty() {
@@ -184,9 +249,14 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
                 if let Err(why) = found {
                     text.push_str(&format!(" ({why})"));
                 }
+                if let Some(why) = note::explain(path, gpu) {
+                    text.push_str(&format!("; {why}"));
+                }
+                let mut remedy = None;
                 let mut advice = match (&binary.form, &binary.join) {
                     (Form::Joined, Some(Join::Gives(gpus))) if gpus.contains(gpu) => {
-                        join(&[binary], machine)
+                        remedy = join(&[binary], machine);
+                        advice_of(remedy.as_ref())
                     }
                     (Form::Joined, Some(Join::Refused(why))) => {
                         format!("install code for {gpu}; `kpack join` refuses: {why}")
@@ -202,7 +272,8 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
                         ));
                     }
                 }
-                Some(Finding::new(outcome, ids::MISSING_TARGET, path, text).with_help(advice))
+                let found = Finding::new(outcome, ids::MISSING_TARGET, path, text);
+                Some(Diagnosis::from(found.with_help(advice)).mended_by(remedy))
             }
         },
     }));
@@ -284,10 +355,10 @@ impl<'a> Processes<'a> {
             && self.join_refuses == other.join_refuses
     }
 
-    fn judge(&self, machine: &Machine, findings: &mut Vec<Finding>) {
+    fn judge(&self, machine: &Machine, findings: &mut Vec<Diagnosis>) {
         let files = names(&self.files);
         let finding = |outcome, id, text: String| Finding::general(outcome, id, text);
-        findings.push(match self.runtime {
+        let diagnosis = match self.runtime {
             Runtime::Unknown(why) => {
                 let text = format!("the HIP runtime of {files} is unknown: {why}");
                 finding(Severity::Note, ids::UNKNOWN_RUNTIME, text)
@@ -296,7 +367,8 @@ impl<'a> Processes<'a> {
                 Severity::Fault,
                 ids::NOT_LOADABLE,
                 format!("{files} cannot be loaded: {why}"),
-            ),
+            )
+            .with_help("install the package of that file again"),
             Runtime::None => finding(
                 Severity::Note,
                 ids::UNKNOWN_RUNTIME,
@@ -309,16 +381,18 @@ impl<'a> Processes<'a> {
                 format!("{files} needs {name}, which was not found"),
             )
             .with_help("install ROCm's HIP runtime, or add its directory to LD_LIBRARY_PATH"),
-            Runtime::Found(hip) => self.of_runtime(hip, machine),
-        });
-        if let Runtime::Found(hip) = self.runtime
-            && let Some(Loader::Kpack(_) | Loader::Rocm(_)) = hip.loader
-        {
-            findings.extend(self.of_several_gpus(hip, machine));
-        }
+            Runtime::Found(hip) => {
+                findings.push(self.of_runtime(hip, machine));
+                if let Some(Loader::Kpack(_) | Loader::Rocm(_)) = hip.loader {
+                    findings.extend(self.of_several_gpus(hip, machine));
+                }
+                return;
+            }
+        };
+        findings.push(diagnosis.into());
     }
 
-    fn of_runtime(&self, hip: &HipRuntime, machine: &Machine) -> Finding {
+    fn of_runtime(&self, hip: &HipRuntime, machine: &Machine) -> Diagnosis {
         let finding = |outcome, id, text: String| Finding::new(outcome, id, &hip.path, text);
         let loads = self.loads(&hip.path);
         let reads = |whose: &str, loader: &Path| {
@@ -327,7 +401,7 @@ impl<'a> Processes<'a> {
                 format!("this HIP runtime reads markers, with {whose} loader, {loader}{loads}");
             finding(Severity::Ok, ids::RUNTIME_READS_MARKERS, text)
         };
-        match &hip.loader {
+        Diagnosis::from(match &hip.loader {
             Some(Loader::Kpack(loader)) => reads("kpack's", loader),
             Some(Loader::Rocm(loader)) => reads("ROCm's", loader),
             Some(Loader::Missing(name)) => {
@@ -362,17 +436,18 @@ impl<'a> Processes<'a> {
                     self.shim.is_some() || self.split.iter().all(|binary| binary.has_shim);
                 if has_shim {
                     text.push_str("; KPACK_HIP=off stops the shim");
-                    return finding(Severity::Fault, ids::SHIM_OFF, text)
-                        .with_help("unset KPACK_HIP");
+                    let fault = finding(Severity::Fault, ids::SHIM_OFF, text);
+                    return fault.with_help("unset KPACK_HIP").into();
                 }
-                finding(Severity::Fault, ids::RUNTIME_IGNORES_MARKERS, text)
-                    .with_help(self.remedy(machine))
+                let (advice, remedy) = self.remedy(machine);
+                let fault = finding(Severity::Fault, ids::RUNTIME_IGNORES_MARKERS, text);
+                return Diagnosis::from(fault.with_help(advice)).mended_by(remedy);
             }
-        }
+        })
     }
 
     /// On machines with different GPUs, some runtimes get code for the first one alone.
-    fn of_several_gpus(&self, hip: &HipRuntime, machine: &Machine) -> Option<Finding> {
+    fn of_several_gpus(&self, hip: &HipRuntime, machine: &Machine) -> Option<Diagnosis> {
         let several = self.split.iter().find_map(|binary| {
             let has = binary.code.iter().filter(|(_, code)| *code == Code::Here);
             let gpus: Vec<String> = has.map(|(gpu, _)| gpu.to_string()).collect();
@@ -394,11 +469,13 @@ impl<'a> Processes<'a> {
             list(others)
         );
         let shim = "set LD_PRELOAD to libkpack_hip.so, the shim, and KPACK_HIP to force";
+        let remedy = self.join_refuses.is_none().then(|| join(&self.split, machine)).flatten();
         let advice = match self.join_refuses {
-            None => format!("{}; or {shim}", join(&self.split, machine)),
+            None => format!("{}; or {shim}", advice_of(remedy.as_ref())),
             Some(reason) => format!("{shim}; `kpack join` refuses: {reason}"),
         };
-        Some(Finding::new(outcome, ids::MIXED_GPUS, &hip.path, text).with_help(advice))
+        let found = Finding::new(outcome, ids::MIXED_GPUS, &hip.path, text);
+        Some(Diagnosis::from(found.with_help(advice)).mended_by(remedy))
     }
 
     /// Who loads the HIP runtime at `path`, for the end of a message.
@@ -410,42 +487,54 @@ impl<'a> Processes<'a> {
     }
 
     /// What to do about a HIP runtime that does not read markers.
-    fn remedy(&self, machine: &Machine) -> String {
+    fn remedy(&self, machine: &Machine) -> (String, Option<Remedy>) {
         let shim = "set LD_PRELOAD to libkpack_hip.so, the shim";
         let mut code = self.split.iter().flat_map(|binary| &binary.code);
         let has_code = code.any(|(_, code)| *code == Code::Here);
-        match self.join_refuses {
+        let advice = match self.join_refuses {
             None if machine.to_join().is_empty() => {
                 format!(
                     "{shim}; or run this again with `--arch GPU`, to see whether `kpack join` would help"
                 )
             }
-            None => join(&self.split, machine),
+            None => {
+                let remedy = join(&self.split, machine);
+                return (advice_of(remedy.as_ref()), remedy);
+            }
             Some(reason) if has_code => format!("{shim}; `kpack join` refuses: {reason}"),
             Some(reason) => {
                 let gpus = list(machine.gpus());
                 format!("install code for {gpus} first; `kpack join` refuses: {reason}")
             }
-        }
+        };
+        (advice, None)
     }
 }
 
 /// The command that joins binaries of one prefix for all GPUs.
-fn join(binaries: &[&Binary], machine: &Machine) -> String {
+fn join(binaries: &[&Binary], machine: &Machine) -> Option<Remedy> {
     let prefix = binaries.first().map_or(Path::new("."), |binary| &binary.prefix);
-    let mut words: Vec<String> = ["kpack", "join", "--prefix"].map(str::to_owned).into();
-    words.push(prefix.display().to_string());
+    let mut words: Vec<String> = ["join", "--prefix"].map(str::to_owned).into();
+    words.push(word(prefix)?);
     for gpu in machine.to_join() {
         words.extend(["--arch".to_owned(), gpu.to_string()]);
     }
-    let names = binaries.iter().map(|binary| {
-        let name = binary.path.strip_prefix(prefix).unwrap_or(&binary.path);
-        name.display().to_string()
+    let files = binaries.iter().map(|binary| {
+        let file = binary.path.strip_prefix(prefix).unwrap_or(&binary.path);
+        word(file)
     });
-    words.extend(names);
-    match shlex::try_join(words.iter().map(String::as_str)) {
-        Ok(command) => format!("run `{command}`"),
-        Err(_) => "join it with `kpack join`".to_owned(),
+    let files: Vec<String> = files.collect::<Option<_>>()?;
+    // What a tree names so is no option.
+    words.extend(files.iter().any(|file| file.starts_with('-')).then(|| "--".to_owned()));
+    words.extend(files);
+    Remedy::new("kpack", words)
+}
+
+/// The advice to run a command that joins.
+fn advice_of(join: Option<&Remedy>) -> String {
+    match join {
+        Some(remedy) => format!("run `{}`", remedy.command),
+        None => "join it with `kpack join`".to_owned(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The GPUs and the environment of this machine.
 
-use std::env;
+use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
@@ -8,8 +9,9 @@ use rocm_kpack::KFD_NODES;
 use rocm_kpack::lookup::Rules;
 use rocm_kpack::{Environment, Gpu, ShimMode, gpus_at, visible};
 
+use super::image;
 use kpack_core::{Error, ids};
-use kpack_split::input::Lookup;
+use kpack_split::input::{self, Lookup};
 
 /// What to examine.
 #[derive(Debug, Clone)]
@@ -20,11 +22,13 @@ pub struct Options {
     pub targets: Vec<TargetId>,
     /// Where the kernel lists the GPUs.
     pub nodes: PathBuf,
+    /// The root directory: where `dev`, `sys`, and the databases of packages are.
+    pub system: PathBuf,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { targets: Vec::new(), nodes: KFD_NODES.into() }
+        Self { targets: Vec::new(), nodes: KFD_NODES.into(), system: "/".into() }
     }
 }
 
@@ -35,7 +39,7 @@ impl Default for Options {
 /// [`Error::Refused`] if there is none, or it cannot be found out.
 pub fn processors(options: &Options) -> Result<Vec<String>, Error> {
     let mut processors: Vec<String> = Vec::new();
-    let gpus = gpus_at(&options.nodes, |name| env::var_os(name));
+    let gpus = gpus_at(&options.nodes, image::variable);
     for gpu in gpus.unwrap_or_default() {
         let processor = gpu.target.processor().to_owned();
         if !processors.contains(&processor) {
@@ -61,6 +65,65 @@ pub(crate) fn no_gpu(nodes: &Path) -> Error {
     Error::rejected(ids::NO_GPU, nodes, text)
 }
 
+/// What keeps programs from the GPUs of a machine, as far as files tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Access {
+    /// Whether a display adapter of AMD is on the PCI bus.
+    pub(super) has_adapter: bool,
+    /// Whether this is Windows Subsystem for Linux, where `/dev/dxg` is the GPU.
+    pub(super) is_wsl: bool,
+    /// Whether this is a container.
+    pub(super) is_container: bool,
+    /// Whether `/dev/kfd` exists.
+    pub(super) has_device: bool,
+    /// Whether this process may use it.
+    pub(super) may_use_device: bool,
+}
+
+impl Access {
+    fn of(system: &Path) -> Self {
+        let exists = |path: &str| system.join(path).exists();
+        let text = |path: PathBuf| small_text(&path).unwrap_or_default();
+        let adapters = fs::read_dir(system.join("sys/bus/pci/devices")).into_iter().flatten();
+        let mut adapters = adapters.flatten().map(|entry| entry.path());
+        let device = system.join("dev/kfd");
+        Self {
+            has_adapter: adapters.any(|adapter| {
+                let is_of_amd = text(adapter.join("vendor")).trim() == "0x1002";
+                // Display controllers and processing accelerators.
+                let class = text(adapter.join("class"));
+                is_of_amd && ["0x03", "0x12"].iter().any(|kind| class.starts_with(kind))
+            }),
+            is_wsl: exists("dev/dxg"),
+            is_container: exists(".dockerenv") || exists("run/.containerenv"),
+            has_device: device.exists(),
+            may_use_device: may_read_and_write(&device),
+        }
+    }
+}
+
+/// The most bytes of a small text file.
+const MAX_TEXT: u64 = 1 << 20;
+
+/// The content of a small text file, if there is a regular one.
+pub(super) fn small_text(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    input::open(path).ok()?.take(MAX_TEXT + 1).read_to_string(&mut text).ok()?;
+    (text.len() as u64 <= MAX_TEXT).then_some(text)
+}
+
+/// Whether this process may read and write a device, without opening it: that would already use it.
+#[cfg(not(windows))]
+fn may_read_and_write(device: &Path) -> bool {
+    use rustix::fs::{Access, access};
+    access(device, Access::READ_OK | Access::WRITE_OK).is_ok()
+}
+
+#[cfg(windows)]
+fn may_read_and_write(_device: &Path) -> bool {
+    true
+}
+
 /// The GPUs and the environment.
 pub(super) struct Machine {
     /// All GPUs, in the order of the kernel, or those that the caller named; `None` if unknown.
@@ -69,6 +132,12 @@ pub(super) struct Machine {
     pub(super) seen: Vec<TargetId>,
     /// The variables that hide the others.
     pub(super) hidden_by: Vec<&'static str>,
+    /// The GPUs without `HSA_OVERRIDE_GFX_VERSION`, if that is set and changes one.
+    pub(super) native: Option<Vec<TargetId>>,
+    /// What keeps programs from the GPUs.
+    pub(super) access: Access,
+    /// The directory that has the databases of packages.
+    pub(super) system: PathBuf,
     /// Whether the caller named them.
     pub(super) asked: bool,
     pub(super) environment: Environment,
@@ -81,13 +150,16 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) fn new(options: &Options) -> Self {
-        let get = |name: &str| env::var_os(name);
-        let environment = Environment::of_process();
+        let get = image::variable;
+        let environment = image::loader_variables();
         let asked = !options.targets.is_empty();
         let mut machine = Self {
             all: Some(options.targets.clone()),
             seen: distinct(&options.targets),
             hidden_by: Vec::new(),
+            native: None,
+            access: Access::of(&options.system),
+            system: options.system.clone(),
             asked,
             lookup: Lookup::new(Rules::KPACK, environment.clone()),
             rocm_lookup: Lookup::new(Rules::ROCM, environment.clone()),
@@ -103,6 +175,10 @@ impl Machine {
             machine.all = gpus.as_deref().map(targets);
             machine.seen = distinct(&targets(&seen));
             machine.hidden_by = hidden_by;
+            let is_override = |name: &str| name.starts_with("HSA_OVERRIDE_GFX_VERSION");
+            let native = gpus_at(&options.nodes, |name| get(name).filter(|_| !is_override(name)));
+            let native = native.as_deref().map(targets).filter(|native| !native.is_empty());
+            machine.native = native.filter(|native| Some(native) != machine.all.as_ref());
         }
         machine
     }

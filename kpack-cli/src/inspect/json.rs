@@ -7,6 +7,7 @@ use kpack_format::archive::TocEntry;
 use kpack_format::code_object::CodeObject;
 use kpack_format::digest::hex;
 use kpack_format::manifest::Manifest;
+use kpack_format::offload_binary::OffloadImage;
 use kpack_format::offload_bundle::Bundle;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -29,6 +30,8 @@ struct Common<'a> {
     kind: &'static str,
     #[serde(flatten)]
     content: Value,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    offload_images: Vec<Value>,
 }
 
 impl Serialize for Inspection {
@@ -42,9 +45,11 @@ impl Serialize for Inspection {
             Content::Archive(found) => ("archive", archive(found)),
             Content::Manifest(listed) => ("manifest", manifest(&self.path, listed)),
             Content::Bundle(found) => ("bundle", bundle(found)),
-            Content::CodeObject(found) => ("code-object", code_object(found)),
+            Content::CodeObject(found, kernels) => ("code-object", code_object(found, *kernels)),
+            Content::OffloadBinary => ("offload-binary", json!({})),
         };
-        let all = Common { path: &self.path, size: self.size, kind, content };
+        let offload_images = self.images.iter().map(offload_image).collect();
+        let all = Common { path: &self.path, size: self.size, kind, content, offload_images };
         all.serialize(serializer)
     }
 }
@@ -180,7 +185,7 @@ fn manifest(path: &Path, manifest: &Manifest) -> Value {
             "filename": file.filename,
             "size": file.size,
             "kernel_count": file.kernel_count,
-            "checksum": file.checksum.as_ref().map(|digest| hex(digest)),
+            "blake3": file.checksum.as_ref().map(|digest| hex(digest)),
             "present": is_present(path, file),
         })
     });
@@ -209,12 +214,23 @@ fn bundle(bundle: &Bundle) -> Value {
     })
 }
 
-fn code_object(found: &CodeObject) -> Value {
+fn offload_image(image: &OffloadImage) -> Value {
+    json!({
+        "producer": image.producer,
+        "kind": image.kind,
+        "triple": image.triple,
+        "arch": image.arch,
+        "size": image.size,
+    })
+}
+
+fn code_object(found: &CodeObject, kernels: Option<usize>) -> Value {
     json!({
         "target": found.target.as_ref().map(ToString::to_string),
         "flags": found.flags,
         "abi_version": found.abi_version,
         "code_object_version": code_object_version(found),
         "size": found.size,
+        "kernel_count": kernels,
     })
 }

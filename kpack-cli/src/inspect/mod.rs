@@ -14,11 +14,15 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::code_object::{CodeObject, CodeObjectError};
 use kpack_format::manifest::{KpackFile, Manifest};
+use kpack_format::offload_binary::{self, OffloadImage};
 use kpack_format::offload_bundle::{Bundle, Format, Method};
+use object::read::elf::ElfFile64;
+use object::{LittleEndian, Object as _, ObjectSymbol as _, ReadCache};
 
+use kpack_core::platform::FileExt;
 use kpack_core::{Error, ids};
 use kpack_split::elf::{DeviceCode, NoDeviceCode};
-use kpack_split::input::{self, FileKind, LinkedBinary, unlinked};
+use kpack_split::input::{self, FileKind, LinkedBinary, offload_error, unlinked};
 
 pub use archive::Archive;
 pub use code_objects::{CodeObjects, SelectedCode, TakeCode};
@@ -37,6 +41,8 @@ pub struct Inspection {
     pub size: u64,
     /// Its content.
     pub content: Content,
+    /// Its images in LLVM's format, for OpenMP and other offloading runtimes.
+    pub images: Vec<OffloadImage>,
 }
 
 /// The kind and content of a file.
@@ -57,8 +63,10 @@ pub enum Content {
     Manifest(Manifest),
     /// An offload bundle in its own file.
     Bundle(Bundle),
-    /// A code object in its own file.
-    CodeObject(CodeObject),
+    /// A code object in its own file, and the number of its kernels, if it has symbols.
+    CodeObject(CodeObject, Option<usize>),
+    /// Images for other offloading runtimes in their own file.
+    OffloadBinary,
 }
 
 /// Inspects the file at `path`.
@@ -68,28 +76,41 @@ pub enum Content {
 pub fn inspect(path: &Path) -> Result<Inspection, Error> {
     let file = input::open(path)?;
     let size = file.metadata().map_err(|e| Error::io(path, "read", e))?.len();
+    let mut images = Vec::new();
     let content = match input::identify(path, &file)? {
-        Some(FileKind::Linked) => linked_binary(&LinkedBinary::read(path, file)?)?,
+        Some(FileKind::Linked) => {
+            let linked = LinkedBinary::read(path, file)?;
+            images = linked.offload_images()?;
+            linked_binary(&linked)?
+        }
         Some(FileKind::Object | FileKind::StaticLibrary) => {
-            Content::Unlinked(unlinked::read(path, &file)?)
+            let unlinked = unlinked::read(path, &file)?;
+            let objects = unlinked.device_objects.iter();
+            images = objects.flat_map(|object| object.images.clone()).collect();
+            Content::Unlinked(unlinked)
+        }
+        Some(FileKind::OffloadBinary) => {
+            let read = offload_binary::read(size, &mut |at, buffer| file.read_exact_at(buffer, at));
+            images = read.map_err(|error| offload_error(path, error))?;
+            Content::OffloadBinary
         }
         Some(FileKind::Archive) => Content::Archive(Archive::read(path)?),
         Some(FileKind::Manifest) => Content::Manifest(input::read_manifest(path)?),
         Some(FileKind::Bundle) => Content::Bundle(bundle(path, file, size)?),
-        Some(FileKind::CodeObject) => Content::CodeObject(code_object(path, file, size)?),
+        Some(FileKind::CodeObject) => code_object(path, file, size)?,
         None => {
             let found = if size == 0 { "empty" } else { "not recognised" };
             return Err(Error::rejected(
                 ids::UNKNOWN_FILE,
                 path,
                 format!(
-                    "{found}: expected an ELF file, a static library, a .kpack archive, a .kpm \
-                     manifest or an offload bundle"
+                    "{found}: expected a program or library, an object, a static library, a .kpack archive, a .kpm \
+                     manifest or an offload bundle; for wheels, run `kpack wheel`"
                 ),
             ));
         }
     };
-    Ok(Inspection { path: path.to_owned(), size, content })
+    Ok(Inspection { path: path.to_owned(), size, content, images })
 }
 
 fn linked_binary(linked: &LinkedBinary) -> Result<Content, Error> {
@@ -107,12 +128,24 @@ fn bundle(path: &Path, file: File, size: u64) -> Result<Bundle, Error> {
     bundle.map_err(|error| input::bundle_error(path, "", error))
 }
 
-fn code_object(path: &Path, file: File, size: u64) -> Result<CodeObject, Error> {
-    let read = CodeObject::read(&mut BufReader::new(file), size);
-    read.map_err(|error| match error {
+fn code_object(path: &Path, file: File, size: u64) -> Result<Content, Error> {
+    let mut file = BufReader::new(file);
+    let read = CodeObject::read(&mut file, size);
+    let code_object = read.map_err(|error| match error {
         CodeObjectError::Io(e) if e.raw_os_error().is_some() => Error::io(path, "read", e),
         error => Error::rejected(ids::DAMAGED_CODE_OBJECT, path, error.to_string()),
-    })
+    })?;
+    Ok(Content::CodeObject(code_object, kernels(file)))
+}
+
+/// The number of kernels in a code object: each has a descriptor, whose symbol ends in `.kd`. `None` if it has no dynamic
+/// symbols.
+fn kernels(file: BufReader<File>) -> Option<usize> {
+    let cache = ReadCache::new(file);
+    let elf = ElfFile64::<LittleEndian, _>::parse(&cache).ok()?;
+    elf.dynamic_symbol_table()?;
+    let names = elf.dynamic_symbols().filter_map(|symbol| symbol.name_bytes().ok());
+    Some(names.filter(|name| name.ends_with(b".kd")).count())
 }
 
 /// How a bundle is stored, and its uncompressed size if it is compressed.

@@ -50,19 +50,21 @@ pub fn page(sizes: &Sizes, title: &str) -> String {
     );
     page += &machines(sizes, measured);
     let scale = before.max(after).max(1);
+    let first_sizes =
+        if sizes.before_was_measured { "before the split" } else { "of the unpacked code" };
     let capitalised = if sizes.before_was_measured { "Before" } else { "Unpacked" };
     let parts: [(&str, u64, Measure); 2] =
         [(capitalised, before, |row| row.before), ("After", after, |row| row.after)];
+    let _ = writeln!(
+        page,
+        "<p>The first picture shows the sizes {first_sizes}, the second one those after the split, at the same scale. Each \
+         box is a binary's code for one target. Point at a box to see its name and size.</p>"
+    );
     for (name, total, size) in parts {
         // Both to one scale, so that the areas can be compared.
         let height = (HEIGHT * total as f64 / scale as f64).max(HEADING);
         let _ = write!(page, "<h2>{name}: {}</h2>\n{}", bytes(total), svg(sizes, height, size));
     }
-    let _ = writeln!(
-        page,
-        "<p>Both have the same scale. Each area is a binary's code for one target; point at it \
-         to see its name and size.</p>"
-    );
     page + &totals("By target", "target", &sizes.by_target(), target_name, measured)
         + &totals("By module", "module", &sizes.by(Depth::Module), |row| &row.module, measured)
         + "<h2>By binary</h2>\n"

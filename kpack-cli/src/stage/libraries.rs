@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::messages::{Binary, Built};
-use kpack_build::staging::INCLUDE_DIRECTORIES;
+use kpack_core::staging::INCLUDE_DIRECTORIES;
 use kpack_core::{Error, ids};
 use kpack_format::names::{Group, is_manifest};
 use kpack_split::input;

@@ -10,7 +10,7 @@ use kpack_core::{DebugInfo, Spirv};
 #[derive(Debug, Clone, Args)]
 #[non_exhaustive]
 pub struct Options {
-    /// Directory to create. One that was staged before is replaced, unless something was added to it
+    /// Directory to create. An existing one is filled if it is empty, or was staged before and nothing was added to it
     #[arg(long, value_name = "DIR")]
     pub output_dir: PathBuf,
     /// Only warn about files that contain paths of this machine

@@ -1,15 +1,14 @@
-//! The directory of a release, made under a hidden name and renamed at the end, or moved into an existing empty
-//! directory. It replaces only the release of an earlier run without other files.
+//! The directory of a release, made under a hidden name. A new one is renamed at the end. An existing one, such as a mount
+//! point or the working directory, is filled, if it is empty or has the release of an earlier run without other files.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::fs;
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use kpack_core::files::with_slashes;
 use kpack_core::platform::canonicalize;
-use kpack_core::publish::{Directory, Stage, hidden};
+use kpack_core::publish::{Content, Directory, NewNames, Stage, hidden};
 use kpack_core::{Error, ids};
 
 /// Marks a directory as staged, and lists every file of the release.
@@ -21,15 +20,6 @@ const STAMP_HEAD: &str = "# Made by `kpack stage`, which replaces this directory
 /// The hidden directory in an existing output directory is called after this.
 const INSIDE: &str = "kpack-stage";
 
-/// What exists at the path of the release.
-#[derive(Debug, PartialEq, Eq)]
-enum ExistingOutput {
-    Nothing,
-    Empty,
-    /// A release with these files, or a part of one.
-    Release(BTreeSet<PathBuf>),
-}
-
 /// A release in progress. If dropped before it is committed, it is removed.
 pub(super) struct OutputDir {
     /// A path that leads to the directory where it is made.
@@ -40,8 +30,10 @@ pub(super) struct OutputDir {
     pub(super) path: PathBuf,
     /// Locked, so that runs for one path take turns.
     stage: Stage,
-    /// Files to replace, if an existing directory is filled.
-    fills: Option<BTreeSet<PathBuf>>,
+    /// If an existing directory is filled: the files of an earlier release in it, which are replaced.
+    earlier: Option<BTreeSet<PathBuf>>,
+    /// What an interrupted run was writing there. It may have made directories only.
+    unfinished: BTreeSet<PathBuf>,
 }
 
 impl OutputDir {
@@ -61,24 +53,30 @@ impl OutputDir {
                 path.display()
             )));
         };
-        let is_filled = || Ok(path.join(hidden(INSIDE)).exists() || is_empty(&path)?);
-        if !is_filled()? {
+        let is_missing = || path.symlink_metadata().is_err();
+        // Even beside an existing directory, a killed run may have left something.
+        if is_missing() || Stage::beside(&path).exists() {
             let stage = Stage::lock(above, name)?;
-            // A run may have been killed while it replaced a release.
-            stage.recover(name)?;
-            if !is_filled()? {
-                there(&path, &BTreeSet::new())?;
+            // Another run may have made it while this one waited.
+            if is_missing() {
                 let tree = stage.make(name)?;
-                return Ok(Self { hidden: tree.anchor(), tree, stage, fills: None, path });
+                let (earlier, unfinished) = (None, BTreeSet::new());
+                return Ok(Self { hidden: tree.anchor(), tree, stage, earlier, unfinished, path });
             }
         }
-        let stage = Stage::lock(&path, INSIDE)?;
-        let fills = match there(&path, &stage.unfinished()?)? {
-            ExistingOutput::Release(files) => files,
-            _ => BTreeSet::new(),
-        };
+        // Nothing is made in the directories of others.
+        if !path.is_dir() {
+            return Err(cannot_replace(&path, "it is not a directory"));
+        }
+        let there = Directory::open(&path)?;
+        if !there.has(&hidden(INSIDE))? {
+            replaceable(&there, &BTreeSet::new())?;
+        }
+        let stage = Stage::lock_in(&there, INSIDE)?;
+        let unfinished = stage.unfinished()?;
+        let earlier = Some(replaceable(&there, &unfinished)?);
         let tree = stage.make("new")?;
-        Ok(Self { hidden: tree.anchor(), tree, stage, fills: Some(fills), path })
+        Ok(Self { hidden: tree.anchor(), tree, stage, earlier, unfinished, path })
     }
 
     /// The final path of a file of the release. Others stay as they are.
@@ -105,107 +103,106 @@ impl OutputDir {
     pub(super) fn commit(self) -> Result<(), Error> {
         let files = self.tree.walk()?.files;
         self.stamp(files.keys())?;
-        let Some(earlier) = &self.fills else {
-            let name = self.path.file_name().unwrap_or_default();
-            // Check again: somebody may have put a file there in the meantime.
-            let may_replace = |_: &Path| there(&self.path, &BTreeSet::new()).map(drop);
-            return self.stage.publish(&[name], None, &[], &may_replace);
+        let appeared = |path: &Path| {
+            let text =
+                "it appeared while kpack ran; run the command again, or choose another directory";
+            Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &self.stage.output(path), text))
         };
+        let Some(earlier) = &self.earlier else {
+            let name = self.path.file_name().unwrap_or_default();
+            return self.stage.publish(&NewNames::new(&[name]).where_allowed(&appeared));
+        };
+        // Somebody may have put a file there in the meantime.
+        let known = earlier.union(&self.unfinished).cloned().collect();
+        replaceable(self.stage.above(), &known)?;
         let mut names: Vec<PathBuf> = files.into_keys().collect();
         // Programs go last, since they need the rest.
         names.sort_by_key(|path| path.starts_with("bin"));
         names.push(STAMP.into());
         let is_stale = |path: &&PathBuf| !names.contains(path);
         let stale: Vec<PathBuf> = earlier.iter().filter(is_stale).cloned().collect();
-        let may_replace = |_: &Path| there(&self.path, &self.stage.unfinished()?).map(drop);
-        self.stage.fill(&self.tree, &names, None, &stale, &may_replace, &|_| Ok(()))
+        let may_replace = |path: &Path| match earlier.contains(path) {
+            true => Ok(()),
+            false => appeared(path),
+        };
+        let new = NewNames::new(&names).instead_of(&stale).where_allowed(&may_replace);
+        self.stage.fill(&self.tree, &new, &|output| {
+            remove_emptied(output, &stale);
+            Ok(())
+        })
     }
 }
 
-/// Whether `path` is an empty directory.
-fn is_empty(path: &Path) -> Result<bool, Error> {
-    Ok(path.is_dir() && Directory::open(path)?.names()?.is_empty())
+/// Removes the directories in `output` that these files were in, if they are empty now.
+fn remove_emptied(output: &Directory, files: &[PathBuf]) {
+    let above = files.iter().flat_map(|path| path.ancestors().skip(1));
+    // Those in others go first.
+    for directory in above.collect::<BTreeSet<_>>().into_iter().rev() {
+        if let (Some(parent), Some(name)) = (directory.parent(), directory.file_name())
+            && let Ok(parent) = output.below(parent)
+        {
+            parent.remove_empty(name);
+        }
+    }
 }
 
-fn is_stamped(path: &Path) -> bool {
-    let text = fs::read_to_string(path.join(STAMP));
-    text.is_ok_and(|text| text.starts_with(STAMP_HEAD))
+fn cannot_replace(path: &Path, why: &str) -> Error {
+    let text = format!("cannot replace it: {why}; choose another directory, or remove it");
+    Error::rejected(ids::OUTPUT_IN_THE_WAY, path, text)
 }
 
-/// Examines `path`, where an interrupted run was writing the files `unfinished`.
+/// The text of the stamp in a directory, if it has one.
+fn stamp_in(directory: &Directory) -> Result<Option<String>, Error> {
+    let Some(mut file) = directory.open_file(STAMP.as_ref())? else {
+        return Ok(None);
+    };
+    let mut text = String::new();
+    match file.read_to_string(&mut text) {
+        Ok(_) => Ok(text.starts_with(STAMP_HEAD).then_some(text)),
+        // It is another file of that name.
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(None),
+        Err(error) => Err(Error::io(&directory.path().join(STAMP), "read", error)),
+    }
+}
+
+/// The files in `directory` that a release replaces. An interrupted run was writing the files `unfinished`, or this one knows
+/// them from when it began.
 ///
 /// # Errors
 /// [`Error::Refused`] for a file or directory that must not be replaced.
-fn there(path: &Path, unfinished: &BTreeSet<PathBuf>) -> Result<ExistingOutput, Error> {
-    if path.symlink_metadata().is_err() {
-        return Ok(ExistingOutput::Nothing);
+fn replaceable(
+    directory: &Directory,
+    unfinished: &BTreeSet<PathBuf>,
+) -> Result<BTreeSet<PathBuf>, Error> {
+    let Content { files, mut directories, .. } = directory.walk()?;
+    let is_own = |path: &PathBuf| path.starts_with(hidden(INSIDE));
+    directories.retain(|path| !is_own(path));
+    let files: BTreeSet<PathBuf> = files.into_keys().filter(|path| !is_own(path)).collect();
+    // Only those that are empty count.
+    for path in files.iter().chain(&directories.clone()) {
+        for above in path.ancestors().skip(1) {
+            directories.remove(above);
+        }
     }
-    let refused = |what: String| {
-        Error::rejected(
-            ids::OUTPUT_IN_THE_WAY,
-            path,
-            format!("cannot replace it: {what}; choose another directory, or remove it"),
-        )
+    if files.is_empty() && directories.is_empty() {
+        return Ok(files);
+    }
+    if !unfinished.is_empty() && files.is_subset(unfinished) {
+        return Ok(files);
+    }
+    let Some(text) = stamp_in(directory)? else {
+        let why = format!("it is not empty and was not staged (it has no file `{STAMP}`)");
+        return Err(cannot_replace(directory.path(), &why));
     };
-    if !path.is_dir() {
-        return Err(refused("it is not a directory".to_owned()));
-    }
-    let content = ReleaseContent::of(path)?;
-    if content.files.is_empty() && content.empty.is_empty() {
-        return Ok(ExistingOutput::Empty);
-    }
-    let is_known = |path: &PathBuf| unfinished.contains(path);
-    if !unfinished.is_empty() && content.files.iter().all(is_known) {
-        return Ok(ExistingOutput::Release(content.files));
-    }
-    if !is_stamped(path) {
-        return Err(refused(format!(
-            "it is not empty and was not staged (it has no file `{STAMP}`)"
-        )));
-    }
-    let stamp = path.join(STAMP);
-    let text = fs::read_to_string(&stamp).map_err(|e| Error::io(&stamp, "read", e))?;
     // Include their parent directories, in case somebody removed files from them.
-    let files = text.lines().skip(1).map(Path::new);
-    let mut known: BTreeSet<&Path> = files.flat_map(Path::ancestors).collect();
+    let listed = text.lines().skip(1).map(Path::new);
+    let mut known: BTreeSet<&Path> = listed.flat_map(Path::ancestors).collect();
     known.insert(Path::new(STAMP));
-    let mut all = content.files.iter().chain(&content.empty);
-    match all.find(|found| !known.contains(found.as_path())) {
+    match files.iter().chain(&directories).find(|found| !known.contains(found.as_path())) {
         Some(foreign) => {
-            Err(refused(format!("it has `{}`, which was not staged", foreign.display())))
+            let why = format!("it has `{}`, which was not staged", foreign.display());
+            Err(cannot_replace(directory.path(), &why))
         }
-        None => Ok(ExistingOutput::Release(content.files)),
-    }
-}
-
-/// The content of a directory, by relative path.
-struct ReleaseContent {
-    /// All entries except directories.
-    files: BTreeSet<PathBuf>,
-    /// Empty directories.
-    empty: BTreeSet<PathBuf>,
-}
-
-impl ReleaseContent {
-    fn of(directory: &Path) -> Result<Self, Error> {
-        let (mut files, mut directories) = (BTreeSet::new(), BTreeSet::new());
-        let is_own = |name: &OsStr| name == hidden(INSIDE);
-        let walk = walkdir::WalkDir::new(directory).min_depth(1).into_iter();
-        for entry in walk.filter_entry(|e| e.depth() != 1 || !is_own(e.file_name())) {
-            let entry = entry.map_err(|e| Error::io(directory, "list", e.into()))?;
-            let path = entry.path().strip_prefix(directory);
-            let path = path.unwrap_or(entry.path()).to_owned();
-            match entry.file_type().is_dir() {
-                true => directories.insert(path),
-                false => files.insert(path),
-            };
-        }
-        let mut empty = directories.clone();
-        for path in files.iter().chain(&directories) {
-            for above in path.ancestors().skip(1) {
-                empty.remove(above);
-            }
-        }
-        Ok(Self { files, empty })
+        None => Ok(files),
     }
 }

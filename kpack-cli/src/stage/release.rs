@@ -13,7 +13,7 @@ use kpack_format::names::Group;
 use super::messages::Binary;
 use super::options::Options;
 use super::output_dir::OutputDir;
-use kpack_core::publish::{StagedFile, Transaction, Update, is_name_part, make_directories};
+use kpack_core::publish::{StagedFile, Transaction, Update, make_directories, name_part};
 use kpack_core::report::{FileReport, Outcome, Report};
 use kpack_core::{Error, Storage, ids};
 use kpack_split::input::Lookup;
@@ -93,7 +93,7 @@ impl<'a> Release<'a> {
                     ids::FAT_BINARY,
                     &binary.path,
                     "keeps device code that was not split before the link; split it in the staged \
-                     directory with `kpack install`",
+                     directory with `kpack split`",
                 );
                 (Some(linked), "a fat binary".to_owned())
             }
@@ -212,16 +212,7 @@ impl<'a> Release<'a> {
 /// The module of a binary for Windows. It has the device code of all packages in it, so its own name is that of the
 /// module, as far as archives can have it.
 fn module_of(binary: &Path) -> String {
-    let name = binary.file_stem().unwrap_or_default();
-    let mut module = String::new();
-    for c in name.to_string_lossy().to_lowercase().chars() {
-        module.push(c);
-        if !is_name_part(&module) {
-            module.pop();
-            module.push('_');
-        }
-    }
-    module
+    name_part(&binary.file_stem().unwrap_or_default().to_string_lossy().to_lowercase())
 }
 
 /// Splits the binaries for Windows of a module in the release.

@@ -1,4 +1,4 @@
-//! What packagers read: the output of `kpack recombine`, `kpack verify` and `kpack report` about trees. Read
+//! What packagers read: the output of `kpack artifact recombine`, `kpack verify` and `kpack report` about trees. Read
 //! the snapshots as a packager would.
 
 use crate::command;
@@ -24,7 +24,7 @@ fn tree() -> Tree {
 }
 
 const RECOMBINE: &str =
-    "recombine --input-shards-dir shards --config packaging.json --output-dir packages";
+    "artifact recombine --input-shards-dir shards --config packaging.json --output-dir packages";
 
 /// Snapshots without sizes, which depend on the linker.
 fn with_filters(check: impl FnOnce()) {

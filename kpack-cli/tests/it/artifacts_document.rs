@@ -4,16 +4,9 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use crate::shards::{PREFIX, three_shards};
-use kpack_tests::process;
-
-/// The shell commands of a document, block by block.
-fn commands(document: &str) -> Vec<String> {
-    let blocks = document.split("```sh\n").skip(1);
-    blocks.map(|block| block.split("```").next().unwrap_or_default().to_owned()).collect()
-}
+use kpack_tests::page::{Page, Reader};
 
 #[test]
 fn every_command_of_the_document() {
@@ -21,17 +14,11 @@ fn every_command_of_the_document() {
     fs::remove_dir_all(tree.path("shards")).unwrap();
     fs::rename(tree.path("in"), tree.path("built")).unwrap();
 
-    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/artifacts.md");
-    let document = fs::read_to_string(document).unwrap();
-    let helper = Path::new(env!("CARGO_BIN_EXE_kpack"));
-    let path = std::env::var("PATH").unwrap_or_default();
-    let path = format!("{}:{path}", helper.parent().unwrap().display());
-    let commands = commands(&document);
+    let commands = Page::read("docs/artifacts.md").blocks("sh");
     assert!(commands.len() >= 4);
+    let reader = Reader::new(tree.root(), Path::new(env!("CARGO_BIN_EXE_kpack")));
     for commands in commands {
-        let mut shell = Command::new("sh");
-        let shell = shell.args(["-euc", &commands]).current_dir(tree.root());
-        process::run(shell.env("PATH", &path));
+        reader.run(&commands);
     }
 
     for file in [
@@ -77,8 +64,8 @@ fn prose(document: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn every_link_leads_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let documents = fs::read_dir(root.join("docs")).unwrap();
-    let documents = documents.map(|entry| entry.unwrap().path());
+    let directories = ["docs", "docs/dev"].map(|name| fs::read_dir(root.join(name)).unwrap());
+    let documents = directories.into_iter().flatten().map(|entry| entry.unwrap().path());
     let mut broken = Vec::new();
     for document in documents.chain([root.join("README.md")]) {
         if document.extension().is_none_or(|extension| extension != "md") {
@@ -115,7 +102,7 @@ fn every_link_leads_somewhere() {
 #[test]
 fn every_path_of_the_architecture_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let text = fs::read_to_string(root.join("docs/architecture.md")).unwrap();
+    let text = fs::read_to_string(root.join("docs/dev/architecture.md")).unwrap();
     let is_path = |word: &&str| {
         let (first, rest) = word.split_once('/').unwrap_or((word, ""));
         !rest.is_empty() && !word.contains(' ') && root.join(first).is_dir()

@@ -27,7 +27,7 @@ fn prefix() -> Tree {
 
 fn split_prefix() -> Tree {
     let tree = prefix();
-    let output = kpack(&tree, &words("install --prefix . --module vec lib/libvec.so"));
+    let output = kpack(&tree, &words("split --prefix . --module vec lib/libvec.so"));
     assert!(output.status.success(), "{output:?}");
     tree
 }
@@ -47,9 +47,8 @@ fn with_filters(check: impl FnOnce()) {
 fn help() {
     let tree = Tree::new();
     let commands = [
-        "install",
-        "join",
         "split",
+        "join",
         "object",
         "launch",
         "stage",
@@ -57,16 +56,22 @@ fn help() {
         "list",
         "create",
         "extract",
-        "recombine",
-        "pack",
-        "select",
-        "unpack",
+        "artifact split",
+        "artifact recombine",
+        "artifact pack",
+        "artifact select",
+        "artifact unpack",
         "report",
         "verify",
         "doctor",
         "wheel split",
         "wheel verify",
         "wheel show",
+        "artifact",
+        "wheel",
+        "targets",
+        "explain",
+        "completions",
     ];
     let texts = commands.map(|command| {
         let words = command.split(' ').chain(["--help"]);
@@ -76,11 +81,89 @@ fn help() {
     assert_snapshot!(all);
 }
 
+/// A tree in which nothing is split: the last line says so. The exit code depends on whether targets were named.
+#[test]
+fn an_unsplit_tree_is_named_last() {
+    let tree = prefix();
+    let text = "nothing here is split: the device code of 1 fat binary is in the files";
+    for (arguments, code, kind) in [
+        ("verify lib", 0, "warn "),
+        ("verify lib --quiet", 0, "warn "),
+        ("verify lib --arch gfx1100", 1, "FAULT"),
+        ("verify lib --arch gfx1010", 1, "FAULT"),
+    ] {
+        let output = kpack(&tree, &words(arguments));
+        assert_eq!(output.status.code(), Some(code), "{arguments}");
+        let said = String::from_utf8(output.stdout).unwrap();
+        let last = said.lines().last().unwrap_or_default();
+        assert!(last.contains(text) && last.contains(kind), "{arguments}: {said}");
+    }
+}
+
+#[test]
+fn an_option_without_effect_says_so() {
+    let tree = split_prefix();
+    library().build(&tree.path("lib/libother.so")).unwrap();
+    for (arguments, text) in [
+        (
+            "split --prefix . --module vec lib/libvec.so --strip-debug",
+            "`--strip-debug` only affects what is split now",
+        ),
+        (
+            "split --prefix . --module vec --all --strip-debug",
+            "`--strip-debug` only affects what is split now",
+        ),
+        (
+            "split --prefix . --module vec --all --level 9 --compression none",
+            "--level has no effect with",
+        ),
+    ] {
+        let output = kpack(&tree, &words(arguments));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && said.matches(text).count() == 1, "{arguments}: {said}");
+        library().build(&tree.path("lib/libother.so")).unwrap();
+    }
+    let output = kpack(&tree, &words("split lib/libother.so --unexpected error"));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("--arch <TARGET>"));
+}
+
+/// The end of a message is what to do.
+#[test]
+fn messages_end_with_what_to_do() {
+    let tree = split_prefix();
+    let library_bytes = fs::read(tree.path("lib/libvec.so")).unwrap();
+    fs::write(tree.path("lib/libcut.so"), &library_bytes[..library_bytes.len() / 2]).unwrap();
+    let archive = fs::read(tree.path("lib/.kpack/vec_lib_gfx1100.kpack")).unwrap();
+    fs::write(tree.path("cut.kpack"), &archive[..archive.len() / 2]).unwrap();
+    fs::create_dir(tree.path("other")).unwrap();
+    fs::write(tree.path("vec.whl"), "PK").unwrap();
+    library().build(&tree.path("lib/libfat.so")).unwrap();
+    for (arguments, advice) in [
+        ("show lib/libcut.so", "build or copy it again"),
+        ("show cut.kpack", "build or install the archive again"),
+        ("show none.so", "check the path"),
+        ("split lib", "`kpack split --all`"),
+        ("split --prefix other --module vec ../lib/libfat.so", "a prefix that contains it"),
+        (
+            "split --prefix . --module x lib/libfat.so --arch gfx1100 --unexpected error",
+            "Add it to --arch",
+        ),
+        ("show vec.whl", "run `kpack wheel`"),
+        ("verify vec.whl", "run `kpack wheel verify`"),
+        ("targets gfx9999", "[unknown-processor]"),
+    ] {
+        let output = kpack(&tree, &words(arguments));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(advice), "{arguments}: {said}");
+    }
+}
+
 #[test]
 fn an_install_and_the_tree_after_it() {
     let tree = prefix();
     let before = tree.files().join("\n");
-    let install = words("install --prefix . --module vec lib/libvec.so");
+    let install = words("split --prefix . --module vec lib/libvec.so");
     let first = said(&tree, &install);
     let after = tree.files().join("\n");
     let second = said(&tree, &install);
@@ -95,7 +178,7 @@ fn an_install_with_warnings() {
     FatLibrary::new().build(&tree.path("lib/libplain.so")).unwrap();
     symlink("libvec.so", tree.path("lib/libvec.so.1")).unwrap();
     let arguments =
-        words("install --prefix . --module vec --arch gfx1100 lib/libvec.so.1 lib/libplain.so");
+        words("split --prefix . --module vec --arch gfx1100 lib/libvec.so.1 lib/libplain.so");
     let text = said(&tree, &arguments);
     with_filters(|| assert_snapshot!(text));
 }
@@ -350,11 +433,157 @@ fn completions_of_each_shell() {
         assert!(script.contains("recombine") && script.contains("color"), "{shell}");
         // These also complete values.
         if ["bash", "zsh", "fish"].contains(&shell) {
-            for value in ["gfx942", "stale-archive"] {
+            for value in ["gfx942", "gfx9-4-generic", "amdgcnspirv", "stale-archive"] {
                 assert!(script.contains(value), "{shell}: {value}");
             }
         }
     }
+}
+
+/// Commands do not run under their earlier names, and print today's.
+#[test]
+fn earlier_names() {
+    let tree = prefix();
+    let before = tree.snapshot();
+    let run = |arguments: &[&str]| {
+        let output = kpack(&tree, arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let mut text = String::new();
+    for line in [
+        "install --prefix . --module vec lib/libvec.so",
+        "--quiet install --help",
+        "--color never install --all",
+        "split --artifact-dir in --artifact-prefix vec_lib --output-dir out",
+        "split --quiet --batch-artifact-parent-dir=in --output-dir out",
+        "split --jobs 2 --input-dir in --component-name vec_lib",
+        "recombine --input-shards-dir shards --config packaging.json --output-dir out",
+        "pack packages --output-dir store",
+        "select store/index.json --arch gfx942",
+        "unpack store --output-dir out",
+    ] {
+        text += &run(&words(line));
+    }
+    text += &run(&["install", "--prefix", "a prefix", "--module", "it's", "lib/\u{1b}[2J.so"]);
+    // These were never the names of commands.
+    for line in
+        ["wheel split --artifact-dir in", "split --artefact-dir in", "help install", "instal"]
+    {
+        let text = run(&words(line));
+        assert!(!text.contains("is now"), "{line}: {text}");
+    }
+    assert_eq!(tree.snapshot(), before);
+    assert_snapshot!(text);
+}
+
+/// Given a binary as a distribution or a build has it, when it is split without a prefix and a module, then its path and its
+/// name say what they are.
+#[test]
+fn without_arguments_it_lists_what_people_need() {
+    let output = Command::new(env!("CARGO_BIN_EXE_kpack")).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    let tree = Tree::new();
+    for command in text.lines().filter_map(|line| line.strip_prefix("  kpack ")) {
+        let words = command.split_whitespace();
+        let words = words.take_while(|word| word.chars().all(|letter| letter.is_ascii_lowercase()));
+        let mut words = Vec::from_iter(words);
+        words.truncate(2);
+        if words != ["artifact", "split"] && words != ["wheel", "split"] {
+            words.truncate(1);
+        }
+        assert!(kpack(&tree, &[&words[..], &["--help"]].concat()).status.success(), "{command}");
+    }
+    assert_snapshot!("overview", text);
+}
+
+/// On a terminal, the last lines are what a person would say. Python's `pty` gives it one.
+#[cfg(unix)]
+#[test]
+fn on_a_terminal_a_split_ends_with_two_sentences() {
+    if !tool("python3") {
+        return;
+    }
+    let tree = Tree::new();
+    let file = tree.path("stage/lib/libvec.so.1");
+    FatLibrary::new()
+        .wrapper(Storage::Plain, [code("gfx1030", "a"), code("gfx942", "b")])
+        .build(&file)
+        .unwrap();
+    let script = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)";
+    let output = Command::new("python3")
+        .args(["-c", script, env!("CARGO_BIN_EXE_kpack"), "split"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).replace('\r', "");
+    let lines = Vec::from_iter(text.trim_end().lines().rev().take(2));
+    assert!(lines[1].starts_with("libvec.so.1: ") && lines[1].contains(" KiB → "), "{text}");
+    assert!(lines[0].starts_with("Each machine needs the archive for its GPU ("), "{text}");
+}
+
+#[test]
+fn a_file_alone_is_split() {
+    for (directory, file, prefix, archive) in [
+        ("usr/lib/x86_64-linux-gnu", "librocrand.so.1.1", "usr", "rocrand_lib_gfx1100.kpack"),
+        ("build", "lib.so", "build", "lib_lib_gfx1100.kpack"),
+        ("stage/bin", "vec", "stage", "vec_lib_gfx1100.kpack"),
+    ] {
+        let tree = Tree::new();
+        library().build(&tree.path(&format!("{directory}/{file}"))).unwrap();
+        let split = |from: &str, file: &str| {
+            let mut split = command(&tree, &["split", file]);
+            let output = split.current_dir(tree.path(from)).output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.success(), "{directory}/{file}: {said}");
+            let prefix = tree.path(prefix).canonicalize().unwrap();
+            assert!(said.contains(&format!("--prefix {} ", prefix.display())), "{said}");
+        };
+        split(".", &format!("{directory}/{file}"));
+        let archive = format!("{prefix}/lib/.kpack/{archive}");
+        assert!(tree.path(&archive).exists(), "{:?}", tree.files());
+        let verified = kpack(&tree, &["verify", prefix]);
+        assert!(verified.status.success(), "{verified:?}");
+        // A link is followed, and is not mistaken for what has the same name in the prefix.
+        symlink(file, tree.path(&format!("{directory}/link"))).unwrap();
+        if directory != prefix {
+            fs::write(tree.path(&format!("{prefix}/link")), "text").unwrap();
+        }
+        split(directory, "link");
+    }
+}
+
+/// Given files whose paths say different things, or none, when no option decides, then that is an error and nothing changes.
+#[test]
+fn files_with_different_defaults() {
+    let tree = prefix();
+    for file in ["lib/libadd.so", "other/lib/libvec.so"] {
+        library().build(&tree.path(file)).unwrap();
+    }
+    let before = tree.snapshot_with_times();
+    let mut text = String::new();
+    for line in [
+        "split lib/libvec.so lib/libadd.so",
+        "split lib/libvec.so other/lib/libvec.so",
+        "split lib/none.so",
+        "split --all",
+        "split --all --prefix .",
+        "split",
+    ] {
+        text += &said(&tree, &words(line));
+        text += "\n";
+    }
+    assert_eq!(tree.snapshot_with_times(), before);
+    let text = text.replace(tree.root().canonicalize().unwrap().to_str().unwrap(), "/tree");
+    assert_snapshot!(text);
+    // One of the options is enough.
+    let output = kpack(&tree, &words("split --module vec lib/libvec.so lib/libadd.so --json"));
+    assert!(output.status.success(), "{output:?}");
+    let output = kpack(&tree, &words("split --prefix other lib/libvec.so --quiet"));
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert!(tree.path("other/lib/.kpack/vec_lib_gfx1100.kpack").exists());
 }
 
 #[test]
@@ -374,7 +603,7 @@ fn errors() {
     fs::write(tree.path("lib/script"), "#!/bin/sh\n").unwrap();
     let before = tree.snapshot_with_times();
     let install = |rest: &[&str]| {
-        said(&tree, &[&["install", "--prefix", ".", "--module", "vec"], rest].concat())
+        said(&tree, &[&["split", "--prefix", ".", "--module", "vec"], rest].concat())
     };
     let mut text = String::new();
     for rest in [
@@ -460,7 +689,7 @@ fn device_code_that_a_tool_removed() {
         Command::new("strip").args(["-R", ".hip_fatbin", "fat.so"]).current_dir(tree.root()),
     );
     for arguments in
-        [&["show", "fat.so"][..], &["install", "--prefix", ".", "--module", "vec", "fat.so"]]
+        [&["show", "fat.so"][..], &["split", "--prefix", ".", "--module", "vec", "fat.so"]]
     {
         let text = said(&tree, arguments);
         assert!(
@@ -481,7 +710,7 @@ fn reports_as_json() {
         &["show", "lib/fat.so"],
         &["list", "lib/.kpack/vec_lib_gfx1100.kpack"],
         &["verify", "lib/libvec.so"],
-        &["install", "--prefix", ".", "--module", "vec", "lib/fat.so"],
+        &["split", "--prefix", ".", "--module", "vec", "lib/fat.so"],
     ] {
         let output = kpack(&tree, &[arguments, &["--json"]].concat());
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
@@ -557,11 +786,7 @@ fn refusals_exit_with_3_and_change_nothing() {
         .build(&tree.path("lib/libother.so"))
         .unwrap();
     for (tree, line, why) in [
-        (
-            &tree,
-            "install --prefix . --module vec --all --arch gfx1030",
-            "no device code for gfx1030",
-        ),
+        (&tree, "split --prefix . --module vec --all --arch gfx1030", "no device code for gfx1030"),
         (&split, "verify lib --against lib", "split"),
         (&split, "verify lib/libvec.so --against lib/libvec.so", "split"),
     ] {

@@ -116,7 +116,7 @@ fn twenty_installs_at_once_into_one_module() {
     let one_by_one = Tree::new();
     process::copy(tree.path("lib"), one_by_one.path("lib"));
     let start = |tree, name: &String| {
-        let arguments = ["install", "--quiet", "--prefix", ".", "--module", "vec", name];
+        let arguments = ["split", "--quiet", "--prefix", ".", "--module", "vec", name];
         command(tree, &arguments).spawn().unwrap()
     };
     let succeeds = |mut run: Child| assert!(run.wait().unwrap().success());

@@ -10,6 +10,7 @@ use kpack_cli::inspect::{self, Content};
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, code_object};
 use kpack_tests::process::run;
+use kpack_tests::require;
 use kpack_tests::tree::Tree;
 use proptest::prelude::*;
 
@@ -61,7 +62,7 @@ fn json_of_each_kind() {
     let root = fs::canonicalize(tree.root()).unwrap();
     let mut settings = insta::Settings::clone_current();
     settings.add_filter(root.to_str().unwrap(), "PREFIX");
-    settings.add_filter(r#""checksum": "[0-9a-f]{64}""#, r#""checksum": "SHA-256""#);
+    settings.add_filter(r#""blake3": "[0-9a-f]{64}""#, r#""blake3": "BLAKE3""#);
     settings.add_filter(r#""(size|address|bundle_offset|stored_size|original_size|device_bytes|uncompressed_size|section_size)": \d+"#, r#""$1": 0"#);
     settings.bind(|| insta::assert_snapshot!(text));
 }
@@ -76,7 +77,7 @@ fn each_kind_is_told() {
             "fat" | "fat.so" => matches!(content, Content::FatBinary(_)),
             "split.so" => matches!(content, Content::SplitBinary(_)),
             "device.o" | "libdevice.a" => matches!(content, Content::Unlinked(_)),
-            "code.hsaco" => matches!(content, Content::CodeObject(_)),
+            "code.hsaco" => matches!(content, Content::CodeObject(..)),
             "bundle.co" => matches!(content, Content::Bundle(_)),
             name if name.ends_with(".kpm") => matches!(content, Content::Manifest(_)),
             _ => matches!(content, Content::Archive(_)),
@@ -108,8 +109,8 @@ proptest! {
         let path = tree.path(name);
         fs::write(&path, bytes).unwrap();
         let _ = inspect::inspect(&path);
-        let _ = verify::verify(&[path], &verify::Options::default(), &mut |_, _, _| {});
-        let _ = verify::verify(&[tree.root().to_owned()], &verify::Options::default(), &mut |_, _, _| {});
+        let _ = verify::verify(&[path], &verify::Options::default(), &());
+        let _ = verify::verify(&[tree.root().to_owned()], &verify::Options::default(), &());
     }
 }
 
@@ -120,7 +121,7 @@ fn without_memory_for_a_code_object_it_is_not_called_damaged() {
     let zeros = code_object("gfx1100", &vec![0; 100 << 20]).unwrap();
     let large = FatLibrary::new().wrapper(Storage::ZstdLong(2), [("gfx1100", zeros)]);
     large.build(&tree.path("lib/large.so")).unwrap();
-    let install = "ulimit -v 65536; exec \"$0\" install --prefix . --module large lib/large.so";
+    let install = "ulimit -v 65536; exec \"$0\" split --prefix . --module large lib/large.so";
     let output = Command::new("sh")
         .args(["-c", install, env!("CARGO_BIN_EXE_kpack")])
         .current_dir(tree.root())
@@ -159,7 +160,7 @@ fn bundles_in_data_are_mentioned() {
     for command in [
         "show p/lib/libvec.so",
         "verify p --verbose",
-        "install --prefix p --module vec lib/libvec.so",
+        "split --prefix p --module vec lib/libvec.so",
         "show p/lib/libvec.so",
         "verify p --verbose",
     ] {
@@ -184,8 +185,43 @@ fn what_a_thin_archive_and_a_file_of_device_code_are() {
 
     fs::create_dir(tree.path("p")).unwrap();
     fs::write(tree.path("p/add.co"), code("gfx1100", "add").1).unwrap();
-    let output = kpack(&tree, &words("install --prefix p --module vec add.co"));
+    let output = kpack(&tree, &words("split --prefix p --module vec add.co"));
     let said = String::from_utf8(output.stderr).unwrap();
     let expected = "a code object, device code alone; expected an executable or library (ELF or PE) [unknown-file]";
     assert!(said.contains(expected), "{said}");
+}
+
+/// Two kernels, and a device function that is none.
+#[test]
+fn kernels_of_a_code_object_are_counted() {
+    if !require::tools(&["clang++-19", "ld.lld-19"]) {
+        return;
+    }
+    let tree = Tree::new();
+    let attribute = "__attribute__((amdgpu_kernel))";
+    let source = format!(
+        "extern \"C\" {{ int twice(int x) {{ return 2 * x; }}\n\
+         {attribute} void one(int *a) {{ *a = twice(*a); }} {attribute} void two(int *a) {{ *a = 2; }} }}\n"
+    );
+    fs::write(tree.path("kernels.cpp"), source).unwrap();
+    let mut clang = Command::new("clang++-19");
+    clang.args([
+        "--target=amdgcn-amd-amdhsa",
+        "-mcpu=gfx1100",
+        "-nogpulib",
+        "-fvisibility=default",
+    ]);
+    run(clang.args(["kernels.cpp", "-o", "two.hsaco"]).current_dir(tree.root()));
+    let said = kpack(&tree, &words("show two.hsaco"));
+    let text = String::from_utf8(said.stdout).unwrap();
+    assert!(text.ends_with("\n2 kernels\n"), "{text}");
+    let said = kpack(&tree, &words("show two.hsaco --json"));
+    assert_eq!(
+        serde_json::from_slice::<serde_json::Value>(&said.stdout).unwrap()["kernel_count"],
+        2
+    );
+    // Without symbols, nothing is said.
+    fs::write(tree.path("bare.hsaco"), code("gfx1100", "add").1).unwrap();
+    let said = kpack(&tree, &words("show bare.hsaco"));
+    assert!(!String::from_utf8(said.stdout).unwrap().contains("kernel"));
 }

@@ -74,7 +74,10 @@ fn device_code_goes_into_an_archive_for_each_target() {
             "lib/libvec.so",
         ]
     );
-    assert_eq!(report.archives.iter().map(|a| a.kernel_count).collect::<Vec<_>>(), [4, 1, 1, 1]);
+    assert_eq!(
+        report.archives.iter().map(|a| a.code_object_count).collect::<Vec<_>>(),
+        [4, 1, 1, 1]
+    );
     let split = |path: &str| originals.path(path);
     assert_verifies(
         &tree,

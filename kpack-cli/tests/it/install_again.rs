@@ -5,8 +5,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use kpack_split::Error;
+use kpack_core::DebugInfo;
 use kpack_split::install::{InstallOptions, Only, Outcome, install};
+use kpack_split::{Error, Finding};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::tree::Tree;
 
@@ -78,6 +79,31 @@ fn all_binaries_with_device_code_in_the_prefix() {
     let before = tree.snapshot_with_times();
     assert_eq!(install(&options, &()).unwrap().files, []);
     assert_eq!(tree.snapshot_with_times(), before);
+}
+
+/// What a truncated file has lost may be device code, so it is not skipped.
+#[test]
+fn a_truncated_library_is_rejected_with_all_binaries() {
+    let tree = unsplit();
+    FatLibrary::new().build(&tree.path("prefix/lib/libhost.so")).unwrap();
+    let whole = fs::read(tree.path("prefix/lib/libhost.so")).unwrap();
+    fs::write(tree.path("prefix/lib/libhost.so"), &whole[..whole.len() / 2]).unwrap();
+    let mut options = options(&tree, "vec");
+    options.files.clear();
+    options.all = true;
+    assert_refused(&tree, &options, &["libhost.so", "truncated; build or copy it again"]);
+}
+
+/// An option without effect says so.
+#[test]
+fn strip_debug_does_nothing_to_a_split_library_and_says_so() {
+    let tree = split();
+    let mut options = options(&tree, "vec");
+    options.storage.debug = DebugInfo::Strip;
+    let report = install(&options, &()).unwrap();
+    let said =
+        |found: &Finding| found.text.contains("`--strip-debug` only affects what is split now");
+    assert!(report.findings.iter().any(said), "{:?}", report.findings);
 }
 
 #[test]
@@ -195,10 +221,8 @@ fn a_file_is_found_from_the_working_directory_too() {
     let run = |file: &str| {
         let mut kpack = Command::new(env!("CARGO_BIN_EXE_kpack"));
         let kpack = kpack.current_dir(tree.root());
-        let output = kpack
-            .args(["install", "--prefix", "prefix", "--module", "vec", file])
-            .output()
-            .unwrap();
+        let output =
+            kpack.args(["split", "--prefix", "prefix", "--module", "vec", file]).output().unwrap();
         let said = [output.stdout, output.stderr].concat();
         (output.status.code(), String::from_utf8_lossy(&said).into_owned())
     };

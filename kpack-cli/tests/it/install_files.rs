@@ -41,13 +41,13 @@ fn mode(tree: &Tree, path: &str) -> u32 {
     fs::metadata(tree.path(path)).unwrap().mode() & 0o7777
 }
 
-/// `kpack install` of the library, as a command of a shell.
+/// `kpack split` of the library, as a command of a shell.
 fn command(tree: &Tree, before: &str) -> Command {
     command_of(Path::new(env!("CARGO_BIN_EXE_kpack")), tree, before)
 }
 
 fn command_of(kpack: &Path, tree: &Tree, before: &str) -> Command {
-    let script = format!("{before}exec \"$0\" install --prefix \"$1\" --module vec lib/libvec.so");
+    let script = format!("{before}exec \"$0\" split --prefix \"$1\" --module vec lib/libvec.so");
     let mut command = Command::new("sh");
     command.arg("-c").arg(script).arg(kpack).arg(tree.root());
     command
@@ -273,7 +273,7 @@ fn a_signal_leaves_nothing_behind() {
         library.lock().unwrap();
         // A shell starts background jobs with the signal ignored, and programs inherit that.
         let mut run = Command::new("env");
-        run.args(["--default-signal", env!("CARGO_BIN_EXE_kpack"), "install"])
+        run.args(["--default-signal", env!("CARGO_BIN_EXE_kpack"), "split"])
             .args(["--module", "vec", "lib/libvec.so", "--prefix"])
             .arg(tree.root());
         let mut run = run.stderr(Stdio::piped()).spawn().unwrap();

@@ -88,7 +88,7 @@ fn targets_of(path: &Path) -> Vec<String> {
 /// What is wrong with the files at and below a path.
 fn faults(path: &Path) -> Vec<String> {
     let options = verify::Options::default();
-    let report = verify::verify(&[path.to_owned()], &options, &mut |_, _, _| {}).unwrap();
+    let report = verify::verify(&[path.to_owned()], &options, &()).unwrap();
     let faults = report.findings.into_iter();
     let faults = faults.filter(|check| check.severity == Severity::Fault);
     faults.map(|check| check.text).collect()
@@ -147,7 +147,7 @@ fn other_code_in_a_joined_binary_is_a_fault() {
     assert!(faults[0].contains("the code for gfx1100 is not what it was built with"), "{faults:?}");
     let mut options = verify::Options::default();
     options.against = Some(tree.path("fat"));
-    let report = verify::verify(&[path], &options, &mut |_, _, _| {}).unwrap();
+    let report = verify::verify(&[path], &options, &()).unwrap();
     assert_eq!(report.count(Severity::Fault), 2);
 }
 
@@ -197,8 +197,7 @@ fn generic_code_is_put_back_where_a_gpu_has_none_of_its_own() {
         let mut verified = verify::Options::default();
         verified.targets = vec![gpu.parse().unwrap()];
         verified.against = Some(tree.path("fat"));
-        let verified =
-            verify::verify(std::slice::from_ref(&binary), &verified, &mut |_, _, _| {}).unwrap();
+        let verified = verify::verify(std::slice::from_ref(&binary), &verified, &()).unwrap();
         assert!(verified.holds(), "{gpu}: {verified:#?}");
     }
     for (gpu, why) in [

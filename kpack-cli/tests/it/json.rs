@@ -75,7 +75,7 @@ fn prefix() -> Tree {
     tree
 }
 
-const INSTALL: &[&str] = &["install", "--prefix", ".", "--module", "vec", "lib/libvec.so"];
+const INSTALL: &[&str] = &["split", "--prefix", ".", "--module", "vec", "lib/libvec.so"];
 
 #[test]
 fn commands_about_prefixes_print_what_the_schema_says() {
@@ -83,8 +83,8 @@ fn commands_about_prefixes_print_what_the_schema_says() {
     let tree = prefix();
     fs::write(tree.path("text"), "text").unwrap();
     printed.run(&tree, "show", 0, &["show", "lib/libvec.so"]);
-    printed.run(&tree, "install", 0, INSTALL);
-    printed.run(&tree, "install", 0, INSTALL);
+    printed.run(&tree, "split", 0, INSTALL);
+    printed.run(&tree, "split", 0, INSTALL);
     printed.run(&tree, "show", 0, &["show", "lib/libvec.so"]);
     printed.run(&tree, "show", 0, &["show", "lib/.kpack/vec_lib.kpm"]);
     let archive = "lib/.kpack/vec_lib_gfx942.kpack";
@@ -121,6 +121,21 @@ fn commands_about_prefixes_print_what_the_schema_says() {
     printed.run(&tree, "join", 0, &join);
     printed.run(&tree, "show", 0, &["show", "lib/libvec.so"]);
     let bytes = fs::read(tree.path(archive)).unwrap();
+    // In a code object, and in the type of the TOC's first value.
+    let toc = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
+    let found = format!("a list of length {}", bytes[toc as usize] & 0xf);
+    for (at, details) in [
+        (90, json!({"kernel": "lib/libvec.so#0", "target": "gfx942", "offset": 72})),
+        (toc as usize, json!({"offset": toc, "expected": "a map", "found": found})),
+    ] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x10;
+        fs::write(tree.path(archive), damaged).unwrap();
+        let verified = printed.run(&tree, "verify", 1, &["verify", archive]);
+        assert_eq!(verified["findings"][0]["details"], details, "{verified}");
+        let failed = printed.run(&tree, "extract", 3, &[&extract[..], &["-o", "-"]].concat());
+        assert_eq!(failed["details"], details, "{failed}");
+    }
     fs::write(tree.path(archive), &bytes[..bytes.len() / 2]).unwrap();
     let verified = printed.run(&tree, "verify", 1, &["verify", archive]);
     assert_eq!(verified["findings"][0]["severity"], "fault");
@@ -132,8 +147,15 @@ fn commands_about_prefixes_print_what_the_schema_says() {
     let output = doctor.env("ROCM_KPACK_DISABLE", "1").output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains("[loader-disabled]"), "{said}");
+    let mut library = fs::read(tree.path("lib/libvec.so")).unwrap();
+    let headers = u64::from_le_bytes(library[32..40].try_into().unwrap());
+    // The size of a program header, e_phentsize.
+    library[54] = 57;
+    fs::write(tree.path("damaged.so"), library).unwrap();
+    let failed = printed.run(&tree, "show", 3, &["show", "damaged.so"]);
+    assert_eq!(failed["details"], json!({"offset": headers, "expected": "56", "found": "57"}));
     for (name, arguments) in [
-        ("install", &["install", "--prefix", ".", "--module", "vec", "text"][..]),
+        ("split", &["split", "--prefix", ".", "--module", "vec", "text"][..]),
         ("join", &["join", "--prefix", ".", "--arch", "gfx942", "text"]),
         ("object", &["object", "--module", "vec", "--output-dir", "out", "text"]),
         ("show", &["show", "text"]),
@@ -159,7 +181,7 @@ fn keys_that_the_schema_does_not_have_are_faults() {
     let mut printed = Printed::default();
     for finding in [finding, more] {
         let line = finding.to_string();
-        printed.0.push(json!([line, "doctor", {"findings": [finding]}]));
+        printed.0.push(json!([line, "verify", {"findings": [finding]}]));
     }
     let faults = printed.faults();
     assert_eq!(faults.lines().count(), 1, "{faults}");
@@ -190,10 +212,11 @@ fn commands_about_builds_print_what_the_schema_says() {
 fn commands_about_artifacts_print_what_the_schema_says() {
     let mut printed = Printed::default();
     let tree = three_shards();
-    let split = ["split", "--batch-artifact-parent-dir", "in/linux-a", "--output-dir", "again"];
+    let split =
+        ["artifact", "split", "--batch-artifact-parent-dir", "in/linux-a", "--output-dir", "again"];
     printed.run(&tree, "split-batch", 0, &split);
     let artifact = "in/linux-a/blas_lib";
-    let split = ["split", "--artifact-prefix", "blas_lib", "--output-dir", "one"];
+    let split = ["artifact", "split", "--artifact-prefix", "blas_lib", "--output-dir", "one"];
     let one = [&split[..], &["--artifact-dir", artifact]].concat();
     printed.run(&tree, "split-artifact", 0, &one);
     let none = [&split[..], &["--artifact-dir", "missing"]].concat();
@@ -201,30 +224,38 @@ fn commands_about_artifacts_print_what_the_schema_says() {
     assert_eq!(failed["id"], "system");
     let configuration = r#"{"primary_shard": "linux-a", "architecture_groups": {"all": {"architectures": ["gfx1100", "gfx942"]}}}"#;
     fs::write(tree.path("packaging.json"), configuration).unwrap();
-    let recombine =
-        ["recombine", "--input-shards-dir", "shards", "--output-dir", "packages", "--config"];
-    printed.run(&tree, "recombine", 0, &[&recombine[..], &["packaging.json"]].concat());
+    let recombine = [
+        "artifact",
+        "recombine",
+        "--input-shards-dir",
+        "shards",
+        "--output-dir",
+        "packages",
+        "--config",
+    ];
+    printed.run(&tree, "artifact-recombine", 0, &[&recombine[..], &["packaging.json"]].concat());
     fs::write(tree.path("bad.json"), "{").unwrap();
-    let failed = printed.run(&tree, "recombine", 3, &[&recombine[..], &["bad.json"]].concat());
+    let failed =
+        printed.run(&tree, "artifact-recombine", 3, &[&recombine[..], &["bad.json"]].concat());
     assert_eq!(failed["id"], "bad-configuration");
     printed.run(&tree, "verify", 0, &["verify", "packages"]);
     printed.run(&tree, "report", 0, &["report", "packages"]);
-    let pack = ["pack", "packages", "--output-dir", "store", "--run", "1"];
-    printed.run(&tree, "pack", 0, &pack);
+    let pack = ["artifact", "pack", "packages", "--output-dir", "store", "--run", "1"];
+    printed.run(&tree, "artifact-pack", 0, &pack);
     // The archives alone do not tell which kernel databases they have.
-    let archives = ["pack", "--archives", "store", "--run", "1"];
-    let refused = printed.run(&tree, "pack", 3, &archives);
+    let archives = ["artifact", "pack", "--archives", "store", "--run", "1"];
+    let refused = printed.run(&tree, "artifact-pack", 3, &archives);
     assert_eq!(refused["id"], "output-in-the-way");
     fs::rename(tree.path("store/index.json"), tree.path("index.json")).unwrap();
-    printed.run(&tree, "pack", 0, &["pack", "--archives", "store"]);
+    printed.run(&tree, "artifact-pack", 0, &["artifact", "pack", "--archives", "store"]);
     fs::rename(tree.path("index.json"), tree.path("store/index.json")).unwrap();
-    let other = ["pack", "packages", "--output-dir", "store", "--run", "2"];
-    printed.run(&tree, "pack", 3, &other);
-    printed.run(&tree, "select", 0, &["select", "store/index.json"]);
-    let unpack = ["unpack", "store", "--output-dir", "unpacked"];
-    printed.run(&tree, "unpack", 0, &unpack);
+    let other = ["artifact", "pack", "packages", "--output-dir", "store", "--run", "2"];
+    printed.run(&tree, "artifact-pack", 3, &other);
+    printed.run(&tree, "artifact-select", 0, &["artifact", "select", "store/index.json"]);
+    let unpack = ["artifact", "unpack", "store", "--output-dir", "unpacked"];
+    printed.run(&tree, "artifact-unpack", 0, &unpack);
     fs::write(tree.path("store/index.json"), "").unwrap();
-    let failed = printed.run(&tree, "unpack", 3, &unpack);
+    let failed = printed.run(&tree, "artifact-unpack", 3, &unpack);
     assert_eq!(failed["id"], "bad-index");
     assert_eq!(printed.faults(), "");
 }

@@ -355,7 +355,7 @@ fn builds_wait_for_no_disk() {
 
     let library = FatLibrary::new().wrapper(Storage::Plain, [code("gfx1100", "add")]);
     library.build(&tree.path("lib/libvec.so")).unwrap();
-    let install = "install --prefix . --module vec lib/libvec.so";
+    let install = "split --prefix . --module vec lib/libvec.so";
     let calls = flushes(&tree, &Vec::from_iter(install.split(' '))).unwrap();
     assert!(calls.iter().any(|call| call.contains("fsync(")), "{calls:?}");
 }

@@ -61,9 +61,7 @@ fn a_thread_that_cannot_start_ends_the_process() {
         let output = Command::new("timeout")
             .args(["-s", "KILL", "30", "env", &preload])
             .arg(env!("CARGO_BIN_EXE_kpack"))
-            .args([
-                "install", "--quiet", "--jobs", "2", "--prefix", ".", "--module", "vec", "--all",
-            ])
+            .args(["split", "--quiet", "--jobs", "2", "--prefix", ".", "--module", "vec", "--all"])
             .env("RUST_BACKTRACE", backtrace)
             .current_dir(tree.root())
             .output()

@@ -89,7 +89,7 @@ fn examined(tree: &Tree, path: &str) -> Vec<String> {
         line.replace(root.to_str().unwrap(), "/tree")
             .replace(tree.root().to_str().unwrap(), "/tree")
     };
-    report.findings.into_iter().map(line).collect()
+    report.findings.into_iter().map(|found| line(found.finding)).collect()
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn the_loader_and_all_tools_find_archives_beside_links() {
     let mut options = Options::default();
     options.against = Some(tree.path("fat"));
     options.targets = vec!["gfx942".parse().unwrap()];
-    let report = verify(&[site(&tree)], &options, &mut |_, _, _| {}).unwrap();
+    let report = verify(&[site(&tree)], &options, &()).unwrap();
     assert_eq!(faults(&report), [""; 0]);
     let Content::SplitBinary(shown) = inspect(&site(&tree)).unwrap().content else {
         panic!("a split binary");
@@ -175,7 +175,7 @@ fn a_join_of_a_link_never_writes_through_it() {
         let mut written = Options::default();
         written.against = Some(tree.path("fat"));
         written.targets = vec!["gfx942".parse().unwrap()];
-        let report = verify(&[tree.path("out")], &written, &mut |_, _, _| {}).unwrap();
+        let report = verify(&[tree.path("out")], &written, &()).unwrap();
         assert_eq!(faults(&report), [""; 0]);
         fs::remove_file(tree.path("out")).unwrap();
         assert_eq!(tree.snapshot_with_times().0, before.0);
@@ -262,7 +262,19 @@ fn a_variable_makes_no_broken_prefix_pass() {
             (&["verify", "prefix", "--json"], 1),
             (&["join", "--prefix", "prefix", "--arch", "gfx942"], 3),
             (&["show", "prefix/lib/libvec.so"], 0),
-            (&["recombine", "--input-shards-dir", "in", "--config", "x", "--output-dir", "out"], 4),
+            (
+                &[
+                    "artifact",
+                    "recombine",
+                    "--input-shards-dir",
+                    "in",
+                    "--config",
+                    "x",
+                    "--output-dir",
+                    "out",
+                ],
+                4,
+            ),
             (&["stage", "--output-dir", "out"], 3),
         ] {
             let output = with_variable(&tree, name, arguments);
@@ -298,7 +310,7 @@ fn variables_may_list_files_in_any_order() {
         renamed.to_str().unwrap().to_owned()
     });
     for target in TARGETS {
-        let mut doctor = command(&tree, &["doctor", "prefix", "--arch", target]);
+        let mut doctor = command(&tree, &["doctor", "prefix", "--arch", target, "-v"]);
         doctor.env("ROCM_KPACK_PATH", files.join(":"));
         let text = text_of(&doctor.output().unwrap()).unwrap();
         let found = format!("split, with code for {target}, found through ROCM_KPACK_PATH\n");
@@ -309,7 +321,7 @@ fn variables_may_list_files_in_any_order() {
 #[test]
 fn the_doctor_obeys_variables_and_names_the_one_that_decided() {
     let tree = moved_away();
-    let doctor = ["doctor", "prefix", "--arch", "gfx942"];
+    let doctor = ["doctor", "prefix", "--arch", "gfx942", "--verbose"];
     for name in ["ROCM_KPACK_PATH", "ROCM_KPACK_PATH_PREFIX"] {
         let text = text_of(&with_variable(&tree, name, &doctor)).unwrap();
         let found = format!("split, with code for gfx942, found through {name}\n");

@@ -1,17 +1,8 @@
 //! The tests of the linked binaries, trees, wheels and the command, in one program.
 
-mod artifact_again;
-mod artifact_databases;
-mod artifact_layouts;
-mod artifact_oddities;
-mod artifact_paths;
-mod artifact_split;
-mod artifact_strays;
-mod artifact_targets;
-mod artifact_unknown;
-mod artifact_variants;
 mod artifacts_cli;
 mod artifacts_document;
+#[path = "../../../kpack-artifact/tests/it/blas/mod.rs"]
 mod blas;
 mod cargo_build;
 mod catalogue;
@@ -22,8 +13,9 @@ mod concurrent;
 mod crates;
 mod create;
 mod doctor;
-mod elf_layouts;
+mod environments;
 mod findings;
+mod images;
 mod inspect;
 mod install;
 mod install_again;
@@ -31,33 +23,31 @@ mod install_files;
 mod install_refused;
 mod join;
 mod json;
-mod kernel_cache;
+mod kernel_files;
 mod large_code_objects;
 mod launch;
+#[path = "../../../kpack-split/tests/it/layouts/mod.rs"]
 mod layouts;
-mod leftovers;
 mod little_memory;
 mod lookup;
 mod many_machines;
+#[path = "../../../kpack-split/tests/it/markers/mod.rs"]
 mod markers;
+mod offload_images;
 mod opened_once;
 mod outputs;
+#[path = "../../../kpack-store/tests/it/packed/mod.rs"]
 mod packed;
+mod pages;
+#[path = "../../../kpack-artifact/tests/it/planned/mod.rs"]
 mod planned;
 mod presplit;
-mod recombine;
-mod recombine_compiled;
-mod recombine_duplicates;
-mod recombine_facts;
-mod recombine_host_files;
-mod recombine_input;
 mod recombine_killed;
-mod recombine_merged;
-mod recombine_overlay;
 mod recombine_published;
-mod recombine_windows;
 mod reproducible;
 mod rocm_splits;
+mod rocm_splits_in_trees;
+#[path = "../../../kpack-artifact/tests/it/shards/mod.rs"]
 mod shards;
 mod shared_bundles;
 mod sizes;
@@ -67,22 +57,20 @@ mod stage_build_paths;
 mod stage_output_dir;
 mod stage_windows;
 mod store;
-mod store_damaged;
 mod strip_debug;
 mod swapped;
 mod target_names;
 mod terminal;
 mod therock;
 mod therock_wheels;
+mod trim;
+#[path = "../../../kpack-artifact/tests/it/verified/mod.rs"]
 mod verified;
 mod verify;
-mod verify_databases;
-mod verify_incomplete;
-mod verify_trees;
 mod wheel;
 mod wheel_damaged;
-mod wheel_variants;
-mod wheel_vendored;
+#[path = "../../../kpack-wheel/tests/it/wheels/mod.rs"]
+mod wheels;
 mod windows;
 mod windows_binaries;
 mod windows_layouts;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use kpack_tests::fixture::{FatLibrary, Storage, code};
-use kpack_tests::process::run;
+use kpack_tests::page::{Page, Reader};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
@@ -22,18 +22,41 @@ impl Drop for Server {
 
 /// The block of commands of the page that begins with `start`.
 fn block(start: &str) -> String {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/many-machines.md");
-    let page = fs::read_to_string(page).unwrap();
-    let mut blocks = page.split("```sh\n").skip(1).map(|block| block.split_once("```").unwrap().0);
-    blocks.find(|block| block.starts_with(start)).unwrap().to_owned()
+    Page::read("docs/many-machines.md").commands(start)
 }
 
 /// Runs commands with kpack in the PATH.
 fn shell(directory: &Path, commands: &str) {
-    let kpack = Path::new(env!("CARGO_BIN_EXE_kpack")).parent().unwrap();
-    let path = format!("{}:{}", kpack.display(), std::env::var("PATH").unwrap());
-    let mut shell = Command::new("sh");
-    run(shell.args(["-euc", commands]).current_dir(directory).env("PATH", path));
+    Reader::new(directory, Path::new(env!("CARGO_BIN_EXE_kpack"))).run(commands);
+}
+
+/// The builds of the page's three machines are merged, and unpacked for an image.
+#[test]
+fn shards_are_merged_as_the_page_says() {
+    let tree = Tree::new();
+    for (machine, target) in [("linux-a", "gfx1100"), ("linux-b", "gfx1101"), ("linux-c", "gfx942")]
+    {
+        let library = FatLibrary::new().wrapper(Storage::Plain, [code(target, "add")]);
+        let artifact = format!("{machine}/built/vec_lib");
+        library.build(&tree.path(&format!("{artifact}/vec/stage/lib/libvec.so"))).unwrap();
+        // The names of the fixture's own sources, which are temporary.
+        let mut strip = Command::new("strip");
+        strip.arg(tree.path(&format!("{artifact}/vec/stage/lib/libvec.so")));
+        assert!(strip.status().unwrap().success());
+        fs::write(tree.path(&format!("{artifact}/artifact_manifest.txt")), "vec/stage\n").unwrap();
+        let commands = block("kpack artifact split --batch").replace("linux-a", machine);
+        shell(&tree.path(machine), &commands);
+        fs::create_dir_all(tree.path("fetched")).unwrap();
+        let store = tree.path(&format!("{machine}/store"));
+        fs::rename(store, tree.path(&format!("fetched/{machine}"))).unwrap();
+    }
+    let configuration = Page::read("docs/many-machines.md").blocks("json").remove(0);
+    fs::write(tree.path("packaging.json"), configuration).unwrap();
+    shell(tree.root(), &block("for shard in"));
+    shell(tree.root(), &block("kpack artifact unpack release"));
+    assert!(tree.path("roots/generic/lib/libvec.so").is_file());
+    assert!(tree.path("roots/gfx942/lib/.kpack/vec_lib_gfx942.kpack").is_file());
+    assert!(!tree.path("roots/gfx942/lib/.kpack/vec_lib_gfx1100.kpack").exists());
 }
 
 /// A release of two prefixes, `site/RUN`, whose kernels differ from those of another run.
@@ -47,7 +70,7 @@ fn release(tree: &Tree, name: &str) {
         let commands = commands.replace("MODULE=vec", &format!("MODULE={module}"));
         shell(&tree.path(name), &commands.replace("/opt/vec", module));
     }
-    let commands = block("kpack split --batch").replace(" --shard linux-a", "");
+    let commands = block("kpack artifact split --batch").replace(" --shard linux-a", "");
     shell(&tree.path(name), &commands.replace("12345-linux", name));
     fs::create_dir_all(tree.path("site")).unwrap();
     fs::rename(tree.path(&format!("{name}/store")), tree.path(&format!("site/{name}"))).unwrap();

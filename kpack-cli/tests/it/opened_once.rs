@@ -119,7 +119,7 @@ fn assert_documented(name: &str, tree: &Tree, line: &str) {
         };
         write!(row, "{cell} |").unwrap();
     }
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/architecture.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/dev/architecture.md");
     let page = fs::read_to_string(page).unwrap();
     assert!(page.lines().any(|line| line == row), "expected the row\n{row}");
 }
@@ -149,8 +149,8 @@ fn after(tree: Tree, line: &str) -> Tree {
     tree
 }
 
-const INSTALL: &str = "install --prefix prefix --module vec --all";
-const SPLIT: &str = "split --artifact-dir in --artifact-prefix blas_lib --output-dir out";
+const INSTALL: &str = "split --prefix prefix --module vec --all";
+const SPLIT: &str = "artifact split --artifact-dir in --artifact-prefix blas_lib --output-dir out";
 
 /// A split prefix, and the unsplit one.
 fn installed() -> Tree {
@@ -170,7 +170,7 @@ fn install_prefixes() {
     if !require::tool("strace") {
         return;
     }
-    assert_documented("`install`", &prefix(), INSTALL);
+    assert_documented("`split`", &prefix(), INSTALL);
     let join = "join --prefix prefix --arch gfx1100";
     assert_documented("`join`", &installed(), join);
     // Several threads may open an archive at the same time.
@@ -186,7 +186,7 @@ fn artifact_directories() {
     if !require::tool("strace") {
         return;
     }
-    assert_documented("`split`", &artifact(), SPLIT);
+    assert_documented("`artifact split`", &artifact(), SPLIT);
     let split = || after(artifact(), SPLIT);
     let verify = "verify out --jobs 1";
     assert_documented("`verify` of artifacts", &split(), verify);
@@ -195,9 +195,8 @@ fn artifact_directories() {
     assert_documented(name, &split(), verify);
     let shards = three_shards();
     fs::write(shards.path("packaging.json"), CONFIGURATION).unwrap();
-    let recombine =
-        "recombine --input-shards-dir shards --config packaging.json --output-dir out --jobs 1";
-    assert_documented("`recombine`", &shards, recombine);
+    let recombine = "artifact recombine --input-shards-dir shards --config packaging.json --output-dir out --jobs 1";
+    assert_documented("`artifact recombine`", &shards, recombine);
 }
 
 #[test]
@@ -238,7 +237,7 @@ fn a_table_that_moves_is_compared_in_blocks() {
         .flag(tree.path("many.s"))
         .build(&tree.path("lib/libvec.so"))
         .unwrap();
-    let line = "install --quiet --prefix . --module vec lib/libvec.so";
+    let line = "split --quiet --prefix . --module vec lib/libvec.so";
     let output = Command::new("strace")
         .args(["-f", "-e", "trace=pread64"])
         .arg(env!("CARGO_BIN_EXE_kpack"))

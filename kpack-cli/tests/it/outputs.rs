@@ -35,7 +35,7 @@ const OUTPUTS: &[(&str, &str)] = &[
     ("object --module vec --output-dir out vec.o", "out/.kpack/vec_lib_gfx942.kpack"),
     ("object --module vec --output-dir out vec.o", "out/.kpack/vec_lib.kpm"),
     (
-        "install --prefix out --module vec --only device --source fat.so lib/libvec.so",
+        "split --prefix out --module vec --only device --source fat.so lib/libvec.so",
         "out/lib/.kpack/vec_lib_gfx942.kpack",
     ),
     (
@@ -47,7 +47,7 @@ const OUTPUTS: &[(&str, &str)] = &[
         "out/vec_device_gfx942-1.0-cp311-cp311-manylinux_2_28_x86_64.whl",
     ),
     (
-        "split --artifact-dir artifact --artifact-prefix vec_lib --output-dir out",
+        "artifact split --artifact-dir artifact --artifact-prefix vec_lib --output-dir out",
         "out/vec_lib_generic",
     ),
 ];
@@ -117,7 +117,7 @@ fn every_command_replaces_regular_files_and_nothing_else() {
                 continue;
             }
             let tree = with_output(&inputs);
-            if line.starts_with("install") {
+            if line.starts_with("split") {
                 fs::create_dir(tree.path("out/lib")).unwrap();
                 fs::copy(tree.path("fat.so"), tree.path("out/lib/libvec.so")).unwrap();
             }
@@ -147,7 +147,7 @@ fn every_command_replaces_regular_files_and_nothing_else() {
             let text = String::from_utf8_lossy(&said.stderr).into_owned();
             let what = format!("{line}: {obstacle}: {text}");
             // A directory that is no artifact also stays.
-            let may_replace = obstacle == "a regular file" && !line.starts_with("split");
+            let may_replace = obstacle == "a regular file" && !line.starts_with("artifact split");
             if may_replace {
                 assert_eq!(said.status.code(), Some(0), "{what}");
                 continue;
@@ -174,18 +174,19 @@ const HIDDEN: [(&str, &str); 4] = [
     ("out/.vec.tmp", "wheel split vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl --output-dir out"),
     (
         "out/.vec_lib.tmp",
-        "split --artifact-dir artifact --artifact-prefix vec_lib --output-dir out",
+        "artifact split --artifact-dir artifact --artifact-prefix vec_lib --output-dir out",
     ),
     (
         "out/.vec_lib.tmp",
-        "recombine --input-shards-dir shards --config groups.json --output-dir out",
+        "artifact recombine --input-shards-dir shards --config groups.json --output-dir out",
     ),
 ];
 
 #[test]
 fn files_of_the_user_under_a_hidden_name_stay() {
     let inputs = inputs();
-    let split = "split --artifact-dir artifact --artifact-prefix vec_lib --output-dir shards/one";
+    let split =
+        "artifact split --artifact-dir artifact --artifact-prefix vec_lib --output-dir shards/one";
     assert!(kpack(&inputs, &words(split)).status.success());
     let groups = r#"{"primary_shard": "one", "architecture_groups":
         {"one": {"architectures": ["gfx942", "gfx90a"]}}}"#;
@@ -286,7 +287,7 @@ fn a_large_code_object_is_extracted_in_little_memory() {
     let scheme = kpack_format::archive::Scheme::ZstdPerKernel;
     let spool = std::io::Cursor::new(Vec::new());
     let mut archive = kpack_format::archive::ArchiveWriter::new(spool, "vec_lib", &target, scheme);
-    let checksum = kpack_format::digest::sha256(&code);
+    let checksum = kpack_format::digest::blake3(&code);
     let mut encoder = kpack_format::archive::Encoder::new(scheme, 3).unwrap();
     archive.add("lib/libvec.so#0", &encoder.encode(&code, checksum).unwrap()).unwrap();
     drop(code);

@@ -16,7 +16,9 @@ use kpack_tests::tree::Tree;
 fn recombine(tree: &Tree) -> Command {
     command(
         tree,
-        &words("recombine --input-shards-dir shards --output-dir out --config packaging.json"),
+        &words(
+            "artifact recombine --input-shards-dir shards --output-dir out --config packaging.json",
+        ),
     )
 }
 
@@ -143,7 +145,7 @@ fn replace_in_little_room(tree: &Tree, jobs: &str) {
     add_components(tree, &["alas_", "clas_"]);
     let script = "mkdir out; mount -t tmpfs -o size=12m tmpfs out
         for jobs in $JOBS; do
-            \"$KPACK\" recombine --quiet --jobs $jobs --input-shards-dir shards --output-dir out --config packaging.json
+            \"$KPACK\" artifact recombine --quiet --jobs $jobs --input-shards-dir shards --output-dir out --config packaging.json
         done
         \"$KPACK\" verify --quiet out; df -k out; ls out";
     let output = Command::new("unshare")

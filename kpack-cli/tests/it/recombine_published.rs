@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use kpack_artifact::store::{PackOptions, UnpackOptions, pack, unpack};
 use kpack_core::{Id, ids};
+use kpack_store::{PackOptions, UnpackOptions, pack, unpack};
 use kpack_tests::tree::Tree;
 use serde_json::Value;
 
@@ -47,6 +47,7 @@ fn publish(tree: &Tree, shard: &str, run: &str) {
 /// Recombines with `--require-index`; the exit code, and what `--json` prints.
 fn recombine(tree: &Tree, output: &str) -> (Option<i32>, Value) {
     let arguments = [
+        "artifact",
         "recombine",
         "--input-shards-dir",
         "shards",
@@ -88,6 +89,7 @@ fn what_travelled_is_merged_as_if_it_had_not() {
     let tree = three_shards();
     fs::write(tree.path("packaging.json"), CONFIGURATION).unwrap();
     let direct = [
+        "artifact",
         "recombine",
         "--input-shards-dir",
         "shards",
@@ -167,7 +169,7 @@ fn shards_that_are_not_those_that_were_published_are_rejected() {
 fn a_report_that_cannot_be_written_hides_no_error() {
     let tree = published();
     fs::create_dir(tree.path("report.json")).unwrap();
-    let line = "recombine --input-shards-dir shards --config packaging.json --output-dir out --json \
+    let line = "artifact recombine --input-shards-dir shards --config packaging.json --output-dir out --json \
                 --report report.json";
     let run = || {
         let done = kpack(&tree, &words(line));

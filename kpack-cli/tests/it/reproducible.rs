@@ -80,10 +80,17 @@ fn result(input: &Tree, way: Way) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
         binaries.reverse();
         objects.reverse();
     }
-    let install = ["install", "--quiet", "--prefix", "in/prefix", "--module", "vec"];
+    let install = ["split", "--quiet", "--prefix", "in/prefix", "--module", "vec"];
     let object = ["object", "--quiet", "--module", "vec", "--output-dir", "host"];
-    let split =
-        ["split", "--quiet", "--batch-artifact-parent-dir", "in/built", "--output-dir", "out"];
+    let split = [
+        "artifact",
+        "split",
+        "--quiet",
+        "--batch-artifact-parent-dir",
+        "in/built",
+        "--output-dir",
+        "out",
+    ];
     for arguments in
         [[&install[..], &binaries].concat(), [&object[..], &objects].concat(), split.to_vec()]
     {

@@ -182,35 +182,63 @@ fn wrappers_get_bundles_of_their_own() {
     assert_ne!(first, second);
 }
 
-/// fat → ROCm's → join → kpack's → join → ROCm's.
+/// Steps of a chain: a split by ROCm's tool or by kpack, or a join.
+const ROCM: char = 'R';
+const JOIN: char = 'J';
+
+/// Takes a fat library through the steps. After each, it has the code and the host memory of the fat library; what
+/// kpack splits after a join is what was joined, byte for byte.
+fn check_steps(library: &FatLibrary, kind: Kind, steps: &str) {
+    let bench = Bench::new().unwrap();
+    let tree = Tree::new();
+    library.build(&tree.path("fat")).unwrap();
+    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+    let file = tree.path("prefix").join(FILE);
+    fs::copy(tree.path("fat"), &file).unwrap();
+    let fat = bench.report(kind, &file).unwrap();
+    for (number, step) in steps.chars().enumerate() {
+        let what = format!("{kind:?}, step {number} of {steps}");
+        let expected = match step {
+            JOIN => {
+                fs::copy(&file, tree.path("split")).unwrap();
+                joined(&tree, &TARGETS);
+                fat.clone()
+            }
+            ROCM => {
+                rocm_split(library, &tree.path("prefix"), FILE, "vec_lib").expect(&what);
+                expected_report(&fat)
+            }
+            _ => {
+                split_again(&tree);
+                if number > 0 {
+                    same_bytes(&tree.path("split"), &file)
+                        .unwrap_or_else(|error| panic!("{what}: {error}"));
+                }
+                expected_report(&fat)
+            }
+        };
+        assert_eq!(bench.report(kind, &file).unwrap(), expected, "{what}");
+        let report = check_with(&tree, "prefix/lib/libvec.so", Some("fat"), &[]);
+        assert_eq!(faults(&report), [""; 0], "{what}");
+    }
+}
+
+/// fat → ROCm's → join → kpack's → join → ROCm's, and on.
 #[test]
 fn splits_pass_through_any_chain() {
-    let library = two_wrappers();
-    let tree = split(&library);
-    let file = tree.path("prefix").join(FILE);
-    let fat = || fs::copy(tree.path("fat"), &file).unwrap();
-    let against = || {
-        assert_eq!(faults(&check_with(&tree, "prefix/lib/libvec.so", Some("fat"), &[])), [""; 0])
-    };
-    against();
-    let rocm = fs::read(&file).unwrap();
-    joined(&tree, &TARGETS);
-    split_again(&tree);
-    against();
-    joined(&tree, &TARGETS);
-    assert!(section(&file, ".hip_fatbin").1);
-    split_again(&tree);
-    assert!(fs::read(&file).unwrap() == rocm);
-
-    // The other way round: kpack splits first, and archives of either serve both.
-    fat();
-    install(&InstallOptions::new(tree.path("prefix"), "vec", [FILE]), &()).unwrap();
-    against();
-    joined(&tree, &TARGETS);
-    fat();
-    rocm_split(&library, &tree.path("prefix"), FILE, "vec_lib").unwrap();
-    against();
-    assert!(fs::read(&file).unwrap() == rocm);
+    let both = |name| TARGETS.map(|target| code(target, name));
+    // Its code goes after everything else when it is joined.
+    let compressed = FatLibrary::new()
+        .wrapper(Storage::Zstd(3), both("add"))
+        .wrapper(Storage::Zlib(2), both("mul"));
+    let small = FatLibrary::new().wrapper(Storage::Zstd(2), both("add"));
+    for library in [two_wrappers(), compressed, small] {
+        for kind in [Kind::Shared, Kind::Pie] {
+            let library = library.clone().kind(kind);
+            check_steps(&library, kind, "RJKJRJRJK");
+            check_steps(&library, kind, "KJRJKJR");
+        }
+    }
 }
 
 #[test]
@@ -225,7 +253,7 @@ fn commands_show_it_as_a_split_library() {
         "verify prefix/lib/libvec.so --against fat",
         "report prefix",
         "extract prefix/lib/.kpack/vec_lib_gfx1100.kpack --kernel lib/libvec.so#0 --output code",
-        "doctor --arch gfx1100 prefix/lib/libvec.so",
+        "doctor -v --arch gfx1100 prefix/lib/libvec.so",
         "join --prefix prefix --arch gfx1100 --against fat lib/libvec.so",
         "show prefix/lib/libvec.so",
         "verify prefix/lib/libvec.so --against fat",
@@ -239,7 +267,7 @@ fn commands_show_it_as_a_split_library() {
 fn without_its_archive_the_cause_is_named() {
     let tree = split(&two_wrappers());
     fs::remove_file(tree.path("prefix/lib/.kpack/vec_lib_gfx1100.kpack")).unwrap();
-    let doctor = "doctor --arch gfx1100 prefix/lib/libvec.so";
+    let doctor = "doctor -v --arch gfx1100 prefix/lib/libvec.so";
     let join = "join --prefix prefix --arch gfx1100 lib/libvec.so";
     let mut lines = Vec::from_iter([doctor, join].map(|line| said(&tree, &words(line))));
     fs::remove_dir_all(tree.path("prefix/lib/.kpack")).unwrap();
@@ -252,7 +280,7 @@ fn a_tree_with_both_kinds_is_split() {
     let tree = split(&two_wrappers());
     let own = FatLibrary::new().wrapper(Storage::Plain, [code("gfx1100", "own")]);
     own.build(&tree.path("prefix/lib/libown.so")).unwrap();
-    let line = "install --prefix prefix --module own --all";
+    let line = "split --prefix prefix --module own --all";
     with_filters(|| insta::assert_snapshot!(said(&tree, &words(line))));
     assert!(check(&tree, "prefix").holds());
 }
@@ -309,5 +337,79 @@ fn images_for_windows_join_and_split_back_to_the_byte() {
         install(&options, &()).unwrap();
         same_bytes(&tree.path("host"), &file)
             .unwrap_or_else(|error| panic!("{storage:?}: {error}"));
+        // And on: join → ROCm's → join → kpack's. All of the code does not fit where the linker put it, since the rest
+        // of ROCm's split is kept with it, and then the wrappers' section grows: ROCm's tool takes that for wrappers.
+        let join_for = |targets: &[&str]| {
+            let targets = targets.iter().map(|target| target.parse::<TargetId>().unwrap());
+            join(&JoinOptions::new(tree.path("prefix"), targets, [name]), &()).unwrap();
+            against();
+        };
+        let split_by_rocm = || rocm_split(&library, &tree.path("prefix"), name, "vec_lib");
+        join_for(&TARGETS);
+        split_by_rocm().unwrap_err();
+        fs::copy(tree.path("fat"), &file).unwrap();
+        for targets in [&TARGETS[..], &TARGETS[..1], &TARGETS[..1]] {
+            install(&options, &()).unwrap();
+            join_for(targets);
+            split_by_rocm().unwrap();
+            against();
+            fs::copy(&file, tree.path("host")).unwrap();
+            join_for(&TARGETS[..1]);
+            install(&options, &()).unwrap();
+            same_bytes(&tree.path("host"), &file)
+                .unwrap_or_else(|error| panic!("{storage:?}: {error}"));
+            join_for(&TARGETS[..1]);
+        }
+    }
+}
+
+/// The marker of a joined binary is replaced where it is, by one with other search paths, targets and code IDs.
+#[test]
+fn a_joined_binary_is_split_with_another_marker() {
+    let both = |name| TARGETS.map(|target| code(target, name));
+    for (storage, is_for_windows) in [
+        (Storage::Plain, false),
+        (Storage::Zstd(2), false),
+        (Storage::Plain, true),
+        (Storage::Zstd(2), true),
+    ] {
+        let build = WindowsBuild { linker: WindowsLinker::LldLink, flags: &[], is_program: false };
+        if is_for_windows && !build.linker.is_there() {
+            continue;
+        }
+        let (directory, name) = if is_for_windows { ("bin", "bin/vec.dll") } else { ("lib", FILE) };
+        let library = FatLibrary::new().wrapper(storage, both("add")).wrapper(storage, both("mul"));
+        for is_of_rocm in [true, false] {
+            let what = format!("{storage:?}, {name}, ROCm's: {is_of_rocm}");
+            let tree = Tree::new();
+            match is_for_windows {
+                true => library.build_for_windows(build, &tree.path("fat")).unwrap(),
+                false => library.build(&tree.path("fat")).unwrap(),
+            }
+            fs::create_dir_all(tree.path("prefix").join(directory)).unwrap();
+            fs::copy(tree.path("fat"), tree.path("prefix").join(name)).unwrap();
+            let split = |module: &str, targets: &[&str]| {
+                let mut options = InstallOptions::new(tree.path("prefix"), module, [name]);
+                options.kpack_dir = format!("{directory}/.kpack").into();
+                install(&options, &()).unwrap_or_else(|error| panic!("{what}, {module}: {error}"));
+                let report = check_with(&tree, &format!("prefix/{name}"), Some("fat"), targets);
+                assert_eq!(faults(&report), [""; 0], "{what}, {module}");
+            };
+            match is_of_rocm {
+                true => rocm_split(&library, &tree.path("prefix"), name, "vec_lib").unwrap(),
+                false => split("vec", &TARGETS),
+            }
+            for (targets, module) in [
+                (&TARGETS[..], "vec"),
+                (&TARGETS[1..], "w"),
+                (&TARGETS[1..], "uvw"),
+                (&TARGETS[1..], "uvw"),
+                (&TARGETS[1..], "v"),
+            ] {
+                let joined = targets.iter().map(|target| target.parse::<TargetId>().unwrap());
+                join(&JoinOptions::new(tree.path("prefix"), joined, [name]), &()).unwrap();
+                split(module, targets);
+            }
+        }
     }
 }

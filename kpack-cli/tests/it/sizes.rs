@@ -307,6 +307,9 @@ fn a_page_has_the_date_of_the_newest_input_or_the_one_that_is_given() {
     };
     let newest = page(None);
     assert!(newest.contains("<p>20"), "{newest}");
+    // What the pictures are comes before them.
+    let at = |text: &str| newest.find(text).unwrap_or_else(|| panic!("{text}: {newest}"));
+    assert!(at("The first picture shows the sizes of the unpacked code") < at("<svg"));
     assert_eq!(newest, page(None));
     assert!(page(Some("1714521600")).contains("<p>2024-05-01</p>"));
 }
@@ -317,7 +320,7 @@ fn a_time_that_is_no_number_is_an_error_everywhere() {
     let tree = three_shards();
     for arguments in [
         &["report", "shards", "--html", "page.html"][..],
-        &["pack", "shards/linux-a", "--output-dir", "store"],
+        &["artifact", "pack", "shards/linux-a", "--output-dir", "store"],
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kpack"));
         command.args(arguments).current_dir(tree.root());

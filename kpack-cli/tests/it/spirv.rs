@@ -11,7 +11,7 @@ use kpack_build::object_file;
 use kpack_cli::inspect::{self, Content};
 use kpack_core::{Severity, ids};
 use kpack_format::archive::{Archive, ArchiveWriter, Encoder};
-use kpack_format::digest::sha256;
+use kpack_format::digest::blake3;
 use kpack_format::offload_bundle::EntryId;
 use kpack_format::target_id::SPIRV;
 use kpack_split::Spirv;
@@ -38,7 +38,7 @@ pub(crate) fn spirv(id: &str, name: &str) -> (String, Vec<u8>) {
 fn faults_against(path: &Path, original: &Path) -> Vec<String> {
     let mut options = verify::Options::default();
     options.against = Some(original.to_owned());
-    let report = verify::verify(&[path.to_owned()], &options, &mut |_, _, _| {}).unwrap();
+    let report = verify::verify(&[path.to_owned()], &options, &()).unwrap();
     let faults = report.findings.into_iter();
     let faults = faults.filter(|check| check.severity == Severity::Fault);
     faults.map(|check| check.text).collect()
@@ -86,7 +86,7 @@ fn unsplit(library: &FatLibrary) -> Tree {
 
 fn faults(path: &Path) -> Vec<String> {
     let options = verify::Options::default();
-    let report = verify::verify(&[path.to_owned()], &options, &mut |_, _, _| {}).unwrap();
+    let report = verify::verify(&[path.to_owned()], &options, &()).unwrap();
     let faults = report.findings.into_iter();
     let faults = faults.filter(|check| check.severity == Severity::Fault);
     faults.map(|check| check.text).collect()
@@ -416,7 +416,7 @@ fn an_archive_without_entry_ids_joins_as_runtimes_expect() {
     let target = SPIRV.parse().unwrap();
     let mut writer =
         ArchiveWriter::new(Cursor::new(Vec::new()), &toc.group_name, &target, toc.scheme);
-    let encoded = Encoder::new(toc.scheme, 3).unwrap().encode(&bytes, sha256(&bytes)).unwrap();
+    let encoded = Encoder::new(toc.scheme, 3).unwrap().encode(&bytes, blake3(&bytes)).unwrap();
     writer.add(&format!("{FILE}#0"), &encoded).unwrap();
     writer.finish(File::create(&archive).unwrap()).unwrap();
 

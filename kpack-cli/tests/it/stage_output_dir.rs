@@ -176,6 +176,47 @@ fn runs_for_one_directory_take_turns() {
     }
 }
 
+/// As a shell that works in it sees it, and the system that has something mounted there.
+#[test]
+fn an_existing_directory_is_filled() {
+    use std::os::unix::fs::MetadataExt;
+    let tree = Tree::new();
+    let text = built(&tree);
+    fs::write(tree.path("build.json"), &text).unwrap();
+    stage(&Options::new(tree.path("expected")), text.as_bytes()).unwrap();
+    stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
+    // A file of the release that the next one does not have.
+    fs::create_dir_all(tree.path("dist/lib/old")).unwrap();
+    fs::write(tree.path("dist/lib/old/libold.so"), "").unwrap();
+    let stamp = tree.path("dist/.kpack-stage");
+    fs::write(&stamp, fs::read_to_string(&stamp).unwrap() + "lib/old/libold.so\n").unwrap();
+    let inode = || tree.path("dist").metadata().unwrap().ino();
+    let before = inode();
+    let line = "\"$0\" stage --output-dir . --messages ../build.json --quiet && ls bin/app";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", line, env!("CARGO_BIN_EXE_kpack")]).current_dir(tree.path("dist"));
+    process::run(&mut shell);
+    assert_eq!(inode(), before);
+    let same = ["-r", "expected", "dist"];
+    process::run(Command::new("diff").args(same).current_dir(tree.root()));
+
+    fs::remove_dir_all(tree.path("dist")).unwrap();
+    fs::create_dir(tree.path("dist")).unwrap();
+    let line = "mount -t tmpfs none dist || exit 77; for run in 1 2; do \
+        \"$0\" stage --output-dir dist --messages build.json --quiet || exit; done; diff -r expected dist";
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "--map-root-user", "sh", "-c", line]);
+    let said = unshare.arg(env!("CARGO_BIN_EXE_kpack")).current_dir(tree.root()).output();
+    let said = said.unwrap();
+    let text = String::from_utf8_lossy(&said.stderr);
+    if said.status.code() == Some(77) || text.starts_with("unshare:") {
+        require::skip(&format!("nothing can be mounted here: {text}"));
+        return;
+    }
+    assert!(said.status.success(), "{text}{}", String::from_utf8_lossy(&said.stdout));
+    nothing_hidden(&tree);
+}
+
 #[test]
 fn symbolic_links_and_empty_directories_stay() {
     use std::os::unix::fs::{PermissionsExt, symlink};

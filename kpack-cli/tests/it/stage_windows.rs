@@ -132,7 +132,7 @@ fn binaries_of_one_module_are_reported_once() {
         assert_eq!(listed, Vec::from_iter(expected));
         for archive in &report.archives {
             let is_shared = archive.path.to_str().unwrap().contains("app_lib_");
-            assert_eq!(archive.kernel_count, if is_shared { 2 } else { 1 });
+            assert_eq!(archive.code_object_count, if is_shared { 2 } else { 1 });
             assert_eq!(archive.size, archive.path.metadata().unwrap().len());
         }
         // One for each module.

@@ -9,8 +9,8 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use kpack_artifact::store::{Index, PackOptions, UnpackOptions, pack, unpack};
 use kpack_core::ids;
+use kpack_store::{Index, PackOptions, UnpackOptions, pack, unpack};
 use kpack_tests::process;
 use kpack_tests::require;
 use kpack_tests::tree::{Tree, files_in};
@@ -81,6 +81,7 @@ fn the_same_trees_give_the_same_bytes_whenever_and_wherever() {
         }
     }
     let arguments = [
+        "artifact",
         "pack",
         "out",
         "--output-dir",
@@ -156,10 +157,13 @@ fn what_other_tools_packed_gets_an_index_and_is_unpacked() {
         .args(artifacts)
         .status();
     assert!(script.unwrap().success());
-    let index = ["pack", "--archives", "foreign", "--run", "1-linux"];
+    let index = ["artifact", "pack", "--archives", "foreign", "--run", "1-linux"];
     let output = kpack(&tree, &index);
     assert!(output.status.success(), "{output:?}");
-    let output = kpack(&tree, &["unpack", "foreign", "--arch", "gfx1100", "--output-dir", "again"]);
+    let output = kpack(
+        &tree,
+        &["artifact", "unpack", "foreign", "--arch", "gfx1100", "--output-dir", "again"],
+    );
     assert!(output.status.success(), "{output:?}");
     for artifact in ["blas_lib_generic", "blas_lib_gfx110X"] {
         let mut expected = below(&tree, &format!("out/{artifact}"));
@@ -179,7 +183,7 @@ fn an_index_of_archives_says_what_is_in_them_and_replaces_none_that_says_more() 
     let index = packed(&tree, "out", "store");
     let before = files_in(&tree.path("store"));
     let archives_of = |run: &[&str]| {
-        let output = kpack(&tree, &[&["pack", "--archives", "store"], run].concat());
+        let output = kpack(&tree, &[&["artifact", "pack", "--archives", "store"], run].concat());
         let said = String::from_utf8(output.stderr).unwrap();
         (output.status.code(), said)
     };
@@ -221,7 +225,8 @@ fn an_index_of_archives_says_what_is_in_them_and_replaces_none_that_says_more() 
 fn one_gpu_gets_its_files_in_one_tree() {
     let tree = merged();
     packed(&tree, "out", "store");
-    let arguments = ["unpack", "store", "--arch", "gfx942", "--flatten", "--output-dir", "root"];
+    let arguments =
+        ["artifact", "unpack", "store", "--arch", "gfx942", "--flatten", "--output-dir", "root"];
     let output = kpack(&tree, &arguments);
     assert!(output.status.success(), "{output:?}");
     let mut expected = BTreeMap::new();
@@ -239,6 +244,7 @@ fn one_gpu_gets_its_files_in_one_tree() {
     // Layers of an image.
     for (only, root) in [("generic", "base"), ("device", "layer")] {
         let arguments = [
+            "artifact",
             "unpack",
             "store",
             "--arch",
@@ -305,32 +311,13 @@ fn files_that_two_components_have_are_one_if_they_are_the_same() {
     assert_eq!(flatten("other").unwrap_err().id(), ids::CONFLICTING_FILES);
 }
 
-/// The prefixes of one artifact may contradict each other as well.
-#[test]
-fn files_that_one_artifact_has_twice_are_named_as_such() {
-    let tree = Tree::new();
-    let artifact = "out/blas_lib_generic";
-    for (prefix, text) in [("one/stage", "one"), ("two/stage", "two")] {
-        write(&tree.path(&format!("{artifact}/{prefix}/LICENSE")), text.as_bytes());
-    }
-    let prefixes = "one/stage\ntwo/stage\n";
-    write(&tree.path(&format!("{artifact}/artifact_manifest.txt")), prefixes.as_bytes());
-    packed(&tree, "out", "store");
-    let mut options = UnpackOptions::new(tree.path("store"), tree.path("root"));
-    options.flatten = true;
-    let error = unpack(&options, &()).unwrap_err();
-    assert_eq!(error.id(), ids::CONFLICTING_FILES);
-    let said = error.to_string();
-    assert!(said.contains("`LICENSE`") && !said.contains("two artifacts"), "{said}");
-}
-
 #[test]
 fn a_gpu_needs_its_targets_their_variants_and_the_host_files() {
     let tree = three_shards();
     packed(&tree, "shards/linux-a", "store");
     packed(&tree, "shards/linux-b", "variants");
     let select = |arguments: &[&str]| {
-        let output = kpack(&tree, &[&["select"], arguments].concat());
+        let output = kpack(&tree, &[&["artifact", "select"], arguments].concat());
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
@@ -364,7 +351,7 @@ fn a_gpu_needs_its_targets_their_variants_and_the_host_files() {
         .status();
     assert!(sum.unwrap().success());
 
-    let output = kpack(&tree, &["select", index, "--arch", "gfx942"]);
+    let output = kpack(&tree, &["artifact", "select", index, "--arch", "gfx942"]);
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("nothing for gfx942; there are gfx1100, gfx1101"), "{said}");
@@ -378,7 +365,7 @@ fn a_gpu_needs_its_targets_their_variants_and_the_host_files() {
     let have = [index, "--arch", "gfx1100", "--have", "have"];
     assert_eq!(select(&have), device);
     fs::write(tree.path("have/blas_lib_gfx1100.tar.zst"), vec![0; bytes.len()]).unwrap();
-    let output = kpack(&tree, &[&["select"], &have[..]].concat());
+    let output = kpack(&tree, &[&["artifact", "select"], &have[..]].concat());
     assert_eq!(String::from_utf8(output.stdout).unwrap(), device);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("[wrong-digest]"), "{said}");
@@ -410,13 +397,40 @@ fn a_place_has_one_publisher() {
 }
 
 #[test]
+fn a_killed_run_leaves_a_place_to_its_publisher() {
+    let tree = three_shards();
+    packed(&tree, "shards/linux-a", "store");
+    // It was killed when it had set the index aside.
+    let aside = tree.path("store/.kpack-store.tmp/.kpack.tmp/.old-0.tmp");
+    fs::create_dir_all(&aside).unwrap();
+    fs::rename(tree.path("store/index.json"), aside.join("index.json")).unwrap();
+    let mut options = PackOptions::new(tree.path("shards/linux-b"), tree.path("store"));
+    options.index.shard = Some("linux-b".to_owned());
+    let before = tree.snapshot();
+    let error = pack(&options, &()).unwrap_err();
+    assert_eq!(error.id(), ids::OTHER_PUBLISHER);
+    let shown = error.in_one_line();
+    assert!(shown.contains("store/.kpack-store.tmp/.kpack.tmp/.old-0.tmp/index.json"), "{shown}");
+    let line = ["artifact", "pack", "--archives", "store", "--shard", "linux-b"];
+    let refused = kpack(&tree, &line);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains(&format!("[{}]", ids::OTHER_PUBLISHER)), "{said}");
+    assert!(tree.snapshot() == before);
+    // Its own publisher finishes it, and removes what it has no more.
+    fs::remove_dir_all(tree.path("shards/linux-a/blas_lib_gfx1101")).unwrap();
+    packed(&tree, "shards/linux-a", "store");
+    packed(&tree, "shards/linux-a", "expected");
+    assert!(files_in(&tree.path("store")) == files_in(&tree.path("expected")));
+}
+
+#[test]
 fn an_index_of_archives_replaces_none_of_another_publisher() {
     let tree = three_shards();
     packed(&tree, "shards/linux-a", "store");
     // As what other tools packed, it says no more than the archives.
     fs::remove_file(tree.path("store/index.json")).unwrap();
     let index = |run: &str, shard: &str| {
-        let line = ["pack", "--archives", "store", "--run", run, "--shard", shard];
+        let line = ["artifact", "pack", "--archives", "store", "--run", run, "--shard", shard];
         let output = kpack(&tree, &line);
         let said = String::from_utf8(output.stderr).unwrap();
         (output.status.code(), said)
@@ -495,101 +509,6 @@ fn a_store_is_not_replaced_by_what_is_unpacked() {
     unpack(&again, &()).unwrap();
 }
 
-/// The finding, and what causes it.
-type Case<'a> = (kpack_core::Id, &'a dyn Fn(&Tree));
-
-#[test]
-fn trees_that_could_not_be_unpacked_are_not_packed() {
-    let artifact = "in/blas_lib_generic";
-    let add = |tree: &Tree, name: &str, bytes: &[u8]| {
-        write(&tree.path(&format!("in/{name}")), bytes);
-    };
-    let cases: &[Case<'_>] = &[
-        (ids::UNSAFE_MEMBER, &|tree| {
-            let link = tree.path(&format!("{artifact}/stage/lib/link"));
-            std::os::unix::fs::symlink("../../outside", link).unwrap();
-        }),
-        (ids::UNSAFE_MEMBER, &|tree| {
-            // Each stays in its prefix, if those on its way were directories.
-            let links = [("up", ".."), ("upper", "up/../.."), ("top", "upper/..")];
-            for (link, target) in links {
-                let link = tree.path(&format!("{artifact}/stage/lib/{link}"));
-                std::os::unix::fs::symlink(target, link).unwrap();
-            }
-        }),
-        (ids::UNREPRESENTABLE_PATH, &|tree| {
-            add(tree, "b:as_lib_generic/artifact_manifest.txt", b"stage\n");
-        }),
-        (ids::UNREPRESENTABLE_PATH, &|tree| {
-            let name = "x".repeat(240);
-            let list = format!("{name}_generic/artifact_manifest.txt");
-            add(tree, &list, b"stage\n");
-        }),
-        (ids::MISPLACED_FILE, &|tree| {
-            let name = "blas_lib_generic/stage/lib/.kpack/blas_lib_gfx1100.kpack";
-            add(tree, name, b"x");
-        }),
-        (ids::INVALID_PREFIX_LIST, &|tree| {
-            let list = "stage\n".repeat(200_000);
-            add(tree, "blas_lib_generic/artifact_manifest.txt", list.as_bytes());
-        }),
-        (ids::UNSAFE_MEMBER, &|tree| {
-            let link = tree.path(&format!("{artifact}/stage/lib/link"));
-            std::os::unix::fs::symlink("/etc/passwd", link).unwrap();
-        }),
-        (ids::UNSAFE_MEMBER, &|tree| {
-            let file = tree.path(&format!("{artifact}/stage/lib/file"));
-            fs::set_permissions(file, fs::Permissions::from_mode(0o4755)).unwrap();
-        }),
-        (ids::NOT_A_FILE, &|tree| {
-            let fifo = tree.path(&format!("{artifact}/stage/lib/fifo"));
-            assert!(Command::new("mkfifo").arg(fifo).status().unwrap().success());
-        }),
-        (ids::NOT_AN_ARTIFACT, &|tree| {
-            write(&tree.path("in/blas_lib/artifact_manifest.txt"), b"stage\n");
-        }),
-        (ids::NAMES_DIFFER_BY_CASE, &|tree| {
-            write(&tree.path("in/BLAS_lib_generic/artifact_manifest.txt"), b"stage\n");
-        }),
-    ];
-    for (id, spoil) in cases {
-        let tree = Tree::new();
-        write(&tree.path(&format!("{artifact}/artifact_manifest.txt")), b"stage\n");
-        write(&tree.path(&format!("{artifact}/stage/lib/file")), b"text");
-        spoil(&tree);
-        let error = pack(&PackOptions::new(tree.path("in"), tree.path("store")), &()).unwrap_err();
-        assert_eq!(error.id(), *id, "{error}");
-        assert!(!tree.path("store").exists(), "{id}");
-    }
-}
-
-#[test]
-fn what_other_systems_cannot_unpack_and_what_is_left_out_is_said() {
-    let tree = Tree::new();
-    let artifact = "in/blas_lib_generic";
-    write(&tree.path(&format!("{artifact}/artifact_manifest.txt")), b"stage\n");
-    for name in [
-        "stage/A/one",
-        "stage/a/two",
-        "stage/lib/b",
-        // These differ by more.
-        "stage/lib/straße",
-        "stage/lib/STRASSE",
-        "stage/lib/k",
-        "stage/lib/\u{212a}",
-        "stage/lib/.b.0123456789abcdef.tmp",
-        "unlisted",
-    ] {
-        write(&tree.path(&format!("{artifact}/{name}")), b"text");
-    }
-    let packed = pack(&PackOptions::new(tree.path("in"), tree.path("store")), &()).unwrap();
-    let mut found: Vec<_> = packed.findings.iter().map(|finding| finding.id).collect();
-    found.sort_by_key(|id| id.as_str());
-    assert_eq!(found, [ids::IN_NO_PREFIX, ids::LEFTOVER, ids::NAMES_DIFFER_BY_CASE]);
-    unpack(&UnpackOptions::new(tree.path("store"), tree.path("out")), &()).unwrap();
-    assert_eq!(below(&tree, "out/blas_lib_generic").len(), 8);
-}
-
 #[test]
 fn families_of_builds_are_selected_by_their_gpus() {
     let tree = Tree::new();
@@ -598,9 +517,9 @@ fn families_of_builds_are_selected_by_their_gpus() {
         let bytes = Tar::new().file("stage/file", target.as_bytes()).compressed();
         fs::write(tree.path(&format!("store/blas_lib_{target}.tar.zst")), bytes).unwrap();
     }
-    let output = kpack(&tree, &["pack", "--archives", "store"]);
+    let output = kpack(&tree, &["artifact", "pack", "--archives", "store"]);
     assert!(output.status.success(), "{output:?}");
-    let output = kpack(&tree, &["select", "store/index.json", "--arch", "gfx942"]);
+    let output = kpack(&tree, &["artifact", "select", "store/index.json", "--arch", "gfx942"]);
     let expected = "blas_lib_generic.tar.zst\nblas_lib_gfx94X-dcgpu.tar.zst\n";
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
 }
@@ -637,7 +556,7 @@ fn an_existing_empty_directory_is_filled_and_keeps_what_it_is() {
         for mode in [0o2770, 0o700] {
             fs::set_permissions(tree.path("out"), fs::Permissions::from_mode(mode)).unwrap();
             let before = tree.path("out").metadata().unwrap().ino();
-            let said = command(&tree, &["unpack", "../store", "--output-dir", "."])
+            let said = command(&tree, &["artifact", "unpack", "../store", "--output-dir", "."])
                 .args(flatten.then_some("--flatten"))
                 .current_dir(tree.path("out"))
                 .output()
@@ -670,7 +589,7 @@ fn the_umask_is_obeyed() {
     let tree = Tree::new();
     small_store(&tree);
     let mut shell = Command::new("sh");
-    let line = "umask 077; exec \"$0\" unpack store --flatten --output-dir out --quiet";
+    let line = "umask 077; exec \"$0\" artifact unpack store --flatten --output-dir out --quiet";
     process::run(shell.args(["-c", line, env!("CARGO_BIN_EXE_kpack")]).current_dir(tree.root()));
     for (path, mode) in [("out", 0o700), ("out/lib", 0o700), ("out/lib/libblas.so.1", 0o600)] {
         assert_eq!(tree.path(path).metadata().unwrap().mode() & 0o777, mode, "{path}");
@@ -685,7 +604,7 @@ fn a_mount_point_is_filled() {
         small_store(&tree);
         fs::create_dir(tree.path("out")).unwrap();
         let line = format!(
-            "mount -t tmpfs none out || exit 77; for run in 1 2; do \"$0\" unpack store {flags} --output-dir out || exit; \
+            "mount -t tmpfs none out || exit 77; for run in 1 2; do \"$0\" artifact unpack store {flags} --output-dir out || exit; \
              find out | sort; {}; done",
             if flags == "--flatten" { "rm -r out/bin out/lib" } else { "true" }
         );
@@ -748,7 +667,8 @@ fn what_an_interrupted_run_left_needs_nothing_that_is_not_there() {
                 let tree = Tree::new();
                 small_store(&tree);
                 fs::create_dir(tree.path("out")).unwrap();
-                let mut arguments = vec!["unpack", "store", "--output-dir", "out", "--jobs", "1"];
+                let mut arguments =
+                    vec!["artifact", "unpack", "store", "--output-dir", "out", "--jobs", "1"];
                 arguments.extend(flatten.then_some("--flatten"));
                 let mut traced = Command::new("strace");
                 traced.args(["-f", "-o", "trace", "-e", &format!("trace={call}")]);

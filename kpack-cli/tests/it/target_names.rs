@@ -36,25 +36,28 @@ fn takes(named: &str, found: &str) -> Vec<(&'static str, bool)> {
     let tree = artifact(&[found, "gfx1201"]);
     let mut taken = Vec::new();
     // It fails if it would take nothing.
-    let split = "split --artifact-dir built --artifact-prefix vec_lib --output-dir out";
+    let split = "artifact split --artifact-dir built --artifact-prefix vec_lib --output-dir out";
     run(&tree, &format!("{split} --gpu-targets {named}"));
     let archive = format!("_{found}.kpack");
     let mut written = tree.files().into_iter();
     let split = written.any(|file| file.starts_with("out/") && file.ends_with(&archive));
-    taken.push(("split", split));
-    succeeds(&tree, "split --artifact-dir built --artifact-prefix vec_lib --output-dir all");
+    taken.push(("artifact split", split));
+    succeeds(
+        &tree,
+        "artifact split --artifact-dir built --artifact-prefix vec_lib --output-dir all",
+    );
     let (code, _) = run(&tree, &format!("verify all --arch {named}"));
     taken.push(("verify", code == 0));
     let (code, _) = run(&tree, &format!("extract built/stage/lib/libvec.so --arch {named} -o one"));
     taken.push(("extract", code == 0));
-    taken.push(("install", is_installed(named, found)));
+    taken.push(("split", is_split(named, found)));
     taken
 }
 
-/// Whether `kpack install` keeps code for `found` where a user names `named`.
-fn is_installed(named: &str, found: &str) -> bool {
+/// Whether `kpack split` keeps code for `found` where a user names `named`.
+fn is_split(named: &str, found: &str) -> bool {
     let tree = artifact(&[found, "gfx1201"]);
-    let line = "install --prefix built/stage --module vec lib/libvec.so --arch gfx1201";
+    let line = "split --prefix built/stage --module vec lib/libvec.so --arch gfx1201";
     run(&tree, &format!("{line} --arch {named}"));
     let archive = format!("built/stage/lib/.kpack/vec_lib_{found}.kpack");
     tree.path(&archive).exists()
@@ -70,8 +73,8 @@ fn misspelled_names_are_refused_everywhere_with_what_was_meant() {
         ("anything", "expected a processor"),
     ] {
         for line in [
-            "install --prefix built/stage --module vec lib/libvec.so --arch",
-            "split --artifact-dir built --artifact-prefix vec_lib --output-dir out --gpu-targets",
+            "split --prefix built/stage --module vec lib/libvec.so --arch",
+            "artifact split --artifact-dir built --artifact-prefix vec_lib --output-dir out --gpu-targets",
             "join --prefix built/stage --arch",
             "extract built/stage/lib/libvec.so --output-dir out --arch",
             "verify built --arch",
@@ -96,8 +99,7 @@ fn unknown_processors_are_taken_with_a_warning() {
     assert!(said.contains("gfx9999\ngfx90a:sramecc+:xnack-\n"), "{said}");
     let warning = "warning: gfx9999 is not a processor that this version of kpack knows";
     assert!(said.contains(warning), "{said}");
-    let line =
-        "split --artifact-dir built --artifact-prefix vec_lib --output-dir out --gpu-targets";
+    let line = "artifact split --artifact-dir built --artifact-prefix vec_lib --output-dir out --gpu-targets";
     let said = succeeds(&tree, &format!("{line} gfx1100 gfx9999"));
     assert!(said.contains(warning), "{said}");
 }

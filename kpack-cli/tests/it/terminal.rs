@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::command::{kpack, words};
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
-use kpack_format::digest::sha256;
+use kpack_format::digest::blake3;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, add_and_mul, code, code_object};
 use kpack_tests::tree::Tree;
@@ -48,7 +48,7 @@ fn binaries_and_archives() {
     let kernel = format!("{TRICKS}#0");
     let (_, code_object) = code("gfx1100", "add");
     let mut encoder = Encoder::new(Scheme::None, 3).unwrap();
-    let encoded = encoder.encode(&code_object, sha256(&code_object)).unwrap();
+    let encoded = encoder.encode(&code_object, blake3(&code_object)).unwrap();
     archive.add(&kernel, &encoded).unwrap();
     let file = fs::File::create_new(tree.path("evil.kpack")).unwrap();
     archive.finish(file).unwrap();
@@ -58,10 +58,10 @@ fn binaries_and_archives() {
     manifest.install_hint = Some(TRICKS.to_owned());
     fs::write(tree.path("evil.kpm"), manifest.to_bytes()).unwrap();
 
-    let install = ["install", "--prefix", ".", "--module", "vec", &binary];
+    let install = ["split", "--prefix", ".", "--module", "vec", &binary];
     for arguments in [
         &["show", &binary][..],
-        &words("install --prefix . --module vec lib/none\u{1b}[2J"),
+        &words("split --prefix . --module vec lib/none\u{1b}[2J"),
         &install,
         &install,
         &["show", &binary],
@@ -73,9 +73,9 @@ fn binaries_and_archives() {
         &["verify", "evil.kpack", "evil.kpm"],
         &words("verify --arch gfx942 ."),
         &words("report --by binary lib"),
-        &words("doctor --arch gfx1100 ."),
+        &words("doctor -v --arch gfx1100 ."),
         &["join", "--prefix", ".", "--arch", "gfx1100", &binary],
-        &["doctor", "--arch", "gfx942", &binary],
+        &["doctor", "-v", "--arch", "gfx942", &binary],
     ] {
         escapes(&tree, arguments);
     }
@@ -110,7 +110,7 @@ fn arguments_that_are_wrong() {
         &[TRICKS][..],
         &["verify", &option, "x"],
         &["verify", "--arch", TRICKS, "x"],
-        &["install", "--jobs", TRICKS, "--prefix", "."],
+        &["split", "--jobs", TRICKS, "--prefix", "."],
         &["report", "--by", TRICKS, "x"],
     ] {
         escapes(&tree, arguments);
@@ -154,12 +154,12 @@ fn artifacts() {
         write(&tree.path(&format!("{file}.json")), text);
     }
     for line in [
-        "split --batch-artifact-parent-dir in --output-dir shards/one",
+        "artifact split --batch-artifact-parent-dir in --output-dir shards/one",
         "verify --verbose shards/one",
         "verify --verbose shards/one --against in",
         "report --by binary shards/one",
-        "recombine --input-shards-dir shards --config group.json --output-dir out",
-        "recombine --input-shards-dir shards --config good.json --output-dir out",
+        "artifact recombine --input-shards-dir shards --config group.json --output-dir out",
+        "artifact recombine --input-shards-dir shards --config good.json --output-dir out",
     ] {
         escapes(&tree, &words(line));
     }

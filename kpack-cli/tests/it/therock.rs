@@ -59,6 +59,7 @@ fn names_of_files_are_told_where_that_is_asked_for() {
     let tree = Tree::new();
     rand_artifact(&tree);
     let split = [
+        "artifact",
         "split",
         "--artifact-dir",
         "artifacts-unsplit/rand_lib_gfx90a",
@@ -84,6 +85,7 @@ fn names_of_files_are_told_where_that_is_asked_for() {
     }"#;
     fs::write(tree.path("packaging.json"), configuration).unwrap();
     let recombine = [
+        "artifact",
         "recombine",
         "--input-shards-dir",
         "shards",
@@ -111,7 +113,7 @@ fn names_of_files_are_told_where_that_is_asked_for() {
 fn totals_of_an_archive() {
     let tree = Tree::new();
     library().build(&tree.path("lib/librccl.so")).unwrap();
-    let install = ["install", "--prefix", ".", "--module", "rccl", "--all"];
+    let install = ["split", "--prefix", ".", "--module", "rccl", "--all"];
     succeeds(&tree, &install);
     let archive = "lib/.kpack/rccl_lib_gfx90a:xnack+.kpack";
     let text = succeeds(&tree, &["list", "--summary", archive]);
@@ -231,6 +233,7 @@ fn a_tree_with_every_database_is_split_as_the_build_does_it() {
         fs::write(artifact.join("artifact_manifest.txt"), format!("{stage}\n")).unwrap();
         let (artifact, output) = (artifact.to_str().unwrap(), tree.path("artifacts/"));
         let mut arguments = vec![
+            "artifact",
             "split",
             "--artifact-dir",
             artifact,
@@ -275,7 +278,8 @@ fn plugins_of_a_target_are_split_where_their_database_is_not_named() {
     put(&artifact.join("stage/lib/libMIOpenCKGroupedConv_gfx942.so"));
     fs::write(artifact.join("artifact_manifest.txt"), "stage\n").unwrap();
     let split = |databases: &[&str], output: &str| {
-        let arguments = ["split", "--batch-artifact-parent-dir", "in", "--output-dir", output];
+        let arguments =
+            ["artifact", "split", "--batch-artifact-parent-dir", "in", "--output-dir", output];
         succeeds(&tree, &[&arguments[..], databases].concat());
         let library = "stage/lib/libMIOpenCKGroupedConv_gfx942.so";
         let is_in =
@@ -335,7 +339,7 @@ fn static_libraries_archives_bundles_and_bare_code_objects_are_unbundled_too() {
     // and the archive of an installed library.
     let library = tree.path("lib/libops.so");
     FatLibrary::new().wrapper(Storage::Plain, [code("gfx90a", "add")]).build(&library).unwrap();
-    let install = ["install", "--prefix", ".", "--module", "ops", "lib/libops.so"];
+    let install = ["split", "--prefix", ".", "--module", "ops", "lib/libops.so"];
     succeeds(&tree, &install);
     for (file, expected) in [
         ("libops.a", &[("libops.a-0-gfx90a.hsaco", "add"), ("libops.a-1-gfx90a.hsaco", "mul")][..]),
@@ -479,8 +483,8 @@ fn each_tool_runs_as_a_file_and_as_a_module() {
     let tree = Tree::new();
     let python = adapter(&tree).join("python");
     for (name, command) in [
-        ("split_artifacts", "split"),
-        ("recombine_artifacts", "recombine"),
+        ("split_artifacts", "artifact split"),
+        ("recombine_artifacts", "artifact recombine"),
         ("verify_artifacts", "verify"),
         ("bulk_unbundle", "extract"),
         ("normalize_phdr_tree", "leaves"),
@@ -557,7 +561,7 @@ fn what_kpack_split_has_its_program_headers_where_the_linker_put_them() {
     }
     let scratch = Tree::new();
     library().build(&scratch.path("lib/librccl.so.1")).unwrap();
-    succeeds(&scratch, &["install", "--prefix", ".", "--module", "rccl", "--all"]);
+    succeeds(&scratch, &["split", "--prefix", ".", "--module", "rccl", "--all"]);
     process::run(Command::new("strip").arg(scratch.path("lib/librccl.so.1")));
     let root = scratch.root().to_str().unwrap();
     let checked = |tree: &Tree| run_tool(tree, "normalize_phdr_tree", &["--check", root]);

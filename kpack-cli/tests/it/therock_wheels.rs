@@ -11,7 +11,7 @@ use kpack_tests::require::tool;
 use kpack_tests::tree::{Tree, files_in};
 
 use crate::command::said;
-use crate::wheel::{binary, names, text};
+use crate::wheels::{binary, names, text};
 
 const TORCH: &str = "torch-2.10.0+rocm7.14.0-cp311-cp311-manylinux_2_28_x86_64.whl";
 const TORCHVISION: &str = "torchvision-0.25.0+rocm7.14.0-cp311-cp311-manylinux_2_28_x86_64.whl";
@@ -251,4 +251,40 @@ fn variants_in_the_other_format_are_rejected() {
     run(&mut shell(&tree, &format!("{SPLIT_TORCH} --variant")));
     let written = names(&tree.path("dist"));
     assert!(written.iter().any(|name| name.ends_with("-variants.json")), "{written:?}");
+}
+
+/// A directory that cannot be replaced is still there, as it was.
+#[test]
+fn an_unpacked_wheel_is_replaced_at_once_or_not_at_all() {
+    if !tool("python3") {
+        return;
+    }
+    let tree = Tree::new();
+    let wheel = Wheel::new(TORCH).member("torch/__init__.py", "");
+    wheel.write(&tree.path("fat")).unwrap();
+    let script = r#"
+from pathlib import Path
+from rocm_kpack import wheel_directory
+rename = Path.rename
+def fail(self, target):
+    if self.name == ".out.tmp":
+        raise OSError("no room")
+    return rename(self, target)
+wheel, out = next(Path("fat").iterdir()), Path("out")
+wheel_directory.unpack(wheel, out)
+(out / "mine").touch()
+Path.rename = fail
+try:
+    wheel_directory.unpack(wheel, out)
+except OSError:
+    assert (out / "mine").exists()
+else:
+    raise AssertionError("it did not fail")
+Path.rename = rename
+wheel_directory.unpack(wheel, out)
+assert (out / "torch/__init__.py").exists() and not (out / "mine").exists()
+assert sorted(path.name for path in Path().iterdir()) == ["fat", "out", "script"]
+"#;
+    fs::write(tree.path("script"), script).unwrap();
+    run(&mut shell(&tree, "python3 script"));
 }

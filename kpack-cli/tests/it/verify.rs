@@ -2,7 +2,8 @@
 //! where; and a complete tree has no fault.
 
 use crate::verified;
-use kpack_core::{Severity, ids};
+use kpack_core::files::open_archive;
+use kpack_core::{Details, Error, Severity, ids};
 use std::fs::{self, File};
 use std::io::Cursor;
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use crate::verified::{assert_found, check, check_with, faults};
 use kpack_artifact::split;
 use kpack_artifact::verify::{self, Report, verify};
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
-use kpack_format::digest::sha256;
+use kpack_format::digest::blake3;
 use kpack_format::manifest::Manifest;
 use kpack_split::elf::Image;
 use kpack_split::install::{InstallOptions, install};
@@ -57,7 +58,7 @@ fn position(bytes: &[u8], part: &[u8]) -> usize {
 fn an_archive_that_lost_its_checksums_is_damaged() {
     let tree = installed();
     change(&tree, ARCHIVE, |bytes| {
-        let key = position(bytes, b"checksums");
+        let key = position(bytes, b"blake3");
         bytes[key] = b'C';
     });
     let report = check(&tree, BINARY);
@@ -272,6 +273,20 @@ fn a_damaged_code_object() {
     assert_found(&report, &["vec_lib_gfx1100.kpack", "lib/libvec.so#0", "damaged-archive"]);
     assert_found(&report, &["vec_lib.kpm", "not-as-listed"]);
     assert_found(&against(&tree), &["libvec.so: `lib/libvec.so#0` for gfx1100"]);
+    // Programs read what the texts say.
+    let of_kernel = |details: &Details| {
+        details.kernel.as_deref() == Some("lib/libvec.so#0")
+            && details.target.as_deref() == Some("gfx1100")
+            && details.offset.is_some()
+    };
+    assert!(report.findings.iter().any(|finding| of_kernel(&finding.details)));
+    let path = tree.path(ARCHIVE);
+    let read = open_archive(&path).unwrap().read("lib/libvec.so#0", "gfx1100");
+    let Err(Error::Refused { details, .. }) = read.map_err(|e| Error::archive(&path, "read", e))
+    else {
+        panic!("it is read")
+    };
+    assert!(of_kernel(&details), "{details:?}");
 }
 
 #[test]
@@ -356,7 +371,7 @@ fn a_manifest_that_lies_or_is_damaged() {
     let report = rewrite(|manifest| {
         manifest.kpack_files.get_mut("gfx1100").unwrap().checksum = Some([0; 32])
     });
-    assert_found(&report, &["vec_lib_gfx1100.kpack", "SHA-256"]);
+    assert_found(&report, &["vec_lib_gfx1100.kpack", "BLAKE3"]);
     let report = rewrite(|manifest| manifest.prefix = "lib64".to_owned());
     assert_found(&report, &["lib64"]);
     change(&tree, MANIFEST, |bytes| bytes.truncate(20));
@@ -397,7 +412,7 @@ fn a_wrapper_that_was_changed() {
         bytes[at..at + 4].copy_from_slice(&0x4849_5046_u32.to_le_bytes());
     });
     let options = verify::Options::default();
-    let result = verify(&[tree.path(BINARY)], &options, &mut |_, _, _| {});
+    let result = verify(&[tree.path(BINARY)], &options, &());
     let text = match result {
         Ok(report) => faults(&report).join("\n"),
         Err(error) => error.in_one_line(),
@@ -475,7 +490,7 @@ fn a_code_object_that_no_kernel_names() {
     let mut encoder = Encoder::new(Scheme::None, 3).unwrap();
     for name in ["add", "mul"] {
         let (_, bytes) = code("gfx1100", name);
-        let encoded = encoder.encode(&bytes, sha256(&bytes)).unwrap();
+        let encoded = encoder.encode(&bytes, blake3(&bytes)).unwrap();
         writer.add(&format!("lib/libvec.so#{name}"), &encoded).unwrap();
     }
     writer.finish(File::create(tree.path(ARCHIVE)).unwrap()).unwrap();
@@ -540,7 +555,7 @@ fn a_code_object_for_another_target_in_an_archive() {
         Scheme::None,
     );
     let (_, wrong) = code("gfx942", "add");
-    let encoded = Encoder::new(Scheme::None, 3).unwrap().encode(&wrong, sha256(&wrong)).unwrap();
+    let encoded = Encoder::new(Scheme::None, 3).unwrap().encode(&wrong, blake3(&wrong)).unwrap();
     writer.add("lib/libvec.so#0", &encoded).unwrap();
     writer.finish(File::create(tree.path(ARCHIVE)).unwrap()).unwrap();
     let report = check(&tree, ARCHIVE);
@@ -554,14 +569,58 @@ fn what_cannot_be_verified_is_an_error() {
     for (paths, against, message) in [
         (vec!["none"], None, "cannot read"),
         (vec!["text"], None, "not recognised"),
-        (vec!["lib"], Some("fat.so"), "cannot compare a file with a directory"),
+        (vec!["lib"], Some("fat.so"), "with the directory"),
         (vec![BINARY, "fat.so"], Some("fat.so"), "with one PATH, not with several"),
     ] {
         let paths: Vec<PathBuf> = paths.iter().map(|path| tree.path(path)).collect();
         let mut options = verify::Options::default();
         options.against = against.map(|path| tree.path(path));
-        let error = verify(&paths, &options, &mut |_, _, _| {}).unwrap_err().in_one_line();
+        let error = verify(&paths, &options, &()).unwrap_err().in_one_line();
         assert!(error.contains(message), "{error}");
+    }
+}
+
+/// It is the last finding.
+#[test]
+fn a_tree_in_which_nothing_is_split_is_named() {
+    let tree = Tree::new();
+    library().build(&tree.path(BINARY)).unwrap();
+    let text = "nothing here is split: the device code of 1 fat binary is in the files";
+    let report = check(&tree, "lib");
+    let last = report.findings.last().unwrap();
+    assert!(last.text.starts_with(text) && last.severity == Severity::Warning, "{last:?}");
+    assert!(report.holds());
+    assert!(check(&installed(), "lib").findings.iter().all(|found| !found.text.starts_with(text)));
+
+    // Nobody verifies an unsplit tree for a target on purpose, so it is a fault, whether or not the code is there.
+    for (target, faults) in [("gfx1100", 1), ("gfx1010", 2)] {
+        let report = check_with(&tree, "lib", None, &[target]);
+        let last = report.findings.last().unwrap();
+        assert!(last.text.starts_with(text) && last.severity == Severity::Fault, "{last:?}");
+        assert_eq!(report.count(Severity::Fault), faults);
+    }
+}
+
+/// One fault says which directory was probably meant.
+#[test]
+fn an_original_without_a_path_in_common_is_named_once() {
+    let tree = installed();
+    let original = tree.path("original/usr");
+    library().build(&original.join(BINARY)).unwrap();
+    for (path, against, meant) in [
+        ("prefix", "original", "original/usr"),
+        ("above", "original/usr", "above/prefix"),
+        ("prefix", "other", ""),
+    ] {
+        library().build(&tree.path("prefix/lib/libvec.so")).unwrap();
+        library().build(&tree.path("above/prefix/lib/libvec.so")).unwrap();
+        FatLibrary::new().build(&tree.path("other/bin/tool")).unwrap();
+        let report = check_with(&tree, path, Some(against), &[]);
+        let faults = faults(&report);
+        let [fault] = &faults[..] else { panic!("{faults:#?}") };
+        assert!(fault.contains("has no path in common with"), "{fault}");
+        let ends = format!("did you mean {}?", tree.path(meant).display());
+        assert_eq!(fault.ends_with(&ends), !meant.is_empty(), "{fault}");
     }
 }
 

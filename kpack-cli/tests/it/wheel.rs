@@ -3,13 +3,17 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use crate::command::{kpack, said};
+use crate::wheels::{FAT, binary, library, members, names, text, vendored};
 use kpack_core::ids;
+use kpack_core::publish::Stage;
 use kpack_format::manifest::Manifest;
 use kpack_split::input::LinkedBinary;
 use kpack_tests::fixture::{FatLibrary, Storage, Wheel, add_and_mul, code, library_file};
@@ -19,24 +23,6 @@ use kpack_tests::tree::Tree;
 use kpack_wheel::{Options, Report, split};
 use rocm_kpack::{Cache, Environment, Request};
 use tar::EntryType;
-use zip::ZipArchive;
-
-pub(crate) const FAT: &str = "vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
-
-/// A shared object with code for gfx942 and two kinds of gfx90a.
-pub(crate) fn library() -> FatLibrary {
-    let library = add_and_mul(["gfx942", "gfx90a:xnack+"], ["gfx942", "gfx90a:xnack-"]);
-    library.wrapper(
-        Storage::Plain,
-        [code("gfx942", "more"), code("gfx90a:xnack+", "more"), code("gfx90a:xnack-", "more")],
-    )
-}
-
-pub(crate) fn binary(library: &FatLibrary) -> Vec<u8> {
-    let tree = Tree::new();
-    library.build(&tree.path("lib.so")).unwrap();
-    fs::read(tree.path("lib.so")).unwrap()
-}
 
 /// A wheel of a package with a fat binary, and something of everything else.
 fn wheel(file: &str) -> Wheel {
@@ -57,35 +43,6 @@ fn wheel(file: &str) -> Wheel {
 fn run_split<W: Into<PathBuf>>(tree: &Tree, wheels: impl IntoIterator<Item = W>) -> Report {
     let options = Options::new(wheels, tree.path("out"));
     split(&options, &()).unwrap_or_else(|error| panic!("{}", error.in_one_line()))
-}
-
-/// The members of a wheel, their modes and bytes.
-pub(crate) fn members(wheel: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
-    let mut zip = ZipArchive::new(File::open(wheel).unwrap()).unwrap();
-    let mut members = BTreeMap::new();
-    for index in 0..zip.len() {
-        let mut member = zip.by_index(index).unwrap();
-        let mut bytes = Vec::new();
-        member.read_to_end(&mut bytes).unwrap();
-        let name = member.name().unwrap().into_owned();
-        members.insert(name, (member.unix_mode().unwrap() & 0o777, bytes));
-    }
-    members
-}
-
-pub(crate) fn text(wheel: &Path, member: &str) -> String {
-    String::from_utf8(members(wheel)[member].1.clone()).unwrap()
-}
-
-pub(crate) fn names(directory: &Path) -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(directory)
-        .map(|entries| entries.flatten().collect())
-        .unwrap_or_else(|_| Vec::new())
-        .into_iter()
-        .map(|entry: fs::DirEntry| entry.file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
 }
 
 /// Unpacks a wheel as installers do.
@@ -695,24 +652,6 @@ fn wheel_variants_require_the_device_wheel_of_their_gpus() {
     }
 }
 
-/// A prefix with two libraries that were split with their archives in a directory above, as ROCm's are; and a wheel
-/// with copies of them, as auditwheel leaves them.
-pub(crate) fn vendored(tree: &Tree) -> Wheel {
-    use kpack_split::install::{InstallOptions, install};
-    let mut wheel = Wheel::new(FAT).member("vec/__init__.py", "");
-    for name in ["vec", "more"] {
-        let file = format!("lib/lib{name}.so");
-        library().build(&tree.path("rocm").join(&file)).unwrap();
-        let mut options = InstallOptions::new(tree.path("rocm"), name, [&file]);
-        options.kpack_dir = ".kpack".into();
-        install(&options, &()).unwrap();
-        let copy = format!("vec.libs/lib{name}-1a2b3c4d.so");
-        let bytes = fs::read(tree.path("rocm").join(&file)).unwrap();
-        wheel = wheel.member_with_mode(&copy, 0o755, bytes);
-    }
-    wheel
-}
-
 /// Given a wheel that its build split, as `kpack_install` does with scikit-build-core, when it is split into wheels,
 /// then these are like those of a fat wheel.
 #[test]
@@ -1193,6 +1132,25 @@ fn device_wheels_have_a_directory_of_their_own() {
     split(&options, &()).unwrap_err();
     fs::remove_dir_all(tree.path("other")).unwrap();
     assert_eq!(tree.snapshot(), before);
+}
+
+/// Both runs lock the same directory first, so neither waits for the other for ever.
+#[test]
+fn runs_with_swapped_directories_take_turns() {
+    let tree = Tree::new();
+    let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
+    for (output, devices) in [("a", "b"), ("b", "a")] {
+        let first = Stage::lock(&tree.path("a"), "vec").unwrap();
+        thread::scope(|scope| {
+            let mut options = Options::new([&fat], tree.path(output));
+            options.device_dir = Some(tree.path(devices));
+            let run = scope.spawn(move || split(&options, &()).map(drop));
+            thread::sleep(Duration::from_millis(500));
+            assert!(!run.is_finished() && !tree.path("b/.vec.tmp").exists());
+            drop(first);
+            run.join().unwrap().unwrap();
+        });
+    }
 }
 
 /// One project's device wheels say nothing about another's download.

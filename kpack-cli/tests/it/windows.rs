@@ -16,7 +16,7 @@ use kpack_tests::windows;
 
 use crate::blas::{pair, write};
 use crate::command::{command, words};
-use crate::wheel::{self, FAT, binary, members};
+use crate::wheels::{self, FAT, binary, members};
 
 /// The command for Windows, in a tree.
 pub(crate) fn exe(tree: &Tree, arguments: &[&str]) -> Command {
@@ -79,7 +79,7 @@ fn commands_that_read() {
     }
     let tree = Tree::new();
     library(&tree, "prefix/lib/libvec.so", "add");
-    for line in ["install --prefix prefix --module vec --all", "show prefix/lib/libvec.so"] {
+    for line in ["split --prefix prefix --module vec --all", "show prefix/lib/libvec.so"] {
         let output = command(&tree, &words(line)).output().unwrap();
         assert!(output.status.success(), "{output:?}");
     }
@@ -119,7 +119,7 @@ fn binaries_are_split_and_upgraded() {
         dll(&linux, "bin/vec.dll", code_of);
         fs::create_dir_all(other.path("bin")).unwrap();
         fs::copy(linux.path("bin/vec.dll"), other.path("bin/vec.dll")).unwrap();
-        let install = words("install --prefix . --module vec --all");
+        let install = words("split --prefix . --module vec --all");
         // The second run has nothing to do.
         for _ in 0..2 {
             for mut command in [command(&linux, &install), exe(&other, &install)] {
@@ -146,7 +146,7 @@ fn device_code_is_put_back_and_archives_are_made() {
     for (tree, run) in [(&linux, command as fn(&Tree, &[&str]) -> Command), (&other, exe)] {
         library(tree, "lib/libvec.so", "add");
         for line in [
-            "install --prefix . --module vec --all",
+            "split --prefix . --module vec --all",
             "join --arch gfx90a:xnack+ --prefix . lib/libvec.so",
             "extract lib/libvec.so --kernel libvec.so#0 --output code.hsaco",
             "create made.kpack --arch gfx90a:xnack+ code.hsaco",
@@ -168,7 +168,7 @@ fn wheels() {
         let wheel = Wheel::new(FAT).member("vec/__init__.py", "answer = 42\n").member_with_mode(
             "vec/_vec.so",
             0o755,
-            binary(&wheel::library()),
+            binary(&wheels::library()),
         );
         wheel.write(tree.root()).unwrap();
     }
@@ -203,7 +203,7 @@ fn several_runs_at_once_take_turns() {
         library(&tree, &format!("lib/lib{name}.so"), name);
     }
     let runs = names.map(|name| {
-        let line = format!("install --prefix . --module vec lib/lib{name}.so");
+        let line = format!("split --prefix . --module vec lib/lib{name}.so");
         exe(&tree, &words(&line)).spawn().unwrap()
     });
     for run in runs {
@@ -261,7 +261,7 @@ fn artifact(tree: &Tree, directory: &str, targets: [&str; 2]) {
     write(tree, &format!("{directory}/artifact_manifest.txt"), "math-libs/BLAS/rocBLAS/stage\n");
 }
 
-/// The files are the same, but for what `recombine` notes about its own paths.
+/// The files are the same, but for what `kpack artifact recombine` notes about its own paths.
 fn assert_same_files(other: &Tree, linux: &Tree) {
     let files = |tree: &Tree| {
         let mut files = files(tree);
@@ -296,12 +296,13 @@ fn artifacts_are_split_and_merged() {
     let other = linux.copy();
     let blas = "--artifact-prefix blas_lib";
     for line in [
-        format!("split --artifact-dir in/a --output-dir shards/a {blas}"),
+        format!("artifact split --artifact-dir in/a --output-dir shards/a {blas}"),
         // What is there is replaced.
-        format!("split --artifact-dir in/a --output-dir shards/a {blas}"),
+        format!("artifact split --artifact-dir in/a --output-dir shards/a {blas}"),
         "verify shards/a --against in/a".into(),
-        format!("split --artifact-dir in/b --output-dir shards/b {blas}"),
-        "split --artifact-dir in/tools --output-dir shards/a --artifact-prefix tools_lib".into(),
+        format!("artifact split --artifact-dir in/b --output-dir shards/b {blas}"),
+        "artifact split --artifact-dir in/tools --output-dir shards/a --artifact-prefix tools_lib"
+            .into(),
         "verify shards/a".into(),
     ] {
         runs_alike(&linux, &other, &line);
@@ -316,8 +317,7 @@ fn artifacts_are_split_and_merged() {
         )
         .unwrap();
     }
-    let recombine =
-        "recombine --input-shards-dir shards --config packaging.json --output-dir packages";
+    let recombine = "artifact recombine --input-shards-dir shards --config packaging.json --output-dir packages";
     for line in [
         recombine,
         // There is nothing to do.
@@ -341,7 +341,7 @@ fn artifacts_are_packed_and_unpacked() {
     }
     let linux = Tree::new();
     artifact(&linux, "in", ["gfx1100", "gfx942"]);
-    let split = "split --artifact-dir in --output-dir shard --artifact-prefix blas_lib";
+    let split = "artifact split --artifact-dir in --output-dir shard --artifact-prefix blas_lib";
     let output = command(&linux, &words(split)).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     // Windows has no permission to execute.
@@ -350,10 +350,10 @@ fn artifacts_are_packed_and_unpacked() {
     }
     let other = linux.copy();
     for line in [
-        "pack shard --output-dir store --run 1 --shard a",
-        "select store/index.json --arch gfx1100",
-        "unpack store --output-dir unpacked",
-        "unpack store --arch gfx942 --flatten --output-dir prefix",
+        "artifact pack shard --output-dir store --run 1 --shard a",
+        "artifact select store/index.json --arch gfx1100",
+        "artifact unpack store --output-dir unpacked",
+        "artifact unpack store --arch gfx942 --flatten --output-dir prefix",
         "verify prefix --arch gfx942",
     ] {
         runs_alike(&linux, &other, line);
@@ -362,7 +362,7 @@ fn artifacts_are_packed_and_unpacked() {
     for tree in [&linux, &other] {
         fs::remove_file(tree.path("store/index.json")).unwrap();
     }
-    runs_alike(&linux, &other, "pack --archives store --run 1");
+    runs_alike(&linux, &other, "artifact pack --archives store --run 1");
     assert_same_files(&other, &linux);
 }
 
@@ -388,7 +388,7 @@ fn several_threads_read_one_file() {
     for jobs in [2, 8] {
         let other = other.copy();
         let linux = linux.copy();
-        let line = format!("install --prefix . --module vec --all --jobs {jobs}");
+        let line = format!("split --prefix . --module vec --all --jobs {jobs}");
         runs_alike(&linux, &other, &line);
         assert_same_files(&other, &linux);
     }
@@ -404,7 +404,7 @@ fn archives_of_other_tools_are_added() {
     let library = FatLibrary::new().wrapper(Storage::Plain, objects);
     let path = "rocm/lib/libvec.so";
     library.build(&linux.path(path)).unwrap();
-    let install = "install --prefix rocm --module vec --kpack-dir .kpack lib/libvec.so";
+    let install = "split --prefix rocm --module vec --kpack-dir .kpack lib/libvec.so";
     let output = command(&linux, &words(install)).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let split = fs::read(linux.path(path)).unwrap();
@@ -447,7 +447,7 @@ fn names_that_differ_by_case_are_rejected() {
         [("files", "vec/a.txt", "vec/A.txt"), ("directories", "Vec/a.txt", "vec/b.txt")]
     {
         let wheel = Wheel::new(FAT).member(one, "one").member(other, "two");
-        let wheel = wheel.member_with_mode("vec/_vec.so", 0o755, binary(&wheel::library()));
+        let wheel = wheel.member_with_mode("vec/_vec.so", 0o755, binary(&wheels::library()));
         let place = tree.path(&format!("in/here/{place}"));
         fs::create_dir_all(&place).unwrap();
         wheel.write(&place).unwrap();
@@ -456,7 +456,7 @@ fn names_that_differ_by_case_are_rejected() {
     write(&tree, &format!("{artifact}/artifact_manifest.txt"), "stage\n");
     write(&tree, &format!("{artifact}/stage/a.txt"), "one");
     write(&tree, &format!("{artifact}/stage/A.txt"), "two");
-    let packed = command(&tree, &words("pack in --output-dir store --run 1 --shard a"))
+    let packed = command(&tree, &words("artifact pack in --output-dir store --run 1 --shard a"))
         .current_dir(tree.path("in/here"))
         .output()
         .unwrap();
@@ -466,8 +466,8 @@ fn names_that_differ_by_case_are_rejected() {
         ("extract two.kpack --output-dir out".to_owned(), ids::NAME_CLASH),
         (format!("wheel split --output-dir out files/{FAT}"), ids::NAMES_DIFFER_BY_CASE),
         (format!("wheel split --output-dir out directories/{FAT}"), ids::NAMES_DIFFER_BY_CASE),
-        ("unpack store --output-dir out".to_owned(), ids::CONFLICTING_FILES),
-        ("unpack store --flatten --output-dir out".to_owned(), ids::CONFLICTING_FILES),
+        ("artifact unpack store --output-dir out".to_owned(), ids::CONFLICTING_FILES),
+        ("artifact unpack store --flatten --output-dir out".to_owned(), ids::CONFLICTING_FILES),
     ] {
         let (said, code, after) = run_within(&tree, &words(&line));
         assert_eq!(code, Some(3), "{line}: {said}");
@@ -479,7 +479,7 @@ fn names_that_differ_by_case_are_rejected() {
     dll(&tree, "prefix/bin/one.dll", "add");
     dll(&tree, "prefix/bin/two.dll", "mul");
     let install = |module: &str, file: &str| {
-        let line = format!("install --prefix ../../prefix --module {module} bin/{file}");
+        let line = format!("split --prefix ../../prefix --module {module} bin/{file}");
         run_within(&tree, &words(&line))
     };
     let (said, code, before) = install("vec", "one.dll");
@@ -520,16 +520,16 @@ fn failed_runs_leave_nothing() {
     let other = linux.copy();
     let before = entries(&linux);
     for line in [
-        "split --artifact-dir in --output-dir new/out --artifact-prefix blas_lib",
-        "install --prefix in/math-libs/BLAS/rocBLAS/stage --module vec --all",
+        "artifact split --artifact-dir in --output-dir new/out --artifact-prefix blas_lib",
+        "split --prefix in/math-libs/BLAS/rocBLAS/stage --module vec --all",
         "object --module vec --output-dir new/host bad.o",
         "wheel split --output-dir new/wheels vec-1.0-py3-none-any.whl",
         "extract bad.kpack --output new/code",
         "create new/made.kpack --arch gfx1100 bad.o",
         "stage --output-dir new/dist --messages messages.json",
-        "unpack store --output-dir new/unpacked",
-        "recombine --input-shards-dir in --config packaging.json --output-dir new/packages",
-        "pack in --output-dir new/store",
+        "artifact unpack store --output-dir new/unpacked",
+        "artifact recombine --input-shards-dir in --config packaging.json --output-dir new/packages",
+        "artifact pack in --output-dir new/store",
         "doctor --arch gfx942 in/math-libs/BLAS/rocBLAS/stage",
     ] {
         let code = ends_alike(&linux, &other, line);
@@ -619,7 +619,7 @@ fn wheels_are_unpacked_into_their_directory() {
     for name in names {
         let tree = Tree::new();
         let wheel = Wheel::new(FAT).member(name, "evil");
-        let wheel = wheel.member_with_mode("vec/_vec.so", 0o755, binary(&wheel::library()));
+        let wheel = wheel.member_with_mode("vec/_vec.so", 0o755, binary(&wheels::library()));
         wheel.write(&tree.path("in/here")).unwrap();
         let before = entries(&tree);
         let line = ["wheel", "split", "--output-dir", "out", FAT];
@@ -638,20 +638,21 @@ fn archives_that_loaders_on_linux_do_not_find_are_noted() {
     let tree = Tree::new();
     library(&tree, "in/here/prefix/lib/libvec.so", "add");
     dll(&tree, "in/here/other/bin/vec.dll", "add");
-    let line = words("install --prefix prefix --module vec --all");
+    let line = words("split --prefix prefix --module vec --all");
     let (said, code, after) = run_within(&tree, &line);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains(ids::NAMES_WITHOUT_COLONS.as_str()), "{said}");
     let archive = "in/here/prefix/lib/.kpack/vec_lib_gfx90a-xnack+.kpack".to_owned();
     assert!(after.contains(&archive), "{after:?}");
-    let line = words("install --prefix other --module vec --all");
+    let line = words("split --prefix other --module vec --all");
     let (said, code, _) = run_within(&tree, &line);
     assert_eq!(code, Some(0), "{said}");
     assert!(!said.contains(ids::NAMES_WITHOUT_COLONS.as_str()), "{said}");
 
     // Artifacts as well.
     artifact(&tree, "in/here/in", ["gfx1100", "gfx90a:xnack+"]);
-    let line = words("split --artifact-dir in --output-dir out --artifact-prefix blas_lib");
+    let line =
+        words("artifact split --artifact-dir in --output-dir out --artifact-prefix blas_lib");
     let (said, code, _) = run_within(&tree, &line);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains(ids::NAMES_WITHOUT_COLONS.as_str()), "{said}");
@@ -665,14 +666,14 @@ fn what_windows_cannot_do_is_said() {
     let tree = Tree::new();
     artifact(&tree, "in/here/in", ["gfx1100", "gfx90a:xnack+"]);
     for line in [
-        "split --artifact-dir in --output-dir shard --artifact-prefix blas_lib",
-        "pack shard --output-dir store --run 1 --shard a",
+        "artifact split --artifact-dir in --output-dir shard --artifact-prefix blas_lib",
+        "artifact pack shard --output-dir store --run 1 --shard a",
     ] {
         let output = command(&tree, &words(line)).current_dir(tree.path("in/here")).output();
         let output = output.unwrap();
         assert!(output.status.success(), "{output:?}");
     }
-    let (said, code, _) = run_within(&tree, &words("unpack store --output-dir unpacked"));
+    let (said, code, _) = run_within(&tree, &words("artifact unpack store --output-dir unpacked"));
     assert_eq!(code, Some(3), "{said}");
     assert!(said.contains("in WSL, or select other targets"), "{said}");
     assert!(!said.contains("publisher"), "{said}");

@@ -559,7 +559,7 @@ fn separate_debug_files_stay() -> Result<()> {
                 .args([tree.path("plain.dll"), tree.path("bin/plain.debug")]),
         )?;
         let before = fs::read(tree.path("bin/plain.debug"))?;
-        let install = "install --prefix . --module vec --component lib bin/plain.debug";
+        let install = "split --prefix . --module vec --component lib bin/plain.debug";
         for line in [install, "show bin/plain.debug", "verify bin/plain.debug"] {
             succeeds(&tree, line);
         }
@@ -810,7 +810,7 @@ fn an_artifact_with_a_dll_is_split_and_recombined() -> Result<()> {
     fs::create_dir_all(tree.path(stage).join("bin"))?;
     fs::write(tree.path("in/vec_lib/artifact_manifest.txt"), "stage\n")?;
     fs::copy(&bench.original, tree.path(stage).join("bin/vec.dll"))?;
-    let split = "split --artifact-dir in/vec_lib --artifact-prefix vec_lib";
+    let split = "artifact split --artifact-dir in/vec_lib --artifact-prefix vec_lib";
     // Two machines build the same for other targets.
     for (shard, targets) in [("one", "gfx1100 gfx942"), ("two", "gfx90a")] {
         let line = format!(
@@ -824,7 +824,7 @@ fn an_artifact_with_a_dll_is_split_and_recombined() -> Result<()> {
             "gfx110X": {"architectures": ["gfx1100"]},
             "instinct": {"architectures": ["gfx90a:xnack+", "gfx942"]}}}"#,
     )?;
-    let recombine = "recombine --input-shards-dir shards --config c.json --output-dir out";
+    let recombine = "artifact recombine --input-shards-dir shards --config c.json --output-dir out";
     succeeds(&tree, &format!("{recombine} --strict"));
     succeeds(&tree, "verify out");
     let host = tree.path("out/vec_lib_generic/stage/bin/vec.dll");
@@ -867,7 +867,7 @@ fn flipped_bytes() -> Result<()> {
             bytes[at] ^= bit;
             fs::write(bench.path(), &bytes)?;
             let options = Options::default();
-            let _ = verify(&[bench.path()], &options, &mut |_, _, _| {});
+            let _ = verify(&[bench.path()], &options, &());
             let result = match step {
                 "join" => bench.join(&["gfx942"]),
                 _ => install(&InstallOptions::new(bench.tree.root(), "vec", [bench.name]), &())

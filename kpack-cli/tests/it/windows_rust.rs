@@ -7,8 +7,8 @@ use std::process::Command;
 
 use kpack_build::{Hip, Library};
 use kpack_cli::stage::Options;
-use kpack_format::digest::{hex, sha256};
 use kpack_tests::process::run;
+use kpack_tests::sha256;
 use kpack_tests::tree::Tree;
 use kpack_tests::{require, windows};
 use serde_json::json;
@@ -68,7 +68,7 @@ fn runtime(tree: &Tree) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut gcc = Command::new(windows::COMPILER);
     gcc.args(["-Wall", "-Wextra", "-shared", "-static", "-o"])
-        .arg(directory.join("amdhip64_7.dll"))
+        .arg(directory.join("amdhip64_10.dll"))
         .arg(format!("-Wl,--out-implib,{}", directory.join("libamdhip64.a").display()))
         .arg(root.join("tests/stub-hip/windows.c"))
         .arg("-I")
@@ -125,7 +125,7 @@ fn compiled(tree: &Tree, fat: &Path) -> String {
     run(bundler.arg("--targets=hipv4-amdgcn-amd-amdhsa--gfx942"));
     let code = fs::read(tree.path("code")).unwrap();
     assert!(code.starts_with(b"\x7fELF"));
-    format!("{} {}", code.len(), hex(&sha256(&code)))
+    format!("{} {}", code.len(), sha256(&code))
 }
 
 /// Cargo's message about the build script.

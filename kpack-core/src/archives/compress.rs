@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveWriter, Encoder};
-use kpack_format::digest::Sha256;
+use kpack_format::digest::Blake3;
 use kpack_format::names::{Group, KernelName};
 
 use super::budget::{Budget, Permit};
@@ -138,7 +138,7 @@ struct Shared {
     kernels: Vec<String>,
     target: TargetId,
     entry_id: Option<String>,
-    checksum: Sha256,
+    checksum: Blake3,
 }
 
 /// State shared by the threads.
@@ -146,7 +146,7 @@ struct Run<'a> {
     compression: &'a Compression<'a>,
     debug: DebugTotals,
     /// Code objects that a thread compresses or has compressed.
-    claimed: Mutex<HashSet<(TargetId, Sha256)>>,
+    claimed: Mutex<HashSet<(TargetId, Blake3)>>,
     /// The sizes of large code objects, which are hashed while they are compressed.
     sizes: Mutex<HashSet<(TargetId, u64)>>,
     /// Idle encoders.
@@ -241,9 +241,9 @@ impl Run<'_> {
         Ok(None)
     }
 
-    /// The SHA-256 of a code object before it is compressed. A large one of a size that no other has is
+    /// The BLAKE3 digest of a code object before it is compressed. A large one of a size that no other has is
     /// read only once: `None`.
-    fn checksum(&self, job: &Job<'_>) -> Result<Option<Sha256>, Error> {
+    fn checksum(&self, job: &Job<'_>) -> Result<Option<Blake3>, Error> {
         let known = job.content.known_checksum();
         let size = (job.target.clone(), job.content.size());
         if known.is_some() || lock(&self.sizes).insert(size) {
@@ -256,7 +256,7 @@ impl Run<'_> {
     fn encode(
         &self,
         content: &Content,
-        checksum: Option<Sha256>,
+        checksum: Option<Blake3>,
         is_sample: bool,
     ) -> Result<Stored, Failure> {
         let Compression { ref storage, scratch, .. } = *self.compression;

@@ -6,10 +6,11 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use kpack_format::Reason;
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveError, ArchiveWriter, Encoded, Encoder, MAX_CODE_OBJECT};
 use kpack_format::code_object::CodeObjectError;
-use kpack_format::digest::{Hasher, Sha256, sha256};
+use kpack_format::digest::{Blake3, Hasher, blake3};
 use kpack_format::offload_bundle::{BundleError, CodeObjectReader};
 
 use super::debug_sections::Stripped;
@@ -41,9 +42,9 @@ pub enum Content {
 pub struct FileRange {
     file: Arc<File>,
     range: Range<u64>,
-    /// Its SHA-256, or that of the code object of which it is the compressed form; `None` if it is still to
+    /// Its BLAKE3 digest, or that of the code object of which it is the compressed form; `None` if it is still to
     /// be read.
-    checksum: Option<Sha256>,
+    checksum: Option<Blake3>,
 }
 
 impl FileRange {
@@ -59,7 +60,7 @@ impl FileRange {
 /// A code object as it is stored.
 pub(super) enum Stored {
     Held(Encoded),
-    Large { frame: FileRange, checksum: Sha256, original_size: u64 },
+    Large { frame: FileRange, checksum: Blake3, original_size: u64 },
 }
 
 impl Content {
@@ -77,13 +78,12 @@ impl Content {
         let size = entry.size();
         if size > MAX_CODE_OBJECT {
             let targets: Vec<String> = entry.targets().map(TargetId::to_string).collect();
-            return Err(failed(BundleError::Malformed {
-                offset: entry.offset(),
-                reason: format!(
-                    "the code object for {} has {size} bytes; expected at most {MAX_CODE_OBJECT}",
-                    targets.join(", ")
-                ),
-            }));
+            let targets = targets.join(", ");
+            let text = format!(
+                "the code object for {targets} has {size} bytes; expected at most {MAX_CODE_OBJECT}"
+            );
+            let reason = Reason::from(text).target(targets).differs(MAX_CODE_OBJECT, size);
+            return Err(failed(BundleError::Malformed { offset: entry.offset(), reason }));
         }
         if size <= LARGE_CODE_OBJECT {
             return Ok(Self::Held(entry.read().map_err(failed)?));
@@ -205,16 +205,16 @@ impl Content {
         }
     }
 
-    /// Its SHA-256, if that takes no more than memory. Compressing tells it in any case.
-    pub(super) fn known_checksum(&self) -> Option<Sha256> {
+    /// Its BLAKE3 digest, if that takes no more than memory. Compressing tells it in any case.
+    pub(super) fn known_checksum(&self) -> Option<Blake3> {
         match self {
-            Self::Held(bytes) => Some(sha256(bytes)),
+            Self::Held(bytes) => Some(blake3(bytes)),
             Self::Large(large) => large.checksum,
         }
     }
 
-    /// Its SHA-256.
-    pub fn checksum(&self) -> io::Result<Sha256> {
+    /// Its BLAKE3 digest.
+    pub fn checksum(&self) -> io::Result<Blake3> {
         if let Some(known) = self.known_checksum() {
             return Ok(known);
         }
@@ -235,12 +235,12 @@ impl Content {
     pub(super) fn encode(
         &self,
         encoder: &mut Encoder,
-        checksum: Option<Sha256>,
+        checksum: Option<Blake3>,
         scratch: &Path,
     ) -> Result<Stored, Failure> {
         let large = match self {
             Self::Held(bytes) => {
-                let checksum = checksum.unwrap_or_else(|| sha256(bytes));
+                let checksum = checksum.unwrap_or_else(|| blake3(bytes));
                 return Ok(Stored::Held(encoder.encode(bytes, checksum)?));
             }
             Self::Large(large) => large,
@@ -360,8 +360,8 @@ impl Stored {
         }
     }
 
-    /// The SHA-256 of the code object.
-    pub(super) fn checksum(&self) -> Sha256 {
+    /// The BLAKE3 digest of the code object.
+    pub(super) fn checksum(&self) -> Blake3 {
         match self {
             Self::Held(encoded) => encoded.checksum,
             Self::Large { checksum, .. } => *checksum,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use kpack_format::archive::{ArchiveWriter, Encoder};
-use kpack_format::digest::{Sha256, hex};
+use kpack_format::digest::{Blake3, hex};
 
 use super::content::{Content, Failure, failed};
 use super::debug_sections::build_id;
@@ -247,7 +247,7 @@ pub struct DebugFiles {
 #[derive(Debug, Default)]
 struct Files {
     /// The code objects, by build ID.
-    known: HashMap<Vec<u8>, Sha256>,
+    known: HashMap<Vec<u8>, Blake3>,
     /// Whether leftovers of interrupted runs are gone.
     is_clean: bool,
     batch: Option<Batch>,

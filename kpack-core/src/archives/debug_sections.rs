@@ -189,7 +189,8 @@ impl Input {
             if name >= names.end {
                 return malformed(format!("the name of section {index} ends past the names"));
             }
-            debug[index] = is_debug(&at_most::<NAME, _>(source, name..names.end)?);
+            let name = at_most::<NAME, _>(source, name..names.end)?;
+            debug[index] = name.split(|byte| *byte == 0).next().is_some_and(is_debug_section);
         }
         let mut removed = debug.clone();
         for (section, is_removed) in self.sections.iter().zip(&mut removed) {
@@ -352,8 +353,10 @@ fn check_symbols<R: Read + Seek>(
     Ok(())
 }
 
-fn is_debug(name: &[u8; NAME]) -> bool {
-    name.starts_with(b".debug") || name.starts_with(b".zdebug") || name == b".gdb_index\0"
+/// Whether only debuggers read a section with this name, of any file.
+pub fn is_debug_section(name: &[u8]) -> bool {
+    let prefixes: [&[u8]; 3] = [b".debug", b".zdebug", b".gnu_debug"];
+    name == b".gdb_index" || prefixes.iter().any(|prefix| name.starts_with(prefix))
 }
 
 fn is_loaded(section: &SectionHeader64<LE>) -> bool {

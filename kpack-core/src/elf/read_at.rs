@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
+use kpack_format::Reason;
+
 use super::error::{BinaryError, refuse};
 use crate::platform::FileExt;
 
@@ -54,7 +56,7 @@ pub fn find_content(source: &impl ReadAt, range: Range<u64>) -> io::Result<Optio
 /// Reads `size` bytes at `offset`, after checking that the file has them. `what` they are is for errors.
 ///
 /// # Errors
-/// [`BinaryError::Refused`] where the file ends before them; [`BinaryError::Io`].
+/// [`BinaryError::Truncated`] where the file ends before them; [`BinaryError::Io`].
 pub fn read_range<S: ReadAt>(
     source: &S,
     file_size: u64,
@@ -63,9 +65,10 @@ pub fn read_range<S: ReadAt>(
     what: &str,
 ) -> Result<Vec<u8>, BinaryError> {
     if offset.checked_add(size).is_none_or(|end| end > file_size) {
-        refuse!(
-            "{what} covers {size:#x} bytes at offset {offset:#x}, but the file has only {file_size:#x}; is it truncated?"
+        let text = format!(
+            "{what} covers {size:#x} bytes at offset {offset:#x}, but the file has only {file_size:#x}, so it is truncated; build or copy it again"
         );
+        return Err(BinaryError::Truncated(Reason::from(text).at(offset)));
     }
     let Ok(length) = usize::try_from(size) else {
         refuse!("{what} is too large: {size:#x} bytes");

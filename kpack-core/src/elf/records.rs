@@ -1,22 +1,56 @@
 //! Wrappers and byte records, which relocatable objects and linked files share.
 
+use object::elf::{SHT_RELA, SectionType};
 use object::pod::{self, Pod};
+
+pub use kpack_format::marker::{MAGIC_FAT, MAGIC_SPLIT, WRAPPER_VERSION as VERSION};
 
 /// The section that holds the bundles.
 pub const FAT_SECTION: &str = ".hip_fatbin";
 /// The section that holds the wrappers.
 pub const WRAPPER_SECTION: &str = ".hipFatBinSegment";
 
-/// `HIPF`: the wrapper points to a bundle.
-pub const MAGIC_FAT: u32 = 0x4849_5046;
-/// `HIPK`: the wrapper points to a marker.
-pub const MAGIC_SPLIT: u32 = 0x4b50_4948;
-/// The only version of a wrapper.
-pub const VERSION: u32 = 1;
 /// Size of a wrapper (`__CudaFatBinaryWrapper`), in bytes.
 pub const WRAPPER_SIZE: u64 = 24;
 /// Offset of the pointer in a wrapper, in bytes.
 pub const POINTER: u64 = 8;
+
+/// `SHT_LLVM_OFFLOADING`: device code of clang's new offload driver (LLVM, "llvm/BinaryFormat/ELF.h").
+const OFFLOADING: SectionType = SectionType(0x6fff_4c0b);
+
+/// What a section of an object has to do with device code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceSection {
+    /// It holds bundles.
+    Bundles,
+    /// It holds wrappers.
+    Wrappers,
+    /// It holds device code for a device link, as `-fgpu-rdc` makes it.
+    ForDeviceLink,
+    /// It holds device code for `clang-linker-wrapper`.
+    ForLinkerWrapper,
+}
+
+impl DeviceSection {
+    /// Tells by the name and the type of a section. The names of bundles and wrappers may have a suffix after a dot.
+    pub fn of(name: &[u8], kind: SectionType) -> Option<Self> {
+        let is = |section: &str| {
+            let rest = name.strip_prefix(section.as_bytes());
+            kind != SHT_RELA && rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'.')
+        };
+        if is(FAT_SECTION) {
+            Some(Self::Bundles)
+        } else if is(WRAPPER_SECTION) {
+            Some(Self::Wrappers)
+        } else if name.starts_with(b"__CLANG_OFFLOAD_BUNDLE__hip") {
+            Some(Self::ForDeviceLink)
+        } else if kind == OFFLOADING || name == b".llvm.offloading" {
+            Some(Self::ForLinkerWrapper)
+        } else {
+            None
+        }
+    }
+}
 
 /// A wrapper with magic HIPF.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use kpack_format::names;
+use kpack_format::offload_binary;
 use kpack_format::offload_bundle::{COMPRESSED_MAGIC, PLAIN_MAGIC};
 use object::elf;
 
@@ -28,6 +29,8 @@ pub enum FileKind {
     Bundle,
     /// An AMDGPU ELF file.
     CodeObject,
+    /// Images for other offloading runtimes, such as OpenMP's, in LLVM's format.
+    OffloadBinary,
 }
 
 /// The formats of binaries for hosts.
@@ -80,6 +83,8 @@ pub fn kind_of(start: &[u8]) -> Option<FileKind> {
         Some(FileKind::Bundle)
     } else if start.starts_with(b"!<arch>\n") || start.starts_with(b"!<thin>\n") {
         Some(FileKind::StaticLibrary)
+    } else if start.starts_with(offload_binary::MAGIC) {
+        Some(FileKind::OffloadBinary)
     } else {
         None
     }

@@ -10,10 +10,11 @@ use std::fs::{self, File, Metadata};
 use std::io::{BufReader, Cursor, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
+use kpack_format::Reason;
 use kpack_format::TargetId;
 use kpack_format::archive;
 use kpack_format::code_object::{CodeObject, CodeObjectError};
-use kpack_format::digest::{Hasher, Sha256};
+use kpack_format::digest::{Blake3, Hasher};
 use kpack_format::is_exhaustion;
 use kpack_format::offload_bundle::{Bundle, BundleError};
 
@@ -31,7 +32,15 @@ pub use shared_file::SharedFile;
 /// Opens a regular file for reading.
 pub fn open(path: &Path) -> Result<File, Error> {
     interrupt::check(path, "open")?;
-    let not_regular = || Error::rejected(ids::NOT_A_FILE, path, "not a regular file");
+    let not_regular = || {
+        let text = match path.is_dir() {
+            true => {
+                "a directory, not a regular file; name a file in it, or run `kpack split --all` with it as the prefix"
+            }
+            false => "not a regular file; name a file",
+        };
+        Error::rejected(ids::NOT_A_FILE, path, text)
+    };
     let opened = platform::open(path).map_err(|error| Error::io(path, "open", error))?;
     let file = opened.ok_or_else(not_regular)?;
     let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
@@ -70,15 +79,21 @@ pub fn list(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(paths)
 }
 
-/// The SHA-256 of a file.
-pub fn digest(path: &Path) -> Result<Sha256, Error> {
-    let mut file = open(path)?;
+/// The BLAKE3 digest of a file.
+pub fn digest(path: &Path) -> Result<Blake3, Error> {
     let mut hasher = Hasher::default();
+    read_parts(path, &mut |part| hasher.update(part))?;
+    Ok(hasher.finish())
+}
+
+/// Passes the contents of a file to `take`, in parts.
+pub fn read_parts(path: &Path, take: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
+    let mut file = open(path)?;
     let mut buffer = vec![0; 1 << 20];
     loop {
         match file.read(&mut buffer) {
-            Ok(0) => return Ok(hasher.finish()),
-            Ok(read) => hasher.update(&buffer[..read]),
+            Ok(0) => return Ok(()),
+            Ok(read) => take(&buffer[..read]),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(Error::io(path, "read", error)),
         }
@@ -126,28 +141,29 @@ pub fn bundle_error(path: &Path, place: &str, error: BundleError) -> Error {
         {
             Error::io(path, "read", error)
         }
-        error => Error::rejected(ids::DAMAGED_BUNDLE, path, format!("{place}{error}")),
+        error => Error::rejected(ids::DAMAGED_BUNDLE, path, Reason::from(error).after(place)),
     }
 }
 
 /// Adds the path, wrapper and file offset to a bundle's error.
 pub fn wrapper_error(path: &Path, wrapper: u32, offset: u64, error: BundleError) -> Error {
     let place = format!("wrapper {wrapper}, bundle at file offset {offset:#x}: ");
-    bundle_error(path, &place, error)
+    bundle_error(path, &place, error).about(|reason| reason.at(offset))
 }
 
 /// Adds the path to an ELF error.
 pub fn binary_error(path: &Path, error: BinaryError) -> Error {
-    match error {
-        BinaryError::Io(e) if e.kind() != ErrorKind::UnexpectedEof => Error::io(path, "read", e),
-        BinaryError::Relocatable => Error::rejected(ids::UNKNOWN_FILE, path, error.to_string()),
-        BinaryError::Unsupported(_) => {
-            Error::rejected(ids::UNSUPPORTED_BINARY, path, error.to_string())
+    let id = match error {
+        BinaryError::Io(e) if e.kind() != ErrorKind::UnexpectedEof => {
+            return Error::io(path, "read", e);
         }
-        BinaryError::Signed => Error::rejected(ids::SIGNED_BINARY, path, error.to_string()),
-        BinaryError::Unsound(_) => Error::rejected(ids::UNSOUND_OUTPUT, path, error.to_string()),
-        error => Error::rejected(ids::DAMAGED_BINARY, path, error.to_string()),
-    }
+        BinaryError::Relocatable => ids::UNKNOWN_FILE,
+        BinaryError::Unsupported(_) => ids::UNSUPPORTED_BINARY,
+        BinaryError::Signed => ids::SIGNED_BINARY,
+        BinaryError::Unsound(_) => ids::UNSOUND_OUTPUT,
+        _ => ids::DAMAGED_BINARY,
+    };
+    Error::rejected(id, path, error)
 }
 
 /// Checks by its own header that a code object is for `target`; the error says what differs.
@@ -192,7 +208,7 @@ mod tests {
 
     #[test]
     fn an_output_that_is_not_sound_is_no_fault_of_its_input() {
-        let error = binary_error(Path::new("lib.so"), BinaryError::Unsound(String::new()));
+        let error = binary_error(Path::new("lib.so"), BinaryError::Unsound("".into()));
         assert_eq!(error.id(), ids::UNSOUND_OUTPUT);
     }
 }

@@ -49,6 +49,7 @@ ids! {
     UNACCOUNTED_CODE = "unaccounted-code";
     NO_DEVICE_CODE = "no-device-code";
     BUNDLES_IN_DATA = "bundles-in-data";
+    OFFLOAD_IMAGES = "offload-images";
     THIN_ARCHIVE = "thin-archive";
     SPLIT_ALREADY = "split-already";
     SPLIT_BY_ANOTHER_TOOL = "split-by-another-tool";
@@ -71,6 +72,19 @@ ids! {
     NO_GPU = finding::NO_GPU.as_str();
     LOADER_DISABLED = finding::LOADER_DISABLED.as_str();
     SEARCH_PATHS_SET = finding::SEARCH_PATHS_SET.as_str();
+    NO_DRIVER = "no-driver";
+    NO_DEVICE_ACCESS = "no-device-access";
+    GPU_OVERRIDDEN = "gpu-overridden";
+    DEVICE_WHEEL_MISSING = "device-wheel-missing";
+    DEVICE_WHEEL_OTHER_GPU = "device-wheel-other-gpu";
+    DEVICE_WHEEL_VERSION = "device-wheel-version";
+    DEVICE_WHEEL_DAMAGED = "device-wheel-damaged";
+    FAMILY_WHEEL_MISSING = "family-wheel-missing";
+    HOST_WHEEL_MISSING = "host-wheel-missing";
+    NO_DEVICE_WHEEL = "no-device-wheel";
+    DEVICE_PACKAGE_MISSING = "device-package-missing";
+    DEVICE_PACKAGE_DAMAGED = "device-package-damaged";
+    TWO_RUNTIMES = "two-runtimes";
     CODE_FOUND = "code-found";
     EARLY_MARKER = "early-marker";
     RUNTIME_READS_MARKERS = "runtime-reads-markers";
@@ -87,6 +101,7 @@ ids! {
     CODE_DROPPED = "code-dropped";
     GENERIC_CODE = "generic-code";
     UNEXPECTED_TARGET = "unexpected-target";
+    UNKNOWN_PROCESSOR = "unknown-processor";
     WHEEL_SOUND = "wheel-sound";
     DAMAGED_WHEEL = "damaged-wheel";
     UNSUPPORTED_WHEEL = "unsupported-wheel";
@@ -159,6 +174,7 @@ ids! {
     INCONSISTENT_MANIFEST = "inconsistent-manifest";
     NOT_AS_LISTED = "not-as-listed";
     MISNAMED_ARCHIVE = "misnamed-archive";
+    BEYOND_OTHER_READERS = "beyond-other-readers";
     NAMES_WITHOUT_COLONS = "names-without-colons";
     UNUSED_KERNELS = "unused-kernels";
     MARKER_SOUND = "marker-sound";

@@ -4,6 +4,8 @@ pub mod ids;
 
 use std::path::{Path, PathBuf};
 
+use kpack_format::{Details, Reason};
+
 use crate::error::one_line;
 
 pub use kpack_format::finding::Id;
@@ -25,6 +27,9 @@ pub struct Finding {
     pub text: String,
     /// What to do about it in this case.
     pub help: Option<String>,
+    /// What the text says, as data.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Details::is_empty"))]
+    pub details: Box<Details>,
 }
 
 impl Finding {
@@ -33,19 +38,25 @@ impl Finding {
         severity: Severity,
         id: Id,
         path: impl Into<PathBuf>,
-        text: impl Into<String>,
+        text: impl Into<Reason>,
     ) -> Self {
         Self { path: Some(path.into()), ..Self::general(severity, id, text) }
     }
 
     /// A finding that is not about one file. Line breaks in the text come from names, and are escaped.
-    pub fn general(severity: Severity, id: Id, text: impl Into<String>) -> Self {
-        Self { id, severity, path: None, text: one_line(text.into()), help: None }
+    pub fn general(severity: Severity, id: Id, text: impl Into<Reason>) -> Self {
+        let Reason { text, details, .. } = text.into();
+        Self { id, severity, path: None, text: one_line(text), help: None, details }
     }
 
     /// The same, with what to do.
     pub fn with_help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
+    }
+
+    /// Its text and details.
+    pub fn reason(self) -> Reason {
+        Reason::new(self.text, self.details)
     }
 
     /// The file that it is about; an empty path if it is about none.

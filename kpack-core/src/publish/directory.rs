@@ -112,6 +112,12 @@ impl Directory {
         let rest = path.strip_prefix(there).unwrap_or(path);
         let is_plain = |part: &Component<'_>| *part != Component::ParentDir;
         let plain = PathBuf::from_iter(rest.components().take_while(is_plain));
+        let first = there.join(plain.components().next().map_or("".as_ref(), Component::as_os_str));
+        if first.is_symlink() && !first.exists() {
+            let text =
+                "a dangling symbolic link; make the directory that it leads to, or name another";
+            return Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &first, text));
+        }
         let found = Self::open(there)?.make_below(&plain, made)?;
         if rest.components().all(|part| is_plain(&part)) {
             return Ok(found);
@@ -401,7 +407,7 @@ impl Directory {
 
     fn entry(&self, name: &OsStr) -> Result<Option<Entry>, Error> {
         let there = self.handle.entry(name);
-        there.map_err(|error| Error::io(&self.path.join(name), "write", error))
+        there.map_err(|error| Error::io(&self.path.join(name), "read", error))
     }
 
     /// Renames a file in it.
@@ -642,6 +648,27 @@ mod tests {
         // People may write such paths, though.
         make_directories(&root.join("a/../b/./c")).unwrap();
         assert!(root.join("a").is_dir() && root.join("b/c").is_dir());
+    }
+
+    #[test]
+    fn a_dangling_link_is_called_that() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        for path in [link.clone(), link.join("a/b")] {
+            let error = make_directories(&path).unwrap_err().to_string();
+            let expected = format!("{}: a dangling symbolic link; make", link.display());
+            assert!(error.starts_with(&expected), "{error}");
+        }
+        assert!(!directory.path().join("nowhere").exists());
+    }
+
+    #[test]
+    fn a_failed_look_is_not_called_a_failed_write() {
+        let directory = tempfile::tempdir().unwrap();
+        let opened = Directory::open(directory.path()).unwrap();
+        let error = opened.has("x".repeat(300).as_ref()).unwrap_err().to_string();
+        assert!(error.contains("read") && !error.contains("write"), "{error}");
     }
 
     #[test]

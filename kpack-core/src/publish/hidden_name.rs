@@ -17,8 +17,9 @@ const DIGITS: usize = 16;
 /// [`StagedFile`](super::StagedFile) makes it, also has a number: `.NAME.<16 hexadecimal digits>.tmp`.
 const ENDING: &str = ".tmp";
 
-/// In the hidden directory of a run: how the names of what it replaces begin.
-const ASIDE: &str = "old.";
+/// In the hidden directory of a run: how the name of its directory for what it replaces begins, after the dot. A number
+/// follows.
+const ASIDE: &str = "old-";
 
 /// The hidden name of the directory `name`.
 pub fn hidden(name: impl AsRef<OsStr>) -> OsString {
@@ -33,16 +34,16 @@ pub(super) fn hidden_beside(path: &Path) -> PathBuf {
     path.with_file_name(hidden(path.file_name().unwrap_or_default()))
 }
 
-/// The name of what `name` is set aside as, in a hidden directory.
-pub(super) fn aside(name: &OsStr) -> OsString {
-    let mut aside = OsString::from(ASIDE);
-    aside.push(stem_of(name));
-    aside
+/// The name of a directory for what a run replaces, in its hidden directory. What is in it has its own names, so no
+/// output can be mistaken for something that was replaced.
+pub(super) fn aside(number: usize) -> OsString {
+    hidden(format!("{ASIDE}{number}"))
 }
 
-/// Whether this is the name of something that was set aside.
+/// Whether this is the name of such a directory.
 pub(super) fn is_aside(name: &OsStr) -> bool {
-    name.as_bytes().starts_with(ASIDE.as_bytes())
+    let number = hidden_stem(name).and_then(|stem| stem.as_bytes().strip_prefix(ASIDE.as_bytes()));
+    number.is_some_and(|number| number.iter().all(u8::is_ascii_digit))
 }
 
 /// Whether kpack uses this name for what it has not finished.
@@ -106,7 +107,8 @@ mod tests {
         let name = hidden("blas_lib");
         assert!(is_leftover(&name), "{name:?}");
         assert_eq!(hidden_beside(Path::new("out/blas_lib")), Path::new("out").join(&name));
-        assert!(is_aside(&aside("blas_lib".as_ref())));
+        assert!(is_aside(&aside(0)) && is_aside(&aside(12)));
+        assert!(!is_aside("old.blas_lib".as_ref()) && !is_aside(".old-mine.tmp".as_ref()));
         let others = ["vec.kpm.tmp", ".vec.kpm", ".tmp", "..tmp", ".kpack-stage"];
         for other in others.map(OsStr::new) {
             assert_eq!(leftover_stem(other), None, "{other:?}");

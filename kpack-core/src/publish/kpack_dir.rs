@@ -122,9 +122,8 @@ impl KpackDir {
             self.directory.check_output(&name, Kind::File)?;
             let path = self.path().join(name);
             let archive = files::open_archive(&path).map_err(|error| {
-                error.with_reason(|reason| {
-                    format!("{reason}. Restore it, or remove it and split all binaries of the module again")
-                })
+                let more = ". Restore it, or remove it and split all binaries of the module again";
+                error.about(|reason| reason.then(more))
             })?;
             // `a_b` may also be module `a` with component `b…`; only the archive tells.
             if archive.toc().group_name == *self.group {
@@ -273,7 +272,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use kpack_format::archive::Scheme;
-    use kpack_format::digest::sha256;
+    use kpack_format::digest::blake3;
 
     use super::*;
     use crate::publish::scratch_file;
@@ -306,7 +305,7 @@ mod tests {
             let mut archive = ArchiveWriter::new(spool, "vec_lib", &target, Scheme::None);
             for index in order {
                 let (kernel, code) = (format!("lib/libvec.so#{index}"), [index; 4]);
-                let added = archive.add_from(&kernel, &mut &code[..], 4, 4, sha256(&code));
+                let added = archive.add_from(&kernel, &mut &code[..], 4, 4, blake3(&code));
                 added.unwrap();
             }
             let (staged, _) = stage_archive(&opened, name, archive).unwrap();

@@ -25,12 +25,12 @@ pub use kpack_dir::{
     KpackDir, Present, entry, entry_of, stage_archive, stage_manifest, write_manifest,
 };
 pub use merge::Update;
-pub use names::{check_names, is_name_part};
+pub use names::{check_names, is_name_part, name_part};
 pub use output::{
-    check_named_output, check_output, check_output_directory, check_room, write_output,
+    check_named_output, check_output, check_output_directory, check_room, resolve, write_output,
 };
 pub use scratch::scratch_file;
 pub use sparse::{begin_flush, copy_range, write_at};
-pub use stage::{MayReplace, Stage};
+pub use stage::{NewNames, Stage};
 pub use staged_file::StagedFile;
 pub use transaction::{Transaction, replace};

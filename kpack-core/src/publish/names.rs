@@ -8,6 +8,19 @@ pub fn is_name_part(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && name.chars().all(plain)
 }
 
+/// The name of a module that is closest to `text`: what file names cannot have becomes `_`.
+pub fn name_part(text: &str) -> String {
+    let mut name = String::new();
+    for c in text.chars() {
+        name.push(c);
+        if !is_name_part(&name) {
+            name.pop();
+            name.push('_');
+        }
+    }
+    name
+}
+
 /// Refuses a module or component name that cannot be part of a file name.
 pub fn check_names(module: &str, component: &str) -> Result<(), Error> {
     for (what, name) in [("module", module), ("component", component)] {

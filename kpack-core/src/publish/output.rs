@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{Error as IoError, ErrorKind};
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use kpack_format::names::{is_archive, is_manifest};
 
@@ -22,6 +22,37 @@ use crate::{Error, ids};
 pub fn check_output(path: &Path) -> Result<(), Error> {
     let name = path.file_name().unwrap_or_default();
     Directory::of(path)?.check_output(name, Kind::File)
+}
+
+/// The path without symbolic links of a directory that need not be there.
+///
+/// # Errors
+/// [`Error::Usage`] for a dangling link, and for `..` after what does not exist; [`Error::Io`].
+pub fn resolve(path: &Path) -> Result<PathBuf, Error> {
+    let is_there = |path: &&Path| path.symlink_metadata().is_ok();
+    let there = path.ancestors().find(is_there).unwrap_or(Path::new("."));
+    let refuse = |reason: String| {
+        let path = path.display();
+        Err(Error::usage(format!("output directory {path}: {reason}")))
+    };
+    let mut real = match there.canonicalize() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return refuse(format!("{} is a dangling symbolic link", there.display()));
+        }
+        real => real.map_err(|e| Error::io(there, "find", e))?,
+    };
+    for part in path.strip_prefix(there).unwrap_or(path).components() {
+        match part {
+            // It would be created as a parent of another directory.
+            Component::ParentDir => {
+                let real = real.display();
+                return refuse(format!("`..` follows {real}, which does not exist"));
+            }
+            Component::CurDir => {}
+            part => real.push(part),
+        }
+    }
+    Ok(real)
 }
 
 /// As [`check_output`], for a directory, which replaces nothing but a directory.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -20,7 +21,50 @@ const LIST: &str = ".list.tmp";
 const REMOVED: &str = ".removed.tmp";
 
 /// Asks whether the entry at a path may be replaced.
-pub type MayReplace<'a> = &'a dyn Fn(&Path) -> Result<(), Error>;
+type MayReplace<'a> = &'a dyn Fn(&Path) -> Result<(), Error>;
+
+/// Names that output gets together: paths relative to the directory where it appears.
+#[derive(Clone)]
+pub struct NewNames<'a> {
+    names: Vec<&'a Path>,
+    last: &'a [&'a str],
+    replaced: Vec<&'a Path>,
+    may_replace: MayReplace<'a>,
+}
+
+impl<'a> NewNames<'a> {
+    /// These `names`, in the order in which they appear. The output replaces whatever has them.
+    pub fn new<P: AsRef<Path>>(names: &'a [P]) -> Self {
+        let names = names.iter().map(AsRef::as_ref).collect();
+        Self { names, last: &[], replaced: Vec::new(), may_replace: &|_| Ok(()) }
+    }
+
+    /// And after them those in `last`, whose presence says that all others are there and complete.
+    pub fn with_last(self, last: &'a [&'a str]) -> Self {
+        Self { last, ..self }
+    }
+
+    /// Instead of what is at these paths, which is removed, since its contents have other names now.
+    pub fn instead_of<P: AsRef<Path>>(self, replaced: &'a [P]) -> Self {
+        Self { replaced: replaced.iter().map(AsRef::as_ref).collect(), ..self }
+    }
+
+    /// Replaces only what `may_replace` allows, which is asked when something is there.
+    pub fn where_allowed(self, may_replace: MayReplace<'a>) -> Self {
+        Self { may_replace, ..self }
+    }
+}
+
+impl fmt::Debug for NewNames<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { names, last, replaced, .. } = self;
+        f.debug_struct("NewNames")
+            .field("names", names)
+            .field("last", last)
+            .field("replaced", replaced)
+            .finish_non_exhaustive()
+    }
+}
 
 /// `.NAME.tmp/.kpack.tmp` beside the final places of output, in which one run at a time makes it. Users may keep files in
 /// `.NAME.tmp`, and kpack leaves those alone. Both are locked as long as this lives,
@@ -64,10 +108,24 @@ impl Stage {
     /// # Errors
     /// [`Error::Refused`] if a symbolic link or another user's directory is in its place; [`Error::Io`].
     pub fn lock(output: &Path, name: impl AsRef<OsStr>) -> Result<Self, Error> {
-        let name = hidden(name);
+        Self::lock_with(&|made| Directory::make(output, made), hidden(name))
+    }
+
+    /// As [`lock`](Self::lock), in an open directory.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    pub fn lock_in(output: &Directory, name: impl AsRef<OsStr>) -> Result<Self, Error> {
+        Self::lock_with(&|_| output.again(), hidden(name))
+    }
+
+    fn lock_with(
+        open: &dyn Fn(&mut CreatedDirectories) -> Result<Directory, Error>,
+        name: OsString,
+    ) -> Result<Self, Error> {
         let mut made = CreatedDirectories::default();
         loop {
-            let above = Directory::make(output, &mut made)?;
+            let above = open(&mut made)?;
             let refuse = |text: &str| {
                 Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &above.path().join(&name), text))
             };
@@ -97,7 +155,7 @@ impl Stage {
             }
             let outer = Outer { above: above.again()?, name, lock, _made: made };
             let stage = Self { hidden, above, _outer: outer };
-            stage.empty(false)?;
+            stage.empty()?;
             return Ok(stage);
         }
     }
@@ -148,12 +206,28 @@ impl Stage {
     /// # Errors
     /// [`Error::Io`].
     pub fn recover(&self, name: &OsStr) -> Result<(), Error> {
-        let old = aside(name);
-        if self.hidden.kind(&old)?.is_none() || self.above.kind(name)?.is_some() {
+        let Some(old) = self.set_aside(name)? else {
+            return Ok(());
+        };
+        if self.above.kind(name)?.is_some() {
             return Ok(());
         }
-        let renamed = self.hidden.rename_new(&old, &self.above, name);
+        let renamed = old.rename_new(name, &self.above, name);
         renamed.map_err(|e| Error::io(&self.output(name), "recover", e))
+    }
+
+    /// The directory that has the output `name`, if a run was killed while it replaced it.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn set_aside(&self, name: &OsStr) -> Result<Option<Directory>, Error> {
+        for aside in self.hidden.names()?.iter().filter(|name| is_aside(name)) {
+            let aside = self.hidden.below(aside.as_ref())?;
+            if aside.kind(name)?.is_some() {
+                return Ok(Some(aside));
+            }
+        }
+        Ok(None)
     }
 
     /// The paths that an interrupted [`fill`](Self::fill) was giving to files.
@@ -175,108 +249,117 @@ impl Stage {
     ///
     /// # Errors
     /// As [`publish`](Self::publish); those of `finish`.
-    pub fn fill<P: AsRef<Path>>(
+    pub fn fill(
         &self,
         tree: &Directory,
-        names: &[P],
-        last: Option<&str>,
-        replaced: &[P],
-        may_replace: MayReplace<'_>,
+        new: &NewNames<'_>,
         finish: &dyn Fn(&Directory) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let earlier = self.unfinished()?;
         let mut all = earlier.clone();
-        all.extend(names.iter().chain(replaced).map(|name| name.as_ref().to_owned()));
-        all.extend(last.map(PathBuf::from));
+        all.extend(new.names.iter().chain(&new.replaced).map(|name| name.to_path_buf()));
+        all.extend(new.last.iter().map(PathBuf::from));
         let paths: Vec<&[u8]> = all.iter().map(|path| path.as_os_str().as_bytes()).collect();
         let failed = |e| Error::io(&self.hidden.path().join(LIST), "write", e);
         // One that is half written must not be read.
-        let new = OsStr::new(".new-list.tmp");
-        let mut list = self.hidden.create(new).map_err(failed)?;
+        let new_list = OsStr::new(".new-list.tmp");
+        let mut list = self.hidden.create(new_list).map_err(failed)?;
         list.write_all(&paths.join(&0)).and_then(|()| list.sync_all()).map_err(failed)?;
         drop(list);
-        self.hidden.rename(new, LIST.as_ref()).map_err(failed)?;
-        let published = self.hidden.sync();
-        let published =
-            published.and_then(|()| self.rename_all(tree, names, last, replaced, may_replace));
+        self.hidden.rename(new_list, LIST.as_ref()).map_err(failed)?;
+        let published = self.hidden.sync().and_then(|()| self.rename_all(tree, new));
         if published.is_err() && earlier.is_empty() {
             self.hidden.remove(LIST.as_ref())?;
         }
         published?;
         finish(&self.above)?;
-        self.empty(true)
+        for aside in self.hidden.names()?.into_iter().filter(|name| is_aside(name)) {
+            self.discard(&self.hidden, &aside)?;
+        }
+        self.hidden.remove(LIST.as_ref())
     }
 
-    /// Gives the output at these paths its final names, and `last` one, whose presence says that all others are there and
-    /// complete.
+    /// Gives the output its final names, and those after all others that come last.
     ///
-    /// What was there before goes first the same way: as long as there is a last one, it is complete, and all others
-    /// are. That also holds after a power failure. On failure, what was there before gets its names back. `may_replace` is
-    /// asked when something is there. What is at `replaced`, whose contents have other names now, is removed.
+    /// What was there before goes first the same way: as long as one of the last is there, it is complete, and all others
+    /// are. That also holds after a power failure. On failure, what was there before gets its names back.
     ///
     /// # Errors
     /// [`Error::Refused`] if something is in the way; [`Error::Io`].
-    pub fn publish<P: AsRef<Path>>(
-        &self,
-        names: &[P],
-        last: Option<&str>,
-        replaced: &[P],
-        may_replace: MayReplace<'_>,
-    ) -> Result<(), Error> {
-        self.rename_all(&self.hidden, names, last, replaced, may_replace)?;
-        self.empty(true)
+    pub fn publish(&self, new: &NewNames<'_>) -> Result<(), Error> {
+        self.rename_all(&self.hidden, new)?;
+        self.discard_replaced(&|name| new.replaced.iter().any(|path| *path == name))
     }
 
-    fn rename_all<P: AsRef<Path>>(
+    fn rename_all(&self, tree: &Directory, new: &NewNames<'_>) -> Result<(), Error> {
+        let mut renames = Renames::begin(self, tree, new)?;
+        renames.publish_all()?;
+        renames.finish()
+    }
+
+    /// As [`publish`](Self::publish), after the output of another stage: all appear, or none, and what comes last in this
+    /// one after that.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_after(
         &self,
-        tree: &Directory,
-        names: &[P],
-        last: Option<&str>,
-        replaced: &[P],
-        may_replace: MayReplace<'_>,
+        (other, others): (&Self, &NewNames<'_>),
+        new: &NewNames<'_>,
     ) -> Result<(), Error> {
-        // After a power failure, no name may refer to content that was lost.
-        self.hidden.sync_file_system()?;
-        let mut renames =
-            Renames { stage: self, tree, may_replace, made: Vec::new(), created: Vec::new() };
-        if let Some(last) = last {
-            renames.check(&self.above, last.as_ref())?;
-            renames.set_aside(last.as_ref())?;
-            self.above.sync()?;
+        let own = Renames::begin(self, &self.hidden, new)?;
+        let mut others = Renames::begin(other, &other.hidden, others)?;
+        others.publish_all()?;
+        own.finish()?;
+        others.keep();
+        other.discard_replaced(&|_| false)?;
+        self.discard_replaced(&|_| false)
+    }
+
+    /// Removes what is in the hidden directory but for what was set aside, and the list.
+    fn empty(&self) -> Result<(), Error> {
+        for name in self.hidden.names()? {
+            if is_aside(&name) {
+                self.hidden.remove_empty(&name);
+            } else if name != LIST {
+                self.hidden.remove_tree(&name)?;
+            }
         }
-        for name in names {
-            renames.publish(name.as_ref(), last.is_none())?;
-        }
-        for name in replaced {
-            renames.set_aside(name.as_ref())?;
-        }
-        renames.sync()?;
-        if let Some(last) = last {
-            renames.publish(last.as_ref(), false)?;
-            self.above.sync()?;
-        }
-        renames.keep();
         Ok(())
     }
 
-    /// Removes what is in the hidden directory; what was set aside and the list only if `all`.
-    fn empty(&self, all: bool) -> Result<(), Error> {
-        let names = self.hidden.names()?;
-        let (kept, others): (Vec<_>, Vec<_>) =
-            names.iter().partition(|name| is_aside(name) || *name == LIST);
-        others.into_iter().try_for_each(|name| self.hidden.remove_tree(name))?;
-        for name in kept.into_iter().filter(|name| all && *name != LIST) {
-            let renamed = self.hidden.rename(name, REMOVED.as_ref());
-            self.hidden.remove_tree(if renamed.is_ok() { REMOVED.as_ref() } else { name })?;
+    /// Removes what was set aside of outputs that are there again, and of those that are `gone`. What a killed run has set
+    /// aside besides is nowhere else.
+    fn discard_replaced(&self, gone: &dyn Fn(&OsStr) -> bool) -> Result<(), Error> {
+        for name in self.hidden.names()?.into_iter().filter(|name| is_aside(name)) {
+            let aside = self.hidden.below(name.as_ref())?;
+            for output in aside.names()? {
+                if gone(&output) || self.above.kind(&output)?.is_some() {
+                    self.discard(&aside, &output)?;
+                }
+            }
+            // Windows keeps a directory that is open.
+            drop(aside);
+            self.hidden.remove_empty(&name);
         }
-        if all { self.hidden.remove(LIST.as_ref()) } else { Ok(()) }
+        Ok(())
+    }
+
+    /// Removes an entry of the directory `from` in the hidden one. If the run is killed meanwhile, half of it cannot get
+    /// its name back.
+    fn discard(&self, from: &Directory, name: &OsStr) -> Result<(), Error> {
+        let removed = OsStr::new(REMOVED);
+        match from.rename_into(name, &self.hidden, removed) {
+            Ok(()) => self.hidden.remove_tree(removed),
+            Err(_) => from.remove_tree(name),
+        }
     }
 }
 
 impl Drop for Stage {
     fn drop(&mut self) {
         // What was replaced is still here if it could not get its name back.
-        let _ = self.empty(false);
+        let _ = self.empty();
     }
 }
 
@@ -285,7 +368,9 @@ struct Renames<'a> {
     stage: &'a Stage,
     /// Where the output was made.
     tree: &'a Directory,
-    may_replace: MayReplace<'a>,
+    new: &'a NewNames<'a>,
+    /// The directory in the hidden one for what is replaced, once there is one.
+    aside: Option<Directory>,
     made: Vec<Rename>,
     /// Directories that were created for the output, each after those above it.
     created: Vec<PathBuf>,
@@ -296,11 +381,50 @@ enum Rename {
     Published(PathBuf),
     /// As above, and what was there has its hidden name.
     Exchanged(PathBuf),
-    /// What was at this path has this name in the hidden directory.
-    SetAside(PathBuf, OsString),
+    /// What was at this path is in the directory for what is replaced.
+    SetAside(PathBuf),
 }
 
-impl Renames<'_> {
+impl<'a> Renames<'a> {
+    /// Sets the `last` output of an earlier run aside.
+    fn begin(stage: &'a Stage, tree: &'a Directory, new: &'a NewNames<'a>) -> Result<Self, Error> {
+        // After a power failure, no name may refer to content that was lost.
+        stage.hidden.sync_file_system()?;
+        let (made, created) = (Vec::new(), Vec::new());
+        let mut renames = Self { stage, tree, new, aside: None, made, created };
+        for name in new.last {
+            renames.check(&stage.above, name.as_ref())?;
+            renames.set_aside(name.as_ref())?;
+        }
+        if !new.last.is_empty() {
+            renames.sync()?;
+        }
+        Ok(renames)
+    }
+
+    /// Gives all output but the last its names, and sets aside what is replaced.
+    fn publish_all(&mut self) -> Result<(), Error> {
+        for name in &self.new.names {
+            self.publish(name, self.new.last.is_empty())?;
+        }
+        for name in &self.new.replaced {
+            self.set_aside(name)?;
+        }
+        self.sync()
+    }
+
+    /// Gives the last output its names.
+    fn finish(mut self) -> Result<(), Error> {
+        for name in self.new.last {
+            self.publish(name.as_ref(), false)?;
+        }
+        if !self.new.last.is_empty() {
+            self.stage.above.sync()?;
+        }
+        self.keep();
+        Ok(())
+    }
+
     /// Gives the output at `path` its name. What is there is exchanged with it, if that is possible and `at_once`.
     fn publish(&mut self, path: &Path, at_once: bool) -> Result<(), Error> {
         let (parent, name) = split(path);
@@ -338,7 +462,7 @@ impl Renames<'_> {
         }
         let new = self.tree.below(parent)?.kind(name)?;
         to.check_output(name, new.unwrap_or(Kind::File))?;
-        (self.may_replace)(path).map(|()| true)
+        (self.new.may_replace)(path).map(|()| true)
     }
 
     /// Opens the directory `path` of the output, creating it if missing.
@@ -354,33 +478,52 @@ impl Renames<'_> {
         Ok(directory)
     }
 
-    /// Renames what is at `path`, if anything is, into the hidden directory.
+    /// Renames what is at `path`, if anything is, into the directory for what is replaced.
     fn set_aside(&mut self, path: &Path) -> Result<(), Error> {
         let (parent, name) = split(path);
         let Ok(from) = self.stage.above.below(parent) else {
             return Ok(());
         };
+        if from.kind(name)?.is_none() {
+            return Ok(());
+        }
+        let aside = self.aside()?;
+        let mut made = CreatedDirectories::default();
+        let renamed = from.rename_new(name, &aside.make_below(parent, &mut made)?, name);
+        match renamed {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            renamed => renamed.map_err(|e| Error::io(&self.stage.output(path), "replace", e))?,
+        }
+        made.keep();
+        self.made.push(Rename::SetAside(path.to_owned()));
+        Ok(())
+    }
+
+    /// The directory for what this run replaces. An interrupted run may have left one of its own.
+    fn aside(&mut self) -> Result<&Directory, Error> {
         let hidden = &self.stage.hidden;
-        let mut old = aside(name);
-        // An interrupted run may have left others.
-        while hidden.kind(&old)?.is_some() {
-            old.push("_");
-        }
-        match from.rename_new(name, hidden, &old) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(Error::io(&self.stage.output(path), "replace", error)),
-            Ok(()) => {
-                self.made.push(Rename::SetAside(path.to_owned(), old));
-                Ok(())
+        Ok(match &mut self.aside {
+            Some(there) => there,
+            none => {
+                let mut number = 0;
+                while hidden.kind(&aside(number))?.is_some() {
+                    number += 1;
+                }
+                none.insert(self.stage.make(aside(number))?)
             }
-        }
+        })
     }
 
     /// Makes the names durable.
     fn sync(&self) -> Result<(), Error> {
+        // First the names of what was set aside, which may be the only complete output.
+        if let Some(aside) = &self.aside {
+            aside.sync()?;
+            self.stage.hidden.sync()?;
+        }
         self.stage.above.sync()?;
         let is_below = |rename: &Rename| match rename {
-            Rename::Published(path) | Rename::Exchanged(path) | Rename::SetAside(path, _) => {
+            Rename::Published(path) | Rename::Exchanged(path) | Rename::SetAside(path) => {
                 !split(path).0.as_os_str().is_empty()
             }
         };
@@ -391,11 +534,12 @@ impl Renames<'_> {
     }
 
     fn undo(&self, rename: &Rename) -> Result<(), Error> {
-        let Stage { hidden, above, .. } = self.stage;
+        let above = &self.stage.above;
         let undone = match rename {
-            Rename::SetAside(path, old) => {
+            Rename::SetAside(path) => {
                 let (parent, name) = split(path);
-                hidden.rename_new(old, &above.below(parent)?, name)
+                let Some(aside) = &self.aside else { return Ok(()) };
+                aside.below(parent)?.rename_new(name, &above.below(parent)?, name)
             }
             Rename::Published(path) | Rename::Exchanged(path) => {
                 let (parent, name) = split(path);
@@ -417,8 +561,15 @@ impl Renames<'_> {
 
 impl Drop for Renames<'_> {
     fn drop(&mut self) {
+        let mut is_undone = true;
         for rename in self.made.iter().rev() {
-            let _ = self.undo(rename);
+            is_undone &= self.undo(rename).is_ok();
+        }
+        if let Some(aside) = self.aside.take_if(|_| is_undone && !self.made.is_empty()) {
+            let name = aside.path().file_name().unwrap_or_default().to_owned();
+            // Windows keeps a directory that is open.
+            drop(aside);
+            let _ = self.stage.hidden.remove_tree(&name);
         }
         for (parent, name) in self.created.iter().rev().map(|path| split(path)) {
             if let Ok(parent) = self.stage.above.below(parent) {
@@ -442,7 +593,11 @@ mod tests {
     const GENERIC: &str = "blas_lib_generic";
     const ONE: &str = "blas_lib_gfx1100";
     const OTHER: &str = "blas_lib_gfx942";
-    const ALL: MayReplace<'static> = &|_| Ok(());
+
+    /// Some artifacts, and the generic one after them.
+    fn with_generic<'a>(names: &'a [&'a str]) -> NewNames<'a> {
+        NewNames::new(names).with_last(&[GENERIC])
+    }
 
     /// Puts an artifact with `text` into the stage.
     fn write(stage: &Stage, name: &str, text: &str) {
@@ -465,7 +620,7 @@ mod tests {
         let stage = lock();
         write(&stage, GENERIC, "1");
         write(&stage, ONE, "1");
-        stage.publish(&[ONE], Some(GENERIC), &[], ALL).unwrap();
+        stage.publish(&with_generic(&[ONE])).unwrap();
         drop(stage);
         assert_eq!(version().unwrap(), "1");
 
@@ -473,7 +628,7 @@ mod tests {
         let stage = lock();
         write(&stage, GENERIC, "2");
         write(&stage, ONE, "2");
-        let published = stage.publish(&[ONE, OTHER], Some(GENERIC), &[], ALL);
+        let published = stage.publish(&with_generic(&[ONE, OTHER]));
         assert!(matches!(published, Err(Error::Io { .. })));
         drop(stage);
         assert_eq!(version().unwrap(), "1");
@@ -483,7 +638,7 @@ mod tests {
         for name in [GENERIC, ONE, OTHER] {
             write(&stage, name, "2");
         }
-        stage.publish(&[ONE, OTHER], Some(GENERIC), &[], ALL).unwrap();
+        stage.publish(&with_generic(&[ONE, OTHER])).unwrap();
         drop(stage);
         assert_eq!(version().unwrap(), "2");
         assert_eq!(names(output.path()), [GENERIC, ONE, OTHER]);
@@ -494,9 +649,9 @@ mod tests {
         let output = tempfile::tempdir().unwrap();
         let hidden = Stage::beside(&output.path().join("blas_lib"));
         // A run was killed after it had set the generic artifact aside and replaced another.
-        for (name, text) in [("old.blas_lib_generic", "1"), ("old.blas_lib_gfx1100", "1")] {
-            fs::create_dir_all(hidden.join(name)).unwrap();
-            fs::write(hidden.join(name).join("version"), text).unwrap();
+        for name in [GENERIC, ONE] {
+            fs::create_dir_all(hidden.join(".old-0.tmp").join(name)).unwrap();
+            fs::write(hidden.join(".old-0.tmp").join(name).join("version"), "1").unwrap();
         }
         fs::write(hidden.join(".scratch"), "").unwrap();
         fs::create_dir(output.path().join(ONE)).unwrap();
@@ -507,18 +662,109 @@ mod tests {
             write(&stage, GENERIC, "2");
             write(&stage, ONE, "2");
             if !names_to_publish.is_empty() {
-                stage.publish(names_to_publish, Some(GENERIC), &[], ALL).unwrap_err();
+                stage.publish(&with_generic(names_to_publish)).unwrap_err();
             }
             drop(stage);
-            assert_eq!(names(&hidden), ["old.blas_lib_generic", "old.blas_lib_gfx1100"]);
+            assert_eq!(names(&hidden), [".old-0.tmp"]);
+            assert_eq!(names(&hidden.join(".old-0.tmp")), [GENERIC, ONE]);
         }
 
         let stage = Stage::lock(output.path(), "blas_lib").unwrap();
         write(&stage, GENERIC, "2");
         write(&stage, ONE, "2");
-        stage.publish(&[ONE], Some(GENERIC), &[], ALL).unwrap();
+        stage.publish(&with_generic(&[ONE])).unwrap();
         drop(stage);
         assert_eq!(names(output.path()), [GENERIC, ONE]);
+    }
+
+    #[test]
+    fn what_another_interrupted_run_set_aside_stays_while_it_is_nowhere_else() {
+        let output = tempfile::tempdir().unwrap();
+        let lock = || Stage::lock(output.path(), "blas_lib").unwrap();
+        let stage = lock();
+        write(&stage, ONE, "1");
+        write(&stage, OTHER, "1");
+        stage.publish(&NewNames::new(&[ONE, OTHER])).unwrap();
+        // A run is killed after it has set two artifacts aside, and has published one of them.
+        let new = NewNames::new(&[ONE]);
+        let mut renames = Renames::begin(&stage, &stage.hidden, &new).unwrap();
+        renames.set_aside(ONE.as_ref()).unwrap();
+        renames.set_aside(OTHER.as_ref()).unwrap();
+        write(&stage, ONE, "2");
+        renames.publish(ONE.as_ref(), false).unwrap();
+        renames.keep();
+        drop(stage);
+
+        let stage = lock();
+        write(&stage, GENERIC, "3");
+        stage.publish(&with_generic(&[])).unwrap();
+        drop(stage);
+        let stage = lock();
+        stage.recover(ONE.as_ref()).unwrap();
+        stage.recover(OTHER.as_ref()).unwrap();
+        drop(stage);
+        let version = |name| fs::read_to_string(output.path().join(name).join("version")).unwrap();
+        assert_eq!([GENERIC, ONE, OTHER].map(version), ["3", "2", "1"]);
+        assert_eq!(names(output.path()), [GENERIC, ONE, OTHER]);
+    }
+
+    #[test]
+    fn output_may_be_called_like_what_was_replaced() {
+        let output = tempfile::tempdir().unwrap();
+        let hidden = Stage::beside(&output.path().join("blas_lib"));
+        let all = [ONE, "old.blas_lib_gfx1100"];
+        for version in ["1", "2"] {
+            // A run was killed before it published.
+            for name in all {
+                fs::create_dir_all(hidden.join(name)).unwrap();
+                fs::write(hidden.join(name).join("half"), "").unwrap();
+            }
+            let stage = Stage::lock(output.path(), "blas_lib").unwrap();
+            assert!(names(&hidden).is_empty());
+            for name in all {
+                write(&stage, name, version);
+            }
+            stage.publish(&NewNames::new(&[ONE]).with_last(&[all[1]])).unwrap();
+            drop(stage);
+            for name in all {
+                let directory = output.path().join(name);
+                assert_eq!(fs::read_to_string(directory.join("version")).unwrap(), version);
+                assert_eq!(names(&directory), ["version"]);
+            }
+        }
+        assert_eq!(names(output.path()), all);
+    }
+
+    #[test]
+    fn output_in_two_directories_is_all_there_or_as_it_was() {
+        let (devices, hosts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let version = |directory: &Path, name| {
+            fs::read_to_string(directory.join(name).join("version")).unwrap_or_default()
+        };
+        for (new, expected) in [("1", "1"), ("2", "2"), ("3", "2")] {
+            let device = Stage::lock(devices.path(), "blas").unwrap();
+            let host = Stage::lock(hosts.path(), "blas").unwrap();
+            write(&device, ONE, new);
+            write(&host, GENERIC, new);
+            if new == "3" {
+                // It cannot get its name.
+                host.directory().remove_tree(GENERIC.as_ref()).unwrap();
+            }
+            // While the new devices get their names, no host is there that could need the old ones.
+            let asked = |path: &Path| {
+                let is_device = path == Path::new(ONE);
+                assert!(!is_device || names(hosts.path()) == [".blas.tmp"]);
+                Ok(())
+            };
+            let others = NewNames::new(&[ONE]).where_allowed(&asked);
+            let own = with_generic(&[]).where_allowed(&asked);
+            let published = host.publish_after((&device, &others), &own);
+            assert_eq!(published.is_ok(), new == expected);
+            drop((device, host));
+            assert_eq!(version(devices.path(), ONE), expected);
+            assert_eq!(version(hosts.path(), GENERIC), expected);
+            assert_eq!(names(devices.path()), [ONE]);
+        }
     }
 
     #[test]
@@ -529,7 +775,7 @@ mod tests {
         write(&stage, ONE, "new");
         fs::create_dir(output.path().join(ONE)).unwrap();
         fs::write(output.path().join(ONE).join("thesis"), "mine").unwrap();
-        stage.publish(&[ONE], None, &[], &refuse).unwrap_err();
+        stage.publish(&NewNames::new(&[ONE]).where_allowed(&refuse)).unwrap_err();
         drop(stage);
         assert_eq!(names(&output.path().join(ONE)), ["thesis"]);
         assert_eq!(names(output.path()), [ONE]);

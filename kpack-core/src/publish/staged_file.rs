@@ -56,11 +56,32 @@ impl StagedFile {
         Ok((staged, value))
     }
 
+    /// As [`write`](Self::write), for a file that takes the place of the symbolic link at `path`.
+    ///
+    /// # Errors
+    /// Also if there is no symbolic link.
+    pub fn write_over_link<T>(
+        path: &Path,
+        write: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<(Self, T), Error> {
+        let (directory, name) = (Directory::of(path)?, path.file_name().unwrap_or_default());
+        directory.read_link(name).map_err(|e| Error::io(path, "replace", e))?;
+        directory.remove_leftovers(&|stem| stem == stem_of(name))?;
+        let mut staged = Self::create_hidden(Arc::new(directory), name)?;
+        let value = write(&mut staged)?;
+        staged.sync()?;
+        Ok((staged, value))
+    }
+
     /// Creates the future file `name` in `directory`.
     pub fn create(directory: Arc<Directory>, name: &OsStr) -> Result<Self, Error> {
+        directory.check_output(name, Kind::File)?;
+        Self::create_hidden(directory, name)
+    }
+
+    fn create_hidden(directory: Arc<Directory>, name: &OsStr) -> Result<Self, Error> {
         let path = directory.path().join(name);
         interrupt::check(&path, "write")?;
-        directory.check_output(name, Kind::File)?;
         loop {
             let hidden = numbered(name);
             let file = match directory.create(&hidden) {

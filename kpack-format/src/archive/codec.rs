@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use super::error::NO_COMPRESSION;
 use super::frame::check_frame;
 use super::{ArchiveError, Scheme};
-use crate::Sha256;
+use crate::Blake3;
 use crate::backend::{Compressor, Decompressor, frame_reader};
 
 /// Compresses code objects, one after another. Each thread has its own.
@@ -19,8 +19,8 @@ pub struct Encoded {
     pub bytes: Vec<u8>,
     /// Size of the code object in bytes.
     pub original_size: u64,
-    /// SHA-256 of the code object.
-    pub checksum: Sha256,
+    /// BLAKE3 digest of the code object.
+    pub checksum: Blake3,
 }
 
 impl Encoder {
@@ -36,14 +36,14 @@ impl Encoder {
         }))
     }
 
-    /// Compresses one code object whose SHA-256 is `checksum`. The same bytes give the same result.
+    /// Compresses one code object whose BLAKE3 digest is `checksum`. The same bytes give the same result.
     ///
     /// # Errors
     /// Too little memory.
     pub fn encode(
         &mut self,
         code_object: &[u8],
-        checksum: Sha256,
+        checksum: Blake3,
     ) -> Result<Encoded, ArchiveError> {
         let bytes = match &mut self.0 {
             Some(compressor) => compressor.compress(code_object)?,

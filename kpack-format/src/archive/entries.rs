@@ -22,6 +22,8 @@ pub struct TocEntry {
     pub ordinal: u32,
     /// Size of the code object in bytes.
     pub original_size: u64,
+    /// Whether the archive leaves the size out, so that it is that of what is stored.
+    pub lacks_size: bool,
     /// The ID of the bundle's entry that it was in; `None` if that is
     /// [`code_object_id`](crate::offload_bundle::code_object_id) of its target, or unknown.
     pub entry_id: Option<Box<str>>,
@@ -175,6 +177,7 @@ impl TocEntry {
         Ok(Self {
             ordinal: reader.required(ordinal, "ordinal")?,
             original_size: stated.unwrap_or(UNKNOWN_SIZE),
+            lacks_size: stated.is_none(),
             entry_id: entry_id.map(String::into_boxed_str),
             kind: kind.filter(|kind| *kind != HSACO).map(Box::from),
             metadata: metadata.filter(|_| has_more).map(Box::from),

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::Reason;
+
 /// The message of a program without zstd.
 pub(super) const NO_COMPRESSION: &str = "it is compressed, and this program was built without Zstandard (feature `compression` of kpack-format)";
 
@@ -17,21 +19,21 @@ pub enum ArchiveError {
         /// Offset in bytes from the start of the file.
         offset: u64,
         /// What was expected and what was found.
-        reason: String,
+        reason: Reason,
     },
     /// The TOC is not a MessagePack map with the expected keys and types.
     Toc {
         /// Offset in bytes from the start of the file.
         offset: u64,
         /// What was expected and what was found.
-        reason: String,
+        reason: Reason,
     },
     /// A stored code object does not match the TOC when decompressed.
     Decompression {
         /// Offset in bytes from the start of the file.
         offset: u64,
         /// The kernel, and what is wrong.
-        reason: String,
+        reason: Reason,
     },
     /// A format version that this library does not support.
     UnsupportedVersion {
@@ -90,6 +92,24 @@ impl fmt::Display for ArchiveError {
 
 crate::wraps_io!(ArchiveError);
 
-pub(super) fn malformed<T>(offset: u64, reason: String) -> Result<T, ArchiveError> {
-    Err(ArchiveError::Malformed { offset, reason })
+impl From<ArchiveError> for Reason {
+    fn from(error: ArchiveError) -> Self {
+        let text = error.to_string();
+        let reason = match error {
+            ArchiveError::Malformed { offset, reason }
+            | ArchiveError::Toc { offset, reason }
+            | ArchiveError::Decompression { offset, reason } => reason.at(offset),
+            ArchiveError::UnsupportedVersion { found } => Self::default().differs(1, found),
+            ArchiveError::Conflict { kernel, target }
+            | ArchiveError::NoSuchKernel { kernel, target } => {
+                Self::default().kernel(kernel).target(target)
+            }
+            _ => Self::default(),
+        };
+        Self { text, ..reason }
+    }
+}
+
+pub(super) fn malformed<T>(offset: u64, reason: impl Into<Reason>) -> Result<T, ArchiveError> {
+    Err(ArchiveError::Malformed { offset, reason: reason.into() })
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::toc::{FORMAT_VERSION, Storage};
 use super::writer::{ArchiveWriter, Entered, PIECE, Stored, prefix};
 use super::{ArchiveError, DATA_OFFSET, MAGIC, Scheme, Targets, Toc, TocEntry, limits};
-use crate::digest::{Hasher, Sha256};
+use crate::digest::{Blake3, Hasher};
 
 /// The archive that [`ArchiveWriter::finish`] wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,8 +16,8 @@ pub struct Written {
     pub size: u64,
     /// Number of TOC entries.
     pub kernel_count: u64,
-    /// SHA-256 of the file.
-    pub checksum: Sha256,
+    /// BLAKE3 digest of the file.
+    pub checksum: Blake3,
 }
 
 impl<S: Read + Write + Seek> ArchiveWriter<S> {
@@ -112,6 +112,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
             let entry = TocEntry {
                 ordinal,
                 original_size: self.stored[index].original_size,
+                lacks_size: false,
                 entry_id: entered.entry_id.clone(),
                 kind: entered.kind.clone(),
                 metadata: entered.metadata.clone(),

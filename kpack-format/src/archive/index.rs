@@ -177,7 +177,7 @@ impl Index {
         if let Some(checksums) = toc.checksums.as_ref().filter(|all| all.len() != count) {
             return malformed!(
                 self.toc_offset,
-                "`checksums` has {} entries for {count} code objects",
+                "`blake3` has {} entries for {count} code objects",
                 checksums.len()
             );
         }

@@ -1,5 +1,6 @@
 //! `.kpack`: the archive of code objects, one file for each module and target.
 
+mod bounds;
 mod codec;
 mod entries;
 mod error;

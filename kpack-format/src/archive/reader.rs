@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::codec::{decode_in_parts, decode_stream, in_parts, with_capacity};
 use super::error::malformed;
 use super::{ArchiveError, DecodeError, Decoder, Index, Scheme, Toc, TocEntry};
-use crate::digest::{Hasher, Sha256, sha256};
+use crate::Reason;
+use crate::digest::{Blake3, Hasher, blake3};
 
 /// A larger stored code object, in bytes, is not held in memory to verify it.
 const LARGE: u64 = 2 << 20;
@@ -117,7 +118,7 @@ impl<R: Read + Seek> Archive<R> {
     }
 
     /// Verifies the code object of `kernel` for `target` as [`read`](Self::read) does, and passes it to
-    /// `take` in parts. It is verified only when this returns. An error of `take` ends it. Returns its SHA-256.
+    /// `take` in parts. It is verified only when this returns. An error of `take` ends it. Returns its BLAKE3 digest.
     ///
     /// # Errors
     /// As [`read_head`](Self::read_head), and those of `take`.
@@ -126,13 +127,13 @@ impl<R: Read + Seek> Archive<R> {
         kernel: &str,
         target: &str,
         take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
-    ) -> Result<Sha256, ArchiveError> {
+    ) -> Result<Blake3, ArchiveError> {
         let entry = self.toc().entry(kernel, target)?.clone();
         self.digest(kernel, target, &entry, take)
     }
 
     /// Verifies the code object of `kernel` for `target` as [`read`](Self::read) does, holding only part of
-    /// it. Returns its size and SHA-256.
+    /// it. Returns its size and BLAKE3 digest.
     ///
     /// # Errors
     /// As [`read_head`](Self::read_head).
@@ -140,20 +141,20 @@ impl<R: Read + Seek> Archive<R> {
         &mut self,
         kernel: &str,
         target: &str,
-    ) -> Result<(u64, Sha256), ArchiveError> {
+    ) -> Result<(u64, Blake3), ArchiveError> {
         let entry = self.toc().entry(kernel, target)?.clone();
         let digest = self.digest(kernel, target, &entry, &mut |_| Ok(()))?;
         Ok((entry.original_size, digest))
     }
 
-    /// Verifies a code object and returns its SHA-256, passing it to `take` in parts.
+    /// Verifies a code object and returns its BLAKE3 digest, passing it to `take` in parts.
     pub(super) fn digest(
         &mut self,
         kernel: &str,
         target: &str,
         entry: &TocEntry,
         take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
-    ) -> Result<Sha256, ArchiveError> {
+    ) -> Result<Blake3, ArchiveError> {
         let (offset, size) = self.stored(entry.ordinal)?;
         let mut hasher = Hasher::default();
         let mut refused = None;
@@ -210,7 +211,7 @@ impl<R: Read + Seek> Archive<R> {
             }
         };
         if self.toc().checksums.is_some() {
-            let found = sha256(&bytes);
+            let found = blake3(&bytes);
             self.toc().check(kernel, target, entry, offset, &found)?;
         }
         Ok(bytes)
@@ -234,7 +235,9 @@ fn undecoded(error: DecodeError, offset: u64, kernel: &str, target: &str) -> Arc
         DecodeError::Io(error) => ArchiveError::Io(error),
         DecodeError::Damaged(reason) => ArchiveError::Decompression {
             offset,
-            reason: format!("kernel `{kernel}` for {target}: {reason}"),
+            reason: Reason::from(format!("kernel `{kernel}` for {target}: {reason}"))
+                .kernel(kernel)
+                .target(target),
         },
     }
 }

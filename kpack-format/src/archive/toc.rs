@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use super::error::malformed;
 use super::limits::{MAX_FRAMES, MAX_KERNELS, MAX_TARGETS};
 use super::{ArchiveError, Targets, TocEntry};
 use crate::code_id::index_in;
 use crate::digest::hex;
 use crate::message_pack::{MessagePackError, Reader, Writer};
-use crate::{CodeId, Sha256, code_id};
+use crate::{Blake3, CodeId, Reason, code_id};
 
 /// The version of the format, in the header and in the TOC.
 pub(super) const FORMAT_VERSION: u32 = 1;
@@ -45,8 +46,8 @@ pub struct Toc {
     pub scheme: Scheme,
     /// Kernel name, then target ID.
     pub kernels: BTreeMap<String, Targets>,
-    /// SHA-256 of each uncompressed code object, by ordinal, if the archive has checksums.
-    pub checksums: Option<Vec<Sha256>>,
+    /// BLAKE3 digest of each uncompressed code object, by ordinal, if the archive has checksums.
+    pub checksums: Option<Vec<Blake3>>,
 }
 
 /// Locations of the code objects in the TOC.
@@ -95,7 +96,7 @@ struct Wire {
     zstd_offset: Option<u64>,
     zstd_size: Option<u64>,
     frame_offsets: Option<Vec<u64>>,
-    checksums: Option<Vec<Sha256>>,
+    checksums: Option<Vec<Blake3>>,
     toc: BTreeMap<String, Targets>,
 }
 
@@ -116,7 +117,7 @@ impl Wire {
             "frame_offsets" => value.field(&mut wire.frame_offsets, key, |value| {
                 value.list(MAX_FRAMES, Reader::integer)
             }),
-            "checksums" => value
+            "blake3" => value
                 .field(&mut wire.checksums, key, |value| value.list(MAX_FRAMES, Reader::digest)),
             "toc" => {
                 value.field(&mut kernels, key, |value| value.map_of(MAX_KERNELS, Targets::read))
@@ -186,7 +187,7 @@ impl Toc {
             })
     }
 
-    /// Compares `found`, the SHA-256 of the code object of `kernel` for `target` at `offset`, with
+    /// Compares `found`, the BLAKE3 digest of the code object of `kernel` for `target` at `offset`, with
     /// the archive's checksum, if any.
     ///
     /// # Errors
@@ -197,16 +198,17 @@ impl Toc {
         target: &str,
         entry: &TocEntry,
         offset: u64,
-        found: &Sha256,
+        found: &Blake3,
     ) -> Result<(), ArchiveError> {
         let checksums = self.checksums.as_ref();
         match checksums.and_then(|all| all.get(entry.ordinal as usize)) {
             Some(expected) if expected != found => {
                 let (found, expected) = (hex(found), hex(expected));
-                let reason = format!(
-                    "kernel `{kernel}` for {target} is damaged: its SHA-256 is {found}, expected {expected}"
+                let text = format!(
+                    "kernel `{kernel}` for {target} is damaged: its BLAKE3 digest is {found}, expected {expected}"
                 );
-                Err(ArchiveError::Malformed { offset, reason })
+                let reason = Reason::from(text).kernel(kernel).target(target);
+                malformed(offset, reason.differs(expected, found))
             }
             _ => Ok(()),
         }
@@ -229,7 +231,7 @@ impl Toc {
         out.text("compression_scheme").text(self.scheme.as_str());
         storage.write(&mut out);
         if let Some(checksums) = &self.checksums {
-            out.text("checksums").list(checksums.len());
+            out.text("blake3").list(checksums.len());
             for checksum in checksums {
                 out.bytes(checksum);
             }
@@ -243,7 +245,7 @@ impl Toc {
 
     /// Reads the TOC that fills `bytes`, which are at `offset` of the file.
     pub(super) fn read(bytes: &[u8], offset: u64) -> Result<(Self, Storage), ArchiveError> {
-        let malformed = |reason: String| ArchiveError::Malformed { offset, reason };
+        let malformed = |reason: String| ArchiveError::Malformed { offset, reason: reason.into() };
         let mut reader = Reader::new(bytes);
         let wire = Wire::read(&mut reader).map_err(|error| ArchiveError::Toc {
             offset: offset + error.offset as u64,

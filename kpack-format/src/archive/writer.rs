@@ -9,7 +9,7 @@ use super::error::malformed;
 use super::limits::{self, MAX_CODE_OBJECT, MAX_FRAME, MAX_KERNELS, MAX_TOC};
 use super::{Archive, ArchiveError, DATA_OFFSET, Encoded, Encoder, Scheme, TocEntry};
 use crate::code_id::index_in;
-use crate::digest::Sha256;
+use crate::digest::Blake3;
 use crate::names::KernelName;
 use crate::{CodeId, TargetId, code_id};
 
@@ -35,7 +35,7 @@ pub struct ArchiveWriter<S> {
     pub(super) scheme: Scheme,
     level: i32,
     pub(super) stored: Vec<Stored>,
-    by_checksum: HashMap<Sha256, usize>,
+    by_checksum: HashMap<Blake3, usize>,
     pub(super) kernels: BTreeMap<KernelOrder, Entered>,
     /// [`MAX_TOC`], or less in tests.
     pub(super) max_toc: u64,
@@ -54,7 +54,7 @@ pub(super) struct Stored {
     pub(super) offset: u64,
     pub(super) size: u64,
     pub(super) original_size: u64,
-    pub(super) checksum: Sha256,
+    pub(super) checksum: Blake3,
 }
 
 /// A kernel.
@@ -130,7 +130,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     }
 
     /// Whether a code object with this checksum is already stored.
-    pub fn contains(&self, checksum: &Sha256) -> bool {
+    pub fn contains(&self, checksum: &Blake3) -> bool {
         self.by_checksum.contains_key(checksum)
     }
 
@@ -153,7 +153,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     /// # Errors
     /// [`ArchiveError::Conflict`] where the kernel is there with other content;
     /// [`ArchiveError::Malformed`] where no such code object is stored.
-    pub fn add_stored(&mut self, kernel: &str, checksum: &Sha256) -> Result<(), ArchiveError> {
+    pub fn add_stored(&mut self, kernel: &str, checksum: &Blake3) -> Result<(), ArchiveError> {
         match self.by_checksum.get(checksum).copied() {
             Some(index) => self.enter(kernel, 0, index).map(drop),
             None => malformed!(0, "kernel `{kernel}` cannot share a code object: none is stored"),
@@ -182,7 +182,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         stored: &mut impl Read,
         size: u64,
         original_size: u64,
-        checksum: Sha256,
+        checksum: Blake3,
     ) -> Result<(), ArchiveError> {
         let index = self.store(kernel, stored, size, original_size, checksum)?;
         self.enter(kernel, 0, index).map(drop)
@@ -327,7 +327,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         stored: &mut impl Read,
         size: u64,
         original_size: u64,
-        checksum: Sha256,
+        checksum: Blake3,
     ) -> Result<usize, ArchiveError> {
         if let Some(index) = self.by_checksum.get(&checksum) {
             return Ok(*index);

@@ -39,7 +39,7 @@ impl Compressor {
                 compressor.set_parameter(parameter)?;
             }
         }
-        // Readers that skip SHA-256 still notice damage.
+        // Readers that do not compute digests still notice damage.
         compressor.include_checksum(true)?;
         Ok(Self { compressor, frame: Vec::new() })
     }
@@ -165,6 +165,53 @@ impl<R: Read> Read for BundleReader<R> {
         match self {
             Self::Zlib(decoder) => decoder.read(buffer),
             Self::Zstd(decoder) => decoder.read(buffer),
+        }
+    }
+}
+
+/// Compresses the contents of a bundle, as clang does by default: with zstd, it finds repetitions in all of a bundle
+/// of up to 128 MiB.
+pub(crate) enum BundleWriter<W: Write> {
+    Zlib(flate2::write::ZlibEncoder<W>),
+    Zstd(zstd::stream::write::Encoder<'static, W>),
+}
+
+impl<W: Write> BundleWriter<W> {
+    /// For contents of `size` bytes.
+    pub(crate) fn new(out: W, method: Method, size: u64) -> io::Result<Self> {
+        Ok(match method {
+            Method::Zlib => Self::Zlib(flate2::write::ZlibEncoder::new(out, Default::default())),
+            Method::Zstd => {
+                let mut encoder = zstd::stream::write::Encoder::new(out, DEFAULT_LEVEL)?;
+                encoder.long_distance_matching(true)?;
+                encoder
+                    .window_log((64 - size.leading_zeros()).clamp(WINDOW_LOG.0, WINDOW_LOG.1))?;
+                encoder.set_pledged_src_size(Some(size))?;
+                Self::Zstd(encoder)
+            }
+        })
+    }
+
+    pub(crate) fn finish(self) -> io::Result<W> {
+        match self {
+            Self::Zlib(encoder) => encoder.finish(),
+            Self::Zstd(encoder) => encoder.finish(),
+        }
+    }
+}
+
+impl<W: Write> Write for BundleWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Zlib(encoder) => encoder.write(bytes),
+            Self::Zstd(encoder) => encoder.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Zlib(encoder) => encoder.flush(),
+            Self::Zstd(encoder) => encoder.flush(),
         }
     }
 }

@@ -59,3 +59,25 @@ impl<R> Read for BundleReader<R> {
         match self.0 {}
     }
 }
+
+pub(crate) struct BundleWriter<W>(Infallible, PhantomData<W>);
+
+impl<W: Write> BundleWriter<W> {
+    pub(crate) fn new(_: W, _: Method, _: u64) -> io::Result<Self> {
+        Err(io::Error::other(ArchiveError::NoCompression))
+    }
+
+    pub(crate) fn finish(self) -> io::Result<W> {
+        match self.0 {}
+    }
+}
+
+impl<W> Write for BundleWriter<W> {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        match self.0 {}
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self.0 {}
+    }
+}

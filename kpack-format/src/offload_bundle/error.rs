@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use crate::Reason;
+
 /// Why bytes are not a bundle. Offsets are from the start of the bundle.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -14,7 +16,7 @@ pub enum BundleError {
         /// Offset in bytes from the start of the bundle.
         offset: u64,
         /// What was expected and what was found.
-        reason: String,
+        reason: Reason,
     },
 }
 
@@ -31,7 +33,17 @@ impl fmt::Display for BundleError {
 
 crate::wraps_io!(BundleError);
 
-pub(crate) fn malformed<T>(offset: u64, reason: impl Into<String>) -> Result<T, BundleError> {
+impl From<BundleError> for Reason {
+    fn from(error: BundleError) -> Self {
+        let text = error.to_string();
+        match error {
+            BundleError::Malformed { reason, .. } => Self { text, ..reason },
+            BundleError::Io(_) => text.into(),
+        }
+    }
+}
+
+pub(crate) fn malformed<T>(offset: u64, reason: impl Into<Reason>) -> Result<T, BundleError> {
     Err(BundleError::Malformed { offset, reason: reason.into() })
 }
 

@@ -3,6 +3,7 @@
 
 mod bundle;
 mod code_objects;
+mod compress;
 mod compressed;
 mod entry_id;
 mod error;
@@ -12,10 +13,12 @@ mod write;
 
 use std::io::{Read, Seek, SeekFrom};
 
+use crate::Reason;
 use crate::code_object::{CodeObject, CodeObjectError};
 
 pub use bundle::{Bundle, COMPRESSED_MAGIC, Entry, Format, Method, PLAIN_MAGIC};
 pub use code_objects::{BundledCode, CodeObjectReader, CodeObjects};
+pub use compress::Compressed;
 pub use entry_id::{EntryId, code_object_id};
 pub use error::BundleError;
 pub(crate) use error::malformed;
@@ -44,11 +47,9 @@ impl Bundle {
         if magic.starts_with(&object::elf::ELFMAG) {
             return bare(source, available);
         }
-        malformed!(
-            0,
-            "expected the magic of an offload bundle (`__CLANG_OFFLOAD_BUNDLE__` or `CCOB`) or of an ELF file, found {:02x?}",
-            &magic[..magic.len().min(8)]
-        )
+        let expected = "the magic of an offload bundle (`__CLANG_OFFLOAD_BUNDLE__` or `CCOB`) or of an ELF file";
+        let found = format!("{:02x?}", &magic[..magic.len().min(8)]);
+        malformed(0, Reason::mismatch("", expected, found))
     }
 }
 

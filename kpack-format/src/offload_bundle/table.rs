@@ -6,7 +6,7 @@ use super::bundle::{Entry, PLAIN_MAGIC};
 use super::entry_id::EntryId;
 use super::error::{BundleError, failed, malformed};
 use super::source::read_up_to;
-use crate::little_endian;
+use crate::{Reason, little_endian};
 
 /// Maximum number of entries; real bundles have fewer.
 const MOST_ENTRIES: u64 = 4096;
@@ -19,7 +19,8 @@ pub(super) fn read<R: Read>(source: &mut R, size: u64) -> Result<(Vec<Entry>, u6
     let mut table = Table { source, at: 0 };
     let magic = table.bytes(PLAIN_MAGIC.len() as u64, "the magic")?;
     if magic != PLAIN_MAGIC {
-        return malformed!(0, "expected the magic `__CLANG_OFFLOAD_BUNDLE__`, found {magic:02x?}");
+        let found = format_args!("{magic:02x?}");
+        return malformed(0, Reason::mismatch("", "the magic `__CLANG_OFFLOAD_BUNDLE__`", found));
     }
     let count_at = table.at;
     let count = table.word("the number of entries")?;

@@ -7,7 +7,7 @@ use kpack_format::TargetId;
 use kpack_format::archive::{
     Archive, ArchiveError, ArchiveWriter, Decoder, Encoder, Index, Scheme, Written, check_frame,
 };
-use kpack_format::digest::sha256;
+use kpack_format::digest::blake3;
 use kpack_format::raw_map;
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ fn add<S: Read + Write + Seek>(
     kernel: &str,
     code: &[u8],
 ) {
-    let encoded = Encoder::new(scheme, 3).unwrap().encode(code, sha256(code)).unwrap();
+    let encoded = Encoder::new(scheme, 3).unwrap().encode(code, blake3(code)).unwrap();
     writer.add(kernel, &encoded).unwrap();
 }
 
@@ -80,7 +80,7 @@ fn what_finish_tells_is_true() {
         let (bytes, written) = finish(writer);
         assert_eq!(written.size, bytes.len() as u64);
         assert_eq!(written.kernel_count, 1);
-        assert_eq!(written.checksum, sha256(&bytes));
+        assert_eq!(written.checksum, blake3(&bytes));
     }
 }
 
@@ -111,14 +111,14 @@ fn an_id_tells_the_device_code_of_a_binary() {
     let binary = "lib/libvec.so";
     let expected: Vec<u8> = [
         &0u32.to_le_bytes()[..],
-        &sha256(KERNELS[0].1),
+        &blake3(KERNELS[0].1),
         &2u32.to_le_bytes(),
-        &sha256(KERNELS[1].1),
+        &blake3(KERNELS[1].1),
         &10u32.to_le_bytes(),
-        &sha256(KERNELS[2].1),
+        &blake3(KERNELS[2].1),
     ]
     .concat();
-    let expected: [u8; 8] = sha256(&expected)[..8].try_into().unwrap();
+    let expected: [u8; 8] = blake3(&expected)[..8].try_into().unwrap();
     for scheme in SCHEMES {
         // Then the writer and the table of contents tell it, whatever came first.
         let mut writer = writer(scheme);
@@ -153,7 +153,7 @@ fn a_kernel_cannot_have_two_code_objects() {
     let mut writer = writer(Scheme::None);
     add(&mut writer, Scheme::None, "a#0", b"one");
     add(&mut writer, Scheme::None, "a#0", b"one");
-    let other = Encoder::new(Scheme::None, 3).unwrap().encode(b"two", sha256(b"two")).unwrap();
+    let other = Encoder::new(Scheme::None, 3).unwrap().encode(b"two", blake3(b"two")).unwrap();
     let error = writer.add("a#0", &other).unwrap_err();
     assert!(matches!(error, ArchiveError::Conflict { .. }), "{error}");
     let bytes = finish(writer).0;
@@ -198,7 +198,7 @@ fn merging_an_archive_without_checksums_gives_the_bytes_of_one_run() {
         merged.merge(&mut open(&bytes).unwrap(), |_| true).unwrap();
         let mut fresh = new(scheme);
         for (kernel, code) in [("lib/a.so#0", &b"one"[..]), ("lib/a.so#1", b"two!")] {
-            let encoded = Encoder::new(scheme, 1).unwrap().encode(code, sha256(code)).unwrap();
+            let encoded = Encoder::new(scheme, 1).unwrap().encode(code, blake3(code)).unwrap();
             fresh.add(kernel, &encoded).unwrap();
         }
         assert_eq!(finish(merged).0, finish(fresh).0);
@@ -209,7 +209,7 @@ fn merging_an_archive_without_checksums_gives_the_bytes_of_one_run() {
 fn a_wrong_checksum_is_not_believed_where_content_would_be_shared() {
     let scheme = Scheme::ZstdPerKernel;
     let old = archive(scheme, &[("a#0", b"one")]);
-    let lying = patched(&old, &sha256(b"one"), &sha256(b"two"));
+    let lying = patched(&old, &blake3(b"one"), &blake3(b"two"));
     let mut merged = writer(scheme);
     add(&mut merged, scheme, "b#0", b"two");
     let error = merged.merge(&mut open(&lying).unwrap(), |_| true).unwrap_err().to_string();
@@ -248,7 +248,7 @@ fn what_follows_the_toc_is_refused() {
 }
 
 /// An archive as another writer makes it, byte by byte from the description of the format: without
-/// `frame_offsets` and `checksums`, and with keys that are not known here.
+/// `frame_offsets` and `blake3`, and with keys that are not known here.
 fn foreign(scheme: &str) -> Vec<u8> {
     let frame = |bytes: &[u8]| {
         let mut compressor = zstd::bulk::Compressor::new(1).unwrap();
@@ -477,11 +477,11 @@ fn a_frame_that_cannot_hold_as_much_is_refused_before_anything_is_allocated() {
 }
 
 #[test]
-fn damage_is_noticed_without_sha256() {
+fn damage_is_noticed_without_digests() {
     let mut encoder = Encoder::new(Scheme::ZstdPerKernel, 3).unwrap();
     // Incompressible, so that it stands in the frame as it is and only a checksum can tell.
-    let plain: Vec<u8> = (0..64u32).flat_map(|n| sha256(&n.to_le_bytes())).collect();
-    let mut frame = encoder.encode(&plain, sha256(&plain)).unwrap().bytes;
+    let plain: Vec<u8> = (0..64u32).flat_map(|n| blake3(&n.to_le_bytes())).collect();
+    let mut frame = encoder.encode(&plain, blake3(&plain)).unwrap().bytes;
     let middle = frame.len() / 2;
     frame[middle] ^= 1;
     let error = Decoder::default().decode(&frame, plain.len() as u64).unwrap_err().to_string();
@@ -604,7 +604,7 @@ proptest! {
             if in_order {
                 let written = writer.finish_in_place(std::io::sink()).unwrap();
                 let bytes = archive(scheme, &KERNELS);
-                prop_assert_eq!(written.checksum, sha256(&bytes));
+                prop_assert_eq!(written.checksum, blake3(&bytes));
                 prop_assert_eq!(written.size, bytes.len() as u64);
                 prop_assert_eq!(spool.into_inner(), bytes);
             }
@@ -630,7 +630,7 @@ proptest! {
         let has_checksums = archive.toc().checksums.is_some();
         for (kernel, code) in KERNELS {
             if let Ok(read) = archive.read(kernel, "gfx90a:xnack+") {
-                // A flip may turn the key `checksums` into one that is not known, or let a kernel
+                // A flip may turn the key `blake3` into one that is not known, or let a kernel
                 // name another code object.
                 let known = KERNELS.iter().any(|(_, code)| *code == read);
                 prop_assert!(read == code || !has_checksums || known);
@@ -662,9 +662,9 @@ fn the_bytes_of_an_archive_do_not_change() {
     };
     let group = b"\xaeformat_version\x01\xaagroup_name\xa7vec_lib\
         \xafgfx_arch_family\xadgfx90a:xnack+\xaagfx_arches\x91\xadgfx90a:xnack+";
-    let checksums = b"\xa9checksums\x92\
-        \xc4 ~\x9eZ\xc3\x0f\"\x16\xfd\x0f\xd6\xf5\xfa\xed1o-Y\x836\x1aB\x03\xc33\x0c\xfaF\xefe\xbbGg\
-        \xc4 )\xdf\t\x06\xe1s\x0e\xa2\x06g\xb4x\x899\xc4z \xcf\x1c\xdeo\xa8\xca\x173\x07\xef\xdep\x88\xf4X";
+    let checksums = b"\xa6blake3\x92\
+        \xc4 :\x03\xcc\xc1-uD\xd0)\xee\x0b\x0d\xa9\xfa\xb4\xd7\x16\x04+\xe2\xb3\"\xb6\xbcU1\xdd'\x96b\xdc\x9c\
+        \xc4 \xf5U\x1ey\x1c\xd8\x7fa\xa2\x89,C\x88\xe61\xdfw8\xca\x1c\x93\xdd><O;8\x9c\xeb\x14\xb2\x96";
     let toc = b"\xa3toc\x83\
         \xa9bin/vec#0\x81\xadgfx90a:xnack+\
         \x83\xa4type\xa5hsaco\xa7ordinal\x00\xadoriginal_size\x03\

@@ -9,7 +9,7 @@ use std::process::Command;
 use kpack_format::archive::{
     Archive, ArchiveError, ArchiveWriter, Encoder, MAX_CODE_OBJECT, MAX_KERNELS, Scheme,
 };
-use kpack_format::digest::sha256;
+use kpack_format::digest::blake3;
 
 fn writer() -> ArchiveWriter<Cursor<Vec<u8>>> {
     let target = "gfx1100".parse().unwrap();
@@ -19,7 +19,7 @@ fn writer() -> ArchiveWriter<Cursor<Vec<u8>>> {
 /// A writer with this many kernels, whose names end in `end`.
 fn with_kernels(count: usize, end: &str) -> Result<ArchiveWriter<Cursor<Vec<u8>>>, ArchiveError> {
     let mut writer = writer();
-    let code = Encoder::new(Scheme::None, 3)?.encode(b"code", sha256(b"code"))?;
+    let code = Encoder::new(Scheme::None, 3)?.encode(b"code", blake3(b"code"))?;
     for kernel in 0..count {
         writer.add(&format!("lib/{kernel}{end}#0"), &code)?;
     }
@@ -43,7 +43,7 @@ fn a_library_of_very_many_kernels_with_long_names_opens() {
 fn what_no_reader_takes_is_not_written() {
     // The number of kernels,
     let mut writer = with_kernels(MAX_KERNELS, "").unwrap();
-    let error = writer.add_stored("lib/one_more#0", &sha256(b"code"));
+    let error = writer.add_stored("lib/one_more#0", &blake3(b"code"));
     let error = error.unwrap_err().to_string();
     assert!(error.contains("262145 kernels; at most 262144"), "{error}");
     let mut bytes = Vec::new();
@@ -74,7 +74,7 @@ fn with_contents(key: &str, value: &[u8]) -> Vec<u8> {
         ("compression_scheme", text("none")),
         ("blobs", list.to_vec()),
         ("frame_offsets", list.to_vec()),
-        ("checksums", list.to_vec()),
+        ("blake3", list.to_vec()),
         ("toc", vec![0x80]),
     ];
     for entry in entries.iter_mut().filter(|entry| entry.0 == key) {
@@ -122,9 +122,9 @@ fn hostile(which: &str) -> Vec<u8> {
         "targets" => with_contents("gfx_arches", &many(0xdd, 4_000_000, |_| vec![0xa0])),
         "code objects" => with_contents("blobs", &many(0xdd, 1_000_000, |_| blob.to_vec())),
         "frames" => with_contents("frame_offsets", &many(0xdd, 4_000_000, |_| vec![0x48])),
-        "checksums" => {
+        "blake3" => {
             let checksum = [&[0xc4, 32][..], &[0; 32]].concat();
-            with_contents("checksums", &many(0xdd, 1_000_000, |_| checksum.clone()))
+            with_contents("blake3", &many(0xdd, 1_000_000, |_| checksum.clone()))
         }
         other => panic!("{other}"),
     }
@@ -161,7 +161,7 @@ fn hostile_contents_take_memory_in_proportion_to_their_size() {
         "targets",
         "code objects",
         "frames",
-        "checksums",
+        "blake3",
     ] {
         fs::write(&path, hostile(which)).unwrap();
         let mut own = Command::new(env::current_exe().unwrap());

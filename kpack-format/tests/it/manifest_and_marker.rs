@@ -18,7 +18,7 @@ fn manifest_bytes() -> Vec<u8> {
         &b"\x84\xaeformat_version\x01\xaecomponent_name\xa7vec_lib\xa6prefix\xa3lib"[..],
         b"\xabkpack_files\x81\xa7gfx1100\x85\xacarchitecture\xa7gfx1100",
         b"\xa8filename\xb5vec_lib_gfx1100.kpack\xa4size\xcd\x01\x2c\xackernel_count\x02",
-        b"\xa8checksum\xc4\x20",
+        b"\xa6blake3\xc4\x20",
         &[7; 32],
     ]
     .concat()
@@ -101,7 +101,7 @@ fn a_marker_is_as_others_read_it() {
 fn a_marker_with_code_ids_is_as_others_read_it() {
     let mut bytes = marker_bytes();
     bytes[0] = 0x83;
-    bytes.extend(b"\xa8code_ids\x82\xa7gfx1100\xc4\x08\x01\x01\x01\x01\x01\x01\x01\x01");
+    bytes.extend(b"\xabcode_blake3\x82\xa7gfx1100\xc4\x08\x01\x01\x01\x01\x01\x01\x01\x01");
     bytes.extend(b"\xadgfx90a:xnack+\xc4\x08\x02\x02\x02\x02\x02\x02\x02\x02");
     assert_eq!(marker_with_ids().to_bytes(), bytes);
     let expected = (marker_with_ids(), bytes.len());

@@ -15,6 +15,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kpack_format::finding;
+use kpack_format::marker::{MAGIC_FAT, MAGIC_SPLIT, WRAPPER_VERSION};
 use rocm_kpack::{
     Cache, Environment, Outcome, Request, ShimMode, TargetId, agents, discover_binary_path,
     marker_at,
@@ -48,12 +49,6 @@ struct Wrapper {
     /// In its low half, of a split wrapper.
     co_index: u64,
 }
-
-/// The wrapper points to a bundle.
-const HIPF: u32 = 0x4849_5046;
-/// The wrapper points to a marker.
-const HIPK: u32 = 0x4B50_4948;
-const VERSION: u32 = 1;
 
 /// A fat wrapper that the runtime got in place of a split one.
 struct Replacement {
@@ -109,7 +104,7 @@ impl Shim {
     /// The fat wrapper in place of `wrapper`; `None` if the runtime must get `wrapper` itself.
     fn replace(&self, wrapper: &Wrapper, runtime: &Runtime) -> Option<Replacement> {
         let wanted = match self.mode {
-            _ if (wrapper.magic, wrapper.version) != (HIPK, VERSION) => false,
+            _ if (wrapper.magic, wrapper.version) != (MAGIC_SPLIT, WRAPPER_VERSION) => false,
             ShimMode::Off => false,
             ShimMode::Force => true,
             ShimMode::Auto => !objects::takes_markers(runtime.register as usize),
@@ -135,8 +130,8 @@ impl Shim {
         };
         Some(Replacement {
             wrapper: Box::new(Wrapper {
-                magic: HIPF,
-                version: VERSION,
+                magic: MAGIC_FAT,
+                version: WRAPPER_VERSION,
                 content: bundle.as_ptr().cast(),
                 co_index: 0,
             }),

@@ -118,7 +118,7 @@ fn what_is_nowhere_is_an_error_that_says_where_it_was_looked_for() {
     assert!(error.starts_with("no code object for gfx906\n"), "{error}");
     assert!(
         error.contains("vec_lib_gfx906.kpack: no such file")
-            && error.ends_with(" [missing-target]"),
+            && error.contains(" [missing-target]\n  run: kpack doctor "),
         "{error}"
     );
     let error = bundle(&prefix(&[]), None).unwrap_err().to_string();

@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::common::{archive, marker, write, write_manifest};
 use kpack_format::archive::Scheme;
 use kpack_format::code_id;
-use kpack_format::digest::sha256;
+use kpack_format::digest::blake3;
 use kpack_format::finding as ids;
 use kpack_tests::process;
 use kpack_tests::tree::Tree;
@@ -136,7 +136,7 @@ fn the_environment_replaces_or_precedes_the_markers_paths() {
 
 /// The marker of a `lib/libvec.so` that was built with these code objects for `target`.
 fn marker_of_build(target: &str, code_objects: &[&[u8]]) -> Marker {
-    let checksums = code_objects.iter().map(|code| sha256(code));
+    let checksums = code_objects.iter().map(|code| blake3(code));
     let id = code_id(&(0..).zip(checksums).collect()).unwrap();
     let mut marker = marker();
     marker.code_ids.insert(target.to_owned(), id);
@@ -295,7 +295,7 @@ fn a_stale_archive_is_explained_once() {
     }
 }
 
-/// Two damaged bits, one of them in the key `checksums`, must not become altered code.
+/// Two damaged bits, one of them in the key `blake3`, must not become altered code.
 #[test]
 fn checksums_that_a_marker_relies_on_and_that_are_missing_are_damage() {
     let tree = Tree::new();
@@ -304,7 +304,7 @@ fn checksums_that_a_marker_relies_on_and_that_are_missing_are_damage() {
     let marker = marker_of_build("gfx1100", &[b"one"]);
     assert_eq!(load(&tree, &marker, &["gfx1100"]).unwrap(), "one");
     let mut bytes = fs::read(&path).unwrap();
-    let key = bytes.windows(9).position(|w| w == b"checksums").unwrap();
+    let key = bytes.windows(6).position(|w| w == b"blake3").unwrap();
     bytes[key] = b'C';
     fs::write(&path, bytes).unwrap();
     let error = load(&tree, &marker, &["gfx1100"]).unwrap_err();
@@ -329,7 +329,7 @@ fn markers_and_archives_without_ids_are_accepted() {
     assert_eq!(load(&tree, &other_target, &["gfx1100"]).unwrap(), "one");
     // An archive without checksums, and a marker without IDs.
     let mut bytes = fs::read(&path).unwrap();
-    let key = bytes.windows(9).position(|w| w == b"checksums").unwrap();
+    let key = bytes.windows(6).position(|w| w == b"blake3").unwrap();
     bytes[key] = b'C';
     fs::write(&path, bytes).unwrap();
     assert_eq!(load(&tree, &marker(), &["gfx1100"]).unwrap(), "one");
@@ -549,7 +549,7 @@ fn a_manifest_tells_how_to_install_what_is_missing() {
         let message = message(&tree, &[isa]);
         let what_to_do = format!(
             "what to do: run `pip install 'vec[device-{package}]' \\u{{1b}}[2J`: code for {target} exists, but \
-             is not installed [missing-archive]"
+             is not installed [missing-archive]\n  run: kpack doctor /opt/vec/lib/libvec.so"
         );
         assert!(message.ends_with(&what_to_do), "{message}");
     }

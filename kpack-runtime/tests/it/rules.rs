@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::common::{marker, write};
 use kpack_format::code_id;
-use kpack_format::digest::sha256;
+use kpack_format::digest::blake3;
 use kpack_tests::tree::Tree;
 use rocm_kpack::lookup::{self, Environment, Place, Rule, Rules};
 use rocm_kpack::{Archive, Cache, Marker, Request};
@@ -100,7 +100,7 @@ fn archives_of_another_build() {
     let tree = Tree::new();
     let none = Environment::default();
     kpack(&tree, "lib/.kpack/vec_lib_gfx942.kpack", KERNEL, "other");
-    let id = code_id(&[(0, sha256(b"own"))].into()).unwrap();
+    let id = code_id(&[(0, blake3(b"own"))].into()).unwrap();
     let marker = marker().with_code_ids([("gfx942".to_owned(), id)].into());
     assert_eq!(find(&tree, &marker, &none), [None, found("other", Rule::Marker)]);
     kpack(&tree, "lib/.kpack/vec_lib_gfx942.kpack", KERNEL, "own");

@@ -6,7 +6,7 @@ use object::elf;
 
 use super::dynamic::{Dynamic, is_address};
 use super::headers::{Section, Segment};
-use super::image::{Image, MIN_PAGE};
+use super::image::Image;
 use super::records::FAT_SECTION;
 use super::{BinaryError, ReadAt, refuse, unsupported};
 
@@ -32,7 +32,8 @@ pub fn code_left<S: ReadAt>(image: &Image<S>) -> Result<Option<String>, BinaryEr
         return Ok(None);
     }
     // ROCm's tool leaves what frees no page, and nothing reads it.
-    if section.has_bytes() && section.size <= MIN_PAGE {
+    let page = image.machine.tool_page();
+    if section.has_bytes() && section.size <= page {
         return Ok(None);
     }
     if section.has_bytes() {
@@ -43,7 +44,9 @@ pub fn code_left<S: ReadAt>(image: &Image<S>) -> Result<Option<String>, BinaryEr
     }
     let (start, end) = (section.addr, section.addr_end());
     let backed = image.segments.iter().find(|segment| {
-        segment.is_load() && start < segment.file_backed_end().min(end) && segment.vaddr < end
+        let backed = segment.vaddr.max(start)..segment.file_backed_end().min(end);
+        let is_before_page = backed.start == start && backed.end == start.next_multiple_of(page);
+        segment.is_load() && !backed.is_empty() && !is_before_page
     });
     let backed = backed.filter(|_| section.is_alloc());
     Ok(backed.map(|segment| {

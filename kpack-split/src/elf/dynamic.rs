@@ -67,6 +67,7 @@ impl Dynamic {
             // The cause may be a segment that the file does not have in full.
             image.validate()?;
             refuse!(
+                at segment.offset;
                 "PT_DYNAMIC is at offset {:#x}, but no PT_LOAD loads that to its address, {:#x}; the file is \
                  damaged",
                 segment.offset,
@@ -236,7 +237,7 @@ impl<'a, S: ReadAt> Relocations<'a, S> {
     /// [`BinaryError::Refused`] for DT_REL, or a table outside of the file; [`BinaryError::Io`].
     pub fn read(image: &'a Image<S>, dynamic: &Dynamic) -> Result<Self, BinaryError> {
         if dynamic.table(elf::DT_REL, elf::DT_RELSZ)?.is_some() {
-            refuse!("has DT_REL relocations; x86-64 and AArch64 use DT_RELA (psABI)");
+            refuse!("has DT_REL relocations; x86-64, AArch64 and ppc64le use DT_RELA (psABI)");
         }
         for (tag, name) in ANDROID {
             if dynamic.get(tag).is_some() {

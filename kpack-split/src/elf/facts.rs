@@ -13,8 +13,8 @@ use super::{BinaryError, FAT_SECTION, ReadAt, pods};
 use crate::host::{Facts, Linkage};
 
 /// What linkers make from what they place where: tables of addresses, unwind tables, stubs, and room up to a page.
-const OF_LINKERS: [&str; 6] =
-    [".eh_frame", ".eh_frame_hdr", ".got", ".got.plt", ".iplt", ".relro_padding"];
+const OF_LINKERS: [&str; 7] =
+    [".branch_lt", ".eh_frame", ".eh_frame_hdr", ".got", ".got.plt", ".iplt", ".relro_padding"];
 
 /// The most bytes of the name of a version that are read.
 const LONGEST_VERSION: usize = 4096;
@@ -43,8 +43,9 @@ pub(crate) fn facts<S: ReadAt>(image: &Image<S>) -> Result<Facts, BinaryError> {
     Ok(facts)
 }
 
-/// Whether the size of a section is that of the code and data that were linked. Linkers for AArch64 put stubs among
-/// the code, for branches that lead far and for processors whose instructions fail at some addresses.
+/// Whether the size of a section is that of the code and data that were linked. Linkers for AArch64 and
+/// ppc64le put stubs among the code, for branches that lead far, for calls of other files, and for processors whose
+/// instructions fail at some addresses.
 fn is_of_code(section: &Section, machine: Machine) -> bool {
     let is_of_input = matches!(
         section.kind,
@@ -54,14 +55,14 @@ fn is_of_code(section: &Section, machine: Machine) -> bool {
             | elf::SHT_FINI_ARRAY
             | elf::SHT_PREINIT_ARRAY
     );
-    let has_stubs = machine == Machine::AArch64 && section.flags.0 & elf::SHF_EXECINSTR.0 != 0;
+    let has_stubs = machine != Machine::X86_64 && section.flags.0 & elf::SHF_EXECINSTR.0 != 0;
     let is_of_linker = OF_LINKERS.contains(&&*section.name) || section.name.starts_with(".plt");
     section.is_alloc() && is_of_input && !has_stubs && !is_of_linker && !is_device(section)
 }
 
 /// Whether a section has device code, or what replaces it.
 fn is_device(section: &Section) -> bool {
-    section.name == FAT_SECTION || section.name == marker::SECTION_NAME
+    section.name == FAT_SECTION || marker::is_section(&section.name)
 }
 
 fn add_symbols<S: ReadAt>(

@@ -141,23 +141,27 @@ impl Former {
         // A tool may have trimmed the segment that the empty section was in.
         let is_mapped = image.segments.iter().any(|s| {
             let end = s.vaddr.saturating_add(s.memsz);
-            s.is_load() && s.vaddr <= self.addresses.start && self.addresses.end <= end
+            // ROCm's tool leaves the page before its segment in the one before that.
+            let start = self.addresses.start.max(self.kept.min(self.addresses.end));
+            s.is_load() && s.vaddr <= start && self.addresses.end <= end
         });
         let is_in_file = image.segments.iter().any(|s| {
             let Range { start, end } = self.addresses;
             s.is_load() && s.vaddr <= start && end <= s.file_backed_end()
         });
-        // The marker keeps its offset, since it is before the cut.
         let are_offsets_inside = || {
             let cut = self.cut(image, load);
             let size = image.size - (cut.end - cut.start);
             let base = self.base(segment, &cut);
             let start = base.wrapping_add(self.segment);
             let mut offsets = self.zeroed.iter().chain([&self.offset, &self.segment]);
+            // The marker is before the cut, or after everything else.
+            let is_after = marker.offset >= cut.end;
+            let marker_offset = marker.offset - if is_after { cut.end - cut.start } else { 0 };
             (start ^ segment.vaddr) & (segment.align.max(1) - 1) == 0
                 && (self.kept == segment.vaddr || start == segment.offset)
                 && offsets.all(|relative| base.wrapping_add(*relative) <= size)
-                && marker.offset.saturating_add(self.marker_size) <= size
+                && marker_offset.saturating_add(self.marker_size) <= size
         };
         is_inside
             && are_offsets_inside()

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use kpack_core::Reason;
 use object::LittleEndian as LE;
 use object::elf;
 
@@ -38,15 +39,33 @@ pub enum Machine {
     X86_64,
     /// AArch64.
     AArch64,
+    /// 64-bit POWER, little-endian.
+    Ppc64Le,
 }
 
 impl Machine {
+    /// The machine of a 64-bit little-endian file, if kpack splits its binaries.
+    pub fn of(machine: elf::Machine) -> Option<Self> {
+        match machine {
+            elf::EM_X86_64 => Some(Self::X86_64),
+            elf::EM_AARCH64 => Some(Self::AArch64),
+            elf::EM_PPC64 => Some(Self::Ppc64Le),
+            _ => None,
+        }
+    }
+
     /// `B + A`: base address plus addend (psABI).
     pub fn relative(self) -> elf::RelocationType {
         match self {
             Machine::X86_64 => elf::R_X86_64_RELATIVE,
             Machine::AArch64 => elf::R_AARCH64_RELATIVE,
+            Machine::Ppc64Le => elf::R_PPC64_RELATIVE,
         }
+    }
+
+    /// The page that ROCm's tool cuts device code by.
+    pub(super) fn tool_page(self) -> u64 {
+        if self == Machine::X86_64 { MIN_PAGE } else { 1 << 16 }
     }
 
     /// `S + A` in 64 bits: symbol plus addend (psABI).
@@ -54,6 +73,7 @@ impl Machine {
         match self {
             Machine::X86_64 => elf::R_X86_64_64,
             Machine::AArch64 => elf::R_AARCH64_ABS64,
+            Machine::Ppc64Le => elf::R_PPC64_ADDR64,
         }
     }
 
@@ -62,6 +82,7 @@ impl Machine {
         match self {
             Machine::X86_64 => elf::R_X86_64_IRELATIVE,
             Machine::AArch64 => elf::R_AARCH64_IRELATIVE,
+            Machine::Ppc64Le => elf::R_PPC64_IRELATIVE,
         }
     }
 }
@@ -123,8 +144,8 @@ impl<S> Image<S> {
 }
 
 impl<S: ReadAt> Image<S> {
-    /// Reads the headers. Refuses anything but a linked 64-bit little-endian ELF file for x86-64 or
-    /// AArch64 with section headers.
+    /// Reads the headers. Refuses anything but a linked 64-bit little-endian ELF file for one of the
+    /// machines with section headers.
     pub fn read(source: S) -> Result<Self, BinaryError> {
         let mut image = Self::read_loaded(source)?;
         (image.sections, image.names_index) =
@@ -138,39 +159,40 @@ impl<S: ReadAt> Image<S> {
         let size = source.size()?;
         let mut ident = [0u8; 16];
         if size < 16 {
-            refuse!("has {size} bytes; an ELF file has at least 64");
+            refuse!(
+                expected "at least 64 bytes", found size;
+                "has {size} bytes; an ELF file has at least 64"
+            );
         }
         source.read_exact_at(0, &mut ident)?;
         if !ident.starts_with(&elf::ELFMAG) {
-            refuse!(
-                "not an ELF file (expected 7f 45 4c 46 at its start, found {:02x?})",
-                &ident[..4]
-            );
+            let found = format!("{:02x?}", &ident[..4]);
+            let expected = "7f 45 4c 46 at its start";
+            let reason = Reason::mismatch("not an ELF file", expected, found).at(0);
+            return Err(BinaryError::Refused(reason));
         }
         if ident[4] != elf::ELFCLASS64.0 || ident[5] != elf::ELFDATA2LSB.0 {
-            unsupported!(
-                "expected a 64-bit little-endian ELF file (class 2, data 1), found class {}, data {}",
-                ident[4],
-                ident[5]
-            );
+            let expected = "a 64-bit little-endian ELF file (class 2, data 1)";
+            let found = format!("class {}, data {}", ident[4], ident[5]);
+            return Err(BinaryError::Unsupported(Reason::mismatch("", expected, found).at(4)));
         }
         let header_bytes = read_range(&source, size, 0, 64, "the ELF header")?;
         let header: elf::FileHeader64<LE> = pods::<elf::FileHeader64<LE>>(&header_bytes)[0];
-        let machine = match header.e_machine.get(LE) {
-            elf::EM_X86_64 => Machine::X86_64,
-            elf::EM_AARCH64 => Machine::AArch64,
-            other => unsupported!(
-                "expected a host binary for x86-64 (e_machine 62) or AArch64 (183), found e_machine {}",
-                other.0
-            ),
+        let e_machine = header.e_machine.get(LE);
+        let Some(machine) = Machine::of(e_machine) else {
+            let expected = "a host binary for x86-64 (e_machine 62), AArch64 (183) or ppc64le (21)";
+            let reason = Reason::mismatch("", expected, format!("e_machine {}", e_machine.0));
+            let reason = reason.then("; kpack splits binaries for no other machine");
+            return Err(BinaryError::Unsupported(reason.at(18)));
         };
         match header.e_type.get(LE) {
             elf::ET_EXEC | elf::ET_DYN => {}
             elf::ET_REL => return Err(BinaryError::Relocatable),
-            other => refuse!(
-                "expected an executable (e_type 2) or a shared object (3), found e_type {}",
-                other.0
-            ),
+            other => {
+                let expected = "an executable (e_type 2) or a shared object (3)";
+                let reason = Reason::mismatch("", expected, format!("e_type {}", other.0));
+                return Err(BinaryError::Refused(reason.at(16)));
+            }
         }
         let segments = program_headers(&source, size, &header)?;
         check_bounds(&segments, &[])?;
@@ -187,6 +209,7 @@ impl<S: ReadAt> Image<S> {
         match self.machine {
             Machine::X86_64 => "x86_64-unknown-linux",
             Machine::AArch64 => "aarch64-unknown-linux",
+            Machine::Ppc64Le => "powerpc64le-unknown-linux",
         }
     }
 
@@ -261,7 +284,8 @@ impl<S: ReadAt> Image<S> {
         for (index, segment) in self.segments.iter().enumerate() {
             if segment.offset.checked_add(segment.filesz).is_none_or(|end| end > self.size) {
                 refuse!(
-                    "program header {index} ({:?}) covers {:#x} bytes at offset {:#x}, but the file has only {:#x}; is it truncated?",
+                    at segment.offset;
+                    "program header {index} ({:?}) covers {:#x} bytes at offset {:#x}, but the file has only {:#x}, so it is truncated; build or copy it again",
                     segment.kind,
                     segment.filesz,
                     segment.offset,
@@ -272,11 +296,15 @@ impl<S: ReadAt> Image<S> {
                 continue;
             }
             if segment.filesz > segment.memsz {
-                refuse!("PT_LOAD {index} has more bytes in the file than in memory");
+                refuse!(
+                    at segment.offset;
+                    "PT_LOAD {index} has more bytes in the file than in memory"
+                );
             }
             let align = segment.align.max(1);
             if !align.is_power_of_two() || (segment.vaddr ^ segment.offset) & (align - 1) != 0 {
                 refuse!(
+                    at segment.offset;
                     "PT_LOAD {index}: address {:#x} and offset {:#x} are not congruent modulo the alignment {align:#x}",
                     segment.vaddr,
                     segment.offset
@@ -284,6 +312,7 @@ impl<S: ReadAt> Image<S> {
             }
             if segment.vaddr < previous_end {
                 refuse!(
+                    at segment.offset;
                     "PT_LOAD {index} at {:#x} overlaps or precedes the one before it",
                     segment.vaddr
                 );
@@ -294,7 +323,8 @@ impl<S: ReadAt> Image<S> {
             let fits = section.offset.checked_add(section.size).is_some_and(|end| end <= self.size);
             if section.has_bytes() && !fits {
                 refuse!(
-                    "section `{}` covers {:#x} bytes at offset {:#x}, but the file has only {:#x}; is it truncated?",
+                    at section.offset;
+                    "section `{}` covers {:#x} bytes at offset {:#x}, but the file has only {:#x}, so it is truncated; build or copy it again",
                     section.name,
                     section.size,
                     section.offset,
@@ -318,6 +348,7 @@ fn check_bounds(segments: &[Segment], sections: &[Section]) -> Result<(), Binary
     for (index, s) in segments.iter().enumerate() {
         if beyond(s.vaddr, s.memsz) || beyond(s.offset, s.filesz) || s.align > MAX_ALIGN {
             refuse!(
+                at s.offset;
                 "program header {index} ({:?}) is out of bounds: address {:#x}, {:#x} bytes in memory; offset {:#x}, {:#x} bytes in the file; alignment {:#x}",
                 s.kind,
                 s.vaddr,
@@ -331,6 +362,7 @@ fn check_bounds(segments: &[Segment], sections: &[Section]) -> Result<(), Binary
     for s in sections {
         if beyond(s.addr, s.size) || beyond(s.offset, s.size) || s.align > MAX_ALIGN {
             refuse!(
+                at s.offset;
                 "section `{}` is out of bounds: address {:#x}, offset {:#x}, {:#x} bytes, alignment {:#x}",
                 s.name,
                 s.addr,
@@ -357,7 +389,10 @@ fn program_headers<S: ReadAt>(
     }
     let entry = u64::from(header.e_phentsize.get(LE));
     if entry != SEGMENT_ENTRY {
-        refuse!("the program headers have {entry} bytes each; expected {SEGMENT_ENTRY}");
+        refuse!(
+            at header.e_phoff.get(LE), expected SEGMENT_ENTRY, found entry;
+            "the program headers have {entry} bytes each; expected {SEGMENT_ENTRY}"
+        );
     }
     let bytes = read_range(
         source,
@@ -377,7 +412,7 @@ fn section_headers<S: ReadAt>(
     let offset = header.e_shoff.get(LE);
     if offset == 0 {
         refuse!(
-            "no section headers, which kpack needs to find device code; install it before stripping them"
+            "no section headers, which kpack needs to find device code; split the file before its section headers are stripped"
         );
     }
     let count = header.e_shnum.get(LE);
@@ -386,7 +421,10 @@ fn section_headers<S: ReadAt>(
     }
     let entry = u64::from(header.e_shentsize.get(LE));
     if entry != SECTION_ENTRY {
-        refuse!("the section headers have {entry} bytes each; expected {SECTION_ENTRY}");
+        refuse!(
+            at offset, expected SECTION_ENTRY, found entry;
+            "the section headers have {entry} bytes each; expected {SECTION_ENTRY}"
+        );
     }
     let bytes =
         read_range(source, size, offset, u64::from(count) * entry, "the section header table")?;

@@ -11,10 +11,22 @@ const CHUNK: u64 = 1 << 20;
 /// So many bytes decide whether a bundle begins.
 const HEAD: u64 = 64;
 
-/// The sections that have bundles, and how many.
+/// The bundles in a section of read-only data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DataBundles {
+    /// The name of the section.
+    pub section: String,
+    /// The file offset of its end.
+    pub end: u64,
+    /// The file offsets at which a bundle seems to begin, in order.
+    pub starts: Vec<u64>,
+}
+
+/// The sections that have bundles.
 pub(crate) fn bundles_in_data<S: ReadAt>(
     image: &Image<S>,
-) -> Result<Vec<(String, u64)>, BinaryError> {
+) -> Result<Vec<DataBundles>, BinaryError> {
     let is_data = |section: &&Section| {
         let flags = section.flags.0 & (elf::SHF_ALLOC | elf::SHF_WRITE | elf::SHF_EXECINSTR).0;
         flags == elf::SHF_ALLOC.0
@@ -28,16 +40,17 @@ pub(crate) fn bundles_in_data<S: ReadAt>(
     // Sections of a damaged file may overlap. Each byte is searched once.
     let mut searched = 0;
     for section in sections {
-        let mut count = 0;
+        let mut found_here = Vec::new();
         let end = section.file_end();
         for start in (section.offset.max(searched)..end).step_by(CHUNK as usize) {
             let bytes = image.bytes(start, (CHUNK + HEAD).min(end - start), &section.name)?;
-            let starts = bytes.len().min(CHUNK as usize);
-            count += (0..starts).filter(|at| is_bundle(&bytes[*at..])).count() as u64;
+            let places = 0..bytes.len().min(CHUNK as usize);
+            let starts = places.filter(|at| is_bundle(&bytes[*at..]));
+            found_here.extend(starts.map(|at| start + at as u64));
         }
         searched = searched.max(end);
-        if count > 0 {
-            found.push((section.name.clone(), count));
+        if !found_here.is_empty() {
+            found.push(DataBundles { section: section.name.clone(), end, starts: found_here });
         }
     }
     Ok(found)

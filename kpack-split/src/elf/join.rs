@@ -283,17 +283,19 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         Ok([Some(freed), self.last()].into_iter().flatten().collect())
     }
 
-    /// The segment without content that has nothing but the addresses of `.hip_fatbin`.
+    /// The segment without content that has nothing but the addresses of `.hip_fatbin`, from its first page on.
     fn emptied(&self, occupied: &[Range<u64>]) -> Option<FreeRange> {
         let image = &self.image;
         let code = &image.sections[self.fat];
+        let first = code.addr.next_multiple_of(image.machine.tool_page());
         let is_around = |s: &Segment| {
             let end = s.vaddr.saturating_add(s.memsz);
-            s.is_load() && s.filesz == 0 && s.vaddr <= code.addr && code.addr_end() <= end
+            s.is_load() && s.filesz == 0 && s.vaddr <= first && code.addr_end() <= end
         };
         let load = image.segments.iter().position(is_around).filter(|_| code.size > 0)?;
-        let place = FreeRange::new(image, load, code.addr..code.addr_end());
-        let is_free = |range: &Range<u64>| range.end <= code.addr || code.addr_end() <= range.start;
+        let start = image.segments[load].vaddr.max(code.addr);
+        let place = FreeRange::new(image, load, start..code.addr_end());
+        let is_free = |range: &Range<u64>| range.end <= start || code.addr_end() <= range.start;
         (!place.free.is_empty() && occupied.iter().all(is_free)).then_some(place)
     }
 
@@ -307,7 +309,8 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         let (at, memory) = (segment.file_end(), segment.vaddr + segment.memsz);
         let mut others = image.sections.iter().enumerate().filter(|s| s.0 != self.fat);
         let is_torn = others.any(|(_, s)| s.has_bytes() && s.offset < at && at < s.file_end());
-        let is_marker = |s: &&Section| s.name == marker::SECTION_NAME;
+        let own = &image.sections[self.marker];
+        let is_marker = |s: &&Section| s.name == own.name;
         let markers = image.sections.iter().filter(is_marker).count();
         let can_grow = segment.filesz > 0 && segment.memsz - segment.filesz <= MOST_ZEROES;
         (markers == 1 && can_grow && !is_torn).then(|| FreeRange::new(image, load, memory..LIMIT))
@@ -391,7 +394,7 @@ fn check_padding<S: ReadAt>(
 
 /// Whether it is the section that the marker begins in.
 fn is_of_marker(section: &Section, marker: &Range<u64>) -> bool {
-    section.name == marker::SECTION_NAME
+    marker::is_section(&section.name)
         && section.is_alloc()
         && section.has_bytes()
         && (section.addr..section.addr_end()).contains(&marker.start)
@@ -488,7 +491,10 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
     ) -> Result<Plan, BinaryError> {
         let SplitImage { image, .. } = self.split;
         let dynamic = Dynamic::read(image)?;
-        let table = self.section_table()?;
+        let mut table = self.section_table()?;
+        let is_split = wrappers.iter().any(|wrapper| wrapper.magic == marker::MAGIC_SPLIT);
+        let name = if is_split { marker::SECTION_NAME } else { marker::KEPT_SECTION_NAME };
+        table.rename(image, self.split.marker, name);
         self.clear(&mut edits);
         redirect(image, &dynamic, &wrappers, &mut edits, &mut |other, _| {
             self.check_relocation(&other)
@@ -609,6 +615,7 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
             }
             if let Some(gap) = self.gaps.iter().find(is_within) {
                 unsupported!(
+                    at gap.cut.start;
                     "program header {index} ({:?}) covers file offset {:#x}, where device code goes",
                     segment.kind,
                     gap.cut.start

@@ -3,7 +3,7 @@
 //! The program header table stays at the start of the file, where every tool expects it. It grows
 //! by at most one entry, because the segment around the device code is split in two. The sections
 //! right after the table make room. They are found through program headers and dynamic tags, so
-//! they can move to the former place of the device code. `docs/elf-layout.md` explains this.
+//! they can move to the former place of the device code. `docs/dev/elf-layout.md` explains this.
 
 use std::ops::Range;
 
@@ -14,15 +14,50 @@ use object::elf;
 use super::dynamic::{DYNAMIC_ENTRY, Dynamic, is_address};
 use super::headers::{SEGMENT_ENTRY, Section, Segment};
 use super::image::Image;
-use super::join;
+use super::join::{self, JoinPlan};
 use super::plan::{Parts, Plan, Relocated, offset_of, redirect};
 use super::records::FAT_SECTION;
 use super::room::{self, Moved, Room};
 use super::section_table::SectionTable;
 
 use super::{BinaryError, ReadAt, check, refuse, unsupported};
-use crate::device_code::{FatBinary, PlannedWrapper, planned_wrappers};
+use crate::device_code::{BUNDLE_ALIGN, FatBinary, NewCode, PlannedWrapper, planned_wrappers};
 use crate::rewrite::{Edits, Gap, Gaps};
+
+/// What takes the place of the device code.
+#[derive(Clone, Copy)]
+enum Replacement<'a> {
+    /// A marker.
+    Marker(&'a [u8]),
+    /// Smaller bundles, of these sizes.
+    Bundles(&'a [u64]),
+}
+
+/// Bundles in the place of larger ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Bundles {
+    /// `.hip_fatbin`. Its end is that of the kept bytes.
+    pub(crate) section: Range<u64>,
+    /// The address of each bundle.
+    pub(crate) starts: Vec<u64>,
+    /// The end of the last one.
+    end: u64,
+}
+
+impl Bundles {
+    /// Bundles of these `sizes` after an address.
+    fn after(address: u64, sizes: &[u64]) -> Self {
+        let mut end = address;
+        let starts = sizes.iter().map(|size| {
+            let start = end.checked_next_multiple_of(BUNDLE_ALIGN).unwrap_or(u64::MAX);
+            end = start.saturating_add(*size);
+            start
+        });
+        let starts = Vec::from_iter(starts);
+        let first = starts.first().copied().unwrap_or(address);
+        Self { section: first..end, starts, end }
+    }
+}
 
 /// Positions in the host binary: addresses, unless marked as offsets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +85,8 @@ pub(crate) struct Geometry {
     pub(crate) resume: Option<u64>,
     /// File offsets to cut out. The length is a multiple of every segment's alignment.
     pub(crate) cut: Option<Range<u64>>,
+    /// The bundles that take the place of the device code, if no marker does.
+    pub(crate) bundles: Option<Bundles>,
 }
 
 impl Geometry {
@@ -63,9 +100,21 @@ impl Geometry {
         self.fat_offset + address - self.fat.start
     }
 
-    /// What the host binary's file leaves out.
+    /// What the host binary's file leaves out. Room for new bundles takes the place of old ones, so that these are
+    /// not read.
     pub(crate) fn gaps(&self) -> Gaps {
-        Gaps::new(self.cut.iter().cloned().map(Gap::cut))
+        let Some(Bundles { section, .. }) = &self.bundles else {
+            return Gaps::new(self.cut.iter().cloned().map(Gap::cut));
+        };
+        let kept_end = self.kept_offset(section.end);
+        let end = self.cut.as_ref().map_or(kept_end, |cut| cut.end);
+        let room = section.end - section.start;
+        Gaps::new([Gap { cut: self.kept_offset(section.start)..end, room }])
+    }
+
+    /// Where what replaces the device code begins that is not written with the plan: bundles, or nothing.
+    fn written(&self) -> u64 {
+        self.bundles.as_ref().map_or(self.kept, |bundles| bundles.section.start)
     }
 
     /// Output offset of an input offset.
@@ -88,27 +137,40 @@ impl Plan {
             return join::take_out(image, fat, kept, marker);
         }
         let dynamic = Dynamic::read(image)?;
-        let geometry = Geometry::new(image, &dynamic, fat, marker)?;
+        let geometry = Geometry::new(image, &dynamic, fat, Replacement::Marker(marker))?;
+        let wrappers = planned_wrappers(fat, geometry.marker.start);
+        Self::replacing(image, &dynamic, fat, &geometry, wrappers, marker)
+    }
+
+    /// The plan of these positions, with `wrappers` as they become.
+    fn replacing<S: ReadAt>(
+        image: &Image<S>,
+        dynamic: &Dynamic,
+        fat: &FatBinary,
+        geometry: &Geometry,
+        wrappers: Vec<PlannedWrapper>,
+        marker: &[u8],
+    ) -> Result<Self, BinaryError> {
         // The table grows, and only at the start of the file is it known what may make room.
         let headers = image.header.e_phoff.get(LE);
         if geometry.output_offset(headers) != headers {
             unsupported!(
+                at headers;
                 "the program headers are at offset {headers:#x}, after the device code (expected at the start of the file, where linkers put them); run kpack before the tool that moved them"
             );
         }
         check::overlaps(image, &fat.section(), geometry.load)?;
-        check_relro(image, &geometry)?;
+        check_relro(image, geometry)?;
 
-        let table = section_table(image, &geometry)?;
-        let segments = new_segments(image, &geometry)?;
-        let wrappers = planned_wrappers(fat, geometry.marker.start);
+        let table = section_table(image, geometry)?;
+        let segments = new_segments(image, geometry)?;
 
         let mut edits = Edits::default();
-        wrappers_and_relocations(image, &dynamic, &wrappers, &geometry, &mut edits)?;
-        dynamic_tags(&dynamic, &geometry, &mut edits);
-        symbols(image, &geometry, &table, &mut edits)?;
-        move_block(image, &geometry, &mut edits)?;
-        device_code(&geometry, marker, &mut edits);
+        wrappers_and_relocations(image, dynamic, &wrappers, geometry, &mut edits)?;
+        dynamic_tags(dynamic, geometry, &mut edits);
+        symbols(image, (geometry, fat, &wrappers), &table, &mut edits)?;
+        move_block(image, geometry, &mut edits)?;
+        device_code(geometry, marker, &mut edits);
 
         let parts = Parts {
             input: image.over(()),
@@ -124,25 +186,55 @@ impl Plan {
     }
 }
 
+impl JoinPlan {
+    /// Plans the binary of `image` whose device code `fat` becomes the smaller bundles of `code`, in its place.
+    ///
+    /// What made room for a program header comes before the bundles, so that nothing follows them in their segment,
+    /// and a plan for still fewer needs no further header. If no page would be freed, the bundles are written in
+    /// place and the rest is zeroed; nothing moves.
+    pub fn trimmed<S: ReadAt>(
+        image: &Image<S>,
+        fat: &FatBinary,
+        code: &NewCode<'_>,
+    ) -> Result<Self, BinaryError> {
+        image.validate()?;
+        check::sound(image)?;
+        let dynamic = Dynamic::read(image)?;
+        let geometry = Geometry::new(image, &dynamic, fat, Replacement::Bundles(code.sizes))?;
+        let starts = geometry.bundles.iter().flat_map(|bundles| bundles.starts.iter().copied());
+        let starts = Vec::from_iter(starts);
+        let wrappers = code.wrappers_at(&starts);
+        let plan = Plan::replacing(image, &dynamic, fat, &geometry, wrappers, &[])?;
+        // They are in the first part of the segment, before which nothing is cut out.
+        let bundles = starts.into_iter().map(|start| geometry.kept_offset(start));
+        Ok(Self { bundles: bundles.collect(), plan })
+    }
+}
+
 impl Geometry {
     fn new<S: ReadAt>(
         image: &Image<S>,
         dynamic: &Dynamic,
         fat: &FatBinary,
-        marker: &[u8],
+        new: Replacement<'_>,
     ) -> Result<Self, BinaryError> {
-        let in_place = Self::in_place(image, fat, marker)?;
+        let in_place = Self::in_place(image, fat, new)?;
         let segment = &image.segments[in_place.load];
         let end = fat.addresses.end;
         let page = image.page_size();
         let follows = segment.file_backed_end() > end;
-        let mut content_end = in_place.marker.end;
-        if freed(content_end, end, page, follows).is_none() {
+        if freed(in_place.new_end(), end, page, follows).is_none() {
             return Ok(in_place);
         }
         let mut split = in_place.clone();
+        let mut content_end = in_place.new_end();
         if follows {
             content_end = split.make_room(image, dynamic)?;
+            if let Replacement::Bundles(sizes) = new {
+                let bundles = Bundles::after(content_end, sizes);
+                content_end = bundles.end;
+                split.bundles = Some(bundles);
+            }
         }
         let Some((kept, size)) = freed(content_end, end, page, follows) else {
             return Ok(in_place);
@@ -150,6 +242,10 @@ impl Geometry {
         let cut = split.kept_offset(kept);
         split.kept = kept;
         split.cut = Some(cut..cut + size);
+        if let Some(bundles) = &mut split.bundles {
+            // Every mapped byte stays in a section.
+            bundles.section.end = kept;
+        }
         if follows {
             let next = image.sections.iter().filter(|s| {
                 s.is_alloc() && s.size > 0 && s.addr >= end && s.addr < segment.file_backed_end()
@@ -163,29 +259,44 @@ impl Geometry {
         Ok(split)
     }
 
-    /// If no page can be freed: the marker is written, the rest zeroed, and nothing moves.
+    /// The end of what replaces the device code, where nothing moves.
+    fn new_end(&self) -> u64 {
+        self.bundles.as_ref().map_or(self.marker.end, |bundles| bundles.end)
+    }
+
+    /// If no page can be freed: the marker or the bundles are written, the rest zeroed, and nothing moves.
     fn in_place<S: ReadAt>(
         image: &Image<S>,
         fat: &FatBinary,
-        marker: &[u8],
+        new: Replacement<'_>,
     ) -> Result<Self, BinaryError> {
         let Range { start, end } = fat.addresses;
-        let marker_end = start + marker.len() as u64;
-        if marker_end > end {
+        let (marker, bundles) = match new {
+            Replacement::Marker(marker) => (marker.len() as u64, None),
+            Replacement::Bundles(sizes) => (0, Some(Bundles::after(start, sizes))),
+        };
+        let new_end = bundles.as_ref().map_or(start + marker, |bundles| bundles.end);
+        if new_end > end {
+            let what = if bundles.is_some() {
+                "the bundles that replace"
+            } else {
+                "the marker that replaces"
+            };
             refuse!(
-                "`{FAT_SECTION}` has {} bytes; the marker that replaces it needs {}",
+                "`{FAT_SECTION}` has {} bytes; {what} it need {}",
                 end - start,
-                marker.len()
+                new_end - start
             );
         }
         let Some((load, _)) = image.load_of(&fat.addresses) else {
             refuse!("`{FAT_SECTION}` is in no PT_LOAD");
         };
+        let bundles = bundles.map(|bundles| Bundles { section: start..end, ..bundles });
         Ok(Self {
             load,
             fat: start..end,
             fat_offset: fat.offset,
-            marker: start..marker_end,
+            marker: start..start + marker,
             marker_section: start..end,
             moved: None,
             given_up: None,
@@ -194,6 +305,7 @@ impl Geometry {
             nobits: end..end,
             resume: None,
             cut: None,
+            bundles,
         })
     }
 
@@ -304,6 +416,7 @@ fn new_segments<S: ReadAt>(
         let free = segments[holder].filesz == segments[holder].memsz;
         if missing > 0 && !free {
             unsupported!(
+                at table_offset;
                 "there is no room for another program header after the table at {table_offset:#x}"
             );
         }
@@ -321,6 +434,10 @@ fn split_segment<S>(image: &Image<S>, old: &Segment, geometry: &Geometry) -> Vec
     let mut first = *old;
     first.filesz = geometry.kept - old.vaddr;
     let Some(resume) = geometry.resume else {
+        // `.hip_fatbin` ends with the bundles, so nothing is left to map after them.
+        if geometry.bundles.is_some() && old.memsz == old.filesz {
+            first.memsz = first.filesz;
+        }
         return vec![first];
     };
     let mut second = *old;
@@ -370,15 +487,18 @@ fn section_table<S: ReadAt>(
     let mut rows = Vec::with_capacity(image.sections.len() + 1);
     for index in (0..image.sections.len()).filter(|index| !moved.contains(index)) {
         let fat = image.sections[index].name == FAT_SECTION;
+        // Between marker and what moved, the rest of the device code is empty; bundles come last.
+        let is_last = geometry.unmapped().is_none() || geometry.bundles.is_some();
         if fat {
-            rows.push((None, marker_section.clone()));
-            // The rest of the device code is empty, or comes last.
-            if geometry.unmapped().is_some() {
+            if geometry.bundles.is_none() {
+                rows.push((None, marker_section.clone()));
+            }
+            if !is_last {
                 rows.push(row(index));
             }
             rows.extend(moved.iter().copied().map(row));
         }
-        if !fat || geometry.unmapped().is_none() {
+        if !fat || is_last {
             rows.push(row(index));
         }
     }
@@ -388,7 +508,12 @@ fn section_table<S: ReadAt>(
 /// The section's new header, with the old section numbers.
 fn relocated(old: &Section, geometry: &Geometry) -> Section {
     let mut section = old.clone();
-    if section.name == FAT_SECTION {
+    if let Some(bundles) = geometry.bundles.as_ref().filter(|_| section.name == FAT_SECTION) {
+        (section.addr, section.size) =
+            (bundles.section.start, bundles.section.end - bundles.section.start);
+        section.offset = geometry.kept_offset(section.addr);
+        section.align = section.align.min(BUNDLE_ALIGN);
+    } else if section.name == FAT_SECTION {
         section.empty(geometry.nobits.clone());
         section.offset = geometry.output_offset(geometry.kept_offset(geometry.nobits.start));
     } else if let Some(to) = geometry.map(section.addr).filter(|_| section.is_alloc()) {
@@ -423,7 +548,8 @@ fn wrappers_and_relocations<S: ReadAt>(
         if let Some(address) = touched.into_iter().flatten().find(in_the_way) {
             unsupported!(
                 "there is no room for another program header: a relocation ({:?}) names address \
-                 {address:#x}, right after the table, in no section",
+                 {address:#x}, right after the table, in no section; run kpack before the tool that \
+                 moved what was there, such as patchelf",
                 relocation.kind
             );
         }
@@ -464,17 +590,26 @@ fn dynamic_tags(dynamic: &Dynamic, geometry: &Geometry, edits: &mut Edits) {
 }
 
 /// Renumbers the sections of all symbols and moves the symbols of moved sections. Symbols in the
-/// device code point to the marker.
+/// device code point to the marker, or to the bundle that takes the place of theirs.
 fn symbols<S: ReadAt>(
     image: &Image<S>,
-    geometry: &Geometry,
+    (geometry, old, wrappers): (&Geometry, &FatBinary, &[PlannedWrapper]),
     table: &SectionTable,
     edits: &mut Edits,
 ) -> Result<(), BinaryError> {
     let fat = image.sections.iter().position(|s| s.name == FAT_SECTION);
     table.renumber_references(image, edits, &|symbol, index| {
         let is_of_fat = fat.is_some_and(|fat| is_symbol_of(image, fat, symbol, index));
-        if is_of_fat && symbol.st_type() == elf::STT_SECTION {
+        if let Some(bundles) = geometry.bundles.as_ref().filter(|_| is_of_fat) {
+            let found =
+                old.wrappers.iter().position(|w| w.bundle_address == symbol.st_value.get(LE));
+            let new = found.and_then(|position| wrappers.get(position)?.pointer);
+            let is_section = symbol.st_type() == elf::STT_SECTION;
+            let value = new.filter(|_| !is_section).unwrap_or(bundles.section.start);
+            let size = symbol.st_size.get(LE).min(bundles.section.end - value);
+            symbol.st_value.set(LE, value);
+            symbol.st_size.set(LE, size);
+        } else if is_of_fat && symbol.st_type() == elf::STT_SECTION {
             symbol.st_value.set(LE, geometry.nobits.start);
         } else if is_of_fat {
             symbol.st_value.set(LE, geometry.marker.start);
@@ -519,7 +654,7 @@ fn move_block<S: ReadAt>(
 /// Replaces the device code by the marker, and zeroes any device code that stays in the file.
 fn device_code(geometry: &Geometry, marker: &[u8], edits: &mut Edits) {
     let fat_end = geometry.fat_offset + (geometry.fat.end - geometry.fat.start);
-    let kept_end = geometry.kept_offset(geometry.kept);
+    let kept_end = geometry.kept_offset(geometry.written());
     let marker_end = geometry.kept_offset(geometry.marker.end);
     edits.write(geometry.kept_offset(geometry.marker.start), marker.to_vec());
     match &geometry.moved {

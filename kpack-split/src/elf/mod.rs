@@ -5,7 +5,6 @@
 //! → `Plan::apply` (the rewrite, checked afterwards).
 
 mod check;
-mod compare;
 mod dynamic;
 mod facts;
 mod former;
@@ -20,7 +19,7 @@ mod room;
 mod section_table;
 mod wrappers;
 
-pub use self::{compare::compare, image::Image, join::JoinPlan, plan::Plan};
+pub use self::{image::Image, join::JoinPlan, memory::compare, plan::Plan};
 pub use crate::device_code::{
     DeviceCode, FatBinary, KeptMarker, NewCode, NoDeviceCode, SplitWrapper,
 };
@@ -29,6 +28,7 @@ pub use dynamic::{Dynamic, Relocation, Relocations, is_address};
 pub(crate) use facts::facts;
 pub use headers::{Section, Segment};
 pub use image::Machine;
+pub use in_data::DataBundles;
 pub(crate) use in_data::bundles_in_data;
 use kpack_core::elf as records;
 pub use kpack_core::elf::{BinaryError, FAT_SECTION, ReadAt, WRAPPER_SECTION, Wrapper, pods};

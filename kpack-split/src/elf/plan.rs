@@ -97,6 +97,7 @@ fn make_relative<S: ReadAt>(
     let relative = image.machine.relative();
     if relocation.kind != relative && !is_absolute(image, relocation.kind) {
         refuse!(
+            expected format_args!("{relative:?} or {:?}", image.machine.absolute()), found format_args!("{:?}", relocation.kind);
             "the wrapper's pointer at {:#x} is relocated by {:?}; expected {relative:?} or {:?}",
             relocation.address,
             relocation.kind,

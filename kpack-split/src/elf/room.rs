@@ -219,7 +219,8 @@ fn check_movable<S: ReadAt>(
     }
     unsupported!(
         "there is no room for another program header: section `{}` ({:?}) at offset {:#x} is \
-         right after the table, which ends at {table_end:#x}, and it cannot be moved",
+         right after the table, which ends at {table_end:#x}, and it cannot be moved; link with \
+         `-Wl,--build-id`, whose note can make room, and run kpack before patchelf",
         section.name,
         section.kind,
         section.offset

@@ -1,5 +1,7 @@
 //! The section header table of a rewritten binary, and what refers to sections by their index.
 
+use std::ops::Range;
+
 use object::LittleEndian as LE;
 use object::elf;
 
@@ -25,6 +27,8 @@ pub(crate) struct SectionTable {
     renumbered: Vec<usize>,
     /// Whether it has the same sections as before, so that it fits the place of the old one.
     fits: bool,
+    /// The bytes of `names` that are another name of the same size.
+    renamed: Option<Range<usize>>,
 }
 
 /// The new table in the file.
@@ -73,6 +77,7 @@ impl SectionTable {
             marker_index: marker.unwrap_or(0),
             renumbered,
             fits: marker.is_none(),
+            renamed: None,
         };
         for (_, mut section) in rows {
             section.link = this.renumber(section.link as usize) as u32;
@@ -134,6 +139,29 @@ impl SectionTable {
         Ok(())
     }
 
+    /// Gives section `old` another name of the same size, unless something else is in the place of the name: tools let
+    /// sections share names, and a tool may have put them into loaded memory, which may not change.
+    pub(crate) fn rename<S>(&mut self, image: &Image<S>, old: usize, name: &str) {
+        let index = self.renumber(old);
+        let section = &self.sections[index];
+        let start = section.name_offset as usize;
+        let end = start + section.name.len();
+        let is_elsewhere = |(other, s): (usize, &Section)| {
+            let at = s.name_offset as usize;
+            other == index || at + s.name.len() < start || end < at
+        };
+        let is_alone = self.sections.iter().enumerate().all(is_elsewhere);
+        let names = &image.sections[image.names_index];
+        let mut loads = image.segments.iter().filter(|s| s.is_load());
+        let is_loaded = loads.any(|s| s.offset < names.file_end() && names.offset < s.file_end());
+        if section.name == name || section.name.len() != name.len() || !is_alone || is_loaded {
+            return;
+        }
+        self.names[start..end].copy_from_slice(name.as_bytes());
+        self.renamed = Some(start..end);
+        self.sections[index].name = name.to_owned();
+    }
+
     pub(crate) fn marker_index(&self) -> usize {
         self.marker_index
     }
@@ -158,6 +186,10 @@ impl SectionTable {
         if self.fits && !is_loaded {
             sections.iter().for_each(|s| s.write(&mut headers));
             edits.write(old.start, headers);
+            if let Some(renamed) = &self.renamed {
+                let at = image.sections[image.names_index].offset + renamed.start as u64;
+                edits.write(at, self.names[renamed.clone()].to_vec());
+            }
             return WrittenTable {
                 sections,
                 headers: gaps.output_offset(old.start),

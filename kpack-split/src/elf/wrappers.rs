@@ -114,6 +114,7 @@ impl<S: ReadAt> Image<S> {
         let addresses = fat.addr..fat.addr_end();
         if self.offset_of(&addresses) != Some(fat.offset) {
             refuse!(
+                at fat.offset;
                 "`{FAT_SECTION}` is at addresses {:#x}..{:#x} and file offset {:#x}, where no PT_LOAD maps it",
                 addresses.start,
                 addresses.end,
@@ -123,19 +124,22 @@ impl<S: ReadAt> Image<S> {
         FatBinary::of(FAT_SECTION, addresses, fat.offset, found)
     }
 
-    /// The marker of device code that was put back: the last one before it, or the first one after it. The objects
-    /// of other fat binaries have none, or wrappers that point to it.
+    /// The marker of device code that was put back: by its name or, where the join could not give it one, the last
+    /// marker before the code, or the first one after it. The objects of other fat binaries have none, or wrappers
+    /// that point to it.
     fn kept_marker(
         &self,
         fat: &FatBinary,
         code: Option<&Section>,
     ) -> Result<Option<Box<KeptMarker>>, BinaryError> {
-        let is_marker =
-            |s: &&Section| s.name == marker::SECTION_NAME && s.is_alloc() && s.has_bytes();
+        let is_marker = |s: &&Section| marker::is_section(&s.name) && s.is_alloc() && s.has_bytes();
         let markers = self.sections.iter().filter(is_marker);
+        // Another tool may have split what was joined, and left the name of that join's.
+        let kept = markers.clone().rfind(|s| s.name == marker::KEPT_SECTION_NAME);
         let is_before = |s: &&Section| s.addr_end() <= fat.addresses.start;
         let (before, after): (Vec<_>, Vec<_>) = markers.partition(is_before);
-        let (Some(section), Some(code)) = (before.last().or(after.first()), code) else {
+        let section = kept.or(before.last().copied()).or(after.first().copied());
+        let (Some(section), Some(code)) = (section, code) else {
             return Ok(None);
         };
         Ok(Some(Box::new(KeptMarker {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use kpack_format::archive::{Archive, Toc};
 use kpack_format::code_object::HEAD_SIZE;
 use kpack_format::names::KernelName;
-use kpack_format::{Sha256, TargetId};
+use kpack_format::{Blake3, TargetId};
 
 use super::{
     ArchiveFile, archive_reader, check_code_object, check_code_object_head, digest, open,
@@ -18,6 +18,7 @@ use super::{
 use crate::Error;
 use crate::parallel::lock;
 use crate::publish::Identity;
+use kpack_core::Reason;
 use kpack_core::files::{FileKind, kind_of};
 
 /// An open archive, which several binaries may share.
@@ -67,13 +68,13 @@ impl ParsedArchives {
     }
 }
 
-/// The archives opened last, and the SHA-256 of files.
+/// The archives opened last, and the digests of files.
 #[derive(Default)]
 pub struct Archives {
     /// Those that were opened before.
     pub parsed: ParsedArchives,
     open: Mutex<BTreeMap<PathBuf, OpenArchive>>,
-    digests: Mutex<BTreeMap<PathBuf, Sha256>>,
+    digests: Mutex<BTreeMap<PathBuf, Blake3>>,
 }
 
 impl Archives {
@@ -125,8 +126,8 @@ impl Archives {
         Ok(targets.filter(is_tried).collect())
     }
 
-    /// The SHA-256 of the file at `path`, archive or not, which is read once.
-    pub fn digest(&self, path: &Path) -> Result<Sha256, Error> {
+    /// The BLAKE3 digest of the file at `path`, archive or not, which is read once.
+    pub fn digest(&self, path: &Path) -> Result<Blake3, Error> {
         if let Some(known) = lock(&self.digests).get(path) {
             return Ok(*known);
         }
@@ -146,7 +147,7 @@ pub fn damage<'a, R: Read + Seek>(
     path: &Path,
     archive: &mut Archive<R>,
     entries: &[(&'a str, &'a str)],
-) -> Result<Vec<(&'a str, &'a str, String)>, Error> {
+) -> Result<Vec<(&'a str, &'a str, Reason)>, Error> {
     let Some(&(kernel, target)) = entries.first() else {
         return Ok(Vec::new());
     };
@@ -161,7 +162,7 @@ pub fn damage<'a, R: Read + Seek>(
     });
     let (bytes, size) = match or_refused(read.map_err(|e| Error::archive(path, "read", e)))? {
         Ok(read) => read,
-        Err(found) => return Ok(vec![(kernel, target, found.text)]),
+        Err(found) => return Ok(vec![(kernel, target, found.reason())]),
     };
     let check = |target: &str| {
         let id: TargetId = target.parse().map_err(|error| format!("{error}"))?;
@@ -178,7 +179,7 @@ pub fn damage<'a, R: Read + Seek>(
             return None;
         }
         let reason = check(target).err()?;
-        Some((*kernel, *target, reason))
+        Some((*kernel, *target, reason.into()))
     });
     Ok(wrong.collect())
 }

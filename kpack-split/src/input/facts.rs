@@ -87,7 +87,7 @@ impl LinkedBinary {
             hasher.update(&bytes);
             at += bytes.len() as u64;
         }
-        Ok(format!("{size} bytes with SHA-256 {}", hex(&hasher.finish())))
+        Ok(format!("{size} bytes with BLAKE3 digest {}", hex(&hasher.finish())))
     }
 }
 

@@ -2,22 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use kpack_format::marker::{MAX_SIZE, Marker};
+use kpack_format::offload_binary::OffloadImage;
 use kpack_format::offload_bundle::{Bundle, COMPRESSED_MAGIC, PLAIN_MAGIC};
 use kpack_format::target_id::SPIRV;
 
 use super::{SharedFile, binary_error, open, open_bundle, wrapper_error};
-use crate::Error;
 use crate::device_code::{DeviceCode, FatBinary};
 use crate::elf::{BinaryError, ReadAt, Wrapper};
 use crate::host::Image;
 use crate::parallel::lock;
 use crate::publish::Identity;
-use kpack_core::words::counted;
+use crate::{Error, ids};
+use kpack_core::words::{counted, list};
 
 /// An executable or shared object, open and parsed.
 #[derive(Debug)]
@@ -226,13 +227,28 @@ impl LinkedBinary {
     /// Says that offload bundles are in read-only data, if any are.
     pub fn bundles_in_data(&self) -> Result<Option<String>, Error> {
         let found = self.image.bundles_in_data().map_err(|e| self.error(e))?;
-        let sections = found.iter().map(|(section, count)| {
-            format!("{} in `{section}`", counted(*count, "offload bundle"))
+        let sections = found.iter().map(|found| {
+            format!("{} in `{}`", counted(found.starts.len(), "offload bundle"), found.section)
         });
         let sections = Vec::from_iter(sections).join(", ");
         Ok((!found.is_empty()).then(|| {
             format!("{sections} outside of the section for device code: the program loads them itself, so they stay in the file")
         }))
+    }
+
+    /// The images for other offloading runtimes, such as OpenMP's.
+    pub fn offload_images(&self) -> Result<Vec<OffloadImage>, Error> {
+        self.image.offload_images().map_err(|error| offload_error(&self.path, error))
+    }
+
+    /// Names the images for other offloading runtimes, if there are any.
+    pub fn offload_note(&self) -> Result<Option<String>, Error> {
+        let images = self.offload_images()?;
+        let (count, named) = (counted(images.len(), "image"), list(images.iter()));
+        let text = format!(
+            "{count} for other offloading runtimes: {named}; kpack leaves them in the file"
+        );
+        Ok((!images.is_empty()).then_some(text))
     }
 
     /// Room for the marker at a file offset, in bytes: up to the next marker or the end of the
@@ -252,6 +268,16 @@ impl LinkedBinary {
         };
         let zeroes = bytes[size..].iter().take_while(|byte| **byte == 0).count();
         Ok(size + zeroes)
+    }
+}
+
+/// The error for offload images that cannot be read.
+pub fn offload_error(path: &Path, error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
+            Error::rejected(ids::DAMAGED_BINARY, path, error.to_string())
+        }
+        _ => Error::io(path, "read", error),
     }
 }
 

@@ -60,7 +60,7 @@ impl Prefix {
             return Err(Error::rejected(
                 ids::OUTSIDE_PREFIX,
                 &joined,
-                "expected a path within the install prefix",
+                "expected a path within the install prefix; name a prefix that contains it",
             ));
         }
         let path = canonicalize(&joined).map_err(|e| Error::io(&joined, "open", e))?;
@@ -80,7 +80,8 @@ impl Prefix {
         })
     }
 
-    /// As [`binaries`](Self::binaries), with those that symbolic links to files lead to.
+    /// As [`binaries`](Self::binaries), with those that symbolic links to files lead to, and an error for each that is
+    /// damaged.
     pub fn reachable_binaries(
         &self,
     ) -> Result<impl Iterator<Item = Result<LinkedBinary, Error>>, Error> {
@@ -95,8 +96,11 @@ impl Prefix {
             }
         }
         add_linked(&mut files, links);
-        let opened = files.into_iter().map(open_linked);
-        Ok(opened.filter_map(|file| read_linked(file.transpose()?)))
+        let opened = files.into_iter().filter_map(|file| open_linked(file).transpose());
+        let read =
+            opened.map(|found| found.and_then(|(path, file)| LinkedBinary::read(&path, file)));
+        let is_of_others = |error: &Error| matches!(error, Error::Refused { id, .. } if *id != ids::DAMAGED_BINARY);
+        Ok(read.filter(move |read| !read.as_ref().is_err_and(is_of_others)))
     }
 
     fn not_listed(&self, error: walkdir::Error) -> Error {
@@ -185,7 +189,7 @@ impl Prefix {
     fn name(&self, path: &Path, named: &Path) -> Result<String, Error> {
         let Ok(relative) = path.strip_prefix(&self.path) else {
             let text = format!(
-                "it resolves to {}, outside of the install prefix {}",
+                "it resolves to {}, outside of the install prefix {}; name a prefix that contains both",
                 path.display(),
                 self.path.display()
             );

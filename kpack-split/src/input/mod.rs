@@ -1,6 +1,7 @@
 //! Opens, identifies and reads input files; the room `inspect` describes them.
 
 mod archives;
+mod compressed;
 mod facts;
 mod linked;
 mod locate;
@@ -15,16 +16,19 @@ use std::io;
 use std::path::Path;
 
 use crate::{Error, Finding, Severity, ids};
+use kpack_core::Reason;
 
 pub use archives::{Archives, OpenArchive, ParsedArchives, damage};
+pub use compressed::CompressedCode;
 pub use kpack_core::files::{
     ArchiveFile, FileKind, RangeReader, SharedFile, archive_reader, binary_error, bundle_error,
     check_code_object, check_code_object_head, check_code_object_in, digest, identify, list,
     manifest_parts, metadata_of, open, open_archive, open_bundle, read_archive, read_manifest,
-    share_archive, wrapper_error,
+    read_parts, share_archive, wrapper_error,
 };
 pub use linked::{
     ClosedBinary, LinkedBinary, ParsedBinaries, by_bundle, has_bundle, is_spirv_archived,
+    offload_error,
 };
 pub use locate::{KpackPath, LocatedBinary, Prefix, add_linked, plain};
 pub use lookup::{Kpack, Kpacks, Lookup, placed, prefix_of};
@@ -73,8 +77,8 @@ pub fn until_unchanged<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> Resu
 pub fn or_refused<T>(result: Result<T, Error>) -> Result<Result<T, Finding>, Error> {
     match result {
         Ok(value) => Ok(Ok(value)),
-        Err(Error::Refused { id, path, reason, .. }) => {
-            Ok(Err(Finding::new(Severity::Fault, id, path, reason)))
+        Err(Error::Refused { id, path, reason, details, .. }) => {
+            Ok(Err(Finding::new(Severity::Fault, id, path, Reason::new(reason, details))))
         }
         Err(error) => Err(error),
     }

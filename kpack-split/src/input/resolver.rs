@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use kpack_format::archive::ArchiveError;
-use kpack_format::digest::Sha256;
+use kpack_format::digest::Blake3;
 use kpack_format::marker::{Marker, without_checksums};
 use kpack_format::names::{KernelName, SearchPath};
 use kpack_format::offload_bundle::code_object_id;
@@ -17,6 +17,7 @@ use super::archives::damage;
 use crate::Error;
 use crate::input::{Kpacks, Lookup, OpenArchive, or_refused, read_manifest, share_archive};
 use crate::parallel::lock;
+use kpack_core::Reason;
 
 /// The opened archives of a split binary.
 pub struct Resolver {
@@ -26,7 +27,7 @@ pub struct Resolver {
     /// By target, in the order of the search paths.
     archives: Vec<OpenedArchive>,
     /// Archives that could not be opened, and why.
-    pub damaged: Vec<(PathBuf, String)>,
+    pub damaged: Vec<(PathBuf, Reason)>,
     /// All archives that the marker refers to, existing or not.
     pub kpacks: Kpacks,
 }
@@ -91,13 +92,13 @@ impl Resolver {
             let archive = match or_refused(lookup.archives.open(&path))? {
                 Ok(archive) => archive,
                 Err(found) => {
-                    damaged.push((path, found.text));
+                    damaged.push((path, found.reason()));
                     continue;
                 }
             };
             let checks = lookup.rules.compares_code_ids && marker.code_ids.contains_key(&target);
             if checks && lock(&archive).toc().lacks_checksums(kernel_name, &target) {
-                damaged.push((path, without_checksums(kernel_name)));
+                damaged.push((path, without_checksums(kernel_name).into()));
                 continue;
             }
             let code_id = lock(&archive).toc().code_id(kernel_name, &target);
@@ -105,7 +106,7 @@ impl Resolver {
         }
         for path in &kpacks.unreadable {
             if let Err(found) = or_refused(lookup.archives.open(path))? {
-                damaged.push((path.clone(), found.text));
+                damaged.push((path.clone(), found.reason()));
             }
         }
         Ok(Self {
@@ -217,26 +218,26 @@ impl Resolver {
     }
 
     /// Reads the code object of wrapper `index` for `target` at `place`, holding only part of it, and passes it
-    /// to `take`. It is verified when this returns its SHA-256.
+    /// to `take`. It is verified when this returns its BLAKE3 digest.
     pub fn read_parts(
         &mut self,
         place: CodePlace,
         index: u32,
         target: &str,
         take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
-    ) -> Result<Sha256, ArchiveError> {
+    ) -> Result<Blake3, ArchiveError> {
         let kernel = self.kernel(index);
         lock(&self.archives[place.archive].archive).read_parts(&kernel, target, take)
     }
 
     /// Verifies the code object of wrapper `index` for `target` at `place`, holding only part of it; returns
-    /// its size and SHA-256.
+    /// its size and BLAKE3 digest.
     pub fn digest(
         &mut self,
         place: CodePlace,
         index: u32,
         target: &str,
-    ) -> Result<(u64, Sha256), ArchiveError> {
+    ) -> Result<(u64, Blake3), ArchiveError> {
         let kernel = self.kernel(index);
         lock(&self.archives[place.archive].archive).read_digest(&kernel, target)
     }
@@ -267,7 +268,7 @@ impl Resolver {
         place: CodePlace,
         index: u32,
         target: &str,
-    ) -> Result<Option<String>, Error> {
+    ) -> Result<Option<Reason>, Error> {
         let kernel = self.kernel(index);
         let OpenedArchive { path, archive, .. } = &mut self.archives[place.archive];
         let damage = damage(path, &mut lock(archive), &[(&kernel, target)])?;
@@ -283,7 +284,7 @@ impl Resolver {
         if let Some((path, reason)) = damaged.find(|(path, _)| {
             files.contains(&path.as_path()) || self.kpacks.unreadable.contains(path)
         }) {
-            return Some(Obstacle::Damaged(path, reason));
+            return Some(Obstacle::Damaged(path, &reason.text));
         }
         if let Some((_, path)) = self.other_builds().find(|(of, _)| *of == target) {
             return Some(Obstacle::OtherBuild(path));

@@ -4,8 +4,10 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use kpack_core::elf::DeviceSection;
 use kpack_core::platform::FileExt;
 
+use kpack_format::offload_binary::{self, OffloadImage};
 use object::read::archive::ArchiveFile;
 use object::read::elf::{FileHeader, SectionHeader};
 use object::read::{ReadCache, ReadRef};
@@ -31,11 +33,13 @@ pub struct Unlinked {
 pub struct DeviceObject {
     /// Name of the member in its static library; `None` for an object in its own file.
     pub member: Option<String>,
-    /// Size of its device code in bytes.
+    /// Size of its device code in bytes, without images for other runtimes than HIP.
     pub device_bytes: u64,
     /// Whether it has wrappers for its device code. With `-fgpu-rdc` that is for a device link, or the wrappers are
     /// in other objects, and only the host's linker knows what belongs together.
     pub has_wrappers: bool,
+    /// Its images in LLVM's format, for any offloading runtime.
+    pub images: Vec<OffloadImage>,
 }
 
 /// Reads an object or static library.
@@ -142,21 +146,44 @@ fn device_object<'a, R: ReadRef<'a>>(
     let mut device_bytes: Option<u64> = None;
     let mut has_wrappers = false;
     let mut is_for_device_link = false;
+    let mut images = Vec::new();
     for section in sections.iter() {
-        let name = sections.section_name(LittleEndian, section);
-        let name = name.unwrap_or_default();
-        let is_unlinked =
-            name.starts_with(b"__CLANG_OFFLOAD_BUNDLE__hip") || name == b".llvm.offloading";
-        is_for_device_link |= is_unlinked;
-        if is_unlinked || name == b".hip_fatbin" || name.starts_with(b".hip_fatbin.") {
-            let more = section.sh_size(LittleEndian);
-            device_bytes = Some(device_bytes.unwrap_or(0).saturating_add(more));
+        let name = sections.section_name(LittleEndian, section).unwrap_or_default();
+        match DeviceSection::of(name, section.sh_type(LittleEndian)) {
+            None => continue,
+            Some(DeviceSection::Wrappers) => {
+                has_wrappers = true;
+                continue;
+            }
+            Some(DeviceSection::Bundles) => {}
+            Some(DeviceSection::ForDeviceLink) => is_for_device_link = true,
+            Some(DeviceSection::ForLinkerWrapper) => {
+                let start = section.sh_offset(LittleEndian);
+                // Of damaged ones, only the size is told.
+                let found =
+                    offload_binary::read(section.sh_size(LittleEndian), &mut |at, buffer| {
+                        let bytes =
+                            data.read_bytes_at(start.saturating_add(at), buffer.len() as u64);
+                        buffer.copy_from_slice(bytes.map_err(|()| io::ErrorKind::UnexpectedEof)?);
+                        Ok(())
+                    });
+                let found = found.unwrap_or_default();
+                let may_be_hip = offload_binary::may_be_hip(&found);
+                images.extend(found);
+                if !may_be_hip {
+                    device_bytes.get_or_insert(0);
+                    continue;
+                }
+                is_for_device_link = true;
+            }
         }
-        has_wrappers |= name.starts_with(b".hipFatBinSegment");
+        let more = section.sh_size(LittleEndian);
+        device_bytes = Some(device_bytes.unwrap_or(0).saturating_add(more));
     }
     Ok(device_bytes.map(|device_bytes| DeviceObject {
         member,
         device_bytes,
         has_wrappers: has_wrappers && !is_for_device_link,
+        images,
     }))
 }

@@ -34,7 +34,7 @@ pub(super) fn targets(
                 ids::SPLIT_ALREADY,
                 path,
                 format!(
-                    "already split, and its marker refers to `{}` (expected `{}`). Install the unsplit binary, or pass the module, component and directory it was split for",
+                    "already split, and its marker refers to `{}` (expected `{}`); split the original, or pass the module, component and directory that it was split for",
                     marker.kpack_search_paths.join("`, `"),
                     expected.kpack_search_paths.join("`, `")
                 ),

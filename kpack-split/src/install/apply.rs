@@ -51,6 +51,12 @@ impl Run<'_> {
             touches: &|target| self.options.only != Some(Only::Device) || (self.wants)(target),
             only_computed: self.options.only == Some(Only::Host),
         };
+        for (target, archive) in &archives {
+            for text in archive.beyond_other_readers() {
+                let name = transaction.directory().archive_name(target);
+                report.note(ids::BEYOND_OTHER_READERS, self.kpacks.path.join(name), text);
+            }
+        }
         for (written, before) in transaction.archives(&update, archives, &mut manifest)? {
             self.warn_of_fewer(before.as_ref(), &written, report);
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use kpack_format::TargetId;
 
 use super::options::InstallOptions;
+use crate::elf::BinaryError;
 use crate::host::Image;
 use crate::input::{self, ClosedBinary, LinkedBinary, LocatedBinary, Lookup, MarkerGroup, Prefix};
 use crate::report::Report;
@@ -24,6 +25,8 @@ pub(super) struct InstallBinary {
     pub(super) stays: BTreeSet<TargetId>,
     /// Says that it has bundles in its data beside the code that is split off.
     pub(super) in_data: Option<String>,
+    /// The images for other offloading runtimes, which stay.
+    pub(super) offload_note: Option<String>,
 }
 
 /// What a binary is, apart from objects that were split before the link.
@@ -40,10 +43,11 @@ impl InstallBinary {
     /// `kind` is of the binary, or of another file with its device code.
     fn new(located: LocatedBinary, kind: BinaryKind, lookup: &Lookup) -> Result<Self, Error> {
         let mut stays = BTreeSet::new();
-        let mut in_data = None;
+        let (mut in_data, mut offload_note) = (None, None);
         let (content, presplit) = match kind {
             BinaryKind::Fat(file, linked) => {
                 in_data = linked.bundles_in_data()?;
+                offload_note = linked.offload_note()?;
                 let presplit = Presplit::read(linked, false, lookup)?;
                 (BinaryContent::Fat(*file), presplit)
             }
@@ -63,7 +67,7 @@ impl InstallBinary {
             }
             BinaryKind::LeftAlone(id, reason) => (BinaryContent::LeftAlone(id, reason), None),
         };
-        Ok(Self { located, content, presplit, stays, in_data })
+        Ok(Self { located, content, presplit, stays, in_data, offload_note })
     }
 
     /// Whether an earlier run split it, so that nothing is left to do.
@@ -145,7 +149,7 @@ pub(super) fn read(
 
 /// Reads the linked files in the prefix and keeps those with device code, and split ones. Skips files without device
 /// code whose headers are damaged or for another machine. Device code that cannot be read is an error:
-/// without it, the binary would not work.
+/// without it, the binary would not work. So is a truncated file.
 fn all_binaries(
     prefix: &Prefix,
     spirv: Spirv,
@@ -156,15 +160,21 @@ fn all_binaries(
     let mut binaries = Vec::new();
     for found in prefix.linked_files() {
         let (path, file) = found?;
-        let image = match Image::read(file).map_err(|e| input::binary_error(&path, e)) {
+        let image = match Image::read(file) {
             Ok(image) => image,
-            Err(Error::Refused { id, path, reason, .. })
-                if !input::has_bundle(&path, &input::open(&path)?)? =>
-            {
-                report.warn(id, path, format!("skipped: {reason}"));
-                continue;
+            // What it has lost may be device code.
+            Err(error @ BinaryError::Truncated(_)) => {
+                return Err(input::binary_error(&path, error));
             }
-            Err(error) => return Err(error),
+            Err(error) => match input::binary_error(&path, error) {
+                Error::Refused { id, path, reason, .. }
+                    if !input::has_bundle(&path, &input::open(&path)?)? =>
+                {
+                    report.warn(id, path, format!("skipped: {reason}"));
+                    continue;
+                }
+                error => return Err(error),
+            },
         };
         let input = split::of(LinkedBinary::of(&path, image)?, Some(spirv))?;
         let is_kept = matches!(input, BinaryKind::Kept(_));

@@ -7,7 +7,6 @@
 mod again;
 mod apply;
 mod binary;
-mod host;
 mod options;
 mod plans;
 mod targets;
@@ -16,6 +15,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use kpack_core::DebugInfo;
 use kpack_format::TargetId;
 use kpack_format::names::Group;
 
@@ -32,9 +32,9 @@ use targets::{split_already, wanted_targets};
 
 pub use crate::report::{ArchiveReport, FileReport, Outcome, Progress, Report};
 pub use crate::split::Unexpected;
-pub use host::HostPlan;
 pub use kpack_core::{Finding, Severity};
 pub use options::{InstallOptions, Only};
+pub use plans::HostPlan;
 
 /// Splits binaries of an install prefix.
 ///
@@ -127,6 +127,24 @@ fn attempt(
         let text = "stays unchanged: another tool split it, such as ROCm's (rocm-kpack)";
         report.note(ids::UNCHANGED, &binary.located.path, text);
     }
+    if options.storage.debug != DebugInfo::Keep {
+        let is_split = |binary: &&InstallBinary| binary.is_split() && !binary.is_of_other_tool();
+        let mut split = binaries.iter().filter(is_split);
+        let advice =
+            "`--strip-debug` only affects what is split now, so split the original with it";
+        if !options.all {
+            for binary in split {
+                let text = format!("stays unchanged, because it is already split; {advice}");
+                report.note(ids::UNCHANGED, &binary.located.path, text);
+            }
+        } else if let Some(first) = split.next() {
+            let text = match split.count() {
+                0 => format!("already split; {advice}"),
+                more => format!("this and {more} more are already split; {advice}"),
+            };
+            report.note(ids::UNCHANGED, &first.located.path, text);
+        }
+    }
     // Binaries that are already split are not listed unless they were named.
     let reported = reported.filter(|binary| !options.all || !binary.is_split());
     file_reports(reported, &plans, &wants, &mut report);
@@ -186,6 +204,9 @@ fn file_reports<'a>(
         let targets = binary.targets().into_iter().filter(wants);
         let targets = targets.map(|target| target.to_string()).collect();
         let path = &binary.located.path;
+        if let Some(text) = &binary.offload_note {
+            report.note(ids::OFFLOAD_IMAGES, path, text);
+        }
         if let Some(text) = &binary.in_data {
             report.note(ids::BUNDLES_IN_DATA, path, text);
         }

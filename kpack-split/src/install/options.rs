@@ -8,17 +8,17 @@ use crate::publish::check_names;
 use crate::split::Unexpected;
 use crate::{Error, Storage};
 
-/// What to install, and how: the arguments of `kpack install`.
+/// What to install, and how: the arguments of `kpack split`.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 #[cfg_attr(feature = "clap", command(group(clap::ArgGroup::new("binaries").required(true))))]
 #[non_exhaustive]
 pub struct InstallOptions {
     /// Install prefix: the directory that the binaries are in
-    #[cfg_attr(feature = "clap", arg(long, value_name = "DIR"))]
+    #[cfg_attr(feature = "clap", arg(skip))]
     pub prefix: PathBuf,
     /// Module that the binaries belong to, the first part of the archives' names
-    #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
+    #[cfg_attr(feature = "clap", arg(skip))]
     pub module: String,
     /// Component of the module, the second part of the archives' names
     #[cfg_attr(feature = "clap", arg(long, value_name = "NAME", default_value = "lib"))]
@@ -34,7 +34,7 @@ pub struct InstallOptions {
     )]
     pub architectures: Vec<TargetId>,
     /// What to do with device code for targets that --arch does not list
-    #[cfg_attr(feature = "clap", arg(long, value_enum, default_value_t = Unexpected::Drop))]
+    #[cfg_attr(feature = "clap", arg(long, value_enum, default_value_t = Unexpected::Drop, requires = "architectures"))]
     pub unexpected: Unexpected,
     /// Do only half of the work. The two halves together write the same bytes as one plain run
     #[cfg_attr(feature = "clap", arg(long, value_enum))]

@@ -144,7 +144,7 @@ fn check_targets(
                 ids::UNEXPECTED_TARGET,
                 path,
                 format!(
-                    "has device code for {}; expected only {}",
+                    "has device code for {}; expected only {}. Add it to --arch, or build without it",
                     list(more),
                     list(expected.iter())
                 ),

@@ -177,7 +177,7 @@ fn only_marker(path: &Path, groups: Vec<MarkerGroup>) -> Result<Marker, Error> {
         Err(_) => Err(Error::rejected(
             ids::SPLIT_BEFORE_LINK,
             path,
-            "the objects were split before the link, each with its own marker; install it first, with `kpack install`",
+            "the objects were split before the link, each with its own marker; run `kpack split` on the binary first",
         )),
     }
 }

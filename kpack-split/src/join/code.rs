@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use kpack_core::platform::FileExt;
 use kpack_format::code_id;
-use kpack_format::digest::Sha256;
+use kpack_format::digest::Blake3;
 use kpack_format::marker::of_another_build;
 use kpack_format::names::KernelName;
 use kpack_format::offload_bundle::{Entry, Layout};
@@ -254,7 +254,7 @@ impl Code {
             lock(&idle).push(resolver);
             Ok((bundle, &code.target, digest))
         })?;
-        let mut computed: BTreeMap<&String, BTreeMap<u32, Sha256>> = BTreeMap::new();
+        let mut computed: BTreeMap<&String, BTreeMap<u32, Blake3>> = BTreeMap::new();
         for (bundle, target, digest) in digests {
             if let Some(digest) = digest {
                 let indices = bundle.wrappers.iter().map(|at| (binary.indices[*at], digest));
@@ -413,13 +413,13 @@ fn all_are_asked_for(
 }
 
 /// Writes a code object, of which it holds only part, at an offset of `output`, and checks it. Returns its
-/// SHA-256, if only that tells whether it is of the same build as the binary.
+/// BLAKE3 digest, if only that tells whether it is of the same build as the binary.
 fn put(
     binary: &MarkedBinary,
     resolver: &mut Resolver,
     (bundle, code): (&NewBundle, &Chosen),
     (output, sums, at): (&File, Option<&Sums>, u64),
-) -> Result<Option<Sha256>, Error> {
+) -> Result<Option<Blake3>, Error> {
     let path = &binary.located.path;
     let index = bundle.index(binary);
     let Chosen { target, place, .. } = code;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Seek, SeekFrom};
 
 use kpack_format::TargetId;
-use kpack_format::digest::{Hasher, Sha256};
+use kpack_format::digest::{Blake3, Hasher};
 use kpack_format::offload_bundle::Entry;
 
 use crate::elf::{DeviceCode, FatBinary};
@@ -13,8 +13,8 @@ use crate::input::{LinkedBinary, SharedFile, by_bundle, open_bundle, wrapper_err
 use crate::split::{Budget, PackedCode, Spirv};
 use crate::{Error, ids};
 
-/// The SHA-256 of code objects, by target and code object index.
-pub type Checksums = BTreeMap<String, BTreeMap<u32, Sha256>>;
+/// The BLAKE3 digests of code objects, by target and code object index.
+pub type Checksums = BTreeMap<String, BTreeMap<u32, Blake3>>;
 
 /// The differences between a joined binary and the unsplit original: in host code, and in code objects for
 /// the joined targets.

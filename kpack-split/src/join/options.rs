@@ -19,8 +19,8 @@ pub struct JoinOptions {
     /// Join only binaries of this module. Default: of all modules
     #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
     pub module: Option<String>,
-    /// Join what the installed archives have code for. It is no error if an archive is missing, if nothing is split, or
-    /// if this machine has no GPU: for package managers, which install one package after the other
+    /// Skip targets whose archives are not installed. It is no error if nothing is split, or if this machine has no
+    /// GPU. Package managers need this, because they install one package after the other
     #[cfg_attr(feature = "clap", arg(long))]
     pub installed: bool,
     /// GPU targets to put back. A target without features, such as gfx90a, stands for all of its variants

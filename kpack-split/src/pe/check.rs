@@ -31,6 +31,7 @@ pub(super) fn written<S: ReadAt>(image: &Image<S>) -> Result<(), BinaryError> {
     for (_, entry) in debug_entries(image)? {
         if let Some(expected) = other_debug_offset(image, &entry) {
             refuse!(
+                expected format_args!("{expected:#x}"), found format_args!("{:#x}", entry.pointer_to_raw_data.get(LE));
                 "the debug data at address {:#x} are at offset {expected:#x}, not at {:#x}, where the debug directory has them",
                 entry.address_of_raw_data.get(LE),
                 entry.pointer_to_raw_data.get(LE)
@@ -50,11 +51,13 @@ fn alignments<S>(image: &Image<S>) -> Result<(), BinaryError> {
     }
     if section < PAGE {
         unsupported!(
+            expected format_args!("at least {PAGE:#x}"), found format_args!("{section:#x}");
             "sections are aligned to {section:#x} bytes in memory; expected at least {PAGE:#x}, a page"
         );
     }
     if !image.base().is_multiple_of(64 << 10) || image.base() > i64::MAX as u64 {
         refuse!(
+            expected "a multiple of 64 KiB", found format_args!("{:#x}", image.base());
             "the image is linked for address {:#x}; expected a multiple of 64 KiB",
             image.base()
         );
@@ -79,7 +82,10 @@ fn headers<S>(image: &Image<S>) -> Result<(), BinaryError> {
     }
     let count = image.sections.len();
     if count == 0 || count > MOST_SECTIONS {
-        refuse!("has {count} sections; Windows loads 1 to {MOST_SECTIONS}");
+        refuse!(
+            expected format_args!("1 to {MOST_SECTIONS}"), found count;
+            "has {count} sections; Windows loads 1 to {MOST_SECTIONS}"
+        );
     }
     Ok(())
 }
@@ -108,6 +114,7 @@ pub(super) fn adjoining<'a>(
         let name = &section.name;
         if section.address != next {
             refuse!(
+                expected format_args!("{next:#x}"), found format_args!("{:#x}", section.address);
                 "section `{name}` is at address {:#x}, not at {next:#x}, right after what is before it; Windows does not load the file",
                 section.address
             );
@@ -120,6 +127,7 @@ pub(super) fn adjoining<'a>(
     }
     if sizes.1 != next {
         refuse!(
+            expected format_args!("{next:#x}"), found format_args!("{:#x}", sizes.1);
             "the image has {:#x} bytes by its header, and {next:#x} by its sections; Windows does not load the file",
             sizes.1
         );
@@ -133,13 +141,15 @@ fn file_ranges<S>(image: &Image<S>) -> Result<(), BinaryError> {
         let Section { name, offset, .. } = section;
         if section.file_range().end > image.size {
             refuse!(
-                "section `{name}` covers {:#x} bytes at offset {offset:#x}, but the file has only {:#x}; is it truncated?",
+                at *offset;
+                "section `{name}` covers {:#x} bytes at offset {offset:#x}, but the file has only {:#x}, so it is truncated; build or copy it again",
                 section.file_size,
                 image.size
             );
         }
         if !offset.is_multiple_of(image.file_alignment()) {
             refuse!(
+                at *offset;
                 "section `{name}` is at offset {offset:#x}, which is not aligned; Windows does not load the file"
             );
         }
@@ -147,7 +157,8 @@ fn file_ranges<S>(image: &Image<S>) -> Result<(), BinaryError> {
     let symbols = image.symbols();
     if symbols.end > image.size {
         refuse!(
-            "the symbol table ends at {:#x}, past the end of the file at {:#x}; is it truncated?",
+            at symbols.start;
+            "the symbol table ends at {:#x}, past the end of the file at {:#x}, so the file is truncated; build or copy it again",
             symbols.end,
             image.size
         );
@@ -163,7 +174,10 @@ fn directories<S>(image: &Image<S>) -> Result<(), BinaryError> {
         }
         if index == pe::IMAGE_DIRECTORY_ENTRY_SECURITY {
             if directory.end > image.size {
-                refuse!("the certificates end past the end of the file; is it truncated?");
+                refuse!(
+                    at directory.start;
+                    "the certificates end past the end of the file, so the file is truncated; build or copy it again"
+                );
             }
             continue;
         }

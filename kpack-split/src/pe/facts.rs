@@ -122,5 +122,5 @@ fn section_with<S: ReadAt>(
 }
 
 fn or_refused<T>(read: object::read::Result<T>) -> Result<T, BinaryError> {
-    read.map_err(|error| BinaryError::Refused(error.to_string()))
+    read.map_err(|error| BinaryError::Refused(error.to_string().into()))
 }

@@ -104,6 +104,13 @@ impl Former {
         }))
     }
 
+    /// The size that `section` has after a split, if the join let it grow over the addresses of device code that moved.
+    pub(super) fn size_before_join<S>(&self, image: &Image<S>, section: &Section) -> Option<u64> {
+        let (position, _) = self.code.as_ref()?;
+        let before = image.sections.get(position.checked_sub(1)?)?;
+        (before.address == section.address).then_some(self.before)
+    }
+
     /// What the file had in the section, which [`read`](Self::read) gave this record of.
     pub(super) fn saved<S: ReadAt>(
         &self,

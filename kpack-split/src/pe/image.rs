@@ -5,6 +5,8 @@ use std::ops::Range;
 use object::LittleEndian as LE;
 use object::pe;
 
+use kpack_core::Reason;
+use kpack_core::archives::debug_sections::is_debug_section;
 use kpack_core::elf::{BinaryError, ReadAt, pods, read_range, refuse, unsupported};
 use kpack_core::files::first_difference;
 
@@ -23,6 +25,8 @@ const MOST_DIRECTORIES: u64 = pe::IMAGE_NUMBEROF_DIRECTORY_ENTRIES as u64;
 
 /// The section with the marker.
 pub const MARKER_SECTION: &str = ".kpackrf";
+/// Its name while the device code is in the image: other tools take an image with [`MARKER_SECTION`] for split.
+pub(super) const KEPT_MARKER_SECTION: &str = ".keptref";
 /// The sections with the bundles. Some linkers cut names to eight bytes.
 pub const CODE_SECTIONS: [&str; 2] = [".hip_fatbin", ".hip_fat"];
 /// The sections with the wrappers.
@@ -129,7 +133,20 @@ impl Section {
 
     /// Whether it has device code, or what replaces it.
     pub(super) fn is_device(&self) -> bool {
-        self.name == MARKER_SECTION || CODE_SECTIONS.contains(&self.name.as_str())
+        self.is_marker() || CODE_SECTIONS.contains(&self.name.as_str())
+    }
+
+    /// The section with a marker, with the name of those that are split or joined.
+    pub(super) fn with_marker(self, is_split: bool) -> Self {
+        let name = if is_split { MARKER_SECTION } else { KEPT_MARKER_SECTION };
+        let mut short_name = [0; 8];
+        short_name.copy_from_slice(name.as_bytes());
+        Self { name: name.to_owned(), short_name, ..self }
+    }
+
+    /// Whether it has a marker, be the image split or joined.
+    pub(crate) fn is_marker(&self) -> bool {
+        [MARKER_SECTION, KEPT_MARKER_SECTION].contains(&self.name.as_str())
     }
 
     /// Whether it has code.
@@ -139,7 +156,7 @@ impl Section {
 
     /// Whether only debuggers read it.
     pub(super) fn is_debug_information(&self) -> bool {
-        self.name.starts_with(".debug") || self.name.starts_with(".gnu_debug")
+        is_debug_section(self.name.as_bytes())
     }
 
     /// Where its bytes are in the file.
@@ -272,14 +289,14 @@ impl<S: ReadAt> Image<S> {
         let dos = read_range(&source, size, 0, 64, "the DOS header")?;
         let dos: pe::ImageDosHeader = pods(&dos)[0];
         if dos.e_magic.get(LE) != pe::IMAGE_DOS_SIGNATURE {
-            refuse!("not a PE file (expected `MZ` at its start)");
+            refuse!(at 0; "not a PE file (expected `MZ` at its start)");
         }
         let signature = u64::from(dos.e_lfanew.get(LE));
         let found = read_range(&source, size, signature, SIGNATURE, "the PE signature")?;
         if found != pe::IMAGE_NT_SIGNATURE.to_le_bytes() {
-            refuse!(
-                "not a PE file (expected `PE\\0\\0` at offset {signature:#x}, found {found:02x?})"
-            );
+            let expected = format!("`PE\\0\\0` at offset {signature:#x}");
+            let reason = Reason::mismatch("not a PE file", expected, format!("{found:02x?}"));
+            return Err(BinaryError::Refused(reason.at(signature)));
         }
         let header_offset = signature + SIGNATURE;
         let bytes = read_range(&source, size, header_offset, 20, "the COFF header")?;

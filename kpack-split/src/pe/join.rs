@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use kpack_core::archives::KeptBundle;
 use kpack_core::elf::{BinaryError, ReadAt, refuse, unsupported};
-use kpack_format::marker::{MAX_SIZE, Marker};
+use kpack_format::marker::{MAGIC_SPLIT, MAX_SIZE, Marker};
 use object::pe;
 
 use super::check;
@@ -44,8 +44,8 @@ impl JoinPlan {
         let split = SplitImage::of(image)?;
         let joined = split.with_code(sizes)?;
         let (bundles, place) = (joined.bundles.clone(), joined.place.clone());
-        let own = image.section(&[MARKER_SECTION])?.map(|(_, own)| own);
-        let own = own.filter(|own| own.address == marker.start && !own.in_file().is_empty());
+        let own = image.sections.iter().find(|s| s.is_marker() && s.address == marker.start);
+        let own = own.filter(|own| !own.in_file().is_empty());
         let Some(marker_offset) = own.map(|own| own.offset) else {
             refuse!(
                 "the marker, at address {:#x}, is not at the start of a section `{MARKER_SECTION}`",
@@ -283,7 +283,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
     /// The least size in memory of a section: that of its bytes in the file without padding, or of its marker.
     fn least_size(&self, section: &Section) -> Result<u64, BinaryError> {
         let bytes = section.in_file().end - section.address;
-        if section.name != MARKER_SECTION {
+        if !section.is_marker() {
             let padding = bytes.min(self.image.file_alignment());
             let start = section.offset + bytes - padding;
             let end = self.image.bytes(start, padding, "the end of a section")?;
@@ -414,7 +414,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
                 if end > headers_size {
                     headers_size = end.next_multiple_of(self.image.file_alignment());
                 }
-                let Some((_, marker)) = self.image.section(&[MARKER_SECTION])? else {
+                let Some(marker) = self.image.sections.iter().rfind(|s| s.is_marker()) else {
                     refuse!("no section `{MARKER_SECTION}`");
                 };
                 (NEW, new_section(marker))
@@ -465,6 +465,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         let end = ends.max().unwrap_or(self.image.headers_size());
         if !end.is_multiple_of(self.image.file_alignment()) {
             unsupported!(
+                at end;
                 "a section ends at offset {end:#x}, which is not aligned, so nothing can follow it"
             );
         }
@@ -514,14 +515,19 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             let new = order.iter().position(|own| *own == index);
             (new.map_or(number, |new| new as u16 + 1), value)
         };
-        let sections = planned.sections.into_iter().map(|(_, section)| section);
         let (marker, marker_offset) = planned.marker;
+        let is_split = planned.wrappers.iter().any(|wrapper| wrapper.magic == MAGIC_SPLIT);
+        let sections = planned.sections.into_iter().map(|(_, section)| match section.address {
+            address if address == marker.start => section.with_marker(is_split),
+            _ => section,
+        });
+        let sections = sections.collect();
         let parts = Parts {
             wrappers: planned.wrappers,
             marker,
             marker_offset,
             gaps: planned.gaps,
-            sections: sections.collect(),
+            sections,
             headers_size: planned.headers_size,
             image_size,
             renumbered: &renumbered,

@@ -10,11 +10,12 @@ use object::pe;
 
 use kpack_core::elf::{BinaryError, POINTER, ReadAt, refuse, unsupported};
 
+use super::check;
 use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, SECTION_HEADER, Section, moved};
+use super::join::{self, JoinPlan};
 use super::plan::{Parts, Plan, can_be_rewritten};
 use super::relocations::Relocations;
-use super::{check, join};
-use crate::device_code::{FatBinary, planned_wrappers};
+use crate::device_code::{BUNDLE_ALIGN, FatBinary, NewCode, planned_wrappers};
 use crate::rewrite::{Edits, Gap, Gaps};
 
 impl Plan {
@@ -74,6 +75,61 @@ impl Plan {
             edits,
         };
         Self::assemble(image, parts)
+    }
+}
+
+impl JoinPlan {
+    /// Plans the binary of `image` whose device code `fat` becomes the smaller bundles of `code`, in its place. The section
+    /// keeps its addresses, of which the last ones have no bytes in the file.
+    pub fn trimmed<S: ReadAt>(
+        image: &Image<S>,
+        fat: &FatBinary,
+        code: &NewCode<'_>,
+    ) -> Result<Self, BinaryError> {
+        check::sound(image)?;
+        can_be_rewritten(image)?;
+        let Some((index, section)) = image.section(&CODE_SECTIONS)? else {
+            refuse!("no section `{}`", CODE_SECTIONS[1]);
+        };
+        check_references(image, fat, section)?;
+        let mut end = section.address;
+        let starts = code.sizes.iter().map(|size| {
+            let start = end.next_multiple_of(BUNDLE_ALIGN);
+            end = start.saturating_add(*size);
+            start
+        });
+        let starts = Vec::from_iter(starts);
+        let used = end - section.address;
+        if used > fat.size() {
+            refuse!(
+                "`{}` has {} bytes; the bundles that replace it need {used}",
+                section.name,
+                fat.size()
+            );
+        }
+        let used = used.next_multiple_of(image.file_alignment()).min(section.file_size);
+        let gaps = Gaps::new([Gap { cut: section.file_range(), room: used }]);
+        let mut sections = moved(image, &gaps);
+        sections[index] = Section {
+            virtual_size: section.memory_size(),
+            file_size: used,
+            offset: section.offset,
+            ..sections[index].clone()
+        };
+        let parts = Parts {
+            wrappers: code.wrappers_at(&starts),
+            marker: section.address..section.address,
+            marker_offset: section.offset,
+            gaps,
+            sections,
+            headers_size: image.headers_size(),
+            image_size: image.image_size(),
+            renumbered: &|number, value| (number, value),
+            edits: Edits::default(),
+        };
+        let plan = Plan::assemble(image, parts)?;
+        let bundles = starts.iter().map(|start| section.offset + (start - section.address));
+        Ok(Self { bundles: bundles.collect(), plan })
     }
 }
 
@@ -146,6 +202,7 @@ impl Headers {
         let bytes = image.bytes(free.start, free.end - free.start, "the headers")?;
         if bytes.iter().any(|byte| *byte != 0) {
             unsupported!(
+                at free.start;
                 "no room for another section header: there are other data at offset {:#x}",
                 free.start
             );

@@ -102,7 +102,10 @@ impl Plan {
             let size = wrapper.marker_available.min(MAX_SIZE as u64);
             let marker = image.bytes(wrapper.marker_offset, size, "a marker")?;
             if Marker::read(&marker).is_err() {
-                refuse!("the marker at offset {:#x} is damaged", wrapper.marker_offset);
+                refuse!(
+                    at wrapper.marker_offset;
+                    "the marker at offset {:#x} is damaged", wrapper.marker_offset
+                );
             }
         }
         if let (DeviceCode::Split(_), Some(left)) = (&code, image.code_left()?) {
@@ -199,11 +202,14 @@ fn debug_directory<S: ReadAt>(
             None => offset,
             // Tools that move data may forget the offset. Nothing but the data tells that the address is right.
             Some(other) if has_codeview(image, other)? && !has_codeview(image, offset)? => other,
-            Some(other) => refuse!(
-                "the debug directory has data at address {:#x}, which is offset {other:#x}, and at offset {offset:#x}; \
-                 install the file as its linker wrote it",
-                entry.address_of_raw_data.get(LE)
-            ),
+            Some(other) => {
+                refuse!(
+                    at offset;
+                    "the debug directory has data at address {:#x}, which is offset {other:#x}, and at offset {offset:#x}; \
+                     install the file as its linker wrote it",
+                    entry.address_of_raw_data.get(LE)
+                )
+            }
         };
         let moved = gaps.output_offset(right);
         if offset != 0 && moved != offset {

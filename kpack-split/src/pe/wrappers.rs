@@ -6,8 +6,10 @@ use kpack_format::offload_bundle::{COMPRESSED_MAGIC, PLAIN_MAGIC};
 use object::elf::ELFMAG;
 
 use super::check;
-use super::former;
-use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, Section, WRAPPER_SECTIONS};
+use super::former::{self, Former};
+use super::image::{
+    CODE_SECTIONS, Image, KEPT_MARKER_SECTION, MARKER_SECTION, Section, WRAPPER_SECTIONS,
+};
 use super::relocations::{Relocations, has_words};
 use crate::device_code::{
     DeviceCode, FatBinary, FoundWrapper, KeptMarker, NoDeviceCode, find_wrappers, split_wrappers,
@@ -57,9 +59,10 @@ impl<S: ReadAt> Image<S> {
     /// Refuses an image that a tool left with wrong headers.
     fn check_tools(&self) -> Result<(), BinaryError> {
         match check::sound(self) {
-            Err(BinaryError::Refused(reason)) => refuse!(
-                "{reason}. `llvm-objcopy --add-section` writes such files; install the original"
-            ),
+            Err(BinaryError::Truncated(reason) | BinaryError::Refused(reason)) => {
+                let more = ". `llvm-objcopy --add-section` writes such files; install the original";
+                Err(BinaryError::Refused(reason.then(more)))
+            }
             sound => sound,
         }
     }
@@ -176,14 +179,22 @@ impl<S: ReadAt> Image<S> {
 
     /// The marker of an image that device code was put back into.
     fn kept_marker(&self, code: Option<&Section>) -> Result<Option<Box<KeptMarker>>, BinaryError> {
-        let (Some((_, section)), Some(code)) = (self.section(&[MARKER_SECTION])?, code) else {
+        // Another tool may have split what was joined, and left the marker of that.
+        let kept = self.sections.iter().rfind(|s| s.name == KEPT_MARKER_SECTION);
+        let section = match kept {
+            None => self.section(&[MARKER_SECTION])?.map(|(_, section)| section),
+            kept => kept,
+        };
+        let (Some(section), Some(code)) = (section, code) else {
             return Ok(None);
         };
         let in_file = section.in_file();
+        let former = Former::read(self, code)?;
+        let size = former.and_then(|former| former.size_before_join(self, section));
         Ok(Some(Box::new(KeptMarker {
             address: section.address,
             offset: section.offset,
-            available: in_file.end - in_file.start,
+            available: (in_file.end - in_file.start).min(size.unwrap_or(u64::MAX)),
             record: former::record_size(self, code)?,
         })))
     }

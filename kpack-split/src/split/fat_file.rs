@@ -53,6 +53,7 @@ pub fn read(path: &Path, spirv: Option<Spirv>) -> Result<BinaryKind, Error> {
         Some(FileKind::Manifest) => "a manifest, which lists archives",
         Some(FileKind::Bundle) => "an offload bundle, device code alone",
         Some(FileKind::CodeObject) => "a code object, device code alone",
+        Some(FileKind::OffloadBinary) => "images for an offloading runtime",
         None => "not an ELF or PE file",
     };
     if let Some(FileKind::Object | FileKind::StaticLibrary) = kind {
@@ -77,9 +78,10 @@ pub fn of(linked: LinkedBinary, spirv: Option<Spirv>) -> Result<BinaryKind, Erro
             return Ok(BinaryKind::Split(linked));
         }
         (elf::DeviceCode::None(reason), _) => {
-            return Ok(match linked.bundles_in_data()? {
-                Some(text) => BinaryKind::LeftAlone(ids::BUNDLES_IN_DATA, text),
-                None => BinaryKind::LeftAlone(ids::UNCHANGED, reason.to_string()),
+            return Ok(match (linked.bundles_in_data()?, linked.offload_note()?) {
+                (Some(text), _) => BinaryKind::LeftAlone(ids::BUNDLES_IN_DATA, text),
+                (None, Some(text)) => BinaryKind::LeftAlone(ids::OFFLOAD_IMAGES, text),
+                (None, None) => BinaryKind::LeftAlone(ids::UNCHANGED, reason.to_string()),
             });
         }
     };
@@ -206,7 +208,7 @@ impl FatFile {
     /// Plans its host binary, with `marker` in place of the device code.
     ///
     /// # Errors
-    /// Also if some wrappers were split before the link: only `kpack install` relocates their
+    /// Also if some wrappers were split before the link: only `kpack split` relocates their
     /// device code.
     pub fn plan(&self, marker: &Marker) -> Result<Plan, Error> {
         match self.split_before() {
@@ -216,7 +218,7 @@ impl FatFile {
                 &self.code.path,
                 format!(
                     "{count} of its {} wrappers were split before the link, the others were \
-                     not; `kpack install` merges their device code",
+                     not; `kpack split` merges their device code",
                     count + self.fat.wrappers.len()
                 ),
             )),

@@ -245,7 +245,7 @@ impl Presplit {
                 let read = archive.read(&wrapper.kernel, target);
                 read.map_err(|error| {
                     let error = Error::archive(&source.path, "read", error);
-                    error.with_reason(|reason| format!("{reason}. {COMPILE_AGAIN}"))
+                    error.about(|reason| reason.then(format!(". {COMPILE_AGAIN}")))
                 })?;
             }
         }
@@ -299,7 +299,7 @@ impl Presplit {
                     ids::NO_ROOM,
                     &self.linked.path,
                     format!(
-                        "the marker at file offset {offset:#x} has room for {room} bytes, but the new one needs {}: install to a shorter path in the prefix, or split the linked binary instead of its objects",
+                        "the marker at file offset {offset:#x} has room for {room} bytes, but the new one needs {}; put the file at a shorter path in the prefix, or split the linked binary instead of its objects",
                         marker.without_code_ids().to_bytes().len()
                     ),
                 ));

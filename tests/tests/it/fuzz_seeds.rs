@@ -1,7 +1,7 @@
 //! Replays the seeds of the fuzz targets, and checks for each what must hold for any bytes.
 //!
 //! `KPACK_WRITE_SEEDS=1 cargo test -p kpack-tests --test it fuzz_seeds` writes the seeds below again. The
-//! others were found by fuzzing (`docs/fuzzing.md`).
+//! others were found by fuzzing (`docs/dev/fuzzing.md`).
 
 #[path = "../../../fuzz/src/lib.rs"]
 #[allow(unreachable_pub, reason = "a library elsewhere")]
@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use kpack_artifact::store::{PackOptions, pack};
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
-use kpack_format::digest::sha256;
+use kpack_format::digest::blake3;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::marker::Marker;
 use kpack_format::tensile::Library;
 use kpack_split::install::{InstallOptions, install};
+use kpack_store::{PackOptions, pack};
 use kpack_tests::fixture::{
     FatLibrary, Kind, Storage, Wheel, WindowsBuild, WindowsLinker, bundle, code, code_object,
     library_file,
@@ -39,7 +39,7 @@ fn archive(scheme: Scheme, kernels: &[(&str, &[u8])]) -> Vec<u8> {
     let mut writer = ArchiveWriter::new(spool, "vec_lib", &target, scheme);
     let mut encoder = Encoder::new(scheme, 3).unwrap();
     for (name, bytes) in kernels {
-        let encoded = encoder.encode(bytes, sha256(bytes)).unwrap();
+        let encoded = encoder.encode(bytes, blake3(bytes)).unwrap();
         writer.add(name, &encoded).unwrap();
     }
     let mut bytes = Vec::new();
@@ -73,7 +73,7 @@ fn seeds() -> Vec<Seed> {
     add("archive", "none", &none);
     add("archive", "zstd", &zstd);
     add("archive", "zstd_without_frame_offsets", &without(&zstd, "frame_offsets"));
-    add("archive", "zstd_without_checksums", &without(&zstd, "checksums"));
+    add("archive", "zstd_without_checksums", &without(&zstd, "blake3"));
     add("archive", "empty", &archive(Scheme::ZstdPerKernel, &[]));
     add("archive", "cut_off", &zstd[..zstd.len() - 9]);
     let large = archive(Scheme::ZstdPerKernel, &[("a#0", &[0; 400_000])]);

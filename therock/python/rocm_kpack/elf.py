@@ -47,7 +47,7 @@ def kpack_offload_binary(
         shutil.copy2(input_path, binary)
         directory = name.parent / placeholder.decode().partition("/")[0]
         options = ["--module=k", "--component=k", f"--kpack-dir={directory}", "--only=host", "--quiet"]
-        kpack_output("install", f"--prefix={prefix}", *options, "--", binary)
+        kpack_output("split", f"--prefix={prefix}", *options, "--", binary)
         content = binary.read_bytes()
         if content.count(placeholder) != 1:
             raise RuntimeError(f"{input_path}: kpack left no marker, or the binary has the bytes of {placeholder!r}")

@@ -49,9 +49,17 @@ def unpack(wheel: Path, directory: Path) -> None:
             mode = member.external_attr >> 16 & 0o777
             if mode and not member.is_dir():
                 Path(path).chmod(mode)
+    old = directory.with_name(f".{directory.name}.old.tmp")
     if directory.exists():
-        shutil.rmtree(directory)
-    fresh.rename(directory)
+        shutil.rmtree(old, ignore_errors=True)
+        directory.rename(old)
+    try:
+        fresh.rename(directory)
+    except OSError:
+        if old.exists():
+            old.rename(directory)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _digest(path: Path) -> "tuple[str, int]":

@@ -1,4 +1,4 @@
-//! The results in Markdown, and `docs/performance.md`, which shows them.
+//! The results in Markdown, and `docs/dev/performance.md`, which shows them.
 
 use std::fmt::Write;
 use std::fs;
@@ -12,12 +12,12 @@ use crate::repository;
 /// Parts of the page, by name; each stands between two comments, `<!-- NAME -->` and `<!-- end -->`.
 pub(super) type Parts = Vec<(&'static str, String)>;
 
-/// Replaces parts of `docs/performance.md`.
+/// Replaces parts of `docs/dev/performance.md`.
 ///
 /// # Errors
 /// The page cannot be written, or has no such part.
 pub(super) fn write(parts: &Parts) -> Result<()> {
-    let path = repository::root().join("docs/performance.md");
+    let path = repository::root().join("docs/dev/performance.md");
     let mut page = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     for (name, text) in parts {
         page = replaced(&page, name, text)

@@ -10,7 +10,8 @@ use super::comparison::Bound::{Cpu, Memory, Wall};
 use super::comparison::{self, Group, Row, Setup};
 use super::page::{self, ratio};
 use super::table;
-use crate::{build, corpus, process, repository};
+use crate::{build, process, repository};
+use kpack_tests::corpus;
 
 /// Options of `cargo xtask bench real`.
 #[derive(Debug, clap::Args)]

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use kpack_tests::fixture::{
     FatLibrary, Storage, WindowsBuild, WindowsLinker, add_and_mul, code_object, library_file,
+    rocm_split,
 };
 use kpack_tests::process::try_run;
 use serde_json::{Value, json};
@@ -15,9 +16,9 @@ use walkdir::WalkDir;
 
 use super::comparison::Setup;
 use super::stored;
-use crate::corpus::{self, Library};
-use crate::e2e::wheels::Tools;
 use crate::{corpus_sizes, process, repository};
+use kpack_tests::corpus::{self, Library};
+use kpack_tests::python::Tools;
 
 /// The GPU whose code objects of the largest library are used where one is enough.
 const TARGET: &str = "gfx1030";
@@ -40,7 +41,7 @@ fn corpus_library(package: &str) -> Result<Library> {
 /// Splits copies of the libraries in `lib`, and returns the code objects that kpack stores.
 fn code_objects_of_copies(setup: &Setup<'_>) -> Result<Vec<TargetCode>> {
     let script = "mkdir split; cp -r lib split
-        kpack install --quiet --module bench --prefix split split/lib/*.so";
+        kpack split --quiet --module bench --prefix split split/lib/*.so";
     run(setup, script)?;
     let mut found = Vec::new();
     for archive in repository::files_with_extension(&setup.work.join("split/lib/.kpack"), "kpack")?
@@ -54,6 +55,52 @@ fn code_objects_of_copies(setup: &Setup<'_>) -> Result<Vec<TargetCode>> {
 fn code_objects(archive: &Path) -> Result<Vec<TargetCode>> {
     let stored = stored::read(archive)?.into_iter();
     Ok(stored.map(|stored| (stored.target, stored.code)).collect())
+}
+
+/// Makes a virtual environment with 300 distributions of 200 files, of which one has split libraries, and further archives
+/// that are sparse files of 1 GB.
+const ENVIRONMENT: &str = r#"
+import pathlib, sys
+site = next(pathlib.Path("env/lib").glob("python3*/site-packages"))
+host = pathlib.Path("host")
+def distribution(name, fields, files):
+    for path, size, source in files:
+        to = site / path
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_bytes(source)
+        with to.open("r+b") as file:
+            file.truncate(size)
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir()
+    text = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n" + fields
+    (info / "METADATA").write_text(text)
+    (info / "INSTALLER").write_text("pip\n")
+    rows = [f"{path},,{size}\n" for path, size, _ in files]
+    (info / "RECORD").write_text("".join(rows))
+for number in range(298):
+    name = f"package_{number}"
+    files = [(f"{name}/module_{file}.py", 100, b"") for file in range(200)]
+    distribution(name, "", files)
+library = lambda path: (f"host/{path.relative_to(host)}", path.stat().st_size, path.read_bytes())
+libraries = [library(path) for path in host.rglob("*.so")]
+archives = [library(path) for path in host.rglob("*_gfx1100.kpack")]
+archives += [(f"host/lib/.kpack/large{number}_gfx1100.kpack", 1 << 30, b"") for number in range(20)]
+extra = "Provides-Extra: device-gfx1100\nRequires-Dist: host-device-gfx1100==1.0; extra == 'device-gfx1100'\n"
+distribution("host", extra, libraries)
+distribution("host_device_gfx1100", "", archives)
+"#;
+
+/// The environment in `env`.
+pub(super) fn environment(setup: &Setup<'_>) -> Result<()> {
+    for number in 0..20 {
+        let code = code_object("gfx1100", &[number; 4096])?;
+        let library = FatLibrary::new().wrapper(Storage::Plain, [("gfx1100", code)]);
+        let name = format!("lib/lib{number}.so");
+        library.build(&setup.work.join("host").join(&name))?;
+        rocm_split(&library, &setup.work.join("host"), &name, &format!("group{number}"))?;
+    }
+    fs::write(setup.work.join("environment.py"), ENVIRONMENT)?;
+    run(setup, "python3 -m venv env; env/bin/python environment.py")
 }
 
 /// What an archive stores, one frame after another.
@@ -140,6 +187,44 @@ pub(super) fn join(setup: &Setup<'_>) -> Result<()> {
     run(setup, &format!("kpack join --arch {TARGET} --prefix prefix --output copy lib/library.so"))
 }
 
+/// `trimmed.so`: the largest library, trimmed for one GPU.
+pub(super) fn trim(setup: &Setup<'_>) -> Result<()> {
+    largest(setup)?;
+    let script = "cp -L library.so trimmed.so
+        kpack trim --quiet --arch";
+    run(setup, &format!("{script} {TARGET} trimmed.so"))
+}
+
+/// `library.so`: RCCL of Debian experimental; `frames`: what is compressed in each of its bundles; `kept`: the code
+/// objects for one GPU.
+pub(super) fn trim_compressed(setup: &Setup<'_>) -> Result<()> {
+    let package = corpus::package_of("experimental", "librccl1")?;
+    symlink(package, setup.work.join("package.deb"))?;
+    run(
+        setup,
+        "dpkg-deb -x package.deb rccl
+        mv rccl/usr/lib/*/librccl.so.1.* library.so
+        rm -r rccl
+        kpack extract --quiet --arch gfx1100 library.so --output-dir kept
+        mkdir frames",
+    )?;
+    let bytes = fs::read(setup.work.join("library.so"))?;
+    for (index, frame) in compressed_bundles(&bytes)?.into_iter().enumerate() {
+        fs::write(setup.work.join(format!("frames/{index}.zst")), frame)?;
+    }
+    Ok(())
+}
+
+/// `10000`: a tree with that many files; `trimmed`: what is left of it.
+pub(super) fn trim_tree(setup: &Setup<'_>) -> Result<()> {
+    files(setup)?;
+    run(
+        setup,
+        "cp -r 10000 trimmed
+        kpack trim --quiet --arch gfx942 trimmed",
+    )
+}
+
 /// `elf` and `pe`: a shared library and a DLL with the code of the largest library for one GPU, both split.
 pub(super) fn join_windows(setup: &Setup<'_>) -> Result<()> {
     largest(setup)?;
@@ -149,8 +234,8 @@ pub(super) fn join_windows(setup: &Setup<'_>) -> Result<()> {
     let dll = WindowsBuild { linker: WindowsLinker::Gnu, is_program: false, flags: &[] };
     library.build_for_windows(dll, &setup.work.join("pe/bin/bench.dll"))?;
     let script = "rm -r prefix
-        kpack install --quiet --module bench --prefix elf lib/bench.so
-        kpack install --quiet --module bench --prefix pe bin/bench.dll";
+        kpack split --quiet --module bench --prefix elf lib/bench.so
+        kpack split --quiet --module bench --prefix pe bin/bench.dll";
     run(setup, script)
 }
 
@@ -160,7 +245,7 @@ fn split_largest(setup: &Setup<'_>, options: &[&str]) -> Result<PathBuf> {
     fs::create_dir_all(prefix.join("lib"))?;
     fs::copy(setup.work.join("library.so"), prefix.join("lib/library.so"))?;
     let options = options.join(" ");
-    run(setup, &format!("kpack install --module bench --prefix prefix {options} lib/library.so"))?;
+    run(setup, &format!("kpack split --module bench --prefix prefix {options} lib/library.so"))?;
     Ok(prefix.join(format!("lib/.kpack/bench_lib_{TARGET}.kpack")))
 }
 
@@ -232,7 +317,7 @@ pub(super) fn tree(setup: &Setup<'_>) -> Result<()> {
     add_database(&artifact, prefixes, &code_objects, (1000, 40))?;
 
     run(setup, "mkdir -p shards/one shards/two
-        kpack split --quiet --artifact-prefix blas_lib --artifact-dir blas_lib --output-dir shards/one
+        kpack artifact split --quiet --artifact-prefix blas_lib --artifact-dir blas_lib --output-dir shards/one
         cp -r shards/one/blas_lib_generic shards/two")?;
     let names = fs::read_dir(work.join("shards/one"))?.map(|entry| {
         let name = entry?.file_name().to_string_lossy().into_owned();
@@ -253,7 +338,7 @@ pub(super) fn tree(setup: &Setup<'_>) -> Result<()> {
     let groups = json!({"primary_shard": "one", "architecture_groups": {"first": group(one), "second": group(two)}});
     fs::write(work.join("groups.json"), groups.to_string())?;
     run(setup, "mkdir frames
-        kpack recombine --quiet --input-shards-dir shards --config groups.json --output-dir recombined")?;
+        kpack artifact recombine --quiet --input-shards-dir shards --config groups.json --output-dir recombined")?;
     for (index, file) in WalkDir::new(work.join("recombined")).into_iter().enumerate() {
         let file = file?.into_path();
         if file.extension().is_some_and(|extension| extension == "kpack") {
@@ -378,8 +463,8 @@ pub(super) fn machines(setup: &Setup<'_>) -> Result<()> {
         }
         run(setup, &format!(
             "cd {size}
-            kpack recombine --quiet --input-shards-dir shards --config ../groups.json --output-dir packages
-            kpack pack --quiet packages --output-dir store"
+            kpack artifact recombine --quiet --input-shards-dir shards --config ../groups.json --output-dir packages
+            kpack artifact pack --quiet packages --output-dir store"
         ))?;
     }
     Ok(())
@@ -412,7 +497,7 @@ fn component(setup: &Setup<'_>, real: &[u8], size: u32, number: u32) -> Result<(
         run(
             setup,
             &format!(
-                "kpack split --quiet --artifact-prefix {name} --artifact-dir built/{name} --gpu-targets {targets} \
+                "kpack artifact split --quiet --artifact-prefix {name} --artifact-dir built/{name} --gpu-targets {targets} \
                 --output-dir {size}/shards/{shard}"
             ),
         )?;

@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::stored;
-use crate::corpus::Library;
 use crate::{corpus_sizes, process};
+use kpack_tests::corpus::Library;
 
 /// The GPU whose archives are compared.
 const TARGET: &str = "gfx1030";

@@ -22,11 +22,11 @@ const NEW_OUTPUT: &str = "mkdir -p before
 /// Splitting it.
 pub(super) const SPLIT: Row = Row {
     reference: ("`zstd -3 -T2`", "zstd -3 -T2 -q prefix/lib/library.so -o library.zst"),
-    own: INSTALL,
+    own: PLAIN,
     ..ROW
 };
 
-const INSTALL: &str = "kpack install --quiet --module bench --prefix prefix lib/library.so";
+const PLAIN: &str = "kpack split --quiet --module bench --prefix prefix lib/library.so";
 
 pub(super) const GROUPS: &[Group] = &[
     Group {
@@ -44,14 +44,14 @@ pub(super) const GROUPS: &[Group] = &[
                 reference: ("`zstd -3 -T2 --rm`", "rm kept
                     zstd -3 -T2 -q --rm prefix/lib/library.so -o library.zst"),
                 own: "rm kept
-                    kpack install --quiet --module bench --prefix prefix lib/library.so",
+                    kpack split --quiet --module bench --prefix prefix lib/library.so",
                 ..ROW
             },
             Row {
                 what: "Split librocsparse (1.3 GB)",
                 reference: ("`cp`, flushed", "cp --reflink=never prefix/lib/library.so prefix/copy
                     sync prefix/copy"),
-                own: INSTALL,
+                own: PLAIN,
                 ..ROW
             },
         ],
@@ -66,13 +66,13 @@ pub(super) const GROUPS: &[Group] = &[
             what: "Split six libraries with compressed bundles (bitsandbytes)",
             reference: ("`zstd -d` of the bundles, `zstd -3` of their code objects, two at once", "find frames -type f -print0 | xargs -0 -P 2 -n 1 zstd -dqc
                 find objects -type f -print0 | xargs -0 -P 2 -n 16 zstd -3 -q --output-dir-flat out"),
-            own: "kpack install --quiet --module bench --prefix prefix prefix/lib/*.so",
+            own: "kpack split --quiet --module bench --prefix prefix prefix/lib/*.so",
             bounds: &[Wall(1.1), Cpu(1.1), Memory(150.0)],
             ..ROW
         }],
     },
     Group {
-        name: "install",
+        name: "split-small",
         setup: setup::small,
         fresh: "rm -rf prefix
             for i in $(seq 20); do mkdir -p prefix/$i/lib; cp library.so prefix/$i/lib; done",
@@ -95,6 +95,18 @@ pub(super) const GROUPS: &[Group] = &[
         ],
     },
     Group {
+        name: "doctor",
+        setup: setup::environment,
+        fresh: "",
+        rows: &[Row {
+            what: "Examine an environment (300 distributions, 20 GB in sparse files)",
+            reference: ("`pip check`", "env/bin/pip --disable-pip-version-check check"),
+            own: "kpack doctor env --arch gfx1100",
+            bounds: &[Wall(1.0), Memory(150.0)],
+            ..ROW
+        }],
+    },
+    Group {
         name: "tree",
         setup: setup::tree,
         fresh: NEW_OUTPUT,
@@ -102,7 +114,7 @@ pub(super) const GROUPS: &[Group] = &[
             Row {
                 what: "Split an artifact directory (20 fat binaries, 2,000 database files)",
                 reference: ("`tar`, `zstd -3 -T2`", "tar -C blas_lib -c . | zstd -3 -T2 -q -o out/tar.zst"),
-                own: "kpack split --quiet --artifact-prefix blas_lib --artifact-dir blas_lib --output-dir out/split",
+                own: "kpack artifact split --quiet --artifact-prefix blas_lib --artifact-dir blas_lib --output-dir out/split",
                 bounds: &[Wall(1.5), Cpu(1.5), Memory(150.0)],
                 ..ROW
             },
@@ -110,7 +122,7 @@ pub(super) const GROUPS: &[Group] = &[
                 what: "Recombine two shards of it",
                 reference: ("`cp -r` of the output, flushed", "cp -r --reflink=never recombined out/copy
                     sync -f out/copy"),
-                own: "kpack recombine --quiet --input-shards-dir shards --config groups.json --output-dir out/recombined",
+                own: "kpack artifact recombine --quiet --input-shards-dir shards --config groups.json --output-dir out/recombined",
                 bounds: &[Wall(1.2), Memory(150.0)],
                 ..ROW
             },
@@ -198,6 +210,54 @@ pub(super) const GROUPS: &[Group] = &[
                 ..ROW
             },
         ],
+    },
+    Group {
+        name: "trim",
+        setup: setup::trim,
+        fresh: FRESH_PREFIX,
+        rows: &[Row {
+            what: "Trim librocsparse for one GPU (1.3 GB, plain bundles)",
+            reference: ("`cp` of the output, flushed", "cp --reflink=never --sparse=never trimmed.so prefix/copy
+                sync prefix/copy"),
+            own: "kpack trim --quiet --arch gfx1030 prefix/lib/library.so",
+            bounds: &[Wall(1.3), Memory(64.0)],
+            ..ROW
+        }],
+    },
+    Group {
+        name: "trim-compressed",
+        setup: setup::trim_compressed,
+        fresh: FRESH_PREFIX,
+        rows: &[Row {
+            what: "Trim RCCL 7.2 for one GPU (361 MB, compressed bundles)",
+            reference: (
+                "`zstd -d` of all bundles, `zstd -3` of what stays, flushed",
+                "for f in frames/*; do zstd -dqc $f > /dev/null; done
+                zstd -3 -q kept/* --output-dir-flat prefix
+                sync prefix/*",
+            ),
+            own: "kpack trim --quiet --arch gfx1100 prefix/lib/library.so",
+            bounds: &[Wall(1.1), Cpu(1.1)],
+            ..ROW
+        }],
+    },
+    Group {
+        name: "trim-tree",
+        setup: setup::trim_tree,
+        fresh: "mkdir -p before
+            if [ -e tree ]; then mv tree before/$$; fi
+            rm -rf copy
+            cp -r 10000 tree
+            sync -f tree",
+        rows: &[Row {
+            what: "Trim a tree of 10,000 files for one GPU",
+            reference: ("`cp -r` of the output, flushed", "cp -r --reflink=never trimmed copy
+                sync -f copy"),
+            own: "kpack trim --quiet --arch gfx942 tree",
+            bounds: &[Wall(1.3), Memory(64.0)],
+            size: 10_000,
+            ..ROW
+        }],
     },
     Group {
         name: "join-windows",
@@ -288,7 +348,7 @@ pub(super) const GROUPS: &[Group] = &[
 ];
 
 const SMALL: &str =
-    "for p in prefix/*; do kpack install --quiet --module bench --prefix $p lib/library.so; done";
+    "for p in prefix/*; do kpack split --quiet --module bench --prefix $p lib/library.so; done";
 const JOIN: &str =
     "kpack join --quiet --arch gfx1030 --prefix prefix --output joined lib/library.so";
 const VERIFY: &str = "kpack verify --quiet --artifacts-dir recombined";
@@ -296,7 +356,7 @@ const BUILD: &str = "cd kpack-build; cargo build --offline --quiet";
 
 const BYTES: Row = Row {
     reference: ("`zstd -3 -T2`", "zstd -3 -T2 -q --output-dir-flat out prefix/lib/*.so"),
-    own: "kpack install --quiet --module bench --prefix prefix prefix/lib/*.so",
+    own: "kpack split --quiet --module bench --prefix prefix prefix/lib/*.so",
     bounds: &[Memory(150.0)],
     ..ROW
 };
@@ -307,7 +367,7 @@ const PACK: Row = Row {
         "for a in $SIZE/packages/*_lib_*; do tar -C $a -c . | zstd -3 -T0 -q -o out/${a##*/}.tar.zst; done
         sync -f out",
     ),
-    own: "kpack pack --quiet $SIZE/packages --output-dir out/store",
+    own: "kpack artifact pack --quiet $SIZE/packages --output-dir out/store",
     bounds: &[Wall(1.2), Memory(200.0)],
     input: "packages",
     ..ROW
@@ -319,7 +379,7 @@ const UNPACK: Row = Row {
         "for a in $SIZE/store/*.tar.zst; do mkdir out/${a##*/}; zstd -dc $a | tar -x -C out/${a##*/}; done
         sync -f out",
     ),
-    own: "kpack unpack --quiet $SIZE/store --output-dir out/unpacked",
+    own: "kpack artifact unpack --quiet $SIZE/store --output-dir out/unpacked",
     bounds: &[Wall(1.2), Memory(200.0)],
     input: "store",
     ..ROW
@@ -331,7 +391,7 @@ const RECOMBINE: Row = Row {
         "cp -r --reflink=never $SIZE/packages out/copy
         sync -f out/copy",
     ),
-    own: "kpack recombine --quiet --input-shards-dir $SIZE/shards --config groups.json --output-dir out/packages",
+    own: "kpack artifact recombine --quiet --input-shards-dir $SIZE/shards --config groups.json --output-dir out/packages",
     bounds: &[Memory(200.0), Read(1.3)],
     input: "shards",
     ..ROW
@@ -343,6 +403,6 @@ const FILES: Row = Row {
         "cp -r --reflink=never $SIZE out/copy
         sync -f out/copy",
     ),
-    own: "kpack split --quiet --artifact-prefix blas_lib --artifact-dir $SIZE --output-dir out/split",
+    own: "kpack artifact split --quiet --artifact-prefix blas_lib --artifact-dir $SIZE --output-dir out/split",
     ..ROW
 };

@@ -7,7 +7,8 @@ use std::str::FromStr;
 use anyhow::{Context, Error, Result, ensure};
 use xshell::cmd;
 
-use crate::{log, process, python, repository};
+use crate::{log, process, repository};
+use kpack_tests::python;
 
 /// What builds for an older glibc: Zig has the symbols of each version. These two are known to work together.
 const ZIG: &str = "ziglang==0.17.1";

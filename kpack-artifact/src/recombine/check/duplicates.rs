@@ -10,7 +10,7 @@ use super::super::compare::{DifferenceKind, TreeDifference, differences};
 use super::super::read::Inputs;
 use super::super::{Finding, Severity, worst_first};
 use crate::tree::Tree;
-use kpack_core::{Error, ids};
+use kpack_core::{Error, Reason, ids};
 
 /// Compares each shard's device code for `target` with what is taken of those before it: the first one's, and entries
 /// that only others have.
@@ -47,7 +47,7 @@ fn duplicates(
 ) -> Vec<Finding> {
     let shard = &*other.shard;
     let mut said: Vec<Finding> = Vec::new();
-    for TreeDifference { path, kind, text } in differences {
+    for TreeDifference { path, kind, text: Reason { text, details, .. } } in differences {
         let first = taken.entries.get(path);
         let from = other.entries.get(path).or(first);
         let from = from.map_or_else(|| other.root.join(path), |item| item.from.clone());
@@ -70,6 +70,7 @@ fn duplicates(
         let text = format!(
             "device code for {target} that shards {first} and {shard} both have: {text}{what}"
         );
+        let text = Reason::new(text, details.clone()).target(target);
         said.push(Finding::new(severity, ids::DUPLICATE_DEVICE_CODE, from, text));
     }
     let worst = said.iter_mut().min_by_key(|finding| Reverse(finding.severity));

@@ -14,7 +14,7 @@ use crate::databases::{ForAll, MustMatch};
 use crate::differences;
 use crate::tree::{Item, Tree};
 use kpack_core::words::list_some;
-use kpack_core::{Error, Id, ids};
+use kpack_core::{Error, Id, Reason, ids};
 use kpack_split::input;
 
 /// How many bytes of a file are searched for NUL.
@@ -53,7 +53,7 @@ pub(super) fn compare(
                 continue;
             }
             (_, true) => {
-                let text = host_file(first, tree, &difference.text);
+                let text = host_file(first, tree, &difference.text.text);
                 Some((Severity::Fault, ids::SHARDS_DIFFER, text))
             }
             (_, false) => {
@@ -62,6 +62,7 @@ pub(super) fn compare(
             }
         };
         if let Some((severity, id, text)) = what {
+            let text = Reason::new(text, difference.text.details);
             said.push(Finding::new(severity, id, &item.from, text));
         }
     }
@@ -91,7 +92,7 @@ fn must_match(
     if difference.kind == DifferenceKind::OnlyFirst && !compares {
         return Ok(None);
     }
-    let (a, b, text) = (&first.shard, &tree.shard, &difference.text);
+    let (a, b, text) = (&first.shard, &tree.shard, &difference.text.text);
     if same_bytes(first, tree, &difference.path)? {
         let text = host_file(first, tree, text);
         return Ok(compares.then_some((Severity::Fault, ids::SHARDS_DIFFER, text)));

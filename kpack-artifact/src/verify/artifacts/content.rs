@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use kpack_format::TargetId;
 
-use super::member::Member;
+use super::Member;
 use crate::classify::Class;
 use crate::manifest_txt;
 use crate::rules::{Misplaced, belongs};
 use crate::tree::{Item, Role};
-use crate::verify::report::Report;
+use crate::verify::Report;
 use kpack_core::words::{counted, list};
 use kpack_core::{Severity, ids};
 

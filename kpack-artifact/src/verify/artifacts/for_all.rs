@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::{TargetId, target_names};
 
-use super::member::Member;
+use super::Member;
 use crate::classify::Class;
 use crate::databases::Merge;
 use crate::shared::Entries;
 use crate::tree::{Item, Role};
+use crate::verify::Options;
+use crate::verify::Report;
 use crate::verify::artifact_sets::Set;
-use crate::verify::options::Options;
-use crate::verify::report::Report;
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
 use kpack_split::input::{or_refused, read_manifest};
@@ -87,7 +87,7 @@ fn has_each(
     if let Some(first) = lost.first() {
         let text = format!(
             "is for all targets, but has nothing for {}, which {} lists; merge what each \
-             machine built, with `kpack recombine`",
+             machine built, with `kpack artifact recombine`",
             names(&lost),
             first.by.display()
         );

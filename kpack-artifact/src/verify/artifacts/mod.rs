@@ -2,7 +2,6 @@
 
 mod content;
 mod for_all;
-mod member;
 mod set;
 
 use std::path::Path;
@@ -10,15 +9,17 @@ use std::path::Path;
 use kpack_core::Error;
 use kpack_core::parallel;
 
+use super::Context;
+use super::Report;
 use super::artifact_sets::Set;
-use super::context::Context;
-use super::report::Report;
-use member::Member;
+use crate::classify::Parsed;
+use crate::mark;
+use crate::tree::{Role, Tree};
 
 /// Verifies the content of each artifact directory, and the artifacts of a component, or of
 /// neighbouring components, together.
 pub(super) fn verify(context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
-    let (options, archives) = (context.options, &context.lookup.archives);
+    let (options, archives) = (context.files.options, &context.files.lookup.archives);
     let asked_for = |root: &Path| context.artifacts.asked_for(root);
     let is_asked_for = |set: &&Set| set.roots.iter().any(|(root, _)| asked_for(root).is_some());
     let sets: Vec<&Set> = context.artifacts.sets.iter().filter(is_asked_for).collect();
@@ -53,4 +54,37 @@ pub(super) fn verify(context: &Context<'_>, report: &mut Report) -> Result<(), E
     report.extend(contents.into_iter().map(|(_, own)| own));
     report.extend(together);
     set::owners(&read, report)
+}
+
+/// An artifact of a set, read.
+pub(super) struct Member {
+    pub(super) role: Role,
+    pub(super) asked_for: bool,
+    pub(super) tree: Tree,
+}
+
+impl Member {
+    /// Reads the artifact at `path`; if that fails, returns the report of the fault.
+    pub(super) fn read(
+        set: &Set,
+        role: &Role,
+        root: &Path,
+        path: Option<&Path>,
+        parsed: Parsed<'_>,
+    ) -> Result<Result<Self, Report>, Error> {
+        let root = path.unwrap_or(root);
+        let tree = mark::databases(root)
+            .and_then(|databases| Tree::read_once(&set.component, root, &databases, parsed));
+        match tree {
+            Ok(tree) => Ok(Ok(Self { role: role.clone(), asked_for: path.is_some(), tree })),
+            Err(error @ Error::Refused { .. }) => {
+                let mut own = Report::default();
+                if let Some(path) = path {
+                    own.fault(error.id(), path, error.to_string());
+                }
+                Ok(Err(own))
+            }
+            Err(error) => Err(error),
+        }
+    }
 }

@@ -4,19 +4,18 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::member::Member;
+use super::Member;
 use crate::gaps::{files_of, gaps};
 use crate::names;
-use crate::rules::{
-    HostFault, Installed, InstalledContent, conflicts, kernels_without_host, without_host,
-};
+use crate::rules::{HostFault, Installed, InstalledContent, conflicts, kernels_without_host};
 use crate::tree::Role;
+use crate::verify::Context;
+use crate::verify::Report;
 use crate::verify::artifact_sets::Set;
-use crate::verify::context::Context;
 use crate::verify::databases;
-use crate::verify::report::Report;
 use kpack_core::{Error, ids};
 use kpack_split::input::{Archives, or_refused};
+use kpack_split::verify::without_host;
 
 /// Checks that no path is installed by two artifacts of one directory.
 pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Result<(), Error> {

@@ -51,9 +51,9 @@ catalogue! {
             "Name a regular file, or a link to one."
 
         UNKNOWN_FILE
-            "The file is not of a kind that this command reads."
-            "kpack tells files apart by their first bytes, and guesses nothing."
-            "Name a file of a kind that the message lists; `kpack show FILE` reports what a file is."
+            "This command does not read this kind of file."
+            "kpack recognises files by their first bytes, and does not guess."
+            "Name a file of a kind that the message lists. `kpack show FILE` identifies a file."
 
         CHANGED
             "The file was replaced or modified while kpack read it."
@@ -61,39 +61,39 @@ catalogue! {
             "Run the command again when nothing else writes the file."
 
         OUTSIDE_PREFIX
-            "A path leads out of the install prefix."
-            "Markers hold paths relative to the binary, so both must move together."
+            "A path points out of the install prefix."
+            "Markers contain paths relative to the binary, so binary and archives must move together."
             "Name a path within the prefix, or another prefix."
 
         UNREPRESENTABLE_PATH
-            "A path is not UTF-8, or has a byte that markers cannot hold."
+            "A path is not UTF-8, or contains a byte that markers cannot contain."
             "Markers and manifests name files, and are UTF-8."
             "Rename the file or directory."
 
         WINDOWS_NAME
             "No file can have this name on Windows, where kpack runs."
-            "It would lead to a device, to another stream of a file, or out of the output directory."
-            "Run kpack on Linux or in WSL, or rename what the message names."
+            "It would refer to a device, to another stream of a file, or to a place outside the output directory."
+            "Run kpack on Linux or in WSL, or rename the file that the message names."
 
         NOT_TEXT
             "A text file is not UTF-8."
-            "Its names could not be compared with others."
+            "kpack could not compare its names with others."
             "Save it as UTF-8."
 
         LEFTOVER
             "A hidden file or directory that a run of kpack left when it was killed."
-            "It takes space, and is not part of what is installed."
+            "It takes space, and does not belong to the installation."
             "Run the command again, which removes it, or delete it."
 
         OUTPUT_IN_THE_WAY
-            "Something that is not kpack's to replace is where output would go."
-            "kpack replaces regular files that it could have written, and nothing else."
+            "A file or directory that kpack must not replace is where output would go."
+            "kpack replaces only regular files that it could have written."
             "Remove it, or choose another output."
 
         SYSTEM
-            "A call of the operating system failed."
-            "The message has the call and its cause. What was being written was not published."
-            "Remove the cause: a full disk, permissions, too many open files. Then run the command again."
+            "Reading or writing failed."
+            "The message names the cause. Unfinished output was not published."
+            "Fix the cause, such as a full disk, missing permissions or too many open files. Then run the command again."
 
         USAGE
             "The arguments contradict each other, or one is invalid."
@@ -106,7 +106,7 @@ catalogue! {
             "Nothing."
 
         SHARED_LINK
-            "The file is a symbolic link to one that others may share."
+            "The file is a symbolic link to a file that several installations may share."
             "Package managers such as uv link many installations to one file."
             "Write to `--output`, or name the file itself."
 
@@ -123,24 +123,24 @@ catalogue! {
         UNSOUND_OUTPUT
             "The file that kpack wrote did not pass its own check, so it was not published."
             "The result might not load. This is a bug in kpack."
-            "Report it, with the linker and its options. The input is unchanged."
+            "Report it, with the linker and its options. The input did not change."
 
         COMPILER
-            "There is no suitable compiler, or it failed."
+            "kpack found no suitable compiler, or the compiler failed."
             "Nothing was compiled. The compiler's messages follow."
-            "Correct the source, or name another compiler."
+            "Correct the source, or choose another compiler."
     }
 
     "Binaries" {
         DAMAGED_BINARY
             "The headers of a binary contradict each other or the file's size."
-            "kpack rewrites only files that it can read without doubt."
+            "kpack rewrites only files whose headers it fully understands."
             "Build or install the file again."
 
         UNSUPPORTED_BINARY
-            "The file is sound, but of a form that kpack does not rewrite."
+            "The file is sound, but kpack does not rewrite files of this form."
             "A wrong rewrite would show only when the program runs."
-            "The message names the form; link the binary without it."
+            "Link the binary without the feature that the message names."
 
         SIGNED_BINARY
             "The Windows binary has a signature."
@@ -148,12 +148,12 @@ catalogue! {
             "Run kpack on the unsigned binary, then sign the result."
 
         STALE_CHECKSUM
-            "The checksum in the header of the Windows binary is not that of the file."
-            "A tool changed the file and did not renew the checksum, as most do, or the file is damaged. Windows compares it for drivers only."
-            "If nothing changed the file on purpose, install it again."
+            "The checksum in the header of the Windows binary does not match the file."
+            "A tool changed the file without updating the checksum, which is common, or the file is damaged. Windows checks it only for drivers."
+            "If no tool changed the file on purpose, install it again."
 
         DAMAGED_BUNDLE
-            "Device code in the binary cannot be read as an offload bundle."
+            "kpack cannot read device code in the binary as an offload bundle."
             "Splitting it would lose code objects."
             "Build or install the file again."
 
@@ -165,95 +165,100 @@ catalogue! {
         UNACCOUNTED_CODE
             "Bytes between bundles are neither padding nor in the bundle of a wrapper."
             "Splitting would lose them."
-            "Build the file again; if it stays, report the linker and its options."
+            "Build the file again. If that does not help, report the linker and its options."
 
         NO_DEVICE_CODE
-            "The binary has no device code."
+            "The binary contains no device code."
             "There is nothing to split, join or verify."
             "Name a binary that was compiled for HIP."
 
         BUNDLES_IN_DATA
             "The read-only data of the binary contains offload bundles."
-            "No wrapper refers to them: the program hands them to the HIP runtime itself, as TensorFlow does. So they stay in the host file."
+            "No wrapper refers to them, because the program passes them to the HIP runtime itself, as TensorFlow does. So they stay in the host file."
+            "Nothing. If the binary has no other device code, `kpack trim` can remove their code for other GPUs."
+
+        OFFLOAD_IMAGES
+            "The binary contains images for another offloading runtime, such as OpenMP's."
+            "They are not HIP's device code, and that runtime expects them in the binary, so kpack leaves them there."
             "Nothing."
 
         THIN_ARCHIVE
-            "The static library is a thin archive: its members are files of their own."
+            "The static library is a thin archive, so its members are separate files."
             "The device code is in these files, and kpack does not look for them."
             "Name the members instead; `ar t FILE` lists them."
 
         SPLIT_ALREADY
-            "The input is already split, and what was asked for needs the original."
-            "A binary is split once; its archives keep the names that its marker has."
-            "Split the original that was not split. For `kpack install`, you can also pass the module, component and directory that the message names."
+            "The input is already split, and this command needs the original."
+            "A binary is split once, and its archives keep the names in its marker."
+            "Split the unsplit original. For `kpack split`, you can also pass the module, component and directory that the message names."
 
         SPLIT_BY_ANOTHER_TOOL
-            "Another tool split the binary, and its archives are not at hand."
+            "Another tool split the binary, and kpack does not find its archives."
             "Without them, its kernels do not load."
-            "Install the archives that the message names beside the binary; `kpack wheel split --archives` adds them to wheels."
+            "Install the archives that the message names. For wheels, `kpack wheel split --archives` adds them."
 
         SPLIT_BEFORE_LINK
             "The objects of the binary were split before the link, each with its own marker."
             "Their code objects are in the build tree until the binary is installed."
-            "Run `kpack install` for it first."
+            "Run `kpack split` for it first."
 
         RECOMPILED_AFTER_LINK
-            "No archive has the device code of an object that was split before the link."
-            "The object was compiled again afterwards, so host and device code would not fit."
+            "No archive contains the device code of an object that was split before the link."
+            "The object was compiled again after the link, so host and device code do not match."
             "Link again."
 
         NO_ROOM
             "The new marker, or the new headers, do not fit into the binary."
-            "Nothing else in the file may move."
-            "Install to a shorter path, or follow the message."
+            "kpack must not move the other parts of the file."
+            "Put the file at a shorter path in the prefix, or follow the message."
 
         WITHOUT_WRAPPERS
-            "There is device code, but nothing that registers it."
+            "There is device code, but no wrapper registers it."
             "kpack finds code objects by their wrappers."
             "Nothing, if no host code uses it."
 
         OTHER_MODULE
             "The marker of the binary refers to another module."
             "Its code is in the archives of that module."
-            "Name the module that the marker has, or none."
+            "Name the module in the marker, or none."
 
         FAT_BINARY
             "A binary still carries its device code."
             "It is as large as before, and needs no archives."
-            "Split it with `kpack install`, if that was intended."
+            "Split it with `kpack split`, if that was intended."
 
         BUILD_PATH
             "A released file contains the path of a directory of the build."
-            "It tells others where you build, and differs between builds."
+            "It reveals where you build, and differs between builds."
             "Pass `--remap-path-prefix` to the compiler, or `--allow-build-paths`."
 
         NOTHING_SPLIT
             "No split binary is in the prefix."
-            "There is nothing to join or verify."
-            "Name the prefix that the binaries were installed to."
+            "There is nothing to join, and kpack cannot compare archives with any binary."
+            "Name the prefix of the installed binaries, or split them."
 
         SPIRV_KEPT
             "A wrapper with SPIR-V stays in the binary."
             "HIP runtimes do not read SPIR-V from archives."
-            "Nothing, or `--spirv drop` where all GPUs have native code."
+            "Nothing. If there is native code for all GPUs, you can pass `--spirv drop`."
 
         DEBUG_INFORMATION
-            "Code objects have, or had, debug information."
-            "Compilers write it for `-g`, and no strip tool sees into archives. It can be most of an archive, and only debuggers read it."
-            "Nothing, or `--strip-debug`, which leaves it out; `--strip-debug=DIR` moves it to where debuggers look for it."
+            "Code objects contain, or contained, debug information."
+            "Compilers write it for `-g`, and `strip` does not see into archives. It can be most of an archive, and only debuggers read it."
+            "Nothing, or pass `--strip-debug` to remove it, or `--strip-debug=DIR` to move it to a place where debuggers look."
 
         NO_BUILD_ID
-            "A code object keeps its debug information in the archive, because it has no build ID."
+            "A code object without a build ID keeps its debug information in the archive."
             "Debuggers find separate debug information of code objects by build ID, and compilers write none by default."
             "Link device code with `-Xoffload-linker --build-id`, and split again; `--strip-debug` without a directory removes it for good."
 
         SHARED_BUILD_ID
-            "Two code objects that differ have the same build ID, so their debug files would have the same name."
+            "Two different code objects have the same build ID, so their debug files would have the same name."
             "Debuggers find separate debug information of code objects by build ID alone."
-            "Link device code with `-Xoffload-linker --build-id`, which makes an ID of the contents. If a debug file of an earlier version is in the way, remove it or name another directory."
+            "Link device code with `-Xoffload-linker --build-id`, which derives the ID from the contents. If a debug file of an earlier version is in the way, remove it or name another directory."
 
         DEBUG_NOT_REMOVABLE
-            "A code object keeps its debug information, because it is laid out so that its debug sections cannot be removed."
+            "A code object keeps its debug information, because its layout does not allow kpack to remove debug sections."
             "Symbols refer to sections by number, so a section can be removed only if none that symbols refer to follows it. Compilers put debug sections last, unless asked to keep relocations."
             "Link device code without `--emit-relocs`."
     }
@@ -261,8 +266,8 @@ catalogue! {
     "Comparison with the unsplit original" {
         HOST_DIFFERS
             "The host part of a split or joined binary differs from the unsplit original's."
-            "Splitting changes the device code and the pointers to it, and nothing else."
-            "Split the original again; if it stays, report it."
+            "Splitting must change only the device code and the pointers to it."
+            "Split the original again. If that does not help, report it."
     }
 
     "This machine" {
@@ -278,7 +283,7 @@ catalogue! {
 
         NO_GPU
             "No GPU was found on the machine."
-            "kpack cannot tell which code is missing."
+            "kpack does not know which code the machine needs."
             "Pass the GPU with `--arch`, or tell the shim with HSA_OVERRIDE_GFX_VERSION; where there is one, load the amdgpu driver."
 
         LOADER_DISABLED
@@ -287,28 +292,93 @@ catalogue! {
             "Unset ROCM_KPACK_DISABLE."
 
         SEARCH_PATHS_SET
-            "`ROCM_KPACK_PATH` or `ROCM_KPACK_PATH_PREFIX` sends the loader to other archives than the binaries name."
-            "Programs may load other code than was installed."
+            "`ROCM_KPACK_PATH` or `ROCM_KPACK_PATH_PREFIX` makes the loader use archives that the binaries do not name."
+            "Programs may load code that does not belong to them."
             "Unset the variable, if that was not intended."
+
+        NO_DRIVER
+            "The machine has an AMD GPU, but the kernel does not offer it for computing."
+            "Programs see no GPU at all, whatever is installed."
+            "Load the driver with `modprobe amdgpu`, or install it. In WSL, install ROCm for WSL."
+
+        NO_DEVICE_ACCESS
+            "The kernel lists GPUs, but this process may not use them through `/dev/kfd`."
+            "Programs see no GPU at all, whatever is installed."
+            "Add the user to the group that owns `/dev/kfd` and log in again, or start the container with `--device /dev/kfd --device /dev/dri`."
+
+        GPU_OVERRIDDEN
+            "`HSA_OVERRIDE_GFX_VERSION` makes programs treat the GPU as another one."
+            "Programs then ask for code for that other GPU, and builds with code for the real one no longer load."
+            "Unset the variable if there is code for the real GPU."
+
+        DEVICE_WHEEL_MISSING
+            "A Python package needs a device wheel for a GPU, and it is not installed."
+            "The package has no kernels for that GPU, so programs fail at the first one, often with hipErrorInvalidImage."
+            "Run the command that `kpack doctor` prints, which installs the package's extra for the GPU."
+
+        DEVICE_WHEEL_OTHER_GPU
+            "A Python package has device wheels for other GPUs only."
+            "The package has no kernels for this GPU, so programs fail at the first one, often with hipErrorInvalidImage."
+            "Run the command that `kpack doctor` prints, which installs the package's extra for the GPU."
+
+        DEVICE_WHEEL_VERSION
+            "Python packages that belong together, such as a device wheel and its host, are of different versions or builds."
+            "Kernels are missing, or those of another build are loaded."
+            "Run the command that `kpack doctor` prints, which installs the version that the package requires."
+
+        DEVICE_WHEEL_DAMAGED
+            "A device wheel is installed, but an archive of it is missing, truncated or unreadable."
+            "The kernels in that archive cannot be loaded."
+            "Run the command that `kpack doctor` prints, which installs the wheel again."
+
+        FAMILY_WHEEL_MISSING
+            "A Python package has a device wheel for a family of GPUs, and it is not installed."
+            "It contains files that the GPUs of the family share, such as AOTriton's images for attention. In some versions, the extras do not require it."
+            "Run the command that `kpack doctor` prints, which installs it too."
+
+        HOST_WHEEL_MISSING
+            "A Python package needs a wheel with the host's part of ROCm, and it is not installed."
+            "The HIP runtime or its libraries are missing, so nothing loads."
+            "Run the command that `kpack doctor` prints."
+
+        NO_DEVICE_WHEEL
+            "A Python package has device wheels, but none for this GPU."
+            "Its kernels were not built for the GPU, so there is no wheel to install."
+            "Install another version or build of the package that supports the GPU."
+
+        DEVICE_PACKAGE_MISSING
+            "A package of the distribution recommends a device package for this GPU, and it is not installed; or a conda package has no code for this GPU."
+            "The libraries of the package have no kernels for the GPU."
+            "Run the command that `kpack doctor` prints, which installs the device package. For conda, install a build of the package with code for the GPU."
+
+        DEVICE_PACKAGE_DAMAGED
+            "A package of the distribution or of conda is installed, but an archive of it is missing."
+            "The kernels in that archive cannot be loaded."
+            "Run the command that `kpack doctor` prints, or install the package again."
+
+        TWO_RUNTIMES
+            "A process would load two HIP runtimes, or one that is not the environment's."
+            "Each runtime knows only the code that was registered with it, so it does not find kernels, or the process crashes."
+            "Unset LD_LIBRARY_PATH and LD_PRELOAD, or install builds that share one runtime."
 
         CODE_FOUND
             "A binary finds its code for the GPUs or targets that the message names."
-            "For information."
+            "This is only information."
             "Nothing."
 
         EARLY_MARKER
             "The marker of the binary is in an early form without kernel names."
-            "kpack cannot tell whether the archives have its code."
+            "kpack cannot tell whether the archives contain its code."
             "Install a build with newer markers to verify it."
 
         RUNTIME_READS_MARKERS
             "The HIP runtime reads markers, so it finds the code of split binaries."
-            "For information."
+            "This is only information."
             "Nothing."
 
         MARKERS_NOT_NEEDED
-            "The HIP runtime does not read markers, and no binary here needs it to."
-            "For information."
+            "The HIP runtime does not read markers, but no binary here needs that."
+            "This is only information."
             "Nothing."
 
         RUNTIME_IGNORES_MARKERS
@@ -329,17 +399,17 @@ catalogue! {
         ROCM_LOADER
             "ROCm's loader misses code that kpack's loader finds."
             "Kernels do not load with this HIP runtime."
-            "Put kpack's loader in its place, or do what the message says."
+            "Use kpack's loader instead, or follow the message."
 
         UNKNOWN_RUNTIME
             "kpack cannot tell which HIP runtime is used."
-            "The binary was not linked with one, or its libraries cannot be listed."
+            "The binary was not linked with one, or kpack cannot list its libraries."
             "Run `kpack doctor` for the program that loads it."
 
         NOT_LOADABLE
             "The dynamic linker would not load the file."
             "The program does not start."
-            "Correct what the message says."
+            "Fix the problem that the message describes."
 
         MISSING_LIBRARY
             "A library that the HIP runtime or the program needs was not found."
@@ -349,8 +419,8 @@ catalogue! {
 
     "Configuration" {
         BAD_CONFIGURATION
-            "The configuration is not valid JSON, or has a wrong value or an unknown key."
-            "A misspelled key would be ignored, and with it what you asked for."
+            "The configuration is not valid JSON, or contains a wrong value or an unknown key."
+            "If kpack ignored a misspelled key, it would ignore your request."
             "Correct the place that the message names."
     }
 
@@ -361,41 +431,46 @@ catalogue! {
             "Install the archive for the target, or build with it in `--offload-arch`."
 
         CODE_DROPPED
-            "The joined binary has code for a target now, and loses it."
-            "GPUs of that target run it no longer."
+            "The joined binary loses its code for a target."
+            "GPUs of that target can no longer run it."
             "Name all GPUs of the machine, or `--arch native`."
 
         GENERIC_CODE
             "A GPU gets the code of a generic target, such as gfx11-generic, or SPIR-V."
-            "HIP runtimes take generic code since a certain version of ROCm; the message says which. They compile SPIR-V."
+            "HIP runtimes load generic code since a certain version of ROCm, which the message names. They compile SPIR-V."
             "Nothing, if the runtime is that new."
 
         UNEXPECTED_TARGET
-            "There is device code for a target that was not expected here."
+            "There is device code for an unexpected target."
             "It would be lost, or end up in a package for other GPUs."
-            "Add the target to those expected, or build without it."
+            "Add the target to the expected ones, or build without it."
+
+        UNKNOWN_PROCESSOR
+            "This version of kpack does not know the processor in the name of a target."
+            "The name may be misspelled. Code for processors that are newer than kpack is split like any other."
+            "Correct the name, or nothing if the processor is new."
     }
 
     "Wheels" {
         WHEEL_SOUND
-            "A wheel has the members that its RECORD lists, with the same hashes."
-            "For information."
+            "The members of a wheel match its RECORD."
+            "This is only information."
             "Nothing."
 
         DAMAGED_WHEEL
             "The wheel is damaged, or its members contradict its RECORD or each other."
-            "Installers disagree about such wheels: some reject them, others install something else."
+            "Installers disagree about such wheels. Some reject them, and others install something different."
             "Build or download the wheel again."
 
         UNSUPPORTED_WHEEL
-            "The wheel has something that kpack or installers do not support."
+            "The wheel contains something that kpack or installers do not support."
             "Split, it would not install, or its kernels would not load."
-            "The message says what it is; build the wheel without it."
+            "Build the wheel without the part that the message names."
 
         WHEEL_NAME
-            "The file name is not that of a wheel, or the metadata contradicts it."
+            "The file name is not a valid wheel name, or contradicts the metadata."
             "Installers go by the file name."
-            "Give the file the name that the metadata says, or build the wheel again."
+            "Give the file the name in the metadata, or build the wheel again."
 
         NOT_FOR_PYPI
             "PyPI rejects the wheel, because of its size or its platform tag."
@@ -404,36 +479,36 @@ catalogue! {
 
         OTHER_PYTHONS
             "The device code of wheels for several Pythons differs, so they share no device wheels."
-            "There are as many device wheels for each GPU as Pythons. By default, clang derives a symbol from the directory of Python's headers."
+            "Each Python needs its own device wheels. By default, clang derives a symbol from the directory of Python's headers, so the code differs."
             "Compile with `-fuse-cuid=none`, or publish them as they are."
 
         SIGNATURE_DROPPED
-            "The signature of the wheel's RECORD is left out."
+            "The signature of the wheel's RECORD was removed."
             "Splitting changes RECORD, so the signature would be wrong."
             "Sign the wheels after the split."
 
         SMALL_GAIN
             "Splitting the wheel saves little, or takes more space in total."
-            "Split wheels are worth their number only if downloads get smaller."
+            "More wheels are only worth the effort if downloads get smaller."
             "Publish the wheel as it was, or group processors with `--group`."
 
         NO_VARIANT
-            "A wheel has device code, but no wheel variant for a GPU."
-            "Variants name processors, so generic code and files of families have none. Installers that know variants install no device code."
+            "A wheel contains device code, but no wheel variant for a GPU."
+            "Variants name processors, so there is none for generic code and files of families. Installers that know variants then install no device code."
             "Name the extras for such code in your instructions, or build the wheel with code for processors."
 
         OUTSIDE_SITE_PACKAGES
-            "A script or data file of the wheel has device code."
+            "A script or data file of the wheel contains device code."
             "It is installed outside of site-packages, away from the archives, so it keeps its device code."
             "Move it into the package, or accept the larger host wheel."
 
         MISSING_WHEEL
-            "A wheel that belongs to the set is not among those given."
-            "A set can only be verified as a whole."
+            "A wheel of the set was not passed."
+            "kpack can only verify a complete set."
             "Pass the host wheel and all of its device wheels."
 
         UNREQUESTED_WHEEL
-            "No extra of a host wheel asks for the wheel."
+            "No extra of a host wheel requires the wheel."
             "It is not installed with the host wheel."
             "Pass the host wheel that it belongs to, or leave it out."
 
@@ -443,7 +518,7 @@ catalogue! {
             "Split the wheel again, and publish all wheels of that run."
 
         FAMILY_NOT_REQUIRED
-            "A device wheel has generic code or files for a family of processors, and the extra or device wheel for a processor that needs them does not ask for it."
+            "A device wheel contains generic code or files for a family of processors, but the extra or device wheel for one of these processors does not require it."
             "Users who install the code for that processor lack these files, such as AOTriton's images."
             "Split the wheel again, and publish all wheels of that run."
 
@@ -455,14 +530,14 @@ catalogue! {
 
     "Selection and output" {
         NAME_CLASH
-            "Two things would have the same name in the output."
+            "Two files would have the same name in the output."
             "One would replace the other."
             "Rename one of them, or write them to different directories."
 
         NO_SUCH_CODE
-            "The file has no code object for the kernel or target."
+            "The file contains no code object for the kernel or target."
             "There is nothing to extract."
-            "Choose from those that the message lists."
+            "Choose one that the message lists."
 
         SEVERAL_SELECTED
             "Several code objects are selected, but one file is to be written."
@@ -471,12 +546,12 @@ catalogue! {
 
         SIZE_LIMIT
             "The output would exceed the limit of `--max-bytes`."
-            "Archives compress well, so a small one can fill a disk."
+            "Device code compresses well, so a small archive can fill a disk."
             "Raise the limit, or select fewer code objects."
 
         CODE_IN_ARCHIVES
             "The device code of the binary is in archives, not in the binary."
-            "The command reads code from the file that it is given."
+            "This command reads code only from the named file."
             "Pass an archive; `kpack show FILE` lists them."
 
         NOTHING_BUILT
@@ -487,12 +562,12 @@ catalogue! {
 
     "Archives" {
         ARCHIVE_SOUND
-            "An archive and all of its code objects are as they must be."
-            "For information."
+            "An archive and all of its code objects are sound."
+            "This is only information."
             "Nothing."
 
         MISSING_ARCHIVE
-            "No archive is where the marker and the search paths lead."
+            "There is no archive at the paths in the marker and the variables."
             "The kernels in it do not load."
             "Install the package with the archive, or split the binary again."
 
@@ -503,86 +578,86 @@ catalogue! {
 
         OTHER_TYPE
             "An archive's entry is not of the type `hsaco`."
-            "Loaders serve its bytes; a HIP runtime that expects a code object may reject them."
-            "Nothing, if a program of yours reads it. Otherwise ask whoever wrote the archive."
+            "Loaders return its bytes, but a HIP runtime that expects a code object may reject them."
+            "Nothing, if your own program reads it. Otherwise ask the author of the archive."
 
         MISSING_KERNEL
-            "An archive has code for the target, but not this kernel's."
+            "An archive contains code for the target, but not for this kernel."
             "The kernel does not load."
             "Install the archive that belongs to this build of the binary."
 
         STALE_ARCHIVE
-            "An archive has the code of another build of the binary."
-            "Host and device code would not fit. kpack's loader refuses it; ROCm's loads it."
+            "An archive contains the code of another build of the binary."
+            "Host and device code do not match. kpack's loader rejects the code; ROCm's runs it."
             "Install binary and archive from the same build."
     }
 
     "Manifests and markers" {
         FEWER_KERNELS
-            "An archive has fewer kernels than the one that it replaces."
+            "An archive contains fewer kernels than the one that it replaces."
             "Kernels of binaries that this run does not name are lost."
             "Name all binaries of the module in one run."
 
         DAMAGED_MANIFEST
             "A manifest (`.kpm`) cannot be read."
-            "It lists the archives of a module. `kpack install` replaces one that it cannot read, so entries for archives that are in other packages are lost."
-            "Restore it before you run `kpack install`, or split all binaries of the module again."
+            "It lists the archives of a module. `kpack split` replaces one that it cannot read, so entries for archives that are in other packages are lost."
+            "Restore it before you run `kpack split`, or split all binaries of the module again."
 
         DAMAGED_MARKER
             "A marker (`.rocm_kpack_ref`) cannot be read."
-            "The loader cannot tell which archives have the code."
+            "The loader cannot tell which archives contain the code."
             "Install the binary again."
     }
 
     "Artifacts" {
         NOT_AN_ARTIFACT
             "The directory is not an artifact, or not a split one."
-            "An artifact has a file artifact_manifest.txt; a split one is named after its target, or `generic`."
-            "Name a directory of that form; for a plain install tree, run `kpack install`."
+            "An artifact contains a file artifact_manifest.txt. A split artifact is named after its target, or `generic`."
+            "Name a directory of that form; for a plain install tree, run `kpack split`."
 
         SPLIT_ARTIFACT
-            "The input, or a part of it, was split already."
-            "Splitting it again, or with another build, would mix what does not belong together."
-            "Name what the build wrote; split artifacts of different builds into separate directories."
+            "The input, or a part of it, is already split."
+            "Splitting it again, or together with another build, would mix files that do not belong together."
+            "Name the output of the build, and split artifacts of different builds into separate directories."
 
         INVALID_PREFIX_LIST
             "A line of artifact_manifest.txt is not a usable prefix."
-            "A prefix is a directory within the artifact, beside all others; modules are named after it."
+            "A prefix is a directory within the artifact and outside all other prefixes, and modules are named after it."
             "Correct the line that the message names, or the directory."
 
         MISSING_PREFIX
             "artifact_manifest.txt lists a prefix that does not exist."
-            "Usually harmless: builds often list prefixes that they install nothing to. If the name is misspelled, its files are not packaged."
+            "This is usually harmless, because builds often list prefixes without files. But if the name is misspelled, its files are not packaged."
             "Nothing, or correct the list."
 
         IN_NO_PREFIX
-            "Files of an artifact are in no prefix that artifact_manifest.txt lists."
-            "No package will have them."
+            "Files of an artifact are outside all prefixes that artifact_manifest.txt lists."
+            "No package will contain them."
             "List their prefix, or remove them."
 
         UNSUPPORTED_MARK
             "The file .kpack-artifact cannot be read, or a later version of kpack wrote it."
-            "It says which kernel databases were split."
+            "It lists the kernel databases that were split."
             "Use a later kpack, or split again."
 
         MISPLACED_FILE
             "A file is in the artifact of another target, or in the generic one instead of a target's."
-            "A package would have what other GPUs need, or lack what its own need."
+            "A package would contain files for other GPUs, or lack files for its own."
             "Split again into an empty directory."
 
         UNPLACED_FILE
-            "A file looks architecture-specific, but is in no place of a known kernel database."
-            "kpack does not know which GPUs need it, so all get it."
-            "Nothing, if all need it; `kpack split --unknown` also moves or rejects such files."
+            "A file looks architecture-specific, but does not belong to a known kernel database."
+            "kpack does not know which GPUs need it, so it is installed for all."
+            "Nothing, if all GPUs need it. Otherwise name such files with `--kernel-files`, or let `kpack artifact split --unknown` move or reject them."
 
         CONTRADICTORY_TARGET
-            "The path of a file and its content name different targets."
+            "The path and the contents of a file name different targets."
             "It would go to GPUs that cannot run it."
             "Correct its name, or build it again."
 
         UNREADABLE_DEVICE_CODE
-            "A file begins like device code, but cannot be read as such."
-            "It is damaged, or only looks like device code; it counts as a host file."
+            "A file begins like device code, but kpack cannot read it."
+            "It is damaged, or only looks like device code. It counts as a host file."
             "Nothing, unless it is meant to be device code."
 
         UNOPENED_PACKAGE
@@ -596,29 +671,29 @@ catalogue! {
             "Remove one of them, or give it another name."
 
         STALE_ARTIFACT
-            "The output directory has an artifact that this run does not write."
+            "The output directory contains an artifact that this run does not write."
             "An earlier run wrote it, and packages would be made from it."
             "Remove it, or choose another output directory."
 
         MISSING_ARTIFACT
             "An artifact, or a manifest in it, that belongs with others is missing."
-            "Without the generic artifact, nothing loads the device code beside it."
+            "Without the generic artifact, no program loads the device code of the others."
             "Add the artifact that the message names, or leave the others out."
 
         WITHOUT_CODE
-            "An archive, or the artifact of a target, has no device code."
+            "An archive, or the artifact of a target, contains no device code."
             "It would make an empty package."
             "Remove it, or split again."
 
         ARTIFACT_SOUND
-            "An artifact has what it must have, and nothing else."
-            "For information."
+            "An artifact contains all files that it must contain, and no others."
+            "This is only information."
             "Nothing."
     }
 
     "Kernel databases" {
         DAMAGED_DATABASE_FILE
-            "A file of a kernel database is damaged, empty, or a pointer of Git LFS."
+            "A file of a kernel database is damaged, empty, or a Git LFS pointer."
             "The library will not load its kernels."
             "Build or fetch the file again."
 
@@ -629,44 +704,44 @@ catalogue! {
 
         INCOMPLETE_DATABASE
             "A kernel database lacks a file, or an entry for a target, that another of its files needs."
-            "The library fails on GPUs of that target, or is slower."
-            "Build the library for the target again, or merge what each machine built with `kpack recombine`."
+            "On GPUs of that target, the library fails or is slower."
+            "Build the library for the target again, or merge what each machine built with `kpack artifact recombine`."
 
         FILE_FOR_ALL_TARGETS
-            "A file has device code for several targets, and stays one file for all of them."
-            "Every package of host files has all of it."
+            "A file contains device code for several targets, and stays one file for all of them."
+            "Every package of host files contains all of it."
             "Nothing."
 
         DATABASES_SOUND
-            "The kernel databases have what they need, for the targets that their files name."
-            "For information."
+            "The kernel databases are complete for the targets that their files name."
+            "This is only information."
             "Nothing."
     }
 
     "Shards" {
         NO_SHARDS
-            "The directory has no shards."
-            "`kpack recombine` expects a directory per shard, with the output of `kpack split` in it."
-            "Name the directory that holds the shards."
+            "The directory contains no shards."
+            "`kpack artifact recombine` expects a directory per shard, with the output of `kpack artifact split` in it."
+            "Name the directory that contains the shards."
 
         MISSING_SHARD
-            "The shards are not those that the configuration lists as `shards`."
-            "The packages would lack the targets of a machine, or have those of another build."
+            "The shards differ from those that the configuration lists as `shards`."
+            "The packages would lack the targets of a machine, or contain those of another build."
             "Fetch or build a missing shard. Add a new one to `shards`, or remove its directory."
 
         NOT_PUBLISHED
             "A shard has no `index.json`, and `--require-index` was passed."
             "The index comes last. Without it, the shard may not be complete."
-            "Wait until the machine has published its shard, and run `kpack unpack` again."
+            "Wait until the machine has published its shard, and run `kpack artifact unpack` again."
 
         SHARDS_DIFFER
-            "Two shards have different host files, were split with different options, or are of different runs."
-            "Only one copy of a host file is taken, and it must fit the device code of all shards."
+            "Two shards contain different host files, were split with different options, or belong to different runs."
+            "kpack uses only one copy of a host file, and it must match the device code of all shards."
             "Build and split all shards from the same source with the same options, and fetch those of one run."
 
         DUPLICATE_DEVICE_CODE
-            "Two shards have device code for one target, and it differs."
-            "The code of one shard may not fit the host files of the other."
+            "Two shards contain different device code for one target."
+            "The code of one shard may not match the host files of the other."
             "Let only one shard build for the target."
 
         UNMERGEABLE_FILE
@@ -675,136 +750,137 @@ catalogue! {
             "Let one shard build the library for all targets."
 
         MERGED_FILE
-            "A file was merged from several shards, or taken from one that is not the primary shard."
-            "For information."
+            "kpack merged a file from several shards, or used the copy of a shard that is not the primary one."
+            "This is only information."
             "Nothing."
 
         FAILED_COMPONENTS
             "Components could not be recombined, so they were not written."
             "The messages before this one say why."
-            "Correct what they name, and run the command again."
+            "Fix these problems, and run the command again."
     }
 
     "Stores" {
         BAD_INDEX
-            "An `index.json` was not written by `kpack pack`, has an unsupported version, or contradicts itself."
+            "An `index.json` was not written by `kpack artifact pack`, has an unsupported version, or contradicts itself."
             "Files could be unpacked to the wrong place."
-            "Download the index again; if that does not help, its publisher has to run `kpack pack` again."
+            "Download the index again; if that does not help, its publisher has to run `kpack artifact pack` again."
 
         NOT_FETCHED
             "The index lists artifacts that are not in the directory."
             "A tree without them would lack files, so nothing was unpacked."
-            "Fetch what `kpack select` lists."
+            "Fetch the files that `kpack artifact select` lists."
 
         WRONG_DIGEST
-            "A packed artifact has another size or SHA-256 than the index says."
-            "It is truncated, damaged, or another file, so nothing was unpacked."
+            "The size or SHA-256 of a packed artifact differs from the index."
+            "It is truncated, damaged, or a different file, so nothing was unpacked."
             "Resume or repeat its download."
 
         DAMAGED_TAR
-            "A packed artifact is not a tar archive that kpack reads, compressed with zstd."
-            "Its files could not be told from each other."
+            "A packed artifact is not a valid tar archive compressed with zstd."
+            "kpack cannot extract its files reliably."
             "If its SHA-256 is right, its publisher has to pack it again."
 
         UNSAFE_MEMBER
-            "A packed artifact, or a tree to pack, has what no artifact may have: a path or link that leads out of it, \
-             a device, or a file with special permissions."
+            "A packed artifact, or a tree to pack, contains a path or link that points out of it, a device, or a file with special permissions."
             "Unpacking it could change files elsewhere, or give away permissions."
-            "Do not unpack it by other means before you know where it is from. In a tree to pack, remove what the \
-             message names."
+            "Do not unpack it with another tool unless you trust its origin. From a tree to pack, remove the file that the message names."
 
         INDEX_DIFFERS
-            "Artifacts are missing, or their files or sizes differ from the index beside them."
+            "Artifacts are missing, or their files or sizes differ from the index."
             "The index was not written from them, or they changed since they were unpacked."
-            "Unpack the shard again. If the SHA-256 of a packed artifact is right, its publisher has to run `kpack pack` again."
+            "Unpack the shard again. If the SHA-256 of a packed artifact is right, its publisher has to run `kpack artifact pack` again."
 
         NAMES_DIFFER_BY_CASE
             "Two paths differ only by case."
-            "A file system that ignores case, as on Windows, cannot hold both: one file would overwrite the other, or two \
-             directories would become one."
-            "Rename one of the files or artifacts. Spell a module as in the names of its archives. To keep both names, \
-             use kpack on Linux or in WSL."
+            "On a file system that ignores case, as on Windows, one file would overwrite the other, or two directories would become one."
+            "Rename one of the files or artifacts, and spell a module as in the names of its archives. To keep both names, use kpack on Linux or in WSL."
 
         OTHER_PUBLISHER
-            "The output directory has the index of another run or shard."
-            "Two publishers of one place replace each other's artifacts, and the last one wins."
+            "The output directory contains the index of another run or shard."
+            "Two runs that publish to one directory replace each other's artifacts."
             "Give each shard and run its own directory."
 
         UNKNOWN_GROUP
-            "Nothing says which GPUs a packed artifact is for."
-            "Neither its name nor its archives name a target, so `kpack select --arch` never selects it."
-            "Pack it with `kpack pack`, or call it after a target."
+            "kpack cannot tell which GPUs a packed artifact is for."
+            "Neither its name nor its archives name a target, so `kpack artifact select --arch` never selects it."
+            "Pack it with `kpack artifact pack`, or name it after a target."
     }
 
     "Verification" {
         MANIFEST_SOUND
-            "A manifest agrees with the archives beside it."
-            "For information."
+            "A manifest agrees with the archives next to it."
+            "This is only information."
             "Nothing."
 
         INCONSISTENT_MANIFEST
-            "A manifest contradicts itself, its place, another manifest, or the archives beside it."
-            "Tools that read it would take the wrong archives."
+            "A manifest contradicts itself, its location, another manifest, or the archives next to it."
+            "Tools that read it would use the wrong archives."
             "Split all binaries of the module again."
 
         NOT_AS_LISTED
-            "An archive is not the one that its manifest lists."
+            "An archive differs from the one that its manifest lists."
             "It is damaged, or from another build than the host files."
             "Install it again, or split again into an empty directory."
 
         MISNAMED_ARCHIVE
-            "The name of an archive does not fit its content."
+            "The name of an archive does not match its contents."
             "The loader finds archives by their names."
-            "Give the archive the name that the message has."
+            "Give the archive the name in the message."
+
+        BEYOND_OTHER_READERS
+            "ROCm's loader and kpack's read the archive, but another HIP runtime, HRX, does not."
+            "HRX accepts only smaller code objects and shorter kernel names, and requires sizes that ROCm's loader does not need."
+            "Nothing, unless your users run HRX. For them, shorten the path in the prefix, compile fewer kernels into one code object, or write the archive with kpack."
 
         NAMES_WITHOUT_COLONS
             "Archives for ELF binaries were written on Windows, with `-` in place of each colon of a target."
             "ROCm's loader does not find them under these names on Linux; kpack's loader does."
-            "Run kpack on Linux or in WSL, or compile for the plain processor. Wheels have the right names on any system."
+            "Run kpack on Linux or in WSL, or compile for the plain processor. In wheels, the names are right on any system."
 
         UNUSED_KERNELS
-            "An archive has kernels that no binary refers to."
+            "An archive contains kernels that no binary refers to."
             "Their binary is missing, truncated, or from another build."
             "Install the binary that belongs to the archive, or remove the archive."
 
         MARKER_SOUND
-            "The markers and wrappers of a binary are as they must be."
-            "For information."
+            "The markers and wrappers of a binary are sound."
+            "This is only information."
             "Nothing."
 
         INCONSISTENT_MARKER
-            "A marker contradicts the wrappers of its binary, or has unusable names or search paths."
-            "The loader would not find the kernels, or find the wrong ones."
+            "A marker contradicts the wrappers of its binary, or contains unusable names or search paths."
+            "The loader would find no kernels, or the wrong ones."
             "Split the unsplit binary again."
 
         MOVED_BINARY
-            "A binary is not where its kernels say it is."
+            "A binary is not at the path in the names of its kernels."
             "Tools and some loaders find archives relative to the install prefix, which they cannot determine for a moved binary."
             "Install the binary at that path, or split it again."
 
         DEVICE_CODE_LEFT
-            "A split binary still has device code in the file."
+            "A split binary still contains device code."
             "It takes the space that splitting saves."
             "Split the unsplit binary again."
 
         CODE_MATCHES
-            "The code objects of a binary are those of its build, or of the unsplit original."
-            "For information."
+            "The code objects of a binary match its build, or the unsplit original."
+            "This is only information."
             "Nothing."
 
         CODE_DIFFERS
-            "The code objects of a binary are not those of its build, or of the unsplit original."
-            "Kernels would be missing, or would not fit the host code."
+            "The code objects of a binary do not match its build, or the unsplit original."
+            "Kernels would be missing, or would not match the host code."
             "Split or join the original again."
 
         HOST_MATCHES
-            "The host part of a binary is the unsplit original's."
-            "For information."
+            "The host part of a binary matches the unsplit original."
+            "This is only information."
             "Nothing."
 
         FILES_MATCH
-            "A split tree has all files of the unsplit one, each in one place."
-            "For information."
+            "A split tree contains all files of the unsplit one, each in one place."
+            "This is only information."
             "Nothing."
 
         FILES_DIFFER

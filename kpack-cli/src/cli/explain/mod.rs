@@ -21,7 +21,7 @@ Exit codes:
   0  success
   2  there is no such ID")]
 pub(super) struct Arguments {
-    /// IDs of findings; all are listed without any
+    /// IDs of findings. Without one, kpack lists all
     #[arg(value_name = "ID")]
     ids: Vec<String>,
     /// Print the page of all findings, in Markdown
@@ -88,8 +88,8 @@ fn known(id: &str) -> Result<&'static Entry, Error> {
 fn page(text: &mut Text) {
     text.line("# Findings");
     text.line("");
-    text.line("What kpack reports has a stable ID, in brackets at the end of a message, and `id` in JSON. Scripts may");
-    text.line("compare IDs; the words of messages change. `kpack explain ID` prints an entry of this page.");
+    text.line("Every finding has a stable ID, which is in brackets at the end of a message, and `id` in JSON. Scripts can");
+    text.line("compare IDs, but the words of messages change. `kpack explain ID` prints an entry of this page.");
     for section in SECTIONS {
         text.line("");
         text.line(format_args!("## {}", section.title));

@@ -239,7 +239,16 @@ impl Handle {
     pub(crate) fn rename_new(&self, from: &OsStr, other: &Self, to: &OsStr) -> io::Result<()> {
         match other.entry(to)? {
             Some(_) => Err(io::ErrorKind::AlreadyExists.into()),
-            None => fs::rename(self.path.join(from), other.path.join(to)),
+            None => {
+                let (from, to) = (self.path.join(from), other.path.join(to));
+                // A rename would replace a file that appears now, but never a directory.
+                match fs::hard_link(&from, &to) {
+                    Ok(()) => fs::remove_file(&from),
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
+                    // A directory, or a file system without links.
+                    Err(_) => fs::rename(&from, &to),
+                }
+            }
         }
     }
 

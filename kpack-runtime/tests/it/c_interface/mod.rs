@@ -1,6 +1,7 @@
 //! Given an installed loader, when C programs are built against it in every way that its package
 //! offers, then they find all functions to do what the headers say.
 
+mod conformance;
 mod files;
 mod windows;
 

@@ -7,7 +7,7 @@ use std::io::Cursor;
 use std::path::Path;
 
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
-use kpack_format::digest::sha256;
+use kpack_format::digest::blake3;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::marker::Marker;
 
@@ -17,7 +17,7 @@ pub(crate) fn archive(scheme: Scheme, target: &str, kernels: &[(&str, &[u8])]) -
     let mut writer = ArchiveWriter::new(spool, "vec_lib", &target.parse().unwrap(), scheme);
     let mut encoder = Encoder::new(scheme, 3).unwrap();
     for (name, code_object) in kernels {
-        let encoded = encoder.encode(code_object, sha256(code_object)).unwrap();
+        let encoded = encoder.encode(code_object, blake3(code_object)).unwrap();
         writer.add(name, &encoded).unwrap();
     }
     let mut bytes = Vec::new();

@@ -15,6 +15,7 @@ struct dim3 {
 
 using hipError_t = int;
 using hipStream_t = struct ihipStream_t *;
+enum hipMemcpyKind { hipMemcpyHostToDevice = 1, hipMemcpyDeviceToHost = 2 };
 
 // The functions that clang's code for `kernel<<<grid, block>>>(…)` calls.
 extern "C" {
@@ -24,6 +25,13 @@ hipError_t __hipPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, hi
 hipError_t hipGetLastError(void);
 hipError_t hipLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments,
                            size_t shared, hipStream_t stream);
+hipError_t hipMalloc(void **memory, size_t size);
+hipError_t hipMemcpy(void *to, const void *from, size_t size, hipMemcpyKind kind);
+hipError_t hipFree(void *memory);
+}
+
+template <class T> hipError_t hipMalloc(T **memory, size_t size) {
+    return hipMalloc(reinterpret_cast<void **>(memory), size);
 }
 
 struct ThreadIndex {

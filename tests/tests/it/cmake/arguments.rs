@@ -1,9 +1,13 @@
 //! How the functions reject wrong arguments.
 
+use std::fs;
+
+use kpack_tests::fixture::code_object;
+
 use crate::cmake::package::Package;
 use crate::cmake::project::{Project, Run, define};
 
-with_each_package!(["cmake", "cc"] => wrong_arguments_are_explained, options_reach_the_helper, architectures_are_compared_with_hip);
+with_each_package!(["cmake", "cc"] => wrong_arguments_are_explained, options_reach_the_helper, kernel_files_are_checked, architectures_are_compared_with_hip);
 
 const LIBRARY: &str = "kpack_install(TARGETS veclib MODULE veclib";
 
@@ -169,10 +173,33 @@ fn options_reach_the_helper(package: &Package) {
 
     let (run, kept) = install("keep", &format!("{expected} UNEXPECTED keep COMPRESSION none"));
     run.succeeds();
-    let bytes = std::fs::read(kept.path.join(archive("gfx90a:xnack+"))).unwrap();
+    let bytes = fs::read(kept.path.join(archive("gfx90a:xnack+"))).unwrap();
     let payload = b"mainmainmainmain";
     assert!(bytes.windows(payload.len()).any(|window| window == payload));
     kept.verifies();
+}
+
+fn kernel_files_are_checked(package: &Package) {
+    let project = Project::new(package, "arguments");
+    let kernels = project.build.join("kernels");
+    fs::create_dir_all(&kernels).unwrap();
+    let object = code_object("gfx1100", b"kernel").unwrap();
+    fs::write(kernels.join("add_gfx1100.hsaco"), &object).unwrap();
+    let rules = project.build.join("kernels.rules");
+    fs::write(&rules, "# of this project\nvec=share/vec/*_{target}.hsaco\n").unwrap();
+    let call = format!(
+        "install(DIRECTORY {} DESTINATION share/vec)
+        kpack_install(TARGETS vecapp MODULE vec KERNEL_FILES @{} \"more=share/{{target}}/*.co\")",
+        kernels.join("").display(),
+        rules.display()
+    );
+    configure(&project, &call).succeeds();
+    project.build(&[]).succeeds();
+    let install = |prefix: &str| project.install(&project.prefix(prefix).path, &[]);
+    install("right").succeeds().says("1 kernel file of vec for gfx1100; unchanged");
+    fs::write(kernels.join("add_gfx942.hsaco"), &object).unwrap();
+    install("wrong")
+        .fails_with("the path says gfx942, but the ELF header of the code object says gfx1100");
 }
 
 /// CMake passes HIP_ARCHITECTURES to the HIP compiler.

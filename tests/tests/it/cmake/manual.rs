@@ -47,9 +47,10 @@ fn each_command_has_a_manual_page() {
         }
     }
     for (page, parts) in [
-        ("install", &["EXIT STATUS", "EXAMPLES", "<DIR>", "<NAME>"][..]),
+        ("split", &["EXIT STATUS", "EXAMPLES", "<DIR>", "<NAME>"][..]),
         ("unbundle", &[".so man1/kpack-extract.1"]),
         ("wheel-split", &["SOURCE_DATE_EPOCH"]),
+        ("artifact-split", &["EXIT STATUS", "EXAMPLES"]),
     ] {
         let page = installed(&format!("share/man/man1/kpack-{page}.1.gz"));
         let mut text = String::new();

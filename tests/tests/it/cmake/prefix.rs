@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use kpack_format::digest::{hex, sha256};
+use kpack_tests::sha256;
 use walkdir::WalkDir;
 
 use crate::cmake::package::Package;
@@ -38,7 +38,7 @@ impl Prefix<'_> {
     /// Every file with its checksum.
     pub(crate) fn contents(&self) -> Vec<(String, String)> {
         let digest = |name: &String| match fs::read(self.path.join(name)) {
-            Ok(bytes) => hex(&sha256(&bytes)),
+            Ok(bytes) => sha256(&bytes),
             Err(_) => "symlink".to_owned(),
         };
         self.files().into_iter().map(|name| (name.clone(), digest(&name))).collect()

@@ -1,4 +1,4 @@
-"""Runs `kpack recombine` with the arguments of this process."""
+"""Runs `kpack artifact recombine` with the arguments of this process."""
 
 import sys
 from pathlib import Path
@@ -7,4 +7,4 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from rocm_kpack import binutils  # noqa: E402
 
 if __name__ == "__main__":
-    binutils.run("recombine")
+    binutils.run("artifact", "recombine")

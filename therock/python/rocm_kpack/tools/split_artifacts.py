@@ -1,4 +1,4 @@
-"""Runs `kpack split --layout artifact` with the arguments of this process."""
+"""Runs `kpack artifact split --layout artifact` with the arguments of this process."""
 
 import sys
 from pathlib import Path
@@ -7,4 +7,4 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from rocm_kpack import binutils  # noqa: E402
 
 if __name__ == "__main__":
-    binutils.run("split", "--layout", "artifact")
+    binutils.run("artifact", "split", "--layout", "artifact")

@@ -1,0 +1,228 @@
+//! What a tree has for other GPUs as a whole: files of kernel databases, kernel files, and archives.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use kpack_core::files::{self, with_slashes};
+use kpack_core::publish;
+use kpack_core::words::list;
+use kpack_core::{Error, Finding, Severity, ids};
+use kpack_format::names::{archive_ends, is_archive, is_manifest};
+use kpack_format::{Delivery, TargetId};
+use kpack_split::input::{or_refused, walk_error};
+use kpack_split::leftover::is_leftover_entry;
+use kpack_split::trim::Keep;
+use walkdir::WalkDir;
+
+use super::classifier::Parsed;
+use super::classify::classify_databases;
+use super::databases::{Known, Selection, copy_of};
+use super::entry::Class;
+use super::kernel_files::KernelFiles;
+
+/// What goes.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Removal {
+    /// Files and symbolic links, and the target that each is for.
+    pub files: Vec<(PathBuf, TargetId)>,
+    /// Directories to remove if they are empty then, each before those in it.
+    pub directories: Vec<PathBuf>,
+    /// Manifests that list archives that go, and what they become.
+    pub manifests: Vec<(PathBuf, Vec<u8>)>,
+    /// What to say: what stays because nothing is for the chosen GPUs.
+    pub findings: Vec<Finding>,
+}
+
+/// Plans what goes from `prefix`. `rules` name kernel files that kpack does not know; `real` follows the symbolic links
+/// in a path.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn plan(
+    prefix: &Path,
+    keep: &Keep,
+    rules: &[KernelFiles],
+    real: &dyn Fn(&Path) -> Option<PathBuf>,
+) -> Result<Removal, Error> {
+    let mut removal = Removal::default();
+    let databases = Selection::new(Known::Auto, rules.to_vec());
+    if let Err(refused) = or_refused(removal.databases(prefix, keep, &databases, real))? {
+        let text = format!("all kernel databases stay as they are: {}", refused.text);
+        let path = refused.file().to_owned();
+        removal = Removal::default();
+        removal.findings.push(Finding::new(Severity::Warning, refused.id, path, text));
+    }
+    removal.archives(prefix, keep)?;
+    Ok(removal)
+}
+
+/// Writes what a manifest becomes.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn write_manifest(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let old = files::open(path)?;
+    let (staged, ()) = publish::StagedFile::write(path, |staged| {
+        staged.replaces(&old)?;
+        let ((), _) = staged.fill(&old, |file| publish::write_manifest(path, file, bytes))?;
+        Ok(())
+    })?;
+    publish::replace(staged)
+}
+
+impl Removal {
+    /// Files of kernel databases. Where a copy of a database has nothing for the GPUs, all of it stays.
+    fn databases(
+        &mut self,
+        prefix: &Path,
+        keep: &Keep,
+        databases: &Selection,
+        real: &dyn Fn(&Path) -> Option<PathBuf>,
+    ) -> Result<(), Error> {
+        let content = classify_databases(prefix, databases, Parsed::default())?;
+        let contradictory = content.observations.iter();
+        let contradictory = contradictory.filter(|found| found.severity == Severity::Fault);
+        let contradictory = BTreeSet::from_iter(contradictory.map(Finding::file));
+        let mut by_database: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for entry in &content.entries {
+            if let Class::Target { target, database } = &entry.class
+                && !contradictory.contains(entry.path.as_path())
+            {
+                let copy = copy_of(database, &with_slashes(&entry.path)).to_owned();
+                let files = by_database.entry((database.clone(), copy)).or_default();
+                files.push((&entry.path, target));
+            }
+        }
+        // A file for another GPU may have a second name that is for a chosen one.
+        let links = by_database
+            .values()
+            .flatten()
+            .filter(|(path, target)| keep.matches(target) && prefix.join(path).is_symlink());
+        let used = BTreeSet::from_iter(links.filter_map(|(path, _)| real(&prefix.join(path))));
+        let is_used = |path: &Path| {
+            let path = (!used.is_empty()).then(|| real(&prefix.join(path))).flatten();
+            path.is_some_and(|path| path.ancestors().any(|above| used.contains(above)))
+        };
+        for ((database, copy), files) in by_database {
+            if !files.iter().any(|(_, target)| keep.matches(target)) {
+                let targets = BTreeSet::from_iter(files.iter().map(|(_, target)| *target));
+                let what = format!("the files of {database}");
+                self.without_any(&prefix.join(copy), &what, keep, targets);
+                continue;
+            }
+            let goes =
+                |(path, target): &&(&PathBuf, &TargetId)| !keep.matches(target) && !is_used(path);
+            let going = Vec::from_iter(files.iter().filter(goes));
+            for (path, target) in going {
+                let path = prefix.join(path);
+                let parents = path.ancestors().skip(1).take_while(|parent| *parent != prefix);
+                self.directories.extend(parents.map(Path::to_owned));
+                self.files.push((path, (*target).clone()));
+            }
+        }
+        self.directories.sort();
+        self.directories.dedup();
+        let observations = content.observations.into_iter();
+        let faults = observations.filter(|found| found.severity == Severity::Fault);
+        self.findings.extend(faults.map(|found| {
+            let (path, text) =
+                (prefix.join(found.file()), format!("stays as it is: {}", found.text));
+            Finding::new(Severity::Warning, found.id, path, text)
+        }));
+        Ok(())
+    }
+
+    /// Archives of either tool. Those of one directory whose names differ only in their targets belong together.
+    fn archives(&mut self, prefix: &Path, keep: &Keep) -> Result<(), Error> {
+        let mut groups: BTreeMap<(PathBuf, String), Vec<(PathBuf, TargetId)>> = BTreeMap::new();
+        let mut manifests = Vec::new();
+        let walk = WalkDir::new(prefix).sort_by_file_name().into_iter();
+        for entry in walk.filter_entry(|entry| !is_leftover_entry(entry)) {
+            let entry = entry.map_err(|error| walk_error(prefix, error))?;
+            let path = entry.path();
+            if !entry.file_type().is_file() {
+                continue;
+            }
+            if is_manifest(path) {
+                manifests.push(path.to_owned());
+            }
+            if !is_archive(path) {
+                continue;
+            }
+            let archive = match files::open_archive(path) {
+                Err(Error::Refused { id, path, reason, .. }) => {
+                    let text = format!("stays as it is: {reason}");
+                    self.findings.push(Finding::new(Severity::Warning, id, path, text));
+                    continue;
+                }
+                archive => archive?,
+            };
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let target = match &archive.toc().gfx_arches[..] {
+                [target] => target.parse().ok(),
+                _ => None,
+            };
+            let Some(target): Option<TargetId> = target else {
+                let text = "stays as it is: an archive for several targets, or for none";
+                self.findings.push(Finding::new(Severity::Note, ids::UNCHANGED, path, text));
+                continue;
+            };
+            let mut ends = archive_ends(&target.to_string());
+            let group = ends.find_map(|end| name.strip_suffix(&*end).map(str::to_owned));
+            let directory = path.parent().unwrap_or(prefix).to_owned();
+            let group = groups.entry((directory, group.unwrap_or(name))).or_default();
+            group.push((path.to_owned(), target.clone()));
+        }
+        let mut gone = BTreeSet::new();
+        for ((directory, group), archives) in groups {
+            let there = Vec::from_iter(archives.iter().map(|(_, target)| target.clone()));
+            let taken = keep.stays(&there);
+            let stays = |target: &TargetId| {
+                let mut gpus = keep.gpus.iter();
+                taken.contains(target) || gpus.any(|gpu| gpu.needs(target, Delivery::Archive))
+            };
+            if !there.iter().any(stays) {
+                self.without_any(&directory, &format!("the archives of {group}"), keep, &there);
+                continue;
+            }
+            let going = archives.into_iter().filter(|(_, target)| !stays(target));
+            let going = Vec::from_iter(going);
+            gone.extend(going.iter().map(|(path, _)| path.clone()));
+            self.files.extend(going);
+        }
+        for path in manifests {
+            let mut manifest = match files::read_manifest(&path) {
+                Err(Error::Refused { id, path, reason, .. }) => {
+                    let text = format!("stays as it is: {reason}");
+                    self.findings.push(Finding::new(Severity::Warning, id, path, text));
+                    continue;
+                }
+                manifest => manifest?,
+            };
+            let before = manifest.kpack_files.len();
+            let is_gone = |name: &str| gone.contains(&path.with_file_name(name));
+            manifest.kpack_files.retain(|_, file| !is_gone(&file.filename));
+            if manifest.kpack_files.len() < before {
+                self.manifests.push((path, manifest.to_bytes()));
+            }
+        }
+        Ok(())
+    }
+
+    fn without_any(
+        &mut self,
+        path: &Path,
+        what: &str,
+        keep: &Keep,
+        targets: impl IntoIterator<Item = impl ToString>,
+    ) {
+        let targets = targets.into_iter().map(|target| target.to_string());
+        let text = format!(
+            "{what} stay as they are: there are none for {}, only for {}",
+            list(&keep.gpus),
+            list(targets)
+        );
+        self.findings.push(Finding::new(Severity::Warning, ids::MISSING_TARGET, path, text));
+    }
+}

@@ -1,0 +1,158 @@
+//! `kpack trim`.
+
+use std::io::{IsTerminal, stderr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use kpack_core::words::list;
+use kpack_core::{Error, shown};
+use kpack_split::trim::Keep;
+
+use super::join::Architecture;
+use super::kernel_files::KernelFilesArguments;
+use super::output::{self, Text, count, size};
+use super::print::print;
+use super::progress::{Bar, FILES};
+use super::targets;
+use crate::trim::{self, FileReport, Options, Outcome, Report};
+
+/// Remove the device code for all but chosen GPUs from installed files
+///
+/// Libraries, programs, objects and single bundles then have the code for these GPUs only. Files of kernel databases and
+/// archives that are for other GPUs are removed. There are no markers, so any HIP runtime that loaded a file before still loads
+/// it. RECORD and conda-meta get the new digests. If a file is used elsewhere, as in uv's cache, the given path gets a
+/// smaller copy, and the other file stays as it is.
+///
+/// Only installing the files again brings the code back. In a container, trim in the RUN that installs: a later layer
+/// makes an image larger.
+#[derive(Debug, Args)]
+#[command(after_help = concat!("\
+Examples:
+  What would go from a ROCm and a virtual environment:
+    kpack trim --arch gfx942 --dry-run /opt/rocm /opt/venv
+  In a Dockerfile, in the layer that installs:
+    RUN pip install torch && kpack trim --arch gfx942 /opt/venv
+  The root of an image, for two GPUs:
+    kpack trim --arch gfx942,gfx950 --root image /opt/rocm
+
+", exit_codes!("a path was rejected, or an option")))]
+pub(super) struct Arguments {
+    /// Directories and files to trim
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+    /// GPU target whose code stays, or `native` for every GPU of this machine. Can be repeated; commas separate targets
+    /// as well. A target without features, such as gfx90a, stands for all of its variants
+    #[arg(long, value_name = "TARGET", value_delimiter = ',', required = true)]
+    arch: Vec<Architecture>,
+    /// The root directory of an image. Paths and absolute links are in it, and nothing outside is read or written
+    #[arg(long, value_name = "DIRECTORY")]
+    root: Option<PathBuf>,
+    /// What to do with SPIR-V code
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
+    spirv: Spirv,
+    #[command(flatten)]
+    kernel_files: KernelFilesArguments,
+    /// Only print what would change
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// What to do with SPIR-V code.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum Spirv {
+    /// Keep it where one of the GPUs has no other code
+    #[default]
+    Needed,
+    /// Keep all of it
+    Keep,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    output::note_ignored_variables();
+    targets::warn_of_unknown(arguments.arch.iter().filter_map(Architecture::named));
+    let mut gpus = Vec::new();
+    for architecture in &arguments.arch {
+        let targets = architecture.targets(false);
+        let targets = targets.map_err(|error| {
+            error.about(|reason| {
+                reason.then(" A Docker build sees none: pass the GPU, as in `--arch gfx942`")
+            })
+        });
+        gpus.extend(targets?);
+    }
+    gpus.sort();
+    gpus.dedup();
+    if arguments.arch.contains(&Architecture::Native) {
+        about_native(&gpus);
+    }
+    if stderr().is_terminal() && !print().quiet && !arguments.dry_run {
+        output::complain("note", "what goes comes back only by installing the files again");
+    }
+    let options = Options {
+        paths: arguments.paths.clone(),
+        root: arguments.root.clone(),
+        keep: Keep { gpus, spirv: arguments.spirv == Spirv::Keep },
+        kernel_files: arguments.kernel_files.rules()?,
+        dry_run: arguments.dry_run,
+    };
+    let bar = Bar::new(FILES);
+    let report = trim::trim(&options, &bar)?;
+    bar.finish();
+    report.findings.iter().for_each(output::complain_finding);
+    if print().json {
+        output::json(&report)?;
+    } else if !print().quiet {
+        summary(&report).write()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says which GPUs the machine has, and that somebody may have hidden what they are.
+fn about_native(gpus: &[kpack_format::TargetId]) {
+    const OVERRIDE: &str = "HSA_OVERRIDE_GFX_VERSION";
+    if !print().quiet {
+        output::complain("note", format_args!("this machine has {}", list(gpus)));
+    }
+    let is_set = std::env::vars_os()
+        .any(|(name, value)| name.to_string_lossy().starts_with(OVERRIDE) && !value.is_empty());
+    if is_set {
+        let text = "is set, so the code for what it says stays, which may not be the GPU itself";
+        output::complain("warning", format_args!("{OVERRIDE} {text}"));
+    }
+}
+
+fn summary(report: &Report) -> Text {
+    let mut text = Text::default();
+    for file in &report.files {
+        text.line(format_args!("{}: {}", shown(&file.path), outcome(file)));
+    }
+    let (before, after) = (report.size_before, report.size_after);
+    let would = if report.dry_run { "would change" } else { "changed" };
+    text.line(format_args!(
+        "{} {would}: {} -> {}, for {}",
+        count(report.files.len(), "file"),
+        size(before),
+        size(after),
+        list(&report.gpus)
+    ));
+    text
+}
+
+fn outcome(file: &FileReport) -> String {
+    let without = list(file.removed.keys());
+    let sizes = format!("{} -> {}", size(file.size_before), size(file.size_after));
+    match file.outcome {
+        // Bundles that cannot move leave holes.
+        Outcome::Trimmed if file.size_before == file.size_after => {
+            let went = size(file.removed.values().sum());
+            format!("{went} of {} replaced by holes, without {without}", size(file.size_before))
+        }
+        Outcome::Trimmed => format!("{sizes}, without {without}"),
+        Outcome::Copied => {
+            format!("{}, a copy of its own, without {without}", size(file.size_after))
+        }
+        Outcome::Removed => format!("{}, removed: for {without}", size(file.size_before)),
+        Outcome::Updated => "lists what is left".to_owned(),
+    }
+}

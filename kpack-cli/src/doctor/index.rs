@@ -1,0 +1,249 @@
+//! Where installers get wheels from: what the configuration of pip and uv says, without running them.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::{Path, PathBuf};
+
+use super::image;
+use super::machine::small_text;
+use super::remedy::masked;
+
+/// Where an installer gets wheels from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Sources {
+    /// The index that a command names.
+    index: Option<Place>,
+    /// Further places, which the installer reads in its configuration itself.
+    others: Vec<Place>,
+}
+
+/// An index of wheels, or a directory or page of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    /// Its URL, as configured.
+    url: String,
+    /// The variable or file that names it.
+    named_by: String,
+    /// Whether only the examined tree names it.
+    is_foreign: bool,
+}
+
+impl Sources {
+    /// The arguments that name the index. There are none if the URL has a secret in it, which the installer then finds in
+    /// its configuration.
+    pub(super) fn arguments(&self) -> Vec<String> {
+        let index = self.index.iter().filter(|index| masked(&index.url) == index.url);
+        index.flat_map(|index| ["--index-url".to_owned(), index.url.clone()]).collect()
+    }
+
+    /// What to know before `project` is installed from there.
+    pub(super) fn caution(&self, project: &str) -> Option<String> {
+        let mut places = self.index.iter().chain(&self.others).peekable();
+        if places.peek().is_none() {
+            return Some(format!(
+                "nothing says which index {project} came from, so add `--index-url` unless it is your default one"
+            ));
+        }
+        let Place { url, named_by, .. } = places.find(|place| place.is_foreign)?;
+        let url = masked(url);
+        Some(format!("only {named_by} names the index {url}, so check that you trust it"))
+    }
+}
+
+/// What pip in the environment at `root` gets wheels from.
+pub(super) fn of_pip(root: &Path, is_active: bool) -> Sources {
+    let own = root.join(if cfg!(windows) { "pip.ini" } else { "pip.conf" });
+    let named = image::variable("PIP_CONFIG_FILE").map(PathBuf::from);
+    let has_named = named.as_ref().is_some_and(|file| file.exists());
+    let users = || {
+        let home = image::variable("HOME").map(|home| PathBuf::from(home).join(".pip/pip.conf"));
+        [home, configuration_directory().map(|config| config.join("pip/pip.conf"))]
+    };
+    let mut files = Vec::new();
+    if named.as_deref() != Some(Path::new(if cfg!(windows) { "nul" } else { "/dev/null" })) {
+        files.extend(["/etc/xdg/pip/pip.conf", "/etc/pip.conf"].map(PathBuf::from));
+        files.extend(users().into_iter().flatten().filter(|_| !has_named));
+        files.push(own.clone());
+        files.extend(named);
+    }
+    // The section `install` counts more than `global`, in whatever file it is; later files count more.
+    let mut options: BTreeMap<(bool, String), Place> = BTreeMap::new();
+    for path in files {
+        let Some(text) = small_text(&path) else { continue };
+        for (is_install, option, url) in pip_options(&text) {
+            let is_foreign = path == own && !is_active;
+            let named_by = path.display().to_string();
+            options.insert((is_install, option), Place { url, named_by, is_foreign });
+        }
+    }
+    let mut option = |name: &str| {
+        let variable = format!("PIP_{}", name.to_uppercase().replace('-', "_"));
+        of_variable(&variable).or_else(|| {
+            let global = options.remove(&(false, name.to_owned()));
+            options.remove(&(true, name.to_owned())).or(global)
+        })
+    };
+    Sources {
+        index: option("index-url"),
+        others: ["extra-index-url", "find-links"].into_iter().filter_map(option).collect(),
+    }
+}
+
+/// What uv gets wheels from for the environment at `root`, of a project if it has one. It reads its configuration itself.
+pub(super) fn of_uv(root: &Path, project: Option<&Path>, is_active: bool) -> Sources {
+    let current = env::current_dir().unwrap_or_default();
+    let beside = project.or(root.parent()).unwrap_or(root);
+    let is_own = is_active || current.starts_with(beside);
+    let mut others = Vec::new();
+    for name in ["UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS"] {
+        others.extend(of_variable(name));
+    }
+    let named = image::variable("UV_CONFIG_FILE").map(PathBuf::from);
+    let nearest = || project.unwrap_or(&current).ancestors().find_map(uv_configuration);
+    let users = configuration_directory().map(|config| config.join("uv/uv.toml"));
+    let common = users.into_iter().chain([PathBuf::from("/etc/uv/uv.toml")]);
+    let is_of_project = |path: &Path| project.is_some_and(|project| path.starts_with(project));
+    let files = match named {
+        Some(named) => vec![named],
+        None => nearest().into_iter().chain(common).collect(),
+    };
+    for path in files {
+        let is_foreign = is_of_project(&path) && !is_own;
+        others.extend(uv_places(&path, is_foreign));
+    }
+    let mut index = ["UV_DEFAULT_INDEX", "UV_INDEX_URL"].into_iter().find_map(of_variable);
+    if index.is_none() && others.is_empty() && project.is_none() {
+        // uv does not read this one from here.
+        let beside = uv_configuration(beside);
+        let mut places = beside.into_iter().flat_map(|path| uv_places(&path, !is_own));
+        index = places.next();
+    }
+    Sources { index, others }
+}
+
+/// The file in a directory that uv reads its configuration from.
+fn uv_configuration(directory: &Path) -> Option<PathBuf> {
+    let files = ["uv.toml", "pyproject.toml"].map(|name| directory.join(name));
+    files.into_iter().find(|path| uv_table(path).is_some())
+}
+
+/// The configuration of uv in a file.
+fn uv_table(path: &Path) -> Option<toml::Table> {
+    let table: toml::Table = small_text(path)?.parse().ok()?;
+    if path.file_name().is_some_and(|name| name != "pyproject.toml") {
+        return Some(table);
+    }
+    table.get("tool")?.get("uv")?.as_table().cloned()
+}
+
+/// The places that a configuration of uv names, also for `uv pip`.
+fn uv_places(path: &Path, is_foreign: bool) -> Vec<Place> {
+    let table = uv_table(path).unwrap_or_default();
+    let pip = table.get("pip").and_then(toml::Value::as_table);
+    let mut urls: Vec<String> = Vec::new();
+    for table in pip.into_iter().chain([&table]) {
+        for key in ["index", "index-url", "extra-index-url", "find-links"] {
+            let values = match table.get(key) {
+                Some(toml::Value::Array(values)) => values.iter().collect(),
+                value => Vec::from_iter(value),
+            };
+            let url =
+                |value: &toml::Value| value.get("url").unwrap_or(value).as_str().map(str::to_owned);
+            urls.extend(values.into_iter().filter_map(url));
+        }
+    }
+    let named_by = path.display().to_string();
+    let place = |url| Place { url, named_by: named_by.clone(), is_foreign };
+    urls.into_iter().map(place).collect()
+}
+
+/// The directory of the user's configuration.
+fn configuration_directory() -> Option<PathBuf> {
+    let named = image::variable("XDG_CONFIG_HOME").map(PathBuf::from);
+    named.or_else(|| image::variable("HOME").map(|home| PathBuf::from(home).join(".config")))
+}
+
+/// The place that a variable of the user names.
+fn of_variable(name: &str) -> Option<Place> {
+    let url = image::variable(name)?.into_string().ok()?;
+    let url = Some(url).filter(|value| !value.trim().is_empty())?;
+    Some(Place { url, named_by: name.to_owned(), is_foreign: false })
+}
+
+/// The options that count for `pip install` in a configuration file of pip: whether each is in its own section, the name
+/// and the first line of the value, which can be below the name.
+fn pip_options(text: &str) -> Vec<(bool, String, String)> {
+    let mut section = "";
+    let mut options: Vec<(bool, String, String)> = Vec::new();
+    // Whether further lines belong to the last option.
+    let mut is_open = false;
+    for line in text.lines() {
+        let trimmed = line.trim();
+        if trimmed.is_empty() || trimmed.starts_with(['#', ';']) {
+            continue;
+        }
+        if line.starts_with([' ', '\t']) && is_open {
+            let last = options.last_mut().filter(|(.., value)| value.is_empty());
+            if let Some((.., value)) = last {
+                trimmed.clone_into(value);
+            }
+        } else if let Some(name) = trimmed.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'))
+        {
+            (section, is_open) = (name, false);
+        } else if let Some((key, value)) = trimmed.split_once(['=', ':']) {
+            is_open = ["global", "install"].contains(&section);
+            if is_open {
+                let key = key.trim().to_lowercase().replace('_', "-");
+                let key = key.trim_start_matches("--").to_owned();
+                options.push((section == "install", key, value.trim().to_owned()));
+            }
+        }
+    }
+    options.retain(|(.., value)| !value.is_empty());
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_of_pip() {
+        for (text, expected) in [
+            ("[global]\nindex-url = https://a/simple\n", &[(false, "https://a/simple")][..]),
+            ("[global]\nindex_url=a\n[install]\nindex-url: b\n", &[(false, "a"), (true, "b")]),
+            ("[list]\nindex-url = a\n", &[]),
+            ("[global]\n# index-url = a\nextra-index-url = b\n", &[]),
+            ("[global]\nindex-url =\n  # why\n  a\n  b\n", &[(false, "a")]),
+            ("[install]\ntimeout = 9\n  index-url = a\n--index-url = b\n", &[(true, "b")]),
+        ] {
+            let options = pip_options(text).into_iter();
+            let found = options.filter(|(_, name, _)| name == "index-url");
+            let found = Vec::from_iter(found.map(|(install, _, value)| (install, value)));
+            let expected = expected.iter().map(|(install, value)| (*install, (*value).to_owned()));
+            assert_eq!(found, Vec::from_iter(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_configuration_of_uv() {
+        let tree = kpack_tests::tree::Tree::new();
+        for (name, text, expected) in [
+            ("uv.toml", "[[index]]\nname = \"a\"\nurl = \"https://a\"\n", &["https://a"][..]),
+            (
+                "uv.toml",
+                "[pip]\nindex-url = \"https://a\"\nfind-links = [\"b\"]\n",
+                &["https://a", "b"],
+            ),
+            ("uv.toml", "# index-url = \"https://a\"\n", &[]),
+            ("uv.toml", "index-url = [[[\n", &[]),
+            ("pyproject.toml", "[project]\nname = \"index-url\"\n", &[]),
+            ("pyproject.toml", "[tool.uv]\nindex-url = \"https://a\"\n", &["https://a"]),
+        ] {
+            let path = tree.path(name);
+            std::fs::write(&path, text).unwrap();
+            let found = Vec::from_iter(uv_places(&path, true).into_iter().map(|place| place.url));
+            assert_eq!(found, expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! The packages of a distribution and of conda: which one an archive or a binary belongs to, by the databases of dpkg and
+//! RPM and by `conda-meta`, which are read without running any of these.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use kpack_artifact::rpm_database::{self, RpmPackage};
+use kpack_core::{Finding, Severity, ids, shown};
+use kpack_format::names::is_archive;
+use kpack_format::{Delivery, TargetId};
+use kpack_split::input;
+use kpack_wheel::within;
+use serde::Deserialize;
+
+use super::facts::{Binary, Code, Process};
+use super::machine::{Machine, small_text};
+use super::remedy::{Diagnosis, Remedy};
+
+/// The largest list of the files of a package, and the largest database of dpkg, in bytes.
+const MAX_LIST: u64 = 16 << 20;
+const MAX_STATUS: u64 = 64 << 20;
+
+/// A program that installs packages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manager {
+    Apt,
+    Dnf,
+    /// That of SUSE.
+    Zypper,
+    /// Several programs install packages of conda, and the prefix does not tell which of them made it.
+    Conda,
+}
+
+/// An installed package, as far as it matters.
+#[derive(Debug, Clone)]
+struct Package {
+    manager: Manager,
+    name: String,
+    version: String,
+    /// Archives, and binaries that are examined, as paths in the root.
+    files: Vec<PathBuf>,
+    /// The packages that it recommends, with their versions.
+    recommends: Vec<(String, Option<String>)>,
+}
+
+/// What `conda-meta` says about a package.
+#[derive(Deserialize)]
+struct CondaPackage {
+    name: String,
+    version: String,
+    build: String,
+    files: Vec<String>,
+}
+
+/// What the examined binaries have to do with packages.
+#[derive(Debug, Default)]
+pub(super) struct Packages {
+    packages: Vec<Package>,
+    installed: BTreeSet<String>,
+    missing: BTreeSet<PathBuf>,
+}
+
+/// The directory that paths in databases are below.
+struct Root {
+    path: PathBuf,
+    /// The directories `/lib` and others that are links into `/usr`.
+    merged: Vec<&'static str>,
+}
+
+impl Root {
+    fn new(path: PathBuf) -> Self {
+        let mut merged = Vec::from(["lib", "lib64", "bin", "sbin"]);
+        merged.retain(|name| {
+            let target = fs::read_link(path.join(name));
+            let usr = Path::new("usr").join(name);
+            target.is_ok_and(|target| target == usr || target == Path::new("/").join(&usr))
+        });
+        Self { path, merged }
+    }
+
+    /// Where a file is that a database lists: packages may list it as it was before `/lib` became a link.
+    fn join(&self, listed: &str) -> PathBuf {
+        let listed = listed.trim_start_matches('/');
+        let first = listed.split('/').next().unwrap_or_default();
+        match self.merged.contains(&first) {
+            true => self.path.join("usr").join(listed),
+            false => self.path.join(listed),
+        }
+    }
+}
+
+impl Packages {
+    /// The packages in the databases below the root of `machine` that have something to do with these processes.
+    pub(super) fn of(processes: &[Process], machine: &Machine) -> Self {
+        let binaries = || processes.iter().flat_map(|process| &process.binaries);
+        let lacks_code = |binary: &Binary| binary.code.iter().any(|(_, code)| *code != Code::Here);
+        // A machine may have thousands of packages, and what lists their files has to be read.
+        if !binaries().any(lacks_code) {
+            return Self::default();
+        }
+        let binaries: BTreeSet<&Path> = binaries().map(|binary| binary.path.as_path()).collect();
+        // Paths of binaries have links resolved.
+        let system = machine.system.canonicalize();
+        let root = &Root::new(system.unwrap_or_else(|_| machine.system.clone()));
+        // The directories `.kpack` beside and above the binaries.
+        let places: BTreeSet<PathBuf> = binaries
+            .iter()
+            .flat_map(|path| path.ancestors().skip(1))
+            .map(|directory| directory.join(".kpack"))
+            .collect();
+        let is_of_interest = |path: &Path| {
+            binaries.contains(path)
+                || is_archive(path) && path.parent().is_some_and(|place| places.contains(place))
+        };
+        let mut found = Self::default();
+        found.add_dpkg(root, &is_of_interest);
+        found.add_rpm(root, &is_of_interest);
+        let prefixes: BTreeSet<&Path> =
+            binaries.iter().flat_map(|path| path.ancestors().skip(1)).collect();
+        for prefix in prefixes {
+            found.add_conda(prefix, &is_of_interest);
+        }
+        let files = found.packages.iter().flat_map(|package| &package.files);
+        let is_missing = |path: &&PathBuf| fs::symlink_metadata(path).is_err();
+        found.missing = files.filter(is_missing).cloned().collect();
+        found
+    }
+
+    fn add_dpkg(&mut self, root: &Root, is_of_interest: &dyn Fn(&Path) -> bool) {
+        let directory = root.path.join("var/lib/dpkg");
+        let Some(status) = text(&directory.join("status"), MAX_STATUS) else { return };
+        let mut fields = BTreeMap::new();
+        for paragraph in status.split("\n\n") {
+            let field = |name: &str| {
+                let mut lines = paragraph.lines();
+                lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+            };
+            if let (Some(name), Some(version)) = (field("Package"), field("Version"))
+                && field("Status").is_some_and(|status| status.ends_with(" installed"))
+                && [name, version].into_iter().all(is_plain)
+            {
+                self.installed.insert(name.to_owned());
+                let recommends = field("Recommends").unwrap_or_default();
+                fields.insert(name.to_owned(), (version.to_owned(), recommends.to_owned()));
+            }
+        }
+        let lists = fs::read_dir(directory.join("info")).into_iter().flatten().flatten();
+        for path in lists.map(|entry| entry.path()) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let Some(name) = name.strip_suffix(".list") else { continue };
+            let name = name.split(':').next().unwrap_or_default();
+            let (Some((version, recommends)), Some(files)) =
+                (fields.get(name), text(&path, MAX_LIST))
+            else {
+                continue;
+            };
+            let files = files.lines().map(|line| root.join(line));
+            let files: Vec<PathBuf> = files.filter(|path| is_of_interest(path)).collect();
+            if !files.is_empty() {
+                self.packages.push(Package {
+                    manager: Manager::Apt,
+                    name: name.to_owned(),
+                    version: version.clone(),
+                    files,
+                    recommends: recommended(recommends).collect(),
+                });
+            }
+        }
+    }
+
+    fn add_rpm(&mut self, root: &Root, is_of_interest: &dyn Fn(&Path) -> bool) {
+        let databases = ["usr/lib/sysimage/rpm", "var/lib/rpm"];
+        let databases = databases.map(|place| root.path.join(place).join("rpmdb.sqlite"));
+        let Some(database) = databases.into_iter().find(|path| path.is_file()) else { return };
+        let releases = ["etc/os-release", "usr/lib/os-release"].map(|path| root.path.join(path));
+        let release = releases.iter().find_map(|path| small_text(path)).unwrap_or_default();
+        let mut lines = release.lines().filter_map(|line| line.split_once('='));
+        let is_suse =
+            lines.any(|(key, ids)| ["ID", "ID_LIKE"].contains(&key) && ids.contains("suse"));
+        let manager = if is_suse { Manager::Zypper } else { Manager::Dnf };
+        // One that cannot be read says nothing.
+        for package in rpm_database::read(&database).unwrap_or_default() {
+            let RpmPackage { name, version, files, recommends, .. } = package;
+            if ![&name, &version].into_iter().all(|text| is_plain(text)) {
+                continue;
+            }
+            self.installed.insert(name.clone());
+            let files = files.iter().map(|path| root.join(path));
+            let files: Vec<PathBuf> = files.filter(|path| is_of_interest(path)).collect();
+            if !files.is_empty() {
+                let recommends = recommends.into_iter().filter(|(name, version)| {
+                    is_plain(name) && version.as_deref().is_none_or(is_plain)
+                });
+                let recommends = recommends.collect();
+                self.packages.push(Package { manager, name, version, files, recommends });
+            }
+        }
+    }
+
+    fn add_conda(&mut self, prefix: &Path, is_of_interest: &dyn Fn(&Path) -> bool) {
+        let entries = fs::read_dir(prefix.join("conda-meta")).into_iter().flatten().flatten();
+        let mut lists = Vec::from_iter(entries.map(|entry| entry.path()));
+        lists.retain(|path| path.extension().is_some_and(|end| end == "json"));
+        lists.sort();
+        for path in lists {
+            let Some(package) = text(&path, MAX_LIST) else { continue };
+            let Ok(package) = serde_json::from_str::<CondaPackage>(&package) else { continue };
+            let CondaPackage { name, version, build, files } = package;
+            if ![&name, &version, &build].into_iter().all(|text| is_plain(text)) {
+                continue;
+            }
+            let files = files.iter().filter_map(|path| within(prefix, prefix, Path::new(path)));
+            let files: Vec<PathBuf> = files.filter(|path| is_of_interest(path)).collect();
+            if !files.is_empty() {
+                let version = format!("{version} (build {build})");
+                let (manager, recommends) = (Manager::Conda, Vec::new());
+                self.packages.push(Package { manager, name, version, files, recommends });
+            }
+        }
+    }
+
+    /// The findings: archives that a package lists and that are gone, and device packages that are recommended for a GPU
+    /// and not installed.
+    pub(super) fn judge(&self, processes: &[Process], machine: &Machine) -> Vec<Diagnosis> {
+        let mut found = Vec::new();
+        for package in &self.packages {
+            let mut gone = package.files.iter().filter(|path| self.missing.contains(*path));
+            let Some(path) = gone.next() else { continue };
+            let text = format!(
+                "the package {} {} is installed, but its archive is missing",
+                package.name, package.version
+            );
+            let mut fault = Finding::new(Severity::Fault, ids::DEVICE_PACKAGE_DAMAGED, path, text);
+            if package.manager == Manager::Conda {
+                fault = fault.with_help(package.of_conda());
+            }
+            found.push(Diagnosis::from(fault).mended_by(package.reinstall()));
+        }
+        for gpu in machine.gpus() {
+            let mut missing: BTreeMap<&str, (&Package, Option<&str>)> = BTreeMap::new();
+            let binaries = processes.iter().flat_map(|process| &process.binaries);
+            let lacks = |code: &[(TargetId, Code)]| {
+                code.iter().any(|(known, code)| known == gpu && *code != Code::Here)
+            };
+            for binary in binaries.filter(|binary| lacks(&binary.code)) {
+                let mut owners = self.packages.iter();
+                let Some(owner) = owners.find(|owner| owner.files.contains(&binary.path)) else {
+                    continue;
+                };
+                let has = binary.code.iter().any(|(_, code)| *code == Code::Here);
+                let is_there = || !owner.files.iter().any(|path| self.missing.contains(path));
+                if owner.manager == Manager::Conda && (!has || machine.asked) && is_there() {
+                    let text = format!("{} {} has no code for {gpu}", owner.name, owner.version);
+                    let id = ids::DEVICE_PACKAGE_MISSING;
+                    let fault = Finding::new(Severity::Fault, id, &binary.path, text);
+                    let fault = Diagnosis::from(fault.with_help(owner.of_conda()));
+                    found.push(fault.about([gpu.clone()]));
+                }
+                for (name, version) in &owner.recommends {
+                    let is_for = target_of(name).is_some_and(|target| {
+                        target.covers(gpu) || gpu.needs(&target, Delivery::Archive)
+                    });
+                    if is_for && !self.installed.contains(name) {
+                        missing.insert(name, (owner, version.as_deref()));
+                    }
+                }
+            }
+            for (name, (owner, version)) in missing {
+                let text = format!(
+                    "{} {} recommends {name} for {gpu}, which is not installed",
+                    owner.name, owner.version
+                );
+                let path = owner.files.first().map_or(Path::new("/"), PathBuf::as_path);
+                let text = format!("{text}: {} has no code for it", shown(path));
+                let fault = Finding::general(Severity::Fault, ids::DEVICE_PACKAGE_MISSING, text);
+                let remedy = owner.manager.install(name, version);
+                found.push(Diagnosis::from(fault).mended_by(remedy).about([gpu.clone()]));
+            }
+        }
+        found
+    }
+}
+
+impl Package {
+    fn reinstall(&self) -> Option<Remedy> {
+        match self.manager {
+            Manager::Apt => {
+                let pinned = format!("{}={}", self.name, self.version);
+                Remedy::new("apt-get", ["install", "--reinstall", &pinned])
+            }
+            Manager::Dnf => {
+                Remedy::new("dnf", ["reinstall", &format!("{}-{}", self.name, self.version)])
+            }
+            Manager::Zypper => {
+                let pinned = format!("{}={}", self.name, self.version);
+                Remedy::new("zypper", ["install", "--force", &pinned])
+            }
+            Manager::Conda => None,
+        }
+    }
+
+    /// What to do about a package of conda, for which there is no command that is sure.
+    fn of_conda(&self) -> String {
+        let Self { name, version, .. } = self;
+        format!(
+            "with the program that made this conda environment, install {name} {version} again, or a build of it with code for this GPU"
+        )
+    }
+}
+
+impl Manager {
+    fn install(self, name: &str, version: Option<&str>) -> Option<Remedy> {
+        let (program, between) = match self {
+            Self::Apt => ("apt-get", "="),
+            Self::Dnf => ("dnf", "-"),
+            Self::Zypper => ("zypper", "="),
+            Self::Conda => return None,
+        };
+        let pinned = version.map_or(name.to_owned(), |version| format!("{name}{between}{version}"));
+        Remedy::new(program, ["install", &pinned])
+    }
+}
+
+/// Whether a name or version has the characters that dpkg and RPM allow, and is no option.
+fn is_plain(text: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ".+-_~:^".contains(c);
+    text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(is_plain)
+}
+
+/// The target at the end of the name of a device package: that of `libvec1-gfx90a.xnack-on`.
+fn target_of(name: &str) -> Option<TargetId> {
+    let label = &name[name.rfind("-gfx")? + 1..];
+    let processor = label.split('.').next()?;
+    TargetId::family(processor).or_else(|| processor.parse().ok())
+}
+
+/// What a field like `a (= 1) | b, c` asks for first of all: `a` and `c`, with the versions that alone are accepted.
+fn recommended(field: &str) -> impl Iterator<Item = (String, Option<String>)> {
+    let groups = field.split(',');
+    groups.filter_map(|group| {
+        let text = group.split('|').next()?.trim();
+        let (name, rest) = text.split_once(' ').unwrap_or((text, ""));
+        let version = rest.trim().strip_prefix("(=").and_then(|rest| rest.strip_suffix(')'));
+        let version = version.map(|version| version.trim().to_owned());
+        let is_sound = is_plain(name) && version.as_ref().is_none_or(|version| is_plain(version));
+        is_sound.then(|| (name.to_owned(), version))
+    })
+}
+
+/// The content of a text file, if it is one of at most `size` bytes.
+fn text(path: &Path, size: u64) -> Option<String> {
+    let mut text = String::new();
+    input::open(path).ok()?.take(size + 1).read_to_string(&mut text).ok()?;
+    (text.len() as u64 <= size).then_some(text)
+}

@@ -1,0 +1,75 @@
+//! Where to look if the user names nothing: what is active, and then what is installed.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kpack_wheel::Environment;
+
+use super::image;
+
+/// The directories of libraries that distributions have.
+const LIBRARIES: [&str; 4] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib/powerpc64le-linux-gnu",
+    "/usr/lib64",
+];
+
+/// The places that the user is likely to mean, the likeliest first.
+pub(super) fn likely() -> Vec<PathBuf> {
+    let mut places = environments();
+    places.extend(variable("ROCM_PATH"));
+    let entries = fs::read_dir("/opt").into_iter().flatten().flatten();
+    let is_rocm = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        name == b"rocm" || name.starts_with(b"rocm-")
+    };
+    let mut installed: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_rocm).collect();
+    installed.sort();
+    places.extend(installed);
+    places.extend(LIBRARIES.map(PathBuf::from));
+    places.retain(|place| place.is_dir());
+    places
+}
+
+/// The Python environments that the user is likely to mean, the likeliest first.
+pub(super) fn environments() -> Vec<PathBuf> {
+    let added = variable("PYTHONPATH").unwrap_or_default();
+    // Most of its directories are those of sources.
+    let has_packages = |path: &PathBuf| path.is_absolute() && Environment::read(path).is_some();
+    let added = Vec::from_iter(env::split_paths(&added).filter(has_packages));
+    let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable);
+    added.into_iter().chain(active).chain(nearest_venv()).chain(of_user()).collect()
+}
+
+/// Where `pip install --user` installs.
+fn of_user() -> Vec<PathBuf> {
+    if variable("PYTHONNOUSERSITE").is_some() {
+        return Vec::new();
+    }
+    let home = || Some(variable("HOME")?.join(".local"));
+    let Some(base) = variable("PYTHONUSERBASE").or_else(home) else { return Vec::new() };
+    let pythons = fs::read_dir(base.join("lib")).into_iter().flatten().flatten();
+    let packages = pythons.map(|entry| entry.path().join("site-packages"));
+    let mut packages = Vec::from_iter(packages.filter(|path| path.is_dir()));
+    packages.sort();
+    packages
+}
+
+/// The path that a variable has, unless it is empty.
+fn variable(name: &str) -> Option<PathBuf> {
+    image::variable(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// Whether `path` is a directory that has libraries of the whole distribution.
+pub(super) fn is_of_distribution(path: &Path) -> bool {
+    LIBRARIES.iter().any(|directory| Path::new(directory) == path)
+}
+
+/// The environment `.venv` that is nearest to the current directory, as uv finds it.
+pub(super) fn nearest_venv() -> Option<PathBuf> {
+    let current = env::current_dir().ok()?;
+    let mut found = current.ancestors().map(|directory| directory.join(".venv"));
+    found.find(|path| path.join("pyvenv.cfg").is_file())
+}

@@ -1,0 +1,115 @@
+//! Paths in the root of an image: absolute links lead into it, and nothing leads out.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use kpack_core::Error;
+
+/// As many links as Linux follows in a path.
+const MOST_LINKS: usize = 40;
+
+/// Where absolute paths begin: in the root of an image, or on the drive that they name.
+#[derive(Debug)]
+pub(super) struct Root(Option<PathBuf>);
+
+impl Root {
+    /// That of an image in a directory, or the machine's.
+    pub(super) fn find(image: Option<&Path>) -> Result<Self, Error> {
+        let real = image
+            .map(|image| image.canonicalize().map_err(|error| Error::io(image, "find", error)));
+        real.transpose().map(Self)
+    }
+
+    /// The directory that an absolute path begins at.
+    fn of(&self, path: &Path) -> PathBuf {
+        let drive = || path.ancestors().last().unwrap_or(path);
+        self.0.as_deref().unwrap_or_else(drive).to_owned()
+    }
+
+    /// What a path of the machine is called in it; `None` for one outside.
+    pub(super) fn inside<'p>(&self, path: &'p Path) -> Option<&'p Path> {
+        match &self.0 {
+            Some(root) => path.strip_prefix(root).ok(),
+            None => Some(path),
+        }
+    }
+
+    /// The path without symbolic links of what `path` leads to, as a process sees it whose root directory this is. The
+    /// result is absolute, and a path of the machine; `path` is absolute, unless this is an image's.
+    ///
+    /// # Errors
+    /// There is nothing at the path, or there are too many links.
+    pub(super) fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        let mut root = self.of(path);
+        let mut found = root.clone();
+        let mut links = 0;
+        let mut left = parts(path);
+        while let Some(part) = left.pop() {
+            if part == ".." {
+                if found != root {
+                    found.pop();
+                }
+                continue;
+            }
+            let next = found.join(&part);
+            let metadata = next.symlink_metadata()?;
+            if !metadata.is_symlink() {
+                found = next;
+                continue;
+            }
+            links += 1;
+            if links > MOST_LINKS {
+                return Err(io::Error::other("too many symbolic links"));
+            }
+            let target = next.read_link()?;
+            if target.is_absolute() {
+                root = self.of(&target);
+                root.clone_into(&mut found);
+            }
+            left.extend(parts(&target));
+        }
+        Ok(found)
+    }
+}
+
+/// The components to follow, the first one last.
+fn parts(path: &Path) -> Vec<OsString> {
+    let parts = path.components().rev().filter_map(|part| match part {
+        Component::Normal(part) => Some(part.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::CurDir | Component::RootDir | Component::Prefix(_) => None,
+    });
+    parts.collect()
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn links_stay_in_the_root() {
+        let directory = tempfile::tempdir().unwrap();
+        let outside = directory.path().canonicalize().unwrap();
+        let root = outside.join("root");
+        fs::create_dir_all(root.join("opt/rocm-6.4/lib")).unwrap();
+        fs::write(root.join("opt/rocm-6.4/lib/a.so"), "").unwrap();
+        fs::write(outside.join("secret"), "").unwrap();
+        symlink("/opt/rocm-6.4", root.join("opt/rocm")).unwrap();
+        symlink("../../../../../../opt/rocm/lib", root.join("lib")).unwrap();
+        symlink("../../secret", root.join("opt/out")).unwrap();
+        symlink("loop", root.join("loop")).unwrap();
+        let image = Root::find(Some(&root)).unwrap();
+        let at = |path: &str| image.resolve(Path::new(path));
+        let library = root.join("opt/rocm-6.4/lib/a.so");
+        assert_eq!(at("/opt/rocm/lib/a.so").unwrap(), library);
+        assert_eq!(at("/lib/a.so").unwrap(), library);
+        assert_eq!(at("/../lib/../lib/a.so").unwrap(), library);
+        assert_eq!(at("/opt/out").unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(at("/loop").is_err());
+        assert_eq!(at("/").unwrap(), root);
+    }
+}

@@ -1,0 +1,1569 @@
+//! Given environments that real installers made of small wheels with ROCm's metadata, broken in one way each, when the
+//! doctor examines them, then it names the cause and the command, and that command, run as it is printed, mends the
+//! environment. Sound environments are called sound.
+//!
+//! Every row of the tables is one environment.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::LazyLock;
+
+use kpack_cli::doctor::{Options, examine};
+use kpack_split::install::{InstallOptions, install};
+use kpack_tests::apt;
+use kpack_tests::fixture::{FatLibrary, Storage, Wheel, code, rocm_split};
+use kpack_tests::package_root::PackageRoot;
+use kpack_tests::process::run;
+use kpack_tests::require;
+use kpack_tests::tree::Tree;
+use walkdir::WalkDir;
+
+use crate::command::{kpack, said};
+
+const TARGETS: [&str; 3] = ["gfx1100", "gfx942", "gfx1030"];
+const FAMILY: &str = "gfx110x";
+/// The versions of ROCm with the versions of torch that are built for them.
+const RELEASES: [(&str, &str); 3] = [
+    ("7.13.0", "2.9.0+rocm7.13.0"),
+    ("7.14.0", "2.10.0+rocm7.14.0"),
+    ("7.15.0a20260301", "2.11.0a0+rocm7.15.0a20260301"),
+];
+
+const HIP: &str = "libamdhip64.so.7";
+const RUNTIME: &str = "_rocm_sdk_core/lib/libamdhip64.so.7";
+
+/// What a row's environment is installed with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tool {
+    Pip,
+    Uv,
+    UvProject,
+}
+use Tool::{Pip, Uv, UvProject};
+
+/// What breaks an environment after its installation.
+#[derive(Debug, Clone, Copy)]
+enum Break {
+    /// Runs the installer with these arguments.
+    Run(&'static [&'static str]),
+    /// Removes this file of `site-packages`.
+    Remove(&'static str),
+    /// Cuts this file of `site-packages` to 100 bytes.
+    Cut(&'static str),
+    /// Cuts this file of `site-packages` in half.
+    Halve(&'static str),
+    /// Writes this text to this file of `site-packages`.
+    Write(&'static str, &'static str),
+    /// Lets only its owner read this file of `site-packages`, and another user run the doctor.
+    Forbid(&'static str),
+    /// Examines the environment from outside, where it is not active.
+    Leave,
+    /// Sets a variable for the doctor. `STUBS` stands for a directory with another HIP runtime.
+    Set(&'static str, &'static str),
+}
+use Break::{Cut, Forbid, Halve, Leave, Remove, Run, Set, Write};
+
+/// An environment, how it is broken, and what the doctor has to say.
+struct Row {
+    name: &'static str,
+    tool: Tool,
+    install: &'static [&'static str],
+    breaks: &'static [Break],
+    arch: &'static str,
+    /// The ID of the cause; `None` for a sound environment.
+    id: Option<&'static str>,
+    /// The command, with `INDEX` for the index, `WHEELS` for the directory of wheels, `ENV` for the environment, and `SITE`
+    /// for its `site-packages`; `None` if there is none.
+    command: Option<&'static str>,
+}
+
+/// torch with everything that a gfx1100 needs.
+const FULL: &[&str] = &[
+    "torch[device-gfx1100]==2.10.0+rocm7.14.0",
+    "rocm[device-gfx1100]==7.14.0",
+    "amd-torch-device-gfx110x==2.10.0+rocm7.14.0",
+];
+const SOUND: Row = Row {
+    name: "",
+    tool: Pip,
+    install: FULL,
+    breaks: &[],
+    arch: "gfx1100",
+    id: None,
+    command: None,
+};
+
+/// Environments of pip.
+const OF_PIP: &[Row] = &[
+    Row {
+        name: "the device wheels were forgotten",
+        install: &["torch==2.10.0+rocm7.14.0"],
+        id: Some("device-wheel-missing"),
+        command: Some(
+            "pip install 'rocm[device-gfx1100]==7.14.0' 'torch[device-gfx1100]==2.10.0+rocm7.14.0' 'amd-torch-device-gfx110x==2.10.0+rocm7.14.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "ROCm's device wheel is missing",
+        breaks: &[Run(&["uninstall", "-y", "rocm-sdk-device-gfx1100"])],
+        id: Some("device-wheel-missing"),
+        command: Some("pip install 'rocm[device-gfx1100]==7.14.0' --index-url INDEX"),
+        ..SOUND
+    },
+    Row {
+        name: "torch's device wheel is missing",
+        breaks: &[Run(&["uninstall", "-y", "amd-torch-device-gfx1100"])],
+        id: Some("device-wheel-missing"),
+        command: Some("pip install 'torch[device-gfx1100]==2.10.0+rocm7.14.0' --index-url INDEX"),
+        ..SOUND
+    },
+    Row {
+        name: "the device wheels are for another GPU",
+        install: &["torch[device-gfx942]==2.10.0+rocm7.14.0"],
+        id: Some("device-wheel-other-gpu"),
+        command: Some(
+            "pip install 'rocm[device-gfx1100]==7.14.0' 'torch[device-gfx1100]==2.10.0+rocm7.14.0' 'amd-torch-device-gfx110x==2.10.0+rocm7.14.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "the device wheel is of an older version",
+        breaks: &[Run(&[
+            "install",
+            "-q",
+            "--no-deps",
+            "amd-torch-device-gfx1100==2.9.0+rocm7.13.0",
+        ])],
+        id: Some("device-wheel-version"),
+        command: Some("pip install 'torch[device-gfx1100]==2.10.0+rocm7.14.0' --index-url INDEX"),
+        ..SOUND
+    },
+    Row {
+        name: "ROCm's device wheel is of an older version",
+        breaks: &[Run(&["install", "-q", "--no-deps", "rocm-sdk-device-gfx1100==7.13.0"])],
+        id: Some("device-wheel-version"),
+        command: Some(
+            "pip install 'rocm[device-gfx1100]==7.14.0' 'torch[device-gfx1100]==2.10.0+rocm7.14.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "torch was downgraded without its device wheels",
+        breaks: &[Run(&["install", "-q", "--no-deps", "torch==2.9.0+rocm7.13.0"])],
+        id: Some("device-wheel-version"),
+        command: Some(
+            "pip install 'torch[device-gfx1100]==2.9.0+rocm7.13.0' 'amd-torch-device-gfx110x==2.9.0+rocm7.13.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "the family's wheel is missing",
+        install: &["torch[device-gfx1100]==2.10.0+rocm7.14.0"],
+        id: Some("family-wheel-missing"),
+        command: Some(
+            "pip install 'torch[device-gfx1100]==2.10.0+rocm7.14.0' 'amd-torch-device-gfx110x==2.10.0+rocm7.14.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "an archive was deleted",
+        breaks: &[Remove("torch/lib/.kpack/all_gfx1100.kpack")],
+        id: Some("device-wheel-damaged"),
+        command: Some(
+            "pip install --force-reinstall --no-deps 'amd-torch-device-gfx1100==2.10.0+rocm7.14.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "an archive was truncated",
+        breaks: &[Cut("_rocm_sdk_libraries/lib/.kpack/all_gfx1100.kpack")],
+        id: Some("device-wheel-damaged"),
+        command: Some(
+            "pip install --force-reinstall --no-deps 'rocm-sdk-device-gfx1100==7.14.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "the wheel with the HIP runtime is missing",
+        breaks: &[Run(&["uninstall", "-y", "rocm-sdk-core"])],
+        id: Some("host-wheel-missing"),
+        command: Some(
+            "pip install 'rocm[device-gfx1100]==7.14.0' 'torch[device-gfx1100]==2.10.0+rocm7.14.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "the HIP runtime is too old to read markers",
+        breaks: &[Run(&["install", "-q", "--no-deps", "rocm-sdk-core==7.2.0"])],
+        id: Some("device-wheel-version"),
+        command: Some(
+            "pip install 'rocm[device-gfx1100]==7.14.0' 'torch[device-gfx1100]==2.10.0+rocm7.14.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "one of two GPUs has no code",
+        arch: "gfx1100,gfx942",
+        id: Some("device-wheel-other-gpu"),
+        command: Some(
+            "pip install 'rocm[device-gfx942]==7.14.0' 'torch[device-gfx942]==2.10.0+rocm7.14.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "nobody builds for the GPU",
+        arch: "gfx1034",
+        id: Some("no-device-wheel"),
+        ..SOUND
+    },
+    Row {
+        name: "the loader is switched off",
+        breaks: &[Set("ROCM_KPACK_DISABLE", "1")],
+        id: Some("loader-disabled"),
+        ..SOUND
+    },
+    Row {
+        name: "a variable leads to another HIP runtime",
+        breaks: &[Set("LD_LIBRARY_PATH", "STUBS")],
+        id: Some("two-runtimes"),
+        ..SOUND
+    },
+    Row {
+        name: "a variable leads away from the archives",
+        breaks: &[Set("ROCM_KPACK_PATH", "/nowhere")],
+        id: Some("search-paths-set"),
+        ..SOUND
+    },
+];
+
+/// Further environments of pip.
+const MORE_OF_PIP: &[Row] = &[
+    Row {
+        name: "two archives were deleted",
+        breaks: &[
+            Remove("torch/lib/.kpack/all_gfx1100.kpack"),
+            Remove("_rocm_sdk_libraries/lib/.kpack/all_gfx1100.kpack"),
+        ],
+        id: Some("device-wheel-damaged"),
+        command: Some(
+            "pip install --force-reinstall --no-deps 'amd-torch-device-gfx1100==2.10.0+rocm7.14.0' 'rocm-sdk-device-gfx1100==7.14.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "a library was truncated",
+        breaks: &[Halve("torch/lib/libtorch_hip.so")],
+        id: Some("device-wheel-damaged"),
+        command: Some(
+            "pip install --force-reinstall --no-deps 'torch==2.10.0+rocm7.14.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "the wheel with ROCm's libraries is missing, which an extra asks for",
+        breaks: &[Run(&["uninstall", "-y", "rocm-sdk-libraries"])],
+        id: Some("host-wheel-missing"),
+        command: Some("pip install 'torch[device-gfx1100]==2.10.0+rocm7.14.0' --index-url INDEX"),
+        ..SOUND
+    },
+    Row {
+        name: "an archive that another user may not read",
+        breaks: &[Forbid("torch/lib/.kpack/all_gfx1100.kpack")],
+        id: Some("device-wheel-damaged"),
+        command: Some(
+            "pip install --force-reinstall --no-deps 'amd-torch-device-gfx1100==2.10.0+rocm7.14.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "an environment that is not active",
+        install: &["torch==2.10.0+rocm7.14.0"],
+        breaks: &[Leave],
+        id: Some("device-wheel-missing"),
+        command: Some(
+            "pip --python ENV install 'rocm[device-gfx1100]==7.14.0' 'torch[device-gfx1100]==2.10.0+rocm7.14.0' 'amd-torch-device-gfx110x==2.10.0+rocm7.14.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "a nightly build without its device wheels",
+        install: &["torch==2.11.0a0+rocm7.15.0a20260301"],
+        id: Some("device-wheel-missing"),
+        command: Some(
+            "pip install 'rocm[device-gfx1100]==7.15.0a20260301' 'torch[device-gfx1100]==2.11.0a0+rocm7.15.0a20260301' 'amd-torch-device-gfx110x==2.11.0a0+rocm7.15.0a20260301' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "a wheel from a directory, without its device wheels",
+        install: &["WHEELS/torch-2.10.0+rocm7.14.0-py3-none-linux_x86_64.whl"],
+        id: Some("device-wheel-missing"),
+        command: Some(
+            "pip install 'rocm[device-gfx1100]==7.14.0' 'torch[device-gfx1100]==2.10.0+rocm7.14.0' 'amd-torch-device-gfx110x==2.10.0+rocm7.14.0' --find-links WHEELS --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "a package of conda",
+        install: &["torch==2.10.0+rocm7.14.0"],
+        breaks: &[
+            Write("torch-2.10.0+rocm7.14.0.dist-info/INSTALLER", "conda\n"),
+            Write("rocm-7.14.0.dist-info/INSTALLER", "conda\n"),
+        ],
+        id: Some("device-wheel-missing"),
+        ..SOUND
+    },
+    Row {
+        name: "a wheel with its own runtime, without its device wheel",
+        install: &["vec==2.0"],
+        id: Some("device-wheel-missing"),
+        command: Some("pip install 'vec[device-gfx1100]==2.0' --index-url INDEX"),
+        ..SOUND
+    },
+    Row {
+        name: "a wheel with its own runtime, which reads no markers",
+        install: &["vec[device-gfx1100]==1.0"],
+        id: Some("runtime-ignores-markers"),
+        command: Some("kpack join --prefix SITE/vec --arch gfx1100 lib/libvec.so"),
+        ..SOUND
+    },
+];
+
+/// Sound environments of pip.
+const SOUND_OF_PIP: &[Row] = &[
+    Row { name: "everything for gfx1100", ..SOUND },
+    Row {
+        name: "a GPU without a family's wheel",
+        install: &["torch[device-gfx942]==2.10.0+rocm7.14.0"],
+        arch: "gfx942",
+        ..SOUND
+    },
+    Row {
+        name: "code for all GPUs",
+        install: &["torch[device-all]==2.10.0+rocm7.14.0"],
+        arch: "gfx1100,gfx942,gfx1030",
+        ..SOUND
+    },
+    Row {
+        name: "a nightly build",
+        install: &[
+            "torch[device-gfx1100]==2.11.0a0+rocm7.15.0a20260301",
+            "amd-torch-device-gfx110x==2.11.0a0+rocm7.15.0a20260301",
+        ],
+        ..SOUND
+    },
+    Row {
+        name: "a wheel with its own runtime, which a tool renamed",
+        install: &["vec[device-gfx942]==2.0"],
+        arch: "gfx942",
+        ..SOUND
+    },
+    Row {
+        name: "a package of conda that is complete",
+        breaks: &[Write("torch-2.10.0+rocm7.14.0.dist-info/INSTALLER", "conda\n")],
+        ..SOUND
+    },
+    Row { name: "everything, in an environment that is not active", breaks: &[Leave], ..SOUND },
+    Row {
+        name: "packages of a distribution beside it, which have no RECORD",
+        breaks: &[
+            Write("six-1.16.0.egg-info", "Metadata-Version: 1.2\nName: six\nVersion: 1.16.0\n"),
+            Write("apt-2.9.dist-info/METADATA", "Metadata-Version: 2.1\nName: apt\nVersion: 2.9\n"),
+        ],
+        ..SOUND
+    },
+    Row {
+        name: "an older release",
+        install: &["torch[device-gfx1030]==2.9.0+rocm7.13.0"],
+        arch: "gfx1030",
+        ..SOUND
+    },
+];
+
+/// Environments of uv.
+const OF_UV: &[Row] = &[
+    Row {
+        name: "uv, the device wheels were forgotten",
+        tool: Uv,
+        install: &["torch==2.10.0+rocm7.14.0"],
+        id: Some("device-wheel-missing"),
+        command: Some(
+            "uv pip install 'rocm[device-gfx1100]==7.14.0' 'torch[device-gfx1100]==2.10.0+rocm7.14.0' 'amd-torch-device-gfx110x==2.10.0+rocm7.14.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "uv, an archive was deleted",
+        tool: Uv,
+        breaks: &[Remove("torch/lib/.kpack/all_gfx1100.kpack")],
+        id: Some("device-wheel-damaged"),
+        command: Some(
+            "uv pip install --reinstall --no-deps 'amd-torch-device-gfx1100==2.10.0+rocm7.14.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "a project of uv, the device wheels were forgotten",
+        tool: UvProject,
+        install: &["torch==2.10.0+rocm7.14.0"],
+        id: Some("device-wheel-missing"),
+        command: Some(
+            "uv add 'rocm[device-gfx1100]==7.14.0' 'torch[device-gfx1100]==2.10.0+rocm7.14.0' 'amd-torch-device-gfx110x==2.10.0+rocm7.14.0'",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "a project of uv, the device wheels are for another GPU",
+        tool: UvProject,
+        install: &["torch[device-gfx942]==2.10.0+rocm7.14.0"],
+        id: Some("device-wheel-other-gpu"),
+        command: Some(
+            "uv add 'rocm[device-gfx1100]==7.14.0' 'torch[device-gfx1100]==2.10.0+rocm7.14.0' 'amd-torch-device-gfx110x==2.10.0+rocm7.14.0'",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "a project of uv, an archive was deleted",
+        tool: UvProject,
+        breaks: &[Remove("torch/lib/.kpack/all_gfx1100.kpack")],
+        id: Some("device-wheel-damaged"),
+        command: Some("uv sync --reinstall-package amd-torch-device-gfx1100"),
+        ..SOUND
+    },
+    Row {
+        name: "uv, libraries that are links into its cache",
+        tool: Uv,
+        install: &[
+            "--link-mode",
+            "symlink",
+            "torch[device-gfx1100]==2.10.0+rocm7.14.0",
+            "rocm[device-gfx1100]==7.14.0",
+            "amd-torch-device-gfx110x==2.10.0+rocm7.14.0",
+        ],
+        id: Some("rocm-loader"),
+        command: Some(
+            "uv pip install --reinstall --no-deps --link-mode copy 'rocm-sdk-libraries==7.14.0' 'torch==2.10.0+rocm7.14.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row { name: "uv, everything", tool: Uv, ..SOUND },
+    Row { name: "a project of uv, everything", tool: UvProject, ..SOUND },
+];
+
+/// The wheels, and a simple index of them, built once.
+static WHEELS: LazyLock<PathBuf> = LazyLock::new(|| {
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("environments");
+    let _ = fs::remove_dir_all(&root);
+    build_wheels(&root);
+    root
+});
+
+fn index() -> String {
+    format!("file://{}/simple", WHEELS.display())
+}
+
+/// A library without code that exports or imports this.
+fn stub(directory: &Path, name: &str, code: &str, needed: &[&str]) -> Vec<u8> {
+    fs::create_dir_all(directory).unwrap();
+    let (source, output) = (directory.join("stub.c"), directory.join(name));
+    fs::write(&source, code).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-nostdlib"]).arg(source);
+    cc.arg(format!("-Wl,-soname,{name},-rpath,$ORIGIN,--no-as-needed"));
+    cc.args(needed.iter().map(|needed| directory.join(needed)));
+    run(cc.arg("-o").arg(&output));
+    fs::read(output).unwrap()
+}
+
+/// The files of a library `lib/NAME` that ROCm's tool split, below `directory`: the library, and an archive per target.
+fn split(directory: &Path, name: &str, needed: Option<&Path>) -> Vec<(String, Vec<u8>)> {
+    fs::create_dir_all(directory.join("lib")).unwrap();
+    let codes = TARGETS.map(|target| code(target, "add"));
+    let mut library = FatLibrary::new().wrapper(Storage::Plain, codes);
+    if let Some(needed) = needed {
+        library = library.flag("-Wl,--no-as-needed").flag(needed);
+    }
+    let file = format!("lib/{name}");
+    library.build(&directory.join(&file)).unwrap();
+    rocm_split(&library, directory, &file, "all").unwrap();
+    let entries = WalkDir::new(directory).into_iter().map(|entry| entry.unwrap());
+    let files = entries.filter(|entry| entry.file_type().is_file());
+    let files = files.map(|entry| {
+        let name = entry.path().strip_prefix(directory).unwrap().to_str().unwrap().to_owned();
+        (name, fs::read(entry.path()).unwrap())
+    });
+    files.collect()
+}
+
+fn build_wheels(root: &Path) {
+    let wheels = root.join("wheels");
+    let write = |wheel: Wheel| drop(wheel.write(&wheels).unwrap());
+    let name = |name: &str, version: &str| format!("{name}-{version}-py3-none-linux_x86_64.whl");
+    let with = |wheel: Wheel, files: &[(String, Vec<u8>)], directory: &str, part: &str| {
+        let own = files.iter().filter(|(path, _)| path.contains(part));
+        own.fold(wheel, |wheel, (path, bytes)| {
+            let name = format!("{directory}/{path}");
+            let wheel = wheel.row(&format!("{name},,{}", bytes.len()));
+            wheel.member_with_mode(&name, 0o755, bytes.clone())
+        })
+    };
+    let stubs = root.join("stubs");
+    let loader_code = "int kpack_load_code_object(void) { return 1; }";
+    let loader = stub(&stubs, "librocm_kpack.so.0", loader_code, &[]);
+    let hip = "int kpack_load_code_object(void);\nint (*loads)(void) = kpack_load_code_object;";
+    let runtime = stub(&stubs, HIP, hip, &["librocm_kpack.so.0"]);
+    for (rocm, torch) in RELEASES {
+        let blas = split(&root.join(format!("blas-{rocm}")), "librocblas.so.5", None);
+        let needed = stubs.join(HIP);
+        let libtorch = split(&root.join(format!("torch-{rocm}")), "libtorch_hip.so", Some(&needed));
+        let mut meta = Wheel::new(&name("rocm", rocm))
+            .member("rocm_marker.py", "")
+            .field("Requires-Dist", &format!("rocm-sdk-core=={rocm}"))
+            .field("Provides-Extra", "libraries")
+            .field("Requires-Dist", &format!("rocm-sdk-libraries=={rocm}; extra == \"libraries\""));
+        let mut host = Wheel::new(&name("torch", torch))
+            .member("torch/__init__.py", "")
+            .field("Requires-Dist", &format!("rocm[libraries]=={rocm}"))
+            .field("Provides-Extra", "device-all");
+        host = with(host, &libtorch, "torch", ".so");
+        for target in TARGETS {
+            let extra = format!("device-{target}");
+            meta = meta.field("Provides-Extra", &extra).field(
+                "Requires-Dist",
+                &format!("rocm-sdk-device-{target}=={rocm}; extra == \"{extra}\""),
+            );
+            host = host.field("Provides-Extra", &extra);
+            for extra in [&*extra, "device-all"] {
+                let required = format!("amd-torch-device-{target}=={torch}; extra == \"{extra}\"");
+                host = host.field("Requires-Dist", &required);
+            }
+            let device = Wheel::new(&name(&format!("rocm_sdk_device_{target}"), rocm));
+            write(with(device, &blas, "_rocm_sdk_libraries", &format!("_{target}.kpack")));
+            let device = Wheel::new(&name(&format!("amd_torch_device_{target}"), torch))
+                .field("Requires-Dist", &format!("torch=={torch}"))
+                .field("Requires-Dist", &format!("rocm-sdk-device-{target}=={rocm}"));
+            write(with(device, &libtorch, "torch", &format!("_{target}.kpack")));
+        }
+        let family = format!("amd-torch-device-{FAMILY}=={torch}; extra == \"device-all\"");
+        write(host.field("Requires-Dist", &family));
+        write(meta);
+        write(
+            Wheel::new(&name(&format!("amd_torch_device_{FAMILY}"), torch))
+                .field("Requires-Dist", &format!("torch=={torch}"))
+                .member("torch/lib/aotriton.images/amd-gfx110x/flash/fwd.aks2", "kernels"),
+        );
+        let core = Wheel::new(&name("rocm_sdk_core", rocm))
+            .member_with_mode(RUNTIME, 0o755, runtime.clone())
+            .member_with_mode("_rocm_sdk_core/lib/librocm_kpack.so.0", 0o755, loader.clone());
+        write(core);
+        let libraries = Wheel::new(&name("rocm_sdk_libraries", rocm));
+        write(with(libraries, &blas, "_rocm_sdk_libraries", ".so"));
+    }
+    // A wheel with a HIP runtime of its own, which a tool renamed.
+    for (version, code) in [("1.0", ""), ("2.0", hip)] {
+        let libraries = root.join(format!("vec-libs-{version}"));
+        stub(&libraries, "librocm_kpack-7e7d63d3.so.0", loader_code, &[]);
+        let needed = ["librocm_kpack-7e7d63d3.so.0"];
+        let name_of_runtime = "libamdhip64-00ca863d.so.7.14";
+        stub(&libraries, name_of_runtime, code, &needed[..usize::from(!code.is_empty())]);
+        let needed = libraries.join(name_of_runtime);
+        let vec = split(&root.join(format!("vec-{version}")), "libvec.so", Some(&needed));
+        let mut host = Wheel::new(&name("vec", version))
+            .field("Requires-Dist", "rocm-sdk-windows==1; sys_platform == 'win32'")
+            .field("Requires-Dist", "rocm-sdk-old==1; python_version < '3'");
+        for target in TARGETS {
+            let extra = format!("device-{target}");
+            let required = format!("vec-device-{target}=={version}; extra == \"{extra}\"");
+            host = host.field("Provides-Extra", &extra).field("Requires-Dist", &required);
+            let device = Wheel::new(&name(&format!("vec_device_{target}"), version));
+            write(with(device, &vec, "vec", &format!("_{target}.kpack")));
+        }
+        for library in [name_of_runtime, "librocm_kpack-7e7d63d3.so.0"] {
+            let bytes = fs::read(libraries.join(library)).unwrap();
+            host = host.member_with_mode(&format!("vec.libs/{library}"), 0o755, bytes);
+        }
+        write(with(host, &vec, "vec", ".so"));
+    }
+    // A runtime of before the split.
+    let old = stub(&root.join("old"), HIP, "", &[]);
+    let core = Wheel::new(&name("rocm_sdk_core", "7.2.0"));
+    write(core.member_with_mode(RUNTIME, 0o755, old));
+    let mut pages: Vec<(String, String)> = Vec::new();
+    for entry in fs::read_dir(&wheels).unwrap() {
+        let file = entry.unwrap().file_name().into_string().unwrap();
+        let project = file.split('-').next().unwrap().replace('_', "-");
+        pages.push((project, file));
+    }
+    let simple = root.join("simple");
+    for (project, _) in &pages {
+        let files = pages.iter().filter(|(other, _)| other == project);
+        let links = files.map(|(_, file)| {
+            format!("<a href=\"../../wheels/{}\">{file}</a>", file.replace('+', "%2B"))
+        });
+        let page = format!("<!DOCTYPE html><html><body>{}</body></html>", String::from_iter(links));
+        fs::create_dir_all(simple.join(project)).unwrap();
+        fs::write(simple.join(project).join("index.html"), page).unwrap();
+    }
+}
+
+/// An environment in a tree, and what runs in it.
+struct Venv {
+    tree: Tree,
+    tool: Tool,
+    variables: Vec<(String, String)>,
+    /// Whether it is not active, and `pip` is that of all environments.
+    is_left: bool,
+    /// Whether another user runs the doctor.
+    is_of_others: bool,
+}
+
+impl Venv {
+    fn new(tool: Tool) -> Self {
+        let tree = Tree::new();
+        let venv = Self { tree, tool, variables: Vec::new(), is_left: false, is_of_others: false };
+        fs::create_dir(venv.tree.path("home")).unwrap();
+        let mut python = Command::new("python3");
+        run(python.args(["-m", "venv", "--without-pip"]).arg(venv.root()));
+        if tool == Pip {
+            let script = format!(
+                "#!/bin/sh\nexec {} --python '{}' \"$@\"\n",
+                PIP.display(),
+                venv.root().display()
+            );
+            let pip = venv.root().join("bin/pip");
+            fs::write(&pip, script).unwrap();
+            fs::set_permissions(&pip, fs::Permissions::from_mode(0o755)).unwrap();
+            let configuration = format!("[global]\nindex-url = {}\n", index());
+            fs::write(venv.root().join("pip.conf"), configuration).unwrap();
+        }
+        venv
+    }
+
+    fn root(&self) -> PathBuf {
+        self.tree.path(".venv")
+    }
+
+    fn site_packages(&self) -> PathBuf {
+        let mut pythons = fs::read_dir(self.root().join("lib")).unwrap();
+        pythons.next().unwrap().unwrap().path().join("site-packages")
+    }
+
+    /// A command in the active environment, with nothing of the user's own.
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.env_clear().current_dir(self.tree.root());
+        command.env("HOME", self.tree.path("home")).env("VIRTUAL_ENV", self.root());
+        let kpack = Path::new(env!("CARGO_BIN_EXE_kpack")).parent().unwrap();
+        let mut path = vec![self.root().join("bin"), kpack.to_owned()];
+        if self.tool != Pip {
+            path.push(UV.as_ref().unwrap().parent().unwrap().to_owned());
+            command.env("UV_DEFAULT_INDEX", index()).env("UV_PYTHON_DOWNLOADS", "never");
+        }
+        path.extend(["/usr/bin".into(), "/bin".into()]);
+        if self.is_left {
+            path[0] = PIP.parent().unwrap().to_owned();
+            command.env_remove("VIRTUAL_ENV").current_dir(self.tree.path("home"));
+        }
+        command.env("PATH", std::env::join_paths(path).unwrap());
+        command.env("PIP_DISABLE_PIP_VERSION_CHECK", "1");
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    fn install(&self, arguments: &[&str]) {
+        let program = if self.tool == Pip { "pip" } else { "uv" };
+        let mut command = self.command("sh");
+        command.args(["-c", "exec \"$@\"", "sh", program]);
+        run(command.args(arguments));
+    }
+
+    fn doctor(&self, arguments: &[&str]) -> Output {
+        let mut command = self.command(env!("CARGO_BIN_EXE_kpack"));
+        if self.is_of_others {
+            use std::os::unix::process::CommandExt;
+            command.uid(65534).gid(65534);
+        }
+        if self.is_left {
+            command.arg("doctor").arg(self.root());
+        } else {
+            command.arg("doctor");
+        }
+        command.args(arguments).output().unwrap()
+    }
+}
+
+/// The pip that all environments share.
+static PIP: LazyLock<PathBuf> = LazyLock::new(|| {
+    let mut python = Command::new("python3");
+    let output = python.args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
+    let python = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());
+    python.parent().unwrap().join("pip")
+});
+
+/// uv, from the PATH, or from a virtual environment of the tests' own.
+static UV: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
+    let directories = std::env::var_os("PATH").unwrap_or_default();
+    let mut found = std::env::split_paths(&directories).map(|directory| directory.join("uv"));
+    if let Some(uv) = found.find(|path| path.is_file()) {
+        return Some(uv);
+    }
+    let own = Path::new(env!("CARGO_TARGET_TMPDIR")).join("uv");
+    let uv = own.join("bin/uv");
+    if !uv.is_file() {
+        let pip = own.join("bin/pip");
+        let made = Command::new("python3").args(["-m", "venv"]).arg(&own).status();
+        let installed = made.is_ok_and(|status| status.success())
+            && Command::new(pip).args(["install", "--quiet", "uv"]).status().unwrap().success();
+        if !installed {
+            return None;
+        }
+    }
+    Some(uv)
+});
+
+fn check(rows: &[Row]) {
+    let mut wrong = Vec::new();
+    for row in rows {
+        if let Err(text) = check_row(row) {
+            wrong.push(format!("{}: {text}", row.name));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+fn check_row(row: &Row) -> Result<(), String> {
+    let mut venv = Venv::new(row.tool);
+    let install: &[&str] = match row.tool {
+        Pip => &["install", "-q"],
+        Uv => &["pip", "install", "-q"],
+        UvProject => &["add", "-q"],
+    };
+    if row.tool == UvProject {
+        let project = "[project]\nname = \"app\"\nversion = \"1\"\nrequires-python = \">=3.9\"\n";
+        fs::write(venv.tree.path("pyproject.toml"), project).unwrap();
+    }
+    let wheels = WHEELS.join("wheels");
+    let install = install.iter().chain(row.install);
+    let install =
+        Vec::from_iter(install.map(|word| word.replace("WHEELS", wheels.to_str().unwrap())));
+    venv.install(&Vec::from_iter(install.iter().map(String::as_str)));
+    for broken in row.breaks {
+        match broken {
+            Run(arguments) => venv.install(arguments),
+            Remove(file) => fs::remove_file(venv.site_packages().join(file)).unwrap(),
+            Leave => venv.is_left = true,
+            Forbid(file) => {
+                let path = venv.site_packages().join(file);
+                fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+                let root = venv.tree.root();
+                fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
+                venv.is_of_others = true;
+            }
+            Write(file, text) => {
+                let path = venv.site_packages().join(file);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            Halve(file) => {
+                let path = venv.site_packages().join(file);
+                let bytes = fs::read(&path).unwrap();
+                fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+            }
+            Cut(file) => {
+                let path = venv.site_packages().join(file);
+                let bytes = fs::read(&path).unwrap();
+                // uv's files are links to its cache.
+                fs::remove_file(&path).unwrap();
+                fs::write(&path, &bytes[..100]).unwrap();
+            }
+            Set(name, value) => {
+                let stubs = WHEELS.join("stubs");
+                let value = value.replace("STUBS", stubs.to_str().unwrap());
+                venv.variables.push(((*name).to_owned(), value));
+            }
+        }
+    }
+    let arguments = ["--arch", row.arch];
+    let first = venv.doctor(&arguments);
+    let said = text_of(&first);
+    let Some(id) = row.id else {
+        let expected = format!("GPU code will load for {}\n", row.arch.replace(',', ", "));
+        return match first.status.code() == Some(0) && said == expected {
+            true => Ok(()),
+            false => Err(format!("expected `{expected}`, found:\n{said}")),
+        };
+    };
+    let lines = Vec::from_iter(said.lines());
+    if first.status.code() != Some(1)
+        || !lines[0].contains(" not ")
+        || !lines.get(1).is_some_and(|line| line.ends_with(&format!(" [{id}]")))
+    {
+        return Err(format!("expected [{id}], found:\n{said}"));
+    }
+    let Some(command) = row.command else {
+        let json = venv.doctor(&[&arguments[..], &["--json"]].concat());
+        let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+        return match json["remedy"].is_null() {
+            true => Ok(()),
+            false => Err(format!("no command expected, found:\n{said}")),
+        };
+    };
+    let expected = [
+        ("INDEX", PathBuf::from(index())),
+        ("WHEELS", wheels),
+        ("ENV", venv.root()),
+        ("SITE", venv.site_packages()),
+    ];
+    let expected = expected.iter().fold(command.to_owned(), |command, (name, path)| {
+        command.replace(name, path.to_str().unwrap())
+    });
+    if lines.get(2) != Some(&&*expected) {
+        return Err(format!("expected the command\n{expected}\nfound:\n{said}"));
+    }
+    let mended = venv.command("sh").args(["-ec", &expected]).output().unwrap();
+    if !mended.status.success() {
+        return Err(format!("`{expected}` fails: {}", text_of(&mended)));
+    }
+    let second = venv.doctor(&arguments);
+    let works = format!("GPU code will load for {}\n", row.arch.replace(',', ", "));
+    if second.status.code() != Some(0) || text_of(&second) != works {
+        return Err(format!("after `{expected}`:\n{}", text_of(&second)));
+    }
+    Ok(())
+}
+
+#[test]
+fn environments_of_pip() {
+    if require::tools(&["python3", "cc"]) {
+        check(OF_PIP);
+    }
+}
+
+#[test]
+fn more_environments_of_pip() {
+    if require::tools(&["python3", "cc"]) && require::root() {
+        check(MORE_OF_PIP);
+    }
+}
+
+#[test]
+fn sound_environments_of_pip() {
+    if require::tools(&["python3", "cc"]) {
+        check(SOUND_OF_PIP);
+    }
+}
+
+#[test]
+fn environments_of_uv() {
+    if require::tools(&["python3", "cc"]) {
+        match &*UV {
+            Some(_) => check(OF_UV),
+            None => require::skip("there is no uv, and it cannot be installed"),
+        }
+    }
+}
+
+/// What the doctor says first of all about a library in a root of packages: its ID and its command; `None` if code loads.
+fn of_package(root: &Path, gpu: &str) -> Option<(String, String)> {
+    let mut options = Options::default();
+    options.targets = vec![gpu.parse().unwrap()];
+    options.system = root.to_owned();
+    let report = examine(&[root.join("usr/lib/libvec.so")], &options).unwrap();
+    if report.loads == Some(true) {
+        return None;
+    }
+    let cause = report.cause().unwrap();
+    let command = cause.remedy.as_ref().map(|remedy| remedy.command.clone());
+    Some((cause.finding.id.as_str().to_owned(), command.unwrap_or_default()))
+}
+
+/// A library that kpack split, for two GPUs, below `usr` in this directory.
+fn split_for_packages(directory: &Path) {
+    let codes = ["gfx1100", "gfx942"].map(|target| code(target, "add"));
+    let library = FatLibrary::new().wrapper(Storage::Plain, codes);
+    library.build(&directory.join("usr/lib/libvec.so")).unwrap();
+    let options = InstallOptions::new(directory.join("usr"), "vec", ["lib/libvec.so"]);
+    install(&options, &()).unwrap();
+}
+
+const ARCHIVE: &str = "usr/lib/.kpack/vec_lib_gfx1100.kpack";
+
+/// Given packages that dpkg installed, without the one for the GPU, or with one whose archive was deleted, then the doctor
+/// names the package and its version. With that installed, code loads.
+#[test]
+fn packages_of_dpkg() {
+    let tools = ["dpkg", "dpkg-deb", "apt-get", "dpkg-scanpackages", "cc"];
+    if !require::tools(&tools) || !require::root() {
+        return;
+    }
+    let tree = Tree::new();
+    split_for_packages(&tree.path("built"));
+    let package = |name: &str, fields: &str, files: &[&str]| {
+        let directory = tree.path(name);
+        for file in files {
+            let to = directory.join(file);
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::copy(tree.path("built").join(file), to).unwrap();
+        }
+        fs::create_dir_all(directory.join("DEBIAN")).unwrap();
+        let control = format!(
+            "Package: {name}\nVersion: 1:2.0-1\nArchitecture: amd64\nMaintainer: A <a@example.org>\nDescription: vectors\n{fields}"
+        );
+        fs::write(directory.join("DEBIAN/control"), control).unwrap();
+        let deb = tree.path(&format!("{name}.deb"));
+        run(Command::new("dpkg-deb").args(["--root-owner-group", "-b"]).arg(directory).arg(&deb));
+        deb
+    };
+    let recommends = "Recommends: vec-gfx1100 (= 1:2.0-1) | kpack-without-gfx1100, vec-gfx942 (= 1:2.0-1) | kpack-without-gfx942\n";
+    let host = package("vec", recommends, &["usr/lib/libvec.so", "usr/lib/.kpack/vec_lib.kpm"]);
+    let device = package("vec-gfx1100", "", &[ARCHIVE]);
+    let other = package("vec-gfx942", "", &["usr/lib/.kpack/vec_lib_gfx942.kpack"]);
+    let root = PackageRoot::new(&tree.path("root")).unwrap();
+    root.dpkg("-i", &[&host, &other]).unwrap();
+    let apt = Apt::new(&tree, &root, &[&device]);
+    let found = |gpu| of_package(&tree.path("root"), gpu);
+    let expected = |id: &str, command: &str| Some((id.to_owned(), command.to_owned()));
+    assert_eq!(found("gfx942"), None);
+    let command = "apt-get install 'vec-gfx1100=1:2.0-1'";
+    assert_eq!(found("gfx1100"), expected("device-package-missing", command));
+    apt.run(command);
+    assert_eq!(found("gfx1100"), None);
+
+    fs::remove_file(root.file(ARCHIVE)).unwrap();
+    let command = "apt-get install --reinstall 'vec-gfx1100=1:2.0-1'";
+    assert_eq!(found("gfx1100"), expected("device-package-damaged", command));
+    // What another GPU lacks keeps nothing from loading for this one.
+    assert_eq!(found("gfx942"), None);
+    apt.run(command);
+    assert_eq!(found("gfx1100"), None);
+}
+
+/// apt for a root of packages, with a repository of its own and nothing of this machine.
+struct Apt(PathBuf);
+
+impl Apt {
+    fn new(tree: &Tree, root: &PackageRoot, packages: &[&Path]) -> Self {
+        let (repository, state) = (tree.path("repository"), tree.path("apt"));
+        fs::create_dir_all(&repository).unwrap();
+        fs::create_dir_all(&state).unwrap();
+        for package in packages {
+            fs::copy(package, repository.join(package.file_name().unwrap())).unwrap();
+        }
+        let mut scan = Command::new("dpkg-scanpackages");
+        let index = scan.args(["--multiversion", "."]).current_dir(&repository).output().unwrap();
+        fs::write(repository.join("Packages"), index.stdout).unwrap();
+        let list = format!("deb [trusted=yes] file:{} ./\n", repository.display());
+        fs::write(state.join("sources.list"), list).unwrap();
+        let root = root.file("/");
+        let common = apt::CONFIGURATION.replace('@', state.to_str().unwrap());
+        let own = format!(
+            "Dir::State::status \"{root}/var/lib/dpkg/status\";\nDPkg::Options {{ \"--root={root}\"; \"--force-depends\"; }};\n\
+             Dir::Etc::Main \"/dev/null\";\nDir::Etc::Parts \"/dev/null\";\nDir::Log \"{state}\";\n\
+             APT::Get::Assume-Yes \"true\";\nAPT::Architecture \"amd64\";\n",
+            root = root.display(),
+            state = state.display()
+        );
+        let configuration = state.join("apt.conf");
+        fs::write(&configuration, common + &own).unwrap();
+        let apt = Self(configuration);
+        apt.run("apt-get update");
+        apt
+    }
+
+    /// Runs a command as it is printed.
+    fn run(&self, command: &str) {
+        run(Command::new("sh").args(["-ec", command]).env("APT_CONFIG", &self.0));
+    }
+}
+
+/// Given packages that rpm installed, when an archive was deleted, then the doctor names the package and its version.
+#[test]
+fn packages_of_rpm() {
+    let tools = ["rpm", "rpmbuild", "dnf", "createrepo_c", "cc"];
+    if !require::tools(&tools) || !require::root() {
+        return;
+    }
+    let tree = Tree::new();
+    split_for_packages(&tree.path("built"));
+    let spec = format!(
+        "Name: vec\nVersion: 2.0\nRelease: 1\nSummary: vectors\nLicense: MIT\nEpoch: 1\nRecommends: vec-gfx1100 = 1:2.0-1\n%description\nvectors\n\
+         %package gfx1100\nSummary: code\n%description gfx1100\ncode\n\
+         %install\ncp -a {}/. %{{buildroot}}\nrm %{{buildroot}}/usr/lib/.kpack/*gfx942*\n\
+         %files\n/usr/lib/libvec.so\n/usr/lib/.kpack/vec_lib.kpm\n%files gfx1100\n/{ARCHIVE}\n",
+        tree.path("built").display()
+    );
+    fs::write(tree.path("vec.spec"), spec).unwrap();
+    let mut rpmbuild = Command::new("rpmbuild");
+    rpmbuild.arg("-bb").arg("--define").arg(format!("_topdir {}", tree.path("top").display()));
+    rpmbuild.args(["--define", "__os_install_post %{nil}", "--define", "debug_package %{nil}"]);
+    run(rpmbuild.arg(tree.path("vec.spec")));
+    let entries = WalkDir::new(tree.path("top/RPMS")).into_iter().map(|entry| entry.unwrap());
+    let packages = entries.filter(|entry| entry.file_type().is_file());
+    let packages = Vec::from_iter(packages.map(|entry| entry.into_path()));
+    let root = PackageRoot::new(&tree.path("root")).unwrap();
+    root.rpm("-i", &packages).unwrap();
+    assert_eq!(of_package(&tree.path("root"), "gfx1100"), None);
+    fs::remove_file(root.file(ARCHIVE)).unwrap();
+    let found = || of_package(&tree.path("root"), "gfx1100");
+    let expected = |id: &str, command: &str| Some((id.to_owned(), command.to_owned()));
+    let command = "dnf reinstall vec-gfx1100-1:2.0-1";
+    assert_eq!(found(), expected("device-package-damaged", command));
+    run(Command::new("createrepo_c").arg("-q").arg(tree.path("top/RPMS")));
+    let dnf = |command: &str| {
+        // The command as it is printed, for this root.
+        let script = format!(
+            "dnf() {{ command dnf -q -y --releasever=1 --repo=vec --setopt=gpgcheck=0 \
+             --installroot='{root}' --repofrompath='vec,{tree}/top/RPMS' \"$@\"; }}; {command}",
+            root = root.file("/").display(),
+            tree = tree.root().display()
+        );
+        run(Command::new("sh").args(["-ec", &script]).env("HOME", tree.root()));
+    };
+    // Where this root has its database.
+    fs::write(tree.path(".rpmmacros"), "%_dbpath /var/lib/rpm\n").unwrap();
+    dnf(command);
+    assert_eq!(found(), None);
+
+    root.rpm("-e", &["vec-gfx1100"]).unwrap();
+    let command = "dnf install vec-gfx1100-1:2.0-1";
+    assert_eq!(found(), expected("device-package-missing", command));
+    dnf(command);
+    assert_eq!(found(), None);
+    root.rpm("-e", &["vec-gfx1100"]).unwrap();
+    fs::create_dir_all(root.file("etc")).unwrap();
+    fs::write(root.file("etc/os-release"), "NAME=x\nID_LIKE=\"suse opensuse\"\n").unwrap();
+    let command = "zypper install 'vec-gfx1100=1:2.0-1'";
+    assert_eq!(found(), expected("device-package-missing", command));
+    // What is still in the write-ahead log of the database is not known, so nothing is said.
+    let places = ["usr/lib/sysimage/rpm", "var/lib/rpm"].map(|place| root.file(place));
+    let database =
+        places.iter().map(|place| place.join("rpmdb.sqlite")).find(|path| path.is_file());
+    fs::write(database.unwrap().with_extension("sqlite-wal"), "x").unwrap();
+    assert_eq!(found().unwrap().0, "missing-archive");
+}
+
+/// Given a prefix of conda, when a package in it has no code for a GPU, or its archive is gone, then the doctor names the
+/// package with its version and build, and no command. What hostile metadata lists belongs to nobody.
+#[test]
+fn packages_of_conda() {
+    let tree = Tree::new();
+    split(&tree.path("prefix"), "libvec.so", None);
+    let archive = "lib/.kpack/all_gfx942.kpack";
+    fs::create_dir_all(tree.path("prefix/conda-meta")).unwrap();
+    let meta = |name: &str, text: &str| {
+        fs::write(tree.path(&format!("prefix/conda-meta/{name}.json")), text).unwrap();
+    };
+    let package = |name: &str, build: &str, files: &[&str]| {
+        let text = serde_json::json!({
+            "name": name, "version": "2.0", "build": build, "files": files,
+            "channel": "https://conda.invalid/t/secret/a", "url": "https://u:secret@conda.invalid/a",
+        });
+        text.to_string()
+    };
+    let files = ["lib/libvec.so", archive];
+    meta("a", &package("evil\u{1b}", "0", &files));
+    meta("b", &package("evil; x", "0", &files));
+    meta("c", &package("evil", "0\n", &files));
+    meta("d", "[[[");
+    let inside = tree.path("prefix/lib/libvec.so").display().to_string();
+    meta("e", &package("evil", "0", &["../../prefix/lib/libvec.so", "/lib/libvec.so", &inside]));
+    run(Command::new("mkfifo").arg(tree.path("prefix/conda-meta/f.json")));
+    meta("vec-2.0-h1_0", &package("vec", "h1_0", &files));
+    let doctor = |gpu: &str| said(&tree, &["doctor", "prefix", "--arch", gpu]);
+    assert!(doctor("gfx942").contains("will load for gfx942"), "{}", doctor("gfx942"));
+    let help = "what to do: with the program that made this conda environment, install vec 2.0 (build h1_0) again";
+    for (gpu, gone, what) in [
+        (
+            "gfx1201",
+            "none",
+            "vec 2.0 (build h1_0) has no code for gfx1201 [device-package-missing]",
+        ),
+        (
+            "gfx942",
+            archive,
+            "vec 2.0 (build h1_0) is installed, but its archive is missing [device-package-damaged]",
+        ),
+    ] {
+        let _ = fs::remove_file(tree.path("prefix").join(gone));
+        let said = doctor(gpu);
+        assert!(said.contains(what) && said.contains(help), "{said}");
+        assert!(!said.contains("evil") && !said.contains("secret"), "{said}");
+        let fix = kpack(&tree, &["doctor", "prefix", "--arch", gpu, "--fix"]).stdout;
+        assert!(fix.is_empty(), "{gpu}: {fix:?}");
+    }
+}
+
+fn text_of(output: &Output) -> String {
+    String::from_utf8([&*output.stdout, &output.stderr].concat()).unwrap()
+}
+
+/// Given an environment with the code for all GPUs, when it is asked what the machine does not need, then the command
+/// that it prints removes that, and no more.
+#[test]
+fn what_a_machine_does_not_need_is_listed_and_removed() {
+    if !require::tools(&["python3", "cc"]) {
+        return;
+    }
+    let venv = Venv::new(Pip);
+    venv.install(&["install", "-q", "torch[device-all]==2.10.0+rocm7.14.0"]);
+    let said = text_of(&venv.doctor(&["--unused", "--arch", "gfx1100"]));
+    let unused = [
+        "amd-torch-device-gfx1030",
+        "amd-torch-device-gfx942",
+        "rocm-sdk-device-gfx1030",
+        "rocm-sdk-device-gfx942",
+    ];
+    let command = format!("pip uninstall --yes {}", unused.join(" "));
+    assert_eq!(said.lines().last(), Some(&*command), "{said}");
+    assert!(!said.contains("gfx110x") && said.contains(" that gfx1100 does not need\n"), "{said}");
+    run(venv.command("sh").args(["-ec", &command]));
+    let said = text_of(&venv.doctor(&["--unused", "--arch", "gfx1100"]));
+    assert_eq!(said, "every device wheel is for gfx1100\n");
+    assert_eq!(text_of(&venv.doctor(&["--arch", "gfx1100"])), "GPU code will load for gfx1100\n");
+}
+
+/// Given no environment, when the extra for a GPU is asked for, then an installer can install it at once.
+#[test]
+fn the_extra_for_a_gpu_is_printed_for_installers() {
+    if !require::tools(&["python3", "cc"]) {
+        return;
+    }
+    let venv = Venv::new(Pip);
+    let said = text_of(&venv.doctor(&["--print-extra", "--arch", "gfx942"]));
+    assert_eq!(said, "device-gfx942\n");
+    let said = text_of(&venv.doctor(&["--print-extra", "--arch", "gfx942,gfx1100"]));
+    assert_eq!(said, "device-gfx1100,device-gfx942\n");
+    let install =
+        "pip install -q \"torch[$(kpack doctor --print-extra --arch gfx942)]==2.10.0+rocm7.14.0\"";
+    run(venv.command("sh").args(["-ec", install]));
+    assert_eq!(text_of(&venv.doctor(&["--arch", "gfx942"])), "GPU code will load for gfx942\n");
+}
+
+/// Given an environment that is not active, when only its own configuration names an index, then the doctor says so, and
+/// gives a shell no line to run. In the active one, it gives the line alone.
+#[test]
+fn an_index_that_only_the_examined_environment_names_is_not_trusted() {
+    if !require::tools(&["python3", "cc"]) {
+        return;
+    }
+    let venv = Venv::new(Pip);
+    venv.install(&["install", "-q", "torch==2.10.0+rocm7.14.0"]);
+    let root = venv.root();
+    let root = root.to_str().unwrap();
+    let doctor = |arguments: &[&str]| {
+        let mut command = venv.command(env!("CARGO_BIN_EXE_kpack"));
+        command.env_remove("VIRTUAL_ENV").current_dir(venv.tree.path("home"));
+        command.args(["doctor", "--arch", "gfx1100", root]).args(arguments).output().unwrap()
+    };
+    let said = text_of(&doctor(&[]));
+    let start = format!("pip --python {root} install 'rocm[device-gfx1100]==7.14.0'");
+    let note = format!("note: only {root}/pip.conf names the index {}", index());
+    assert!(said.contains(&start) && said.contains(&note), "{said}");
+    assert_eq!(text_of(&doctor(&["--fix"])), "");
+    let fix = text_of(&venv.doctor(&["--arch", "gfx1100", "--fix"]));
+    assert!(fix.starts_with("pip install ") && fix.lines().count() == 1, "{fix}");
+
+    // A password is never printed; pip finds the URL in its configuration.
+    let secret = "[global]\nindex-url =\n  https://user:secret@index.invalid/simple?token=secret\n";
+    fs::write(venv.root().join("pip.conf"), secret).unwrap();
+    for said in [text_of(&doctor(&["-v"])), text_of(&doctor(&["--json"]))] {
+        assert!(!said.contains("secret"), "{said}");
+        assert!(said.contains("https://****@index.invalid/simple?****"), "{said}");
+    }
+}
+
+/// Given metadata that somebody made to break a reader or a shell, then the doctor says what it cannot read, and puts none
+/// of it into a command.
+#[test]
+fn hostile_metadata_gets_into_no_command() {
+    let extras = "Provides-Extra: device-gfx1100\nRequires-Dist: x-device-gfx1100==1; extra == \"device-gfx1100\"\n";
+    for (name, metadata) in [
+        ("a name for a shell", format!("Name: x; touch pwned\nVersion: 1\n{extras}")),
+        ("a name with an option", format!("Name: --index-url=x\nVersion: 1\n{extras}")),
+        ("a name that ends wrongly", format!("Name: x-\nVersion: 1\n{extras}")),
+        ("a long name", format!("Name: {}\nVersion: 1\n{extras}", "x".repeat(100_000))),
+        ("a version for a shell", format!("Name: x\nVersion: 1+$(touch pwned)\n{extras}")),
+        ("a version on two lines", format!("Name: x\nVersion: 1\n  \x1b[2J\n{extras}")),
+        ("an extra for a shell", "Name: x\nVersion: 1\nProvides-Extra: device-`x`\n".to_owned()),
+        ("an extra that ends wrongly", "Name: x\nVersion: 1\nProvides-Extra: device-\n".to_owned()),
+        (
+            "a requirement for a shell",
+            format!("Name: x\nVersion: 1\n{extras}Requires-Dist: $(x)\n"),
+        ),
+        ("no version", "Name: x\n".to_owned()),
+        ("no text", "\u{0}".repeat(100)),
+    ] {
+        let tree = Tree::new();
+        let packages = tree.path("env/lib/python3.12/site-packages");
+        let dist_info = packages.join("x-1.dist-info");
+        fs::create_dir_all(&dist_info).unwrap();
+        fs::write(dist_info.join("METADATA"), format!("Metadata-Version: 2.1\n{metadata}"))
+            .unwrap();
+        let outside = tree.path("outside.so");
+        fs::write(&outside, "").unwrap();
+        std::os::unix::fs::symlink(tree.root(), packages.join("link")).unwrap();
+        let rows = format!(
+            "../../../../outside.kpack,,5\n{},,\nx.so,,5\nlink/outside.kpack,,5\nlink/no/outside.kpack,,5\n",
+            outside.display()
+        );
+        fs::write(dist_info.join("RECORD"), rows).unwrap();
+        let said = said(&tree, &["doctor", "env", "--arch", "gfx1100", "-v"]);
+        assert!(said.contains("[damaged-wheel]"), "{name}: {said}");
+        for part in ["outside", "\u{1b}", "pip install"] {
+            assert!(!said.contains(part), "{name}: {said}");
+        }
+        let json = kpack(&tree, &["doctor", "env", "--arch", "gfx1100", "--json"]);
+        let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+        assert!(json["remedy"].is_null(), "{name}: {json}");
+    }
+}
+
+/// Given a `direct_url.json` that somebody made to get words into a command, or that has a password, then the command has
+/// neither, and a shell gets no line.
+#[test]
+fn hostile_origins_get_into_no_command() {
+    for (url, part) in [
+        ("file://-e/x.whl", ""),
+        ("file://wheels/x.whl", ""),
+        ("file:///wheels/../$(touch pwned)/x.whl", " --find-links '/wheels/../$(touch pwned)'"),
+        ("file:///a%20b/x.whl", ""),
+        ("file:///a\u{1b}[2J/x.whl", ""),
+        ("file:///a\nb/x.whl", ""),
+        ("https://user:secret@index.invalid/x.whl?token=secret#secret", ""),
+        ("ssh://secret@index.invalid/x.whl", ""),
+        ("https://index.invalid/x.whl --index-url https://index.invalid", ""),
+        ("", ""),
+    ] {
+        let tree = Tree::new();
+        let packages = "env/lib/python3.12/site-packages";
+        by_hand(&tree, packages, "host", &for_gfx1100("host"), "pip\n");
+        let origin = tree.path(&format!("{packages}/host-1.dist-info/direct_url.json"));
+        fs::write(&origin, serde_json::json!({ "url": url }).to_string()).unwrap();
+        let said = said(&tree, &["doctor", "env", "--arch", "gfx1100"]);
+        let expected =
+            format!("\npip --python /tree/env install 'host[device-gfx1100]==1'{part}\n");
+        let is_shown =
+            said.contains(&expected) && said.contains("\nnote: host was installed from ");
+        // Nothing that a terminal would hide may be in a command.
+        let is_none = url.contains(['\u{1b}', '\n']) && !said.contains("\npip ");
+        assert!(is_shown || is_none, "{url:?}: {said}");
+        for part in ["secret", "\u{1b}", "\nb/x.whl"] {
+            assert!(!said.contains(part), "{url:?}: {said}");
+        }
+        let fix = kpack(&tree, &["doctor", "env", "--arch", "gfx1100", "--fix"]).stdout;
+        assert!(fix.is_empty(), "{url:?}: {fix:?}");
+        let json = kpack(&tree, &["doctor", "env", "--arch", "gfx1100", "--json"]).stdout;
+        assert!(!String::from_utf8(json).unwrap().contains("secret"), "{url:?}");
+    }
+    // One that is no file of JSON says nothing.
+    let tree = Tree::new();
+    let packages = "env/lib/python3.12/site-packages";
+    by_hand(&tree, packages, "host", &for_gfx1100("host"), "pip\n");
+    let origin = tree.path(&format!("{packages}/host-1.dist-info/direct_url.json"));
+    for text in ["[[[", "{\"url\": 1}", "{\"url\": null}", &"[".repeat(100_000)] {
+        fs::write(&origin, text).unwrap();
+        let said = said(&tree, &["doctor", "env", "--arch", "gfx1100"]);
+        assert!(said.contains("install 'host[device-gfx1100]==1'\n"), "{said}");
+    }
+    fs::remove_file(&origin).unwrap();
+    run(Command::new("mkfifo").arg(&origin));
+    let said = said(&tree, &["doctor", "env", "--arch", "gfx1100"]);
+    assert!(said.contains("install 'host[device-gfx1100]==1'\n"), "{said}");
+}
+
+/// Given files of an environment that are none, or that cannot be read, then the doctor neither hangs nor stops.
+#[test]
+fn metadata_that_is_no_file_keeps_nothing_else_from_being_examined() {
+    let tree = Tree::new();
+    let packages = tree.path("it's $(an) env/lib/python3.12/site-packages");
+    let wheel = |name: &str, fields: &str| {
+        let dist_info = packages.join(format!("{name}-1.dist-info"));
+        fs::create_dir_all(&dist_info).unwrap();
+        let text = format!("Metadata-Version: 2.1\nName: {name}\nVersion: 1\n{fields}");
+        fs::write(dist_info.join("METADATA"), text).unwrap();
+        dist_info
+    };
+    run(Command::new("mkfifo").arg(wheel("pipe", "").join("RECORD")));
+    std::os::unix::fs::symlink("/dev/zero", wheel("zero", "").join("RECORD")).unwrap();
+    fs::create_dir(wheel("directory", "").join("RECORD")).unwrap();
+    // A script is no damaged program.
+    let rows =
+        "lib/libhost.so,,\nlib/.kpack/pipe.kpack,,\nlib/libpipe.so,,\n../../../bin/python,,12\n";
+    fs::write(wheel("host", "").join("RECORD"), rows).unwrap();
+    fs::create_dir_all(packages.join("lib/.kpack")).unwrap();
+    run(Command::new("mkfifo")
+        .args(["lib/.kpack/pipe.kpack", "lib/libpipe.so"].map(|to| packages.join(to))));
+    let python = tree.path("it's $(an) env/bin/python");
+    fs::create_dir_all(python.parent().unwrap()).unwrap();
+    fs::write(python, "#!/bin/sh -e").unwrap();
+    let fields = "Provides-Extra: device-gfx1100\nRequires-Dist: host-device-gfx1100==1; extra == \"device-gfx1100\"\n";
+    wheel("host", fields);
+    split(&packages, "libhost.so", None);
+    for target in TARGETS {
+        fs::remove_file(packages.join(format!("lib/.kpack/all_{target}.kpack"))).unwrap();
+    }
+    let json = kpack(&tree, &["doctor", "it's $(an) env", "--arch", "gfx1100", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let findings = json["findings"].as_array().unwrap();
+    let of = |id: &str| findings.iter().filter(|finding| finding["id"] == id).count();
+    let found = (of("damaged-wheel"), of("device-wheel-missing"), of("device-wheel-damaged"));
+    assert_eq!(found, (3, 1, 1), "{json:#}");
+    let words = json["remedy"]["arguments"].as_array().unwrap();
+    let words: Vec<&str> = words.iter().map(|word| word.as_str().unwrap()).collect();
+    let root = tree.root().join("it's $(an) env");
+    let expected = ["--python", root.to_str().unwrap(), "install", "host[device-gfx1100]==1"];
+    assert_eq!(words, expected);
+    let printed = Command::new("sh")
+        .args([
+            "-c",
+            &format!(
+                "pip() {{ printf '%s\\n' \"$@\"; }}; {}",
+                json["remedy"]["command"].as_str().unwrap()
+            ),
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(printed.stdout).unwrap(), expected.join("\n") + "\n");
+}
+
+/// The fields of a wheel that has a device wheel for this GPU.
+fn for_gfx1100(name: &str) -> String {
+    format!(
+        "Provides-Extra: device-gfx1100\nRequires-Dist: {name}-device-gfx1100==1; extra == 'device-gfx1100'\n"
+    )
+}
+
+/// An environment that no installer made: a Python, and this distribution, which `installer` is said to have installed.
+fn by_hand(tree: &Tree, packages: &str, name: &str, fields: &str, installer: &str) {
+    let packages = tree.path(packages);
+    let dist_info = packages.join(format!("{name}-1.dist-info"));
+    fs::create_dir_all(&dist_info).unwrap();
+    let text = format!("Metadata-Version: 2.1\nName: {name}\nVersion: 1\n{fields}");
+    fs::write(dist_info.join("METADATA"), text).unwrap();
+    fs::write(dist_info.join("INSTALLER"), installer).unwrap();
+    let (levels, python) = match packages.ends_with("Lib/site-packages") {
+        true => (2, "Scripts/python.exe"),
+        false => (3, "bin/python"),
+    };
+    let python = packages.ancestors().nth(levels).unwrap().join(python);
+    fs::create_dir_all(python.parent().unwrap()).unwrap();
+    fs::write(python, "").unwrap();
+    let library = packages.join("lib/libhost.so");
+    if !library.exists() {
+        split(&packages, "libhost.so", None);
+        fs::remove_file(packages.join("lib/.kpack/all_gfx1100.kpack")).unwrap();
+    }
+    fs::write(dist_info.join("RECORD"), "lib/libhost.so,,\n").unwrap();
+}
+
+/// Given an environment, its directory of packages or a file in it, then the command names the environment, in Unix's layout
+/// and in that of Windows.
+#[test]
+fn a_command_names_the_environment_of_what_is_examined() {
+    for packages in ["env/lib/python3.12/site-packages", "env/Lib/site-packages"] {
+        let tree = Tree::new();
+        by_hand(&tree, packages, "host", &for_gfx1100("host"), "pip\n");
+        let expected = "pip --python /tree/env install 'host[device-gfx1100]==1'";
+        for path in ["env", packages, &format!("{packages}/lib/libhost.so")] {
+            let said = said(&tree, &["doctor", path, "--arch", "gfx1100"]);
+            assert_eq!(said.lines().nth(3), Some(expected), "{path}: {said}");
+        }
+    }
+}
+
+/// Given another environment that is active, then uv is told which one is meant.
+#[test]
+fn uv_is_told_of_an_environment_that_it_would_not_find() {
+    let tree = Tree::new();
+    by_hand(&tree, ".venv/lib/python3.12/site-packages", "host", &for_gfx1100("host"), "uv");
+    fs::write(tree.path(".venv/pyvenv.cfg"), "home = /usr/bin\n").unwrap();
+    let doctor = |active: Option<PathBuf>| {
+        let mut command = crate::command::command(&tree, &["doctor", ".venv", "--arch", "gfx1100"]);
+        command.env_remove("VIRTUAL_ENV").env_remove("CONDA_PREFIX").current_dir(tree.root());
+        text_of(&command.envs(active.map(|path| ("VIRTUAL_ENV", path))).output().unwrap())
+    };
+    let root = tree.path(".venv").display().to_string();
+    for (active, start) in [
+        (None, "uv pip install 'host".to_owned()),
+        (Some(tree.path(".venv")), "uv pip install 'host".to_owned()),
+        (Some(tree.path("other")), format!("uv pip install --python {root} 'host")),
+    ] {
+        let said = doctor(active);
+        assert!(said.lines().nth(2).unwrap().starts_with(&start), "{said}");
+    }
+    // A directory beside a lock is the project's environment only if uv calls it so.
+    fs::write(tree.path("uv.lock"), "version = [[[\n").unwrap();
+    fs::write(tree.path("pyproject.toml"), "[project]\nname = 'x'\n").unwrap();
+    assert!(doctor(None).contains("\nuv add 'host[device-gfx1100]==1'\n"), "{}", doctor(None));
+    fs::rename(tree.path(".venv"), tree.path("env")).unwrap();
+    let said = said(&tree, &["doctor", "env", "--arch", "gfx1100"]);
+    assert!(said.contains("\nuv pip install --python "), "{said}");
+    // The workspace itself needs nothing.
+    fs::rename(tree.path("env"), tree.path(".venv")).unwrap();
+    fs::write(tree.path("pyproject.toml"), "[tool.uv.workspace]\nmembers = ['x']\n").unwrap();
+    let said = doctor(None);
+    assert!(said.contains("what to do: run `uv add` in the member"), "{said}");
+}
+
+/// Given a project that is not the user's own place, when only its files name an index, then the doctor says so.
+#[test]
+fn an_index_that_only_a_project_of_uv_names_is_not_trusted() {
+    let tree = Tree::new();
+    let packages = "app/.venv/lib/python3.12/site-packages";
+    by_hand(&tree, packages, "host", &for_gfx1100("host"), "uv");
+    fs::write(tree.path("app/uv.lock"), "\0[[package]]\nname = '--index-url=x'\n").unwrap();
+    let configuration = "[[tool.uv.index]]\nname = 'x'\nurl = 'https://u:p@index.invalid/a?k=p'\n";
+    fs::write(tree.path("app/pyproject.toml"), format!("[project]\nname = 'x'\n{configuration}"))
+        .unwrap();
+    fs::create_dir(tree.path("home")).unwrap();
+    let doctor = |from: &str, arguments: &[&str]| {
+        let mut command = crate::command::command(&tree, &["doctor"]);
+        command.arg(tree.path("app/.venv")).args(["--arch", "gfx1100"]).args(arguments);
+        command.env_remove("VIRTUAL_ENV").env("HOME", tree.path("home"));
+        text_of(&command.current_dir(tree.path(from)).output().unwrap())
+    };
+    let said = doctor("home", &[]);
+    let app = tree.path("app").display().to_string();
+    let lines = Vec::from_iter(said.lines());
+    assert_eq!(lines[2], format!("uv add --project {app} 'host[device-gfx1100]==1'"));
+    let note = format!(
+        "note: only {app}/pyproject.toml names the index https://****@index.invalid/a?****, "
+    );
+    assert!(lines[3].starts_with(&note), "{said}");
+    assert_eq!(doctor("home", &["--fix"]), "");
+    assert_eq!(doctor("app", &["--fix"]), "uv add 'host[device-gfx1100]==1'\n");
+    // What uv's lock asks for would come back.
+    by_hand(&tree, packages, "host-device-gfx942", "", "uv");
+    let said = doctor("app", &["--unused"]);
+    let help = format!("what to do: in {app}/pyproject.toml, ask for the extras of these GPUs");
+    assert!(said.contains("host-device-gfx942") && said.contains(&help), "{said}");
+    assert!(!said.contains("uninstall"), "{said}");
+}
+
+/// Given an environment that includes the packages of its base Python, then those count, and where one lacks its device
+/// wheels, the command installs it with them.
+#[test]
+fn packages_of_the_base_python_count() {
+    let tree = Tree::new();
+    by_hand(&tree, "base/lib/python3.12/site-packages", "host", &for_gfx1100("host"), "pip\n");
+    // Those of another version do not.
+    by_hand(&tree, "base/lib/python3.11/site-packages", "other", &for_gfx1100("other"), "pip\n");
+    by_hand(&tree, "env/lib/python3.12/site-packages", "own", "", "pip\n");
+    let doctor = |included: &str| {
+        let text = format!(
+            "home = {}\ninclude-system-site-packages = {included}\n",
+            tree.path("base/bin").display()
+        );
+        fs::write(tree.path("env/pyvenv.cfg"), text).unwrap();
+        said(&tree, &["doctor", "env", "--arch", "gfx1100"])
+    };
+    let said = doctor("true");
+    let expected = "pip --python /tree/env install 'host[device-gfx1100]==1' --ignore-installed";
+    assert_eq!(said.lines().nth(3), Some(expected), "{said}");
+    assert!(!doctor("false").contains("host[device"), "{}", doctor("false"));
+}
+
+/// Given a prefix that has Python packages, as `/usr` and those of conda have, then its other binaries are examined as well.
+#[test]
+fn a_prefix_with_python_packages_is_more_than_an_environment() {
+    let tree = Tree::new();
+    by_hand(&tree, "prefix/lib/python3.12/site-packages", "own", "", "pip\n");
+    split(&tree.path("prefix"), "libvec.so", None);
+    assert!(said(&tree, &["doctor", "prefix", "--arch", "gfx942", "-v"]).contains("lib/libvec.so"));
+    fs::remove_file(tree.path("prefix/lib/.kpack/all_gfx942.kpack")).unwrap();
+    let said = said(&tree, &["doctor", "prefix", "--arch", "gfx942"]);
+    assert!(
+        said.contains("\nGPU code will not load for gfx942\n")
+            && said.contains("prefix/lib/libvec.so"),
+        "{said}"
+    );
+}
+
+/// Given a directory of `pip install --target` or `--user`, then the doctor looks into it, also without a path, and does not
+/// take a link to a Python in `~/.local/bin` for its own.
+#[test]
+fn directories_that_installers_of_environments_do_not_know() {
+    let tree = Tree::new();
+    by_hand(&tree, "env/lib/python3.12/site-packages", "host", &for_gfx1100("host"), "pip\n");
+    fs::rename(tree.path("env/lib/python3.12/site-packages"), tree.path("target")).unwrap();
+    let packages = "home/.local/lib/python3.12/site-packages";
+    by_hand(&tree, packages, "host", &for_gfx1100("host"), "pip\n");
+    let python = tree.path("home/.local/bin/python");
+    fs::remove_file(&python).unwrap();
+    std::os::unix::fs::symlink("/bin/sh", &python).unwrap();
+    let doctor = |path: &[&str], variable: Option<(&str, &str)>| {
+        let arguments = [&["doctor", "--arch", "gfx1100"], path].concat();
+        let mut command = crate::command::command(&tree, &arguments);
+        for name in ["VIRTUAL_ENV", "CONDA_PREFIX", "ROCM_PATH", "PYTHONPATH"] {
+            command.env_remove(name);
+        }
+        command.env("HOME", tree.path("none"));
+        command.envs(variable.map(|(name, path)| (name, tree.path(path))));
+        text_of(&command.output().unwrap())
+    };
+    for (path, variable, root) in [
+        (&["target"][..], None, "target"),
+        (&["target/lib/libhost.so"], None, "target"),
+        (&["home/.local"], None, "home/.local"),
+        (&[], Some(("PYTHONPATH", "target")), "target"),
+        (&[], Some(("HOME", "home")), "home/.local"),
+    ] {
+        let said = doctor(path, variable);
+        let cause = format!(
+            "/{root}: host 1 needs host-device-gfx1100==1 on gfx1100, which is not installed"
+        );
+        assert!(said.contains(&cause), "{path:?}: {said}");
+        assert!(said.contains("what to do: no installer can be told of this directory"), "{said}");
+    }
+}
+
+/// Given an active environment without device code, then the verdict says that it is about another place.
+#[test]
+fn the_verdict_says_that_the_active_environment_is_not_what_it_is_about() {
+    let tree = Tree::new();
+    fs::create_dir_all(tree.path("env/lib/python3.12/site-packages")).unwrap();
+    split(&tree.path("rocm"), "libvec.so", None);
+    let mut command = crate::command::command(&tree, &["doctor", "--arch", "gfx1100"]);
+    command.env_remove("PYTHONPATH").env("HOME", tree.path("none"));
+    command.env("VIRTUAL_ENV", tree.path("env")).env("ROCM_PATH", tree.path("rocm"));
+    let said = text_of(&command.output().unwrap());
+    let root = tree.root().display();
+    let verdict = format!(
+        "GPU code will load for gfx1100, in {root}/rocm; the active environment, {root}/env, has no device code\n"
+    );
+    assert_eq!(said, verdict);
+}
+
+/// Given extras of the active environment, then `--print-extra` names them without a path, with that of the family.
+#[test]
+fn the_extras_of_the_active_environment_with_the_family() {
+    let tree = Tree::new();
+    let fields = for_gfx1100("host")
+        + "Provides-Extra: device-gfx110x\nRequires-Dist: host-device-gfx110x==1; extra == 'device-gfx110x'\n";
+    by_hand(&tree, "env/lib/python3.12/site-packages", "host", &fields, "pip\n");
+    let mut command =
+        crate::command::command(&tree, &["doctor", "--print-extra", "--arch", "gfx1100"]);
+    let output = command.env("VIRTUAL_ENV", tree.path("env")).output().unwrap();
+    assert_eq!(text_of(&output), "device-gfx1100,device-gfx110x\n");
+}
+
+/// Given a GPU that nobody builds for, then the doctor names the targets whose code would do.
+#[test]
+fn the_nearest_target_of_a_gpu_that_nobody_builds_for() {
+    let tree = Tree::new();
+    by_hand(&tree, "env/lib/python3.12/site-packages", "host", &for_gfx1100("host"), "pip\n");
+    let said = said(&tree, &["doctor", "env", "--arch", "gfx1034"]);
+    let help =
+        "what to do: install a version of host with code for gfx1034 or gfx10-3-generic or gfx103x";
+    assert!(said.contains(help), "{said}");
+}
+
+#[test]
+fn unused_wheels_are_looked_for_in_one_environment() {
+    let tree = Tree::new();
+    let output = kpack(&tree, &["doctor", "--unused", "one", "two"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}

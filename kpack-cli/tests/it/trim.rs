@@ -1,0 +1,854 @@
+//! Given installed files with code for several GPUs, when they are trimmed, then they have the code for the chosen ones
+//! and nothing else changes: not what others use, and not what is listed. `elf_layouts` has the binaries of each linker.
+
+use std::fs::{self, File, FileTimes};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use crate::command::{command, kpack, said, words};
+use crate::layouts::trimmed::same;
+use crate::windows_binaries::{self, runs};
+use kpack_cli::inspect::{self, Content};
+use kpack_format::names::Group;
+use kpack_split::input::LinkedBinary;
+use kpack_split::install::{InstallOptions, install};
+use kpack_split::join::differences;
+use kpack_tests::fixture::{
+    FatLibrary, Kind, Storage, WINDOWS_LINKERS, Wheel, WindowsBuild, bundle, code_object,
+};
+use kpack_tests::package_root::PackageRoot;
+use kpack_tests::process::{self, kill_at_any_moment};
+use kpack_tests::require;
+use kpack_tests::sha256;
+use kpack_tests::tree::Tree;
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+
+const LIBRARY: &str = "lib/libvec.so";
+
+fn code(target: &str, seed: u8) -> (String, Vec<u8>) {
+    (target.to_owned(), code_object(target, &vec![seed; 30_000]).unwrap())
+}
+
+/// Wrappers of every form of bundle, two of which share one.
+fn library() -> FatLibrary {
+    let both = |seed| [code("gfx1100", seed), code("gfx942", seed + 1)];
+    FatLibrary::new()
+        .wrapper(Storage::Plain, both(1))
+        .wrapper(Storage::Zlib(1), both(3))
+        .wrapper(Storage::Zstd(2), both(5))
+        .wrapper(Storage::ZstdLong(3), both(7))
+        .wrapper_sharing(2)
+        .wrapper(Storage::Bare, [code("gfx90a:xnack+", 9)])
+        .wrapper(Storage::Plain, [code("gfx90a:xnack-", 10), code("gfx9-4-generic", 11)])
+}
+
+/// A prefix with the library, and the same one elsewhere, as `fat`.
+fn prefix() -> Tree {
+    let tree = Tree::new();
+    library().build(&tree.path("fat")).unwrap();
+    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+    fs::copy(tree.path("fat"), tree.path("prefix").join(LIBRARY)).unwrap();
+    tree
+}
+
+/// Runs `kpack trim` with more arguments, and gives what it printed.
+fn trim(tree: &Tree, arguments: &str) -> String {
+    let output = kpack(tree, &words(&format!("trim {arguments}")));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    String::from_utf8(output.stdout).unwrap() + &text
+}
+
+fn targets(path: &Path) -> Vec<String> {
+    let Content::FatBinary(fat) = inspect::inspect(path).unwrap().content else {
+        panic!("{} is not fat", path.display());
+    };
+    fat.targets().into_keys().map(ToString::to_string).collect()
+}
+
+#[test]
+fn code_of_the_chosen_gpus_stays_under_its_wrappers_in_the_same_form() {
+    for (gpus, left) in [
+        ("gfx1100", &["gfx1100"][..]),
+        ("gfx942,gfx1100", &["gfx1100", "gfx9-4-generic", "gfx942"]),
+        ("gfx90a:xnack+", &["gfx90a:xnack+"]),
+        ("gfx90a", &["gfx90a:xnack-", "gfx90a:xnack+"]),
+        ("gfx950", &["gfx9-4-generic"]),
+    ] {
+        let tree = prefix();
+        let (fat, trimmed) = (tree.path("fat"), tree.path("prefix").join(LIBRARY));
+        trim(&tree, &format!("--arch {gpus} prefix"));
+        assert_eq!(targets(&trimmed), left, "{gpus}");
+        same(&fat, &trimmed).unwrap();
+        let [before, after] = [&fat, &trimmed].map(|path| LinkedBinary::open(path).unwrap());
+        let kpack_split::elf::DeviceCode::Fat(old) = &before.code else { panic!() };
+        let kpack_split::elf::DeviceCode::Fat(new) = &after.code else { panic!() };
+        let form = |binary: &LinkedBinary, fat: &kpack_split::elf::FatBinary| -> Vec<_> {
+            let bundles = binary.bundles(&fat.wrappers);
+            let form = |format: kpack_format::offload_bundle::Format| match format {
+                kpack_format::offload_bundle::Format::Compressed { version, method, .. } => {
+                    format!("{version} {method:?}")
+                }
+                other => format!("{other:?}"),
+            };
+            bundles.map(|bundle| form(bundle.unwrap().format)).collect()
+        };
+        // A code object that goes leaves a bundle without any.
+        let mut expected = form(&before, old);
+        if !gpus.contains("gfx90a") {
+            expected[5] = "Plain".to_owned();
+        }
+        assert_eq!(form(&after, new), expected, "{gpus}");
+        let starts = Vec::from_iter(new.wrappers.iter().map(|w| w.bundle_address));
+        assert_eq!(starts[2], starts[4]);
+        assert_eq!(std::collections::BTreeSet::from_iter(starts).len(), 6);
+    }
+}
+
+#[test]
+fn a_second_run_changes_nothing_and_a_dry_run_neither() {
+    let tree = prefix();
+    let before = tree.snapshot_with_times();
+    let dry = trim(&tree, "--arch gfx1100 --dry-run prefix");
+    assert_eq!(tree.snapshot_with_times(), before);
+    let wet = trim(&tree, "--arch gfx1100 prefix");
+    assert_eq!(dry.replace("would change", "changed"), wet);
+    assert!(
+        wet.contains("libvec.so: ") && wet.contains("without gfx9-4-generic, gfx90a:xnack+"),
+        "{wet}"
+    );
+    let after = tree.snapshot_with_times();
+    assert!(trim(&tree, "--arch gfx1100 prefix").contains("0 files changed"));
+    assert_eq!(tree.snapshot_with_times(), after);
+}
+
+#[test]
+fn a_file_without_code_for_the_gpus_stays_with_a_warning() {
+    let tree = prefix();
+    let before = tree.snapshot_with_times();
+    let text = trim(&tree, "--arch gfx1030 prefix");
+    assert!(text.contains("it has no code for gfx1030, only for gfx1100"), "{text}");
+    assert!(text.contains("[missing-target]"), "{text}");
+    assert_eq!(tree.snapshot_with_times(), before);
+}
+
+#[test]
+fn spirv_stays_where_a_gpu_has_no_other_code_or_if_asked_to() {
+    let spirv = || ("amdgcnspirv".to_owned(), b"SPIR-V".repeat(2000));
+    let library = FatLibrary::new()
+        .wrapper(Storage::Plain, [code("gfx1100", 1), code("gfx942", 2), spirv()])
+        .wrapper(Storage::Plain, [code("gfx942", 3), spirv()]);
+    for (arguments, left) in [
+        ("--arch gfx942", &["gfx942"][..]),
+        ("--arch gfx1100", &["amdgcnspirv", "gfx1100"]),
+        ("--arch gfx942 --spirv keep", &["amdgcnspirv", "gfx942"]),
+    ] {
+        let tree = Tree::new();
+        library.build(&tree.path(LIBRARY)).unwrap();
+        trim(&tree, &format!("{arguments} lib"));
+        assert_eq!(targets(&tree.path(LIBRARY)), left, "{arguments}");
+    }
+}
+
+#[test]
+fn files_that_others_use_stay_and_names_in_the_tree_stay_one_file() {
+    let tree = prefix();
+    let library = tree.path("prefix").join(LIBRARY);
+    fs::create_dir_all(tree.path("prefix/bin")).unwrap();
+    fs::hard_link(&library, tree.path("cache")).unwrap();
+    fs::hard_link(&library, tree.path("prefix/bin/other")).unwrap();
+    symlink("libvec.so", tree.path("prefix/lib/libvec.so.1")).unwrap();
+    symlink("../../fat", tree.path("prefix/lib/linked.so.1")).unwrap();
+    symlink("linked.so.1", tree.path("prefix/lib/linked.so")).unwrap();
+    symlink("../..", tree.path("prefix/lib/up")).unwrap();
+    let fat = fs::read(tree.path("fat")).unwrap();
+    trim(&tree, "--arch gfx1100 prefix");
+    for other in ["cache", "fat"] {
+        assert_eq!(fs::read(tree.path(other)).unwrap(), fat, "{other}");
+    }
+    let inode = |path: &str| tree.path(path).symlink_metadata().unwrap().ino();
+    assert_eq!(inode("prefix/lib/libvec.so"), inode("prefix/bin/other"));
+    assert_ne!(inode("prefix/lib/libvec.so"), inode("cache"));
+    assert_eq!(targets(&tree.path("prefix/bin/other")), ["gfx1100"]);
+    assert!(tree.path("prefix/lib/libvec.so.1").is_symlink());
+    assert!(tree.path("prefix/lib/linked.so").is_symlink());
+    assert!(!tree.path("prefix/lib/linked.so.1").is_symlink());
+    assert_eq!(targets(&tree.path("prefix/lib/linked.so")), ["gfx1100"]);
+    let after = tree.snapshot_with_times();
+    trim(&tree, "--arch gfx1100 prefix");
+    assert_eq!(tree.snapshot_with_times(), after);
+}
+
+#[test]
+fn owner_mode_times_and_attributes_stay() {
+    let tree = prefix();
+    let library = tree.path("prefix").join(LIBRARY);
+    fs::set_permissions(&library, fs::Permissions::from_mode(0o2755)).unwrap();
+    let time = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 12345);
+    let times = FileTimes::new().set_modified(time).set_accessed(time);
+    File::options().write(true).open(&library).unwrap().set_times(times).unwrap();
+    let attributes = setxattr(&library, "user.kpack", b"mine", XattrFlags::empty()).is_ok();
+    if require::root() {
+        std::os::unix::fs::chown(&library, Some(1234), Some(4321)).unwrap();
+        fs::set_permissions(&library, fs::Permissions::from_mode(0o2755)).unwrap();
+        process::run(Command::new("setcap").arg("cap_net_raw+ep").arg(&library));
+    }
+    let before = library.metadata().unwrap();
+    trim(&tree, "--arch gfx1100 prefix");
+    let after = library.metadata().unwrap();
+    let facts = |m: &fs::Metadata| (m.mode(), m.uid(), m.gid(), m.mtime(), m.mtime_nsec());
+    assert_eq!(facts(&after), facts(&before));
+    assert!(after.len() < before.len());
+    if attributes {
+        let mut value = [0; 4];
+        getxattr(&library, "user.kpack", &mut value).unwrap();
+        assert_eq!(&value, b"mine");
+    }
+    if require::is_root() {
+        let said = process::run(Command::new("getcap").arg(&library));
+        assert!(said.contains("cap_net_raw=ep"), "{said}");
+    }
+}
+
+#[test]
+fn in_a_root_absolute_links_lead_into_it_and_nothing_outside_changes() {
+    let tree = prefix();
+    let root = tree.path("root");
+    fs::create_dir_all(root.join("opt/rocm-6.4/lib")).unwrap();
+    fs::create_dir_all(root.join("usr/lib")).unwrap();
+    fs::copy(tree.path("fat"), root.join("opt/rocm-6.4/lib/libvec.so")).unwrap();
+    fs::copy(tree.path("fat"), root.join("usr/lib/libother.so")).unwrap();
+    symlink("/opt/rocm-6.4", root.join("opt/rocm")).unwrap();
+    symlink("/usr/lib/libother.so", root.join("opt/rocm-6.4/lib/libother.so")).unwrap();
+    // From the root, this leads nowhere; from the machine, to a library.
+    symlink(tree.path("fat"), root.join("opt/rocm-6.4/lib/out.so")).unwrap();
+    symlink("../../../../../../../fat", root.join("opt/rocm-6.4/lib/up.so")).unwrap();
+    let fat = fs::read(tree.path("fat")).unwrap();
+    trim(&tree, "--arch gfx1100 --root root /opt/rocm");
+    assert_eq!(targets(&root.join("opt/rocm-6.4/lib/libvec.so")), ["gfx1100"]);
+    assert_eq!(targets(&root.join("opt/rocm-6.4/lib/libother.so")), ["gfx1100"]);
+    for other in [root.join("usr/lib/libother.so"), tree.path("fat")] {
+        assert_eq!(fs::read(other).unwrap(), fat);
+    }
+    for link in ["out.so", "up.so"] {
+        assert!(root.join("opt/rocm-6.4/lib").join(link).is_symlink(), "{link}");
+    }
+    let outside = said(&tree, &words("trim --arch gfx1100 --root root /opt/../../prefix"));
+    assert!(outside.contains("exit code 4"), "{outside}");
+}
+
+#[test]
+fn a_killed_run_leaves_each_file_old_or_new_and_the_next_one_finishes() {
+    let tree = prefix();
+    let fat = tree.path("fat");
+    let site = "prefix/lib/python3.12/site-packages";
+    let links = ["lib/libvec-1.so", "lib/libvec-2.so", "lib/libvec-3.so"];
+    let names = [LIBRARY, "lib/liba.so", "lib/python3.12/site-packages/vec/lib.so"];
+    let path = |name: &str| tree.path("prefix").join(name);
+    // The size that the list says. Afterwards, a file has this size, so that only its digest is stale.
+    let listed = std::cell::Cell::new(fs::metadata(&fat).unwrap().len());
+    let reset = || {
+        let _ = fs::remove_dir_all(tree.path("prefix"));
+        let info = tree.path(&format!("{site}/vec-1.dist-info"));
+        fs::create_dir_all(&info).unwrap();
+        for name in names {
+            fs::create_dir_all(path(name).parent().unwrap()).unwrap();
+            fs::copy(&fat, path(name)).unwrap();
+        }
+        for link in links {
+            fs::hard_link(path(LIBRARY), path(link)).unwrap();
+        }
+        let size = listed.get();
+        let record = format!("vec/lib.so,sha256=x,{size}\nvec-1.dist-info/RECORD,,\n");
+        fs::write(info.join("RECORD"), record).unwrap();
+    };
+    reset();
+    let old = fs::read(&fat).unwrap();
+    trim(&tree, "--arch gfx1100 prefix");
+    let new = fs::read(path(LIBRARY)).unwrap();
+    let record = fs::read(tree.path(&format!("{site}/vec-1.dist-info/RECORD"))).unwrap();
+    let complete = tree.snapshot();
+    let note = || fs::read_to_string(tree.path("prefix/.kpack-trimmed")).unwrap_or_default();
+    assert!(!note().contains("unfinished"), "{}", note());
+    listed.set(new.len() as u64);
+    kill_at_any_moment(
+        |_| {
+            reset();
+            command(&tree, &words("trim --arch gfx1100 prefix"))
+        },
+        || names.map(|name| fs::read(path(name)).ok()),
+        |run| {
+            for name in names {
+                let found = fs::read(path(name)).unwrap();
+                assert!(found == old || found == new, "{name} is broken by run {run}");
+                assert!(found == old || note().contains(name), "{name} is not explained, {run}");
+            }
+            trim(&tree, "--arch gfx1100 prefix");
+            let after = tree.snapshot();
+            assert!(after == complete, "run {run}: {:?}", after.keys());
+            let now = fs::read(tree.path(&format!("{site}/vec-1.dist-info/RECORD"))).unwrap();
+            assert_eq!(now, record, "run {run}");
+            let inode = |name: &str| path(name).metadata().unwrap().ino();
+            assert_eq!(links.map(inode), [inode(LIBRARY); 3], "run {run}");
+        },
+    );
+}
+
+#[test]
+fn record_and_conda_meta_list_what_is_there_and_hostile_entries_lead_nowhere() {
+    let tree = prefix();
+    let fat = fs::read(tree.path("fat")).unwrap();
+    let site = tree.path("prefix/lib/python3.12/site-packages");
+    let info = site.join("vec-1.dist-info");
+    fs::create_dir_all(&info).unwrap();
+    let size = fat.len();
+    let record = format!(
+        "../../../lib/libvec.so,sha256=x,{size}\n../../../../fat,sha256=y,{size}\n/etc/passwd,sha256=z,1\n\
+         \"vec/a,b.py\",sha256=w,3\nvec-1.dist-info/RECORD,,\n"
+    );
+    fs::write(info.join("RECORD"), record).unwrap();
+    fs::create_dir_all(tree.path("prefix/conda-meta")).unwrap();
+    let meta = serde_json::json!({
+        "files": ["lib/libvec.so"],
+        "name": "vec",
+        "paths_data": {"paths": [
+            {"_path": "lib/libvec.so", "sha256": "p", "sha256_in_prefix": "q", "size_in_bytes": size},
+            {"_path": "../fat", "sha256": "p", "sha256_in_prefix": "q", "size_in_bytes": size},
+        ]},
+    });
+    let json = tree.path("prefix/conda-meta/vec-1-0.json");
+    fs::write(&json, serde_json::to_vec_pretty(&meta).unwrap()).unwrap();
+    let said = trim(&tree, "--arch gfx1100 prefix");
+    assert!(said.contains("lists `../../../../fat`, which is outside"), "{said}");
+    assert!(said.contains("lists `../fat`, which is outside"), "{said}");
+    assert_eq!(fs::read(tree.path("fat")).unwrap(), fat);
+    let new = fs::read(tree.path("prefix").join(LIBRARY)).unwrap();
+    let record = fs::read_to_string(info.join("RECORD")).unwrap();
+    let lines = Vec::from_iter(record.lines());
+    assert!(lines[0].ends_with(&format!(",{}", new.len())), "{record}");
+    assert!(!lines[0].contains("sha256=x"), "{record}");
+    assert_eq!(lines[1], format!("../../../../fat,sha256=y,{size}"));
+    assert_eq!(lines[3], "\"vec/a,b.py\",sha256=w,3");
+    let meta: serde_json::Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let paths = &meta["paths_data"]["paths"];
+    assert_eq!(paths[0]["sha256_in_prefix"], sha256(&new));
+    assert_eq!(paths[0]["size_in_bytes"], new.len());
+    assert_eq!(paths[0]["sha256"], "p");
+    assert_eq!(paths[1]["size_in_bytes"], size);
+}
+
+#[test]
+fn pip_finds_nothing_wrong_and_removes_everything() {
+    if !require::tools(&["pip3", "python3"]) {
+        return;
+    }
+    let tree = prefix();
+    let fat = fs::read(tree.path("fat")).unwrap();
+    let database = "vec/lib/rocblas/library/TensileLibrary_Type_SS";
+    let wheel = Wheel::new("vec-1.0-py3-none-any.whl")
+        .member("vec/__init__.py", "")
+        .member("vec/libvec.so", fat)
+        .member(&format!("{database}_gfx1100.hsaco"), code("gfx1100", 1).1)
+        .member(&format!("{database}_gfx942.hsaco"), code("gfx942", 1).1);
+    let wheel = wheel.write(tree.root()).unwrap();
+    process::run(
+        Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(tree.path("venv")),
+    );
+    let pip = |arguments: &[&str]| {
+        let mut pip = Command::new("pip3");
+        pip.arg("--python").arg(tree.path("venv/bin/python")).args(arguments);
+        process::run(pip.env("PIP_DISABLE_PIP_VERSION_CHECK", "1"))
+    };
+    pip(&["install", "--no-index", wheel.to_str().unwrap()]);
+    let site = |name: &str| {
+        let lib = fs::read_dir(tree.path("venv/lib")).unwrap().next().unwrap().unwrap().path();
+        lib.join("site-packages").join(name)
+    };
+    trim(&tree, "--arch gfx1100 venv");
+    assert_eq!(targets(&site("vec/libvec.so")), ["gfx1100"]);
+    assert!(site(&format!("{database}_gfx1100.hsaco")).exists());
+    assert!(!site(&format!("{database}_gfx942.hsaco")).exists());
+    // As importlib.metadata has them: each file with its size and digest.
+    let script = "import base64, hashlib, importlib.metadata as m\n\
+        for f in m.files('vec'):\n  p = f.locate()\n  b = p.read_bytes()\n  \
+        assert f.size in (None, len(b)), f\n  h = hashlib.sha256(b).digest()\n  \
+        h = base64.urlsafe_b64encode(h).rstrip(b'=').decode()\n  assert f.hash is None or f.hash.value == h, f\n";
+    process::run(Command::new(tree.path("venv/bin/python")).args(["-c", script]));
+    pip(&["check"]);
+    pip(&["uninstall", "--yes", "vec"]);
+    assert!(!site("vec").exists());
+}
+
+#[test]
+fn databases_archives_and_manifests_keep_what_the_gpus_need() {
+    let tree = prefix();
+    let (gfx1100, gfx942) = (code("gfx1100", 1).1, code("gfx942", 1).1);
+    for (directory, targets) in [
+        ("prefix/lib/rocblas/library", &["gfx1100", "gfx942"][..]),
+        ("prefix/lib/hipblaslt/library", &["gfx942"]),
+    ] {
+        fs::create_dir_all(tree.path(directory)).unwrap();
+        for target in targets {
+            let code = if *target == "gfx942" { &gfx942 } else { &gfx1100 };
+            let name = format!("{directory}/TensileLibrary_Type_SS_{target}.hsaco");
+            fs::write(tree.path(&name), code).unwrap();
+        }
+    }
+    // What goes as a whole is not looked into, even by a dry run.
+    let goes = bundle(Storage::Plain, &[code("gfx942", 1)]).unwrap();
+    fs::write(tree.path("prefix/lib/rocblas/library/Kernels_gfx942.hsaco"), goes).unwrap();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", [LIBRARY]), &()).unwrap();
+    let split = fs::read(tree.path("prefix").join(LIBRARY)).unwrap();
+    let dry = trim(&tree, "--arch gfx1100 --dry-run prefix");
+    let said = trim(&tree, "--arch gfx1100 prefix");
+    assert!(said.contains("the files of hipblaslt stay as they are"), "{said}");
+    assert_eq!(dry.replace("would change", "changed"), said);
+    let files = tree.files();
+    let has = |name: &str| files.iter().any(|file| file == name);
+    assert!(has("prefix/lib/rocblas/library/TensileLibrary_Type_SS_gfx1100.hsaco"));
+    assert!(!has("prefix/lib/rocblas/library/TensileLibrary_Type_SS_gfx942.hsaco"));
+    assert!(has("prefix/lib/hipblaslt/library/TensileLibrary_Type_SS_gfx942.hsaco"));
+    let archives = Vec::from_iter(files.iter().filter(|file| file.ends_with(".kpack")));
+    assert_eq!(archives, ["prefix/lib/.kpack/vec_lib_gfx1100.kpack"]);
+    assert_eq!(fs::read(tree.path("prefix").join(LIBRARY)).unwrap(), split);
+    let manifest = tree.path("prefix/lib/.kpack").join(Group::new("vec", "lib").manifest());
+    let manifest = kpack_core::files::read_manifest(&manifest).unwrap();
+    assert_eq!(Vec::from_iter(manifest.kpack_files.keys()), ["gfx1100"]);
+    let after = tree.snapshot_with_times();
+    trim(&tree, "--arch gfx1100 prefix");
+    assert_eq!(tree.snapshot_with_times(), after);
+}
+
+#[test]
+fn files_of_a_database_stay_where_they_serve_a_chosen_gpu_or_are_all_there_is() {
+    let tree = Tree::new();
+    let db = |rocm: &str| format!("opt/{rocm}/share/miopen/db");
+    for (rocm, targets) in [("r5", &["gfx906"][..]), ("r6", &["gfx906", "gfx942", "gfx1030"])] {
+        fs::create_dir_all(tree.path(&db(rocm))).unwrap();
+        for target in targets {
+            fs::write(tree.path(&format!("{}/{target}_20.HIP.fdb.txt", db(rocm))), "").unwrap();
+        }
+    }
+    let link = tree.path(&format!("{}/gfx1031_20.HIP.fdb.txt", db("r6")));
+    symlink("gfx1030_20.HIP.fdb.txt", &link).unwrap();
+    let said = trim(&tree, "--arch gfx942,gfx1031 opt");
+    assert!(said.contains("opt/r5"), "{said}");
+    let left = tree.files();
+    let left = Vec::from_iter(left.iter().filter(|name| name.ends_with(".txt")));
+    let expected = [
+        "opt/r5/share/miopen/db/gfx906_20.HIP.fdb.txt",
+        "opt/r6/share/miopen/db/gfx1030_20.HIP.fdb.txt",
+        "opt/r6/share/miopen/db/gfx942_20.HIP.fdb.txt",
+    ];
+    assert!(expected.iter().all(|name| left.iter().any(|left| *left == name)), "{left:?}");
+    assert!(!left.iter().any(|left| *left == "opt/r6/share/miopen/db/gfx906_20.HIP.fdb.txt"));
+    assert!(link.exists());
+}
+
+#[test]
+fn a_damaged_database_and_another_files_note_stop_nothing_else_or_all() {
+    let tree = prefix();
+    fs::create_dir_all(tree.path("prefix/lib/rocblas/library")).unwrap();
+    let damaged = "prefix/lib/rocblas/library/Kernels_gfx942.hsaco";
+    fs::write(tree.path(damaged), b"__CLANG_OFFLOAD_BUNDLE__\xff").unwrap();
+    symlink("../fat", tree.path("prefix/.kpack-trimmed")).unwrap();
+    let before = tree.snapshot_with_times();
+    let output = kpack(&tree, &words("trim --arch gfx1100 prefix"));
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert_eq!(tree.snapshot_with_times(), before);
+    fs::remove_file(tree.path("prefix/.kpack-trimmed")).unwrap();
+    let said = trim(&tree, "--arch gfx1100 prefix");
+    assert!(said.contains("all kernel databases stay as they are"), "{said}");
+    assert_eq!(targets(&tree.path("prefix").join(LIBRARY)), ["gfx1100"]);
+}
+
+#[test]
+fn a_link_that_is_given_gets_a_file_of_its_own_and_each_given_path_is_listed() {
+    let tree = prefix();
+    let fat = fs::read(tree.path("fat")).unwrap();
+    symlink("../fat", tree.path("prefix/link.so")).unwrap();
+    let info = tree.path("prefix/lib/python3.12/site-packages/vec-1.dist-info");
+    fs::create_dir_all(&info).unwrap();
+    let record = format!("../../libvec.so,sha256=x,{}\nvec-1.dist-info/RECORD,,\n", fat.len());
+    fs::write(info.join("RECORD"), record).unwrap();
+    let said = trim(
+        &tree,
+        "--arch gfx1100 prefix/link.so prefix/lib/libvec.so prefix/lib/python3.12/site-packages",
+    );
+    assert!(!said.contains("outside"), "{said}");
+    assert_eq!(fs::read(tree.path("fat")).unwrap(), fat);
+    assert_eq!(targets(&tree.path("prefix/link.so")), ["gfx1100"]);
+    let size = fs::metadata(tree.path("prefix").join(LIBRARY)).unwrap().len();
+    let record = fs::read_to_string(info.join("RECORD")).unwrap();
+    assert!(
+        record.starts_with("../../libvec.so,sha256=") && record.contains(&format!(",{size}\n"))
+    );
+    assert!(!record.contains("sha256=x"), "{record}");
+}
+
+#[test]
+fn single_bundles_keep_their_form() {
+    for storage in [Storage::Plain, Storage::Zlib(2), Storage::Zstd(1), Storage::ZstdLong(3)] {
+        let tree = Tree::new();
+        let entries = [code("gfx942", 1), code("gfx1100", 2), code("gfx1101", 3)];
+        fs::write(tree.path("kernels.hipfb"), bundle(storage, &entries).unwrap()).unwrap();
+        trim(&tree, "--arch gfx1100 kernels.hipfb");
+        let found = fs::read(tree.path("kernels.hipfb")).unwrap();
+        let again = bundle(storage, &entries[1..2]).unwrap();
+        if storage == Storage::Plain {
+            assert!(found == again, "{storage:?}");
+        } else {
+            // All but the sizes and the identity of the compressed bytes.
+            assert_eq!(found[..8], again[..8], "{storage:?}");
+            assert_ne!(found[..32], again[..32], "{storage:?}");
+            let mut source = std::io::Cursor::new(&found);
+            let read = kpack_format::offload_bundle::Bundle::read(&mut source, found.len() as u64);
+            let read = read.unwrap();
+            source.set_position(0);
+            let codes = read.code_objects(source, |_| true).unwrap();
+            let codes = Vec::from_iter(codes.map(|code| code.unwrap().bytes));
+            assert_eq!(codes, [entries[1].1.clone()]);
+        }
+    }
+}
+
+/// The code objects for gfx1100 that each wrapper of a binary leads to.
+fn codes_by_wrapper(path: &Path) -> Vec<Vec<Vec<u8>>> {
+    let (linked, bytes) = (LinkedBinary::open(path).unwrap(), fs::read(path).unwrap());
+    let kpack_split::elf::DeviceCode::Fat(fat) = &linked.code else { panic!() };
+    let codes = fat.wrappers.iter().map(|wrapper| {
+        let start = wrapper.bundle_offset as usize;
+        let bytes = &bytes[start..start + wrapper.bundle_available as usize];
+        let mut source = std::io::Cursor::new(bytes);
+        let bundle = kpack_format::offload_bundle::Bundle::read(&mut source, bytes.len() as u64);
+        let bundle = bundle.unwrap();
+        source.set_position(0);
+        let codes = bundle.code_objects(source, |target| target.to_string() == "gfx1100");
+        codes.unwrap().map(|code| code.unwrap().bytes).collect()
+    });
+    let codes = Vec::from_iter(codes);
+    assert_eq!(codes.iter().flatten().count(), 5);
+    codes
+}
+
+#[test]
+fn objects_and_static_libraries_are_linked_as_before() {
+    let tree = Tree::new();
+    library().kind(Kind::Object).build(&tree.path("vec.o")).unwrap();
+    let text = "void fixture_report(void);\nint main(void) { fixture_report(); return 0; }\n";
+    fs::write(tree.path("main.c"), text).unwrap();
+    let run = |program: &str, arguments: &[&str]| {
+        process::run(Command::new(program).args(arguments).current_dir(tree.root()))
+    };
+    run("cc", &["-c", "main.c"]);
+    run("ld", &["-r", "-o", "part.o", "vec.o"]);
+    run("ar", &["rcsD", "libvec.a", "main.o", "vec.o"]);
+    let files = ["vec.o", "part.o", "libvec.a"];
+    let linked = |file: &str| {
+        run("cc", &["-o", "program", "main.o", file]);
+        let printed = run("./program", &[]);
+        // All but the bundles themselves.
+        let printed = printed.lines().filter(|line| !line.starts_with("FPIH "));
+        (Vec::from_iter(printed.map(str::to_owned)), fs::read(tree.path("program")).unwrap())
+    };
+    let before = files.map(linked);
+    let said = trim(&tree, "--arch gfx1100 vec.o part.o libvec.a");
+    assert!(said.contains("3 files changed") && !said.contains("warning"), "{said}");
+    let old_sizes = files.map(|file| fs::metadata(tree.path(file)).unwrap().len());
+    for (file, (printed, fat)) in files.iter().zip(before) {
+        let (printed_now, _) = linked(file);
+        assert_eq!(printed_now, printed, "{file}");
+        assert!(!printed.is_empty());
+        fs::write(tree.path("fat"), fat).unwrap();
+        let [fat, trimmed] = ["fat", "program"].map(|name| tree.path(name));
+        assert_eq!(targets(&trimmed), ["gfx1100"], "{file}");
+        assert_eq!(codes_by_wrapper(&trimmed), codes_by_wrapper(&fat), "{file}");
+    }
+    let snapshot = tree.snapshot_with_times();
+    let again = trim(&tree, "--arch gfx1100 vec.o part.o libvec.a");
+    assert!(again.contains("0 files changed"), "{again}");
+    assert_eq!(tree.snapshot_with_times(), snapshot);
+    assert_eq!(old_sizes, files.map(|file| fs::metadata(tree.path(file)).unwrap().len()));
+    let members = run("ar", &["t", "libvec.a"]);
+    assert_eq!(members, "main.o\nvec.o\n");
+}
+
+/// Packs bytes in a form that the name of a program says.
+fn packed(program: &str, bytes: &[u8]) -> Vec<u8> {
+    if program == "zstd" {
+        return zstd::bulk::compress(bytes, 3).unwrap();
+    }
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn bundles_in_compressed_files_are_compressed_again() {
+    for (program, name) in [("zstd", "kernels.hipfb.zst"), ("gzip", "kernels.fatbin.gz")] {
+        let tree = Tree::new();
+        let entries = [code("gfx942", 1), code("gfx1100", 2)];
+        let whole = packed(program, &bundle(Storage::Plain, &entries).unwrap());
+        fs::write(tree.path(name), &whole).unwrap();
+        // What only begins like a compressed file is none of ours.
+        fs::write(tree.path("damaged.zst"), &whole[..12]).unwrap();
+        let said = trim(&tree, "--arch gfx1100 .");
+        assert!(said.contains("without gfx942") && !said.contains("warning"), "{said}");
+        let output = process::run(
+            Command::new("sh")
+                .args(["-c", "\"$0\" -dc <\"$1\" | sha256sum"])
+                .arg(program)
+                .arg(tree.path(name)),
+        );
+        let expected = sha256(&bundle(Storage::Plain, &entries[1..]).unwrap());
+        assert!(output.starts_with(&expected), "{output}");
+        let before = tree.snapshot_with_times();
+        assert!(trim(&tree, "--arch gfx1100 .").contains("0 files changed"));
+        assert_eq!(tree.snapshot_with_times(), before);
+    }
+}
+
+#[test]
+fn kernel_files_that_a_rule_names_go_if_they_are_for_other_gpus() {
+    let tree = Tree::new();
+    fs::create_dir(tree.path("lib")).unwrap();
+    let file = |target: &str| format!("lib/kernel_{target}.fatbin.zst");
+    for target in ["gfx1100", "gfx942"] {
+        let kernel = bundle(Storage::Plain, &[code(target, 1)]).unwrap();
+        fs::write(tree.path(&file(target)), packed("zstd", &kernel)).unwrap();
+    }
+    let said = trim(&tree, "--arch gfx1100 .");
+    assert!(said.contains("it has no code for gfx1100, only for gfx942"), "{said}");
+    trim(&tree, "--arch gfx1100 --kernel-files cycles=lib/kernel_{target}.fatbin.zst .");
+    assert!(tree.path(&file("gfx1100")).exists());
+    assert!(!tree.path(&file("gfx942")).exists());
+}
+
+/// A library with bundles in its data alone, which it hands to the HIP runtime itself.
+fn with_bundles_in_data(tree: &Tree, storages: &[Storage]) -> std::path::PathBuf {
+    let mut text = ".section .rodata\n.ascii \"__CLANG_OFFLOAD_BUNDLE__\"\n".to_owned();
+    for (index, storage) in storages.iter().enumerate() {
+        let name = tree.path(&format!("{index}.bundle"));
+        let entries = [code("gfx942", 1), code("gfx1100", 2), code("gfx1030", 3)];
+        fs::write(&name, bundle(*storage, &entries).unwrap()).unwrap();
+        text += &format!(".balign 8\n.incbin \"{}\"\n.ascii \"after\"\n", name.display());
+    }
+    text += ".section .note.GNU-stack,\"\",@progbits\n";
+    fs::write(tree.path("data.s"), text).unwrap();
+    let library = tree.path("lib/libdata.so");
+    fs::create_dir(tree.path("lib")).unwrap();
+    let mut cc = Command::new("cc");
+    process::run(cc.args(["-shared", "-nostdlib", "-o"]).args([&library, &tree.path("data.s")]));
+    library
+}
+
+#[test]
+fn bundles_in_data_shrink_in_their_place() {
+    let tree = Tree::new();
+    let storages = [Storage::Plain, Storage::Zstd(2), Storage::Plain, Storage::Zstd(3)];
+    let library = with_bundles_in_data(&tree, &storages);
+    let (old, before) = (fs::read(&library).unwrap(), library.metadata().unwrap());
+    let said = trim(&tree, "--arch gfx1100 lib");
+    assert!(said.contains("replaced by holes, without gfx1030, gfx942"), "{said}");
+    let (new, after) = (fs::read(&library).unwrap(), library.metadata().unwrap());
+    assert_eq!(new.len(), old.len());
+    assert!(after.blocks() < before.blocks(), "{} of {}", after.blocks(), before.blocks());
+    let linked = LinkedBinary::open(&library).unwrap();
+    let [found] = &linked.image.bundles_in_data().unwrap()[..] else { panic!() };
+    assert_eq!(found.starts.len(), storages.len());
+    let mut outside = vec![true; old.len()];
+    for start in &found.starts {
+        let bundle_in = |bytes: &[u8]| {
+            let bytes = &bytes[*start as usize..found.end as usize];
+            let mut source = std::io::Cursor::new(bytes);
+            let read = kpack_format::offload_bundle::Bundle::read(&mut source, bytes.len() as u64);
+            let read = read.unwrap();
+            source.set_position(0);
+            let codes = read.code_objects(source, |_| true).unwrap();
+            let codes = Vec::from_iter(codes.map(|code| code.unwrap().bytes));
+            (read, codes)
+        };
+        let ((was, codes_before), (is, codes)) = (bundle_in(&old), bundle_in(&new));
+        assert_eq!(codes, [code("gfx1100", 2).1]);
+        assert_eq!(codes_before.len(), 3);
+        if is.format == kpack_format::offload_bundle::Format::Plain {
+            // Whatever points to the code still does.
+            assert!(is.entries.iter().all(|entry| was.entries.contains(entry)));
+        }
+        outside[*start as usize..(start + was.size) as usize].fill(false);
+    }
+    let same = outside.iter().zip(old.iter().zip(&new)).all(|(out, (a, b))| !out || a == b);
+    assert!(same, "something outside of the bundles changed");
+    let snapshot = tree.snapshot_with_times();
+    assert!(trim(&tree, "--arch gfx1100 lib").contains("0 files changed"));
+    assert_eq!(tree.snapshot_with_times(), snapshot);
+}
+
+#[test]
+fn bundles_in_data_that_cannot_shrink_stay_with_the_reason() {
+    let tree = Tree::new();
+    let library = with_bundles_in_data(&tree, &[Storage::Plain, Storage::Zlib(1)]);
+    let old = fs::read(&library).unwrap();
+    let said = trim(&tree, "--arch gfx1100 lib");
+    assert!(
+        said.contains("does not say where it ends") && said.contains("[bundles-in-data]"),
+        "{said}"
+    );
+    assert!(fs::read(&library).unwrap() == old);
+}
+
+#[test]
+fn binaries_for_windows_are_trimmed_and_load() {
+    for linker in WINDOWS_LINKERS.into_iter().filter(|linker| linker.is_there()) {
+        for is_program in [false, true] {
+            let tree = Tree::new();
+            let build = WindowsBuild { linker, is_program, flags: &[] };
+            // Linkers give a program without an extension one.
+            let [fat, trimmed] = match is_program {
+                true => ["fat.exe", "vec.exe"].map(|name| tree.path(name)),
+                false => ["fat.dll", "vec.dll"].map(|name| tree.path(name)),
+            };
+            windows_binaries::library().build_for_windows(build, &fat).unwrap();
+            fs::copy(&fat, &trimmed).unwrap();
+            let arguments = format!("--arch gfx1100 {}", trimmed.display());
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+            let times = FileTimes::new().set_modified(time);
+            File::options().write(true).open(&trimmed).unwrap().set_times(times).unwrap();
+            trim(&tree, &arguments);
+            assert_eq!(trimmed.metadata().unwrap().modified().unwrap(), time, "{linker:?}");
+            assert!(fs::metadata(&trimmed).unwrap().len() < fs::metadata(&fat).unwrap().len());
+            assert_eq!(targets(&trimmed), ["gfx1100"]);
+            let [before, after] = [&fat, &trimmed].map(|path| LinkedBinary::open(path).unwrap());
+            assert_eq!(differences(&after, &before).unwrap(), [""; 0], "{linker:?}");
+            let again = fs::read(&trimmed).unwrap();
+            trim(&tree, &arguments);
+            assert!(fs::read(&trimmed).unwrap() == again);
+            // All but the bundles themselves.
+            let loaded = |path: &Path| -> Vec<String> {
+                let lines = runs(path).unwrap().into_iter();
+                let bundle = |line: &str| line.starts_with("FPIH 0 ");
+                lines.map(|line| if bundle(&line) { "FPIH 0".to_owned() } else { line }).collect()
+            };
+            assert_eq!(loaded(&trimmed), loaded(&fat));
+        }
+    }
+}
+
+/// Given packages that dpkg and rpm installed, when their files are trimmed, then both say so, as the page does.
+#[test]
+fn package_managers_list_what_was_trimmed() {
+    if !require::tools(&["dpkg", "dpkg-deb", "rpm", "rpmbuild"]) || !require::root() {
+        return;
+    }
+    const DATABASE: &str = "usr/lib/rocblas/library/TensileLibrary_Type_SS";
+    let tree = Tree::new();
+    library().build(&tree.path("vec/usr/lib/libvec.so")).unwrap();
+    fs::create_dir_all(tree.path("vec/usr/lib/rocblas/library")).unwrap();
+    for (target, code) in [code("gfx1100", 1), code("gfx942", 2)] {
+        fs::write(tree.path(&format!("vec/{DATABASE}_{target}.hsaco")), code).unwrap();
+    }
+    let spec = format!(
+        "Name: vec\nVersion: 2.0\nRelease: 1\nSummary: vectors\nLicense: MIT\n%description\nvectors\n\
+         %install\ncp -a {}/usr %{{buildroot}}\n%files\n/usr/lib/libvec.so\n/usr/lib/rocblas\n",
+        tree.path("vec").display()
+    );
+    fs::write(tree.path("vec.spec"), spec).unwrap();
+    let mut rpmbuild = Command::new("rpmbuild");
+    rpmbuild.arg("-bb").arg("--define").arg(format!("_topdir {}", tree.path("top").display()));
+    rpmbuild.args(["--define", "__os_install_post %{nil}", "--define", "debug_package %{nil}"]);
+    process::run(rpmbuild.arg(tree.path("vec.spec")));
+    let rpm =
+        process::run(Command::new("find").arg(tree.path("top/RPMS")).args(["-name", "*.rpm"]));
+    fs::create_dir(tree.path("vec/DEBIAN")).unwrap();
+    let control = "Package: vec\nVersion: 2.0-1\nArchitecture: amd64\nMaintainer: A <a@example.org>\nDescription: vectors\n";
+    fs::write(tree.path("vec/DEBIAN/control"), control).unwrap();
+    let mut dpkg_deb = Command::new("dpkg-deb");
+    dpkg_deb.arg("--root-owner-group").arg("-b").arg(tree.path("vec"));
+    process::run(dpkg_deb.arg(tree.path("vec.deb")));
+    let page = include_str!("../../../docs/trim.md");
+    let verify = |program: &str, root: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        let output = command.arg("--root").arg(tree.path(root)).args(arguments).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for is_rpm in [false, true] {
+        let name = if is_rpm { "root-rpm" } else { "root-dpkg" };
+        let root = PackageRoot::new(&tree.path(name)).unwrap();
+        let verify = || match is_rpm {
+            true => verify("rpm", name, &["--dbpath", "/var/lib/rpm", "--nodeps", "-V", "vec"]),
+            false => verify("dpkg", name, &["--verify", "vec"]),
+        };
+        match is_rpm {
+            true => root.rpm("-i", &[rpm.trim()]).unwrap(),
+            false => root.dpkg("-i", &[tree.path("vec.deb")]).unwrap(),
+        }
+        assert_eq!(verify(), "");
+        trim(&tree, &format!("--arch gfx1100 --root {name} /usr"));
+        let said = verify();
+        for line in said.lines() {
+            assert!(page.contains(line), "the page lacks this line: {line}");
+        }
+        assert_eq!(said.lines().count(), 2, "{said}");
+        // The package brings its code back.
+        match is_rpm {
+            true => root.rpm("--reinstall", &[rpm.trim()]).unwrap(),
+            false => root.dpkg("-i", &[tree.path("vec.deb")]).unwrap(),
+        }
+        assert_eq!(verify(), "");
+    }
+}
+
+#[test]
+fn the_note_explains_what_went() {
+    let tree = prefix();
+    trim(&tree, "--arch gfx1100 prefix");
+    let library = tree.path("prefix").join(LIBRARY);
+    let explain = |gpu: &str| kpack_cli::trim::note::explain(&library, &gpu.parse().unwrap());
+    let text = explain("gfx942").unwrap();
+    assert!(text.contains("`kpack trim` removed the code for gfx9-4-generic, gfx942 "), "{text}");
+    assert!(text.contains("(it kept gfx1100)"), "{text}");
+    assert!(explain("gfx90a").unwrap().contains("gfx90a:xnack+, gfx90a:xnack-"));
+    assert_eq!(explain("gfx1100"), None);
+    assert_eq!(explain("gfx1030"), None);
+    // It explains, and what is missing is missing.
+    for command in ["verify --arch gfx942 prefix", "doctor --arch gfx942 prefix/lib/libvec.so"] {
+        let text = said(&tree, &words(command));
+        assert!(text.contains("[missing-target]") && text.contains("exit code 1"), "{text}");
+        assert!(
+            text.contains("; `kpack trim` removed the code for gfx9-4-generic, gfx942"),
+            "{text}"
+        );
+    }
+    let text = said(&tree, &words("show prefix/lib/libvec.so"));
+    assert!(text.contains("`kpack trim` removed its code for gfx9-4-generic"), "{text}");
+    let text = said(&tree, &words("verify --arch gfx1030 prefix"));
+    assert!(!text.contains("kpack trim"), "{text}");
+}
+
+#[test]
+fn native_is_what_the_machine_has_and_where_none_is_seen_the_option_is_named() {
+    let tree = prefix();
+    let native = |version: Option<&str>| {
+        let mut kpack = command(&tree, &words("trim --arch native prefix"));
+        match version {
+            Some(version) => kpack.env("HSA_OVERRIDE_GFX_VERSION", version),
+            None => kpack.env_remove("HSA_OVERRIDE_GFX_VERSION"),
+        };
+        let output = kpack.output().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    if Path::new("/sys/class/kfd/kfd/topology/nodes").exists() {
+        return require::skip("this machine has GPUs of its own");
+    }
+    let before = tree.snapshot();
+    let (done, text) = native(None);
+    assert!(!done && text.contains("[no-gpu]") && text.contains("`--arch gfx942`"), "{text}");
+    assert_eq!(tree.snapshot(), before);
+    let (done, text) = native(Some("11.0.0"));
+    assert!(done && text.contains("this machine has gfx1100"), "{text}");
+    assert!(text.contains("warning: HSA_OVERRIDE_GFX_VERSION is set"), "{text}");
+    assert_eq!(targets(&tree.path("prefix").join(LIBRARY)), ["gfx1100"]);
+}

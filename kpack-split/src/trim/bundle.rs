@@ -1,0 +1,289 @@
+//! One bundle, with the code for chosen GPUs only.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Seek, SeekFrom, Write};
+use std::ops::Range;
+
+use kpack_format::TargetId;
+use kpack_format::digest::{Blake3, Hasher};
+use kpack_format::offload_bundle::{
+    Bundle, BundleError, Compressed, Entry, Format, Layout, PLAIN_MAGIC,
+};
+
+use super::Keep;
+use crate::input::{RangeReader, SharedFile};
+use crate::publish::copy_range;
+use kpack_core::files::first_difference;
+use kpack_core::platform::FileExt;
+
+/// Bytes of a code object that are read at a time.
+const PIECE: u64 = 1 << 20;
+
+/// Code by target, in bytes.
+pub(super) type Sizes = BTreeMap<TargetId, u64>;
+
+/// A bundle as it will be.
+pub(super) struct NewBundle {
+    /// Size in bytes.
+    pub(super) size: u64,
+    /// The code that stays, and the code that goes.
+    pub(super) stays: Sizes,
+    pub(super) goes: Sizes,
+    content: Content,
+}
+
+/// Where a new bundle's bytes come from.
+enum Content {
+    /// The bundle as it is, in the input.
+    Same(Range<u64>),
+    /// A plain bundle: its table, and where code objects are in the input and come to be in the bundle.
+    Plain { table: Vec<u8>, code: Vec<(Range<u64>, u64)> },
+    /// A compressed bundle, in the scratch file; with the IDs, sizes and digests of its code objects.
+    Compressed { scratch: Range<u64>, code: Vec<(String, u64, Blake3)> },
+}
+
+/// What a bundle is read from, and compressed into.
+pub(super) struct Source<'a> {
+    pub(super) input: &'a File,
+    /// A scratch file, made when it is needed.
+    pub(super) scratch: &'a dyn Fn() -> io::Result<&'a File>,
+    /// The ID of the host's entry in a bundle that is new: in place of a single code object.
+    pub(super) host_entry: &'a str,
+    /// Whether what stays of a plain bundle keeps its place in it, because nobody knows what points there.
+    pub(super) in_place: bool,
+}
+
+impl NewBundle {
+    /// Plans what becomes of `bundle`, at an offset of the input. A compressed one is compressed again, into the
+    /// scratch file, since only then its size is known.
+    pub(super) fn plan(
+        bundle: &Bundle,
+        at: u64,
+        keep: &Keep,
+        source: &Source<'_>,
+    ) -> Result<Self, BundleError> {
+        let stay = keep.entries(bundle);
+        let mut new = Self {
+            size: bundle.size,
+            stays: Sizes::new(),
+            goes: Sizes::new(),
+            content: Content::Same(at..at.saturating_add(bundle.size)),
+        };
+        for (entry, stays) in bundle.entries.iter().zip(&stay) {
+            if let Some(target) = entry.id.target().filter(|_| entry.size > 0) {
+                let sizes = if *stays { &mut new.stays } else { &mut new.goes };
+                *sizes.entry(target.clone()).or_default() += entry.size;
+            }
+        }
+        if stay.iter().all(|stays| *stays) {
+            return Ok(new);
+        }
+        if source.in_place && bundle.format == Format::Plain {
+            let code = bundle.entries.iter().zip(&stay);
+            let code = code.filter(|(entry, stays)| **stays && entry.size > 0);
+            let code = code.map(|(entry, _)| {
+                let from = at + entry.offset;
+                (from..from + entry.size, entry.offset)
+            });
+            let table = part_of_table(source.input, at, &stay)?;
+            new.content = Content::Plain { code: code.collect(), table };
+            return Ok(new);
+        }
+        let entries = bundle.entries.iter().zip(stay).filter(|(_, stays)| *stays);
+        let mut entries = Vec::from_iter(entries.map(|(entry, _)| entry));
+        // As compilers write them, and as they are decompressed.
+        entries.sort_by_key(|entry| entry.offset);
+        let id_and_size = |entry: &&Entry| (entry.id.to_string(), entry.size);
+        let mut ids = Vec::from_iter(entries.iter().map(id_and_size));
+        if let Format::CodeObject = bundle.format {
+            ids.push((source.host_entry.to_owned(), 0));
+        }
+        let layout = Layout::new(&ids);
+        (new.size, new.content) = match bundle.format {
+            Format::Compressed { version, method, .. } => {
+                let scratch = (source.scratch)()?;
+                let start = scratch.metadata()?.len();
+                let mut out = BufWriter::new(scratch);
+                out.seek(SeekFrom::Start(start))?;
+                let mut out = Compressed::new(out, version, method, layout.size)?;
+                let code = recompress(bundle, at, &entries, &layout, source.input, &mut out)?;
+                let size = out.finish()?;
+                (size, Content::Compressed { scratch: start..start + size, code })
+            }
+            Format::Plain | Format::CodeObject => {
+                let code = entries.iter().zip(layout.offsets).filter(|(entry, _)| entry.size > 0);
+                let code = code.map(|(entry, to)| {
+                    let from = at + entry.offset;
+                    (from..from + entry.size, to)
+                });
+                (layout.size, Content::Plain { code: code.collect(), table: layout.table })
+            }
+        };
+        Ok(new)
+    }
+
+    /// Whether any of its code goes.
+    pub(super) fn changes(&self) -> bool {
+        !matches!(self.content, Content::Same(_))
+    }
+
+    /// Its size in the scratch file, in bytes.
+    pub(super) fn scratch_size(&self) -> u64 {
+        if matches!(self.content, Content::Compressed { .. }) { self.size } else { 0 }
+    }
+
+    /// Writes it to an offset of `output`.
+    pub(super) fn write(
+        &self,
+        input: &File,
+        scratch: Option<&File>,
+        output: &File,
+        at: u64,
+    ) -> io::Result<()> {
+        match &self.content {
+            Content::Same(range) => copy_range(input, output, range.clone(), at),
+            Content::Plain { table, code } => {
+                output.write_all_at(table, at)?;
+                let mut code = code.iter();
+                code.try_for_each(|(range, to)| copy_range(input, output, range.clone(), at + to))
+            }
+            Content::Compressed { scratch: range, .. } => match scratch {
+                Some(scratch) => copy_range(scratch, output, range.clone(), at),
+                None => Err(io::Error::other("the scratch file is missing")),
+            },
+        }
+    }
+
+    /// Says what is wrong with it, as it was written to an offset of `output`: each code object must be that of the
+    /// input.
+    pub(super) fn check(
+        &self,
+        input: &File,
+        output: &File,
+        at: u64,
+    ) -> Result<Option<String>, BundleError> {
+        let same = |range: &Range<u64>, to: u64| {
+            let read = |file: &File, start: u64, from: u64, out: &mut [u8]| {
+                file.read_exact_at(out, start + from)
+            };
+            first_difference(
+                range.end - range.start,
+                |from, out| read(input, range.start, from, out),
+                |from, out| read(output, to, from, out),
+            )
+        };
+        let ranges = match &self.content {
+            Content::Same(range) => vec![(range.clone(), 0)],
+            Content::Plain { code, .. } => code.clone(),
+            Content::Compressed { code, .. } => return self.check_compressed(code, output, at),
+        };
+        for (range, to) in ranges {
+            if let Some(offset) = same(&range, at + to)? {
+                let offset = at + to + offset;
+                return Ok(Some(format!("the code at file offset {offset:#x} is not the input's")));
+            }
+        }
+        if let Content::Plain { table, .. } = &self.content {
+            let mut written = vec![0; table.len()];
+            output.read_exact_at(&mut written, at)?;
+            if written != *table {
+                return Ok(Some(format!("the bundle at file offset {at:#x} has another table")));
+            }
+        }
+        Ok(None)
+    }
+
+    fn check_compressed(
+        &self,
+        code: &[(String, u64, Blake3)],
+        output: &File,
+        at: u64,
+    ) -> Result<Option<String>, BundleError> {
+        let mut reader = BufReader::new(RangeReader::new(output, at..at + self.size));
+        let bundle = Bundle::read(&mut reader, self.size)?;
+        reader.seek(SeekFrom::Start(0))?;
+        let mut found = Vec::new();
+        let mut code_objects = bundle.code_objects(reader, |_| true)?;
+        while let Some(mut code_object) = code_objects.next_entry()? {
+            let ids = Vec::from_iter(code_object.ids().iter().map(ToString::to_string));
+            let (size, mut hasher, mut part) = (code_object.size(), Hasher::default(), Vec::new());
+            while code_object.append(&mut part, PIECE)? > 0 {
+                hasher.update(&part);
+                part.clear();
+            }
+            let digest = hasher.finish();
+            found.extend(ids.into_iter().map(|id| (id, size, digest)));
+        }
+        let differs = || format!("the bundle at file offset {at:#x} has other code than planned");
+        Ok((found != code).then(differs))
+    }
+}
+
+/// The table of the plain bundle at an offset of `input` with the entries that stay, as they are.
+fn part_of_table(input: &File, at: u64, stay: &[bool]) -> io::Result<Vec<u8>> {
+    let count = stay.iter().filter(|stays| **stays).count() as u64;
+    let mut table = [PLAIN_MAGIC, &count.to_le_bytes()[..]].concat();
+    let mut from = at + table.len() as u64;
+    for stays in stay {
+        // Its offset, its size, and the length of the ID that follows.
+        let mut length = [0; 8];
+        input.read_exact_at(&mut length, from + 16)?;
+        let mut entry = vec![0; 24 + u64::from_le_bytes(length) as usize];
+        input.read_exact_at(&mut entry, from)?;
+        from += entry.len() as u64;
+        if *stays {
+            table.extend(entry);
+        }
+    }
+    Ok(table)
+}
+
+/// Writes the plain bundle of these entries, in order of offset, and gives their digests.
+fn recompress(
+    bundle: &Bundle,
+    at: u64,
+    entries: &[&Entry],
+    layout: &Layout,
+    input: &File,
+    out: &mut impl Write,
+) -> Result<Vec<(String, u64, Blake3)>, BundleError> {
+    out.write_all(&layout.table)?;
+    let mut position = layout.table.len() as u64;
+    let mut reader = SharedFile::of(input);
+    reader.seek(SeekFrom::Start(at))?;
+    let wanted = |target: &TargetId| entries.iter().any(|entry| entry.id.target() == Some(target));
+    let mut code_objects = bundle.code_objects(reader, wanted)?;
+    let mut digests = Vec::new();
+    let mut places = entries.iter().zip(&layout.offsets);
+    while let Some(mut code_object) = code_objects.next_entry()? {
+        let Some((entry, place)) = places.find(|(entry, _)| {
+            let place = (code_object.offset(), code_object.size());
+            (entry.offset, entry.size) == place
+        }) else {
+            let text = "its entries are not in the order of its code objects".into();
+            return Err(BundleError::Malformed { offset: code_object.offset(), reason: text });
+        };
+        if code_object.ids().len() > 1 {
+            let reason = "several entries share a code object, which is not supported".into();
+            return Err(BundleError::Malformed { offset: entry.offset, reason });
+        }
+        out.write_all(&vec![0; (place - position) as usize])?;
+        let (mut hasher, mut part) = (Hasher::default(), Vec::new());
+        while code_object.append(&mut part, PIECE)? > 0 {
+            hasher.update(&part);
+            out.write_all(&part)?;
+            part.clear();
+        }
+        position = place + entry.size;
+        digests.push((entry.id.to_string(), entry.size, hasher.finish()));
+    }
+    // A bundle without code ends where its last entry would begin.
+    out.write_all(&vec![0; (layout.size - position) as usize])?;
+    let planned = entries.iter().filter(|entry| entry.size > 0).count();
+    if digests.len() != planned {
+        let reason = "an entry without a target has content, which is not supported".into();
+        return Err(BundleError::Malformed { offset: 0, reason });
+    }
+    Ok(digests)
+}

@@ -1,0 +1,507 @@
+//! One file of any kind, with the code for chosen GPUs only.
+
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, FileTimes};
+use std::io::{self, BufReader};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use kpack_format::TargetId;
+use kpack_format::digest::Blake3;
+use kpack_format::offload_bundle::{Bundle, BundleError, Format};
+
+use super::Keep;
+use super::bundle::{NewBundle, Sizes, Source};
+use crate::device_code::{DeviceCode, NewCode};
+use crate::elf::{BinaryError, Wrapper};
+use crate::host::JoinPlan;
+use crate::input::{
+    self, CompressedCode, FileKind, LinkedBinary, RangeReader, SharedFile, binary_error,
+    bundle_error, by_bundle, identify, open_bundle, or_refused, wrapper_error,
+};
+use crate::publish::{self, Directory, Identity, StagedFile, scratch_file};
+use crate::split::padding;
+use crate::{Error, Finding, Severity, ids};
+use kpack_build::object_file::{FatObjects, ResizedObjects};
+use kpack_core::files::first_difference;
+use kpack_core::platform::FileExt;
+use kpack_core::words::list;
+
+/// What becomes of a file.
+#[derive(Debug)]
+pub enum Trim {
+    /// It has no device code that kpack can remove.
+    Nothing,
+    /// It has code for these GPUs only.
+    Done,
+    /// It stays as it is, for a reason to tell.
+    LeftAlone(Finding),
+    /// Some of its code goes.
+    Planned(Box<TrimPlan>),
+}
+
+/// How to make the smaller file.
+pub struct TrimPlan {
+    identity: Identity,
+    kind: Kind,
+    bundles: Vec<NewBundle>,
+    scratch: Option<File>,
+    size_after: u64,
+}
+
+enum Kind {
+    /// A linked binary.
+    Linked(Box<JoinPlan>),
+    /// Objects that are not linked yet: a file, or a static library.
+    Objects { plan: Box<ResizedObjects>, offsets: Vec<u64> },
+    /// The file is its only bundle.
+    Bundle,
+    /// Its bundles are in its data and stay there, each in its room.
+    InData(Vec<Range<u64>>),
+    /// The file is a bundle, compressed as a whole: in a scratch file. The digest is of the bundle.
+    Compressed { packed: File, digest: Blake3 },
+}
+
+/// Plans what becomes of the file at `path`. Compressed code is compressed again, into a nameless file in the
+/// directory `scratch`.
+///
+/// # Errors
+/// [`Error::Refused`] if the file is damaged, or its code cannot be removed; [`Error::Io`].
+pub fn plan(path: &Path, keep: &Keep, scratch: &Path) -> Result<Trim, Error> {
+    let file = input::open(path)?;
+    match identify(path, &file)? {
+        Some(FileKind::Linked) => linked(path, file, keep, scratch),
+        Some(FileKind::Object | FileKind::StaticLibrary) => objects(path, &file, keep, scratch),
+        Some(FileKind::Bundle) => bundle_file(path, &file, keep, scratch),
+        Some(_) => Ok(Trim::Nothing),
+        None => compressed_file(path, &file, keep, scratch),
+    }
+}
+
+fn linked(path: &Path, file: File, keep: &Keep, scratch: &Path) -> Result<Trim, Error> {
+    let linked = LinkedBinary::read(path, file)?;
+    let fat = match &linked.code {
+        DeviceCode::Fat(fat) if fat.joined.is_none() && fat.split_before.is_empty() => fat,
+        DeviceCode::Fat(_) => {
+            let text =
+                "stays as it is: it was joined, or some of its objects were split before the link";
+            return Ok(left_alone(Severity::Note, ids::UNCHANGED, path, text));
+        }
+        DeviceCode::Split(_) => return Ok(Trim::Nothing),
+        DeviceCode::None(_) => return in_data(path, &linked, keep, scratch),
+    };
+    let host_entry = format!("host-{}--", linked.image.host_triple());
+    let input = linked.image.source();
+    let (bundles, ranges, scratch) =
+        new_bundles(path, input, &fat.wrappers, keep, &host_entry, scratch)?;
+    if let Some(trim) = nothing_goes(path, &bundles, keep) {
+        return Ok(trim);
+    }
+    let in_file = ranges.values().map(|range| range.1.clone());
+    padding::check(path, input, fat.section(), in_file)?;
+    let wrappers = fat.wrappers.iter().map(|w| (w.address, ranges[&w.bundle_offset].0));
+    let code = NewCode {
+        wrappers: &Vec::from_iter(wrappers),
+        sizes: &Vec::from_iter(bundles.iter().map(|bundle| bundle.size)),
+        marker: fat.addresses.start..fat.addresses.start,
+    };
+    let plan = JoinPlan::trimmed(&linked.image, fat, &code);
+    let plan = plan.map_err(|error| binary_error(path, error))?;
+    Ok(Trim::Planned(Box::new(TrimPlan {
+        identity: Identity::of(path, input)?,
+        size_after: plan.output_size(),
+        kind: Kind::Linked(Box::new(plan)),
+        bundles,
+        scratch,
+    })))
+}
+
+/// By the offset of each bundle: its position, and its range in the file.
+type Ranges = BTreeMap<u64, (usize, Range<u64>)>;
+
+/// Objects and static libraries. Wrappers get other addends, and what follows the bundles moves up.
+fn objects(path: &Path, file: &File, keep: &Keep, scratch: &Path) -> Result<Trim, Error> {
+    // Most have no device code, whatever they are.
+    if !input::has_bundle(path, file)? {
+        return Ok(Trim::Nothing);
+    }
+    let objects = FatObjects::read(path, file)?;
+    let host_entry = "host-x86_64-unknown-linux--";
+    let (bundles, ranges, scratch) =
+        new_bundles(path, file, &objects.wrappers(), keep, host_entry, scratch)?;
+    if let Some(trim) = nothing_goes(path, &bundles, keep) {
+        return Ok(if bundles.is_empty() { Trim::Nothing } else { trim });
+    }
+    let sizes = ranges
+        .iter()
+        .map(|(at, (index, range))| (*at, (range.end - range.start, bundles[*index].size)));
+    let plan = objects.resized(file, &sizes.collect())?;
+    Ok(Trim::Planned(Box::new(TrimPlan {
+        identity: Identity::of(path, file)?,
+        size_after: plan.size(),
+        kind: Kind::Objects {
+            offsets: plan.bundles().values().copied().collect(),
+            plan: Box::new(plan),
+        },
+        bundles,
+        scratch,
+    })))
+}
+
+/// Plans each bundle of these wrappers once, even if several of them point to it.
+fn new_bundles(
+    path: &Path,
+    input: &File,
+    wrappers: &[Wrapper],
+    keep: &Keep,
+    host_entry: &str,
+    scratch: &Path,
+) -> Result<(Vec<NewBundle>, Ranges, Option<File>), Error> {
+    let file = OnceCell::new();
+    let source =
+        Source { input, scratch: &|| in_scratch(&file, scratch), host_entry, in_place: false };
+    let mut reader = BufReader::new(SharedFile::of(input));
+    let (mut bundles, mut ranges) = (Vec::new(), Ranges::new());
+    for wrappers in by_bundle(wrappers.iter()) {
+        let at = wrappers[0].bundle_offset;
+        let failed = |error| wrapper_error(path, wrappers[0].co_index, at, error);
+        let bundle = open_bundle(&mut reader, wrappers[0]).map_err(failed)?;
+        ranges.insert(at, (bundles.len(), at..at.saturating_add(bundle.size)));
+        bundles.push(NewBundle::plan(&bundle, at, keep, &source).map_err(failed)?);
+    }
+    Ok((bundles, ranges, file.into_inner()))
+}
+
+fn in_scratch<'a>(file: &'a OnceCell<File>, directory: &Path) -> io::Result<&'a File> {
+    if let Some(file) = file.get() {
+        return Ok(file);
+    }
+    let new = scratch_file(directory).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(file.get_or_init(|| new))
+}
+
+fn bundle_file(path: &Path, file: &File, keep: &Keep, scratch: &Path) -> Result<Trim, Error> {
+    let failed = |error: BundleError| bundle_error(path, "", error);
+    let identity = Identity::of(path, file)?;
+    let size = identity.size();
+    let bundle = Bundle::read(&mut BufReader::new(RangeReader::new(file, 0..size)), size);
+    let bundle = bundle.map_err(failed)?;
+    padding::check(path, file, 0..size, std::iter::once(0..bundle.size))?;
+    let in_file = OnceCell::new();
+    let source = Source {
+        input: file,
+        scratch: &|| in_scratch(&in_file, scratch),
+        host_entry: "",
+        in_place: false,
+    };
+    let new = NewBundle::plan(&bundle, 0, keep, &source).map_err(failed)?;
+    let (size_after, bundles) = (new.size, vec![new]);
+    if let Some(trim) = nothing_goes(path, &bundles, keep) {
+        return Ok(trim);
+    }
+    let (kind, scratch) = (Kind::Bundle, in_file.into_inner());
+    Ok(Trim::Planned(Box::new(TrimPlan { identity, kind, bundles, scratch, size_after })))
+}
+
+/// A bundle that was compressed as a whole, with zstd or gzip, and will be again.
+fn compressed_file(path: &Path, file: &File, keep: &Keep, scratch: &Path) -> Result<Trim, Error> {
+    let identity = Identity::of(path, file)?;
+    // Any file may begin like a compressed one.
+    let Ok(Some(code)) = or_refused(CompressedCode::find(path, file))?
+        .map(|found| found.filter(|code| code.kind() == FileKind::Bundle))
+    else {
+        return Ok(Trim::Nothing);
+    };
+    let compression = code.compression();
+    let (plain, _) = code.decompress(path, scratch)?;
+    let trimmed = match bundle_file(path, &plain, keep, scratch)? {
+        Trim::Planned(plan) => *plan,
+        other => return Ok(other),
+    };
+    let failed = |error| Error::io(path, "compress the code of", error);
+    let new = scratch_file(scratch)?;
+    trimmed.write(path, &plain, &new)?;
+    trimmed.check(path, &plain, &new)?;
+    let packed = scratch_file(scratch)?;
+    let digest = compression.compress(&new, &packed).map_err(failed)?;
+    let size_after = packed.metadata().map_err(failed)?.len();
+    if size_after > identity.size() {
+        let text =
+            "stays as it is: it would be larger, because kpack compresses less than what wrote it";
+        return Ok(left_alone(Severity::Note, ids::UNCHANGED, path, text));
+    }
+    let kind = Kind::Compressed { packed, digest };
+    Ok(Trim::Planned(Box::new(TrimPlan { identity, kind, scratch: None, size_after, ..trimmed })))
+}
+
+/// Bundles in read-only data, which the program finds by itself. They cannot move.
+fn in_data(path: &Path, linked: &LinkedBinary, keep: &Keep, scratch: &Path) -> Result<Trim, Error> {
+    let file = OnceCell::new();
+    let input = linked.image.source();
+    let source =
+        Source { input, scratch: &|| in_scratch(&file, scratch), host_entry: "", in_place: true };
+    let (mut bundles, mut rooms) = (Vec::new(), Vec::<Range<u64>>::new());
+    let found = linked.image.bundles_in_data().map_err(|error| binary_error(path, error))?;
+    for section in &found {
+        for start in &section.starts {
+            // One within a code object belongs to that.
+            if rooms.last().is_some_and(|room| *start < room.end) {
+                continue;
+            }
+            let stays = |why: &dyn std::fmt::Display| {
+                let text = format!(
+                    "stays as it is: the bundle at file offset {start:#x}, in `{}`, cannot be trimmed in its place: {why}",
+                    section.section
+                );
+                Ok(left_alone(Severity::Warning, ids::BUNDLES_IN_DATA, path, text))
+            };
+            let mut reader = BufReader::new(RangeReader::new(input, *start..section.end));
+            let planned = Bundle::read(&mut reader, section.end - start).and_then(|bundle| {
+                let new = NewBundle::plan(&bundle, *start, keep, &source)?;
+                Ok((bundle, new))
+            });
+            let (bundle, new) = match planned {
+                Ok(planned) => planned,
+                Err(BundleError::Io(error)) => return Err(Error::io(path, "read", error)),
+                Err(error) => return stays(&error),
+            };
+            if let Format::Compressed { version: 1, .. } = bundle.format
+                && new.changes()
+            {
+                return stays(&"its header, of version 1, does not say where it ends");
+            }
+            if new.size > bundle.size {
+                return stays(&format_args!(
+                    "compressed again, it takes {} bytes, and has room for {}",
+                    new.size, bundle.size
+                ));
+            }
+            rooms.push(*start..start + bundle.size);
+            bundles.push(new);
+        }
+    }
+    if let Some(trim) = nothing_goes(path, &bundles, keep) {
+        return Ok(if bundles.is_empty() { Trim::Nothing } else { trim });
+    }
+    let identity = Identity::of(path, input)?;
+    Ok(Trim::Planned(Box::new(TrimPlan {
+        size_after: identity.size(),
+        identity,
+        kind: Kind::InData(rooms),
+        bundles,
+        scratch: file.into_inner(),
+    })))
+}
+
+fn left_alone(
+    severity: Severity,
+    id: kpack_core::Id,
+    path: &Path,
+    text: impl Into<kpack_core::Reason>,
+) -> Trim {
+    Trim::LeftAlone(Finding::new(severity, id, path, text))
+}
+
+/// Why a file with these bundles stays as it is, if it does.
+fn nothing_goes(path: &Path, bundles: &[NewBundle], keep: &Keep) -> Option<Trim> {
+    if !bundles.iter().any(NewBundle::changes) {
+        return Some(Trim::Done);
+    }
+    if bundles.iter().any(|bundle| !bundle.stays.is_empty()) {
+        return None;
+    }
+    let there = BTreeSet::from_iter(bundles.iter().flat_map(|bundle| bundle.goes.keys()));
+    if there.is_empty() {
+        return Some(Trim::Nothing);
+    }
+    let text = format!(
+        "stays as it is: it has no code for {}, only for {}",
+        list(&keep.gpus),
+        list(there)
+    );
+    Some(left_alone(Severity::Warning, ids::MISSING_TARGET, path, text))
+}
+
+impl TrimPlan {
+    /// Size of the file in bytes, as it is.
+    pub fn size_before(&self) -> u64 {
+        self.identity.size()
+    }
+
+    /// Size of the file in bytes, as it will be.
+    pub fn size_after(&self) -> u64 {
+        self.size_after
+    }
+
+    /// Size in bytes of what it keeps in a scratch file until it is applied or dropped.
+    pub fn scratch_size(&self) -> u64 {
+        let packed = if let Kind::Compressed { .. } = self.kind { self.size_after } else { 0 };
+        packed + self.bundles.iter().map(NewBundle::scratch_size).sum::<u64>()
+    }
+
+    /// The targets whose code stays, with its bytes.
+    pub fn stays(&self) -> BTreeMap<TargetId, u64> {
+        sum(self.bundles.iter().map(|bundle| &bundle.stays))
+    }
+
+    /// The targets some of whose code goes, with its bytes.
+    pub fn goes(&self) -> BTreeMap<TargetId, u64> {
+        sum(self.bundles.iter().map(|bundle| &bundle.goes))
+    }
+
+    /// Writes the smaller file, checks it, and lets it replace the file at `path`, or the symbolic `link` to it: then
+    /// the file stays. Returns a message for each attribute that could not be kept.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] if the file is not the planned one any more; [`Error::Refused`]; [`Error::Io`].
+    pub fn apply(&self, path: &Path, link: Option<&Path>) -> Result<Vec<String>, Error> {
+        let input = self.identity.open(path)?;
+        let fill = |staged: &mut StagedFile| {
+            if link.is_none() {
+                staged.replaces(&input)?;
+                staged.check()?;
+            }
+            let ((), lost) = staged.fill(&input, |file| self.write(path, &input, file))?;
+            // This completes a file for Windows, which changes its times.
+            self.check(path, &input, staged.file())?;
+            keep_times(staged.file(), &input)
+                .map_err(|e| Error::io(path, "set the times of", e))?;
+            Ok(lost)
+        };
+        let (staged, lost) = match link {
+            Some(link) => StagedFile::write_over_link(link, fill)?,
+            None => StagedFile::write(path, fill)?,
+        };
+        publish::replace(staged)?;
+        Ok(lost)
+    }
+
+    fn offsets(&self) -> Vec<u64> {
+        match &self.kind {
+            Kind::Linked(plan) => plan.bundles().to_vec(),
+            Kind::Objects { offsets, .. } => offsets.clone(),
+            Kind::Bundle | Kind::Compressed { .. } => vec![0],
+            Kind::InData(rooms) => rooms.iter().map(|room| room.start).collect(),
+        }
+    }
+
+    /// What is around the rooms of bundles in data, which stays.
+    fn around(&self, rooms: &[Range<u64>]) -> Vec<Range<u64>> {
+        let starts = std::iter::once(0).chain(rooms.iter().map(|room| room.end));
+        let ends = rooms.iter().map(|room| room.start).chain([self.size_after]);
+        starts.zip(ends).map(|(start, end)| start..end).collect()
+    }
+
+    fn write(&self, path: &Path, input: &File, output: &File) -> Result<(), Error> {
+        let failed = |error| Error::io(path, "write the trimmed file of", error);
+        let host = match &self.kind {
+            Kind::Linked(plan) => plan.write(input, output),
+            Kind::Objects { plan, .. } => plan.write(input, output),
+            _ => Ok(()),
+        };
+        host.map_err(|error| match error {
+            BinaryError::Io(error) => failed(error),
+            error => binary_error(path, error),
+        })?;
+        if let Kind::Compressed { packed, .. } = &self.kind {
+            return publish::copy_range(packed, output, 0..self.size_after, 0).map_err(failed);
+        }
+        if let Kind::InData(rooms) = &self.kind {
+            // The rooms become holes.
+            for range in self.around(rooms) {
+                publish::copy_range(input, output, range.clone(), range.start).map_err(failed)?;
+            }
+        }
+        for (bundle, at) in self.bundles.iter().zip(self.offsets()) {
+            bundle.write(input, self.scratch.as_ref(), output, at).map_err(failed)?;
+        }
+        let grown = output.metadata().map_err(failed)?.len() < self.size_after;
+        // A bundle may end with room for an entry without content.
+        if grown { output.set_len(self.size_after).map_err(failed) } else { Ok(()) }
+    }
+
+    /// Reads the result back.
+    fn check(&self, path: &Path, input: &File, output: &File) -> Result<(), Error> {
+        if let Kind::Linked(plan) = &self.kind {
+            plan.finish(input, output).map_err(|error| binary_error(path, error))?;
+        }
+        let unsound = |wrong: String| {
+            let text = format!(
+                "kpack cannot write a sound trimmed file for it, which is a bug in kpack; please report it: {wrong}"
+            );
+            Err(Error::rejected(ids::UNSOUND_OUTPUT, path, text))
+        };
+        let failed = |error| Error::io(path, "read", error);
+        if let Kind::Compressed { digest, .. } = &self.kind {
+            let found = CompressedCode::find(path, output)?;
+            let found = found.map(|code| code.digest(path)).transpose()?;
+            return match found == Some(*digest) {
+                true => Ok(()),
+                false => unsound("the compressed bundle is another one".to_owned()),
+            };
+        }
+        if let Kind::InData(rooms) = &self.kind {
+            for range in self.around(rooms) {
+                let read = |file: &File, from: u64, out: &mut [u8]| {
+                    file.read_exact_at(out, range.start + from)
+                };
+                let differs = first_difference(
+                    range.end - range.start,
+                    |from, out| read(input, from, out),
+                    |from, out| read(output, from, out),
+                );
+                if let Some(at) = differs.map_err(failed)? {
+                    return unsound(format!("file offset {:#x} changed", range.start + at));
+                }
+            }
+        }
+        for (bundle, at) in self.bundles.iter().zip(self.offsets()) {
+            let wrong = bundle.check(input, output, at);
+            let wrong = match wrong {
+                Err(error @ BundleError::Malformed { .. }) => Some(error.to_string()),
+                wrong => wrong.map_err(|error| bundle_error(path, "", error))?,
+            };
+            if let Some(wrong) = wrong {
+                return unsound(wrong);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for TrimPlan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TrimPlan").field("size_after", &self.size_after).finish_non_exhaustive()
+    }
+}
+
+/// Makes `other` another name of the file at `path`, as it was before that was trimmed. Whether the system can.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn link_again(path: &Path, other: &Path) -> Result<bool, Error> {
+    let file = input::open(path)?;
+    let directory = Arc::new(Directory::of(other)?);
+    let staged = StagedFile::adopt(&directory, other.file_name().unwrap_or_default(), &file)?;
+    match staged {
+        Some(staged) => publish::replace(staged).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// Gives a new file the times of an old one.
+fn keep_times(new: &File, old: &File) -> io::Result<()> {
+    let old = old.metadata()?;
+    let times = FileTimes::new().set_modified(old.modified()?).set_accessed(old.accessed()?);
+    new.set_times(times)
+}
+
+fn sum<'a>(all: impl Iterator<Item = &'a Sizes>) -> BTreeMap<TargetId, u64> {
+    let mut sum = BTreeMap::new();
+    for (target, size) in all.flatten() {
+        *sum.entry(target.clone()).or_default() += size;
+    }
+    sum
+}

@@ -1,0 +1,78 @@
+//! Removes device code for all but chosen GPUs from a file. What is left is a file of the same kind, for the same
+//! runtimes: no marker, no archive.
+//!
+//! [`plan`] says what becomes of one file, and [`TrimPlan::apply`] writes it under a hidden name, reads it back,
+//! and renames it.
+
+mod bundle;
+mod file;
+
+use std::collections::BTreeSet;
+
+use kpack_format::offload_bundle::{Bundle, Entry};
+use kpack_format::{Delivery, TargetId};
+
+pub use file::{Trim, TrimPlan, link_again, plan};
+
+/// Which code stays.
+#[derive(Debug, Clone)]
+pub struct Keep {
+    /// The GPUs. One without features stands for all of its variants.
+    pub gpus: Vec<TargetId>,
+    /// Whether SPIR-V stays that none of the GPUs needs.
+    pub spirv: bool,
+}
+
+impl Keep {
+    /// Whether what is for `found` stays, if nothing else is known: by the name of a file.
+    pub fn matches(&self, found: &TargetId) -> bool {
+        self.gpus.iter().any(|gpu| gpu.needs(found, Delivery::Bundle))
+    }
+
+    /// Those of the targets `there` are, of one kernel, whose code stays: what a HIP runtime may take for a GPU, and
+    /// SPIR-V where a GPU has no code.
+    pub fn stays(&self, there: &[TargetId]) -> BTreeSet<TargetId> {
+        let taken = self.gpus.iter().flat_map(|gpu| gpu.taken(there, Delivery::Bundle));
+        let mut stays = BTreeSet::from_iter(taken.cloned());
+        let lacks_code = |gpu: &TargetId| gpu.lacks_code(there, Delivery::Bundle);
+        if self.spirv || self.gpus.iter().any(lacks_code) {
+            stays.extend(there.iter().filter(|target| target.is_spirv()).cloned());
+        }
+        stays
+    }
+
+    /// Whether each entry of a bundle stays. What has no target is for the host.
+    fn entries(&self, bundle: &Bundle) -> Vec<bool> {
+        let there = bundle.entries.iter().filter(|entry| entry.size > 0);
+        let there = Vec::from_iter(there.filter_map(|entry| entry.id.target().cloned()));
+        let stays = self.stays(&there);
+        let stay = |entry: &Entry| entry.id.target().is_none_or(|target| stays.contains(target));
+        bundle.entries.iter().map(stay).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stays(gpus: &[&str], spirv: bool, there: &[&str]) -> Vec<String> {
+        let ids = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect();
+        let keep = Keep { gpus: ids(gpus), spirv };
+        let there: Vec<TargetId> = ids(there);
+        keep.stays(&there).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn code_stays_that_a_runtime_may_take_for_a_gpu() {
+        let there = ["gfx90a:xnack+", "gfx90a:xnack-", "gfx942", "gfx9-4-generic", "amdgcnspirv"];
+        assert_eq!(stays(&["gfx942"], false, &there), ["gfx942"]);
+        assert_eq!(stays(&["gfx942"], true, &there), ["amdgcnspirv", "gfx942"]);
+        assert_eq!(stays(&["gfx90a"], false, &there), ["gfx90a:xnack-", "gfx90a:xnack+"]);
+        assert_eq!(stays(&["gfx90a:xnack+"], false, &there), ["gfx90a:xnack+"]);
+        // No code of its own: generic code, and where there is none, SPIR-V.
+        assert_eq!(stays(&["gfx950"], false, &there), ["gfx9-4-generic"]);
+        assert_eq!(stays(&["gfx1100"], false, &there), ["amdgcnspirv"]);
+        assert_eq!(stays(&["gfx1100", "gfx942"], false, &there), ["amdgcnspirv", "gfx942"]);
+        assert_eq!(stays(&["gfx1100"], false, &there[..4]), [""; 0]);
+    }
+}

@@ -1,0 +1,5 @@
+//! The tests of stores, in one program. Those of the commands are kpack-cli's.
+
+mod damaged;
+mod packed;
+mod trees;

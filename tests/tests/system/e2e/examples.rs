@@ -1,0 +1,214 @@
+//! Builds the examples in Rust and C++, runs them in the build tree, and stages or installs them;
+//! then moves them and runs them again for each target.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use anyhow::{Context, Result, ensure};
+use kpack_tests::process::{cargo, try_run};
+use kpack_tests::require::checked;
+
+use crate::hip::project::{COMPILER, GENERATOR, flags_without_rocm, has_tools, runtime};
+use crate::hip::runtime::{Kind, Program};
+use crate::support::{prefix, root, run, work};
+
+/// The targets that both examples are built for.
+const TARGETS: [&str; 2] = ["gfx1100", "gfx942"];
+/// The targets in the document.
+const DOCUMENT_TARGETS: [&str; 2] = ["gfx1030", "gfx90a"];
+/// The number of wrappers: one for each source.
+const RUST_WRAPPERS: usize = 4;
+/// The modules of the Rust example; the last one is three packages below the program.
+const RUST_MODULES: [&str; 3] = ["stats", "vector-kernels", "fill"];
+const CPP_WRAPPERS: usize = 2;
+
+/// `examples/rust-hip` is tested, built, staged, moved and run.
+#[test]
+#[ignore = "needs clang, and builds a HIP project with Cargo"]
+fn rust() {
+    if has_tools() {
+        built_by_cargo();
+        checked(&format!("{RUST_WRAPPERS} wrappers, {} targets, moved", TARGETS.len()));
+    }
+}
+
+/// Cargo's target directory of the example, which has been moved. Other packages are built with its dependencies.
+fn built_by_cargo() -> &'static Path {
+    static TARGET: LazyLock<PathBuf> = LazyLock::new(|| {
+        build_with_cargo().unwrap_or_else(|error| panic!("examples/rust-hip: {error:#}"))
+    });
+    &TARGET
+}
+
+fn build_with_cargo() -> Result<PathBuf> {
+    let work = work("rust");
+    let manifest = root().join("examples/rust-hip/Cargo.toml");
+    let target = work.join("target");
+    let cargo = |arguments: &[&str]| {
+        let mut command = cargo(arguments);
+        command.args(["--locked", "--manifest-path"]).arg(&manifest);
+        in_place_of_rocm(&mut command, &target);
+        command.env("KPACK_OFFLOAD_ARCH", TARGETS.join(";"));
+        command
+    };
+    // Unit and documentation tests also launch kernels.
+    let report = work.join("tests.txt");
+    let mut tests = cargo(&["test", "--workspace"]);
+    try_run(tests.env("STUB_HIP_REPORT", &report).env("STUB_HIP_AGENT", TARGETS[0]))?;
+    let told = fs::read_to_string(&report).context("the tests registered nothing")?;
+    ensure!(
+        told.contains("\nloaded\t") && !told.contains("\nmissing\t"),
+        "a test did not find its device code:\n{told}"
+    );
+    try_run(&mut cargo(&["build"]))?;
+    runs(&target.join("debug"), "app", RUST_WRAPPERS, TARGETS, &work)?;
+
+    let messages = work.join("build.json");
+    let format = "--message-format=json-render-diagnostics";
+    fs::write(&messages, try_run(&mut cargo(&["build", "--release", format]))?)?;
+    let (kpack, staged) = (prefix().join("bin/kpack"), work.join("dist"));
+    run!("{kpack} stage --output-dir {staged} --messages {messages}")?;
+    for (module, target) in
+        RUST_MODULES.iter().flat_map(|module| TARGETS.map(|target| (module, target)))
+    {
+        let archive = staged.join(format!("lib/.kpack/{module}_lib_{target}.kpack"));
+        ensure!(archive.is_file(), "{} was not staged", archive.display());
+    }
+    let kept = work.join("kept");
+    fs::rename(&target, &kept)?;
+    moved(&staged, "bin/app", RUST_WRAPPERS, &work)?;
+    Ok(kept)
+}
+
+/// A command with clang, the header of the HIP project, and the stub runtime instead of ROCm.
+fn in_place_of_rocm(command: &mut Command, target: &Path) {
+    let runtime = &runtime().prefix;
+    command.env("CARGO_TARGET_DIR", target).env("HIPCXX", COMPILER);
+    command.env("HIPFLAGS", flags_without_rocm()).env("ROCM_PATH", runtime);
+    command.env("LD_LIBRARY_PATH", runtime.join("lib")).env_remove("RUSTFLAGS");
+}
+
+/// The files and commands of docs/rust.md, from `cargo new` to the staged release.
+#[test]
+#[ignore = "needs clang, and builds a HIP project with Cargo"]
+fn the_document_on_rust() -> Result<()> {
+    if !has_tools() {
+        return Ok(());
+    }
+    let text = fs::read_to_string(root().join("docs/rust.md"))?;
+    // Use a directory outside of the repository, or `cargo new` would find its workspace.
+    let directory = tempfile::tempdir()?;
+    let package = directory.path().join("vector");
+    let run = |command: &mut Command, directory: &Path| {
+        in_place_of_rocm(command, built_by_cargo());
+        try_run(command.current_dir(directory))
+    };
+    run(&mut cargo(&["new", "--vcs", "none", "vector"]), directory.path())?;
+    let mut add = cargo(&["add", "--offline", "--build", "kpack-build", "--path"]);
+    run(add.arg(root().join("kpack-build")), &package)?;
+    for file in ["build.rs", "src/add.hip", "src/main.rs"] {
+        fs::write(package.join(file), block(&text, file)?)?;
+    }
+    let shown = run(&mut cargo(&["run", "--offline"]), &package)?;
+    ensure!(shown == "64 elements\n", "the program printed {shown:?}");
+
+    let commands = text.split("```sh\n").skip(1);
+    let mut blocks = commands.filter_map(|rest| rest.split("```").next());
+    let staging = blocks
+        .find(|block| block.contains("kpack stage"))
+        .context("docs/rust.md has no commands that stage")?;
+    let path = format!("{}:{}", prefix().join("bin").display(), env::var("PATH")?);
+    let mut script = Command::new("sh");
+    script.args(["-euc", staging]).env("PATH", path).env("CARGO_NET_OFFLINE", "true");
+    for name in kpack_tests::process::cargo_variables() {
+        script.env_remove(name);
+    }
+    run(&mut script, &package)?;
+    let dist = package.join("dist");
+    for name in text.split('`').filter(|name| name.starts_with("lib/.kpack/vector")) {
+        ensure!(dist.join(name).is_file(), "docs/rust.md says that there is {name}");
+    }
+    runs(&dist, "bin/vector", 1, DOCUMENT_TARGETS, directory.path())?;
+    checked("run, staged and verified as documented");
+    Ok(())
+}
+
+/// `examples/cpp-hip` is built by CMake, installed, moved and run.
+#[test]
+#[ignore = "needs clang, and builds a HIP project with CMake"]
+fn cpp() -> Result<()> {
+    if !has_tools() {
+        return Ok(());
+    }
+    let work = work("cpp");
+    let source = root().join("examples/cpp-hip");
+    let (build, installed) = (work.join("build"), work.join("dist"));
+    let prefixes = format!("{};{}", prefix().display(), runtime().prefix.display());
+    let flags = flags_without_rocm();
+    run!(
+        "cmake -S {source} -B {build} -G {GENERATOR} -DCMAKE_CXX_COMPILER={COMPILER} -DCMAKE_PREFIX_PATH={prefixes} -DCMAKE_CXX_FLAGS={flags}"
+    )?;
+    run!("cmake --build {build}")?;
+    runs(&build, "vector", CPP_WRAPPERS, TARGETS, &work)?;
+    run!("cmake --install {build} --prefix {installed}")?;
+    fs::remove_dir_all(&build)?;
+    moved(&installed, "bin/vector", CPP_WRAPPERS, &work)?;
+    checked(&format!("{CPP_WRAPPERS} wrappers, {} targets, moved", TARGETS.len()));
+    Ok(())
+}
+
+/// Checks a moved release: complete and running.
+fn moved(staged: &Path, executable: &str, wrappers: usize, work: &Path) -> Result<()> {
+    let moved = work.join("moved");
+    fs::rename(staged, &moved)?;
+    let kpack = prefix().join("bin/kpack");
+    run!("{kpack} verify {moved}")?;
+    runs(&moved, executable, wrappers, TARGETS, work)
+}
+
+/// Runs a program for each target; every wrapper must get code for it.
+fn runs(
+    prefix: &Path,
+    executable: &str,
+    wrappers: usize,
+    targets: [&str; 2],
+    work: &Path,
+) -> Result<()> {
+    let program = Program { executable: executable.into(), libraries: Vec::new() };
+    let mut seen = BTreeSet::new();
+    for target in targets {
+        let observation = runtime().run(prefix, &program, target, &work.join("run"))?;
+        let loaded = observation.events.iter().filter_map(|event| match &event.kind {
+            Kind::Loaded(code_object) => Some(format!("{code_object:?}")),
+            _ => None,
+        });
+        let loaded: Vec<String> = loaded.collect();
+        ensure!(
+            loaded.len() == wrappers,
+            "{executable} loaded {} code objects for {target}; expected {wrappers}",
+            loaded.len()
+        );
+        let fat = observation.events.iter().any(|event| matches!(event.kind, Kind::Fat { .. }));
+        ensure!(!fat, "{executable} has a fat wrapper");
+        seen.extend(loaded);
+    }
+    ensure!(
+        seen.len() == wrappers * targets.len(),
+        "{executable} loaded {} different code objects; expected one for each wrapper and target",
+        seen.len()
+    );
+    Ok(())
+}
+
+/// The block of code below the line that names its file.
+fn block<'a>(text: &'a str, file: &str) -> Result<&'a str> {
+    let rest = text.split_once(&format!("\n`{file}`:\n\n```"));
+    rest.and_then(|(_, rest)| rest.split_once('\n'))
+        .and_then(|(_, rest)| rest.split_once("```"))
+        .map(|(block, _)| block)
+        .with_context(|| format!("docs/rust.md has no {file}"))
+}
