@@ -56,7 +56,7 @@ pub fn installed_kpack(directory: &Path) -> PathBuf {
         return prefix.into();
     }
     let _ = fs::remove_dir_all(directory);
-    run(xtask("dist").args(["--profile", "release", "--prefix"]).arg(directory));
+    run(xtask("dist").args(["--profile", "dev", "--prefix"]).arg(directory));
     directory.to_owned()
 }
 

@@ -74,7 +74,7 @@ enum Task {
         /// The loader's directory in the prefix, such as `lib64` or `lib/x86_64-linux-gnu`.
         #[arg(long, value_name = "DIR", default_value = "lib")]
         libdir: PathBuf,
-        /// Build profile: `dist`, as packaged, or `release`, without link-time optimisation.
+        /// Build profile: `dist`, as packaged, `release`, without link-time optimisation, or `dev`, as tests are built.
         #[arg(long, value_name = "NAME", value_enum, default_value = "dist")]
         profile: Profile,
         /// The oldest glibc that the loader, the shim and the command run with, such as 2.28: Zig, which is fetched from
@@ -90,7 +90,7 @@ enum Task {
         /// Fail unless `Cargo.toml` says who publishes it ([workspace.metadata.publisher]).
         #[arg(long)]
         release: bool,
-        /// Build profile: `dist`, as packaged, or `release`, without link-time optimisation.
+        /// Build profile: `dist`, as packaged, `release`, without link-time optimisation, or `dev`, as tests are built.
         #[arg(long, value_name = "NAME", value_enum, default_value = "dist")]
         profile: Profile,
     },

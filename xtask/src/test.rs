@@ -125,7 +125,7 @@ fn prepare() -> Result<()> {
     let shell = process::shell();
     if env::var_os("KPACK_TEST_PREFIX").is_none() {
         let prefix = repository::target_directory().join("xtask/kpack");
-        dist::install(&prefix, "lib".as_ref(), crate::build::Profile::Release, None)?;
+        dist::install(&prefix, "lib".as_ref(), crate::build::Profile::Dev, None)?;
         shell.set_var("KPACK_TEST_PREFIX", prefix);
     }
     if env::var_os("KPACK_TEST_XTASK").is_none() {

@@ -59,7 +59,7 @@ fn build_loader() -> Result<PathBuf> {
     // Cargo compiles only what has changed since the last run.
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("thread-sanitizer");
     let mut command =
-        cargo(&["rustc", "--release", "--locked", "--package=kpack-runtime", "--lib"]);
+        cargo(&["rustc", "--locked", "--package=kpack-runtime", "--lib"]);
     command.args(["--crate-type=staticlib", "--target", &target, "--target-dir"]).arg(&built);
     // The flags are not stable, and this does not rebuild the standard library. ThreadSanitizer cannot
     // see into its locks; the loader's locks are of another crate, which is instrumented here.
@@ -67,7 +67,7 @@ fn build_loader() -> Result<PathBuf> {
     command.env("RUSTFLAGS", "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer");
     command.env(variable("CC"), CLANG).env(variable("CFLAGS"), "-fsanitize=thread");
     try_run(command.current_dir(root()))?;
-    Ok(built.join(target).join("release/librocm_kpack.a"))
+    Ok(built.join(target).join("debug/librocm_kpack.a"))
 }
 
 /// A copy of the archive without the list of frames, so that the threads walk over them.
