@@ -58,8 +58,7 @@ fn build_loader() -> Result<PathBuf> {
     let variable = |name: &str| format!("{name}_{}", target.replace('-', "_"));
     // Cargo compiles only what has changed since the last run.
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("thread-sanitizer");
-    let mut command =
-        cargo(&["rustc", "--locked", "--package=kpack-runtime", "--lib"]);
+    let mut command = cargo(&["rustc", "--locked", "--package=kpack-runtime", "--lib"]);
     command.args(["--crate-type=staticlib", "--target", &target, "--target-dir"]).arg(&built);
     // The flags are not stable, and this does not rebuild the standard library. ThreadSanitizer cannot
     // see into its locks; the loader's locks are of another crate, which is instrumented here.
