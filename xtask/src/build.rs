@@ -62,12 +62,12 @@ pub(crate) fn helper(profile: Profile) -> Result<PathBuf> {
 /// As [`helper`].
 pub(crate) fn helper_with(cargo: &Cargo, profile: Profile) -> Result<PathBuf> {
     process::step(&format!("Building the helper binary `kpack` ({})", profile.name()));
-    let packages: &[&str] = match profile {
-        // As for the tests: cargo compiles a dependency for each set of features.
-        Profile::Dev => &["--workspace", "--all-features"],
-        Profile::Release | Profile::Dist => &["--package=kpack-cli"],
+    let built: &[&str] = match profile {
+        // With the tests, or cargo would compile most dependencies for another set of features.
+        Profile::Dev => &["--workspace", "--all-features", "--all-targets"],
+        Profile::Release | Profile::Dist => &["--package=kpack-cli", "--bin=kpack"],
     };
-    cargo.run("build", &flags(profile, &[])?, &[packages, &["--bin=kpack"]].concat())?;
+    cargo.run("build", &flags(profile, &[])?, built)?;
     Ok(cargo.output()?.join(profile.directory()).join("kpack"))
 }
 
