@@ -60,6 +60,8 @@ fn build_loader() -> Result<PathBuf> {
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("thread-sanitizer");
     let mut command = cargo(&["rustc", "--locked", "--package=kpack-runtime", "--lib"]);
     command.args(["--crate-type=staticlib", "--target", &target, "--target-dir"]).arg(&built);
+    // It loads 10 MB, so optimising zstd would take longer than it saves.
+    command.args(["--config", "profile.dev.package.zstd-sys.opt-level=0"]);
     // The flags are not stable, and this does not rebuild the standard library. ThreadSanitizer cannot
     // see into its locks; the loader's locks are of another crate, which is instrumented here.
     command.env("RUSTC_BOOTSTRAP", "1");
