@@ -245,7 +245,7 @@ fn can_chroot() -> bool {
 /// The directory of the packages that `cargo xtask package` made.
 fn packages() -> &'static Path {
     static PACKAGES: LazyLock<PathBuf> = LazyLock::new(|| {
-        let made = try_run(xtask("package").args(["--profile", "release"]));
+        let made = try_run(xtask("package").args(["--profile", "dev"]));
         made.unwrap_or_else(|error| panic!("cargo xtask package: {error:#}"));
         target_directory().join("package")
     });

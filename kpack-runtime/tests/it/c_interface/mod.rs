@@ -214,7 +214,7 @@ fn a_library_directory_of_another_name() {
     let tree = Tree::new();
     let libdir = "lib/x86_64-linux-gnu";
     run(process::xtask("dist")
-        .args(["--profile=release", "--libdir", libdir, "--prefix"])
+        .args(["--profile=dev", "--libdir", libdir, "--prefix"])
         .arg(tree.root()));
     let flags = run(Command::new("pkg-config")
         .args(["--cflags", "--libs", "rocm-kpack"])
