@@ -4,18 +4,19 @@
 //!
 //! Every row of the tables is one environment.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use kpack_cli::doctor::{Options, examine};
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::apt;
 use kpack_tests::fixture::{FatLibrary, Storage, Wheel, code, rocm_split};
 use kpack_tests::package_root::PackageRoot;
-use kpack_tests::process::run;
+use kpack_tests::process::{copy, run};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 use walkdir::WalkDir;
@@ -620,14 +621,60 @@ struct Venv {
     is_of_others: bool,
 }
 
+/// What pip installed with such arguments.
+static INSTALLED: Mutex<BTreeMap<Vec<String>, Arc<OnceLock<PathBuf>>>> =
+    Mutex::new(BTreeMap::new());
+
 impl Venv {
     fn new(tool: Tool) -> Self {
+        let venv = Self::empty(tool);
+        let mut python = Command::new("python3");
+        run(python.args(["-m", "venv", "--without-pip"]).arg(venv.root()));
+        venv.with_pip()
+    }
+
+    /// An environment in which the tool has run with these arguments. pip takes seconds, so of rows with the same arguments all
+    /// but one get a copy.
+    fn installed(tool: Tool, arguments: &[String]) -> Self {
+        let install = || {
+            let venv = Self::new(tool);
+            venv.install(&Vec::from_iter(arguments.iter().map(String::as_str)));
+            venv
+        };
+        if tool != Pip {
+            return install();
+        }
+        let (number, made) = {
+            let mut all = INSTALLED.lock().unwrap();
+            let number = all.len();
+            (number, Arc::clone(all.entry(arguments.to_owned()).or_default()))
+        };
+        let original = made.get_or_init(|| {
+            let original = WHEELS.join(format!("installed-{number}"));
+            copy(install().root(), &original);
+            original
+        });
+        let venv = Self::empty(tool);
+        copy(original, venv.root());
+        venv.with_pip()
+    }
+
+    fn empty(tool: Tool) -> Self {
         let tree = Tree::new();
         let venv = Self { tree, tool, variables: Vec::new(), is_left: false, is_of_others: false };
         fs::create_dir(venv.tree.path("home")).unwrap();
-        let mut python = Command::new("python3");
-        run(python.args(["-m", "venv", "--without-pip"]).arg(venv.root()));
-        if tool == Pip {
+        if tool == UvProject {
+            let project =
+                "[project]\nname = \"app\"\nversion = \"1\"\nrequires-python = \">=3.9\"\n";
+            fs::write(venv.tree.path("pyproject.toml"), project).unwrap();
+        }
+        venv
+    }
+
+    /// Writes the environment's own pip, if it is one of pip.
+    fn with_pip(self) -> Self {
+        let venv = self;
+        if venv.tool == Pip {
             let script = format!(
                 "#!/bin/sh\nexec {} --python '{}' \"$@\"\n",
                 PIP.display(),
@@ -735,21 +782,16 @@ fn check(rows: &[Row]) {
 }
 
 fn check_row(row: &Row) -> Result<(), String> {
-    let mut venv = Venv::new(row.tool);
     let install: &[&str] = match row.tool {
         Pip => &["install", "-q"],
         Uv => &["pip", "install", "-q"],
         UvProject => &["add", "-q"],
     };
-    if row.tool == UvProject {
-        let project = "[project]\nname = \"app\"\nversion = \"1\"\nrequires-python = \">=3.9\"\n";
-        fs::write(venv.tree.path("pyproject.toml"), project).unwrap();
-    }
     let wheels = WHEELS.join("wheels");
     let install = install.iter().chain(row.install);
     let install =
         Vec::from_iter(install.map(|word| word.replace("WHEELS", wheels.to_str().unwrap())));
-    venv.install(&Vec::from_iter(install.iter().map(String::as_str)));
+    let mut venv = Venv::installed(row.tool, &install);
     for broken in row.breaks {
         match broken {
             Run(arguments) => venv.install(arguments),
