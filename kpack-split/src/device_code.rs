@@ -7,6 +7,7 @@ use std::ops::Range;
 use kpack_core::archives::KeptBundle;
 use kpack_core::elf::{
     BinaryError, MAGIC_FAT, MAGIC_SPLIT, POINTER, VERSION, WRAPPER_SIZE, Wrapper, pods, refuse,
+    unsupported,
 };
 use kpack_format::marker::{MAX_SIZE, Marker};
 use object::LittleEndian as LE;
@@ -92,20 +93,21 @@ pub struct KeptMarker {
 }
 
 impl KeptMarker {
-    /// Writes `marker` over it, and zeroes over the rest of a longer one. `read` gets an offset and a size. Returns
-    /// as many bytes of the old one.
+    /// Writes `marker` over it, and zeroes over the rest of a longer one. Its section may grow to `room` bytes. `read`
+    /// gets an offset and a size. Returns as many bytes of the old one.
     pub(crate) fn replace(
         &self,
+        room: u64,
         read: impl FnOnce(u64, u64) -> Result<Vec<u8>, BinaryError>,
         marker: &[u8],
         edits: &mut Edits,
     ) -> Result<Vec<u8>, BinaryError> {
         let size = marker.len() as u64;
-        if size > self.available {
-            refuse!(
+        if size > room {
+            unsupported!(
                 at self.offset;
-                "the marker has room for {} bytes, but the new one needs {size}; install the unsplit binary",
-                self.available
+                "the marker has room for {room} bytes, but the new one needs {size}; split it into the module that it was in, \
+                 use a shorter module name, or install the unsplit binary"
             );
         }
         let available = self.available.min(MAX_SIZE as u64);

@@ -413,3 +413,58 @@ fn a_joined_binary_is_split_with_another_marker() {
         }
     }
 }
+
+/// ROCm's marker fills its section. What follows it in the file may be free, or be something else.
+#[test]
+fn a_longer_marker_gets_room() {
+    let bench = Bench::new().unwrap();
+    let id = format!("-Wl,--build-id=0x{}", "00".repeat(250));
+    let headers_stay = ["objcopy", "-R", ".note.gnu.build-id"];
+    let needs_room = ["patchelf", "--set-rpath", "/a/directory/of/libraries/that/needs/room"];
+    let cases: [(FatLibrary, &[&str], &[&str]); 3] = [
+        // The program headers follow, on the next page.
+        (two_wrappers(), &[], &[]),
+        // The file ends with the marker.
+        (two_wrappers().flag(id), &headers_stay, &[]),
+        // More than the room follows that the marker needs.
+        (two_wrappers(), &[], &needs_room),
+    ];
+    for (library, before, after) in cases {
+        if !before.iter().chain(after).take(1).all(|tool| require::tool(tool)) {
+            continue;
+        }
+        let tree = split_after(&library, before);
+        let file = tree.path("prefix").join(FILE);
+        let fat = bench.report(Kind::Shared, &tree.path("fat")).unwrap();
+        let (_, size) = marker(&file);
+        joined(&tree, &TARGETS);
+        if let [tool, arguments @ ..] = after {
+            try_run(Command::new(tool).args(arguments).arg(&file)).unwrap();
+        }
+        let mut longest = size;
+        for module in ["vec".repeat(70), "vec".repeat(60), "v".to_owned()] {
+            let what = format!("{before:?} {after:?} {module}");
+            install(&InstallOptions::new(tree.path("prefix"), &module, [FILE]), &())
+                .unwrap_or_else(|error| panic!("{what}: {error}"));
+            let (name, size) = marker(&file);
+            assert_eq!(name, format!(".kpack/{module}_lib_@GFXARCH@.kpack"));
+            longest = longest.max(size);
+            assert_eq!(size, longest, "{what}: only a longer marker needs room");
+            assert_eq!(bench.report(Kind::Shared, &file).unwrap(), expected_report(&fat), "{what}");
+            assert_eq!(faults(&check(&tree, "prefix/lib/libvec.so")), [""; 0], "{what}");
+            let joined = TARGETS.map(|target| target.parse::<TargetId>().unwrap());
+            join(&JoinOptions::new(tree.path("prefix"), joined, [FILE]), &()).unwrap();
+            assert_eq!(bench.report(Kind::Shared, &file).unwrap(), fat, "{what}");
+        }
+        assert!(longest > size + 200, "{longest}");
+    }
+}
+
+/// The search path of a library's marker, and the size of its section.
+fn marker(path: &Path) -> (String, u64) {
+    let image = kpack_split::elf::Image::read(fs::File::open(path).unwrap()).unwrap();
+    let section = image.section(".rocm_kpack_ref").unwrap().unwrap().1;
+    let bytes = image.section_bytes(section).unwrap();
+    let (marker, _) = kpack_format::marker::Marker::read(&bytes).unwrap();
+    (marker.kpack_search_paths[0].clone(), section.size)
+}

@@ -95,7 +95,8 @@ impl Plan {
     }
 }
 
-/// Plans the split binary of a joined one: its marker, and what moved, stay where they are.
+/// Plans the split binary of a joined one: its marker, and what moved, stay where they are. The segment of a marker alone,
+/// as ROCm's tool makes it, grows if the new marker is longer.
 pub(crate) fn take_out<S: ReadAt>(
     image: &Image<S>,
     fat: &FatBinary,
@@ -103,17 +104,19 @@ pub(crate) fn take_out<S: ReadAt>(
     marker: &[u8],
 ) -> Result<Plan, BinaryError> {
     let size = marker.len() as u64;
-    let mut edits = Edits::default();
-    let read = |offset, size| image.bytes(offset, size, "the marker");
-    let former = kept.replace(read, marker, &mut edits)?;
     let addresses = kept.address..kept.address + size;
     let Some(split) = SplitImage::of(image, &addresses)? else {
         refuse!("no section `{FAT_SECTION}`");
     };
+    let longer = split.longer_marker(size)?;
+    let mut edits = Edits::default();
+    let read = |offset, size| image.bytes(offset, size, "the marker");
+    let room = longer.as_ref().map_or(kept.available, |_| size);
+    let former = kept.replace(room, read, marker, &mut edits)?;
     let wrappers = fat.wrappers.iter();
     let wrappers =
         wrappers.map(|w| PlannedWrapper::split(w.address, Some(addresses.start), w.co_index));
-    let rearranged = Rearranged::without_code(&split);
+    let rearranged = Rearranged::without_code(&split, longer);
     let mut plan = rearranged.plan(wrappers.collect(), addresses.clone(), edits)?;
     plan.former_marker = former;
     Ok(plan)
@@ -149,6 +152,17 @@ struct FreeRange {
     /// Where the file gets more bytes: after the content of the segment, or where the next one's begins if it
     /// has none.
     at: u64,
+}
+
+/// How the segment of a marker alone grows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct LongerMarker {
+    /// Index of the PT_LOAD.
+    load: usize,
+    /// Bytes by which it grows, and its section.
+    more: u64,
+    /// New bytes of the file, if others follow the marker.
+    gap: Gap,
 }
 
 /// The place that the bundles fit into.
@@ -236,6 +250,38 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         code.kind = former.kind;
         code.align = former.align;
         code.offset = offset(former.offset);
+    }
+
+    /// How to make room for a marker of `size` bytes; `None` if that is not necessary, or not possible: where another
+    /// content follows in the marker's segment, or another segment on its pages.
+    fn longer_marker(&self, size: u64) -> Result<Option<LongerMarker>, BinaryError> {
+        let image = &self.image;
+        let own = &image.sections[self.marker];
+        let more = size.saturating_sub(own.size);
+        let is_alone = |s: &Segment| {
+            s.is_load() && s.memsz == s.filesz && (s.offset, s.filesz) == (own.offset, own.size)
+        };
+        let Some(load) = image.segments.iter().position(is_alone).filter(|_| more > 0) else {
+            return Ok(None);
+        };
+        let page = image.page_size();
+        let mut later = image.segments[load + 1..].iter().filter(|s| s.is_load());
+        let limit = later.next().map_or(LIMIT, |next| next.vaddr - next.vaddr % page);
+        if own.addr + size > limit {
+            return Ok(None);
+        }
+        let at = own.file_end();
+        let sections = image.sections.iter().filter(|s| s.has_bytes() && s.size > 0);
+        let segments = image.segments.iter().filter(|s| s.filesz > 0);
+        let tables = [image.table().start, image.header.e_phoff.get(LE), image.size];
+        let cut = Some(self.cut.start).filter(|_| !self.cut.is_empty());
+        let later = sections.map(|s| s.offset).chain(segments.map(|s| s.offset));
+        let later = later.chain(tables).chain(cut);
+        let next = later.filter(|offset| *offset >= at).min().unwrap_or(at);
+        let free = image.bytes(at, more.min(next - at), "what follows the marker")?;
+        let is_free = free.len() as u64 == more && free.iter().all(|byte| *byte == 0);
+        let room = if is_free { 0 } else { more.next_multiple_of(page) };
+        Ok(Some(LongerMarker { load, more, gap: Gap { cut: at..at, room } }))
     }
 
     /// What to remember if device code goes to `place`.
@@ -440,6 +486,8 @@ struct Rearranged<'a, S> {
     gaps: Gaps,
     /// Address and output offset of the segment of that place.
     segment: (u64, u64),
+    /// How the marker's segment grows.
+    longer: Option<LongerMarker>,
 }
 
 impl<'a, S: ReadAt> Rearranged<'a, S> {
@@ -469,17 +517,20 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
             place: Some(place),
             code: place.free.start..end,
             segment: (segment.vaddr, offset),
+            longer: None,
         }
     }
 
-    fn without_code(split: &'a SplitImage<'a, S>) -> Self {
+    fn without_code(split: &'a SplitImage<'a, S>, longer: Option<LongerMarker>) -> Self {
         let code = &split.image.sections[split.fat];
+        let room = longer.iter().map(|longer| longer.gap.clone());
         Self {
-            gaps: Gaps::new([Gap::cut(split.cut.clone())]),
+            gaps: Gaps::new([Gap::cut(split.cut.clone())].into_iter().chain(room)),
             split,
             place: None,
             code: code.addr..code.addr_end(),
             segment: (0, 0),
+            longer,
         }
     }
 
@@ -577,6 +628,8 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
         let mut section = image.sections[index].clone();
         let Some(place) = self.place else {
             section.offset = self.gaps.output_offset(section.offset);
+            let longer = self.longer.iter().filter(|_| index == self.split.marker);
+            section.size += longer.map(|longer| longer.more).sum::<u64>();
             return section;
         };
         if index == self.split.fat {
@@ -622,6 +675,9 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
                 );
             }
             segment.offset = self.gaps.output_offset(segment.offset);
+            let longer = self.longer.iter().filter(|longer| longer.load == index);
+            let more: u64 = longer.map(|longer| longer.more).sum();
+            (segment.filesz, segment.memsz) = (segment.filesz + more, segment.memsz + more);
         }
         Ok(segments)
     }

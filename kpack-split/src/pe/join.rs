@@ -120,7 +120,7 @@ pub(super) fn take_out<S: ReadAt>(
     let size = marker.len() as u64;
     let mut edits = Edits::default();
     let read = |offset, size| image.bytes(offset, size, "the marker");
-    let former = kept.replace(read, marker, &mut edits)?;
+    let former = kept.replace(kept.available, read, marker, &mut edits)?;
     let split = SplitImage::of(image)?;
     if split.former.is_none() {
         unsupported!(
