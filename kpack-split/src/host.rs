@@ -18,6 +18,11 @@ use crate::device_code::{DeviceCode, FatBinary, NewCode, SplitWrapper};
 use crate::pe::Sums;
 use crate::{elf, pe};
 
+/// The section of the handles that HIP runtimes return for registered bundles, and the size of one. Only links of
+/// relocatable device code have it.
+const HANDLE_SECTION: &str = ".hip_gpubin_handle";
+const HANDLE: u64 = 8;
+
 pub(crate) use facts::Linkage;
 pub use facts::{FactDifference, Facts};
 
@@ -88,6 +93,18 @@ impl<S> Image<S> {
                 let size = |s: &pe::Section| s.in_file().end - s.address;
                 sections.map(|s| s.offset..s.offset + size(s)).collect()
             }
+        }
+    }
+
+    /// Whether its wrappers have one handle, as a link of relocatable device code (`-fgpu-rdc`) gives them: start-up
+    /// code registers the first one for all. Not known of binaries for Windows.
+    pub(crate) fn has_one_handle(&self) -> bool {
+        match self {
+            Self::Elf(image) => {
+                let handles = image.sections.iter().filter(|s| s.name == HANDLE_SECTION);
+                handles.map(|s| s.size).eq([HANDLE])
+            }
+            Self::Pe(_) => false,
         }
     }
 }

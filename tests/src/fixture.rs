@@ -26,6 +26,7 @@ mod tiny;
 mod wheel;
 mod windows;
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs;
@@ -152,7 +153,7 @@ impl FatLibrary {
     }
 
     /// Adds a wrapper with the bundle of another one, as links of relocatable device code (`-fgpu-rdc`) make
-    /// them.
+    /// them, with one handle.
     pub fn wrapper_sharing(mut self, other: usize) -> Self {
         self.bundle_of.push(self.bundle_of[other]);
         self.wrappers.push(self.wrappers[other].clone());
@@ -289,6 +290,13 @@ impl FatLibrary {
                     text.push_str(".zero 40\n");
                 }
             }
+        }
+        let bundles = self.bundle_of.iter();
+        let shared = bundles.enumerate().filter(|(index, bundle)| index != *bundle);
+        let shared = shared.map(|(_, bundle)| bundle).collect::<BTreeSet<_>>();
+        if !shared.is_empty() {
+            let size = 8 * shared.len();
+            let _ = write!(text, ".section .hip_gpubin_handle,\"aw\",@progbits\n.zero {size}\n");
         }
         text.push_str(".section .note.GNU-stack,\"\",@progbits\n");
         text

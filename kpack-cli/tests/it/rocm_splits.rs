@@ -122,13 +122,12 @@ fn the_code_goes_where_the_linker_put_it() {
 fn every_kind_of_library_joins_and_splits_back_to_the_byte() {
     let both = |name| TARGETS.map(|target| code(target, name));
     let one = FatLibrary::new().wrapper(Storage::Plain, both("add"));
-    let shared = one.clone().wrapper(Storage::Plain, both("mul")).wrapper_sharing(0);
     let compressed = FatLibrary::new()
         .wrapper(Storage::Zstd(3), both("add"))
         .wrapper(Storage::Zlib(2), both("mul"));
     // Less than a page, so it stays in the file.
     let small = FatLibrary::new().wrapper(Storage::Zstd(2), both("add"));
-    for library in [one, shared.wrapper_sharing(0), compressed, two_wrappers(), small] {
+    for library in [one, compressed, two_wrappers(), small] {
         check_chain(&library, Kind::Shared, &[]);
         check_chain(&library.kind(Kind::Pie), Kind::Pie, &[]);
     }
@@ -166,20 +165,80 @@ fn program_headers_may_stay_in_place() {
     check_chain(&library, Kind::Shared, &tool);
 }
 
+/// The offsets of the bundles of the joined library.
+fn bundles(tree: &Tree) -> Vec<u64> {
+    let file = tree.path("prefix").join(FILE);
+    let Content::FatBinary(fat) = inspect::inspect(&file).unwrap().content else {
+        panic!("not joined")
+    };
+    fat.wrappers.iter().map(|(wrapper, _)| wrapper.bundle_offset).collect()
+}
+
 /// What they had in common was not recorded, and ROCm 5.2 to 6.2 know a module by the address of its bundle.
 #[test]
 fn wrappers_get_bundles_of_their_own() {
-    let library = FatLibrary::new().wrapper(Storage::Plain, TARGETS.map(|t| code(t, "add")));
-    let tree = split(&library.wrapper_sharing(0));
+    let both = || TARGETS.map(|t| code(t, "add"));
+    let library = FatLibrary::new().wrapper(Storage::Plain, both());
+    let tree = split(&library.wrapper(Storage::Plain, both()));
     joined(&tree, &TARGETS[..1]);
-    let Content::FatBinary(fat) =
-        inspect::inspect(&tree.path("prefix").join(FILE)).unwrap().content
-    else {
-        panic!("not joined")
-    };
-    let offsets = fat.wrappers.iter().map(|(wrapper, _)| wrapper.bundle_offset);
-    let [first, second] = Vec::from_iter(offsets)[..] else { panic!("two wrappers") };
+    let [first, second] = bundles(&tree)[..] else { panic!("two wrappers") };
     assert_ne!(first, second);
+}
+
+/// ROCm's tool stores a bundle once and numbers all wrappers, so all but one of a library like RCCL have no code. They
+/// have one handle, for which start-up code registers the first one alone.
+#[test]
+fn wrappers_of_relocatable_device_code_share_a_bundle_again() {
+    let library = FatLibrary::new().wrapper(Storage::Plain, TARGETS.map(|t| code(t, "add")));
+    let library = library.wrapper_sharing(0).wrapper_sharing(0);
+    for kind in [Kind::Shared, Kind::Pie] {
+        check_chain(&library.clone().kind(kind), kind, &[]);
+    }
+    let tree = split(&library);
+    let lines = [
+        "verify prefix",
+        "verify --arch gfx1100 prefix",
+        "join --prefix prefix --arch gfx1100 --against fat lib/libvec.so",
+    ];
+    let lines = lines.map(|line| said(&tree, &words(line)));
+    with_filters(|| insta::assert_snapshot!(lines.join("\n")));
+    let bundles = bundles(&tree);
+    assert_eq!(bundles, [bundles[0]; 3]);
+}
+
+/// Nothing says that wrappers share code that the archives have not: `verify` and `join` say so alike.
+#[test]
+fn wrappers_without_code_are_named() {
+    let both = |name| TARGETS.map(|target| code(target, name));
+    let library = FatLibrary::new()
+        .wrapper(Storage::Plain, both("add"))
+        .wrapper(Storage::Plain, [code("gfx90a:xnack+", "mul")])
+        .wrapper_sharing(0);
+    let tree = split(&library);
+    let lines = [
+        "verify prefix",
+        "verify --arch gfx1100 prefix",
+        "verify --arch gfx90a prefix",
+        "join --prefix prefix --arch gfx1100 lib/libvec.so",
+        "join --prefix prefix --arch gfx90a lib/libvec.so",
+    ];
+    let lines = lines.map(|line| said(&tree, &words(line)));
+    with_filters(|| insta::assert_snapshot!(lines.join("\n")));
+}
+
+/// What was left out when it was built is no cause to warn, and noted alike.
+#[test]
+fn wrappers_that_never_had_code_are_noted() {
+    let tree = Tree::new();
+    let file = tree.path("prefix").join(FILE);
+    let own = [code("gfx90a:xnack+", "mul")];
+    let library = FatLibrary::new().wrapper(Storage::Plain, TARGETS.map(|t| code(t, "add")));
+    library.wrapper(Storage::Plain, own).build(&file).unwrap();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", [FILE]), &()).unwrap();
+    let lines =
+        ["verify --arch gfx1100 prefix", "join --prefix prefix --arch gfx1100 lib/libvec.so"];
+    let lines = lines.map(|line| said(&tree, &words(line)));
+    with_filters(|| insta::assert_snapshot!(lines.join("\n")));
 }
 
 /// Steps of a chain: a split by ROCm's tool or by kpack, or a join.

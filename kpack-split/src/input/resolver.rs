@@ -18,6 +18,7 @@ use crate::Error;
 use crate::input::{Kpacks, Lookup, OpenArchive, or_refused, read_manifest, share_archive};
 use crate::parallel::lock;
 use kpack_core::Reason;
+use kpack_core::words::list;
 
 /// The opened archives of a split binary.
 pub struct Resolver {
@@ -26,6 +27,8 @@ pub struct Resolver {
     kernel_name: String,
     /// By target, in the order of the search paths.
     archives: Vec<OpenedArchive>,
+    /// The targets whose code at index 0 all wrappers share.
+    shared: BTreeSet<String>,
     /// Archives that could not be opened, and why.
     pub damaged: Vec<(PathBuf, Reason)>,
     /// All archives that the marker refers to, existing or not.
@@ -114,8 +117,38 @@ impl Resolver {
             marker: marker.clone(),
             kernel_name: kernel_name.to_owned(),
             archives,
+            shared: BTreeSet::new(),
             damaged,
             kpacks,
+        })
+    }
+
+    /// The same for a binary whose wrappers may have one handle. They had one bundle then, which ROCm's tool stores
+    /// at index 0, although it numbers all wrappers. Start-up code registers only the first one.
+    pub(crate) fn with_one_handle(mut self, has_one_handle: bool) -> Self {
+        if has_one_handle && self.marker.code_ids.is_empty() {
+            let (first, others): (BTreeSet<_>, BTreeSet<_>) =
+                self.entries().into_iter().partition(|(index, _)| *index == 0);
+            let targets = first.into_iter().map(|(_, target)| target);
+            let is_only = |target: &String| others.iter().all(|(_, other)| other != target);
+            self.shared = targets.filter(is_only).collect();
+        }
+        self
+    }
+
+    /// Whether wrappers share the code of a target.
+    pub(crate) fn is_shared(&self) -> bool {
+        !self.shared.is_empty()
+    }
+
+    /// Says so of this many wrappers.
+    pub(crate) fn sharing_note(&self, wrappers: usize) -> Option<String> {
+        (self.is_shared() && wrappers > 1).then(|| {
+            format!(
+                "the archives have code for {} only at index 0; its {wrappers} wrappers share it, because they have one \
+                 handle (`-fgpu-rdc`)",
+                list(&self.shared)
+            )
         })
     }
 
@@ -132,6 +165,7 @@ impl Resolver {
             marker: self.marker.clone(),
             kernel_name: self.kernel_name.clone(),
             archives: archives.collect(),
+            shared: self.shared.clone(),
             damaged: self.damaged.clone(),
             kpacks: self.kpacks.clone(),
         }
@@ -153,9 +187,9 @@ impl Resolver {
     /// Locates the code object of wrapper `index` for the first of `targets`, as the loader does.
     pub fn find_first(&self, index: u32, targets: &[String]) -> Option<CodePlace> {
         let archives = self.archives.iter().enumerate();
-        let kernels = [self.kernel(index)];
-        let rules = &self.rules;
-        rules.first(targets, archives, |archive, target| self.ask(archive, &kernels, target))
+        self.rules.first(targets, archives, |archive, target| {
+            self.ask(archive, &[self.kernel(index, target)], target)
+        })
     }
 
     /// What the loader gets from an archive.
@@ -185,7 +219,7 @@ impl Resolver {
 
     /// The locations of the code object of wrapper `index` for `target`: one in each archive that has it.
     pub fn places(&self, index: u32, target: &str) -> Vec<CodePlace> {
-        let kernels = [self.kernel(index)];
+        let kernels = [self.kernel(index, target)];
         let archives = self.archives.iter().enumerate();
         let places = archives.filter_map(|archive| match self.ask(archive, &kernels, target) {
             Answer::Found(place) => Some(place),
@@ -213,7 +247,7 @@ impl Resolver {
         index: u32,
         target: &str,
     ) -> Result<Vec<u8>, ArchiveError> {
-        let kernel = self.kernel(index);
+        let kernel = self.kernel(index, target);
         lock(&self.archives[place.archive].archive).read(&kernel, target)
     }
 
@@ -226,7 +260,7 @@ impl Resolver {
         target: &str,
         take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<Blake3, ArchiveError> {
-        let kernel = self.kernel(index);
+        let kernel = self.kernel(index, target);
         lock(&self.archives[place.archive].archive).read_parts(&kernel, target, take)
     }
 
@@ -238,14 +272,14 @@ impl Resolver {
         index: u32,
         target: &str,
     ) -> Result<(u64, Blake3), ArchiveError> {
-        let kernel = self.kernel(index);
+        let kernel = self.kernel(index, target);
         lock(&self.archives[place.archive].archive).read_digest(&kernel, target)
     }
 
     /// The ID of a bundle's entry for the code object of wrapper `index` for `target` at `place`.
     pub fn entry_id(&self, place: CodePlace, index: u32, target: &str) -> String {
         let archive = lock(&self.archives[place.archive].archive);
-        let entry = archive.toc().entry(&self.kernel(index), target);
+        let entry = archive.toc().entry(&self.kernel(index, target), target);
         let stored = entry.ok().and_then(|entry| entry.entry_id.as_deref());
         stored.map_or_else(|| code_object_id(target), str::to_owned)
     }
@@ -269,7 +303,7 @@ impl Resolver {
         index: u32,
         target: &str,
     ) -> Result<Option<Reason>, Error> {
-        let kernel = self.kernel(index);
+        let kernel = self.kernel(index, target);
         let OpenedArchive { path, archive, .. } = &mut self.archives[place.archive];
         let damage = damage(path, &mut lock(archive), &[(&kernel, target)])?;
         Ok(damage.into_iter().next().map(|(_, _, reason)| reason))
@@ -345,7 +379,8 @@ impl Resolver {
         Ok(None)
     }
 
-    fn kernel(&self, index: u32) -> String {
+    fn kernel(&self, index: u32, target: &str) -> String {
+        let index = if self.shared.contains(target) { 0 } else { index };
         KernelName::new(&self.kernel_name, index).to_string()
     }
 }

@@ -38,6 +38,10 @@ pub(super) struct Code {
     bundles: Vec<NewBundle>,
     /// Where archives for the chosen GPUs would be, if nothing says which ones there are.
     unlisted: Vec<PathBuf>,
+    /// The chosen GPUs that some wrappers have code for, and the code object indices of the others.
+    incomplete: Vec<(TargetId, Vec<u32>)>,
+    /// Says that wrappers share code that is stored once.
+    sharing: Option<String>,
 }
 
 /// A bundle to write.
@@ -128,7 +132,17 @@ impl Code {
             }
         }
         let unlisted = chosen.iter().flat_map(|gpu| resolver.unlisted(gpu)).collect();
-        Ok(Self { known, targets, bundles: bundles(binary, wrappers), unlisted })
+        let incomplete = chosen.iter().map(|gpu| {
+            let places = wrappers.iter().zip(&binary.indices);
+            let moved = places.filter(|(_, index)| !binary.kept.contains_key(index));
+            let absent = moved.filter(|(wrapper, _)| !has_code_for(target_ids(wrapper), gpu));
+            (gpu.clone(), Vec::from_iter(absent.map(|(_, index)| *index)))
+        });
+        let some = 1..binary.indices.len() - binary.kept.len();
+        let incomplete = incomplete.filter(|(_, absent)| some.contains(&absent.len())).collect();
+        let sharing = resolver.sharing_note(binary.indices.len());
+        let bundles = bundles(binary, wrappers, resolver.is_shared());
+        Ok(Self { known, targets, bundles, unlisted, incomplete, sharing })
     }
 
     pub(super) fn targets(&self) -> &BTreeSet<String> {
@@ -156,8 +170,18 @@ impl Code {
         Vec::from_iter(lacking.map(ToString::to_string)).join(", ")
     }
 
+    /// The chosen GPUs that some wrappers have code for, and the code object indices of the others.
+    pub(super) fn incomplete(&self) -> &[(TargetId, Vec<u32>)] {
+        &self.incomplete
+    }
+
+    /// Says that wrappers share code that is stored once.
+    pub(super) fn sharing(&self) -> Option<&str> {
+        self.sharing.as_deref()
+    }
+
     fn has_code_for(&self, gpu: &TargetId) -> bool {
-        self.ids().any(|id| id.is_spirv() || id.may_be_taken_for(gpu, Delivery::Bundle))
+        has_code_for(self.ids(), gpu)
     }
 
     fn ids(&self) -> impl Iterator<Item = TargetId> {
@@ -320,7 +344,7 @@ impl NewBundle {
 
 /// The bundles of wrappers with this code. Wrappers share one only if they did before the split, and still
 /// have the same code: ROCm 5.2 to 6.2 know modules by the addresses of their bundles.
-fn bundles(binary: &MarkedBinary, wrappers: Vec<Vec<Chosen>>) -> Vec<NewBundle> {
+fn bundles(binary: &MarkedBinary, wrappers: Vec<Vec<Chosen>>, is_shared: bool) -> Vec<NewBundle> {
     #[derive(PartialEq, Eq, PartialOrd, Ord)]
     enum Former {
         /// In the file, at this offset.
@@ -334,6 +358,7 @@ fn bundles(binary: &MarkedBinary, wrappers: Vec<Vec<Chosen>>) -> Vec<NewBundle> 
         let index = binary.indices[position];
         let former = match binary.kept.get(&index) {
             Some(kept) => Some(Former::Kept(kept.start)),
+            None if is_shared => Some(Former::Moved(0)),
             None => binary.marker.shared_bundle(index).map(Former::Moved),
         };
         if let Some(former) = former {
@@ -348,10 +373,19 @@ fn bundles(binary: &MarkedBinary, wrappers: Vec<Vec<Chosen>>) -> Vec<NewBundle> 
     bundles
 }
 
+/// Whether there is code for a GPU among code for these targets.
+fn has_code_for(ids: impl IntoIterator<Item = TargetId>, gpu: &TargetId) -> bool {
+    let mut ids = ids.into_iter();
+    ids.any(|id| id.is_spirv() || id.may_be_taken_for(gpu, Delivery::Bundle))
+}
+
+fn target_ids(wrapper: &[Chosen]) -> impl Iterator<Item = TargetId> {
+    wrapper.iter().filter_map(|code| code.target.parse().ok())
+}
+
 /// Whether the HIP runtime would take code for `id`, a generic target or SPIR-V, for a wrapper with this code.
 fn needs_other(wrapper: &[Chosen], id: &TargetId, chosen: &[TargetId]) -> bool {
-    let own = wrapper.iter().filter_map(|code| code.target.parse().ok());
-    let mut there: Vec<TargetId> = own.collect();
+    let mut there: Vec<TargetId> = target_ids(wrapper).collect();
     let mut gpus = chosen.iter();
     if id.is_spirv() {
         return gpus.any(|gpu| gpu.lacks_code(&there, Delivery::Bundle));
@@ -362,7 +396,9 @@ fn needs_other(wrapper: &[Chosen], id: &TargetId, chosen: &[TargetId]) -> bool {
 
 /// The archives of a binary.
 fn open(binary: &MarkedBinary, lookup: &Lookup) -> Result<Resolver, Error> {
-    Resolver::open(lookup, &binary.loaded_as, &binary.marker, &binary.kernel_name)
+    let (loaded_as, name) = (&binary.loaded_as, &binary.kernel_name);
+    let resolver = Resolver::open(lookup, loaded_as, &binary.marker, name)?;
+    Ok(resolver.with_one_handle(binary.headers.has_one_handle()))
 }
 
 fn of_other_build(binary: &MarkedBinary, target: &str) -> Error {

@@ -20,6 +20,8 @@ use crate::report::{FileReport, Outcome, Progress, Report};
 use crate::{Error, ids};
 use binary::{Joinable, MarkedBinary};
 use code::Code;
+use kpack_core::Reason;
+use kpack_core::words::list;
 
 pub use differences::{Checksums, differences, digests, kept_differences, stripped_digests};
 pub use options::JoinOptions;
@@ -207,6 +209,24 @@ fn choose(
                 dropped.join(",")
             );
             report.warn(ids::CODE_DROPPED, &binary.located.path, text);
+        }
+        for (gpu, absent) in code.incomplete() {
+            let text = format!(
+                "no code object for {gpu} at index {}; these wrappers ({} of {}) get bundles without it, so their kernels \
+                 cannot run there",
+                list(absent),
+                absent.len(),
+                binary.indices.len()
+            );
+            let text = Reason::from(text).target(gpu);
+            match binary.marker.code_ids.is_empty() {
+                true => report.warn(ids::MISSING_KERNEL, &binary.located.path, text),
+                // So it was built.
+                false => report.note(ids::MISSING_KERNEL, &binary.located.path, text),
+            }
+        }
+        if let Some(text) = code.sharing() {
+            report.note(ids::MISSING_KERNEL, &binary.located.path, text);
         }
         for text in code.about_generic(&options.architectures) {
             report.note(ids::GENERIC_CODE, &binary.located.path, text);

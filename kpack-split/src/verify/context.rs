@@ -104,7 +104,8 @@ impl<'a> Context<'a> {
         marker: &Marker,
         kernel_name: &str,
     ) -> Result<Resolver, Error> {
-        Resolver::open(&self.lookup, &binary.loaded_as(), marker, kernel_name)
+        let resolver = Resolver::open(&self.lookup, &binary.loaded_as(), marker, kernel_name)?;
+        Ok(resolver.with_one_handle(binary.image.has_one_handle()))
     }
 
     /// Records that the marker of `binary` refers to the archives of `resolver`.

@@ -71,6 +71,9 @@ pub(super) fn verify(
         this.look_up(target, report);
     }
     this.nowhere(&targets, report);
+    if let Some(text) = this.resolver.sharing_note(indices.len()) {
+        report.note(ids::MISSING_KERNEL, path, text);
+    }
     this.stale(report);
     this.read(context, report)?;
     let found: usize = this.count_by_index.values().sum();
