@@ -279,7 +279,7 @@ fn an_installed_binary_that_is_gone_or_truncated() {
         (
             Some(""),
             Severity::Fault,
-            "which is not a split binary; it is truncated, or another file",
+            "which does not look for them here: it is truncated, another file, or was split",
         ),
         (None, Severity::Note, "which no marker refers to"),
     ] {
@@ -307,7 +307,7 @@ fn a_truncated_host_binary() {
     for end in [bytes.len() - 1, bytes.len() / 2, 64, 0] {
         fs::write(&library, &bytes[..end]).unwrap();
         let found = faults(&check(&tree, "shards/linux-a"));
-        let text = "has kernels of `lib/librocblas.so.5`, which is not a split binary";
+        let text = "has kernels of `lib/librocblas.so.5`, which does not look for them here";
         assert!(found.iter().any(|line| line.contains(text)), "{found:#?}");
 
         let plan = planned(&tree, CONFIGURATION);

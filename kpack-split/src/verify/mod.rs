@@ -172,7 +172,7 @@ impl Context<'_> {
 /// The message for an archive with kernels of a file that does not load them.
 pub fn without_host(binary: &str) -> String {
     format!(
-        "has kernels of `{binary}`, which is not a split binary; it is truncated, or another file"
+        "has kernels of `{binary}`, which does not look for them here: it is truncated, another file, or was split with other archives"
     )
 }
 
