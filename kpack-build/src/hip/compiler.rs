@@ -1,7 +1,7 @@
 //! Finds a HIP compiler that can make device code for the targets of a build.
 //!
-//! To check that, it compiles an empty source: only the compiler knows which processors it supports and
-//! where it looks for ROCm's device libraries.
+//! To check that, it compiles and links an empty source: only the compiler knows which processors it supports, and
+//! where it looks for ROCm's device libraries and for lld.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -130,7 +130,8 @@ impl Compiler {
                 missing.push(name);
                 continue;
             };
-            match Self::new(program, Vec::new(), rocm).fit(wanted) {
+            let compiler = Self::new(program, Vec::new(), rocm).fit(wanted);
+            match compiler.and_then(|compiler| compiler.with_linker(wanted)) {
                 Ok(compiler) => return Ok(compiler),
                 Err(reason) => {
                     looked_at.extend(not_found(&mut missing));
@@ -160,6 +161,7 @@ impl Compiler {
         program
             .ok_or_else(|| "no such program".to_owned())
             .and_then(|program| Self::new(program, arguments, rocm).without_spaces()?.fit(wanted))
+            .and_then(|compiler| compiler.with_linker(wanted))
             .map_err(|problem| {
                 Error::Compiler(format!(
                     "HIPCXX is `{}`: {problem}; set it to a clang++ with the AMDGPU target that supports {}, or unset it",
@@ -231,6 +233,22 @@ impl Compiler {
         self.can_target_amdgcn()?;
         self.device_libraries = device_libraries(&self, wanted)?;
         Ok(self)
+    }
+
+    /// Checks that it can link device code. Distributions have lld in a package of its own, one for each version.
+    fn with_linker(self, wanted: &Wanted<'_>) -> Result<Self, String> {
+        let flags = wanted.flags.iter().cloned().chain(self.rocm_flags());
+        let mut command = compilation(&self, wanted.targets.get(..1).unwrap_or_default(), flags);
+        match command.args(["-o", "/dev/null"]).output() {
+            Ok(output) if output.status.success() => Ok(self),
+            Ok(output) => {
+                let text = String::from_utf8_lossy(&output.stderr);
+                let error = text.lines().find(|line| line.contains("error:"));
+                let error = error.unwrap_or("it failed");
+                Err(format!("cannot link device code; install the lld of its version ({error})"))
+            }
+            Err(error) => Err(format!("cannot be run: {error}")),
+        }
     }
 
     /// Checks that `cc` can take a launcher and its compiler from a variable.
@@ -390,12 +408,22 @@ fn compiles(
     targets: &[TargetId],
     flags: impl Iterator<Item = OsString>,
 ) -> bool {
+    let flags = flags.chain(compiler.rocm_flag()).chain(["-fsyntax-only".into()]);
+    let output = compilation(compiler, targets, flags).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+/// The compilation of an empty source for the GPUs.
+fn compilation(
+    compiler: &Compiler,
+    targets: &[TargetId],
+    flags: impl Iterator<Item = OsString>,
+) -> Command {
     let mut command = compiler.command();
-    command.args(["-x", "hip", "--cuda-device-only", "-fsyntax-only"]);
-    command.arg("-nogpuinc").args(compiler.rocm_flag());
+    command.args(["-x", "hip", "--cuda-device-only", "-nogpuinc"]);
     command.args(targets.iter().map(|target| format!("--offload-arch={target}")));
-    command.args(flags).arg("/dev/null");
-    command.stdin(Stdio::null()).output().is_ok_and(|output| output.status.success())
+    command.args(flags).arg("/dev/null").stdin(Stdio::null());
+    command
 }
 
 fn names(targets: &[TargetId]) -> String {
@@ -461,6 +489,34 @@ mod tests {
         let rocm = [("ROCM_PATH", "[root]/mine")];
         assert_eq!(found(root, &rocm), ("mine/bin/hipcc".to_owned(), Some("mine".to_owned())));
         assert_eq!(found(root, &[("HIPCXX", "clang++-19")]).0, "bin/clang++-19");
+    }
+
+    /// The distribution's packages of the newest clang and its lld are installed one by one.
+    #[test]
+    fn compilers_without_their_linker_are_passed_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        let without_linker = r#"case "$*" in
+            *-fsyntax-only* | *--print-targets*) echo amdgcn ;;
+            *) echo "clang++-22: error: Executable \"lld\" doesn't exist!" >&2; exit 1 ;;
+        esac"#;
+        program(&root.join("bin/clang++-22"), without_linker);
+        let environment = |variables: &[(&str, &str)]| {
+            let path = [("PATH".into(), root.join("bin").into_os_string())];
+            let all = variables.iter().map(|(name, value)| (name.into(), value.into()));
+            Environment::of(path.into_iter().chain(all).collect())
+        };
+        let targets = ["gfx1100".parse().unwrap()];
+        let wanted = Wanted::new(&targets, &[]);
+        let usual = root.join("opt/rocm");
+        for variables in [&[][..], &[("HIPCXX", "clang++-22")]] {
+            let found = Compiler::find_with(&environment(variables), &wanted, &usual);
+            let error = found.unwrap_err().to_string();
+            assert!(error.contains("clang++-22"), "{error}");
+            assert!(error.contains("install the lld of its version"), "{error}");
+        }
+        program(&root.join("bin/clang++-19"), "echo amdgcn");
+        assert_eq!(found(root, &[]).0, "bin/clang++-19");
     }
 
     #[test]

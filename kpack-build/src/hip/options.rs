@@ -141,7 +141,8 @@ impl Hip {
 
     /// Sets the compiler. Without it, `HIPCXX` names the compiler. If that is not set either, kpack tries the compilers
     /// in `ROCM_PATH`, then `amdclang++` on the `PATH`, then those in `/opt/rocm` (unless `ROCM_PATH` is set), and last
-    /// `hipcc` and `clang++` on the `PATH`. It takes the first that supports all GPU targets of the build.
+    /// `hipcc` and `clang++` on the `PATH`. It takes the first that supports all GPU targets of the build and
+    /// finds its lld.
     pub fn compiler(&mut self, path: impl AsRef<Path>) -> &mut Self {
         self.compiler = Some(path.as_ref().to_owned());
         self
