@@ -234,13 +234,8 @@ fn edits<S: ReadAt>(
         edits.push((output(relocations) + entry, rela));
     }
     // Symbols of bundles; clang writes none.
+    let symbols = Symbols::read(object)?;
     for entry in &fat.symbols {
-        let table = object.sections.iter().position(|section| {
-            let start = section.sh_offset.get(LE);
-            section.sh_type.get(LE) == elf::SHT_SYMTAB
-                && (start..start + section.sh_size.get(LE)).contains(entry)
-        });
-        let Some(table) = table else { continue };
         let mut bytes = object.bytes(*entry, size_of::<elf::Sym64<LE>>() as u64)?;
         for symbol in pods_mut::<elf::Sym64<LE>>(&mut bytes) {
             symbol.st_value.set(LE, 0);
@@ -248,7 +243,7 @@ fn edits<S: ReadAt>(
                 symbol.st_size.set(LE, marker.len() as u64);
             }
         }
-        edits.push((output(table) + (entry - input(table)), bytes));
+        edits.push((output(symbols.table()) + (entry - symbols.offset()), bytes));
     }
     Ok(edits)
 }
