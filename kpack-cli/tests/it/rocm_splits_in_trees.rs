@@ -20,6 +20,7 @@ use crate::blas::{HIPBLASLT, ROCBLAS, artifact, fat, options, overlay, run, warn
 use crate::cargo_build::{artifact_of, messages, stage};
 use crate::command::{said, words};
 use crate::layouts::{AARCH64, Bench, expected_report, same_bytes};
+use crate::packed::packed;
 use crate::planned;
 use crate::verified::{check, check_with, checks, faults};
 use crate::wheels::{FAT, members, names};
@@ -239,6 +240,19 @@ fn artifacts_are_split_recombined_and_verified() {
     assert_eq!(plan.errors(), 0, "{:#?}", planned::said(&plan));
     assert_eq!(faults(&check(&shards, "out")), [""; 0]);
     assert!(shards.path(&format!("out/blas_lib_generic/{HIPBLASLT}/lib/.kpack")).is_dir());
+
+    // What is packed, selected and unpacked for one GPU is the library with the archive for it.
+    packed(&shards, "out", "store");
+    let selected = succeeds(&shards, "artifact select store/index.json --arch gfx942");
+    assert!(!selected.contains("gfx1100"), "{selected}");
+    succeeds(&shards, "artifact unpack store --arch gfx942 --flatten --output-dir root");
+    let file = |directory: &str| fs::read(shards.path(directory).join("lib/librocblas.so.5"));
+    let generic = format!("out/blas_lib_generic/{ROCBLAS}");
+    assert!(file("root").unwrap() == file(&generic).unwrap());
+    let archives = names(&shards.path("root/lib/.kpack"));
+    let archives = archives.iter().filter(|name| name.ends_with(".kpack"));
+    assert_eq!(Vec::from_iter(archives), ["blas_lib_gfx942.kpack"]);
+    assert_eq!(faults(&check(&shards, "root")), [""; 0]);
 }
 
 /// A wheel with libraries and their archives, as those of ROCm are.
@@ -267,6 +281,48 @@ fn wheels_are_split_and_verified() {
         assert!(!said.ends_with("exit code 0\n") || said.contains("gfx"), "{said}");
     }
 }
+
+/// Repair tools copy libraries from ROCm into wheels, without their archives.
+#[test]
+fn archives_are_added_to_wheels() {
+    let tree = split(&two_wrappers(), RocmScheme::Zstd);
+    let bytes = fs::read(tree.path("prefix").join(FILE)).unwrap();
+    let wheel = Wheel::new(FAT).member_with_mode("vec.libs/libvec.so", 0o755, bytes);
+    wheel.write(&tree.path("dist")).unwrap();
+    let line = format!("wheel split dist/{FAT} --output-dir out");
+    let without = said(&tree, &words(&line));
+    assert!(without.contains("[split-by-another-tool]"), "{without}");
+    succeeds(&tree, &format!("{line} --archives prefix"));
+    let wheels = names(&tree.path("out"));
+    assert_eq!(wheels.len(), 1 + TARGETS.len(), "{wheels:?}");
+    let wheels = Vec::from_iter(wheels.iter().map(|name| format!("out/{name}"))).join(" ");
+    succeeds(&tree, &format!("wheel verify {wheels}"));
+}
+
+/// These read objects, or nothing of the files that they store.
+#[test]
+fn commands_that_read_no_marker_leave_it_alone() {
+    let tree = split(&two_wrappers(), RocmScheme::None);
+    let before = tree.snapshot();
+    let lines = [
+        "object --module vec --output-dir out prefix/lib/libvec.so",
+        "create made.kpack --arch gfx942 prefix/lib/libvec.so",
+        "list made.kpack",
+    ];
+    let lines = lines.map(|line| said(&tree, &words(line)));
+    insta::assert_snapshot!(lines.join("\n"));
+    fs::write(tree.path("main.c"), MAIN).unwrap();
+    let compiler = "cc main.c -Lprefix/lib -lvec -Wl,-rpath,$ORIGIN/prefix/lib -o program";
+    succeeds(&tree, &format!("launch --module vec -- {compiler}"));
+    process::run(&mut Command::new(tree.path("program")));
+    for name in before.keys() {
+        assert!(tree.snapshot()[name] == before[name], "{name}");
+    }
+}
+
+/// What the fixture's host code computes.
+const MAIN: &str =
+    "int fixture_host(int); int main(void) { return fixture_host(4) != 4 * 4 + 2 * 3 + 5; }";
 
 /// A program of Cargo's that links a library of ROCm's wheels or packages, copied beside it.
 #[test]
