@@ -4,7 +4,14 @@
  *
  * MARKER is a file with a marker, or @SYMBOL: the wrapper of this name in BINARY, which is loaded. Prints `code SIZE` and writes OUTPUT, or `error NUMBER`, a `kpack_error_t`.
  */
+#ifdef _WIN32
+#include <windows.h>
+#define dlopen(path, how) ((void *)LoadLibraryA(path))
+#define dlsym(library, name) ((void *)GetProcAddress((HMODULE)(library), name))
+#define dlerror() "LoadLibrary failed"
+#else
 #include <dlfcn.h>
+#endif
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -11,9 +11,11 @@ use serde_json::{Value, json};
 
 use crate::fixture::{
     FatLibrary, RocmScheme, Storage, TargetCode, code_object, rocm_archive, rocm_split, tiny,
+    tiny_dll,
 };
 use crate::process::try_run;
 use crate::tree::Tree;
+use crate::windows;
 
 /// Where the vectors are in the repository.
 pub fn directory() -> PathBuf {
@@ -26,6 +28,10 @@ pub const READERS: [&str; 2] = ["kpack", "ROCm 7.14"];
 const ARCHIVE: &str = "lib/.kpack/vec_lib_gfx1100.kpack";
 const PATTERN: &str = ".kpack/vec_lib_@GFXARCH@.kpack";
 const KERNEL: &str = "lib/libvec.so";
+const DLL: &str = "bin/vec.dll";
+/// The machines of split binaries.
+const LINUX: &str = "x86-64";
+const WINDOWS: &str = "x86-64 Windows";
 /// What the symbol of a wrapper begins with.
 const WRAPPER: &str = "wrapper_";
 
@@ -98,8 +104,13 @@ impl Writer {
         });
         if let Some(image) = asked.image {
             let wrapper = format!("{WRAPPER}{}", asked.index);
+            let is_dll = image.ends_with(".dll");
+            let machine = if is_dll { WINDOWS } else { LINUX };
             vector["marker"] = Value::Null;
-            vector["image"] = json!({"file": image, "machine": "x86-64", "wrapper": wrapper});
+            vector["image"] = json!({"file": image, "machine": machine, "wrapper": wrapper});
+            if is_dll {
+                vector["binary"] = json!(DLL);
+            }
         }
         self.vectors.push(vector);
     }
@@ -322,70 +333,101 @@ fn images(writer: &mut Writer, plain: &[TargetCode], kpack: &Path) -> Result<()>
         library = library.wrapper(Storage::Plain, [("gfx1100", code.clone())]);
     }
     let bundles = library.bundles()?;
-    for (name, is_of_rocm, room, about) in [
-        ("kpack", false, false, "kpack split it: the marker is where device code was"),
+    let (headers_move, headers_stay, dll) =
+        (tiny(&bundles, false), tiny(&bundles, true), tiny_dll(&bundles));
+    // Code IDs in kpack's marker need the checksums of kpack's own archive.
+    for (image, fat, archive, about) in [
         (
-            "rocm",
-            true,
-            false,
+            "kpack.so",
+            &headers_move,
+            "of-kpack.kpack",
+            "kpack split it: the marker is where device code was",
+        ),
+        (
+            "rocm.so",
+            &headers_move,
+            "plain.kpack",
             "rocm-kpack split it: marker and program headers have segments of their own",
         ),
-        ("rocm-in-place", true, true, "rocm-kpack split it: the program headers had room"),
+        (
+            "rocm-in-place.so",
+            &headers_stay,
+            "plain.kpack",
+            "rocm-kpack split it: the program headers had room",
+        ),
+        ("kpack.dll", &dll, "of-kpack-dll.kpack", "kpack split it: the marker has a section"),
+        ("rocm.dll", &dll, "of-rocm-dll.kpack", "rocm-kpack split it: the marker is at the end"),
     ] {
         let tree = Tree::new();
-        let file = tree.path(KERNEL);
+        let binary = if image.ends_with(".dll") { DLL } else { KERNEL };
+        let file = tree.path(binary);
         fs::create_dir_all(file.parent().context("a path has a parent")?)?;
-        fs::write(&file, tiny(&bundles, room))?;
-        if is_of_rocm {
-            rocm_split(&library, tree.root(), KERNEL, "vec_lib")?;
+        fs::write(&file, fat)?;
+        let mut place = ARCHIVE;
+        if image.starts_with("rocm") {
+            rocm_split(&library, tree.root(), binary, "vec_lib")?;
+            if binary == DLL {
+                place = "bin/.kpack/vec_lib_gfx1100.kpack";
+            }
         } else {
             let mut split = Command::new(kpack);
             split.args(["split", "--quiet", "--module", "vec", "--prefix"]).arg(tree.root());
-            try_run(split.arg(KERNEL))?;
+            try_run(split.arg(binary))?;
         }
-        let image = format!("{name}.so");
-        writer.add(&image, fs::read(&file)?);
-        // Code IDs in kpack's marker need the checksums of kpack's own archive.
-        let archive = if is_of_rocm { "plain.kpack" } else { "of-kpack.kpack" };
-        if !is_of_rocm {
-            writer.add(archive, fs::read(tree.path(ARCHIVE))?);
+        writer.add(image, fs::read(&file)?);
+        if archive.starts_with("of-") {
+            writer.add(archive, fs::read(tree.path(place))?);
         }
         for (index, kernel) in [(0, "add"), (1, "mul")] {
-            let files = &[(ARCHIVE, archive)];
-            let asked = Asked { files, image: Some(&image), index, ..Asked::default() };
-            let name = format!("image-{name}-{index}");
+            let files = &[(place, archive)];
+            let asked = Asked { files, image: Some(image), index, ..Asked::default() };
+            let name = match image.strip_suffix(".so") {
+                Some(name) => format!("image-{name}-{index}"),
+                None => format!("image-{}-{index}", image.replace('.', "-")),
+            };
             writer.all(&name, &format!("{about}; wrapper {index}."), &asked, code(kernel));
         }
     }
     Ok(())
 }
 
-/// Asks a loader all questions; `reader` is one of [`READERS`]. Returns how many.
+/// Asks a loader all questions; `reader` is one of [`READERS`]. Returns how many. Those about binaries for Windows are
+/// asked of loaders for Windows alone, with what wine keeps about it in the directory `wine`.
 ///
 /// # Errors
 /// It answers something else than the vectors say.
-pub fn check(loader: &Path, reader: &str) -> Result<usize> {
+pub fn check(loader: &Path, reader: &str, wine: Option<&Path>) -> Result<usize> {
     let (directory, tree) = (directory(), Tree::new());
-    let ask = tree.path("ask");
+    let (ask, compiler, libraries): (_, _, &[&str]) = match wine {
+        Some(_) => (tree.path("ask.exe"), windows::COMPILER, &["-static"]),
+        None => (tree.path("ask"), "cc", &["-ldl"]),
+    };
     try_run(
-        Command::new("cc")
+        Command::new(compiler)
             .args(["-std=gnu11", "-O1", "-w", "-I"])
             .arg(directory.join("../kpack-runtime/include"))
             .arg("-o")
             .arg(&ask)
             .arg(directory.join("ask.c"))
-            .arg("-ldl"),
+            .args(libraries),
     )?;
     let vectors: Value = serde_json::from_slice(&fs::read(directory.join("vectors.json"))?)?;
     let vectors = vectors["vectors"].as_array().context("no vectors")?;
     let mut wrong = Vec::new();
+    let mut count = 0;
     for vector in vectors {
         let name = text(&vector["name"]);
-        if !vector["image"].is_null() && !cfg!(target_arch = "x86_64") {
+        let is_asked = match text(&vector["image"]["machine"]) {
+            WINDOWS => wine.is_some(),
+            LINUX => wine.is_none() && cfg!(target_arch = "x86_64"),
+            _ => wine.is_none(),
+        };
+        if !is_asked {
             continue;
         }
+        count += 1;
         let root = tree.path(name);
-        let (expected, found) = question(vector, &root, &ask, loader, reader)?;
+        let (expected, found) = question(vector, &root, (&ask, wine), loader, reader)?;
         let is_right = match (&expected["code"], &expected["error"]) {
             (Value::String(code), _) => {
                 let right = fs::read(directory.join("files").join(code))?;
@@ -399,7 +441,7 @@ pub fn check(loader: &Path, reader: &str) -> Result<usize> {
         }
     }
     ensure!(wrong.is_empty(), "{reader} answers\n{}", wrong.join("\n"));
-    Ok(vectors.len())
+    Ok(count)
 }
 
 fn text(value: &Value) -> &str {
@@ -410,7 +452,7 @@ fn text(value: &Value) -> &str {
 fn question(
     vector: &Value,
     root: &Path,
-    ask: &Path,
+    (ask, wine): (&Path, Option<&Path>),
     loader: &Path,
     reader: &str,
 ) -> Result<(Value, String)> {
@@ -432,9 +474,16 @@ fn question(
         fs::create_dir_all(path.parent().context("a path has a parent")?)?;
         fs::write(path, bytes)?;
     }
-    let mut command = Command::new(ask);
-    command.arg(loader).arg(marker).arg(binary);
-    command.arg(vector["index"].to_string()).arg(root.join("output"));
+    let mut command = match wine {
+        Some(scratch) => windows::wine(ask, scratch),
+        None => Command::new(ask),
+    };
+    let path = |path: &Path| match wine {
+        Some(_) => windows::path(path).into(),
+        None => path.as_os_str().to_owned(),
+    };
+    command.arg(path(loader)).arg(marker).arg(path(&binary));
+    command.arg(vector["index"].to_string()).arg(path(&root.join("output")));
     command.args(vector["isas"].as_array().context("no ISAs")?.iter().map(text));
     for (name, value) in vector["environment"].as_object().context("no environment")? {
         command.env(name, text(value).replace("{root}", &root.display().to_string()));

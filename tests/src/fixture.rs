@@ -39,7 +39,7 @@ pub use bundle::{Storage, bundle};
 pub use code_object::code_object;
 pub use rocm_split::{RocmScheme, rocm_archive, rocm_split, rocm_split_with};
 pub use tensile::{lazy_library, library_file, library_of_kernels};
-pub use tiny::tiny;
+pub use tiny::{tiny, tiny_dll};
 pub use wheel::Wheel;
 pub use windows::{WINDOWS_LINKERS, WindowsBuild, WindowsLinker, runs_windows_programs, walk};
 

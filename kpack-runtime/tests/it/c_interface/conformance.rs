@@ -9,7 +9,7 @@ use super::prefix;
 #[test]
 fn the_loader_answers_what_the_vectors_say() {
     let loader = prefix().join("lib/librocm_kpack.so.0");
-    assert!(check(&loader, READERS[0]).unwrap() > 36);
+    assert!(check(&loader, READERS[0], None).unwrap() > 36);
 }
 
 /// `CONFORMANCE_UPDATE=1` writes them.

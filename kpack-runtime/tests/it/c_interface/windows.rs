@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use kpack_format::archive::Scheme;
+use kpack_tests::conformance::{READERS, check};
 use kpack_tests::process::run;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
@@ -57,6 +58,16 @@ fn programs_that_run_on_every_system() {
     let mut threads = program("threads.c", tree.root());
     let printed = run(threads.arg(windows::path(&files.path("good.kpack"))));
     assert_eq!(printed.trim_end(), "3200128 bytes");
+}
+
+#[test]
+fn the_loader_answers_what_the_vectors_say() {
+    if !windows::available() {
+        return;
+    }
+    let wine = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let asked = check(&loader().join("rocm_kpack.dll"), READERS[0], Some(wine)).unwrap();
+    assert_eq!(asked, 4);
 }
 
 #[test]
