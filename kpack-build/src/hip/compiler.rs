@@ -239,7 +239,7 @@ impl Compiler {
     fn with_linker(self, wanted: &Wanted<'_>) -> Result<Self, String> {
         let flags = wanted.flags.iter().cloned().chain(self.rocm_flags());
         let mut command = compilation(&self, wanted.targets.get(..1).unwrap_or_default(), flags);
-        match command.args(["-o", "/dev/null"]).output() {
+        match command.args(["-c", "-o", "/dev/null"]).output() {
             Ok(output) if output.status.success() => Ok(self),
             Ok(output) => {
                 let text = String::from_utf8_lossy(&output.stderr);
@@ -509,7 +509,8 @@ mod tests {
         let targets = ["gfx1100".parse().unwrap()];
         let wanted = Wanted::new(&targets, &[]);
         let usual = root.join("opt/rocm");
-        for variables in [&[][..], &[("HIPCXX", "clang++-22")]] {
+        let cases: [&[(&str, &str)]; 2] = [&[], &[("HIPCXX", "clang++-22")]];
+        for variables in cases {
             let found = Compiler::find_with(&environment(variables), &wanted, &usual);
             let error = found.unwrap_err().to_string();
             assert!(error.contains("clang++-22"), "{error}");
