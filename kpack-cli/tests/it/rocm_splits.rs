@@ -195,13 +195,17 @@ fn wrappers_of_relocatable_device_code_share_a_bundle_again() {
         check_chain(&library.clone().kind(kind), kind, &[]);
     }
     let tree = split(&library);
-    let lines = [
-        "verify prefix",
-        "verify --arch gfx1100 prefix",
+    let note =
+        "only at index 0; its 3 wrappers share it, because they have one handle (`-fgpu-rdc`)";
+    for line in [
+        "verify --verbose prefix",
+        "verify --verbose --arch gfx1100 prefix",
         "join --prefix prefix --arch gfx1100 --against fat lib/libvec.so",
-    ];
-    let lines = lines.map(|line| said(&tree, &words(line)));
-    with_filters(|| insta::assert_snapshot!(lines.join("\n")));
+    ] {
+        let said = said(&tree, &words(line));
+        assert!(said.contains(note) && said.contains("[missing-kernel]"), "{said}");
+        assert!(said.ends_with("exit code 0\n"), "{said}");
+    }
     let bundles = bundles(&tree);
     assert_eq!(bundles, [bundles[0]; 3]);
 }
