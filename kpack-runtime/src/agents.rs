@@ -6,10 +6,13 @@ use std::path::Path;
 
 use crate::TargetId;
 use crate::kfd::{NODES, Node, OVERRIDE, overriding, unique_id};
+use crate::pci;
+use crate::platform::display_adapters;
 
 /// The processors of the GPUs in this machine, one for each GPU in the order of the kernel's nodes, as
 /// the ROCm runtime sees them with the environment's `HSA_OVERRIDE_GFX_VERSION`. `None` if nobody can
-/// tell: there is no KFD, or it does not tell a GPU's version.
+/// tell: there is no KFD, or it does not tell a GPU's version. On Windows, those of the display adapters, in any
+/// order; `None` if one of them is unknown.
 ///
 /// It cannot tell the features (xnack, sramecc): code objects for all of them must be at hand.
 pub fn agents() -> Option<Vec<TargetId>> {
@@ -38,9 +41,12 @@ pub fn gpus_at(nodes: &Path, get: impl Fn(&str) -> Option<OsString>) -> Option<V
     let overriding = |name: &str| overriding(get(name)?.to_str()?);
     let of_all = overriding(OVERRIDE);
     let Ok(entries) = fs::read_dir(nodes) else {
-        // Windows Subsystem for Linux has GPUs without KFD.
         let gpu = |target| Gpu { target, uuid: None };
-        return of_all.map(|agent| vec![gpu(agent)]);
+        // Windows has no KFD, and its programs ignore the variables.
+        let adapters = pci::processors(&display_adapters());
+        // Windows Subsystem for Linux has GPUs without KFD.
+        let found = adapters.or_else(|| Some(vec![of_all?]));
+        return found.map(|agents| agents.into_iter().map(gpu).collect());
     };
     let names = entries.flatten().map(|entry| entry.file_name());
     let mut numbers: Vec<u32> = names.filter_map(|name| name.to_str()?.parse().ok()).collect();

@@ -42,6 +42,7 @@ pub mod ffi;
 mod kfd;
 pub mod lookup;
 mod marker;
+mod pci;
 mod platform;
 mod regular_file;
 mod report;

@@ -124,7 +124,7 @@ fn of_no_gpu(machine: &Machine) -> Finding {
     let fault = |id, text: &str| Finding::general(Severity::Fault, id, text);
     if cfg!(windows) {
         let note = Finding::general(Severity::Note, ids::NO_GPU, ON_WINDOWS);
-        note.with_help("name its GPU with --arch")
+        note.with_help("specify its GPU with --arch")
     } else if access.is_wsl && !access.has_device {
         let text = "this is WSL (/dev/dxg), and the kernel has no KFD: kpack cannot tell the GPU, and only ROCm for WSL can use it";
         fault(ids::NO_DRIVER, text).with_help(

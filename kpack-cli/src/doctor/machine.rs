@@ -53,12 +53,12 @@ pub fn processors(options: &Options) -> Result<Vec<String>, Error> {
 }
 
 /// Why no GPU is known there.
-pub(super) const ON_WINDOWS: &str = "kpack cannot detect GPUs on Windows";
+pub(super) const ON_WINDOWS: &str = "kpack does not know this machine's GPUs";
 
 /// The error where GPUs are needed, and the kernel lists none in the directory `nodes`.
 pub(crate) fn no_gpu(nodes: &Path) -> Error {
     if cfg!(windows) {
-        let text = format!("{ON_WINDOWS}; name them with --arch");
+        let text = format!("{ON_WINDOWS}; specify them with --arch");
         return Error::rejected(ids::NO_GPU, "this machine".as_ref(), text);
     }
     let text = "no GPU that ROCm can use; is the driver `amdgpu` loaded, and can this container access the GPUs?";
@@ -74,7 +74,7 @@ pub(super) struct Access {
     pub(super) is_wsl: bool,
     /// Whether this is a container.
     pub(super) is_container: bool,
-    /// Whether `/dev/kfd` exists.
+    /// Whether `/dev/kfd` exists, or this is Windows, which needs none.
     pub(super) has_device: bool,
     /// Whether this process may use it.
     pub(super) may_use_device: bool,
@@ -96,7 +96,7 @@ impl Access {
             }),
             is_wsl: exists("dev/dxg"),
             is_container: exists(".dockerenv") || exists("run/.containerenv"),
-            has_device: device.exists(),
+            has_device: cfg!(windows) || device.exists(),
             may_use_device: may_read_and_write(&device),
         }
     }
@@ -171,8 +171,12 @@ impl Machine {
         if !asked {
             let targets = |gpus: &[Gpu]| Vec::from_iter(gpus.iter().map(|gpu| gpu.target.clone()));
             let gpus = gpus_at(&options.nodes, get);
-            let (seen, hidden_by) = visible(gpus.as_deref().unwrap_or_default(), get);
             machine.all = gpus.as_deref().map(targets);
+            // The variables count GPUs in another order than Windows.
+            let is_ordered = !cfg!(windows) || machine.to_join().len() < 2;
+            let (seen, hidden_by) = visible(gpus.as_deref().unwrap_or_default(), |name| {
+                get(name).filter(|_| is_ordered)
+            });
             machine.seen = distinct(&targets(&seen));
             machine.hidden_by = hidden_by;
             let is_override = |name: &str| name.starts_with("HSA_OVERRIDE_GFX_VERSION");

@@ -677,9 +677,52 @@ fn what_windows_cannot_do_is_said() {
     assert_eq!(code, Some(3), "{said}");
     assert!(said.contains("in WSL, or select other targets"), "{said}");
     assert!(!said.contains("publisher"), "{said}");
-    for line in ["doctor in", "doctor --print-arch"] {
-        let (said, _, _) = run_within(&tree, &words(line));
-        assert!(said.contains("kpack cannot detect GPUs on Windows"), "{line}: {said}");
-        assert!(!said.contains("amdgpu"), "{line}: {said}");
+}
+
+/// Given a display adapter of AMD, then its GPU is that of the machine, whatever the variable for Linux says. If kpack
+/// does not know one of them, then it knows none.
+#[test]
+fn the_display_adapters_are_the_gpus() {
+    if !windows::available() {
+        return;
     }
+    let tree = Tree::new();
+    dll(&tree, "in/here/vec.dll", "add");
+    let reg = |verb: &str, device: &str, more: &[&str]| {
+        let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let mut reg = windows::wine(Path::new("reg"), scratch);
+        let id = format!(r"PCI\VEN_1002&DEV_{device}&SUBSYS_00000000&REV_C8");
+        let key = format!(r"HKLM\SYSTEM\CurrentControlSet\Enum\{id}");
+        // The adapter is in the slot of its ID, under which is what Windows knows about it.
+        let key = if verb == "add" { format!(r"{key}\0") } else { key };
+        reg.args([verb, &key, "/f"]).args(more).output().unwrap()
+    };
+    let remove = || ["744C", "FFFF"].map(|device| reg("delete", device, &[]));
+    let add = |device| {
+        let class = ["/v", "ClassGUID", "/d", "{4d36e968-e325-11ce-bfc1-08002be10318}"];
+        let output = reg("add", device, &class);
+        assert!(output.status.success(), "{output:?}");
+    };
+    let lines = ["doctor --print-arch", "doctor -v vec.dll"].map(|line| words(line));
+    let say_unknown = || {
+        for line in &lines {
+            let (said, _, _) = run_within(&tree, line);
+            assert!(said.contains("kpack does not know this machine's GPUs"), "{line:?}: {said}");
+            assert!(!said.contains("amdgpu") && !said.contains("gfx1100"), "{line:?}: {said}");
+        }
+    };
+    // Those of an earlier run that failed.
+    remove();
+    say_unknown();
+    add("744C");
+    for variable in ["", "9.0.6"] {
+        let mut exe = exe(&tree, &lines[0]);
+        let output = exe.env("HSA_OVERRIDE_GFX_VERSION", variable).output().unwrap();
+        assert_eq!(told(&output), ("gfx1100\n".to_owned(), Some(0)), "{output:?}");
+    }
+    let (said, code, _) = run_within(&tree, &lines[1]);
+    assert!(said.contains("this machine has gfx1100") && code == Some(0), "{said}");
+    add("FFFF");
+    say_unknown();
+    remove();
 }
