@@ -1371,6 +1371,49 @@ fn metadata_that_is_no_file_keeps_nothing_else_from_being_examined() {
     assert_eq!(String::from_utf8(printed.stdout).unwrap(), expected.join("\n") + "\n");
 }
 
+/// Given links in an environment to a FIFO and a device, then the doctor does not even open what they lead to: that alone
+/// can change a device, or wake who writes to a FIFO.
+#[test]
+fn what_is_no_file_is_not_opened() {
+    if !require::tracing() {
+        return;
+    }
+    let tree = Tree::new();
+    run(Command::new("mkfifo").arg(tree.path("pipe")));
+    let device = PathBuf::from("/dev/zero");
+    let packages = "env/lib/python3.12/site-packages";
+    by_hand(&tree, packages, "host", &for_gfx1100("host"), "pip\n");
+    by_hand(&tree, packages, "other", "", "pip\n");
+    let rows = "lib/libpipe.so,,\nlib/libzero.so,,\nlib/.kpack/pipe.kpack,,\n";
+    fs::write(tree.path(&format!("{packages}/host-1.dist-info/RECORD")), rows).unwrap();
+    for (link, to) in [
+        ("lib/libpipe.so", &tree.path("pipe")),
+        ("lib/libzero.so", &device),
+        ("lib/.kpack/pipe.kpack", &tree.path("pipe")),
+        ("host-1.dist-info/direct_url.json", &tree.path("pipe")),
+        ("host-1.dist-info/INSTALLER", &device),
+        ("other-1.dist-info/RECORD", &device),
+    ] {
+        let link = tree.path(&format!("{packages}/{link}"));
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(to, link).unwrap();
+    }
+    let mut strace = Command::new("strace");
+    // The descriptors are printed with what they lead to.
+    strace.args(["-f", "-y", "-e", "trace=open,openat,openat2", "-o", "trace"]);
+    strace.args([env!("CARGO_BIN_EXE_kpack"), "doctor", "env", "--arch", "gfx1100", "-v"]);
+    let output = strace.current_dir(tree.root()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    for name in ["libpipe.so", "libzero.so", "other-1.dist-info/RECORD"] {
+        assert!(text.contains(&format!("{name}: not a regular file")), "{name}: {text}");
+    }
+    let trace = fs::read_to_string(tree.path("trace")).unwrap();
+    let opened =
+        trace.lines().filter(|call| call.contains("/pipe>") || call.contains("</dev/zero"));
+    assert_eq!(Vec::from_iter(opened), [""; 0], "{text}");
+    assert!(trace.contains("/host-1.dist-info/METADATA>"), "{trace}");
+}
+
 /// The fields of a wheel that has a device wheel for this GPU.
 fn for_gfx1100(name: &str) -> String {
     format!(

@@ -29,22 +29,26 @@ pub use manifest::{manifest_parts, parse_manifest, read_manifest};
 pub use range_reader::RangeReader;
 pub use shared_file::SharedFile;
 
-/// Opens a regular file for reading.
+/// Opens a regular file for reading. Nothing else is even opened, also behind a link: that alone can change a device, or
+/// wake who writes to a FIFO.
 pub fn open(path: &Path) -> Result<File, Error> {
     interrupt::check(path, "open")?;
-    let not_regular = || {
-        let text = match path.is_dir() {
+    let failed = |error| Error::io(path, "open", error);
+    let regular = |found: Metadata| {
+        let text = match found.is_dir() {
+            _ if found.is_file() => return Ok(()),
             true => {
-                "a directory, not a regular file; name a file in it, or run `kpack split --all` with it as the prefix"
+                "a directory, not a regular file; pass a file in it, or run `kpack split --all` with it as the prefix"
             }
-            false => "not a regular file; name a file",
+            false => "not a regular file; pass a file",
         };
-        Error::rejected(ids::NOT_A_FILE, path, text)
+        Err(Error::rejected(ids::NOT_A_FILE, path, text))
     };
-    let opened = platform::open(path).map_err(|error| Error::io(path, "open", error))?;
-    let file = opened.ok_or_else(not_regular)?;
-    let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
-    if metadata.is_file() { Ok(file) } else { Err(not_regular()) }
+    regular(fs::metadata(path).map_err(failed)?)?;
+    let file = platform::open(path).map_err(failed)?;
+    // Something else may have taken its place.
+    regular(file.metadata().map_err(failed)?)?;
+    Ok(file)
 }
 
 /// A relative path as archives, wheels and lists name it on every system, with `/`.

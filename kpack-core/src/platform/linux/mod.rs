@@ -56,13 +56,10 @@ pub fn shared_inode(metadata: &Metadata) -> Option<SharedInode> {
     (metadata.is_file() && metadata.nlink() > 1).then(|| SharedInode(facts_in(metadata)))
 }
 
-/// Opens a file for reading. `None` for a socket, which cannot be opened. Does not wait for the writer of a FIFO.
-pub(crate) fn open(path: &Path) -> io::Result<Option<File>> {
+/// Opens a file for reading. Does not wait for the writer of a FIFO.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits() as i32;
-    match File::options().read(true).custom_flags(flags).open(path) {
-        Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => Ok(None),
-        opened => opened.map(Some),
-    }
+    File::options().read(true).custom_flags(flags).open(path)
 }
 
 /// Sets permission bits.

@@ -216,12 +216,8 @@ pub fn shared_inode(_metadata: &Metadata) -> Option<SharedInode> {
 }
 
 /// Opens a file for reading.
-pub(crate) fn open(path: &Path) -> io::Result<Option<File>> {
-    match File::open(path) {
-        // Directories cannot be opened this way.
-        Err(_) if path.is_dir() => Ok(None),
-        opened => opened.map(Some),
-    }
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    File::open(path)
 }
 
 /// Windows has no permission bits; who may use a new file is inherited from its directory.
