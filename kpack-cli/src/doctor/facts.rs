@@ -378,9 +378,12 @@ impl HipRuntime {
 
 /// The numbers at the end of a library's name: 7 and 14 of `libamdhip64.so.7.14`.
 fn version(name: &str) -> Vec<u32> {
-    let numbers = name.rsplit_once(".so.").map_or("", |(_, numbers)| numbers);
-    let numbers = numbers.split('.');
-    numbers.map_while(|number| number.parse().ok()).collect()
+    numbers(name.rsplit_once(".so.").map_or("", |(_, numbers)| numbers))
+}
+
+/// The numbers between the dots of a version, up to what is none.
+pub(super) fn numbers(version: &str) -> Vec<u32> {
+    version.split('.').map_while(|number| number.parse().ok()).collect()
 }
 
 impl Loader {

@@ -1,11 +1,13 @@
 //! Where to look if the user names nothing: what is active, and then what is installed.
 
+use std::cmp::Reverse;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use kpack_wheel::Environment;
 
+use super::facts::numbers;
 use super::image;
 
 /// The directories of libraries that distributions have.
@@ -20,17 +22,25 @@ const LIBRARIES: [&str; 4] = [
 pub(super) fn likely() -> Vec<PathBuf> {
     let mut places = environments();
     places.extend(variable("ROCM_PATH"));
-    let entries = fs::read_dir("/opt").into_iter().flatten().flatten();
-    let is_rocm = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-        name == b"rocm" || name.starts_with(b"rocm-")
-    };
-    let mut installed: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_rocm).collect();
-    installed.sort();
-    places.extend(installed);
+    places.extend(installed());
     places.extend(LIBRARIES.map(PathBuf::from));
     places.retain(|place| place.is_dir());
     places
+}
+
+/// The installations of ROCm: the one that the administrator chose, `rocm`, and then the newest.
+fn installed() -> Vec<PathBuf> {
+    let entries = fs::read_dir("/opt").into_iter().flatten().flatten();
+    let mut installed = Vec::from_iter(entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let version = match name.strip_prefix("rocm")? {
+            "" => None,
+            version => Some(Reverse(numbers(version.strip_prefix('-')?))),
+        };
+        Some((version, entry.path()))
+    }));
+    installed.sort();
+    installed.into_iter().map(|(_, path)| path).collect()
 }
 
 /// The Python environments that the user is likely to mean, the likeliest first.

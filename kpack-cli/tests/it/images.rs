@@ -127,6 +127,29 @@ fn nothing_leads_out_of_the_image() {
     assert!(code == Some(1) && said.contains("[missing-archive]"), "{said}");
 }
 
+/// Given several installations of ROCm, then the doctor examines the one that `/opt/rocm` leads to, or else the newest.
+#[test]
+fn the_newest_rocm_is_meant() {
+    let Some(tree) = image() else { return };
+    let opt = tree.path("image/opt");
+    fs::remove_file(opt.join("rocm")).unwrap();
+    for version in ["6.4.3", "7.9.0", "7.10.0", "7.10.0-rc1", "core"] {
+        run(Command::new("cp")
+            .arg("-a")
+            .arg(opt.join("vec-1"))
+            .arg(opt.join(format!("rocm-{version}"))));
+    }
+    for (link, examined) in [(None, "rocm-7.10.0"), (Some("rocm-7.9.0"), "rocm")] {
+        if let Some(to) = link {
+            symlink(to, opt.join("rocm")).unwrap();
+        }
+        let (said, _) = said(&tree, &["-v"]);
+        let libraries = said.matches("/lib/libvec.so: ").count();
+        let found = said.matches(&format!(" /opt/{examined}/lib/libvec.so: ")).count();
+        assert!(found > 0 && found == libraries, "{examined}: {said}");
+    }
+}
+
 /// Given a FIFO where a file of the system should be, then the doctor does not wait for it.
 #[test]
 fn files_of_the_system_that_are_none() {
