@@ -65,18 +65,18 @@ impl Gap {
         match &self.kind {
             GapKind::Named if self.missing.len() > 1 => {
                 let count = self.missing.len();
-                format!("names {count} files that are not beside it: {}", missing())
+                format!("names {count} files that are missing from its directory: {}", missing())
             }
-            GapKind::Named => format!("names {}, which is not beside it", missing()),
+            GapKind::Named => format!("names {}, which is missing from its directory", missing()),
             GapKind::NoLibrary => format!(
-                "no library file: there is no {} beside it, and no .dat names it",
+                "belongs to no library file: {} is missing, and no .dat names it",
                 missing()
             ),
             GapKind::OfOthers(others) => {
-                format!("{} is missing, although there is one for {}", missing(), list(others))
+                format!("{} is missing, but exists for {}", missing(), list(others))
             }
             GapKind::Entries => format!(
-                "has nothing for {}, though there are files for it beside it",
+                "lists no kernels for {}, but its directory contains files for that target",
                 list(&self.targets)
             ),
             GapKind::Link(None) => format!("a link to {}, which does not exist", missing()),

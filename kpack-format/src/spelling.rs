@@ -33,7 +33,7 @@ impl TargetId {
         if let Some(family) = Self::family(name) {
             let known = processors().filter(|name| family.covers_name(name));
             let known: Vec<&str> = known.take(3).collect();
-            return refuse(format!("a family; name its processors, such as {}", known.join(", ")));
+            return refuse(format!("a family; list its processors, such as {}", known.join(", ")));
         }
         let expected = match name.parse::<Self>() {
             Ok(target) if target.is_well_formed() => return Ok(target),
@@ -195,7 +195,7 @@ mod tests {
     fn a_family_is_no_target() {
         for name in ["gfx11", "gfx11xx", "gfx110x"] {
             let error = TargetId::named(name).unwrap_err().to_string();
-            assert!(error.contains("a family; name its processors, such as gfx1100"), "{error}");
+            assert!(error.contains("a family; list its processors, such as gfx1100"), "{error}");
         }
         // A family that nobody knows.
         assert!(TargetId::named("gfx19xx").is_err());

@@ -407,7 +407,7 @@ impl fmt::Display for Report {
             writeln!(f, "  preceded by ROCM_KPACK_PATH_PREFIX: {paths}")?;
         }
         if self.attempts.is_empty() {
-            writeln!(f, "  nothing to try: these paths lead to no archive")?;
+            writeln!(f, "  nothing to try: no archive is at these paths")?;
         }
         for Attempt { path, outcome } in &self.attempts {
             writeln!(f, "  tried {}: {outcome}", escaped(path))?;

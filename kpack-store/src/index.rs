@@ -117,7 +117,7 @@ impl Index {
             version: u32,
         }
         let head: Head = serde_json::from_str(text).map_err(|e| {
-            refuse(format!("not an index of kpack: {e}; name the index.json").into())
+            refuse(format!("not an index of kpack: {e}; pass the index.json").into())
         })?;
         if head.format != FORMAT {
             let expected = format!("the format {FORMAT}");

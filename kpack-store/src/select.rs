@@ -48,7 +48,7 @@ pub fn select<'i>(path: &Path, index: &'i Index, choice: &Choice) -> Result<Vec<
     for component in &choice.components {
         if !known.contains(component.as_str()) {
             return Err(Error::usage(format!(
-                "{} has no component `{component}`; there are {}",
+                "{} does not list the component `{component}`, only {}",
                 path.display(),
                 list(&known)
             )));
@@ -68,7 +68,7 @@ pub fn select<'i>(path: &Path, index: &'i Index, choice: &Choice) -> Result<Vec<
             .map(|entry| entry.target.clone())
             .collect();
         return Err(Error::usage(format!(
-            "{} has nothing for {}; there are {}",
+            "{} lists no artifact for {}, only for {}",
             path.display(),
             list(missing),
             list(&there)

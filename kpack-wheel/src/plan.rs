@@ -268,7 +268,7 @@ impl<'a> SplitWheel<'a> {
             if !vendored.unchecked.is_empty() {
                 let archives = list(vendored.unchecked.iter().map(|path| shown(path).to_string()));
                 let text = format!(
-                    "member `{}`: {archives} may be for another build of the library (no code IDs to compare, and no installed library below --archives); name the prefix of the ROCm that the wheel was built with",
+                    "member `{}`: {archives} may be for another build of the library (no code IDs to compare, and no installed library below --archives); pass the prefix of the ROCm that the wheel was built with",
                     library.path().display()
                 );
                 findings.push(warning(ids::STALE_ARCHIVE, self.wheel, text));
@@ -299,7 +299,7 @@ impl<'a> SplitWheel<'a> {
             // The marker leads to a name, so the library would get the kernels of another one.
             if *known != archive.from && input::digest(known)? != input::digest(&archive.from)? {
                 let text = format!(
-                    "{} belongs at `{path}`, where the wheel has an archive with other contents; move one of the libraries to another directory, or name the ROCm that both came from",
+                    "{} belongs at `{path}`, where the wheel has an archive with other contents; move one of the libraries to another directory, or pass the ROCm that both came from",
                     shown(&archive.from)
                 );
                 let library = self.tree.join(library);

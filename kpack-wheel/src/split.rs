@@ -345,7 +345,7 @@ fn check_options(options: &Options) -> Result<(), Error> {
     }
     if options.variant && matches!(&*options.variant_project(), "{dist}" | "") {
         return Err(Error::usage(format!(
-            "device name `{}`: the wheel variants need a name of their own (expected more than {{dist}} and {{target}}, such as {DEVICE_NAME})",
+            "device name `{}`: the wheel variants need a different name (expected more than {{dist}} and {{target}}, such as {DEVICE_NAME})",
             options.device_name
         )));
     }

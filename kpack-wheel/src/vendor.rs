@@ -61,7 +61,7 @@ impl Sources {
             }
             if files.len() == before {
                 return Err(Error::usage(format!(
-                    "--archives {}: there is no archive (.kpack) below it; name the prefix of a split ROCm",
+                    "--archives {}: there is no archive (.kpack) below it; pass the prefix of a split ROCm",
                     shown(directory)
                 )));
             }
@@ -146,7 +146,7 @@ impl Sources {
             if let Some(known) = vendored.archives.get(&name) {
                 if input::digest(&known.from)? != input::digest(file)? {
                     let text = format!(
-                        "{} and {} both have the device code of the library, and differ; name one of their directories",
+                        "{} and {} both have the device code of the library, and differ; pass one of their directories",
                         shown(&known.from),
                         shown(file)
                     );
@@ -164,7 +164,7 @@ impl Sources {
         let directories = self.directories.iter();
         let directories = list(directories.map(|path| shown(path).to_string()));
         let text = format!(
-            "split by another tool, and no archive below {directories} has its device code (`{}` in `{}`); name the ROCm that the wheel was built with",
+            "split by another tool, and no archive below {directories} has its device code (`{}` in `{}`); pass the ROCm that the wheel was built with",
             marker.kernel_name.as_deref().unwrap_or_default(),
             marker.kpack_search_paths.join("`, `")
         );
@@ -190,7 +190,7 @@ impl Vendored {
 /// The error for a library whose archive is of another build.
 fn of_another_build(linked: &LinkedBinary, archive: &Path) -> Error {
     let text = format!(
-        "{} has the device code of another build of the library; name the ROCm that the wheel was built with",
+        "{} has the device code of another build of the library; pass the ROCm that the wheel was built with",
         shown(archive)
     );
     Error::rejected(ids::STALE_ARCHIVE, &linked.path, text)

@@ -103,7 +103,7 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
     }
     if hosts == 0 && others < paths.len() {
         for path in paths.iter().take(1) {
-            let text = "no host wheel with the extra device-all is among these; name it as well, or the source \
+            let text = "no host wheel with the extra device-all is among these; pass it as well, or the source \
                         distribution (.tar.gz) whose extras ask for these wheels";
             fault(&mut report, ids::MISSING_WHEEL, path, text);
         }

@@ -109,7 +109,7 @@ fn difference(
         Node::Symlink => {
             let target = |path: &Path| fs::read_link(path).map_err(|e| Error::io(path, "read", e));
             let (a, b) = (target(&first.from)?, target(&second.from)?);
-            let text = || format!("leads to {} against {}", a.display(), b.display());
+            let text = || format!("link to {} against {}", a.display(), b.display());
             Ok((a != b).then(|| (DifferenceKind::Content, text().into())))
         }
         Node::File { .. } => {

@@ -219,7 +219,7 @@ fn with_generic<'a>(
         let text = match first {
             Some(_) => format!(
                 "missing, so there are no host files of {name}, which {others} built; choose a \
-                 primary shard that has it, or name the components to recombine"
+                 primary shard that has it, or specify the components to recombine"
             ),
             None => {
                 format!("no shard has host files of {name}: {others} have device code only")

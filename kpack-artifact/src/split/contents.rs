@@ -60,7 +60,7 @@ impl Contents {
         let mut split_off = trees.all.iter().filter(|(target, _)| target.is_some());
         if let (Some(fat), Some((_, tree))) = (fat, split_off.next()) {
             let text = format!(
-                "a fat binary, beside what was split off before, such as {}; split it alone",
+                "a fat binary in an artifact that is partly split already (see {}); split it alone",
                 tree.root.display()
             );
             let path = &fat.file.code.path;

@@ -86,9 +86,8 @@ pub(super) fn refuse_group(artifact: &Path) -> Result<(), Error> {
     if !is_of_group(artifact) {
         return Ok(());
     }
-    let reason = "the artifact of a group of targets, as `kpack artifact recombine` makes them: it is \
-                  split already, and there is nothing to be done. What is split is what a machine \
-                  built; what is recombined are the artifacts that this makes";
+    let reason = "the artifact of a group of targets, which `kpack artifact recombine` made, so it is \
+                  split already; split the artifacts that the machines built";
     Err(Error::rejected(ids::SPLIT_ARTIFACT, artifact, reason))
 }
 

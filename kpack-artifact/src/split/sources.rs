@@ -62,7 +62,7 @@ impl Trees {
             {
                 let text = format!(
                     "{reason}; several artifacts have this name, so builds seem to be mixed; split each build \
-                     into an output directory of its own"
+                     into a separate output directory"
                 );
                 return Err(Error::rejected(ids::SPLIT_ARTIFACT, &file.from, text));
             }

@@ -48,7 +48,7 @@ pub(super) fn compare(
             let text = match count {
                 0 => "there are no split artifacts to compare with it".to_owned(),
                 _ => {
-                    format!("none of the artifacts is called {name}_…; name those of one component")
+                    format!("none of the artifacts is called {name}_…; pass those of one component")
                 }
             };
             report.fault(ids::MISSING_ARTIFACT, unsplit, text);
@@ -316,7 +316,7 @@ impl Pair {
             let link = |path: &Path| fs::read_link(path).map_err(|e| Error::io(path, "read", e));
             let (now, then) = (link(place)?, link(unsplit)?);
             if now != then {
-                let text = format!("leads to {} (before: {})", now.display(), then.display());
+                let text = format!("links to {} (before: {})", now.display(), then.display());
                 report.fault(ids::FILES_DIFFER, place, text);
             }
             return Ok(());

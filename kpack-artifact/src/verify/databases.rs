@@ -35,7 +35,7 @@ pub(super) fn verify(
     if !content.entries.is_empty() && report.count(Severity::Fault) == faults {
         let files = counted(content.entries.len(), "file");
         let text =
-            format!("{files} of kernel databases, as their names say and with what they name");
+            format!("{files} of kernel databases, complete and for the targets in their names");
         report.ok(ids::DATABASES_SOUND, prefix, text);
     }
     Ok(())

@@ -210,7 +210,10 @@ fn a_fat_binary_beside_split_artifacts_is_refused() {
     fat("new").build(&first.path(&path)).unwrap();
     let report = batch_of(&first, &second, &[]).unwrap();
     let error = failure(&report);
-    assert!(error.contains("libnew.so: a fat binary, beside what was split off before"), "{error}");
+    assert!(
+        error.contains("libnew.so: a fat binary in an artifact that is partly split already"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -306,12 +306,12 @@ fn halves_of_pairs_are_reported() {
         warnings(&report),
         [
             format!(
-                "{library}/TensileLibrary_Type_SS_gfx1100.co: no library file: there is no \
-                 TensileLibrary_Type_SS_gfx1100.dat beside it, and no .dat names it"
+                "{library}/TensileLibrary_Type_SS_gfx1100.co: belongs to no library file: \
+                 TensileLibrary_Type_SS_gfx1100.dat is missing, and no .dat names it"
             ),
             format!(
                 "{library}/TensileLibrary_Type_SS_gfx942.dat: names \
-                 TensileLibrary_Type_SS_gfx942, which is not beside it"
+                 TensileLibrary_Type_SS_gfx942, which is missing from its directory"
             ),
         ]
     );

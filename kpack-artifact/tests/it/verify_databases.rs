@@ -107,7 +107,7 @@ fn a_file_for_all_targets_has_something_for_each_of_the_database() {
         bundle(Storage::Plain, &codes).unwrap()
     };
     put("hipblasltTransform.hsaco", &transform(&["gfx908"]));
-    let parts = ["hipblasltTransform.hsaco", "has nothing for gfx1100"];
+    let parts = ["hipblasltTransform.hsaco", "lists no kernels for gfx1100"];
     assert_found(&check(&tree, "root"), &parts);
     assert_found(&check_with(&tree, "root", None, &["gfx1100"]), &parts);
     let of_other = faults(&check_with(&tree, "root", None, &["gfx908"]));

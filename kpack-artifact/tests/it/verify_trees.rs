@@ -489,7 +489,7 @@ fn a_file_for_all_targets_that_lacks_one() {
     // The manifest of a package that is not installed does not count.
     fs::remove_dir_all(tree.path("shards/linux-a/blas_lib_gfx942")).unwrap();
     let report = check(&tree, "shards");
-    assert_found(&report, &["hipblasltTransform.hsaco", "nothing for gfx942"]);
+    assert_found(&report, &["hipblasltTransform.hsaco", "lists no kernels for gfx942"]);
 }
 
 #[test]

@@ -68,7 +68,7 @@ impl<'a> Build<'a> {
     ) -> Result<Self, Error> {
         if hip.files.is_empty() {
             return Err(Error::usage(format!(
-                "library `{name}` has no sources: name them with `file`"
+                "library `{name}` has no sources; add them with `file`"
             )));
         }
         let module = match &hip.module {

@@ -27,7 +27,7 @@ Examples:
     kpack doctor /opt/rocm --arch gfx1030
   Will an image run on such a machine?
     kpack doctor --root image --arch gfx1030 /opt/venv
-  What can be removed, because it is for GPUs that are not there?
+  Which packages can be removed, because this machine does not have their GPUs?
     kpack doctor --unused
   Install what this machine's GPUs need:
     pip install \"torch[$(kpack doctor --print-extra)]\"
@@ -36,29 +36,29 @@ Examples:
 
 ", exit_codes!("", "  1  GPU code will not load: there is a fault\n")))]
 pub(super) struct Arguments {
-    /// GPU that there must be code for. Default: every GPU of this machine. Can be repeated. A target
-    /// without features, such as gfx90a, can be any variant
+    /// GPU to check for, such as gfx942. Default: every GPU of this machine. Can be repeated; commas separate GPUs as
+    /// well. A target without features, such as gfx90a, stands for any variant
     #[arg(long, value_name = "TARGET", value_parser = TargetId::named, value_delimiter = ',')]
     pub(super) arch: Vec<TargetId>,
-    /// Only print the GPUs of this machine, such as gfx942, a line each: to choose a package, image or archive
+    /// Only print this machine's GPUs, such as gfx942, one per line, to choose a package, image or archive
     #[arg(long, conflicts_with_all = ["arch", "paths"])]
     print_arch: bool,
-    /// Only print the extras that device wheels for the GPUs have, such as device-gfx1100, between commas. In an
-    /// environment, PATH or the active one, those of what is installed there
+    /// Only print the comma-separated extras for the GPUs, such as device-gfx1100. If PATH or the active environment
+    /// contains packages with such extras, print theirs
     #[arg(long, conflicts_with = "print_arch")]
     print_extra: bool,
-    /// Only print the command that fixes the first fault, for a shell, or nothing if no command is sure to
+    /// Only print the command that fixes the first fault, or nothing if kpack is not sure of it
     #[arg(long, conflicts_with_all = ["print_arch", "print_extra", "json"])]
     fix: bool,
     /// List the device wheels for GPUs that are not there, their sizes, and the command that removes them
     #[arg(long, conflicts_with_all = ["print_arch", "print_extra", "fix"])]
     unused: bool,
-    /// The root directory of an image. Paths and absolute links are in it, and nothing outside is read, nor are
-    /// variables and the GPUs of this machine
+    /// The root directory of an image. Paths and absolute links are resolved inside it; this machine's files, variables
+    /// and GPUs do not count. Needs root or user namespaces
     #[arg(long, value_name = "DIRECTORY", requires = "arch")]
     root: Option<PathBuf>,
-    /// Programs, libraries, install prefixes or Python environments. A program or library is examined with everything
-    /// that it is linked with
+    /// Programs, libraries, install prefixes or Python environments. A program or library is examined together
+    /// with the libraries that it loads
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
 }
@@ -82,7 +82,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         let path = match &arguments.paths[..] {
             [] => None,
             [path] => Some(&**path),
-            _ => return Err(Error::usage("`--unused` looks at one environment; name one path")),
+            _ => return Err(Error::usage("`--unused` examines one environment; pass one path")),
         };
         return print_unused(&doctor::unused(path, &options)?);
     }

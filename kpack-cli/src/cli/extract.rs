@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         if let [_, _, ..] = found.selected() {
             let count = found.selected().len();
             let reason = format!(
-                "{count} code objects are selected; name one with --kernel and --arch, or write all \
+                "{count} code objects are selected; choose one with --kernel and --arch, or write all \
                  of them with --output-dir"
             );
             return Err(Error::rejected(ids::SEVERAL_SELECTED, &arguments.file, reason));
@@ -124,7 +124,7 @@ fn write_all(
         let name = file_name(kernel, target);
         if !is_file_name(name.as_ref()) {
             let reason = format!(
-                "kernel `{kernel}`: no file can be named `{name}` on Windows; select it alone, and name a file with --output"
+                "kernel `{kernel}`: no file can be named `{name}` on Windows; select it alone, and choose a file name with --output"
             );
             return Err(Error::rejected(ids::WINDOWS_NAME, archive, reason));
         }

@@ -94,7 +94,7 @@ fn note(inspection: &Inspection) -> Result<Option<Finding>, Error> {
             text.map(|text| note(ids::BUNDLES_IN_DATA, text))
         }
         Content::Unlinked(unlinked) if unlinked.thin => {
-            let text = "a thin archive: the device code is in its members, which are files of their own; name these";
+            let text = "a thin archive, which only lists its members; pass the members to see their device code";
             Some(note(ids::THIN_ARCHIVE, text.to_owned()))
         }
         _ => None,
@@ -407,7 +407,7 @@ fn objects(unlinked: &Unlinked, text: &mut Text) {
     let own = Vec::from_iter(own);
     let total: u64 = own.iter().map(|object| object.device_bytes).sum();
     let device = match own.len() {
-        0 if unlinked.thin => "a thin archive: its members are files of their own".to_owned(),
+        0 if unlinked.thin => "a thin archive, which only lists its members".to_owned(),
         0 => "no device code".to_owned(),
         _ if own.iter().all(|o| o.has_wrappers) => {
             format!("{} of device code, which is split before the link", size(total))

@@ -41,11 +41,12 @@ pub(super) struct Arguments {
     /// Directories and files to trim
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// GPU target whose code stays, or `native` for every GPU of this machine. Can be repeated; commas separate targets
+    /// GPU target to keep the code for, or `native` for every GPU of this machine. Can be repeated; commas separate targets
     /// as well. A target without features, such as gfx90a, stands for all of its variants
     #[arg(long, value_name = "TARGET", value_delimiter = ',', required = true)]
     arch: Vec<Architecture>,
-    /// The root directory of an image. Paths and absolute links are in it, and nothing outside is read or written
+    /// The root directory of an image. Paths and absolute links are resolved inside it, and nothing outside is read or
+    /// written
     #[arg(long, value_name = "DIRECTORY")]
     root: Option<PathBuf>,
     /// What to do with SPIR-V code
@@ -117,7 +118,8 @@ fn about_native(gpus: &[kpack_format::TargetId]) {
     let is_set = std::env::vars_os()
         .any(|(name, value)| name.to_string_lossy().starts_with(OVERRIDE) && !value.is_empty());
     if is_set {
-        let text = "is set, so the code for what it says stays, which may not be the GPU itself";
+        let text =
+            "is set, so kpack keeps the code for that GPU, which may not be the one in the machine";
         output::complain("warning", format_args!("{OVERRIDE} {text}"));
     }
 }
@@ -150,7 +152,7 @@ fn outcome(file: &FileReport) -> String {
         }
         Outcome::Trimmed => format!("{sizes}, without {without}"),
         Outcome::Copied => {
-            format!("{}, a copy of its own, without {without}", size(file.size_after))
+            format!("{}, now a separate copy, without {without}", size(file.size_after))
         }
         Outcome::Removed => format!("{}, removed: for {without}", size(file.size_before)),
         Outcome::Updated => "lists what is left".to_owned(),

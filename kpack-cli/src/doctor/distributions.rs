@@ -397,7 +397,7 @@ impl PythonEnvironment {
         }
         let names = list(owners.iter());
         let text = format!(
-            "the libraries of {names} are links into a cache, beside which ROCm's loader finds no code"
+            "the libraries of {names} are links into a cache, where ROCm's loader finds no code"
         );
         let owners = owners.into_iter().filter_map(|owner| self.installed.get(owner));
         let remedy = self.reinstall(&Vec::from_iter(owners), &["--link-mode", "copy"]);
@@ -412,7 +412,7 @@ impl PythonEnvironment {
         let mut found = Vec::new();
         let own: BTreeSet<&String> = self.runtimes.iter().map(|(name, _)| name).collect();
         if own.len() > 1 {
-            let text = format!("{} each bring a HIP runtime of their own", list(own.iter()));
+            let text = format!("{} each contain a HIP runtime", list(own.iter()));
             let help = "a process that imports several of them has two runtimes; install builds that share one";
             let finding = Finding::new(Severity::Warning, ids::TWO_RUNTIMES, root, text);
             found.push(finding.with_help(help).into());
@@ -425,7 +425,7 @@ impl PythonEnvironment {
         });
         if let Some((process, hip)) = foreign {
             let text = format!(
-                "{} gets the HIP runtime {}, but the environment has one of its own, of {}",
+                "{} gets the HIP runtime {} instead of the environment's, which is from {}",
                 shown(&process.file),
                 shown(&hip.path),
                 list(own.iter())

@@ -192,7 +192,8 @@ impl Installer {
         };
         let pythons = ["bin/python", "bin/python3", "Scripts/python.exe", "python.exe"];
         if !pythons.iter().any(is_own) {
-            let text = "no installer can be told of this directory, which has no Python: install into it as before";
+            let text =
+                "kpack prints no command for a directory without Python; install into it as before";
             return Self::Other(text.to_owned());
         }
         let mut packages = installed.distributions.iter().map(Distribution::site_packages);

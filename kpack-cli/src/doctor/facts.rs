@@ -619,7 +619,7 @@ impl Code {
     fn replaced(gpu: &TargetId) -> Self {
         Self::Fault(
             ids::SEARCH_PATHS_SET,
-            format!("ROCM_KPACK_PATH leads to no code for {gpu}"),
+            format!("the paths in ROCM_KPACK_PATH contain no code for {gpu}"),
             format!(
                 "unset ROCM_KPACK_PATH: it replaces the installed archives, which have code for {gpu}"
             ),
@@ -630,7 +630,7 @@ impl Code {
     fn missed(gpu: &TargetId, rule: Rule, loader: &Path) -> Self {
         let (why, alternative) = match rule {
             Rule::Link => (
-                "does not look beside symbolic links",
+                "does not search the directory of a symbolic link",
                 "install the files themselves instead of links (`uv pip install --link-mode copy`), or ",
             ),
             Rule::Path | Rule::PathPrefix => ("does not know `@GFXARCH@` in variables", ""),

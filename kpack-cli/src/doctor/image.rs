@@ -48,8 +48,7 @@ fn change_root(root: &Path) -> Result<(), Error> {
         let _ = rustix::thread::unshare(UnshareFlags::NEWUSER);
         chroot(root).map_err(|errno| match errno {
             Errno::PERM => {
-                let text =
-                    "the system lets this user not use it as a root directory; run this as root";
+                let text = "only root can use it as a root directory here; run this as root";
                 Error::usage(format!("{}: {text}", shown(root)))
             }
             errno => failed(errno),

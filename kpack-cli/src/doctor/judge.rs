@@ -44,14 +44,14 @@ pub(super) fn of_machine(machine: &Machine) -> Vec<Diagnosis> {
         _ if machine.asked => {}
         Some(gpus) if !gpus.is_empty() && !machine.access.has_device => {
             let text = format!(
-                "the kernel lists {}, but there is no /dev/kfd: programs cannot use it",
+                "the kernel lists {}, but programs cannot use it because /dev/kfd does not exist",
                 list(machine.to_join())
             );
             let fault = Finding::general(Severity::Fault, ids::NO_DEVICE_ACCESS, text);
             findings.push(fault.with_help(of_container(machine)));
         }
         Some(gpus) if !gpus.is_empty() && !machine.access.may_use_device => {
-            let text = "this user may not read and write /dev/kfd: programs see no GPU";
+            let text = "programs see no GPU because this user may not read and write /dev/kfd";
             let help = match machine.access.is_container {
                 true => of_container(machine),
                 false => {
@@ -87,17 +87,18 @@ pub(super) fn of_machine(machine: &Machine) -> Vec<Diagnosis> {
         }
     }
     if machine.environment.disable {
-        let text = "ROCM_KPACK_DISABLE is set: the loader finds nothing";
+        let text = "ROCM_KPACK_DISABLE is set, so the loader finds no code";
         findings.push(
             Finding::general(Severity::Fault, ids::LOADER_DISABLED, text)
                 .with_help("unset ROCM_KPACK_DISABLE"),
         );
     }
     if !machine.environment.path.is_empty() {
-        let text = "ROCM_KPACK_PATH is set: the loader looks there, not where markers lead";
+        let text =
+            "ROCM_KPACK_PATH is set, so the loader searches there instead of the markers' paths";
         findings.push(Finding::general(Severity::Note, ids::SEARCH_PATHS_SET, text));
     } else if !machine.environment.path_prefix.is_empty() {
-        let text = "ROCM_KPACK_PATH_PREFIX is set: the loader searches there first";
+        let text = "ROCM_KPACK_PATH_PREFIX is set, so the loader searches there first";
         findings.push(Finding::general(Severity::Note, ids::SEARCH_PATHS_SET, text));
     }
     findings.into_iter().map(Diagnosis::from).collect()
@@ -126,22 +127,21 @@ fn of_no_gpu(machine: &Machine) -> Finding {
         let note = Finding::general(Severity::Note, ids::NO_GPU, ON_WINDOWS);
         note.with_help("specify its GPU with --arch")
     } else if access.is_wsl && !access.has_device {
-        let text = "this is WSL (/dev/dxg), and the kernel has no KFD: kpack cannot tell the GPU, and only ROCm for WSL can use it";
-        fault(ids::NO_DRIVER, text).with_help(
-            "install ROCm for WSL, and name the GPU with --arch to check the code for it",
-        )
+        let text = "this is WSL (/dev/dxg), where kpack cannot detect the GPU, and only ROCm for WSL can use it";
+        fault(ids::NO_DRIVER, text)
+            .with_help("install ROCm for WSL, and specify the GPU with --arch to check its code")
     } else if access.has_adapter && machine.all.is_none() {
-        let text = "this machine has a GPU of AMD, but the driver amdgpu does not offer it for computing (KFD)";
+        let text = "this machine has an AMD GPU, but the amdgpu driver does not offer it for computing (KFD)";
         fault(ids::NO_DRIVER, text).with_help("load or install the driver: `modprobe amdgpu`")
     } else if access.is_container {
         let text = "no GPU reaches this container";
         fault(ids::NO_DEVICE_ACCESS, text).with_help(of_container(machine))
     } else if machine.all.is_none() {
         let text = "cannot detect this machine's GPUs: there is none, or the amdgpu driver (KFD) is missing or too old";
-        fault(ids::NO_GPU, text).with_help("name the GPU with --arch, to check the code for it")
+        fault(ids::NO_GPU, text).with_help("specify the GPU with --arch to check its code")
     } else {
         let text = "this machine has no GPU that ROCm can use";
-        fault(ids::NO_GPU, text).with_help("name a GPU with --arch, to check the code for it")
+        fault(ids::NO_GPU, text).with_help("specify a GPU with --arch to check its code")
     }
 }
 

@@ -289,6 +289,6 @@ fn likely(machine: &Machine) -> Result<Subject, Error> {
             format!("no binary with device code is in {}", list(places))
         }
     };
-    let text = format!("{text}; name what to examine: `kpack doctor PATH`");
+    let text = format!("{text}; pass the path to examine: `kpack doctor PATH`");
     Err(Error::rejected(ids::NO_DEVICE_CODE, "this machine".as_ref(), text))
 }

@@ -239,7 +239,7 @@ impl Contents {
             _ => match split::read(path, None)? {
                 split::BinaryKind::Fat(fat, _) | split::BinaryKind::Kept(fat) => vec![fat.code],
                 split::BinaryKind::Split(_) => {
-                    let reason = "already split, so its device code is in archives; `kpack show FILE` lists them, name one of those instead";
+                    let reason = "already split, so its device code is in archives; `kpack show FILE` lists them; pass one of them instead";
                     return Err(Error::rejected(ids::CODE_IN_ARCHIVES, path, reason));
                 }
                 split::BinaryKind::LeftAlone(_, reason) => {

@@ -189,7 +189,7 @@ impl<'a> Changes<'a> {
 fn read(path: &Path, report: &mut Report) -> Result<Option<Vec<u8>>, Error> {
     let size = fs::metadata(path).map_err(|e| Error::io(path, "read", e))?.len();
     if size > MAX_LIST {
-        let text = format!("has {size} bytes, which is no list of files; it stays as it is");
+        let text = format!("not changed: {size} bytes is too large for a list of files");
         report.findings.push(Finding::new(Severity::Warning, ids::DAMAGED_WHEEL, path, text));
         return Ok(None);
     }

@@ -1114,7 +1114,7 @@ fn rocms_loader_does_not_look_beside_links() {
         rocm,
         [
             "Fault [rocm-loader] /tree/linked/lib/libvec.so: split, but ROCm's loader, /tree/rocm/librocm_kpack.so.0, does \
-             not look beside symbolic links: it misses code for gfx942 that kpack's finds; install the \
+             not search the directory of a symbolic link: it misses code for gfx942 that kpack's finds; install the \
              files themselves instead of links (`uv pip install --link-mode copy`), or put kpack's loader \
              (`librocm-kpack0`) in the place of /tree/rocm/librocm_kpack.so.0"
         ]
@@ -1223,7 +1223,7 @@ fn what_keeps_programs_from_the_gpu() {
         ("no GPU", &[][..], None, ids::NO_GPU, "there is none"),
         ("no driver", &adapter[..], None, ids::NO_DRIVER, "amdgpu"),
         ("no GPU in KFD", &["dev/kfd"], Some(&[][..]), ids::NO_GPU, "no GPU that ROCm can use"),
-        ("no device", &[], Some(&["gfx942"]), ids::NO_DEVICE_ACCESS, "no /dev/kfd"),
+        ("no device", &[], Some(&["gfx942"]), ids::NO_DEVICE_ACCESS, "/dev/kfd does not exist"),
         (
             ".dockerenv",
             &[".dockerenv"],

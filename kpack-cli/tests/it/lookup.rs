@@ -341,7 +341,7 @@ fn the_doctor_obeys_variables_and_names_the_one_that_decided() {
     let output = with_variable(&tree, "ROCM_KPACK_PATH", &doctor);
     let text = text_of(&output).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
-    let fault = "split, but ROCM_KPACK_PATH leads to no code for gfx942";
+    let fault = "split, but the paths in ROCM_KPACK_PATH contain no code for gfx942";
     let advice =
         "unset ROCM_KPACK_PATH: it replaces the installed archives, which have code for gfx942";
     assert!(text.contains(fault) && text.contains(advice), "{text}");

@@ -354,7 +354,7 @@ fn a_gpu_needs_its_targets_their_variants_and_the_host_files() {
     let output = kpack(&tree, &["artifact", "select", index, "--arch", "gfx942"]);
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("nothing for gfx942; there are gfx1100, gfx1101"), "{said}");
+    assert!(said.contains("lists no artifact for gfx942, only for gfx1100, gfx1101"), "{said}");
 
     // What is fetched and right is left out; what is half there is not.
     fs::create_dir(tree.path("have")).unwrap();

@@ -69,7 +69,7 @@ fn misspelled_names_are_refused_everywhere_with_what_was_meant() {
     for (name, meant) in [
         ("gfx11OO", "did you mean gfx1100?"),
         ("mi300x", "did you mean gfx942?"),
-        ("gfx11", "a family; name its processors, such as gfx1100"),
+        ("gfx11", "a family; list its processors, such as gfx1100"),
         ("anything", "expected a processor"),
     ] {
         for line in [

@@ -114,8 +114,7 @@ impl Directory {
         let plain = PathBuf::from_iter(rest.components().take_while(is_plain));
         let first = there.join(plain.components().next().map_or("".as_ref(), Component::as_os_str));
         if first.is_symlink() && !first.exists() {
-            let text =
-                "a dangling symbolic link; make the directory that it leads to, or name another";
+            let text = "a dangling symbolic link; create its target directory, or choose another";
             return Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &first, text));
         }
         let found = Self::open(there)?.make_below(&plain, made)?;

@@ -60,7 +60,7 @@ impl Prefix {
             return Err(Error::rejected(
                 ids::OUTSIDE_PREFIX,
                 &joined,
-                "expected a path within the install prefix; name a prefix that contains it",
+                "expected a path within the install prefix; choose a prefix that contains it",
             ));
         }
         let path = canonicalize(&joined).map_err(|e| Error::io(&joined, "open", e))?;
@@ -189,7 +189,7 @@ impl Prefix {
     fn name(&self, path: &Path, named: &Path) -> Result<String, Error> {
         let Ok(relative) = path.strip_prefix(&self.path) else {
             let text = format!(
-                "it resolves to {}, outside of the install prefix {}; name a prefix that contains both",
+                "it resolves to {}, outside of the install prefix {}; choose a prefix that contains both",
                 path.display(),
                 self.path.display()
             );

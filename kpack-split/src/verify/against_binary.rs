@@ -221,7 +221,7 @@ impl Kernels {
         }
         if places.is_empty() {
             let text = "the original has code for this target, the archives do not; if it was left out on \
-                        purpose, name the targets to compare with `--arch`";
+                        purpose, pass the targets to compare with `--arch`";
             faults.push(text.to_owned());
         }
         Ok(faults)

@@ -167,7 +167,7 @@ impl ManifestCheck<'_> {
                     && !listed.contains(name)
                     && self.context.lookup.archives.is_for(&entry.path(), &target)?
                 {
-                    let text = format!("does not list `{name}`, which is beside it");
+                    let text = format!("does not list `{name}`, which is in the same directory");
                     self.faults.push((ids::INCONSISTENT_MANIFEST, text.into()));
                 }
             }

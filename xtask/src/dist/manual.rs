@@ -21,12 +21,12 @@ const ENVIRONMENT: [(&str, &[&str], &str); 5] = [
     (
         "ROCM_KPACK_PATH",
         &["kpack", "kpack-doctor"],
-        "Archives for the loader, in place of those that markers lead to. Only kpack doctor obeys it; other commands ignore it, with a note.",
+        "Where the loader searches for archives, instead of the paths in markers. Only kpack doctor obeys it; other commands ignore it, with a note.",
     ),
     (
         "ROCM_KPACK_PATH_PREFIX",
         &["kpack", "kpack-doctor"],
-        "Archives for the loader before those that markers lead to, as above.",
+        "Where the loader searches for archives before the paths in markers, as above.",
     ),
     (
         "ROCM_KPACK_DISABLE",

@@ -86,8 +86,8 @@ fn has_each(
     let names = |promised: &[&Promised]| list(promised.iter().map(|promised| &promised.target));
     if let Some(first) = lost.first() {
         let text = format!(
-            "is for all targets, but has nothing for {}, which {} lists; merge what each \
-             machine built, with `kpack artifact recombine`",
+            "is for all targets, but lists no kernels for {}, which is in {}; merge the \
+             artifacts of all machines with `kpack artifact recombine`",
             names(&lost),
             first.by.display()
         );
@@ -95,7 +95,7 @@ fn has_each(
     }
     if !without.is_empty() {
         let text = format!(
-            "has nothing for {}, and there is nothing else for it in the database either",
+            "lists no kernels for {}, and neither does any other file of the database",
             names(&without)
         );
         report.note(ids::INCOMPLETE_DATABASE, full, text);

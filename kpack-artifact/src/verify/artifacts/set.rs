@@ -78,7 +78,7 @@ impl Set {
         let generic = members.iter().find(|member| member.role == Role::Generic);
         let Some(generic) = generic else {
             let text = format!(
-                "has no {}_{} beside it, so nothing loads its device code",
+                "nothing loads its device code, because {}_{} is missing",
                 self.component,
                 names::GENERIC
             );

@@ -72,7 +72,7 @@ pub(super) struct Arguments {
     /// gfx90a:xnack+ also selects plain gfx90a. Default: keep every target
     #[arg(long, value_name = "TARGET", value_parser = TargetId::named, num_args = 1.., value_delimiter = ',')]
     pub(super) gpu_targets: Vec<TargetId>,
-    /// Also reject an artifact, or a batch, whose kernel databases have nothing for --gpu-targets. By default, only
+    /// Also reject an artifact, or a batch, whose kernel databases lack files for --gpu-targets. By default, only
     /// fat binaries count, and a batch with --layout module fails only if no artifact has any of the targets
     #[arg(long, requires = "gpu_targets")]
     require_targets: bool,
@@ -90,7 +90,7 @@ pub(super) struct Arguments {
     hint: InstallHint,
     #[command(flatten)]
     storage: StorageArguments,
-    /// Accepted for older scripts; output is written beside its final place
+    /// Accepted for older scripts; temporary files are in the output directory
     #[arg(long, value_name = "DIR", hide = true)]
     tmp_dir: Option<PathBuf>,
     /// Accepted for older scripts; no outside tool is needed

@@ -108,7 +108,7 @@ catalogue! {
         SHARED_LINK
             "The file is a symbolic link to a file that several installations may share."
             "Package managers such as uv link many installations to one file."
-            "Write to `--output`, or name the file itself."
+            "Write to `--output`, or pass the file itself."
 
         ATTRIBUTE_LOST
             "The owner, a permission or an extended attribute of a file could not be kept."
@@ -284,7 +284,7 @@ catalogue! {
         NO_GPU
             "No GPU was found on the machine."
             "kpack does not know which code the machine needs."
-            "Pass the GPU with `--arch`, or tell the shim with HSA_OVERRIDE_GFX_VERSION; where there is one, load the amdgpu driver."
+            "Pass the GPU with `--arch`, or to the shim in HSA_OVERRIDE_GFX_VERSION. If the machine has a GPU, load the amdgpu driver."
 
         LOADER_DISABLED
             "ROCM_KPACK_DISABLE turns the loader off."
@@ -307,7 +307,7 @@ catalogue! {
             "Add the user to the group that owns `/dev/kfd` and log in again, or start the container with `--device /dev/kfd --device /dev/dri`."
 
         GPU_OVERRIDDEN
-            "`HSA_OVERRIDE_GFX_VERSION` makes programs treat the GPU as another one."
+            "`HSA_OVERRIDE_GFX_VERSION` makes programs ask for the code of another GPU."
             "Programs then ask for code for that other GPU, and builds with code for the real one no longer load."
             "Unset the variable if there is code for the real GPU."
 

@@ -13,7 +13,7 @@ def main() -> None:
     """Exits with the first code of kpack that is not 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="binary, archive or offload bundle")
-    parser.add_argument("-o", "--output-dir", type=Path, help="default, and with several FILEs: each beside its FILE, with the suffix .unbundled in place of the last one")
+    parser.add_argument("-o", "--output-dir", type=Path, help="default, and with several FILEs: each in the directory of its FILE, with the suffix .unbundled in place of the last one")
     parser.add_argument("--gfx-arch", metavar="TARGET", help="write only code objects for this GPU target")
     known = parser.parse_args()
     more = [f"--arch={known.gfx_arch}"] if known.gfx_arch else []
