@@ -3,7 +3,7 @@
 //!
 //! Files are opened as immutable: SQLite then neither locks them nor writes anything beside them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -61,6 +61,12 @@ pub(crate) struct Unreadable {
 pub(crate) fn targets(path: &Path) -> Result<Result<BTreeSet<String>, Unreadable>, Error> {
     let query = "SELECT DISTINCT arch FROM cache_v1 NOT INDEXED";
     read(path, query, |row| row.get(0))
+}
+
+/// The same, with the bytes of that code.
+pub(super) fn sizes(path: &Path) -> Result<Result<BTreeMap<String, u64>, Unreadable>, Error> {
+    let query = "SELECT arch, sum(length(code)) FROM cache_v1 NOT INDEXED GROUP BY arch";
+    read(path, query, |row| Ok((row.get(0)?, row.get::<_, i64>(1)?.unsigned_abs())))
 }
 
 pub(super) fn rows(path: &Path) -> Result<Result<Vec<WithCode>, Unreadable>, Error> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_core::files::{self, with_slashes};
 use kpack_core::publish;
-use kpack_core::words::list;
+use kpack_core::words::{bytes, list};
 use kpack_core::{Error, Finding, Severity, ids};
 use kpack_format::names::{archive_ends, is_archive, is_manifest};
 use kpack_format::{Delivery, TargetId};
@@ -16,8 +16,9 @@ use walkdir::WalkDir;
 
 use super::classifier::Parsed;
 use super::classify::classify_databases;
-use super::databases::{Known, Selection, copy_of};
-use super::entry::Class;
+use super::databases::{ForAll, Known, Merge, Place, Selection, copy_of};
+use super::entry::{Class, Node};
+use super::kernel_cache;
 use super::kernel_files::KernelFiles;
 
 /// What goes.
@@ -28,6 +29,8 @@ pub struct Removal {
     pub files: Vec<(PathBuf, TargetId)>,
     /// Directories to remove if they are empty then, each before those in it.
     pub directories: Vec<PathBuf>,
+    /// Files of databases that stay as a whole, since nothing is for the chosen GPUs. The findings say so.
+    pub left: BTreeSet<PathBuf>,
     /// Manifests that list archives that go, and what they become.
     pub manifests: Vec<(PathBuf, Vec<u8>)>,
     /// What to say: what stays because nothing is for the chosen GPUs.
@@ -107,7 +110,8 @@ impl Removal {
         for ((database, copy), files) in by_database {
             if !files.iter().any(|(_, target)| keep.matches(target)) {
                 let targets = BTreeSet::from_iter(files.iter().map(|(_, target)| *target));
-                let what = format!("the files of {database}");
+                self.left.extend(files.iter().map(|(path, _)| prefix.join(path)));
+                let what = format!("all files of {database} ({})", files.len());
                 self.without_any(&prefix.join(copy), &what, keep, targets);
                 continue;
             }
@@ -123,6 +127,13 @@ impl Removal {
         }
         self.directories.sort();
         self.directories.dedup();
+        for entry in content.entries.iter().filter(|entry| matches!(entry.node, Node::File { .. }))
+        {
+            let place = databases.recognise(&with_slashes(&entry.path)).map(|(_, place)| place);
+            if let Some(Place::ForAll(ForAll::Merge(Merge::KernelCache))) = place {
+                self.kernel_cache(&prefix.join(&entry.path), keep)?;
+            }
+        }
         let observations = content.observations.into_iter();
         let faults = observations.filter(|found| found.severity == Severity::Fault);
         self.findings.extend(faults.map(|found| {
@@ -130,6 +141,27 @@ impl Removal {
                 (prefix.join(found.file()), format!("stays as it is: {}", found.text));
             Finding::new(Severity::Warning, found.id, path, text)
         }));
+        Ok(())
+    }
+
+    /// Says what rocFFT's kernel cache has for other GPUs. All of it stays.
+    fn kernel_cache(&mut self, path: &Path, keep: &Keep) -> Result<(), Error> {
+        let text = match kernel_cache::sizes(path)? {
+            Ok(mut sizes) => {
+                let stays = |target: &str| target.parse().is_ok_and(|target| keep.matches(&target));
+                sizes.retain(|target, _| !stays(target));
+                if sizes.is_empty() {
+                    return Ok(());
+                }
+                format!(
+                    "stays as it is, with {} of code for {}: kpack removes nothing from rocFFT's kernel cache",
+                    bytes(sizes.values().sum()),
+                    list(sizes.keys())
+                )
+            }
+            Err(unreadable) => format!("stays as it is: {}", unreadable.reason),
+        };
+        self.findings.push(Finding::new(Severity::Note, ids::UNCHANGED, path, text));
         Ok(())
     }
 

@@ -379,6 +379,15 @@ impl JoinPlan {
         }
     }
 
+    /// Makes holes of these ranges of the input, in which a binary for Linux has bundles; others have none there. What
+    /// writes there checks it. Returns their offsets in the output.
+    pub(crate) fn leave_out(&mut self, holes: &[Range<u64>]) -> Vec<u64> {
+        match self {
+            Self::Elf(plan) => plan.leave_out(holes),
+            Self::Pe(plan) => plan.leave_out(holes),
+        }
+    }
+
     /// Writes the joined binary without its bundles to the empty file `output`. `input` must be the
     /// planned file.
     pub fn write(&self, input: &File, output: &File) -> Result<(), BinaryError> {

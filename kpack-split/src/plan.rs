@@ -117,6 +117,12 @@ impl<I, H> JoinPlan<Plan<I, H>> {
         &self.bundles
     }
 
+    /// Makes holes of these ranges of the input, whose contents are checked by what writes there. Returns their offsets
+    /// in the output.
+    pub(crate) fn leave_out(&mut self, holes: &[Range<u64>]) -> Vec<u64> {
+        self.plan.rewrite.leave_out(holes)
+    }
+
     /// Writes the joined binary without its bundles to the empty file `output`. `input` must be the
     /// planned file.
     pub fn write(&self, input: &File, output: &File) -> Result<(), BinaryError> {

@@ -102,6 +102,8 @@ impl Edits {
 #[derive(Debug, Clone)]
 pub(crate) struct Rewrite {
     gaps: Gaps,
+    /// Input offsets of what is not copied and becomes holes, to which others write.
+    holes: Vec<Range<u64>>,
     /// End of the input's kept bytes; the tail replaces everything after it.
     kept_end: u64,
     /// Changed bytes by output offset.
@@ -121,6 +123,7 @@ impl Rewrite {
             edits: edits.into_output(&gaps),
             tail_offset: gaps.output_offset(kept_end),
             gaps,
+            holes: Vec::new(),
             kept_end,
             tail,
             bundles: Vec::new(),
@@ -130,6 +133,17 @@ impl Rewrite {
 
     pub(crate) fn gaps(&self) -> &Gaps {
         &self.gaps
+    }
+
+    /// Makes holes of these ranges of the input, and returns their offsets in the output.
+    pub(crate) fn leave_out(&mut self, holes: &[Range<u64>]) -> Vec<u64> {
+        self.holes.extend_from_slice(holes);
+        holes.iter().map(|hole| self.gaps.output_offset(hole.start)).collect()
+    }
+
+    /// Input offsets of what is not copied.
+    pub(crate) fn holes(&self) -> &[Range<u64>] {
+        &self.holes
     }
 
     /// What it makes of `input`, not written yet.
@@ -205,7 +219,10 @@ impl Rewrite {
     fn kept(&self) -> Vec<(Range<u64>, u64)> {
         let mut start = 0;
         let mut kept = Vec::new();
-        for cut in self.gaps.iter().map(|gap| &gap.cut) {
+        let cuts = self.gaps.iter().map(|gap| &gap.cut);
+        let mut left_out = Vec::from_iter(cuts.chain(&self.holes));
+        left_out.sort_by_key(|range| range.start);
+        for cut in left_out {
             kept.push((start..cut.start, self.gaps.output_offset(start)));
             start = cut.end;
         }

@@ -1,6 +1,7 @@
 //! Prints lines, tables, sizes and JSON on standard output. All text for people is escaped here,
 //! because it contains names that others have chosen.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::Path;
@@ -135,15 +136,58 @@ pub(super) fn kind(severity: Severity) -> &'static str {
 
 /// Writes a finding to standard error, with its ID; with `--quiet`, only one that is more than a note.
 pub(super) fn complain_finding(finding: &Finding) {
+    complain_also(finding, "");
+}
+
+/// The same, with `others` after its path.
+fn complain_also(finding: &Finding, others: &str) {
     if finding.severity > Severity::Note || !print().quiet {
-        complain(kind(finding.severity), described(finding));
+        complain(kind(finding.severity), described_also(finding, others));
+    }
+}
+
+/// Writes findings as [`complain_finding`] does. Without `--verbose`, those that say the same about several files share a
+/// line.
+pub(super) fn complain_findings(findings: &[Finding]) {
+    if print().verbose {
+        return findings.iter().for_each(complain_finding);
+    }
+    let mut alike: BTreeMap<_, usize> = BTreeMap::new();
+    let key = |finding: &Finding| {
+        finding
+            .path
+            .is_some()
+            .then(|| (finding.id.as_str(), kind(finding.severity), finding.text.clone()))
+    };
+    for key in findings.iter().filter_map(key) {
+        *alike.entry(key).or_default() += 1;
+    }
+    for finding in findings {
+        let Some(key) = key(finding) else {
+            complain_finding(finding);
+            continue;
+        };
+        // The first one stands for all.
+        match alike.remove(&key) {
+            Some(1) => complain_finding(finding),
+            Some(number) => {
+                let others = count(number - 1, "other file");
+                complain_also(finding, &format!(" (and {others}; --verbose lists them)"));
+            }
+            None => {}
+        }
     }
 }
 
 /// A finding in words: its path, its text and its ID.
 pub(super) fn described(finding: &Finding) -> String {
+    described_also(finding, "")
+}
+
+/// The same, with `others` after its path.
+fn described_also(finding: &Finding, others: &str) -> String {
     let path = finding.path.as_ref();
-    let path = path.map_or(String::new(), |path| format!("{}: ", shown(path)));
+    let path = path.map_or(String::new(), |path| format!("{}{others}: ", shown(path)));
     match finding.severity {
         Severity::Ok => format!("{path}{}", finding.text),
         _ => format!("{path}{}", with_id(&finding.text, finding.id)),

@@ -100,7 +100,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let bar = Bar::new(FILES);
     let report = trim::trim(&options, &bar)?;
     bar.finish();
-    report.findings.iter().for_each(output::complain_finding);
+    output::complain_findings(&report.findings);
     if print().json {
         output::json(&report)?;
     } else if !print().quiet {
@@ -128,6 +128,10 @@ fn summary(report: &Report) -> Text {
     let mut text = Text::default();
     for file in &report.files {
         text.line(format_args!("{}: {}", shown(&file.path), outcome(file)));
+    }
+    for package in &report.packages {
+        let files = count(package.files.len(), "file");
+        text.line(format_args!("{}: {} ({files})", package.manager, package.name));
     }
     let (before, after) = (report.size_before, report.size_after);
     let would = if report.dry_run { "would change" } else { "changed" };

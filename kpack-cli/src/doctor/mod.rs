@@ -34,6 +34,8 @@ use packages::Packages;
 pub use image::enter;
 pub(crate) use machine::no_gpu;
 pub use machine::{Options, processors};
+pub use packages::Owner;
+pub(crate) use packages::owners;
 pub use remedy::{Diagnosis, Remedy};
 pub use unused::{Unused, unused};
 

@@ -12,7 +12,7 @@ use kpack_format::names::is_archive;
 use kpack_format::{Delivery, TargetId};
 use kpack_split::input;
 use kpack_wheel::within;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::facts::{Binary, Code, Process};
 use super::machine::{Machine, small_text};
@@ -89,6 +89,36 @@ impl Root {
             false => self.path.join(listed),
         }
     }
+}
+
+/// A package of dpkg or RPM, and some of its files.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Owner {
+    /// `dpkg` or `rpm`.
+    pub manager: &'static str,
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// The files.
+    #[serde(serialize_with = "kpack_core::lossy::paths")]
+    pub files: Vec<PathBuf>,
+}
+
+/// The packages in the databases below `root` that `files` are of.
+pub(crate) fn owners(root: &Path, files: &BTreeSet<&Path>) -> Vec<Owner> {
+    let mut found = Packages::default();
+    let root = &Root::new(root.to_owned());
+    found.add_dpkg(root, &|path| files.contains(path));
+    found.add_rpm(root, &|path| files.contains(path));
+    let owners = found.packages.into_iter().map(|package| {
+        let Package { manager, name, version, files, .. } = package;
+        let manager = if manager == Manager::Apt { "dpkg" } else { "rpm" };
+        Owner { manager, name, version, files }
+    });
+    let mut owners = Vec::from_iter(owners);
+    owners.sort();
+    owners
 }
 
 impl Packages {

@@ -25,6 +25,7 @@ use kpack_split::input::{or_refused, until_unchanged};
 use kpack_split::trim::{self, Keep, Trim, TrimPlan};
 use serde::Serialize;
 
+use crate::doctor::{Owner, owners};
 use note::{Goes, Note};
 use place::Root;
 use tree::{Given, Tree};
@@ -59,6 +60,8 @@ pub struct Report {
     pub dry_run: bool,
     /// The files that changed or went.
     pub files: Vec<FileReport>,
+    /// The packages of dpkg and RPM that these files are of.
+    pub packages: Vec<Owner>,
     /// Their sizes in sum, in bytes: a file with several names counts once.
     pub size_before: u64,
     /// The same afterwards.
@@ -122,6 +125,7 @@ pub fn trim(options: &Options, progress: &dyn Progress) -> Result<Report, Error>
         report: Report::default(),
         complete: BTreeSet::new(),
         changed: BTreeSet::new(),
+        left: BTreeSet::new(),
         unfinished: Vec::new(),
     };
     run.find_unfinished();
@@ -136,6 +140,7 @@ pub fn trim(options: &Options, progress: &dyn Progress) -> Result<Report, Error>
     if !options.dry_run {
         given.iter().try_for_each(|given| Note::finish(given.directory()))?;
     }
+    run.find_owners();
     Ok(run.report)
 }
 
@@ -149,6 +154,8 @@ struct Run<'a> {
     complete: BTreeSet<PathBuf>,
     /// Those of them that this run wrote.
     changed: BTreeSet<PathBuf>,
+    /// Files of databases that stay as a whole. It is said once.
+    left: BTreeSet<PathBuf>,
     /// The names of each file that an earlier run may have changed before it was killed.
     unfinished: Vec<Vec<PathBuf>>,
 }
@@ -216,7 +223,11 @@ impl<'a> Run<'a> {
             Ok(Trim::Planned(plan)) => return Ok(Some(plan)),
             Ok(Trim::Done) if !job.is_link => self.complete.extend(job.names.iter().cloned()),
             Ok(Trim::Nothing | Trim::Done) => {}
-            Ok(Trim::LeftAlone(finding)) => self.report.findings.push(finding),
+            Ok(Trim::LeftAlone(finding)) => {
+                if finding.id != ids::MISSING_TARGET || !self.left.contains(&job.names[0]) {
+                    self.report.findings.push(finding);
+                }
+            }
             Err(refused) => {
                 let text = format!("stays as it is: {}", refused.text);
                 self.warn(&refused, text);
@@ -323,6 +334,7 @@ impl<'a> Run<'a> {
 
     fn trimmed(&mut self, path: &Path, plan: &TrimPlan, outcome: Outcome) {
         let removed = plan.goes().into_iter();
+        self.report.findings.extend(plan.left().cloned());
         // A link had no size of its own.
         let before = if outcome == Outcome::Copied { 0 } else { plan.size_before() };
         self.add(FileReport {
@@ -343,6 +355,7 @@ impl<'a> Run<'a> {
     /// Removes what is for other GPUs as a whole.
     fn remove(&mut self, removal: Removal) -> Result<(), Error> {
         self.report.findings.extend(removal.findings);
+        self.left.extend(removal.left);
         for (path, bytes) in &removal.manifests {
             let size = fs::metadata(path).map_or(0, |metadata| metadata.len());
             self.add(FileReport {
@@ -395,6 +408,15 @@ impl<'a> Run<'a> {
         }
         let mut given = self.given.iter();
         given.try_for_each(|given| Note::add(given.directory(), &self.report.gpus, goes))
+    }
+
+    /// Finds the packages of the files that changed or went: package managers report these.
+    fn find_owners(&mut self) {
+        let files = self.report.files.iter().map(|file| &file.path).chain(&self.changed);
+        let files = BTreeSet::from_iter(files.map(PathBuf::as_path));
+        if !files.is_empty() {
+            self.report.packages = owners(self.root.directory(), &files);
+        }
     }
 
     fn update_lists(&mut self) -> Result<(), Error> {

@@ -21,6 +21,11 @@ impl Root {
         real.transpose().map(Self)
     }
 
+    /// The directory in which package managers have their databases.
+    pub(super) fn directory(&self) -> &Path {
+        self.0.as_deref().unwrap_or(Path::new("/"))
+    }
+
     /// The directory that an absolute path begins at.
     fn of(&self, path: &Path) -> PathBuf {
         let drive = || path.ancestors().last().unwrap_or(path);

@@ -136,6 +136,26 @@ fn a_file_without_code_for_the_gpus_stays_with_a_warning() {
 }
 
 #[test]
+fn files_that_stay_for_the_same_reason_share_a_line() {
+    let tree = prefix();
+    for name in ["lib/liba.so", "lib/libb.so"] {
+        fs::copy(tree.path("fat"), tree.path("prefix").join(name)).unwrap();
+    }
+    let lines = |arguments: &str| {
+        let text = trim(&tree, &format!("--arch gfx1030 {arguments} prefix"));
+        let lines = text.lines().filter(|line| line.contains("[missing-target]"));
+        Vec::from_iter(lines.map(str::to_owned))
+    };
+    let [line] = &lines("")[..] else { panic!("not one line") };
+    assert!(line.contains("liba.so (and 2 other files; --verbose lists them): stays"), "{line}");
+    assert_eq!(lines("--verbose").len(), 3);
+    let report: serde_json::Value =
+        serde_json::from_slice(&kpack(&tree, &words("trim --arch gfx1030 --json prefix")).stdout)
+            .unwrap();
+    assert_eq!(report["findings"].as_array().unwrap().len(), 3);
+}
+
+#[test]
 fn spirv_stays_where_a_gpu_has_no_other_code_or_if_asked_to() {
     let spirv = || ("amdgcnspirv".to_owned(), b"SPIR-V".repeat(2000));
     let library = FatLibrary::new()
@@ -404,7 +424,8 @@ fn databases_archives_and_manifests_keep_what_the_gpus_need() {
     let split = fs::read(tree.path("prefix").join(LIBRARY)).unwrap();
     let dry = trim(&tree, "--arch gfx1100 --dry-run prefix");
     let said = trim(&tree, "--arch gfx1100 prefix");
-    assert!(said.contains("the files of hipblaslt stay as they are"), "{said}");
+    assert!(said.contains("all files of hipblaslt (1) stay as they are"), "{said}");
+    assert_eq!(said.matches("[missing-target]").count(), 1, "{said}");
     assert_eq!(dry.replace("would change", "changed"), said);
     let files = tree.files();
     let has = |name: &str| files.iter().any(|file| file == name);
@@ -420,6 +441,31 @@ fn databases_archives_and_manifests_keep_what_the_gpus_need() {
     let after = tree.snapshot_with_times();
     trim(&tree, "--arch gfx1100 prefix");
     assert_eq!(tree.snapshot_with_times(), after);
+}
+
+#[test]
+fn rocfft_s_kernel_cache_stays_and_is_named_with_its_code_for_others() {
+    let tree = Tree::new();
+    let cache = tree.path("prefix/lib/rocfft/rocfft_kernel_cache.db");
+    fs::create_dir_all(cache.parent().unwrap()).unwrap();
+    let database = rusqlite::Connection::open(&cache).unwrap();
+    database.execute("CREATE TABLE cache_v1 (kernel_name, arch, code)", ()).unwrap();
+    for (kernel, target) in [("a", "gfx942"), ("b", "gfx942"), ("a", "gfx1030"), ("a", "gfx1100")] {
+        let row = rusqlite::params![kernel, target, vec![1_u8; 1024]];
+        database.execute("INSERT INTO cache_v1 VALUES (?, ?, ?)", row).unwrap();
+    }
+    drop(database);
+    let before = tree.snapshot_with_times();
+    let said = trim(&tree, "--arch gfx1100 prefix");
+    let expected =
+        "rocfft_kernel_cache.db: stays as it is, with 3.00 KiB of code for gfx1030, gfx942:";
+    assert!(said.contains(expected), "{said}");
+    assert_eq!(tree.snapshot_with_times(), before);
+    let said = trim(&tree, "--arch gfx1100,gfx1030,gfx942 prefix");
+    assert!(!said.contains("rocfft"), "{said}");
+    fs::write(&cache, "no database").unwrap();
+    let said = trim(&tree, "--arch gfx1100 prefix");
+    assert!(said.contains("rocfft_kernel_cache.db: stays as it is: cannot be read"), "{said}");
 }
 
 #[test]
@@ -513,6 +559,29 @@ fn single_bundles_keep_their_form() {
             assert_eq!(codes, [entries[1].1.clone()]);
         }
     }
+}
+
+/// The windows for reading and for writing are as large as the bundles, and not in memory at the same time.
+#[test]
+fn a_large_compressed_bundle_takes_the_memory_of_one_window() {
+    if !require::tools(&["python3"]) {
+        return;
+    }
+    const SIZE: usize = 48 << 20;
+    let tree = Tree::new();
+    let entries = ["gfx1100", "gfx942"].map(|target| {
+        (target.to_owned(), code_object(target, &vec![target.len() as u8; SIZE]).unwrap())
+    });
+    fs::write(tree.path("a.hipfb"), bundle(Storage::ZstdLong(3), &entries).unwrap()).unwrap();
+    let script = "import resource as r, subprocess, sys\nsubprocess.run(sys.argv[1:], check=True)\n\
+        print(r.getrusage(r.RUSAGE_CHILDREN).ru_maxrss)";
+    let kpack = command(&tree, &words("trim --quiet --arch gfx1100 a.hipfb"));
+    let mut python = Command::new("python3");
+    python.args(["-c", script]).arg(kpack.get_program()).args(kpack.get_args());
+    let peak: usize = process::run(python.current_dir(tree.root())).trim().parse().unwrap();
+    let (peak, window) = (peak << 10, 2 * SIZE);
+    assert!(peak < window + SIZE / 2, "{} MiB", peak >> 20);
+    assert!(fs::metadata(tree.path("a.hipfb")).unwrap().len() < SIZE as u64);
 }
 
 /// The code objects for gfx1100 that each wrapper of a binary leads to.
@@ -627,8 +696,12 @@ fn kernel_files_that_a_rule_names_go_if_they_are_for_other_gpus() {
     assert!(!tree.path(&file("gfx942")).exists());
 }
 
-/// A library with bundles in its data alone, which it hands to the HIP runtime itself.
-fn with_bundles_in_data(tree: &Tree, storages: &[Storage]) -> std::path::PathBuf {
+/// A library with bundles in its data, which it hands to the HIP runtime itself, and with these objects.
+fn with_bundles_in_data(
+    tree: &Tree,
+    storages: &[Storage],
+    objects: &[&Path],
+) -> std::path::PathBuf {
     let mut text = ".section .rodata\n.ascii \"__CLANG_OFFLOAD_BUNDLE__\"\n".to_owned();
     for (index, storage) in storages.iter().enumerate() {
         let name = tree.path(&format!("{index}.bundle"));
@@ -641,28 +714,24 @@ fn with_bundles_in_data(tree: &Tree, storages: &[Storage]) -> std::path::PathBuf
     let library = tree.path("lib/libdata.so");
     fs::create_dir(tree.path("lib")).unwrap();
     let mut cc = Command::new("cc");
-    process::run(cc.args(["-shared", "-nostdlib", "-o"]).args([&library, &tree.path("data.s")]));
+    cc.args(["-shared", "-nostdlib", "-o"]).args([&library, &tree.path("data.s")]);
+    process::run(cc.args(objects));
     library
 }
 
-#[test]
-fn bundles_in_data_shrink_in_their_place() {
-    let tree = Tree::new();
-    let storages = [Storage::Plain, Storage::Zstd(2), Storage::Plain, Storage::Zstd(3)];
-    let library = with_bundles_in_data(&tree, &storages);
-    let (old, before) = (fs::read(&library).unwrap(), library.metadata().unwrap());
-    let said = trim(&tree, "--arch gfx1100 lib");
-    assert!(said.contains("replaced by holes, without gfx1030, gfx942"), "{said}");
-    let (new, after) = (fs::read(&library).unwrap(), library.metadata().unwrap());
-    assert_eq!(new.len(), old.len());
-    assert!(after.blocks() < before.blocks(), "{} of {}", after.blocks(), before.blocks());
-    let linked = LinkedBinary::open(&library).unwrap();
-    let [found] = &linked.image.bundles_in_data().unwrap()[..] else { panic!() };
-    assert_eq!(found.starts.len(), storages.len());
-    let mut outside = vec![true; old.len()];
-    for start in &found.starts {
-        let bundle_in = |bytes: &[u8]| {
-            let bytes = &bytes[*start as usize..found.end as usize];
+/// Checks that the bundles in the data of `new` have the code for gfx1100 alone of those of `old`, in their places.
+/// Returns where they are in each of them.
+fn shrunk(old: &Path, new: &Path) -> Vec<[std::ops::Range<usize>; 2]> {
+    let [old, new] = [old, new].map(|path| {
+        let linked = LinkedBinary::open(path).unwrap();
+        let [found] = &linked.image.bundles_in_data().unwrap()[..] else { panic!() };
+        (fs::read(path).unwrap(), found.clone())
+    });
+    assert_eq!(old.1.starts.len(), new.1.starts.len());
+    let starts = old.1.starts.iter().zip(&new.1.starts);
+    let rooms = starts.map(|(was_at, is_at)| {
+        let bundle_in = |(bytes, found): &(Vec<u8>, kpack_split::elf::DataBundles), start: u64| {
+            let bytes = &bytes[start as usize..found.end as usize];
             let mut source = std::io::Cursor::new(bytes);
             let read = kpack_format::offload_bundle::Bundle::read(&mut source, bytes.len() as u64);
             let read = read.unwrap();
@@ -671,14 +740,37 @@ fn bundles_in_data_shrink_in_their_place() {
             let codes = Vec::from_iter(codes.map(|code| code.unwrap().bytes));
             (read, codes)
         };
-        let ((was, codes_before), (is, codes)) = (bundle_in(&old), bundle_in(&new));
+        let (was, codes_before) = bundle_in(&old, *was_at);
+        let (is, codes) = bundle_in(&new, *is_at);
         assert_eq!(codes, [code("gfx1100", 2).1]);
         assert_eq!(codes_before.len(), 3);
         if is.format == kpack_format::offload_bundle::Format::Plain {
             // Whatever points to the code still does.
             assert!(is.entries.iter().all(|entry| was.entries.contains(entry)));
         }
-        outside[*start as usize..(start + was.size) as usize].fill(false);
+        [was_at, is_at].map(|start| *start as usize..(start + was.size) as usize)
+    });
+    rooms.collect()
+}
+
+#[test]
+fn bundles_in_data_shrink_in_their_place() {
+    let tree = Tree::new();
+    let storages = [Storage::Plain, Storage::Zstd(2), Storage::Plain, Storage::Zstd(3)];
+    let library = with_bundles_in_data(&tree, &storages, &[]);
+    fs::copy(&library, tree.path("fat")).unwrap();
+    let (old, before) = (fs::read(&library).unwrap(), library.metadata().unwrap());
+    let said = trim(&tree, "--arch gfx1100 lib");
+    assert!(said.contains("replaced by holes, without gfx1030, gfx942"), "{said}");
+    let (new, after) = (fs::read(&library).unwrap(), library.metadata().unwrap());
+    assert_eq!(new.len(), old.len());
+    assert!(after.blocks() < before.blocks(), "{} of {}", after.blocks(), before.blocks());
+    let rooms = shrunk(&tree.path("fat"), &library);
+    assert_eq!(rooms.len(), storages.len());
+    let mut outside = vec![true; old.len()];
+    for [was_at, is_at] in rooms {
+        assert_eq!(was_at, is_at);
+        outside[was_at].fill(false);
     }
     let same = outside.iter().zip(old.iter().zip(&new)).all(|(out, (a, b))| !out || a == b);
     assert!(same, "something outside of the bundles changed");
@@ -687,10 +779,68 @@ fn bundles_in_data_shrink_in_their_place() {
     assert_eq!(tree.snapshot_with_times(), snapshot);
 }
 
+/// An object with wrappers, which a library with bundles in its data is linked with.
+fn object(tree: &Tree) -> std::path::PathBuf {
+    library().kind(Kind::Object).build(&tree.path("vec.o")).unwrap();
+    tree.path("vec.o")
+}
+
+#[test]
+fn bundles_in_data_shrink_beside_those_of_wrappers() {
+    let tree = Tree::new();
+    let storages = [Storage::Plain, Storage::Zstd(2), Storage::Plain];
+    let trimmed = with_bundles_in_data(&tree, &storages, &[&object(&tree)]);
+    let fat = tree.path("fat");
+    fs::copy(&trimmed, &fat).unwrap();
+    let said = trim(&tree, "--arch gfx1100 lib");
+    assert!(
+        said.contains("without gfx1030, gfx9-4-generic") && !said.contains("warning"),
+        "{said}"
+    );
+    assert!(fs::metadata(&trimmed).unwrap().len() < fs::metadata(&fat).unwrap().len());
+    assert_eq!(targets(&trimmed), ["gfx1100"]);
+    assert_eq!(codes_by_wrapper(&trimmed), codes_by_wrapper(&fat));
+    let rooms = shrunk(&fat, &trimmed);
+    assert_eq!(rooms.len(), storages.len());
+    // With the old bundles in these places, its host memory is that of the original.
+    let (old, mut patched) = (fs::read(&fat).unwrap(), fs::read(&trimmed).unwrap());
+    for [was_at, is_at] in rooms {
+        patched[is_at].copy_from_slice(&old[was_at]);
+    }
+    fs::write(tree.path("patched"), patched).unwrap();
+    same(&fat, &tree.path("patched")).unwrap();
+    let snapshot = tree.snapshot_with_times();
+    assert!(trim(&tree, "--arch gfx1100 lib").contains("0 files changed"));
+    assert_eq!(tree.snapshot_with_times(), snapshot);
+    // A file in which only they have code for others.
+    fs::copy(tree.path("patched"), &trimmed).unwrap();
+    let said = trim(&tree, "--arch gfx1100 lib");
+    assert!(said.contains("replaced by holes, without gfx1030, gfx942"), "{said}");
+    shrunk(&fat, &trimmed);
+}
+
+#[test]
+fn bundles_in_data_that_cannot_shrink_are_named_and_those_of_wrappers_shrink() {
+    let tree = Tree::new();
+    let storages = [Storage::Plain, Storage::Zlib(1)];
+    let trimmed = with_bundles_in_data(&tree, &storages, &[&object(&tree)]);
+    let fat = tree.path("fat");
+    fs::copy(&trimmed, &fat).unwrap();
+    let left = "all bundles in its data stay as they are (2 offload bundles in `.rodata`)";
+    let dry = trim(&tree, "--arch gfx1100 --dry-run lib");
+    let said = trim(&tree, "--arch gfx1100 lib");
+    assert!(said.contains(left) && said.contains("[bundles-in-data]"), "{said}");
+    assert_eq!(dry.replace("would change", "changed"), said);
+    same(&fat, &trimmed).unwrap();
+    assert_eq!(targets(&trimmed), ["gfx1100"]);
+    let again = trim(&tree, "--arch gfx1100 lib");
+    assert!(again.contains("0 files changed") && again.contains(left), "{again}");
+}
+
 #[test]
 fn bundles_in_data_that_cannot_shrink_stay_with_the_reason() {
     let tree = Tree::new();
-    let library = with_bundles_in_data(&tree, &[Storage::Plain, Storage::Zlib(1)]);
+    let library = with_bundles_in_data(&tree, &[Storage::Plain, Storage::Zlib(1)], &[]);
     let old = fs::read(&library).unwrap();
     let said = trim(&tree, "--arch gfx1100 lib");
     assert!(
@@ -786,7 +936,21 @@ fn package_managers_list_what_was_trimmed() {
             false => root.dpkg("-i", &[tree.path("vec.deb")]).unwrap(),
         }
         assert_eq!(verify(), "");
-        trim(&tree, &format!("--arch gfx1100 --root {name} /usr"));
+        let manager = if is_rpm { "rpm" } else { "dpkg" };
+        let arguments = format!("--arch gfx1100 --root {name} /usr");
+        let dry = trim(&tree, &format!("{arguments} --dry-run"));
+        let report = kpack(&tree, &words(&format!("trim {arguments} --json"))).stdout;
+        assert!(dry.contains(&format!("\n{manager}: vec (2 files)\n")), "{dry}");
+        let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+        let [package] = &report["packages"].as_array().unwrap()[..] else { panic!("{report}") };
+        assert_eq!(package["manager"], manager);
+        let files = package["files"].as_array().unwrap();
+        let files = files.iter().map(|file| Path::new(file.as_str().unwrap()).to_owned());
+        let mut files = Vec::from_iter(files);
+        files.sort();
+        let expected = ["usr/lib/libvec.so".to_owned(), format!("{DATABASE}_gfx942.hsaco")];
+        let root_of = tree.path(name).canonicalize().unwrap();
+        assert_eq!(files, expected.map(|file| root_of.join(file)));
         let said = verify();
         for line in said.lines() {
             assert!(page.contains(line), "the page lacks this line: {line}");

@@ -27,11 +27,13 @@ const ELF_HEADER: u64 = 64;
 const RECORD: u64 = 24;
 
 /// Refuses a result that does not map what its input maps, or has other contents there. Device code, the
-/// headers, the wrappers and the `marker` change, and words that refer to what moved.
+/// headers, the wrappers and the `marker` change, words that refer to what moved, and the `holes`, at file offsets of the
+/// input.
 pub(super) fn check<A: ReadAt, B: ReadAt>(
     input: &Image<A>,
     output: &Image<B>,
     marker: &Range<u64>,
+    holes: &[Range<u64>],
 ) -> Result<(), BinaryError> {
     let (old, new) = (Dynamic::read(input)?, Dynamic::read(output)?);
     let tags = old.entries.iter().zip(&new.entries).filter(|((tag, _), _)| is_address(*tag));
@@ -48,7 +50,7 @@ pub(super) fn check<A: ReadAt, B: ReadAt>(
         refuse!("the sections did not move together");
     }
     let codes = (&input.device_code()?, &output.device_code()?);
-    let comparison = Comparison::new((input, output), codes, marker, moved)?;
+    let comparison = Comparison::new((input, output), codes, marker, moved)?.without(holes);
     for load in loads(input) {
         if let Some(difference) = comparison.contents(load.vaddr..load.vaddr + load.memsz, 0)? {
             refuse!("the memory {difference}");
@@ -392,6 +394,19 @@ impl<'a, A: ReadAt, B: ReadAt> Comparison<'a, A, B> {
             rela: dynamic.rela_tables()?,
             symbols: symbols.map_or(0..0, |s| s.addr..s.addr_end()),
         })
+    }
+
+    /// The same, without what is at these file offsets of the input.
+    fn without(mut self, holes: &[Range<u64>]) -> Self {
+        let addresses = holes.iter().filter_map(|hole| {
+            let maps = |s: &&Segment| s.offset <= hole.start && hole.end <= s.file_end();
+            let load = loads(self.input.image).find(maps)?;
+            let start = load.vaddr + (hole.start - load.offset);
+            Some(start..start + (hole.end - hole.start))
+        });
+        self.skipped.extend(addresses);
+        self.skipped = merged(self.skipped);
+        self
     }
 
     /// The first difference that has no reason in the input's memory at `addresses`, which the output has `shift` bytes

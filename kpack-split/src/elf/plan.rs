@@ -191,7 +191,7 @@ fn read_back(input: &File, output: &File, plan: &Plan) -> Result<(), BinaryError
     }
     check::sound(&image)?;
     check_wrappers(&image.device_code()?, &plan.wrappers)?;
-    memory::check(&plan.input.over(input), &image, &plan.marker)
+    memory::check(&plan.input.over(input), &image, &plan.marker, plan.rewrite.holes())
 }
 
 impl fmt::Display for Plan {

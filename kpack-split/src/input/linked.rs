@@ -13,7 +13,7 @@ use kpack_format::target_id::SPIRV;
 
 use super::{SharedFile, binary_error, open, open_bundle, wrapper_error};
 use crate::device_code::{DeviceCode, FatBinary};
-use crate::elf::{BinaryError, ReadAt, Wrapper};
+use crate::elf::{BinaryError, DataBundles, ReadAt, Wrapper};
 use crate::host::Image;
 use crate::parallel::lock;
 use crate::publish::Identity;
@@ -227,12 +227,8 @@ impl LinkedBinary {
     /// Says that offload bundles are in read-only data, if any are.
     pub fn bundles_in_data(&self) -> Result<Option<String>, Error> {
         let found = self.image.bundles_in_data().map_err(|e| self.error(e))?;
-        let sections = found.iter().map(|found| {
-            format!("{} in `{}`", counted(found.starts.len(), "offload bundle"), found.section)
-        });
-        let sections = Vec::from_iter(sections).join(", ");
         Ok((!found.is_empty()).then(|| {
-            format!("{sections} outside of the section for device code: the program loads them itself, so they stay in the file")
+            format!("{} outside of the section for device code: the program loads them itself, so they stay in the file", in_sections(&found))
         }))
     }
 
@@ -269,6 +265,14 @@ impl LinkedBinary {
         let zeroes = bytes[size..].iter().take_while(|byte| **byte == 0).count();
         Ok(size + zeroes)
     }
+}
+
+/// Counts bundles in read-only data, by section.
+pub(crate) fn in_sections(found: &[DataBundles]) -> String {
+    let sections = found.iter().map(|found| {
+        format!("{} in `{}`", counted(found.starts.len(), "offload bundle"), found.section)
+    });
+    Vec::from_iter(sections).join(", ")
 }
 
 /// The error for offload images that cannot be read.

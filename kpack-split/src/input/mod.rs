@@ -26,6 +26,7 @@ pub use kpack_core::files::{
     manifest_parts, metadata_of, open, open_archive, open_bundle, read_archive, read_manifest,
     read_parts, share_archive, wrapper_error,
 };
+pub(crate) use linked::in_sections;
 pub use linked::{
     ClosedBinary, LinkedBinary, ParsedBinaries, by_bundle, has_bundle, is_spirv_archived,
     offload_error,

@@ -1,9 +1,11 @@
 //! One bundle, with the code for chosen GPUs only.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::ops::Range;
+use std::path::Path;
 
 use kpack_format::TargetId;
 use kpack_format::digest::{Blake3, Hasher};
@@ -13,12 +15,16 @@ use kpack_format::offload_bundle::{
 
 use super::Keep;
 use crate::input::{RangeReader, SharedFile};
-use crate::publish::copy_range;
+use crate::publish::{copy_range, scratch_file};
 use kpack_core::files::first_difference;
 use kpack_core::platform::FileExt;
 
 /// Bytes of a code object that are read at a time.
 const PIECE: u64 = 1 << 20;
+
+/// A plain bundle of more bytes is first decompressed into a file and then compressed: both at once would hold the windows
+/// of both in memory.
+const MOST_AT_ONCE: u64 = 32 << 20;
 
 /// Code by target, in bytes.
 pub(super) type Sizes = BTreeMap<TargetId, u64>;
@@ -46,12 +52,28 @@ enum Content {
 /// What a bundle is read from, and compressed into.
 pub(super) struct Source<'a> {
     pub(super) input: &'a File,
-    /// A scratch file, made when it is needed.
-    pub(super) scratch: &'a dyn Fn() -> io::Result<&'a File>,
+    /// A scratch file, made when it is needed, in this directory.
+    pub(super) scratch: &'a OnceCell<File>,
+    pub(super) directory: &'a Path,
     /// The ID of the host's entry in a bundle that is new: in place of a single code object.
     pub(super) host_entry: &'a str,
     /// Whether what stays of a plain bundle keeps its place in it, because nobody knows what points there.
     pub(super) in_place: bool,
+}
+
+impl Source<'_> {
+    fn scratch(&self) -> io::Result<&File> {
+        if let Some(file) = self.scratch.get() {
+            return Ok(file);
+        }
+        let new = self.new_file()?;
+        Ok(self.scratch.get_or_init(|| new))
+    }
+
+    /// Another scratch file.
+    fn new_file(&self) -> io::Result<File> {
+        scratch_file(self.directory).map_err(|error| io::Error::other(error.to_string()))
+    }
 }
 
 impl NewBundle {
@@ -102,13 +124,28 @@ impl NewBundle {
         let layout = Layout::new(&ids);
         (new.size, new.content) = match bundle.format {
             Format::Compressed { version, method, .. } => {
-                let scratch = (source.scratch)()?;
+                let scratch = source.scratch()?;
                 let start = scratch.metadata()?.len();
                 let mut out = BufWriter::new(scratch);
                 out.seek(SeekFrom::Start(start))?;
-                let mut out = Compressed::new(out, version, method, layout.size)?;
-                let code = recompress(bundle, at, &entries, &layout, source.input, &mut out)?;
-                let size = out.finish()?;
+                let compressed = |out| Compressed::new(out, version, method, layout.size);
+                let extract =
+                    |out: &mut dyn Write| extract(bundle, at, &entries, &layout, source.input, out);
+                let (code, size) = if layout.size > MOST_AT_ONCE {
+                    let plain = source.new_file()?;
+                    let mut to = BufWriter::new(&plain);
+                    let code = extract(&mut to)?;
+                    to.flush()?;
+                    drop(to);
+                    (&plain).rewind()?;
+                    let mut out = compressed(out)?;
+                    let mut plain = BufReader::with_capacity(PIECE as usize, plain);
+                    io::copy(&mut plain, &mut out)?;
+                    (code, out.finish()?)
+                } else {
+                    let mut out = compressed(out)?;
+                    (extract(&mut out)?, out.finish()?)
+                };
                 (size, Content::Compressed { scratch: start..start + size, code })
             }
             Format::Plain | Format::CodeObject => {
@@ -240,13 +277,13 @@ fn part_of_table(input: &File, at: u64, stay: &[bool]) -> io::Result<Vec<u8>> {
 }
 
 /// Writes the plain bundle of these entries, in order of offset, and gives their digests.
-fn recompress(
+fn extract(
     bundle: &Bundle,
     at: u64,
     entries: &[&Entry],
     layout: &Layout,
     input: &File,
-    out: &mut impl Write,
+    out: &mut dyn Write,
 ) -> Result<Vec<(String, u64, Blake3)>, BundleError> {
     out.write_all(&layout.table)?;
     let mut position = layout.table.len() as u64;

@@ -19,7 +19,7 @@ use crate::elf::{BinaryError, Wrapper};
 use crate::host::JoinPlan;
 use crate::input::{
     self, CompressedCode, FileKind, LinkedBinary, RangeReader, SharedFile, binary_error,
-    bundle_error, by_bundle, identify, open_bundle, or_refused, wrapper_error,
+    bundle_error, by_bundle, identify, in_sections, open_bundle, or_refused, wrapper_error,
 };
 use crate::publish::{self, Directory, Identity, StagedFile, scratch_file};
 use crate::split::padding;
@@ -49,11 +49,12 @@ pub struct TrimPlan {
     bundles: Vec<NewBundle>,
     scratch: Option<File>,
     size_after: u64,
+    left: Option<Finding>,
 }
 
 enum Kind {
-    /// A linked binary.
-    Linked(Box<JoinPlan>),
+    /// A linked binary, and where its bundles go: those of wrappers, and then those in data, each in its room.
+    Linked { plan: Box<JoinPlan>, offsets: Vec<u64> },
     /// Objects that are not linked yet: a file, or a static library.
     Objects { plan: Box<ResizedObjects>, offsets: Vec<u64> },
     /// The file is its only bundle.
@@ -83,38 +84,69 @@ pub fn plan(path: &Path, keep: &Keep, scratch: &Path) -> Result<Trim, Error> {
 fn linked(path: &Path, file: File, keep: &Keep, scratch: &Path) -> Result<Trim, Error> {
     let linked = LinkedBinary::read(path, file)?;
     let fat = match &linked.code {
-        DeviceCode::Fat(fat) if fat.joined.is_none() && fat.split_before.is_empty() => fat,
+        DeviceCode::Fat(fat) if fat.joined.is_none() && fat.split_before.is_empty() => Some(fat),
         DeviceCode::Fat(_) => {
             let text =
                 "stays as it is: it was joined, or some of its objects were split before the link";
             return Ok(left_alone(Severity::Note, ids::UNCHANGED, path, text));
         }
-        DeviceCode::Split(_) => return Ok(Trim::Nothing),
-        DeviceCode::None(_) => return in_data(path, &linked, keep, scratch),
+        DeviceCode::Split(_) | DeviceCode::None(_) => None,
     };
+    let (file, input) = (OnceCell::new(), linked.image.source());
     let host_entry = format!("host-{}--", linked.image.host_triple());
-    let input = linked.image.source();
-    let (bundles, ranges, scratch) =
-        new_bundles(path, input, &fat.wrappers, keep, &host_entry, scratch)?;
-    if let Some(trim) = nothing_goes(path, &bundles, keep) {
-        return Ok(trim);
-    }
-    let in_file = ranges.values().map(|range| range.1.clone());
-    padding::check(path, input, fat.section(), in_file)?;
-    let wrappers = fat.wrappers.iter().map(|w| (w.address, ranges[&w.bundle_offset].0));
-    let code = NewCode {
-        wrappers: &Vec::from_iter(wrappers),
-        sizes: &Vec::from_iter(bundles.iter().map(|bundle| bundle.size)),
-        marker: fat.addresses.start..fat.addresses.start,
+    let mut source = Source {
+        input,
+        scratch: &file,
+        directory: scratch,
+        host_entry: &host_entry,
+        in_place: false,
     };
-    let plan = JoinPlan::trimmed(&linked.image, fat, &code);
-    let plan = plan.map_err(|error| binary_error(path, error))?;
+    let wrappers = fat.map_or(&[][..], |fat| &fat.wrappers);
+    let (mut bundles, ranges) = new_bundles(path, wrappers, keep, &source)?;
+    source.in_place = true;
+    let mut in_data = match in_data(path, &linked, keep, &source)? {
+        Ok(in_data) => in_data,
+        Err(left) => InData { left: Some(left), ..InData::default() },
+    };
+    let own = bundles.len();
+    bundles.append(&mut in_data.bundles);
+    if let Some(trim) = nothing_goes(path, &bundles, keep) {
+        return Ok(match (trim, in_data.left) {
+            (Trim::Done, Some(left)) => Trim::LeftAlone(left),
+            (Trim::Done, None) if bundles.is_empty() => Trim::Nothing,
+            (trim, _) => trim,
+        });
+    }
+    let identity = Identity::of(path, input)?;
+    let (kind, size_after) = match fat.filter(|_| bundles[..own].iter().any(NewBundle::changes)) {
+        Some(fat) => {
+            let in_file = ranges.values().map(|range| range.1.clone());
+            padding::check(path, input, fat.section(), in_file)?;
+            let wrappers = fat.wrappers.iter().map(|w| (w.address, ranges[&w.bundle_offset].0));
+            let code = NewCode {
+                wrappers: &Vec::from_iter(wrappers),
+                sizes: &Vec::from_iter(bundles[..own].iter().map(|bundle| bundle.size)),
+                marker: fat.addresses.start..fat.addresses.start,
+            };
+            let plan = JoinPlan::trimmed(&linked.image, fat, &code);
+            let mut plan = plan.map_err(|error| binary_error(path, error))?;
+            let mut offsets = plan.bundles().to_vec();
+            offsets.extend(plan.leave_out(&in_data.rooms));
+            let size = plan.output_size();
+            (Kind::Linked { plan: Box::new(plan), offsets }, size)
+        }
+        None => {
+            bundles.drain(..own);
+            (Kind::InData(in_data.rooms), identity.size())
+        }
+    };
     Ok(Trim::Planned(Box::new(TrimPlan {
-        identity: Identity::of(path, input)?,
-        size_after: plan.output_size(),
-        kind: Kind::Linked(Box::new(plan)),
+        identity,
+        kind,
         bundles,
-        scratch,
+        scratch: file.into_inner(),
+        size_after,
+        left: in_data.left,
     })))
 }
 
@@ -128,9 +160,15 @@ fn objects(path: &Path, file: &File, keep: &Keep, scratch: &Path) -> Result<Trim
         return Ok(Trim::Nothing);
     }
     let objects = FatObjects::read(path, file)?;
-    let host_entry = "host-x86_64-unknown-linux--";
-    let (bundles, ranges, scratch) =
-        new_bundles(path, file, &objects.wrappers(), keep, host_entry, scratch)?;
+    let in_file = OnceCell::new();
+    let source = Source {
+        input: file,
+        scratch: &in_file,
+        directory: scratch,
+        host_entry: "host-x86_64-unknown-linux--",
+        in_place: false,
+    };
+    let (bundles, ranges) = new_bundles(path, &objects.wrappers(), keep, &source)?;
     if let Some(trim) = nothing_goes(path, &bundles, keep) {
         return Ok(if bundles.is_empty() { Trim::Nothing } else { trim });
     }
@@ -146,40 +184,28 @@ fn objects(path: &Path, file: &File, keep: &Keep, scratch: &Path) -> Result<Trim
             plan: Box::new(plan),
         },
         bundles,
-        scratch,
+        scratch: in_file.into_inner(),
+        left: None,
     })))
 }
 
 /// Plans each bundle of these wrappers once, even if several of them point to it.
 fn new_bundles(
     path: &Path,
-    input: &File,
     wrappers: &[Wrapper],
     keep: &Keep,
-    host_entry: &str,
-    scratch: &Path,
-) -> Result<(Vec<NewBundle>, Ranges, Option<File>), Error> {
-    let file = OnceCell::new();
-    let source =
-        Source { input, scratch: &|| in_scratch(&file, scratch), host_entry, in_place: false };
-    let mut reader = BufReader::new(SharedFile::of(input));
+    source: &Source<'_>,
+) -> Result<(Vec<NewBundle>, Ranges), Error> {
+    let mut reader = BufReader::new(SharedFile::of(source.input));
     let (mut bundles, mut ranges) = (Vec::new(), Ranges::new());
     for wrappers in by_bundle(wrappers.iter()) {
         let at = wrappers[0].bundle_offset;
         let failed = |error| wrapper_error(path, wrappers[0].co_index, at, error);
         let bundle = open_bundle(&mut reader, wrappers[0]).map_err(failed)?;
         ranges.insert(at, (bundles.len(), at..at.saturating_add(bundle.size)));
-        bundles.push(NewBundle::plan(&bundle, at, keep, &source).map_err(failed)?);
+        bundles.push(NewBundle::plan(&bundle, at, keep, source).map_err(failed)?);
     }
-    Ok((bundles, ranges, file.into_inner()))
-}
-
-fn in_scratch<'a>(file: &'a OnceCell<File>, directory: &Path) -> io::Result<&'a File> {
-    if let Some(file) = file.get() {
-        return Ok(file);
-    }
-    let new = scratch_file(directory).map_err(|error| io::Error::other(error.to_string()))?;
-    Ok(file.get_or_init(|| new))
+    Ok((bundles, ranges))
 }
 
 fn bundle_file(path: &Path, file: &File, keep: &Keep, scratch: &Path) -> Result<Trim, Error> {
@@ -192,7 +218,8 @@ fn bundle_file(path: &Path, file: &File, keep: &Keep, scratch: &Path) -> Result<
     let in_file = OnceCell::new();
     let source = Source {
         input: file,
-        scratch: &|| in_scratch(&in_file, scratch),
+        scratch: &in_file,
+        directory: scratch,
         host_entry: "",
         in_place: false,
     };
@@ -202,7 +229,8 @@ fn bundle_file(path: &Path, file: &File, keep: &Keep, scratch: &Path) -> Result<
         return Ok(trim);
     }
     let (kind, scratch) = (Kind::Bundle, in_file.into_inner());
-    Ok(Trim::Planned(Box::new(TrimPlan { identity, kind, bundles, scratch, size_after })))
+    let left = None;
+    Ok(Trim::Planned(Box::new(TrimPlan { identity, kind, bundles, scratch, size_after, left })))
 }
 
 /// A bundle that was compressed as a whole, with zstd or gzip, and will be again.
@@ -237,62 +265,65 @@ fn compressed_file(path: &Path, file: &File, keep: &Keep, scratch: &Path) -> Res
 }
 
 /// Bundles in read-only data, which the program finds by itself. They cannot move.
-fn in_data(path: &Path, linked: &LinkedBinary, keep: &Keep, scratch: &Path) -> Result<Trim, Error> {
-    let file = OnceCell::new();
-    let input = linked.image.source();
-    let source =
-        Source { input, scratch: &|| in_scratch(&file, scratch), host_entry: "", in_place: true };
-    let (mut bundles, mut rooms) = (Vec::new(), Vec::<Range<u64>>::new());
+#[derive(Default)]
+struct InData {
+    bundles: Vec<NewBundle>,
+    /// Where each of them is.
+    rooms: Vec<Range<u64>>,
+    /// Why all of them stay as they are.
+    left: Option<Finding>,
+}
+
+/// Plans them, or says why they stay.
+fn in_data(
+    path: &Path,
+    linked: &LinkedBinary,
+    keep: &Keep,
+    source: &Source<'_>,
+) -> Result<Result<InData, Finding>, Error> {
+    let mut planned = InData::default();
     let found = linked.image.bundles_in_data().map_err(|error| binary_error(path, error))?;
     for section in &found {
         for start in &section.starts {
             // One within a code object belongs to that.
-            if rooms.last().is_some_and(|room| *start < room.end) {
+            if planned.rooms.last().is_some_and(|room| *start < room.end) {
                 continue;
             }
-            let stays = |why: &dyn std::fmt::Display| {
+            let stay = |why: &dyn std::fmt::Display| {
                 let text = format!(
-                    "stays as it is: the bundle at file offset {start:#x}, in `{}`, cannot be trimmed in its place: {why}",
+                    "all bundles in its data stay as they are ({}): the one at file offset {start:#x}, in `{}`, cannot be trimmed in its place: {why}",
+                    in_sections(&found),
                     section.section
                 );
-                Ok(left_alone(Severity::Warning, ids::BUNDLES_IN_DATA, path, text))
+                Ok(Err(Finding::new(Severity::Warning, ids::BUNDLES_IN_DATA, path, text)))
             };
-            let mut reader = BufReader::new(RangeReader::new(input, *start..section.end));
-            let planned = Bundle::read(&mut reader, section.end - start).and_then(|bundle| {
-                let new = NewBundle::plan(&bundle, *start, keep, &source)?;
+            let available = section.end - start;
+            let mut reader = BufReader::new(RangeReader::new(source.input, *start..section.end));
+            let new = Bundle::read(&mut reader, available).and_then(|bundle| {
+                let new = NewBundle::plan(&bundle, *start, keep, source)?;
                 Ok((bundle, new))
             });
-            let (bundle, new) = match planned {
+            let (bundle, new) = match new {
                 Ok(planned) => planned,
                 Err(BundleError::Io(error)) => return Err(Error::io(path, "read", error)),
-                Err(error) => return stays(&error),
+                Err(error) => return stay(&error),
             };
             if let Format::Compressed { version: 1, .. } = bundle.format
                 && new.changes()
             {
-                return stays(&"its header, of version 1, does not say where it ends");
+                return stay(&"its header, of version 1, does not say where it ends");
             }
             if new.size > bundle.size {
-                return stays(&format_args!(
+                return stay(&format_args!(
                     "compressed again, it takes {} bytes, and has room for {}",
                     new.size, bundle.size
                 ));
             }
-            rooms.push(*start..start + bundle.size);
-            bundles.push(new);
+            planned.rooms.push(*start..start + bundle.size);
+            planned.bundles.push(new);
         }
     }
-    if let Some(trim) = nothing_goes(path, &bundles, keep) {
-        return Ok(if bundles.is_empty() { Trim::Nothing } else { trim });
-    }
-    let identity = Identity::of(path, input)?;
-    Ok(Trim::Planned(Box::new(TrimPlan {
-        size_after: identity.size(),
-        identity,
-        kind: Kind::InData(rooms),
-        bundles,
-        scratch: file.into_inner(),
-    })))
+    Ok(Ok(planned))
 }
 
 fn left_alone(
@@ -341,6 +372,11 @@ impl TrimPlan {
         packed + self.bundles.iter().map(NewBundle::scratch_size).sum::<u64>()
     }
 
+    /// What else has code and stays as it is: bundles in its data.
+    pub fn left(&self) -> Option<&Finding> {
+        self.left.as_ref()
+    }
+
     /// The targets whose code stays, with its bytes.
     pub fn stays(&self) -> BTreeMap<TargetId, u64> {
         sum(self.bundles.iter().map(|bundle| &bundle.stays))
@@ -380,8 +416,7 @@ impl TrimPlan {
 
     fn offsets(&self) -> Vec<u64> {
         match &self.kind {
-            Kind::Linked(plan) => plan.bundles().to_vec(),
-            Kind::Objects { offsets, .. } => offsets.clone(),
+            Kind::Linked { offsets, .. } | Kind::Objects { offsets, .. } => offsets.clone(),
             Kind::Bundle | Kind::Compressed { .. } => vec![0],
             Kind::InData(rooms) => rooms.iter().map(|room| room.start).collect(),
         }
@@ -397,7 +432,7 @@ impl TrimPlan {
     fn write(&self, path: &Path, input: &File, output: &File) -> Result<(), Error> {
         let failed = |error| Error::io(path, "write the trimmed file of", error);
         let host = match &self.kind {
-            Kind::Linked(plan) => plan.write(input, output),
+            Kind::Linked { plan, .. } => plan.write(input, output),
             Kind::Objects { plan, .. } => plan.write(input, output),
             _ => Ok(()),
         };
@@ -424,7 +459,7 @@ impl TrimPlan {
 
     /// Reads the result back.
     fn check(&self, path: &Path, input: &File, output: &File) -> Result<(), Error> {
-        if let Kind::Linked(plan) = &self.kind {
+        if let Kind::Linked { plan, .. } = &self.kind {
             plan.finish(input, output).map_err(|error| binary_error(path, error))?;
         }
         let unsound = |wrong: String| {

@@ -237,7 +237,8 @@ pub(super) const GROUPS: &[Group] = &[
                 sync prefix/*",
             ),
             own: "kpack trim --quiet --arch gfx1100 prefix/lib/library.so",
-            bounds: &[Wall(1.1), Cpu(1.1)],
+            // The window of its bundles has 128 MiB.
+            bounds: &[Wall(1.1), Cpu(1.1), Memory(198.0)],
             ..ROW
         }],
     },

@@ -175,7 +175,7 @@ catalogue! {
         BUNDLES_IN_DATA
             "The read-only data of the binary contains offload bundles."
             "No wrapper refers to them, because the program passes them to the HIP runtime itself, as TensorFlow does. So they stay in the host file."
-            "Nothing. If the binary has no other device code, `kpack trim` can remove their code for other GPUs."
+            "Nothing. `kpack trim` removes their code for other GPUs, or says why it cannot."
 
         OFFLOAD_IMAGES
             "The binary contains images for another offloading runtime, such as OpenMP's."
