@@ -141,14 +141,14 @@ fn files_that_stay_for_the_same_reason_share_a_line() {
     for name in ["lib/liba.so", "lib/libb.so"] {
         fs::copy(tree.path("fat"), tree.path("prefix").join(name)).unwrap();
     }
-    let lines = |arguments: &str| {
-        let text = trim(&tree, &format!("--arch gfx1030 {arguments} prefix"));
+    let lines = |path: &str| {
+        let text = trim(&tree, &format!("--arch gfx1030 {path}"));
         let lines = text.lines().filter(|line| line.contains("[missing-target]"));
         Vec::from_iter(lines.map(str::to_owned))
     };
-    let [line] = &lines("")[..] else { panic!("not one line") };
+    let [line] = &lines("prefix")[..] else { panic!("not one line") };
     assert!(line.contains("liba.so (and 2 other files; --verbose lists them): stays"), "{line}");
-    assert_eq!(lines("--verbose").len(), 3);
+    assert_eq!(lines("--verbose prefix").len(), 3);
     let report: serde_json::Value =
         serde_json::from_slice(&kpack(&tree, &words("trim --arch gfx1030 --json prefix")).stdout)
             .unwrap();
@@ -579,8 +579,9 @@ fn a_large_compressed_bundle_takes_the_memory_of_one_window() {
     let mut python = Command::new("python3");
     python.args(["-c", script]).arg(kpack.get_program()).args(kpack.get_args());
     let peak: usize = process::run(python.current_dir(tree.root())).trim().parse().unwrap();
+    // Reading takes the memory of both code objects. Writing takes that of one, which must not be added to it.
     let (peak, window) = (peak << 10, 2 * SIZE);
-    assert!(peak < window + SIZE / 2, "{} MiB", peak >> 20);
+    assert!(peak < window + SIZE * 4 / 5, "{} MiB", peak >> 20);
     assert!(fs::metadata(tree.path("a.hipfb")).unwrap().len() < SIZE as u64);
 }
 
