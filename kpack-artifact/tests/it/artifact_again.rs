@@ -257,7 +257,7 @@ fn code_objects_that_the_generic_artifact_names_are_complete() {
     let names = format!("blas_lib_generic/{library}/hipblasltExtOpLibrary.dat");
     fs::remove_file(first.path(&names)).unwrap();
     let said = warnings(&run(&one));
-    assert!(said.len() == 1 && said[0].contains("extop_gfx942.co: no library file"));
+    assert!(said.len() == 1 && said[0].contains("extop_gfx942.co: belongs to no library file"));
 }
 
 /// Artifacts of groups come from a recombination: they are split, and from several builds.

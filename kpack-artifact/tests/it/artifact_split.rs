@@ -530,7 +530,7 @@ fn compressed_library_files_are_of_their_targets() {
         ("TensileLibrary_Type_HH_gfx1100", 0),
         ("extop_gfx942", 1),
     ] {
-        let start = format!("{library}/{stem}.co: no library file");
+        let start = format!("{library}/{stem}.co: belongs to no library file");
         let said = warnings(&report);
         let found = said.iter().filter(|text| text.starts_with(&start)).count();
         assert_eq!(found, count, "{stem} {said:#?}");

@@ -279,7 +279,7 @@ fn an_installed_binary_that_is_gone_or_truncated() {
         (
             Some(""),
             Severity::Fault,
-            "which does not look for them here: it is truncated, another file, or was split",
+            "which does not look for them here: it is truncated, another file, or was split with other archives",
         ),
         (None, Severity::Note, "which no marker refers to"),
     ] {

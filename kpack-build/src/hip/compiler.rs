@@ -237,8 +237,12 @@ impl Compiler {
 
     /// Checks that it can link device code. Distributions have lld in a package of its own, one for each version.
     fn with_linker(self, wanted: &Wanted<'_>) -> Result<Self, String> {
+        // SPIR-V is translated instead.
+        let Some(target) = wanted.targets.iter().find(|target| !target.is_spirv()) else {
+            return Ok(self);
+        };
         let flags = wanted.flags.iter().cloned().chain(self.rocm_flags());
-        let mut command = compilation(&self, wanted.targets.get(..1).unwrap_or_default(), flags);
+        let mut command = compilation(&self, std::slice::from_ref(target), flags);
         match command.args(["-c", "-o", "/dev/null"]).output() {
             Ok(output) if output.status.success() => Ok(self),
             Ok(output) => {

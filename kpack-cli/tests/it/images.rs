@@ -139,7 +139,7 @@ fn the_newest_rocm_is_meant() {
             .arg(opt.join("vec-1"))
             .arg(opt.join(format!("rocm-{version}"))));
     }
-    for (link, examined) in [(None, "rocm-7.10.0"), (Some("rocm-7.9.0"), "rocm")] {
+    for (link, examined) in [(None, "rocm-7.10.0"), (Some("rocm-7.9.0"), "rocm-7.9.0")] {
         if let Some(to) = link {
             symlink(to, opt.join("rocm")).unwrap();
         }

@@ -144,7 +144,7 @@ fn other_code_in_a_joined_binary_is_a_fault() {
     fs::write(&path, &bytes).unwrap();
     let faults = faults(&path);
     assert_eq!(faults.len(), 1, "{faults:?}");
-    assert!(faults[0].contains("the code for gfx1100 is not what it was built with"), "{faults:?}");
+    assert!(faults[0].contains("the code for gfx1100 is from another build"), "{faults:?}");
     let mut options = verify::Options::default();
     options.against = Some(tree.path("fat"));
     let report = verify::verify(&[path], &options, &()).unwrap();
@@ -539,7 +539,7 @@ fn file_capabilities_stay() {
     let name = "security.capability";
     setxattr(&path, name, &CAPABILITY, XattrFlags::empty()).unwrap();
     let report = join(&options(&tree, &["gfx1100"]), &()).unwrap();
-    assert_eq!(report.findings, []);
+    assert!(report.findings.iter().all(|finding| finding.severity == Severity::Note));
     let mut kept = Vec::with_capacity(256);
     getxattr(&path, name, rustix::buffer::spare_capacity(&mut kept)).unwrap();
     assert_eq!(kept, CAPABILITY);

@@ -217,7 +217,7 @@ fn wrappers_without_code_are_named() {
     let library = FatLibrary::new()
         .wrapper(Storage::Plain, both("add"))
         .wrapper(Storage::Plain, [code("gfx90a:xnack+", "mul")])
-        .wrapper_sharing(0);
+        .wrapper(Storage::Plain, [code("gfx90a:xnack+", "div")]);
     let tree = split(&library);
     let lines = [
         "verify prefix",
