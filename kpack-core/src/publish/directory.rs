@@ -656,7 +656,7 @@ mod tests {
         std::os::unix::fs::symlink("nowhere", &link).unwrap();
         for path in [link.clone(), link.join("a/b")] {
             let error = make_directories(&path).unwrap_err().to_string();
-            let expected = format!("{}: a dangling symbolic link; make", link.display());
+            let expected = format!("{}: a dangling symbolic link; create", link.display());
             assert!(error.starts_with(&expected), "{error}");
         }
         assert!(!directory.path().join("nowhere").exists());
