@@ -65,7 +65,8 @@ pub(crate) fn targets(path: &Path) -> Result<Result<BTreeSet<String>, Unreadable
 
 /// The same, with the bytes of that code.
 pub(super) fn sizes(path: &Path) -> Result<Result<BTreeMap<String, u64>, Unreadable>, Error> {
-    let query = "SELECT arch, sum(length(code)) FROM cache_v1 NOT INDEXED GROUP BY arch";
+    let query =
+        "SELECT arch, coalesce(sum(length(code)), 0) FROM cache_v1 NOT INDEXED GROUP BY arch";
     read(path, query, |row| Ok((row.get(0)?, row.get::<_, i64>(1)?.unsigned_abs())))
 }
 

@@ -45,7 +45,7 @@ pub fn gpus_at(nodes: &Path, get: impl Fn(&str) -> Option<OsString>) -> Option<V
         // Windows has no KFD, and its programs ignore the variables.
         let adapters = pci::processors(&display_adapters());
         // Windows Subsystem for Linux has GPUs without KFD.
-        let found = adapters.or_else(|| Some(vec![of_all?]));
+        let found = adapters.or_else(|| Some(vec![of_all.filter(|_| cfg!(not(windows)))?]));
         return found.map(|agents| agents.into_iter().map(gpu).collect());
     };
     let names = entries.flatten().map(|entry| entry.file_name());

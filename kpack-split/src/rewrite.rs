@@ -223,8 +223,8 @@ impl Rewrite {
         let mut left_out = Vec::from_iter(cuts.chain(&self.holes));
         left_out.sort_by_key(|range| range.start);
         for cut in left_out {
-            kept.push((start..cut.start, self.gaps.output_offset(start)));
-            start = cut.end;
+            kept.push((start..cut.start.max(start), self.gaps.output_offset(start)));
+            start = cut.end.max(start);
         }
         kept.push((start..self.kept_end, self.gaps.output_offset(start)));
         kept

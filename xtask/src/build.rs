@@ -62,10 +62,10 @@ pub(crate) fn helper(profile: Profile) -> Result<PathBuf> {
 /// As [`helper`].
 pub(crate) fn helper_with(cargo: &Cargo, profile: Profile) -> Result<PathBuf> {
     process::step(&format!("Building the helper binary `kpack` ({})", profile.name()));
-    let built: &[&str] = match profile {
+    let built: &[&str] = match (cargo, profile) {
         // With the tests, or cargo would compile most dependencies for another set of features.
-        Profile::Dev => &["--workspace", "--all-features", "--all-targets"],
-        Profile::Release | Profile::Dist => &["--package=kpack-cli", "--bin=kpack"],
+        (Cargo::System, Profile::Dev) => &["--workspace", "--all-features", "--all-targets"],
+        _ => &["--package=kpack-cli", "--bin=kpack"],
     };
     cargo.run("build", &flags(profile, &[])?, built)?;
     Ok(cargo.output()?.join(profile.directory()).join("kpack"))

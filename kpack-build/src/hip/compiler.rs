@@ -117,7 +117,7 @@ impl Compiler {
         let path = environment.untracked("PATH").unwrap_or_default();
         let rocm = environment.get("ROCM_PATH").map(PathBuf::from);
         if let Some(named) = environment.get("HIPCXX") {
-            return Self::named(&named, &path, rocm, wanted);
+            return Self::named(&named, environment, rocm, wanted);
         }
         let candidates = candidates(&path, rocm.as_deref(), usual);
         let mut looked_at = vec!["HIPCXX: not set".to_owned()];
@@ -131,7 +131,7 @@ impl Compiler {
                 continue;
             };
             let compiler = Self::new(program, Vec::new(), rocm).fit(wanted);
-            match compiler.and_then(|compiler| compiler.with_linker(wanted)) {
+            match compiler.and_then(|compiler| compiler.with_linker(environment, wanted)) {
                 Ok(compiler) => return Ok(compiler),
                 Err(reason) => {
                     looked_at.extend(not_found(&mut missing));
@@ -153,15 +153,16 @@ impl Compiler {
     /// The compiler that `HIPCXX` names.
     fn named(
         named: &OsStr,
-        path: &OsStr,
+        environment: &Environment,
         rocm: Option<PathBuf>,
         wanted: &Wanted<'_>,
     ) -> Result<Self, Error> {
-        let (program, arguments) = program_and_arguments(path, named)?;
+        let path = environment.untracked("PATH").unwrap_or_default();
+        let (program, arguments) = program_and_arguments(&path, named)?;
         program
             .ok_or_else(|| "no such program".to_owned())
             .and_then(|program| Self::new(program, arguments, rocm).without_spaces()?.fit(wanted))
-            .and_then(|compiler| compiler.with_linker(wanted))
+            .and_then(|compiler| compiler.with_linker(environment, wanted))
             .map_err(|problem| {
                 Error::Compiler(format!(
                     "HIPCXX is `{}`: {problem}; set it to a clang++ with the AMDGPU target that supports {}, or unset it",
@@ -236,20 +237,23 @@ impl Compiler {
     }
 
     /// Checks that it can link device code. Distributions have lld in a package of its own, one for each version.
-    fn with_linker(self, wanted: &Wanted<'_>) -> Result<Self, String> {
+    fn with_linker(self, environment: &Environment, wanted: &Wanted<'_>) -> Result<Self, String> {
         // SPIR-V is translated instead.
         let Some(target) = wanted.targets.iter().find(|target| !target.is_spirv()) else {
             return Ok(self);
         };
         let flags = wanted.flags.iter().cloned().chain(self.rocm_flags());
         let mut command = compilation(&self, std::slice::from_ref(target), flags);
+        command.env_clear().envs(environment.all());
         match command.args(["-c", "-o", "/dev/null"]).output() {
             Ok(output) if output.status.success() => Ok(self),
             Ok(output) => {
                 let text = String::from_utf8_lossy(&output.stderr);
                 let error = text.lines().find(|line| line.contains("error:"));
                 let error = error.unwrap_or("it failed");
-                Err(format!("cannot link device code; install the lld of its version ({error})"))
+                let advice =
+                    if error.contains("lld") { "; install the lld of its version" } else { "" };
+                Err(format!("cannot link device code{advice} ({error})"))
             }
             Err(error) => Err(format!("cannot be run: {error}")),
         }

@@ -117,7 +117,8 @@ fn about_native(gpus: &[kpack_format::TargetId]) {
     }
     let is_set = std::env::vars_os()
         .any(|(name, value)| name.to_string_lossy().starts_with(OVERRIDE) && !value.is_empty());
-    if is_set {
+    // Programs for Windows ignore it.
+    if is_set && cfg!(not(windows)) {
         let text =
             "is set, so kpack keeps the code for that GPU, which may not be the one in the machine";
         output::complain("warning", format_args!("{OVERRIDE} {text}"));

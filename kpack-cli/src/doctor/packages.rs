@@ -65,6 +65,8 @@ pub(super) struct Packages {
 /// The directory that paths in databases are below.
 struct Root {
     path: PathBuf,
+    /// The same without links.
+    real: PathBuf,
     /// The directories `/lib` and others that are links into `/usr`.
     merged: Vec<&'static str>,
 }
@@ -77,7 +79,14 @@ impl Root {
             let usr = Path::new("usr").join(name);
             target.is_ok_and(|target| target == usr || target == Path::new("/").join(&usr))
         });
-        Self { path, merged }
+        let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+        Self { path, real, merged }
+    }
+
+    /// A file or directory of the root by its real path, unless a link leads outside.
+    fn inside(&self, path: &str) -> Option<PathBuf> {
+        let path = fs::canonicalize(self.path.join(path)).ok()?;
+        path.starts_with(&self.real).then_some(path)
     }
 
     /// Where a file is that a database lists: packages may list it as it was before `/lib` became a link.
@@ -159,8 +168,8 @@ impl Packages {
     }
 
     fn add_dpkg(&mut self, root: &Root, is_of_interest: &dyn Fn(&Path) -> bool) {
-        let directory = root.path.join("var/lib/dpkg");
-        let Some(status) = text(&directory.join("status"), MAX_STATUS) else { return };
+        let status = root.inside("var/lib/dpkg/status");
+        let Some(status) = status.and_then(|path| text(&path, MAX_STATUS)) else { return };
         let mut fields = BTreeMap::new();
         for paragraph in status.split("\n\n") {
             let field = |name: &str| {
@@ -176,7 +185,10 @@ impl Packages {
                 fields.insert(name.to_owned(), (version.to_owned(), recommends.to_owned()));
             }
         }
-        let lists = fs::read_dir(directory.join("info")).into_iter().flatten().flatten();
+        let lists = root.inside("var/lib/dpkg/info").map(fs::read_dir);
+        let lists = lists.into_iter().flatten().flatten().flatten();
+        // None is a link.
+        let lists = lists.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
         for path in lists.map(|entry| entry.path()) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let Some(name) = name.strip_suffix(".list") else { continue };
@@ -201,11 +213,12 @@ impl Packages {
     }
 
     fn add_rpm(&mut self, root: &Root, is_of_interest: &dyn Fn(&Path) -> bool) {
-        let databases = ["usr/lib/sysimage/rpm", "var/lib/rpm"];
-        let databases = databases.map(|place| root.path.join(place).join("rpmdb.sqlite"));
-        let Some(database) = databases.into_iter().find(|path| path.is_file()) else { return };
-        let releases = ["etc/os-release", "usr/lib/os-release"].map(|path| root.path.join(path));
-        let release = releases.iter().find_map(|path| small_text(path)).unwrap_or_default();
+        let databases = ["usr/lib/sysimage/rpm/rpmdb.sqlite", "var/lib/rpm/rpmdb.sqlite"];
+        let mut databases = databases.into_iter().filter_map(|path| root.inside(path));
+        let Some(database) = databases.find(|path| path.is_file()) else { return };
+        let releases = ["etc/os-release", "usr/lib/os-release"].into_iter();
+        let mut releases = releases.filter_map(|path| root.inside(path));
+        let release = releases.find_map(|path| small_text(&path)).unwrap_or_default();
         let mut lines = release.lines().filter_map(|line| line.split_once('='));
         let is_suse =
             lines.any(|(key, ids)| ["ID", "ID_LIKE"].contains(&key) && ids.contains("suse"));

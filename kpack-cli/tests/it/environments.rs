@@ -621,9 +621,9 @@ struct Venv {
     is_of_others: bool,
 }
 
-/// What pip installed with such arguments.
-static INSTALLED: Mutex<BTreeMap<Vec<String>, Arc<OnceLock<PathBuf>>>> =
-    Mutex::new(BTreeMap::new());
+/// What pip installed with such arguments: a number for each, and where it is.
+type Installed = BTreeMap<Vec<String>, Arc<(usize, OnceLock<PathBuf>)>>;
+static INSTALLED: Mutex<Installed> = Mutex::new(BTreeMap::new());
 
 impl Venv {
     fn new(tool: Tool) -> Self {
@@ -644,12 +644,14 @@ impl Venv {
         if tool != Pip {
             return install();
         }
-        let (number, made) = {
+        let made = {
             let mut all = INSTALLED.lock().unwrap();
             let number = all.len();
-            (number, Arc::clone(all.entry(arguments.to_owned()).or_default()))
+            let new = || Arc::new((number, OnceLock::new()));
+            Arc::clone(all.entry(arguments.to_owned()).or_insert_with(new))
         };
-        let original = made.get_or_init(|| {
+        let (number, original) = &*made;
+        let original = original.get_or_init(|| {
             let original = WHEELS.join(format!("installed-{number}"));
             copy(install().root(), &original);
             original

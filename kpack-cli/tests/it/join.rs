@@ -144,7 +144,7 @@ fn other_code_in_a_joined_binary_is_a_fault() {
     fs::write(&path, &bytes).unwrap();
     let faults = faults(&path);
     assert_eq!(faults.len(), 1, "{faults:?}");
-    assert!(faults[0].contains("the code for gfx1100 is from another build"), "{faults:?}");
+    assert!(faults[0].contains("the code for gfx1100 is not what it was built with"), "{faults:?}");
     let mut options = verify::Options::default();
     options.against = Some(tree.path("fat"));
     let report = verify::verify(&[path], &options, &()).unwrap();

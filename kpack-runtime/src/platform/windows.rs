@@ -129,10 +129,13 @@ pub(crate) fn display_adapters() -> Vec<String> {
         let mut index = 0;
         while SetupDiEnumDeviceInfo(list, index, &raw mut device) != 0 {
             let (device, into, room) = (&raw const device, text.as_mut_ptr(), MAX_DEVICE_ID_LEN);
-            if SetupDiGetDeviceInstanceIdW(list, device, into, room, ptr::null_mut()) != 0 {
-                let id = text.split(|character| *character == 0).next().unwrap_or_default();
-                adapters.push(String::from_utf16_lossy(id));
+            // One without a readable ID may be a GPU, so none is known.
+            if SetupDiGetDeviceInstanceIdW(list, device, into, room, ptr::null_mut()) == 0 {
+                adapters.clear();
+                break;
             }
+            let id = text.split(|character| *character == 0).next().unwrap_or_default();
+            adapters.push(String::from_utf16_lossy(id));
             index += 1;
         }
         SetupDiDestroyDeviceInfoList(list);

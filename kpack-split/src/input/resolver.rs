@@ -127,11 +127,14 @@ impl Resolver {
     /// at index 0, although it numbers all wrappers. Start-up code registers only the first one.
     pub(crate) fn with_one_handle(mut self, has_one_handle: bool) -> Self {
         if has_one_handle && self.marker.code_ids.is_empty() {
-            let (first, others): (BTreeSet<_>, BTreeSet<_>) =
-                self.entries().into_iter().partition(|(index, _)| *index == 0);
-            let targets = first.into_iter().map(|(_, target)| target);
-            let is_only = |target: &String| others.iter().all(|(_, other)| other != target);
-            self.shared = targets.filter(is_only).collect();
+            // Archives with code IDs are kpack's, and of another split.
+            let of_tool = self.archives.iter().filter(|opened| opened.code_id.is_none());
+            let entries =
+                of_tool.flat_map(|opened| self.entries_of(opened)).collect::<BTreeSet<_>>();
+            // Another index would be that of a wrapper with a bundle of its own.
+            if entries.iter().all(|(index, _)| *index == 0) {
+                self.shared = entries.into_iter().map(|(_, target)| target).collect();
+            }
         }
         self
     }
@@ -350,14 +353,16 @@ impl Resolver {
 
     /// The index and target of every entry of this binary.
     pub fn entries(&self) -> BTreeSet<(u32, String)> {
-        let mut found = BTreeSet::new();
-        for opened in &self.archives {
-            for (name, targets) in &lock(&opened.archive).toc().kernels {
-                if let KernelName { binary, index: Some(index) } = KernelName::parse(name)
-                    && binary == self.kernel_name
-                {
-                    found.extend(targets.keys().map(|target| (index, target.clone())));
-                }
+        self.archives.iter().flat_map(|opened| self.entries_of(opened)).collect()
+    }
+
+    fn entries_of(&self, opened: &OpenedArchive) -> Vec<(u32, String)> {
+        let mut found = Vec::new();
+        for (name, targets) in &lock(&opened.archive).toc().kernels {
+            if let KernelName { binary, index: Some(index) } = KernelName::parse(name)
+                && binary == self.kernel_name
+            {
+                found.extend(targets.keys().map(|target| (index, target.clone())));
             }
         }
         found

@@ -21,10 +21,13 @@ use crate::{Error, ids};
 use binary::{Joinable, MarkedBinary};
 use code::Code;
 use kpack_core::Reason;
-use kpack_core::words::list;
+use kpack_core::words::list_some;
 
 pub use differences::{Checksums, differences, digests, kept_differences, stripped_digests};
 pub use options::JoinOptions;
+
+/// How many indices of wrappers a note lists.
+const MOST_INDICES: usize = 8;
 
 /// Puts device code back into split binaries of an install prefix.
 ///
@@ -214,7 +217,7 @@ fn choose(
             let text = format!(
                 "no code object for {gpu} at index {}; these wrappers ({} of {}) get bundles without it, so their kernels \
                  cannot run there",
-                list(absent),
+                list_some(absent, MOST_INDICES),
                 absent.len(),
                 binary.indices.len()
             );

@@ -156,7 +156,8 @@ fn joined(
             report.ok(ids::CODE_MATCHES, path, text);
         } else {
             let text = format!(
-                "the code for {target} is from another build; join it again, or install the unsplit binary"
+                "the code for {target} is not what it was built with: damaged, or from another build; join it again, or install \
+                 the unsplit binary"
             );
             report.fault(ids::CODE_DIFFERS, path, Reason::from(text).target(target));
         }

@@ -9,7 +9,9 @@ use super::prefix;
 #[test]
 fn the_loader_answers_what_the_vectors_say() {
     let loader = prefix().join("lib/librocm_kpack.so.0");
-    assert!(check(&loader, READERS[0], None).unwrap() > 36);
+    // Six are about binaries for x86-64.
+    let least = if cfg!(target_arch = "x86_64") { 37 } else { 31 };
+    assert!(check(&loader, READERS[0], None).unwrap() >= least);
 }
 
 /// `CONFORMANCE_UPDATE=1` writes them.
