@@ -195,7 +195,7 @@ pub(super) fn trim(setup: &Setup<'_>) -> Result<()> {
     run(setup, &format!("{script} {TARGET} trimmed.so"))
 }
 
-/// `library.so`: RCCL of Debian experimental; `frames`: what is compressed in each of its bundles; `kept`: the code
+/// `library.so`: RCCL of Debian experimental; `frames`: what is compressed in each of its bundles; `stays`: the code
 /// objects for one GPU.
 pub(super) fn trim_compressed(setup: &Setup<'_>) -> Result<()> {
     let package = corpus::package_of("experimental", "librccl1")?;
@@ -205,7 +205,7 @@ pub(super) fn trim_compressed(setup: &Setup<'_>) -> Result<()> {
         "dpkg-deb -x package.deb rccl
         mv rccl/usr/lib/*/librccl.so.1.* library.so
         rm -r rccl
-        kpack extract --quiet --arch gfx1100 library.so --output-dir kept
+        kpack extract --quiet --arch gfx1100 library.so --output-dir stays
         mkdir frames",
     )?;
     let bytes = fs::read(setup.work.join("library.so"))?;

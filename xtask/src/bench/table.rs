@@ -233,7 +233,7 @@ pub(super) const GROUPS: &[Group] = &[
             reference: (
                 "`zstd -d` of all bundles, `zstd -3` of what stays, flushed",
                 "for f in frames/*; do zstd -dqc $f > /dev/null; done
-                zstd -3 -q kept/* --output-dir-flat prefix
+                zstd -3 -q stays/* --output-dir-flat prefix
                 sync prefix/*",
             ),
             own: "kpack trim --quiet --arch gfx1100 prefix/lib/library.so",
