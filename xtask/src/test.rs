@@ -117,7 +117,8 @@ fn arguments(names: &[String]) -> (Vec<&str>, Vec<String>) {
     let module =
         |name: &String| if name.contains("::") { name.clone() } else { format!("{name}::") };
     own.extend(names.iter().map(module));
-    (vec!["--package=kpack-tests", "--test=system"], own)
+    // With the features of all tests, or cargo would compile most dependencies for another set.
+    (vec!["--workspace", "--test=system"], own)
 }
 
 /// Makes what all ignored tests use, unless somebody has made it: kpack as it is installed.
