@@ -84,10 +84,10 @@ impl<'a> Build<'a> {
             None => environment.directory("OUT_DIR")?,
         };
         let own = flags::own(hip, environment)?;
-        let wanted = Wanted::new(&targets, &own);
+        let wanted = Wanted::new(&targets, &own, environment);
         let compiler = match &hip.compiler {
-            Some(compiler) => Compiler::at(compiler, environment, &wanted),
-            None => Compiler::find(environment, &wanted)?,
+            Some(compiler) => Compiler::at(compiler, &wanted),
+            None => Compiler::find(&wanted)?,
         };
         let threads = environment.text("NUM_JOBS").and_then(|jobs| jobs.parse().ok());
         // The compiler runs in the package's directory.

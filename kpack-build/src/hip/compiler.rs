@@ -58,16 +58,22 @@ pub(super) struct Wanted<'a> {
     targets: &'a [TargetId],
     /// The flags of the build that affect device libraries.
     flags: Vec<OsString>,
+    /// The variables that the compiler gets.
+    environment: &'a Environment,
 }
 
 impl<'a> Wanted<'a> {
     /// Code for `targets` with the package's flags.
-    pub(super) fn new(targets: &'a [TargetId], own: &[OsString]) -> Self {
+    pub(super) fn new(
+        targets: &'a [TargetId],
+        own: &[OsString],
+        environment: &'a Environment,
+    ) -> Self {
         let matters = |flag: &&OsString| {
             let text = flag.to_string_lossy();
             OF_DEVICE_LIBRARIES.iter().any(|name| text.starts_with(name))
         };
-        Self { targets, flags: own.iter().filter(matters).cloned().collect() }
+        Self { targets, flags: own.iter().filter(matters).cloned().collect(), environment }
     }
 
     /// The targets, for messages.
@@ -94,8 +100,8 @@ impl Compiler {
     }
 
     /// A compiler given by path. Missing features show up when it compiles.
-    pub(super) fn at(program: &Path, environment: &Environment, wanted: &Wanted<'_>) -> Self {
-        let rocm = environment.get("ROCM_PATH").map(PathBuf::from);
+    pub(super) fn at(program: &Path, wanted: &Wanted<'_>) -> Self {
+        let rocm = wanted.environment.get("ROCM_PATH").map(PathBuf::from);
         let compiler = Self::new(program.to_owned(), Vec::new(), rocm);
         compiler.clone().fit(wanted).unwrap_or(compiler)
     }
@@ -105,19 +111,16 @@ impl Compiler {
     ///
     /// # Errors
     /// [`Error::Compiler`] that lists everything tried.
-    pub(super) fn find(environment: &Environment, wanted: &Wanted<'_>) -> Result<Self, Error> {
-        Self::find_with(environment, wanted, Path::new(ROCM))
+    pub(super) fn find(wanted: &Wanted<'_>) -> Result<Self, Error> {
+        Self::find_with(wanted, Path::new(ROCM))
     }
 
-    fn find_with(
-        environment: &Environment,
-        wanted: &Wanted<'_>,
-        usual: &Path,
-    ) -> Result<Self, Error> {
+    fn find_with(wanted: &Wanted<'_>, usual: &Path) -> Result<Self, Error> {
+        let environment = wanted.environment;
         let path = environment.untracked("PATH").unwrap_or_default();
         let rocm = environment.get("ROCM_PATH").map(PathBuf::from);
         if let Some(named) = environment.get("HIPCXX") {
-            return Self::named(&named, environment, rocm, wanted);
+            return Self::named(&named, rocm, wanted);
         }
         let candidates = candidates(&path, rocm.as_deref(), usual);
         let mut looked_at = vec!["HIPCXX: not set".to_owned()];
@@ -131,7 +134,7 @@ impl Compiler {
                 continue;
             };
             let compiler = Self::new(program, Vec::new(), rocm).fit(wanted);
-            match compiler.and_then(|compiler| compiler.with_linker(environment, wanted)) {
+            match compiler.and_then(|compiler| compiler.with_linker(wanted)) {
                 Ok(compiler) => return Ok(compiler),
                 Err(reason) => {
                     looked_at.extend(not_found(&mut missing));
@@ -151,18 +154,13 @@ impl Compiler {
     }
 
     /// The compiler that `HIPCXX` names.
-    fn named(
-        named: &OsStr,
-        environment: &Environment,
-        rocm: Option<PathBuf>,
-        wanted: &Wanted<'_>,
-    ) -> Result<Self, Error> {
-        let path = environment.untracked("PATH").unwrap_or_default();
+    fn named(named: &OsStr, rocm: Option<PathBuf>, wanted: &Wanted<'_>) -> Result<Self, Error> {
+        let path = wanted.environment.untracked("PATH").unwrap_or_default();
         let (program, arguments) = program_and_arguments(&path, named)?;
         program
             .ok_or_else(|| "no such program".to_owned())
             .and_then(|program| Self::new(program, arguments, rocm).without_spaces()?.fit(wanted))
-            .and_then(|compiler| compiler.with_linker(environment, wanted))
+            .and_then(|compiler| compiler.with_linker(wanted))
             .map_err(|problem| {
                 Error::Compiler(format!(
                     "HIPCXX is `{}`: {problem}; set it to a clang++ with the AMDGPU target that supports {}, or unset it",
@@ -216,6 +214,13 @@ impl Compiler {
         command
     }
 
+    /// A command that asks the compiler something, with the variables of the build.
+    fn asked(&self, wanted: &Wanted<'_>) -> Command {
+        let mut command = self.command();
+        command.env_clear().envs(wanted.environment.all()).stdin(Stdio::null());
+        command
+    }
+
     /// The flag for the ROCm installation.
     pub(super) fn rocm_flag(&self) -> Option<OsString> {
         let mut flag = OsString::from("--rocm-path=");
@@ -231,20 +236,19 @@ impl Compiler {
 
     /// Returns the compiler if it supports the targets, otherwise the reason.
     fn fit(mut self, wanted: &Wanted<'_>) -> Result<Self, String> {
-        self.can_target_amdgcn()?;
+        self.can_target_amdgcn(wanted)?;
         self.device_libraries = device_libraries(&self, wanted)?;
         Ok(self)
     }
 
     /// Checks that it can link device code. Distributions have lld in a package of its own, one for each version.
-    fn with_linker(self, environment: &Environment, wanted: &Wanted<'_>) -> Result<Self, String> {
+    fn with_linker(self, wanted: &Wanted<'_>) -> Result<Self, String> {
         // SPIR-V is translated instead.
         let Some(target) = wanted.targets.iter().find(|target| !target.is_spirv()) else {
             return Ok(self);
         };
         let flags = wanted.flags.iter().cloned().chain(self.rocm_flags());
-        let mut command = compilation(&self, std::slice::from_ref(target), flags);
-        command.env_clear().envs(environment.all());
+        let mut command = compilation(&self, wanted, std::slice::from_ref(target), flags);
         match command.args(["-c", "-o", "/dev/null"]).output() {
             Ok(output) if output.status.success() => Ok(self),
             Ok(output) => {
@@ -272,9 +276,9 @@ impl Compiler {
     }
 
     /// Checks that the compiler has the AMDGPU target.
-    fn can_target_amdgcn(&self) -> Result<(), String> {
-        let mut command = self.command();
-        command.arg("--print-targets").stdin(Stdio::null());
+    fn can_target_amdgcn(&self, wanted: &Wanted<'_>) -> Result<(), String> {
+        let mut command = self.asked(wanted);
+        command.arg("--print-targets");
         match command.output() {
             Err(error) => Err(format!("cannot be run: {error}")),
             Ok(output) if !output.status.success() => {
@@ -372,7 +376,7 @@ fn on_path(path: &OsStr, name: &OsStr) -> Option<PathBuf> {
 /// The reason why the compiler does not fit.
 fn device_libraries(compiler: &Compiler, wanted: &Wanted<'_>) -> Result<Option<PathBuf>, String> {
     let compiles = |targets: &[TargetId], more: Option<OsString>| {
-        compiles(compiler, targets, wanted.flags.iter().cloned().chain(more))
+        compiles(compiler, wanted, targets, wanted.flags.iter().cloned().chain(more))
     };
     let fails = |more: Option<OsString>| {
         let each = wanted.targets.iter().cloned();
@@ -413,24 +417,26 @@ fn of_distributions() -> impl Iterator<Item = PathBuf> {
 
 fn compiles(
     compiler: &Compiler,
+    wanted: &Wanted<'_>,
     targets: &[TargetId],
     flags: impl Iterator<Item = OsString>,
 ) -> bool {
     let flags = flags.chain(compiler.rocm_flag()).chain(["-fsyntax-only".into()]);
-    let output = compilation(compiler, targets, flags).output();
+    let output = compilation(compiler, wanted, targets, flags).output();
     output.is_ok_and(|output| output.status.success())
 }
 
 /// The compilation of an empty source for the GPUs.
 fn compilation(
     compiler: &Compiler,
+    wanted: &Wanted<'_>,
     targets: &[TargetId],
     flags: impl Iterator<Item = OsString>,
 ) -> Command {
-    let mut command = compiler.command();
+    let mut command = compiler.asked(wanted);
     command.args(["-x", "hip", "--cuda-device-only", "-nogpuinc"]);
     command.args(targets.iter().map(|target| format!("--offload-arch={target}")));
-    command.args(flags).arg("/dev/null").stdin(Stdio::null());
+    command.args(flags).arg("/dev/null");
     command
 }
 
@@ -468,8 +474,8 @@ mod tests {
         }));
         let environment = Environment::of(all.into_iter().collect());
         let targets = ["gfx1100".parse().unwrap()];
-        let wanted = Wanted::new(&targets, &[]);
-        let compiler = Compiler::find_with(&environment, &wanted, &root.join("opt/rocm")).unwrap();
+        let wanted = Wanted::new(&targets, &[], &environment);
+        let compiler = Compiler::find_with(&wanted, &root.join("opt/rocm")).unwrap();
         let shown = |path: &Path| {
             let inside = path.strip_prefix(root).unwrap();
             inside.display().to_string()
@@ -515,12 +521,12 @@ mod tests {
             Environment::of(path.into_iter().chain(all).collect())
         };
         let targets = ["gfx1100".parse().unwrap()];
-        let wanted = Wanted::new(&targets, &[]);
         let usual = root.join("opt/rocm");
         let cases: [&[(&str, &str)]; 2] = [&[], &[("HIPCXX", "clang++-22")]];
         for variables in cases {
-            let found = Compiler::find_with(&environment(variables), &wanted, &usual);
-            let error = found.unwrap_err().to_string();
+            let environment = environment(variables);
+            let wanted = Wanted::new(&targets, &[], &environment);
+            let error = Compiler::find_with(&wanted, &usual).unwrap_err().to_string();
             assert!(error.contains("clang++-22"), "{error}");
             assert!(error.contains("install the lld of its version"), "{error}");
         }
