@@ -628,8 +628,11 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
         let mut section = image.sections[index].clone();
         let Some(place) = self.place else {
             section.offset = self.gaps.output_offset(section.offset);
-            let longer = self.longer.iter().filter(|_| index == self.split.marker);
-            section.size += longer.map(|longer| longer.more).sum::<u64>();
+            if let Some(longer) = &self.longer
+                && index == self.split.marker
+            {
+                section.size += longer.more;
+            }
             return section;
         };
         if index == self.split.fat {
@@ -675,9 +678,12 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
                 );
             }
             segment.offset = self.gaps.output_offset(segment.offset);
-            let longer = self.longer.iter().filter(|longer| longer.load == index);
-            let more: u64 = longer.map(|longer| longer.more).sum();
-            (segment.filesz, segment.memsz) = (segment.filesz + more, segment.memsz + more);
+            if let Some(longer) = &self.longer
+                && index == longer.load
+            {
+                segment.filesz += longer.more;
+                segment.memsz += longer.more;
+            }
         }
         Ok(segments)
     }

@@ -53,7 +53,7 @@ enum Content {
 pub(super) struct Source<'a> {
     pub(super) input: &'a File,
     /// A scratch file, made when it is needed, in this directory.
-    pub(super) scratch: &'a OnceCell<File>,
+    pub(super) scratch: OnceCell<File>,
     pub(super) directory: &'a Path,
     /// The ID of the host's entry in a bundle that is new: in place of a single code object.
     pub(super) host_entry: &'a str,

@@ -92,11 +92,11 @@ fn linked(path: &Path, file: File, keep: &Keep, scratch: &Path) -> Result<Trim, 
         }
         DeviceCode::Split(_) | DeviceCode::None(_) => None,
     };
-    let (file, input) = (OnceCell::new(), linked.image.source());
+    let input = linked.image.source();
     let host_entry = format!("host-{}--", linked.image.host_triple());
     let mut source = Source {
         input,
-        scratch: &file,
+        scratch: OnceCell::new(),
         directory: scratch,
         host_entry: &host_entry,
         in_place: false,
@@ -104,10 +104,7 @@ fn linked(path: &Path, file: File, keep: &Keep, scratch: &Path) -> Result<Trim, 
     let wrappers = fat.map_or(&[][..], |fat| &fat.wrappers);
     let (mut bundles, ranges) = new_bundles(path, wrappers, keep, &source)?;
     source.in_place = true;
-    let mut in_data = match in_data(path, &linked, keep, &source)? {
-        Ok(in_data) => in_data,
-        Err(left) => InData { left: Some(left), ..InData::default() },
-    };
+    let mut in_data = in_data(path, &linked, keep, &source)?;
     let own = bundles.len();
     bundles.append(&mut in_data.bundles);
     if let Some(trim) = nothing_goes(path, &bundles, keep) {
@@ -144,7 +141,7 @@ fn linked(path: &Path, file: File, keep: &Keep, scratch: &Path) -> Result<Trim, 
         identity,
         kind,
         bundles,
-        scratch: file.into_inner(),
+        scratch: source.scratch.into_inner(),
         size_after,
         left: in_data.left,
     })))
@@ -160,10 +157,9 @@ fn objects(path: &Path, file: &File, keep: &Keep, scratch: &Path) -> Result<Trim
         return Ok(Trim::Nothing);
     }
     let objects = FatObjects::read(path, file)?;
-    let in_file = OnceCell::new();
     let source = Source {
         input: file,
-        scratch: &in_file,
+        scratch: OnceCell::new(),
         directory: scratch,
         host_entry: "host-x86_64-unknown-linux--",
         in_place: false,
@@ -184,7 +180,7 @@ fn objects(path: &Path, file: &File, keep: &Keep, scratch: &Path) -> Result<Trim
             plan: Box::new(plan),
         },
         bundles,
-        scratch: in_file.into_inner(),
+        scratch: source.scratch.into_inner(),
         left: None,
     })))
 }
@@ -215,10 +211,9 @@ fn bundle_file(path: &Path, file: &File, keep: &Keep, scratch: &Path) -> Result<
     let bundle = Bundle::read(&mut BufReader::new(RangeReader::new(file, 0..size)), size);
     let bundle = bundle.map_err(failed)?;
     padding::check(path, file, 0..size, std::iter::once(0..bundle.size))?;
-    let in_file = OnceCell::new();
     let source = Source {
         input: file,
-        scratch: &in_file,
+        scratch: OnceCell::new(),
         directory: scratch,
         host_entry: "",
         in_place: false,
@@ -228,7 +223,7 @@ fn bundle_file(path: &Path, file: &File, keep: &Keep, scratch: &Path) -> Result<
     if let Some(trim) = nothing_goes(path, &bundles, keep) {
         return Ok(trim);
     }
-    let (kind, scratch) = (Kind::Bundle, in_file.into_inner());
+    let (kind, scratch) = (Kind::Bundle, source.scratch.into_inner());
     let left = None;
     Ok(Trim::Planned(Box::new(TrimPlan { identity, kind, bundles, scratch, size_after, left })))
 }
@@ -280,7 +275,7 @@ fn in_data(
     linked: &LinkedBinary,
     keep: &Keep,
     source: &Source<'_>,
-) -> Result<Result<InData, Finding>, Error> {
+) -> Result<InData, Error> {
     let mut planned = InData::default();
     let found = linked.image.bundles_in_data().map_err(|error| binary_error(path, error))?;
     for section in &found {
@@ -295,7 +290,8 @@ fn in_data(
                     in_sections(&found),
                     section.section
                 );
-                Ok(Err(Finding::new(Severity::Warning, ids::BUNDLES_IN_DATA, path, text)))
+                let left = Finding::new(Severity::Warning, ids::BUNDLES_IN_DATA, path, text);
+                Ok(InData { left: Some(left), ..InData::default() })
             };
             let available = section.end - start;
             let mut reader = BufReader::new(RangeReader::new(source.input, *start..section.end));
@@ -323,7 +319,7 @@ fn in_data(
             planned.bundles.push(new);
         }
     }
-    Ok(Ok(planned))
+    Ok(planned)
 }
 
 fn left_alone(
