@@ -41,11 +41,12 @@ pub fn gpus_at(nodes: &Path, get: impl Fn(&str) -> Option<OsString>) -> Option<V
     let overriding = |name: &str| overriding(get(name)?.to_str()?);
     let of_all = overriding(OVERRIDE);
     let Ok(entries) = fs::read_dir(nodes) else {
+        // Windows has no KFD, and its programs ignore the variable. Windows Subsystem for Linux has GPUs without KFD.
+        let found = match cfg!(windows) {
+            true => pci::processors(&display_adapters()),
+            false => of_all.map(|agent| vec![agent]),
+        };
         let gpu = |target| Gpu { target, uuid: None };
-        // Windows has no KFD, and its programs ignore the variables.
-        let adapters = pci::processors(&display_adapters());
-        // Windows Subsystem for Linux has GPUs without KFD.
-        let found = adapters.or_else(|| Some(vec![of_all.filter(|_| cfg!(not(windows)))?]));
         return found.map(|agents| agents.into_iter().map(gpu).collect());
     };
     let names = entries.flatten().map(|entry| entry.file_name());

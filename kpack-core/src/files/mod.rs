@@ -29,14 +29,16 @@ pub use manifest::{manifest_parts, parse_manifest, read_manifest};
 pub use range_reader::RangeReader;
 pub use shared_file::SharedFile;
 
-/// Opens a regular file for reading. Nothing else is even opened, also behind a link: that alone can change a device, or
-/// wake who writes to a FIFO.
+/// Opens a regular file for reading. Nothing else is opened, not even behind a link, because opening a device can change
+/// it, and opening a FIFO wakes its writer.
 pub fn open(path: &Path) -> Result<File, Error> {
     interrupt::check(path, "open")?;
     let failed = |error| Error::io(path, "open", error);
     let regular = |found: Metadata| {
+        if found.is_file() {
+            return Ok(());
+        }
         let text = match found.is_dir() {
-            _ if found.is_file() => return Ok(()),
             true => {
                 "a directory, not a regular file; pass a file in it, or run `kpack split --all` with it as the prefix"
             }
