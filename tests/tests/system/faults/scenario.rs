@@ -217,9 +217,7 @@ pub(super) const ARTIFACT_PACK_OF_ANOTHER_VERSION: Scenario = Scenario {
     tools: &[],
     prepare: |place| {
         for version in ["first", "second"] {
-            artifact(place, "built", version, &["gfx1100", "gfx942"])?;
-            place.kpack("artifact split --batch-artifact-parent-dir built --output-dir split")?;
-            fs::remove_dir_all(place.path("built"))?;
+            split_artifact(place, version)?;
             if version == "first" {
                 place.kpack(PACK)?;
             }
@@ -240,9 +238,7 @@ pub(super) const ARTIFACT_UNPACK_OF_ANOTHER_VERSION: Scenario = Scenario {
     tools: &[],
     prepare: |place| {
         for version in ["first", "second"] {
-            artifact(place, "built", version, &["gfx1100", "gfx942"])?;
-            place.kpack("artifact split --batch-artifact-parent-dir built --output-dir split")?;
-            fs::remove_dir_all(place.path("built"))?;
+            split_artifact(place, version)?;
             place.kpack("artifact pack split --output-dir store")?;
             if version == "first" {
                 place.kpack(UNPACK)?;
@@ -282,6 +278,13 @@ const SPLIT_WHEEL: &str =
     "wheel split --output-dir out dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl";
 
 const SPLIT_BUILT: &str = "artifact split --batch-artifact-parent-dir built --output-dir out";
+
+/// Splits the artifact of a version into `split`.
+fn split_artifact(place: &Place, version: &str) -> Result<()> {
+    artifact(place, "built", version, &["gfx1100", "gfx942"])?;
+    place.kpack("artifact split --batch-artifact-parent-dir built --output-dir split")?;
+    Ok(fs::remove_dir_all(place.path("built"))?)
+}
 
 /// The program and the library of a prefix.
 const BINARIES: [&str; 2] = ["bin/vec", "lib/libvec.so"];
