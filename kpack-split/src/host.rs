@@ -97,7 +97,7 @@ impl<S> Image<S> {
     }
 
     /// Whether its wrappers have one handle, as a link of relocatable device code (`-fgpu-rdc`) gives them: start-up
-    /// code registers the first one for all. Not known of binaries for Windows.
+    /// code registers the first one for all. kpack does not look for it in binaries for Windows.
     pub(crate) fn has_one_handle(&self) -> bool {
         match self {
             Self::Elf(image) => {
@@ -379,8 +379,8 @@ impl JoinPlan {
         }
     }
 
-    /// Makes holes of these ranges of the input, in which a binary for Linux has bundles; others have none there. What
-    /// writes there checks it. Returns their offsets in the output.
+    /// Leaves these ranges of the input as holes, and returns their offsets in the output. The caller writes there, and
+    /// checks what it wrote.
     pub(crate) fn leave_out(&mut self, holes: &[Range<u64>]) -> Vec<u64> {
         match self {
             Self::Elf(plan) => plan.leave_out(holes),

@@ -117,8 +117,7 @@ impl<I, H> JoinPlan<Plan<I, H>> {
         &self.bundles
     }
 
-    /// Makes holes of these ranges of the input, whose contents are checked by what writes there. Returns their offsets
-    /// in the output.
+    /// As [`Rewrite::leave_out`]; the memory check skips these ranges.
     pub(crate) fn leave_out(&mut self, holes: &[Range<u64>]) -> Vec<u64> {
         self.plan.rewrite.leave_out(holes)
     }

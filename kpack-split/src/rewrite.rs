@@ -102,7 +102,7 @@ impl Edits {
 #[derive(Debug, Clone)]
 pub(crate) struct Rewrite {
     gaps: Gaps,
-    /// Input offsets of what is not copied and becomes holes, to which others write.
+    /// Ranges of the input that are not copied. They become holes, and the caller writes there.
     holes: Vec<Range<u64>>,
     /// End of the input's kept bytes; the tail replaces everything after it.
     kept_end: u64,
@@ -135,13 +135,13 @@ impl Rewrite {
         &self.gaps
     }
 
-    /// Makes holes of these ranges of the input, and returns their offsets in the output.
+    /// Leaves these ranges of the input as holes, and returns their offsets in the output.
     pub(crate) fn leave_out(&mut self, holes: &[Range<u64>]) -> Vec<u64> {
         self.holes.extend_from_slice(holes);
         holes.iter().map(|hole| self.gaps.output_offset(hole.start)).collect()
     }
 
-    /// Input offsets of what is not copied.
+    /// The ranges of the input that are holes.
     pub(crate) fn holes(&self) -> &[Range<u64>] {
         &self.holes
     }

@@ -12,7 +12,7 @@ use crate::{log, process, repository};
 /// A profile of `Cargo.toml`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Profile {
-    /// As tests are built, so that it takes little beside these.
+    /// As tests are built, so cargo has compiled nearly all of it.
     Dev,
     /// Without link-time optimisation.
     Release,

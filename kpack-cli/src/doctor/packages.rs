@@ -187,7 +187,7 @@ impl Packages {
         }
         let lists = root.inside("var/lib/dpkg/info").map(fs::read_dir);
         let lists = lists.into_iter().flatten().flatten().flatten();
-        // None is a link.
+        // dpkg writes no links there.
         let lists = lists.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
         for path in lists.map(|entry| entry.path()) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -195,8 +195,7 @@ fn wrappers_of_relocatable_device_code_share_a_bundle_again() {
         check_chain(&library.clone().kind(kind), kind, &[]);
     }
     let tree = split(&library);
-    let note =
-        "only at index 0; its 3 wrappers share it, because they have one handle (`-fgpu-rdc`)";
+    let note = "only at index 0; the binary's 3 wrappers share it, because they have one handle (`-fgpu-rdc`)";
     for line in [
         "verify --verbose prefix",
         "verify --verbose --arch gfx1100 prefix",

@@ -27,8 +27,8 @@ const ELF_HEADER: u64 = 64;
 const RECORD: u64 = 24;
 
 /// Refuses a result that does not map what its input maps, or has other contents there. Device code, the
-/// headers, the wrappers and the `marker` change, words that refer to what moved, and the `holes`, at file offsets of the
-/// input.
+/// headers, the wrappers and the `marker` change, and so do words that refer to what moved, and the `holes`, which are
+/// ranges of the input file.
 pub(super) fn check<A: ReadAt, B: ReadAt>(
     input: &Image<A>,
     output: &Image<B>,

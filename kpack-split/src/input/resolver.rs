@@ -148,8 +148,8 @@ impl Resolver {
     pub(crate) fn sharing_note(&self, wrappers: usize) -> Option<String> {
         (self.is_shared() && wrappers > 1).then(|| {
             format!(
-                "the archives have code for {} only at index 0; its {wrappers} wrappers share it, because they have one \
-                 handle (`-fgpu-rdc`)",
+                "the archives have code for {} only at index 0; the binary's {wrappers} wrappers share it, because they \
+                 have one handle (`-fgpu-rdc`)",
                 list(&self.shared)
             )
         })

@@ -62,7 +62,7 @@ const TOOLS: [&[&str]; 5] = [
     &["patchelf", "--set-rpath", LONG_RUN_PATH],
 ];
 
-/// Those for this library: for a large one, whose code is laid out as the others', only those that move most.
+/// The tools for a library of this size. Treating a large one takes minutes, so only the last two do, which move most.
 fn tools(size: u64) -> &'static [&'static [&'static str]] {
     if size > LARGE { &TOOLS[3..] } else { &TOOLS }
 }

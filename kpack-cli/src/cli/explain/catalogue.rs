@@ -308,7 +308,7 @@ catalogue! {
 
         GPU_OVERRIDDEN
             "`HSA_OVERRIDE_GFX_VERSION` makes programs ask for the code of another GPU."
-            "Programs then ask for code for that other GPU, and builds with code for the real one no longer load."
+            "Builds with code for the real GPU alone then no longer load."
             "Unset the variable if there is code for the real GPU."
 
         DEVICE_WHEEL_MISSING
