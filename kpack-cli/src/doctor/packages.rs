@@ -1,13 +1,14 @@
 //! The packages of a distribution and of conda: which one an archive or a binary belongs to, by the databases of dpkg and
 //! RPM and by `conda-meta`, which are read without running any of these.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use kpack_artifact::rpm_database::{self, RpmPackage};
-use kpack_core::{Finding, Severity, ids, shown};
+use kpack_core::{Finding, Severity, ids, parallel, shown};
 use kpack_format::names::is_archive;
 use kpack_format::{Delivery, TargetId};
 use kpack_split::input;
@@ -100,6 +101,40 @@ impl Root {
     }
 }
 
+/// The files whose packages are looked for.
+struct Wanted<'a> {
+    files: BTreeSet<&'a Path>,
+    /// Their names: a machine's packages list many thousands of files, and most are rejected by these alone.
+    names: HashSet<&'a OsStr>,
+    /// Directories all of whose archives are wanted.
+    places: BTreeSet<PathBuf>,
+}
+
+impl<'a> Wanted<'a> {
+    fn new(files: BTreeSet<&'a Path>, places: BTreeSet<PathBuf>) -> Self {
+        let names = files.iter().filter_map(|path| path.file_name()).collect();
+        Self { files, names, places }
+    }
+
+    /// Those among the files that a package lists; `real` says where one is.
+    fn among<'l>(
+        &self,
+        listed: impl Iterator<Item = &'l str>,
+        real: impl Fn(&str) -> Option<PathBuf>,
+    ) -> Vec<PathBuf> {
+        let may_be = |listed: &&str| {
+            let name = listed.rsplit('/').next().unwrap_or(listed);
+            self.names.contains(OsStr::new(name)) || is_archive(Path::new(name))
+        };
+        let is_wanted = |path: &PathBuf| {
+            self.files.contains(path.as_path())
+                || is_archive(path)
+                    && path.parent().is_some_and(|place| self.places.contains(place))
+        };
+        listed.filter(may_be).filter_map(|listed| real(listed)).filter(is_wanted).collect()
+    }
+}
+
 /// A package of dpkg or RPM, and some of its files.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Owner {
@@ -118,8 +153,9 @@ pub struct Owner {
 pub(crate) fn owners(root: &Path, files: &BTreeSet<&Path>) -> Vec<Owner> {
     let mut found = Packages::default();
     let root = &Root::new(root.to_owned());
-    found.add_dpkg(root, &|path| files.contains(path));
-    found.add_rpm(root, &|path| files.contains(path));
+    let wanted = &Wanted::new(files.clone(), BTreeSet::new());
+    found.add_dpkg(root, wanted);
+    found.add_rpm(root, wanted);
     let owners = found.packages.into_iter().map(|package| {
         let Package { manager, name, version, files, .. } = package;
         let manager = if manager == Manager::Apt { "dpkg" } else { "rpm" };
@@ -149,17 +185,14 @@ impl Packages {
             .flat_map(|path| path.ancestors().skip(1))
             .map(|directory| directory.join(".kpack"))
             .collect();
-        let is_of_interest = |path: &Path| {
-            binaries.contains(path)
-                || is_archive(path) && path.parent().is_some_and(|place| places.contains(place))
-        };
-        let mut found = Self::default();
-        found.add_dpkg(root, &is_of_interest);
-        found.add_rpm(root, &is_of_interest);
         let prefixes: BTreeSet<&Path> =
             binaries.iter().flat_map(|path| path.ancestors().skip(1)).collect();
+        let wanted = &Wanted::new(binaries, places);
+        let mut found = Self::default();
+        found.add_dpkg(root, wanted);
+        found.add_rpm(root, wanted);
         for prefix in prefixes {
-            found.add_conda(prefix, &is_of_interest);
+            found.add_conda(prefix, wanted);
         }
         let files = found.packages.iter().flat_map(|package| &package.files);
         let is_missing = |path: &&PathBuf| fs::symlink_metadata(path).is_err();
@@ -167,7 +200,7 @@ impl Packages {
         found
     }
 
-    fn add_dpkg(&mut self, root: &Root, is_of_interest: &dyn Fn(&Path) -> bool) {
+    fn add_dpkg(&mut self, root: &Root, wanted: &Wanted<'_>) {
         let status = root.inside("var/lib/dpkg/status");
         let Some(status) = status.and_then(|path| text(&path, MAX_STATUS)) else { return };
         let mut fields = BTreeMap::new();
@@ -189,30 +222,25 @@ impl Packages {
         let lists = lists.into_iter().flatten().flatten().flatten();
         // dpkg writes no links there.
         let lists = lists.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
-        for path in lists.map(|entry| entry.path()) {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let Some(name) = name.strip_suffix(".list") else { continue };
-            let name = name.split(':').next().unwrap_or_default();
-            let (Some((version, recommends)), Some(files)) =
-                (fields.get(name), text(&path, MAX_LIST))
-            else {
-                continue;
-            };
-            let files = files.lines().map(|line| root.join(line));
-            let files: Vec<PathBuf> = files.filter(|path| is_of_interest(path)).collect();
-            if !files.is_empty() {
-                self.packages.push(Package {
-                    manager: Manager::Apt,
-                    name: name.to_owned(),
-                    version: version.clone(),
-                    files,
-                    recommends: recommended(recommends).collect(),
-                });
-            }
-        }
+        let lists = Vec::from_iter(lists.map(|entry| entry.path()));
+        let packages = parallel::map(lists, |path| {
+            let name = path.file_name()?.to_string_lossy();
+            let name = name.strip_suffix(".list")?.split(':').next()?;
+            let (version, recommends) = fields.get(name)?;
+            let list = text(&path, MAX_LIST)?;
+            let files = wanted.among(list.lines(), |line| Some(root.join(line)));
+            (!files.is_empty()).then(|| Package {
+                manager: Manager::Apt,
+                name: name.to_owned(),
+                version: version.clone(),
+                files,
+                recommends: recommended(recommends).collect(),
+            })
+        });
+        self.packages.extend(packages.into_iter().flatten());
     }
 
-    fn add_rpm(&mut self, root: &Root, is_of_interest: &dyn Fn(&Path) -> bool) {
+    fn add_rpm(&mut self, root: &Root, wanted: &Wanted<'_>) {
         let databases = ["usr/lib/sysimage/rpm/rpmdb.sqlite", "var/lib/rpm/rpmdb.sqlite"];
         let mut databases = databases.into_iter().filter_map(|path| root.inside(path));
         let Some(database) = databases.find(|path| path.is_file()) else { return };
@@ -230,8 +258,8 @@ impl Packages {
                 continue;
             }
             self.installed.insert(name.clone());
-            let files = files.iter().map(|path| root.join(path));
-            let files: Vec<PathBuf> = files.filter(|path| is_of_interest(path)).collect();
+            let files =
+                wanted.among(files.iter().map(String::as_str), |path| Some(root.join(path)));
             if !files.is_empty() {
                 let recommends = recommends.into_iter().filter(|(name, version)| {
                     is_plain(name) && version.as_deref().is_none_or(is_plain)
@@ -242,7 +270,7 @@ impl Packages {
         }
     }
 
-    fn add_conda(&mut self, prefix: &Path, is_of_interest: &dyn Fn(&Path) -> bool) {
+    fn add_conda(&mut self, prefix: &Path, wanted: &Wanted<'_>) {
         let entries = fs::read_dir(prefix.join("conda-meta")).into_iter().flatten().flatten();
         let mut lists = Vec::from_iter(entries.map(|entry| entry.path()));
         lists.retain(|path| path.extension().is_some_and(|end| end == "json"));
@@ -254,8 +282,8 @@ impl Packages {
             if ![&name, &version, &build].into_iter().all(|text| is_plain(text)) {
                 continue;
             }
-            let files = files.iter().filter_map(|path| within(prefix, prefix, Path::new(path)));
-            let files: Vec<PathBuf> = files.filter(|path| is_of_interest(path)).collect();
+            let files = files.iter().map(String::as_str);
+            let files = wanted.among(files, |path| within(prefix, prefix, Path::new(path)));
             if !files.is_empty() {
                 let version = format!("{version} (build {build})");
                 let (manager, recommends) = (Manager::Conda, Vec::new());
@@ -394,7 +422,8 @@ fn recommended(field: &str) -> impl Iterator<Item = (String, Option<String>)> {
 
 /// The content of a text file, if it is one of at most `size` bytes.
 fn text(path: &Path, size: u64) -> Option<String> {
-    let mut text = String::new();
+    // Most lists fit, so one call reads them.
+    let mut text = String::with_capacity(16 << 10);
     input::open(path).ok()?.take(size + 1).read_to_string(&mut text).ok()?;
     (text.len() as u64 <= size).then_some(text)
 }
