@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use walkdir::{DirEntry, WalkDir};
+use walkdir::DirEntry;
 
 use super::classifier::Classified;
 pub(crate) use super::classifier::Parsed;
@@ -15,7 +15,7 @@ use super::databases::Selection;
 use kpack_core::Error;
 use kpack_core::files::with_slashes;
 use kpack_core::parallel;
-use kpack_split::input::walk_error;
+use kpack_split::input::{self, walk_error};
 use kpack_split::leftover::is_leftover_entry;
 
 pub use super::entry::{Class, Classification, Entry, KPACK, Node};
@@ -59,8 +59,7 @@ pub(crate) fn classify_without_special_files(
 
 /// Everything below `directory`, sorted by path.
 fn walk(directory: &Path) -> Result<Vec<DirEntry>, Error> {
-    let walk = WalkDir::new(directory).min_depth(1).sort_by_file_name();
-    let walk = walk.into_iter();
+    let walk = input::walk(directory).min_depth(1).into_iter();
     walk.map(|entry| entry.map_err(|error| walk_error(directory, error))).collect()
 }
 
@@ -74,7 +73,7 @@ pub(crate) fn classify_databases(
     databases: &Selection,
     parsed: Parsed<'_>,
 ) -> Result<Classification, Error> {
-    let walk = WalkDir::new(prefix).min_depth(1).sort_by_file_name();
+    let walk = input::walk(prefix).min_depth(1);
     let is_of_one = |entry: &DirEntry| {
         let path = entry.path().strip_prefix(prefix).unwrap_or(entry.path());
         let is_directory = entry.file_type().is_dir();

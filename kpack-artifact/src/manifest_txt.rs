@@ -4,11 +4,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use walkdir::{DirEntry, WalkDir};
+use walkdir::DirEntry;
 
 use super::mark;
 use kpack_core::{Error, ids};
-use kpack_split::input::{plain, read_text, walk_error};
+use kpack_split::input::{plain, read_text, walk, walk_error};
 
 /// The name of the file.
 pub const FILE_NAME: &str = "artifact_manifest.txt";
@@ -107,7 +107,7 @@ pub fn walk_outside(
 ) -> impl Iterator<Item = Result<DirEntry, Error>> {
     let all: Vec<PathBuf> = prefixes.iter().map(|p| artifact.join(p)).collect();
     let above = all.clone();
-    let walk = WalkDir::new(artifact).min_depth(1).sort_by_file_name();
+    let walk = walk(artifact).min_depth(1);
     let walk = walk.into_iter();
     let walk = walk.filter_entry(move |entry| !all.iter().any(|prefix| entry.path() == prefix));
     let walk = walk.map(|entry| entry.map_err(|error| walk_error(artifact, error)));

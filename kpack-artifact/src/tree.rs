@@ -17,7 +17,7 @@ use super::mark;
 use super::names;
 use kpack_core::publish::is_leftover;
 use kpack_core::{Error, Finding, Id, Spirv};
-use kpack_split::input::{ClosedBinary, LinkedBinary, or_refused};
+use kpack_split::input::{ClosedBinary, LinkedBinary, or_refused, walk};
 use kpack_split::leftover::{directories, is_leftover_entry};
 
 /// What belongs in an artifact directory.
@@ -61,8 +61,7 @@ pub(crate) fn find_artifacts(
     failed: impl Fn(walkdir::Error) -> Result<(), Error>,
 ) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Error> {
     let (mut found, mut leftovers) = (Vec::new(), Vec::new());
-    let walk = WalkDir::new(path).follow_root_links(true);
-    let mut walk = walk.max_depth(DEPTH).sort_by_file_name().into_iter();
+    let mut walk = walk(path).max_depth(DEPTH).into_iter();
     while let Some(entry) = walk.next() {
         let entry = match entry {
             Ok(entry) => entry,

@@ -14,11 +14,11 @@ use kpack_core::report::Progress;
 use kpack_core::{Error, Finding, Severity, ids};
 use kpack_format::digest::hex;
 use kpack_format::names::fold_case;
-use kpack_split::input::{self, walk_error};
+use kpack_split::input::{self, walk, walk_error};
 use kpack_split::leftover::{self, is_leftover_entry};
 use sha2::{Digest as _, Sha256};
 use tar::{Builder, EntryType, Header};
-use walkdir::{DirEntry, WalkDir};
+use walkdir::DirEntry;
 use zstd::stream::write::Encoder;
 use zstd::zstd_safe::CParameter;
 
@@ -191,7 +191,7 @@ impl Packer<'_> {
     /// Adds what is in a prefix, by name.
     fn prefix(&mut self, prefix: &str, directory: &Path) -> Result<(), Error> {
         self.siblings.clear();
-        let mut walk = WalkDir::new(directory).min_depth(1).sort_by_file_name().into_iter();
+        let mut walk = walk(directory).min_depth(1).into_iter();
         while let Some(entry) = walk.next() {
             let entry = entry.map_err(|e| walk_error(self.root, e))?;
             if !is_leftover_entry(&entry) {

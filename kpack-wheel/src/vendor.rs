@@ -9,7 +9,6 @@ use kpack_core::platform::FileExt;
 use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 use kpack_format::names::{Group, KernelName, Pattern, SearchPath, is_archive};
-use walkdir::WalkDir;
 
 use kpack_core::parallel::lock;
 use kpack_core::words::list;
@@ -53,7 +52,7 @@ impl Sources {
         let mut files = Vec::new();
         for directory in directories {
             let before = files.len();
-            for entry in WalkDir::new(directory).sort_by_file_name() {
+            for entry in input::walk(directory) {
                 let entry = entry.map_err(|error| input::walk_error(directory, error))?;
                 if is_archive(entry.path()) && entry.path().is_file() {
                     files.push((directory.clone(), entry.into_path()));

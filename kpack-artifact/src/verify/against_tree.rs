@@ -23,7 +23,7 @@ use kpack_core::files::with_slashes;
 use kpack_core::parallel;
 use kpack_core::words::{counted, list_some};
 use kpack_core::{Error, shown};
-use kpack_split::input::or_refused;
+use kpack_split::input::{or_refused, walk};
 use walkdir::WalkDir;
 
 /// Maximum number of lost entries that a fault names.
@@ -93,7 +93,7 @@ pub(super) fn compare(
 /// Says that no artifact at `path` was split from the original, and which directory below was probably meant.
 fn no_artifact_in_common(path: &Path) -> Result<String, Error> {
     let mut text = format!("has no artifact in common with {}", shown(path));
-    let below = WalkDir::new(path).min_depth(1).max_depth(DEEPEST).sort_by_file_name();
+    let below = walk(path).min_depth(1).max_depth(DEEPEST);
     let below = below.into_iter().flatten().filter(|entry| entry.file_type().is_dir());
     for directory in below {
         if !is_artifact(directory.path()) && !artifacts(directory.path())?.is_empty() {

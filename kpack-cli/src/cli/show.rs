@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
-use walkdir::WalkDir;
 
 use super::exit_codes::{Failed, exit_code};
 use super::output::{self, Text, count, size};
@@ -25,7 +24,7 @@ use crate::inspect::{
 use kpack_artifact::sizes::debug_note;
 use kpack_core::{Error, Finding, Severity, ids};
 use kpack_format::names::{is_archive, is_object};
-use kpack_split::input::{Kpacks, LinkedBinary};
+use kpack_split::input::{Kpacks, LinkedBinary, walk};
 
 /// Show what a file is, or the files with device code in a directory
 ///
@@ -151,7 +150,7 @@ impl Directory {
     /// Inspects all files, and complains of those that it cannot.
     fn read(path: &Path) -> Result<Self, Error> {
         let mut all = Self::default();
-        for entry in WalkDir::new(path).sort_by_file_name() {
+        for entry in walk(path) {
             match entry {
                 Ok(entry) if entry.file_type().is_file() => all.add(entry.path())?,
                 Ok(_) => {}

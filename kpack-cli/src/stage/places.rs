@@ -14,7 +14,7 @@ use kpack_core::report::Report;
 use kpack_core::staging::workspaces;
 use kpack_core::{Error, ids};
 use kpack_format::names::is_archive;
-use kpack_split::input::open_archive;
+use kpack_split::input::{open_archive, walk};
 
 /// Name of a file that Cargo creates in every target directory.
 const TARGET_DIRECTORY: &str = "CACHEDIR.TAG";
@@ -69,7 +69,7 @@ impl BuildDirectories {
         output: &OutputDir,
         report: &mut Report,
     ) -> Result<(), Error> {
-        for file in walkdir::WalkDir::new(&output.hidden).sort_by_file_name() {
+        for file in walk(&output.hidden) {
             let file = file.map_err(|e| Error::io(&output.hidden, "list", e.into()))?;
             if !file.file_type().is_file() {
                 continue;

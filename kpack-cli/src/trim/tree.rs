@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use kpack_core::Error;
 use kpack_core::platform::id_of;
 use kpack_core::publish::Directory;
-use kpack_split::input::walk_error;
+use kpack_split::input::{walk, walk_error};
 use kpack_split::leftover::is_leftover_entry;
-use walkdir::WalkDir;
 
 use super::place::Root;
 
@@ -57,8 +56,7 @@ impl Tree {
         let mut files: BTreeMap<(u64, u64), Vec<PathBuf>> = BTreeMap::new();
         let mut tree = Self::default();
         for Given(path) in given {
-            let walk = WalkDir::new(path).follow_root_links(false).sort_by_file_name();
-            for entry in walk {
+            for entry in walk(path).follow_root_links(false) {
                 let entry = entry.map_err(|error| walk_error(path, error))?;
                 if is_leftover_entry(&entry) {
                     if cleans && entry.file_type().is_file() {

@@ -71,7 +71,7 @@ impl Prefix {
     /// The linked files in the prefix, in order of path, each opened when it is asked for. Symbolic
     /// links are not followed.
     pub fn linked_files(&self) -> impl Iterator<Item = Result<(PathBuf, File), Error>> {
-        let walk = WalkDir::new(&self.path).sort_by_file_name().into_iter();
+        let walk = super::walk(&self.path).into_iter();
         let walk = walk.filter_entry(|entry| !is_leftover_entry(entry));
         walk.filter_map(|entry| match entry {
             Ok(entry) if !entry.file_type().is_file() => None,

@@ -17,6 +17,7 @@ use std::path::Path;
 
 use crate::{Error, Finding, Severity, ids};
 use kpack_core::Reason;
+use walkdir::WalkDir;
 
 pub use archives::{Archives, OpenArchive, ParsedArchives, damage};
 pub use compressed::CompressedCode;
@@ -48,6 +49,13 @@ pub fn read_text(path: &Path) -> Result<String, Error> {
         text.remove(0);
     }
     Ok(text)
+}
+
+/// A walk through `directory` in the order of names.
+pub fn walk(directory: &Path) -> WalkDir {
+    // What is in one directory differs in its name only, so whole paths have the same order, and no name is looked for.
+    WalkDir::new(directory)
+        .sort_by(|one, other| one.path().as_os_str().cmp(other.path().as_os_str()))
 }
 
 /// The error of a walk below `directory`.

@@ -19,7 +19,6 @@ use kpack_core::parallel::{self, lock};
 use kpack_core::report::Progress;
 use kpack_core::{Error, ids};
 use kpack_format::names::{Group, KernelName, is_object};
-use walkdir::WalkDir;
 
 use crate::input::{self, FileKind, LinkedBinary, placed};
 use crate::leftover::{self, is_leftover_entry};
@@ -221,7 +220,7 @@ impl Work {
 /// Collects the files below `root` that can be verified, sorted by path. Follows symbolic links to files, once
 /// for each file, not those to directories.
 fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<(), Error> {
-    let walk = WalkDir::new(root).follow_root_links(true).sort_by_file_name();
+    let walk = input::walk(root);
     let mut walk = walk.into_iter();
     let (mut found, mut links) = (Vec::new(), Vec::new());
     while let Some(entry) = walk.next() {
