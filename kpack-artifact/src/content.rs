@@ -12,6 +12,7 @@ use kpack_format::offload_bundle::Bundle;
 use kpack_format::tensile::Library;
 
 use super::kernel_cache::Unreadable;
+use kpack_core::files::SharedFile;
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
 use kpack_split::input::{self, FileKind, LinkedBinary, ParsedArchives};
@@ -57,13 +58,14 @@ impl FileContent {
             let clone = file.try_clone();
             clone.map_err(|error| Error::io(path, "read", error))
         };
+        let reader = || BufReader::new(SharedFile::of(file));
         Ok(match kind {
             Some(FileKind::CodeObject) => {
-                let read = CodeObject::read(&mut BufReader::new(file), size);
+                let read = CodeObject::read(&mut reader(), size);
                 Self::CodeObject(read.map_err(|e| refused(ids::DAMAGED_CODE_OBJECT, &e))?.target)
             }
             Some(FileKind::Bundle) => {
-                let read = Bundle::read(&mut BufReader::new(file), size);
+                let read = Bundle::read(&mut reader(), size);
                 let bundle = read.map_err(|e| refused(ids::DAMAGED_BUNDLE, &e))?;
                 let used = bundle.entries.iter().filter(|entry| entry.size > 0);
                 Self::Bundle(used.filter_map(|entry| entry.id.target().cloned()).collect())
@@ -85,8 +87,8 @@ impl FileContent {
                 )
             }
             None if library => {
-                let mut bytes = Vec::new();
-                let read = clone()?.read_to_end(&mut bytes);
+                let mut bytes = Vec::with_capacity(size.min(1 << 20) as usize + 1);
+                let read = SharedFile::of(file).read_to_end(&mut bytes);
                 read.map_err(|e| Error::io(path, "read", e))?;
                 match Library::read(&bytes) {
                     Ok(library) => Self::Library(library),

@@ -9,10 +9,9 @@ use kpack_core::words::{bytes, list};
 use kpack_core::{Error, Finding, Severity, ids};
 use kpack_format::names::{archive_ends, is_archive, is_manifest};
 use kpack_format::{Delivery, TargetId};
-use kpack_split::input::{or_refused, walk_error};
+use kpack_split::input::{or_refused, walk, walk_error};
 use kpack_split::leftover::is_leftover_entry;
 use kpack_split::trim::Keep;
-use walkdir::WalkDir;
 
 use super::classifier::Parsed;
 use super::classify::classify_databases;
@@ -118,17 +117,21 @@ impl Removal {
             let goes =
                 |(path, target): &&(&PathBuf, &TargetId)| !keep.matches(target) && !is_used(path);
             let going = Vec::from_iter(files.iter().filter(goes));
+            let mut last = None;
             for (path, target) in going {
                 let path = prefix.join(path);
                 let parents = path.ancestors().skip(1).take_while(|parent| *parent != prefix);
-                self.directories.extend(parents.map(Path::to_owned));
+                // Files come in the order of their paths.
+                let new = parents.take_while(|parent| last.as_deref() != Some(*parent));
+                self.directories.extend(new.map(Path::to_owned));
+                last = path.parent().map(Path::to_owned);
                 self.files.push((path, (*target).clone()));
             }
         }
         self.directories.sort();
         self.directories.dedup();
-        for entry in content.entries.iter().filter(|entry| matches!(entry.node, Node::File { .. }))
-        {
+        let for_all = content.entries.iter().filter(|entry| entry.class == Class::Host);
+        for entry in for_all.filter(|entry| matches!(entry.node, Node::File { .. })) {
             let place = databases.recognise(&with_slashes(&entry.path)).map(|(_, place)| place);
             if let Some(Place::ForAll(ForAll::Merge(Merge::KernelCache))) = place {
                 self.kernel_cache(&prefix.join(&entry.path), keep)?;
@@ -169,7 +172,7 @@ impl Removal {
     fn archives(&mut self, prefix: &Path, keep: &Keep) -> Result<(), Error> {
         let mut groups: BTreeMap<(PathBuf, String), Vec<(PathBuf, TargetId)>> = BTreeMap::new();
         let mut manifests = Vec::new();
-        let walk = WalkDir::new(prefix).sort_by_file_name().into_iter();
+        let walk = walk(prefix).into_iter();
         for entry in walk.filter_entry(|entry| !is_leftover_entry(entry)) {
             let entry = entry.map_err(|error| walk_error(prefix, error))?;
             let path = entry.path();

@@ -99,7 +99,7 @@ impl Writer {
             let (parent, name) = self.place(path)?;
             return copy_symlink(from, parent, name, &metadata).map(|()| 0);
         }
-        self.file(path, from, |from, output, to| {
+        self.file_like(path, from, &metadata, |from, output, to| {
             let size = metadata.len();
             let copied = copy_range(&input::open(from)?, output, 0..size, 0);
             copied.map_err(|e| Error::io(from, "copy", e))?;
@@ -119,9 +119,18 @@ impl Writer {
         from: &Path,
         fill: impl FnOnce(&Path, &File, &Path) -> Result<u64, Error>,
     ) -> Result<u64, Error> {
+        self.file_like(path, from, &metadata(from)?, fill)
+    }
+
+    fn file_like(
+        &mut self,
+        path: &Path,
+        from: &Path,
+        metadata: &Metadata,
+        fill: impl FnOnce(&Path, &File, &Path) -> Result<u64, Error>,
+    ) -> Result<u64, Error> {
         let to = self.root.path().join(path);
-        let metadata = metadata(from)?;
-        let inode = shared_inode(&metadata);
+        let inode = shared_inode(metadata);
         if let Some(first) = inode.and_then(|inode| self.first_names.get(&inode)) {
             let other = self.root.below(first.parent().unwrap_or(Path::new("")))?;
             let first = first.file_name().unwrap_or_default().to_owned();
@@ -132,7 +141,7 @@ impl Writer {
         let (parent, name) = self.place(path)?;
         let output = create(parent, name)?;
         let size = fill(from, &output, &to)?;
-        set_metadata(&output, &metadata).map_err(|e| Error::io(&to, "set the mode of", e))?;
+        set_metadata(&output, metadata).map_err(|e| Error::io(&to, "set the mode of", e))?;
         self.first_names.extend(inode.map(|inode| (inode, path.to_owned())));
         Ok(size)
     }
@@ -154,7 +163,7 @@ impl Writer {
     /// The directory and the name to write an entry to. Creates the directory.
     fn place<'p>(&mut self, path: &'p Path) -> Result<(&Directory, &'p OsStr), Error> {
         let above = path.parent().unwrap_or(Path::new(""));
-        if self.parent.as_ref().is_none_or(|(known, _)| known != above) {
+        if self.parent.as_ref().is_none_or(|(known, _)| known.as_os_str() != above) {
             self.parent = Some((above.to_owned(), self.directory(above)?));
         }
         let parent = self.parent.as_ref().map_or(&self.root, |(_, parent)| parent);

@@ -9,7 +9,7 @@ pub mod note;
 mod place;
 mod tree;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf, absolute};
 use std::slice;
@@ -186,7 +186,7 @@ impl<'a> Run<'a> {
         }
         let removed = self.report.files.iter();
         let removed = removed.filter(|file| file.outcome == Outcome::Removed);
-        let removed: BTreeSet<PathBuf> = removed.map(|file| file.path.clone()).collect();
+        let removed: HashSet<PathBuf> = removed.map(|file| file.path.clone()).collect();
         let files = tree.files.iter().filter_map(|names| {
             let left = names.iter().filter(|name| !removed.contains(*name));
             let names = Vec::from_iter(left.cloned());

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
-use kpack_core::files::{START, kind_of};
+use kpack_core::files::{START, SharedFile, kind_of};
+use kpack_core::platform::FileExt;
 use kpack_core::publish::scratch_file;
 use kpack_core::{Error, ids};
 use kpack_format::archive::MAX_CODE_OBJECT;
@@ -41,19 +42,17 @@ impl CompressedCode {
     /// [`Error::Refused`] for what begins like a compressed file and is damaged; [`Error::Io`].
     pub fn find(path: &Path, file: &File) -> Result<Option<Self>, Error> {
         let failed = |e| Error::io(path, "read", e);
-        let mut file = file.try_clone().map_err(failed)?;
-        file.rewind().map_err(failed)?;
-        let mut magic = Vec::new();
-        let read = Read::by_ref(&mut file).take(5).read_to_end(&mut magic);
-        read.and_then(|_| file.rewind()).map_err(failed)?;
+        let mut magic = [0; 5];
+        file.read_at(&mut magic, 0).map_err(failed)?;
+        let whole = || file.try_clone().map(SharedFile::new).map_err(failed);
         let (compression, mut decoder): (_, Box<dyn Read>) =
             if magic.starts_with(&zstd::zstd_safe::MAGICNUMBER.to_le_bytes()) {
                 // The frame header's descriptor (RFC 8878, section 3.1.1.1.1) says so in its third bit.
-                let checksum = magic.get(4).is_some_and(|descriptor| descriptor & 4 != 0);
-                let decoder = zstd::Decoder::new(file).map_err(failed)?;
+                let checksum = magic[4] & 4 != 0;
+                let decoder = zstd::Decoder::new(whole()?).map_err(failed)?;
                 (Compression::Zstd { checksum }, Box::new(decoder))
             } else if magic.starts_with(&[0x1f, 0x8b]) {
-                (Compression::Gzip, Box::new(MultiGzDecoder::new(BufReader::new(file))))
+                (Compression::Gzip, Box::new(MultiGzDecoder::new(BufReader::new(whole()?))))
             } else {
                 return Ok(None);
             };
