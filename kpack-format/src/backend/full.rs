@@ -169,23 +169,25 @@ impl<R: Read> Read for BundleReader<R> {
     }
 }
 
-/// Compresses the contents of a bundle, as clang does by default: with zstd, it finds repetitions in all of a bundle
-/// of up to 128 MiB.
+/// Compresses the contents of a bundle.
 pub(crate) enum BundleWriter<W: Write> {
     Zlib(flate2::write::ZlibEncoder<W>),
     Zstd(zstd::stream::write::Encoder<'static, W>),
 }
 
 impl<W: Write> BundleWriter<W> {
-    /// For contents of `size` bytes.
-    pub(crate) fn new(out: W, method: Method, size: u64) -> io::Result<Self> {
+    /// For contents of `size` bytes. With `long_matches`, zstd finds repetitions in all of a bundle of up to 128 MiB, as
+    /// clang lets it; that takes as much memory.
+    pub(crate) fn new(out: W, method: Method, size: u64, long_matches: bool) -> io::Result<Self> {
         Ok(match method {
             Method::Zlib => Self::Zlib(flate2::write::ZlibEncoder::new(out, Default::default())),
             Method::Zstd => {
                 let mut encoder = zstd::stream::write::Encoder::new(out, DEFAULT_LEVEL)?;
-                encoder.long_distance_matching(true)?;
-                encoder
-                    .window_log((64 - size.leading_zeros()).clamp(WINDOW_LOG.0, WINDOW_LOG.1))?;
+                if long_matches {
+                    let window = (64 - size.leading_zeros()).clamp(WINDOW_LOG.0, WINDOW_LOG.1);
+                    encoder.long_distance_matching(true)?;
+                    encoder.window_log(window)?;
+                }
                 encoder.set_pledged_src_size(Some(size))?;
                 Self::Zstd(encoder)
             }

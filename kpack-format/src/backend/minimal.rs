@@ -63,7 +63,7 @@ impl<R> Read for BundleReader<R> {
 pub(crate) struct BundleWriter<W>(Infallible, PhantomData<W>);
 
 impl<W: Write> BundleWriter<W> {
-    pub(crate) fn new(_: W, _: Method, _: u64) -> io::Result<Self> {
+    pub(crate) fn new(_: W, _: Method, _: u64, _: bool) -> io::Result<Self> {
         Err(io::Error::other(ArchiveError::NoCompression))
     }
 

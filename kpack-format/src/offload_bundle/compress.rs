@@ -19,14 +19,21 @@ pub struct Compressed<W: Write + Seek> {
 }
 
 impl<W: Write + Seek> Compressed<W> {
-    /// A bundle at the current position of `out`, of a plain one of `size` bytes.
+    /// A bundle at the current position of `out`, of a plain one of `size` bytes. `long_matches` says whether zstd looks for
+    /// repetitions in up to 128 MiB instead of 2 MiB: code objects for several GPUs are alike, but one has few.
     ///
     /// # Errors
     /// `out` cannot be written; or the version has no room for the size.
-    pub fn new(mut out: W, version: u16, method: Method, size: u64) -> io::Result<Self> {
+    pub fn new(
+        mut out: W,
+        version: u16,
+        method: Method,
+        size: u64,
+        long_matches: bool,
+    ) -> io::Result<Self> {
         let start = out.stream_position()?;
         out.write_all(&header(version, method, [size, 0], [0; 8])?)?;
-        let writer = BundleWriter::new(out, method, size)?;
+        let writer = BundleWriter::new(out, method, size, long_matches)?;
         Ok(Self { writer, hasher: Hasher::default(), version, method, size, start })
     }
 
@@ -123,7 +130,7 @@ mod tests {
             let mut out = Cursor::new(b"before".to_vec());
             out.set_position(6);
             let mut writer =
-                Compressed::new(&mut out, version, method, inside.len() as u64).unwrap();
+                Compressed::new(&mut out, version, method, inside.len() as u64, true).unwrap();
             writer.write_all(&inside).unwrap();
             let size = writer.finish().unwrap();
             out.set_position(6);

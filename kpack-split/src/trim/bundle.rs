@@ -22,8 +22,8 @@ use kpack_core::platform::FileExt;
 /// Bytes of a code object that are read at a time.
 const PIECE: u64 = 1 << 20;
 
-/// A plain bundle of more bytes is first decompressed into a file and then compressed: both at once would hold the windows
-/// of both in memory.
+/// A plain bundle of several code objects and of more bytes is first decompressed into a file and then compressed: both at
+/// once would hold the windows of both in memory.
 const MOST_AT_ONCE: u64 = 32 << 20;
 
 /// Code by target, in bytes.
@@ -128,10 +128,11 @@ impl NewBundle {
                 let start = scratch.metadata()?.len();
                 let mut out = BufWriter::new(scratch);
                 out.seek(SeekFrom::Start(start))?;
-                let compressed = |out| Compressed::new(out, version, method, layout.size);
+                let several = entries.iter().filter(|entry| entry.size > 0).count() > 1;
+                let compressed = |out| Compressed::new(out, version, method, layout.size, several);
                 let extract =
                     |out: &mut dyn Write| extract(bundle, at, &entries, &layout, source.input, out);
-                let (code, size) = if layout.size > MOST_AT_ONCE {
+                let (code, size) = if several && layout.size > MOST_AT_ONCE {
                     let plain = source.new_file()?;
                     let mut to = BufWriter::new(&plain);
                     let code = extract(&mut to)?;
