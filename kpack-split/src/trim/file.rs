@@ -26,6 +26,7 @@ use crate::split::padding;
 use crate::{Error, Finding, Severity, ids};
 use kpack_build::object_file::{FatObjects, ResizedObjects};
 use kpack_core::files::first_difference;
+use kpack_core::parallel;
 use kpack_core::platform::FileExt;
 use kpack_core::words::list;
 
@@ -488,17 +489,18 @@ impl TrimPlan {
                 }
             }
         }
-        for (bundle, at) in self.bundles.iter().zip(self.offsets()) {
-            let wrong = bundle.check(input, output, at);
-            let wrong = match wrong {
-                Err(error @ BundleError::Malformed { .. }) => Some(error.to_string()),
-                wrong => wrong.map_err(|error| bundle_error(path, "", error))?,
-            };
-            if let Some(wrong) = wrong {
-                return unsound(wrong);
-            }
-        }
-        Ok(())
+        let check = |(bundle, at): (&NewBundle, u64)| match bundle.check(input, output, at) {
+            Err(error @ BundleError::Malformed { .. }) => unsound(error.to_string()),
+            Err(error) => Err(bundle_error(path, "", error)),
+            Ok(Some(wrong)) => unsound(wrong),
+            Ok(None) => Ok(()),
+        };
+        let bundles = self.bundles.iter().zip(self.offsets());
+        // To read a compressed one takes as much memory as its window has.
+        let (compressed, plain): (Vec<_>, Vec<_>) =
+            bundles.partition(|(bundle, _)| bundle.scratch_size() > 0);
+        parallel::try_map(plain, check)?;
+        compressed.into_iter().try_for_each(check)
     }
 }
 
