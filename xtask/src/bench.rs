@@ -22,7 +22,7 @@ use clap::{Args, Subcommand};
 use comparison::{Group, Outcome, Setup};
 use table::GROUPS;
 
-use crate::{build, process, repository};
+use crate::{build, corpus_sizes, process, repository};
 
 /// Options of `cargo xtask bench`.
 #[derive(Debug, Args)]
@@ -98,7 +98,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ("transfers", transfers),
     ];
     if chosen(SIZES) {
-        parts.push(("sizes", sizes::table(&helper)?));
+        parts.push(("sizes", sizes::table(&helper, &corpus_sizes::largest_of_each()?)?));
     }
     println!();
     for (_, text) in parts.iter().filter(|(_, text)| !text.is_empty()) {

@@ -45,13 +45,18 @@ pub(super) fn machine(rounds: u32) -> Result<String> {
         let line = info.lines().find(|line| line.starts_with(name));
         line.and_then(|line| line.split_once(": ")).unwrap_or_default().1
     };
-    let has_sha = field("flags").split(' ').any(|flag| flag == "sha_ni");
+    let flags = Vec::from_iter(field("flags").split(' '));
+    // What SHA-256, BLAKE3 and zstd choose code by.
+    let used = ["sha_ni", "avx512f", "avx2", "bmi2"].map(|flag| {
+        let with = if flags.contains(&flag) { "with" } else { "without" };
+        format!("{with} {flag}")
+    });
     let load = fs::read_to_string("/proc/loadavg").context("/proc/loadavg")?;
     Ok(format!(
-        "{}, {} processors, {} SHA instructions; {rounds} rounds. Load average when they began: {}.\n",
+        "{}, {} processors, {}; {rounds} rounds. Load average when they began: {}.\n",
         field("model name"),
         thread::available_parallelism()?,
-        if has_sha { "with" } else { "without" },
+        used.join(", "),
         load.split(' ').next().unwrap_or_default(),
     ))
 }

@@ -215,13 +215,17 @@ pub(super) fn trim_compressed(setup: &Setup<'_>) -> Result<()> {
     Ok(())
 }
 
-/// `10000`: a tree with that many files; `trimmed`: what is left of it.
+/// `10000`: a tree with that many files; `trimmed`: what is left of it; `goes`: the paths of the rest, in `tree`.
 pub(super) fn trim_tree(setup: &Setup<'_>) -> Result<()> {
     files(setup)?;
     run(
         setup,
         "cp -r 10000 trimmed
-        kpack trim --quiet --arch gfx942 trimmed",
+        kpack trim --quiet --arch gfx942 trimmed
+        cd 10000
+        find . -type f | while read -r file; do
+            if [ ! -e \"../trimmed/$file\" ]; then printf '%s\\0' \"tree/$file\"; fi
+        done > ../goes",
     )
 }
 

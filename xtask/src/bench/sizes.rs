@@ -1,9 +1,11 @@
-//! What other ways to compress would save.
+//! What other ways to compress would save, and what they would cost.
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use wait4::{ResUse, Wait4};
 
 use super::stored;
 use crate::{corpus_sizes, process};
@@ -14,8 +16,11 @@ const TARGET: &str = "gfx1030";
 
 /// Ways to compress the files in `objects`, as scripts that print compressed bytes. The first is what the others
 /// are compared with. Frames have no checksum, as kpack's.
-const WAYS: [(&str, &str); 5] = [
+const WAYS: [(&str, &str); 8] = [
     ("level 3", "each -3"),
+    ("level 1", "each -1"),
+    ("level 2", "each -2"),
+    ("level 3, window of 8 MiB and tables of 1 MiB", "each --zstd=wlog=23,hlog=18,clog=18 -3"),
     ("level 9", "each -9"),
     ("level 19", "each -19"),
     (
@@ -36,18 +41,18 @@ const EACH: &str = "each() {
     rm -r out
 }";
 
-/// A Markdown table of the largest library of each package.
+/// A Markdown table of these libraries: megabytes, the difference, and seconds of CPU time.
 ///
 /// # Errors
-/// The corpus cannot be fetched, or zstd fails.
-pub(super) fn table(helper: &Path) -> Result<String> {
+/// A library cannot be split, or zstd fails.
+pub(super) fn table(helper: &Path, libraries: &[Library]) -> Result<String> {
     let ways = WAYS.map(|(name, _)| name).join(" | ");
     let mut text = format!(
         "| library, for one GPU | code | kpack | {ways} |\n| --- {}|\n",
         "| ---: ".repeat(2 + WAYS.len())
     );
-    for library in corpus_sizes::largest_of_each()? {
-        text += &row(helper, &library)?;
+    for library in libraries {
+        text += &row(helper, library)?;
     }
     Ok(text)
 }
@@ -62,19 +67,23 @@ fn row(helper: &Path, library: &Library) -> Result<String> {
         code += stored.code.len() as u64;
         fs::write(work.join(format!("objects/{index}")), &stored.code)?;
     }
-    let _directory = process::shell().push_dir(work);
-    let mut sizes = vec![fs::metadata(&archive)?.len()];
+    let mut sizes = vec![(fs::metadata(&archive)?.len(), None)];
     for (name, script) in WAYS {
         process::step(&format!("Compressing its code objects: {name}"));
         let script = format!("{EACH}\n{{ {script}; }} > compressed");
-        process::run!("sh -euc {script}")?;
-        sizes.push(fs::metadata(work.join("compressed"))?.len());
+        let mut shell = Command::new("sh");
+        let mut shell = shell.args(["-euc", &script]).current_dir(work).spawn()?;
+        let ResUse { status, rusage } = shell.wait4()?;
+        ensure!(status.success(), "`{script}` failed ({status})");
+        let time = (rusage.utime + rusage.stime).as_secs_f64();
+        sizes.push((fs::metadata(work.join("compressed"))?.len(), Some(time)));
     }
     let megabytes = |size: u64| format!("{:.2} MB", size as f64 / 1e6);
-    let plain = sizes[1] as f64;
-    let cells = sizes.iter().map(|size| {
+    let plain = sizes[1].0 as f64;
+    let cells = sizes.iter().map(|(size, time)| {
         let more = 100.0 * (*size as f64 / plain - 1.0);
-        format!(" {} ({more:+.1}%) |", megabytes(*size))
+        let time = time.map(|time| format!(", {time:.2} s")).unwrap_or_default();
+        format!(" {} ({more:+.1}%{time}) |", megabytes(*size))
     });
     let cells: String = cells.collect();
     Ok(format!("| `{}` | {} |{cells}\n", library.name(), megabytes(code)))
