@@ -71,17 +71,16 @@ fn of_binaries(one: &LinkedBinary, other: &LinkedBinary) -> Result<Option<Differ
         return Ok(None);
     }
     let has_same_facts = differ.is_empty();
-    let text = match has_same_facts {
-        true => SAME_FACTS.into(),
-        false => {
-            let texts = differ.iter().map(FactDifference::to_string);
-            let text = Reason::from(format!("differs in {}", list_some(texts, MOST_FACTS)));
-            match &differ[..] {
-                [FactDifference { expected, found, .. }] => {
-                    text.differs(expected.join(", "), found.join(", "))
-                }
-                _ => text,
+    let text = if has_same_facts {
+        SAME_FACTS.into()
+    } else {
+        let texts = differ.iter().map(FactDifference::to_string);
+        let text = Reason::from(format!("differs in {}", list_some(texts, MOST_FACTS)));
+        match &differ[..] {
+            [FactDifference { expected, found, .. }] => {
+                text.differs(expected.join(", "), found.join(", "))
             }
+            _ => text,
         }
     };
     Ok(Some(Difference { text, has_same_facts }))

@@ -34,10 +34,7 @@ fn free(jobs: NonZeroUsize) -> Free {
 /// Runs `work` and everything it calls on at most `jobs` threads, including this one. Inside such
 /// work, the outer limit applies.
 pub fn with_jobs<R>(jobs: NonZeroUsize, work: impl FnOnce() -> R) -> R {
-    match OWN.with_borrow(Option::is_some) {
-        true => work(),
-        false => within(free(jobs), work),
-    }
+    if OWN.with_borrow(Option::is_some) { work() } else { within(free(jobs), work) }
 }
 
 fn within<R>(free: Free, work: impl FnOnce() -> R) -> R {

@@ -42,9 +42,10 @@ pub fn gpus_at(nodes: &Path, get: impl Fn(&str) -> Option<OsString>) -> Option<V
     let of_all = overriding(OVERRIDE);
     let Ok(entries) = fs::read_dir(nodes) else {
         // Windows has no KFD, and its programs ignore the variable. Windows Subsystem for Linux has GPUs without KFD.
-        let found = match cfg!(windows) {
-            true => pci::processors(&display_adapters()),
-            false => of_all.map(|agent| vec![agent]),
+        let found = if cfg!(windows) {
+            pci::processors(&display_adapters())
+        } else {
+            of_all.map(|agent| vec![agent])
         };
         let gpu = |target| Gpu { target, uuid: None };
         return found.map(|agents| agents.into_iter().map(gpu).collect());

@@ -454,9 +454,10 @@ fn examined(binary: &Path) -> &Path {
 fn quoted(path: &Path) -> String {
     let path = escaped(path).to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._+-@%,".contains(c);
-    match !path.is_empty() && path.chars().all(is_plain) {
-        true => path,
-        false => format!("'{}'", path.replace('\'', "'\\''")),
+    if !path.is_empty() && path.chars().all(is_plain) {
+        path
+    } else {
+        format!("'{}'", path.replace('\'', "'\\''"))
     }
 }
 

@@ -189,10 +189,8 @@ impl Output {
             names.iter().map(PathBuf::as_path).chain(last.iter().map(Path::new)).collect();
         let stale = self.earlier.iter().filter(|path| !new.contains(path.as_path()));
         let stale: Vec<PathBuf> = stale.cloned().collect();
-        let may_replace = |path: &Path| match self.earlier.contains(path) {
-            true => Ok(()),
-            false => appeared(path),
-        };
+        let may_replace =
+            |path: &Path| if self.earlier.contains(path) { Ok(()) } else { appeared(path) };
         let new = NewNames::new(&names).with_last(last).instead_of(&stale);
         stage.fill(tree, &new.where_allowed(&may_replace), &|output| {
             // Files were moved into them.

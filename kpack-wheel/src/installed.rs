@@ -520,14 +520,13 @@ fn markers(dist_info: &Path) -> Option<MarkerEnvironment> {
         let version = lines.find(|(key, _)| ["version", "version_info"].contains(&key.trim()))?.1;
         Some(version.trim().split('.').take(2).collect::<Vec<_>>().join("."))
     };
-    let python = match is_of_windows {
-        false => python_of(&[packages.to_owned()])?.to_owned(),
-        true => configuration()?,
+    let python = if is_of_windows {
+        configuration()?
+    } else {
+        python_of(&[packages.to_owned()])?.to_owned()
     };
-    let [system, platform, os] = match is_of_windows {
-        false => ["Linux", "linux", "posix"],
-        true => ["Windows", "win32", "nt"],
-    };
+    let [system, platform, os] =
+        if is_of_windows { ["Windows", "win32", "nt"] } else { ["Linux", "linux", "posix"] };
     let machine = if is_of_windows { "AMD64" } else { std::env::consts::ARCH };
     MarkerEnvironment::try_from(MarkerEnvironmentBuilder {
         implementation_name: "cpython",

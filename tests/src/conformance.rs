@@ -459,12 +459,11 @@ fn question(
     let files = directory().join("files");
     let binary = root.join(text(&vector["binary"]));
     let image = &vector["image"];
-    let (contents, marker) = match image.is_null() {
-        true => (Vec::new(), files.join(text(&vector["marker"])).into_os_string()),
-        false => {
-            let symbol = format!("@{}", text(&image["wrapper"]));
-            (fs::read(files.join(text(&image["file"])))?, symbol.into())
-        }
+    let (contents, marker) = if image.is_null() {
+        (Vec::new(), files.join(text(&vector["marker"])).into_os_string())
+    } else {
+        let symbol = format!("@{}", text(&image["wrapper"]));
+        (fs::read(files.join(text(&image["file"])))?, symbol.into())
     };
     let mut laid_out = vec![(binary.clone(), contents)];
     for (path, file) in vector["files"].as_object().context("no files")? {

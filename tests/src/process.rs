@@ -151,10 +151,10 @@ pub fn kill_at_any_moment<S: PartialEq>(
         thread::sleep(moment);
         child.kill().unwrap();
         let killed = child.wait().unwrap().code().is_none();
-        match killed {
-            true if moment > whole => whole = moment * 2,
-            false => whole = whole.min(moment).max(Duration::from_millis(1)),
-            true => {}
+        if !killed {
+            whole = whole.min(moment).max(Duration::from_millis(1));
+        } else if moment > whole {
+            whole = moment * 2;
         }
         killed_at_work += u32::from(killed && state() != before);
         check(run);

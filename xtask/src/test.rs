@@ -51,9 +51,10 @@ pub(crate) fn run(Options { bootstrap, names, rest }: &Options) -> Result<()> {
     if !names.is_empty() {
         prepare()?;
     }
-    let which = match names.is_empty() {
-        true => "the tests of the workspace".to_owned(),
-        false => format!("the tests {}", names.join(", ")),
+    let which = if names.is_empty() {
+        "the tests of the workspace".to_owned()
+    } else {
+        format!("the tests {}", names.join(", "))
     };
     process::step(&format!("Compiling and running {which}"));
     let (packages, own) = arguments(names);
@@ -99,9 +100,10 @@ pub(crate) fn run(Options { bootstrap, names, rest }: &Options) -> Result<()> {
 fn needs(names: &[String]) -> Vec<Needs> {
     let modules = names.iter().map(|name| name.split("::").next().unwrap_or_default());
     let needs = modules.map(|module| Needs::from_str(&module.replace('_', "-"), true));
-    match names.is_empty() {
-        true => vec![Needs::Test],
-        false => needs.map(|needs| needs.unwrap_or(Needs::Test)).collect(),
+    if names.is_empty() {
+        vec![Needs::Test]
+    } else {
+        needs.map(|needs| needs.unwrap_or(Needs::Test)).collect()
     }
 }
 

@@ -70,9 +70,12 @@ fn missing_of<'g>(group: &'g TargetGroup, taken: &BTreeSet<&TargetId>) -> Vec<&'
 
 fn missing_finding(inputs: &Inputs<'_>, group: &TargetGroup, missing: &[&TargetId]) -> Finding {
     let component = inputs.component;
-    let by_shard = inputs.targets.iter().map(|(shard, targets)| match targets.is_empty() {
-        true => format!("{shard} has none"),
-        false => format!("{shard} has {}", list(targets)),
+    let by_shard = inputs.targets.iter().map(|(shard, targets)| {
+        if targets.is_empty() {
+            format!("{shard} has none")
+        } else {
+            format!("{shard} has {}", list(targets))
+        }
     });
     let mut text = format!(
         "no shard has {} for group `{}`: {}",
@@ -83,9 +86,10 @@ fn missing_finding(inputs: &Inputs<'_>, group: &TargetGroup, missing: &[&TargetI
     for target in missing.iter().filter(|target| !target.is_known()) {
         text += &format!("; {target} is not a known processor");
     }
-    let severity = match component.validation().error_on_missing_architecture {
-        true => Severity::Fault,
-        false => Severity::Warning,
+    let severity = if component.validation().error_on_missing_architecture {
+        Severity::Fault
+    } else {
+        Severity::Warning
     };
     let path = component.options.shards_dir.join("*").join(component.artifact_name("*"));
     Finding::new(severity, ids::MISSING_TARGET, path, text)

@@ -121,10 +121,7 @@ fn unused(options: &Options, shards: &Shards) -> Vec<Finding> {
         };
         let text =
             format!("{text} blas_lib_generic or blas_lib_gfx1100 and an artifact_manifest.txt");
-        let severity = match missed {
-            true => Severity::Warning,
-            false => Severity::Note,
-        };
+        let severity = if *missed { Severity::Warning } else { Severity::Note };
         findings.push(Finding::new(severity, ids::NOT_AN_ARTIFACT, path, text));
     }
     for component in options.configuration.overrides.keys() {

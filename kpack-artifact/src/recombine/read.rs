@@ -150,9 +150,10 @@ fn device_code<'a>(
 }
 
 fn unlisted(component: Component<'_>, target: &TargetId, path: &Path) -> Finding {
-    let (severity, text) = match component.validation().error_on_unlisted_architecture {
-        true => (Severity::Fault, format!("no group lists {target}; add it to one")),
-        false => (Severity::Warning, format!("skipped: no group lists {target}")),
+    let (severity, text) = if component.validation().error_on_unlisted_architecture {
+        (Severity::Fault, format!("no group lists {target}; add it to one"))
+    } else {
+        (Severity::Warning, format!("skipped: no group lists {target}"))
     };
     Finding::new(severity, ids::UNEXPECTED_TARGET, path, text)
 }

@@ -90,9 +90,10 @@ fn all_the_same(
     copies: &[&Item],
     reason: &str,
 ) -> Result<Vec<Finding>, Error> {
-    let severity = match component.validation().verify_generic_artifacts_match {
-        true => Severity::Fault,
-        false => Severity::Warning,
+    let severity = if component.validation().verify_generic_artifacts_match {
+        Severity::Fault
+    } else {
+        Severity::Warning
     };
     let mut findings = Vec::new();
     let Some((first, others)) = copies.split_first() else {
@@ -125,9 +126,10 @@ fn merge<'t>(
             continue;
         }
         let before = copies[..=index].iter();
-        let (severity, end) = match component.validation().error_on_duplicate_device_code {
-            true => (Severity::Fault, "let only one shard build for it"),
-            false => (Severity::Warning, "the first one's is taken"),
+        let (severity, end) = if component.validation().error_on_duplicate_device_code {
+            (Severity::Fault, "let only one shard build for it")
+        } else {
+            (Severity::Warning, "the first one's is taken")
         };
         let text = format!(
             "its entries {} {} differ between shards {} and {}; {end}",

@@ -73,10 +73,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
     if arguments.print_extra {
         let extras = doctor::extras(&arguments.paths, &options)?;
-        return match print().json {
-            true => print_names(&extras),
-            false => print_names(&[extras.join(",")]),
-        };
+        return if print().json { print_names(&extras) } else { print_names(&[extras.join(",")]) };
     }
     if arguments.unused {
         let path = match &arguments.paths[..] {

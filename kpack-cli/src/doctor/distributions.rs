@@ -39,9 +39,12 @@ pub(super) fn judge(
     let install = environment.install(&wanted);
     let mut diagnoses: Vec<Diagnosis> = found
         .into_iter()
-        .map(|diagnosis| match diagnosis.gpus.is_empty() {
-            true => diagnosis,
-            false => environment.mended(diagnosis, install.clone()),
+        .map(|diagnosis| {
+            if diagnosis.gpus.is_empty() {
+                diagnosis
+            } else {
+                environment.mended(diagnosis, install.clone())
+            }
         })
         .collect();
     // A device wheel that is installed again is complete, whatever was wrong with its files.
@@ -84,9 +87,10 @@ impl HostWheel<'_> {
             usable.extend(gpu.families().next().map(|family| family.plain_name().to_owned()));
             let usable = usable.join(" or ");
             let help = format!("install a version of {} with code for {usable}", host.name);
-            return match lacks_code {
-                true => vec![self.fault(ids::NO_DEVICE_WHEEL, text).with_help(help).into()],
-                false => Vec::new(),
+            return if lacks_code {
+                vec![self.fault(ids::NO_DEVICE_WHEEL, text).with_help(help).into()]
+            } else {
+                Vec::new()
             };
         };
         let mut found = Vec::new();

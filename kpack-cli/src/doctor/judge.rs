@@ -52,11 +52,10 @@ pub(super) fn of_machine(machine: &Machine) -> Vec<Diagnosis> {
         }
         Some(gpus) if !gpus.is_empty() && !machine.access.may_use_device => {
             let text = "programs see no GPU because this user may not read and write /dev/kfd";
-            let help = match machine.access.is_container {
-                true => of_container(machine),
-                false => {
-                    "add the user to the group that owns /dev/kfd (`render` or `video`), and log in again"
-                }
+            let help = if machine.access.is_container {
+                of_container(machine)
+            } else {
+                "add the user to the group that owns /dev/kfd (`render` or `video`), and log in again"
             };
             let fault = Finding::general(Severity::Fault, ids::NO_DEVICE_ACCESS, text);
             findings.push(fault.with_help(help));

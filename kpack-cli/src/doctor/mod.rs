@@ -137,9 +137,10 @@ impl Subject {
             // Other prefixes have more than their Python packages.
             let is_root = std::path::absolute(path).is_ok_and(|at| at == found.0.installed.root);
             let is_more = is_root && !path.join("pyvenv.cfg").is_file();
-            let mut processes = match is_more {
-                true => or_refused(Process::at(path, machine))?.unwrap_or_default(),
-                false => Vec::new(),
+            let mut processes = if is_more {
+                or_refused(Process::at(path, machine))?.unwrap_or_default()
+            } else {
+                Vec::new()
             };
             processes.retain(|process| !found.0.owners.contains_key(&process.file));
             return Ok(Self { environment: Some(found), processes, ..Self::default() });
@@ -252,9 +253,10 @@ pub fn extras(paths: &[PathBuf], options: &Options) -> Result<Vec<String>, Error
             needed.extras.into_iter().chain(families)
         });
         let known = Vec::from_iter(known);
-        match known.is_empty() {
-            true => _ = extras.insert(format!("device-{}", gpu.processor())),
-            false => extras.extend(known),
+        if known.is_empty() {
+            extras.insert(format!("device-{}", gpu.processor()));
+        } else {
+            extras.extend(known);
         }
     }
     Ok(extras.into_iter().collect())
@@ -284,12 +286,12 @@ fn likely(machine: &Machine) -> Result<Subject, Error> {
         }
         passed_over = passed_over.or(active.as_ref().filter(|active| *active == place));
     }
-    let text = match places.is_empty() {
-        true => "no environment is active, and there is no ROCm in /opt or in the distribution's libraries".to_owned(),
-        false => {
-            let places = places.iter().map(|place| place.display());
-            format!("no binary with device code is in {}", list(places))
-        }
+    let text = if places.is_empty() {
+        "no environment is active, and there is no ROCm in /opt or in the distribution's libraries"
+            .to_owned()
+    } else {
+        let places = places.iter().map(|place| place.display());
+        format!("no binary with device code is in {}", list(places))
     };
     let text = format!("{text}; pass the path to examine: `kpack doctor PATH`");
     Err(Error::rejected(ids::NO_DEVICE_CODE, "this machine".as_ref(), text))

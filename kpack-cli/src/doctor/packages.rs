@@ -94,9 +94,10 @@ impl Root {
     fn join(&self, listed: &str) -> PathBuf {
         let listed = listed.trim_start_matches('/');
         let first = listed.split('/').next().unwrap_or_default();
-        match self.merged.contains(&first) {
-            true => self.path.join("usr").join(listed),
-            false => self.path.join(listed),
+        if self.merged.contains(&first) {
+            self.path.join("usr").join(listed)
+        } else {
+            self.path.join(listed)
         }
     }
 }

@@ -42,10 +42,7 @@ pub(super) fn find<'a>(
         let read = Read::by_ref(&mut source).take(CHUNK as u64).read_to_end(&mut window)?;
         let end = read == 0;
         // Keep what may be incomplete for the next round, with the bytes before and after it.
-        let whole = match end {
-            true => window.len(),
-            false => window.len().saturating_sub(longest + AFTER),
-        };
+        let whole = if end { window.len() } else { window.len().saturating_sub(longest + AFTER) };
         for at in seen..whole {
             if !begins[usize::from(folded(window[at]))] {
                 continue;

@@ -60,10 +60,7 @@ pub(super) fn modules_are_unique(libraries: &[Library]) -> Result<(), Error> {
     let mut owners: BTreeMap<Group, &Library> = BTreeMap::new();
     for library in libraries {
         let kpacks = library.directory.join(".kpack");
-        let manifests = match kpacks.is_dir() {
-            true => input::list(&kpacks)?,
-            false => Vec::new(),
-        };
+        let manifests = if kpacks.is_dir() { input::list(&kpacks)? } else { Vec::new() };
         for manifest in manifests {
             if !is_manifest(&manifest) {
                 continue;
@@ -106,16 +103,17 @@ pub(super) fn shared(libraries: &[Library]) -> Result<Vec<Binary>, Error> {
             if let Some((owner, other)) = owners.get(&name) {
                 let (name, other) = (name.display(), other.display());
                 let package = &library.package;
-                let reason = match owner.package == *package {
-                    true => format!(
+                let reason = if owner.package == *package {
+                    format!(
                         "package `{package}` was built twice, for programs and for build \
                          scripts or procedural macros, and {other} has the same name; build \
                          with `--target` and the target triple, so that Cargo keeps them apart"
-                    ),
-                    false => format!(
+                    )
+                } else {
+                    format!(
                         "packages `{}` and `{package}` both have a shared library `{name}`; give one of them another name in its build.rs",
                         owner.package
-                    ),
+                    )
                 };
                 return Err(Error::rejected(ids::NAME_CLASH, path, reason));
             }

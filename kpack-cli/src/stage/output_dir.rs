@@ -121,10 +121,8 @@ impl OutputDir {
         names.push(STAMP.into());
         let is_stale = |path: &&PathBuf| !names.contains(path);
         let stale: Vec<PathBuf> = earlier.iter().filter(is_stale).cloned().collect();
-        let may_replace = |path: &Path| match earlier.contains(path) {
-            true => Ok(()),
-            false => appeared(path),
-        };
+        let may_replace =
+            |path: &Path| if earlier.contains(path) { Ok(()) } else { appeared(path) };
         let new = NewNames::new(&names).instead_of(&stale).where_allowed(&may_replace);
         self.stage.fill(&self.tree, &new, &|output| {
             remove_emptied(output, &stale);

@@ -31,14 +31,11 @@ impl BuildDirectories {
     pub(super) fn of_build(built: &Built, libraries: &[Library]) -> Result<Self, Error> {
         let (mut own, mut fetched) = (BTreeSet::new(), BTreeSet::new());
         for (directory, local) in &built.packages {
-            match local {
-                true => {
-                    own.insert(directory.clone());
-                    own.extend(workspaces(directory));
-                }
-                false => {
-                    fetched.insert(directory.clone());
-                }
+            if *local {
+                own.insert(directory.clone());
+                own.extend(workspaces(directory));
+            } else {
+                fetched.insert(directory.clone());
             }
         }
         let scripts = built.scripts.iter().map(|script| script.out_dir.as_path());

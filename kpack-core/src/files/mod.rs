@@ -38,11 +38,10 @@ pub fn open(path: &Path) -> Result<File, Error> {
         if found.is_file() {
             return Ok(());
         }
-        let text = match found.is_dir() {
-            true => {
-                "a directory, not a regular file; pass a file in it, or run `kpack split --all` with it as the prefix"
-            }
-            false => "not a regular file; pass a file",
+        let text = if found.is_dir() {
+            "a directory, not a regular file; pass a file in it, or run `kpack split --all` with it as the prefix"
+        } else {
+            "not a regular file; pass a file"
         };
         Err(Error::rejected(ids::NOT_A_FILE, path, text))
     };

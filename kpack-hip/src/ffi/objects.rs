@@ -182,10 +182,11 @@ fn objects() -> Vec<Object> {
         // SAFETY: both pointers are valid during the call, and nobody else has the list.
         let (info, objects) = unsafe { (&*object, &mut *objects.cast::<Vec<Object>>()) };
         let base = info.dlpi_addr as usize;
-        let name = match info.dlpi_name.is_null() {
-            true => CString::default(),
+        let name = if info.dlpi_name.is_null() {
+            CString::default()
+        } else {
             // SAFETY: it ends with NUL.
-            false => unsafe { CStr::from_ptr(info.dlpi_name) }.to_owned(),
+            unsafe { CStr::from_ptr(info.dlpi_name) }.to_owned()
         };
         let mut found = Object { name, base, segments: Vec::new(), dynamic: None };
         for index in 0..usize::from(info.dlpi_phnum) {

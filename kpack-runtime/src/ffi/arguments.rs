@@ -32,10 +32,11 @@ pub(super) fn guard(work: impl FnOnce() -> Result<(), kpack_error_t>) -> kpack_e
 /// # Safety
 /// It is null or a string that lives for `'a`.
 pub(super) unsafe fn text<'a>(pointer: *const c_char) -> Result<&'a [u8], kpack_error_t> {
-    match pointer.is_null() {
-        true => Err(INVALID),
+    if pointer.is_null() {
+        Err(INVALID)
+    } else {
         // SAFETY: by contract.
-        false => Ok(unsafe { CStr::from_ptr(pointer) }.to_bytes()),
+        Ok(unsafe { CStr::from_ptr(pointer) }.to_bytes())
     }
 }
 
@@ -56,10 +57,7 @@ pub(super) unsafe fn isas<'a>(
     let isas = list.iter().filter_map(|isa| unsafe { text(*isa) }.ok());
     let isas = isas.filter(|isa| !isa.is_empty() && *isa != TRIPLE.as_bytes());
     let isas: Vec<&[u8]> = isas.collect();
-    match isas.is_empty() {
-        true => Err(INVALID),
-        false => Ok(isas),
-    }
+    if isas.is_empty() { Err(INVALID) } else { Ok(isas) }
 }
 
 /// Memory for a result of the caller, which may be uninitialised.

@@ -103,9 +103,10 @@ fn runs(numbers: impl Iterator<Item = u32>) -> String {
     let mut text = String::new();
     for (start, end) in runs {
         let separator = if text.is_empty() { "" } else { ", " };
-        let _ = match end == start {
-            true => write!(text, "{separator}{start}"),
-            false => write!(text, "{separator}{start}-{end}"),
+        let _ = if end == start {
+            write!(text, "{separator}{start}")
+        } else {
+            write!(text, "{separator}{start}-{end}")
         };
     }
     text

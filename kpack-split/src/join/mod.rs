@@ -222,10 +222,11 @@ fn choose(
                 binary.indices.len()
             );
             let text = Reason::from(text).target(gpu);
-            match binary.marker.code_ids.is_empty() {
-                true => report.warn(ids::MISSING_KERNEL, &binary.located.path, text),
+            if binary.marker.code_ids.is_empty() {
+                report.warn(ids::MISSING_KERNEL, &binary.located.path, text)
+            } else {
                 // So it was built.
-                false => report.note(ids::MISSING_KERNEL, &binary.located.path, text),
+                report.note(ids::MISSING_KERNEL, &binary.located.path, text)
             }
         }
         if let Some(text) = code.sharing() {

@@ -53,10 +53,8 @@ impl JoinPlan {
             );
         };
         let record = joined.former.to_bytes();
-        let record = match joined.former.has_saved {
-            true => [&split.saved[..], &record].concat(),
-            false => record,
-        };
+        let record =
+            if joined.former.has_saved { [&split.saved[..], &record].concat() } else { record };
         let record = (place.end - record.len() as u64, record);
         let mut edits = Edits::default();
         let former = split.code.map(|code| split.sections[code].1.address);
@@ -258,9 +256,10 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             if is_moved && old.file_size > 0 {
                 restored.offset = self.file_end(&self.sections[..*position])?;
                 let end = restored.offset.saturating_add(old.file_size);
-                let there = match end <= self.image.size {
-                    true => self.image.bytes(restored.offset, old.file_size, "device code")?,
-                    false => Vec::new(),
+                let there = if end <= self.image.size {
+                    self.image.bytes(restored.offset, old.file_size, "device code")?
+                } else {
+                    Vec::new()
                 };
                 if there != self.saved {
                     return self.does_not_fit(code);

@@ -259,11 +259,13 @@ fn in_order(
         let name = group.and_then(|group| group.marker.kernel_name.as_deref());
         let of_name = next_of_name.entry(name.unwrap_or_default()).or_default();
         let of_marker = next_of_marker.entry(wrapper.marker_offset).or_default();
-        let expected = match name.is_some_and(is_object) {
+        let expected = if name.is_some_and(is_object) {
             // The same object may be linked twice.
-            true => *of_marker,
-            false if others_are_kept => wrapper.position,
-            false => *of_name,
+            *of_marker
+        } else if others_are_kept {
+            wrapper.position
+        } else {
+            *of_name
         };
         if wrapper.co_index != expected {
             let text = format!(

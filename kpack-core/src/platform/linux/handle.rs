@@ -258,9 +258,10 @@ fn timespec(time: SystemTime) -> Timespec {
 
 fn at(seconds: i64, nanoseconds: u32) -> SystemTime {
     let whole = Duration::from_secs(seconds.unsigned_abs());
-    let start = match seconds < 0 {
-        true => SystemTime::UNIX_EPOCH.checked_sub(whole),
-        false => SystemTime::UNIX_EPOCH.checked_add(whole),
+    let start = if seconds < 0 {
+        SystemTime::UNIX_EPOCH.checked_sub(whole)
+    } else {
+        SystemTime::UNIX_EPOCH.checked_add(whole)
     };
     let time = start.and_then(|start| start.checked_add(Duration::from_nanos(nanoseconds.into())));
     time.unwrap_or(SystemTime::UNIX_EPOCH)

@@ -97,10 +97,7 @@ pub fn canonicalize(path: &Path) -> io::Result<PathBuf> {
     let mut parts = path.components();
     let anchor: PathBuf = parts.by_ref().take(5).collect();
     let is_anchor = anchor.strip_prefix(DESCRIPTORS).is_ok_and(|fd| fd != Path::new(""));
-    let within = match is_anchor {
-        true => real.strip_prefix(anchor.canonicalize()?).ok(),
-        false => None,
-    };
+    let within = if is_anchor { real.strip_prefix(anchor.canonicalize()?).ok() } else { None };
     Ok(within.map_or_else(|| real.clone(), |within| anchor.join(within)))
 }
 

@@ -186,9 +186,10 @@ impl Handle {
 
     pub(crate) fn read_link(&self, name: &OsStr) -> io::Result<PathBuf> {
         let path = self.path.join(name);
-        match fs::symlink_metadata(&path)?.is_symlink() {
-            true => fs::read_link(path),
-            false => Err(io::ErrorKind::InvalidInput.into()),
+        if fs::symlink_metadata(&path)?.is_symlink() {
+            fs::read_link(path)
+        } else {
+            Err(io::ErrorKind::InvalidInput.into())
         }
     }
 

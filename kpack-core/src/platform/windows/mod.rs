@@ -251,10 +251,7 @@ pub fn symlink(target: impl AsRef<Path>, link: impl AsRef<Path>) -> io::Result<(
     let target = target.as_ref().to_string_lossy().replace('/', r"\");
     let (target, link) = (Path::new(&target), link.as_ref());
     let above = link.parent().unwrap_or(Path::new(""));
-    match above.join(target).is_dir() {
-        true => symlink_dir(target, link),
-        false => symlink_file(target, link),
-    }
+    if above.join(target).is_dir() { symlink_dir(target, link) } else { symlink_file(target, link) }
 }
 
 /// Unknown: writing fails where the space ends.
