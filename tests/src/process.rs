@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -51,13 +52,16 @@ pub fn cargo(arguments: &[&str]) -> Command {
 ///
 /// # Panics
 /// A build fails.
-pub fn installed_kpack(directory: &Path) -> PathBuf {
-    if let Some(prefix) = env::var_os("KPACK_TEST_PREFIX") {
-        return prefix.into();
-    }
-    let _ = fs::remove_dir_all(directory);
-    run(xtask("dist").args(["--profile", "dev", "--prefix"]).arg(directory));
-    directory.to_owned()
+pub fn installed_kpack(directory: &Path) -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        let prefix = env::var_os("KPACK_TEST_PREFIX").map(PathBuf::from).unwrap_or_else(|| {
+            let _ = fs::remove_dir_all(directory);
+            run(xtask("dist").args(["--profile", "dev", "--prefix"]).arg(directory));
+            directory.to_owned()
+        });
+        std::path::absolute(prefix).expect("the path is not empty")
+    })
 }
 
 /// `cargo xtask TASK`, by the program that the variable `KPACK_TEST_XTASK` names, or by one that cargo builds.

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::LazyLock;
 
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code, stub_hip};
@@ -25,10 +24,7 @@ pub(crate) fn preloaded() -> PathBuf {
 
 /// Where `cargo xtask dist` put kpack, once for all tests.
 pub(crate) fn prefix() -> &'static Path {
-    static PREFIX: LazyLock<PathBuf> = LazyLock::new(|| {
-        process::installed_kpack(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("shim-dist"))
-    });
-    &PREFIX
+    process::installed_kpack(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("shim-dist"))
 }
 
 /// How the library gets the shim.

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{LazyLock, OnceLock};
+use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -40,10 +40,8 @@ pub(crate) fn work(name: &str) -> PathBuf {
 
 /// A prefix with kpack as it is installed.
 pub(crate) fn prefix() -> &'static Path {
-    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
-    PREFIX.get_or_init(|| {
-        std::path::absolute(installed_kpack(&work("kpack"))).expect("a path that is not empty")
-    })
+    static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| work("kpack"));
+    installed_kpack(&DIRECTORY)
 }
 
 thread_local! {

@@ -8,7 +8,6 @@ mod windows;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::LazyLock;
 
 use files::files;
 use kpack_tests::process::{self, run};
@@ -19,10 +18,7 @@ use crate::common::write;
 
 /// Where `cargo xtask dist` put the loader, once for all tests.
 fn prefix() -> &'static Path {
-    static PREFIX: LazyLock<PathBuf> = LazyLock::new(|| {
-        process::installed_kpack(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("dist"))
-    });
-    &PREFIX
+    process::installed_kpack(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("dist"))
 }
 
 fn source() -> PathBuf {

@@ -1,7 +1,6 @@
 //! The CMake package under test: in the source tree, or installed.
 
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 
 use kpack_tests::process;
 
@@ -44,9 +43,7 @@ pub(crate) fn root() -> &'static Path {
 
 /// The prefix of the installed package.
 pub(crate) fn dist_prefix() -> &'static Path {
-    static PREFIX: LazyLock<PathBuf> =
-        LazyLock::new(|| process::installed_kpack(&scratch().join("kpack-dist")));
-    &PREFIX
+    process::installed_kpack(&scratch().join("kpack-dist"))
 }
 
 /// A directory that the tests share.
