@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::shards::{PREFIX, three_shards};
-use kpack_tests::page::{Page, Reader};
+use kpack_tests::page::{Page, Reader, repository};
 
 #[test]
 fn every_command_of_the_document() {
@@ -63,7 +63,7 @@ fn prose(document: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn every_link_leads_somewhere() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = repository();
     let directories = ["docs", "docs/dev"].map(|name| fs::read_dir(root.join(name)).unwrap());
     let documents = directories.into_iter().flatten().map(|entry| entry.unwrap().path());
     let mut broken = Vec::new();
@@ -101,7 +101,7 @@ fn every_link_leads_somewhere() {
 
 #[test]
 fn every_path_of_the_architecture_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = repository();
     let text = fs::read_to_string(root.join("docs/dev/architecture.md")).unwrap();
     let is_path = |word: &&str| {
         let (first, rest) = word.split_once('/').unwrap_or((word, ""));

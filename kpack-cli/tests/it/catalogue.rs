@@ -4,10 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use kpack_core::ids;
+use kpack_tests::page::repository;
 
 #[test]
 fn each_id_is_asserted_by_a_test() {
-    let tests = test_sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+    let tests = test_sources(repository());
     let is_asserted = |id: &str| {
         let constant = id.to_uppercase().replace('-', "_");
         let forms = [format!("\"{id}\""), format!("[{id}]"), format!("ids::{constant}")];

@@ -9,6 +9,7 @@ use std::process::Command;
 use cargo_metadata::{DependencyKind, MetadataCommand};
 use kpack_build::object_file;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code};
+use kpack_tests::page::repository;
 use kpack_tests::process::run;
 use kpack_tests::tree::Tree;
 
@@ -16,7 +17,7 @@ use kpack_tests::tree::Tree;
 /// 0.1.1 of one beside 0.1.0 of the other.
 #[test]
 fn our_crates_use_each_other_in_one_version() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = repository();
     let mut metadata = MetadataCommand::new();
     let metadata = metadata.manifest_path(root.join("Cargo.toml")).no_deps();
     let packages = metadata.exec().unwrap().packages;
@@ -53,7 +54,7 @@ fn listed(api: &str) -> impl Iterator<Item = (&str, &str, bool)> {
 #[test]
 fn options_reports_and_errors_may_grow() {
     let mut checked = 0;
-    for directory in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap() {
+    for directory in fs::read_dir(repository()).unwrap() {
         let Ok(api) = fs::read_to_string(directory.unwrap().path().join("public-api.txt")) else {
             continue;
         };
@@ -83,7 +84,7 @@ const PROGRAM: &str = "fn main() {
 
 /// Builds the program, with only what kpack-build asks for itself.
 fn build_alone() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = repository();
     let root = root.canonicalize().unwrap();
     let package = Path::new(env!("CARGO_TARGET_TMPDIR")).join("alone");
     fs::create_dir_all(package.join("src")).unwrap();
@@ -127,7 +128,7 @@ fn of_others(package: &str) -> BTreeSet<String> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["tree", "--locked", "--offline", "--package", package]);
     cargo.args(["--edges", "normal,build", "--prefix", "none"]);
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = repository();
     let tree = run(cargo.current_dir(root));
     let names = tree.lines().filter_map(|line| line.split_whitespace().next());
     let others = names.filter(|name| !name.starts_with("kpack-"));

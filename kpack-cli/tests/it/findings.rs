@@ -3,25 +3,22 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::command::command;
 use kpack_artifact::packaging::Configuration;
 use kpack_core::{Id, ids};
 use kpack_split::install::{InstallOptions, Only, Report, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
+use kpack_tests::page::repository;
 use kpack_tests::tree::Tree;
-
-fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 #[test]
 fn the_page_is_the_catalogue() {
     let tree = Tree::new();
     let output = command(&tree, &["explain", "--markdown"]).output().unwrap();
     let page = String::from_utf8(output.stdout).unwrap();
-    let path = workspace().join("docs/findings.md");
+    let path = repository().join("docs/findings.md");
     let written = fs::read_to_string(path).unwrap();
     assert!(page == written, "run `kpack explain --markdown > docs/findings.md`");
 }

@@ -3,10 +3,10 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use kpack_tests::fixture::{FatLibrary, Kind, Wheel, add_and_mul};
+use kpack_tests::page::repository;
 use kpack_tests::tree::Tree;
 use serde_json::{Value, json};
 
@@ -52,7 +52,7 @@ impl Printed {
 
     /// Faults of the documents.
     fn faults(&self) -> String {
-        let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/kpack.schema.json");
+        let schema = repository().join("docs/kpack.schema.json");
         let mut validator = Command::new("python3");
         validator.args(["-c", VALIDATOR]).arg(schema);
         let mut validator = validator.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

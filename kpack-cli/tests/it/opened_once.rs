@@ -12,6 +12,7 @@ use crate::command::{kpack, words};
 use crate::planned::CONFIGURATION;
 use crate::shards::three_shards;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, code};
+use kpack_tests::page::repository;
 use kpack_tests::process;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
@@ -119,7 +120,7 @@ fn assert_documented(name: &str, tree: &Tree, line: &str) {
         };
         write!(row, "{cell} |").unwrap();
     }
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/dev/architecture.md");
+    let page = repository().join("docs/dev/architecture.md");
     let page = fs::read_to_string(page).unwrap();
     assert!(page.lines().any(|line| line == row), "expected the row\n{row}");
 }

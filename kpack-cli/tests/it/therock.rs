@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, library_file};
+use kpack_tests::page::repository;
 use kpack_tests::process;
 use kpack_tests::require::tool;
 use kpack_tests::tree::{Tree, files_in};
@@ -387,7 +388,7 @@ fn a_target_with_features_is_only_itself_and_one_that_is_not_there_is_an_error()
 
 /// What ROCm's build calls shared/kpack, in a scratch directory: a link to the adapter.
 fn adapter(tree: &Tree) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let root = repository();
     let link = tree.path("rocm-systems/shared/kpack");
     fs::create_dir_all(link.parent().unwrap()).unwrap();
     symlink(root.join("therock"), &link).unwrap();
@@ -420,7 +421,7 @@ fn a_build_with_ninja_splits_what_has_changed_and_nothing_else() {
     fs::create_dir_all(&other).unwrap();
     fs::write(other.join("artifact_manifest.txt"), "").unwrap();
     let define = |name: &str, path: &Path| format!("-D{name}={}", path.display());
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/therock");
+    let source = repository().join("tests/therock");
     let run = |program: &str, arguments: &[&OsStr]| {
         let output = Command::new(program)
             .args(arguments)

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use kpack_tests::fixture::{Wheel, add_and_mul};
+use kpack_tests::page::repository;
 use kpack_tests::process::run;
 use kpack_tests::require::tool;
 use kpack_tests::tree::{Tree, files_in};
@@ -57,7 +58,7 @@ fn fat_wheels(tree: &Tree) -> [PathBuf; 2] {
 fn shell(tree: &Tree, script: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-euc", script]).current_dir(tree.root());
-    let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../therock/python");
+    let modules = repository().join("therock/python");
     command.env("PYTHONPATH", modules).env("PYTHONDONTWRITEBYTECODE", "1");
     command.env("KPACK_EXECUTABLE", env!("CARGO_BIN_EXE_kpack"));
     command.env("FAT_STAGE", "fat").env("PACKAGE_DIST_DIR", "dist");

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use kpack_build::{Hip, Library};
 use kpack_cli::stage::Options;
+use kpack_tests::page::repository;
 use kpack_tests::process::run;
 use kpack_tests::sha256;
 use kpack_tests::tree::Tree;
@@ -65,7 +66,7 @@ fn runtime(tree: &Tree) -> PathBuf {
     fs::create_dir_all(&directory).unwrap();
     let name = "rocm_kpack.dll";
     fs::copy(loader.join(name), directory.join(name)).unwrap();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = repository();
     let mut gcc = Command::new(windows::COMPILER);
     gcc.args(["-Wall", "-Wextra", "-shared", "-static", "-o"])
         .arg(directory.join("amdhip64_10.dll"))

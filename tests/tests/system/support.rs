@@ -12,14 +12,8 @@ use anyhow::{Result, ensure};
 use kpack_tests::process::{installed_kpack, try_run};
 use xshell::{Cmd, Shell};
 
+pub(crate) use kpack_tests::page::repository as root;
 pub(crate) use kpack_tests::process::copy;
-
-/// The root of the repository.
-pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("the tests are a directory of the repository")
-}
 
 /// An empty directory of this name, below cargo's target directory. Another process that runs these tests has others.
 pub(crate) fn work(name: &str) -> PathBuf {

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use kpack_tests::process;
 
+pub(crate) use kpack_tests::page::repository as root;
+
 /// A Kpack package and the helper that belongs to it.
 pub(crate) struct Package {
     /// The value of `Kpack_DIR`.
@@ -34,11 +36,6 @@ impl Package {
             names_helper: false,
         }
     }
-}
-
-/// The root of the repository.
-pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
 /// The prefix of the installed package.
