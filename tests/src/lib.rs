@@ -1,6 +1,7 @@
 //! Support for tests that cross crates.
 
 pub mod apt;
+pub mod bytes;
 pub mod conformance;
 pub mod corpus;
 pub mod elflint;

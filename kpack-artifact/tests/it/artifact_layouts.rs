@@ -16,6 +16,7 @@ use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::blake3;
 use kpack_format::marker::Marker;
 use kpack_split::elf::{DeviceCode, Image, Plan};
+use kpack_tests::bytes;
 use kpack_tests::fixture::FatLibrary;
 use kpack_tests::process;
 use kpack_tests::tree::Tree;
@@ -62,7 +63,7 @@ fn of_another_splitter() -> Tree {
         let mut bytes = Vec::new();
         archive.finish(&mut bytes).unwrap();
         // What kpack adds, others lack.
-        let key = bytes.windows(6).position(|w| w == b"blake3").unwrap();
+        let key = bytes::position(&bytes, b"blake3");
         bytes[key] = b'_';
         let artifact = format!("blas_lib_{target}");
         let kpack = format!("{artifact}/{HIPBLASLT}/.kpack/{artifact}.kpack");

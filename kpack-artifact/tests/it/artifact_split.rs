@@ -13,6 +13,7 @@ use kpack_artifact::split::{BatchOptions, Options, Outcome, Unknown, batch, spli
 use kpack_core::ids;
 use kpack_split::Error;
 use kpack_split::install;
+use kpack_tests::bytes;
 use kpack_tests::fixture::{FatLibrary, Storage, bundle, code, code_object, library_file};
 use kpack_tests::process;
 use kpack_tests::tree::Tree;
@@ -390,7 +391,7 @@ fn a_damaged_binary_leaves_no_output() {
     let path = input.path(&format!("{HIPBLASLT}/lib/libhipblaslt.so.1"));
     let mut bytes = fs::read(&path).unwrap();
     // The damage is in the middle of the compressed bundle, where only decompression finds it.
-    let start = bytes.windows(4).position(|window| window == b"CCOB").unwrap();
+    let start = bytes::position(&bytes, b"CCOB");
     bytes[start + 60..start + 90].fill(0xff);
     fs::write(&path, bytes).unwrap();
     let error = refusal(&options(&input, &output));
@@ -474,10 +475,7 @@ fn a_fat_binary_that_two_modules_share() {
     for (module, path) in [("aaa", one), ("bbb", two)] {
         let bytes = fs::read(output.path(&format!("blas_lib_generic/{path}"))).unwrap();
         let marker = format!(".kpack/{module}_lib_@GFXARCH@.kpack");
-        assert!(
-            bytes.windows(marker.len()).any(|w| w == marker.as_bytes()),
-            "{path} does not lead to {marker}"
-        );
+        assert!(bytes::contains(&bytes, &marker), "{path} does not lead to {marker}");
     }
 }
 

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use kpack_build::{Hip, Library, Spirv};
+use kpack_tests::bytes;
 use kpack_tests::tree::Tree;
 use kpack_tests::{process, require};
 
@@ -168,7 +169,7 @@ fn the_variables_of_cc_for_one_target_and_a_launcher() {
     );
     let library = compile(hip.offload_arch("gfx1100").flag("-Wno-macro-redefined"));
     let library = fs::read(library.path()).unwrap();
-    assert!(library.windows(11).any(|part| part == b"of_the_host"));
+    assert!(bytes::contains(&library, b"of_the_host"));
     assert!(tree.path("launch.ran").is_file() && tree.path("archiver.ran").is_file());
 
     // An archiver that fails.
@@ -515,9 +516,9 @@ fn debug_information_is_removed_from_device_code_where_the_build_says_so() {
         compile(hip.offload_arch("gfx1100").strip_debug(strip));
         let archive = tree.path("out/kpack/vector/.kpack/vec_lib_gfx1100.kpack");
         let bytes = fs::read(archive).unwrap();
-        let has_debug = bytes.windows(11).any(|part| part == b".debug_info");
+        let has_debug = bytes::contains(&bytes, b".debug_info");
         let library = fs::read(tree.path("out/kpack/vector/libvector.a")).unwrap();
-        let of_host = library.windows(11).any(|part| part == b".debug_info");
+        let of_host = bytes::contains(&library, b".debug_info");
         assert!(has_debug && of_host, "the names of sections stay");
         bytes.len()
     };

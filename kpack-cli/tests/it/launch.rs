@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::verified::assert_holds;
 use kpack_build::object_file::{Options, launch};
 use kpack_split::Error;
+use kpack_tests::bytes;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
@@ -52,9 +53,7 @@ fn compile(tree: &Tree, line: &str) {
 }
 
 fn is_fat(path: &Path) -> bool {
-    let bytes = fs::read(path).unwrap();
-    let magic = b"__CLANG_OFFLOAD_BUNDLE__";
-    bytes.windows(magic.len()).any(|window| window == magic)
+    bytes::contains(&fs::read(path).unwrap(), b"__CLANG_OFFLOAD_BUNDLE__")
 }
 
 /// Links an object, and checks that its device code is found.

@@ -13,6 +13,7 @@ use kpack_cli::inspect::{Content, inspect};
 use kpack_core::ids;
 use kpack_split::install::{InstallOptions, Only, Outcome, install};
 use kpack_split::join::{JoinOptions, join};
+use kpack_tests::bytes;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, code};
 use kpack_tests::process;
 use kpack_tests::require;
@@ -99,7 +100,7 @@ fn the_archives_are_those_of_a_linked_binary_that_was_split() {
     assert_verifies(&tree, "host", "original.so");
     let bytes = fs::read(tree.path("host/lib/libvec.so")).unwrap();
     let place = tree.root().to_str().unwrap().as_bytes();
-    assert!(!bytes.windows(place.len()).any(|window| window == place));
+    assert!(!bytes::contains(&bytes, place));
 
     let before = tree.snapshot_with_times();
     let again = install(&options(&tree.path("host")), &()).unwrap();
@@ -242,7 +243,7 @@ fn a_binary_of_fat_and_split_objects_is_split_and_relocated() {
         // Not the whole tree: gold writes the name of the output into the library.
         let place = tree.path("split");
         let place = place.to_str().unwrap().as_bytes();
-        let left = bytes.windows(place.len()).any(|window| window == place);
+        let left = bytes::contains(&bytes, place);
         assert!(!left, "{prefix}");
         let before = tree.snapshot_with_times();
         let again = install(&options(&tree.path(prefix)), &()).unwrap();

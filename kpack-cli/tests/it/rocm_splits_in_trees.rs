@@ -9,6 +9,7 @@ use kpack_artifact::split::Layout;
 use kpack_cli::stage::Options as StageOptions;
 use kpack_core::{Severity, ids};
 use kpack_split::install::{InstallOptions, install};
+use kpack_tests::bytes;
 use kpack_tests::fixture::{
     FatLibrary, Kind, RocmScheme, Storage, Wheel, code, rocm_archive, rocm_split, rocm_split_with,
 };
@@ -95,7 +96,7 @@ fn what_is_beyond_the_bounds_of_other_readers_is_noted() {
     let (target, bytes) = code("gfx942", "add");
     let plain = rocm_archive("vec_lib", &target, &[(format!("{name}#0"), bytes)], RocmScheme::Zstd);
     let mut without_size = plain.unwrap();
-    let key = without_size.windows(13).position(|window| window == b"original_size").unwrap();
+    let key = bytes::position(&without_size, b"original_size");
     without_size[key] = b'_';
     fs::write(tree.path("prefix/lib/.kpack/vec_lib_gfx942.kpack"), without_size).unwrap();
     let report = check(&tree, "prefix");

@@ -10,6 +10,7 @@ use crate::verified::assert_holds;
 use kpack_build::object_file;
 use kpack_cli::stage::Options;
 use kpack_format::archive::Archive;
+use kpack_tests::bytes;
 use kpack_tests::process;
 use kpack_tests::tree::Tree;
 use serde_json::json;
@@ -48,8 +49,8 @@ fn a_staged_release_can_be_moved() {
 }
 
 fn contains(file: &Path, place: &Path) -> bool {
-    let place = place.to_str().unwrap().as_bytes();
-    fs::read(file).unwrap().windows(place.len()).any(|window| window == place)
+    let place = place.to_str().unwrap();
+    bytes::contains(&fs::read(file).unwrap(), place)
 }
 
 #[test]

@@ -17,6 +17,7 @@ use kpack_format::digest::blake3;
 use kpack_format::manifest::Manifest;
 use kpack_split::elf::Image;
 use kpack_split::install::{InstallOptions, install};
+use kpack_tests::bytes;
 use kpack_tests::fixture::{FatLibrary, Storage, add_and_mul, code};
 use kpack_tests::process;
 use kpack_tests::require::tool;
@@ -49,16 +50,12 @@ fn change(tree: &Tree, file: &str, change: impl FnOnce(&mut Vec<u8>)) {
     fs::write(tree.path(file), bytes).unwrap();
 }
 
-fn position(bytes: &[u8], part: &[u8]) -> usize {
-    bytes.windows(part.len()).position(|window| window == part).unwrap()
-}
-
 /// Without them, altered code that is not compressed would be loaded and nobody would notice.
 #[test]
 fn an_archive_that_lost_its_checksums_is_damaged() {
     let tree = installed();
     change(&tree, ARCHIVE, |bytes| {
-        let key = position(bytes, b"blake3");
+        let key = bytes::position(bytes, b"blake3");
         bytes[key] = b'C';
     });
     let report = check(&tree, BINARY);
@@ -382,14 +379,14 @@ fn a_manifest_that_lies_or_is_damaged() {
 fn a_marker_that_leads_elsewhere() {
     let tree = installed();
     change(&tree, BINARY, |bytes| {
-        let at = position(bytes, b".kpack/vec_lib_@GFXARCH@");
+        let at = bytes::position(bytes, b".kpack/vec_lib_@GFXARCH@");
         bytes[at..at + 6].copy_from_slice(b".kpakk");
     });
     let report = check(&tree, BINARY);
     assert_found(&report, &["libvec.so", "no archive"]);
     let tree = installed();
     change(&tree, BINARY, |bytes| {
-        let at = position(bytes, b"kernel_name");
+        let at = bytes::position(bytes, b"kernel_name");
         bytes[at] = b'K';
     });
     assert_found(&check(&tree, BINARY), &["libvec.so", "not a kpack marker"]);
@@ -398,7 +395,7 @@ fn a_marker_that_leads_elsewhere() {
 #[test]
 fn a_wrapper_that_was_changed() {
     let magic = [&0x4b50_4948_u32.to_le_bytes()[..], &1u32.to_le_bytes()].concat();
-    let first = |bytes: &[u8]| position(bytes, &magic);
+    let first = |bytes: &[u8]| bytes::position(bytes, &magic);
     let tree = installed();
     change(&tree, BINARY, |bytes| {
         let at = first(bytes);
@@ -425,7 +422,7 @@ fn wrappers_that_changed_places() {
     let tree = installed();
     change(&tree, BINARY, |bytes| {
         let magic = [&0x4b50_4948_u32.to_le_bytes()[..], &1u32.to_le_bytes()].concat();
-        let first = position(bytes, &magic);
+        let first = bytes::position(bytes, &magic);
         bytes[first + 16] = 1;
         bytes[first + 24 + 16] = 0;
     });
@@ -509,7 +506,7 @@ fn host_code_that_was_changed() {
     let tree = installed();
     change(&tree, BINARY, |bytes| {
         // The wrappers' own strings are in .rodata; so is the program's format string.
-        let at = position(bytes, b"host %d\n");
+        let at = bytes::position(bytes, b"host %d\n");
         bytes[at] = b'H';
     });
     assert_eq!(faults(&check(&tree, "lib")), [""; 0]);

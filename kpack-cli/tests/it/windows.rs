@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 
 use kpack_core::ids;
 use kpack_core::platform::set_mode_at;
+use kpack_tests::bytes;
 use kpack_tests::fixture::{
     FatLibrary, Kind, Storage, Wheel, WindowsBuild, WindowsLinker, code, code_object, library_file,
 };
@@ -508,7 +509,7 @@ fn failed_runs_leave_nothing() {
     artifact(&linux, "in", ["gfx1100", "gfx942"]);
     let library = "in/math-libs/BLAS/rocBLAS/stage/lib/librocblas.so.5";
     let mut bytes = fs::read(linux.path(library)).unwrap();
-    let bundle = bytes.windows(4).position(|start| start == b"CCOB").unwrap();
+    let bundle = bytes::position(&bytes, b"CCOB");
     bytes[bundle + 64..bundle + 96].fill(0xff);
     write(&linux, library, &bytes);
     write(&linux, "bad.o", &bytes);

@@ -1,6 +1,7 @@
 //! Archives: what is written is read again, the same entries give the same bytes, and no bytes
 //! make the reader panic, allocate without measure, or return wrong data.
 
+use kpack_tests::bytes;
 use std::io::{Cursor, Read, Seek, Write};
 
 use kpack_format::TargetId;
@@ -221,7 +222,7 @@ fn entries_of_other_types_are_read_and_keep_their_type() {
     let ours = archive(Scheme::None, &KERNELS);
     for kind in ["ptx", "co", ""] {
         let other = [&[0xa0 | kind.len() as u8], kind.as_bytes()].concat();
-        let at = ours.windows(6).position(|bytes| bytes == b"\xa5hsaco").unwrap();
+        let at = bytes::position(&ours, b"\xa5hsaco");
         let bytes = [&ours[..at], &other, &ours[at + 6..]].concat();
         let mut old = open(&bytes).unwrap();
         let kinds = old.toc().entries().map(|entry| entry.kind.as_deref());
@@ -500,7 +501,7 @@ fn lists_of_nothing_are_refused() {
     // `bytes`' TOC with `old` replaced, and so many bytes added after it.
     let table = |old: &[u8], new: &[u8], more: Vec<u8>| {
         let table = &bytes[toc..];
-        let at = table.windows(old.len()).position(|w| w == old).unwrap();
+        let at = bytes::position(table, old);
         [&table[..at], new, &more, &table[at + old.len()..]].concat()
     };
     let targets = b"gfx_arches\x91\xadgfx90a:xnack+";

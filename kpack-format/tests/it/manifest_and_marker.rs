@@ -3,6 +3,7 @@
 
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::marker::{MAX_SIZE, Marker};
+use kpack_tests::bytes;
 use proptest::prelude::*;
 
 fn manifest() -> Manifest {
@@ -40,7 +41,7 @@ fn an_install_hint_is_a_key_that_others_pass_over() {
     assert_eq!(with_hint.to_bytes(), bytes);
     assert_eq!(Manifest::read(&bytes).unwrap(), with_hint);
     // A reader that does not know the key reads what it read before.
-    let place = bytes.windows(7).position(|w| w == b"install").unwrap();
+    let place = bytes::position(&bytes, b"install");
     bytes[place] = b'x';
     assert_eq!(Manifest::read(&bytes).unwrap(), manifest());
 }

@@ -12,6 +12,7 @@ use crate::layouts::{
 };
 use anyhow::{Context, Result};
 use kpack_split::elf::{self, Image};
+use kpack_tests::bytes;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
 use kpack_tests::process::try_run as run;
 use kpack_tests::require;
@@ -349,7 +350,7 @@ fn device_code_that_frees_no_page_is_zeroed() -> Result<()> {
     let plan = bench.check(&library, Kind::Shared)?;
     assert!(plan.to_string().contains("nothing is cut"), "{plan}");
     let host = fs::read(bench.path("host"))?;
-    assert!(!host.windows(5).any(|bytes| bytes == b"small"));
+    assert!(!bytes::contains(&host, b"small"));
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use kpack_tests::bytes;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
 use kpack_tests::process;
 
@@ -37,7 +38,7 @@ fn every_kind_holds_its_bundles() {
         let bytes = std::fs::read(&binary).unwrap();
         for bundle in &bundles {
             assert!(
-                bytes.windows(bundle.len()).any(|window| window == bundle),
+                bytes::contains(&bytes, bundle),
                 "{kind:?} lacks a bundle of {} bytes",
                 bundle.len()
             );

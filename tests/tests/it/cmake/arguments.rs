@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use kpack_tests::bytes;
 use kpack_tests::fixture::code_object;
 
 use crate::cmake::package::Package;
@@ -175,7 +176,7 @@ fn options_reach_the_helper(package: &Package) {
     run.succeeds();
     let bytes = fs::read(kept.path.join(archive("gfx90a:xnack+"))).unwrap();
     let payload = b"mainmainmainmain";
-    assert!(bytes.windows(payload.len()).any(|window| window == payload));
+    assert!(bytes::contains(&bytes, payload));
     kept.verifies();
 }
 
