@@ -43,7 +43,8 @@ pub use tiny::{tiny, tiny_dll};
 pub use wheel::Wheel;
 pub use windows::{WINDOWS_LINKERS, WindowsBuild, WindowsLinker, runs_windows_programs, walk};
 
-use crate::process::try_run;
+use crate::process::{run, try_run};
+use crate::tree::Tree;
 
 /// The kind of file to link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,8 +70,15 @@ pub type TargetCode = (String, Vec<u8>);
 /// # Panics
 /// If [`code_object`] does not know the target.
 pub fn code(target: &str, name: &str) -> TargetCode {
-    let payload = [name.as_bytes(), &[7; 5000]].concat();
-    match code_object(target, &payload) {
+    code_with(target, &[name.as_bytes(), &[7; 5000]].concat())
+}
+
+/// A target and a code object for it that carries `payload`.
+///
+/// # Panics
+/// If [`code_object`] does not know the target.
+pub fn code_with(target: &str, payload: &[u8]) -> TargetCode {
+    match code_object(target, payload) {
         Ok(bytes) => (target.to_owned(), bytes),
         Err(error) => panic!("{error:#}"),
     }
@@ -84,6 +92,12 @@ pub fn add_and_mul(add: [&str; 2], mul: [&str; 2]) -> FatLibrary {
     FatLibrary::new()
         .wrapper(Storage::Plain, add.map(|target| code(target, "add")))
         .wrapper(Storage::Zstd(2), mul.map(|target| code(target, "mul")))
+}
+
+/// As [`add_and_mul`] for three targets, with another `add` for one of them.
+pub fn three_wrappers() -> FatLibrary {
+    let library = add_and_mul(["gfx1100", "gfx90a:xnack+"], ["gfx1100", "gfx942"]);
+    library.wrapper(Storage::Plain, [code("gfx1100", "add")])
 }
 
 /// Builds the stub HIP runtime as `library`, with more flags for the compiler: `-DWITHOUT_MARKERS`, or the ones that
@@ -102,6 +116,22 @@ pub fn stub_hip(library: &Path, flags: &[impl AsRef<OsStr>]) -> Result<()> {
     cc.args(["-std=c11", "-Wall", "-Wextra", "-O2", "-fPIC", "-shared"]);
     cc.arg(soname).arg("-o").arg(library).arg(source);
     try_run(cc.args(flags).arg("-ldl")).map(drop)
+}
+
+/// Builds the library `output` of this C code. It needs the C library not, but the `needed` ones, and finds others beside
+/// itself.
+///
+/// # Panics
+/// The compiler is missing or fails.
+pub fn stub_library(output: &Path, code: &str, needed: &[&Path]) {
+    let scratch = Tree::new();
+    scratch.write("stub.c", code);
+    fs::create_dir_all(output.parent().unwrap()).unwrap();
+    let name = output.file_name().unwrap().display();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-nostdlib"]).arg(scratch.path("stub.c"));
+    cc.arg(format!("-Wl,-soname,{name},-rpath,$ORIGIN,--no-as-needed"));
+    run(cc.args(needed).arg("-o").arg(output));
 }
 
 /// Describes and builds a binary with device code.
@@ -247,6 +277,34 @@ impl FatLibrary {
             try_run(Command::new("ar").arg("rcsD").arg(&output).arg(&target))?;
         }
         Ok(())
+    }
+
+    /// Builds it at this path of a new tree.
+    ///
+    /// # Panics
+    /// As errors of [`build`](Self::build).
+    pub fn in_tree(&self, path: &str) -> Tree {
+        let tree = Tree::new();
+        self.build(&tree.path(path)).unwrap_or_else(|error| panic!("{error:#}"));
+        tree
+    }
+
+    /// Builds it as `fat` of a new tree, and copies it to this path below `prefix`, to split it there.
+    ///
+    /// # Panics
+    /// As errors of [`build`](Self::build).
+    pub fn in_prefix(&self, path: &str) -> Tree {
+        let tree = self.in_tree("fat");
+        tree.copy_file("fat", &format!("prefix/{path}"));
+        tree
+    }
+
+    /// The bytes that are built.
+    ///
+    /// # Panics
+    /// As errors of [`build`](Self::build).
+    pub fn bytes(&self) -> Vec<u8> {
+        fs::read(self.in_tree("lib.so").path("lib.so")).unwrap()
     }
 
     /// Writes what [`build`](Self::build) compiles: `device.s`, which includes `bundle<index>.bin`

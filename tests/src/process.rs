@@ -48,7 +48,7 @@ pub fn cargo(arguments: &[&str]) -> Command {
 }
 
 /// A prefix with kpack as `cargo xtask dist` installs it: the one that the variable `KPACK_TEST_PREFIX` names, or one that
-/// is made now, in `directory`.
+/// the first call makes, in `directory`.
 ///
 /// # Panics
 /// A build fails.

@@ -19,6 +19,28 @@ pub fn files_in(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     entries.map(named).collect()
 }
 
+/// The names in a directory, in order.
+pub fn names_in(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap().map(Result::unwrap);
+    let mut names = Vec::from_iter(entries.map(|entry| entry.file_name().into_string().unwrap()));
+    names.sort();
+    names
+}
+
+/// Writes a file, and makes the directories above it.
+pub fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
+    let path = path.as_ref();
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
+/// Copies a file with its mode, and makes the directories above the copy.
+pub fn copy_file(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let to = to.as_ref();
+    fs::create_dir_all(to.parent().unwrap()).unwrap();
+    fs::copy(from, to).unwrap();
+}
+
 /// A temporary directory tree.
 #[derive(Debug)]
 pub struct Tree {
@@ -45,13 +67,21 @@ impl Tree {
         self.root().join(relative)
     }
 
+    /// Writes a file of it, and makes the directories above.
+    pub fn write(&self, relative: &str, bytes: impl AsRef<[u8]>) {
+        write(self.path(relative), bytes);
+    }
+
+    /// Copies a file of it with its mode, and makes the directories above the copy.
+    pub fn copy_file(&self, from: &str, to: &str) {
+        copy_file(self.path(from), self.path(to));
+    }
+
     /// Copies the tree.
     pub fn copy(&self) -> Self {
         let copy = Self::new();
         for (name, path) in self.entries() {
-            let to = copy.path(&name);
-            fs::create_dir_all(to.parent().unwrap()).unwrap();
-            fs::copy(path, to).unwrap();
+            copy_file(path, copy.path(&name));
         }
         copy
     }

@@ -76,6 +76,14 @@ pub fn wine(program: &Path, scratch: &Path) -> Command {
     command(program)
 }
 
+/// The offset of the signature `PE` in an image.
+///
+/// # Panics
+/// It is too short.
+pub fn signature(image: &[u8]) -> usize {
+    u32::from_le_bytes(image[0x3c..0x40].try_into().unwrap()) as usize
+}
+
 /// A path as programs under wine know it, with back-slashes.
 pub fn path(path: &Path) -> String {
     format!("Z:{}", path.display()).replace('/', "\\")

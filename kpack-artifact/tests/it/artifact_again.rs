@@ -13,7 +13,6 @@ use kpack_tests::tree::Tree;
 
 use crate::blas::{
     HIPBLASLT, ROCBLAS, artifact, fat, files, manifest, options, overlay, refusal, run, warnings,
-    write,
 };
 use crate::verified::assert_holds;
 
@@ -54,7 +53,7 @@ fn a_split_artifact_stays_as_it_is() {
     // An installation that was split in place: the same artifacts as from the build.
     let installed = overlay(&first, &["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"]);
     let artifact = Tree::new();
-    write(&artifact, "artifact_manifest.txt", "dist\n");
+    artifact.write("artifact_manifest.txt", "dist\n");
     fs::rename(installed.root(), artifact.path("dist")).unwrap();
     fs::create_dir(installed.root()).unwrap();
     let again = Tree::new();
@@ -115,7 +114,7 @@ fn a_split_artifact_does_not_replace_its_source() {
 #[test]
 fn a_batch_of_split_artifacts_gives_the_same() {
     let (input, first, second) = (artifact(), Tree::new(), Tree::new());
-    write(&input, "build.log", "in no prefix");
+    input.write("build.log", "in no prefix");
     run(&options(&input, &first));
     let report = batch_of(&first, &second, &[]).unwrap();
     let [Outcome::Split(report)] = &report.artifacts[..] else {
@@ -167,7 +166,7 @@ fn targets_that_are_left_out_are_in_no_manifest() {
 
     // The same with everything in one artifact.
     let installed = Tree::new();
-    write(&installed, "artifact_manifest.txt", "dist\n");
+    installed.write("artifact_manifest.txt", "dist\n");
     let dist = overlay(&first, &ALL);
     fs::rename(dist.root(), installed.path("dist")).unwrap();
     let output = Tree::new();
@@ -221,7 +220,7 @@ fn a_manifest_that_cannot_be_read_stays_as_it_is() {
     let (input, first, second) = (artifact(), Tree::new(), Tree::new());
     run(&options(&input, &first));
     let damaged = format!("{ROCBLAS}/lib/.kpack/rocblas_lib.kpm");
-    write(&first, &format!("blas_lib_generic/{damaged}"), "nonsense");
+    first.write(&format!("blas_lib_generic/{damaged}"), "nonsense");
     let generic = Options::new(first.path("blas_lib_generic"), second.root(), "blas_lib");
     let report = run(&generic);
     let warnings = warnings(&report);
@@ -239,10 +238,10 @@ fn code_objects_that_the_generic_artifact_names_are_complete() {
     let library = format!("{HIPBLASLT}/lib/hipblaslt/library");
     for target in ["gfx1100", "gfx942"] {
         let object = code_object(target, b"extensions").unwrap();
-        write(&input, &format!("{library}/extop_{target}.co"), object);
+        input.write(&format!("{library}/extop_{target}.co"), object);
     }
     let names = library_file("gfx000", &["extop_gfx1100.co", "extop_gfx942.co"]).unwrap();
-    write(&input, &format!("{library}/hipblasltExtOpLibrary.dat"), names);
+    input.write(&format!("{library}/hipblasltExtOpLibrary.dat"), names);
     assert_eq!(warnings(&run(&options(&input, &first))), [""; 0]);
     let again = Tree::new();
     let report = batch_of(&first, &again, &[]).unwrap();

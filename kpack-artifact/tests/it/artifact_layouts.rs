@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::Cursor;
 use std::path::Path;
 
-use crate::blas::{HIPBLASLT, ROCBLAS, artifact, fat, files, options, overlay, run, write};
+use crate::blas::{HIPBLASLT, ROCBLAS, artifact, fat, files, options, overlay, run};
 use crate::verified::{check, check_with, checks};
 use kpack_artifact::split::{Layout, Options};
 use kpack_core::Severity;
@@ -58,7 +58,7 @@ fn of_another_splitter() -> Tree {
         }
     }
     let prefixes = format!("{HIPBLASLT}\n{ROCBLAS}\n");
-    write(&tree, "blas_lib_generic/artifact_manifest.txt", &prefixes);
+    tree.write("blas_lib_generic/artifact_manifest.txt", &prefixes);
     for (target, archive) in archives {
         let mut bytes = Vec::new();
         archive.finish(&mut bytes).unwrap();
@@ -67,8 +67,8 @@ fn of_another_splitter() -> Tree {
         bytes[key] = b'_';
         let artifact = format!("blas_lib_{target}");
         let kpack = format!("{artifact}/{HIPBLASLT}/.kpack/{artifact}.kpack");
-        write(&tree, &kpack, bytes);
-        write(&tree, &format!("{artifact}/artifact_manifest.txt"), &prefixes);
+        tree.write(&kpack, bytes);
+        tree.write(&format!("{artifact}/artifact_manifest.txt"), &prefixes);
     }
     tree
 }

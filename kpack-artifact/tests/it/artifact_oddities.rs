@@ -19,9 +19,7 @@ use kpack_tests::fixture::{FatLibrary, Kind, Storage, code, code_object};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
-use crate::blas::{
-    HIPBLASLT, ROCBLAS, artifact, fat, files, options, refusal, run, warnings, write,
-};
+use crate::blas::{HIPBLASLT, ROCBLAS, artifact, fat, files, options, refusal, run, warnings};
 use crate::verified::assert_holds;
 
 #[test]
@@ -67,7 +65,7 @@ fn names_that_are_no_text_are_kept_and_messages_stay_on_their_lines() {
 fn packages_are_not_opened_and_a_note_says_so() {
     let (input, output) = (artifact(), Tree::new());
     let wheel = format!("{ROCBLAS}/share/rocblas-5.0-py3-none-any.whl");
-    write(&input, &wheel, "PK");
+    input.write(&wheel, "PK");
     let report = run(&options(&input, &output));
     assert!(
         report
@@ -84,7 +82,7 @@ fn a_truncated_library_file_gets_a_warning() {
     let (input, output) = (artifact(), Tree::new());
     let path = format!("{ROCBLAS}/lib/rocblas/library/TensileLibrary_Type_SS_gfx942.dat");
     let whole = fs::read(input.path(&path)).unwrap();
-    write(&input, &path, &whole[..whole.len() / 2]);
+    input.write(&path, &whole[..whole.len() / 2]);
     let report = run(&options(&input, &output));
     let start = format!("{path}: damaged: ");
     assert!(warnings(&report).iter().any(|text| text.starts_with(&start)), "{report:#?}");
@@ -154,7 +152,7 @@ fn a_module_in_two_artifacts_of_a_batch() {
     // The first one by name has the module, however long it takes to read.
     for number in 0..500 {
         let file = format!("blas_lib/{ROCBLAS}/share/{number}.hsaco");
-        write(&parent, &file, "no code object");
+        parent.write(&file, "no code object");
     }
     let options = BatchOptions::new(parent.root().to_owned(), Options::new("", output.root(), ""));
     let report = batch(&options, &()).unwrap();
@@ -174,7 +172,7 @@ fn a_module_in_two_artifacts_of_a_batch() {
 fn leftovers_of_an_interrupted_run_are_not_artifacts() {
     let (parent, output) = (Tree::new(), Tree::new());
     fs::rename(artifact().root(), parent.path("blas_lib")).unwrap();
-    write(&parent, ".blas_lib_generic.tmp/artifact_manifest.txt", "a/stage\n");
+    parent.write(".blas_lib_generic.tmp/artifact_manifest.txt", "a/stage\n");
     let options = BatchOptions::new(parent.root().to_owned(), Options::new("", output.root(), ""));
     let report = batch(&options, &()).unwrap();
     assert_eq!(report.artifacts.len(), 1);
@@ -195,7 +193,7 @@ fn files_that_only_begin_like_device_code_stay_generic_with_a_warning() {
         ("share/test/truncated.so", &library[..1000]),
     ];
     for (path, bytes) in odd {
-        write(&input, &format!("{ROCBLAS}/{path}"), bytes);
+        input.write(&format!("{ROCBLAS}/{path}"), bytes);
     }
     let report = run(&options(&input, &output));
     for (path, bytes) in odd {
@@ -210,7 +208,7 @@ fn files_that_only_begin_like_device_code_stay_generic_with_a_warning() {
     assert!(files(&output, "blas_lib_gfx942").len() > 1);
 
     // Among archives, it would be missing.
-    write(&input, &format!("{ROCBLAS}/lib/.kpack/x_lib_gfx942.kpack"), "KPAK");
+    input.write(&format!("{ROCBLAS}/lib/.kpack/x_lib_gfx942.kpack"), "KPAK");
     assert!(refusal(&options(&input, &Tree::new())).contains("x_lib_gfx942.kpack"));
 }
 
@@ -248,10 +246,10 @@ fn device_code_in_a_windows_binary_that_is_not_split_is_named() {
         return;
     }
     let (input, output) = (Tree::new(), Tree::new());
-    write(&input, "artifact_manifest.txt", "stage\n");
+    input.write("artifact_manifest.txt", "stage\n");
     pe_coff(&input.path("stage/bin/vec.dll"), true);
     pe_coff(&input.path("stage/lib/vec.obj"), false);
-    write(&input, "stage/bin/notepad.exe", "MZ, and nothing else");
+    input.write("stage/bin/notepad.exe", "MZ, and nothing else");
     let report = run(&options(&input, &output));
     let found = warnings(&report);
     let start = |path: &str, section: &str| {
@@ -271,7 +269,7 @@ fn device_code_in_a_windows_binary_that_is_not_split_is_named() {
 fn files_of_two_prefixes_that_are_installed_at_one_path() {
     let (input, output) = (artifact(), Tree::new());
     let license = |prefix: &str, text: &str| {
-        write(&input, &format!("{prefix}/share/LICENSE"), text);
+        input.write(&format!("{prefix}/share/LICENSE"), text);
     };
     license(ROCBLAS, "MIT");
     license(HIPBLASLT, "MIT");

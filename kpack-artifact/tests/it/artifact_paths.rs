@@ -9,7 +9,7 @@ use kpack_split::Error;
 use kpack_split::install;
 use kpack_tests::tree::Tree;
 
-use crate::blas::{ROCBLAS, artifact, options, refusal, run, write};
+use crate::blas::{ROCBLAS, artifact, options, refusal, run};
 
 fn usage(options: &Options) -> String {
     match split(options, &()) {
@@ -35,8 +35,8 @@ fn output_that_would_replace_what_holds_the_input() {
 fn output_that_a_batch_would_put_into_one_of_its_artifacts() {
     let parent = Tree::new();
     fs::rename(artifact().root(), parent.path("blas_lib")).unwrap();
-    write(&parent, "a_lib/artifact_manifest.txt", "a/stage\n");
-    write(&parent, "a_lib/a/stage/readme.txt", "a");
+    parent.write("a_lib/artifact_manifest.txt", "a/stage\n");
+    parent.write("a_lib/a/stage/readme.txt", "a");
     let before = parent.snapshot();
     for output in ["blas_lib", "blas_lib/new", "missing/../blas_lib"] {
         let options =

@@ -20,7 +20,6 @@ use kpack_tests::tree::Tree;
 
 use crate::blas::{
     HIPBLASLT, ROCBLAS, artifact, fat, files, manifest, options, overlay, refusal, run, warnings,
-    write,
 };
 use crate::verified::{assert_holds, check_with};
 
@@ -221,8 +220,8 @@ fn splitting_again_gives_the_same() {
 #[test]
 fn without_device_code_there_is_a_generic_artifact_only() {
     let (input, output) = (Tree::new(), Tree::new());
-    write(&input, "artifact_manifest.txt", "core/docs/stage\n");
-    write(&input, "core/docs/stage/share/readme.txt", "read me");
+    input.write("artifact_manifest.txt", "core/docs/stage\n");
+    input.write("core/docs/stage/share/readme.txt", "read me");
     FatLibrary::new().build(&input.path("core/docs/stage/lib/libhost.so")).unwrap();
     let report = run(&options(&input, &output));
     assert!(!report.device_code);
@@ -289,7 +288,7 @@ fn where_name_and_content_disagree_nothing_is_split() {
         ),
     ] {
         let (input, output) = (artifact(), Tree::new());
-        write(&input, &path, bytes);
+        input.write(&path, bytes);
         let error = refusal(&options(&input, &output));
         assert!(error.contains(&path) && error.contains(says), "{error}");
         assert!(output.files().is_empty());
@@ -327,10 +326,10 @@ fn binaries_that_cannot_be_read_for_device_code_stay_as_they_are() {
         (format!("{ROCBLAS}/lib/sstripped.so"), format!("{ROCBLAS}/lib/riscv.so"));
     let mut bytes = fat.clone();
     bytes[40..48].fill(0);
-    write(&input, &stripped, bytes);
+    input.write(&stripped, bytes);
     let mut bytes = fat;
     bytes[18] = 243;
-    write(&input, &foreign, bytes);
+    input.write(&foreign, bytes);
     let report = run(&options(&input, &output));
     let noted = report.findings.iter().find(|notice| notice.file().ends_with(&stripped));
     assert_eq!(noted.unwrap().id, ids::UNSUPPORTED_BINARY, "{report:#?}");
@@ -343,7 +342,7 @@ fn binaries_that_cannot_be_read_for_device_code_stay_as_they_are() {
 #[test]
 fn a_library_in_the_directory_of_a_target_is_the_targets() {
     let (input, output) = (Tree::new(), Tree::new());
-    write(&input, "artifact_manifest.txt", "kp/stage\n");
+    input.write("artifact_manifest.txt", "kp/stage\n");
     let engines = "kp/stage/lib/engines/arch_content/ck";
     let library = FatLibrary::new().wrapper(Storage::Plain, [code("gfx942", "engine")]);
     for name in ["libfat.so", "libhost.so"] {
@@ -379,7 +378,7 @@ fn databases_are_left_where_they_are_on_demand() {
 #[test]
 fn modules_of_one_name_would_overwrite_each_other() {
     let (input, output) = (artifact(), Tree::new());
-    write(&input, "artifact_manifest.txt", format!("{ROCBLAS}\nother/RocBLAS/stage\n"));
+    input.write("artifact_manifest.txt", format!("{ROCBLAS}\nother/RocBLAS/stage\n"));
     fat("x").build(&input.path("other/RocBLAS/stage/lib/libx.so")).unwrap();
     let error = refusal(&options(&input, &output));
     assert!(error.contains("rocblas_lib_TARGET.kpack") && error.contains(ROCBLAS), "{error}");
@@ -405,7 +404,7 @@ fn an_output_directory_in_the_input_or_full_of_other_things_is_refused() {
     let inside = Options::new(input.root(), input.path("out"), "blas_lib");
     assert!(matches!(split(&inside, &()), Err(Error::Usage(_))));
     fs::create_dir(output.path("blas_lib_gfx942")).unwrap();
-    write(&output, "blas_lib_gfx942/thesis.tex", "years of work");
+    output.write("blas_lib_gfx942/thesis.tex", "years of work");
     let error = refusal(&options(&input, &output));
     assert!(error.contains("kpack replaces only directories that it wrote"), "{error}");
     assert_eq!(output.files(), ["blas_lib_gfx942/thesis.tex"]);
@@ -421,7 +420,7 @@ fn one_artifact_of_a_batch_that_fails_does_not_stop_the_others() {
     for name in ["blas_lib_gfx94X-dcgpu", "fft_lib", "sparse_run_generic"] {
         process::copy(artifact().root(), parent.path(name));
     }
-    write(&parent, "logs/readme.txt", "no artifact");
+    parent.write("logs/readme.txt", "no artifact");
     let library = parent.path(&format!("fft_lib/{ROCBLAS}/lib/librocblas.so.5"));
     let whole = fs::read(&library).unwrap();
     fs::write(&library, &whole[..whole.len() - 100]).unwrap();
@@ -443,7 +442,7 @@ fn one_artifact_of_a_batch_that_fails_does_not_stop_the_others() {
     assert!(output.path("sparse_run_gfx1100").is_dir());
     assert!(!output.path("fft_lib_generic").exists());
 
-    write(&parent, "blas_lib/artifact_manifest.txt", "");
+    parent.write("blas_lib/artifact_manifest.txt", "");
     assert!(matches!(batch(&options, &()), Err(Error::Usage(_))));
 }
 
@@ -451,7 +450,7 @@ fn one_artifact_of_a_batch_that_fails_does_not_stop_the_others() {
 #[test]
 fn an_artifact_none_of_whose_prefixes_is_there() {
     let tree = Tree::new();
-    write(&tree, "artifact_manifest.txt", "core/hip/stage\n");
+    tree.write("artifact_manifest.txt", "core/hip/stage\n");
     let output = Tree::new();
     let report = run(&options(&tree, &output));
     assert_eq!(report.artifacts.len(), 1);
@@ -466,7 +465,7 @@ fn an_artifact_none_of_whose_prefixes_is_there() {
 fn a_fat_binary_that_two_modules_share() {
     let tree = Tree::new();
     let (one, two) = ("m/AAA/stage/lib/libx.so", "m/BBB/stage/lib/libx.so");
-    write(&tree, "artifact_manifest.txt", "m/AAA/stage\nm/BBB/stage\n");
+    tree.write("artifact_manifest.txt", "m/AAA/stage\nm/BBB/stage\n");
     fat("shared").build(&tree.path(one)).unwrap();
     fs::create_dir_all(tree.path("m/BBB/stage/lib")).unwrap();
     fs::hard_link(tree.path(one), tree.path(two)).unwrap();
@@ -487,14 +486,14 @@ fn compressed_library_files_are_of_their_targets() {
     for target in ["gfx1100", "gfx942"] {
         for stem in ["TensileLibrary_Type_HH", "extop"] {
             let object = code_object(target, stem.as_bytes()).unwrap();
-            write(&input, &format!("{library}/{stem}_{target}.co"), object);
+            input.write(&format!("{library}/{stem}_{target}.co"), object);
         }
         for stem in ["TensileLibrary_Type_HH", "TensileLibrary_lazy"] {
-            write(&input, &format!("{library}/{stem}_{target}.dat.zlib"), b"x\x9c\x01");
+            input.write(&format!("{library}/{stem}_{target}.dat.zlib"), b"x\x9c\x01");
         }
     }
     for name in ["TensileLibrary_HH_fallback", "hipblasltExtOpLibrary"] {
-        write(&input, &format!("{library}/{name}.dat.zlib"), b"x\x9c\x02");
+        input.write(&format!("{library}/{name}.dat.zlib"), b"x\x9c\x02");
     }
     let report = run(&options(&input, &output));
     assert_eq!(warnings(&report), Vec::<String>::new());
@@ -512,7 +511,7 @@ fn compressed_library_files_are_of_their_targets() {
 
     // In no known place.
     let alone = format!("{ROCBLAS}/share/tuning_gfx942.dat.zlib");
-    write(&input, &alone, b"x\x9c\x03");
+    input.write(&alone, b"x\x9c\x03");
     let mut options = options(&input, &output);
     options.unknown = Unknown::Move;
     assert_eq!(warnings(&run(&options)), Vec::<String>::new());

@@ -10,7 +10,7 @@ use kpack_split::install::Severity;
 use kpack_tests::fixture::code_object;
 use kpack_tests::tree::Tree;
 
-use crate::blas::{ROCBLAS, artifact, fat, files, options, refusal, run, warnings, write};
+use crate::blas::{ROCBLAS, artifact, fat, files, options, refusal, run, warnings};
 use crate::verified::assert_holds;
 
 const COPIED: &str =
@@ -19,7 +19,7 @@ const COPIED: &str =
 #[test]
 fn files_in_no_prefix_are_not_lost() {
     let (input, output) = (artifact(), Tree::new());
-    write(&input, "build.log", "warning: all is well");
+    input.write("build.log", "warning: all is well");
     let report = run(&options(&input, &output));
     assert!(files(&output, "blas_lib_generic").contains(&"build.log".to_owned()));
     assert_eq!(warnings(&report).len(), 1);
@@ -29,7 +29,7 @@ fn files_in_no_prefix_are_not_lost() {
 fn links_modes_and_empty_directories_are_kept() {
     let (input, output) = (artifact(), Tree::new());
     let header = format!("{ROCBLAS}/include/rocblas.h");
-    write(&input, "logs/deep/build.log", "all is well");
+    input.write("logs/deep/build.log", "all is well");
     fs::hard_link(input.path("logs/deep/build.log"), input.path("logs/again.log")).unwrap();
     fs::hard_link(input.path(&header), input.path("logs/rocblas.h")).unwrap();
     fs::create_dir_all(input.path("math-libs/empty")).unwrap();
@@ -64,8 +64,8 @@ fn device_code_among_them_is_named_and_refused_on_demand() {
     let stage = "math-libs/rocFFT/stage/lib";
     fat("fft").build(&input.path(&format!("{stage}/librocfft.so"))).unwrap();
     let object = code_object("gfx942", b"fft").unwrap();
-    write(&input, &format!("{stage}/rocblas/library/a_gfx942.co"), &object);
-    write(&input, &format!("{stage}/kernel.bin"), &object);
+    input.write(&format!("{stage}/rocblas/library/a_gfx942.co"), &object);
+    input.write(&format!("{stage}/kernel.bin"), &object);
     let mut options = options(&input, &output);
     let report = run(&options);
     assert_eq!(report.left_generic, 3);
@@ -108,7 +108,7 @@ fn a_damaged_file_among_them_is_copied() {
     let (input, output) = (artifact(), Tree::new());
     let library = input.path(&format!("{ROCBLAS}/lib/librocblas.so.5"));
     let whole = fs::read(library).unwrap();
-    write(&input, "core.1234", &whole[..whole.len() - 100]);
+    input.write("core.1234", &whole[..whole.len() - 100]);
     let report = run(&options(&input, &output));
     let noted = report.findings.iter().any(|notice| {
         notice.severity == Severity::Note && notice.text.starts_with("in no prefix, and damaged")
@@ -122,7 +122,7 @@ fn a_damaged_file_among_them_is_copied() {
 fn they_are_counted() {
     let (input, output) = (artifact(), Tree::new());
     let before = run(&options(&input, &output)).size_before;
-    write(&input, "build.log", [b'x'; 1000]);
+    input.write("build.log", [b'x'; 1000]);
     let report = run(&options(&input, &output));
     assert_eq!(report.size_before, before + 1000);
 }

@@ -12,9 +12,7 @@ use kpack_split::install::Unexpected;
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::tree::Tree;
 
-use crate::blas::{
-    HIPBLASLT, ROCBLAS, artifact, files, manifest, options, refusal, run, warnings, write,
-};
+use crate::blas::{HIPBLASLT, ROCBLAS, artifact, files, manifest, options, refusal, run, warnings};
 use crate::verified::{assert_found, check, check_with, checks, faults};
 
 fn targets(names: &[&str]) -> Vec<TargetId> {
@@ -72,10 +70,10 @@ fn only_expected_targets_are_kept() {
 #[test]
 fn a_family_is_for_each_of_its_processors() {
     let (input, output) = (Tree::new(), Tree::new());
-    write(&input, "artifact_manifest.txt", "aotriton/stage\n");
+    input.write("artifact_manifest.txt", "aotriton/stage\n");
     for family in ["gfx11xx", "gfx90a"] {
         let path = format!("aotriton/stage/lib/aotriton.images/amd-{family}/flash/fwd.aks2");
-        write(&input, &path, "kernels");
+        input.write(&path, "kernels");
     }
     let mut options = options(&input, &output);
     options.targets = vec!["gfx1151".parse().unwrap()];
@@ -95,7 +93,7 @@ fn a_family_is_for_each_of_its_processors() {
 #[test]
 fn generic_code_is_for_each_of_its_processors() {
     let (input, output) = (Tree::new(), Tree::new());
-    write(&input, "artifact_manifest.txt", format!("{HIPBLASLT}\n"));
+    input.write("artifact_manifest.txt", format!("{HIPBLASLT}\n"));
     let codes = ["gfx11-generic", "gfx9-generic", "gfx942"].map(|target| code(target, "lt"));
     let library = FatLibrary::new().wrapper(Storage::Plain, codes);
     library.build(&input.path(&format!("{HIPBLASLT}/lib/liblt.so"))).unwrap();
@@ -118,8 +116,8 @@ fn generic_code_is_for_each_of_its_processors() {
 #[test]
 fn an_expected_target_with_features_takes_what_leaves_them_open() {
     let tree = Tree::new();
-    write(&tree, "artifact_manifest.txt", "m/MIOpen/stage\n");
-    write(&tree, "m/MIOpen/stage/share/miopen/db/gfx90a68.db.txt", "database");
+    tree.write("artifact_manifest.txt", "m/MIOpen/stage\n");
+    tree.write("m/MIOpen/stage/share/miopen/db/gfx90a68.db.txt", "database");
     let output = Tree::new();
     let mut options = options(&tree, &output);
     options.targets = vec!["gfx90a:xnack+".parse().unwrap()];
@@ -130,7 +128,7 @@ fn an_expected_target_with_features_takes_what_leaves_them_open() {
 #[test]
 fn a_processor_stands_for_its_variants_and_a_variant_not_for_others() {
     let (input, output) = (Tree::new(), Tree::new());
-    write(&input, "artifact_manifest.txt", format!("{HIPBLASLT}\n"));
+    input.write("artifact_manifest.txt", format!("{HIPBLASLT}\n"));
     let codes = ["gfx90a:xnack+", "gfx90a:xnack-", "gfx942"].map(|target| code(target, "lt"));
     let library = FatLibrary::new().wrapper(Storage::Plain, codes);
     library.build(&input.path(&format!("{HIPBLASLT}/lib/liblt.so"))).unwrap();
@@ -301,7 +299,7 @@ fn parent(artifacts: &[(&str, &str)]) -> Tree {
     let parent = Tree::new();
     for (name, target) in artifacts {
         let manifest = format!("{name}/artifact_manifest.txt");
-        write(&parent, &manifest, format!("{HIPBLASLT}\n"));
+        parent.write(&manifest, format!("{HIPBLASLT}\n"));
         let library = match *target {
             "" => FatLibrary::new(),
             target => FatLibrary::new().wrapper(Storage::Zstd(2), [code(target, name)]),

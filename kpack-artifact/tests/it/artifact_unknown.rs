@@ -10,7 +10,7 @@ use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, code_object,
 use kpack_tests::tree::Tree;
 
 use crate::blas::{
-    HIPBLASLT, ROCBLAS, artifact, fat, files, options, overlay, pair, refusal, run, warnings, write,
+    HIPBLASLT, ROCBLAS, artifact, fat, files, options, overlay, pair, refusal, run, warnings,
 };
 use crate::verified::{assert_holds, check_with, faults};
 
@@ -19,7 +19,7 @@ fn a_code_object_without_a_name_says_itself_whose_it_is() {
     let (input, output) = (artifact(), Tree::new());
     let library = format!("{ROCBLAS}/lib/rocblas/library");
     let object = code_object("gfx90a:xnack+", b"transform").unwrap();
-    write(&input, &format!("{library}/Transform.hsaco"), object);
+    input.write(&format!("{library}/Transform.hsaco"), object);
     run(&options(&input, &output));
     assert!(files(&output, "blas_lib_gfx90a").contains(&format!("{library}/Transform.hsaco")));
 }
@@ -28,11 +28,11 @@ fn a_code_object_without_a_name_says_itself_whose_it_is() {
 fn what_looks_specific_in_no_known_place_is_reported_or_moved() {
     let input = artifact();
     let object = format!("{ROCBLAS}/share/kernels/add.bin");
-    write(&input, &object, code_object("gfx942", b"add").unwrap());
+    input.write(&object, code_object("gfx942", b"add").unwrap());
     let named = format!("{ROCBLAS}/share/tuning_gfx1100.csv");
-    write(&input, &named, "1,2,3");
+    input.write(&named, "1,2,3");
     let generation = format!("{ROCBLAS}/include/gfx9.h");
-    write(&input, &generation, "int gfx9;");
+    input.write(&generation, "int gfx9;");
 
     let output = Tree::new();
     let mut options = options(&input, &output);
@@ -76,7 +76,7 @@ fn device_code_that_cannot_be_split_is_reported() {
     library.build(&input.path(&object)).unwrap();
     let bundled = format!("{ROCBLAS}/lib/rocblas/library/Kernels.hsaco");
     let two = [code("gfx1100", "two"), code("gfx942", "two")];
-    write(&input, &bundled, bundle(Storage::Plain, &two).unwrap());
+    input.write(&bundled, bundle(Storage::Plain, &two).unwrap());
     let report = run(&options(&input, &output));
     let generic = files(&output, "blas_lib_generic");
     assert!(generic.contains(&object) && generic.contains(&bundled));
@@ -112,13 +112,13 @@ fn what_a_host_needs_is_not_moved_for_its_name() {
         "bin/tune_gfx1100",
         "share/doc/README_gfx1100.txt",
     ] {
-        write(&input, &at(text), "for all");
+        input.write(&at(text), "for all");
     }
-    write(&input, &at("share/run_gfx1100.dat"), "#!/bin/sh\n");
+    input.write(&at("share/run_gfx1100.dat"), "#!/bin/sh\n");
     symlink("nowhere", input.path(&at("share/gone_gfx1100.dat"))).unwrap();
     symlink("../lib", input.path(&at("share/gfx1100"))).unwrap();
     // Data, and a link to it.
-    write(&input, &at("share/tuning_gfx1100.csv"), "1,2");
+    input.write(&at("share/tuning_gfx1100.csv"), "1,2");
     symlink("tuning_gfx1100.csv", input.path(&at("share/best_gfx1100.csv"))).unwrap();
 
     let output = Tree::new();
@@ -165,11 +165,11 @@ fn shared_files_of_the_flat_layout_stay_generic_whatever_they_hold() {
         ("TensileLibrary_Type_HH_fallback.dat", library_file("gfx942", &[])),
     ];
     for (name, bytes) in shared {
-        write(&input, &format!("{library}/{name}"), bytes.unwrap());
+        input.write(&format!("{library}/{name}"), bytes.unwrap());
     }
     let own = code_object("gfx942", b"own").unwrap();
-    write(&input, &format!("{library}/extop_gfx942.co"), &own);
-    write(&input, &format!("{library}/Own.hsaco"), own);
+    input.write(&format!("{library}/extop_gfx942.co"), &own);
+    input.write(&format!("{library}/Own.hsaco"), own);
     let mut options = options(&input, &output);
     options.unknown = Unknown::Error;
     let report = run(&options);
@@ -188,7 +188,7 @@ fn shared_files_of_the_flat_layout_stay_generic_whatever_they_hold() {
     // The libraries are for gfx1100 as well: merging all machines' files gives both.
     let both = ["gfx1100", "gfx942"].map(|target| code(target, "t"));
     let file = format!("blas_lib_generic/{library}/hipblasltTransform.hsaco");
-    write(&output, &file, bundle(Storage::Plain, &both).unwrap());
+    output.write(&file, bundle(Storage::Plain, &both).unwrap());
     assert_holds(output.root());
 }
 

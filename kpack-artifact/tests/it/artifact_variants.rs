@@ -1,15 +1,13 @@
 //! Given device code for a processor and its variants (`gfx90a`, `gfx90a:xnack+`), when it is split and
 //! recombined, then it stays together: the generic artifact and that of the processor are complete.
 
-use std::fs;
-
 use kpack_artifact::recombine::Severity;
 use kpack_artifact::split::{Layout, Options, split};
 use kpack_tests::fixture::{FatLibrary, Storage, code, code_object};
 use kpack_tests::process;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, names_in};
 
-use crate::blas::{files, overlay, pair, write};
+use crate::blas::{files, overlay, pair};
 use crate::planned::{assert_said, planned, recombine, said};
 use crate::shards::PREFIX;
 use crate::verified::{assert_holds, check_with, faults};
@@ -29,7 +27,7 @@ fn build(tree: &Tree, root: &str, processors: &[&str]) {
             let target = format!("{processor}{variant}");
             let name = target.replace(':', "-");
             let kernels = format!("{root}/{PREFIX}/{DATABASE}/Kernels.so-000-{name}.hsaco");
-            write(tree, &kernels, code_object(&target, b"kernels").unwrap());
+            tree.write(&kernels, code_object(&target, b"kernels").unwrap());
             objects.push(code(&target, "gemm"));
         }
         let stem = format!("TensileLibrary_Type_SS_{processor}");
@@ -37,20 +35,11 @@ fn build(tree: &Tree, root: &str, processors: &[&str]) {
     }
     let library = FatLibrary::new().wrapper(Storage::Plain, objects);
     library.build(&tree.path(&format!("{root}/{PREFIX}/{LIBRARY}"))).unwrap();
-    write(tree, &format!("{root}/artifact_manifest.txt"), format!("{PREFIX}\n"));
+    tree.write(&format!("{root}/artifact_manifest.txt"), format!("{PREFIX}\n"));
 }
 
 fn options(tree: &Tree, from: &str, to: &str) -> Options {
     Options::new(tree.path(from), tree.path(to), "blas_lib")
-}
-
-/// The names in a directory.
-fn names(tree: &Tree, directory: &str) -> Vec<String> {
-    let entries = fs::read_dir(tree.path(directory)).unwrap();
-    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<String> = names.collect();
-    names.sort();
-    names
 }
 
 fn built() -> Tree {
@@ -67,7 +56,7 @@ fn variants_are_in_the_artifact_of_their_processor() {
         options.layout = layout;
         let report = split(&options, &()).unwrap();
         let all = ["blas_lib_generic", "blas_lib_gfx908", "blas_lib_gfx90a"];
-        assert_eq!(names(&tree, "out"), all);
+        assert_eq!(names_in(&tree.path("out")), all);
         let targets: Vec<_> = report.artifacts.iter().map(|a| a.target.as_deref()).collect();
         assert_eq!(targets, [None, Some("gfx908"), Some("gfx90a")]);
         assert_eq!(report.artifacts[2].archives, 2);
@@ -98,7 +87,7 @@ fn a_filter_that_names_a_variant_verifies_with_the_same_words() {
     options.targets = vec!["gfx90a:xnack-".parse().unwrap()];
     let report = split(&options, &()).unwrap();
     assert_eq!(report.left_out, ["gfx908", "gfx90a:xnack+"]);
-    assert_eq!(names(&tree, "out"), ["blas_lib_generic", "blas_lib_gfx90a"]);
+    assert_eq!(names_in(&tree.path("out")), ["blas_lib_generic", "blas_lib_gfx90a"]);
     let own = files(&tree, "out/blas_lib_gfx90a");
     assert!(own.iter().any(|file| file.ends_with("SS_gfx90a.co")), "{own:#?}");
     assert!(!own.iter().any(|file| file.contains("xnack+")), "{own:#?}");

@@ -6,12 +6,12 @@ use std::fs;
 use std::path::Path;
 
 use crate::planned::{CONFIGURATION, assert_said, planned, recombine, said, with_validation};
-use crate::shards::{PREFIX, three_shards, write};
+use crate::shards::{PREFIX, three_shards};
 use crate::verified::{check, check_with, checks, faults};
 use kpack_artifact::sizes::measure;
 use kpack_artifact::split::{Options, Report, split};
 use kpack_core::{Severity, ids};
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, copy_file, write};
 use rusqlite::{Connection, params};
 
 const CACHE: &str = "lib/rocfft/rocfft_kernel_cache.db";
@@ -77,9 +77,7 @@ fn artifact(write: impl FnOnce(&Path)) -> Tree {
     let tree = Tree::new();
     let cache = tree.path(&format!("in/{PREFIX}/{CACHE}"));
     write(&cache);
-    let installed = tree.path(&format!("installed/{CACHE}"));
-    fs::create_dir_all(installed.parent().unwrap()).unwrap();
-    fs::copy(cache, installed).unwrap();
+    copy_file(cache, tree.path(&format!("installed/{CACHE}")));
     fs::write(tree.path("in/artifact_manifest.txt"), PREFIX).unwrap();
     tree
 }

@@ -4,14 +4,13 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use crate::shards::write;
 use crate::verified::{check, checks, faults};
 use kpack_artifact::verify::{self, verify};
 use kpack_build::Error;
 use kpack_core::Severity;
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 
 /// What each command calls what it has not finished. With a final `/`, it is a directory.
 const HIDDEN: [(&str, &str); 11] = [
@@ -42,8 +41,8 @@ fn verify_reports_each_hidden_name() {
     install(&InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
     for (_, path) in HIDDEN {
         match path.strip_suffix('/') {
-            Some(directory) => write(&tree.path(directory).join("half.kpack"), b"KPAK"),
-            None => write(&tree.path(path), b"KPAK"),
+            Some(directory) => write(tree.path(directory).join("half.kpack"), b"KPAK"),
+            None => tree.write(path, b"KPAK"),
         }
     }
     let report = check(&tree, "");

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
-use crate::shards::{DATABASE, PREFIX, shard, three_shards, write};
+use crate::shards::{DATABASE, PREFIX, shard, three_shards};
 use crate::verified::{check, check_with, faults};
 use kpack_artifact::recombine::{Options, Severity, plan};
 use kpack_core::ids;
 use kpack_format::manifest::Manifest;
 use kpack_split::install::install;
 use kpack_tests::fixture::{FatLibrary, code_object};
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 
 fn recombine(tree: &Tree) {
     let options = options(tree, CONFIGURATION);
@@ -227,10 +227,10 @@ fn the_shards_are_not_touched_and_nothing_is_shared_with_them() {
 fn a_second_run_replaces_what_is_there_and_what_was_left_half_done() {
     let tree = three_shards();
     let hidden = tree.path("out/.blas_lib.tmp/.kpack.tmp");
-    write(&hidden.join("blas_lib_generic/half"), b"");
-    write(&hidden.join(".old-0.tmp/blas_lib_generic/half"), b"");
-    write(&tree.path("out/blas_lib_generic/stale"), b"");
-    write(&tree.path("out/blas_lib_generic/.kpack-artifact"), b"");
+    write(hidden.join("blas_lib_generic/half"), b"");
+    write(hidden.join(".old-0.tmp/blas_lib_generic/half"), b"");
+    tree.write("out/blas_lib_generic/stale", b"");
+    tree.write("out/blas_lib_generic/.kpack-artifact", b"");
     recombine(&tree);
     let first = below(&tree, "out");
     assert!(
@@ -323,11 +323,11 @@ fn host_files_that_differ_are_shown() {
     let at = |shard: &str, file: &str| {
         tree.path(&format!("shards/{shard}/blas_lib_generic/{PREFIX}/{file}"))
     };
-    write(&at("linux-a", "share/stamp"), b"built 2026-11-21 07:45:12 by ci");
-    write(&at("linux-b", "share/stamp"), b"built 2026-11-21 08:01:59 by ci");
-    write(&at("linux-c", "share/stamp"), b"built 2026-11-21 07:45:12 by ci");
-    write(&at("linux-a", "lib/rocblas.pc"), b"prefix=/home/a/build/rocblas\n");
-    write(&at("linux-b", "lib/rocblas.pc"), b"prefix=/home/b/build/rocblas\n");
+    write(at("linux-a", "share/stamp"), b"built 2026-11-21 07:45:12 by ci");
+    write(at("linux-b", "share/stamp"), b"built 2026-11-21 08:01:59 by ci");
+    write(at("linux-c", "share/stamp"), b"built 2026-11-21 07:45:12 by ci");
+    write(at("linux-a", "lib/rocblas.pc"), b"prefix=/home/a/build/rocblas\n");
+    write(at("linux-b", "lib/rocblas.pc"), b"prefix=/home/b/build/rocblas\n");
     FatLibrary::new()
         .flag("-Wl,--build-id=0x0a0b")
         .build(&at("linux-a", "lib/libhost.so"))
@@ -338,7 +338,7 @@ fn host_files_that_differ_are_shown() {
         .build(&at("linux-b", "lib/libhost.so"))
         .unwrap();
     fs::copy(at("linux-a", "lib/libhost.so"), at("linux-c", "lib/libhost.so")).unwrap();
-    write(&at("linux-c", "lib/more"), b"");
+    write(at("linux-c", "lib/more"), b"");
     let fallback = at("linux-c", "lib/rocblas/library/TensileLibrary_fallback.dat");
     fs::set_permissions(fallback, fs::Permissions::from_mode(0o600)).unwrap();
     let plan = planned(&tree, CONFIGURATION);
@@ -415,13 +415,13 @@ fn duplicate_device_code_is_an_error_unless_it_is_identical() {
     for file in walkdir(&at("linux-c", "")) {
         if file.is_file() {
             let to = at("linux-a", file.strip_prefix(at("linux-c", "")).unwrap().to_str().unwrap());
-            write(&to, &fs::read(&file).unwrap());
+            write(&to, fs::read(&file).unwrap());
         }
     }
     assert_eq!(said(&planned(&tree, CONFIGURATION)), [""; 0]);
     let database = format!("{PREFIX}/{DATABASE}/TensileLibrary_Type_SS_gfx942.co");
     let other = code_object("gfx942", b"Database").unwrap();
-    write(&at("linux-a", &database), &other);
+    write(at("linux-a", &database), &other);
     let plan = planned(&tree, CONFIGURATION);
     assert_said(
         &plan,
@@ -443,15 +443,15 @@ fn files_in_the_wrong_artifact_are_refused() {
     let at = |artifact: &str, file: &str| {
         tree.path(&format!("shards/linux-a/blas_lib_{artifact}/{PREFIX}/{file}"))
     };
-    write(&at("gfx1100", "lib/host.txt"), b"");
+    write(at("gfx1100", "lib/host.txt"), b"");
     let own = fs::read(at("gfx1100", &format!("{DATABASE}/TensileLibrary_Type_SS_gfx1100.co")));
-    write(&at("generic", &format!("{DATABASE}/Kernels_gfx1100.hsaco")), &own.unwrap());
+    write(at("generic", &format!("{DATABASE}/Kernels_gfx1100.hsaco")), own.unwrap());
     let wrong = fs::read(tree.path(&format!(
         "shards/linux-c/blas_lib_gfx942/{PREFIX}/{DATABASE}/TensileLibrary_Type_SS_gfx942.co"
     )))
     .unwrap();
-    write(&at("gfx1101", "lib/rocblas/library/TensileLibrary_Type_SS_gfx942.co"), &wrong);
-    write(&at("gfx1101", "share/elsewhere.bin"), &wrong);
+    write(at("gfx1101", "lib/rocblas/library/TensileLibrary_Type_SS_gfx942.co"), &wrong);
+    write(at("gfx1101", "share/elsewhere.bin"), &wrong);
     let plan = planned(&tree, CONFIGURATION);
     for parts in [
         ["gfx1101", "share/elsewhere.bin", "misplaced-file"],
@@ -505,8 +505,8 @@ fn components_without_device_code_and_without_a_primary() {
     let tree = three_shards();
     for shard in ["linux-a", "linux-b"] {
         let at = tree.path(&format!("shards/{shard}/doc_lib_generic"));
-        write(&at.join("artifact_manifest.txt"), b"doc/stage\n");
-        write(&at.join("doc/stage/README"), b"text");
+        write(at.join("artifact_manifest.txt"), b"doc/stage\n");
+        write(at.join("doc/stage/README"), b"text");
     }
     let plan = planned(&tree, CONFIGURATION);
     assert_eq!(said(&plan), [""; 0]);
@@ -529,8 +529,8 @@ fn components_without_device_code_and_without_a_primary() {
 fn a_component_that_the_primary_shard_does_not_build() {
     let tree = three_shards();
     let at = tree.path("shards/linux-a/doc_lib_generic");
-    write(&at.join("artifact_manifest.txt"), b"doc/stage\n");
-    write(&at.join("doc/stage/README"), b"text");
+    write(at.join("artifact_manifest.txt"), b"doc/stage\n");
+    write(at.join("doc/stage/README"), b"text");
     let aside = |artifact: &str| {
         let from = tree.path(&format!("shards/linux-a/blas_lib_{artifact}"));
         fs::rename(from, tree.path(artifact)).unwrap();
@@ -593,7 +593,7 @@ fn impossible_arguments_are_errors() {
 #[test]
 fn files_outside_of_prefixes_are_skipped_by_name() {
     let tree = three_shards();
-    write(&tree.path("shards/linux-a/blas_lib_generic/docs/LICENSE"), b"MIT");
+    tree.write("shards/linux-a/blas_lib_generic/docs/LICENSE", b"MIT");
     let plan = planned(&tree, CONFIGURATION);
     let text = "in-no-prefix";
     assert_said(&plan, Severity::Warning, &["docs/LICENSE", text]);

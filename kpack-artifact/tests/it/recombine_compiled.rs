@@ -10,7 +10,7 @@ use std::process::Command;
 
 use crate::markers::markers;
 use crate::planned::{CONFIGURATION, assert_said, options, planned, said};
-use crate::shards::{PREFIX, write};
+use crate::shards::PREFIX;
 use crate::verified::assert_holds;
 use kpack_artifact::recombine::Severity;
 use kpack_artifact::split::{Options, split};
@@ -19,7 +19,7 @@ use kpack_format::archive::Archive;
 use kpack_split::install;
 use kpack_tests::process;
 use kpack_tests::require;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 
 /// Compiles `source` for `targets` and splits the result, as the machine that uploads `shards/<name>` does.
 /// clang also derives IDs from the path of the source, so all machines use the same path.
@@ -31,7 +31,7 @@ fn compiled(tree: &Tree, name: &str, source: &str, targets: &[&str]) {
 fn linked(tree: &Tree, name: &str, source: &str, targets: &[&str], linker: &str) {
     let artifact = tree.path(&format!("in/{name}/blas_lib"));
     let library = artifact.join(PREFIX).join("lib/librocblas.so.5");
-    write(&tree.path("vec.hip"), source.as_bytes());
+    tree.write("vec.hip", source);
     fs::create_dir_all(library.parent().unwrap()).unwrap();
     let mut clang = Command::new("clang++-19");
     clang.current_dir(tree.root());
@@ -43,7 +43,7 @@ fn linked(tree: &Tree, name: &str, source: &str, targets: &[&str], linker: &str)
     clang.args(["vec.hip", "-o"]).arg(&library);
     let output = clang.output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    write(&artifact.join("artifact_manifest.txt"), format!("{PREFIX}\n").as_bytes());
+    write(artifact.join("artifact_manifest.txt"), format!("{PREFIX}\n"));
     let output = tree.path(&format!("shards/{name}"));
     split(&Options::new(artifact, output, "blas_lib"), &()).unwrap();
 }
@@ -173,8 +173,8 @@ fn linked_of_split(tree: &Tree, shard: &str, flags: &[&str], splitter: Splitter)
     let build = tree.path(&format!("build/{shard}"));
     let artifact = tree.path(&format!("in/{shard}/blas_lib"));
     let lib = artifact.join(PREFIX).join("lib");
-    write(&build.join("vec.hip"), source(100).as_bytes());
-    write(&artifact.join("artifact_manifest.txt"), format!("{PREFIX}\n").as_bytes());
+    write(build.join("vec.hip"), source(100));
+    write(artifact.join("artifact_manifest.txt"), format!("{PREFIX}\n"));
     fs::create_dir_all(&lib).unwrap();
     let object = build.join("vec.o");
     let hip = ["-x", "hip", "-nogpuinc", "-nogpulib", "-O1", "-fPIC"];

@@ -4,13 +4,13 @@
 use std::fs;
 
 use crate::planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
-use crate::shards::{DATABASE, PREFIX, shard, three_shards, write};
+use crate::shards::{DATABASE, PREFIX, shard, three_shards};
 use crate::verified::assert_holds;
 use kpack_artifact::recombine::{Recombination, Severity, plan};
 use kpack_format::digest::Hasher;
 use kpack_format::manifest::Manifest;
 use kpack_tests::fixture::{FatLibrary, Storage, code, code_object, library_file};
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 
 /// Three shards, of which the first and the last both have gfx942.
 fn with_duplicates() -> Tree {
@@ -46,17 +46,17 @@ fn what_only_a_later_shard_has_for_a_target_is_kept() {
     let tree = with_duplicates();
     let (object, library) = ("Other_gfx942.co", "Other_gfx942.dat");
     let database = |file: &str| format!("{DATABASE}/{file}");
-    write(
-        &tree.path(&at("linux-c", "gfx942", &database(object))),
-        &code_object("gfx942", b"other").unwrap(),
+    tree.write(
+        &at("linux-c", "gfx942", &database(object)),
+        code_object("gfx942", b"other").unwrap(),
     );
-    write(
-        &tree.path(&at("linux-c", "gfx942", &database(library))),
-        &library_file("gfx942", &["Other_gfx942"]).unwrap(),
+    tree.write(
+        &at("linux-c", "gfx942", &database(library)),
+        library_file("gfx942", &["Other_gfx942"]).unwrap(),
     );
     let both = database("TensileLibrary_Type_SS_gfx942.co");
     let ours = code_object("gfx942", b"Database").unwrap();
-    write(&tree.path(&at("linux-a", "gfx942", &both)), &ours);
+    tree.write(&at("linux-a", "gfx942", &both), &ours);
 
     let strict = planned(&tree, CONFIGURATION);
     for file in [object, library] {
@@ -107,9 +107,9 @@ fn databases_for_all_targets_in_every_build() {
         let name = target.replace(':', "-");
         let file = format!("share/miopen/db/{name}.HIP.fdb.txt");
         let path = tree.path(&at(shard, target, &file));
-        write(&path, format!("{target} 1\n").as_bytes());
+        write(&path, format!("{target} 1\n"));
         let list = tree.path(&format!("shards/{shard}/blas_lib_{target}"));
-        write(&list.join("artifact_manifest.txt"), format!("{PREFIX}\n").as_bytes());
+        write(list.join("artifact_manifest.txt"), format!("{PREFIX}\n"));
     }
     assert_eq!(said(&planned(&tree, CONFIGURATION)), [""; 0]);
     let options = options(&tree, CONFIGURATION);
@@ -146,7 +146,7 @@ fn more_files_beside_the_same_kpacks() {
     let tree = with_duplicates();
     let file = format!("{DATABASE}/Other_gfx942.hsaco");
     let object = code_object("gfx942", b"other").unwrap();
-    write(&tree.path(&at("linux-c", "gfx942", &file)), &object);
+    tree.write(&at("linux-c", "gfx942", &file), &object);
     let parts = [&file, "shards linux-a and linux-c both have", "only shard linux-c has it"];
     assert_said(&planned(&tree, CONFIGURATION), Severity::Fault, &parts);
 }
@@ -205,7 +205,7 @@ fn kernels_that_only_a_later_shard_has_are_not_lost() {
 #[test]
 fn a_later_shards_host_files_in_a_targets_artifact() {
     let tree = with_duplicates();
-    write(&tree.path(&at("linux-c", "gfx942", "lib/host.txt")), b"");
+    tree.write(&at("linux-c", "gfx942", "lib/host.txt"), b"");
     let parts = ["linux-c/blas_lib_gfx942", "host.txt", "misplaced-file"];
     assert_said(&lenient(&tree), Severity::Fault, &parts);
 }
@@ -219,8 +219,8 @@ fn an_unsplit_file_of_another_shard_is_not_a_host_file() {
     fs::copy(fat, tree.path(&library)).unwrap();
     let object = "lib/rocblas/library/Kernels_gfx942.hsaco";
     let kernels = code_object("gfx942", b"kernels").unwrap();
-    write(&tree.path(&at("linux-c", "generic", object)), &kernels);
-    write(&tree.path(&at("linux-c", "generic", "share/some.bin")), &kernels);
+    tree.write(&at("linux-c", "generic", object), &kernels);
+    tree.write(&at("linux-c", "generic", "share/some.bin"), &kernels);
     let lenient = with_validation("verify_generic_artifacts_match", false);
     for configuration in [CONFIGURATION, &lenient] {
         let plan = planned(&tree, configuration);

@@ -7,13 +7,13 @@ use std::path::Path;
 
 use crate::layouts::{AARCH64, LINKERS, PPC64LE};
 use crate::planned::{CONFIGURATION, assert_said, planned, recombine, said};
-use crate::shards::{PREFIX, write};
+use crate::shards::PREFIX;
 use anyhow::{Context, Result};
 use kpack_artifact::recombine::Severity;
 use kpack_artifact::split::{Options, split};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, WINDOWS_LINKERS, WindowsBuild, code_object};
 use kpack_tests::require;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 
 /// The shards, and the target of each.
 const SHARDS: [(&str, &str); 2] = [("linux-a", "gfx1100"), ("linux-c", "gfx942")];
@@ -35,7 +35,7 @@ fn shard(
 ) -> Result<()> {
     let artifact = tree.path(&format!("in/{name}/blas_lib"));
     let _ = fs::remove_dir_all(&artifact);
-    write(&artifact.join("artifact_manifest.txt"), format!("{PREFIX}\n").as_bytes());
+    write(artifact.join("artifact_manifest.txt"), format!("{PREFIX}\n"));
     build(&artifact.join(PREFIX).join(file))?;
     let output = tree.path(&format!("shards/{name}"));
     let _ = fs::remove_dir_all(&output);

@@ -6,13 +6,13 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use crate::planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
-use crate::shards::{DATABASE, PREFIX, shard, three_shards, write};
+use crate::shards::{DATABASE, PREFIX, shard, three_shards};
 use crate::verified::assert_holds;
 use kpack_artifact::recombine::{Recombination, Severity};
 use kpack_artifact::split::{Options, split};
 use kpack_tests::fixture::{FatLibrary, Storage, code, library_file};
 use kpack_tests::require;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 
 /// The configuration with these values for the validations of device code and host files.
 fn validated(duplicates: bool, host_files: bool) -> String {
@@ -25,7 +25,7 @@ fn validated(duplicates: bool, host_files: bool) -> String {
 
 fn put(tree: &Tree, shard: &str, file: &str, bytes: &[u8]) {
     let path = format!("shards/{shard}/blas_lib_generic/{PREFIX}/{file}");
-    write(&tree.path(&path), bytes);
+    tree.write(&path, bytes);
 }
 
 /// Every finding is about an existing file.
@@ -186,7 +186,7 @@ fn the_rpath_of_a_build_directory_is_named_until_it_is_removed() {
 fn plugins(tree: &Tree, name: &str, targets: &[&str]) {
     let artifact = tree.path(&format!("in/{name}/conv_lib"));
     let prefix = artifact.join("ml-libs/MIOpen/stage");
-    write(&prefix.join("include/miopen.h"), b"int f();\n");
+    write(prefix.join("include/miopen.h"), b"int f();\n");
     for target in targets {
         let processor = target.split(':').next().unwrap();
         let library = format!("lib/plugins/libConv_{processor}.so");
@@ -195,7 +195,7 @@ fn plugins(tree: &Tree, name: &str, targets: &[&str]) {
         let name = format!("libConv_{processor}.so.1");
         symlink(name, prefix.join(&library)).unwrap();
     }
-    write(&artifact.join("artifact_manifest.txt"), b"ml-libs/MIOpen/stage\n");
+    write(artifact.join("artifact_manifest.txt"), b"ml-libs/MIOpen/stage\n");
     let output = tree.path(&format!("shards/{name}"));
     split(&Options::new(artifact, output, "conv_lib"), &()).unwrap();
 }

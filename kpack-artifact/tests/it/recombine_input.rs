@@ -5,12 +5,12 @@ use crate::planned;
 use std::fs;
 
 use crate::planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
-use crate::shards::{PREFIX, three_shards, write};
+use crate::shards::{PREFIX, three_shards};
 use kpack_artifact::recombine::{self, Severity};
 use kpack_artifact::split::{Options, split};
 use kpack_format::manifest::Manifest;
 use kpack_tests::fixture::{FatLibrary, Storage, code};
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 
 const LINUX_C: &str = "shards/linux-c/blas_lib_";
 
@@ -41,8 +41,8 @@ fn two_artifacts_of_a_shard_for_one_target_are_refused() {
     let tree = three_shards();
     for name in ["gfx11", "gfx11xx"] {
         let artifact = tree.path(&format!("{LINUX_C}{name}"));
-        write(&artifact.join("artifact_manifest.txt"), PREFIX.as_bytes());
-        write(&artifact.join(PREFIX).join(name), b"data");
+        write(artifact.join("artifact_manifest.txt"), PREFIX);
+        write(artifact.join(PREFIX).join(name), b"data");
     }
     let error = recombine::plan(&options(&tree, CONFIGURATION), &()).unwrap_err();
     let error = error.to_string();
@@ -79,7 +79,7 @@ fn an_archive_of_an_earlier_split_is_refused() {
     let library = FatLibrary::new().wrapper(Storage::Plain, code);
     let prefix = artifact.join(PREFIX);
     library.build(&prefix.join("lib/librocblas.so.5")).unwrap();
-    write(&artifact.join("artifact_manifest.txt"), PREFIX.as_bytes());
+    write(artifact.join("artifact_manifest.txt"), PREFIX);
     split(&Options::new(artifact, tree.path("old/out"), "blas_lib"), &()).unwrap();
     let stale = tree.path("shards/linux-b/blas_lib_gfx942");
     fs::rename(tree.path("old/out/blas_lib_gfx942"), stale).unwrap();
@@ -169,8 +169,8 @@ fn a_family_is_called_by_its_pattern() {
     let tree = three_shards();
     let file = "aotriton/stage/lib/aotriton.images/amd-gfx11xx/flash/fwd.aks2";
     let input = tree.path("in/linux-a/aotriton_lib");
-    write(&input.join("artifact_manifest.txt"), b"aotriton/stage\n");
-    write(&input.join(file), b"kernels");
+    write(input.join("artifact_manifest.txt"), b"aotriton/stage\n");
+    write(input.join(file), b"kernels");
     let shard = tree.path("shards/linux-a");
     split(&Options::new(input, &shard, "aotriton_lib"), &()).unwrap();
     let name = |family| shard.join(format!("aotriton_lib_{family}"));

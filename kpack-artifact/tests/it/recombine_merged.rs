@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use crate::planned::{CONFIGURATION, assert_said, planned, recombine, said, with_validation};
-use crate::shards::{PREFIX, three_shards, write};
+use crate::shards::{PREFIX, three_shards};
 use crate::verified::{check, check_with, faults};
 use kpack_artifact::recombine::Severity;
 use kpack_format::offload_bundle::{Bundle, Format};
@@ -30,7 +30,7 @@ fn put(tree: &Tree, shard: &str, file: &str, bytes: &[u8]) {
         format!("in/{shard}/blas_lib/{PREFIX}"),
         format!("shards/{shard}/blas_lib_generic/{PREFIX}"),
     ] {
-        write(&tree.path(&format!("{root}/{LIBRARY}/{file}")), bytes);
+        tree.write(&format!("{root}/{LIBRARY}/{file}"), bytes);
     }
 }
 
@@ -275,7 +275,7 @@ fn files_of_hipsparselt_are_merged_as_those_of_hipblaslt() {
         let tree = three_shards();
         let put = |shard: &str, file: &str, bytes: &[u8]| {
             let file = format!("shards/{shard}/blas_lib_generic/{PREFIX}/{library}/{file}");
-            write(&tree.path(&file), bytes);
+            tree.write(&file, bytes);
         };
         let of = |target: &str| message_pack(&json!({target: {"AMax": []}}));
         for (shard, target) in [("linux-a", "gfx1100"), ("linux-c", "gfx942")] {
@@ -300,7 +300,7 @@ fn lists_of_files_are_merged_line_by_line() {
     let tree = three_shards();
     let list = |shard: &str, lines: &str| {
         let file = format!("shards/{shard}/blas_lib_generic/{PREFIX}/{LIST}");
-        write(&tree.path(&file), lines.as_bytes());
+        tree.write(&file, lines);
     };
     const LIST: &str = "lib/rocblas/library/TensileManifest.txt";
     list("linux-a", "Kernels_gfx1100.hsaco\nTensileLibrary_fallback.dat\n");

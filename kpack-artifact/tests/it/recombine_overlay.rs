@@ -7,14 +7,14 @@ use std::os::unix::fs::symlink;
 use crate::planned::{
     CONFIGURATION, assert_said, options, planned, recombine, said, with_validation,
 };
-use crate::shards::{DATABASE, PREFIX, shard, three_shards, write};
+use crate::shards::{DATABASE, PREFIX, shard, three_shards};
 use crate::verified::{check, faults};
 use kpack_artifact::recombine::{Severity, plan};
 use kpack_artifact::split::{Options, split};
 use kpack_core::ids;
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::process;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 
 const OTHER: &str = "math-libs/BLAS/hipBLASLt/stage";
 
@@ -66,11 +66,11 @@ fn components_of_an_earlier_run() {
     let tree = three_shards();
     for name in ["old_lib_generic", "old_lib_gfx110X", "blas_lib_dev_generic"] {
         let list = tree.path(&format!("out/{name}/artifact_manifest.txt"));
-        write(&list, PREFIX.as_bytes());
+        write(&list, PREFIX);
     }
     // No artifacts at all.
-    write(&tree.path("out/blas_lib_notes/README"), b"");
-    write(&tree.path("out/.blas_lib_old.tmp/artifact_manifest.txt"), b"");
+    tree.write("out/blas_lib_notes/README", b"");
+    tree.write("out/.blas_lib_old.tmp/artifact_manifest.txt", b"");
     let plan = planned(&tree, CONFIGURATION);
     for (name, component) in [
         ("old_lib_generic", "old_lib"),
@@ -85,9 +85,9 @@ fn components_of_an_earlier_run() {
     assert_eq!(said(&plan).len(), 4);
     // A run for one component ignores the others.
     let at = |shard: &str| tree.path(&format!("shards/{shard}/doc_lib_generic"));
-    write(&at("linux-a").join("artifact_manifest.txt"), b"doc/stage\n");
-    write(&at("linux-a").join("doc/stage/README"), b"text");
-    write(&tree.path("out/doc_lib_all/artifact_manifest.txt"), b"");
+    write(at("linux-a").join("artifact_manifest.txt"), b"doc/stage\n");
+    write(at("linux-a").join("doc/stage/README"), b"text");
+    tree.write("out/doc_lib_all/artifact_manifest.txt", b"");
     let mut options = options(&tree, CONFIGURATION);
     options.components = vec!["blas_lib".to_owned()];
     let plan = kpack_artifact::recombine::plan(&options, &()).unwrap();
@@ -99,9 +99,9 @@ fn in_two_prefixes(tree: &Tree, file: &str, ours: &[u8], theirs: &[u8]) {
     for shard in ["linux-a", "linux-b", "linux-c"] {
         let root = format!("shards/{shard}/blas_lib_generic");
         let list = format!("{PREFIX}\n{OTHER}\n");
-        write(&tree.path(&format!("{root}/artifact_manifest.txt")), list.as_bytes());
-        write(&tree.path(&format!("{root}/{PREFIX}/{file}")), ours);
-        write(&tree.path(&format!("{root}/{OTHER}/{file}")), theirs);
+        tree.write(&format!("{root}/artifact_manifest.txt"), list);
+        tree.write(&format!("{root}/{PREFIX}/{file}"), ours);
+        tree.write(&format!("{root}/{OTHER}/{file}"), theirs);
     }
 }
 
@@ -144,7 +144,7 @@ fn a_file_in_two_prefixes_of_two_artifacts() {
     let root = tree.path("shards/linux-b/blas_lib_gfx90a");
     fs::write(root.join("artifact_manifest.txt"), format!("{PREFIX}\n{OTHER}\n")).unwrap();
     let object = tree.path(&format!("shards/linux-c/blas_lib_gfx942/{PREFIX}/{file}"));
-    write(&root.join(OTHER).join(&file), &fs::read(object).unwrap());
+    write(root.join(OTHER).join(&file), fs::read(object).unwrap());
     let apart = CONFIGURATION.replace(
         "\"gfx90a:xnack+\", \"gfx942\"]}",
         "\"gfx942\"]}, \"mi2\": {\"architectures\": [\"gfx90a:xnack+\"]}",
@@ -195,7 +195,7 @@ fn output_among_the_shards_however_it_is_spelled() {
 fn prefixes_of_two_shards_that_overlap() {
     let tree = three_shards();
     let list = "shards/linux-b/blas_lib_gfx90a/artifact_manifest.txt";
-    write(&tree.path(list), format!("{PREFIX}/lib\n").as_bytes());
+    tree.write(list, format!("{PREFIX}/lib\n"));
     let plan = planned(&tree, CONFIGURATION);
     let text = format!("the prefixes `{PREFIX}` and `{PREFIX}/lib` for it, which overlap");
     assert_said(&plan, Severity::Fault, &["out/blas_lib_instinct", &text, "invalid-prefix-list"]);
@@ -206,7 +206,7 @@ fn what_is_no_shard_and_no_artifact_is_left_out_and_named() {
     let tree = three_shards();
     fs::create_dir(tree.path("shards/linux-d")).unwrap();
     let unsplit = tree.path("shards/linux-a/blas_lib_gfx110X");
-    write(&unsplit.join("artifact_manifest.txt"), b"");
+    write(unsplit.join("artifact_manifest.txt"), b"");
     fs::create_dir(tree.path("shards/linux-a/logs")).unwrap();
     let plan = planned(&tree, CONFIGURATION);
     let parts = ["linux-d", "not-an-artifact"];
@@ -233,8 +233,8 @@ fn a_target_that_nobody_knows() {
 fn second_component(tree: &Tree, file: &str, bytes: &[u8]) {
     for shard in ["linux-a", "linux-b", "linux-c"] {
         let artifact = tree.path(&format!("shards/{shard}/more_lib_generic"));
-        write(&artifact.join("artifact_manifest.txt"), PREFIX.as_bytes());
-        write(&artifact.join(PREFIX).join(file), bytes);
+        write(artifact.join("artifact_manifest.txt"), PREFIX);
+        write(artifact.join(PREFIX).join(file), bytes);
     }
 }
 
@@ -290,7 +290,7 @@ fn archives_that_two_components_install() {
     let library = FatLibrary::new().wrapper(Storage::Plain, [code("gfx1100", "more")]);
     let path = artifact.join(PREFIX).join("lib/libmore.so");
     library.build(&path).unwrap();
-    write(&artifact.join("artifact_manifest.txt"), PREFIX.as_bytes());
+    write(artifact.join("artifact_manifest.txt"), PREFIX);
     split(&Options::new(artifact, tree.path("shards/linux-a"), "more_lib"), &()).unwrap();
     let archive = "lib/.kpack/rocblas_lib_gfx1100.kpack";
     let configuration = with_validation("error_on_missing_architecture", false);

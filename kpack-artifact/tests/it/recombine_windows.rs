@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::planned::{CONFIGURATION, assert_said, options, planned, said};
-use crate::shards::{PREFIX, write};
+use crate::shards::PREFIX;
 use crate::verified::assert_holds;
 use anyhow::{Context, Result, ensure};
 use kpack_artifact::recombine::{Recombination, Severity};
@@ -16,7 +16,8 @@ use kpack_tests::fixture::{
     FatLibrary, Storage, WINDOWS_LINKERS, WindowsBuild, WindowsLinker, code_object,
     runs_windows_programs, walk,
 };
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
+use kpack_tests::windows::signature;
 
 /// The shards, their targets, and so many bytes of code for each.
 const SHARDS: [(&str, &[&str], usize); 2] =
@@ -92,7 +93,7 @@ impl Machine<'_> {
         library.build_for_windows(build, &output)?;
         let dll = artifact.join(PREFIX).join("bin/vec.dll");
         write(&dll, &fs::read(&output)?);
-        write(&artifact.join("artifact_manifest.txt"), format!("{PREFIX}\n").as_bytes());
+        write(artifact.join("artifact_manifest.txt"), format!("{PREFIX}\n"));
         let output = self.tree.path(&format!("shards/{name}"));
         let _ = fs::remove_dir_all(&output);
         split(&Options::new(artifact, output, "blas_lib"), &())?;
@@ -224,11 +225,6 @@ fn changed(
         fs::write(&dll, bytes)?;
     }
     Ok(planned(tree, CONFIGURATION))
-}
-
-/// The offset of the PE signature.
-fn signature(bytes: &[u8]) -> usize {
-    u32::from_le_bytes(bytes[0x3c..0x40].try_into().unwrap()) as usize
 }
 
 #[test]

@@ -12,7 +12,6 @@ use kpack_tests::fixture::{
 use kpack_tests::process;
 use kpack_tests::tree::Tree;
 
-use crate::shards::write;
 use crate::verified::{assert_found, check, check_with, checks, faults};
 
 const LIBRARY: &str = "lib/rocblas/library";
@@ -21,7 +20,7 @@ const FALLBACK: &str = "TensileLibrary_Type_SS_fallback";
 /// As rocBLAS 6.4: libraries that are loaded when they are needed, and source kernels for each variant.
 fn lazy(tree: &Tree, root: &str, processors: &[&str]) {
     let put = |name: &str, bytes: Vec<u8>| {
-        write(&tree.path(&format!("{root}/{LIBRARY}/{name}")), &bytes);
+        tree.write(&format!("{root}/{LIBRARY}/{name}"), &bytes);
     };
     for processor in processors {
         let stem = format!("TensileLibrary_Type_SS_{processor}");
@@ -94,7 +93,7 @@ fn every_file_that_a_lazy_library_needs_is_missed() {
 fn a_file_for_all_targets_has_something_for_each_of_the_database() {
     let tree = Tree::new();
     let library = "root/lib/hipblaslt/library";
-    let put = |name: &str, bytes: &[u8]| write(&tree.path(&format!("{library}/{name}")), bytes);
+    let put = |name: &str, bytes: &[u8]| tree.write(&format!("{library}/{name}"), bytes);
     for target in ["gfx908", "gfx1100"] {
         let object = code_object(target, b"kernels").unwrap();
         put(&format!("Kernels.so-000-{target}.hsaco"), &object);
@@ -149,7 +148,7 @@ fn what_stands_in_for_a_file_is_damaged() {
 fn links_that_lead_into_the_artifact_of_another_target() {
     let tree = Tree::new();
     lazy(&tree, "in/blas_lib/stage", &["gfx1100", "gfx1101"]);
-    write(&tree.path("in/blas_lib/artifact_manifest.txt"), b"stage\n");
+    tree.write("in/blas_lib/artifact_manifest.txt", b"stage\n");
     let name = "TensileLibrary_Type_SS_gfx1101.co";
     let link = tree.path(&format!("in/blas_lib/stage/{LIBRARY}/{name}"));
     fs::remove_file(&link).unwrap();
@@ -178,8 +177,7 @@ fn links_that_lead_into_the_artifact_of_another_target() {
 #[test]
 fn code_objects_of_a_merged_library() {
     let tree = Tree::new();
-    let put =
-        |name: &str, bytes: &[u8]| write(&tree.path(&format!("root/{LIBRARY}/{name}")), bytes);
+    let put = |name: &str, bytes: &[u8]| tree.write(&format!("root/{LIBRARY}/{name}"), bytes);
     put("TensileLibrary.dat", &library_of_kernels(&["gfx908", "gfx1030"], &[true, false]).unwrap());
     for target in ["gfx906", "gfx908", "gfx1030"] {
         let object = code_object(target, b"kernels").unwrap();

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Cursor;
 
 use crate::planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
-use crate::shards::{DATABASE, PREFIX, shard, three_shards, write};
+use crate::shards::{DATABASE, PREFIX, one_shard, shard, three_shards};
 use crate::verified::{check, check_with, checks, faults};
 use kpack_artifact::recombine::Severity;
 use kpack_artifact::sizes::measure;
@@ -18,19 +18,13 @@ use kpack_format::marker::Marker;
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::process;
-use kpack_tests::tree::Tree;
-
-fn one_shard() -> Tree {
-    let tree = Tree::new();
-    shard(&tree, "linux-a", &["gfx1100", "gfx942"]);
-    tree
-}
+use kpack_tests::tree::{Tree, write};
 
 #[test]
 fn a_directory_with_nothing_to_verify() {
     let tree = Tree::new();
     fs::create_dir(tree.path("empty")).unwrap();
-    write(&tree.path("documents/README"), b"text");
+    tree.write("documents/README", b"text");
     FatLibrary::new().build(&tree.path("host/lib/libhost.so")).unwrap();
     for path in ["empty", "documents", "host"] {
         let found = faults(&check(&tree, path));
@@ -48,8 +42,8 @@ fn a_directory_with_nothing_to_verify() {
     );
     // An artifact without device code is one that was verified.
     let doc = tree.path("docs/doc_lib_generic");
-    write(&doc.join("artifact_manifest.txt"), b"doc/stage\n");
-    write(&doc.join("doc/stage/README"), b"text");
+    write(doc.join("artifact_manifest.txt"), b"doc/stage\n");
+    write(doc.join("doc/stage/README"), b"text");
     assert_eq!(faults(&check(&tree, "docs")), [""; 0]);
 }
 
@@ -60,10 +54,10 @@ fn leftovers_of_an_interrupted_run_are_not_artifacts() {
     let generic = tree.path("shards/linux-a/blas_lib_generic");
     // One that is half written, and one that was set aside.
     let half = tree.path("shards/linux-a/.blas_lib.tmp/blas_lib_gfx1201");
-    write(&half.join("artifact_manifest.txt"), PREFIX.as_bytes());
-    write(&half.join(PREFIX).join("lib/.kpack/x_gfx1201.kpack"), b"KPAK");
+    write(half.join("artifact_manifest.txt"), PREFIX);
+    write(half.join(PREFIX).join("lib/.kpack/x_gfx1201.kpack"), b"KPAK");
     process::copy(&generic, tree.path("shards/linux-a/.blas_lib_generic.tmp"));
-    write(&generic.join(PREFIX).join("lib/.libx.so.tmp"), b"\x7fELF");
+    write(generic.join(PREFIX).join("lib/.libx.so.tmp"), b"\x7fELF");
     for path in ["shards", "shards/linux-a"] {
         let report = check(&tree, path);
         assert_eq!(checks(&report, Severity::Fault), [""; 0]);
@@ -177,8 +171,8 @@ fn damaged_files_are_not_recombined() {
     fs::write(&archive, b"KPAK").unwrap();
     for shard in ["linux-a", "linux-b"] {
         let doc = tree.path(&format!("shards/{shard}/doc_lib_generic"));
-        write(&doc.join("artifact_manifest.txt"), b"doc/stage\n");
-        write(&doc.join("doc/stage/README"), shard.as_bytes());
+        write(doc.join("artifact_manifest.txt"), b"doc/stage\n");
+        write(doc.join("doc/stage/README"), shard);
     }
     let plan = planned(&tree, CONFIGURATION);
     assert_said(&plan, Severity::Fault, &["rocblas_lib_gfx1100.kpack"]);

@@ -6,8 +6,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use crate::planned::{CONFIGURATION, recombine};
-use crate::shards::{DATABASE, PREFIX, shard, three_shards, write};
+use crate::planned::{recombine, recombined};
+use crate::shards::{DATABASE, PREFIX, one_shard, shard};
 use crate::verified::{assert_found, check, check_with, faults};
 use kpack_artifact::split::{Options, Unknown, split};
 use kpack_artifact::verify::{self};
@@ -17,19 +17,7 @@ use kpack_split::Error;
 use kpack_split::install;
 use kpack_tests::fixture::{FatLibrary, Storage, bundle, code, code_object};
 use kpack_tests::process;
-use kpack_tests::tree::Tree;
-
-fn one_shard() -> Tree {
-    let tree = Tree::new();
-    shard(&tree, "linux-a", &["gfx1100", "gfx942"]);
-    tree
-}
-
-fn recombined() -> Tree {
-    let tree = three_shards();
-    recombine(&tree, CONFIGURATION);
-    tree
-}
+use kpack_tests::tree::{Tree, write};
 
 /// Groups may have targets in common.
 #[test]
@@ -177,7 +165,7 @@ fn recombined_artifacts_are_complete() {
 fn files_of_a_target_in_the_generic_artifact() {
     let tree = one_shard();
     let object = code_object("gfx942", b"database").unwrap();
-    write(&tree.path(&at("generic", &format!("{DATABASE}/Kernels_gfx942.hsaco"))), &object);
+    tree.write(&at("generic", &format!("{DATABASE}/Kernels_gfx942.hsaco")), &object);
     let report = check(&tree, "shards");
     assert_found(&report, &["blas_lib_generic", "Kernels_gfx942.hsaco", "misplaced-file"]);
     let fat = format!("in/linux-a/blas_lib/{PREFIX}/lib/librocblas.so.5");
@@ -191,9 +179,9 @@ fn files_of_another_target_and_of_the_host_in_a_target_artifact() {
     let tree = one_shard();
     let object = code_object("gfx1100", b"database").unwrap();
     let wrong = format!("{DATABASE}/Kernels_gfx1100.hsaco");
-    write(&tree.path(&at("gfx942", &wrong)), &object);
+    tree.write(&at("gfx942", &wrong), &object);
     let lies = format!("{DATABASE}/Other_gfx942.hsaco");
-    write(&tree.path(&at("gfx942", &lies)), &object);
+    tree.write(&at("gfx942", &lies), &object);
     fs::copy(
         tree.path(&at("generic", "lib/librocblas.so.5")),
         tree.path(&at("gfx942", "lib/host.so")),
@@ -209,7 +197,7 @@ fn files_of_another_target_and_of_the_host_in_a_target_artifact() {
 fn an_artifact_of_a_target_without_device_code() {
     let tree = one_shard();
     let empty = tree.path("shards/linux-a/blas_lib_gfx1201");
-    write(&empty.join("artifact_manifest.txt"), format!("{PREFIX}\n").as_bytes());
+    write(empty.join("artifact_manifest.txt"), format!("{PREFIX}\n"));
     fs::create_dir_all(empty.join(PREFIX)).unwrap();
     let report = check(&tree, "shards");
     assert_found(&report, &["blas_lib_gfx1201", "without-code"]);
@@ -228,7 +216,7 @@ fn debug_files_and_instrumented_builds_are_not_faults() {
         .build(&stage.join("lib/librocshmem.so"))
         .unwrap();
     let artifact = tree.path("in/linux-a/blas_lib");
-    write(&artifact.join("artifact_manifest.txt"), format!("{PREFIX}\n").as_bytes());
+    write(artifact.join("artifact_manifest.txt"), format!("{PREFIX}\n"));
     process::run(
         Command::new("objcopy")
             .arg("--only-keep-debug")
@@ -288,10 +276,10 @@ fn a_manifest_with_one_target_or_a_path_of_the_build() {
 #[test]
 fn an_artifact_that_does_not_list_what_it_has() {
     let tree = one_shard();
-    write(&tree.path("shards/linux-a/blas_lib_gfx942/more/file"), b"");
+    tree.write("shards/linux-a/blas_lib_gfx942/more/file", b"");
     let report = check(&tree, "shards");
     assert_found(&report, &["more/file", "in-no-prefix"]);
-    write(&tree.path("shards/linux-a/blas_lib_gfx942/artifact_manifest.txt"), b"../x\n");
+    tree.write("shards/linux-a/blas_lib_gfx942/artifact_manifest.txt", b"../x\n");
     let report = check(&tree, "shards");
     assert_found(&report, &["artifact_manifest.txt", "line 1", "invalid-prefix-list"]);
 }
@@ -316,7 +304,7 @@ fn what_was_lost_changed_or_added() {
     assert_found(&report, &["in/linux-a", "fallback.dat", "is lost", "files-differ"]);
     let report = against(&|tree| fs::write(tree.path(&fallback), "other").unwrap());
     assert_found(&report, &["shards/linux-a", "fallback.dat", "has other bytes"]);
-    let report = against(&|tree| write(&tree.path(&at("generic", "share/new")), b""));
+    let report = against(&|tree| tree.write(&at("generic", "share/new"), b""));
     assert_found(&report, &["share/new", "is not in the unsplit tree"]);
     let report = against(&|tree| fs::remove_dir(tree.path(&at("generic", "share/empty"))).unwrap());
     assert_found(&report, &["share/empty", "is lost"]);
@@ -344,8 +332,8 @@ fn what_was_lost_changed_or_added() {
 fn a_batch_against_all_that_was_built() {
     let tree = one_shard();
     let other = tree.path("in/linux-a/doc_lib");
-    write(&other.join("artifact_manifest.txt"), b"doc/stage\n");
-    write(&other.join("doc/stage/README"), b"text");
+    write(other.join("artifact_manifest.txt"), b"doc/stage\n");
+    write(other.join("doc/stage/README"), b"text");
     let report = check_with(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
     assert_found(&report, &["in/linux-a/doc_lib", "missing-artifact"]);
     split(&Options::new(other, tree.path("shards/linux-a"), "doc_lib"), &()).unwrap();
@@ -402,7 +390,7 @@ fn device_code_in_no_known_place() {
     let tree = one_shard();
     let object = code_object("gfx942", b"elsewhere").unwrap();
     for artifact in ["generic", "gfx942", "gfx1100"] {
-        write(&tree.path(&at(artifact, &format!("share/{artifact}.bin"))), &object);
+        tree.write(&at(artifact, &format!("share/{artifact}.bin")), &object);
     }
     let report = check(&tree, "shards");
     let found = faults(&report);
@@ -432,7 +420,7 @@ fn an_artifact_of_device_code_in_no_known_place_is_not_empty() {
     let tree = one_shard();
     let artifact = tree.path("in/linux-a/blas_lib");
     let object = code_object("gfx1201", b"elsewhere").unwrap();
-    write(&artifact.join(PREFIX).join("share/add.bin"), &object);
+    write(artifact.join(PREFIX).join("share/add.bin"), &object);
     let mut options = Options::new(artifact, tree.path("shards/linux-a"), "blas_lib");
     options.unknown = Unknown::Move;
     split(&options, &()).unwrap();
@@ -453,13 +441,13 @@ fn a_file_for_all_targets_that_lacks_one() {
         rmp_serde::to_vec(&entries).unwrap()
     };
     let put = |file: &str, bytes: &[u8]| {
-        write(&tree.path(&at("generic", &format!("{library}/{file}"))), bytes);
+        tree.write(&at("generic", &format!("{library}/{file}")), bytes);
         check(&tree, "shards")
     };
     for target in ["gfx1100", "gfx942"] {
         let object = code_object(target, b"kernels").unwrap();
         let file = format!("{library}/Kernels.so-000-{target}.hsaco");
-        write(&tree.path(&at(target, &file)), &object);
+        tree.write(&at(target, &file), &object);
     }
     let both = ["gfx1100", "gfx942"];
     let report = put("hipblasltTransform.hsaco", &transform(&both));
@@ -496,7 +484,7 @@ fn a_file_for_all_targets_that_lacks_one() {
 fn what_is_in_no_prefix_is_compared_too() {
     let tree = one_shard();
     let artifact = tree.path("in/linux-a/blas_lib");
-    write(&artifact.join("logs/build.log"), b"text");
+    write(artifact.join("logs/build.log"), b"text");
     symlink("build.log", artifact.join("logs/last.log")).unwrap();
     fs::create_dir(artifact.join("empty")).unwrap();
     let output = tree.path("shards/linux-a");
@@ -527,7 +515,7 @@ fn what_is_in_no_prefix_is_compared_too() {
 #[test]
 fn what_is_in_no_prefix_is_not_recombined() {
     let tree = recombined();
-    write(&tree.path("in/linux-a/blas_lib/logs/build.log"), b"text");
+    tree.write("in/linux-a/blas_lib/logs/build.log", b"text");
     let targets = ["gfx1100", "gfx1101"];
     let report = check_with(&tree, "out", Some("in/linux-a"), &targets);
     assert_eq!(faults(&report), [""; 0]);

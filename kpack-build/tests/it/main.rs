@@ -2,3 +2,5 @@
 
 mod hip;
 mod object;
+#[path = "../../../kpack-artifact/tests/it/verified/mod.rs"]
+mod verified;

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-use kpack_artifact::verify;
+use crate::verified::{assert_holds, assert_holds_against};
 use kpack_build::object_file::{Options, split};
 use kpack_build::report::{Outcome, Report};
 use kpack_build::{Error, ids};
 use kpack_core::Finding;
 use kpack_format::archive::{Archive, Scheme};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, bundle, code, code_object};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, code_object, three_wrappers};
 use kpack_tests::process::run;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
@@ -22,14 +22,9 @@ use object::read::elf::{ElfFile64, ElfSection64};
 use object::{Object as _, ObjectSection as _};
 
 /// Three wrappers; one code object is in two of them.
-fn fixture() -> FatLibrary {
-    let library = add_and_mul(["gfx1100", "gfx90a:xnack+"], ["gfx1100", "gfx942"]);
-    library.wrapper(Storage::Plain, [code("gfx1100", "add")])
-}
-
 /// Builds the fixture as a file of a tree.
 fn build(tree: &Tree, kind: Kind, file: &str) {
-    fixture().kind(kind).build(&tree.path(file)).unwrap();
+    three_wrappers().kind(kind).build(&tree.path(file)).unwrap();
 }
 
 /// Splits files of a tree into a directory of it.
@@ -67,13 +62,6 @@ fn link(linker: &str, objects: &[PathBuf], output: &Path) {
     run(command.args(objects));
 }
 
-fn assert_verifies(binary: &Path, original: Option<&Path>) {
-    let mut options = verify::Options::default();
-    options.against = original.map(Path::to_owned);
-    let report = verify::verify(&[binary.to_owned()], &options, &()).unwrap();
-    assert!(report.holds(), "{report:#?}");
-}
-
 #[test]
 fn every_linker_makes_a_host_binary_of_split_objects() {
     let tree = Tree::new();
@@ -87,9 +75,9 @@ fn every_linker_makes_a_host_binary_of_split_objects() {
         let host = tree.path(&format!("host/{linker}"));
         link(linker, &[main.clone(), tree.path("host/vec.o")], &host);
         assert_eq!(run(&mut Command::new(&host)), "HIPK 0\nHIPK 1\nHIPK 2\nhost 27\n");
-        assert_verifies(&host, Some(&fat));
+        assert_holds_against(&host, &fat);
         run(Command::new("strip").arg(&host));
-        assert_verifies(&host, Some(&fat));
+        assert_holds_against(&host, &fat);
     }
 }
 
@@ -97,7 +85,7 @@ fn every_linker_makes_a_host_binary_of_split_objects() {
 fn the_code_objects_are_those_of_the_linked_binary() {
     let tree = Tree::new();
     build(&tree, Kind::Object, "vec.o");
-    fixture().build(&tree.path("stage/lib/libvec.so")).unwrap();
+    three_wrappers().build(&tree.path("stage/lib/libvec.so")).unwrap();
     split_into(&tree, "host", &["vec.o"]);
     let options =
         kpack_split::install::InstallOptions::new(tree.path("stage"), "vec", ["lib/libvec.so"]);
@@ -234,7 +222,7 @@ fn everything_else_stays_byte_for_byte() {
         }
         for flag in ["-O1", "-g", "-ffunction-sections"] {
             let tree = Tree::new();
-            let library = fixture().kind(Kind::Object).red_zones();
+            let library = three_wrappers().kind(Kind::Object).red_zones();
             let library = library.compiler(compiler).flag(flag);
             library.build(&tree.path("vec.o")).unwrap();
             assert_split_keeps_the_rest(&tree, "vec.o");
@@ -322,8 +310,7 @@ fn assert_runs_after_the_link(machine: &str, compiler: &str, qemu: &str) {
     if !require::tools(&[compiler, qemu]) {
         return;
     }
-    let tree = Tree::new();
-    fixture().kind(Kind::Object).compiler(compiler).build(&tree.path("vec.o")).unwrap();
+    let tree = three_wrappers().kind(Kind::Object).compiler(compiler).in_tree("vec.o");
     split_into(&tree, "host", &["vec.o"]);
     build_main(&tree);
     let program = tree.path("host/program");
@@ -333,7 +320,7 @@ fn assert_runs_after_the_link(machine: &str, compiler: &str, qemu: &str) {
     let mut qemu = Command::new(qemu);
     qemu.args(["-L", &format!("/usr/{machine}-linux-gnu")]).arg(&program);
     assert_eq!(run(&mut qemu), "HIPK 0\nHIPK 1\nHIPK 2\nhost 27\n");
-    assert_verifies(&program, None);
+    assert_holds(&program);
 }
 
 #[test]
@@ -376,7 +363,7 @@ fn a_static_library_becomes_one() {
         let program = tree.path(&format!("host/{linker}"));
         link(linker, &[main.clone(), host.clone()], &program);
         assert_eq!(run(&mut Command::new(&program)), "HIPK 0\nHIPK 1\nHIPK 2\nhost 27\n");
-        assert_verifies(&program, None);
+        assert_holds(&program);
     }
     let kernels = kernels(&tree.path("host/.kpack"));
     assert!(
@@ -389,7 +376,7 @@ fn a_static_library_becomes_one() {
 fn a_member_may_be_named_by_its_absolute_path() {
     let tree = Tree::new();
     let object = tree.path("vec.o");
-    fixture().kind(Kind::Object).build(&object).unwrap();
+    three_wrappers().kind(Kind::Object).build(&object).unwrap();
     let mut ar = Command::new("ar");
     run(ar.arg("rcsDP").arg(tree.path("libvec.a")).arg(&object));
     let report = split_into(&tree, "host", &["libvec.a"]);
@@ -454,7 +441,7 @@ fn splitting_again_replaces_what_the_file_had() {
 #[test]
 fn a_host_only_object_is_newer_than_its_input() {
     let tree = Tree::new();
-    let object = fixture().kind(Kind::Object);
+    let object = three_wrappers().kind(Kind::Object);
     object.build(&tree.path("vec.o")).unwrap();
     split_into(&tree, "host", &["vec.o"]);
     // Given an object that was compiled again and is the same,
@@ -614,7 +601,7 @@ fn what_cannot_be_split_before_the_link_says_why() {
         .unwrap();
     fs::write(tree.path("thin.a"), "!<thin>\n").unwrap();
     fs::write(tree.path("short.a"), "!<arch>\nshort").unwrap();
-    fixture().build(&tree.path("libvec.so")).unwrap();
+    three_wrappers().build(&tree.path("libvec.so")).unwrap();
     let files = [
         "rdc.o",
         "rdc_host.o",
@@ -655,7 +642,7 @@ fn truncated_objects_are_refused() {
 fn damage_is_refused_or_harmless() {
     let tree = Tree::new();
     let object = tree.path("vec.o");
-    fixture().kind(Kind::Object).build(&object).unwrap();
+    three_wrappers().kind(Kind::Object).build(&object).unwrap();
     let mut ar = Command::new("ar");
     ar.current_dir(tree.root());
     run(ar.args(["qc", "libvec.a", "vec.o"]));

@@ -4,10 +4,10 @@
 use crate::command;
 use std::fs;
 
-use crate::command::kpack;
-use crate::shards::{DATABASE, PREFIX, shard, three_shards, write};
+use crate::command::{kpack, words};
+use crate::shards::{DATABASE, PREFIX, shard, three_shards};
 use insta::assert_snapshot;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 
 const CONFIGURATION: &str = r#"{
   "primary_shard": "linux-a",
@@ -19,7 +19,7 @@ const CONFIGURATION: &str = r#"{
 
 fn tree() -> Tree {
     let tree = three_shards();
-    write(&tree.path("packaging.json"), CONFIGURATION.as_bytes());
+    tree.write("packaging.json", CONFIGURATION);
     tree
 }
 
@@ -33,10 +33,6 @@ fn with_filters(check: impl FnOnce()) {
     settings.add_filter(r" +[+-][0-9.]+ %", " [change]");
     settings.add_filter(r"0x[0-9a-f]+", "[offset]");
     settings.bind(check);
-}
-
-fn words(arguments: &str) -> Vec<&str> {
-    arguments.split(' ').collect()
 }
 
 fn said(tree: &Tree, arguments: &str) -> String {
@@ -64,12 +60,12 @@ fn shards_that_do_not_fit_together() {
         ["linux-a", "linux-d"].map(|name| tree.path(&format!("shards/{name}/{library}")));
     fs::copy(from, to).unwrap();
     let host = format!("blas_lib_generic/{PREFIX}/share/doc/stamp");
-    write(&tree.path(&format!("shards/linux-a/{host}")), b"on 2026-11-21 07:45:12");
-    write(&tree.path(&format!("shards/linux-b/{host}")), b"on 2026-11-21 08:01:59");
+    tree.write(&format!("shards/linux-a/{host}"), b"on 2026-11-21 07:45:12");
+    tree.write(&format!("shards/linux-b/{host}"), b"on 2026-11-21 08:01:59");
     let database = format!("{DATABASE}/TensileLibrary_Type_SS_gfx942.dat");
     let of_gfx942 = format!("blas_lib_gfx942/{PREFIX}");
     fs::remove_file(tree.path(&format!("shards/linux-c/{of_gfx942}/{database}"))).unwrap();
-    write(&tree.path(&format!("shards/linux-c/{of_gfx942}/lib/host.txt")), b"");
+    tree.write(&format!("shards/linux-c/{of_gfx942}/lib/host.txt"), b"");
     let refused = said(&tree, RECOMBINE);
     assert!(!tree.path("packages").exists());
     let faults = said(&tree, "verify --quiet shards/linux-c");
@@ -84,12 +80,12 @@ fn a_component_that_fails_stops_no_other() {
     for shard in ["linux-a", "linux-b"] {
         for (name, text) in [("bad_lib", shard), ("good_lib", ""), ("taken_lib", "")] {
             let artifact = tree.path(&format!("shards/{shard}/{name}_generic"));
-            write(&artifact.join("artifact_manifest.txt"), name.as_bytes());
-            write(&artifact.join(name).join(name), text.as_bytes());
+            write(artifact.join("artifact_manifest.txt"), name);
+            write(artifact.join(name).join(name), text);
         }
     }
-    write(&tree.path("packages/bad_lib_generic/.kpack-artifact"), b"");
-    write(&tree.path("packages/taken_lib_generic/mine"), b"");
+    tree.write("packages/bad_lib_generic/.kpack-artifact", b"");
+    tree.write("packages/taken_lib_generic/mine", b"");
     let planned = said(&tree, &format!("{RECOMBINE} --dry-run"));
     let recombined = said(&tree, RECOMBINE);
     with_filters(|| assert_snapshot!(format!("{planned}\n{recombined}")));
@@ -119,7 +115,7 @@ fn a_component_that_fails_stops_no_other() {
 fn json_whatever_happens() {
     let tree = tree();
     let recombine = |more: &str, configuration: &str| {
-        write(&tree.path("packaging.json"), configuration.as_bytes());
+        tree.write("packaging.json", configuration);
         let output = kpack(&tree, &words(&format!("{RECOMBINE} --json{more}")));
         let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let text = |key: &str| said[key].as_str().unwrap_or_default().to_owned();
@@ -145,7 +141,7 @@ fn json_whatever_happens() {
     let error = "shards: 1 error; nothing was written";
     assert_eq!(recombine("", &strict), failed(3, error, [3, 1]));
     // Output that cannot be written.
-    write(&tree.path("packages/blas_lib_generic/mine"), b"");
+    tree.write("packages/blas_lib_generic/mine", b"");
     let (code, outcome, error, lists) = recombine("", CONFIGURATION);
     assert_eq!((code, &*outcome, lists), (3, "failed", [3, 1]));
     assert!(error.contains("is in the way"), "{error}");
@@ -158,7 +154,7 @@ fn json_whatever_happens() {
 fn errors() {
     let tree = tree();
     let with = |configuration: &str, arguments: &str| {
-        write(&tree.path("packaging.json"), configuration.as_bytes());
+        tree.write("packaging.json", configuration);
         said(&tree, arguments)
     };
     let said = [

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::{Command, Stdio};
 
-use crate::command::{command, kpack, said, words};
+use crate::command::{command, kpack, said, succeeds, words};
 use insta::assert_snapshot;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, bundle, code};
 use kpack_tests::process;
@@ -20,15 +20,12 @@ fn library() -> FatLibrary {
 
 /// A prefix with `lib/libvec.so`.
 fn prefix() -> Tree {
-    let tree = Tree::new();
-    library().build(&tree.path("lib/libvec.so")).unwrap();
-    tree
+    library().in_tree("lib/libvec.so")
 }
 
 fn split_prefix() -> Tree {
     let tree = prefix();
-    let output = kpack(&tree, &words("split --prefix . --module vec lib/libvec.so"));
-    assert!(output.status.success(), "{output:?}");
+    succeeds(&tree, &words("split --prefix . --module vec lib/libvec.so"));
     tree
 }
 
@@ -221,8 +218,7 @@ fn a_list_of_kernels_and_one_taken_out() {
     let text = said(&tree, &["list", archive]);
     assert_snapshot!(text);
     let extract = ["extract", archive, "--kernel", "lib/libvec.so#1", "--arch", "gfx1100", "-o"];
-    let output = kpack(&tree, &[&extract[..], &["out.hsaco"]].concat());
-    assert!(output.status.success(), "{output:?}");
+    succeeds(&tree, &[&extract[..], &["out.hsaco"]].concat());
     let expected = code("gfx1100", "mul").1;
     assert_eq!(fs::read(tree.path("out.hsaco")).unwrap(), expected);
     let output = kpack(&tree, &[&extract[..], &["-"]].concat());
@@ -531,8 +527,7 @@ fn a_file_alone_is_split() {
         ("build", "lib.so", "build", "lib_lib_gfx1100.kpack"),
         ("stage/bin", "vec", "stage", "vec_lib_gfx1100.kpack"),
     ] {
-        let tree = Tree::new();
-        library().build(&tree.path(&format!("{directory}/{file}"))).unwrap();
+        let tree = library().in_tree(&format!("{directory}/{file}"));
         let split = |from: &str, file: &str| {
             let mut split = command(&tree, &["split", file]);
             let output = split.current_dir(tree.path(from)).output().unwrap();
@@ -579,8 +574,7 @@ fn files_with_different_defaults() {
     let text = text.replace(tree.root().canonicalize().unwrap().to_str().unwrap(), "/tree");
     assert_snapshot!(text);
     // One of the options is enough.
-    let output = kpack(&tree, &words("split --module vec lib/libvec.so lib/libadd.so --json"));
-    assert!(output.status.success(), "{output:?}");
+    succeeds(&tree, &words("split --module vec lib/libvec.so lib/libadd.so --json"));
     let output = kpack(&tree, &words("split --prefix other lib/libvec.so --quiet"));
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     assert!(tree.path("other/lib/.kpack/vec_lib_gfx1100.kpack").exists());
@@ -683,8 +677,7 @@ fn device_code_that_a_tool_removed() {
     if !tool("strip") {
         return;
     }
-    let tree = Tree::new();
-    library().build(&tree.path("fat.so")).unwrap();
+    let tree = library().in_tree("fat.so");
     process::run(
         Command::new("strip").args(["-R", ".hip_fatbin", "fat.so"]).current_dir(tree.root()),
     );

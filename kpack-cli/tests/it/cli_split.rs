@@ -14,17 +14,11 @@ use kpack_tests::require;
 use kpack_tests::tree::{Snapshot, Tree};
 use rustix::process::{Pid, Signal, kill_process};
 
-fn write(tree: &Tree, path: &str, bytes: impl AsRef<[u8]>) {
-    let path = tree.path(path);
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, bytes).unwrap();
-}
-
 /// An artifact directory `name` in a tree: a library, and a database with `files` pairs for each of
 /// two targets.
 fn artifact(tree: &Tree, name: &str, payload: &str, files: usize) {
     let stage = format!("{name}/math-libs/BLAS/rocBLAS/stage");
-    write(tree, &format!("{name}/artifact_manifest.txt"), "math-libs/BLAS/rocBLAS/stage\n");
+    tree.write(&format!("{name}/artifact_manifest.txt"), "math-libs/BLAS/rocBLAS/stage\n");
     let targets = ["gfx1100", "gfx942"];
     FatLibrary::new()
         .wrapper(Storage::Zstd(2), targets.map(|target| code(target, payload)))
@@ -35,8 +29,8 @@ fn artifact(tree: &Tree, name: &str, payload: &str, files: usize) {
             let stem = format!("TensileLibrary_{index}_{target}");
             let path = format!("{stage}/lib/rocblas/library/{stem}");
             let object = code_object(target, format!("{payload} {index}").as_bytes()).unwrap();
-            write(tree, &format!("{path}.co"), object);
-            write(tree, &format!("{path}.dat"), library_file(target, &[&stem]).unwrap());
+            tree.write(&format!("{path}.co"), object);
+            tree.write(&format!("{path}.dat"), library_file(target, &[&stem]).unwrap());
         }
     }
 }
@@ -70,8 +64,8 @@ fn an_artifact_and_what_is_said_of_it() {
     artifact(&tree, "in/blas_lib", "gemm", 2);
     let mut text = said(&tree, &SPLIT);
     text += &said(&tree, &[&SPLIT[..], &["--gpu-targets", "gfx1100", "gfx1201"]].concat());
-    write(&tree, "in/docs_doc/artifact_manifest.txt", "docs/stage\n");
-    write(&tree, "in/docs_doc/docs/stage/readme.txt", "read me");
+    tree.write("in/docs_doc/artifact_manifest.txt", "docs/stage\n");
+    tree.write("in/docs_doc/docs/stage/readme.txt", "read me");
     let docs = [
         "artifact",
         "split",

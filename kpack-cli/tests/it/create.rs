@@ -2,18 +2,18 @@
 //! what cannot be stored is named.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use kpack_core::ids;
 use kpack_tests::fixture::{FatLibrary, Storage, code};
+use kpack_tests::page::repository;
 use kpack_tests::process;
 use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
 use rocm_kpack::Archive;
 use serde_json::Value;
 
-use crate::command::{kpack, said};
+use crate::command::{kpack, said, succeeds};
 
 const ARCHIVE: &str = "vec_kernels_gfx942.kpack";
 
@@ -33,8 +33,7 @@ const FILES: [&str; 4] =
 
 fn create(tree: &Tree, more: &[&str]) {
     let arguments = ["create", ARCHIVE, "--arch", "gfx942", "--strip-prefix", "build"];
-    let output = kpack(tree, &[&arguments, more, &FILES].concat());
-    assert!(output.status.success(), "{output:?}");
+    succeeds(tree, &[&arguments, more, &FILES].concat());
 }
 
 #[test]
@@ -80,8 +79,7 @@ fn an_archive_may_have_several_targets_with_metadata() {
         {"name": "v0", "target": "gfx942", "file": "build/add.hsaco", "metadata": {"entry_id": 5, "variant": {"tile": 16}}},
         {"name": "v0", "target": "gfx950", "file": "build/fast/table", "type": "ptx"}]}"#;
     fs::write(tree.path("list.json"), list).unwrap();
-    let output = kpack(&tree, &["create", "vec.kpack", "--from", "list.json"]);
-    assert!(output.status.success(), "{output:?}");
+    succeeds(&tree, &["create", "vec.kpack", "--from", "list.json"]);
     let archive = Archive::open(&tree.path("vec.kpack")).unwrap();
     assert_eq!(archive.load("v0", "gfx942").unwrap(), code("gfx942", "add").1);
     assert_eq!(archive.load("v0", "gfx950").unwrap(), b"any bytes");
@@ -263,7 +261,7 @@ assert found == {"libvec.so", "artifact_manifest.txt"}, found
 "#;
 
 fn python(tree: &Tree, script: &str) {
-    let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../therock/python");
+    let modules = repository().join("therock/python");
     let mut python = Command::new("python3");
     python.args(["-c", &format!("{BEGIN}{script}")]).current_dir(tree.root());
     python.env("PYTHONPATH", modules).env("PYTHONDONTWRITEBYTECODE", "1");

@@ -16,36 +16,23 @@ use kpack_core::{Finding, Severity, ids};
 use kpack_format::marker::Marker;
 use kpack_split::install::{InstallOptions, install};
 use kpack_split::join::{JoinOptions, join};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
+use kpack_tests::bytes;
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object, stub_library};
 use kpack_tests::process::run;
 use kpack_tests::require;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 
 const HIP: &str = "rocm/libamdhip64.so.6";
 const LOADER: &str = "rocm/librocm_kpack.so.0";
 
-/// A library of this C code, linked with the `needed` ones, that finds others beside itself.
-fn stub_of(tree: &Tree, path: &str, code: &str, needed: &[&str]) {
-    let output = tree.path(path);
-    fs::create_dir_all(output.parent().unwrap()).unwrap();
-    let source = output.with_extension("c");
-    fs::write(&source, code).unwrap();
-    let name = output.file_name().unwrap().to_str().unwrap();
-    let mut cc = Command::new("cc");
-    cc.args(["-shared", "-fPIC", "-nostdlib"]).arg(source);
-    cc.arg(format!("-Wl,-soname,{name},-rpath,$ORIGIN,--no-as-needed"));
-    cc.args(needed.iter().map(|path| tree.path(path)));
-    run(cc.arg("-o").arg(output));
-}
-
 /// A library without code.
-fn stub(tree: &Tree, path: &str, needed: &[&str]) {
-    stub_of(tree, path, "", needed);
+fn stub(tree: &Tree, path: &str) {
+    stub_library(&tree.path(path), "", &[]);
 }
 
 /// A HIP runtime that does not read markers.
 fn old_runtime(tree: &Tree) {
-    stub(tree, HIP, &[]);
+    stub(tree, HIP);
 }
 
 /// A HIP runtime that reads markers.
@@ -55,17 +42,17 @@ fn new_runtime(tree: &Tree) {
 
 /// A HIP runtime that calls ROCm's loader.
 fn reading_runtime(tree: &Tree, path: &str, loader: &str) {
-    stub_of(tree, loader, "int kpack_load_code_object(void) { return 1; }", &[]);
+    stub_library(&tree.path(loader), "int kpack_load_code_object(void) { return 1; }", &[]);
     let code = "int kpack_load_code_object(void);\n\
                 int (*loads)(void) = kpack_load_code_object;";
-    stub_of(tree, path, code, &[loader]);
+    stub_library(&tree.path(path), code, &[&tree.path(loader)]);
 }
 
 /// kpack's loader, by its note.
 fn kpack_loader(tree: &Tree, path: &str) {
     let note = note(".note.kpack_loader", 2);
     let code = format!("int kpack_load_code_object(void) {{ return 1; }}\n__asm__({note:?});");
-    stub_of(tree, path, &code, &[]);
+    stub_library(&tree.path(path), &code, &[]);
 }
 
 /// A note as kpack's libraries have it.
@@ -233,7 +220,7 @@ fn a_binary_that_cannot_be_joined() {
     library.build(&path).unwrap();
     install(&InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]), &()).unwrap();
     let mut bytes = fs::read(&path).unwrap();
-    let wrapper = bytes.windows(4).position(|w| w == b"HIPK").unwrap();
+    let wrapper = bytes::position(&bytes, b"HIPK");
     bytes[wrapper + 16] = 1;
     fs::write(&path, &bytes).unwrap();
     let found = of_library(&tree, "gfx942");
@@ -325,8 +312,7 @@ fn a_kernel_database_without_files_for_the_gpu_or_its_families() {
     split(&tree);
     let images = |target: &str| {
         let directory = tree.path(&format!("prefix/lib/aotriton.images/amd-{target}/flash"));
-        fs::create_dir_all(&directory).unwrap();
-        fs::write(directory.join("fwd.aks2"), "kernels").unwrap();
+        write(directory.join("fwd.aks2"), "kernels");
     };
     images("gfx90a");
     images("gfx110x");
@@ -407,14 +393,12 @@ fn the_gpus_that_the_kernel_names() {
     let tree = Tree::new();
     new_runtime(&tree);
     split(&tree);
-    fs::create_dir_all(tree.path("system/dev")).unwrap();
-    fs::write(tree.path("system/dev/kfd"), "").unwrap();
+    tree.write("system/dev/kfd", "");
     let examined = |nodes: &[&str]| {
         let _ = fs::remove_dir_all(tree.path("nodes"));
         for (number, properties) in nodes.iter().enumerate() {
             let node = tree.path(&format!("nodes/{number}"));
-            fs::create_dir_all(&node).unwrap();
-            fs::write(node.join("properties"), properties).unwrap();
+            write(node.join("properties"), properties);
         }
         let mut options = Options::default();
         options.nodes = tree.path("nodes");
@@ -448,7 +432,7 @@ fn what_the_environment_chooses_counts_unless_the_program_has_raised_privileges(
     let tree = Tree::new();
     new_runtime(&tree);
     split(&tree);
-    stub(&tree, "old/libamdhip64.so.6", &[]);
+    stub(&tree, "old/libamdhip64.so.6");
     let program = FatLibrary::new().kind(Kind::Pie);
     // As the search path of a program that is set here, DT_RUNPATH comes after LD_LIBRARY_PATH.
     let program = linked_with(program, &tree, "prefix/lib/libvec.so");
@@ -471,7 +455,7 @@ fn what_the_environment_chooses_counts_unless_the_program_has_raised_privileges(
 fn a_preloaded_shim_serves_an_old_runtime() {
     let tree = Tree::new();
     old_runtime(&tree);
-    stub(&tree, "kpack/libkpack_hip.so", &[]);
+    stub(&tree, "kpack/libkpack_hip.so");
     split(&tree);
     let mut doctor = command(&tree, &["doctor", "prefix", "--arch", "gfx942", "-v"]);
     let shim = tree.path("kpack/libkpack_hip.so");
@@ -510,7 +494,7 @@ fn a_shared_shim_that_is_linked_serves_every_runtime() {
         let tree = Tree::new();
         old_runtime(&tree);
         let shim = format!("prefix/lib/{shim}");
-        stub(&tree, &shim, &[]);
+        stub(&tree, &shim);
         let library = library(&tree, &["gfx942"]);
         let library = library.flag("-Wl,--no-as-needed,-rpath,$ORIGIN").flag(tree.path(&shim));
         library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
@@ -679,7 +663,7 @@ fn directories_with_any_name() {
 #[test]
 fn a_library_that_names_more_than_can_be_searched() {
     let tree = Tree::new();
-    stub(&tree, "libone.so", &[]);
+    stub(&tree, "libone.so");
     let many = Vec::from_iter((0..3000).map(|number| format!("/no/such/{number}")));
     let flag = format!("-Wl,-rpath,{}", many.join(":"));
     let needed = (0..60).map(|number| {
@@ -731,8 +715,7 @@ fn on_machine(tree: &Tree, path: &str, gpus: &[&str]) -> Vec<Finding> {
     let mut options = Options::default();
     options.nodes = tree.path("nodes");
     options.system = tree.path("system");
-    fs::create_dir_all(tree.path("system/dev")).unwrap();
-    fs::write(tree.path("system/dev/kfd"), "").unwrap();
+    tree.write("system/dev/kfd", "");
     examined(&[tree.path(path)], &options)
 }
 
@@ -968,7 +951,7 @@ fn variables_that_hide_gpus() {
 fn with_rocm_5_one_gpu_without_code_disables_all() {
     let tree = Tree::new();
     let hip = "rocm/libamdhip64.so.5";
-    stub(&tree, hip, &[]);
+    stub(&tree, hip);
     let code = |target: &str| {
         let payload = vec![1; 40 << 10];
         (target.to_owned(), code_object(target, &payload).unwrap())
@@ -1029,7 +1012,7 @@ fn two_kinds_of_gpus_and_a_runtime_that_asks_once() {
             assert!(found.contains(part), "{found}");
         }
         assert_eq!(on(&["gfx942", "gfx942"]), [""; 0]);
-        stub(&tree, "kpack/libkpack_hip.so", &[]);
+        stub(&tree, "kpack/libkpack_hip.so");
         let shim = tree.path("kpack/libkpack_hip.so");
         let variables = [("LD_PRELOAD", shim.to_str().unwrap()), ("KPACK_HIP", "force")];
         let doctor = ["doctor", "prefix", "--quiet"];
@@ -1043,7 +1026,7 @@ fn two_kinds_of_gpus_and_a_runtime_that_asks_once() {
 fn a_shim_that_is_switched_off() {
     let tree = Tree::new();
     old_runtime(&tree);
-    stub(&tree, "kpack/libkpack_hip.so", &[]);
+    stub(&tree, "kpack/libkpack_hip.so");
     split(&tree);
     let mut doctor = command(&tree, &["doctor", "prefix", "--arch", "gfx942"]);
     doctor.env("LD_PRELOAD", tree.path("kpack/libkpack_hip.so"));
@@ -1080,7 +1063,7 @@ fn whose_loader_a_runtime_calls_and_under_which_name() {
     kpack_loader(&tree, loader);
     assert_eq!(reads(), format!("this HIP runtime reads markers, with kpack's loader, {path}"));
     // A name alone says nothing.
-    stub(&tree, hip, &[loader]);
+    stub_library(&tree.path(hip), "", &[&tree.path(loader)]);
     let found = troubles(&findings(&tree, "prefix", "gfx942"), &tree);
     assert!(found[0].contains("does not read markers"), "{found:?}");
 }

@@ -14,11 +14,11 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use kpack_cli::doctor::{Options, examine};
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::apt;
-use kpack_tests::fixture::{FatLibrary, Storage, Wheel, code, rocm_split};
+use kpack_tests::fixture::{FatLibrary, Storage, Wheel, code, rocm_split, stub_library};
 use kpack_tests::package_root::PackageRoot;
 use kpack_tests::process::{copy, run};
 use kpack_tests::require;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{self, Tree, copy_file, write};
 use walkdir::WalkDir;
 
 use crate::command::{kpack, said};
@@ -468,14 +468,9 @@ fn index() -> String {
 
 /// A library without code that exports or imports this.
 fn stub(directory: &Path, name: &str, code: &str, needed: &[&str]) -> Vec<u8> {
-    fs::create_dir_all(directory).unwrap();
-    let (source, output) = (directory.join("stub.c"), directory.join(name));
-    fs::write(&source, code).unwrap();
-    let mut cc = Command::new("cc");
-    cc.args(["-shared", "-fPIC", "-nostdlib"]).arg(source);
-    cc.arg(format!("-Wl,-soname,{name},-rpath,$ORIGIN,--no-as-needed"));
-    cc.args(needed.iter().map(|needed| directory.join(needed)));
-    run(cc.arg("-o").arg(&output));
+    let output = directory.join(name);
+    let needed = Vec::from_iter(needed.iter().map(|needed| directory.join(needed)));
+    stub_library(&output, code, &Vec::from_iter(needed.iter().map(PathBuf::as_path)));
     fs::read(output).unwrap()
 }
 
@@ -605,8 +600,7 @@ fn build_wheels(root: &Path) {
             format!("<a href=\"../../wheels/{}\">{file}</a>", file.replace('+', "%2B"))
         });
         let page = format!("<!DOCTYPE html><html><body>{}</body></html>", String::from_iter(links));
-        fs::create_dir_all(simple.join(project)).unwrap();
-        fs::write(simple.join(project).join("index.html"), page).unwrap();
+        tree::write(simple.join(project).join("index.html"), page);
     }
 }
 
@@ -808,8 +802,7 @@ fn check_row(row: &Row) -> Result<(), String> {
             }
             Write(file, text) => {
                 let path = venv.site_packages().join(file);
-                fs::create_dir_all(path.parent().unwrap()).unwrap();
-                fs::write(path, text).unwrap();
+                write(&path, text);
             }
             Halve(file) => {
                 let path = venv.site_packages().join(file);
@@ -949,8 +942,7 @@ fn packages_of_dpkg() {
         let directory = tree.path(name);
         for file in files {
             let to = directory.join(file);
-            fs::create_dir_all(to.parent().unwrap()).unwrap();
-            fs::copy(tree.path("built").join(file), to).unwrap();
+            copy_file(tree.path("built").join(file), to);
         }
         fs::create_dir_all(directory.join("DEBIAN")).unwrap();
         let control = format!(
@@ -1077,8 +1069,7 @@ fn packages_of_rpm() {
     dnf(command);
     assert_eq!(found(), None);
     root.rpm("-e", &["vec-gfx1100"]).unwrap();
-    fs::create_dir_all(root.file("etc")).unwrap();
-    fs::write(root.file("etc/os-release"), "NAME=x\nID_LIKE=\"suse opensuse\"\n").unwrap();
+    write(root.file("etc/os-release"), "NAME=x\nID_LIKE=\"suse opensuse\"\n");
     let command = "zypper install 'vec-gfx1100=1:2.0-1'";
     assert_eq!(found(), expected("device-package-missing", command));
     // What is still in the write-ahead log of the database is not known, so nothing is said.
@@ -1243,9 +1234,7 @@ fn hostile_metadata_gets_into_no_command() {
         let tree = Tree::new();
         let packages = tree.path("env/lib/python3.12/site-packages");
         let dist_info = packages.join("x-1.dist-info");
-        fs::create_dir_all(&dist_info).unwrap();
-        fs::write(dist_info.join("METADATA"), format!("Metadata-Version: 2.1\n{metadata}"))
-            .unwrap();
+        write(dist_info.join("METADATA"), format!("Metadata-Version: 2.1\n{metadata}"));
         let outside = tree.path("outside.so");
         fs::write(&outside, "").unwrap();
         std::os::unix::fs::symlink(tree.root(), packages.join("link")).unwrap();
@@ -1341,8 +1330,7 @@ fn metadata_that_is_no_file_keeps_nothing_else_from_being_examined() {
     run(Command::new("mkfifo")
         .args(["lib/.kpack/pipe.kpack", "lib/libpipe.so"].map(|to| packages.join(to))));
     let python = tree.path("it's $(an) env/bin/python");
-    fs::create_dir_all(python.parent().unwrap()).unwrap();
-    fs::write(python, "#!/bin/sh -e").unwrap();
+    write(&python, "#!/bin/sh -e");
     let fields = "Provides-Extra: device-gfx1100\nRequires-Dist: host-device-gfx1100==1; extra == \"device-gfx1100\"\n";
     wheel("host", fields);
     split(&packages, "libhost.so", None);
@@ -1436,8 +1424,7 @@ fn by_hand(tree: &Tree, packages: &str, name: &str, fields: &str, installer: &st
         false => (3, "bin/python"),
     };
     let python = packages.ancestors().nth(levels).unwrap().join(python);
-    fs::create_dir_all(python.parent().unwrap()).unwrap();
-    fs::write(python, "").unwrap();
+    write(&python, "");
     let library = packages.join("lib/libhost.so");
     if !library.exists() {
         split(&packages, "libhost.so", None);

@@ -8,26 +8,13 @@ use std::path::Path;
 use std::process::Command;
 
 use kpack_split::install::{InstallOptions, install};
-use kpack_tests::fixture::{FatLibrary, Storage, code};
+use kpack_tests::fixture::{FatLibrary, Storage, code, stub_library};
 use kpack_tests::package_root::PackageRoot;
 use kpack_tests::process::run;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
 use crate::command::{command, kpack};
-
-/// A library of this machine's compiler, which needs no other.
-fn stub(output: &Path, code: &str, needed: &[&Path]) {
-    fs::create_dir_all(output.parent().unwrap()).unwrap();
-    let source = output.with_extension("c");
-    fs::write(&source, code).unwrap();
-    let name = output.file_name().unwrap().to_str().unwrap();
-    let mut cc = Command::new("cc");
-    cc.args(["-shared", "-fPIC", "-nostdlib"]).arg(&source).args(needed);
-    cc.arg(format!("-Wl,-soname,{name},-rpath,$ORIGIN,--no-as-needed"));
-    run(cc.arg("-o").arg(output));
-    fs::remove_file(source).unwrap();
-}
 
 const ARCHIVE: &str = "image/opt/vec-1/lib/.kpack/vec_lib_gfx942.kpack";
 
@@ -51,9 +38,9 @@ fn image() -> Option<Tree> {
     }
     let rocm = image.join("opt/rocm-7/lib");
     let loader = rocm.join("librocm_kpack.so.0");
-    stub(&loader, "int kpack_load_code_object(void) { return 1; }", &[]);
+    stub_library(&loader, "int kpack_load_code_object(void) { return 1; }", &[]);
     let hip = "int kpack_load_code_object(void);\nint (*loads)(void) = kpack_load_code_object;";
-    stub(&rocm.join("libamdhip64.so.7"), hip, &[&loader]);
+    stub_library(&rocm.join("libamdhip64.so.7"), hip, &[&loader]);
     symlink("/opt/rocm-7", image.join("opt/rocm")).unwrap();
     symlink("/opt/vec-1", image.join("opt/vec")).unwrap();
     for prefix in [image.join("opt/vec-1"), tree.path("outside")] {
@@ -175,7 +162,7 @@ fn files_of_the_system_that_are_none() {
 fn a_command_is_for_the_image() {
     let Some(tree) = image() else { return };
     // A runtime that reads no markers.
-    stub(&tree.path("image/opt/rocm-7/lib/libamdhip64.so.7"), "", &[]);
+    stub_library(&tree.path("image/opt/rocm-7/lib/libamdhip64.so.7"), "", &[]);
     let (text, code) = said(&tree, &["/opt/vec"]);
     assert_eq!(code, Some(1), "{text}");
     let command = "\nkpack join --prefix /opt/vec-1 --arch gfx942 lib/libvec.so\n\

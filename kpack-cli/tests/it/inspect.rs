@@ -24,8 +24,7 @@ fn library() -> FatLibrary {
 fn files() -> &'static Vec<(String, Vec<u8>)> {
     static FILES: OnceLock<Vec<(String, Vec<u8>)>> = OnceLock::new();
     FILES.get_or_init(|| {
-        let tree = Tree::new();
-        library().build(&tree.path("fat.so")).unwrap();
+        let tree = library().in_tree("fat.so");
         library().kind(Kind::NoPie).build(&tree.path("fat")).unwrap();
         library().build(&tree.path("split.so")).unwrap();
         library().kind(Kind::Object).build(&tree.path("device.o")).unwrap();
@@ -50,8 +49,7 @@ fn json_of_each_kind() {
             Some((_, "kpack" | "kpm")) => format!("lib/.kpack/{name}"),
             _ => name.clone(),
         };
-        fs::create_dir_all(tree.path(&name).parent().unwrap()).unwrap();
-        fs::write(tree.path(&name), bytes).unwrap();
+        tree.write(&name, bytes);
     }
     let mut text = String::new();
     for name in tree.snapshot().keys() {

@@ -14,15 +14,10 @@ use kpack_format::archive::Scheme;
 use kpack_format::manifest::Manifest;
 use kpack_split::Error;
 use kpack_split::install::{InstallOptions, Only, Outcome, Report, Unexpected, install};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, code};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, code, three_wrappers};
 use kpack_tests::tree::Tree;
 
 /// Three wrappers with different targets; one code object is in two of them.
-fn library() -> FatLibrary {
-    let library = add_and_mul(["gfx1100", "gfx90a:xnack+"], ["gfx1100", "gfx942"]);
-    library.wrapper(Storage::Plain, [code("gfx1100", "add")])
-}
-
 fn program() -> FatLibrary {
     FatLibrary::new()
         .kind(Kind::Pie)
@@ -31,8 +26,7 @@ fn program() -> FatLibrary {
 
 /// A prefix with `lib/libvec.so` and `bin/vec`.
 fn prefix() -> Tree {
-    let tree = Tree::new();
-    library().build(&tree.path("lib/libvec.so")).unwrap();
+    let tree = three_wrappers().in_tree("lib/libvec.so");
     program().build(&tree.path("bin/vec")).unwrap();
     tree
 }
@@ -345,11 +339,10 @@ fn a_marker_leads_from_the_binary_to_the_archives() {
 
 #[test]
 fn what_has_no_device_code_is_left_alone_with_a_notice() {
-    let tree = Tree::new();
-    FatLibrary::new().build(&tree.path("plain.so")).unwrap();
-    library().without_wrappers().build(&tree.path("no-wrappers.so")).unwrap();
-    library().kind(Kind::Object).build(&tree.path("device.o")).unwrap();
-    library().kind(Kind::StaticLibrary).build(&tree.path("libdevice.a")).unwrap();
+    let tree = FatLibrary::new().in_tree("plain.so");
+    three_wrappers().without_wrappers().build(&tree.path("no-wrappers.so")).unwrap();
+    three_wrappers().kind(Kind::Object).build(&tree.path("device.o")).unwrap();
+    three_wrappers().kind(Kind::StaticLibrary).build(&tree.path("libdevice.a")).unwrap();
     let before = tree.snapshot_with_times();
     let files = ["plain.so", "no-wrappers.so", "device.o", "libdevice.a"];
     let report = run(&options(&tree, &files));

@@ -25,12 +25,9 @@ const NOBODY: u32 = 65534;
 
 /// A prefix with `lib/libvec.so`.
 fn prefix() -> Tree {
-    let tree = Tree::new();
     FatLibrary::new()
         .wrapper(Storage::Plain, [code("gfx1100", "add"), code("gfx942", "add")])
-        .build(&tree.path("lib/libvec.so"))
-        .unwrap();
-    tree
+        .in_tree("lib/libvec.so")
 }
 
 fn options(tree: &Tree) -> InstallOptions {

@@ -25,12 +25,6 @@ fn library() -> FatLibrary {
         .wrapper(Storage::Zstd(2), [code("gfx1100", "mul")])
 }
 
-fn built(library: &FatLibrary) -> Vec<u8> {
-    let tree = Tree::new();
-    library.build(&tree.path("lib.so")).unwrap();
-    fs::read(tree.path("lib.so")).unwrap()
-}
-
 /// Installs `bytes` as a library; on error, checks that nothing changed.
 fn try_install(bytes: &[u8]) -> Result<Tree, String> {
     let tree = Tree::new();
@@ -76,7 +70,7 @@ fn section_header(bytes: &[u8], name: &str) -> usize {
 
 #[test]
 fn a_file_that_is_truncated_anywhere() {
-    let bytes = built(&library());
+    let bytes = library().bytes();
     let mut cuts: Vec<usize> = (0..bytes.len()).step_by(977).collect();
     cuts.extend([1, 16, 63, 64, 65, bytes.len() - 1]);
     for cut in cuts {
@@ -115,7 +109,7 @@ fn a_truncated_file_with_device_code_among_all_binaries() {
 fn other_files_and_other_machines() {
     assert!(refused(b"#!/bin/sh\necho\n").contains("[unknown-file]"));
     assert!(refused(b"").contains("[unknown-file]"));
-    let bytes = built(&library());
+    let bytes = library().bytes();
     let mut other = bytes.clone();
     other[18] = 243; // EM_RISCV
     let text = refused(&other);
@@ -130,7 +124,7 @@ fn other_files_and_other_machines() {
 
 #[test]
 fn no_section_headers() {
-    let mut bytes = built(&library());
+    let mut bytes = library().bytes();
     bytes[40..48].fill(0);
     bytes[60..64].fill(0);
     let text = refused(&bytes);
@@ -139,7 +133,7 @@ fn no_section_headers() {
 
 #[test]
 fn a_relocation_into_the_device_code() {
-    let bytes = built(&library().flag("-Wl,-z,nopack-relative-relocs"));
+    let bytes = library().flag("-Wl,-z,nopack-relative-relocs").bytes();
     let rela = section_header(&bytes, ".rela.dyn");
     let (offset, size) = (word(&bytes, rela + 24) as usize, word(&bytes, rela + 32) as usize);
     let fat = section_header(&bytes, ".hip_fatbin");
@@ -166,7 +160,7 @@ fn a_relocation_into_the_device_code() {
 
 #[test]
 fn device_code_that_no_wrapper_has() {
-    let mut bytes = built(&library());
+    let mut bytes = library().bytes();
     let fat = section_header(&bytes, ".hip_fatbin");
     let end = (word(&bytes, fat + 24) + word(&bytes, fat + 32)) as usize;
     // The last bundle is compressed, and padding follows the first.
@@ -186,7 +180,7 @@ fn device_code_that_no_wrapper_has() {
 #[test]
 fn a_code_object_for_another_target_than_its_entry_says() {
     let mislabelled = ("gfx942".to_owned(), code("gfx1100", "add").1);
-    let text = refused(&built(&FatLibrary::new().wrapper(Storage::Plain, [mislabelled])));
+    let text = refused(&FatLibrary::new().wrapper(Storage::Plain, [mislabelled]).bytes());
     assert!(
         text.contains("`lib/libvec.so#0` for gfx942") && text.contains("[damaged-code-object]"),
         "{text}"
@@ -195,7 +189,7 @@ fn a_code_object_for_another_target_than_its_entry_says() {
 
 #[test]
 fn sizes_that_lie() {
-    let bytes = built(&library());
+    let bytes = library().bytes();
     let fat = word(&bytes, section_header(&bytes, ".hip_fatbin") + 24) as usize;
     // The first entry after the host's: offset, size, length of the ID.
     let host_id = word(&bytes, fat + 48) as usize;
@@ -222,8 +216,7 @@ fn sizes_that_lie() {
 
 #[test]
 fn paths_that_leave_the_prefix() {
-    let tree = Tree::new();
-    library().build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    let tree = library().in_tree("prefix/lib/libvec.so");
     library().build(&tree.path("outside/libvec.so")).unwrap();
     symlink(tree.path("outside/libvec.so"), tree.path("prefix/lib/link.so")).unwrap();
     symlink(tree.path("outside"), tree.path("prefix/away")).unwrap();
@@ -243,9 +236,8 @@ fn paths_that_leave_the_prefix() {
 
 #[test]
 fn one_bad_binary_of_several() {
-    let tree = Tree::new();
-    library().build(&tree.path("lib/libgood.so")).unwrap();
-    fs::write(tree.path("lib/libbad.so"), &built(&library())[..5000]).unwrap();
+    let tree = library().in_tree("lib/libgood.so");
+    fs::write(tree.path("lib/libbad.so"), &library().bytes()[..5000]).unwrap();
     let before = tree.snapshot_with_times();
     let error =
         install(&InstallOptions::new(tree.root(), "vec", ["lib/libgood.so", "lib/libbad.so"]), &())
@@ -256,8 +248,7 @@ fn one_bad_binary_of_several() {
 
 #[test]
 fn a_damaged_archive_that_would_be_merged() {
-    let tree = Tree::new();
-    library().build(&tree.path("lib/libone.so")).unwrap();
+    let tree = library().in_tree("lib/libone.so");
     library().build(&tree.path("lib/libtwo.so")).unwrap();
     install(&InstallOptions::new(tree.root(), "vec", ["lib/libone.so"]), &()).unwrap();
     let archive = tree.path("lib/.kpack/vec_lib_gfx942.kpack");
@@ -332,8 +323,7 @@ const RUN: &str = "\"$PROGRAM\" --exact install_refused::install_in_a_limited_pr
 /// A file size limit is like a full disk for one process, and needs no privileges.
 #[test]
 fn files_that_cannot_grow() {
-    let tree = Tree::new();
-    library().build(&tree.path("lib/libvec.so")).unwrap();
+    let tree = library().in_tree("lib/libvec.so");
     let before = tree.snapshot_with_times();
     // Blocks are of 512 bytes or of 1024; the host binary is larger than 8 of either.
     let shell = format!("trap '' XFSZ; ulimit -f 8; {RUN}");
@@ -348,8 +338,7 @@ fn a_full_disk() {
     if !can_unshare() {
         return;
     }
-    let tree = Tree::new();
-    library().build(&tree.path("lib/libvec.so")).unwrap();
+    let tree = library().in_tree("lib/libvec.so");
     let shell = format!(
         "cp \"$TREE/lib/libvec.so\" \"$TREE/copy.so\"; mount -t tmpfs -o size=200k tmpfs \"$TREE/lib\"
          cp \"$TREE/copy.so\" \"$TREE/lib/libvec.so\"
@@ -369,8 +358,7 @@ fn a_read_only_disk() {
     if !can_unshare() {
         return;
     }
-    let tree = Tree::new();
-    library().build(&tree.path("lib/libvec.so")).unwrap();
+    let tree = library().in_tree("lib/libvec.so");
     let before = tree.snapshot_with_times();
     let shell =
         format!("mount --bind \"$TREE\" \"$TREE\"; mount -o remount,ro,bind \"$TREE\"; {RUN}");
@@ -382,7 +370,7 @@ fn a_read_only_disk() {
 
 #[test]
 fn packed_relocations_of_a_segment_past_the_end() {
-    let mut bytes = built(&library().flag("-Wl,-z,pack-relative-relocs"));
+    let mut bytes = library().flag("-Wl,-z,pack-relative-relocs").bytes();
     let (table, count) = (word(&bytes, 32) as usize, bytes[56] as usize);
     let past_the_end = (bytes.len() as u64).next_multiple_of(1 << 16);
     for at in (0..count).map(|index| table + index * 56) {
@@ -428,8 +416,7 @@ fn a_run_that_is_killed() {
 #[test]
 fn a_binary_that_is_written_to_meanwhile_is_not_replaced() {
     // The source of `--only device` is another file, and is never opened for writing.
-    let tree = Tree::new();
-    library().build(&tree.path("build/libvec.so")).unwrap();
+    let tree = library().in_tree("build/libvec.so");
     fs::create_dir(tree.path("prefix")).unwrap();
     let mut options = InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
     options.only = Some(Only::Device);
@@ -437,7 +424,7 @@ fn a_binary_that_is_written_to_meanwhile_is_not_replaced() {
     let lock = File::options().append(true).open(tree.path("build/libvec.so")).unwrap();
     install(&options, &()).unwrap();
     (&lock).write_all(b"").unwrap();
-    assert_eq!(fs::read(tree.path("build/libvec.so")).unwrap(), built(&library()));
+    assert_eq!(fs::read(tree.path("build/libvec.so")).unwrap(), library().bytes());
 }
 
 proptest! {
@@ -449,7 +436,7 @@ proptest! {
         flips in prop::collection::vec((any::<prop::sample::Index>(), 1u8.., 0..4), 1..3),
     ) {
         static BYTES: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
-        let bytes = BYTES.get_or_init(|| built(&library().kind(Kind::Shared)));
+        let bytes = BYTES.get_or_init(|| library().kind(Kind::Shared).bytes());
         let mut damaged = bytes.clone();
         // The comparison of host code trusts the section headers.
         let headers_hold = flips.iter().all(|(_, _, place)| *place != 1 && *place != 3);

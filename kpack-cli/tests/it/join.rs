@@ -7,6 +7,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::fat::targets_of;
+use crate::verified::{assert_holds, faults_at};
 use kpack_artifact::split as artifact;
 use kpack_artifact::verify;
 use kpack_cli::inspect::{self, Content};
@@ -14,7 +16,8 @@ use kpack_core::{Severity, ids};
 use kpack_split::Error;
 use kpack_split::install::{InstallOptions, Outcome, install};
 use kpack_split::join::{JoinOptions, join};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
+use kpack_tests::bytes;
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_with};
 use kpack_tests::process;
 use kpack_tests::require;
 use kpack_tests::tree::{Snapshot, Tree};
@@ -26,10 +29,7 @@ const FILE: &str = "lib/libvec.so";
 
 /// Three wrappers; the code objects of the second are the largest.
 fn library(seed: u8) -> FatLibrary {
-    let code = |target: &str, kilobytes: usize| {
-        let payload = vec![seed; kilobytes << 10];
-        (target.to_owned(), code_object(target, &payload).unwrap())
-    };
+    let code = |target, kilobytes: usize| code_with(target, &vec![seed; kilobytes << 10]);
     FatLibrary::new()
         .wrapper(Storage::Plain, [code("gfx1100", 20), code("gfx942", 20)])
         .wrapper(Storage::Plain, [code("gfx1100", 50), code("gfx942", 50)])
@@ -38,16 +38,9 @@ fn library(seed: u8) -> FatLibrary {
 
 /// A prefix with the split library, and the unsplit one as `fat`.
 fn split(library: &FatLibrary) -> Tree {
-    let tree = Tree::new();
-    library.build(&tree.path("fat")).unwrap();
-    install_fat(&tree);
+    let tree = library.in_prefix(FILE);
+    split_again(&tree);
     tree
-}
-
-fn install_fat(tree: &Tree) {
-    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
-    fs::copy(tree.path("fat"), tree.path("prefix").join(FILE)).unwrap();
-    split_again(tree);
 }
 
 fn split_again(tree: &Tree) {
@@ -77,26 +70,9 @@ fn refused(tree: &Tree, options: &JoinOptions) -> String {
     error.in_one_line()
 }
 
-/// The targets of a fat or joined binary.
-fn targets_of(path: &Path) -> Vec<String> {
-    let Content::FatBinary(fat) = inspect::inspect(path).unwrap().content else {
-        panic!("{} is not fat", path.display());
-    };
-    fat.targets().into_keys().map(ToString::to_string).collect()
-}
-
-/// What is wrong with the files at and below a path.
-fn faults(path: &Path) -> Vec<String> {
-    let options = verify::Options::default();
-    let report = verify::verify(&[path.to_owned()], &options, &()).unwrap();
-    let faults = report.findings.into_iter();
-    let faults = faults.filter(|check| check.severity == Severity::Fault);
-    faults.map(|check| check.text).collect()
-}
-
 /// Asserts that the joined binary holds and runs like the fat one, and splits it again into `split`.
 fn assert_works_and_is_split_again(tree: &Tree, kind: Kind, split: &Snapshot) {
-    assert_eq!(faults(&tree.path("prefix")), [""; 0]);
+    assert_holds(&tree.path("prefix"));
     if kind != Kind::Shared {
         let run = |path: &Path| process::output(&mut Command::new(path));
         let binary = tree.path("prefix").join(FILE);
@@ -130,7 +106,7 @@ fn a_joined_binary_is_shown_as_one_and_needs_no_archives() {
     assert_eq!(kept.kernel_name.as_deref(), Some(FILE));
     assert_eq!(kept.kpack_search_paths, [".kpack/vec_lib_@GFXARCH@.kpack"]);
     fs::remove_dir_all(tree.path("prefix/lib/.kpack")).unwrap();
-    assert_eq!(faults(&tree.path("prefix")), [""; 0]);
+    assert_holds(&tree.path("prefix"));
 }
 
 #[test]
@@ -139,10 +115,10 @@ fn other_code_in_a_joined_binary_is_a_fault() {
     joined(&tree, &["gfx1100"]);
     let path = tree.path("prefix").join(FILE);
     let mut bytes = fs::read(&path).unwrap();
-    let payload = bytes.windows(4096).position(|w| w == [1; 4096]).unwrap();
+    let payload = bytes::position(&bytes, [1; 4096]);
     bytes[payload + 100] ^= 1;
     fs::write(&path, &bytes).unwrap();
-    let faults = faults(&path);
+    let faults = faults_at(&path);
     assert_eq!(faults.len(), 1, "{faults:?}");
     assert!(faults[0].contains("the code for gfx1100 is not what it was built with"), "{faults:?}");
     let mut options = verify::Options::default();
@@ -164,7 +140,7 @@ fn a_target_without_features_stands_for_its_variants() {
 /// For each kernel what a HIP runtime would take from the unsplit binary.
 #[test]
 fn generic_code_is_put_back_where_a_gpu_has_none_of_its_own() {
-    let code = |target: &str| (target.to_owned(), code_object(target, &[7; 9000]).unwrap());
+    let code = |target| code_with(target, &[7; 9000]);
     let library = FatLibrary::new()
         .wrapper(Storage::Plain, ["gfx1100", "gfx1101", "gfx11-generic", "gfx9-generic"].map(code))
         .wrapper(
@@ -270,7 +246,7 @@ fn an_artifact_is_split_again_without_a_loss() {
             kernels.map(|name| name.split('#').next().unwrap().to_owned()).collect();
         assert_eq!(binaries, ["lib/libtwo.so".to_owned(), FILE.to_owned()].into(), "{name}");
     }
-    assert_eq!(faults(&output), [""; 0]);
+    assert_holds(&output);
 }
 
 #[test]
@@ -371,7 +347,7 @@ fn wrappers_that_ask_for_each_others_code() {
     let tree = split(&library(1));
     let path = tree.path("prefix").join(FILE);
     let mut bytes = fs::read(&path).unwrap();
-    let wrapper = bytes.windows(4).position(|w| w == b"HIPK").unwrap();
+    let wrapper = bytes::position(&bytes, b"HIPK");
     bytes[wrapper + 16] = 1;
     fs::write(&path, &bytes).unwrap();
     let text = refused(&tree, &options(&tree, &["gfx1100"]));
@@ -383,7 +359,7 @@ fn a_marker_that_leads_to_no_path() {
     let tree = split(&library(1));
     let path = tree.path("prefix").join(FILE);
     let mut bytes = fs::read(&path).unwrap();
-    let place = bytes.windows(6).position(|w| w == b".kpack").unwrap();
+    let place = bytes::position(&bytes, b".kpack");
     bytes[place] = 0;
     fs::write(&path, &bytes).unwrap();
     let text = refused(&tree, &options(&tree, &["gfx1100"]));
@@ -395,15 +371,11 @@ fn a_marker_that_leads_to_no_path() {
 fn code_that_does_not_fit_where_it_was_goes_after_everything_else() {
     let compressed = |seed: u8| {
         let targets = ["gfx1100", "gfx942"];
-        let code = targets.map(|target| {
-            let payload = vec![seed; 300 << 10];
-            (target, code_object(target, &payload).unwrap())
-        });
+        let code = targets.map(|target| code_with(target, &vec![seed; 300 << 10]));
         FatLibrary::new().wrapper(Storage::Zstd(2), code)
     };
     let one = |payload| {
-        let code = code_object("gfx1100", &vec![3; payload]).unwrap();
-        FatLibrary::new().wrapper(Storage::Plain, [("gfx1100", code)])
+        FatLibrary::new().wrapper(Storage::Plain, [code_with("gfx1100", &vec![3; payload])])
     };
     let all = ["gfx1100", "gfx942", "gfx90a:xnack+"];
     for (library, targets) in
@@ -444,18 +416,18 @@ fn it_can_be_joined_for_more_targets_and_for_fewer() {
 #[test]
 fn what_is_in_no_section_stays() {
     let appended = [0xa5; 20_000];
-    let tree = Tree::new();
-    library(1).build(&tree.path("fat")).unwrap();
+    let tree = library(1).in_tree("fat");
     let mut strip = Command::new("objcopy");
     process::run(strip.args(["--strip-all", "-R", ".comment"]).arg(tree.path("fat")));
     let mut fat = fs::read(tree.path("fat")).unwrap();
     fat.extend(appended);
     fs::write(tree.path("fat"), fat).unwrap();
-    install_fat(&tree);
+    tree.copy_file("fat", "prefix/lib/libvec.so");
+    split_again(&tree);
     let split = tree.snapshot();
     let is_there = || {
         let bytes = fs::read(tree.path("prefix").join(FILE)).unwrap();
-        bytes.windows(appended.len()).any(|all| all == appended)
+        bytes::contains(&bytes, appended)
     };
     assert!(is_there());
     for targets in [&["gfx1100"][..], &["gfx1100", "gfx942", "gfx90a"]] {
@@ -573,8 +545,9 @@ fn joins_of_one_binary_at_once_read_again() {
             assert!(output.status.success(), "{said}");
         }
         assert_eq!(targets_of(&tree.path("prefix").join(FILE)).len(), 1);
-        assert_eq!(faults(&tree.path("prefix")), [""; 0]);
-        install_fat(&tree);
+        assert_holds(&tree.path("prefix"));
+        tree.copy_file("fat", "prefix/lib/libvec.so");
+        split_again(&tree);
     }
 }
 
@@ -624,7 +597,7 @@ proptest! {
         let path = tree.path("prefix").join(FILE);
         let mut bytes = fs::read(&path).unwrap();
         let headers = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;
-        let marker = bytes.windows(18).position(|w| w == b"kpack_search_paths").unwrap();
+        let marker = bytes::position(&bytes, b"kpack_search_paths");
         for (index, flip, place) in flips {
             let range = match place {
                 0 => 0..1000,
@@ -647,7 +620,7 @@ proptest! {
                 prop_assert_eq!(BTreeSet::from_iter(joined), {
                     BTreeSet::from_iter(targets.iter().map(ToString::to_string))
                 });
-                let faults = faults(&path);
+                let faults = faults_at(&path);
                 let other_code = faults.iter().find(|text| text.contains("is not what it was built with"));
                 prop_assert!(other_code.is_none(), "{faults:?}");
             }

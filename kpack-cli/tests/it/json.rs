@@ -70,9 +70,7 @@ fn library() -> FatLibrary {
 
 /// A prefix with `lib/libvec.so`, fat.
 fn prefix() -> Tree {
-    let tree = Tree::new();
-    library().build(&tree.path("lib/libvec.so")).unwrap();
-    tree
+    library().in_tree("lib/libvec.so")
 }
 
 const INSTALL: &[&str] = &["split", "--prefix", ".", "--module", "vec", "lib/libvec.so"];
@@ -269,8 +267,7 @@ fn commands_about_artifacts_print_what_the_schema_says() {
 #[test]
 fn commands_about_wheels_print_what_the_schema_says() {
     let mut printed = Printed::default();
-    let tree = Tree::new();
-    library().build(&tree.path("lib.so")).unwrap();
+    let tree = library().in_tree("lib.so");
     let fat = Wheel::new("vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl");
     let fat = fat.member("vec/_vec.so", fs::read(tree.path("lib.so")).unwrap());
     let fat = fat.write(&tree.path("dist")).unwrap();

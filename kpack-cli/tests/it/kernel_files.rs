@@ -11,9 +11,9 @@ use flate2::write::GzEncoder;
 use kpack_tests::fixture::{Storage, Wheel, bundle, code_object};
 use kpack_tests::tree::Tree;
 
-use crate::blas::{self, write};
+use crate::blas;
 use crate::command::said;
-use crate::wheels::{FAT, binary, library, members};
+use crate::wheels::{FAT, library, members};
 
 const CYCLES: &str = "cycles=lib/kernel*_{target}.{fatbin,hipfb}.zst";
 const TARGETS: [&str; 3] = ["gfx1030", "gfx1100", "gfx942"];
@@ -22,7 +22,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     zstd::bulk::compress(bytes, 3).unwrap()
 }
 
-fn gzip(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()
@@ -45,7 +45,7 @@ fn cycles() -> Vec<(String, Vec<u8>)> {
 }
 
 fn fat_wheel(tree: &Tree) -> String {
-    let wheel = Wheel::new(FAT).member_with_mode("vec/_vec.so", 0o755, binary(&library()));
+    let wheel = Wheel::new(FAT).member_with_mode("vec/_vec.so", 0o755, library().bytes());
     let wheel = cycles()
         .into_iter()
         .fold(wheel, |wheel, (path, bytes)| wheel.member(&format!("vec/cycles/{path}"), bytes));
@@ -100,15 +100,15 @@ fn a_wheel_with_a_file_for_another_target_than_its_name_says_is_rejected() {
 fn artifact() -> Tree {
     let tree = blas::artifact();
     for (path, bytes) in cycles() {
-        write(&tree, &format!("{}/{path}", blas::ROCBLAS), bytes);
+        tree.write(&format!("{}/{path}", blas::ROCBLAS), bytes);
     }
     for target in TARGETS {
         let object = code_object(target, b"fwd").unwrap();
         let directory = format!("{}/share/aiter/hsa/{target}", blas::ROCBLAS);
-        write(&tree, &format!("{directory}/fmha/fwd.co.gz"), gzip(&object));
-        write(&tree, &format!("{directory}/table.csv"), "fwd,1\n");
+        tree.write(&format!("{directory}/fmha/fwd.co.gz"), gzip(&object));
+        tree.write(&format!("{directory}/table.csv"), "fwd,1\n");
     }
-    write(&tree, "kernels.rules", format!("# of Cycles\n{CYCLES}\n\naiter=hsa/{{target}}/**\n"));
+    tree.write("kernels.rules", format!("# of Cycles\n{CYCLES}\n\naiter=hsa/{{target}}/**\n"));
     tree
 }
 
@@ -166,10 +166,9 @@ fn split_artifacts_remember_the_rules() {
 
 #[test]
 fn a_prefix_is_checked_before_anything_in_it_changes() {
-    let tree = Tree::new();
-    library().build(&tree.path("stage/lib/libvec.so")).unwrap();
+    let tree = library().in_tree("stage/lib/libvec.so");
     for (path, bytes) in cycles() {
-        write(&tree, &format!("stage/{path}"), bytes);
+        tree.write(&format!("stage/{path}"), bytes);
     }
     let install = |tree: &Tree| {
         let arguments = ["split", "--prefix", "stage", "--module", "vec", "--all"];
@@ -205,7 +204,7 @@ fn a_prefix_is_checked_before_anything_in_it_changes() {
 #[test]
 fn invalid_rules_say_where_they_are() {
     let tree = Tree::new();
-    write(&tree, "kernels.rules", format!("{CYCLES}\nflash=kernels/*.co\n"));
+    tree.write("kernels.rules", format!("{CYCLES}\nflash=kernels/*.co\n"));
     let text = said(&tree, &["verify", ".", "--kernel-files", "@kernels.rules"]);
     assert!(text.contains("kernels.rules:2: "), "{text}");
     assert!(text.contains("expected {target} where the path names the GPU target"), "{text}");

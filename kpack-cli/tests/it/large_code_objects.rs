@@ -10,7 +10,8 @@ use kpack_cli::inspect::CodeObjects;
 use kpack_format::archive::{Encoder, Scheme};
 use kpack_format::digest::blake3;
 use kpack_split::install::{InstallOptions, install};
-use kpack_tests::fixture::{FatLibrary, Storage, code_object};
+use kpack_tests::bytes;
+use kpack_tests::fixture::{FatLibrary, Storage, code_object, code_with};
 use kpack_tests::tree::Tree;
 
 /// More bytes than a run may use as memory.
@@ -86,7 +87,7 @@ fn a_compressed_bundle_with_the_largest_window_takes_little_more_memory_than_tha
     let targets = ["gfx906", "gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1201"];
     let code = targets.map(|target| {
         let payload = Vec::from_iter(std::iter::repeat_with(|| random.u8(..)).take(22 << 20));
-        (target, code_object(target, &payload).unwrap())
+        code_with(target, &payload)
     });
     let library = FatLibrary::new().wrapper(Storage::ZstdLong(3), code);
     library.build(&tree.path("lib/libvec.so")).unwrap();
@@ -205,7 +206,7 @@ fn a_code_object_that_no_reader_accepts_is_refused_by_its_declared_size() {
     let [old] = &library.bundles().unwrap()[..] else {
         panic!("one wrapper has one bundle");
     };
-    let at = bytes.windows(24).position(|part| part == &old[..24]).unwrap();
+    let at = bytes::position(&bytes, &old[..24]);
     bytes[at..at + old.len()].fill(0);
     bytes[at..at + compressed.len()].copy_from_slice(&compressed);
     fs::write(&path, bytes).unwrap();

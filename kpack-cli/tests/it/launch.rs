@@ -15,7 +15,7 @@ use kpack_split::Error;
 use kpack_tests::bytes;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code};
 use kpack_tests::require;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 
 const HIP: &str = "#include <hip/hip_runtime.h>
 __global__ void add(float *a) { a[0] += AMOUNT; }
@@ -233,8 +233,7 @@ fn archives_of_what_is_not_made_any_more_go() {
 fn what_a_link_in_the_place_of_archives_leads_to_stays() {
     let tree = Tree::new();
     let kept = tree.path("victim/.kpack/vec_lib_gfx942.kpack");
-    fs::create_dir_all(kept.parent().unwrap()).unwrap();
-    fs::write(&kept, "precious").unwrap();
+    write(&kept, "precious");
     symlink("victim", tree.path("a.o.kpack")).unwrap();
     fs::write(tree.path("a.c"), "int a;").unwrap();
     compile(&tree, "-c @/a.c -o @/a.o");
@@ -260,8 +259,7 @@ fn two_launchers_of_one_object_take_turns() {
     // Another run is at work.
     let hidden = tree.path(".add.o.kpack.tmp");
     let half = hidden.join(".kpack.tmp/half");
-    fs::create_dir_all(half.parent().unwrap()).unwrap();
-    fs::write(&half, "half").unwrap();
+    write(&half, "half");
     let lock = fs::File::open(&hidden).unwrap();
     lock.lock().unwrap();
     let opened = || {

@@ -14,6 +14,7 @@ mod crates;
 mod create;
 mod doctor;
 mod environments;
+mod fat;
 mod findings;
 mod images;
 mod inspect;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::blas;
-use crate::command::{kpack, words};
+use crate::command::{succeeds, words};
 use crate::planned::CONFIGURATION;
 use crate::shards::three_shards;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, code};
@@ -145,8 +145,7 @@ fn prefix() -> Tree {
 
 /// The tree in which the command has run.
 fn after(tree: Tree, line: &str) -> Tree {
-    let output = kpack(&tree, &words(line));
-    assert!(output.status.success(), "{output:?}");
+    succeeds(&tree, &words(line));
     tree
 }
 

@@ -12,7 +12,7 @@ use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{Kind, Wheel, add_and_mul, code_object};
 use kpack_tests::process::{self, run};
 use kpack_tests::require;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
 const FAT: &str = "vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
@@ -196,8 +196,7 @@ fn files_of_the_user_under_a_hidden_name_stay() {
         let mine = ["thesis.txt", "vec_lib_generic/thesis.txt", "old.vec/thesis.txt"];
         let mine = mine.map(|name| tree.path(directory).join(name));
         for file in &mine {
-            fs::create_dir_all(file.parent().unwrap()).unwrap();
-            fs::write(file, "mine").unwrap();
+            write(file, "mine");
         }
         for _ in 0..2 {
             let said = kpack(&tree, &words(line));

@@ -12,9 +12,9 @@ use kpack_tests::process;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
-use crate::command::kpack;
-use crate::shards::{three_shards, write};
-use crate::wheels::{FAT, binary, library};
+use crate::command::{kpack, succeeds};
+use crate::shards::three_shards;
+use crate::wheels::{FAT, library};
 
 /// Pages whose commands another test runs.
 const READ_ELSEWHERE: [&str; 4] = [
@@ -127,7 +127,7 @@ fn fat(tree: &Tree, paths: &[&str]) {
     let first = tree.path(paths[0]);
     library.build(&first).unwrap();
     for path in &paths[1..] {
-        write(&tree.path(path), &fs::read(&first).unwrap());
+        tree.write(path, fs::read(&first).unwrap());
         fs::set_permissions(tree.path(path), fs::metadata(&first).unwrap().permissions()).unwrap();
     }
 }
@@ -147,7 +147,7 @@ fn artifacts() -> Tree {
     let configuration = Page::read("docs/many-machines.md").blocks("json").remove(0);
     let configuration = configuration.replace("\"gfx942\": {\"architectures\": [\"gfx942\"]}",
         "\"gfx942\": {\"architectures\": [\"gfx942\"]}, \"gfx90a\": {\"architectures\": [\"gfx90a\"]}");
-    write(&tree.path("packaging.json"), configuration.as_bytes());
+    tree.write("packaging.json", configuration);
     tree
 }
 
@@ -155,7 +155,7 @@ fn wheels(tree: &Tree) {
     let wheel = Wheel::new(FAT).member("vec/__init__.py", "answer = 42\n").member_with_mode(
         "vec/_vec.so",
         0o755,
-        binary(&library()),
+        library().bytes(),
     );
     wheel.write(&tree.path("dist")).unwrap();
 }
@@ -171,17 +171,12 @@ fn blender(tree: &Tree) {
     let wheel = Wheel::new("bpy-5.0.1-cp311-cp311-manylinux_2_28_x86_64.whl").member_with_mode(
         "bpy/_bpy.so",
         0o755,
-        binary(&library()),
+        library().bytes(),
     );
     let members = ["gfx1100", "gfx942"].map(kernels).into_iter();
     let wheel =
         members.fold(wheel, |wheel, (name, bytes)| wheel.member(&format!("bpy/{name}"), bytes));
     wheel.write(tree.root()).unwrap();
-}
-
-fn succeeds(tree: &Tree, arguments: &[&str]) {
-    let output = kpack(tree, arguments);
-    assert!(output.status.success(), "{arguments:?}: {output:?}");
 }
 
 /// A library in place of a HIP runtime that does not read markers.
@@ -209,8 +204,8 @@ fn objects(tree: &Tree) {
 
 /// A kernel in `vec.hip`. Returns the beginning of a command that compiles it without ROCm.
 fn hip_source(tree: &Tree) -> String {
-    write(
-        &tree.path("vec.hip"),
+    tree.write(
+        "vec.hip",
         b"#include <hip/hip_runtime.h>\n__global__ void add(float *a) { *a += 1; }\n",
     );
     let header = repository().join("tests/e2e/hip");
@@ -272,7 +267,7 @@ fn given(page: &str) -> (Tree, Vec<(&'static str, String)>) {
             split(&tree, "stage");
             let artifact = "built/vec_lib/vec/stage/lib/libvec.so";
             fat(&tree, &[artifact]);
-            write(&tree.path("built/vec_lib/artifact_manifest.txt"), b"vec/stage\n");
+            tree.write("built/vec_lib/artifact_manifest.txt", b"vec/stage\n");
             succeeds(
                 &tree,
                 &[
@@ -287,7 +282,7 @@ fn given(page: &str) -> (Tree, Vec<(&'static str, String)>) {
         }
         "docs/kpack-report.md" => {
             fat(&tree, &["artifacts/vec_lib/vec/stage/lib/libvec.so"]);
-            write(&tree.path("artifacts/vec_lib/artifact_manifest.txt"), b"vec/stage\n");
+            tree.write("artifacts/vec_lib/artifact_manifest.txt", b"vec/stage\n");
             succeeds(
                 &tree,
                 &[
@@ -301,7 +296,7 @@ fn given(page: &str) -> (Tree, Vec<(&'static str, String)>) {
             );
         }
         "docs/kpack-create.md" => {
-            write(&tree.path("build/add.hsaco"), &code_object("gfx942", b"add").unwrap());
+            tree.write("build/add.hsaco", code_object("gfx942", b"add").unwrap());
             replace("hipcc --genco --offload-arch=gfx942 -o build/add.hsaco add.hip", "");
         }
         "docs/kpack-wheel.md" => wheels(&tree),
@@ -317,7 +312,7 @@ fn given(page: &str) -> (Tree, Vec<(&'static str, String)>) {
             replace("/opt/rocm /opt/venv", "opt/rocm opt/venv");
             for target in ["gfx1100", "gfx942"] {
                 let (name, bytes) = kernels(target);
-                write(&tree.path(&format!("opt/blender/{name}")), &bytes);
+                tree.write(&format!("opt/blender/{name}"), &bytes);
             }
             replace("/opt/blender", "opt/blender");
         }

@@ -38,8 +38,7 @@ fn build_other(path: &Path, name: &str) {
 /// `fat/lib/libvec.so` from unsplit objects, and `host/lib/libvec.so` from split ones, each split into a
 /// directory of its own.
 fn build() -> Tree {
-    let tree = Tree::new();
-    fixture().build(&tree.path("objects/vec.o")).unwrap();
+    let tree = fixture().in_tree("objects/vec.o");
     build_other(&tree.path("objects/other.o"), "other");
     for name in ["vec", "other"] {
         let output = tree.path(&format!("split/{name}"));
@@ -135,8 +134,7 @@ fn it_can_be_installed_in_halves() {
 /// With several objects, there are several maps in the section.
 #[test]
 fn the_marker_of_a_single_object_fills_its_section() {
-    let tree = Tree::new();
-    fixture().build(&tree.path("objects/vec.o")).unwrap();
+    let tree = fixture().in_tree("objects/vec.o");
     let (output, object) = (tree.path("split"), tree.path("objects/vec.o"));
     let mut split = object_file::Options::new("vec", &output, [object]);
     let pattern = output.join(".kpack/vec_lib_@GFXARCH@.kpack");

@@ -5,7 +5,6 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use kpack_cli::inspect::{self, Content};
 use kpack_core::report::Outcome;
 use kpack_format::TargetId;
 use kpack_split::install::{InstallOptions, install};
@@ -18,6 +17,7 @@ use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
 use crate::command::{said, words};
+use crate::fat::bundles;
 use crate::layouts::{Bench, LINKERS, expected_report, same_bytes};
 use crate::verified::{assert_found, check, check_with, faults};
 
@@ -26,13 +26,11 @@ const TARGETS: [&str; 2] = ["gfx1100", "gfx90a:xnack+"];
 
 /// A prefix with a library that ROCm's tool split, and the unsplit one as `fat`. A tool may have changed that.
 fn split_after(library: &FatLibrary, tool: &[&str]) -> Tree {
-    let tree = Tree::new();
-    library.build(&tree.path("fat")).unwrap();
+    let tree = library.in_tree("fat");
     if let [tool, arguments @ ..] = tool {
         try_run(Command::new(tool).args(arguments).arg(tree.path("fat"))).unwrap();
     }
-    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
-    fs::copy(tree.path("fat"), tree.path("prefix").join(FILE)).unwrap();
+    tree.copy_file("fat", "prefix/lib/libvec.so");
     rocm_split(library, &tree.path("prefix"), FILE, "vec_lib").unwrap();
     tree
 }
@@ -165,15 +163,6 @@ fn program_headers_may_stay_in_place() {
     check_chain(&library, Kind::Shared, &tool);
 }
 
-/// The offsets of the bundles of the joined library.
-fn bundles(tree: &Tree) -> Vec<u64> {
-    let file = tree.path("prefix").join(FILE);
-    let Content::FatBinary(fat) = inspect::inspect(&file).unwrap().content else {
-        panic!("not joined")
-    };
-    fat.wrappers.iter().map(|(wrapper, _)| wrapper.bundle_offset).collect()
-}
-
 /// What they had in common was not recorded, and ROCm 5.2 to 6.2 know a module by the address of its bundle.
 #[test]
 fn wrappers_get_bundles_of_their_own() {
@@ -181,7 +170,9 @@ fn wrappers_get_bundles_of_their_own() {
     let library = FatLibrary::new().wrapper(Storage::Plain, both());
     let tree = split(&library.wrapper(Storage::Plain, both()));
     joined(&tree, &TARGETS[..1]);
-    let [first, second] = bundles(&tree)[..] else { panic!("two wrappers") };
+    let [first, second] = bundles(&tree.path("prefix").join(FILE))[..] else {
+        panic!("two wrappers")
+    };
     assert_ne!(first, second);
 }
 
@@ -205,7 +196,7 @@ fn wrappers_of_relocatable_device_code_share_a_bundle_again() {
         assert!(said.contains(note) && said.contains("[missing-kernel]"), "{said}");
         assert!(said.ends_with("exit code 0\n"), "{said}");
     }
-    let bundles = bundles(&tree);
+    let bundles = bundles(&tree.path("prefix").join(FILE));
     assert_eq!(bundles, [bundles[0]; 3]);
 }
 
@@ -252,11 +243,8 @@ const JOIN: char = 'J';
 /// kpack splits after a join is what was joined, byte for byte.
 fn check_steps(library: &FatLibrary, kind: Kind, steps: &str) {
     let bench = Bench::new().unwrap();
-    let tree = Tree::new();
-    library.build(&tree.path("fat")).unwrap();
-    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+    let tree = library.in_prefix(FILE);
     let file = tree.path("prefix").join(FILE);
-    fs::copy(tree.path("fat"), &file).unwrap();
     let fat = bench.report(kind, &file).unwrap();
     for (number, step) in steps.chars().enumerate() {
         let what = format!("{kind:?}, step {number} of {steps}");
@@ -376,9 +364,8 @@ fn images_for_windows_join_and_split_back_to_the_byte() {
         let library = FatLibrary::new().wrapper(storage, both("add")).wrapper(storage, both("mul"));
         let tree = Tree::new();
         library.build_for_windows(build, &tree.path("fat")).unwrap();
-        fs::create_dir_all(tree.path("prefix/bin")).unwrap();
+        tree.copy_file("fat", &format!("prefix/{name}"));
         let file = tree.path("prefix").join(name);
-        fs::copy(tree.path("fat"), &file).unwrap();
         rocm_split(&library, &tree.path("prefix"), name, "vec_lib").unwrap();
         let host = fs::read(&file).unwrap();
         fs::write(tree.path("host"), &host).unwrap();
@@ -448,8 +435,7 @@ fn a_joined_binary_is_split_with_another_marker() {
                 true => library.build_for_windows(build, &tree.path("fat")).unwrap(),
                 false => library.build(&tree.path("fat")).unwrap(),
             }
-            fs::create_dir_all(tree.path("prefix").join(directory)).unwrap();
-            fs::copy(tree.path("fat"), tree.path("prefix").join(name)).unwrap();
+            tree.copy_file("fat", &format!("prefix/{name}"));
             let split = |module: &str, targets: &[&str]| {
                 let mut options = InstallOptions::new(tree.path("prefix"), module, [name]);
                 options.kpack_dir = format!("{directory}/.kpack").into();

@@ -36,10 +36,7 @@ fn two_wrappers() -> FatLibrary {
 
 /// A prefix with a library that ROCm's tool split, and the unsplit one as `fat`.
 fn split(library: &FatLibrary, scheme: RocmScheme) -> Tree {
-    let tree = Tree::new();
-    library.build(&tree.path("fat")).unwrap();
-    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
-    fs::copy(tree.path("fat"), tree.path("prefix").join(FILE)).unwrap();
+    let tree = library.in_prefix(FILE);
     rocm_split_with(library, &tree.path("prefix"), FILE, "vec_lib", scheme).unwrap();
     tree
 }
@@ -336,7 +333,7 @@ fn a_release_may_have_one() {
     let library = FatLibrary::new().kind(Kind::Pie).wrapper(Storage::Plain, both);
     library.build(&program).unwrap();
     rocm_split(&library, tree.root(), "target/release/app", "app").unwrap();
-    let text = messages(&[artifact_of(&tree, &program)]);
+    let text = messages(&[artifact_of(&tree, &program, "bin")]);
     stage(&StageOptions::new(tree.path("dist")), text.as_bytes()).unwrap();
     assert_eq!(faults(&check(&tree, "dist")), [""; 0], "{:?}", tree.files());
     process::run(&mut Command::new(tree.path("dist/bin/app")));

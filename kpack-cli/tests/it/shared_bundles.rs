@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::fat::{bundles, fat};
 use kpack_artifact::sizes::{Depth, measure};
 use kpack_artifact::verify;
 use kpack_cli::inspect::{self, Content};
@@ -12,7 +13,8 @@ use kpack_format::marker::Marker;
 use kpack_split::input::LinkedBinary;
 use kpack_split::install::{InstallOptions, install};
 use kpack_split::join::{JoinOptions, join};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
+use kpack_tests::bytes;
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, TargetCode, code_with};
 use kpack_tests::tree::Tree;
 
 const FILE: &str = "lib/libccl.so";
@@ -21,11 +23,11 @@ const COUNT: usize = 38;
 /// Size of each code object in bytes, roughly.
 const SIZE: usize = 100 << 10;
 
-fn code(seed: u64) -> [(&'static str, Vec<u8>); 2] {
+fn code(seed: u64) -> [TargetCode; 2] {
     let mut random = fastrand::Rng::with_seed(seed);
     TARGETS.map(|target| {
         let payload = Vec::from_iter(std::iter::repeat_with(|| random.u8(..)).take(SIZE));
-        (target, code_object(target, &payload).unwrap())
+        code_with(target, &payload)
     })
 }
 
@@ -40,10 +42,7 @@ fn library(storage: Storage) -> FatLibrary {
 
 /// A prefix with the split library, and the unsplit one as `fat`.
 fn split(library: &FatLibrary) -> Tree {
-    let tree = Tree::new();
-    library.build(&tree.path("fat")).unwrap();
-    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
-    fs::copy(tree.path("fat"), binary(&tree)).unwrap();
+    let tree = library.in_prefix(FILE);
     split_again(&tree);
     tree
 }
@@ -61,15 +60,6 @@ fn joined(tree: &Tree) {
     let mut options = JoinOptions::new(tree.path("prefix"), targets, [FILE]);
     options.against = Some(tree.path("fat"));
     join(&options, &()).unwrap();
-}
-
-/// The offsets of the bundles of a fat or joined binary, in order of its wrappers.
-fn bundles(path: &Path) -> Vec<u64> {
-    let Content::FatBinary(fat) = inspect::inspect(path).unwrap().content else {
-        panic!("{} is not fat", path.display());
-    };
-    let wrappers = fat.wrappers.iter();
-    wrappers.map(|(wrapper, _)| wrapper.bundle_offset).collect()
 }
 
 fn marker(path: &Path) -> Marker {
@@ -131,7 +121,7 @@ fn without_the_record_bundles_are_separate_and_splitting_again_adds_none() {
     let mut new = known.clone();
     new.shared_bundles.clear();
     let key = b"kpack_search_paths";
-    let at = bytes.windows(key.len()).position(|own| own == key).unwrap() - 2;
+    let at = bytes::position(&bytes, key) - 2;
     let (_, size) = Marker::read(&bytes[at..]).unwrap();
     let without = new.to_bytes_within(size).unwrap();
     let edited = [&bytes[..at], &without, &bytes[at + size..]].concat();
@@ -175,10 +165,7 @@ fn a_shared_bundle_counts_once() {
     let row = rows.iter().find(|row| row.target.as_deref() == Some("gfx942"));
     assert!(expected.contains(&row.unwrap().before), "{row:?}");
 
-    let Content::FatBinary(fat) = inspect::inspect(&tree.path("fat")).unwrap().content else {
-        panic!("a fat binary");
-    };
-    let (count, size) = fat.targets()[&"gfx942".parse::<TargetId>().unwrap()];
+    let (count, size) = fat(&tree.path("fat")).targets()[&"gfx942".parse::<TargetId>().unwrap()];
     assert_eq!(count, 3);
     assert!((3 * SIZE as u64..3 * SIZE as u64 + 4096).contains(&size), "{size}");
 }

@@ -5,20 +5,14 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::shards::{PREFIX, shard, three_shards, write};
+use crate::shards::{PREFIX, one_shard, three_shards};
 use kpack_artifact::sizes::{Depth, Packing, Row, Sizes, measure};
 use kpack_cli::report::page;
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::add_and_mul;
 use kpack_tests::require;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 use serde_json::Value;
-
-fn tree() -> Tree {
-    let tree = Tree::new();
-    shard(&tree, "linux-a", &["gfx1100", "gfx942"]);
-    tree
-}
 
 fn sizes(tree: &Tree, after: &str, before: &[&str]) -> Sizes {
     let before: Vec<PathBuf> = before.iter().map(|path| tree.path(path)).collect();
@@ -41,7 +35,7 @@ fn row<'a>(sizes: &'a Sizes, target: Option<&str>, what: &str) -> &'a Row {
 
 #[test]
 fn every_byte_is_in_a_row() {
-    let tree = tree();
+    let tree = one_shard();
     let sizes = sizes(&tree, "shards/linux-a", &["in/linux-a"]);
     assert!(sizes.before_was_measured);
     assert_eq!(sizes.total(), (bytes(&tree, "in/linux-a"), bytes(&tree, "shards/linux-a")));
@@ -56,7 +50,7 @@ fn every_byte_is_in_a_row() {
 
 #[test]
 fn what_is_unpacked_where_nothing_was_measured_before() {
-    let tree = tree();
+    let tree = one_shard();
     let after = sizes(&tree, "shards/linux-a", &[]);
     assert!(!after.before_was_measured);
     let kernels = row(&after, Some("gfx1100"), "lib/librocblas.so.5");
@@ -70,11 +64,10 @@ fn what_is_unpacked_where_nothing_was_measured_before() {
 
 #[test]
 fn an_install_prefix_has_its_modules_from_its_archives() {
-    let tree = tree();
+    let tree = one_shard();
     let unsplit = format!("in/linux-a/blas_lib/{PREFIX}");
     let binary = "lib/librocblas.so.5";
-    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
-    fs::copy(tree.path(&format!("{unsplit}/{binary}")), tree.path("prefix").join(binary)).unwrap();
+    tree.copy_file(&format!("{unsplit}/{binary}"), &format!("prefix/{binary}"));
     install(&InstallOptions::new(tree.path("prefix"), "rocblas", [binary]), &()).unwrap();
     let sizes = sizes(&tree, "prefix", &[&unsplit]);
     assert_eq!(sizes.total(), (bytes(&tree, &unsplit), bytes(&tree, "prefix")));
@@ -88,7 +81,7 @@ fn an_install_prefix_has_its_modules_from_its_archives() {
 /// What programs say that the files of packages have, compressed.
 #[test]
 fn programs_say_what_a_machine_downloads() {
-    let tree = tree();
+    let tree = one_shard();
     let json = |options: &str| {
         let mut report = Command::new(env!("CARGO_BIN_EXE_kpack"));
         report.args(["report", "shards/linux-a", "--json"]).args(options.split_whitespace());
@@ -120,7 +113,7 @@ fn programs_say_what_a_machine_downloads() {
 
 #[test]
 fn a_missing_program_is_named() {
-    let tree = tree();
+    let tree = one_shard();
     let mut report = Command::new(env!("CARGO_BIN_EXE_kpack"));
     let report = report.args(["report", "shards/linux-a", "--packed", "xz"]);
     let output = report.env("PATH", "").current_dir(tree.root()).output();
@@ -162,7 +155,7 @@ fn sums_by_module_and_target() {
 
 #[test]
 fn the_page_needs_nothing_else() {
-    let tree = tree();
+    let tree = one_shard();
     let sizes = sizes(&tree, "shards", &["in"]);
     let page = page(&sizes, "Sizes of <7.2 & \"later\">");
     assert!(page.contains("<h1>Sizes of &lt;7.2 &amp; &quot;later&quot;&gt;</h1>"));
@@ -192,7 +185,7 @@ fn the_page_needs_nothing_else() {
 
 #[test]
 fn a_file_is_no_tree() {
-    let tree = tree();
+    let tree = one_shard();
     fs::write(tree.path("file"), "text").unwrap();
     let error = measure(&[tree.path("file")], &[]).unwrap_err();
     assert_eq!(error.id(), kpack_core::ids::UNKNOWN_FILE);
@@ -200,7 +193,7 @@ fn a_file_is_no_tree() {
 
 #[test]
 fn a_fifo_has_no_bytes() {
-    let tree = tree();
+    let tree = one_shard();
     let expected = sizes(&tree, "in/linux-a", &[]).total();
     let artifacts = fs::read_dir(tree.path("in/linux-a")).unwrap();
     let artifact = artifacts.flatten().next().unwrap().path();
@@ -268,7 +261,7 @@ fn machines_download_what_is_for_families() {
     ];
     for (name, size) in sizes_by_name {
         let path = tree.path(&format!("tree/lib/aotriton.images/amd-{name}/a.aks2"));
-        write(&path, &vec![0; size]);
+        write(&path, vec![0; size]);
     }
     let mut sizes = sizes(&tree, "tree", &[]);
     let machines = |sizes: &Sizes| {
@@ -294,7 +287,7 @@ fn machines_download_what_is_for_families() {
 
 #[test]
 fn a_page_has_the_date_of_the_newest_input_or_the_one_that_is_given() {
-    let tree = tree();
+    let tree = one_shard();
     let page = |epoch: Option<&str>| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kpack"));
         command
@@ -340,7 +333,7 @@ fn a_browser_shows_what_the_json_says() {
     if !require::tool("chromium") {
         return;
     }
-    let tree = tree();
+    let tree = one_shard();
     let report = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kpack"));
         command.arg("report").args(arguments);

@@ -5,11 +5,11 @@ use std::io::Cursor;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use crate::fat::fat;
+use crate::verified::{assert_holds, assert_holds_against, faults_against, faults_at};
 use kpack_artifact::split as artifact;
-use kpack_artifact::verify;
 use kpack_build::object_file;
-use kpack_cli::inspect::{self, Content};
-use kpack_core::{Severity, ids};
+use kpack_core::ids;
 use kpack_format::archive::{Archive, ArchiveWriter, Encoder};
 use kpack_format::digest::blake3;
 use kpack_format::offload_bundle::EntryId;
@@ -17,7 +17,8 @@ use kpack_format::target_id::SPIRV;
 use kpack_split::Spirv;
 use kpack_split::install::{InstallOptions, Outcome, install};
 use kpack_split::join::{JoinOptions, join};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, code, code_object};
+use kpack_tests::bytes;
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, code, code_with};
 use kpack_tests::tree::Tree;
 use kpack_tests::{process, require};
 
@@ -34,22 +35,9 @@ pub(crate) fn spirv(id: &str, name: &str) -> (String, Vec<u8>) {
     (id.to_owned(), [&header[..], &content].concat())
 }
 
-/// What is wrong with a file, compared with another one.
-fn faults_against(path: &Path, original: &Path) -> Vec<String> {
-    let mut options = verify::Options::default();
-    options.against = Some(original.to_owned());
-    let report = verify::verify(&[path.to_owned()], &options, &()).unwrap();
-    let faults = report.findings.into_iter();
-    let faults = faults.filter(|check| check.severity == Severity::Fault);
-    faults.map(|check| check.text).collect()
-}
-
 /// The entry IDs of the code objects in a fat or joined binary.
 fn entry_ids(path: &Path) -> Vec<String> {
-    let Content::FatBinary(fat) = inspect::inspect(path).unwrap().content else {
-        panic!("{} is not fat", path.display());
-    };
-    let entries = fat.wrappers.into_iter().flat_map(|(_, bundle)| bundle.entries);
+    let entries = fat(path).wrappers.into_iter().flat_map(|(_, bundle)| bundle.entries);
     let own = entries.filter(|entry| entry.id.target().is_some());
     own.map(|entry| EntryId::as_str(&entry.id).to_owned()).collect()
 }
@@ -62,7 +50,7 @@ fn with(tree: &Tree, spirv: Spirv) -> InstallOptions {
 
 /// Code that no other wrapper has.
 fn large(target: &str, name: &str) -> (String, Vec<u8>) {
-    (target.to_owned(), code_object(target, &name.as_bytes().repeat(20_000)).unwrap())
+    code_with(target, &name.as_bytes().repeat(20_000))
 }
 
 /// Four wrappers; the second and the third have SPIR-V.
@@ -75,40 +63,16 @@ fn library(kind: Kind) -> FatLibrary {
         .wrapper(Storage::Zstd(2), [large("gfx1100", "div"), large("gfx90a", "div")])
 }
 
-/// A prefix with the unsplit library, and another copy of it as `fat`.
-fn unsplit(library: &FatLibrary) -> Tree {
-    let tree = Tree::new();
-    library.build(&tree.path("fat")).unwrap();
-    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
-    fs::copy(tree.path("fat"), tree.path("prefix").join(FILE)).unwrap();
-    tree
-}
-
-fn faults(path: &Path) -> Vec<String> {
-    let options = verify::Options::default();
-    let report = verify::verify(&[path.to_owned()], &options, &()).unwrap();
-    let faults = report.findings.into_iter();
-    let faults = faults.filter(|check| check.severity == Severity::Fault);
-    faults.map(|check| check.text).collect()
-}
-
 /// What an executable prints, or nothing for a library.
 fn run(kind: Kind, path: &Path) -> Option<Output> {
     (kind != Kind::Shared).then(|| process::output(&mut Command::new(path)))
-}
-
-/// Whether a file contains a wrapper's whole bundle.
-fn contains(path: &Path, bundle: &[u8]) -> bool {
-    let bytes = fs::read(path).unwrap();
-    let mut places = bytes.windows(bundle.len());
-    places.any(|window| window == bundle)
 }
 
 #[test]
 fn wrappers_with_spirv_stay_fat_and_the_others_are_split() {
     for kind in [Kind::Shared, Kind::Pie, Kind::NoPie] {
         let library = library(kind);
-        let tree = unsplit(&library);
+        let tree = library.in_prefix(FILE);
         let path = tree.path("prefix").join(FILE);
         let report = install(&with(&tree, Spirv::Keep), &()).unwrap();
         let outcome = &report.files[0].outcome;
@@ -126,11 +90,12 @@ fn wrappers_with_spirv_stay_fat_and_the_others_are_split() {
         assert!(note.contains("2 of 4 wrappers have SPIR-V code"), "{note}");
 
         let bundles = library.bundles().unwrap();
-        assert!(contains(&path, &bundles[1]) && contains(&path, &bundles[2]));
-        assert!(!contains(&path, &b"div".repeat(100)));
+        let bytes = fs::read(&path).unwrap();
+        assert!([&bundles[1], &bundles[2]].iter().all(|bundle| bytes::contains(&bytes, bundle)));
+        assert!(!bytes::contains(&bytes, b"div".repeat(100)));
         assert!(!tree.path("prefix/lib/.kpack/vec_lib_amdgcnspirv.kpack").exists());
-        assert_eq!(faults(&tree.path("prefix")), [""; 0]);
-        assert_eq!(faults_against(&path, &tree.path("fat")), [""; 0]);
+        assert_holds(&tree.path("prefix"));
+        assert_holds_against(&path, &tree.path("fat"));
         if let Some(printed) = run(kind, &path) {
             let printed = String::from_utf8(printed.stdout).unwrap();
             // Magic numbers, as characters of a little-endian machine.
@@ -159,9 +124,12 @@ fn wrappers_with_spirv_stay_fat_and_the_others_are_split() {
             let report = join(&options, &()).unwrap();
             let outcome = &report.files[0].outcome;
             assert!(matches!(outcome, Outcome::Joined { .. }), "{outcome:?}");
-            assert!(contains(&path, &bundles[1]) && contains(&path, &bundles[2]));
-            assert_eq!(faults(&tree.path("prefix")), [""; 0]);
-            assert_eq!(faults_against(&path, &tree.path("fat")), [""; 0]);
+            let bytes = fs::read(&path).unwrap();
+            assert!(
+                [&bundles[1], &bundles[2]].iter().all(|bundle| bytes::contains(&bytes, bundle))
+            );
+            assert_holds(&tree.path("prefix"));
+            assert_holds_against(&path, &tree.path("fat"));
             options.against = None;
             let report = join(&options, &()).unwrap();
             assert!(matches!(report.files[0].outcome, Outcome::LeftAlone { .. }));
@@ -176,7 +144,7 @@ fn wrappers_with_spirv_stay_fat_and_the_others_are_split() {
 #[test]
 fn a_kept_bundle_that_wrappers_share_is_written_once() {
     let library = library(Kind::Shared).wrapper_sharing(1).wrapper_sharing(1);
-    let tree = unsplit(&library);
+    let tree = library.in_prefix(FILE);
     let path = tree.path("prefix").join(FILE);
     install(&with(&tree, Spirv::Keep), &()).unwrap();
     let split = tree.snapshot();
@@ -192,7 +160,7 @@ fn a_kept_bundle_that_wrappers_share_is_written_once() {
     options.against = Some(tree.path("fat"));
     join(&options, &()).unwrap();
     assert_eq!(count(&path), 1);
-    assert_eq!(faults_against(&path, &tree.path("fat")), [""; 0]);
+    assert_holds_against(&path, &tree.path("fat"));
     install(&with(&tree, Spirv::Keep), &()).unwrap();
     assert_eq!(tree.snapshot(), split);
 }
@@ -200,7 +168,7 @@ fn a_kept_bundle_that_wrappers_share_is_written_once() {
 #[test]
 fn spirv_is_dropped_or_archived_on_demand() {
     for (spirv, archives) in [(Spirv::Drop, 3), (Spirv::Archive, 4)] {
-        let tree = unsplit(&library(Kind::Shared));
+        let tree = library(Kind::Shared).in_prefix(FILE);
         let path = tree.path("prefix").join(FILE);
         let report = install(&with(&tree, spirv), &()).unwrap();
         assert_eq!(report.archives.len(), archives);
@@ -209,7 +177,7 @@ fn spirv_is_dropped_or_archived_on_demand() {
             Spirv::Drop => vec!["no archive has a code object at index 2"],
             _ => Vec::new(),
         };
-        assert_eq!(faults(&tree.path("prefix")), nothing_left);
+        assert_eq!(faults_at(&tree.path("prefix")), nothing_left);
         let split = tree.snapshot();
         let targets = match spirv {
             Spirv::Archive => vec!["gfx1100", "amdgcnspirv"],
@@ -217,7 +185,7 @@ fn spirv_is_dropped_or_archived_on_demand() {
         };
         let targets = targets.into_iter().map(|target| target.parse().unwrap());
         join(&JoinOptions::new(tree.path("prefix"), targets, [FILE]), &()).unwrap();
-        assert_eq!(faults(&tree.path("prefix")), [""; 0]);
+        assert_holds(&tree.path("prefix"));
         let spirv = entry_ids(&path).into_iter().filter(|id| id.ends_with("spirv"));
         assert_eq!(spirv.count(), if archives == 4 { 2 } else { 0 });
         // The default does not take it out of the archives again.
@@ -230,7 +198,7 @@ fn spirv_is_dropped_or_archived_on_demand() {
 fn a_library_with_nothing_else_stays_as_it_is() {
     let only =
         FatLibrary::new().wrapper(Storage::Plain, [large("gfx942", "add"), spirv(CLANG_19, "add")]);
-    let tree = unsplit(&only);
+    let tree = only.in_prefix(FILE);
     let before = tree.snapshot();
     let mut all = InstallOptions::new(tree.path("prefix"), "vec", [""; 0]);
     all.all = true;
@@ -246,7 +214,7 @@ fn a_library_with_nothing_else_stays_as_it_is() {
 
 #[test]
 fn stripped_tools_leave_it_sound() {
-    let tree = unsplit(&library(Kind::Pie));
+    let tree = library(Kind::Pie).in_prefix(FILE);
     let path = tree.path("prefix").join(FILE);
     install(&with(&tree, Spirv::Keep), &()).unwrap();
     let expected = run(Kind::Pie, &path);
@@ -255,7 +223,7 @@ fn stripped_tools_leave_it_sound() {
             continue;
         }
         process::run(Command::new(tool).arg(&path));
-        assert_eq!(faults(&tree.path("prefix")), [""; 0], "{tool}");
+        assert_eq!(faults_at(&tree.path("prefix")), [""; 0], "{tool}");
         assert_eq!(run(Kind::Pie, &path), expected, "{tool}");
         assert_eq!(faults_against(&path, &tree.path("fat")), [""; 0], "{tool}");
     }
@@ -295,8 +263,8 @@ fn an_artifact_keeps_it_in_the_generic_one() {
     let report = artifact::split(&options, &()).unwrap();
     let notes = report.findings.iter().filter(|notice| notice.text.contains("SPIR-V"));
     assert_eq!(notes.count(), 2, "{:?}", report.findings);
-    assert_eq!(faults(&output), [""; 0]);
-    assert_eq!(faults_against(&output, &tree.path("artifact")), [""; 0]);
+    assert_holds(&output);
+    assert_holds_against(&output, &tree.path("artifact"));
 }
 
 #[test]
@@ -320,7 +288,7 @@ fn an_artifact_and_a_wheel_drop_or_archive_it_where_nothing_else_is() {
         assert!(report.device_code);
         let found = report.artifacts.iter().flat_map(|artifact| &artifact.target);
         assert!(found.eq(targets), "{spirv:?}: {report:?}");
-        assert_eq!(faults(&output), [""; 0]);
+        assert_holds(&output);
 
         let fat = "vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
         let wheel = Wheel::new(fat).member("vec/_vec.so", fs::read(&built).unwrap());
@@ -342,20 +310,17 @@ fn an_artifact_and_a_wheel_drop_or_archive_it_where_nothing_else_is() {
 #[test]
 fn a_join_writes_the_entry_ids_of_the_original() {
     for id in [CLANG_19, CLANG_22] {
-        let tree = Tree::new();
         let old = ("hip-amdgcn-amd-amdhsa--gfx906".to_owned(), code("gfx906", "add").1);
         let other = FatLibrary::new()
             .wrapper(Storage::Plain, [spirv(CLANG_22, "add"), code("gfx906", "add")]);
-        other.build(&tree.path("other")).unwrap();
         let library = FatLibrary::new()
             .wrapper(Storage::Plain, [spirv(id, "add"), old, code("gfx1100", "add")])
             .wrapper(Storage::Zstd(2), [spirv(id, "mul")]);
-        library.build(&tree.path("fat")).unwrap();
-        fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+        let tree = library.in_prefix(FILE);
+        other.build(&tree.path("other")).unwrap();
         let path = tree.path("prefix").join(FILE);
-        fs::copy(tree.path("fat"), &path).unwrap();
         install(&with(&tree, Spirv::Archive), &()).unwrap();
-        assert_eq!(faults_against(&path, &tree.path("fat")), [""; 0]);
+        assert_holds_against(&path, &tree.path("fat"));
 
         let targets = ["amdgcnspirv", "gfx906", "gfx1100"].map(|target| target.parse().unwrap());
         let mut options = JoinOptions::new(tree.path("prefix"), targets, [FILE]);
@@ -382,7 +347,7 @@ fn a_join_takes_it_where_a_gpu_has_no_other_code() {
         ("gfx1100", ["gfx1100", "gfx11-generic", "amdgcnspirv"]),
         ("gfx90a", ["gfx90a:xnack-", "amdgcnspirv", "amdgcnspirv"]),
     ] {
-        let tree = unsplit(&library);
+        let tree = library.in_prefix(FILE);
         let path = tree.path("prefix").join(FILE);
         install(&with(&tree, Spirv::Archive), &()).unwrap();
         let options = JoinOptions::new(tree.path("prefix"), [gpu.parse().unwrap()], [FILE]);
@@ -395,18 +360,15 @@ fn a_join_takes_it_where_a_gpu_has_no_other_code() {
         for target in expected {
             assert!(ids.iter().any(|id| id.ends_with(target)), "{gpu}: {ids:?}");
         }
-        assert_eq!(faults(&path), [""; 0]);
+        assert_holds(&path);
     }
 }
 
 #[test]
 fn an_archive_without_entry_ids_joins_as_runtimes_expect() {
-    let tree = Tree::new();
     let library = FatLibrary::new().wrapper(Storage::Plain, [spirv(CLANG_19, "add")]);
-    library.build(&tree.path("fat")).unwrap();
-    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+    let tree = library.in_prefix(FILE);
     let path = tree.path("prefix").join(FILE);
-    fs::copy(tree.path("fat"), &path).unwrap();
     install(&with(&tree, Spirv::Archive), &()).unwrap();
     // As earlier versions wrote it: without metadata.
     let archive = tree.path("prefix/lib/.kpack/vec_lib_amdgcnspirv.kpack");

@@ -9,7 +9,7 @@ use crate::cargo_build::{built, messages, nothing_hidden, stage};
 use kpack_cli::stage::Options;
 use kpack_tests::process;
 use kpack_tests::require;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 use serde_json::json;
 
 #[test]
@@ -78,8 +78,7 @@ fn leftovers_of_a_run_that_was_killed_at_any_moment_go() {
         // With nothing but the stamp, complete or not, and with a file.
         for (stamp, file) in [("", None), ("# Made", None), (&*stamp, Some("app"))] {
             let left = hidden.join(name);
-            fs::create_dir_all(&left).unwrap();
-            fs::write(left.join(".kpack-stage"), stamp).unwrap();
+            write(left.join(".kpack-stage"), stamp);
             if let Some(file) = file {
                 fs::write(left.join(file), "").unwrap();
             }
@@ -97,8 +96,7 @@ fn other_files_under_the_hidden_name_stay() {
     let mine = ["thesis.txt", "new/thesis.txt", "old/bin/thesis.txt"];
     let mine = mine.map(|name| tree.path(".dist.tmp").join(name));
     for file in &mine {
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::write(file, "mine").unwrap();
+        write(file, "mine");
     }
     for _ in 0..2 {
         stage(&options, text.as_bytes()).unwrap();
@@ -186,8 +184,7 @@ fn an_existing_directory_is_filled() {
     stage(&Options::new(tree.path("expected")), text.as_bytes()).unwrap();
     stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
     // A file of the release that the next one does not have.
-    fs::create_dir_all(tree.path("dist/lib/old")).unwrap();
-    fs::write(tree.path("dist/lib/old/libold.so"), "").unwrap();
+    tree.write("dist/lib/old/libold.so", "");
     let stamp = tree.path("dist/.kpack-stage");
     fs::write(&stamp, fs::read_to_string(&stamp).unwrap() + "lib/old/libold.so\n").unwrap();
     let inode = || tree.path("dist").metadata().unwrap().ino();

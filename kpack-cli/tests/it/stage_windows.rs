@@ -11,30 +11,12 @@ use kpack_split::report::Report;
 use kpack_tests::fixture::{FatLibrary, Storage, WindowsBuild, WindowsLinker, code};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
-use serde_json::json;
 
-use crate::cargo_build::{messages, refused_with, stage};
-use crate::command::{kpack, words};
+use crate::cargo_build::{artifact_of, messages, refused_with, stage};
+use crate::command::{succeeds, words};
 use crate::spirv::{CLANG_19, spirv};
 use crate::strip_debug::{Code, SMALL, TOOLS};
 use crate::verified::assert_holds;
-
-/// Cargo's message about a binary that it linked.
-fn artifact(tree: &Tree, name: &str) -> serde_json::Value {
-    let path = tree.path(&format!("target/release/{name}"));
-    let (kind, executable) = match name.ends_with(".exe") {
-        true => ("bin", Some(&path)),
-        false => ("cdylib", None),
-    };
-    json!({
-        "reason": "compiler-artifact", "package_id": "path+file:///app#0.1.0",
-        "manifest_path": tree.path("app/Cargo.toml"),
-        "target": {"kind": [kind], "crate_types": [kind], "name": "app", "src_path": "/app/src/main.rs",
-                   "edition": "2024", "doc": true, "doctest": false, "test": true},
-        "profile": {"opt_level": "3", "debuginfo": 0, "debug_assertions": false, "overflow_checks": false, "test": false},
-        "features": [], "filenames": [path], "executable": executable, "fresh": false,
-    })
-}
 
 /// Builds binaries, and returns Cargo's messages about them.
 fn built(tree: &Tree, binaries: &[(&str, FatLibrary)]) -> String {
@@ -46,7 +28,7 @@ fn built(tree: &Tree, binaries: &[(&str, FatLibrary)]) -> String {
         };
         let path = tree.path(&format!("target/release/{name}"));
         library.build_for_windows(build, &path).unwrap();
-        artifact(tree, name)
+        artifact_of(tree, &path, if build.is_program { "bin" } else { "cdylib" })
     });
     messages(&Vec::from_iter(artifacts))
 }
@@ -204,8 +186,7 @@ fn spirv_stays_unless_it_is_dropped_or_archived() {
 
     for (how, expected) in [("drop", &["gfx1100"][..]), ("archive", &["amdgcnspirv", "gfx1100"])] {
         let line = format!("stage --output-dir dist --messages build.json --spirv {how}");
-        let output = kpack(&tree, &words(&line));
-        assert!(output.status.success(), "{output:?}");
+        succeeds(&tree, &words(&line));
         assert_holds(&tree.path("dist"));
         let expected = expected.iter();
         let expected = expected.map(|target| format!("dist/lib/.kpack/app_lib_{target}.kpack"));

@@ -13,12 +13,12 @@ use kpack_core::ids;
 use kpack_store::{Index, PackOptions, UnpackOptions, pack, unpack};
 use kpack_tests::process;
 use kpack_tests::require;
-use kpack_tests::tree::{Tree, files_in};
+use kpack_tests::tree::{Tree, files_in, write};
 
-use crate::command::{command, kpack};
+use crate::command::{command, kpack, succeeds};
 use crate::packed::{Tar, entry, packed, write_index};
-use crate::planned::{CONFIGURATION, recombine};
-use crate::shards::{PREFIX, three_shards, write};
+use crate::planned::recombined;
+use crate::shards::{PREFIX, three_shards};
 use crate::verified::{check, faults};
 
 /// The files below a directory, by path, and whether each is executable, without the index.
@@ -33,19 +33,13 @@ fn below(tree: &Tree, directory: &str) -> BTreeMap<String, (bool, Vec<u8>)> {
         .collect()
 }
 
-fn merged() -> Tree {
-    let tree = three_shards();
-    recombine(&tree, CONFIGURATION);
-    tree
-}
-
 #[test]
 fn what_was_packed_and_unpacked_is_what_it_was() {
-    let tree = merged();
+    let tree = recombined();
     let library = tree.path(&format!("out/blas_lib_generic/{PREFIX}/lib/librocblas.so.5"));
     fs::set_permissions(&library, fs::Permissions::from_mode(0o775)).unwrap();
     let long = format!("out/blas_lib_generic/{PREFIX}/{}/file", "directory/".repeat(20));
-    write(&tree.path(&long), b"far away");
+    tree.write(&long, b"far away");
     fs::hard_link(&library, library.with_file_name("other-name.so")).unwrap();
     packed(&tree, "out", "store");
     let unpacked = unpack(&UnpackOptions::new(tree.path("store"), tree.path("again")), &());
@@ -63,10 +57,10 @@ fn what_was_packed_and_unpacked_is_what_it_was() {
 
 #[test]
 fn the_same_trees_give_the_same_bytes_whenever_and_wherever() {
-    let tree = merged();
+    let tree = recombined();
     // Larger than a frame, and cut in the middle of a file.
     let bytes: Vec<u8> = (0..9_000_000_u32).flat_map(u32::to_le_bytes).collect();
-    write(&tree.path(&format!("out/blas_lib_generic/{PREFIX}/lib/large")), &bytes);
+    tree.write(&format!("out/blas_lib_generic/{PREFIX}/lib/large"), &bytes);
     let index = packed(&tree, "out", "store");
     for name in tree.files() {
         let path = tree.path(&name);
@@ -93,8 +87,7 @@ fn the_same_trees_give_the_same_bytes_whenever_and_wherever() {
         "-j",
         "1",
     ];
-    let output = kpack(&tree, &arguments);
-    assert!(output.status.success(), "{output:?}");
+    succeeds(&tree, &arguments);
     assert!(files_in(&tree.path("store")) == files_in(&tree.path("other")));
     assert_eq!(Index::read(&tree.path("other/index.json")).unwrap(), index);
     assert_eq!(index.built_for, ["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"]);
@@ -104,7 +97,7 @@ fn the_same_trees_give_the_same_bytes_whenever_and_wherever() {
 
 #[test]
 fn other_tools_read_what_was_packed() {
-    let tree = merged();
+    let tree = recombined();
     packed(&tree, "out", "store");
     for artifact in ["blas_lib_generic", "blas_lib_gfx110X"] {
         let list = format!("zstd -dc store/{artifact}.tar.zst | tar -t");
@@ -146,9 +139,9 @@ for artifact in sys.argv[1:]:
 
 #[test]
 fn what_other_tools_packed_gets_an_index_and_is_unpacked() {
-    let tree = merged();
+    let tree = recombined();
     let long = format!("out/blas_lib_generic/{PREFIX}/{}/ü", "directory/".repeat(20));
-    write(&tree.path(&long), b"far away");
+    tree.write(&long, b"far away");
     fs::create_dir(tree.path("foreign")).unwrap();
     let artifacts = ["out/blas_lib_generic", "out/blas_lib_gfx110X"];
     let script = Command::new("python3")
@@ -158,13 +151,11 @@ fn what_other_tools_packed_gets_an_index_and_is_unpacked() {
         .status();
     assert!(script.unwrap().success());
     let index = ["artifact", "pack", "--archives", "foreign", "--run", "1-linux"];
-    let output = kpack(&tree, &index);
-    assert!(output.status.success(), "{output:?}");
-    let output = kpack(
+    succeeds(&tree, &index);
+    succeeds(
         &tree,
         &["artifact", "unpack", "foreign", "--arch", "gfx1100", "--output-dir", "again"],
     );
-    assert!(output.status.success(), "{output:?}");
     for artifact in ["blas_lib_generic", "blas_lib_gfx110X"] {
         let mut expected = below(&tree, &format!("out/{artifact}"));
         expected.remove(".kpack-artifact").unwrap();
@@ -179,7 +170,7 @@ fn what_other_tools_packed_gets_an_index_and_is_unpacked() {
 
 #[test]
 fn an_index_of_archives_says_what_is_in_them_and_replaces_none_that_says_more() {
-    let tree = merged();
+    let tree = recombined();
     let index = packed(&tree, "out", "store");
     let before = files_in(&tree.path("store"));
     let archives_of = |run: &[&str]| {
@@ -223,12 +214,11 @@ fn an_index_of_archives_says_what_is_in_them_and_replaces_none_that_says_more() 
 
 #[test]
 fn one_gpu_gets_its_files_in_one_tree() {
-    let tree = merged();
+    let tree = recombined();
     packed(&tree, "out", "store");
     let arguments =
         ["artifact", "unpack", "store", "--arch", "gfx942", "--flatten", "--output-dir", "root"];
-    let output = kpack(&tree, &arguments);
-    assert!(output.status.success(), "{output:?}");
+    succeeds(&tree, &arguments);
     let mut expected = BTreeMap::new();
     for artifact in ["blas_lib_generic", "blas_lib_instinct"] {
         expected.extend(below(&tree, &format!("out/{artifact}/{PREFIX}")));
@@ -255,8 +245,7 @@ fn one_gpu_gets_its_files_in_one_tree() {
             "--output-dir",
             root,
         ];
-        let output = kpack(&tree, &arguments);
-        assert!(output.status.success(), "{output:?}");
+        succeeds(&tree, &arguments);
     }
     let mut layers = below(&tree, "base");
     layers.extend(below(&tree, "layer"));
@@ -265,14 +254,11 @@ fn one_gpu_gets_its_files_in_one_tree() {
 
 #[test]
 fn files_that_two_components_have_are_one_if_they_are_the_same() {
-    let tree = merged();
+    let tree = recombined();
     let copy = |text: &str| {
         for name in ["out/blas_lib_generic", "out/copy_lib_generic"] {
-            write(&tree.path(&format!("{name}/{PREFIX}/LICENSE")), text.as_bytes());
-            write(
-                &tree.path(&format!("{name}/artifact_manifest.txt")),
-                format!("{PREFIX}\n").as_bytes(),
-            );
+            tree.write(&format!("{name}/{PREFIX}/LICENSE"), text);
+            tree.write(&format!("{name}/artifact_manifest.txt"), format!("{PREFIX}\n"));
         }
     };
     copy("the same");
@@ -284,7 +270,7 @@ fn files_that_two_components_have_are_one_if_they_are_the_same() {
     };
     flatten("root").unwrap();
     assert_eq!(fs::read(tree.path("root/LICENSE")).unwrap(), b"the same");
-    write(&tree.path(&format!("out/copy_lib_generic/{PREFIX}/LICENSE")), b"another!");
+    tree.write(&format!("out/copy_lib_generic/{PREFIX}/LICENSE"), b"another!");
     packed(&tree, "out", "store");
     let error = flatten("other").unwrap_err();
     assert_eq!(error.id(), ids::CONFLICTING_FILES);
@@ -472,7 +458,7 @@ fn of_two_publishers_at_the_same_time_one_is_refused() {
 
 #[test]
 fn a_store_is_not_replaced_by_what_is_unpacked() {
-    let tree = merged();
+    let tree = recombined();
     packed(&tree, "out", "store");
     packed(&tree, "out", "other");
     std::os::unix::fs::symlink("store", tree.path("alias")).unwrap();
@@ -496,7 +482,7 @@ fn a_store_is_not_replaced_by_what_is_unpacked() {
     let again = UnpackOptions::new(tree.path("store"), tree.path("again"));
     unpack(&again, &()).unwrap();
     for added in ["again/precious", "again/blas_lib_other/precious"] {
-        write(&tree.path(added), b"mine");
+        tree.write(added, b"mine");
         let error = unpack(&again, &()).unwrap_err();
         assert_eq!(error.id(), ids::OUTPUT_IN_THE_WAY, "{error}");
         fs::remove_file(tree.path(added)).unwrap();
@@ -517,8 +503,7 @@ fn families_of_builds_are_selected_by_their_gpus() {
         let bytes = Tar::new().file("stage/file", target.as_bytes()).compressed();
         fs::write(tree.path(&format!("store/blas_lib_{target}.tar.zst")), bytes).unwrap();
     }
-    let output = kpack(&tree, &["artifact", "pack", "--archives", "store"]);
-    assert!(output.status.success(), "{output:?}");
+    succeeds(&tree, &["artifact", "pack", "--archives", "store"]);
     let output = kpack(&tree, &["artifact", "select", "store/index.json", "--arch", "gfx942"]);
     let expected = "blas_lib_generic.tar.zst\nblas_lib_gfx94X-dcgpu.tar.zst\n";
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
@@ -540,8 +525,7 @@ fn small_store(tree: &Tree) {
     ] {
         let (files, size) = tar.contents;
         let bytes = tar.compressed();
-        fs::create_dir_all(tree.path("store")).unwrap();
-        fs::write(tree.path(&format!("store/blas_lib_{target}.tar.zst")), &bytes).unwrap();
+        tree.write(&format!("store/blas_lib_{target}.tar.zst"), &bytes);
         entries.push(entry("blas_lib", target, &bytes, files, size));
     }
     write_index(&tree.path("store"), &entries);

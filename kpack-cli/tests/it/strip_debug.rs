@@ -17,7 +17,7 @@ use kpack_split::join::{JoinOptions, join};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel};
 use kpack_tests::process::run;
 use kpack_tests::require::tools;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 use zip::ZipArchive;
 
 use crate::blas;
@@ -86,14 +86,8 @@ fn prefix(codes: &[(Storage, Code<'_>)]) -> Tree {
         library = library.wrapper(*storage, code);
     }
     library.build(&tree.path("fat")).unwrap();
-    reset(&tree);
+    tree.copy_file("fat", "prefix/lib/libvec.so");
     tree
-}
-
-/// Puts the fat binary back.
-fn reset(tree: &Tree) {
-    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
-    fs::copy(tree.path("fat"), tree.path("prefix").join(FILE)).unwrap();
 }
 
 fn options(tree: &Tree, debug: DebugInfo) -> InstallOptions {
@@ -187,7 +181,7 @@ fn archives_have_everything_but_debug_information() {
     assert_eq!(tree.snapshot(), before);
 
     fs::remove_dir_all(tree.path("prefix")).unwrap();
-    reset(&tree);
+    tree.copy_file("fat", "prefix/lib/libvec.so");
     for only in [Only::Device, Only::Host] {
         let mut options = options(&tree, DebugInfo::Strip);
         options.only = Some(only);
@@ -234,7 +228,7 @@ fn much_debug_information_gets_a_note() {
     assert!(findings(&report.findings, ids::DEBUG_INFORMATION).is_empty());
     let size = |tree: &Tree| fs::metadata(archive(tree, TARGETS[0])).unwrap().len() as f64;
     let before = size(&tree);
-    reset(&tree);
+    tree.copy_file("fat", "prefix/lib/libvec.so");
     split(&tree, DebugInfo::Strip);
     let shown = kpack(&tree, &["show", archive(&tree, TARGETS[0]).to_str().unwrap()]);
     assert_eq!(String::from_utf8(shown.stderr).unwrap(), "");
@@ -327,7 +321,7 @@ fn debug_files_are_where_debuggers_look_for_them() {
     // The half for host binaries leaves debug files to the other one.
     fs::remove_dir_all(tree.path("prefix")).unwrap();
     fs::remove_dir_all(&directory).unwrap();
-    reset(&tree);
+    tree.copy_file("fat", "prefix/lib/libvec.so");
     let mut host = options(&tree, DebugInfo::StripTo(directory.clone()));
     host.only = Some(Only::Host);
     install(&host, &()).unwrap();
@@ -369,9 +363,8 @@ fn every_command_that_splits_strips() {
         assert!(is_equal, "{directory}");
     };
 
-    fs::create_dir_all(tree.path("artifact/vec/stage/lib")).unwrap();
-    fs::write(tree.path("artifact/artifact_manifest.txt"), "vec/stage\n").unwrap();
-    fs::copy(tree.path("fat"), tree.path("artifact/vec/stage").join(FILE)).unwrap();
+    tree.write("artifact/artifact_manifest.txt", "vec/stage\n");
+    tree.copy_file("fat", "artifact/vec/stage/lib/libvec.so");
     let (input, output) = (tree.path("artifact"), tree.path("artifacts"));
     let mut options = kpack_artifact::split::Options::new(&input, &output, "vec_lib");
     options.storage.debug = DebugInfo::Strip;
@@ -457,7 +450,7 @@ fn debug_information_that_no_debugger_would_find_stays() {
 
     // One half after the other.
     fs::remove_dir_all(tree.path("prefix")).unwrap();
-    reset(&tree);
+    tree.copy_file("fat", "prefix/lib/libvec.so");
     for only in [Only::Device, Only::Host] {
         let mut options = options(&tree, DebugInfo::StripTo(tree.path("debug")));
         options.only = Some(only);
@@ -473,8 +466,7 @@ fn a_run_that_fails_leaves_no_debug_files() {
     }
     let tree = prefix(&[(Storage::Plain, SMALL)]);
     let damaged = archive(&tree, TARGETS[0]);
-    fs::create_dir_all(damaged.parent().unwrap()).unwrap();
-    fs::write(&damaged, "no archive").unwrap();
+    write(&damaged, "no archive");
     let before = tree.snapshot();
     let debug = DebugInfo::StripTo(tree.path("above/debug"));
     let error = install(&options(&tree, debug.clone()), &()).unwrap_err();
@@ -521,8 +513,7 @@ fn no_debug_file_takes_the_place_of_another() {
     let tree = prefix(&[(Storage::Plain, SMALL)]);
     let debug = DebugInfo::StripTo(tree.path("debug"));
     let path = debug_file(&tree.path("debug"), &original(&tree, 0, TARGETS[1]));
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(&path, "of another program").unwrap();
+    write(&path, "of another program");
     let before = tree.snapshot();
     let error = install(&options(&tree, debug), &()).unwrap_err();
     assert_eq!(error.id(), ids::SHARED_BUILD_ID, "{error}");
@@ -564,7 +555,7 @@ fn leftovers_go_also_if_no_debug_file_is_written() {
     split(&tree, DebugInfo::StripTo(directory.clone()));
     let leftover = directory.join(".kpack.0123456789abcdef.tmp");
     fs::create_dir(&leftover).unwrap();
-    reset(&tree);
+    tree.copy_file("fat", "prefix/lib/libvec.so");
     split(&tree, DebugInfo::StripTo(directory));
     assert!(!leftover.exists());
 }

@@ -11,7 +11,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use kpack_tests::require;
-use kpack_tests::tree::{Snapshot, Tree};
+use kpack_tests::tree::{Snapshot, Tree, write};
 use rustix::process::{Pid, Signal, kill_process};
 use walkdir::WalkDir;
 
@@ -52,8 +52,7 @@ fn with_inputs() -> Tree {
     // Names as the command's own, so that whoever goes there by name finds something.
     for name in ["kept", ".kpack.tmp/kept", ".kpack/kept", "new/kept", "lib/kept", "0/site/kept"] {
         let path = tree.path("victim").join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, "precious").unwrap();
+        write(&path, "precious");
     }
     tree
 }

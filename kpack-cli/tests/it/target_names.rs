@@ -23,8 +23,7 @@ fn succeeds(tree: &Tree, line: &str) -> String {
 /// An artifact with a library that has code for these targets.
 fn artifact(targets: &[&str]) -> Tree {
     let tree = Tree::new();
-    std::fs::create_dir_all(tree.path("built/stage/lib")).unwrap();
-    std::fs::write(tree.path("built/artifact_manifest.txt"), "stage\n").unwrap();
+    tree.write("built/artifact_manifest.txt", "stage\n");
     let code = targets.iter().map(|target| code(target, "vec"));
     let library = FatLibrary::new().wrapper(Storage::Plain, code);
     library.build(&tree.path("built/stage/lib/libvec.so")).unwrap();

@@ -4,25 +4,19 @@
 
 use std::fs;
 use std::io::Cursor;
-use std::path::Path;
 
 use crate::command::{kpack, words};
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::blake3;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, add_and_mul, code, code_object};
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 
 /// Clears the screen, returns to the start of the line, begins a new line, writes backwards.
 const TRICKS: &str = "x\u{1b}[2J\u{9b}2J\rforged\nforged: fine\u{202e}\u{2066}y";
 
 fn library() -> FatLibrary {
     add_and_mul(["gfx1100", "gfx90a:xnack+"], ["gfx1100", "gfx90a:xnack+"])
-}
-
-fn write(path: &Path, bytes: impl AsRef<[u8]>) {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, bytes).unwrap();
 }
 
 /// Checks that a command prints the tricks, in a form that no terminal obeys.
@@ -135,13 +129,13 @@ fn json() {
 fn artifacts() {
     let tree = Tree::new();
     let artifact = tree.path("in/blas_lib");
-    write(&artifact.join("artifact_manifest.txt"), "blas/stage\n");
-    write(&artifact.join(TRICKS), "");
+    write(artifact.join("artifact_manifest.txt"), "blas/stage\n");
+    write(artifact.join(TRICKS), "");
     let prefix = artifact.join("blas/stage");
     library().build(&prefix.join(format!("lib/{TRICKS}.so"))).unwrap();
     let code = code_object("gfx1100", b"add").unwrap();
-    write(&prefix.join(format!("share/{TRICKS}_gfx1100.co")), code);
-    write(&tree.path("in/fft_lib/artifact_manifest.txt"), TRICKS);
+    write(prefix.join(format!("share/{TRICKS}_gfx1100.co")), code);
+    tree.write("in/fft_lib/artifact_manifest.txt", TRICKS);
     let configuration = |group: &str| {
         let group_of =
             |target| serde_json::json!({"display_name": TRICKS, "architectures": [target]});
@@ -151,7 +145,7 @@ fn artifacts() {
     };
     for (file, group) in [("group", TRICKS), ("good", "a")] {
         let text = configuration(group).to_string();
-        write(&tree.path(&format!("{file}.json")), text);
+        tree.write(&format!("{file}.json"), text);
     }
     for line in [
         "artifact split --batch-artifact-parent-dir in --output-dir shards/one",
@@ -168,8 +162,7 @@ fn artifacts() {
 #[test]
 fn wheels() {
     const NAME: &str = "vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
-    let tree = Tree::new();
-    library().build(&tree.path("vec.so")).unwrap();
+    let tree = library().in_tree("vec.so");
     let wheel = || {
         let binary = fs::read(tree.path("vec.so")).unwrap();
         Wheel::new(NAME).member("vec/_vec.so", binary)

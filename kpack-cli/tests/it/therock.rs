@@ -6,28 +6,13 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use crate::command::{kpack, succeeds};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, library_file};
 use kpack_tests::page::repository;
 use kpack_tests::process;
 use kpack_tests::require::tool;
-use kpack_tests::tree::{Tree, files_in};
+use kpack_tests::tree::{Tree, files_in, write};
 use walkdir::WalkDir;
-
-fn kpack(tree: &Tree, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kpack"))
-        .current_dir(tree.root())
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
-}
-
-#[track_caller]
-fn succeeds(tree: &Tree, arguments: &[&str]) -> String {
-    let output = kpack(tree, arguments);
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
 
 /// What is said where it fails, after the exit code.
 #[track_caller]
@@ -112,8 +97,7 @@ fn names_of_files_are_told_where_that_is_asked_for() {
 
 #[test]
 fn totals_of_an_archive() {
-    let tree = Tree::new();
-    library().build(&tree.path("lib/librccl.so")).unwrap();
+    let tree = library().in_tree("lib/librccl.so");
     let install = ["split", "--prefix", ".", "--module", "rccl", "--all"];
     succeeds(&tree, &install);
     let archive = "lib/.kpack/rccl_lib_gfx90a:xnack+.kpack";
@@ -306,8 +290,7 @@ fn the_code_objects_of_any_kind_of_file_are_written_to_a_directory() {
         ("rccl.o", Kind::Object),
         ("librccl.a", Kind::StaticLibrary),
     ] {
-        let tree = Tree::new();
-        library().kind(kind).build(&tree.path(name)).unwrap();
+        let tree = library().kind(kind).in_tree(name);
         succeeds(&tree, &[&UNBUNDLE[..], &[name]].concat());
         let expected = [
             (format!("{name}-0-gfx90a:xnack+.hsaco"), add.clone()),
@@ -362,8 +345,7 @@ fn static_libraries_archives_bundles_and_bare_code_objects_are_unbundled_too() {
 
 #[test]
 fn a_target_with_features_is_only_itself_and_one_that_is_not_there_is_an_error() {
-    let tree = Tree::new();
-    library().build(&tree.path("librccl.so")).unwrap();
+    let tree = library().in_tree("librccl.so");
     let out = ["--output-dir", "out", "librccl.so"];
     succeeds(&tree, &[&["unbundle", "--arch", "gfx90a:xnack-"], &out[..]].concat());
     let names: Vec<String> = files_in(&tree.path("out")).into_keys().collect();
@@ -418,8 +400,7 @@ fn a_build_with_ninja_splits_what_has_changed_and_nothing_else() {
     let library = "comm-libs/rccl/stage/lib/librccl.so.1";
     stage(&tree, "rccl_lib", library, &rccl);
     let other = tree.path("build/artifacts/hip_lib_generic");
-    fs::create_dir_all(&other).unwrap();
-    fs::write(other.join("artifact_manifest.txt"), "").unwrap();
+    write(other.join("artifact_manifest.txt"), "");
     let define = |name: &str, path: &Path| format!("-D{name}={}", path.display());
     let source = repository().join("tests/therock");
     let run = |program: &str, arguments: &[&OsStr]| {
@@ -632,8 +613,7 @@ fn a_link_to_the_distribution_has_the_command_and_the_loader() {
         "dist/lib/cmake/rocm-kpack/rocm-kpack-config.cmake",
         "dist/include/rocm_kpack/kpack.h",
     ] {
-        fs::create_dir_all(tree.path(file).parent().unwrap()).unwrap();
-        fs::write(tree.path(file), file).unwrap();
+        tree.write(file, file);
     }
     symlink("librocm_kpack.so.0", tree.path("dist/lib/librocm_kpack.so")).unwrap();
     fs::create_dir_all(tree.path("dist/bin")).unwrap();

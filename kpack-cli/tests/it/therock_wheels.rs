@@ -12,7 +12,7 @@ use kpack_tests::require::tool;
 use kpack_tests::tree::{Tree, files_in};
 
 use crate::command::said;
-use crate::wheels::{binary, names, text};
+use crate::wheels::{names, text};
 
 const TORCH: &str = "torch-2.10.0+rocm7.14.0-cp311-cp311-manylinux_2_28_x86_64.whl";
 const TORCHVISION: &str = "torchvision-0.25.0+rocm7.14.0-cp311-cp311-manylinux_2_28_x86_64.whl";
@@ -41,7 +41,7 @@ python3 -m rocm_kpack.tools.split_python_wheels \
 /// Wheels for several GPUs in `fat`; torch has images for families of GPUs as well.
 fn fat_wheels(tree: &Tree) -> [PathBuf; 2] {
     let library = add_and_mul(["gfx90a:xnack+", "gfx1100"], ["gfx90a:xnack-", "gfx1201"]);
-    let library = binary(&library);
+    let library = library.bytes();
     let mut torch = Wheel::new(TORCH).member("torch/__init__.py", "").member_with_mode(
         "torch/lib/libtorch_hip.so",
         0o755,

@@ -2,34 +2,34 @@
 //! and nothing else changes: not what others use, and not what is listed. `elf_layouts` has the binaries of each linker.
 
 use std::fs::{self, File, FileTimes};
-use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use crate::command::{command, kpack, said, words};
+use crate::fat::targets_of;
+use crate::kernel_files::gzip;
 use crate::layouts::trimmed::same;
 use crate::windows_binaries::{self, runs};
-use kpack_cli::inspect::{self, Content};
 use kpack_format::names::Group;
 use kpack_split::input::LinkedBinary;
 use kpack_split::install::{InstallOptions, install};
 use kpack_split::join::differences;
 use kpack_tests::fixture::{
-    FatLibrary, Kind, Storage, WINDOWS_LINKERS, Wheel, WindowsBuild, bundle, code_object,
+    FatLibrary, Kind, Storage, TargetCode, WINDOWS_LINKERS, Wheel, WindowsBuild, bundle, code_with,
 };
 use kpack_tests::package_root::PackageRoot;
 use kpack_tests::process::{self, kill_at_any_moment};
 use kpack_tests::require;
 use kpack_tests::sha256;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, copy_file};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 
 const LIBRARY: &str = "lib/libvec.so";
 
-fn code(target: &str, seed: u8) -> (String, Vec<u8>) {
-    (target.to_owned(), code_object(target, &vec![seed; 30_000]).unwrap())
+fn code(target: &str, seed: u8) -> TargetCode {
+    code_with(target, &vec![seed; 30_000])
 }
 
 /// Wrappers of every form of bundle, two of which share one.
@@ -47,11 +47,7 @@ fn library() -> FatLibrary {
 
 /// A prefix with the library, and the same one elsewhere, as `fat`.
 fn prefix() -> Tree {
-    let tree = Tree::new();
-    library().build(&tree.path("fat")).unwrap();
-    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
-    fs::copy(tree.path("fat"), tree.path("prefix").join(LIBRARY)).unwrap();
-    tree
+    library().in_prefix(LIBRARY)
 }
 
 /// Runs `kpack trim` with more arguments, and gives what it printed.
@@ -60,13 +56,6 @@ fn trim(tree: &Tree, arguments: &str) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
     String::from_utf8(output.stdout).unwrap() + &text
-}
-
-fn targets(path: &Path) -> Vec<String> {
-    let Content::FatBinary(fat) = inspect::inspect(path).unwrap().content else {
-        panic!("{} is not fat", path.display());
-    };
-    fat.targets().into_keys().map(ToString::to_string).collect()
 }
 
 #[test]
@@ -81,7 +70,7 @@ fn code_of_the_chosen_gpus_stays_under_its_wrappers_in_the_same_form() {
         let tree = prefix();
         let (fat, trimmed) = (tree.path("fat"), tree.path("prefix").join(LIBRARY));
         trim(&tree, &format!("--arch {gpus} prefix"));
-        assert_eq!(targets(&trimmed), left, "{gpus}");
+        assert_eq!(targets_of(&trimmed), left, "{gpus}");
         same(&fat, &trimmed).unwrap();
         let [before, after] = [&fat, &trimmed].map(|path| LinkedBinary::open(path).unwrap());
         let kpack_split::elf::DeviceCode::Fat(old) = &before.code else { panic!() };
@@ -166,10 +155,9 @@ fn spirv_stays_where_a_gpu_has_no_other_code_or_if_asked_to() {
         ("--arch gfx1100", &["amdgcnspirv", "gfx1100"]),
         ("--arch gfx942 --spirv keep", &["amdgcnspirv", "gfx942"]),
     ] {
-        let tree = Tree::new();
-        library.build(&tree.path(LIBRARY)).unwrap();
+        let tree = library.in_tree(LIBRARY);
         trim(&tree, &format!("{arguments} lib"));
-        assert_eq!(targets(&tree.path(LIBRARY)), left, "{arguments}");
+        assert_eq!(targets_of(&tree.path(LIBRARY)), left, "{arguments}");
     }
 }
 
@@ -192,11 +180,11 @@ fn files_that_others_use_stay_and_names_in_the_tree_stay_one_file() {
     let inode = |path: &str| tree.path(path).symlink_metadata().unwrap().ino();
     assert_eq!(inode("prefix/lib/libvec.so"), inode("prefix/bin/other"));
     assert_ne!(inode("prefix/lib/libvec.so"), inode("cache"));
-    assert_eq!(targets(&tree.path("prefix/bin/other")), ["gfx1100"]);
+    assert_eq!(targets_of(&tree.path("prefix/bin/other")), ["gfx1100"]);
     assert!(tree.path("prefix/lib/libvec.so.1").is_symlink());
     assert!(tree.path("prefix/lib/linked.so").is_symlink());
     assert!(!tree.path("prefix/lib/linked.so.1").is_symlink());
-    assert_eq!(targets(&tree.path("prefix/lib/linked.so")), ["gfx1100"]);
+    assert_eq!(targets_of(&tree.path("prefix/lib/linked.so")), ["gfx1100"]);
     let after = tree.snapshot_with_times();
     trim(&tree, "--arch gfx1100 prefix");
     assert_eq!(tree.snapshot_with_times(), after);
@@ -248,8 +236,8 @@ fn in_a_root_absolute_links_lead_into_it_and_nothing_outside_changes() {
     symlink("../../../../../../../fat", root.join("opt/rocm-6.4/lib/up.so")).unwrap();
     let fat = fs::read(tree.path("fat")).unwrap();
     trim(&tree, "--arch gfx1100 --root root /opt/rocm");
-    assert_eq!(targets(&root.join("opt/rocm-6.4/lib/libvec.so")), ["gfx1100"]);
-    assert_eq!(targets(&root.join("opt/rocm-6.4/lib/libother.so")), ["gfx1100"]);
+    assert_eq!(targets_of(&root.join("opt/rocm-6.4/lib/libvec.so")), ["gfx1100"]);
+    assert_eq!(targets_of(&root.join("opt/rocm-6.4/lib/libother.so")), ["gfx1100"]);
     for other in [root.join("usr/lib/libother.so"), tree.path("fat")] {
         assert_eq!(fs::read(other).unwrap(), fat);
     }
@@ -275,8 +263,7 @@ fn a_killed_run_leaves_each_file_old_or_new_and_the_next_one_finishes() {
         let info = tree.path(&format!("{site}/vec-1.dist-info"));
         fs::create_dir_all(&info).unwrap();
         for name in names {
-            fs::create_dir_all(path(name).parent().unwrap()).unwrap();
-            fs::copy(&fat, path(name)).unwrap();
+            copy_file(&fat, path(name));
         }
         for link in links {
             fs::hard_link(path(LIBRARY), path(link)).unwrap();
@@ -388,7 +375,7 @@ fn pip_finds_nothing_wrong_and_removes_everything() {
         lib.join("site-packages").join(name)
     };
     trim(&tree, "--arch gfx1100 venv");
-    assert_eq!(targets(&site("vec/libvec.so")), ["gfx1100"]);
+    assert_eq!(targets_of(&site("vec/libvec.so")), ["gfx1100"]);
     assert!(site(&format!("{database}_gfx1100.hsaco")).exists());
     assert!(!site(&format!("{database}_gfx942.hsaco")).exists());
     // As importlib.metadata has them: each file with its size and digest.
@@ -508,7 +495,7 @@ fn a_damaged_database_and_another_files_note_stop_nothing_else_or_all() {
     fs::remove_file(tree.path("prefix/.kpack-trimmed")).unwrap();
     let said = trim(&tree, "--arch gfx1100 prefix");
     assert!(said.contains("all kernel databases stay as they are"), "{said}");
-    assert_eq!(targets(&tree.path("prefix").join(LIBRARY)), ["gfx1100"]);
+    assert_eq!(targets_of(&tree.path("prefix").join(LIBRARY)), ["gfx1100"]);
 }
 
 #[test]
@@ -526,7 +513,7 @@ fn a_link_that_is_given_gets_a_file_of_its_own_and_each_given_path_is_listed() {
     );
     assert!(!said.contains("outside"), "{said}");
     assert_eq!(fs::read(tree.path("fat")).unwrap(), fat);
-    assert_eq!(targets(&tree.path("prefix/link.so")), ["gfx1100"]);
+    assert_eq!(targets_of(&tree.path("prefix/link.so")), ["gfx1100"]);
     let size = fs::metadata(tree.path("prefix").join(LIBRARY)).unwrap().len();
     let record = fs::read_to_string(info.join("RECORD")).unwrap();
     assert!(
@@ -569,9 +556,8 @@ fn a_large_compressed_bundle_takes_the_memory_of_one_window() {
     }
     const SIZE: usize = 48 << 20;
     let tree = Tree::new();
-    let entries = ["gfx1100", "gfx942"].map(|target| {
-        (target.to_owned(), code_object(target, &vec![target.len() as u8; SIZE]).unwrap())
-    });
+    let entries =
+        ["gfx1100", "gfx942"].map(|target| code_with(target, &vec![target.len() as u8; SIZE]));
     fs::write(tree.path("a.hipfb"), bundle(Storage::ZstdLong(3), &entries).unwrap()).unwrap();
     let script = "import resource as r, subprocess, sys\nsubprocess.run(sys.argv[1:], check=True)\n\
         print(r.getrusage(r.RUSAGE_CHILDREN).ru_maxrss)";
@@ -606,8 +592,7 @@ fn codes_by_wrapper(path: &Path) -> Vec<Vec<Vec<u8>>> {
 
 #[test]
 fn objects_and_static_libraries_are_linked_as_before() {
-    let tree = Tree::new();
-    library().kind(Kind::Object).build(&tree.path("vec.o")).unwrap();
+    let tree = library().kind(Kind::Object).in_tree("vec.o");
     let text = "void fixture_report(void);\nint main(void) { fixture_report(); return 0; }\n";
     fs::write(tree.path("main.c"), text).unwrap();
     let run = |program: &str, arguments: &[&str]| {
@@ -634,7 +619,7 @@ fn objects_and_static_libraries_are_linked_as_before() {
         assert!(!printed.is_empty());
         fs::write(tree.path("fat"), fat).unwrap();
         let [fat, trimmed] = ["fat", "program"].map(|name| tree.path(name));
-        assert_eq!(targets(&trimmed), ["gfx1100"], "{file}");
+        assert_eq!(targets_of(&trimmed), ["gfx1100"], "{file}");
         assert_eq!(codes_by_wrapper(&trimmed), codes_by_wrapper(&fat), "{file}");
     }
     let snapshot = tree.snapshot_with_times();
@@ -648,12 +633,7 @@ fn objects_and_static_libraries_are_linked_as_before() {
 
 /// Packs bytes in a form that the name of a program says.
 fn packed(program: &str, bytes: &[u8]) -> Vec<u8> {
-    if program == "zstd" {
-        return zstd::bulk::compress(bytes, 3).unwrap();
-    }
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
-    encoder.write_all(bytes).unwrap();
-    encoder.finish().unwrap()
+    if program == "zstd" { zstd::bulk::compress(bytes, 3).unwrap() } else { gzip(bytes) }
 }
 
 #[test]
@@ -799,7 +779,7 @@ fn bundles_in_data_shrink_beside_those_of_wrappers() {
         "{said}"
     );
     assert!(fs::metadata(&trimmed).unwrap().len() < fs::metadata(&fat).unwrap().len());
-    assert_eq!(targets(&trimmed), ["gfx1100"]);
+    assert_eq!(targets_of(&trimmed), ["gfx1100"]);
     assert_eq!(codes_by_wrapper(&trimmed), codes_by_wrapper(&fat));
     let rooms = shrunk(&fat, &trimmed);
     assert_eq!(rooms.len(), storages.len());
@@ -833,7 +813,7 @@ fn bundles_in_data_that_cannot_shrink_are_named_and_those_of_wrappers_shrink() {
     assert!(said.contains(left) && said.contains("[bundles-in-data]"), "{said}");
     assert_eq!(dry.replace("would change", "changed"), said);
     same(&fat, &trimmed).unwrap();
-    assert_eq!(targets(&trimmed), ["gfx1100"]);
+    assert_eq!(targets_of(&trimmed), ["gfx1100"]);
     let again = trim(&tree, "--arch gfx1100 lib");
     assert!(again.contains("0 files changed") && again.contains(left), "{again}");
 }
@@ -871,7 +851,7 @@ fn binaries_for_windows_are_trimmed_and_load() {
             trim(&tree, &arguments);
             assert_eq!(trimmed.metadata().unwrap().modified().unwrap(), time, "{linker:?}");
             assert!(fs::metadata(&trimmed).unwrap().len() < fs::metadata(&fat).unwrap().len());
-            assert_eq!(targets(&trimmed), ["gfx1100"]);
+            assert_eq!(targets_of(&trimmed), ["gfx1100"]);
             let [before, after] = [&fat, &trimmed].map(|path| LinkedBinary::open(path).unwrap());
             assert_eq!(differences(&after, &before).unwrap(), [""; 0], "{linker:?}");
             let again = fs::read(&trimmed).unwrap();
@@ -895,8 +875,7 @@ fn package_managers_list_what_was_trimmed() {
         return;
     }
     const DATABASE: &str = "usr/lib/rocblas/library/TensileLibrary_Type_SS";
-    let tree = Tree::new();
-    library().build(&tree.path("vec/usr/lib/libvec.so")).unwrap();
+    let tree = library().in_tree("vec/usr/lib/libvec.so");
     fs::create_dir_all(tree.path("vec/usr/lib/rocblas/library")).unwrap();
     for (target, code) in [code("gfx1100", 1), code("gfx942", 2)] {
         fs::write(tree.path(&format!("vec/{DATABASE}_{target}.hsaco")), code).unwrap();
@@ -1015,5 +994,5 @@ fn native_is_what_the_machine_has_and_where_none_is_seen_the_option_is_named() {
     let (done, text) = native(Some("11.0.0"));
     assert!(done && text.contains("this machine has gfx1100"), "{text}");
     assert!(text.contains("warning: HSA_OVERRIDE_GFX_VERSION is set"), "{text}");
-    assert_eq!(targets(&tree.path("prefix").join(LIBRARY)), ["gfx1100"]);
+    assert_eq!(targets_of(&tree.path("prefix").join(LIBRARY)), ["gfx1100"]);
 }

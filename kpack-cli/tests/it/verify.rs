@@ -33,8 +33,7 @@ fn library() -> FatLibrary {
 
 /// A prefix where the library was installed, with the original as `fat.so`.
 fn installed() -> Tree {
-    let tree = Tree::new();
-    library().build(&tree.path(BINARY)).unwrap();
+    let tree = library().in_tree(BINARY);
     fs::copy(tree.path(BINARY), tree.path("fat.so")).unwrap();
     install(&InstallOptions::new(tree.root(), "vec", [BINARY]), &()).unwrap();
     tree
@@ -173,8 +172,7 @@ fn a_debugger_finds_the_debug_file_of_a_split_binary() {
         return;
     }
     for (script, is_first) in SEPARATE.into_iter().flat_map(|s| [(s, true), (s, false)]) {
-        let tree = Tree::new();
-        library().flag("-g").build(&tree.path(BINARY)).unwrap();
+        let tree = library().flag("-g").in_tree(BINARY);
         let separate = || {
             let script = script.replace('@', BINARY);
             let mut sh = Command::new("sh");
@@ -215,8 +213,7 @@ fn an_emptied_section_of_another_type() {
 /// The dynamic linker finds relocations by DT_RELA, whatever section headers say.
 #[test]
 fn relocations_in_a_section_of_another_type() {
-    let tree = Tree::new();
-    library().build(&tree.path(BINARY)).unwrap();
+    let tree = library().in_tree(BINARY);
     change_section(&tree, b".rela.dyn", |header| header[4] = 1);
     fs::copy(tree.path(BINARY), tree.path("fat.so")).unwrap();
     install(&InstallOptions::new(tree.root(), "vec", [BINARY]), &()).unwrap();
@@ -531,8 +528,7 @@ fn an_original_that_is_another() {
 
 #[test]
 fn a_target_that_was_left_out_is_a_fault_unless_the_others_are_named() {
-    let tree = Tree::new();
-    library().build(&tree.path(BINARY)).unwrap();
+    let tree = library().in_tree(BINARY);
     fs::copy(tree.path(BINARY), tree.path("fat.so")).unwrap();
     let mut options = InstallOptions::new(tree.root(), "vec", [BINARY]);
     options.architectures = vec!["gfx942".parse().unwrap()];
@@ -580,8 +576,7 @@ fn what_cannot_be_verified_is_an_error() {
 /// It is the last finding.
 #[test]
 fn a_tree_in_which_nothing_is_split_is_named() {
-    let tree = Tree::new();
-    library().build(&tree.path(BINARY)).unwrap();
+    let tree = library().in_tree(BINARY);
     let text = "nothing here is split: the device code of 1 fat binary is in the files";
     let report = check(&tree, "lib");
     let last = report.findings.last().unwrap();

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::command::{kpack, said};
-use crate::wheels::{FAT, binary, library, members, names, text, vendored};
+use crate::wheels::{FAT, library, members, names, text, vendored};
 use kpack_core::ids;
 use kpack_core::publish::Stage;
 use kpack_format::manifest::Manifest;
@@ -34,7 +34,7 @@ fn wheel(file: &str) -> Wheel {
         .field("License-File", "LICENSE")
         .field("Requires-Python", ">=3.9")
         .member("vec/__init__.py", "answer = 42\n")
-        .member_with_mode("vec/_vec.so", 0o755, binary(&library()))
+        .member_with_mode("vec/_vec.so", 0o755, library().bytes())
         .member_with_mode("vec/private.txt", 0o600, "mine")
         .member(&licence, "Do as you like.\n")
 }
@@ -345,7 +345,7 @@ fn a_complete_set_verifies_and_an_incomplete_or_changed_one_does_not() {
     // A device wheel of another build, with valid archives, and a host with another script.
     let other = add_and_mul(["gfx942", "gfx90a:xnack+"], ["gfx1100", "gfx90a:xnack-"]);
     let other = Wheel::new(FAT)
-        .member("vec/_vec.so", binary(&other))
+        .member("vec/_vec.so", other.bytes())
         .member("vec-1.0.data/scripts/vec", "#!python3\n");
     let other = other.write(&tree.path("other")).unwrap();
     let options = Options::new([&other], tree.path("other/out"));
@@ -386,8 +386,8 @@ fn files_of_kernel_databases_move_to_device_wheels_at_their_paths() {
         .member(&format!("{library}/Kernels.so-000-gfx942.hsaco"), code_object("gfx942"))
         .member(&format!("{library}/Kernels.so-000-gfx1100.hsaco"), code_object("gfx1100"))
         .member(&format!("{library}/TensileManifest.txt"), "names")
-        .member("vec.libs/libvec-1a2b3c4d.so", binary(&self::library()))
-        .member("vec/_vec.so", binary(&self::library()));
+        .member("vec.libs/libvec-1a2b3c4d.so", self::library().bytes())
+        .member("vec/_vec.so", self::library().bytes());
     let fat = fat.write(&tree.path("dist")).unwrap();
     let report = run_split(&tree, [&fat]);
     let device = &report.wheels.iter().find(|w| w.extra.as_deref() == Some("device-gfx942"));
@@ -412,7 +412,7 @@ fn files_of_kernel_databases_move_to_device_wheels_at_their_paths() {
 /// A wheel in the shape of torch's: AOTriton's images are for families of processors.
 fn wheel_with_families(tree: &Tree) -> PathBuf {
     let library = add_and_mul(["gfx942", "gfx1100"], ["gfx942", "gfx1201"]);
-    let mut fat = Wheel::new(FAT).member("vec/_vec.so", binary(&library));
+    let mut fat = Wheel::new(FAT).member("vec/_vec.so", library.bytes());
     for directory in ["amd-gfx11xx", "amd-gfx110x", "amd-gfx120x", "amd-gfx942"] {
         let image = format!("vec/lib/aotriton.images/{directory}/flash/attn_fwd.aks2");
         fat = fat.member(&image, directory);
@@ -480,7 +480,7 @@ fn pip_installs_every_file_for_a_gpu() {
         path.replace("gfx11xx", "gfx942").replace("gfx110x", "gfx120x")
     });
     let shared = format!("{tensile}/TensileLibrary_Type_fallback.dat");
-    let mut fat = Wheel::new(FAT).member("vec/_vec.so", binary(&library));
+    let mut fat = Wheel::new(FAT).member("vec/_vec.so", library.bytes());
     for path in own.iter().chain(&of_others).chain([&shared]) {
         let target = if path.contains("gfx942") { "gfx942" } else { "gfx1100" };
         let content = match path.rsplit('.').next() {
@@ -515,8 +515,8 @@ fn archives_below_one_directory_and_requirements_of_others() {
     let tree = Tree::new();
     let library = add_and_mul(["gfx942", "gfx1100"], ["gfx942", "gfx1100"]);
     let fat = Wheel::new(FAT)
-        .member("vec/lib/libvec.so", binary(&library))
-        .member("vec.libs/libmore.so", binary(&library))
+        .member("vec/lib/libvec.so", library.bytes())
+        .member("vec.libs/libmore.so", library.bytes())
         .member("vec/lib/aotriton.images/amd-gfx11xx/flash/attn_fwd.aks2", "image");
     let fat = fat.write(&tree.path("dist")).unwrap();
     let fat = fat.to_str().unwrap();
@@ -657,8 +657,7 @@ fn wheel_variants_require_the_device_wheel_of_their_gpus() {
 #[test]
 fn wheels_that_were_split_when_they_were_built() {
     use kpack_split::install::{InstallOptions, install as split_binary};
-    let tree = Tree::new();
-    library().build(&tree.path("built/vec/_vec.so")).unwrap();
+    let tree = library().in_tree("built/vec/_vec.so");
     let mut options = InstallOptions::new(tree.path("built"), "vec", ["vec/_vec.so"]);
     options.kpack_dir = "vec/.kpack".into();
     split_binary(&options, &()).unwrap();
@@ -670,7 +669,7 @@ fn wheels_that_were_split_when_they_were_built() {
     }
     let built = built.write(&tree.path("dist")).unwrap();
     let own = run_split(&tree, [&built]);
-    let fat = Wheel::new(FAT).member("vec/_vec.so", binary(&library()));
+    let fat = Wheel::new(FAT).member("vec/_vec.so", library().bytes());
     let fat = fat.write(&tree.path("fat")).unwrap();
     let options = Options::new([&fat], tree.path("plain"));
     let plain = split(&options, &()).unwrap();
@@ -774,7 +773,7 @@ fn archives_of_another_build_are_not_added() {
 fn a_group_may_be_called_like_a_family_and_generic_code_is_taken() {
     let tree = Tree::new();
     let library = add_and_mul(["gfx1100", "gfx1101"], ["gfx1102", "gfx11-generic"]);
-    let fat = Wheel::new(FAT).member("vec/_vec.so", binary(&library));
+    let fat = Wheel::new(FAT).member("vec/_vec.so", library.bytes());
     let fat = fat.write(&tree.path("dist")).unwrap();
     let mut options = Options::new([&fat], tree.path("out"));
     options.groups = vec!["gfx11=gfx1100,gfx1101".parse().unwrap()];
@@ -795,7 +794,7 @@ fn grouped(targets: &[&str], groups: &[&str]) -> (Vec<String>, BTreeMap<String, 
     let library = targets.iter().fold(FatLibrary::new(), |library, target| {
         library.wrapper(Storage::Plain, [code(target, "add")])
     });
-    let fat = Wheel::new(FAT).member("vec/_vec.so", binary(&library));
+    let fat = Wheel::new(FAT).member("vec/_vec.so", library.bytes());
     let fat = fat.write(&tree.path("dist")).unwrap();
     let mut options = Options::new([&fat], tree.path("out"));
     options.groups = groups.iter().map(|group| group.parse().unwrap()).collect();
@@ -965,7 +964,7 @@ fn odd_wheels_that_installers_accept() {
             Wheel::new(FAT)
                 .in_wheel("Purelib: false", "Purelib: true")
                 .member("vec/__init__.py", "")
-                .member("vec-1.0.data/platlib/vec/_vec.so", binary(&library())),
+                .member("vec-1.0.data/platlib/vec/_vec.so", library().bytes()),
             "vec-1.0.data/platlib/",
         ),
     ] {
@@ -986,7 +985,7 @@ fn warnings() {
     let tree = Tree::new();
     let fat = wheel("vec-1.0-cp311-cp311-linux_x86_64.whl")
         .in_wheel("Tag: cp311-cp311", "Tag: cp39-cp39")
-        .member("vec-1.0.data/scripts/vec", binary(&library()))
+        .member("vec-1.0.data/scripts/vec", library().bytes())
         .member("vec-1.0.dist-info/RECORD.jws", "{}")
         .member("vec/kernels-gfx942.co", code("gfx942", "kernel").1)
         .member("vec/noise.bin", noise(1 << 20))
@@ -1159,7 +1158,7 @@ fn sizes_are_compared_within_a_project() {
     let tree = Tree::new();
     let library = add_and_mul(["gfx942", "gfx90a"], ["gfx942", "gfx90a"]);
     let small = Wheel::new(FAT)
-        .member("vec/_vec.so", binary(&library))
+        .member("vec/_vec.so", library.bytes())
         .member("vec/kernels-gfx942.co", code("gfx942", "kernel").1);
     let small = small.member("vec/noise.bin", noise(1 << 16));
     let other = FAT.replace("vec-", "other-");
@@ -1167,7 +1166,7 @@ fn sizes_are_compared_within_a_project() {
     large.extend(noise(1 << 20));
     let large = Wheel::new(&other)
         .member("other/rocblas/library/Kernels.so-000-gfx942.hsaco", large)
-        .member("other/_other.so", binary(&library));
+        .member("other/_other.so", library.bytes());
     let wheels = [small, large].map(|wheel| wheel.write(&tree.path("dist")).unwrap());
     let gains = |wheels: &[PathBuf]| {
         let report = run_split(&tree, wheels);

@@ -21,10 +21,7 @@ const COPIES: u64 = 10_000;
 const THREADS: u64 = 4;
 
 fn binary() -> Vec<u8> {
-    let tree = Tree::new();
-    let library = add_and_mul(["gfx942", "gfx90a"], ["gfx942", "gfx90a"]);
-    library.build(&tree.path("lib.so")).unwrap();
-    fs::read(tree.path("lib.so")).unwrap()
+    add_and_mul(["gfx942", "gfx90a"], ["gfx942", "gfx90a"]).bytes()
 }
 
 fn wheel() -> Wheel {
@@ -467,8 +464,7 @@ fn libraries_that_another_tool_split_are_named() {
     use kpack_split::install::{InstallOptions, install};
     // Given wheels with a split library, without its archives and with them.
     let tree = Tree::new();
-    fs::create_dir_all(tree.path("site/vec")).unwrap();
-    fs::write(tree.path("site/vec/_vec.so"), binary()).unwrap();
+    tree.write("site/vec/_vec.so", binary());
     let mut options = InstallOptions::new(tree.path("site"), "vec", ["vec/_vec.so"]);
     options.kpack_dir = "vec/.kpack".into();
     install(&options, &()).unwrap();

@@ -12,12 +12,12 @@ use kpack_tests::fixture::{
     FatLibrary, Kind, Storage, Wheel, WindowsBuild, WindowsLinker, code, code_object, library_file,
 };
 use kpack_tests::process;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, copy_file};
 use kpack_tests::windows;
 
-use crate::blas::{pair, write};
+use crate::blas::pair;
 use crate::command::{command, words};
-use crate::wheels::{self, FAT, binary, members};
+use crate::wheels::{self, FAT, members};
 
 /// The command for Windows, in a tree.
 pub(crate) fn exe(tree: &Tree, arguments: &[&str]) -> Command {
@@ -118,8 +118,7 @@ fn binaries_are_split_and_upgraded() {
         }
         // No two links give the same bytes.
         dll(&linux, "bin/vec.dll", code_of);
-        fs::create_dir_all(other.path("bin")).unwrap();
-        fs::copy(linux.path("bin/vec.dll"), other.path("bin/vec.dll")).unwrap();
+        copy_file(linux.path("bin/vec.dll"), other.path("bin/vec.dll"));
         let install = words("split --prefix . --module vec --all");
         // The second run has nothing to do.
         for _ in 0..2 {
@@ -169,7 +168,7 @@ fn wheels() {
         let wheel = Wheel::new(FAT).member("vec/__init__.py", "answer = 42\n").member_with_mode(
             "vec/_vec.so",
             0o755,
-            binary(&wheels::library()),
+            wheels::library().bytes(),
         );
         wheel.write(tree.root()).unwrap();
     }
@@ -258,8 +257,8 @@ fn artifact(tree: &Tree, directory: &str, targets: [&str; 2]) {
         pair(tree, &library, &stem, target);
     }
     let fallback = library_file("gfx000", &[]).unwrap();
-    write(tree, &format!("{library}/TensileLibrary_fallback.dat"), fallback);
-    write(tree, &format!("{directory}/artifact_manifest.txt"), "math-libs/BLAS/rocBLAS/stage\n");
+    tree.write(&format!("{library}/TensileLibrary_fallback.dat"), fallback);
+    tree.write(&format!("{directory}/artifact_manifest.txt"), "math-libs/BLAS/rocBLAS/stage\n");
 }
 
 /// The files are the same, but for what `kpack artifact recombine` notes about its own paths.
@@ -286,9 +285,8 @@ fn artifacts_are_split_and_merged() {
     artifact(&linux, "in/a", ["gfx1100", "gfx1101"]);
     artifact(&linux, "in/b", ["gfx90a", "gfx942"]);
     dll(&linux, "in/tools/tools/stage/bin/vec.dll", "trsm");
-    write(&linux, "in/tools/artifact_manifest.txt", "tools/stage\n");
-    write(
-        &linux,
+    linux.write("in/tools/artifact_manifest.txt", "tools/stage\n");
+    linux.write(
         "packaging.json",
         r#"{"primary_shard": "a", "architecture_groups": {
             "radeon": {"architectures": ["gfx1100", "gfx1101"]},
@@ -430,7 +428,7 @@ fn names_that_differ_by_case_are_rejected() {
         return;
     }
     let tree = Tree::new();
-    write(&tree, "in/here/code", code("gfx1100", "add").1);
+    tree.write("in/here/code", code("gfx1100", "add").1);
     let kernel = |name| format!(r#"{{"name": "{name}", "target": "gfx1100", "file": "code"}}"#);
     let list = format!(
         r#"{{"group_name": "vec", "gfx_arch_family": "gfx1100", "gfx_arches": ["gfx1100"],
@@ -438,7 +436,7 @@ fn names_that_differ_by_case_are_rejected() {
         kernel("add"),
         kernel("Add")
     );
-    write(&tree, "in/here/list.json", list);
+    tree.write("in/here/list.json", list);
     let created = command(&tree, &["create", "two.kpack", "--from", "list.json"])
         .current_dir(tree.path("in/here"))
         .output()
@@ -448,15 +446,15 @@ fn names_that_differ_by_case_are_rejected() {
         [("files", "vec/a.txt", "vec/A.txt"), ("directories", "Vec/a.txt", "vec/b.txt")]
     {
         let wheel = Wheel::new(FAT).member(one, "one").member(other, "two");
-        let wheel = wheel.member_with_mode("vec/_vec.so", 0o755, binary(&wheels::library()));
+        let wheel = wheel.member_with_mode("vec/_vec.so", 0o755, wheels::library().bytes());
         let place = tree.path(&format!("in/here/{place}"));
         fs::create_dir_all(&place).unwrap();
         wheel.write(&place).unwrap();
     }
     let artifact = "in/here/in/blas_lib_generic";
-    write(&tree, &format!("{artifact}/artifact_manifest.txt"), "stage\n");
-    write(&tree, &format!("{artifact}/stage/a.txt"), "one");
-    write(&tree, &format!("{artifact}/stage/A.txt"), "two");
+    tree.write(&format!("{artifact}/artifact_manifest.txt"), "stage\n");
+    tree.write(&format!("{artifact}/stage/a.txt"), "one");
+    tree.write(&format!("{artifact}/stage/A.txt"), "two");
     let packed = command(&tree, &words("artifact pack in --output-dir store --run 1 --shard a"))
         .current_dir(tree.path("in/here"))
         .output()
@@ -511,13 +509,13 @@ fn failed_runs_leave_nothing() {
     let mut bytes = fs::read(linux.path(library)).unwrap();
     let bundle = bytes::position(&bytes, b"CCOB");
     bytes[bundle + 64..bundle + 96].fill(0xff);
-    write(&linux, library, &bytes);
-    write(&linux, "bad.o", &bytes);
-    write(&linux, "vec-1.0-py3-none-any.whl", &bytes);
-    write(&linux, "bad.kpack", &bytes);
-    write(&linux, "messages.json", "{}\n");
-    write(&linux, "store/index.json", "{}\n");
-    write(&linux, "packaging.json", "{\"architecture_groups\": {}}");
+    linux.write(library, &bytes);
+    linux.write("bad.o", &bytes);
+    linux.write("vec-1.0-py3-none-any.whl", &bytes);
+    linux.write("bad.kpack", &bytes);
+    linux.write("messages.json", "{}\n");
+    linux.write("store/index.json", "{}\n");
+    linux.write("packaging.json", "{\"architecture_groups\": {}}");
     let other = linux.copy();
     let before = entries(&linux);
     for line in [
@@ -557,7 +555,7 @@ fn objects_are_split_before_the_link() {
     // A compiler that has compiled before.
     let compiler = "#include <windows.h>\n\
         int main(void) { return !CopyFileA(\"fat.o\", \"made.o\", 0); }\n";
-    write(&other, "compiler.c", compiler);
+    other.write("compiler.c", compiler);
     let mut gcc = Command::new(windows::COMPILER);
     process::run(gcc.current_dir(other.root()).args(["-o", "compiler.exe", "compiler.c"]));
     let line = "launch --module vec -- ./compiler.exe -c add.hip -o made.o";
@@ -587,12 +585,12 @@ fn extracted_files_stay_in_the_output_directory() {
     }
     for name in [r"..\\..\\..\\evil.co", r"C:\\evil2.co", "a:b", "x."] {
         let tree = Tree::new();
-        write(&tree, "in/here/code", code("gfx1100", "add").1);
+        tree.write("in/here/code", code("gfx1100", "add").1);
         let list = format!(
             r#"{{"group_name": "vec", "gfx_arch_family": "gfx1100", "gfx_arches": ["gfx1100"],
                 "kernels": [{{"name": "{name}", "target": "gfx1100", "file": "code"}}]}}"#
         );
-        write(&tree, "in/here/list.json", list);
+        tree.write("in/here/list.json", list);
         let created = ["create", "evil.kpack", "--from", "list.json"];
         let created = command(&tree, &created).current_dir(tree.path("in/here")).output().unwrap();
         assert!(created.status.success(), "{created:?}");
@@ -620,7 +618,7 @@ fn wheels_are_unpacked_into_their_directory() {
     for name in names {
         let tree = Tree::new();
         let wheel = Wheel::new(FAT).member(name, "evil");
-        let wheel = wheel.member_with_mode("vec/_vec.so", 0o755, binary(&wheels::library()));
+        let wheel = wheel.member_with_mode("vec/_vec.so", 0o755, wheels::library().bytes());
         wheel.write(&tree.path("in/here")).unwrap();
         let before = entries(&tree);
         let line = ["wheel", "split", "--output-dir", "out", FAT];

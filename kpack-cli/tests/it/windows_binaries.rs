@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::{kpack, words};
+use crate::command::{succeeds, words};
 use crate::verified::{assert_found, assert_holds, assert_holds_against, check};
 use anyhow::{Context, Result, ensure};
 use kpack_artifact::verify::{Options, verify};
@@ -15,20 +15,18 @@ use kpack_split::join::{JoinOptions, join};
 use kpack_split::{Error, Id, ids};
 use kpack_tests::fixture::{
     FatLibrary, Storage, WINDOWS_LINKERS, Wheel, WindowsBuild, WindowsLinker, code_object,
-    runs_windows_programs, walk,
+    code_with, runs_windows_programs, walk,
 };
 use kpack_tests::process::{output, try_run};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
+use kpack_tests::windows::signature;
 use object::read::pe::PeFile64;
 use object::{LittleEndian as LE, pe};
 
 /// Three wrappers, two with plain bundles, with enough device code to free pages.
 pub(crate) fn library() -> FatLibrary {
-    let device = |target: &str, seed: u8| {
-        let bytes = code_object(target, &vec![seed; 20_000]).unwrap();
-        (target.to_owned(), bytes)
-    };
+    let device = |target, seed| code_with(target, &vec![seed; 20_000]);
     FatLibrary::new()
         .wrapper(Storage::Plain, [device("gfx1100", 1), device("gfx942", 2)])
         .wrapper(Storage::Plain, [device("gfx1100", 3)])
@@ -235,11 +233,6 @@ fn dll(flags: &[&str]) -> Result<Option<Bench>> {
         return Ok(None);
     }
     Bench::new(&library(), build).map(Some)
-}
-
-/// Offset of the PE signature.
-pub(crate) fn signature(bytes: &[u8]) -> usize {
-    u32::from_le_bytes(bytes[0x3c..0x40].try_into().unwrap()) as usize
 }
 
 /// Changes a binary. Then it is rejected for a reason, and neither it nor the tree changes.
@@ -561,7 +554,7 @@ fn separate_debug_files_stay() -> Result<()> {
         let before = fs::read(tree.path("bin/plain.debug"))?;
         let install = "split --prefix . --module vec --component lib bin/plain.debug";
         for line in [install, "show bin/plain.debug", "verify bin/plain.debug"] {
-            succeeds(&tree, line);
+            succeeds(&tree, &words(line));
         }
         ensure!(fs::read(tree.path("bin/plain.debug"))? == before, "{tool}");
     }
@@ -766,15 +759,6 @@ fn device_code_of_one_page_frees_no_addresses() -> Result<()> {
     Ok(())
 }
 
-/// Runs the command, which succeeds, and returns what it prints.
-fn succeeds(tree: &Tree, line: &str) -> String {
-    let output = kpack(tree, &words(line));
-    let said = String::from_utf8_lossy(&output.stderr);
-    let printed = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{line}: {said}{printed}");
-    printed
-}
-
 #[test]
 fn a_wheel_for_windows_is_split() -> Result<()> {
     let Some(bench) = dll(&[])? else {
@@ -786,7 +770,7 @@ fn a_wheel_for_windows_is_split() -> Result<()> {
     let wheel = wheel.member("vec/vec.dll", fs::read(&bench.original)?);
     wheel.write(&tree.path("dist"))?;
     let split = format!("wheel split dist/{name} --output-dir out");
-    succeeds(&tree, &split);
+    succeeds(&tree, &words(&split));
     let found = tree.files();
     for target in ["gfx1100", "gfx90a", "gfx942"] {
         let device = format!("out/vec_device_{target}-1.0-py3-none-win_amd64.whl");
@@ -794,8 +778,8 @@ fn a_wheel_for_windows_is_split() -> Result<()> {
     }
     let wheels = found.iter().filter(|file| file.starts_with("out/"));
     let wheels = Vec::from_iter(wheels.map(String::as_str)).join(" ");
-    succeeds(&tree, &format!("wheel verify {wheels} --against dist/{name}"));
-    let shown = succeeds(&tree, &format!("wheel show out/{name}"));
+    succeeds(&tree, &words(&format!("wheel verify {wheels} --against dist/{name}")));
+    let shown = succeeds(&tree, &words(&format!("wheel show out/{name}")));
     assert!(shown.contains("device-gfx1100"), "{shown}");
     Ok(())
 }
@@ -816,7 +800,7 @@ fn an_artifact_with_a_dll_is_split_and_recombined() -> Result<()> {
         let line = format!(
             "{split} --output-dir shards/{shard} --unexpected drop --gpu-targets {targets}"
         );
-        succeeds(&tree, &line);
+        succeeds(&tree, &words(&line));
     }
     fs::write(
         tree.path("c.json"),
@@ -825,12 +809,12 @@ fn an_artifact_with_a_dll_is_split_and_recombined() -> Result<()> {
             "instinct": {"architectures": ["gfx90a:xnack+", "gfx942"]}}}"#,
     )?;
     let recombine = "artifact recombine --input-shards-dir shards --config c.json --output-dir out";
-    succeeds(&tree, &format!("{recombine} --strict"));
-    succeeds(&tree, "verify out");
+    succeeds(&tree, &words(&format!("{recombine} --strict")));
+    succeeds(&tree, &words("verify out"));
     let host = tree.path("out/vec_lib_generic/stage/bin/vec.dll");
     is_split(&runs(&bench.original)?, &runs(&host)?)?;
     // The path from `bin` to the archives.
-    let shown = succeeds(&tree, "show out/vec_lib_generic/stage/bin/vec.dll");
+    let shown = succeeds(&tree, &words("show out/vec_lib_generic/stage/bin/vec.dll"));
     assert!(shown.contains("../lib/.kpack/"), "{shown}");
     Ok(())
 }

@@ -14,12 +14,13 @@ use kpack_tests::fixture::{
 };
 use kpack_tests::process::try_run;
 use kpack_tests::require;
+use kpack_tests::windows::signature;
 use object::LittleEndian as LE;
 use object::pe;
 use object::read::pe::{ImageNtHeaders, PeFile64};
 
 use crate::layouts::random::{Outcome, each_seed};
-use crate::windows_binaries::{Bench, is_split, runs, signature, tools_find_nothing};
+use crate::windows_binaries::{Bench, is_split, runs, tools_find_nothing};
 
 /// What is compiled and linked with the device code, besides the fixture's own host code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::fs;
 
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Storage, WINDOWS_LINKERS, WindowsBuild, code};
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, names_in};
 
 use crate::command::{kpack, said, words};
 
@@ -18,15 +18,6 @@ fn build(tree: &Tree, name: &str) {
     library.build(&path).unwrap();
     let files = [format!("lib/lib{name}.so")];
     install(&InstallOptions::new(tree.path("prefix"), "vec", files), &()).unwrap();
-}
-
-/// The names of the archives.
-fn names(tree: &Tree) -> Vec<String> {
-    let entries = fs::read_dir(tree.path(KPACKS)).unwrap();
-    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names = Vec::from_iter(names);
-    names.sort();
-    names
 }
 
 /// A split library, as it is installed on Windows.
@@ -72,7 +63,7 @@ fn archives_of_binaries_for_windows() {
     let options = InstallOptions::new(tree.path("prefix"), "vec", ["lib/vec.dll"]);
     install(&options, &()).unwrap();
     let expected = ["vec_lib.kpm", "vec_lib_gfx90a-xnack+.kpack", "vec_lib_gfx942.kpack"];
-    assert_eq!(names(&tree), expected);
+    assert_eq!(names_in(&tree.path(KPACKS)), expected);
     let verified = said(&tree, &words("verify prefix"));
     assert!(verified.ends_with("\nexit code 0\n"), "{verified}");
 }
@@ -80,9 +71,9 @@ fn archives_of_binaries_for_windows() {
 #[test]
 fn an_archive_keeps_its_name() {
     let tree = of_windows();
-    let before = names(&tree);
+    let before = names_in(&tree.path(KPACKS));
     build(&tree, "other");
-    assert_eq!(names(&tree), before);
+    assert_eq!(names_in(&tree.path(KPACKS)), before);
     let listed = said(&tree, &["list", &format!("{KPACKS}/vec_lib_gfx90a-xnack+.kpack")]);
     assert!(listed.contains("lib/libother.so"), "{listed}");
     assert!(listed.contains("lib/libvec.so"), "{listed}");
@@ -117,7 +108,7 @@ fn a_binary_for_windows_renames_no_archive() {
     }
     let tree = Tree::new();
     build(&tree, "vec");
-    let before = names(&tree);
+    let before = names_in(&tree.path(KPACKS));
     let library = FatLibrary::new().wrapper(Storage::Plain, [code("gfx90a:xnack+", "dll")]);
     let dll = WindowsBuild { linker, is_program: false, flags: &[] };
     let fresh = |file: &str| tree.path(&format!("prefix/lib/{file}"));
@@ -127,12 +118,12 @@ fn a_binary_for_windows_renames_no_archive() {
         InstallOptions::new(tree.path("prefix"), "vec", files.collect::<Vec<_>>())
     };
     install(&options(&["one.dll"]), &()).unwrap();
-    assert_eq!(names(&tree), before);
+    assert_eq!(names_in(&tree.path(KPACKS)), before);
     library.build_for_windows(dll, &fresh("two.dll")).unwrap();
     let other = FatLibrary::new().wrapper(Storage::Plain, [code("gfx90a:xnack+", "two")]);
     other.build(&fresh("libtwo.so")).unwrap();
     install(&options(&["two.dll", "libtwo.so"]), &()).unwrap();
-    assert_eq!(names(&tree), before);
+    assert_eq!(names_in(&tree.path(KPACKS)), before);
     let verified = said(&tree, &words("verify prefix"));
     assert!(verified.ends_with("\nexit code 0\n"), "{verified}");
 }

@@ -152,7 +152,7 @@ fn check(build: fn(&Hip) -> Library) -> Vec<String> {
     let fat = if beside.is_file() { &beside } else { &program };
     let compiled = compiled(&tree, fat);
 
-    let text = messages(&[script(&tree, &library), artifact_of(&tree, &program)]);
+    let text = messages(&[script(&tree, &library), artifact_of(&tree, &program, "bin")]);
     for _ in 0..2 {
         let report = stage(&Options::new(tree.path("dist")), text.as_bytes());
         let report = report.unwrap_or_else(|error| panic!("{}", error.in_one_line()));

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use kpack_format::offload_bundle::{Bundle, BundleError, BundledCode, Format};
-use kpack_tests::fixture::{Storage, bundle, code_object};
+use kpack_tests::fixture::{Storage, bundle, code_with};
 use kpack_tests::require::tool;
 use proptest::prelude::*;
 
@@ -23,7 +23,7 @@ const STORAGES: [Storage; 7] = [
 type CodeObjects = Vec<(String, Vec<u8>)>;
 
 fn entries() -> CodeObjects {
-    let entry = |target: &str| (target.to_owned(), code_object(target, target.as_bytes()).unwrap());
+    let entry = |target: &str| code_with(target, target.as_bytes());
     vec![
         entry("gfx1100"),
         entry("gfx90a:xnack+"),

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::sync::Barrier;
 use std::thread;
 
-use crate::common::archive;
+use crate::common::{archive, code_of};
 use kpack_format::archive::Scheme;
+use kpack_tests::bytes::{self, patched};
 use kpack_tests::tree::Tree;
-use rocm_kpack::{Archive, Error, ErrorCode};
+use rocm_kpack::{Archive, ErrorCode};
 
 const TARGET: &str = "gfx1100";
 const SCHEMES: [Scheme; 2] = [Scheme::None, Scheme::ZstdPerKernel];
@@ -18,20 +19,6 @@ fn file(tree: &Tree, bytes: &[u8]) -> PathBuf {
     let path = tree.path("a.kpack");
     fs::write(&path, bytes).unwrap();
     path
-}
-
-fn code<T: std::fmt::Debug>(result: Result<T, Error>) -> ErrorCode {
-    result.unwrap_err().code()
-}
-
-/// `bytes` with the only place of `old` replaced.
-fn patched(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
-    let places: Vec<usize> =
-        (0..=bytes.len() - old.len()).filter(|at| bytes[*at..].starts_with(old)).collect();
-    let [place] = places[..] else {
-        panic!("{old:?} is there {} times", places.len());
-    };
-    [&bytes[..place], new, &bytes[place + old.len()..]].concat()
 }
 
 #[test]
@@ -47,7 +34,7 @@ fn code_objects_come_back_as_they_were() {
         }
         assert_eq!(archive.borrow("a#0", TARGET).unwrap(), None, "not mapped");
         let error = archive.load("a#3", TARGET);
-        assert_eq!(code(error), ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND);
+        assert_eq!(code_of(error), ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND);
     }
 }
 
@@ -84,7 +71,7 @@ fn frames_are_found_without_frame_offsets() {
 #[test]
 fn files_that_are_no_archives() {
     let tree = Tree::new();
-    let open = |bytes: &[u8]| code(Archive::open(&file(&tree, bytes)));
+    let open = |bytes: &[u8]| code_of(Archive::open(&file(&tree, bytes)));
     let whole = archive(Scheme::ZstdPerKernel, TARGET, &[("a#0", b"one")]);
     assert_eq!(open(b""), ErrorCode::KPACK_ERROR_IO_ERROR);
     assert_eq!(open(b"KPAK"), ErrorCode::KPACK_ERROR_INVALID_FORMAT);
@@ -102,10 +89,10 @@ fn files_that_are_no_archives() {
     assert_eq!(open(&scheme), ErrorCode::KPACK_ERROR_INVALID_FORMAT);
 
     let missing = Archive::open(&tree.path("missing.kpack"));
-    assert_eq!(code(missing), ErrorCode::KPACK_ERROR_FILE_NOT_FOUND);
+    assert_eq!(code_of(missing), ErrorCode::KPACK_ERROR_FILE_NOT_FOUND);
     let below_a_file = Archive::open(&tree.path("a.kpack/b.kpack"));
-    assert_eq!(code(below_a_file), ErrorCode::KPACK_ERROR_FILE_NOT_FOUND);
-    assert_eq!(code(Archive::open(tree.root())), ErrorCode::KPACK_ERROR_IO_ERROR);
+    assert_eq!(code_of(below_a_file), ErrorCode::KPACK_ERROR_FILE_NOT_FOUND);
+    assert_eq!(code_of(Archive::open(tree.root())), ErrorCode::KPACK_ERROR_IO_ERROR);
 }
 
 /// An archive with a header of 16 bytes, which is all that other writers may have, and keys that readers
@@ -131,14 +118,14 @@ fn an_archive_whose_data_follows_sixteen_bytes() {
     Archive::open(&file(&tree, &empty)).unwrap();
     let inside = patched(&bytes, b"offset\x10", b"offset\x0f");
     let error = Archive::open(&file(&tree, &inside));
-    assert_eq!(code(error), ErrorCode::KPACK_ERROR_INVALID_FORMAT);
+    assert_eq!(code_of(error), ErrorCode::KPACK_ERROR_INVALID_FORMAT);
 }
 
 #[test]
 fn entries_of_any_type_are_served() {
     let tree = Tree::new();
     for kind in [&b"\xa3ptx"[..], b"\xa2co", b"\xa0"] {
-        let at = SHORTEST.windows(6).position(|bytes| bytes == b"\xa5hsaco").unwrap();
+        let at = bytes::position(SHORTEST, b"\xa5hsaco");
         let toc = [&SHORTEST[..at], kind, &SHORTEST[at + 6..]].concat();
         let archive = Archive::open(&file(&tree, &shortest(b"one", &toc))).unwrap();
         assert_eq!(archive.load("a#0", TARGET).unwrap(), b"one");
@@ -174,7 +161,7 @@ fn the_version_is_looked_at_before_anything_that_follows_it() {
     for more in [8, 12, 40] {
         let bytes = [&b"KPAK\x02\0\0\0"[..], &vec![0; more]].concat();
         let error = Archive::open(&file(&tree, &bytes));
-        assert_eq!(code(error), ErrorCode::KPACK_ERROR_UNSUPPORTED_VERSION);
+        assert_eq!(code_of(error), ErrorCode::KPACK_ERROR_UNSUPPORTED_VERSION);
     }
 }
 
@@ -199,7 +186,7 @@ fn numbers_of_the_wrong_type_are_told_from_damage_whatever_the_files_size() {
         for wrong in [&b"\xa1x"[..], b"\xc0", b"\xff"] {
             let bytes = patched(whole, &[&key[..], &[number]].concat(), &[&key, wrong].concat());
             let error = Archive::open(&file(&tree, &bytes));
-            assert_eq!(code(error), ErrorCode::KPACK_ERROR_MSGPACK_PARSE_FAILED);
+            assert_eq!(code_of(error), ErrorCode::KPACK_ERROR_MSGPACK_PARSE_FAILED);
         }
     }
 }
@@ -210,7 +197,7 @@ fn a_pipe_is_not_waited_for() {
     let path = tree.path("pipe");
     let made = std::process::Command::new("mkfifo").arg(&path).status();
     assert!(made.unwrap().success());
-    assert_eq!(code(Archive::open(&path)), ErrorCode::KPACK_ERROR_IO_ERROR);
+    assert_eq!(code_of(Archive::open(&path)), ErrorCode::KPACK_ERROR_IO_ERROR);
 }
 
 #[test]
@@ -219,7 +206,7 @@ fn code_objects_that_are_not_what_the_toc_says() {
     let whole = archive(Scheme::ZstdPerKernel, TARGET, &[("a#0", &[7; 1000])]);
     let load = |bytes: &[u8]| {
         let archive = Archive::open(&file(&tree, bytes)).unwrap();
-        code(archive.load("a#0", TARGET))
+        code_of(archive.load("a#0", TARGET))
     };
     let size = b"\xadoriginal_size\xcd\x03\xe8";
     let more = patched(&whole, size, b"\xadoriginal_size\xcd\x03\xe9");
@@ -228,7 +215,7 @@ fn code_objects_that_are_not_what_the_toc_says() {
     assert_eq!(load(&huge), ErrorCode::KPACK_ERROR_DECOMPRESSION_FAILED);
     let too_huge = patched(&whole, size, b"\xadoriginal_size\xce\xff\xff\xff\xff");
     let error = Archive::open(&file(&tree, &too_huge));
-    assert_eq!(code(error), ErrorCode::KPACK_ERROR_INVALID_FORMAT);
+    assert_eq!(code_of(error), ErrorCode::KPACK_ERROR_INVALID_FORMAT);
     let mut damaged = whole.clone();
     damaged[80] ^= 1;
     assert_eq!(load(&damaged), ErrorCode::KPACK_ERROR_DECOMPRESSION_FAILED);
@@ -246,7 +233,7 @@ fn a_file_that_shrinks_while_it_is_open() {
         let open = OpenOptions::new().write(true).open(&path).unwrap();
         open.set_len(70).unwrap();
         let error = archive.load("a#0", TARGET);
-        assert_eq!(code(error), ErrorCode::KPACK_ERROR_IO_ERROR);
+        assert_eq!(code_of(error), ErrorCode::KPACK_ERROR_IO_ERROR);
     }
 }
 

@@ -7,11 +7,12 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{archive, marker, write, write_manifest};
+use crate::common::{archive, code_of, marker, write, write_manifest};
 use kpack_format::archive::Scheme;
 use kpack_format::code_id;
 use kpack_format::digest::blake3;
 use kpack_format::finding as ids;
+use kpack_tests::bytes;
 use kpack_tests::process;
 use kpack_tests::tree::Tree;
 use rocm_kpack::{Cache, Environment, Error, ErrorCode, Marker, Request, TargetId};
@@ -32,10 +33,6 @@ fn load_with(cache: &Cache, tree: &Tree, marker: &Marker, isas: &[&str]) -> Resu
         isas: &isas,
     })?;
     Ok(String::from_utf8(bytes).unwrap())
-}
-
-fn code_of(result: Result<String, Error>) -> ErrorCode {
-    result.unwrap_err().code()
 }
 
 fn kpack(target: &str) -> String {
@@ -304,7 +301,7 @@ fn checksums_that_a_marker_relies_on_and_that_are_missing_are_damage() {
     let marker = marker_of_build("gfx1100", &[b"one"]);
     assert_eq!(load(&tree, &marker, &["gfx1100"]).unwrap(), "one");
     let mut bytes = fs::read(&path).unwrap();
-    let key = bytes.windows(6).position(|w| w == b"blake3").unwrap();
+    let key = bytes::position(&bytes, b"blake3");
     bytes[key] = b'C';
     fs::write(&path, bytes).unwrap();
     let error = load(&tree, &marker, &["gfx1100"]).unwrap_err();
@@ -329,7 +326,7 @@ fn markers_and_archives_without_ids_are_accepted() {
     assert_eq!(load(&tree, &other_target, &["gfx1100"]).unwrap(), "one");
     // An archive without checksums, and a marker without IDs.
     let mut bytes = fs::read(&path).unwrap();
-    let key = bytes.windows(6).position(|w| w == b"blake3").unwrap();
+    let key = bytes::position(&bytes, b"blake3");
     bytes[key] = b'C';
     fs::write(&path, bytes).unwrap();
     assert_eq!(load(&tree, &marker(), &["gfx1100"]).unwrap(), "one");

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use kpack_core::{Error, Id, ids};
 use kpack_store::{UnpackOptions, unpack};
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 use serde_json::{Value, json};
 use tar::EntryType;
 
@@ -26,8 +26,7 @@ fn rejected(tree: &Tree, flatten: bool) -> Error {
 /// A store with one artifact, whose index says what is true of it.
 fn store(tree: &Tree, bytes: &[u8], files: u64, size: u64) -> Value {
     let store = tree.path("store");
-    fs::create_dir_all(&store).unwrap();
-    fs::write(store.join("blas_lib_gfx942.tar.zst"), bytes).unwrap();
+    write(store.join("blas_lib_gfx942.tar.zst"), bytes);
     let entry = entry("blas_lib", "gfx942", bytes, files, size);
     write_index(&store, std::slice::from_ref(&entry));
     entry

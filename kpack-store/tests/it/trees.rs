@@ -4,25 +4,19 @@
 use std::fs;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
 use std::process::Command;
 
 use kpack_core::ids;
 use kpack_store::{PackOptions, UnpackOptions, pack, unpack};
 use kpack_tests::process::run;
-use kpack_tests::tree::{Tree, files_in};
+use kpack_tests::tree::{Tree, files_in, write};
 
 use crate::packed::packed;
-
-fn write(path: &Path, bytes: &[u8]) {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, bytes).unwrap();
-}
 
 /// An artifact with the prefix `stage`.
 fn artifact(tree: &Tree) -> &'static str {
     let artifact = "in/blas_lib_generic";
-    write(&tree.path(&format!("{artifact}/artifact_manifest.txt")), b"stage\n");
+    tree.write(&format!("{artifact}/artifact_manifest.txt"), b"stage\n");
     artifact
 }
 
@@ -33,7 +27,7 @@ fn the_number_of_threads_changes_no_byte() {
     let artifact = artifact(&tree);
     let bytes: Vec<u8> = (0..3_000_000_u32).flat_map(|n| (n ^ (n >> 7)).to_le_bytes()).collect();
     for (name, size) in [("a", 1), ("b", bytes.len()), ("c", bytes.len() - 1), ("d", 5000)] {
-        write(&tree.path(&format!("{artifact}/stage/{name}")), &bytes[..size]);
+        tree.write(&format!("{artifact}/stage/{name}"), &bytes[..size]);
     }
     // When they are packed by any number of threads.
     for level in [3, 9] {
@@ -58,12 +52,12 @@ fn names_and_links_of_any_length_are_as_they_were() {
     let tree = Tree::new();
     let artifact = artifact(&tree);
     let stage = tree.path(&format!("{artifact}/stage"));
-    write(&stage.join("file"), b"text");
+    write(stage.join("file"), b"text");
     for size in [99, 100, 101, 155, 156, 255, 257, 1000] {
         let name = "n".repeat(90) + "/" + &"n/".repeat(500);
         let member = &name[..size - "stage/".len()];
         let member = member.strip_suffix('/').map_or(member.to_owned(), |name| format!("{name}x"));
-        write(&stage.join(&member).with_extension("file"), b"far");
+        write(stage.join(&member).with_extension("file"), b"far");
         fs::hard_link(stage.join("file"), stage.join(&member).with_extension("other")).unwrap();
         let link = format!("{}file", "./".repeat(size / 2 - 2));
         symlink(link, stage.join(format!("dots{size}"))).unwrap();
@@ -90,10 +84,10 @@ fn files_that_one_artifact_has_twice_are_named_as_such() {
     let tree = Tree::new();
     let artifact = "out/blas_lib_generic";
     for (prefix, text) in [("one/stage", "one"), ("two/stage", "two")] {
-        write(&tree.path(&format!("{artifact}/{prefix}/LICENSE")), text.as_bytes());
+        tree.write(&format!("{artifact}/{prefix}/LICENSE"), text);
     }
     let prefixes = "one/stage\ntwo/stage\n";
-    write(&tree.path(&format!("{artifact}/artifact_manifest.txt")), prefixes.as_bytes());
+    tree.write(&format!("{artifact}/artifact_manifest.txt"), prefixes);
     packed(&tree, "out", "store");
     let mut options = UnpackOptions::new(tree.path("store"), tree.path("root"));
     options.flatten = true;
@@ -110,7 +104,7 @@ type Case<'a> = (kpack_core::Id, &'a dyn Fn(&Tree));
 fn trees_that_could_not_be_unpacked_are_not_packed() {
     let artifact = "in/blas_lib_generic";
     let add = |tree: &Tree, name: &str, bytes: &[u8]| {
-        write(&tree.path(&format!("in/{name}")), bytes);
+        tree.write(&format!("in/{name}"), bytes);
     };
     let cases: &[Case<'_>] = &[
         (ids::UNSAFE_MEMBER, &|tree| {
@@ -154,16 +148,16 @@ fn trees_that_could_not_be_unpacked_are_not_packed() {
             assert!(Command::new("mkfifo").arg(fifo).status().unwrap().success());
         }),
         (ids::NOT_AN_ARTIFACT, &|tree| {
-            write(&tree.path("in/blas_lib/artifact_manifest.txt"), b"stage\n");
+            tree.write("in/blas_lib/artifact_manifest.txt", b"stage\n");
         }),
         (ids::NAMES_DIFFER_BY_CASE, &|tree| {
-            write(&tree.path("in/BLAS_lib_generic/artifact_manifest.txt"), b"stage\n");
+            tree.write("in/BLAS_lib_generic/artifact_manifest.txt", b"stage\n");
         }),
     ];
     for (id, spoil) in cases {
         let tree = Tree::new();
-        write(&tree.path(&format!("{artifact}/artifact_manifest.txt")), b"stage\n");
-        write(&tree.path(&format!("{artifact}/stage/lib/file")), b"text");
+        tree.write(&format!("{artifact}/artifact_manifest.txt"), b"stage\n");
+        tree.write(&format!("{artifact}/stage/lib/file"), b"text");
         spoil(&tree);
         let error = pack(&PackOptions::new(tree.path("in"), tree.path("store")), &()).unwrap_err();
         assert_eq!(error.id(), *id, "{error}");
@@ -175,7 +169,7 @@ fn trees_that_could_not_be_unpacked_are_not_packed() {
 fn what_other_systems_cannot_unpack_and_what_is_left_out_is_said() {
     let tree = Tree::new();
     let artifact = "in/blas_lib_generic";
-    write(&tree.path(&format!("{artifact}/artifact_manifest.txt")), b"stage\n");
+    tree.write(&format!("{artifact}/artifact_manifest.txt"), b"stage\n");
     for name in [
         "stage/A/one",
         "stage/a/two",
@@ -188,7 +182,7 @@ fn what_other_systems_cannot_unpack_and_what_is_left_out_is_said() {
         "stage/lib/.b.0123456789abcdef.tmp",
         "unlisted",
     ] {
-        write(&tree.path(&format!("{artifact}/{name}")), b"text");
+        tree.write(&format!("{artifact}/{name}"), b"text");
     }
     let packed = pack(&PackOptions::new(tree.path("in"), tree.path("store")), &()).unwrap();
     let mut found: Vec<_> = packed.findings.iter().map(|finding| finding.id).collect();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::wheels::{FAT, binary};
+use crate::wheels::FAT;
 use kpack_core::{Error, ids};
 use kpack_tests::fixture::{Wheel, add_and_mul};
 use kpack_tests::tree::Tree;
@@ -19,7 +19,7 @@ fn split_with(
     groups: &[&str],
 ) -> Result<Report, Error> {
     let fat = Wheel::new(&FAT.replace("cp311", python));
-    let fat = fat.member("vec/_vec.so", binary(&add_and_mul(targets, targets)));
+    let fat = fat.member("vec/_vec.so", add_and_mul(targets, targets).bytes());
     let fat = fat.write(&tree.path("dist")).unwrap();
     let mut options = Options::new([&fat], tree.path("out"));
     options.variant = true;

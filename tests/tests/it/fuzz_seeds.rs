@@ -3,53 +3,42 @@
 //! `KPACK_WRITE_SEEDS=1 cargo test -p kpack-tests --test it fuzz_seeds` writes the seeds below again. The
 //! others were found by fuzzing (`docs/dev/fuzzing.md`).
 
+#[path = "../../../kpack-runtime/tests/it/common/mod.rs"]
+mod common;
 #[path = "../../../fuzz/src/lib.rs"]
 #[allow(unreachable_pub, reason = "a library elsewhere")]
 mod fuzz;
 
 use std::fs;
-use std::io::Cursor;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
-use kpack_format::digest::blake3;
+use kpack_format::archive::Scheme;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::marker::Marker;
 use kpack_format::tensile::Library;
 use kpack_split::install::{InstallOptions, install};
 use kpack_store::{PackOptions, pack};
+use kpack_tests::bytes;
 use kpack_tests::fixture::{
     FatLibrary, Kind, Storage, Wheel, WindowsBuild, WindowsLinker, bundle, code, code_object,
     library_file,
 };
+use kpack_tests::page::repository;
 use kpack_tests::process::run;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
+
+use common::archive;
 
 fn directory(target: &str) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    root.join("fuzz/seeds").join(target)
-}
-
-fn archive(scheme: Scheme, kernels: &[(&str, &[u8])]) -> Vec<u8> {
-    let spool = Cursor::new(Vec::new());
-    let target = "gfx90a:xnack+".parse().unwrap();
-    let mut writer = ArchiveWriter::new(spool, "vec_lib", &target, scheme);
-    let mut encoder = Encoder::new(scheme, 3).unwrap();
-    for (name, bytes) in kernels {
-        let encoded = encoder.encode(bytes, blake3(bytes)).unwrap();
-        writer.add(name, &encoded).unwrap();
-    }
-    let mut bytes = Vec::new();
-    writer.finish(&mut bytes).unwrap();
-    bytes
+    repository().join("fuzz/seeds").join(target)
 }
 
 /// `bytes` with `key` replaced by a key that readers ignore.
 fn without(bytes: &[u8], key: &str) -> Vec<u8> {
-    let place = bytes.windows(key.len()).position(|window| window == key.as_bytes()).unwrap();
+    let place = bytes::position(bytes, key);
     let mut bytes = bytes.to_vec();
     bytes[place] ^= 0x20;
     bytes
@@ -64,8 +53,8 @@ static SEEDS: LazyLock<Vec<Seed>> = LazyLock::new(seeds);
 fn seeds() -> Vec<Seed> {
     let kernels: [(&str, &[u8]); 3] =
         [("lib/libvec.so#0", b"one"), ("lib/libvec.so#1", &[7; 2000]), ("lib/libvec.so#2", b"one")];
-    let none = archive(Scheme::None, &kernels);
-    let zstd = archive(Scheme::ZstdPerKernel, &kernels);
+    let none = archive(Scheme::None, "gfx90a:xnack+", &kernels);
+    let zstd = archive(Scheme::ZstdPerKernel, "gfx90a:xnack+", &kernels);
     let mut seeds = Vec::new();
     let mut add = |target, name: &str, bytes: &[u8]| {
         seeds.push((target, name.to_owned(), bytes.to_vec()));
@@ -74,15 +63,15 @@ fn seeds() -> Vec<Seed> {
     add("archive", "zstd", &zstd);
     add("archive", "zstd_without_frame_offsets", &without(&zstd, "frame_offsets"));
     add("archive", "zstd_without_checksums", &without(&zstd, "blake3"));
-    add("archive", "empty", &archive(Scheme::ZstdPerKernel, &[]));
+    add("archive", "empty", &archive(Scheme::ZstdPerKernel, "gfx90a:xnack+", &[]));
     add("archive", "cut_off", &zstd[..zstd.len() - 9]);
-    let large = archive(Scheme::ZstdPerKernel, &[("a#0", &[0; 400_000])]);
+    let large = archive(Scheme::ZstdPerKernel, "gfx90a:xnack+", &[("a#0", &[0; 400_000])]);
     add("archive", "several_blocks", &large);
 
     // Tables for the data that `with_toc` puts before them.
     let two: [(&str, &[u8]); 2] = [("lib/a.so#0", b"one"), ("lib/a.so#1", b"two!")];
     let table = |scheme| {
-        let bytes = archive(scheme, &two);
+        let bytes = archive(scheme, "gfx90a:xnack+", &two);
         let at = u64::from_le_bytes(bytes[8..16].try_into().unwrap()) as usize;
         bytes[at..].to_vec()
     };
@@ -320,8 +309,7 @@ fn store() -> Vec<u8> {
         let artifact = tree.path(&format!("in/blas_lib_{name}"));
         for file in files {
             let path = artifact.join(file);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, file).unwrap();
+            write(&path, file);
         }
         fs::write(artifact.join("artifact_manifest.txt"), "stage\n").unwrap();
     }

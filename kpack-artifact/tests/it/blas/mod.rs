@@ -23,25 +23,18 @@ pub(crate) fn fat(name: &str) -> FatLibrary {
     FatLibrary::new().wrapper(Storage::Zstd(2), [code("gfx1100", name), code("gfx942", name)])
 }
 
-pub(crate) fn write(tree: &Tree, path: &str, bytes: impl AsRef<[u8]>) {
-    let path = tree.path(path);
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, bytes).unwrap();
-}
-
 /// A code object and the library file that names it.
 pub(crate) fn pair(tree: &Tree, directory: &str, stem: &str, target: &str) {
     let object = code_object(target, stem.as_bytes()).unwrap();
-    write(tree, &format!("{directory}/{stem}.co"), object);
+    tree.write(&format!("{directory}/{stem}.co"), object);
     let library = library_file(target, &[stem]).unwrap();
-    write(tree, &format!("{directory}/{stem}.dat"), library);
+    tree.write(&format!("{directory}/{stem}.dat"), library);
 }
 
 /// rocBLAS with flat databases, hipBLASLt with a directory for each target.
 pub(crate) fn artifact() -> Tree {
     let tree = Tree::new();
-    write(
-        &tree,
+    tree.write(
         "artifact_manifest.txt",
         format!("{ROCBLAS}\n{HIPBLASLT}\nmath-libs/not-built/stage\n"),
     );
@@ -56,13 +49,13 @@ pub(crate) fn artifact() -> Tree {
         pair(&tree, &library, &format!("TensileLibrary_Type_SS_{target}"), target);
     }
     let fallback = library_file("gfx000", &[]).unwrap();
-    write(&tree, &format!("{library}/TensileLibrary_Type_SS_fallback.dat"), fallback);
-    write(&tree, &format!("{ROCBLAS}/include/rocblas.h"), "int rocblas;\n");
+    tree.write(&format!("{library}/TensileLibrary_Type_SS_fallback.dat"), fallback);
+    tree.write(&format!("{ROCBLAS}/include/rocblas.h"), "int rocblas;\n");
 
     let lib = format!("{HIPBLASLT}/lib");
     fat("lt").build(&tree.path(&format!("{lib}/libhipblaslt.so.1"))).unwrap();
     pair(&tree, &format!("{lib}/hipblaslt/library/gfx1100"), "TensileLibrary_HH", "gfx1100");
-    write(&tree, &format!("{lib}/hipblaslt/library/gfx1100/TensileManifest.txt"), "all");
+    tree.write(&format!("{lib}/hipblaslt/library/gfx1100/TensileManifest.txt"), "all");
     tree
 }
 

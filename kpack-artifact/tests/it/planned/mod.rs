@@ -9,6 +9,8 @@ use kpack_artifact::packaging::Configuration;
 use kpack_artifact::recombine::{Finding, Options, Recombination, Severity, plan};
 use kpack_tests::tree::Tree;
 
+use crate::shards::three_shards;
+
 /// Two groups.
 pub(crate) const CONFIGURATION: &str = r#"{
   "primary_shard": "linux-a",
@@ -44,6 +46,13 @@ pub(crate) fn recombine(tree: &Tree, configuration: &str) -> Recombination {
     let plan = plan(&options, &()).unwrap();
     plan.apply(&options, &()).unwrap();
     plan
+}
+
+/// Three shards, recombined.
+pub(crate) fn recombined() -> Tree {
+    let tree = three_shards();
+    recombine(&tree, CONFIGURATION);
+    tree
 }
 
 /// Findings, with the path from the tree's root.

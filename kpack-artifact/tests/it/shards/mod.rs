@@ -4,11 +4,10 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
 
 use kpack_artifact::split::{Options, split};
 use kpack_tests::fixture::{FatLibrary, Storage, code, code_object, library_file};
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 
 /// The artifacts' prefix.
 pub(crate) const PREFIX: &str = "math-libs/BLAS/rocBLAS/stage";
@@ -30,23 +29,24 @@ pub(crate) fn shard(tree: &Tree, name: &str, targets: &[&str]) {
     fs::create_dir_all(prefix.join("share/empty")).unwrap();
     let database = prefix.join(DATABASE);
     let fallback = library_file("gfx000", &[]).unwrap();
-    write(&database.join("TensileLibrary_fallback.dat"), &fallback);
+    write(database.join("TensileLibrary_fallback.dat"), &fallback);
     for target in targets {
         let stem = format!("TensileLibrary_Type_SS_{target}");
         let object = code_object(target, b"database").unwrap();
-        write(&database.join(format!("{stem}.co")), &object);
+        write(database.join(format!("{stem}.co")), &object);
         let library = library_file(target, &[&stem]).unwrap();
-        write(&database.join(format!("{stem}.dat")), &library);
+        write(database.join(format!("{stem}.dat")), &library);
     }
-    write(&artifact.join("artifact_manifest.txt"), format!("{PREFIX}\n").as_bytes());
+    write(artifact.join("artifact_manifest.txt"), format!("{PREFIX}\n"));
     let output = tree.path(&format!("shards/{name}"));
     split(&Options::new(artifact, output, "blas_lib"), &()).unwrap();
 }
 
-/// Writes a file, and makes the directories above it.
-pub(crate) fn write(path: &Path, bytes: &[u8]) {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, bytes).unwrap();
+/// One shard, for two targets.
+pub(crate) fn one_shard() -> Tree {
+    let tree = Tree::new();
+    shard(&tree, "linux-a", &["gfx1100", "gfx942"]);
+    tree
 }
 
 /// Three shards, for all targets of the configuration.

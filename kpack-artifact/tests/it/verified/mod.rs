@@ -54,6 +54,24 @@ pub(crate) fn assert_found(report: &Report, parts: &[&str]) {
     assert!(!report.holds());
 }
 
+/// The texts of the faults in a file or tree.
+pub(crate) fn faults_at(path: &Path) -> Vec<String> {
+    texts(report(path, &Options::default()))
+}
+
+/// The texts of the faults in a binary, compared with the original.
+pub(crate) fn faults_against(binary: &Path, original: &Path) -> Vec<String> {
+    let mut options = Options::default();
+    options.against = Some(original.to_owned());
+    texts(report(binary, &options))
+}
+
+fn texts(report: Report) -> Vec<String> {
+    let findings = report.findings.into_iter();
+    let faults = findings.filter(|finding| finding.severity == Severity::Fault);
+    faults.map(|finding| finding.text).collect()
+}
+
 /// A file or tree has no fault.
 pub(crate) fn assert_holds(path: &Path) {
     let report = report(path, &Options::default());

@@ -63,18 +63,19 @@ pub(crate) fn script(tree: &Tree, package: &str, directory: &str) -> serde_json:
 }
 
 pub(crate) fn artifact(tree: &Tree) -> serde_json::Value {
-    artifact_of(tree, &tree.path("target/release/app"))
+    artifact_of(tree, &tree.path("target/release/app"), "bin")
 }
 
-/// Cargo's message about a program.
-pub(crate) fn artifact_of(tree: &Tree, program: &Path) -> serde_json::Value {
+/// Cargo's message about a binary of this kind that it linked.
+pub(crate) fn artifact_of(tree: &Tree, binary: &Path, kind: &str) -> serde_json::Value {
+    let executable = Some(binary).filter(|_| kind == "bin");
     json!({
         "reason": "compiler-artifact", "package_id": "path+file:///app#0.1.0",
         "manifest_path": tree.path("app/Cargo.toml"),
-        "target": {"kind": ["bin"], "crate_types": ["bin"], "name": "app", "src_path": "/app/src/main.rs",
+        "target": {"kind": [kind], "crate_types": [kind], "name": "app", "src_path": "/app/src/main.rs",
                    "edition": "2024", "doc": true, "doctest": false, "test": true},
         "profile": {"opt_level": "3", "debuginfo": 0, "debug_assertions": false, "overflow_checks": false, "test": false},
-        "features": [], "filenames": [program], "executable": program, "fresh": false,
+        "features": [], "filenames": [binary], "executable": executable, "fresh": false,
     })
 }
 

@@ -22,6 +22,14 @@ pub(crate) fn kpack(tree: &Tree, arguments: &[&str]) -> Output {
     command(tree, arguments).output().unwrap()
 }
 
+/// What the command prints on standard output, which must succeed.
+#[track_caller]
+pub(crate) fn succeeds(tree: &Tree, arguments: &[&str]) -> String {
+    let output = kpack(tree, arguments);
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// The command line, standard output, standard error and exit code, with the tree as `/tree`.
 pub(crate) fn said(tree: &Tree, arguments: &[&str]) -> String {
     let output = kpack(tree, arguments);

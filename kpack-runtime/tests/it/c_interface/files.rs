@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use kpack_format::archive::{ArchiveWriter, Encoded, Scheme};
+use kpack_tests::bytes::{self, patched};
 use kpack_tests::tree::Tree;
 
 use super::run;
@@ -33,12 +34,12 @@ pub(crate) fn files(compiler: &str) -> Tree {
     let plain: [(&str, &[u8]); 2] = [("lib/libvec.so#1", b"plain"), ("lib/libvec.so#2", b"")];
     write("not_compressed.kpack", &archive(Scheme::None, target, &plain));
     let mut damaged = archive(Scheme::ZstdPerKernel, target, &[("lib/libvec.so#1", b"code")]);
-    let data = damaged.windows(4).position(|w| w == b"code").unwrap();
+    let data = bytes::position(&damaged, b"code");
     damaged[data] ^= 1;
     write("damaged.kpack", &damaged);
     write("gibibyte.kpack", &gibibyte(target));
     let two = archive(Scheme::None, target, &[]);
-    let two = replaced(
+    let two = patched(
         &two,
         b"\xaagfx_arches\x91\xa7gfx1100",
         b"\xaagfx_arches\x92\xa7gfx1100\xa7gfx1101",
@@ -53,7 +54,7 @@ pub(crate) fn files(compiler: &str) -> Tree {
     let other: [(&str, &[u8]); 1] = [("lib/libother.so#0", b"code")];
     of("gfx1102", &archive(Scheme::ZstdPerKernel, "gfx1102", &other));
     let mut damaged = archive(Scheme::ZstdPerKernel, "gfx942", &[("lib/libvec.so#0", b"code")]);
-    let data = damaged.windows(4).position(|w| w == b"code").unwrap();
+    let data = bytes::position(&damaged, b"code");
     damaged[data] ^= 1;
     of("gfx942", &damaged);
     environment(&tree, &good, compiler);
@@ -105,9 +106,4 @@ fn gibibyte(target: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     writer.finish(&mut bytes).unwrap();
     bytes
-}
-
-fn replaced(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
-    let place = bytes.windows(old.len()).position(|w| w == old).unwrap();
-    [&bytes[..place], new, &bytes[place + old.len()..]].concat()
 }

@@ -9,7 +9,7 @@ use kpack_format::archive::Scheme;
 use kpack_tests::conformance::{READERS, check};
 use kpack_tests::process::run;
 use kpack_tests::require;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 use kpack_tests::windows;
 
 use super::{declared, files};
@@ -83,8 +83,7 @@ fn paths_and_files_of_windows() {
     };
     let write = |name: &str, bytes: &[u8]| {
         let path = tree.path(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, bytes).unwrap();
+        write(&path, bytes);
     };
     let good = code(b"code");
     for name in ["é.kpack", "中.kpack", "Ã©Ã©.kpack", "old.kpack"] {

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
-use std::fs;
+use std::fmt::Debug;
 use std::io::Cursor;
 use std::path::Path;
 
@@ -10,6 +10,8 @@ use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::blake3;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::marker::Marker;
+use kpack_tests::tree;
+use rocm_kpack::{Error, ErrorCode};
 
 /// The bytes of an archive for `target` with these kernels.
 pub(crate) fn archive(scheme: Scheme, target: &str, kernels: &[(&str, &[u8])]) -> Vec<u8> {
@@ -27,8 +29,7 @@ pub(crate) fn archive(scheme: Scheme, target: &str, kernels: &[(&str, &[u8])]) -
 
 /// Writes an archive of compressed kernels, and the directories above it.
 pub(crate) fn write(path: &Path, target: &str, kernels: &[(&str, &[u8])]) {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, archive(Scheme::ZstdPerKernel, target, kernels)).unwrap();
+    tree::write(path, archive(Scheme::ZstdPerKernel, target, kernels));
 }
 
 /// Writes a manifest that lists archives of these targets, and may tell how to install them.
@@ -39,8 +40,12 @@ pub(crate) fn write_manifest(path: &Path, targets: &[&str], install_hint: Option
         let file = KpackFile::new(target, format!("vec_lib_{target}.kpack"), 1000, 1, None);
         manifest.kpack_files.insert(target.to_owned(), file);
     }
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, manifest.to_bytes()).unwrap();
+    tree::write(path, manifest.to_bytes());
+}
+
+/// The code of an error.
+pub(crate) fn code_of<T: Debug>(result: Result<T, Error>) -> ErrorCode {
+    result.unwrap_err().code()
 }
 
 /// The marker of `lib/libvec.so`, as the installer writes it.

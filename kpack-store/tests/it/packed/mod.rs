@@ -2,12 +2,11 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
-use std::fs;
 use std::path::Path;
 
 use kpack_store::{Index, PackOptions, pack};
 use kpack_tests::sha256;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 use serde_json::{Value, json};
 use tar::{Builder, EntryType, Header};
 
@@ -102,6 +101,5 @@ pub(crate) fn write_index(store: &Path, entries: &[Value]) {
         "format": "kpack-index", "version": 1, "run": "1-linux", "shard": "linux-a",
         "built_for": ["gfx942"], "artifacts": entries,
     });
-    fs::create_dir_all(store).unwrap();
-    fs::write(store.join("index.json"), index.to_string()).unwrap();
+    write(store.join("index.json"), index.to_string());
 }

@@ -23,12 +23,6 @@ pub(crate) fn library() -> FatLibrary {
     )
 }
 
-pub(crate) fn binary(library: &FatLibrary) -> Vec<u8> {
-    let tree = Tree::new();
-    library.build(&tree.path("lib.so")).unwrap();
-    fs::read(tree.path("lib.so")).unwrap()
-}
-
 /// The members of a wheel, their modes and bytes.
 pub(crate) fn members(wheel: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
     let mut zip = ZipArchive::new(File::open(wheel).unwrap()).unwrap();

@@ -8,7 +8,7 @@ use std::process::Command;
 use kpack_tests::package_root::PackageRoot;
 use kpack_tests::page::{Page, Reader};
 use kpack_tests::require;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, write};
 use tempfile::TempDir;
 
 use crate::cmake::package::{self, dist_prefix};
@@ -471,8 +471,7 @@ fn a_trigger_joins_for_the_machines_gpus() {
     root.add_program(&dist_prefix().join("bin/kpack"), "/usr/bin/kpack").unwrap();
     root.add_program(Path::new("/bin/sed"), "/bin/sed").unwrap();
     // As the administrator writes it.
-    fs::create_dir_all(root.file("etc/kpack")).unwrap();
-    fs::write(root.file("etc/kpack/targets"), "# the cards\ngfx942\ngfx1100, gfx90a\n").unwrap();
+    write(root.file("etc/kpack/targets"), "# the cards\ngfx942\ngfx1100, gfx90a\n");
     let library = root.file("usr/lib/x86_64-linux-gnu/libvec.so.1.2.3");
     let host = source.deb("libvec1");
     let device = |name: &str| source.deb(&format!("libvec1-{name}"));

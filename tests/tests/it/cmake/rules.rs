@@ -5,6 +5,7 @@ use std::process::Command;
 
 use crate::cmake::package::Package;
 use crate::cmake::project::{Project, Run, define};
+use kpack_tests::tree::copy_file;
 
 with_each_package!(["cmake", "cc", "readelf", "ninja"] =>
     the_split_runs_after_the_copy,
@@ -54,8 +55,7 @@ fn a_misplaced_split_is_an_error(package: &Package) {
             "has not been installed before the rule that splits it. Call kpack_split_installed() in \
              the directory that installs the target and after the command that does",
         );
-        fs::create_dir_all(prefix.path.join("lib")).unwrap();
-        fs::copy(project.build.join("libveclib.so"), prefix.path.join("lib/libveclib.so")).unwrap();
+        copy_file(project.build.join("libveclib.so"), prefix.path.join("lib/libveclib.so"));
     }
 }
 
