@@ -828,9 +828,10 @@ fn check_row(row: &Row) -> Result<(), String> {
     let said = text_of(&first);
     let Some(id) = row.id else {
         let expected = format!("GPU code will load for {}\n", row.arch.replace(',', ", "));
-        return match first.status.code() == Some(0) && said == expected {
-            true => Ok(()),
-            false => Err(format!("expected `{expected}`, found:\n{said}")),
+        return if first.status.code() == Some(0) && said == expected {
+            Ok(())
+        } else {
+            Err(format!("expected `{expected}`, found:\n{said}"))
         };
     };
     let lines = Vec::from_iter(said.lines());
@@ -843,9 +844,10 @@ fn check_row(row: &Row) -> Result<(), String> {
     let Some(command) = row.command else {
         let json = venv.doctor(&[&arguments[..], &["--json"]].concat());
         let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
-        return match json["remedy"].is_null() {
-            true => Ok(()),
-            false => Err(format!("no command expected, found:\n{said}")),
+        return if json["remedy"].is_null() {
+            Ok(())
+        } else {
+            Err(format!("no command expected, found:\n{said}"))
         };
     };
     let expected = [
@@ -1419,9 +1421,10 @@ fn by_hand(tree: &Tree, packages: &str, name: &str, fields: &str, installer: &st
     let text = format!("Metadata-Version: 2.1\nName: {name}\nVersion: 1\n{fields}");
     fs::write(dist_info.join("METADATA"), text).unwrap();
     fs::write(dist_info.join("INSTALLER"), installer).unwrap();
-    let (levels, python) = match packages.ends_with("Lib/site-packages") {
-        true => (2, "Scripts/python.exe"),
-        false => (3, "bin/python"),
+    let (levels, python) = if packages.ends_with("Lib/site-packages") {
+        (2, "Scripts/python.exe")
+    } else {
+        (3, "bin/python")
     };
     let python = packages.ancestors().nth(levels).unwrap().join(python);
     write(&python, "");

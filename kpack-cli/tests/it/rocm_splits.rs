@@ -431,9 +431,10 @@ fn a_joined_binary_is_split_with_another_marker() {
         for is_of_rocm in [true, false] {
             let what = format!("{storage:?}, {name}, ROCm's: {is_of_rocm}");
             let tree = Tree::new();
-            match is_for_windows {
-                true => library.build_for_windows(build, &tree.path("fat")).unwrap(),
-                false => library.build(&tree.path("fat")).unwrap(),
+            if is_for_windows {
+                library.build_for_windows(build, &tree.path("fat")).unwrap()
+            } else {
+                library.build(&tree.path("fat")).unwrap()
             }
             tree.copy_file("fat", &format!("prefix/{name}"));
             let split = |module: &str, targets: &[&str]| {
@@ -443,9 +444,10 @@ fn a_joined_binary_is_split_with_another_marker() {
                 let report = check_with(&tree, &format!("prefix/{name}"), Some("fat"), targets);
                 assert_eq!(faults(&report), [""; 0], "{what}, {module}");
             };
-            match is_of_rocm {
-                true => rocm_split(&library, &tree.path("prefix"), name, "vec_lib").unwrap(),
-                false => split("vec", &TARGETS),
+            if is_of_rocm {
+                rocm_split(&library, &tree.path("prefix"), name, "vec_lib").unwrap()
+            } else {
+                split("vec", &TARGETS)
             }
             for (targets, module) in [
                 (&TARGETS[..], "vec"),

@@ -552,16 +552,18 @@ fn an_existing_empty_directory_is_filled_and_keeps_what_it_is() {
             let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
             let mut names: Vec<String> = names.collect();
             names.sort();
-            let expected: &[&str] = match flatten {
-                true => &["bin", "lib"],
-                false => &["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942", "index.json"],
+            let expected: &[&str] = if flatten {
+                &["bin", "lib"]
+            } else {
+                &["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942", "index.json"]
             };
             assert_eq!(names, expected);
             for name in names {
                 let path = tree.path("out").join(name);
-                match path.is_dir() {
-                    true => fs::remove_dir_all(path).unwrap(),
-                    false => fs::remove_file(path).unwrap(),
+                if path.is_dir() {
+                    fs::remove_dir_all(path).unwrap()
+                } else {
+                    fs::remove_file(path).unwrap()
                 }
             }
         }
@@ -666,15 +668,16 @@ fn what_an_interrupted_run_left_needs_nothing_that_is_not_there() {
                 }
                 let what = format!("{call} {number} {flatten}");
                 let is_there = |path: &str| tree.path("out").join(path).symlink_metadata().is_ok();
-                let order: &[&str] = match flatten {
-                    true => &[
+                let order: &[&str] = if flatten {
+                    &[
                         "bin/bench",
                         "lib/libblas.so",
                         "lib/libblas.so.1",
                         "lib/.kpack/blas_lib_gfx942.kpack",
                         "lib/.kpack/blas_lib_gfx1100.kpack",
-                    ],
-                    false => &["index.json", "blas_lib_generic", "blas_lib_gfx942"],
+                    ]
+                } else {
+                    &["index.json", "blas_lib_generic", "blas_lib_gfx942"]
                 };
                 let first = order.iter().position(|path| is_there(path)).unwrap_or(order.len());
                 assert!(order[first..].iter().all(|path| is_there(path)), "{what}");

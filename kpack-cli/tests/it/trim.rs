@@ -838,9 +838,10 @@ fn binaries_for_windows_are_trimmed_and_load() {
             let tree = Tree::new();
             let build = WindowsBuild { linker, is_program, flags: &[] };
             // Linkers give a program without an extension one.
-            let [fat, trimmed] = match is_program {
-                true => ["fat.exe", "vec.exe"].map(|name| tree.path(name)),
-                false => ["fat.dll", "vec.dll"].map(|name| tree.path(name)),
+            let [fat, trimmed] = if is_program {
+                ["fat.exe", "vec.exe"].map(|name| tree.path(name))
+            } else {
+                ["fat.dll", "vec.dll"].map(|name| tree.path(name))
             };
             windows_binaries::library().build_for_windows(build, &fat).unwrap();
             fs::copy(&fat, &trimmed).unwrap();
@@ -907,13 +908,17 @@ fn package_managers_list_what_was_trimmed() {
     for is_rpm in [false, true] {
         let name = if is_rpm { "root-rpm" } else { "root-dpkg" };
         let root = PackageRoot::new(&tree.path(name)).unwrap();
-        let verify = || match is_rpm {
-            true => verify("rpm", name, &["--dbpath", "/var/lib/rpm", "--nodeps", "-V", "vec"]),
-            false => verify("dpkg", name, &["--verify", "vec"]),
+        let verify = || {
+            if is_rpm {
+                verify("rpm", name, &["--dbpath", "/var/lib/rpm", "--nodeps", "-V", "vec"])
+            } else {
+                verify("dpkg", name, &["--verify", "vec"])
+            }
         };
-        match is_rpm {
-            true => root.rpm("-i", &[rpm.trim()]).unwrap(),
-            false => root.dpkg("-i", &[tree.path("vec.deb")]).unwrap(),
+        if is_rpm {
+            root.rpm("-i", &[rpm.trim()]).unwrap()
+        } else {
+            root.dpkg("-i", &[tree.path("vec.deb")]).unwrap()
         }
         assert_eq!(verify(), "");
         let manager = if is_rpm { "rpm" } else { "dpkg" };
@@ -937,9 +942,10 @@ fn package_managers_list_what_was_trimmed() {
         }
         assert_eq!(said.lines().count(), 2, "{said}");
         // The package brings its code back.
-        match is_rpm {
-            true => root.rpm("--reinstall", &[rpm.trim()]).unwrap(),
-            false => root.dpkg("-i", &[tree.path("vec.deb")]).unwrap(),
+        if is_rpm {
+            root.rpm("--reinstall", &[rpm.trim()]).unwrap()
+        } else {
+            root.dpkg("-i", &[tree.path("vec.deb")]).unwrap()
         }
         assert_eq!(verify(), "");
     }

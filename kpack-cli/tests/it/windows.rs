@@ -95,12 +95,13 @@ fn commands_that_read() {
     ] {
         let [on_linux, on_windows] = [command(&tree, &words(line)), exe(&tree, &words(line))]
             .map(|mut command| command.output().unwrap());
-        let (on_linux, on_windows) = match line.contains("extract") {
-            true => (
+        let (on_linux, on_windows) = if line.contains("extract") {
+            (
                 (format!("{:?}", on_linux.stdout), on_linux.status.code()),
                 (format!("{:?}", on_windows.stdout), on_windows.status.code()),
-            ),
-            false => (told(&on_linux), told(&on_windows)),
+            )
+        } else {
+            (told(&on_linux), told(&on_windows))
         };
         assert_eq!(on_windows, on_linux, "{line}");
     }

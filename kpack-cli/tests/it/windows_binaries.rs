@@ -43,10 +43,7 @@ pub(crate) struct Bench {
 impl Bench {
     pub(crate) fn new(library: &FatLibrary, build: WindowsBuild<'_>) -> Result<Self> {
         let tree = Tree::new();
-        let name = match build.is_program {
-            true => "bin/vec.exe",
-            false => "bin/vec.dll",
-        };
+        let name = if build.is_program { "bin/vec.exe" } else { "bin/vec.dll" };
         library.build_for_windows(build, &tree.path(name))?;
         let original = tree.root().with_extension("original").join(name);
         fs::create_dir_all(original.parent().context("a directory")?)?;

@@ -40,10 +40,7 @@ const CODE: usize = 4 << 20;
 #[test]
 #[ignore = "needs curl and Python"]
 fn one_gpus_files_by_http() -> Result<()> {
-    match require::tools(&["curl", "python3"]) {
-        true => reader().fetch(),
-        false => Ok(()),
-    }
+    if require::tools(&["curl", "python3"]) { reader().fetch() } else { Ok(()) }
 }
 
 #[test]

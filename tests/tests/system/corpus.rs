@@ -195,10 +195,8 @@ impl Case<'_> {
         let fat = self.fat.join(&self.file);
         // A set of two begins with each of them alone.
         let size = fs::metadata(&fat)?.len();
-        let (rigs, counts) = match size > LARGE {
-            true => (&self.rigs[..1], &[2][..]),
-            false => (self.rigs, &[1, 2][..]),
-        };
+        let (rigs, counts) =
+            if size > LARGE { (&self.rigs[..1], &[2][..]) } else { (self.rigs, &[1, 2][..]) };
         let mut count = 0;
         let copy = self.fat.with_file_name("trimmed");
         let file = copy.join(&self.file);

@@ -21,10 +21,7 @@ pub(super) fn at_each(
     for (index, call) in chosen.iter().enumerate() {
         // A quick run gives each call another error.
         let errors = errors(call);
-        let errors = match quick {
-            true => &errors[index % errors.len()..][..1],
-            false => errors,
-        };
+        let errors = if quick { &errors[index % errors.len()..][..1] } else { errors };
         let faults = errors.iter().copied().map(Fault::Error);
         for fault in [Fault::Kill].into_iter().chain(faults) {
             match disturb(call, fault) {

@@ -157,9 +157,10 @@ fn in_each_way(
         Some(runs) => said.push(format!("{runs} runs on file systems without enough room")),
         None => require::skip("a full file system: no file system can be mounted here"),
     }
-    match limits::check_read_only(&trial)? {
-        true => said.push("a run in read-only directories".to_owned()),
-        false => require::skip("read-only directories: other users cannot run a copy here"),
+    if limits::check_read_only(&trial)? {
+        said.push("a run in read-only directories".to_owned())
+    } else {
+        require::skip("read-only directories: other users cannot run a copy here")
     }
     Ok(said)
 }

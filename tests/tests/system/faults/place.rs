@@ -50,9 +50,10 @@ impl Place {
     pub(super) fn restore(&self) -> Result<()> {
         for entry in fs::read_dir(&self.work)? {
             let entry = entry?;
-            match entry.file_type()?.is_dir() {
-                true => fs::remove_dir_all(entry.path())?,
-                false => fs::remove_file(entry.path())?,
+            if entry.file_type()?.is_dir() {
+                fs::remove_dir_all(entry.path())?
+            } else {
+                fs::remove_file(entry.path())?
             }
         }
         copy(&self.before.join("."), &self.work)

@@ -242,12 +242,12 @@ impl Rig {
         if self.root.is_some() || self.reads_markers {
             return Some("it would get this machine's HIP runtime");
         }
-        match is_root() {
-            false => Some("only root can run a set-user-ID program as another user"),
-            true => self
-                .run(Path::new(""), &probe)
+        if is_root() {
+            self.run(Path::new(""), &probe)
                 .is_err()
-                .then_some("set-user-ID programs get no privileges here"),
+                .then_some("set-user-ID programs get no privileges here")
+        } else {
+            Some("only root can run a set-user-ID program as another user")
         }
     }
 
@@ -372,10 +372,8 @@ pub(crate) fn same_code(
             // The runtime asks once, for all GPUs: the second of two that differ gets nothing.
             let may_lack = gpus.iter().any(|gpu| *gpu != gpus[0]);
             let gives_up = !all_by_rocm && !rig.has_our_loader;
-            let same = match may_lack || gives_up {
-                false => found == expected,
-                true => found.is_part_of(&expected),
-            };
+            let same =
+                if may_lack || gives_up { found.is_part_of(&expected) } else { found == expected };
             ensure!(
                 same && (gpus[0] != NO_CODE || found.count() == 0),
                 "{} takes {found:?} from {} for {gpus:?}, and {expected:?} from the unsplit library",
