@@ -23,6 +23,17 @@ fn rejected(tree: &Tree, flatten: bool) -> Error {
     error
 }
 
+/// Asserts that an artifact of these bytes is rejected, also where artifacts are flattened. Its index says that it has
+/// `files` with `size` bytes.
+fn rejected_either_way(what: &str, id: Id, bytes: &[u8], files: u64, size: u64) {
+    for flatten in [false, true] {
+        let tree = Tree::new();
+        store(&tree, bytes, files, size);
+        let error = rejected(&tree, flatten);
+        assert_eq!(error.id(), id, "{what}: {error}");
+    }
+}
+
 /// A store with one artifact, whose index says what is true of it.
 fn store(tree: &Tree, bytes: &[u8], files: u64, size: u64) -> Value {
     let store = tree.path("store");
@@ -34,172 +45,112 @@ fn store(tree: &Tree, bytes: &[u8], files: u64, size: u64) -> Value {
 
 #[test]
 fn members_that_no_artifact_has() {
+    use EntryType::{
+        Char, Directory, Fifo, GNULongName, Link, Regular, Symlink, XGlobalHeader, XHeader,
+    };
     let outside = "../".repeat(20) + "tmp/kpack-outside";
-    let cases: Vec<(&str, Id, Tar)> = vec![
-        ("..", ids::UNSAFE_MEMBER, Tar::new().file("stage/../../../escaped", b"x")),
-        (".. in front", ids::UNSAFE_MEMBER, Tar::new().file("../escaped", b"x")),
-        ("an absolute path", ids::UNSAFE_MEMBER, Tar::new().file("/tmp/kpack-escaped", b"x")),
-        ("no name", ids::UNSAFE_MEMBER, Tar::new().file("", b"x")),
-        ("a link out of the tree", ids::UNSAFE_MEMBER, Tar::new().link("stage/link", &outside)),
-        ("an absolute link", ids::UNSAFE_MEMBER, Tar::new().link("stage/link", "/etc/passwd")),
-        ("a link to nothing", ids::UNSAFE_MEMBER, Tar::new().link("stage/link", "")),
+    let links = Tar::new()
+        .directory("stage/a/b")
+        .link("stage/a/b/up", "..")
+        .link("stage/a/b/upper", "up/../..")
+        .link("stage/out", "a/b/upper");
+    let hard_link = |tar: Tar, to| tar.member("stage/link", Link, 0o644, to, b"");
+    let of_kind = |kind, mode| Tar::new().member("stage/a", kind, mode, "", b"");
+    let file = || Tar::new().file("stage/a", b"x");
+    let through_link =
+        Tar::new().directory("stage/lib").link("stage/link", "lib").file("stage/link/file", b"x");
+    let listing = |prefixes: &[u8]| Tar::empty().file("artifact_manifest.txt", prefixes);
+    let extended = |kind, number, bytes: &[u8]| {
+        (0..number).fold(Tar::new(), |tar, _| tar.member("extension", kind, 0o644, "", bytes))
+    };
+    let large = vec![b'x'; 1 << 20];
+    let comment = format!("60000 comment={}\n", "x".repeat(59_985));
+    let cases = [
         (
-            "links out of the tree by way of each other",
             ids::UNSAFE_MEMBER,
-            Tar::new()
-                .directory("stage/a/b")
-                .link("stage/a/b/up", "..")
-                .link("stage/a/b/upper", "up/../..")
-                .link("stage/out", "a/b/upper"),
+            vec![
+                ("..", Tar::new().file("stage/../../../escaped", b"x")),
+                (".. in front", Tar::new().file("../escaped", b"x")),
+                ("an absolute path", Tar::new().file("/tmp/kpack-escaped", b"x")),
+                ("no name", Tar::new().file("", b"x")),
+                ("a link out of the tree", Tar::new().link("stage/link", &outside)),
+                ("an absolute link", Tar::new().link("stage/link", "/etc/passwd")),
+                ("a link to nothing", Tar::new().link("stage/link", "")),
+                ("links out of the tree by way of each other", links),
+                ("a hard link out of the tree", hard_link(Tar::new(), "/etc/passwd")),
+                ("a hard link out of the prefix", hard_link(Tar::new(), "artifact_manifest.txt")),
+                ("a hard link to nothing", hard_link(Tar::new(), "stage/missing")),
+                (
+                    "a hard link to a symbolic link",
+                    hard_link(Tar::new().link("stage/one", "two"), "stage/one"),
+                ),
+                ("a device", of_kind(Char, 0o666)),
+                ("a FIFO", of_kind(Fifo, 0o666)),
+                ("set-user-ID", of_kind(Regular, 0o4755)),
+                ("set-group-ID", of_kind(Directory, 0o2755)),
+            ],
         ),
         (
-            "writing through a link",
             ids::CONFLICTING_FILES,
-            Tar::new()
-                .directory("stage/lib")
-                .link("stage/link", "lib")
-                .file("stage/link/file", b"x"),
+            vec![
+                ("writing through a link", through_link),
+                ("writing through a file", file().file("stage/a/file", b"x")),
+                ("a name twice", file().file("stage/a", b"x")),
+                ("a link over a file", file().link("stage/a", "b")),
+            ],
         ),
         (
-            "writing through a file",
-            ids::CONFLICTING_FILES,
-            Tar::new().file("stage/file", b"x").file("stage/file/file", b"x"),
+            ids::IN_NO_PREFIX,
+            vec![
+                ("a file in no prefix", Tar::new().file("elsewhere/a", b"x")),
+                ("the prefix as a file", Tar::new().file("stage", b"x")),
+                ("a second list", Tar::new().file("artifact_manifest.txt", b"other\n")),
+            ],
         ),
         (
-            "a hard link out of the tree",
-            ids::UNSAFE_MEMBER,
-            Tar::new().member("stage/link", EntryType::Link, 0o644, "/etc/passwd", b""),
-        ),
-        (
-            "a hard link out of the prefix",
-            ids::UNSAFE_MEMBER,
-            Tar::new().member("stage/link", EntryType::Link, 0o644, "artifact_manifest.txt", b""),
-        ),
-        (
-            "a hard link to nothing",
-            ids::UNSAFE_MEMBER,
-            Tar::new().member("stage/link", EntryType::Link, 0o644, "stage/missing", b""),
-        ),
-        (
-            "a hard link to a symbolic link",
-            ids::UNSAFE_MEMBER,
-            Tar::new().link("stage/one", "two").member(
-                "stage/link",
-                EntryType::Link,
-                0o644,
-                "stage/one",
-                b"",
-            ),
-        ),
-        (
-            "a device",
-            ids::UNSAFE_MEMBER,
-            Tar::new().member("stage/null", EntryType::Char, 0o666, "", b""),
-        ),
-        (
-            "a FIFO",
-            ids::UNSAFE_MEMBER,
-            Tar::new().member("stage/fifo", EntryType::Fifo, 0o666, "", b""),
-        ),
-        (
-            "set-user-ID",
-            ids::UNSAFE_MEMBER,
-            Tar::new().member("stage/su", EntryType::Regular, 0o4755, "", b"x"),
-        ),
-        (
-            "set-group-ID",
-            ids::UNSAFE_MEMBER,
-            Tar::new().member("stage/lib", EntryType::Directory, 0o2755, "", b""),
-        ),
-        (
-            "a name twice",
-            ids::CONFLICTING_FILES,
-            Tar::new().file("stage/a", b"x").file("stage/a", b"x"),
-        ),
-        (
-            "a link over a file",
-            ids::CONFLICTING_FILES,
-            Tar::new().file("stage/a", b"x").link("stage/a", "b"),
-        ),
-        ("a file in no prefix", ids::IN_NO_PREFIX, Tar::new().file("elsewhere/a", b"x")),
-        ("the prefix as a file", ids::IN_NO_PREFIX, Tar::new().file("stage", b"x")),
-        ("no list of prefixes", ids::DAMAGED_TAR, Tar::empty().file("stage/a", b"x")),
-        ("no members", ids::DAMAGED_TAR, Tar::empty()),
-        (
-            "a list of prefixes that leads out",
             ids::INVALID_PREFIX_LIST,
-            Tar::empty().file("artifact_manifest.txt", b"../other\n"),
+            vec![
+                ("a list of prefixes that leads out", listing(b"../other\n")),
+                ("a prefix that no file can have", listing(b"sta\0ge\n")),
+                ("a list of prefixes that is no text", listing(b"\xff\n")),
+            ],
         ),
         (
-            "a prefix that no file can have",
-            ids::INVALID_PREFIX_LIST,
-            Tar::empty().file("artifact_manifest.txt", b"sta\0ge\n"),
-        ),
-        (
-            "a list of prefixes that is no text",
-            ids::INVALID_PREFIX_LIST,
-            Tar::empty().file("artifact_manifest.txt", b"\xff\n"),
-        ),
-        ("a second list", ids::IN_NO_PREFIX, Tar::new().file("artifact_manifest.txt", b"other\n")),
-        (
-            "a name that fills the memory",
             ids::DAMAGED_TAR,
-            Tar::new().member("long", EntryType::GNULongName, 0o644, "", &vec![b'x'; 1 << 20]),
+            vec![
+                ("no list of prefixes", Tar::empty().file("stage/a", b"x")),
+                ("no members", Tar::empty()),
+                ("a name that fills the memory", extended(GNULongName, 1, &large)),
+                ("extensions that fill the memory", extended(XHeader, 1, &large)),
+                (
+                    "a name for all members that follow",
+                    extended(XGlobalHeader, 1, b"18 path=../escape\n"),
+                ),
+                (
+                    "a link for all members that follow",
+                    extended(XGlobalHeader, 1, b"17 linkpath=/etc\n"),
+                ),
+                (
+                    "more extensions than members need",
+                    extended(XGlobalHeader, 40, comment.as_bytes()),
+                ),
+                ("more long names than members", extended(GNULongName, 40, &[b'x'; 60_000])),
+                ("a sparse file", extended(XHeader, 1, b"25 GNU.sparse.major=1.0.\n")),
+                ("a link with content", Tar::new().member("stage/a", Symlink, 0o777, "b", b"x")),
+            ],
         ),
         (
-            "extensions that fill the memory",
-            ids::DAMAGED_TAR,
-            Tar::new().member("pax", EntryType::XHeader, 0o644, "", &vec![b'x'; 1 << 20]),
-        ),
-        (
-            "a name for all members that follow",
-            ids::DAMAGED_TAR,
-            Tar::new().member("pax", EntryType::XGlobalHeader, 0o644, "", b"18 path=../escape\n"),
-        ),
-        (
-            "a link for all members that follow",
-            ids::DAMAGED_TAR,
-            Tar::new().member("pax", EntryType::XGlobalHeader, 0o644, "", b"17 linkpath=/etc\n"),
-        ),
-        (
-            "more extensions than members need",
-            ids::DAMAGED_TAR,
-            (0..40).fold(Tar::new(), |tar, _| {
-                let text = format!("60000 comment={}\n", "x".repeat(59_985));
-                tar.member("pax", EntryType::XGlobalHeader, 0o644, "", text.as_bytes())
-            }),
-        ),
-        (
-            "more long names than members",
-            ids::DAMAGED_TAR,
-            (0..40).fold(Tar::new(), |tar, _| {
-                tar.member("long", EntryType::GNULongName, 0o644, "", &[b'x'; 60_000])
-            }),
-        ),
-        (
-            "a sparse file",
-            ids::DAMAGED_TAR,
-            Tar::new().member("pax", EntryType::XHeader, 0o644, "", b"25 GNU.sparse.major=1.0.\n"),
-        ),
-        (
-            "a link with content",
-            ids::DAMAGED_TAR,
-            Tar::new().member("stage/a", EntryType::Symlink, 0o777, "b", b"x"),
-        ),
-        (
-            "another target's archive",
             ids::MISPLACED_FILE,
-            Tar::new().file("stage/lib/.kpack/blas_lib_gfx1100.kpack", b"x"),
+            vec![(
+                "another target's archive",
+                Tar::new().file("stage/lib/.kpack/blas_lib_gfx1100.kpack", b"x"),
+            )],
         ),
     ];
-    for (what, id, tar) in cases {
-        let (files, size) = tar.contents;
-        let bytes = tar.compressed();
-        for flatten in [false, true] {
-            let tree = Tree::new();
-            store(&tree, &bytes, files, size);
-            let error = rejected(&tree, flatten);
-            assert_eq!(error.id(), id, "{what}: {error}");
+    for (id, tars) in cases {
+        for (what, tar) in tars {
+            let (files, size) = tar.contents;
+            rejected_either_way(what, id, &tar.compressed(), files, size);
         }
     }
     assert!(!Path::new("/tmp/kpack-escaped").exists());
@@ -276,12 +227,7 @@ fn archives_that_are_larger_than_the_index_says_or_no_archives() {
         ("nothing", ids::DAMAGED_TAR, pack(b""), 2, 7),
     ];
     for (what, id, bytes, files, size) in cases {
-        for flatten in [false, true] {
-            let tree = Tree::new();
-            store(&tree, &bytes, files, size);
-            let error = rejected(&tree, flatten);
-            assert_eq!(error.id(), id, "{what}: {error}");
-        }
+        rejected_either_way(what, id, &bytes, files, size);
     }
 }
 
