@@ -9,7 +9,12 @@ use crate::TargetId;
 pub const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
 /// Replaces the version of every GPU: `10.3.0`. With `_` and a node's number at its end, of that
 /// node's alone.
-pub(crate) const OVERRIDE: &str = "HSA_OVERRIDE_GFX_VERSION";
+pub const OVERRIDE: &str = "HSA_OVERRIDE_GFX_VERSION";
+
+/// Whether an environment variable of this name is an [`OVERRIDE`], of all GPUs or of one.
+pub fn is_override(name: &str) -> bool {
+    name.starts_with(OVERRIDE)
+}
 
 /// The number that tells the GPU of a node from others of its kind, by its `properties`; `None` if the
 /// driver does not tell.

@@ -57,7 +57,7 @@ pub use archive::Archive;
 pub use cache::Cache;
 pub use error::Error;
 pub use error_code::kpack_error_t as ErrorCode;
-pub use kfd::NODES as KFD_NODES;
+pub use kfd::{NODES as KFD_NODES, OVERRIDE as GPU_OVERRIDE, is_override};
 pub use kpack_format::TargetId;
 pub use kpack_format::marker::Marker;
 pub use lookup::Environment;

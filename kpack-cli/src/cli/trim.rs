@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use kpack_core::words::list;
 use kpack_core::{Error, shown};
 use kpack_split::trim::Keep;
+use rocm_kpack::{GPU_OVERRIDE, is_override};
 
 use super::join::Architecture;
 use super::kernel_files::KernelFilesArguments;
@@ -111,17 +112,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 
 /// Says which GPUs the machine has, and that somebody may have hidden what they are.
 fn about_native(gpus: &[kpack_format::TargetId]) {
-    const OVERRIDE: &str = "HSA_OVERRIDE_GFX_VERSION";
     if !print().quiet {
         output::complain("note", format_args!("this machine has {}", list(gpus)));
     }
     let is_set = std::env::vars_os()
-        .any(|(name, value)| name.to_string_lossy().starts_with(OVERRIDE) && !value.is_empty());
+        .any(|(name, value)| is_override(&name.to_string_lossy()) && !value.is_empty());
     // Programs for Windows ignore it.
     if is_set && cfg!(not(windows)) {
         let text =
             "is set, so kpack keeps the code for that GPU, which may not be the one in the machine";
-        output::complain("warning", format_args!("{OVERRIDE} {text}"));
+        output::complain("warning", format_args!("{GPU_OVERRIDE} {text}"));
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::trim::note;
 use kpack_format::{Delivery, Generic, TargetId};
+use rocm_kpack::GPU_OVERRIDE;
 
 use super::facts::{Binary, Code, Form, HipRuntime, Join, Loader, Process, Runtime};
 use super::machine::{Machine, ON_WINDOWS};
@@ -103,15 +104,14 @@ pub(super) fn of_machine(machine: &Machine) -> Vec<Diagnosis> {
     findings.into_iter().map(Diagnosis::from).collect()
 }
 
-/// The finding about `HSA_OVERRIDE_GFX_VERSION`, which replaces the `native` GPUs. Whether less is wrong without it.
+/// The finding about an [`GPU_OVERRIDE`], which replaces the `native` GPUs. Whether less is wrong without it.
 pub(super) fn of_override(machine: &Machine, native: &[TargetId], helps: bool) -> Diagnosis {
     let (gpus, native) = (list(machine.gpus()), list(native));
-    let text =
-        format!("HSA_OVERRIDE_GFX_VERSION makes programs ask for {gpus} instead of {native}");
+    let text = format!("{GPU_OVERRIDE} makes programs ask for {gpus} instead of {native}");
     if helps {
         let text = format!("{text}, and there is code for {native}");
         let fault = Finding::general(Severity::Fault, ids::GPU_OVERRIDDEN, text);
-        fault.with_help("unset HSA_OVERRIDE_GFX_VERSION").into()
+        fault.with_help(format!("unset {GPU_OVERRIDE}")).into()
     } else {
         let text = format!("{text}: builds for {native} alone do not load with it");
         Finding::general(Severity::Note, ids::GPU_OVERRIDDEN, text).into()

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 use rocm_kpack::KFD_NODES;
 use rocm_kpack::lookup::Rules;
-use rocm_kpack::{Environment, Gpu, ShimMode, gpus_at, visible};
+use rocm_kpack::{Environment, Gpu, ShimMode, gpus_at, is_override, visible};
 
 use super::image;
 use kpack_core::{Error, ids};
@@ -132,7 +132,7 @@ pub(super) struct Machine {
     pub(super) seen: Vec<TargetId>,
     /// The variables that hide the others.
     pub(super) hidden_by: Vec<&'static str>,
-    /// The GPUs without `HSA_OVERRIDE_GFX_VERSION`, if that is set and changes one.
+    /// The GPUs without an [`OVERRIDE`](rocm_kpack::GPU_OVERRIDE), if that is set and changes one.
     pub(super) native: Option<Vec<TargetId>>,
     /// What keeps programs from the GPUs.
     pub(super) access: Access,
@@ -179,7 +179,6 @@ impl Machine {
             });
             machine.seen = distinct(&targets(&seen));
             machine.hidden_by = hidden_by;
-            let is_override = |name: &str| name.starts_with("HSA_OVERRIDE_GFX_VERSION");
             let native = gpus_at(&options.nodes, |name| get(name).filter(|_| !is_override(name)));
             let native = native.as_deref().map(targets).filter(|native| !native.is_empty());
             machine.native = native.filter(|native| Some(native) != machine.all.as_ref());
