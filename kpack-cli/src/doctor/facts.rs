@@ -566,7 +566,9 @@ fn split(
         let Some(name) = &group.marker.kernel_name else {
             return Ok((Form::EarlyMarker, Vec::new(), None, String::new()));
         };
-        let open = |lookup: &Lookup| Resolver::open(lookup, &loaded_as, &group.marker, name);
+        let open = |lookup: &Lookup| {
+            Resolver::open(lookup, &linked.image, &loaded_as, &group.marker, name)
+        };
         let resolver = open(&machine.lookup)?;
         let rocm = match loader {
             Some(Loader::Rocm(loader)) => Some((loader, open(&machine.rocm_lookup)?)),

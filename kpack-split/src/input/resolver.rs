@@ -15,6 +15,7 @@ use rocm_kpack::lookup::{Answer, Listing, Rule, Rules};
 
 use super::archives::damage;
 use crate::Error;
+use crate::host::Image;
 use crate::input::{Kpacks, Lookup, OpenArchive, or_refused, read_manifest, share_archive};
 use crate::parallel::lock;
 use kpack_core::Reason;
@@ -79,10 +80,11 @@ pub struct CodePlace {
 }
 
 impl Resolver {
-    /// Opens the archives that `marker`, of the binary that is loaded as `binary`, refers to. `kernel_name`
+    /// Opens the archives that `marker`, of the binary `image` that is loaded as `binary`, refers to. `kernel_name`
     /// is the marker's.
-    pub fn open(
+    pub fn open<S>(
         lookup: &Lookup,
+        image: &Image<S>,
         binary: &Path,
         marker: &Marker,
         kernel_name: &str,
@@ -112,7 +114,7 @@ impl Resolver {
                 damaged.push((path.clone(), found.reason()));
             }
         }
-        Ok(Self {
+        let mut resolver = Self {
             rules: lookup.rules,
             marker: marker.clone(),
             kernel_name: kernel_name.to_owned(),
@@ -120,23 +122,24 @@ impl Resolver {
             shared: BTreeSet::new(),
             damaged,
             kpacks,
-        })
+        };
+        if image.has_one_handle() && marker.code_ids.is_empty() {
+            resolver.shared = resolver.code_of_all();
+        }
+        Ok(resolver)
     }
 
-    /// The same for a binary whose wrappers may have one handle. They had one bundle then, which ROCm's tool stores
-    /// at index 0, although it numbers all wrappers. Start-up code registers only the first one.
-    pub(crate) fn with_one_handle(mut self, has_one_handle: bool) -> Self {
-        if has_one_handle && self.marker.code_ids.is_empty() {
-            // Archives with code IDs are kpack's, and of another split.
-            let of_tool = self.archives.iter().filter(|opened| opened.code_id.is_none());
-            let entries =
-                of_tool.flat_map(|opened| self.entries_of(opened)).collect::<BTreeSet<_>>();
-            // Another index would be that of a wrapper with a bundle of its own.
-            if entries.iter().all(|(index, _)| *index == 0) {
-                self.shared = entries.into_iter().map(|(_, target)| target).collect();
-            }
+    /// The targets whose code at index 0 the wrappers share, which have one handle. They had one bundle, which ROCm's
+    /// tool stores at index 0, although it numbers all wrappers. Start-up code registers only the first one.
+    fn code_of_all(&self) -> BTreeSet<String> {
+        // Archives with code IDs are kpack's, and of another split.
+        let of_tool = self.archives.iter().filter(|opened| opened.code_id.is_none());
+        let mut entries = of_tool.flat_map(|opened| self.entries_of(opened)).collect::<Vec<_>>();
+        // Another index would be that of a wrapper with a bundle of its own.
+        if entries.iter().any(|(index, _)| *index != 0) {
+            entries.clear();
         }
-        self
+        entries.into_iter().map(|(_, target)| target).collect()
     }
 
     /// Whether wrappers share the code of a target.

@@ -397,8 +397,7 @@ fn needs_other(wrapper: &[Chosen], id: &TargetId, chosen: &[TargetId]) -> bool {
 /// The archives of a binary.
 fn open(binary: &MarkedBinary, lookup: &Lookup) -> Result<Resolver, Error> {
     let (loaded_as, name) = (&binary.loaded_as, &binary.kernel_name);
-    let resolver = Resolver::open(lookup, loaded_as, &binary.marker, name)?;
-    Ok(resolver.with_one_handle(binary.headers.has_one_handle()))
+    Resolver::open(lookup, &binary.headers, loaded_as, &binary.marker, name)
 }
 
 fn of_other_build(binary: &MarkedBinary, target: &str) -> Error {

@@ -104,8 +104,7 @@ impl<'a> Context<'a> {
         marker: &Marker,
         kernel_name: &str,
     ) -> Result<Resolver, Error> {
-        let resolver = Resolver::open(&self.lookup, &binary.loaded_as(), marker, kernel_name)?;
-        Ok(resolver.with_one_handle(binary.image.has_one_handle()))
+        Resolver::open(&self.lookup, &binary.image, &binary.loaded_as(), marker, kernel_name)
     }
 
     /// Records that the marker of `binary` refers to the archives of `resolver`.
