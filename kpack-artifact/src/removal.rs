@@ -168,6 +168,18 @@ impl Removal {
         Ok(())
     }
 
+    /// What was read of a file; `None` if that was refused: then it stays, and a finding says so.
+    fn unless_refused<T>(&mut self, read: Result<T, Error>) -> Result<Option<T>, Error> {
+        match read {
+            Err(Error::Refused { id, path, reason, .. }) => {
+                let text = format!("stays as it is: {reason}");
+                self.findings.push(Finding::new(Severity::Warning, id, path, text));
+                Ok(None)
+            }
+            read => read.map(Some),
+        }
+    }
+
     /// Archives of either tool. Those of one directory whose names differ only in their targets belong together.
     fn archives(&mut self, prefix: &Path, keep: &Keep) -> Result<(), Error> {
         let mut groups: BTreeMap<(PathBuf, String), Vec<(PathBuf, TargetId)>> = BTreeMap::new();
@@ -185,13 +197,8 @@ impl Removal {
             if !is_archive(path) {
                 continue;
             }
-            let archive = match files::open_archive(path) {
-                Err(Error::Refused { id, path, reason, .. }) => {
-                    let text = format!("stays as it is: {reason}");
-                    self.findings.push(Finding::new(Severity::Warning, id, path, text));
-                    continue;
-                }
-                archive => archive?,
+            let Some(archive) = self.unless_refused(files::open_archive(path))? else {
+                continue;
             };
             let name = entry.file_name().to_string_lossy().into_owned();
             let target = match &archive.toc().gfx_arches[..] {
@@ -227,13 +234,8 @@ impl Removal {
             self.files.extend(going);
         }
         for path in manifests {
-            let mut manifest = match files::read_manifest(&path) {
-                Err(Error::Refused { id, path, reason, .. }) => {
-                    let text = format!("stays as it is: {reason}");
-                    self.findings.push(Finding::new(Severity::Warning, id, path, text));
-                    continue;
-                }
-                manifest => manifest?,
+            let Some(mut manifest) = self.unless_refused(files::read_manifest(&path))? else {
+                continue;
             };
             let before = manifest.kpack_files.len();
             let is_gone = |name: &str| gone.contains(&path.with_file_name(name));
