@@ -14,6 +14,7 @@ use super::archive::Wheel;
 use super::members::{Member, with_memory, zip_error};
 use super::record::{self, Digest};
 use kpack_core::Error;
+use kpack_core::files::sought;
 use kpack_core::parallel;
 use kpack_core::platform::FileExt;
 use kpack_core::publish::{Directory, scratch_file};
@@ -150,12 +151,7 @@ impl Write for Output {
 
 impl Seek for Output {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let to = match to {
-            SeekFrom::Start(position) => Some(position),
-            SeekFrom::Current(by) => self.position.checked_add_signed(by),
-            SeekFrom::End(by) => self.file.metadata()?.len().checked_add_signed(by),
-        };
-        self.position = to.ok_or(io::ErrorKind::InvalidInput)?;
+        self.position = sought(&self.file, self.position, to)?;
         Ok(self.position)
     }
 }

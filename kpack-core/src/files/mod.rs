@@ -27,7 +27,7 @@ pub use difference::{first_difference, same_bytes};
 pub use identify::{FileKind, HostFormat, START, identify, kind_of};
 pub use manifest::{manifest_parts, parse_manifest, read_manifest};
 pub use range_reader::RangeReader;
-pub use shared_file::SharedFile;
+pub use shared_file::{SharedFile, sought};
 
 /// Opens a regular file for reading. Nothing else is opened, not even behind a link, because opening a device can change
 /// it, and opening a FIFO wakes its writer.

@@ -48,12 +48,17 @@ impl<F: Deref<Target = File>> Read for SharedFile<F> {
 
 impl<F: Deref<Target = File>> Seek for SharedFile<F> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let position = match to {
-            SeekFrom::Start(position) => Some(position),
-            SeekFrom::Current(offset) => self.position.checked_add_signed(offset),
-            SeekFrom::End(offset) => self.file.metadata()?.len().checked_add_signed(offset),
-        };
-        self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
+        self.position = sought(&self.file, self.position, to)?;
         Ok(self.position)
     }
+}
+
+/// The position that `to` stands for, of who is at `position` in `file`.
+pub fn sought(file: &File, position: u64, to: SeekFrom) -> io::Result<u64> {
+    let position = match to {
+        SeekFrom::Start(position) => Some(position),
+        SeekFrom::Current(offset) => position.checked_add_signed(offset),
+        SeekFrom::End(offset) => file.metadata()?.len().checked_add_signed(offset),
+    };
+    position.ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
