@@ -104,9 +104,13 @@ fn write(text: &str) -> Result<(), Error> {
 /// Writes a message to standard error and ignores a failure to do so. Further lines are indented,
 /// so that no file name can pass for a message.
 pub(super) fn complain(kind: &str, text: impl Display) {
-    let text = text.to_string();
-    let lines: Vec<String> = text.split("\n  ").map(|line| escaped(line).to_string()).collect();
-    let _ = writeln!(io::stderr().lock(), "kpack: {}: {}", painted(kind), lines.join("\n  "));
+    complain_lines(kind, &text.to_string(), "\n  ");
+}
+
+/// Writes a message whose lines have `between` between them.
+fn complain_lines(kind: &str, text: &str, between: &str) {
+    let lines: Vec<String> = text.split(between).map(|line| escaped(line).to_string()).collect();
+    let _ = writeln!(io::stderr().lock(), "kpack: {}: {}", painted(kind), lines.join(between));
 }
 
 /// Writes the file or component that is processed, with `--verbose`.
@@ -136,13 +140,8 @@ pub(super) fn kind(severity: Severity) -> &'static str {
 
 /// Writes a finding to standard error, with its ID; with `--quiet`, only one that is more than a note.
 pub(super) fn complain_finding(finding: &Finding) {
-    complain_also(finding, "");
-}
-
-/// The same, with `others` after its path.
-fn complain_also(finding: &Finding, others: &str) {
     if finding.severity > Severity::Note || !print().quiet {
-        complain(kind(finding.severity), described_also(finding, others));
+        complain(kind(finding.severity), described(finding));
     }
 }
 
@@ -163,31 +162,23 @@ pub(super) fn complain_findings(findings: &[Finding]) {
         *alike.entry(key).or_default() += 1;
     }
     for finding in findings {
-        let Some(key) = key(finding) else {
-            complain_finding(finding);
+        // The first one stands for all.
+        let Some(number) = key(finding).map_or(Some(1), |key| alike.remove(&key)) else {
             continue;
         };
-        // The first one stands for all.
-        match alike.remove(&key) {
-            Some(1) => complain_finding(finding),
-            Some(number) => {
-                let others = count(number - 1, "other file");
-                complain_also(finding, &format!(" (and {others}; --verbose lists them)"));
-            }
-            None => {}
+        let mut finding = finding.clone();
+        if let Some(path) = finding.path.as_mut().filter(|_| number > 1) {
+            let others = count(number - 1, "other file");
+            path.as_mut_os_string().push(format!(" (and {others}; --verbose lists them)"));
         }
+        complain_finding(&finding);
     }
 }
 
 /// A finding in words: its path, its text and its ID.
 pub(super) fn described(finding: &Finding) -> String {
-    described_also(finding, "")
-}
-
-/// The same, with `others` after its path.
-fn described_also(finding: &Finding, others: &str) -> String {
     let path = finding.path.as_ref();
-    let path = path.map_or(String::new(), |path| format!("{}{others}: ", shown(path)));
+    let path = path.map_or(String::new(), |path| format!("{}: ", shown(path)));
     match finding.severity {
         Severity::Ok => format!("{path}{}", finding.text),
         _ => format!("{path}{}", with_id(&finding.text, finding.id)),
@@ -208,14 +199,10 @@ pub(super) fn note_ignored_variables() {
 
 /// Writes an error to standard error. A compiler's output keeps its lines.
 pub(super) fn complain_error(error: &Error) {
+    let text = error.in_one_line();
     match error {
-        Error::Compiler(_) => {
-            let text = error.in_one_line();
-            let lines: Vec<String> = text.lines().map(|line| escaped(line).to_string()).collect();
-            let _ =
-                writeln!(io::stderr().lock(), "kpack: {}: {}", painted("error"), lines.join("\n"));
-        }
-        error => complain("error", error.in_one_line()),
+        Error::Compiler(_) => complain_lines("error", &text.replace("\r\n", "\n"), "\n"),
+        _ => complain("error", text),
     }
 }
 
