@@ -69,11 +69,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         doctor::enter(root)?;
     }
     if arguments.print_arch {
-        return print_names(&doctor::processors(&options)?);
+        output::names(&doctor::processors(&options)?)?;
+        return Ok(ExitCode::SUCCESS);
     }
     if arguments.print_extra {
         let extras = doctor::extras(&arguments.paths, &options)?;
-        return if print().json { print_names(&extras) } else { print_names(&[extras.join(",")]) };
+        if print().json {
+            output::names(&extras)?;
+        } else {
+            output::names(&[extras.join(",")])?;
+        }
+        return Ok(ExitCode::SUCCESS);
     }
     if arguments.unused {
         let path = match &arguments.paths[..] {
@@ -97,18 +103,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::from(1),
     })
-}
-
-/// Prints names, a line each.
-fn print_names(names: &[String]) -> Result<ExitCode, Error> {
-    if print().json {
-        output::json(&names)?;
-    } else {
-        let mut text = Text::default();
-        names.iter().for_each(|name| text.line(name));
-        text.write()?;
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Prints whether GPU code loads, why not, and the command; with `--verbose`, everything else too.

@@ -79,6 +79,16 @@ impl Text {
     }
 }
 
+/// Writes names, a line each, or as JSON.
+pub(super) fn names(names: &[String]) -> Result<(), Error> {
+    if print().json {
+        return json(&names);
+    }
+    let mut text = Text::default();
+    names.iter().for_each(|name| text.line(name));
+    text.write()
+}
+
 /// Writes lines for other programs, as they are.
 pub(super) fn lines(text: &str) -> Result<(), Error> {
     write(text)

@@ -5,8 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use kpack_format::TargetId;
 
-use super::output::{self, Text};
-use super::print::print;
+use super::output;
 use kpack_core::{Error, Finding, Severity, ids};
 
 /// Check the names of GPU targets
@@ -35,13 +34,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             names.push(target);
         }
     }
-    if print().json {
-        output::json(&names)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut text = Text::default();
-    names.iter().for_each(|name| text.line(name));
-    text.write()?;
+    output::names(&names)?;
     Ok(ExitCode::SUCCESS)
 }
 
