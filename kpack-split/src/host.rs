@@ -292,17 +292,11 @@ impl Plan {
         Ok(match image {
             Image::Elf(image) => {
                 let plan = elf::Plan::new(image, fat, marker)?;
-                Self::Elf(Box::new(match kept {
-                    [] => plan,
-                    kept => plan.keeping(image.source(), kept)?,
-                }))
+                Self::Elf(Box::new(plan.keeping(image.source(), kept)?))
             }
             Image::Pe(image) => {
                 let plan = pe::Plan::new(image, fat, marker)?;
-                Self::Pe(Box::new(match kept {
-                    [] => plan,
-                    kept => plan.keeping(image.source(), kept)?,
-                }))
+                Self::Pe(Box::new(plan.keeping(image.source(), kept)?))
             }
         })
     }

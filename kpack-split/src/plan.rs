@@ -58,6 +58,9 @@ impl<I, H> Plan<I, H> {
             &WrappersAt<'_>,
         ) -> Result<JoinPlan<Self>, BinaryError>,
     ) -> Result<Self, BinaryError> {
+        if kept.is_empty() {
+            return Ok(self);
+        }
         let sizes = Vec::from_iter(kept.iter().map(|bundle| bundle.size));
         let wrappers = |bundles: &[u64]| keeping_wrappers(&self.wrappers, kept, bundles);
         let JoinPlan { plan, bundles } = join(self.result(input), &self.marker, &sizes, &wrappers)?;
