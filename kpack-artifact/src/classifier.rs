@@ -19,7 +19,7 @@ use kpack_core::{Error, Finding, Id, Severity, ids, shown};
 use kpack_split::elf::{DeviceCode, NoDeviceCode};
 use kpack_split::input::{
     self, ClosedBinary, CompressedCode, FileKind, LinkedBinary, ParsedArchives, ParsedBinaries,
-    unlinked,
+    Unlinked,
 };
 
 /// What the pointers begin with that Git LFS puts in the place of files.
@@ -391,7 +391,7 @@ impl Classifier<'_> {
         let unlinked = matches!(kind, Some(FileKind::Object | FileKind::StaticLibrary));
         // It does not matter here whether it can be read as what it begins like.
         if unlinked
-            && let Ok(unlinked) = unlinked::read(self.full, file)
+            && let Ok(unlinked) = Unlinked::read(self.full, file)
             && !unlinked.device_objects.is_empty()
         {
             let reason = "has device code that is split before the link".to_owned();

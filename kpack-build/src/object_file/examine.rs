@@ -6,6 +6,8 @@ use object::elf;
 use kpack_core::elf::{BinaryError, ReadAt, unsupported};
 use kpack_core::files::{FileKind, START, kind_of};
 
+use super::relocatable::pointer_relocation;
+
 /// Everything with HIP device code contains one of these: section names, symbol names, or the magic
 /// of a bundle. This holds for bitcode and nested static libraries too.
 const TRACES: [&[u8]; 4] =
@@ -21,7 +23,7 @@ pub(super) fn is_object<S: ReadAt>(source: &S) -> Result<bool, BinaryError> {
     match kind_of(&start) {
         Some(FileKind::Object) => {
             let machine = u16::from_le_bytes([start[18], start[19]]);
-            let known = [elf::EM_X86_64.0, elf::EM_AARCH64.0, elf::EM_PPC64.0].contains(&machine);
+            let known = pointer_relocation(elf::Machine(machine)).is_some();
             if start[4] == elf::ELFCLASS64.0 && start[5] == elf::ELFDATA2LSB.0 && known {
                 return Ok(true);
             }

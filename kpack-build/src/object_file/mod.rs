@@ -29,6 +29,7 @@ mod relocatable;
 mod resize;
 mod static_library;
 mod symbols;
+mod unlinked;
 mod window;
 mod wrappers;
 
@@ -57,6 +58,7 @@ pub use kpack_format::names::is_object;
 pub use launch::{launch, launch_watched};
 pub use options::Options;
 pub use resize::{FatObjects, ResizedObjects};
+pub use unlinked::{DeviceObject, Unlinked};
 
 /// Splits objects and static libraries. Host-only files of the same names go to
 /// [`Options::output_dir`], archives and manifest to `.kpack` in it. Files without device code and

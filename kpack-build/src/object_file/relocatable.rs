@@ -17,15 +17,13 @@ pub(super) struct Relocatable<S> {
     /// The section header string table, and its index.
     pub(super) names: Vec<u8>,
     pub(super) names_index: usize,
-    /// The relocation that writes a pointer.
-    pub(super) absolute: elf::RelocationType,
 }
 
 impl<S: ReadAt> Relocatable<S> {
     /// Reads the headers.
     ///
     /// # Errors
-    /// The file is not a 64-bit little-endian relocatable object for x86-64, AArch64 or ppc64le.
+    /// The file is damaged, or not a 64-bit little-endian ELF file.
     pub(super) fn read(source: S) -> Result<Self, BinaryError> {
         let size = source.size()?;
         let bytes = read_range(&source, size, 0, 64, "the ELF header")?;
@@ -37,21 +35,6 @@ impl<S: ReadAt> Relocatable<S> {
         {
             unsupported!("expected a 64-bit little-endian ELF file (class 2, data 1)");
         }
-        if header.e_type.get(LE) != elf::ET_REL {
-            refuse!(
-                "expected a relocatable object (e_type 1), found e_type {}; a linked binary is split when it is installed, by `kpack split`",
-                header.e_type.get(LE).0
-            );
-        }
-        let absolute = match header.e_machine.get(LE) {
-            elf::EM_X86_64 => elf::R_X86_64_64,
-            elf::EM_AARCH64 => elf::R_AARCH64_ABS64,
-            elf::EM_PPC64 => elf::R_PPC64_ADDR64,
-            other => unsupported!(
-                "expected an object for x86-64 (e_machine 62), AArch64 (183) or ppc64le (21), found e_machine {}",
-                other.0
-            ),
-        };
         let sections = section_headers(&source, size, &header)?;
         // The gABI's escapes for more sections than fit ("ELF Header", e_shstrndx).
         let names_index = match header.e_shstrndx.get(LE) {
@@ -65,7 +48,7 @@ impl<S: ReadAt> Relocatable<S> {
             );
         };
         let names = bytes_of(&source, size, table, "the section names")?;
-        Ok(Self { source, size, header, sections, names, names_index, absolute })
+        Ok(Self { source, size, header, sections, names, names_index })
     }
 
     /// The name of a section; empty for one that has none.
@@ -109,6 +92,16 @@ impl<S: ReadAt> Relocatable<S> {
     /// Bytes of the file.
     pub(super) fn bytes(&self, offset: u64, size: u64) -> Result<Vec<u8>, BinaryError> {
         read_range(&self.source, self.size, offset, size, "part of the object")
+    }
+}
+
+/// The relocation that writes a pointer, on the CPUs whose objects can be split.
+pub(super) fn pointer_relocation(machine: elf::Machine) -> Option<elf::RelocationType> {
+    match machine {
+        elf::EM_X86_64 => Some(elf::R_X86_64_64),
+        elf::EM_AARCH64 => Some(elf::R_AARCH64_ABS64),
+        elf::EM_PPC64 => Some(elf::R_PPC64_ADDR64),
+        _ => None,
     }
 }
 

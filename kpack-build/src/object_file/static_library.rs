@@ -5,6 +5,7 @@
 //! scripts would compile a second version of `object` for it; so the table of offsets is written here.
 
 use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::ops::Range;
 
 use object::archive::{Header, MAGIC};
@@ -56,9 +57,14 @@ impl StaticLibrary {
     /// # Errors
     /// Refuses thin archives, archives in other formats, and damaged ones.
     pub(super) fn read(file: &File) -> Result<Self, BinaryError> {
-        let size = file.metadata()?.len();
-        let cache = ReadCache::new(file);
-        let archive = ArchiveFile::parse(&cache).map_err(damaged)?;
+        parse(file, |archive| Self::of(archive, file))
+    }
+
+    fn of<'a>(
+        archive: &ArchiveFile<'a, impl ReadRef<'a>>,
+        file: &File,
+    ) -> Result<Self, BinaryError> {
+        let size = file.size()?;
         if archive.is_thin() {
             unsupported!(
                 "a thin archive, which only names its objects; split these and make an \
@@ -95,7 +101,7 @@ impl StaticLibrary {
             }
             members.push(Member { header: *header, range, name });
         }
-        let symbols = symbols(&archive, &members)?;
+        let symbols = symbols(archive, &members)?;
         let end = members.first().map_or(size, |first| first.range.start - HEADER_SIZE);
         let mut bytes = vec![0; end as usize];
         ReadAt::read_exact_at(file, 0, &mut bytes)?;
@@ -161,7 +167,52 @@ fn symbols<'a>(
     Ok(symbols)
 }
 
-fn damaged(error: object::Error) -> BinaryError {
+/// Gives an archive in any format to `read`.
+pub(super) fn parse<T>(
+    file: &File,
+    read: impl for<'a> FnOnce(
+        &ArchiveFile<'a, &'a ReadCache<ErrorKeeper<'_>>>,
+    ) -> Result<T, BinaryError>,
+) -> Result<T, BinaryError> {
+    let cache = ReadCache::new(ErrorKeeper { reader: BufReader::new(file), failed: None });
+    let result = ArchiveFile::parse(&cache).map_err(damaged).and_then(|archive| read(&archive));
+    match cache.into_inner().failed {
+        Some(error) => Err(error.into()),
+        None => result,
+    }
+}
+
+/// A reader that keeps its first error, because the parser drops the details.
+pub(super) struct ErrorKeeper<'a> {
+    reader: BufReader<&'a File>,
+    failed: Option<io::Error>,
+}
+
+impl ErrorKeeper<'_> {
+    fn note<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+        result.map_err(|error| {
+            let kind = error.kind();
+            self.failed.get_or_insert(error);
+            kind.into()
+        })
+    }
+}
+
+impl Read for ErrorKeeper<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.reader.read(bytes);
+        self.note(read)
+    }
+}
+
+impl Seek for ErrorKeeper<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let position = self.reader.seek(to);
+        self.note(position)
+    }
+}
+
+pub(super) fn damaged(error: object::Error) -> BinaryError {
     BinaryError::Refused(format!("the static library is damaged ({error}); build it again").into())
 }
 
@@ -217,4 +268,19 @@ fn field<const SIZE: usize>(value: impl ToString) -> [u8; SIZE] {
         *place = byte;
     }
     field
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file opened only for writing: reading it always fails.
+    #[test]
+    fn what_cannot_be_read_is_no_damage() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = File::create(directory.path().join("lib.a")).unwrap();
+        file.set_len(4096).unwrap();
+        let result = StaticLibrary::read(&file);
+        assert!(matches!(result, Err(BinaryError::Io(_))), "{:?}", result.err());
+    }
 }

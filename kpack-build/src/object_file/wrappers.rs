@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use kpack_format::offload_binary;
+use kpack_format::offload_binary::{self, OffloadImage};
 use object::LittleEndian as LE;
 use object::elf;
 
-use super::relocatable::{Relocatable, SectionHeader};
+use super::relocatable::{Relocatable, SectionHeader, pointer_relocation};
 use super::symbols::{Symbols, Target};
 use kpack_core::elf::{
     self as linked, BinaryError, DeviceSection, FAT_SECTION, MAGIC_FAT, MAGIC_SPLIT, POINTER,
@@ -184,45 +184,54 @@ impl<S: ReadAt> Relocatable<S> {
 
     /// Refuses objects that need a device link: their device code is not complete yet.
     fn refuse_device_link(&self) -> Result<(), BinaryError> {
-        for section in &self.sections {
-            match self.device_section(section) {
-                Some(DeviceSection::ForDeviceLink) => unsupported!(
+        for (_, section, kind) in self.device_sections() {
+            match kind {
+                DeviceSection::ForDeviceLink => unsupported!(
                     "was compiled with -fgpu-rdc, so its device code is complete only after \
                      the link; compile without -fgpu-rdc, or link it unchanged and split the \
                      linked binary (kpack split)"
                 ),
-                Some(DeviceSection::ForLinkerWrapper) if self.may_be_hip(section) => unsupported!(
-                    "was compiled with --offload-new-driver and -fgpu-rdc, or with \
+                // Images for other runtimes, such as OpenMP's, stay where they are.
+                DeviceSection::ForLinkerWrapper
+                    if offload_binary::may_be_hip(&self.images(section)) =>
+                {
+                    unsupported!(
+                        "was compiled with --offload-new-driver and -fgpu-rdc, or with \
                      -foffload-lto: its device code is in `.llvm.offloading` until \
                      clang-linker-wrapper links it; compile without these options, or link it \
                      unchanged and split the linked binary (kpack split)"
-                ),
+                    )
+                }
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// Whether a section of images may be HIP's. Those for other runtimes, such as OpenMP's, stay where they are.
-    fn may_be_hip(&self, section: &SectionHeader) -> bool {
+    /// The images in a section for any offloading runtime; none of a damaged section.
+    pub(super) fn images(&self, section: &SectionHeader) -> Vec<OffloadImage> {
         let start = section.sh_offset.get(LE);
         let images = offload_binary::read(section.sh_size.get(LE), &mut |at, buffer| {
             self.source.read_exact_at(start.saturating_add(at), buffer)
         });
-        images.map_or(true, |images| offload_binary::may_be_hip(&images))
+        images.unwrap_or_default()
     }
 
-    fn device_section(&self, section: &SectionHeader) -> Option<DeviceSection> {
-        DeviceSection::of(self.name(section), section.sh_type.get(LE))
+    /// The sections that have to do with device code, with their indices.
+    pub(super) fn device_sections(
+        &self,
+    ) -> impl Iterator<Item = (usize, &SectionHeader, DeviceSection)> {
+        self.sections.iter().enumerate().filter_map(|(index, section)| {
+            let kind = DeviceSection::of(self.name(section), section.sh_type.get(LE))?;
+            Some((index, section, kind))
+        })
     }
 
     /// Sections with content of this kind.
     fn sections_of(&self, kind: DeviceSection) -> Vec<usize> {
-        let is_kind = |section: &SectionHeader| self.device_section(section) == Some(kind);
-        (0..)
-            .zip(&self.sections)
-            .filter(|(_, section)| is_kind(section) && section.sh_size.get(LE) > 0)
-            .map(|(index, _)| index)
+        self.device_sections()
+            .filter(|(_, section, own)| *own == kind && section.sh_size.get(LE) > 0)
+            .map(|(index, ..)| index)
             .collect()
     }
 
@@ -281,11 +290,13 @@ impl<S: ReadAt> Relocatable<S> {
                 "the wrapper at offset {wrapper:#x} points to offset {offset:#x} of `{FAT_SECTION}`, which has {size:#x} bytes"
             );
         }
-        if relocation.kind != self.absolute {
+        let Some(absolute) = pointer_relocation(self.header.e_machine.get(LE)) else {
+            unsupported!("an object for an unsupported host");
+        };
+        if relocation.kind != absolute {
             refuse!(
-                "the pointer of the wrapper at offset {wrapper:#x} is relocated by {:?}; expected {:?}",
-                relocation.kind,
-                self.absolute
+                "the pointer of the wrapper at offset {wrapper:#x} is relocated by {:?}; expected {absolute:?}",
+                relocation.kind
             );
         }
         let next = used

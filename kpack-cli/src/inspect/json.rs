@@ -16,10 +16,10 @@ use super::{
     Archive, Content, FatBinary, Inspection, SplitBinary, code_object_version, format_of,
     is_present,
 };
+use kpack_build::object_file::Unlinked;
 use kpack_format::TargetId;
 use kpack_split::elf::{NoDeviceCode, SplitWrapper, Wrapper};
 use kpack_split::input::Kpack;
-use kpack_split::input::unlinked::Unlinked;
 
 /// What is common to all files.
 #[derive(Serialize)]

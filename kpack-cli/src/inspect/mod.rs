@@ -22,11 +22,11 @@ use object::{LittleEndian, Object as _, ObjectSymbol as _, ReadCache};
 use kpack_core::platform::FileExt;
 use kpack_core::{Error, ids};
 use kpack_split::elf::{DeviceCode, NoDeviceCode};
-use kpack_split::input::{self, FileKind, LinkedBinary, offload_error, unlinked};
+use kpack_split::input::{self, FileKind, LinkedBinary, offload_error};
 
 pub use archive::Archive;
 pub use code_objects::{CodeObjects, SelectedCode, TakeCode};
-pub use kpack_split::input::unlinked::{DeviceObject, Unlinked};
+pub use kpack_build::object_file::{DeviceObject, Unlinked};
 pub use kpack_split::input::{Kpack, Kpacks};
 pub use linked::{FatBinary, SplitBinary};
 pub use rocm_kpack::lookup::Rule;
@@ -84,7 +84,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
             linked_binary(&linked)?
         }
         Some(FileKind::Object | FileKind::StaticLibrary) => {
-            let unlinked = unlinked::read(path, &file)?;
+            let unlinked = Unlinked::read(path, &file)?;
             let objects = unlinked.device_objects.iter();
             images = objects.flat_map(|object| object.images.clone()).collect();
             Content::Unlinked(unlinked)
@@ -193,7 +193,7 @@ mod tests {
             LinkedBinary::read(&path, open()).map(|_| ()),
             bundle(&path, open(), 100).map(|_| ()),
             code_object(&path, open(), 100).map(|_| ()),
-            unlinked::read(&path, &open()).map(|_| ()),
+            Unlinked::read(&path, &open()).map(|_| ()),
         ];
         for (index, result) in results.into_iter().enumerate() {
             let error = result.unwrap_err();

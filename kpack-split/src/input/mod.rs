@@ -9,7 +9,6 @@ mod lookup;
 mod markers;
 mod overlay;
 mod resolver;
-pub mod unlinked;
 
 use std::fs;
 use std::io;
@@ -21,6 +20,7 @@ use walkdir::WalkDir;
 
 pub use archives::{Archives, OpenArchive, ParsedArchives, damage};
 pub use compressed::CompressedCode;
+pub use kpack_build::object_file::Unlinked;
 pub use kpack_core::files::{
     ArchiveFile, FileKind, RangeReader, SharedFile, archive_reader, binary_error, bundle_error,
     check_code_object, check_code_object_head, check_code_object_in, digest, identify, list,
