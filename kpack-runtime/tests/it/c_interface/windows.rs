@@ -104,15 +104,31 @@ fn paths_and_files_of_windows() {
     conforms(program("windows.c", &directory).arg(windows::path(tree.root())));
 }
 
+/// The names in a table of the loader.
+fn names(table: &str) -> Vec<String> {
+    let library = loader().join("rocm_kpack.dll");
+    let table = run(Command::new("llvm-readobj-19").arg(table).arg(library));
+    let names = table.lines().filter_map(|line| line.trim().strip_prefix("Name: "));
+    names.map(str::to_owned).collect()
+}
+
+/// Only tools list the display adapters; programs that load kernels need not load this library as well.
+#[test]
+fn the_library_does_not_import_setupapi() {
+    if !windows::available() || !require::tool("llvm-readobj-19") {
+        return;
+    }
+    let libraries = names("--coff-imports");
+    let is = |wanted: &str| libraries.iter().any(|name| name.eq_ignore_ascii_case(wanted));
+    assert!(is("kernel32.dll") && !is("setupapi.dll"), "{libraries:?}");
+}
+
 #[test]
 fn the_library_exports_its_interface_and_nothing_else() {
     if !windows::available() || !require::tool("llvm-readobj-19") {
         return;
     }
-    let library = loader().join("rocm_kpack.dll");
-    let exports = run(Command::new("llvm-readobj-19").arg("--coff-exports").arg(library));
-    let names = exports.lines().filter_map(|line| line.trim().strip_prefix("Name: "));
-    let mut names = Vec::from_iter(names);
+    let mut names = names("--coff-exports");
     names.sort_unstable();
     let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/rocm_kpack/kpack.h");
     assert_eq!(names, declared(&fs::read_to_string(header).unwrap()));
