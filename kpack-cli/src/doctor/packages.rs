@@ -132,7 +132,7 @@ impl<'a> Wanted<'a> {
                 || is_archive(path)
                     && path.parent().is_some_and(|place| self.places.contains(place))
         };
-        listed.filter(may_be).filter_map(|listed| real(listed)).filter(is_wanted).collect()
+        listed.filter(may_be).filter_map(real).filter(is_wanted).collect()
     }
 }
 
