@@ -87,7 +87,7 @@ impl FileContent {
                 )
             }
             None if library => {
-                let mut bytes = Vec::with_capacity(size.min(1 << 20) as usize + 1);
+                let mut bytes = Vec::with_capacity(size.min(1 << 20) as usize);
                 let read = SharedFile::of(file).read_to_end(&mut bytes);
                 read.map_err(|e| Error::io(path, "read", e))?;
                 match Library::read(&bytes) {

@@ -130,8 +130,8 @@ impl Removal {
         }
         self.directories.sort();
         self.directories.dedup();
-        let for_all = content.entries.iter().filter(|entry| entry.class == Class::Host);
-        for entry in for_all.filter(|entry| matches!(entry.node, Node::File { .. })) {
+        let host_files = content.entries.iter().filter(|entry| entry.class == Class::Host);
+        for entry in host_files.filter(|entry| matches!(entry.node, Node::File { .. })) {
             let place = databases.recognise(&with_slashes(&entry.path)).map(|(_, place)| place);
             if let Some(Place::ForAll(ForAll::Merge(Merge::KernelCache))) = place {
                 self.kernel_cache(&prefix.join(&entry.path), keep)?;

@@ -163,7 +163,7 @@ impl Writer {
     /// The directory and the name to write an entry to. Creates the directory.
     fn place<'p>(&mut self, path: &'p Path) -> Result<(&Directory, &'p OsStr), Error> {
         let above = path.parent().unwrap_or(Path::new(""));
-        if self.parent.as_ref().is_none_or(|(known, _)| known.as_os_str() != above) {
+        if self.parent.as_ref().is_none_or(|(known, _)| known.as_os_str() != above.as_os_str()) {
             self.parent = Some((above.to_owned(), self.directory(above)?));
         }
         let parent = self.parent.as_ref().map_or(&self.root, |(_, parent)| parent);

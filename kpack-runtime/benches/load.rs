@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use kpack_format::archive::{Archive, ArchiveWriter, Encoder, Scheme, Toc};
 use kpack_format::digest::blake3;
-use kpack_format::marker::Marker;
+use kpack_format::marker::{MAX_SEARCH_PATHS, Marker};
 use memmap2::Mmap;
 use rocm_kpack::ffi;
 use tempfile::NamedTempFile;
@@ -235,14 +235,13 @@ fn lookup(archive: &Path, frame: &Frame<'_>, handle: &Handle, target: &CStr) {
     unsafe { ffi::kpack_cache_destroy(cache) };
 }
 
-/// Times the first lookup of a process whose marker names as many archives as it can, of which only the last one has the
+/// Times the first lookup of a cache, for a marker that names as many archives as it can, of which only the last one has the
 /// kernel.
 fn search(archive: &Path, frame: &Frame<'_>, target: &CStr) {
-    const ARCHIVES: usize = 64;
     let directory = tempfile::tempdir().unwrap();
     let target_id = target.to_str().unwrap().parse().unwrap();
     let mut paths = Vec::new();
-    for index in 1..ARCHIVES {
+    for index in 1..MAX_SEARCH_PATHS {
         let spool = Cursor::new(Vec::new());
         let mut writer = ArchiveWriter::new(spool, "other", &target_id, Scheme::None);
         let code = index.to_le_bytes();
@@ -268,7 +267,10 @@ fn search(archive: &Path, frame: &Frame<'_>, target: &CStr) {
         elapsed
     };
     let best: Duration = (0..TIMES).map(once).min().unwrap_or_default();
-    println!("\n  {ARCHIVES} archives are opened for it in {:.1} µs", best.as_secs_f64() * 1e6);
+    println!(
+        "\n  the last of {MAX_SEARCH_PATHS} archives, first lookup: {:.1} µs",
+        best.as_secs_f64() * 1e6
+    );
 }
 
 fn load(cache: ffi::kpack_cache_t, marker: &[u8], binary: &CStr, index: u32, isa: &CStr) {

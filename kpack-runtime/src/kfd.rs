@@ -13,7 +13,11 @@ pub const OVERRIDE: &str = "HSA_OVERRIDE_GFX_VERSION";
 
 /// Whether an environment variable of this name is an [`OVERRIDE`], of all GPUs or of one.
 pub fn is_override(name: &str) -> bool {
-    name.starts_with(OVERRIDE)
+    let node = |rest: &str| {
+        let digits = rest.strip_prefix('_').filter(|digits| !digits.is_empty());
+        digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    name.strip_prefix(OVERRIDE).is_some_and(|rest| rest.is_empty() || node(rest))
 }
 
 /// The number that tells the GPU of a node from others of its kind, by its `properties`; `None` if the
@@ -66,6 +70,14 @@ pub(crate) fn overriding(version: &str) -> Option<TargetId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_variable_overrides_all_gpus_or_one() {
+        let set = ["HSA_OVERRIDE_GFX_VERSION", "HSA_OVERRIDE_GFX_VERSION_12"];
+        assert!(set.into_iter().all(is_override));
+        let others = ["HSA_OVERRIDE_GFX_VERSION_", "HSA_OVERRIDE_GFX_VERSION_OLD", "HSA_OVERRIDE"];
+        assert!(!others.into_iter().any(is_override));
+    }
 
     fn gpu(name: &str) -> Node {
         Node::Gpu(name.parse().unwrap())

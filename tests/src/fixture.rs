@@ -118,8 +118,8 @@ pub fn stub_hip(library: &Path, flags: &[impl AsRef<OsStr>]) -> Result<()> {
     try_run(cc.args(flags).arg("-ldl")).map(drop)
 }
 
-/// Builds the library `output` of this C code. It needs the C library not, but the `needed` ones, and finds others beside
-/// itself.
+/// Builds the library `output` of this C code. It needs the libraries `needed`, and not the C library, and finds others
+/// beside itself.
 ///
 /// # Panics
 /// The compiler is missing or fails.

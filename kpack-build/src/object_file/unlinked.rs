@@ -65,6 +65,7 @@ impl Unlinked {
     }
 
     fn library(file: &File) -> Result<Self, BinaryError> {
+        let end = file.size()?;
         static_library::parse(file, |archive| {
             let mut library = Self {
                 static_library: true,
@@ -80,6 +81,8 @@ impl Unlinked {
                     continue;
                 }
                 let (start, size) = member.file_range();
+                // A damaged library says any size.
+                let size = size.min(end.saturating_sub(start));
                 let name = String::from_utf8_lossy(member.name()).into_owned();
                 match device_object(Window::new(file, start, size), Some(name)) {
                     Ok(found) => library.device_objects.extend(found),
@@ -115,7 +118,7 @@ fn device_object(
             DeviceSection::Bundles => {}
             DeviceSection::ForDeviceLink => is_for_device_link = true,
             DeviceSection::ForLinkerWrapper => {
-                let found = object.images(section);
+                let found = object.images(section)?;
                 if offload_binary::may_be_hip(&found) {
                     is_for_device_link = true;
                 } else {

@@ -1,6 +1,8 @@
 //! The device code of a relocatable object: its wrappers, and the bundles that relocations lead to.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::io::ErrorKind::{InvalidData, UnexpectedEof};
 
 use kpack_format::offload_binary::{self, OffloadImage};
 use object::LittleEndian as LE;
@@ -193,7 +195,7 @@ impl<S: ReadAt> Relocatable<S> {
                 ),
                 // Images for other runtimes, such as OpenMP's, stay where they are.
                 DeviceSection::ForLinkerWrapper
-                    if offload_binary::may_be_hip(&self.images(section)) =>
+                    if offload_binary::may_be_hip(&self.images(section)?) =>
                 {
                     unsupported!(
                         "was compiled with --offload-new-driver and -fgpu-rdc, or with \
@@ -209,12 +211,18 @@ impl<S: ReadAt> Relocatable<S> {
     }
 
     /// The images in a section for any offloading runtime; none of a damaged section.
-    pub(super) fn images(&self, section: &SectionHeader) -> Vec<OffloadImage> {
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(super) fn images(&self, section: &SectionHeader) -> io::Result<Vec<OffloadImage>> {
         let start = section.sh_offset.get(LE);
         let images = offload_binary::read(section.sh_size.get(LE), &mut |at, buffer| {
             self.source.read_exact_at(start.saturating_add(at), buffer)
         });
-        images.unwrap_or_default()
+        match images {
+            Err(error) if matches!(error.kind(), InvalidData | UnexpectedEof) => Ok(Vec::new()),
+            images => images,
+        }
     }
 
     /// The sections that have to do with device code, with their indices.
@@ -291,7 +299,7 @@ impl<S: ReadAt> Relocatable<S> {
             );
         }
         let Some(absolute) = pointer_relocation(self.header.e_machine.get(LE)) else {
-            unsupported!("an object for an unsupported host");
+            unsupported!("an object for a CPU that kpack does not know");
         };
         if relocation.kind != absolute {
             refuse!(

@@ -21,7 +21,6 @@ use kpack_tests::tree::Tree;
 use object::read::elf::{ElfFile64, ElfSection64};
 use object::{Object as _, ObjectSection as _};
 
-/// Three wrappers; one code object is in two of them.
 /// Builds the fixture as a file of a tree.
 fn build(tree: &Tree, kind: Kind, file: &str) {
     three_wrappers().kind(kind).build(&tree.path(file)).unwrap();

@@ -150,8 +150,13 @@ pub(super) fn kind(severity: Severity) -> &'static str {
 
 /// Writes a finding to standard error, with its ID; with `--quiet`, only one that is more than a note.
 pub(super) fn complain_finding(finding: &Finding) {
+    complain_about(finding, "");
+}
+
+/// As [`complain_finding`], with `others` behind the finding's path.
+fn complain_about(finding: &Finding, others: &str) {
     if finding.severity > Severity::Note || !print().quiet {
-        complain(kind(finding.severity), described(finding));
+        complain(kind(finding.severity), described_with(finding, others));
     }
 }
 
@@ -176,19 +181,22 @@ pub(super) fn complain_findings(findings: &[Finding]) {
         let Some(number) = key(finding).map_or(Some(1), |key| alike.remove(&key)) else {
             continue;
         };
-        let mut finding = finding.clone();
-        if let Some(path) = finding.path.as_mut().filter(|_| number > 1) {
-            let others = count(number - 1, "other file");
-            path.as_mut_os_string().push(format!(" (and {others}; --verbose lists them)"));
-        }
-        complain_finding(&finding);
+        let others = match number - 1 {
+            0 => String::new(),
+            others => format!(" (and {}; --verbose lists them)", count(others, "other file")),
+        };
+        complain_about(finding, &others);
     }
 }
 
 /// A finding in words: its path, its text and its ID.
 pub(super) fn described(finding: &Finding) -> String {
+    described_with(finding, "")
+}
+
+fn described_with(finding: &Finding, others: &str) -> String {
     let path = finding.path.as_ref();
-    let path = path.map_or(String::new(), |path| format!("{}: ", shown(path)));
+    let path = path.map_or(String::new(), |path| format!("{}{others}: ", shown(path)));
     match finding.severity {
         Severity::Ok => format!("{path}{}", finding.text),
         _ => format!("{path}{}", with_id(&finding.text, finding.id)),
@@ -211,7 +219,7 @@ pub(super) fn note_ignored_variables() {
 pub(super) fn complain_error(error: &Error) {
     let text = error.in_one_line();
     match error {
-        Error::Compiler(_) => complain_lines("error", &text.replace("\r\n", "\n"), "\n"),
+        Error::Compiler(_) => complain_lines("error", text.replace("\r\n", "\n").trim_end(), "\n"),
         _ => complain("error", text),
     }
 }

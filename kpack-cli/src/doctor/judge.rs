@@ -104,7 +104,7 @@ pub(super) fn of_machine(machine: &Machine) -> Vec<Diagnosis> {
     findings.into_iter().map(Diagnosis::from).collect()
 }
 
-/// The finding about an [`GPU_OVERRIDE`], which replaces the `native` GPUs. Whether less is wrong without it.
+/// The finding about a [`GPU_OVERRIDE`], which replaces the `native` GPUs. Whether less is wrong without it.
 pub(super) fn of_override(machine: &Machine, native: &[TargetId], helps: bool) -> Diagnosis {
     let (gpus, native) = (list(machine.gpus()), list(native));
     let text = format!("{GPU_OVERRIDE} makes programs ask for {gpus} instead of {native}");

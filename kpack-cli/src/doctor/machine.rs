@@ -132,7 +132,7 @@ pub(super) struct Machine {
     pub(super) seen: Vec<TargetId>,
     /// The variables that hide the others.
     pub(super) hidden_by: Vec<&'static str>,
-    /// The GPUs without an [`OVERRIDE`](rocm_kpack::GPU_OVERRIDE), if that is set and changes one.
+    /// The GPUs without a [`GPU_OVERRIDE`](rocm_kpack::GPU_OVERRIDE), if that is set and changes one.
     pub(super) native: Option<Vec<TargetId>>,
     /// What keeps programs from the GPUs.
     pub(super) access: Access,

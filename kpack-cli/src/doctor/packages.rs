@@ -423,7 +423,7 @@ fn recommended(field: &str) -> impl Iterator<Item = (String, Option<String>)> {
 
 /// The content of a text file, if it is one of at most `size` bytes.
 fn text(path: &Path, size: u64) -> Option<String> {
-    // Most lists fit, so one call reads them.
+    // Otherwise a list is read in many small pieces.
     let mut text = String::with_capacity(16 << 10);
     input::open(path).ok()?.take(size + 1).read_to_string(&mut text).ok()?;
     (text.len() as u64 <= size).then_some(text)

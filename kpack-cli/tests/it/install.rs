@@ -17,7 +17,6 @@ use kpack_split::install::{InstallOptions, Only, Outcome, Report, Unexpected, in
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code, three_wrappers};
 use kpack_tests::tree::Tree;
 
-/// Three wrappers with different targets; one code object is in two of them.
 fn program() -> FatLibrary {
     FatLibrary::new()
         .kind(Kind::Pie)

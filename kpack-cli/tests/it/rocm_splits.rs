@@ -186,6 +186,8 @@ fn wrappers_of_relocatable_device_code_share_a_bundle_again() {
         check_chain(&library.clone().kind(kind), kind, &[]);
     }
     let tree = split(&library);
+    let doctor = said(&tree, &words("doctor --arch gfx1100 prefix/lib/libvec.so"));
+    assert!(doctor.contains("GPU code will load for gfx1100\n"), "{doctor}");
     let note = "only at index 0; the binary's 3 wrappers share it, because they have one handle (`-fgpu-rdc`)";
     for line in [
         "verify --verbose prefix",

@@ -5,8 +5,7 @@ use std::io;
 
 use crate::platform::FileExt;
 
-/// Bytes compared at a time. They stay in the processor's cache, and malloc has memory for them at hand: for more than
-/// 128 kB, it asks the system each time.
+/// Bytes compared at a time: few enough to stay in the processor's cache.
 const PIECE: u64 = 64 << 10;
 
 /// Offset of the first byte that differs among the first `size` bytes of two sources. Each fills a buffer with its bytes

@@ -117,7 +117,10 @@ fn is_pe(file: &File, start: &[u8]) -> io::Result<bool> {
 }
 
 /// The bytes from an offset on, fewer at the end of the file.
-fn first_bytes<'a>(file: &File, buffer: &'a mut [u8], offset: u64) -> io::Result<&'a [u8]> {
+///
+/// # Errors
+/// Those of the system.
+pub fn first_bytes<'a>(file: &File, buffer: &'a mut [u8], offset: u64) -> io::Result<&'a [u8]> {
     let mut filled = 0;
     while filled < buffer.len() {
         match file.read_at(&mut buffer[filled..], offset + filled as u64) {

@@ -24,7 +24,7 @@ use crate::platform;
 use crate::{Error, ids};
 
 pub use difference::{first_difference, same_bytes};
-pub use identify::{FileKind, HostFormat, START, identify, kind_of};
+pub use identify::{FileKind, HostFormat, START, first_bytes, identify, kind_of};
 pub use manifest::{manifest_parts, parse_manifest, read_manifest};
 pub use range_reader::RangeReader;
 pub use shared_file::{SharedFile, sought};

@@ -8,7 +8,7 @@ use crate::interrupt;
 use crate::platform::{self, FileExt};
 
 /// Bytes copied at a time.
-const PIECE: u64 = 8 << 20;
+const PIECE: u64 = 64 << 20;
 
 /// Bytes written at a time. With larger writes, Linux uses larger blocks of memory for the file, and
 /// in virtual machines that can take several times as long.
@@ -83,9 +83,7 @@ pub fn copy_range(
             input.seek(SeekFrom::Start(data))?;
             output.seek(SeekFrom::Start(to + (data - range.start)))?;
             match io::copy(&mut input.take(end - data), &mut output) {
-                Ok(copied) if copied == end - data => {
-                    begin_flush(output, to + (data - range.start), copied);
-                }
+                Ok(copied) if copied == end - data => {}
                 Ok(copied) => return Err(shorter(data + copied - range.start)),
                 // The kernel may have copied a part. Continue after it.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {

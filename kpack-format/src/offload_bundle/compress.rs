@@ -20,7 +20,7 @@ pub struct Compressed<W: Write + Seek> {
 
 impl<W: Write + Seek> Compressed<W> {
     /// A bundle at the current position of `out`, of a plain one of `size` bytes. `long_matches` says whether zstd looks for
-    /// repetitions in up to 128 MiB instead of 2 MiB: code objects for several GPUs are alike, but one has few.
+    /// repetitions in up to 128 MiB instead of 2 MiB: code objects for several GPUs are alike, but one repeats little over such distances.
     ///
     /// # Errors
     /// `out` cannot be written; or the version has no room for the size.

@@ -6,8 +6,7 @@ use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
-use kpack_core::files::{START, SharedFile, kind_of};
-use kpack_core::platform::FileExt;
+use kpack_core::files::{START, SharedFile, first_bytes, kind_of};
 use kpack_core::publish::scratch_file;
 use kpack_core::{Error, ids};
 use kpack_format::archive::MAX_CODE_OBJECT;
@@ -43,7 +42,7 @@ impl CompressedCode {
     pub fn find(path: &Path, file: &File) -> Result<Option<Self>, Error> {
         let failed = |e| Error::io(path, "read", e);
         let mut magic = [0; 5];
-        file.read_at(&mut magic, 0).map_err(failed)?;
+        first_bytes(file, &mut magic, 0).map_err(failed)?;
         let whole = || file.try_clone().map(SharedFile::new).map_err(failed);
         let (compression, mut decoder): (_, Box<dyn Read>) =
             if magic.starts_with(&zstd::zstd_safe::MAGICNUMBER.to_le_bytes()) {

@@ -53,7 +53,8 @@ pub fn read_text(path: &Path) -> Result<String, Error> {
 
 /// A walk through `directory` in the order of names.
 pub fn walk(directory: &Path) -> WalkDir {
-    // What is in one directory differs in its name only, so whole paths have the same order, and no name is looked for.
+    // What is in one directory differs in its name only, so comparing whole paths gives the same order, without finding
+    // the name in each path.
     WalkDir::new(directory)
         .sort_by(|one, other| one.path().as_os_str().cmp(other.path().as_os_str()))
 }

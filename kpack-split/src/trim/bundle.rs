@@ -22,8 +22,8 @@ use kpack_core::platform::FileExt;
 /// Bytes of a code object that are read at a time.
 const PIECE: u64 = 1 << 20;
 
-/// A plain bundle of several code objects and of more bytes is first decompressed into a file and then compressed: both at
-/// once would hold the windows of both in memory.
+/// A larger plain bundle is first decompressed into a file if long matches are looked for when it is compressed: both at once
+/// would hold the windows of both in memory.
 const MOST_AT_ONCE: u64 = 32 << 20;
 
 /// Code by target, in bytes.
@@ -126,13 +126,18 @@ impl NewBundle {
             Format::Compressed { version, method, .. } => {
                 let scratch = source.scratch()?;
                 let start = scratch.metadata()?.len();
-                let mut out = BufWriter::new(scratch);
-                out.seek(SeekFrom::Start(start))?;
-                let several = entries.iter().filter(|entry| entry.size > 0).count() > 1;
-                let compressed = |out| Compressed::new(out, version, method, layout.size, several);
-                let extract =
-                    |out: &mut dyn Write| extract(bundle, at, &entries, &layout, source.input, out);
-                let (code, size) = if several && layout.size > MOST_AT_ONCE {
+                let compress = |long_matches: bool| -> Result<_, BundleError> {
+                    let mut out = BufWriter::new(scratch);
+                    out.seek(SeekFrom::Start(start))?;
+                    let compressed =
+                        |out| Compressed::new(out, version, method, layout.size, long_matches);
+                    let extract = |out: &mut dyn Write| {
+                        extract(bundle, at, &entries, &layout, source.input, out)
+                    };
+                    if !long_matches || layout.size <= MOST_AT_ONCE {
+                        let mut out = compressed(out)?;
+                        return Ok((extract(&mut out)?, out.finish()?));
+                    }
                     let plain = source.new_file()?;
                     let mut to = BufWriter::new(&plain);
                     let code = extract(&mut to)?;
@@ -142,11 +147,15 @@ impl NewBundle {
                     let mut out = compressed(out)?;
                     let mut plain = BufReader::with_capacity(PIECE as usize, plain);
                     io::copy(&mut plain, &mut out)?;
-                    (code, out.finish()?)
-                } else {
-                    let mut out = compressed(out)?;
-                    (extract(&mut out)?, out.finish()?)
+                    Ok((code, out.finish()?))
                 };
+                let several = entries.iter().filter(|entry| entry.size > 0).count() > 1;
+                let (mut code, mut size) = compress(several)?;
+                // It was compressed with them, and may have had little else.
+                if size > bundle.size && !several {
+                    scratch.set_len(start)?;
+                    (code, size) = compress(true)?;
+                }
                 (size, Content::Compressed { scratch: start..start + size, code })
             }
             Format::Plain | Format::CodeObject => {

@@ -41,7 +41,8 @@ const EACH: &str = "each() {
     rm -r out
 }";
 
-/// A Markdown table of these libraries: megabytes, the difference, and seconds of CPU time.
+/// A Markdown table of these libraries: megabytes, the difference, and seconds of CPU time with all programs that the script
+/// runs.
 ///
 /// # Errors
 /// A library cannot be split, or zstd fails.

@@ -36,7 +36,7 @@ pub(super) const GROUPS: &[Group] = &[
         rows: &[
             Row {
                 what: "Split librocsparse (1.3 GB)",
-                bounds: &[Wall(1.15), Cpu(1.15), Memory(150.0)],
+                bounds: &[Wall(1.1), Cpu(1.0), Memory(100.0)],
                 ..SPLIT
             },
             Row {
@@ -351,8 +351,18 @@ pub(super) const GROUPS: &[Group] = &[
         rows: &[
             Row { what: "Split a tree of 100 files", size: 100, ..FILES },
             Row { what: "Split a tree of 1,000 files", size: 1000, ..FILES },
-            Row { what: "Split a tree of 10,000 files", size: 10_000, ..FILES },
-            Row { what: "Split a tree of 100,000 files", size: 100_000, ..FILES },
+            Row {
+ what: "Split a tree of 10,000 files",
+ size: 10_000,
+ bounds: &[Wall(1.3), Memory(20.0)],
+ ..FILES
+ },
+            Row {
+ what: "Split a tree of 100,000 files",
+ size: 100_000,
+ bounds: &[Wall(1.3), Memory(65.0)],
+ ..FILES
+ },
             Row { what: "Split a tree of 1,000,000 files", size: 1_000_000, large: true, ..FILES },
         ],
     },
@@ -410,6 +420,7 @@ const RECOMBINE: Row = Row {
     ..ROW
 };
 
+/// Half a kilobyte of memory for each file is the bound, and 15 MB for everything else.
 const FILES: Row = Row {
     reference: (
         "`cp -r`, flushed",

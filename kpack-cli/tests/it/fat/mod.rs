@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kpack_cli::inspect::{Content, FatBinary, inspect};
 
-/// What `kpack report` knows of a binary, which must be fat or joined.
+/// What `kpack show` knows of a binary, which must be fat or joined.
 pub(crate) fn fat(path: &Path) -> FatBinary {
     let Content::FatBinary(fat) = inspect(path).unwrap().content else {
         panic!("{} is not fat", path.display());
