@@ -8,7 +8,7 @@ use kpack_core::elf::{BinaryError, ReadAt, pods, read_range, refuse, unsupported
 pub(super) type Header = elf::FileHeader64<LE>;
 pub(super) type SectionHeader = elf::SectionHeader64<LE>;
 
-/// An ELF file with its headers in memory: a relocatable object, unless nobody has asked what it is.
+/// An ELF file with its headers in memory. `examine` checks that it is a relocatable object.
 pub(super) struct Relocatable<S> {
     pub(super) source: S,
     pub(super) size: u64,

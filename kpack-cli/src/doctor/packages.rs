@@ -151,10 +151,10 @@ pub struct Owner {
 }
 
 /// The packages in the databases below `root` that `files` are of.
-pub(crate) fn owners(root: &Path, files: &BTreeSet<&Path>) -> Vec<Owner> {
+pub(crate) fn owners(root: &Path, files: BTreeSet<&Path>) -> Vec<Owner> {
     let mut found = Packages::default();
     let root = &Root::new(root.to_owned());
-    let wanted = &Wanted::new(files.clone(), BTreeSet::new());
+    let wanted = &Wanted::new(files, BTreeSet::new());
     found.add_dpkg(root, wanted);
     found.add_rpm(root, wanted);
     let owners = found.packages.into_iter().map(|package| {

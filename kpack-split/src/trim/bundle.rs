@@ -151,7 +151,7 @@ impl NewBundle {
                 };
                 let several = entries.iter().filter(|entry| entry.size > 0).count() > 1;
                 let (mut code, mut size) = compress(several)?;
-                // It was compressed with them, and may have had little else.
+                // Hardly anything may go from a bundle that was compressed with long matches.
                 if size > bundle.size && !several {
                     scratch.set_len(start)?;
                     (code, size) = compress(true)?;
