@@ -177,7 +177,7 @@ pub fn stage_archive(
         false => None,
     };
     match adopted {
-        Some(staged) => stage(staged, |_| archive.finish_in_place(Watched(io::sink()))),
+        Some(staged) => stage(staged, |_| archive.finish_in_place()),
         None => stage(StagedFile::create(Arc::clone(directory), name)?, |file| {
             let mut out = BufWriter::with_capacity(BUFFER, Watched(file));
             let written = archive.finish(&mut out)?;

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::toc::{FORMAT_VERSION, Storage};
 use super::writer::{ArchiveWriter, Entered, PIECE, Stored, prefix};
 use super::{ArchiveError, DATA_OFFSET, MAGIC, Scheme, Targets, Toc, TocEntry, limits};
-use crate::digest::{Blake3, Hasher};
+use crate::digest::{Blake3, LateStart};
 
 /// The archive that [`ArchiveWriter::finish`] wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,18 +25,18 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     ///
     /// # Errors
     /// [`ArchiveError::TooLarge`], with nothing written; [`ArchiveError::Io`].
-    pub fn finish<W: Write>(mut self, out: W) -> Result<Written, ArchiveError> {
+    pub fn finish<W: Write>(mut self, mut out: W) -> Result<Written, ArchiveError> {
         let (kernels, order) = self.in_order();
         let (head, toc) = self.head_and_toc(kernels, &order)?;
-        let mut out = Hashing::new(out);
         out.write_all(&head)?;
+        let mut out = Hashing { out, digest: LateStart::new(head.len()) };
         let prefix = prefix(self.scheme);
         for index in order {
             let Stored { offset, size, .. } = self.stored[index];
             self.copy_spool(offset - prefix..offset + size, &mut out)?;
         }
         out.write_all(&toc)?;
-        Ok(out.written(self.kernels.len()))
+        Ok(written(&out.digest, &head, self.kernels.len()))
     }
 
     /// Whether the spool has the code objects in canonical order.
@@ -49,22 +49,20 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         kernels_agree && next == self.stored.len()
     }
 
-    /// Makes the spool the archive that [`finish`](Self::finish) would write. It has to be
-    /// [in order](Self::is_in_order). `watch` gets the archive's bytes while they are read back, and can
-    /// stop that with an error.
+    /// Makes the spool the archive that [`finish`](Self::finish) would write, without reading it. It has to be
+    /// [in order](Self::is_in_order).
     ///
     /// # Errors
     /// As [`finish`](Self::finish).
-    pub fn finish_in_place<W: Write>(mut self, watch: W) -> Result<Written, ArchiveError> {
+    pub fn finish_in_place(mut self) -> Result<Written, ArchiveError> {
         let (kernels, order) = self.in_order();
         let (head, toc) = self.head_and_toc(kernels, &order)?;
         self.spool.rewind()?;
         self.spool.write_all(&head)?;
         self.spool.seek(SeekFrom::Start(self.spool_end))?;
         self.spool.write_all(&toc)?;
-        let mut out = Hashing::new(watch);
-        self.copy_spool(0..self.spool_end + toc.len() as u64, &mut out)?;
-        Ok(out.written(self.kernels.len()))
+        self.digest.update(&toc);
+        Ok(written(&self.digest, &head, self.kernels.len()))
     }
 
     /// What is before the code objects and after them.
@@ -156,32 +154,21 @@ fn layout<'a>(scheme: Scheme, stored: impl Iterator<Item = &'a Stored>) -> (Stor
     (storage, end)
 }
 
-/// Hashes what is written.
-struct Hashing<W> {
-    out: W,
-    hasher: Hasher,
-    size: u64,
+fn written(digest: &LateStart, head: &[u8], kernels: usize) -> Written {
+    let (size, kernel_count) = (digest.size(), kernels as u64);
+    Written { size, kernel_count, checksum: digest.finish(head) }
 }
 
-impl<W> Hashing<W> {
-    fn new(out: W) -> Self {
-        Self { out, hasher: Hasher::default(), size: 0 }
-    }
-
-    fn written(self, kernel_count: usize) -> Written {
-        Written {
-            size: self.size,
-            kernel_count: kernel_count as u64,
-            checksum: self.hasher.finish(),
-        }
-    }
+/// Hashes what is written.
+pub(super) struct Hashing<W> {
+    pub(super) out: W,
+    pub(super) digest: LateStart,
 }
 
 impl<W: Write> Write for Hashing<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.out.write(bytes)?;
-        self.hasher.update(&bytes[..written]);
-        self.size += written as u64;
+        self.digest.update(&bytes[..written]);
         Ok(written)
     }
 

@@ -6,10 +6,11 @@ use std::fmt;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 
 use super::error::malformed;
+use super::finish::Hashing;
 use super::limits::{self, MAX_CODE_OBJECT, MAX_FRAME, MAX_KERNELS, MAX_TOC};
 use super::{Archive, ArchiveError, DATA_OFFSET, Encoded, Encoder, Scheme, TocEntry};
 use crate::code_id::index_in;
-use crate::digest::Blake3;
+use crate::digest::{Blake3, LateStart};
 use crate::names::KernelName;
 use crate::{CodeId, TargetId, code_id};
 
@@ -28,6 +29,8 @@ pub struct ArchiveWriter<S> {
     pub(super) spool: S,
     /// The end of the last code object in the spool, where they are as in an archive.
     pub(super) spool_end: u64,
+    /// Of the archive that the spool becomes, whose header is known last.
+    pub(super) digest: LateStart,
     pub(super) group_name: String,
     pub(super) family: String,
     /// An archive of device code that was in binaries has one. A kernel has its position.
@@ -110,6 +113,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         Self {
             spool,
             spool_end: DATA_OFFSET + prefix(scheme),
+            digest: LateStart::new((DATA_OFFSET + prefix(scheme)) as usize),
             group_name: group_name.to_owned(),
             family: family.to_owned(),
             targets,
@@ -339,13 +343,16 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
             limits::check(what, size, MAX_FRAME)?;
         }
         self.spool.seek(SeekFrom::Start(self.spool_end))?;
+        // A code object that cannot be read to its end is not part of the archive.
+        let mut out = Hashing { out: &mut self.spool, digest: self.digest.clone() };
         if self.scheme == Scheme::ZstdPerKernel {
-            self.spool.write_all(&(size as u32).to_le_bytes())?;
+            out.write_all(&(size as u32).to_le_bytes())?;
         }
         let mut stored = BufReader::with_capacity(PIECE, stored);
-        if io::copy(&mut stored, &mut self.spool)? != size {
+        if io::copy(&mut stored, &mut out)? != size {
             return Err(ArchiveError::Io(io::ErrorKind::UnexpectedEof.into()));
         }
+        self.digest = out.digest;
         let offset = self.spool_end + prefix(self.scheme);
         let index = self.stored.len();
         self.stored.push(Stored { offset, size, original_size, checksum });
