@@ -74,10 +74,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let start = Instant::now();
     let mut machine = page::machine(options.rounds)?;
     let helper = build::helper(build::Profile::Dist)?;
+    let groups = || GROUPS.iter().filter(|group| chosen(group.name));
+    // It takes minutes.
+    let portable = if groups().any(|group| group.rows.iter().any(|row| row.hashes)) {
+        build::portable_helper()?
+    } else {
+        helper.clone()
+    };
     let (mut outcomes, mut failed) = (Vec::new(), Vec::new());
-    for group in GROUPS.iter().filter(|group| chosen(group.name)) {
+    for group in groups() {
         process::step(&format!("{}: making its data", group.name));
-        match measure(group, &helper, options) {
+        match measure(group, [&helper, &portable], options) {
             Ok(measured) => outcomes.extend(measured),
             Err(error) => {
                 eprintln!("error: {}: {error:#}", group.name);
@@ -124,7 +131,11 @@ fn give_memory_back() -> Result<()> {
 }
 
 /// Measures one group in a directory that is removed afterwards.
-fn measure(group: &'static Group, helper: &Path, options: &Options) -> Result<Vec<Outcome>> {
+fn measure(
+    group: &'static Group,
+    [helper, portable]: [&Path; 2],
+    options: &Options,
+) -> Result<Vec<Outcome>> {
     // Also what a run left that was killed.
     let work = repository::target_directory().join("bench");
     let _ = fs::remove_dir_all(&work);
@@ -134,6 +145,7 @@ fn measure(group: &'static Group, helper: &Path, options: &Options) -> Result<Ve
     let setup = Setup {
         work: &work,
         programs: helper.parent().context("a program is in a directory")?,
+        portable: portable.parent().context("a program is in a directory")?,
         rows: &rows,
     };
     let outcomes = comparison::run(group, &setup, options.rounds);

@@ -71,6 +71,23 @@ pub(crate) fn helper_with(cargo: &Cargo, profile: Profile) -> Result<PathBuf> {
     Ok(cargo.output()?.join(profile.directory()).join("kpack"))
 }
 
+/// Takes the instructions away that older processors lack: SHA-256 and BLAKE3 then use none that SSE 4.1 does not have.
+const PORTABLE: [&str; 3] =
+    ["--cfg=sha2_backend=\"soft\"", "--cfg=feature=\"no_avx2\"", "--cfg=feature=\"no_avx512\""];
+
+/// Builds the helper binary optimised, for a processor without SHA, AVX2 and AVX-512, and returns its path.
+pub(crate) fn portable_helper() -> Result<PathBuf> {
+    process::step("Building the helper binary `kpack` without SHA, AVX2 and AVX-512");
+    let flags = flags(Profile::Dist, &PORTABLE)?;
+    // With other flags, cargo would compile everything again for the usual one.
+    let directory = repository::target_directory().join("portable");
+    log::run(cmd!(
+        process::shell(),
+        "cargo build {flags...} --target-dir {directory} --package kpack-cli --bin kpack"
+    ))?;
+    Ok(directory.join(Profile::Dist.directory()).join("kpack"))
+}
+
 /// Builds the helper binary with a C library linked into it, so that it runs on every Linux of this architecture, and
 /// returns its path.
 pub(crate) fn static_helper(profile: Profile) -> Result<PathBuf> {

@@ -33,6 +33,8 @@ pub(super) struct Setup<'a> {
     pub(super) work: &'a Path,
     /// The directory of the optimised programs.
     pub(super) programs: &'a Path,
+    /// The directory of kpack for a processor without SHA, AVX2 and AVX-512.
+    pub(super) portable: &'a Path,
     /// The comparisons to run.
     pub(super) rows: &'a [&'static Row],
 }
@@ -40,12 +42,16 @@ pub(super) struct Setup<'a> {
 impl Setup<'_> {
     /// A shell script in the group's directory, which finds the optimised programs first.
     pub(super) fn command(&self, script: &str) -> Command {
+        self.command_with(self.programs, script)
+    }
+
+    fn command_with(&self, programs: &Path, script: &str) -> Command {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new("sh");
         command
             .args(["-euc", script])
             .current_dir(self.work)
-            .env("PATH", format!("{}:{path}", self.programs.display()))
+            .env("PATH", format!("{}:{path}", programs.display()))
             .env_remove("CARGO_TARGET_DIR")
             .env_remove(MALLOC)
             .stdin(Stdio::null());
@@ -63,6 +69,8 @@ pub(super) struct Row {
     pub(super) own: &'static str,
     /// What must hold.
     pub(super) bounds: &'static [Bound],
+    /// Whether kpack is also measured without the instructions that hash fast.
+    pub(super) hashes: bool,
     /// How often a script runs its program: times are for one.
     pub(super) calls: u32,
     /// The size of the input, for comparisons that only differ in it; scripts have it as `$SIZE`.
@@ -79,6 +87,7 @@ pub(super) const ROW: Row = Row {
     reference: ("", ""),
     own: "",
     bounds: &[],
+    hashes: false,
     calls: 1,
     size: 0,
     large: false,
@@ -117,6 +126,8 @@ pub(super) struct Outcome {
     pub(super) row: &'static Row,
     reference: Vec<Cost>,
     own: Vec<Cost>,
+    /// kpack's without SHA, AVX2 and AVX-512, if they were measured.
+    portable: Vec<Cost>,
     /// Bytes of the row's input, and of what kpack wrote.
     input: f64,
     output: f64,
@@ -144,32 +155,36 @@ pub(super) fn run(group: &Group, setup: &Setup<'_>, rounds: u32) -> Result<Vec<O
 fn compare(setup: &Setup<'_>, group: &Group, row: &'static Row, rounds: u32) -> Result<Outcome> {
     println!("\n{} against {}", row.what, row.reference.0);
     let start = Instant::now();
-    let mut outcome =
-        Outcome { row, reference: Vec::new(), own: Vec::new(), input: 0.0, output: 0.0 };
+    let (mut input, mut output) = (0.0, 0.0);
+    let mut costs: [Vec<Cost>; 3] = [const { Vec::new() }; 3];
+    let sides = [
+        ("reference", row.reference.1, setup.programs),
+        ("kpack", row.own, setup.programs),
+        ("portable", row.own, setup.portable),
+    ];
+    let sides = if row.hashes { &sides[..] } else { &sides[..2] };
     for round in 0..rounds {
         // Whoever comes second may find a warmer cache: take turns.
-        for own in [round % 2 == 1, round % 2 == 0] {
-            let (side, costs, script) = match own {
-                true => ("kpack", &mut outcome.own, row.own),
-                false => ("reference", &mut outcome.reference, row.reference.1),
-            };
+        for turn in 0..sides.len() {
+            let side = (turn + round as usize) % sides.len();
+            let (name, script, programs) = sides[side];
             // Nothing is left to be written when the time starts.
-            measure(setup, &format!("{}\nsync -f .", group.fresh), row)?;
-            let cost = measure(setup, script, row)?;
+            measure(setup, setup.programs, &format!("{}\nsync -f .", group.fresh), row)?;
+            let cost = measure(setup, programs, script, row)?;
             println!(
-                "   {side:<10} {:>9.3} s {:>9.3} s CPU {:>8.1} MB",
+                "   {name:<10} {:>9.3} s {:>9.3} s CPU {:>8.1} MB",
                 cost.wall, cost.cpu, cost.memory
             );
-            costs.push(cost);
-            if own && !row.input.is_empty() {
-                let input = format!("{}/{}", row.size, row.input);
-                outcome.input = size_below(&setup.work.join(input));
-                outcome.output = size_below(&setup.work.join("out"));
+            costs[side].push(cost);
+            if name == "kpack" && !row.input.is_empty() {
+                input = size_below(&setup.work.join(format!("{}/{}", row.size, row.input)));
+                output = size_below(&setup.work.join("out"));
             }
         }
     }
     println!("   {:.1} s for all rounds", start.elapsed().as_secs_f64());
-    Ok(outcome)
+    let [reference, own, portable] = costs;
+    Ok(Outcome { row, reference, own, portable, input, output })
 }
 
 /// Bytes of the files below a directory; one with several names counts once.
@@ -193,10 +208,10 @@ fn transferred() -> Result<[f64; 2]> {
     Ok([read?, written?])
 }
 
-fn measure(setup: &Setup<'_>, script: &str, row: &Row) -> Result<Cost> {
+fn measure(setup: &Setup<'_>, programs: &Path, script: &str, row: &Row) -> Result<Cost> {
     // A child starts with its parent's peak, so this program forgets its own.
     let _ = fs::write("/proc/self/clear_refs", "5");
-    let mut command = setup.command(script);
+    let mut command = setup.command_with(programs, script);
     let before = transferred()?;
     let start = Instant::now();
     let ResUse { status, rusage } = command
@@ -240,6 +255,15 @@ impl Outcome {
         self.spread(|own, reference| own.cpu / reference.cpu)
     }
 
+    /// The ratios of wall time and of processor time without SHA, AVX2 and AVX-512, if they were measured.
+    pub(super) fn portable_ratios(&self) -> Option<[Spread; 2]> {
+        let ratio = |of: fn(&Cost) -> f64| {
+            spread(&self.portable, &self.reference, |own, reference| of(own) / of(reference))
+        };
+        let is_measured = !self.portable.is_empty();
+        is_measured.then(|| [ratio(|cost| cost.wall), ratio(|cost| cost.cpu)])
+    }
+
     /// Peak memory of the reference and of kpack, in MB.
     pub(super) fn memory(&self) -> [f64; 2] {
         [&self.reference, &self.own]
@@ -277,10 +301,15 @@ impl Outcome {
     }
 
     fn spread(&self, of: fn(&Cost, &Cost) -> f64) -> Spread {
-        let pairs = self.own.iter().zip(&self.reference);
-        let values = sorted(pairs.map(|(own, reference)| of(own, reference)));
-        Spread { median: median(&values), least: values[0], most: values[values.len() - 1] }
+        spread(&self.own, &self.reference, of)
     }
+}
+
+/// Of both costs in the same round.
+fn spread(own: &[Cost], reference: &[Cost], of: impl Fn(&Cost, &Cost) -> f64) -> Spread {
+    let pairs = own.iter().zip(reference);
+    let values = sorted(pairs.map(|(own, reference)| of(own, reference)));
+    Spread { median: median(&values), least: values[0], most: values[values.len() - 1] }
 }
 
 fn median_of(costs: &[Cost], of: fn(&Cost) -> f64) -> f64 {

@@ -67,19 +67,20 @@ pub(super) fn table<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> Stri
     if outcomes.peek().is_none() {
         return String::new();
     }
-    let mut text = "| | against | wall time | ratio | CPU time | ratio | peak MB | bounds |\n\
-        | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |\n"
+    let mut text = "| | against | wall time | ratio | CPU time | ratio | ratios without SHA, AVX2 and AVX-512: wall, CPU | peak MB | bounds |\n\
+        | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n"
         .to_owned();
     for outcome in outcomes {
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} | {:.0} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {:.0} | {} |",
             outcome.row.what,
             outcome.row.reference.0,
             pair(outcome.wall()),
             ratio(&outcome.wall_ratio()),
             pair(outcome.cpu()),
             ratio(&outcome.cpu_ratio()),
+            portable(outcome),
             outcome.memory()[1],
             bounds(outcome),
         );
@@ -122,6 +123,12 @@ fn pair([reference, own]: [f64; 2]) -> String {
         0.1.. => format!("{own:.2} : {reference:.2} s"),
         _ => format!("{:.2} : {:.2} ms", own * 1e3, reference * 1e3),
     }
+}
+
+/// What it would take without the instructions that hash fast; empty if that was not measured.
+pub(super) fn portable(outcome: &Outcome) -> String {
+    let ratios = outcome.portable_ratios();
+    ratios.map_or_else(String::new, |[wall, cpu]| format!("{:.2}, {:.2}", wall.median, cpu.median))
 }
 
 pub(super) fn ratio(Spread { median, least, most }: &Spread) -> String {

@@ -41,6 +41,7 @@ const SPLIT: Group = Group {
                 "zstd -3 -T2 -q prefix/lib/library.so -o library.zst
                 b3sum --num-threads 1 prefix/lib/library.so",
             ),
+            hashes: false,
             ..table::SPLIT
         },
     ],
@@ -58,9 +59,10 @@ pub(super) fn run(options: &Options) -> Result<()> {
         libraries.extend(found);
     }
     let mut text = page::machine(options.rounds)?;
-    text += "\n| library | wall time against `zstd -3 -T2` | CPU time | CPU time against that and `b3sum` | peak MB | bounds |\n\
-        | --- | ---: | ---: | ---: | ---: | --- |\n";
+    text += "\n| library | wall time against `zstd -3 -T2` | CPU time | CPU time against that and `b3sum` | ratios without SHA, AVX2 and AVX-512: wall, CPU | peak MB | bounds |\n\
+        | --- | ---: | ---: | ---: | ---: | ---: | --- |\n";
     let helper = build::helper(build::Profile::Dist)?;
+    let portable = build::portable_helper()?;
     let work = repository::target_directory().join("bench");
     for library in &libraries {
         let _ = fs::remove_dir_all(&work);
@@ -71,15 +73,17 @@ pub(super) fn run(options: &Options) -> Result<()> {
         let setup = Setup {
             work: &work,
             programs: helper.parent().context("a program is in a directory")?,
+            portable: portable.parent().context("a program is in a directory")?,
             rows: &Vec::from_iter(SPLIT.rows),
         };
         let outcomes = comparison::run(&SPLIT, &setup, options.rounds)?;
         text += &format!(
-            "| `{name}` ({:.0} MB) | {} | {} | {} | {:.0} | {} |\n",
+            "| `{name}` ({:.0} MB) | {} | {} | {} | {} | {:.0} | {} |\n",
             fs::metadata(library)?.len() as f64 / 1e6,
             ratio(&outcomes[0].wall_ratio()),
             ratio(&outcomes[0].cpu_ratio()),
             ratio(&outcomes[1].cpu_ratio()),
+            page::portable(&outcomes[0]),
             outcomes[0].memory()[1],
             page::bounds(&outcomes[0]),
         );

@@ -23,6 +23,7 @@ const NEW_OUTPUT: &str = "mkdir -p before
 pub(super) const SPLIT: Row = Row {
     reference: ("`zstd -3 -T2`", "zstd -3 -T2 -q prefix/lib/library.so -o library.zst"),
     own: PLAIN,
+    hashes: true,
     ..ROW
 };
 
@@ -68,6 +69,7 @@ pub(super) const GROUPS: &[Group] = &[
                 find objects -type f -print0 | xargs -0 -P 2 -n 16 zstd -3 -q --output-dir-flat out"),
             own: "kpack split --quiet --module bench --prefix prefix prefix/lib/*.so",
             bounds: &[Wall(1.1), Cpu(1.1), Memory(150.0)],
+            hashes: true,
             ..ROW
         }],
     },
@@ -116,6 +118,7 @@ pub(super) const GROUPS: &[Group] = &[
                 reference: ("`tar`, `zstd -3 -T2`", "tar -C blas_lib -c . | zstd -3 -T2 -q -o out/tar.zst"),
                 own: "kpack artifact split --quiet --artifact-prefix blas_lib --artifact-dir blas_lib --output-dir out/split",
                 bounds: &[Wall(1.5), Cpu(1.5), Memory(150.0)],
+                hashes: true,
                 ..ROW
             },
             Row {
@@ -124,21 +127,16 @@ pub(super) const GROUPS: &[Group] = &[
                     sync -f out/copy"),
                 own: "kpack artifact recombine --quiet --input-shards-dir shards --config groups.json --output-dir out/recombined",
                 bounds: &[Wall(1.2), Memory(150.0)],
+                hashes: true,
                 ..ROW
             },
             Row {
                 what: "Verify the result",
                 reference: ("`cat`, `zstd -t`, on all cores", "find recombined -type f -print0 | xargs -0 -P $(nproc) -n 64 cat
                     find frames -type f -print0 | xargs -0 -P $(nproc) -n 1 zstd -tq"),
-                own: VERIFY,
+                own: "kpack verify --quiet --artifacts-dir recombined",
                 bounds: &[Wall(1.2), Memory(150.0)],
-                ..ROW
-            },
-            Row {
-                what: "Verify the result",
-                reference: ("SHA-256 of each file and, decompressed, of each archive's frames, on all cores", "find recombined -type f -print0 | xargs -0 -P $(nproc) -n 64 openssl dgst -sha256
-                    find frames -type f | xargs -P $(nproc) -I @ sh -c 'zstd -dqc @ | openssl dgst -sha256'"),
-                own: VERIFY,
+                hashes: true,
                 ..ROW
             },
         ],
@@ -199,6 +197,7 @@ pub(super) const GROUPS: &[Group] = &[
                     sync joined"),
                 own: JOIN,
                 bounds: &[Wall(1.5), Memory(150.0)],
+                hashes: true,
                 ..ROW
             },
             Row {
@@ -374,7 +373,6 @@ const JOIN: &str =
     "kpack join --quiet --arch gfx1030 --prefix prefix --output joined lib/library.so";
 const TRIM_TREE: &str = "kpack trim --quiet --arch gfx942 tree";
 
-const VERIFY: &str = "kpack verify --quiet --artifacts-dir recombined";
 const BUILD: &str = "cd kpack-build; cargo build --offline --quiet";
 
 const BYTES: Row = Row {
@@ -392,6 +390,7 @@ const PACK: Row = Row {
     ),
     own: "kpack artifact pack --quiet $SIZE/packages --output-dir out/store",
     bounds: &[Wall(1.2), Memory(200.0)],
+    hashes: true,
     input: "packages",
     ..ROW
 };
@@ -404,6 +403,7 @@ const UNPACK: Row = Row {
     ),
     own: "kpack artifact unpack --quiet $SIZE/store --output-dir out/unpacked",
     bounds: &[Wall(1.2), Memory(200.0)],
+    hashes: true,
     input: "store",
     ..ROW
 };
@@ -416,6 +416,7 @@ const RECOMBINE: Row = Row {
     ),
     own: "kpack artifact recombine --quiet --input-shards-dir $SIZE/shards --config groups.json --output-dir out/packages",
     bounds: &[Memory(200.0), Read(1.3)],
+    hashes: true,
     input: "shards",
     ..ROW
 };
