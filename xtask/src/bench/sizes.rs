@@ -16,10 +16,11 @@ const TARGET: &str = "gfx1030";
 
 /// Ways to compress the files in `objects`, as scripts that print compressed bytes. The first is what the others
 /// are compared with. Frames have no checksum, as kpack's.
-const WAYS: [(&str, &str); 8] = [
+const WAYS: [(&str, &str); 9] = [
     ("level 3", "each -3"),
     ("level 1", "each -1"),
     ("level 2", "each -2"),
+    ("level 3, smaller tables, as kpack", "each --zstd=hlog=16,clog=15 -3"),
     ("level 3, window of 8 MiB and tables of 1 MiB", "each --zstd=wlog=23,hlog=18,clog=18 -3"),
     ("level 9", "each -9"),
     ("level 19", "each -19"),
