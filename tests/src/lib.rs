@@ -11,6 +11,7 @@ pub mod page;
 pub mod process;
 pub mod python;
 pub mod require;
+pub mod runtime;
 pub mod tree;
 pub mod windows;
 

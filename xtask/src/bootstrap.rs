@@ -63,7 +63,7 @@ gcc-mingw-w64-x86-64-posix x86_64-w64-mingw32-gcc-posix test,faults,real builds 
 g++-mingw-w64-x86-64-posix x86_64-w64-mingw32-g++-posix test     links HIP programs for Windows, as clang does with the C++ library
 wine wine test,real runs programs for Windows
 hipcc hipcc test,real the distribution's own HIP compiler
-libhsa-runtime-dev /usr/include/hsa/hsa.h e2e,wheels headers of the HSA runtime
+libhsa-runtime-dev /usr/include/hsa/hsa.h e2e,wheels,bench headers of the HSA runtime
 libamdhip64-dev /usr/include/hip/hip_runtime.h test,real,packages ROCm's headers and HIP runtime
 librocrand-dev /usr/include/rocrand/rocrand_kernel.h test,real device functions of a real library
 chromium chromium test shows the report's page

@@ -16,9 +16,12 @@ use walkdir::WalkDir;
 
 use super::comparison::Setup;
 use super::stored;
+use crate::build::{self, Profile};
+use crate::dist::Cargo;
 use crate::{corpus_sizes, process, repository};
 use kpack_tests::corpus::{self, Library};
 use kpack_tests::python::Tools;
+use kpack_tests::runtime;
 
 /// The GPU whose code objects of the largest library are used where one is enough.
 const TARGET: &str = "gfx1030";
@@ -177,6 +180,42 @@ pub(super) fn load(setup: &Setup<'_>) -> Result<()> {
     let archive = split_largest(setup, &["--arch", TARGET])?;
     fs::rename(archive, setup.work.join("bench.kpack"))?;
     Ok(())
+}
+
+/// A shell script. Starts a HIP runtime with a library, on a machine with one GPU: it loads all code, not only
+/// that of kernels which are used.
+const START: &str =
+    "export STUB_HSA_GPUS=gfx1030 HIP_ENABLE_DEFERRED_LOADING=0 LD_LIBRARY_PATH=$PWD/$1
+    exec $1/load $2 open init";
+
+/// `rocm` and `kpack`: ROCm's HIP runtime over a stub of the HSA runtime, with either loader; `start`: what starts one
+/// with a library; `fat` and `split`: the largest library, and a small one with one code object; `code.zst`: the kernels of both.
+pub(super) fn runtime(setup: &Setup<'_>) -> Result<()> {
+    let loader = build::loader(&Cargo::System, Profile::Dist)?.join("librocm_kpack.so");
+    for (name, loader) in [("rocm", None), ("kpack", Some(loader.as_path()))] {
+        let directory = setup.work.join(name);
+        fs::create_dir(&directory)?;
+        let (runtime, hsa) = runtime::rocm(&directory, loader)?;
+        runtime::build(&directory, &runtime, &hsa)?;
+    }
+    fs::write(setup.work.join("start"), START)?;
+    let fat = setup.work.join("fat/lib");
+    fs::create_dir_all(&fat)?;
+    fs::copy(corpus_library(corpus::LARGEST)?.path, fat.join("library.so"))?;
+    let code = repository::root().join("tests/fixtures/code-objects/dot.gfx11-generic.hsaco");
+    let mut code = fs::read(code)?;
+    // The same code, as for this GPU: what runtimes read is in `e_flags`.
+    code[48..52].copy_from_slice(&0x36_u32.to_le_bytes());
+    FatLibrary::new()
+        .wrapper(Storage::Plain, [(TARGET, code)])
+        .start_up(&["_Z3dotPfPKfS1_"])
+        .flag(setup.work.join("rocm/libamdhip64.so.7"))
+        .build(&fat.join("small.so"))?;
+    let script = "cp -r fat split
+        kpack split --quiet --module bench --prefix split --arch";
+    run(setup, &format!("{script} {TARGET} lib/library.so lib/small.so"))?;
+    let archive = setup.work.join(format!("split/lib/.kpack/bench_lib_{TARGET}.kpack"));
+    Ok(fs::write(setup.work.join("code.zst"), frames(&archive)?)?)
 }
 
 /// `prefix`: the largest library, split; `copy`: joined for one GPU; `code.zst`: the code for that GPU, compressed.

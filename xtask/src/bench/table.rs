@@ -187,6 +187,55 @@ pub(super) const GROUPS: &[Group] = &[
         ],
     },
     Group {
+        name: "runtime",
+        setup: setup::runtime,
+        fresh: "",
+        rows: &[
+            Row {
+                what: "Load librocsparse's kernels (190 MB) in ROCm 7.14's runtime",
+                reference: ("the unsplit library", "sh start rocm fat/lib/library.so"),
+                own: START,
+                // A tenth more than from the unsplit library.
+                bounds: &[Memory(567.0)],
+                ..ROW
+            },
+            Row {
+                what: "Load librocsparse's kernels (190 MB) in ROCm 7.14's runtime",
+                reference: (
+                    "the unsplit library, and `zstd -d` of the kernels",
+                    "sh start rocm fat/lib/library.so
+                    zstd -dqc code.zst",
+                ),
+                own: START,
+                bounds: &[Wall(1.1), Cpu(1.1)],
+                ..ROW
+            },
+            Row {
+                what: "Load librocsparse's kernels (190 MB) in ROCm 7.14's runtime",
+                reference: ("ROCm's loader", "sh start rocm split/lib/library.so"),
+                own: START,
+                ..ROW
+            },
+            Row {
+                what: "Load them from files that are not in memory",
+                reference: ("the unsplit library", "dd if=fat/lib/library.so iflag=nocache count=0 status=none
+                    sh start rocm fat/lib/library.so"),
+                own: "dd if=split/lib/.kpack/bench_lib_gfx1030.kpack iflag=nocache count=0 status=none
+                    dd if=split/lib/library.so iflag=nocache count=0 status=none
+                    sh start kpack split/lib/library.so",
+                ..ROW
+            },
+            Row {
+                what: "Load the code object of a small library in ROCm 7.14's runtime",
+                reference: ("the unsplit library", "for i in $(seq 20); do sh start rocm fat/lib/small.so; done"),
+                own: "for i in $(seq 20); do sh start kpack split/lib/small.so; done",
+                bounds: &[More(2.0)],
+                calls: 20,
+                ..ROW
+            },
+        ],
+    },
+    Group {
         name: "join",
         setup: setup::join,
         fresh: "rm -f joined",
@@ -369,6 +418,7 @@ pub(super) const GROUPS: &[Group] = &[
 
 const SMALL: &str =
     "for p in prefix/*; do kpack split --quiet --module bench --prefix $p lib/library.so; done";
+const START: &str = "sh start kpack split/lib/library.so";
 const JOIN: &str =
     "kpack join --quiet --arch gfx1030 --prefix prefix --output joined lib/library.so";
 const TRIM_TREE: &str = "kpack trim --quiet --arch gfx942 tree";

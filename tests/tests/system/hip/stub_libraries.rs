@@ -73,16 +73,6 @@ pub(crate) fn build(library: &Path, prefix: &Path) -> Result<Runtime> {
     Ok(Runtime { prefix: prefix.to_owned() })
 }
 
-/// The symbols that a library needs from others, without versions.
-///
-/// # Errors
-/// It cannot be read.
-pub(crate) fn symbols(library: &Path) -> Result<BTreeSet<String>> {
-    let needs = Needs::of(library).with_context(|| library.display().to_string())?;
-    let symbols = needs.symbols.into_values().flatten();
-    Ok(symbols.map(|(name, _)| name).collect())
-}
-
 /// Builds libraries without symbols in `directory` for those that `library` needs and the C compiler does not find.
 /// Programs that load it lazily, and call nothing of them, need no more. They need the HIP runtime in
 /// `directory`, as the real ones do.

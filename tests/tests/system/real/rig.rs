@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,11 +15,11 @@ use kpack_format::RocmVersion;
 use kpack_tests::corpus;
 use kpack_tests::process::output;
 use kpack_tests::require::{self, is_root};
+use kpack_tests::runtime;
 
 use super::gpus;
 use crate::hip::runtime::CodeObject;
-use crate::hip::stub_libraries;
-use crate::support::{self, prefix, run, work};
+use crate::support::{prefix, work};
 
 /// Some user who is not root.
 const NOBODY: &str = "65534";
@@ -138,28 +138,10 @@ pub(super) const HSA: &str = "/usr/include/hsa/hsa.h";
 
 impl Rig {
     fn rocm(kpack: bool, directory: &Path) -> Result<Self> {
-        let mut files = BTreeMap::new();
-        for file in fs::read_dir(corpus::rocm()?)? {
-            let file = file?.path();
-            let name = file.file_name().unwrap_or_default().to_string_lossy();
-            let base = name.split(['-', '.']).next().unwrap_or_default();
-            files.insert(base.to_owned(), (name.to_string(), file.clone()));
-        }
-        let file = |base| files.get(base).with_context(|| format!("the wheel has no {base}"));
-        let (hsa, _) = file("libhsa")?;
-        let (_, runtime) = file("libamdhip64")?;
-        for (name, file) in files.values().filter(|(name, _)| name != hsa) {
-            symlink(file, directory.join(name))?;
-        }
-        symlink(&file("libamd_comgr")?.1, directory.join("libamd_comgr.so.3"))?;
-        let mut name = "";
-        if kpack {
-            let loader = directory.join(&file("librocm_kpack")?.0);
-            fs::remove_file(&loader)?;
-            fs::copy(prefix().join("lib/librocm_kpack.so.0"), &loader)?;
-            name = ", kpack's loader";
-        }
-        let rig = Self::build(name, directory, runtime, hsa, None)?;
+        let loader = kpack.then(|| prefix().join("lib/librocm_kpack.so.0"));
+        let (runtime, hsa) = runtime::rocm(directory, loader.as_deref())?;
+        let name = if kpack { ", kpack's loader" } else { "" };
+        let rig = Self::build(name, directory, &runtime, &hsa, None)?;
         Ok(Self { has_our_loader: kpack, ..rig })
     }
 
@@ -178,33 +160,11 @@ impl Rig {
         let parts: Vec<u16> =
             number.split('.').take(2).map(str::parse).collect::<Result<_, _>>()?;
         let name = format!("ROCm {number}{name}");
-        for version in 5..=7 {
-            let link = directory.join(format!("libamdhip64.so.{version}"));
-            symlink(&file, link)?;
-        }
-        let source = support::root().join("tests/real");
-        let (code, map) = (source.join("hsa.c"), source.join("hsa.map"));
-        let symbols = stub_libraries::symbols(&file)?;
-        let missing = directory.join("missing.c");
-        let missing_functions = symbols.iter().filter(|name| name.starts_with("hsa_"));
-        // Weak, so that the stub's own definitions win. It returns HSA_STATUS_ERROR.
-        let missing_functions: String = missing_functions
-            .map(|name| format!("__attribute__((weak)) int {name}(void) {{ return 0x1000; }}\n"))
-            .collect();
-        fs::write(&missing, missing_functions)?;
-        let library = directory.join(hsa);
-        run!(
-            "cc -std=gnu11 -Wall -Wextra -Werror -O2 -fPIC -shared -Wl,-soname,{hsa} -Wl,--version-script={map} -o {library} {code} {missing}"
-        )?;
-        // A set-user-ID program ignores LD_LIBRARY_PATH, so the program itself needs the stub.
-        let (code, program) = (source.join("load.c"), directory.join("load"));
-        run!(
-            "cc -Wall -Wextra -Werror -O2 -o {program} {code} -Wl,--no-as-needed,--disable-new-dtags,-rpath,{directory} {library}"
-        )?;
+        let imports = runtime::build(directory, &file, hsa)?;
         Ok(Self {
             name,
             version: RocmVersion(parts[0], parts[1]),
-            reads_markers: symbols.iter().any(|name| name == "kpack_load_code_object"),
+            reads_markers: imports.contains("kpack_load_code_object"),
             has_our_loader: false,
             directory: directory.to_owned(),
             root,
