@@ -98,9 +98,7 @@ impl Classifier<'_> {
                 "not a file, a directory or a symbolic link",
             ));
         }
-        let file = input::open(self.full)?;
-        let metadata = file.metadata();
-        let metadata = metadata.map_err(|e| Error::io(self.full, "read", e))?;
+        let (file, metadata) = input::open_found(self.full)?;
         let node = Node::of_file(&metadata);
         let class = match self.file(&file, metadata.len()) {
             Err(Error::Refused { reason, .. }) if !self.must_be_valid(&file)? => {
@@ -224,7 +222,8 @@ impl Classifier<'_> {
         let is_library = self.path.extension().is_some_and(|end| end == "dat");
         let archives = self.parsed.archives;
         // Tensile's library files may be compressed, too; only their names are read then.
-        let code = if is_library { None } else { CompressedCode::find(self.full, file)? };
+        let may_be_compressed = !is_library && kind.is_none();
+        let code = if may_be_compressed { CompressedCode::find(self.full, file)? } else { None };
         let content = match code {
             Some(code) => {
                 let kind = Some(code.kind());
@@ -240,7 +239,9 @@ impl Classifier<'_> {
             let text = format!("{reason}; only its name says where it belongs");
             self.observe(ids::UNREAD_DATABASE_FILE, text);
         }
-        self.must_be_code(file, size, &content)?;
+        if let FileContent::Silent | FileContent::NoLibrary(_) = content {
+            self.must_be_code(file, size, &content)?;
+        }
         self.library = match (&content, &place) {
             (FileContent::Library(library), _) => Some(library.clone()),
             (_, Place::ForAll(ForAll::Merge(Merge::Bundle))) => {
