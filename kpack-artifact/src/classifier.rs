@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, Metadata};
 use std::path::Path;
+use std::sync::Arc;
 
 use kpack_core::files::with_slashes;
 use kpack_core::platform::FileExt;
@@ -36,10 +37,8 @@ pub(crate) struct Parsed<'a> {
 pub(super) struct Classified {
     pub(super) entry: Entry,
     pub(super) observations: Vec<Finding>,
-    /// Its content, if it is a library file of Tensile, or the targets of a bundle for all targets.
-    pub(super) library: Option<Library>,
     /// What was read of a binary with device code, split or not.
-    pub(super) binary: Option<ClosedBinary>,
+    pub(super) binary: Option<Arc<ClosedBinary>>,
 }
 
 /// Classifies one entry of a walk below `prefix`. Directories are taken to be empty.
@@ -63,10 +62,9 @@ pub(super) fn classify_entry(
     let (node, class) = classifier.entry(found)?;
     let path = path.to_owned();
     Ok(Classified {
-        entry: Entry { path, node, class },
+        entry: Entry { path, node, class, library: classifier.library.map(Arc::new) },
         observations: classifier.observations,
-        library: classifier.library,
-        binary: classifier.binary,
+        binary: classifier.binary.map(Arc::new),
     })
 }
 
@@ -242,33 +240,32 @@ impl Classifier<'_> {
         if let FileContent::Silent | FileContent::NoLibrary(_) = content {
             self.must_be_code(file, size, &content)?;
         }
-        self.library = match (&content, &place) {
-            (FileContent::Library(library), _) => Some(library.clone()),
-            (_, Place::ForAll(ForAll::Merge(Merge::Bundle))) => {
-                Some(Library { targets: content.targets(), ..Library::default() })
-            }
-            _ => None,
-        };
-        let target = match place {
+        if let Place::ForAll(ForAll::Merge(Merge::Bundle)) = place {
+            self.library = Some(Library { targets: content.targets(), ..Library::default() });
+        }
+        let class = match place {
             Place::Target(said) => {
                 if let Some(own) = content.contradiction(&said) {
                     let text = format!("the path says {said}, but {own}");
                     self.observe(ids::CONTRADICTORY_TARGET, text);
                 }
-                said
+                of_database(owner, said)
             }
             Place::Contradiction(one, other) => {
                 self.observe(ids::CONTRADICTORY_TARGET, two_targets(&one, &other));
-                one
+                of_database(owner, one)
             }
             // However many targets one build made it for, it is one file for all of them.
-            Place::ForAll(_) => return Ok(Class::Host),
+            Place::ForAll(_) => Class::Host,
             Place::Unnamed => match content.only_target() {
-                Some(target) => target.clone(),
-                None => return Ok(device_code(&content)),
+                Some(target) => of_database(owner, target.clone()),
+                None => device_code(&content),
             },
         };
-        Ok(of_database(owner, target))
+        if let FileContent::Library(library) = content {
+            self.library = Some(library);
+        }
+        Ok(class)
     }
 
     /// Observes what stands in for a file: the pointer of a file that was never fetched, and what is named

@@ -253,7 +253,7 @@ fn set_directories(root: &Directory, output: &Output) -> Result<(), Error> {
     for path in below.iter().map(PathBuf::as_path).rev().chain([Path::new("")]) {
         let like = match output.entries.get(path) {
             Some(EntrySource::Directory(like)) => like.clone(),
-            _ => output.model.join(path),
+            _ => output.model.join(path).into(),
         };
         let directory = root.below(path)?;
         let set = || {
