@@ -262,7 +262,11 @@ impl Classifier<'_> {
                 None => device_code(&content),
             },
         };
-        if let FileContent::Library(library) = content {
+        if let FileContent::Library(mut library) = content {
+            // They only matter where the path does not say which target it is for.
+            if let Class::Target { .. } = class {
+                library.targets.clear();
+            }
             self.library = Some(library);
         }
         Ok(class)

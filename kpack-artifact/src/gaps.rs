@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
+use std::ops::Bound;
 use std::path::{Component, Path, PathBuf};
 
 use kpack_format::tensile::Library;
@@ -144,16 +145,12 @@ pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>)
     });
     let files: Vec<_> = files.collect();
     let mut found: Vec<Gap> = links(&files);
-    let mut directories: BTreeMap<PathBuf, Directory<'a>> = BTreeMap::new();
-    for (_, file) in files.into_iter().filter(|(database, _)| database.is_tensile) {
+    let mut directories: BTreeMap<&Path, Directory<'_>> = BTreeMap::new();
+    for (_, file) in files.iter().filter(|(database, _)| database.is_tensile) {
         if let (Some(parent), Some(name)) =
             (file.path.parent(), file.path.file_name().and_then(OsStr::to_str))
         {
-            let name = name.to_owned();
-            let directory = match directories.get_mut(parent) {
-                Some(known) => known,
-                None => directories.entry(parent.to_owned()).or_default(),
-            };
+            let directory = directories.entry(parent).or_default();
             directory.targets.extend(file.target());
             directory.files.insert(name, file);
         }
@@ -194,7 +191,7 @@ impl DatabaseFile<'_> {
 /// A directory of a database.
 #[derive(Default)]
 struct Directory<'a> {
-    files: BTreeMap<String, DatabaseFile<'a>>,
+    files: BTreeMap<&'a str, &'a DatabaseFile<'a>>,
     /// The processors that it has files for.
     targets: BTreeSet<TargetId>,
 }
@@ -207,7 +204,7 @@ impl Directory<'_> {
     /// Whether there is a library file of this name, compressed or not.
     fn has_library(&self, stem: &str) -> bool {
         let name = format!("{stem}.dat");
-        let mut from = self.files.range(name.clone()..);
+        let mut from = self.files.range::<str, _>((Bound::Included(&*name), Bound::Unbounded));
         from.next().is_some_and(|(found, _)| uncompressed(found) == name)
     }
 
@@ -256,7 +253,7 @@ impl Directory<'_> {
         if !self.has_library(stem) {
             missing.insert(format!("{stem}.dat"));
         }
-        let file = self.files.get(&format!("{stem}.dat"));
+        let file = self.files.get(&*format!("{stem}.dat"));
         let Some(library) = file.and_then(|file| file.library) else {
             return;
         };
@@ -311,7 +308,7 @@ impl Directory<'_> {
         let names_others = tensile::EXT_OP_LIBRARY;
         let mut names = self.files.keys();
         let may_be_named =
-            names.any(|name| name != names_others && uncompressed(name) == names_others);
+            names.any(|name| *name != names_others && uncompressed(name) == names_others);
         for (name, file) in &self.files {
             let (Some(stem), Some(target)) = (name.strip_suffix(".co"), file.target()) else {
                 continue;

@@ -355,14 +355,6 @@ impl Tree {
             binary: None,
             library: None,
         };
-        for above in Path::new(prefix).ancestors() {
-            if above != Path::new("") {
-                let node = Node::Directory { empty: false };
-                let above = EntryPath::new(&self.root, above);
-                let directory = item(&above, node, Class::Host);
-                self.entries.entry(above).or_insert(directory);
-            }
-        }
         let entries = content.entries.into_iter().map(|entry| {
             let path = EntryPath::new(&self.root, &Path::new(prefix).join(&entry.path));
             let binary = content.binaries.get(&entry.path).cloned();
@@ -370,7 +362,16 @@ impl Tree {
             (path, Item { binary, library: entry.library, ..item })
         });
         // They come in order, so this compares far fewer paths than inserting each.
-        self.entries.append(&mut entries.collect());
+        let mut entries: BTreeMap<EntryPath, Item> = entries.collect();
+        for above in Path::new(prefix).ancestors() {
+            if above != Path::new("") && !self.entries.contains_key(above) {
+                let node = Node::Directory { empty: false };
+                let above = EntryPath::new(&self.root, above);
+                let directory = item(&above, node, Class::Host);
+                entries.insert(above, directory);
+            }
+        }
+        self.entries.append(&mut entries);
         for mut observation in content.observations {
             observation.path = Some(directory.join(observation.file()));
             self.observations.push(observation);
