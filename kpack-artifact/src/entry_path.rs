@@ -96,3 +96,22 @@ impl Ord for EntryPath {
         own.iter().map(key).cmp(other.iter().map(key))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_is_that_of_paths() {
+        let long = "a/directory/with/a/long/name";
+        let paths =
+            ["a", "a.b", "a/b", "a/b/c", "a/b-c", "a-b/c", "b", long, &format!("{long}.dat")];
+        for one in paths.map(Path::new) {
+            let own = EntryPath::new(Path::new("root"), one);
+            assert_eq!((&*own, &**own.full()), (one, &*Path::new("root").join(one)));
+            for other in paths.map(Path::new) {
+                assert_eq!(own.cmp(&EntryPath::from(other)), one.cmp(other), "{one:?} {other:?}");
+            }
+        }
+    }
+}
