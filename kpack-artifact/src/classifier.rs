@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, Metadata};
 use std::path::Path;
+use std::sync::Arc;
 
 use kpack_core::files::with_slashes;
 use kpack_core::platform::FileExt;
@@ -36,10 +37,8 @@ pub(crate) struct Parsed<'a> {
 pub(super) struct Classified {
     pub(super) entry: Entry,
     pub(super) observations: Vec<Finding>,
-    /// Its content, if it is a library file of Tensile, or the targets of a bundle for all targets.
-    pub(super) library: Option<Library>,
     /// What was read of a binary with device code, split or not.
-    pub(super) binary: Option<ClosedBinary>,
+    pub(super) binary: Option<Arc<ClosedBinary>>,
 }
 
 /// Classifies one entry of a walk below `prefix`. Directories are taken to be empty.
@@ -63,10 +62,9 @@ pub(super) fn classify_entry(
     let (node, class) = classifier.entry(found)?;
     let path = path.to_owned();
     Ok(Classified {
-        entry: Entry { path, node, class },
+        entry: Entry { path, node, class, library: classifier.library.map(Arc::new) },
         observations: classifier.observations,
-        library: classifier.library,
-        binary: classifier.binary,
+        binary: classifier.binary.map(Arc::new),
     })
 }
 
@@ -98,9 +96,7 @@ impl Classifier<'_> {
                 "not a file, a directory or a symbolic link",
             ));
         }
-        let file = input::open(self.full)?;
-        let metadata = file.metadata();
-        let metadata = metadata.map_err(|e| Error::io(self.full, "read", e))?;
+        let (file, metadata) = input::open_found(self.full)?;
         let node = Node::of_file(&metadata);
         let class = match self.file(&file, metadata.len()) {
             Err(Error::Refused { reason, .. }) if !self.must_be_valid(&file)? => {
@@ -224,7 +220,8 @@ impl Classifier<'_> {
         let is_library = self.path.extension().is_some_and(|end| end == "dat");
         let archives = self.parsed.archives;
         // Tensile's library files may be compressed, too; only their names are read then.
-        let code = if is_library { None } else { CompressedCode::find(self.full, file)? };
+        let may_be_compressed = !is_library && kind.is_none();
+        let code = if may_be_compressed { CompressedCode::find(self.full, file)? } else { None };
         let content = match code {
             Some(code) => {
                 let kind = Some(code.kind());
@@ -240,34 +237,39 @@ impl Classifier<'_> {
             let text = format!("{reason}; only its name says where it belongs");
             self.observe(ids::UNREAD_DATABASE_FILE, text);
         }
-        self.must_be_code(file, size, &content)?;
-        self.library = match (&content, &place) {
-            (FileContent::Library(library), _) => Some(library.clone()),
-            (_, Place::ForAll(ForAll::Merge(Merge::Bundle))) => {
-                Some(Library { targets: content.targets(), ..Library::default() })
-            }
-            _ => None,
-        };
-        let target = match place {
+        if let FileContent::Silent | FileContent::NoLibrary(_) = content {
+            self.must_be_code(file, size, &content)?;
+        }
+        if let Place::ForAll(ForAll::Merge(Merge::Bundle)) = place {
+            self.library = Some(Library { targets: content.targets(), ..Library::default() });
+        }
+        let class = match place {
             Place::Target(said) => {
                 if let Some(own) = content.contradiction(&said) {
                     let text = format!("the path says {said}, but {own}");
                     self.observe(ids::CONTRADICTORY_TARGET, text);
                 }
-                said
+                of_database(owner, said)
             }
             Place::Contradiction(one, other) => {
                 self.observe(ids::CONTRADICTORY_TARGET, two_targets(&one, &other));
-                one
+                of_database(owner, one)
             }
             // However many targets one build made it for, it is one file for all of them.
-            Place::ForAll(_) => return Ok(Class::Host),
+            Place::ForAll(_) => Class::Host,
             Place::Unnamed => match content.only_target() {
-                Some(target) => target.clone(),
-                None => return Ok(device_code(&content)),
+                Some(target) => of_database(owner, target.clone()),
+                None => device_code(&content),
             },
         };
-        Ok(of_database(owner, target))
+        if let FileContent::Library(mut library) = content {
+            // They only matter where the path does not say which target it is for.
+            if let Class::Target { .. } = class {
+                library.targets.clear();
+            }
+            self.library = Some(library);
+        }
+        Ok(class)
     }
 
     /// Observes what stands in for a file: the pointer of a file that was never fetched, and what is named

@@ -4,7 +4,6 @@
 //! where it is a code object, a bundle, an archive or a library file. Nothing is written here.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use walkdir::DirEntry;
 
@@ -95,10 +94,8 @@ fn classify_found(
     let mut classification = Classification::default();
     let classified =
         parallel::try_map(found, |found| classify_entry(prefix, databases, parsed, found))?;
-    for Classified { entry, observations, library, binary } in classified {
-        let library = library.map(|library| (entry.path.clone(), library));
-        classification.libraries.extend(library);
-        let binary = binary.map(|binary| (entry.path.clone(), Arc::new(binary)));
+    for Classified { entry, observations, binary } in classified {
+        let binary = binary.map(|binary| (entry.path.clone(), binary));
         classification.binaries.extend(binary);
         classification.entries.push(entry);
         classification.observations.extend(observations);

@@ -22,8 +22,6 @@ pub struct Classification {
     /// itself or is damaged is a fault, one that counts as a host file because it cannot be read is a
     /// warning, all else is a note.
     pub observations: Vec<Finding>,
-    /// The library files of Tensile, by path.
-    pub libraries: BTreeMap<PathBuf, Library>,
     /// What was read of the binaries with device code, split or not, by path.
     pub binaries: BTreeMap<PathBuf, Arc<ClosedBinary>>,
 }
@@ -39,6 +37,8 @@ pub struct Entry {
     /// Where it belongs. A directory that is not empty is [`Class::Host`], and belongs wherever
     /// something in it does.
     pub class: Class,
+    /// Its content, if it is a library file of Tensile, or the targets of a bundle for all targets.
+    pub library: Option<Arc<Library>>,
 }
 
 /// The type of an entry in the file system.

@@ -1,15 +1,18 @@
 //! Finds what the databases of Tensile's libraries lack: code objects without their library file, library
 //! files without their code objects, files that only other targets have, and links to nowhere.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
+use std::ops::Bound;
 use std::path::{Component, Path, PathBuf};
 
 use kpack_format::tensile::Library;
 use kpack_format::{TargetId, target_names};
 
 use super::data_file::uncompressed;
-use super::databases::{self, ForAll, Merge};
+use super::databases::{self, Database, ForAll, Merge};
 use super::entry::{Class, Classification, Node};
 use super::tensile;
 use super::tree::Tree;
@@ -22,9 +25,9 @@ const MOST_NAMES: usize = 3;
 /// A file or symbolic link, among all that are installed together.
 pub(crate) struct DatabaseFile<'a> {
     /// Its path in the installation, or in the artifacts.
-    pub(crate) path: PathBuf,
+    pub(crate) path: Cow<'a, Path>,
     /// The file itself.
-    pub(crate) from: PathBuf,
+    pub(crate) from: Cow<'a, Path>,
     pub(crate) node: Node,
     pub(crate) class: &'a Class,
     /// Its content, if it is a library file.
@@ -100,11 +103,11 @@ impl Gap {
 pub(crate) fn files_of(tree: &Tree) -> impl Iterator<Item = DatabaseFile<'_>> {
     let files = tree.entries.iter().filter(|(_, item)| !item.is_directory());
     files.map(|(path, item)| DatabaseFile {
-        path: path.clone(),
-        from: item.from.clone(),
+        path: Cow::Borrowed(path),
+        from: Cow::Borrowed(&item.from),
         node: item.node,
         class: &item.class,
-        library: tree.libraries.get(path),
+        library: item.library.as_deref(),
     })
 }
 
@@ -117,11 +120,11 @@ pub(crate) fn files_in<'c>(
     let is_file = |node: &Node| !matches!(node, Node::Directory { .. });
     let files = content.entries.iter().filter(move |entry| is_file(&entry.node));
     files.map(move |entry| DatabaseFile {
-        path: within.join(&entry.path),
-        from: prefix.join(&entry.path),
+        path: within.join(&entry.path).into(),
+        from: prefix.join(&entry.path).into(),
         node: entry.node,
         class: &entry.class,
-        library: content.libraries.get(&entry.path),
+        library: entry.library.as_deref(),
     })
 }
 
@@ -136,39 +139,28 @@ pub(crate) fn gaps<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec<Gap
 
 /// As [`gaps`], with links that lead to files which the split puts into another artifact.
 pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec<Gap> {
-    let mut directories: BTreeMap<PathBuf, Directory<'a>> = BTreeMap::new();
-    let mut links = Vec::new();
-    let mut owners = Vec::new();
-    for file in files {
-        let place = databases::recognise(&with_slashes(&file.path));
-        let Some((database, _)) = place else {
-            continue;
-        };
-        owners.push((file.path.clone(), file.target()));
-        if file.node == Node::Symlink {
-            links.push((file.path.clone(), file.from.clone(), file.target()));
-        }
-        if let (true, Some(parent), Some(name)) = (
-            database.is_tensile,
-            file.path.parent(),
-            file.path.file_name().and_then(|name| name.to_str()),
-        ) {
-            let name = name.to_owned();
-            let directory = directories.entry(parent.to_owned()).or_default();
+    let files = files.filter_map(|file| {
+        let (database, _) = databases::recognise(&with_slashes(&file.path))?;
+        Some((database, file))
+    });
+    let files: Vec<_> = files.collect();
+    let mut found: Vec<Gap> = links(&files);
+    let mut directories: BTreeMap<&Path, Directory<'_>> = BTreeMap::new();
+    for (_, file) in files.iter().filter(|(database, _)| database.is_tensile) {
+        if let (Some(parent), Some(name)) =
+            (file.path.parent(), file.path.file_name().and_then(OsStr::to_str))
+        {
+            let directory = directories.entry(parent).or_default();
             directory.targets.extend(file.target());
             directory.files.insert(name, file);
         }
     }
-    // Comparing paths is slow, and they mostly come in order, so build the map in one go.
-    let owners: BTreeMap<PathBuf, Option<TargetId>> = owners.into_iter().collect();
-    let mut found: Vec<Gap> = Vec::new();
     for (path, directory) in &directories {
         directory.libraries(&mut found);
         directory.code_objects(&mut found);
         directory.of_others(path, &mut found);
         directory.for_all(&mut found);
     }
-    found.extend(links.into_iter().filter_map(|link| dangling(link, &owners)));
     found.sort_by(|a, b| a.from.cmp(&b.from));
     found
 }
@@ -191,14 +183,15 @@ impl DatabaseFile<'_> {
     }
 
     fn gap(&self, kind: GapKind, missing: BTreeSet<String>, targets: BTreeSet<TargetId>) -> Gap {
-        Gap { path: self.path.clone(), from: self.from.clone(), kind, missing, targets }
+        let (path, from) = (self.path.to_path_buf(), self.from.to_path_buf());
+        Gap { path, from, kind, missing, targets }
     }
 }
 
 /// A directory of a database.
 #[derive(Default)]
 struct Directory<'a> {
-    files: BTreeMap<String, DatabaseFile<'a>>,
+    files: BTreeMap<&'a str, &'a DatabaseFile<'a>>,
     /// The processors that it has files for.
     targets: BTreeSet<TargetId>,
 }
@@ -211,7 +204,7 @@ impl Directory<'_> {
     /// Whether there is a library file of this name, compressed or not.
     fn has_library(&self, stem: &str) -> bool {
         let name = format!("{stem}.dat");
-        let mut from = self.files.range(name.clone()..);
+        let mut from = self.files.range::<str, _>((Bound::Included(&*name), Bound::Unbounded));
         from.next().is_some_and(|(found, _)| uncompressed(found) == name)
     }
 
@@ -260,7 +253,7 @@ impl Directory<'_> {
         if !self.has_library(stem) {
             missing.insert(format!("{stem}.dat"));
         }
-        let file = self.files.get(&format!("{stem}.dat"));
+        let file = self.files.get(&*format!("{stem}.dat"));
         let Some(library) = file.and_then(|file| file.library) else {
             return;
         };
@@ -315,7 +308,7 @@ impl Directory<'_> {
         let names_others = tensile::EXT_OP_LIBRARY;
         let mut names = self.files.keys();
         let may_be_named =
-            names.any(|name| name != names_others && uncompressed(name) == names_others);
+            names.any(|name| *name != names_others && uncompressed(name) == names_others);
         for (name, file) in &self.files {
             let (Some(stem), Some(target)) = (name.strip_suffix(".co"), file.target()) else {
                 continue;
@@ -402,25 +395,28 @@ impl Directory<'_> {
 }
 
 /// The gap of a link that leads to no file that is always installed with it.
-fn dangling(
-    (path, from, target): (PathBuf, PathBuf, Option<TargetId>),
-    owners: &BTreeMap<PathBuf, Option<TargetId>>,
-) -> Option<Gap> {
-    let to = fs::read_link(&from).ok()?;
-    let resolved = normal(&path.parent()?.join(&to));
-    let kind = match owners.get(&resolved) {
+fn dangling(link: &DatabaseFile<'_>, owners: &BTreeMap<&Path, Option<TargetId>>) -> Option<Gap> {
+    let target = link.target();
+    let to = fs::read_link(&link.from).ok()?;
+    let resolved = normal(&link.path.parent()?.join(&to));
+    let kind = match owners.get(&*resolved) {
         Some(owner) if owner.is_none() || *owner == target => return None,
         Some(owner) => GapKind::Link(owner.clone()),
-        None if from.metadata().is_ok() => return None,
+        None if link.from.metadata().is_ok() => return None,
         None => GapKind::Link(None),
     };
-    Some(Gap {
-        path,
-        from,
-        kind,
-        missing: BTreeSet::from([with_slashes(&to)]),
-        targets: target.into_iter().collect(),
-    })
+    Some(link.gap(kind, BTreeSet::from([with_slashes(&to)]), target.into_iter().collect()))
+}
+
+/// What the symbolic links among files of databases lack.
+fn links(files: &[(&Database, DatabaseFile<'_>)]) -> Vec<Gap> {
+    let files = || files.iter().map(|(_, file)| file);
+    if !files().any(|file| file.node == Node::Symlink) {
+        return Vec::new();
+    }
+    let owners = files().map(|file| (&*file.path, file.target())).collect();
+    let links = files().filter(|file| file.node == Node::Symlink);
+    links.filter_map(|link| dangling(link, &owners)).collect()
 }
 
 /// A path without `.` and `..`.

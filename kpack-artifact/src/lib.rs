@@ -16,6 +16,7 @@ mod data_file;
 pub mod databases;
 mod differences;
 mod entry;
+mod entry_path;
 mod foreign;
 mod gaps;
 mod kernel_cache;

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::classify::Node;
 use super::databases::Selection;
+use super::entry_path::EntryPath;
 use super::rules::{Installed, InstalledContent};
 use super::tree::{Item, Tree};
 use kpack_core::platform::SharedInode;
@@ -20,7 +22,7 @@ pub(super) struct Output {
     /// Its prefixes. Empty prefixes are not listed.
     pub(super) prefixes: Vec<String>,
     /// By path in the artifact.
-    pub(super) entries: BTreeMap<PathBuf, EntrySource>,
+    pub(super) entries: BTreeMap<EntryPath, EntrySource>,
     /// Number of files and symbolic links.
     pub(super) files: u64,
     /// Size of the files in bytes; a file with several names counts once.
@@ -30,6 +32,8 @@ pub(super) struct Output {
     pub(super) archives: u64,
     /// The shards that its files are from.
     pub(super) shards: BTreeSet<String>,
+    /// The directory of the entry that was added last, which is there as well.
+    parent: PathBuf,
     /// The files with several names already counted.
     counted: HashSet<Inode>,
 }
@@ -41,13 +45,13 @@ type Inode = (Option<usize>, SharedInode);
 #[derive(Debug)]
 pub(super) enum EntrySource {
     /// A directory with this one's mode and time.
-    Directory(PathBuf),
+    Directory(Arc<Path>),
     /// A copy of a file with changed bytes, or of a symbolic link.
-    Copy(PathBuf, Edits),
+    Copy(Arc<Path>, Edits),
     /// New bytes, with another file's mode and time.
-    Bytes(Vec<u8>, PathBuf),
+    Bytes(Vec<u8>, Arc<Path>),
     /// The host binary of this fat one, to write once its device code is known.
-    Host(PathBuf),
+    Host(Arc<Path>),
 }
 
 impl Output {
@@ -66,14 +70,14 @@ impl Output {
     /// Adds the directories of an artifact's prefixes, even empty ones.
     pub(super) fn add_prefix_directories(&mut self, tree: &Tree) {
         for prefix in &tree.prefixes {
-            let from = tree.root.join(prefix);
-            let source = EntrySource::Directory(from.clone());
-            self.insert(Path::new(prefix), &from, source);
+            let path = EntryPath::new(&tree.root, Path::new(prefix));
+            let source = EntrySource::Directory(Arc::clone(path.full()));
+            self.insert(&path, &tree.root.join(prefix), source);
         }
     }
 
     /// The source of the file or symbolic link at `path`, if any.
-    pub(super) fn file_at(&self, path: &Path) -> Option<&Path> {
+    pub(super) fn file_at(&self, path: &EntryPath) -> Option<&Path> {
         match self.entries.get(path)? {
             EntrySource::Directory(_) => None,
             EntrySource::Copy(from, _) | EntrySource::Bytes(_, from) | EntrySource::Host(from) => {
@@ -84,12 +88,12 @@ impl Output {
 
     /// Adds a copy of an entry and its parent directories. Directories that are not empty are only
     /// added this way.
-    pub(super) fn add(&mut self, path: &Path, item: &Item) {
+    pub(super) fn add(&mut self, path: &EntryPath, item: &Item) {
         self.add_edited(path, item, Edits::new());
     }
 
     /// Adds a copy of an entry with changed bytes.
-    pub(super) fn add_edited(&mut self, path: &Path, item: &Item, edits: Edits) {
+    pub(super) fn add_edited(&mut self, path: &EntryPath, item: &Item, edits: Edits) {
         let from = item.from.clone();
         match item.node {
             Node::Directory { empty: false } => {}
@@ -104,17 +108,17 @@ impl Output {
     }
 
     /// Adds the host binary of `item`, of this module, which will have `size` bytes.
-    pub(super) fn add_host(&mut self, path: &Path, item: &Item, module: usize, size: u64) {
+    pub(super) fn add_host(&mut self, path: &EntryPath, item: &Item, module: usize, size: u64) {
         self.count(item, Some(module), size);
         self.insert(path, &item.from, EntrySource::Host(item.from.clone()));
     }
 
     /// Adds a new file with the mode and time of `like`.
-    pub(super) fn add_bytes(&mut self, path: &Path, bytes: Vec<u8>, like: &Path) {
+    pub(super) fn add_bytes(&mut self, path: &EntryPath, bytes: Vec<u8>, like: &Path) {
         self.files += 1;
         self.size += bytes.len() as u64;
         self.copied += bytes.len() as u64;
-        self.insert(path, like, EntrySource::Bytes(bytes, like.to_owned()));
+        self.insert(path, like, EntrySource::Bytes(bytes, like.into()));
     }
 
     /// The entries to install. `artifact` is its directory.
@@ -143,17 +147,24 @@ impl Output {
     }
 
     /// Adds an entry and its parent directories, which are modelled on those of `from`.
-    fn insert(&mut self, path: &Path, from: &Path, source: EntrySource) {
+    fn insert(&mut self, path: &EntryPath, from: &Path, source: EntrySource) {
         let above = path.ancestors().zip(from.ancestors()).skip(1);
-        for (path, from) in above.filter(|(path, _)| *path != Path::new("")) {
+        for (path, from) in above.filter(|(path, _)| !path.as_os_str().is_empty()) {
+            // So are most, and finding one takes longer.
+            if self.parent.as_os_str() == path.as_os_str() {
+                break;
+            }
             // Then those above it are there, too.
             if self.entries.contains_key(path) {
                 break;
             }
-            let source = EntrySource::Directory(from.to_owned());
-            self.entries.insert(path.to_owned(), source);
+            self.entries.insert(path.into(), EntrySource::Directory(from.into()));
         }
-        self.entries.insert(path.to_owned(), source);
+        let parent = path.parent().unwrap_or(Path::new(""));
+        if self.parent.as_os_str() != parent.as_os_str() {
+            self.parent = parent.to_owned();
+        }
+        self.entries.insert(path.clone(), source);
     }
 
     fn count(&mut self, item: &Item, module: Option<usize>, size: u64) {

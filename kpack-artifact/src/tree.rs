@@ -12,6 +12,7 @@ use walkdir::{DirEntry, WalkDir};
 use super::classify::{Class, Classification, KPACK, Node, Parsed, classify_once};
 use super::databases::{ForAll, Merge, Selection, for_all};
 use super::entry::no_more_kept;
+use super::entry_path::EntryPath;
 use super::manifest_txt;
 use super::mark;
 use super::names;
@@ -185,13 +186,11 @@ pub(crate) struct Tree {
     /// Listed prefixes that do not exist.
     pub(crate) missing: Vec<String>,
     /// By path in the artifact directory. Parents of the prefixes are included.
-    pub(crate) entries: BTreeMap<PathBuf, Item>,
+    pub(crate) entries: BTreeMap<EntryPath, Item>,
     /// What is in no prefix: files, and directories that do not lead to one.
     pub(crate) unlisted: Vec<DirEntry>,
     /// Observations about the files in the prefixes, with full paths.
     pub(crate) observations: Vec<Finding>,
-    /// The library files of Tensile, by path in the artifact directory.
-    pub(crate) libraries: BTreeMap<PathBuf, Library>,
     /// Files that cannot be classified, and why. The prefix of such a file is left empty.
     pub(crate) rejected: Vec<Finding>,
 }
@@ -200,13 +199,15 @@ pub(crate) struct Tree {
 pub(crate) struct Item {
     /// The shard of its tree.
     pub(crate) shard: Arc<str>,
-    pub(crate) from: PathBuf,
+    pub(crate) from: Arc<Path>,
     pub(crate) node: Node,
     pub(crate) class: Class,
     /// The prefix that it is in, of those of the artifact.
     pub(crate) prefix: Arc<str>,
     /// What was read of it, if it is a binary with device code, split or not.
     pub(crate) binary: Option<Arc<ClosedBinary>>,
+    /// Its content, if it is a library file of Tensile.
+    pub(crate) library: Option<Arc<Library>>,
 }
 
 impl Item {
@@ -334,7 +335,7 @@ impl Tree {
     pub(crate) fn treat_spirv(&mut self, spirv: Spirv) {
         let fat = no_more_kept(&mut self.observations, spirv);
         let items = self.entries.values_mut();
-        let items = items.filter(|item| fat.contains(&item.from));
+        let items = items.filter(|item| fat.contains(&*item.from));
         items.for_each(|item| item.class = Class::Fat);
     }
 
@@ -345,32 +346,32 @@ impl Tree {
 
     fn add(&mut self, prefix: &str, directory: &Path, content: Classification) {
         let within: Arc<str> = prefix.into();
-        let item = |from: PathBuf, node, class| Item {
+        let item = |path: &EntryPath, node, class| Item {
             shard: Arc::clone(&self.shard),
-            from,
+            from: Arc::clone(path.full()),
             node,
             class,
             prefix: Arc::clone(&within),
             binary: None,
+            library: None,
         };
-        for above in Path::new(prefix).ancestors() {
-            if above != Path::new("") {
-                let node = Node::Directory { empty: false };
-                let directory = item(self.root.join(above), node, Class::Host);
-                self.entries.entry(above.to_owned()).or_insert(directory);
-            }
-        }
-        let libraries = content.libraries.into_iter();
-        self.libraries
-            .extend(libraries.map(|(path, library)| (Path::new(prefix).join(path), library)));
         let entries = content.entries.into_iter().map(|entry| {
-            let path = Path::new(prefix).join(&entry.path);
+            let path = EntryPath::new(&self.root, &Path::new(prefix).join(&entry.path));
             let binary = content.binaries.get(&entry.path).cloned();
-            let item = item(directory.join(&entry.path), entry.node, entry.class);
-            (path, Item { binary, ..item })
+            let item = item(&path, entry.node, entry.class);
+            (path, Item { binary, library: entry.library, ..item })
         });
         // They come in order, so this compares far fewer paths than inserting each.
-        self.entries.append(&mut entries.collect());
+        let mut entries: BTreeMap<EntryPath, Item> = entries.collect();
+        for above in Path::new(prefix).ancestors() {
+            if above != Path::new("") && !self.entries.contains_key(above) {
+                let node = Node::Directory { empty: false };
+                let above = EntryPath::new(&self.root, above);
+                let directory = item(&above, node, Class::Host);
+                entries.insert(above, directory);
+            }
+        }
+        self.entries.append(&mut entries);
         for mut observation in content.observations {
             observation.path = Some(directory.join(observation.file()));
             self.observations.push(observation);
@@ -381,7 +382,7 @@ impl Tree {
     pub(crate) fn in_prefixes(&self) -> impl Iterator<Item = (&Path, &Path, &Item)> {
         let entries = self.entries.iter();
         let installed =
-            entries.filter_map(|(path, item)| Some((item.installed(path)?, path.as_path(), item)));
+            entries.filter_map(|(path, item)| Some((item.installed(path)?, &**path, item)));
         installed.filter(|(at, ..)| *at != Path::new(""))
     }
 
@@ -408,10 +409,10 @@ impl Tree {
             self.prefixes.push(item.prefix.to_string());
         }
         for above in path.ancestors() {
-            if let Some(item) = other.entries.get(above)
-                && !self.entries.contains_key(above)
+            if let Some((path, item)) = other.entries.get_key_value(above)
+                && !self.entries.contains_key(path)
             {
-                self.entries.insert(above.to_owned(), item.clone());
+                self.entries.insert(path.clone(), item.clone());
             }
         }
     }

@@ -18,7 +18,6 @@ use kpack_core::publish::{
     CreatedDirectories, Directory, Stage, StagedFile, copy_range, write_manifest,
 };
 use kpack_core::report::Progress;
-use kpack_split::input;
 
 /// Writes the entries of the artifact `name`, except host binaries.
 pub(super) fn write(
@@ -75,6 +74,8 @@ pub(super) struct Writer {
     root: Directory,
     /// The path of the last entry's directory, which is open.
     parent: Option<(PathBuf, Directory)>,
+    /// The same, of the directory that the last file was copied from.
+    source: Option<(PathBuf, Directory)>,
     /// The first copy of each file that has several names.
     first_names: HashMap<SharedInode, PathBuf>,
 }
@@ -82,7 +83,7 @@ pub(super) struct Writer {
 impl Writer {
     /// Writes into the artifact directory `root`.
     pub(super) fn new(root: Directory) -> Self {
-        Self { root, parent: None, first_names: HashMap::new() }
+        Self { root, parent: None, source: None, first_names: HashMap::new() }
     }
 
     /// Copies a file or symbolic link with its mode and time, and changes bytes. Returns how many bytes
@@ -94,14 +95,17 @@ impl Writer {
         from: &Path,
         edits: &[(u64, Vec<u8>)],
     ) -> Result<u64, Error> {
-        let metadata = metadata(from)?;
-        if metadata.is_symlink() {
+        let Some((input, metadata)) = self.open(from)? else {
+            let metadata = metadata(from)?;
+            if !metadata.is_symlink() {
+                return Err(Error::changed(from));
+            }
             let (parent, name) = self.place(path)?;
             return copy_symlink(from, parent, name, &metadata).map(|()| 0);
-        }
+        };
         self.file_like(path, from, &metadata, |from, output, to| {
             let size = metadata.len();
-            let copied = copy_range(&input::open(from)?, output, 0..size, 0);
+            let copied = copy_range(&input, output, 0..size, 0);
             copied.map_err(|e| Error::io(from, "copy", e))?;
             for (offset, bytes) in edits {
                 let written = output.write_all_at(bytes, *offset);
@@ -163,11 +167,23 @@ impl Writer {
     /// The directory and the name to write an entry to. Creates the directory.
     fn place<'p>(&mut self, path: &'p Path) -> Result<(&Directory, &'p OsStr), Error> {
         let above = path.parent().unwrap_or(Path::new(""));
-        if self.parent.as_ref().is_none_or(|(known, _)| known.as_os_str() != above.as_os_str()) {
+        if !is_at(&self.parent, above) {
             self.parent = Some((above.to_owned(), self.directory(above)?));
         }
         let parent = self.parent.as_ref().map_or(&self.root, |(_, parent)| parent);
         Ok((parent, path.file_name().unwrap_or_default()))
+    }
+
+    /// Opens a file to copy; `None` if it is no regular file.
+    fn open(&mut self, from: &Path) -> Result<Option<(File, Metadata)>, Error> {
+        let above = from.parent().unwrap_or(Path::new(""));
+        if !is_at(&self.source, above) {
+            self.source = Some((above.to_owned(), Directory::open(above)?));
+        }
+        match &self.source {
+            Some((_, source)) => source.open_with_metadata(from.file_name().unwrap_or_default()),
+            None => Ok(None),
+        }
     }
 
     /// Opens a directory of the artifact, creating it if missing.
@@ -177,6 +193,11 @@ impl Writer {
         made.keep();
         directory
     }
+}
+
+/// Whether the open directory is that of this path. Comparing the components would take longer.
+fn is_at(open: &Option<(PathBuf, Directory)>, path: &Path) -> bool {
+    open.as_ref().is_some_and(|(known, _)| known.as_os_str() == path.as_os_str())
 }
 
 fn metadata(path: &Path) -> Result<Metadata, Error> {
@@ -228,11 +249,11 @@ fn copy_symlink(
 /// as old as its newest entry, so that the same input gives the same output.
 fn set_directories(root: &Directory, output: &Output) -> Result<(), Error> {
     // What is in a directory comes before it.
-    let below = root.walk()?.directories;
+    let below = root.directories()?;
     for path in below.iter().map(PathBuf::as_path).rev().chain([Path::new("")]) {
         let like = match output.entries.get(path) {
             Some(EntrySource::Directory(like)) => like.clone(),
-            _ => output.model.join(path),
+            _ => output.model.join(path).into(),
         };
         let directory = root.below(path)?;
         let set = || {

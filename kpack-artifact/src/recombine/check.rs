@@ -106,7 +106,7 @@ fn split_before_link(generic: &Generic) -> Vec<Finding> {
              and those of other shards have other names; run `kpack split` on it before \
              `kpack artifact split`"
         );
-        let from = &generic.tree.entries.get(path)?.from;
+        let from = &*generic.tree.entries.get(&**path)?.from;
         Some(Finding::new(Severity::Fault, ids::SPLIT_BEFORE_LINK, from, text))
     });
     of_object.collect()
@@ -123,7 +123,7 @@ fn hosts_are_split(inputs: &Inputs<'_>, host: &Generic) -> Result<Vec<Finding>, 
             let entry = |path: &Path| host.entries.get(path);
             let faults = kernels_without_host(path, &toc, &host.prefixes, &entry);
             wrong.extend(faults.into_values().filter_map(|fault| match fault {
-                HostFault::NotSplit(path) => host.entries.get(&path).map(|item| &item.from),
+                HostFault::NotSplit(path) => host.entries.get(&*path).map(|item| &*item.from),
                 _ => None,
             }));
         }

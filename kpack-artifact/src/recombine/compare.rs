@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use kpack_format::Blake3;
@@ -55,7 +56,7 @@ pub(super) fn differences<'t>(
         if let Some(theirs) = second.entries.get(path)
             && let Some((kind, text)) = difference(item, theirs, archives)?
         {
-            let path = path.clone();
+            let path = path.to_path_buf();
             found.push(TreeDifference { path, kind, text });
         }
     }
@@ -66,9 +67,9 @@ pub(super) fn differences<'t>(
         for (path, item) in entries(tree) {
             let is_there = other.entries.contains_key(path);
             if !is_there && !path.starts_with(&lacks) && !has_only_manifests(tree, path, item) {
-                lacks.clone_from(path);
+                lacks = path.to_path_buf();
                 let (path, text) =
-                    (path.clone(), format!("only shard {} has it", item.shard).into());
+                    (path.to_path_buf(), format!("only shard {} has it", item.shard).into());
                 found.push(TreeDifference { path, kind, text });
             }
         }
@@ -79,7 +80,7 @@ pub(super) fn differences<'t>(
 
 /// Whether an entry is a directory with manifests and nothing else.
 fn has_only_manifests(tree: &Tree, path: &Path, item: &Item) -> bool {
-    let within = tree.entries.range(path.to_owned()..);
+    let within = tree.entries.range::<Path, _>((Bound::Included(path), Bound::Unbounded));
     let mut within = within.take_while(|(within, _)| within.starts_with(path));
     item.node == Node::Directory { empty: false }
         && within.all(|(_, item)| item.is_manifest() || item.is_directory())

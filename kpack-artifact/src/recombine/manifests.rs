@@ -89,23 +89,23 @@ impl ManifestMerge {
         let mut merge = Self::default();
         for tree in generics {
             let own = tree.entries.iter().filter(|(_, item)| item.is_manifest());
-            let own = own.map(|(path, _)| path.clone()).collect();
+            let own = own.map(|(path, _)| path.to_path_buf()).collect();
             merge.by_shard.insert(tree.shard.clone(), own);
             for (path, item) in tree.entries.iter().filter(|(_, item)| item.is_manifest()) {
                 let mut manifest = input::read_manifest(&item.from)?;
-                let targets = merge.listed.entry(path.clone()).or_default();
+                let targets = merge.listed.entry(path.to_path_buf()).or_default();
                 for (target, file) in std::mem::take(&mut manifest.kpack_files) {
                     targets.entry(target).or_default().push(ListedArchive {
                         shard: tree.shard.clone(),
-                        manifest: item.from.clone(),
+                        manifest: item.from.to_path_buf(),
                         file,
                     });
                 }
                 let hint = manifest.install_hint.clone();
-                let module = merge.modules.entry(path.clone());
+                let module = merge.modules.entry(path.to_path_buf());
                 let module = module.or_insert_with(|| ModuleManifest {
                     directory: parent(path),
-                    like: item.from.clone(),
+                    like: item.from.to_path_buf(),
                     manifest,
                 });
                 let taken = &mut module.manifest.install_hint;
@@ -157,7 +157,7 @@ impl ManifestMerge {
         }
         let module = self.modules.entry(manifest).or_insert_with(|| ModuleManifest {
             directory: parent(path),
-            like: item.from.clone(),
+            like: item.from.to_path_buf(),
             manifest: Manifest::new(group.to_string(), &expected),
         });
         module.manifest.kpack_files.insert(target.to_string(), file);
@@ -187,8 +187,10 @@ impl ManifestMerge {
             if let Some(reason) = unreadable(&item.from, archives)? {
                 self.say(Severity::Fault, ids::DAMAGED_ARCHIVE, &item.from, format!("it {reason}"));
             }
-            let present =
-                Present { path: item.from.clone(), archive: archives.parsed.open(&item.from)? };
+            let present = Present {
+                path: item.from.to_path_buf(),
+                archive: archives.parsed.open(&item.from)?,
+            };
             let name = item.from.file_name().unwrap_or_default();
             let name = name.to_string_lossy().into_owned();
             return publish::entry_of(target, name, &present, None).map(Some);

@@ -131,7 +131,7 @@ fn of_group(inputs: &Inputs<'_>, group: &TargetGroup) -> (Artifact, Tree, Vec<Fi
                         group.name
                     );
                     let id = ids::CONFLICTING_FILES;
-                    findings.push(Finding::new(Severity::Fault, id, &item.from, text));
+                    findings.push(Finding::new(Severity::Fault, id, &*item.from, text));
                 }
                 continue;
             }
@@ -166,7 +166,7 @@ fn generic(inputs: &Inputs<'_>) -> Result<Option<(Artifact, Vec<Finding>)>, Erro
         code_ids.collect(path, markers.clone());
     }
     for (path, item) in &tree.entries {
-        if item.is_manifest() || merged.contains_key(path.as_path()) {
+        if item.is_manifest() || merged.contains_key(&**path) {
             continue;
         }
         let edits = match item.class {
@@ -176,7 +176,7 @@ fn generic(inputs: &Inputs<'_>) -> Result<Option<(Artifact, Vec<Finding>)>, Erro
         if !edits.is_empty() && item.linked()?.image.is_signed() {
             let text = "has a signature, which would not fit the recombined binary; recombine unsigned ones, then \
                         sign the result";
-            findings.push(Finding::new(Severity::Fault, ids::SIGNED_BINARY, &item.from, text));
+            findings.push(Finding::new(Severity::Fault, ids::SIGNED_BINARY, &*item.from, text));
         }
         artifact.output.add_edited(path, item, edits);
     }
@@ -190,13 +190,13 @@ fn generic(inputs: &Inputs<'_>) -> Result<Option<(Artifact, Vec<Finding>)>, Erro
                 "taken: only shard {} builds for {target}, and only it has this host file",
                 item.shard
             );
-            findings.push(Finding::new(Severity::Note, ids::MERGED_FILE, &item.from, text));
+            findings.push(Finding::new(Severity::Note, ids::MERGED_FILE, &*item.from, text));
             own.insert(path, item);
         }
     }
     for (path, item) in own {
         artifact.output.add_prefixes(&[item.prefix.to_string()]);
-        artifact.output.add(path, item);
+        artifact.output.add(&path.into(), item);
     }
     Ok(Some((artifact, findings)))
 }
@@ -220,7 +220,7 @@ fn add_manifests(
             let Some((path, manifest)) = module.manifest(artifact) else {
                 continue;
             };
-            artifact.output.add_bytes(&path, manifest.to_bytes(), &module.like);
+            artifact.output.add_bytes(&path.into(), manifest.to_bytes(), &module.like);
             if artifact.group.is_none() {
                 let targets = manifest.kpack_files.keys().filter_map(|t| t.parse().ok());
                 artifact.targets.extend(targets);

@@ -133,7 +133,7 @@ fn device_code<'a>(
                         let known = known.root.display();
                         let text = format!("is in {known} as well; remove one of them");
                         let id = ids::CONFLICTING_FILES;
-                        findings.push(Finding::new(Severity::Fault, id, &file.from, text));
+                        findings.push(Finding::new(Severity::Fault, id, &*file.from, text));
                     }
                     known.add_missing(tree);
                     continue;
@@ -164,7 +164,7 @@ fn damage(tree: &Tree, role: &Role, advice: &str) -> Vec<Finding> {
     findings.extend(tree.about(ids::DAMAGED_DATABASE_FILE).cloned());
     let misplaced = misplaced(tree, role).map(|(item, reason)| {
         let text = format!("it {reason}{advice}");
-        Finding::new(Severity::Fault, ids::MISPLACED_FILE, &item.from, text)
+        Finding::new(Severity::Fault, ids::MISPLACED_FILE, &*item.from, text)
     });
     findings.extend(misplaced);
     findings
@@ -184,11 +184,11 @@ fn generics(component: Component<'_>, findings: &mut Vec<Finding>) -> Result<Vec
             if let Err(error) = linked.image.check_loaded() {
                 let text = format!("{error}; split again");
                 let id = ids::DAMAGED_BINARY;
-                findings.push(Finding::new(Severity::Fault, id, &item.from, text));
+                findings.push(Finding::new(Severity::Fault, id, &*item.from, text));
             }
             if component.shards().count() > 1 {
                 let own = linked.markers()?.into_iter().map(|group| group.marker);
-                markers.insert(path.clone(), own.collect());
+                markers.insert(path.to_path_buf(), own.collect());
             }
         }
         generics.push(Generic { tree, markers });

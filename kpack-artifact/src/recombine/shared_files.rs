@@ -26,8 +26,8 @@ impl MergedFile<'_> {
     pub(super) fn add_to(self, path: &Path, output: &mut Output) {
         output.add_prefixes(&[self.like.prefix.to_string()]);
         match self.bytes {
-            Some(bytes) => output.add_bytes(path, bytes, &self.like.from),
-            None => output.add(path, self.like),
+            Some(bytes) => output.add_bytes(&path.into(), bytes, &self.like.from),
+            None => output.add(&path.into(), self.like),
         }
         output.shards.extend(self.shards);
     }
@@ -105,7 +105,7 @@ fn all_the_same(
             let text = difference
                 .text
                 .after(format_args!("cannot be merged with shard {shard}'s ({reason}), and "));
-            findings.push(Finding::new(severity, ids::UNMERGEABLE_FILE, &other.from, text));
+            findings.push(Finding::new(severity, ids::UNMERGEABLE_FILE, &*other.from, text));
         }
     }
     Ok(findings)
@@ -139,7 +139,7 @@ fn merge<'t>(
             copy.item.shard
         );
         let id = ids::DUPLICATE_DEVICE_CODE;
-        findings.push(Finding::new(severity, id, &copy.item.from, text));
+        findings.push(Finding::new(severity, id, &*copy.item.from, text));
     }
     if let Some(whole) = copies.iter().find(|copy| copy.entries.same(&all)) {
         let file = MergedFile { like: whole.item, bytes: None, shards: Vec::new() };
@@ -147,7 +147,7 @@ fn merge<'t>(
     }
     let shards: Vec<String> = copies.iter().map(|copy| copy.item.shard.to_string()).collect();
     let text = format!("merged from the copies of {}", list(&shards));
-    findings.push(Finding::new(Severity::Note, ids::MERGED_FILE, &first.item.from, text));
+    findings.push(Finding::new(Severity::Note, ids::MERGED_FILE, &*first.item.from, text));
     let bytes = all.to_bytes().map_err(|e| Error::io(&first.item.from, "merge", e))?;
     Ok((Some(MergedFile { like: first.item, bytes: Some(bytes), shards }), findings))
 }

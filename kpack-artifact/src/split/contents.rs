@@ -217,7 +217,7 @@ fn manifests(trees: &Trees, report: &mut Report) -> Result<Vec<Listed>, Error> {
         if !is_listed || !item.is_manifest() {
             continue;
         }
-        let from = item.from.clone();
+        let from = item.from.to_path_buf();
         match or_refused(read_manifest(&from))? {
             Ok(manifest) => manifests.push(Listed { from, manifest }),
             Err(found) => {

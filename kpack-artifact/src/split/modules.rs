@@ -12,6 +12,7 @@ use kpack_format::names::{FileNames, Group};
 use super::targets::Targets;
 use super::{Layout, Options};
 use crate::classify::Class;
+use crate::entry_path::EntryPath;
 use crate::manifest_txt;
 use crate::tree::{Item, Tree};
 use kpack_core::publish::is_name_part;
@@ -127,7 +128,8 @@ pub(super) fn module(
 ) -> Result<Option<Module>, Error> {
     let is_own = |item: &Item| prefixes.iter().any(|prefix| **prefix == *item.prefix);
     let all = || tree.entries.iter().filter(|(_, item)| is_own(item));
-    let fat: Vec<(&PathBuf, &Item)> = all().filter(|(_, item)| item.class == Class::Fat).collect();
+    let fat: Vec<(&EntryPath, &Item)> =
+        all().filter(|(_, item)| item.class == Class::Fat).collect();
     let Some((_, first)) = fat.first() else {
         return Ok(None);
     };
@@ -150,10 +152,10 @@ pub(super) fn module(
             && path.parent() == Some(&*directory)
             && group.target_of(&file_name(path)).as_ref() == Some(target)
         {
-            present.insert(target.clone(), item.from.clone());
+            present.insert(target.clone(), item.from.to_path_buf());
         }
     }
-    let manifest = tree.entries.get(&directory.join(group.manifest()));
+    let manifest = tree.entries.get(&*directory.join(group.manifest()));
     let names = split::file_names(binaries.iter().map(|binary| binary.file.is_for_windows()));
     Ok(Some(Module {
         prefix,
@@ -162,7 +164,7 @@ pub(super) fn module(
         kpacks,
         binaries,
         present,
-        manifest: manifest.map(|item| item.from.clone()),
+        manifest: manifest.map(|item| item.from.to_path_buf()),
     }))
 }
 
@@ -194,7 +196,7 @@ impl Named<'_> {
 }
 
 /// The binaries that fat files are names of.
-fn names<'a>(tree: &Tree, fat: &[(&PathBuf, &'a Item)]) -> Result<Vec<Named<'a>>, Error> {
+fn names<'a>(tree: &Tree, fat: &[(&EntryPath, &'a Item)]) -> Result<Vec<Named<'a>>, Error> {
     let mut binaries: Vec<Named<'a>> = Vec::new();
     let mut inodes = HashMap::new();
     for (path, item) in fat {
@@ -204,7 +206,7 @@ fn names<'a>(tree: &Tree, fat: &[(&PathBuf, &'a Item)]) -> Result<Vec<Named<'a>>
         let next = binaries.len();
         let inode = item.node.shared_inode();
         let binary = inode.map_or(next, |inode| *inodes.entry(inode).or_insert(next));
-        let file = ((*path).clone(), item.from.clone());
+        let file = (path.to_path_buf(), item.from.to_path_buf());
         match binaries.get_mut(binary) {
             Some(known) => {
                 known.names.push(located);

@@ -15,6 +15,7 @@ use super::{Options, Unknown};
 use crate::classify::{Class, Node};
 use crate::code_ids;
 use crate::databases::{self, Place};
+use crate::entry_path::EntryPath;
 use crate::gaps::{files_of, gaps_once_split};
 use crate::names;
 use crate::output::Output;
@@ -72,13 +73,16 @@ pub(super) fn plan(
         let is_kept = |target| targets.keeps(target);
         matches!(&item.class, Class::Target { target, .. } if is_kept(target))
     });
-    let files = databases.map(|(_, path, _)| path);
+    let files = databases.map(|(_, path, _)| &**path);
     let debug = &options.storage.debug;
     let note = databases::not_stripped(files, debug, &options.artifact_dir);
     report.findings.extend(note);
+    let Contents { modules, trees, .. } = contents;
+    // What is planned is enough from here on, and conflicts take memory, too.
+    drop(trees);
     report_conflicts(options, &artifacts, report)?;
     report.device_code |= report.already_split + report.left_generic > 0;
-    for module in &contents.modules {
+    for module in &modules {
         let binaries = module.binaries.iter();
         let all: BTreeSet<TargetId> = binaries.flat_map(|b| b.file.code.targets()).collect();
         let kept = all.iter().filter(|target| targets.keeps(target));
@@ -96,7 +100,7 @@ pub(super) fn plan(
             report.binaries.push(file_report(binary, &targets));
         }
     }
-    Ok(Placement { artifacts, modules: contents.modules, targets })
+    Ok(Placement { artifacts, modules, targets })
 }
 
 /// Reports what is worth saying about the files.
@@ -232,13 +236,13 @@ impl<'a> Planner<'a> {
     fn add(
         &mut self,
         owner: Option<&TargetId>,
-        path: &'a Path,
+        path: &'a EntryPath,
         item: &'a Item,
     ) -> Result<(), Error> {
         let Destination::Kept(target) = self.destination(owner, item)? else {
             return Ok(());
         };
-        if self.written_anew.contains(item.from.as_path()) {
+        if self.written_anew.contains(&*item.from) {
             return Ok(());
         }
         self.report.already_split += u64::from(item.class == Class::Split);
@@ -252,13 +256,13 @@ impl<'a> Planner<'a> {
             let reason = format!("takes the place of {}", other.display());
             return Err(Error::rejected(ids::CONFLICTING_FILES, &item.from, reason));
         }
-        match (self.rewritten.remove(item.from.as_path()), &item.class) {
+        match (self.rewritten.remove(&*item.from), &item.class) {
             (Some(bytes), _) => output.add_bytes(path, bytes, &item.from),
             (None, Class::Split) => {
                 let left_out = &self.targets.left_out;
                 output.add_edited(path, item, code_ids::without(item, left_out)?);
             }
-            (None, _) => match self.hosts.get(item.from.as_path()) {
+            (None, _) => match self.hosts.get(&*item.from) {
                 Some((module, size)) => output.add_host(path, item, *module, *size),
                 None => output.add(path, item),
             },

@@ -8,6 +8,7 @@ use kpack_format::TargetId;
 use super::report::Report;
 use super::{Options, unlisted};
 use crate::databases::Selection;
+use crate::entry_path::EntryPath;
 use crate::mark;
 use crate::names;
 use crate::rules::misplaced;
@@ -93,10 +94,10 @@ impl Trees {
     }
 
     /// The entries with the targets whose artifacts they are in, and their paths in these.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (Option<&TargetId>, &Path, &Item)> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = (Option<&TargetId>, &EntryPath, &Item)> {
         self.all.iter().flat_map(|(target, tree)| {
             let entries = tree.entries.iter();
-            entries.map(move |(path, item)| (target.as_ref(), path.as_path(), item))
+            entries.map(move |(path, item)| (target.as_ref(), path, item))
         })
     }
 

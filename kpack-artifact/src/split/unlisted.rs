@@ -2,10 +2,12 @@
 //! knows what it is for, so it is copied as it is.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::report::Report;
 use crate::classify::{self, Class, Entry, Node};
 use crate::databases::Selection;
+use crate::entry_path::EntryPath;
 use crate::manifest_txt;
 use crate::tree::{Item, Tree};
 use kpack_core::platform::FileTypeExt;
@@ -43,6 +45,7 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
                     path: within.to_owned(),
                     node: Node::of_file(&metadata),
                     class: Class::Host,
+                    library: None,
                 });
             }
         }
@@ -63,15 +66,17 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
         report.warn(ids::IN_NO_PREFIX, root.join(top), text + to);
     }
     for entry in entries {
+        let path = EntryPath::new(root, &entry.path);
         let item = Item {
             shard: tree.shard.clone(),
-            from: root.join(&entry.path),
+            from: Arc::clone(path.full()),
             node: entry.node,
             class: in_no_prefix(entry.class),
             prefix: "".into(),
             binary: None,
+            library: None,
         };
-        tree.entries.insert(entry.path, item);
+        tree.entries.insert(path, item);
     }
     Ok(())
 }

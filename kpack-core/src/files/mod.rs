@@ -32,24 +32,32 @@ pub use shared_file::{SharedFile, sought};
 /// Opens a regular file for reading. Nothing else is opened, not even behind a link, because opening a device can change
 /// it, and opening a FIFO wakes its writer.
 pub fn open(path: &Path) -> Result<File, Error> {
+    let found = fs::metadata(path).map_err(|error| Error::io(path, "open", error))?;
+    check_regular(path, &found)?;
+    open_found(path).map(|(file, _)| file)
+}
+
+/// As [`open`], for what was found to be a regular file a moment ago. Returns its metadata as well.
+pub fn open_found(path: &Path) -> Result<(File, Metadata), Error> {
     interrupt::check(path, "open")?;
     let failed = |error| Error::io(path, "open", error);
-    let regular = |found: Metadata| {
-        if found.is_file() {
-            return Ok(());
-        }
-        let text = if found.is_dir() {
-            "a directory, not a regular file; pass a file in it, or run `kpack split --all` with it as the prefix"
-        } else {
-            "not a regular file; pass a file"
-        };
-        Err(Error::rejected(ids::NOT_A_FILE, path, text))
-    };
-    regular(fs::metadata(path).map_err(failed)?)?;
     let file = platform::open(path).map_err(failed)?;
     // Something else may have taken its place.
-    regular(file.metadata().map_err(failed)?)?;
-    Ok(file)
+    let metadata = file.metadata().map_err(failed)?;
+    check_regular(path, &metadata)?;
+    Ok((file, metadata))
+}
+
+fn check_regular(path: &Path, found: &Metadata) -> Result<(), Error> {
+    if found.is_file() {
+        return Ok(());
+    }
+    let text = if found.is_dir() {
+        "a directory, not a regular file; pass a file in it, or run `kpack split --all` with it as the prefix"
+    } else {
+        "not a regular file; pass a file"
+    };
+    Err(Error::rejected(ids::NOT_A_FILE, path, text))
 }
 
 /// A relative path as archives, wheels and lists name it on every system, with `/`.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -312,7 +312,7 @@ impl Directory {
     /// Those of the system.
     pub fn newest(&self) -> io::Result<SystemTime> {
         let mut newest = SystemTime::UNIX_EPOCH;
-        for name in self.handle.names()? {
+        for (name, _) in self.handle.entries()? {
             newest = newest.max(self.handle.entry(&name)?.map_or(newest, |there| there.modified));
         }
         Ok(newest)
@@ -338,13 +338,21 @@ impl Directory {
 
     /// Opens a regular file for reading; `None` if there is none.
     pub fn open_file(&self, name: &OsStr) -> Result<Option<File>, Error> {
+        Ok(self.open_with_metadata(name)?.map(|(file, _)| file))
+    }
+
+    /// As [`open_file`](Self::open_file), with its metadata.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn open_with_metadata(&self, name: &OsStr) -> Result<Option<(File, Metadata)>, Error> {
         let opened = self.handle.open_file(name);
         let Some(file) = opened.map_err(|e| Error::io(&self.path.join(name), "open", e))? else {
             return Ok(None);
         };
         let metadata = file.metadata();
         let metadata = metadata.map_err(|e| Error::io(&self.path.join(name), "read", e))?;
-        Ok(metadata.is_file().then_some(file))
+        Ok(metadata.is_file().then_some((file, metadata)))
     }
 
     /// The permission bits of a regular file in it, which need not be readable.
@@ -380,19 +388,41 @@ impl Directory {
     /// [`Error::Io`].
     pub fn walk(&self) -> Result<Content, Error> {
         let mut content = Content::default();
-        self.walk_into(Path::new(""), &mut content)?;
+        self.walk_into(Path::new(""), &mut content.directories, &mut |path, kind| {
+            content.files.insert(path(), kind == Kind::Symlink);
+        })?;
         Ok(content)
     }
 
-    fn walk_into(&self, at: &Path, content: &mut Content) -> Result<(), Error> {
-        for name in self.names()? {
-            let path = at.join(&name);
-            match self.kind(&name)? {
+    /// The directories below it, by relative path. Links are not followed.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn directories(&self) -> Result<BTreeSet<PathBuf>, Error> {
+        let mut directories = BTreeSet::new();
+        self.walk_into(Path::new(""), &mut directories, &mut |_, _| {})?;
+        Ok(directories)
+    }
+
+    /// Adds the directories, and calls `each` with the paths and kinds of all else.
+    fn walk_into(
+        &self,
+        at: &Path,
+        directories: &mut BTreeSet<PathBuf>,
+        each: &mut dyn FnMut(&dyn Fn() -> PathBuf, Kind),
+    ) -> Result<(), Error> {
+        for (name, kind) in self.entries()? {
+            let kind = match kind {
+                None => self.kind(&name)?,
+                known => known,
+            };
+            match kind {
                 Some(Kind::Directory) => {
-                    self.child(&name)?.walk_into(&path, content)?;
-                    content.directories.insert(path);
+                    let path = at.join(&name);
+                    self.child(&name)?.walk_into(&path, directories, each)?;
+                    directories.insert(path);
                 }
-                Some(kind) => drop(content.files.insert(path, kind == Kind::Symlink)),
+                Some(kind) => each(&|| at.join(&name), kind),
                 None => {}
             }
         }
@@ -495,8 +525,13 @@ impl Directory {
 
     /// The names of its entries.
     pub fn names(&self) -> Result<Vec<OsString>, Error> {
-        let names = self.handle.names();
-        names.map_err(|error| Error::io(&self.path, "list", error))
+        Ok(self.entries()?.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// The same, and what each is, where listing says so.
+    fn entries(&self) -> Result<Vec<(OsString, Option<Kind>)>, Error> {
+        let entries = self.handle.entries();
+        entries.map_err(|error| Error::io(&self.path, "list", error))
     }
 
     /// Makes everything written to its file system durable.

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 
+use crate::files::first_bytes;
 use crate::interrupt;
 use crate::platform::{self, FileExt};
 
@@ -33,7 +34,7 @@ pub fn begin_flush(file: &File, at: u64, size: u64) {
     }
 }
 
-/// Copies a range of `input` to offset `to` of `output`. Unless it is small, holes of `input` past the end of
+/// Copies a range of `input` to offset `to` of `output`, whose position may change. Unless it is small, holes of `input` past the end of
 /// `output` stay holes, and the kernel copies, if it can.
 ///
 /// # Errors
@@ -49,19 +50,20 @@ pub fn copy_range(
         let text = format!("the file became shorter while it was read: {copied} of {size} bytes");
         io::Error::new(io::ErrorKind::UnexpectedEof, text)
     };
-    let end_of_input = input.metadata()?.len();
-    if end_of_input < range.end {
-        return Err(shorter(end_of_input.saturating_sub(range.start)));
-    }
     let end = to + (range.end - range.start);
     if end - to <= WRITTEN as u64 {
         interrupt::asked()?;
         // Takes fewer calls than asking for holes.
         let mut bytes = vec![0; (end - to) as usize];
-        input.read_exact_at(&mut bytes, range.start)?;
-        output.write_all_at(&bytes, to)?;
-        output.seek(SeekFrom::Start(end))?;
-        return Ok(());
+        let copied = first_bytes(input, &mut bytes, range.start)?.len();
+        if copied < bytes.len() {
+            return Err(shorter(copied as u64));
+        }
+        return output.write_all_at(&bytes, to);
+    }
+    let end_of_input = input.metadata()?.len();
+    if end_of_input < range.end {
+        return Err(shorter(end_of_input.saturating_sub(range.start)));
     }
     let mut at = range.start;
     while at < range.end {
@@ -98,6 +100,5 @@ pub fn copy_range(
     if output.metadata()?.len() < end {
         output.set_len(end)?;
     }
-    output.seek(SeekFrom::Start(end))?;
     Ok(())
 }

@@ -24,8 +24,8 @@ pub use kpack_build::object_file::Unlinked;
 pub use kpack_core::files::{
     ArchiveFile, FileKind, RangeReader, SharedFile, archive_reader, binary_error, bundle_error,
     check_code_object, check_code_object_head, check_code_object_in, digest, identify, list,
-    manifest_parts, metadata_of, open, open_archive, open_bundle, read_archive, read_manifest,
-    read_parts, share_archive, wrapper_error,
+    manifest_parts, metadata_of, open, open_archive, open_bundle, open_found, read_archive,
+    read_manifest, read_parts, share_archive, wrapper_error,
 };
 pub(crate) use linked::in_sections;
 pub use linked::{

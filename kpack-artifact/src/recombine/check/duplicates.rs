@@ -48,9 +48,9 @@ fn duplicates(
     let shard = &*other.shard;
     let mut said: Vec<Finding> = Vec::new();
     for TreeDifference { path, kind, text: Reason { text, details, .. } } in differences {
-        let first = taken.entries.get(path);
-        let from = other.entries.get(path).or(first);
-        let from = from.map_or_else(|| other.root.join(path), |item| item.from.clone());
+        let first = taken.entries.get(&**path);
+        let from = other.entries.get(&**path).or(first);
+        let from = from.map_or_else(|| other.root.join(path), |item| item.from.to_path_buf());
         let first = first.map_or(&*taken.shard, |item| &*item.shard);
         let (severity, what) = match kind {
             _ if is_strict => (Severity::Fault, String::new()),
@@ -100,7 +100,7 @@ fn parts_of_one(first: &Tree, second: &Tree, differences: &[TreeDifference]) -> 
                 return false;
             }
         };
-        let item = tree.entries.get(&difference.path);
+        let item = tree.entries.get(&*difference.path);
         item.is_some_and(|item| !(ours.contains(&item.prefix) && theirs.contains(&item.prefix)))
     })
 }

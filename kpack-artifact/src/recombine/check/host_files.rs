@@ -43,7 +43,7 @@ pub(super) fn compare(
     for difference in found {
         // The copy that is not taken, if there are two.
         let mut items = [tree, first].into_iter();
-        let Some(item) = items.find_map(|tree| tree.entries.get(&difference.path)) else {
+        let Some(item) = items.find_map(|tree| tree.entries.get(&*difference.path)) else {
             continue;
         };
         let what = match (item.for_all(&difference.path), compares) {
@@ -63,14 +63,14 @@ pub(super) fn compare(
         };
         if let Some((severity, id, text)) = what {
             let text = Reason::new(text, difference.text.details);
-            said.push(Finding::new(severity, id, &item.from, text));
+            said.push(Finding::new(severity, id, &*item.from, text));
         }
     }
     if let Some((path, text)) = same_facts.first() {
         let text = format!("{text}; {}'s is taken", first.shard);
         let (path, text) = match &same_facts[..] {
-            [_] => (path, text),
-            all => (&tree.root, several(all.iter().map(|(path, _)| path.as_path()), &text)),
+            [_] => (&**path, text),
+            all => (&*tree.root, several(all.iter().map(|(path, _)| &**path), &text)),
         };
         let text = host_file(first, tree, &text);
         said.push(Finding::new(Severity::Note, ids::SHARDS_DIFFER, path, text));

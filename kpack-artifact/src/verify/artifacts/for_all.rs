@@ -1,6 +1,7 @@
 //! Verifies that files for all targets have an entry for each target.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use kpack_format::{TargetId, target_names};
@@ -81,7 +82,7 @@ fn has_each(
     // A library may have kernels for more targets than its database.
     let (without, lost): (Vec<_>, Vec<_>) = lacking.into_iter().partition(|listed| {
         let mut trees = members.iter().map(|member| &member.tree);
-        trees.any(|tree| tree.entries.contains_key(&listed.archive))
+        trees.any(|tree| tree.entries.contains_key(&*listed.archive))
     });
     let names = |promised: &[&Promised]| list(promised.iter().map(|promised| &promised.target));
     if let Some(first) = lost.first() {
@@ -112,7 +113,8 @@ fn targets_beside(path: &Path, members: &[Member]) -> BTreeSet<TargetId> {
     let directory = path.parent().unwrap_or(Path::new(""));
     let mut targets = BTreeSet::new();
     for member in members {
-        let below = member.tree.entries.range(directory.to_owned()..);
+        let below =
+            member.tree.entries.range::<Path, _>((Bound::Included(directory), Bound::Unbounded));
         for (_, item) in below.take_while(|(path, _)| path.starts_with(directory)) {
             if let (Class::Target { target, .. }, false) = (&item.class, item.is_directory()) {
                 targets.insert(target.clone());

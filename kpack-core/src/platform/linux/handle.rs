@@ -156,14 +156,7 @@ impl Handle {
             Err(error) => return Err(error.into()),
         };
         Ok(Some(Entry {
-            kind: match FileType::from_raw_mode(there.st_mode) {
-                FileType::RegularFile => Kind::File,
-                FileType::Directory => Kind::Directory,
-                FileType::Symlink => Kind::Symlink,
-                FileType::Fifo => Kind::Fifo,
-                FileType::Socket => Kind::Socket,
-                _ => Kind::Device,
-            },
+            kind: kind_of(FileType::from_raw_mode(there.st_mode)),
             mode: there.st_mode & 0o777,
             modified: at(there.st_mtime, there.st_mtime_nsec as u32),
             facts: Facts {
@@ -215,15 +208,18 @@ impl Handle {
     /// Its lock may stay.
     pub(crate) fn prepare_removal(&mut self) {}
 
-    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
-        let mut names = Vec::new();
+    pub(crate) fn entries(&self) -> io::Result<Vec<(OsString, Option<Kind>)>> {
+        let mut entries = Vec::new();
         for entry in Dir::read_from(&self.0)? {
-            let name = entry?.file_name().to_bytes().to_owned();
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {
-                names.push(OsStr::from_bytes(&name).to_owned());
+                // Not every file system says.
+                let kind = Some(entry.file_type()).filter(|kind| *kind != FileType::Unknown);
+                entries.push((OsStr::from_bytes(name).to_owned(), kind.map(kind_of)));
             }
         }
-        Ok(names)
+        Ok(entries)
     }
 
     /// Makes everything written to its file system durable.
@@ -237,6 +233,17 @@ impl Handle {
             Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(error),
             _ => Ok(()),
         }
+    }
+}
+
+fn kind_of(found: FileType) -> Kind {
+    match found {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Directory,
+        FileType::Symlink => Kind::Symlink,
+        FileType::Fifo => Kind::Fifo,
+        FileType::Socket => Kind::Socket,
+        _ => Kind::Device,
     }
 }
 

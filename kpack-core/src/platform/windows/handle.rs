@@ -276,10 +276,10 @@ impl Handle {
         self.lock = OnceLock::new();
     }
 
-    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+    pub(crate) fn entries(&self) -> io::Result<Vec<(OsString, Option<Kind>)>> {
         let names = fs::read_dir(&self.path)?.map(|entry| entry.map(|entry| entry.file_name()));
         let names = names.filter(|name| !name.as_ref().is_ok_and(|name| name == LOCK));
-        names.collect()
+        names.map(|name| Ok((name?, None))).collect()
     }
 
     /// Only files can be flushed, and each was; NTFS keeps the order of what is done to directories.

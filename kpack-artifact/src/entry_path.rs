@@ -1,0 +1,117 @@
+//! The path of an entry in an artifact, kept once with its path in the file system.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::ffi::OsStr;
+use std::ops::Deref;
+use std::path::{Path, PathBuf, is_separator};
+use std::sync::Arc;
+
+use kpack_core::platform::OsStrExt;
+
+/// The path of an entry in its artifact: the end of its path in the file system. Clones share it.
+///
+/// They are in the order of [`Path`], and comparing them is faster. The paths must have no `.` and no needless
+/// separators.
+#[derive(Debug, Clone)]
+pub(crate) struct EntryPath {
+    full: Arc<Path>,
+    /// Where the path in the artifact begins.
+    start: usize,
+}
+
+impl EntryPath {
+    /// Of what is at `path` in the directory `root`.
+    pub(crate) fn new(root: &Path, path: &Path) -> Self {
+        let full = root.join(path);
+        let start = full.as_os_str().len() - path.as_os_str().len();
+        Self { full: full.into(), start }
+    }
+
+    /// The path in the file system.
+    pub(crate) fn full(&self) -> &Arc<Path> {
+        &self.full
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.full.as_os_str().as_bytes()[self.start..]
+    }
+}
+
+impl From<&Path> for EntryPath {
+    fn from(path: &Path) -> Self {
+        Self { full: path.into(), start: 0 }
+    }
+}
+
+impl From<PathBuf> for EntryPath {
+    fn from(path: PathBuf) -> Self {
+        Self { full: path.into(), start: 0 }
+    }
+}
+
+impl Deref for EntryPath {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        Path::new(OsStr::from_bytes(self.bytes()))
+    }
+}
+
+impl AsRef<Path> for EntryPath {
+    fn as_ref(&self) -> &Path {
+        self
+    }
+}
+
+impl Borrow<Path> for EntryPath {
+    fn borrow(&self) -> &Path {
+        self
+    }
+}
+
+impl PartialEq for EntryPath {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for EntryPath {}
+
+impl PartialOrd for EntryPath {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for EntryPath {
+    fn cmp(&self, other: &Self) -> Ordering {
+        const PIECE: usize = 16;
+        let (own, other) = (self.bytes(), other.bytes());
+        let pieces = own.chunks(PIECE).zip(other.chunks(PIECE));
+        let same = pieces.take_while(|(own, other)| own == other).count() * PIECE;
+        let [own, other] = [own, other].map(|bytes| bytes.get(same..).unwrap_or_default());
+        // Separators come before all else.
+        let key = |byte: &u8| (!is_separator((*byte).into()), *byte);
+        own.iter().map(key).cmp(other.iter().map(key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_is_that_of_paths() {
+        let long = "a/directory/with/a/long/name";
+        let paths =
+            ["a", "a.b", "a/b", "a/b/c", "a/b-c", "a-b/c", "b", long, &format!("{long}.dat")];
+        for one in paths.map(Path::new) {
+            let own = EntryPath::new(Path::new("root"), one);
+            assert_eq!((&*own, &**own.full()), (one, &*Path::new("root").join(one)));
+            for other in paths.map(Path::new) {
+                assert_eq!(own.cmp(&EntryPath::from(other)), one.cmp(other), "{one:?} {other:?}");
+            }
+        }
+    }
+}
