@@ -91,8 +91,8 @@ impl Ord for EntryPath {
         let pieces = own.chunks(PIECE).zip(other.chunks(PIECE));
         let same = pieces.take_while(|(own, other)| own == other).count() * PIECE;
         let [own, other] = [own, other].map(|bytes| bytes.get(same..).unwrap_or_default());
-        // Separators come before all else.
-        let key = |byte: &u8| (!is_separator((*byte).into()), *byte);
+        // Separators are equal, and come before all else.
+        let key = |byte: &u8| Some(*byte).filter(|byte| !is_separator((*byte).into()));
         own.iter().map(key).cmp(other.iter().map(key))
     }
 }
