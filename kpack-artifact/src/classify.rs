@@ -25,7 +25,7 @@ pub use super::entry::{Class, Classification, Entry, KPACK, Node};
 /// [`Error::Io`]; [`Error::Refused`] for a damaged file of a database or archive in `.kpack`, and
 /// for what is neither a file, a directory nor a symbolic link.
 pub fn classify(prefix: &Path, databases: &Selection) -> Result<Classification, Error> {
-    classify_found(prefix, databases, Parsed::default(), &walk(prefix)?)
+    classify_found(prefix, databases, Parsed::default(), walk(prefix)?)
 }
 
 /// As [`classify`], without parsing what is `parsed`.
@@ -37,7 +37,7 @@ pub(crate) fn classify_once(
     databases: &Selection,
     parsed: Parsed<'_>,
 ) -> Result<Classification, Error> {
-    classify_found(prefix, databases, parsed, &walk(prefix)?)
+    classify_found(prefix, databases, parsed, walk(prefix)?)
 }
 
 /// As [`classify`], without FIFOs, sockets and devices, which have no bytes.
@@ -53,7 +53,7 @@ pub(crate) fn classify_without_special_files(
         let kind = entry.file_type();
         kind.is_file() || kind.is_dir() || kind.is_symlink()
     });
-    classify_found(prefix, databases, Parsed::default(), &found)
+    classify_found(prefix, databases, Parsed::default(), found)
 }
 
 /// Everything below `directory`, sorted by path.
@@ -82,18 +82,19 @@ pub(crate) fn classify_databases(
     let walk = walk.into_iter();
     let walk = walk.filter_entry(|entry| !is_leftover_entry(entry));
     let found: Vec<DirEntry> = walk.flatten().filter(is_of_one).collect();
-    classify_found(prefix, databases, parsed, &found)
+    classify_found(prefix, databases, parsed, found)
 }
 
 fn classify_found(
     prefix: &Path,
     databases: &Selection,
     parsed: Parsed<'_>,
-    found: &[DirEntry],
+    found: Vec<DirEntry>,
 ) -> Result<Classification, Error> {
     let mut classification = Classification::default();
+    // There may be many, so each is freed as soon as it is classified.
     let classified =
-        parallel::try_map(found, |found| classify_entry(prefix, databases, parsed, found))?;
+        parallel::try_map(found, |found| classify_entry(prefix, databases, parsed, &found))?;
     for Classified { entry, observations, binary } in classified {
         let binary = binary.map(|binary| (entry.path.clone(), binary));
         classification.binaries.extend(binary);

@@ -123,7 +123,8 @@ pub fn map<T: Send, R: Send>(
         done[index] = Some(result);
     });
     let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.into_iter().flatten().collect()
+    // None is missing. Unlike with `flatten`, they stay where they are in memory.
+    done.into_iter().map_while(|result| result).collect()
 }
 
 /// Like [`map`], but starts nothing more after a failure.

@@ -23,8 +23,8 @@ pub struct Library {
     /// The targets that it names.
     pub targets: BTreeSet<TargetId>,
     /// The code object files that it names, spelled as in the file: lazily loaded libraries omit
-    /// the extension.
-    pub code_objects: BTreeSet<String>,
+    /// the extension. Sorted, each once; most name one, which takes far less memory than in a set.
+    pub code_objects: Vec<String>,
     /// The library files that it loads when they are needed, without their extension.
     pub placeholders: BTreeSet<String>,
     /// Whether it has solutions in assembly, whose kernels are in a `.co`.
@@ -58,6 +58,9 @@ impl Library {
     pub fn read(bytes: &[u8]) -> Result<Self, LibraryError> {
         let mut library = Self::default();
         library.scan_file(bytes).map_err(LibraryError)?;
+        library.code_objects.sort_unstable();
+        library.code_objects.dedup();
+        library.code_objects.shrink_to_fit();
         Ok(library)
     }
 
@@ -129,7 +132,10 @@ impl Library {
         }
         let is_file = text.ends_with(".co") || text.ends_with(".hsaco");
         if (is_file || names_code_object) && !text.is_empty() {
-            self.code_objects.insert(text.to_owned());
+            // Solutions beside each other mostly name the same.
+            if self.code_objects.last().is_none_or(|last| last != text) {
+                self.code_objects.push(text.to_owned());
+            }
         }
     }
 }
@@ -160,6 +166,13 @@ mod tests {
         assert_eq!(targets, ["gfx942"]);
         let code_objects: Vec<&String> = library.code_objects.iter().collect();
         assert_eq!(code_objects, ["TensileLibrary_Type_SS_gfx942", "extop_gfx942.co"]);
+    }
+
+    #[test]
+    fn code_objects_are_sorted_and_named_once() {
+        let files = json!({"codeObjectFile": ["b", "a", "b", "b"]});
+        let library = Library::read(&rmp_serde::to_vec(&files).unwrap()).unwrap();
+        assert_eq!(library.code_objects, ["a", "b"]);
     }
 
     /// A library that only says which others to load, and one that they are.
