@@ -414,11 +414,13 @@ hsa_status_t hsa_amd_queue_set_priority(hsa_queue_t *queue, hsa_amd_queue_priori
     return OK;
 }
 
-/* Copies in parts, into the same memory, which the GPU would have. */
+/* Copies in parts, over and over into one buffer, which stands for GPU memory. */
 static void copy(const char *code, size_t size) {
-    static char volatile gpu[1 << 16];
-    for (size_t at = 0; at < size; at += sizeof gpu)
-        memcpy((char *)gpu, code + at, size - at < sizeof gpu ? size - at : sizeof gpu);
+    static char gpu[1 << 16];
+    for (size_t at = 0; at < size; at += sizeof gpu) {
+        memcpy(gpu, code + at, size - at < sizeof gpu ? size - at : sizeof gpu);
+        __asm__ volatile("" : : "r"(gpu) : "memory"); /* Somebody may read it. */
+    }
 }
 
 /* A reader is the size and the digest of its code object. */

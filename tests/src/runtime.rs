@@ -13,7 +13,7 @@ use crate::corpus;
 use crate::process::try_run;
 
 /// Links the libraries of a runtime of ROCm that reads markers into `directory`, with kpack's loader in the place of
-/// ROCm's if there is one. Returns the runtime, and the name that it has for the HSA runtime.
+/// ROCm's if `loader` is given. Returns the runtime, and the name that it has for the HSA runtime.
 ///
 /// # Errors
 /// They cannot be fetched.
@@ -39,7 +39,7 @@ pub fn rocm(directory: &Path, loader: Option<&Path>) -> Result<(PathBuf, String)
     Ok((file("libamdhip64")?.1.clone(), hsa.clone()))
 }
 
-/// Builds the stub and the program `load` of `tests/real` in `directory`, where they get a runtime. Returns the names of
+/// Builds the stub and the program `load` of `tests/real` in `directory`, next to links to `runtime`. Returns the names of
 /// what that imports.
 ///
 /// # Errors

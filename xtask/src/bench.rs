@@ -75,7 +75,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut machine = page::machine(options.rounds)?;
     let helper = build::helper(build::Profile::Dist)?;
     let groups = || GROUPS.iter().filter(|group| chosen(group.name));
-    // It takes minutes.
+    // Building it takes minutes.
     let portable = if groups().any(|group| group.rows.iter().any(|row| row.hashes)) {
         build::portable_helper()?
     } else {

@@ -71,7 +71,7 @@ pub(crate) fn helper_with(cargo: &Cargo, profile: Profile) -> Result<PathBuf> {
     Ok(cargo.output()?.join(profile.directory()).join("kpack"))
 }
 
-/// Takes the instructions away that older processors lack: SHA-256 and BLAKE3 then use none that SSE 4.1 does not have.
+/// Takes instructions away that older processors lack: SHA-256 uses none, and BLAKE3 SSE 4.1 at most.
 const PORTABLE: [&str; 3] =
     ["--cfg=sha2_backend=\"soft\"", "--cfg=feature=\"no_avx2\"", "--cfg=feature=\"no_avx512\""];
 

@@ -67,7 +67,7 @@ pub(super) fn table<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> Stri
     if outcomes.peek().is_none() {
         return String::new();
     }
-    let mut text = "| | against | wall time | ratio | CPU time | ratio | ratios without SHA, AVX2 and AVX-512: wall, CPU | peak MB | bounds |\n\
+    let mut text = "| | against | wall time | ratio | CPU time | ratio | wall and CPU ratio without SHA, AVX2 and AVX-512 | peak MB | bounds |\n\
         | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n"
         .to_owned();
     for outcome in outcomes {

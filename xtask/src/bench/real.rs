@@ -59,7 +59,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
         libraries.extend(found);
     }
     let mut text = page::machine(options.rounds)?;
-    text += "\n| library | wall time against `zstd -3 -T2` | CPU time | wall time against that and `b3sum` | CPU time | ratios without SHA, AVX2 and AVX-512: wall, CPU | peak MB | bounds |\n\
+    text += "\n| library | wall time against `zstd -3 -T2` | CPU time | wall time against that and `b3sum` | CPU time against both | wall and CPU ratio without SHA, AVX2 and AVX-512 | peak MB | bounds |\n\
         | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n";
     let helper = build::helper(build::Profile::Dist)?;
     let portable = build::portable_helper()?;

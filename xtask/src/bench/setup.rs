@@ -182,7 +182,7 @@ pub(super) fn load(setup: &Setup<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A shell script. Starts a HIP runtime with a library, on a machine with one GPU: it loads all code, not only
+/// A shell script. Starts a HIP runtime with a library, on a machine with one GPU: the runtime loads all code, not only
 /// that of kernels which are used.
 const START: &str =
     "export STUB_HSA_GPUS=gfx1030 HIP_ENABLE_DEFERRED_LOADING=0 LD_LIBRARY_PATH=$PWD/$1
