@@ -37,7 +37,8 @@ pub struct Entry {
     /// Where it belongs. A directory that is not empty is [`Class::Host`], and belongs wherever
     /// something in it does.
     pub class: Class,
-    /// Its content, if it is a library file of Tensile, or the targets of a bundle for all targets.
+    /// Its content, if it is a library file of Tensile, without `targets` where the class has one; or the targets of a
+    /// bundle for all targets.
     pub library: Option<Arc<Library>>,
 }
 

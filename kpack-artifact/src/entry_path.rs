@@ -2,14 +2,13 @@
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
-use std::ffi::OsStr;
 use std::ops::Deref;
 use std::path::{Path, PathBuf, is_separator};
+use std::str;
 use std::sync::Arc;
 
-use kpack_core::platform::OsStrExt;
-
-/// The path of an entry in its artifact: the end of its path in the file system. Clones share it.
+/// The path of an entry in its artifact: the end of its path in the file system, unless it is made from another path
+/// alone. Clones share it.
 ///
 /// They are in the order of [`Path`], and comparing them is faster. The paths must have no `.` and no needless
 /// separators.
@@ -28,13 +27,13 @@ impl EntryPath {
         Self { full: full.into(), start }
     }
 
-    /// The path in the file system.
+    /// The path in the file system, if it was made of that.
     pub(crate) fn full(&self) -> &Arc<Path> {
         &self.full
     }
 
     fn bytes(&self) -> &[u8] {
-        &self.full.as_os_str().as_bytes()[self.start..]
+        &self.full.as_os_str().as_encoded_bytes()[self.start..]
     }
 }
 
@@ -54,7 +53,16 @@ impl Deref for EntryPath {
     type Target = Path;
 
     fn deref(&self) -> &Path {
-        Path::new(OsStr::from_bytes(self.bytes()))
+        let bytes = self.bytes();
+        if let Ok(path) = str::from_utf8(bytes) {
+            return Path::new(path);
+        }
+        // A name need not be Unicode, and no system-independent function makes one of bytes.
+        let mut rest = self.full.components();
+        while rest.as_path().as_os_str().len() > bytes.len() {
+            rest.next();
+        }
+        rest.as_path()
     }
 }
 
@@ -100,6 +108,19 @@ impl Ord for EntryPath {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(unix)]
+    fn a_name_need_not_be_unicode() {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt;
+
+        let path = Path::new(OsStr::from_bytes(b"lib/\xff/a"));
+        for root in ["/", "/root", "root/\u{e9}"].map(Path::new) {
+            let own = EntryPath::new(root, path);
+            assert_eq!((&*own, &**own.full()), (path, &*root.join(path)));
+        }
+    }
 
     #[test]
     fn the_order_is_that_of_paths() {

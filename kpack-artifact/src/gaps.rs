@@ -144,7 +144,6 @@ pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>)
         Some((database, file))
     });
     let files: Vec<_> = files.collect();
-    let mut found: Vec<Gap> = links(&files);
     let mut directories: BTreeMap<&Path, Directory<'_>> = BTreeMap::new();
     for (_, file) in files.iter().filter(|(database, _)| database.is_tensile) {
         if let (Some(parent), Some(name)) =
@@ -155,12 +154,14 @@ pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>)
             directory.files.insert(name, file);
         }
     }
+    let mut found = Vec::new();
     for (path, directory) in &directories {
         directory.libraries(&mut found);
         directory.code_objects(&mut found);
         directory.of_others(path, &mut found);
         directory.for_all(&mut found);
     }
+    found.extend(links(&files));
     found.sort_by(|a, b| a.from.cmp(&b.from));
     found
 }

@@ -72,7 +72,7 @@ impl Output {
         for prefix in &tree.prefixes {
             let path = EntryPath::new(&tree.root, Path::new(prefix));
             let source = EntrySource::Directory(Arc::clone(path.full()));
-            self.insert(&path, &tree.root.join(prefix), source);
+            self.insert(&path, path.full(), source);
         }
     }
 
@@ -150,7 +150,7 @@ impl Output {
     fn insert(&mut self, path: &EntryPath, from: &Path, source: EntrySource) {
         let above = path.ancestors().zip(from.ancestors()).skip(1);
         for (path, from) in above.filter(|(path, _)| !path.as_os_str().is_empty()) {
-            // So are most, and finding one takes longer.
+            // Most entries are in the directory of the last one; this saves a lookup.
             if self.parent.as_os_str() == path.as_os_str() {
                 break;
             }

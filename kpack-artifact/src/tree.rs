@@ -206,7 +206,7 @@ pub(crate) struct Item {
     pub(crate) prefix: Arc<str>,
     /// What was read of it, if it is a binary with device code, split or not.
     pub(crate) binary: Option<Arc<ClosedBinary>>,
-    /// Its content, if it is a library file of Tensile.
+    /// That of the [entry](super::classify::Entry).
     pub(crate) library: Option<Arc<Library>>,
 }
 

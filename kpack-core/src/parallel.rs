@@ -123,7 +123,7 @@ pub fn map<T: Send, R: Send>(
         done[index] = Some(result);
     });
     let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    // None is missing. Unlike with `flatten`, they stay where they are in memory.
+    // Every result is there. Unlike `flatten`, `map_while` leaves them where they are in memory.
     done.into_iter().map_while(|result| result).collect()
 }
 

@@ -56,25 +56,32 @@ impl Library {
     /// # Errors
     /// Bytes that are not one MessagePack map.
     pub fn read(bytes: &[u8]) -> Result<Self, LibraryError> {
-        let mut library = Self::default();
-        library.scan_file(bytes).map_err(LibraryError)?;
-        library.code_objects.sort_unstable();
-        library.code_objects.dedup();
-        library.code_objects.shrink_to_fit();
-        Ok(library)
+        let mut scan = Scan::default();
+        scan.file(bytes).map_err(LibraryError)?;
+        Ok(Self { code_objects: scan.code_objects.into_iter().collect(), ..scan.library })
     }
+}
 
-    fn scan_file(&mut self, bytes: &[u8]) -> Result<(), MessagePackError> {
+/// What a file says, while it is read.
+#[derive(Default)]
+struct Scan {
+    library: Library,
+    /// Most files repeat few names.
+    code_objects: BTreeSet<String>,
+}
+
+impl Scan {
+    fn file(&mut self, bytes: &[u8]) -> Result<(), MessagePackError> {
         let mut reader = Reader::new(bytes);
         if reader.kind() != Kind::Map {
             return reader.fail("it does not start with a map");
         }
-        self.scan(&mut reader, false, MAX_DEPTH)?;
+        self.value(&mut reader, false, MAX_DEPTH)?;
         reader.expect_end("map")
     }
 
     /// Walks a value, which names a code object if its key says so. Returns it if it is a text.
-    fn scan<'a>(
+    fn value<'a>(
         &mut self,
         value: &mut Reader<'a>,
         names_code_object: bool,
@@ -87,28 +94,28 @@ impl Library {
             Kind::Map => {
                 let (mut kind, mut named) = (None, None);
                 for _ in 0..value.map_size(usize::MAX)? {
-                    match self.scan(value, false, inner)? {
+                    match self.value(value, false, inner)? {
                         Some("sourceKernel") => match value.skip()? {
-                            [TRUE] => self.has_source = true,
-                            [FALSE] => self.has_assembly = true,
+                            [TRUE] => self.library.has_source = true,
+                            [FALSE] => self.library.has_assembly = true,
                             _ => {}
                         },
-                        Some("type") => kind = self.scan(value, false, inner)?,
-                        Some("value") => named = self.scan(value, false, inner)?,
+                        Some("type") => kind = self.value(value, false, inner)?,
+                        Some("value") => named = self.value(value, false, inner)?,
                         key => {
                             let key = key.unwrap_or_default();
                             let is_code = matches!(key, "codeObjectFile" | "codeObjectFilename");
-                            self.scan(value, is_code, inner)?;
+                            self.value(value, is_code, inner)?;
                         }
                     }
                 }
                 if kind == Some("Placeholder") {
-                    self.placeholders.extend(named.map(str::to_owned));
+                    self.library.placeholders.extend(named.map(str::to_owned));
                 }
             }
             Kind::List => {
                 value.list(usize::MAX, |element| {
-                    self.scan(element, names_code_object, inner).map(drop)
+                    self.value(element, names_code_object, inner).map(drop)
                 })?;
             }
             Kind::Text => match value.text() {
@@ -127,15 +134,12 @@ impl Library {
         if text.starts_with("gfx") && text[3..].starts_with(|c: char| c.is_ascii_digit()) {
             // Tensile's gfx000 stands for any processor.
             if text != "gfx000" && !text.contains('_') {
-                self.targets.extend(text.parse().ok());
+                self.library.targets.extend(text.parse().ok());
             }
         }
         let is_file = text.ends_with(".co") || text.ends_with(".hsaco");
         if (is_file || names_code_object) && !text.is_empty() {
-            // Solutions beside each other mostly name the same.
-            if self.code_objects.last().is_none_or(|last| last != text) {
-                self.code_objects.push(text.to_owned());
-            }
+            self.code_objects.insert(text.to_owned());
         }
     }
 }

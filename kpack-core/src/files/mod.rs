@@ -37,7 +37,8 @@ pub fn open(path: &Path) -> Result<File, Error> {
     open_found(path).map(|(file, _)| file)
 }
 
-/// As [`open`], for what was found to be a regular file a moment ago. Returns its metadata as well.
+/// As [`open`], for what was found to be a regular file a moment ago, so that only what took its place since is opened
+/// before it is refused. Returns its metadata as well.
 pub fn open_found(path: &Path) -> Result<(File, Metadata), Error> {
     interrupt::check(path, "open")?;
     let failed = |error| Error::io(path, "open", error);

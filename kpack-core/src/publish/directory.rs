@@ -346,6 +346,10 @@ impl Directory {
     /// # Errors
     /// [`Error::Io`].
     pub fn open_with_metadata(&self, name: &OsStr) -> Result<Option<(File, Metadata)>, Error> {
+        // Opening a device can change it, and opening a FIFO wakes its writer.
+        if self.kind(name)? != Some(Kind::File) {
+            return Ok(None);
+        }
         let opened = self.handle.open_file(name);
         let Some(file) = opened.map_err(|e| Error::io(&self.path.join(name), "open", e))? else {
             return Ok(None);
@@ -388,8 +392,8 @@ impl Directory {
     /// [`Error::Io`].
     pub fn walk(&self) -> Result<Content, Error> {
         let mut content = Content::default();
-        self.walk_into(Path::new(""), &mut content.directories, &mut |path, kind| {
-            content.files.insert(path(), kind == Kind::Symlink);
+        self.walk_into(Path::new(""), &mut content.directories, &mut |at, name, kind| {
+            content.files.insert(at.join(name), kind == Kind::Symlink);
         })?;
         Ok(content)
     }
@@ -400,16 +404,16 @@ impl Directory {
     /// [`Error::Io`].
     pub fn directories(&self) -> Result<BTreeSet<PathBuf>, Error> {
         let mut directories = BTreeSet::new();
-        self.walk_into(Path::new(""), &mut directories, &mut |_, _| {})?;
+        self.walk_into(Path::new(""), &mut directories, &mut |_, _, _| {})?;
         Ok(directories)
     }
 
-    /// Adds the directories, and calls `each` with the paths and kinds of all else.
+    /// Adds the directories, and calls `each` with the directory, name and kind of all else.
     fn walk_into(
         &self,
         at: &Path,
         directories: &mut BTreeSet<PathBuf>,
-        each: &mut dyn FnMut(&dyn Fn() -> PathBuf, Kind),
+        each: &mut dyn FnMut(&Path, &OsStr, Kind),
     ) -> Result<(), Error> {
         for (name, kind) in self.entries()? {
             let kind = match kind {
@@ -422,7 +426,7 @@ impl Directory {
                     self.child(&name)?.walk_into(&path, directories, each)?;
                     directories.insert(path);
                 }
-                Some(kind) => each(&|| at.join(&name), kind),
+                Some(kind) => each(at, &name, kind),
                 None => {}
             }
         }

@@ -34,8 +34,8 @@ pub fn begin_flush(file: &File, at: u64, size: u64) {
     }
 }
 
-/// Copies a range of `input` to offset `to` of `output`, whose position may change. Unless it is small, holes of `input` past the end of
-/// `output` stay holes, and the kernel copies, if it can.
+/// Copies a range of `input` to offset `to` of `output`. Positions in both files may change. Unless the range is small,
+/// holes of `input` past the end of `output` stay holes, and the kernel copies, if it can.
 ///
 /// # Errors
 /// [`io::ErrorKind::UnexpectedEof`] if `input` is shorter.
@@ -101,4 +101,20 @@ pub fn copy_range(
         output.set_len(end)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_became_shorter_is_an_error() {
+        for size in [10, 10 * WRITTEN as u64] {
+            let [input, output] = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
+            input.set_len(size).unwrap();
+            copy_range(&input, &output, 0..size, 0).unwrap();
+            let error = copy_range(&input, &output, 0..size + 1, 0).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{error}");
+        }
+    }
 }

@@ -343,7 +343,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
             limits::check(what, size, MAX_FRAME)?;
         }
         self.spool.seek(SeekFrom::Start(self.spool_end))?;
-        // A code object that cannot be read to its end is not part of the archive.
+        // If the code object cannot be read to its end, the archive goes on without it.
         let mut out = Hashing { out: &mut self.spool, digest: self.digest.clone() };
         if self.scheme == Scheme::ZstdPerKernel {
             out.write_all(&(size as u32).to_le_bytes())?;
@@ -398,6 +398,7 @@ mod tests {
     use std::io::Cursor;
 
     use super::*;
+    use crate::digest::blake3;
 
     #[test]
     fn contents_that_no_reader_takes_are_not_written() {
@@ -411,5 +412,18 @@ mod tests {
         let error = writer.finish(&mut out).unwrap_err().to_string();
         assert!(error.contains("at most 1000 are supported"), "{error}");
         assert_eq!(out, b"", "nothing was written");
+    }
+
+    #[test]
+    fn a_code_object_that_ends_too_soon_is_not_in_the_digest() {
+        let target = "gfx1100".parse().unwrap();
+        let mut spool = Cursor::new(Vec::new());
+        let mut writer = ArchiveWriter::new(&mut spool, "vec_lib", &target, Scheme::None);
+        writer.add_from("lib/a#0", &mut &b"cut"[..], 4, 4, [0; 32]).unwrap_err();
+        writer.add_from("lib/a#1", &mut &b"code"[..], 4, 4, [1; 32]).unwrap();
+        let written = writer.finish_in_place().unwrap();
+        let bytes = spool.into_inner();
+        assert_eq!(written.size, bytes.len() as u64);
+        assert_eq!(written.checksum, blake3(&bytes));
     }
 }
