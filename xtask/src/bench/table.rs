@@ -217,7 +217,7 @@ pub(super) const GROUPS: &[Group] = &[
                 ..ROW
             },
             Row {
-                what: "Load them from files that are not in memory",
+                what: "Load the same from files that are not in memory",
                 reference: ("the unsplit library", "dd if=fat/lib/library.so iflag=nocache count=0 status=none
                     sh start rocm fat/lib/library.so"),
                 own: "dd if=split/lib/.kpack/bench_lib_gfx1030.kpack iflag=nocache count=0 status=none
