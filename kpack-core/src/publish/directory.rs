@@ -346,10 +346,6 @@ impl Directory {
     /// # Errors
     /// [`Error::Io`].
     pub fn open_with_metadata(&self, name: &OsStr) -> Result<Option<(File, Metadata)>, Error> {
-        // Opening a device can change it, and opening a FIFO wakes its writer.
-        if self.kind(name)? != Some(Kind::File) {
-            return Ok(None);
-        }
         let opened = self.handle.open_file(name);
         let Some(file) = opened.map_err(|e| Error::io(&self.path.join(name), "open", e))? else {
             return Ok(None);

@@ -113,8 +113,13 @@ impl Handle {
         Ok(rustix::fs::linkat(CWD, path, &self.0, name, flags)?)
     }
 
-    /// Opens a file for reading; `None` if there is none, or it is a link or a socket.
+    /// Opens a regular file for reading; `None` if there is none. Nothing else is opened, because opening a device can
+    /// change it, and opening a FIFO wakes its writer; only what takes the file's place meanwhile may be.
     pub(crate) fn open_file(&self, name: &OsStr) -> io::Result<Option<File>> {
+        match self.entry(name)? {
+            Some(there) if there.kind == Kind::File => {}
+            _ => return Ok(None),
+        }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         match rustix::fs::openat(&self.0, name, flags, Mode::empty()) {
             Ok(file) => Ok(Some(file.into())),
