@@ -237,6 +237,7 @@ impl Classifier<'_> {
             let text = format!("{reason}; only its name says where it belongs");
             self.observe(ids::UNREAD_DATABASE_FILE, text);
         }
+        // What was recognised stands in for nothing else.
         if let FileContent::Silent | FileContent::NoLibrary(_) = content {
             self.must_be_code(file, size, &content)?;
         }

@@ -1,6 +1,7 @@
 //! An artifact directory as data: its role, which its name tells, and its entries, read once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -384,6 +385,12 @@ impl Tree {
         let installed =
             entries.filter_map(|(path, item)| Some((item.installed(path)?, &**path, item)));
         installed.filter(|(at, ..)| *at != Path::new(""))
+    }
+
+    /// The entry at `path`, and those below it.
+    pub(crate) fn at_and_below(&self, path: &Path) -> impl Iterator<Item = &Item> {
+        let from = self.entries.range::<Path, _>((Bound::Included(path), Bound::Unbounded));
+        from.take_while(move |(at, _)| at.starts_with(path)).map(|(_, item)| item)
     }
 
     /// Adds what only `other` has, without manifests.

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use kpack_format::Blake3;
@@ -80,10 +79,8 @@ pub(super) fn differences<'t>(
 
 /// Whether an entry is a directory with manifests and nothing else.
 fn has_only_manifests(tree: &Tree, path: &Path, item: &Item) -> bool {
-    let within = tree.entries.range::<Path, _>((Bound::Included(path), Bound::Unbounded));
-    let mut within = within.take_while(|(within, _)| within.starts_with(path));
     item.node == Node::Directory { empty: false }
-        && within.all(|(_, item)| item.is_manifest() || item.is_directory())
+        && tree.at_and_below(path).all(|item| item.is_manifest() || item.is_directory())
 }
 
 fn difference(

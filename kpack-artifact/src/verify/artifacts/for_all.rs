@@ -1,7 +1,6 @@
 //! Verifies that files for all targets have an entry for each target.
 
 use std::collections::BTreeSet;
-use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use kpack_format::{TargetId, target_names};
@@ -113,9 +112,7 @@ fn targets_beside(path: &Path, members: &[Member]) -> BTreeSet<TargetId> {
     let directory = path.parent().unwrap_or(Path::new(""));
     let mut targets = BTreeSet::new();
     for member in members {
-        let below =
-            member.tree.entries.range::<Path, _>((Bound::Included(directory), Bound::Unbounded));
-        for (_, item) in below.take_while(|(path, _)| path.starts_with(directory)) {
+        for item in member.tree.at_and_below(directory) {
             if let (Class::Target { target, .. }, false) = (&item.class, item.is_directory()) {
                 targets.insert(target.clone());
             }
