@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 
@@ -133,7 +133,7 @@ fn give_memory_back() -> Result<()> {
 /// Measures one group in a directory that is removed afterwards.
 fn measure(
     group: &'static Group,
-    [helper, portable]: [&Path; 2],
+    [kpack, portable]: [&Path; 2],
     options: &Options,
 ) -> Result<Vec<Outcome>> {
     // Also what a run left that was killed.
@@ -142,12 +142,7 @@ fn measure(
     fs::create_dir(&work)?;
     let rows = group.rows.iter();
     let rows: Vec<_> = rows.filter(|row| options.large || !row.large).collect();
-    let setup = Setup {
-        work: &work,
-        programs: helper.parent().context("a program is in a directory")?,
-        portable: portable.parent().context("a program is in a directory")?,
-        rows: &rows,
-    };
+    let setup = Setup { work: &work, kpack, portable, rows: &rows };
     let outcomes = comparison::run(group, &setup, options.rounds);
     fs::remove_dir_all(&work)?;
     outcomes

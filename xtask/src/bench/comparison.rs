@@ -31,21 +31,22 @@ pub(super) struct Group {
 pub(super) struct Setup<'a> {
     /// The group's directory, empty.
     pub(super) work: &'a Path,
-    /// The directory of the optimised programs.
-    pub(super) programs: &'a Path,
-    /// The directory of kpack for a processor without SHA, AVX2 and AVX-512.
+    /// The optimised program.
+    pub(super) kpack: &'a Path,
+    /// The same for a processor without SHA, AVX2 and AVX-512.
     pub(super) portable: &'a Path,
     /// The comparisons to run.
     pub(super) rows: &'a [&'static Row],
 }
 
 impl Setup<'_> {
-    /// A shell script in the group's directory, which finds the optimised programs first.
+    /// A shell script in the group's directory, which finds the optimised program first.
     pub(super) fn command(&self, script: &str) -> Command {
-        self.command_with(self.programs, script)
+        self.command_with(self.kpack, script)
     }
 
-    fn command_with(&self, programs: &Path, script: &str) -> Command {
+    fn command_with(&self, kpack: &Path, script: &str) -> Command {
+        let programs = kpack.parent().unwrap_or(Path::new(""));
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new("sh");
         command
@@ -158,8 +159,8 @@ fn compare(setup: &Setup<'_>, group: &Group, row: &'static Row, rounds: u32) -> 
     let (mut input, mut output) = (0.0, 0.0);
     let mut costs: [Vec<Cost>; 3] = [const { Vec::new() }; 3];
     let sides = [
-        ("reference", row.reference.1, setup.programs),
-        ("kpack", row.own, setup.programs),
+        ("reference", row.reference.1, setup.kpack),
+        ("kpack", row.own, setup.kpack),
         ("portable", row.own, setup.portable),
     ];
     let sides = if row.hashes { &sides[..] } else { &sides[..2] };
@@ -167,10 +168,10 @@ fn compare(setup: &Setup<'_>, group: &Group, row: &'static Row, rounds: u32) -> 
         // Whoever comes second may find a warmer cache: take turns.
         for turn in 0..sides.len() {
             let side = (turn + round as usize) % sides.len();
-            let (name, script, programs) = sides[side];
+            let (name, script, kpack) = sides[side];
             // Nothing is left to be written when the time starts.
-            measure(setup, setup.programs, &format!("{}\nsync -f .", group.fresh), row)?;
-            let cost = measure(setup, programs, script, row)?;
+            measure(setup, setup.kpack, &format!("{}\nsync -f .", group.fresh), row)?;
+            let cost = measure(setup, kpack, script, row)?;
             println!(
                 "   {name:<10} {:>9.3} s {:>9.3} s CPU {:>8.1} MB",
                 cost.wall, cost.cpu, cost.memory
@@ -208,10 +209,10 @@ fn transferred() -> Result<[f64; 2]> {
     Ok([read?, written?])
 }
 
-fn measure(setup: &Setup<'_>, programs: &Path, script: &str, row: &Row) -> Result<Cost> {
+fn measure(setup: &Setup<'_>, kpack: &Path, script: &str, row: &Row) -> Result<Cost> {
     // A child starts with its parent's peak, so this program forgets its own.
     let _ = fs::write("/proc/self/clear_refs", "5");
-    let mut command = setup.command_with(programs, script);
+    let mut command = setup.command_with(kpack, script);
     let before = transferred()?;
     let start = Instant::now();
     let ResUse { status, rusage } = command

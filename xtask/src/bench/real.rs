@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::comparison::Bound::{Cpu, Memory, Wall};
 use super::comparison::{self, Group, Row, Setup};
@@ -72,8 +72,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
         process::step(&name.to_string());
         let setup = Setup {
             work: &work,
-            programs: helper.parent().context("a program is in a directory")?,
-            portable: portable.parent().context("a program is in a directory")?,
+            kpack: &helper,
+            portable: &portable,
             rows: &Vec::from_iter(SPLIT.rows),
         };
         let outcomes = comparison::run(&SPLIT, &setup, options.rounds)?;
