@@ -3,6 +3,7 @@
 //! or panic, and every build script would compile them.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -114,17 +115,44 @@ pub fn map<T: Send, R: Send>(
     items: impl IntoIterator<Item = T, IntoIter: Send>,
     work: impl Fn(T) -> R + Sync,
 ) -> Vec<R> {
-    let done: Mutex<Vec<Option<R>>> = Mutex::default();
-    for_each(items.into_iter().enumerate(), |(index, item)| {
+    let mut results = Vec::new();
+    in_order(items.into_iter(), work, |result| results.push(result));
+    results
+}
+
+/// Gives what `work` makes of each of `items` to `take`, in order, and as soon as all before it are taken.
+fn in_order<T: Send, R: Send>(
+    items: impl Iterator<Item = T> + Send,
+    work: impl Fn(T) -> R + Sync,
+    take: impl FnMut(R) + Send,
+) {
+    let done = Mutex::new(Done { taken: 0, waiting: VecDeque::new(), take });
+    for_each(items.enumerate(), |(index, item)| {
         let result = work(item);
-        let mut done = lock(&done);
-        let size = done.len().max(index + 1);
-        done.resize_with(size, || None);
-        done[index] = Some(result);
+        lock(&done).add(index, result);
     });
-    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    // Every result is there. Unlike `flatten`, `map_while` leaves them where they are in memory.
-    done.into_iter().map_while(|result| result).collect()
+}
+
+/// Results that are taken in order.
+struct Done<R, F> {
+    /// How many were taken.
+    taken: usize,
+    /// Those after them, as far as they are known.
+    waiting: VecDeque<Option<R>>,
+    take: F,
+}
+
+impl<R, F: FnMut(R)> Done<R, F> {
+    fn add(&mut self, index: usize, result: R) {
+        let at = index - self.taken;
+        let size = self.waiting.len().max(at + 1);
+        self.waiting.resize_with(size, || None);
+        self.waiting[at] = Some(result);
+        while let Some(Some(_)) = self.waiting.front() {
+            self.taken += 1;
+            self.waiting.pop_front().flatten().into_iter().for_each(&mut self.take);
+        }
+    }
 }
 
 /// Like [`map`], but starts nothing more after a failure.
@@ -135,15 +163,35 @@ pub fn try_map<T: Send, R: Send, E: Send>(
     items: impl IntoIterator<Item = T, IntoIter: Send>,
     work: impl Fn(T) -> Result<R, E> + Sync,
 ) -> Result<Vec<R>, E> {
-    let failed = AtomicBool::new(false);
-    let items = items.into_iter();
-    let items = items.take_while(|_| !failed.load(Ordering::Relaxed));
-    let results = map(items, |item| {
+    let mut results = Vec::new();
+    try_in_order(items.into_iter(), work, |result| results.push(result))?;
+    Ok(results)
+}
+
+/// Gives what `work` makes of each of `items` to `take`, in order, and as soon as all before it are taken. Starts
+/// nothing more after a failure.
+///
+/// # Errors
+/// The first failure, in the order of `items`. Everything before it was taken.
+pub fn try_in_order<T: Send, R: Send, E: Send>(
+    items: impl Iterator<Item = T> + Send,
+    work: impl Fn(T) -> Result<R, E> + Sync,
+    mut take: impl FnMut(R) + Send,
+) -> Result<(), E> {
+    let is_failed = AtomicBool::new(false);
+    let items = items.take_while(|_| !is_failed.load(Ordering::Relaxed));
+    let work = |item| {
         let result = work(item);
-        failed.fetch_or(result.is_err(), Ordering::Relaxed);
+        is_failed.fetch_or(result.is_err(), Ordering::Relaxed);
         result
+    };
+    let mut first = Ok(());
+    in_order(items, work, |result| match result {
+        Ok(result) if first.is_ok() => take(result),
+        Err(failure) if first.is_ok() => first = Err(failure),
+        _ => {}
     });
-    results.into_iter().collect()
+    first
 }
 
 /// Locks even after a panic in another thread: the data that these locks guard is consistent at any
@@ -217,6 +265,21 @@ mod tests {
                 assert_eq!(meter.most.into_inner(), if long { 2 } else { 0 });
             });
         });
+    }
+
+    #[test]
+    fn what_is_before_a_failure_is_taken_in_order() {
+        for jobs in [1, 2, 5] {
+            let mut taken = Vec::new();
+            let result = with_jobs(NonZeroUsize::new(jobs).unwrap(), || {
+                let work = |item: u64| {
+                    thread::sleep(Duration::from_millis(item % 3));
+                    if item % 10 == 9 { Err(item) } else { Ok(item) }
+                };
+                try_in_order(0..100, work, |item| taken.push(item))
+            });
+            assert_eq!((result, taken), (Err(9), Vec::from_iter(0..9)));
+        }
     }
 
     #[test]
