@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kpack_core::files::with_slashes;
-use kpack_core::platform::FileExt;
+use kpack_core::platform::{FileExt, SharedInode, shared_inode};
 use kpack_format::tensile::Library;
 use kpack_format::{TargetId, target_names};
 use walkdir::DirEntry;
@@ -34,11 +34,11 @@ pub(crate) struct Parsed<'a> {
 }
 
 /// What was found out about an entry.
-pub(super) struct Classified {
-    pub(super) entry: Entry,
-    pub(super) observations: Vec<Finding>,
+pub(crate) struct Classified {
+    pub(crate) entry: Entry,
+    pub(crate) observations: Vec<Finding>,
     /// What was read of a binary with device code, split or not.
-    pub(super) binary: Option<Arc<ClosedBinary>>,
+    pub(crate) binary: Option<Arc<ClosedBinary>>,
 }
 
 /// Classifies one entry of a walk below `prefix`. Directories are taken to be empty.
@@ -56,13 +56,16 @@ pub(super) fn classify_entry(
         databases,
         parsed,
         observations: Vec::new(),
+        shared_inode: None,
         library: None,
         binary: None,
     };
     let (node, class) = classifier.entry(found)?;
     let path = path.to_owned();
+    let shared_inode = classifier.shared_inode;
+    let library = classifier.library.map(Arc::new);
     Ok(Classified {
-        entry: Entry { path, node, class, library: classifier.library.map(Arc::new) },
+        entry: Entry { path, node, shared_inode, class, library },
         observations: classifier.observations,
         binary: classifier.binary.map(Arc::new),
     })
@@ -76,6 +79,7 @@ struct Classifier<'a> {
     databases: &'a Selection,
     parsed: Parsed<'a>,
     observations: Vec<Finding>,
+    shared_inode: Option<SharedInode>,
     library: Option<Library>,
     binary: Option<ClosedBinary>,
 }
@@ -97,7 +101,8 @@ impl Classifier<'_> {
             ));
         }
         let (file, metadata) = input::open_found(self.full)?;
-        let node = Node::of_file(&metadata);
+        let node = Node::File { size: metadata.len() };
+        self.shared_inode = shared_inode(&metadata);
         let class = match self.file(&file, metadata.len()) {
             Err(Error::Refused { reason, .. }) if !self.must_be_valid(&file)? => {
                 let text = format!("damaged, or only begins like device code: {reason}");

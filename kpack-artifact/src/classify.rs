@@ -7,9 +7,8 @@ use std::path::Path;
 
 use walkdir::DirEntry;
 
-use super::classifier::Classified;
-pub(crate) use super::classifier::Parsed;
 pub(super) use super::classifier::classify_entry;
+pub(crate) use super::classifier::{Classified, Parsed};
 use super::databases::Selection;
 use kpack_core::Error;
 use kpack_core::files::with_slashes;
@@ -25,7 +24,7 @@ pub use super::entry::{Class, Classification, Entry, KPACK, Node};
 /// [`Error::Io`]; [`Error::Refused`] for a damaged file of a database or archive in `.kpack`, and
 /// for what is neither a file, a directory nor a symbolic link.
 pub fn classify(prefix: &Path, databases: &Selection) -> Result<Classification, Error> {
-    classify_found(prefix, databases, Parsed::default(), walk(prefix)?)
+    classify_once(prefix, databases, Parsed::default())
 }
 
 /// As [`classify`], without parsing what is `parsed`.
@@ -37,7 +36,21 @@ pub(crate) fn classify_once(
     databases: &Selection,
     parsed: Parsed<'_>,
 ) -> Result<Classification, Error> {
-    classify_found(prefix, databases, parsed, walk(prefix)?)
+    classify_found(prefix, databases, parsed, walk(prefix))
+}
+
+/// Gives what is below `prefix` to `add`, in the order of [`Classification::entries`], while it is listed. Directories
+/// are taken to be empty.
+///
+/// # Errors
+/// As [`classify`]; `add` has got what is before that.
+pub(crate) fn classify_each(
+    prefix: &Path,
+    databases: &Selection,
+    parsed: Parsed<'_>,
+    add: impl FnMut(Classified) + Send,
+) -> Result<(), Error> {
+    each_found(prefix, databases, parsed, walk(prefix), add)
 }
 
 /// As [`classify`], without FIFOs, sockets and devices, which have no bytes.
@@ -48,18 +61,18 @@ pub(crate) fn classify_without_special_files(
     prefix: &Path,
     databases: &Selection,
 ) -> Result<Classification, Error> {
-    let mut found = walk(prefix)?;
-    found.retain(|entry| {
+    let has_bytes = |entry: &DirEntry| {
         let kind = entry.file_type();
         kind.is_file() || kind.is_dir() || kind.is_symlink()
-    });
+    };
+    let found = walk(prefix).filter(|entry| entry.as_ref().map_or(true, has_bytes));
     classify_found(prefix, databases, Parsed::default(), found)
 }
 
 /// Everything below `directory`, sorted by path.
-fn walk(directory: &Path) -> Result<Vec<DirEntry>, Error> {
+fn walk(directory: &Path) -> impl Iterator<Item = Result<DirEntry, Error>> + Send {
     let walk = input::walk(directory).min_depth(1).into_iter();
-    walk.map(|entry| entry.map_err(|error| walk_error(directory, error))).collect()
+    walk.map(move |entry| entry.map_err(|error| walk_error(directory, error)))
 }
 
 /// Reads the files below `prefix` that are in the place of a selected database, and nothing else. What
@@ -81,7 +94,7 @@ pub(crate) fn classify_databases(
     };
     let walk = walk.into_iter();
     let walk = walk.filter_entry(|entry| !is_leftover_entry(entry));
-    let found: Vec<DirEntry> = walk.flatten().filter(is_of_one).collect();
+    let found = walk.flatten().filter(is_of_one).map(Ok);
     classify_found(prefix, databases, parsed, found)
 }
 
@@ -89,34 +102,81 @@ fn classify_found(
     prefix: &Path,
     databases: &Selection,
     parsed: Parsed<'_>,
-    found: Vec<DirEntry>,
+    found: impl Iterator<Item = Result<DirEntry, Error>> + Send,
 ) -> Result<Classification, Error> {
     let mut classification = Classification::default();
-    // There may be many, so each is freed as soon as it is classified.
-    let classified =
-        parallel::try_map(found, |found| classify_entry(prefix, databases, parsed, &found))?;
-    for Classified { entry, observations, binary } in classified {
+    each_found(prefix, databases, parsed, found, |Classified { entry, observations, binary }| {
         let binary = binary.map(|binary| (entry.path.clone(), binary));
         classification.binaries.extend(binary);
         classification.entries.push(entry);
         classification.observations.extend(observations);
-    }
-    mark_empty(&mut classification.entries);
+    })?;
+    mark_empty(marked(&mut classification.entries), &Class::Host);
     Ok(classification)
 }
 
-/// A directory is named before what is in it, and known to be empty by what follows.
-pub(super) fn mark_empty(entries: &mut [Entry]) {
-    for index in 0..entries.len() {
-        let (before, from) = entries.split_at_mut(index + 1);
-        let (Some(entry), next) = (before.last_mut(), from.first()) else {
-            continue;
-        };
-        if let Node::Directory { empty } = &mut entry.node {
-            *empty = next.is_none_or(|next| !next.path.starts_with(&entry.path));
-            if !*empty {
-                entry.class = Class::Host;
-            }
+fn each_found(
+    prefix: &Path,
+    databases: &Selection,
+    parsed: Parsed<'_>,
+    found: impl Iterator<Item = Result<DirEntry, Error>> + Send,
+    add: impl FnMut(Classified) + Send,
+) -> Result<(), Error> {
+    let mut unlisted = None;
+    let listed = found.map_while(|entry| entry.map_err(|error| unlisted = Some(error)).ok());
+    let mut listed = listed.fuse();
+    let classify = |found| classify_entry(prefix, databases, parsed, &found);
+    let classified = parallel::try_in_order(&mut listed, classify, add);
+    // What cannot be listed is told first, wherever it is.
+    listed.for_each(drop);
+    unlisted.map_or(classified, Err)
+}
+
+/// Takes the directories that something follows for directories with something in them: `host`.
+pub(super) fn mark_empty<'e, C: Clone + 'e>(
+    entries: impl Iterator<Item = (&'e Path, &'e mut Node, &'e mut C)>,
+    host: &C,
+) {
+    let mut last: Option<(&Path, &mut Node, &mut C)> = None;
+    for next in entries {
+        if let Some((path, node, class)) = last
+            && *node == (Node::Directory { empty: true })
+            && next.0.starts_with(path)
+        {
+            *node = Node::Directory { empty: false };
+            class.clone_from(host);
         }
+        last = Some(next);
+    }
+}
+
+/// Entries as [`mark_empty`] takes them.
+pub(super) fn marked(
+    entries: &mut [Entry],
+) -> impl Iterator<Item = (&Path, &mut Node, &mut Class)> {
+    entries.iter_mut().map(|entry| (&*entry.path, &mut entry.node, &mut entry.class))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_listed_is_told_before_what_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let _socket = UnixListener::bind(directory.path().join("a")).unwrap();
+        std::fs::write(directory.path().join("b"), "").unwrap();
+        let classify = |found: Vec<Result<DirEntry, Error>>| {
+            let databases = Selection::default();
+            classify_found(directory.path(), &databases, Parsed::default(), found.into_iter())
+        };
+        let mut found = Vec::from_iter(walk(directory.path()));
+        let refused = classify(Vec::from_iter(walk(directory.path()))).unwrap_err();
+        assert!(matches!(refused, Error::Refused { .. }), "{refused}");
+        found.push(Err(Error::io(directory.path(), "read", std::io::ErrorKind::Other.into())));
+        let unlisted = classify(found).unwrap_err();
+        assert!(matches!(unlisted, Error::Io { .. }), "{unlisted}");
     }
 }

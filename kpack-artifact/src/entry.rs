@@ -2,11 +2,10 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::Metadata;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kpack_core::platform::{SharedInode, shared_inode};
+use kpack_core::platform::SharedInode;
 use kpack_core::{Finding, Spirv, ids};
 use kpack_format::TargetId;
 use kpack_format::tensile::Library;
@@ -34,6 +33,8 @@ pub struct Entry {
     pub path: PathBuf,
     /// What the file system says it is.
     pub node: Node,
+    /// Device and inode of a file with more than one name.
+    pub shared_inode: Option<SharedInode>,
     /// Where it belongs. A directory that is not empty is [`Class::Host`], and belongs wherever
     /// something in it does.
     pub class: Class,
@@ -56,27 +57,11 @@ pub enum Node {
     File {
         /// In bytes.
         size: u64,
-        /// Device and inode, where it has more than one name.
-        shared_inode: Option<SharedInode>,
     },
 }
 
-impl Node {
-    /// Device and inode of a file with more than one name.
-    pub(super) fn shared_inode(self) -> Option<SharedInode> {
-        match self {
-            Self::File { shared_inode, .. } => shared_inode,
-            _ => None,
-        }
-    }
-
-    pub(super) fn of_file(metadata: &Metadata) -> Self {
-        Self::File { size: metadata.len(), shared_inode: shared_inode(metadata) }
-    }
-}
-
 /// Where an entry belongs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// For every target.
     Host,

@@ -12,8 +12,9 @@ use kpack_format::tensile::Library;
 use kpack_format::{TargetId, target_names};
 
 use super::data_file::uncompressed;
-use super::databases::{self, Database, ForAll, Merge};
+use super::databases::{self, ForAll, Merge};
 use super::entry::{Class, Classification, Node};
+use super::entry_path::EntryPath;
 use super::tensile;
 use super::tree::Tree;
 use kpack_core::files::with_slashes;
@@ -24,11 +25,9 @@ const MOST_NAMES: usize = 3;
 
 /// A file or symbolic link, among all that are installed together.
 pub(crate) struct DatabaseFile<'a> {
-    /// Its path in the installation, or in the artifacts.
-    pub(crate) path: Cow<'a, Path>,
-    /// The file itself.
-    pub(crate) from: Cow<'a, Path>,
-    pub(crate) node: Node,
+    /// Its path in the installation, or in the artifacts, with that in the file system.
+    pub(crate) path: Cow<'a, EntryPath>,
+    pub(crate) is_link: bool,
     pub(crate) class: &'a Class,
     /// Its content, if it is a library file.
     pub(crate) library: Option<&'a Library>,
@@ -104,25 +103,23 @@ pub(crate) fn files_of(tree: &Tree) -> impl Iterator<Item = DatabaseFile<'_>> {
     let files = tree.entries.iter().filter(|(_, item)| !item.is_directory());
     files.map(|(path, item)| DatabaseFile {
         path: Cow::Borrowed(path),
-        from: Cow::Borrowed(&item.from),
-        node: item.node,
+        is_link: item.node == Node::Symlink,
         class: &item.class,
         library: item.library.as_deref(),
     })
 }
 
-/// The files of a prefix, whose path is `within` in the artifact, for [`gaps`].
+/// The files of the prefix `within` of the artifact or installation `root`, for [`gaps`].
 pub(crate) fn files_in<'c>(
     content: &'c Classification,
+    root: &Path,
     within: &Path,
-    prefix: &Path,
 ) -> impl Iterator<Item = DatabaseFile<'c>> {
     let is_file = |node: &Node| !matches!(node, Node::Directory { .. });
     let files = content.entries.iter().filter(move |entry| is_file(&entry.node));
     files.map(move |entry| DatabaseFile {
-        path: within.join(&entry.path).into(),
-        from: prefix.join(&entry.path).into(),
-        node: entry.node,
+        path: Cow::Owned(EntryPath::new(root, &within.join(&entry.path))),
+        is_link: entry.node == Node::Symlink,
         class: &entry.class,
         library: entry.library.as_deref(),
     })
@@ -139,13 +136,16 @@ pub(crate) fn gaps<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec<Gap
 
 /// As [`gaps`], with links that lead to files which the split puts into another artifact.
 pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec<Gap> {
-    let files = files.filter_map(|file| {
-        let (database, _) = databases::recognise(&with_slashes(&file.path))?;
-        Some((database, file))
-    });
-    let files: Vec<_> = files.collect();
+    let (mut tensile, mut others) = (Vec::new(), Vec::new());
+    for file in files {
+        match databases::recognise(&with_slashes(&file.path)) {
+            Some((database, _)) if database.is_tensile => tensile.push(file),
+            Some(_) => others.push(file),
+            None => {}
+        }
+    }
     let mut directories: BTreeMap<&Path, Directory<'_>> = BTreeMap::new();
-    for (_, file) in files.iter().filter(|(database, _)| database.is_tensile) {
+    for file in &tensile {
         if let (Some(parent), Some(name)) =
             (file.path.parent(), file.path.file_name().and_then(OsStr::to_str))
         {
@@ -161,7 +161,7 @@ pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>)
         directory.of_others(path, &mut found);
         directory.for_all(&mut found);
     }
-    found.extend(links(&files));
+    found.extend(links(&tensile, &others));
     found.sort_by(|a, b| a.from.cmp(&b.from));
     found
 }
@@ -169,7 +169,7 @@ pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>)
 impl Classification {
     /// What the databases lack: the full path of a file in `prefix`, and what is wrong with it.
     pub fn lacking(&self, prefix: &Path) -> Vec<(PathBuf, String)> {
-        let gaps = gaps(files_in(self, Path::new(""), prefix)).into_iter();
+        let gaps = gaps(files_in(self, prefix, Path::new(""))).into_iter();
         gaps.map(|gap| (gap.from.clone(), gap.text())).collect()
     }
 }
@@ -184,7 +184,7 @@ impl DatabaseFile<'_> {
     }
 
     fn gap(&self, kind: GapKind, missing: BTreeSet<String>, targets: BTreeSet<TargetId>) -> Gap {
-        let (path, from) = (self.path.to_path_buf(), self.from.to_path_buf());
+        let (path, from) = (self.path.to_path_buf(), self.path.full().to_path_buf());
         Gap { path, from, kind, missing, targets }
     }
 }
@@ -345,7 +345,7 @@ impl Directory<'_> {
                 example = Some(file);
             }
         }
-        let Some(directory) = example.and_then(|file| file.from.parent()) else {
+        let Some(directory) = example.and_then(|file| file.path.full().parent()) else {
             return;
         };
         for ((before, extension), having) in having {
@@ -398,25 +398,25 @@ impl Directory<'_> {
 /// The gap of a link that leads to no file that is always installed with it.
 fn dangling(link: &DatabaseFile<'_>, owners: &BTreeMap<&Path, Option<TargetId>>) -> Option<Gap> {
     let target = link.target();
-    let to = fs::read_link(&link.from).ok()?;
+    let to = fs::read_link(link.path.full()).ok()?;
     let resolved = normal(&link.path.parent()?.join(&to));
     let kind = match owners.get(&*resolved) {
         Some(owner) if owner.is_none() || *owner == target => return None,
         Some(owner) => GapKind::Link(owner.clone()),
-        None if link.from.metadata().is_ok() => return None,
+        None if link.path.full().metadata().is_ok() => return None,
         None => GapKind::Link(None),
     };
     Some(link.gap(kind, BTreeSet::from([with_slashes(&to)]), target.into_iter().collect()))
 }
 
 /// What the symbolic links among files of databases lack.
-fn links(files: &[(&Database, DatabaseFile<'_>)]) -> Vec<Gap> {
-    let files = || files.iter().map(|(_, file)| file);
-    if !files().any(|file| file.node == Node::Symlink) {
+fn links(tensile: &[DatabaseFile<'_>], others: &[DatabaseFile<'_>]) -> Vec<Gap> {
+    let files = || tensile.iter().chain(others);
+    if !files().any(|file| file.is_link) {
         return Vec::new();
     }
-    let owners = files().map(|file| (&*file.path, file.target())).collect();
-    let links = files().filter(|file| file.node == Node::Symlink);
+    let owners = files().map(|file| (&**file.path, file.target())).collect();
+    let links = files().filter(|file| file.is_link);
     links.filter_map(|link| dangling(link, &owners)).collect()
 }
 

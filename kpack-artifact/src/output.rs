@@ -127,7 +127,7 @@ impl Output {
         component: &'a str,
         artifact: &'a Path,
         may_share: bool,
-    ) -> impl Iterator<Item = Installed<'a>> {
+    ) -> impl Iterator<Item = Installed<'a>> + Clone {
         self.entries.iter().filter_map(move |(path, source)| {
             let mut prefixes = self.prefixes.iter();
             Some(Installed {
@@ -170,11 +170,11 @@ impl Output {
     fn count(&mut self, item: &Item, module: Option<usize>, size: u64) {
         self.files += 1;
         self.archives += u64::from(item.is_kpack());
-        if !self.shards.contains(&*item.shard) {
-            self.shards.insert(item.shard.to_string());
+        if !self.shards.contains(&*item.origin.shard) {
+            self.shards.insert(item.origin.shard.to_string());
         }
-        let inode = item.node.shared_inode();
-        if inode.is_none_or(|inode| self.counted.insert((module, inode))) {
+        let inode = item.shared_inode.as_deref();
+        if inode.is_none_or(|inode| self.counted.insert((module, *inode))) {
             self.size = self.size.saturating_add(size);
             self.copied = self.copied.saturating_add(size.min(item.size()));
         }

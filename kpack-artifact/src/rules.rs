@@ -1,7 +1,7 @@
 //! The rules for a tree of artifacts, which split, recombine and verify share.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ pub(crate) fn belongs(role: &Role, item: &Item) -> Option<Misplaced> {
     };
     let wrong = |text: String| Some(Misplaced::Wrong(text));
     let unexplained = |text: String| Some(Misplaced::Unexplained(text));
-    match (role, &item.class) {
+    match (role, &*item.class) {
         (Role::Unsplit, _) | (Role::Generic, Class::Host | Class::Split) => None,
         // Split leaves an empty one where it is.
         (Role::Generic, Class::Target { .. }) if item.is_directory() => None,
@@ -120,11 +120,16 @@ pub(crate) struct Conflict<'a> {
 /// Directories may be in several artifacts. One artifact may have the same file in several prefixes,
 /// and a target may be in several groups.
 pub(crate) fn conflicts<'a>(
-    entries: impl Iterator<Item = Installed<'a>>,
+    entries: impl Iterator<Item = Installed<'a>> + Clone,
 ) -> Result<Vec<Conflict<'a>>, Error> {
+    // Few places are taken twice, and remembering what is in each would take much memory.
+    let mut taken = HashSet::new();
+    let places = entries.clone().map(|entry| entry.at);
+    let twice: HashSet<&Path> = places.filter(|at| !taken.insert(*at)).collect();
+    drop(taken);
     let mut first: HashMap<&Path, Installed<'a>> = HashMap::new();
     let mut found = Vec::new();
-    for entry in entries {
+    for entry in entries.filter(|entry| twice.contains(entry.at)) {
         let other = *match first.entry(entry.at) {
             Entry::Vacant(free) => {
                 free.insert(entry);
@@ -219,7 +224,7 @@ pub(crate) fn kernels_without_host<'t>(
             let place = prefix.join(binary);
             match entry(&place) {
                 None => {}
-                Some(item) if item.class == Class::Split || item.node == Node::Symlink => {
+                Some(item) if *item.class == Class::Split || item.node == Node::Symlink => {
                     host = None;
                     break;
                 }

@@ -10,13 +10,14 @@ use kpack_format::tensile::Library;
 use kpack_format::{TargetId, target_names};
 use walkdir::{DirEntry, WalkDir};
 
-use super::classify::{Class, Classification, KPACK, Node, Parsed, classify_once};
+use super::classify::{Class, Classified, KPACK, Node, Parsed, classify_each, mark_empty};
 use super::databases::{ForAll, Merge, Selection, for_all};
 use super::entry::no_more_kept;
 use super::entry_path::EntryPath;
 use super::manifest_txt;
 use super::mark;
 use super::names;
+use kpack_core::platform::SharedInode;
 use kpack_core::publish::is_leftover;
 use kpack_core::{Error, Finding, Id, Spirv};
 use kpack_split::input::{ClosedBinary, LinkedBinary, or_refused, walk};
@@ -158,8 +159,8 @@ pub(crate) fn is_of_group(artifact: &Path) -> bool {
 /// [`Error::Refused`] for a list of prefixes that is invalid; [`Error::Io`].
 pub fn targets_of_group(artifact: &Path) -> Result<BTreeSet<TargetId>, Error> {
     let entries = Tree::read("", artifact)?.entries.into_values();
-    let targets = entries.filter_map(|item| match item.class {
-        Class::Target { target, .. } => Some(target),
+    let targets = entries.filter_map(|item| match &*item.class {
+        Class::Target { target, .. } => Some(target.clone()),
         _ => None,
     });
     Ok(targets.collect())
@@ -198,17 +199,26 @@ pub(crate) struct Tree {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Item {
-    /// The shard of its tree.
-    pub(crate) shard: Arc<str>,
+    /// Shared with the others of its prefix.
+    pub(crate) origin: Arc<Origin>,
     pub(crate) from: Arc<Path>,
     pub(crate) node: Node,
-    pub(crate) class: Class,
-    /// The prefix that it is in, of those of the artifact.
-    pub(crate) prefix: Arc<str>,
+    pub(crate) shared_inode: Option<Box<SharedInode>>,
+    /// Shared with others of its class.
+    pub(crate) class: Arc<Class>,
     /// What was read of it, if it is a binary with device code, split or not.
     pub(crate) binary: Option<Arc<ClosedBinary>>,
     /// That of the [entry](super::classify::Entry).
     pub(crate) library: Option<Arc<Library>>,
+}
+
+/// Where an entry was found.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    /// The shard of its tree.
+    pub(crate) shard: Arc<str>,
+    /// The prefix that it is in, of those of the artifact; empty for what is in none.
+    pub(crate) prefix: Arc<str>,
 }
 
 impl Item {
@@ -230,14 +240,14 @@ impl Item {
     /// Size in bytes; 0 if it is not a file.
     pub(crate) fn size(&self) -> u64 {
         match self.node {
-            Node::File { size, .. } => size,
+            Node::File { size } => size,
             _ => 0,
         }
     }
 
     /// The installed path for a path in the artifact; `None` for what is outside the prefix.
     pub(crate) fn installed<'p>(&self, path: &'p Path) -> Option<&'p Path> {
-        path.strip_prefix(&*self.prefix).ok()
+        path.strip_prefix(&*self.origin.prefix).ok()
     }
 
     /// How to merge the copies of a file that all targets share. `path` is its path in the artifact.
@@ -259,7 +269,7 @@ impl Item {
 
     /// The target that it is for: its own, or that of the artifact that it is in.
     pub(crate) fn target<'t>(&'t self, artifact: Option<&'t TargetId>) -> Option<&'t TargetId> {
-        match &self.class {
+        match &*self.class {
             Class::Target { target, .. } => Some(target),
             Class::Unknown { target, .. } => artifact.map(|own| target.as_ref().unwrap_or(own)),
             Class::Host | Class::Fat | Class::Split => artifact,
@@ -268,7 +278,7 @@ impl Item {
 
     /// Whether it is an archive of kernels.
     pub(crate) fn is_kpack(&self) -> bool {
-        matches!(&self.class, Class::Target { database, .. } if *database == KPACK)
+        matches!(&*self.class, Class::Target { database, .. } if *database == KPACK)
     }
 
     /// Whether it is a manifest of kpacks.
@@ -317,8 +327,10 @@ impl Tree {
         tree.unlisted = unlisted.collect::<Result<_, Error>>()?;
         for prefix in BTreeSet::from_iter(tree.prefixes.clone()) {
             let directory = root.join(&prefix);
-            match or_refused(classify_once(&directory, databases, parsed))? {
-                Ok(content) => tree.add(&prefix, &directory, content),
+            let mut content = PrefixContent::new(&tree.shard, root, &prefix);
+            let add = |classified| content.add(classified);
+            match or_refused(classify_each(&directory, databases, parsed, add))? {
+                Ok(()) => tree.add(content),
                 Err(refused) => tree.rejected.push(refused),
             }
         }
@@ -337,7 +349,8 @@ impl Tree {
         let fat = no_more_kept(&mut self.observations, spirv);
         let items = self.entries.values_mut();
         let items = items.filter(|item| fat.contains(&*item.from));
-        items.for_each(|item| item.class = Class::Fat);
+        let class = Arc::new(Class::Fat);
+        items.for_each(|item| item.class = Arc::clone(&class));
     }
 
     pub(crate) fn about(&self, id: Id) -> impl Iterator<Item = &Finding> {
@@ -345,38 +358,22 @@ impl Tree {
         observations.filter(move |found| found.id == id)
     }
 
-    fn add(&mut self, prefix: &str, directory: &Path, content: Classification) {
-        let within: Arc<str> = prefix.into();
-        let item = |path: &EntryPath, node, class| Item {
-            shard: Arc::clone(&self.shard),
-            from: Arc::clone(path.full()),
-            node,
-            class,
-            prefix: Arc::clone(&within),
-            binary: None,
-            library: None,
-        };
-        let entries = content.entries.into_iter().map(|entry| {
-            let path = EntryPath::new(&self.root, &Path::new(prefix).join(&entry.path));
-            let binary = content.binaries.get(&entry.path).cloned();
-            let item = item(&path, entry.node, entry.class);
-            (path, Item { binary, library: entry.library, ..item })
-        });
+    fn add(&mut self, mut content: PrefixContent<'_>) {
+        let host = content.classes.share(Class::Host);
+        let entries = content.entries.iter_mut();
+        let entries = entries.map(|(path, item)| (&**path, &mut item.node, &mut item.class));
+        mark_empty(entries, &host);
         // They come in order, so this compares far fewer paths than inserting each.
-        let mut entries: BTreeMap<EntryPath, Item> = entries.collect();
-        for above in Path::new(prefix).ancestors() {
+        let mut entries = BTreeMap::from_iter(std::mem::take(&mut content.entries));
+        for above in Path::new(content.prefix).ancestors() {
             if above != Path::new("") && !self.entries.contains_key(above) {
-                let node = Node::Directory { empty: false };
                 let above = EntryPath::new(&self.root, above);
-                let directory = item(&above, node, Class::Host);
+                let directory = content.item(&above, Node::Directory { empty: false }, Class::Host);
                 entries.insert(above, directory);
             }
         }
         self.entries.append(&mut entries);
-        for mut observation in content.observations {
-            observation.path = Some(directory.join(observation.file()));
-            self.observations.push(observation);
-        }
+        self.observations.append(&mut content.observations);
     }
 
     /// The entries in the prefixes, with their installed paths.
@@ -412,8 +409,8 @@ impl Tree {
         let Some(item) = other.entries.get(path) else {
             return;
         };
-        if !self.prefixes.iter().any(|prefix| **prefix == *item.prefix) {
-            self.prefixes.push(item.prefix.to_string());
+        if !self.prefixes.iter().any(|prefix| **prefix == *item.origin.prefix) {
+            self.prefixes.push(item.origin.prefix.to_string());
         }
         for above in path.ancestors() {
             if let Some((path, item)) = other.entries.get_key_value(above)
@@ -421,6 +418,68 @@ impl Tree {
             {
                 self.entries.insert(path.clone(), item.clone());
             }
+        }
+    }
+}
+
+/// The classes of entries, each once.
+#[derive(Default)]
+pub(crate) struct Classes(BTreeSet<Arc<Class>>);
+
+impl Classes {
+    pub(crate) fn share(&mut self, class: Class) -> Arc<Class> {
+        self.0.get(&class).cloned().unwrap_or_else(|| {
+            let class = Arc::new(class);
+            self.0.insert(Arc::clone(&class));
+            class
+        })
+    }
+}
+
+/// What is in a prefix, without the directories that lead to it.
+struct PrefixContent<'a> {
+    root: &'a Path,
+    prefix: &'a str,
+    origin: Arc<Origin>,
+    entries: Vec<(EntryPath, Item)>,
+    observations: Vec<Finding>,
+    classes: Classes,
+}
+
+impl<'a> PrefixContent<'a> {
+    fn new(shard: &Arc<str>, root: &'a Path, prefix: &'a str) -> Self {
+        Self {
+            root,
+            prefix,
+            origin: Origin { shard: Arc::clone(shard), prefix: prefix.into() }.into(),
+            entries: Vec::new(),
+            observations: Vec::new(),
+            classes: Classes::default(),
+        }
+    }
+
+    fn item(&mut self, path: &EntryPath, node: Node, class: Class) -> Item {
+        Item {
+            origin: Arc::clone(&self.origin),
+            from: Arc::clone(path.full()),
+            node,
+            shared_inode: None,
+            class: self.classes.share(class),
+            binary: None,
+            library: None,
+        }
+    }
+
+    fn add(&mut self, Classified { entry, observations, binary }: Classified) {
+        let directory = Path::new(self.prefix);
+        let path = EntryPath::new(self.root, &directory.join(&entry.path));
+        let item = self.item(&path, entry.node, entry.class);
+        let (shared_inode, library) = (entry.shared_inode.map(Box::new), entry.library);
+        self.entries.push((path, Item { shared_inode, binary, library, ..item }));
+        for mut observation in observations {
+            let within = directory.join(observation.file());
+            observation.path = Some(self.root.join(within));
+            self.observations.push(observation);
         }
     }
 }

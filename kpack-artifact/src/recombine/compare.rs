@@ -68,7 +68,7 @@ pub(super) fn differences<'t>(
             if !is_there && !path.starts_with(&lacks) && !has_only_manifests(tree, path, item) {
                 lacks = path.to_path_buf();
                 let (path, text) =
-                    (path.to_path_buf(), format!("only shard {} has it", item.shard).into());
+                    (path.to_path_buf(), format!("only shard {} has it", item.origin.shard).into());
                 found.push(TreeDifference { path, kind, text });
             }
         }
@@ -175,8 +175,8 @@ fn kernels_differ(
     let mut parts = Vec::new();
     for (names, what) in [
         (&differ, "other code for".to_owned()),
-        (&only_first, format!("only shard {} has", first.shard)),
-        (&only_second, format!("only shard {} has", second.shard)),
+        (&only_first, format!("only shard {} has", first.origin.shard)),
+        (&only_second, format!("only shard {} has", second.origin.shard)),
     ] {
         if !names.is_empty() {
             parts.push(format!("{what} {}", list_some(names, 1)));

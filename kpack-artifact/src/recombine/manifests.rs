@@ -181,7 +181,7 @@ impl ManifestMerge {
         item: &Item,
         archives: &Archives,
     ) -> Result<Option<KpackFile>, Error> {
-        let has_none = self.by_shard.get(&item.shard);
+        let has_none = self.by_shard.get(&item.origin.shard);
         let has_none = has_none.is_some_and(|manifests| !manifests.contains(manifest));
         let Some(targets) = self.listed.get(manifest).filter(|_| !has_none) else {
             if let Some(reason) = unreadable(&item.from, archives)? {
@@ -271,7 +271,7 @@ fn parent(path: &Path) -> PathBuf {
 /// The directory in the install prefix that holds the kpack directory at `directory` of the
 /// artifact.
 fn installed_prefix(directory: &Path, item: &Item) -> String {
-    let within = directory.strip_prefix(&*item.prefix).unwrap_or(directory);
+    let within = directory.strip_prefix(&*item.origin.prefix).unwrap_or(directory);
     let holder = within.parent().unwrap_or(Path::new(""));
     with_slashes(holder)
 }

@@ -169,7 +169,7 @@ fn generic(inputs: &Inputs<'_>) -> Result<Option<(Artifact, Vec<Finding>)>, Erro
         if item.is_manifest() || merged.contains_key(&**path) {
             continue;
         }
-        let edits = match item.class {
+        let edits = match *item.class {
             Class::Split => code_ids.edits(path, item)?,
             _ => Edits::new(),
         };
@@ -188,14 +188,14 @@ fn generic(inputs: &Inputs<'_>) -> Result<Option<(Artifact, Vec<Finding>)>, Erro
         for (path, item, target) in target_files(inputs, &other.tree, tree) {
             let text = format!(
                 "taken: only shard {} builds for {target}, and only it has this host file",
-                item.shard
+                item.origin.shard
             );
             findings.push(Finding::new(Severity::Note, ids::MERGED_FILE, &*item.from, text));
             own.insert(path, item);
         }
     }
     for (path, item) in own {
-        artifact.output.add_prefixes(&[item.prefix.to_string()]);
+        artifact.output.add_prefixes(&[item.origin.prefix.to_string()]);
         artifact.output.add(&path.into(), item);
     }
     Ok(Some((artifact, findings)))

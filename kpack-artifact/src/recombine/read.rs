@@ -179,7 +179,7 @@ fn generics(component: Component<'_>, findings: &mut Vec<Finding>) -> Result<Vec
         // Of other shards' device code than the primary one's, nothing would be taken.
         findings.extend(damage(&tree, &Role::Generic, "; was all of it split?"));
         let mut markers = BTreeMap::new();
-        for (path, item) in tree.entries.iter().filter(|(_, item)| item.class == Class::Split) {
+        for (path, item) in tree.entries.iter().filter(|(_, item)| *item.class == Class::Split) {
             let linked = item.linked()?;
             if let Err(error) = linked.image.check_loaded() {
                 let text = format!("{error}; split again");

@@ -174,7 +174,7 @@ impl Shards {
 
 /// The target that an entry of an artifact with device code is for.
 fn target_of(item: &Item) -> Option<&TargetId> {
-    match &item.class {
+    match &*item.class {
         Class::Target { target, .. } => Some(target),
         Class::Unknown { target, .. } => target.as_ref(),
         Class::Host | Class::Fat | Class::Split => None,

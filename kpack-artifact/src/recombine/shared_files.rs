@@ -24,7 +24,7 @@ pub(super) struct MergedFile<'t> {
 impl MergedFile<'_> {
     /// Adds it at `path`, and the directories that it is in.
     pub(super) fn add_to(self, path: &Path, output: &mut Output) {
-        output.add_prefixes(&[self.like.prefix.to_string()]);
+        output.add_prefixes(&[self.like.origin.prefix.to_string()]);
         match self.bytes {
             Some(bytes) => output.add_bytes(&path.into(), bytes, &self.like.from),
             None => output.add(&path.into(), self.like),
@@ -101,7 +101,7 @@ fn all_the_same(
     };
     for other in others {
         if let Some(difference) = differences::explain(&first.from, &other.from)? {
-            let shard = &first.shard;
+            let shard = &first.origin.shard;
             let text = difference
                 .text
                 .after(format_args!("cannot be merged with shard {shard}'s ({reason}), and "));
@@ -135,8 +135,8 @@ fn merge<'t>(
             "its entries {} {} differ between shards {} and {}; {end}",
             all.noun(),
             list_some(differ, MOST_NAMES),
-            list(before.map(|copy| &copy.item.shard)),
-            copy.item.shard
+            list(before.map(|copy| &copy.item.origin.shard)),
+            copy.item.origin.shard
         );
         let id = ids::DUPLICATE_DEVICE_CODE;
         findings.push(Finding::new(severity, id, &*copy.item.from, text));
@@ -145,7 +145,8 @@ fn merge<'t>(
         let file = MergedFile { like: whole.item, bytes: None, shards: Vec::new() };
         return Ok((Some(file), findings));
     }
-    let shards: Vec<String> = copies.iter().map(|copy| copy.item.shard.to_string()).collect();
+    let shards: Vec<String> =
+        copies.iter().map(|copy| copy.item.origin.shard.to_string()).collect();
     let text = format!("merged from the copies of {}", list(&shards));
     findings.push(Finding::new(Severity::Note, ids::MERGED_FILE, &*first.item.from, text));
     let bytes = all.to_bytes().map_err(|e| Error::io(&first.item.from, "merge", e))?;

@@ -25,7 +25,7 @@ pub(super) fn target_files<'t>(
 }
 
 fn only_target(inputs: &Inputs<'_>, path: &Path, item: &Item) -> Option<TargetId> {
-    let is_host = match item.class {
+    let is_host = match *item.class {
         Class::Host | Class::Split => true,
         Class::Unknown { device_code, .. } => !device_code,
         Class::Fat | Class::Target { .. } => false,
@@ -38,6 +38,6 @@ fn only_target(inputs: &Inputs<'_>, path: &Path, item: &Item) -> Option<TargetId
     let with = inputs.shards_with(agrees);
     let mut taken = inputs.component.groups().iter().flat_map(|group| &group.architectures);
     let is_taken = taken.any(agrees);
-    let is_only = with.len() == 1 && with.contains(&*item.shard);
+    let is_only = with.len() == 1 && with.contains(&*item.origin.shard);
     (is_taken && is_only).then_some(target)
 }

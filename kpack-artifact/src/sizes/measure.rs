@@ -147,14 +147,14 @@ impl Measured {
         leftovers: &[PathBuf],
     ) -> Result<(), Error> {
         for entry in classify_without_special_files(directory, databases)?.entries {
-            let Node::File { size, shared_inode } = entry.node else {
+            let Node::File { size } = entry.node else {
                 continue;
             };
             let path = directory.join(&entry.path);
             if leftovers.iter().any(|leftover| path.starts_with(leftover)) {
                 continue;
             }
-            if shared_inode.is_some_and(|inode| !self.inodes.insert(inode)) {
+            if entry.shared_inode.is_some_and(|inode| !self.inodes.insert(inode)) {
                 continue;
             }
             let metadata = path.symlink_metadata();

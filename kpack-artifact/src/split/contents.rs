@@ -111,7 +111,7 @@ fn refuse_contradictions(trees: &Trees) -> Result<(), Error> {
 /// Refuses binaries that were split before the link and not installed: their device code is where
 /// they were built.
 fn refuse_uninstalled(trees: &Trees, report: &mut Report) -> Result<(), Error> {
-    let split = trees.entries().filter(|(.., item)| item.class == Class::Split);
+    let split = trees.entries().filter(|(.., item)| *item.class == Class::Split);
     let lookup = Lookup::default();
     for (.., item) in split {
         let read = item.linked().and_then(|linked| Presplit::read(linked, false, &lookup));
@@ -146,7 +146,7 @@ fn found(
         }
     }
     for (owner, _, item) in trees.entries().filter(|(.., item)| !item.is_directory()) {
-        let target = item.target(owner).or(match &item.class {
+        let target = item.target(owner).or(match &*item.class {
             Class::Unknown { target, .. } if options.unknown == Unknown::Move => target.as_ref(),
             _ => None,
         });
@@ -173,7 +173,7 @@ fn size_before(trees: &Trees) -> u64 {
     }
     let mut inodes = BTreeSet::new();
     let sizes = trees.entries().map(|(.., item)| {
-        let inode = item.node.shared_inode();
+        let inode = item.shared_inode.as_deref();
         let is_new = inode.is_none_or(|inode| inodes.insert(inode));
         if is_new { item.size() } else { 0 }
     });
@@ -213,7 +213,7 @@ pub(super) fn retain(manifest: &mut Manifest, targets: &Targets) {
 fn manifests(trees: &Trees, report: &mut Report) -> Result<Vec<Listed>, Error> {
     let mut manifests = Vec::new();
     for (owner, _, item) in trees.entries() {
-        let is_listed = owner.is_some() || !item.prefix.is_empty();
+        let is_listed = owner.is_some() || !item.origin.prefix.is_empty();
         if !is_listed || !item.is_manifest() {
             continue;
         }

@@ -126,14 +126,14 @@ pub(super) fn module(
     prefixes: &[String],
     options: &Options,
 ) -> Result<Option<Module>, Error> {
-    let is_own = |item: &Item| prefixes.iter().any(|prefix| **prefix == *item.prefix);
+    let is_own = |item: &Item| prefixes.iter().any(|prefix| **prefix == *item.origin.prefix);
     let all = || tree.entries.iter().filter(|(_, item)| is_own(item));
     let fat: Vec<(&EntryPath, &Item)> =
-        all().filter(|(_, item)| item.class == Class::Fat).collect();
+        all().filter(|(_, item)| *item.class == Class::Fat).collect();
     let Some((_, first)) = fat.first() else {
         return Ok(None);
     };
-    let prefix = first.prefix.to_string();
+    let prefix = first.origin.prefix.to_string();
     let group = group(&tree.root, &prefix, options)?;
     let kpacks =
         Prefix::new(&tree.root.join(&prefix))?.kpack_dir(Path::new(match options.layout {
@@ -148,7 +148,7 @@ pub(super) fn module(
     let directory = Path::new(&prefix).join(&kpacks.name);
     let mut present = BTreeMap::new();
     for (path, item) in all() {
-        if let Class::Target { target, .. } = &item.class
+        if let Class::Target { target, .. } = &*item.class
             && path.parent() == Some(&*directory)
             && group.target_of(&file_name(path)).as_ref() == Some(target)
         {
@@ -200,11 +200,11 @@ fn names<'a>(tree: &Tree, fat: &[(&EntryPath, &'a Item)]) -> Result<Vec<Named<'a
     let mut binaries: Vec<Named<'a>> = Vec::new();
     let mut inodes = HashMap::new();
     for (path, item) in fat {
-        let prefix = &*item.prefix;
+        let prefix = &*item.origin.prefix;
         let installed = Prefix::new(&tree.root.join(prefix))?;
         let located = installed.binary(path.strip_prefix(prefix).unwrap_or(path))?;
         let next = binaries.len();
-        let inode = item.node.shared_inode();
+        let inode = item.shared_inode.as_deref();
         let binary = inode.map_or(next, |inode| *inodes.entry(inode).or_insert(next));
         let file = (path.to_path_buf(), item.from.to_path_buf());
         match binaries.get_mut(binary) {

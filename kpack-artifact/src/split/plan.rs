@@ -63,6 +63,9 @@ pub(super) fn plan(
     let targets = Targets::choose(options, found, report)?;
     report_observations(&contents.trees, report);
     report_gaps(&contents.trees, report)?;
+    // What library files name is needed for nothing else.
+    let items = contents.trees.all.iter_mut().flat_map(|(_, tree)| tree.entries.values_mut());
+    items.for_each(|item| item.library = None);
     let mut planner = Planner::new(options, &contents, &targets, report);
     for (owner, path, item) in contents.trees.entries() {
         planner.add(owner, path, item)?;
@@ -71,7 +74,7 @@ pub(super) fn plan(
     let databases = contents.trees.entries();
     let databases = databases.filter(|(_, _, item)| {
         let is_kept = |target| targets.keeps(target);
-        matches!(&item.class, Class::Target { target, .. } if is_kept(target))
+        matches!(&*item.class, Class::Target { target, .. } if is_kept(target))
     });
     let files = databases.map(|(_, path, _)| &**path);
     let debug = &options.storage.debug;
@@ -245,7 +248,7 @@ impl<'a> Planner<'a> {
         if self.written_anew.contains(&*item.from) {
             return Ok(());
         }
-        self.report.already_split += u64::from(item.class == Class::Split);
+        self.report.already_split += u64::from(*item.class == Class::Split);
         if target.is_none() && self.is_device_code(owner, path, item) {
             self.report.left_generic += 1;
         }
@@ -256,7 +259,7 @@ impl<'a> Planner<'a> {
             let reason = format!("takes the place of {}", other.display());
             return Err(Error::rejected(ids::CONFLICTING_FILES, &item.from, reason));
         }
-        match (self.rewritten.remove(&*item.from), &item.class) {
+        match (self.rewritten.remove(&*item.from), &*item.class) {
             (Some(bytes), _) => output.add_bytes(path, bytes, &item.from),
             (None, Class::Split) => {
                 let left_out = &self.targets.left_out;
@@ -275,7 +278,7 @@ impl<'a> Planner<'a> {
         owner: Option<&TargetId>,
         item: &'a Item,
     ) -> Result<Destination, Error> {
-        let target = match (owner, &item.class) {
+        let target = match (owner, &*item.class) {
             (None, Class::Unknown { target, reason, .. }) => {
                 let file = UnknownFile { from: &item.from, reason };
                 self.unknown(file, target.as_ref())?
@@ -367,10 +370,10 @@ impl<'a> Planner<'a> {
             matches!(self.contents.trees.databases.recognise(&path), Some((owner, place))
                 if !owner.is_selected() && !matches!(place, Place::ForAll(_)))
         };
-        match &item.class {
+        match &*item.class {
             Class::Unknown { device_code, .. } => *device_code,
             Class::Host => {
-                let is_listed = owner.is_none() && !item.prefix.is_empty();
+                let is_listed = owner.is_none() && !item.origin.prefix.is_empty();
                 let is_file = matches!(item.node, Node::File { .. });
                 is_listed && is_file && is_of_unselected_database()
             }

@@ -9,8 +9,8 @@ use crate::classify::{self, Class, Entry, Node};
 use crate::databases::Selection;
 use crate::entry_path::EntryPath;
 use crate::manifest_txt;
-use crate::tree::{Item, Tree};
-use kpack_core::platform::FileTypeExt;
+use crate::tree::{Classes, Item, Origin, Tree};
+use kpack_core::platform::{FileTypeExt, shared_inode};
 use kpack_core::{Error, ids};
 use kpack_split::input::{or_refused, walk_error};
 
@@ -43,14 +43,15 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
                 let within = found.path().strip_prefix(root).unwrap_or(found.path());
                 entries.push(Entry {
                     path: within.to_owned(),
-                    node: Node::of_file(&metadata),
+                    node: Node::File { size: metadata.len() },
+                    shared_inode: shared_inode(&metadata),
                     class: Class::Host,
                     library: None,
                 });
             }
         }
     }
-    classify::mark_empty(&mut entries);
+    classify::mark_empty(classify::marked(&mut entries), &Class::Host);
     let listed = manifest_txt::FILE_NAME;
     for (top, files) in tops(&entries) {
         let text = match files {
@@ -65,14 +66,16 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
         };
         report.warn(ids::IN_NO_PREFIX, root.join(top), text + to);
     }
+    let mut classes = Classes::default();
+    let origin = Arc::new(Origin { shard: Arc::clone(&tree.shard), prefix: "".into() });
     for entry in entries {
         let path = EntryPath::new(root, &entry.path);
         let item = Item {
-            shard: tree.shard.clone(),
+            origin: Arc::clone(&origin),
             from: Arc::clone(path.full()),
             node: entry.node,
-            class: in_no_prefix(entry.class),
-            prefix: "".into(),
+            shared_inode: entry.shared_inode.map(Box::new),
+            class: classes.share(in_no_prefix(entry.class)),
             binary: None,
             library: None,
         };

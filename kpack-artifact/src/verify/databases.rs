@@ -30,7 +30,7 @@ pub(super) fn verify(
             report.add(found.severity, found.id, &path, &found.text);
         }
     }
-    let gaps = gaps(files_in(&content, Path::new(""), prefix));
+    let gaps = gaps(files_in(&content, prefix, Path::new("")));
     report_gaps(gaps, context, report);
     if !content.entries.is_empty() && report.count(Severity::Fault) == faults {
         let files = counted(content.entries.len(), "file");

@@ -70,7 +70,7 @@ impl Original {
         for artifact in roots {
             let own = original.prefixes.iter().filter_map(|(prefix, content)| {
                 let within = prefix.strip_prefix(artifact).ok()?;
-                Some(files_in(content, within, prefix))
+                Some(files_in(content, artifact, within))
             });
             let gaps = gaps(own.flatten());
             original.gaps.extend(gaps);

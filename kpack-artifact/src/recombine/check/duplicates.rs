@@ -51,7 +51,7 @@ fn duplicates(
         let first = taken.entries.get(&**path);
         let from = other.entries.get(&**path).or(first);
         let from = from.map_or_else(|| other.root.join(path), |item| item.from.to_path_buf());
-        let first = first.map_or(&*taken.shard, |item| &*item.shard);
+        let first = first.map_or(&*taken.shard, |item| &*item.origin.shard);
         let (severity, what) = match kind {
             _ if is_strict => (Severity::Fault, String::new()),
             DifferenceKind::OnlyFirst => continue,
@@ -89,7 +89,7 @@ fn duplicates(
 fn parts_of_one(first: &Tree, second: &Tree, differences: &[TreeDifference]) -> bool {
     let with_kpacks = |tree: &Tree| -> BTreeSet<Arc<str>> {
         let kpacks = tree.entries.values().filter(|item| item.is_kpack());
-        kpacks.map(|item| Arc::clone(&item.prefix)).collect()
+        kpacks.map(|item| Arc::clone(&item.origin.prefix)).collect()
     };
     let (ours, theirs) = (with_kpacks(first), with_kpacks(second));
     differences.iter().all(|difference| {
@@ -101,6 +101,8 @@ fn parts_of_one(first: &Tree, second: &Tree, differences: &[TreeDifference]) -> 
             }
         };
         let item = tree.entries.get(&*difference.path);
-        item.is_some_and(|item| !(ours.contains(&item.prefix) && theirs.contains(&item.prefix)))
+        item.is_some_and(|item| {
+            !(ours.contains(&item.origin.prefix) && theirs.contains(&item.origin.prefix))
+        })
     })
 }

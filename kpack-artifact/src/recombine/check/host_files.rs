@@ -153,13 +153,13 @@ fn left_out(
     item: &Item,
     difference: &TreeDifference,
 ) -> Result<Option<String>, Error> {
-    let (shard, text) = (&item.shard, &difference.text);
+    let (shard, text) = (&item.origin.shard, &difference.text);
     let is_only = difference.kind == DifferenceKind::OnlySecond;
     if matches!(difference.kind, DifferenceKind::OnlyFirst | DifferenceKind::Bytes) {
         return Ok(None);
     }
     let taken = format!("{text}; {}'s is taken", first.shard);
-    Ok(match &item.class {
+    Ok(match &*item.class {
         Class::Split if is_only => Some(format!(
             "skipped: only shard {shard} has this host binary, so nothing will load its device code"
         )),

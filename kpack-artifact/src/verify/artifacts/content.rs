@@ -80,7 +80,7 @@ struct Seen {
 impl Seen {
     fn add(&mut self, item: &Item) {
         self.files += usize::from(!item.is_directory());
-        match &item.class {
+        match &*item.class {
             Class::Target { target, .. } => drop(self.targets.insert(target.clone())),
             Class::Unknown { target, device_code, .. } => {
                 self.unknown += usize::from(*device_code);

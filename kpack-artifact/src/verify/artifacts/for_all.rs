@@ -37,7 +37,7 @@ impl Set {
         let generic = members.iter().find(|member| member.role == Role::Generic);
         for prefix in generic.iter().flat_map(|generic| &generic.tree.prefixes) {
             let entries = generic.iter().flat_map(|generic| &generic.tree.entries);
-            let own = entries.filter(|(_, item)| *item.prefix == **prefix);
+            let own = entries.filter(|(_, item)| *item.origin.prefix == **prefix);
             let mut listed = Vec::new();
             let mut for_all = Vec::new();
             for (path, item) in own {
@@ -113,7 +113,7 @@ fn targets_beside(path: &Path, members: &[Member]) -> BTreeSet<TargetId> {
     let mut targets = BTreeSet::new();
     for member in members {
         for item in member.tree.at_and_below(directory) {
-            if let (Class::Target { target, .. }, false) = (&item.class, item.is_directory()) {
+            if let (Class::Target { target, .. }, false) = (&*item.class, item.is_directory()) {
                 targets.insert(target.clone());
             }
         }

@@ -43,7 +43,7 @@ pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Resul
         }
     }
     for installed in places.into_values() {
-        for conflict in conflicts(installed.into_iter())? {
+        for conflict in conflicts(installed.iter().copied())? {
             let path = conflict.entry.artifact.join(conflict.entry.path);
             if conflict.is_harmless {
                 report.note(ids::CONFLICTING_FILES, &path, conflict.text)
