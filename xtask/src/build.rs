@@ -1,8 +1,9 @@
 //! Builds what people install.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::ValueEnum;
 use xshell::cmd;
 
@@ -75,6 +76,9 @@ pub(crate) fn helper_with(cargo: &Cargo, profile: Profile) -> Result<PathBuf> {
 const PORTABLE: [&str; 3] =
     ["--cfg=sha2_backend=\"soft\"", "--cfg=feature=\"no_avx2\"", "--cfg=feature=\"no_avx512\""];
 
+/// The version of `b3sum` that is compared with.
+const B3SUM: &str = "1.8.7";
+
 /// Builds the helper binary optimised, for a processor without SHA, AVX2 and AVX-512, and returns its path.
 pub(crate) fn portable_helper() -> Result<PathBuf> {
     process::step("Building the helper binary `kpack` without SHA, AVX2 and AVX-512");
@@ -86,6 +90,24 @@ pub(crate) fn portable_helper() -> Result<PathBuf> {
         "cargo build {flags...} --target-dir {directory} --package kpack-cli --bin kpack"
     ))?;
     Ok(directory.join(Profile::Dist.directory()).join("kpack"))
+}
+
+/// Builds `b3sum` beside a helper binary, where benchmarks search first, and for the same processor.
+pub(crate) fn b3sum(helper: &Path, is_portable: bool) -> Result<()> {
+    process::step("Building `b3sum`");
+    let flags = if is_portable {
+        PORTABLE.map(|flag| format!("'{flag}'")).join(",")
+    } else {
+        String::new()
+    };
+    let directory = helper.parent().context("the helper binary is in no directory")?;
+    let target = directory.parent().unwrap_or(directory);
+    log::run(cmd!(
+        process::shell(),
+        "cargo install --quiet --locked --no-track --force b3sum@{B3SUM} --root {directory} --target-dir {target} --config build.rustflags=[{flags}]"
+    ))?;
+    fs::rename(directory.join("bin/b3sum"), directory.join("b3sum"))
+        .with_context(|| format!("b3sum cannot be moved to {}", directory.display()))
 }
 
 /// Builds the helper binary with a C library linked into it, so that it runs on every Linux of this architecture, and
