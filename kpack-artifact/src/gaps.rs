@@ -1,11 +1,9 @@
 //! Finds what the databases of Tensile's libraries lack: code objects without their library file, library
 //! files without their code objects, files that only other targets have, and links to nowhere.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
-use std::ops::Bound;
 use std::path::{Component, Path, PathBuf};
 
 use kpack_format::tensile::Library;
@@ -13,7 +11,7 @@ use kpack_format::{TargetId, target_names};
 
 use super::data_file::uncompressed;
 use super::databases::{self, ForAll, Merge};
-use super::entry::{Class, Classification, Node};
+use super::entry::{Class, Classification, Entry, Node};
 use super::entry_path::EntryPath;
 use super::tensile;
 use super::tree::Tree;
@@ -24,9 +22,10 @@ use kpack_core::words::{list, list_some};
 const MOST_NAMES: usize = 3;
 
 /// A file or symbolic link, among all that are installed together.
+#[derive(Clone, Copy)]
 pub(crate) struct DatabaseFile<'a> {
     /// Its path in the installation, or in the artifacts, with that in the file system.
-    pub(crate) path: Cow<'a, EntryPath>,
+    pub(crate) path: &'a EntryPath,
     pub(crate) is_link: bool,
     pub(crate) class: &'a Class,
     /// Its content, if it is a library file.
@@ -98,31 +97,37 @@ impl Gap {
     }
 }
 
-/// The files of an artifact, for [`gaps`].
+/// The files of an artifact.
 pub(crate) fn files_of(tree: &Tree) -> impl Iterator<Item = DatabaseFile<'_>> {
     let files = tree.entries.iter().filter(|(_, item)| !item.is_directory());
     files.map(|(path, item)| DatabaseFile {
-        path: Cow::Borrowed(path),
+        path,
         is_link: item.node == Node::Symlink,
         class: &item.class,
         library: item.library.as_deref(),
     })
 }
 
-/// The files of the prefix `within` of the artifact or installation `root`, for [`gaps`].
+/// The files of the prefix `within` of the artifact or installation `root`, with their paths.
 pub(crate) fn files_in<'c>(
     content: &'c Classification,
     root: &Path,
     within: &Path,
-) -> impl Iterator<Item = DatabaseFile<'c>> {
+) -> impl Iterator<Item = (EntryPath, &'c Entry)> {
     let is_file = |node: &Node| !matches!(node, Node::Directory { .. });
     let files = content.entries.iter().filter(move |entry| is_file(&entry.node));
-    files.map(move |entry| DatabaseFile {
-        path: Cow::Owned(EntryPath::new(root, &within.join(&entry.path))),
-        is_link: entry.node == Node::Symlink,
-        class: &entry.class,
-        library: entry.library.as_deref(),
-    })
+    files.map(move |entry| (EntryPath::new(root, &within.join(&entry.path)), entry))
+}
+
+impl<'a> From<&'a (EntryPath, &'a Entry)> for DatabaseFile<'a> {
+    fn from((path, entry): &'a (EntryPath, &'a Entry)) -> Self {
+        Self {
+            path,
+            is_link: entry.node == Node::Symlink,
+            class: &entry.class,
+            library: entry.library.as_deref(),
+        }
+    }
 }
 
 /// What the databases in an installation, or in artifacts that are installed together, lack.
@@ -136,24 +141,22 @@ pub(crate) fn gaps<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec<Gap
 
 /// As [`gaps`], with links that lead to files which the split puts into another artifact.
 pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec<Gap> {
-    let (mut tensile, mut others) = (Vec::new(), Vec::new());
-    for file in files {
-        match databases::recognise(&with_slashes(&file.path)) {
-            Some((database, _)) if database.is_tensile => tensile.push(file),
-            Some(_) => others.push(file),
-            None => {}
-        }
-    }
     let mut directories: BTreeMap<&Path, Directory<'_>> = BTreeMap::new();
-    for file in &tensile {
-        if let (Some(parent), Some(name)) =
-            (file.path.parent(), file.path.file_name().and_then(OsStr::to_str))
-        {
-            let directory = directories.entry(parent).or_default();
-            directory.targets.extend(file.target());
-            directory.files.insert(name, file);
+    let mut others = Vec::new();
+    for file in files {
+        let Some((database, _)) = databases::recognise(&with_slashes(file.path)) else {
+            continue;
+        };
+        match (file.path.parent(), file.path.file_name().and_then(OsStr::to_str)) {
+            (Some(parent), Some(name)) if database.is_tensile => {
+                let directory = directories.entry(parent).or_default();
+                directory.targets.extend(file.target());
+                directory.files.push((name, file));
+            }
+            _ => others.push(file),
         }
     }
+    directories.values_mut().for_each(Directory::sort);
     let mut found = Vec::new();
     for (path, directory) in &directories {
         directory.libraries(&mut found);
@@ -161,7 +164,8 @@ pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>)
         directory.of_others(path, &mut found);
         directory.for_all(&mut found);
     }
-    found.extend(links(&tensile, &others));
+    let of_tensile = directories.values().flat_map(Directory::files);
+    found.extend(links(of_tensile.chain(&others)));
     found.sort_by(|a, b| a.from.cmp(&b.from));
     found
 }
@@ -169,7 +173,8 @@ pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>)
 impl Classification {
     /// What the databases lack: the full path of a file in `prefix`, and what is wrong with it.
     pub fn lacking(&self, prefix: &Path) -> Vec<(PathBuf, String)> {
-        let gaps = gaps(files_in(self, prefix, Path::new(""))).into_iter();
+        let files = Vec::from_iter(files_in(self, prefix, Path::new("")));
+        let gaps = gaps(files.iter().map(DatabaseFile::from)).into_iter();
         gaps.map(|gap| (gap.from.clone(), gap.text())).collect()
     }
 }
@@ -192,25 +197,50 @@ impl DatabaseFile<'_> {
 /// A directory of a database.
 #[derive(Default)]
 struct Directory<'a> {
-    files: BTreeMap<&'a str, &'a DatabaseFile<'a>>,
+    /// By name, each once. A map would take more memory than all else about them.
+    files: Vec<(&'a str, DatabaseFile<'a>)>,
     /// The processors that it has files for.
     targets: BTreeSet<TargetId>,
 }
 
 impl Directory<'_> {
+    /// Sorts the files. Of those with one name, the last stays.
+    fn sort(&mut self) {
+        self.files.sort_by_key(|(name, _)| *name);
+        self.files.dedup_by(|next, last| {
+            let is_same = next.0 == last.0;
+            if is_same {
+                *last = *next;
+            }
+            is_same
+        });
+    }
+
+    fn files(&self) -> impl Iterator<Item = &DatabaseFile<'_>> + Clone {
+        self.files.iter().map(|(_, file)| file)
+    }
+
+    /// The first file whose name is `name` or comes after it.
+    fn from(&self, name: &str) -> Option<&(&str, DatabaseFile<'_>)> {
+        self.files.get(self.files.partition_point(|(found, _)| *found < name))
+    }
+
+    fn get(&self, name: &str) -> Option<&DatabaseFile<'_>> {
+        self.from(name).filter(|(found, _)| *found == name).map(|(_, file)| file)
+    }
+
     fn has(&self, name: &str) -> bool {
-        self.files.contains_key(name)
+        self.get(name).is_some()
     }
 
     /// Whether there is a library file of this name, compressed or not.
     fn has_library(&self, stem: &str) -> bool {
         let name = format!("{stem}.dat");
-        let mut from = self.files.range::<str, _>((Bound::Included(&*name), Bound::Unbounded));
-        from.next().is_some_and(|(found, _)| uncompressed(found) == name)
+        self.from(&name).is_some_and(|(found, _)| uncompressed(found) == name)
     }
 
     fn libraries(&self, found: &mut Vec<Gap>) {
-        for file in self.files.values() {
+        for file in self.files() {
             let Some(library) = file.library else {
                 continue;
             };
@@ -254,7 +284,7 @@ impl Directory<'_> {
         if !self.has_library(stem) {
             missing.insert(format!("{stem}.dat"));
         }
-        let file = self.files.get(&*format!("{stem}.dat"));
+        let file = self.get(&format!("{stem}.dat"));
         let Some(library) = file.and_then(|file| file.library) else {
             return;
         };
@@ -300,16 +330,16 @@ impl Directory<'_> {
 
     /// Code objects that no library file names.
     fn code_objects(&self, found: &mut Vec<Gap>) {
-        let libraries = || self.files.values().filter_map(|file| file.library);
+        let libraries = || self.files().filter_map(|file| file.library);
         let named: BTreeSet<&str> = libraries()
             .flat_map(|library| library.code_objects.iter().map(|name| without_extension(name)))
             .chain(libraries().flat_map(|library| library.placeholders.iter().map(String::as_str)))
             .collect();
         // Compressed library files are not read, and one names the code objects of others.
         let names_others = tensile::EXT_OP_LIBRARY;
-        let mut names = self.files.keys();
+        let mut names = self.files.iter().map(|(name, _)| *name);
         let may_be_named =
-            names.any(|name| *name != names_others && uncompressed(name) == names_others);
+            names.any(|name| name != names_others && uncompressed(name) == names_others);
         for (name, file) in &self.files {
             let (Some(stem), Some(target)) = (name.strip_suffix(".co"), file.target()) else {
                 continue;
@@ -377,8 +407,8 @@ impl Directory<'_> {
 
     /// Files for all targets that have nothing for one that other files are for.
     fn for_all(&self, found: &mut Vec<Gap>) {
-        for file in self.files.values() {
-            let merge = databases::for_all(&file.path);
+        for file in self.files() {
+            let merge = databases::for_all(file.path);
             let (Some(ForAll::Merge(Merge::Bundle | Merge::ByTarget)), Some(library)) =
                 (merge, file.library)
             else {
@@ -410,8 +440,8 @@ fn dangling(link: &DatabaseFile<'_>, owners: &BTreeMap<&Path, Option<TargetId>>)
 }
 
 /// What the symbolic links among files of databases lack.
-fn links(tensile: &[DatabaseFile<'_>], others: &[DatabaseFile<'_>]) -> Vec<Gap> {
-    let files = || tensile.iter().chain(others);
+fn links<'f>(files: impl Iterator<Item = &'f DatabaseFile<'f>> + Clone) -> Vec<Gap> {
+    let files = || files.clone();
     if !files().any(|file| file.is_link) {
         return Vec::new();
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::Context;
 use super::Report;
 use crate::classify::{Classification, classify_databases};
-use crate::gaps::{Gap, files_in, gaps};
+use crate::gaps::{DatabaseFile, Gap, files_in, gaps};
 use kpack_core::Error;
 use kpack_core::words::counted;
 use kpack_core::{Severity, ids};
@@ -30,7 +30,8 @@ pub(super) fn verify(
             report.add(found.severity, found.id, &path, &found.text);
         }
     }
-    let gaps = gaps(files_in(&content, prefix, Path::new("")));
+    let files = Vec::from_iter(files_in(&content, prefix, Path::new("")));
+    let gaps = gaps(files.iter().map(DatabaseFile::from));
     report_gaps(gaps, context, report);
     if !content.entries.is_empty() && report.count(Severity::Fault) == faults {
         let files = counted(content.entries.len(), "file");

@@ -8,7 +8,7 @@ use kpack_split::leftover::directories;
 
 use crate::classify::{Class, Classification, Parsed, classify_once};
 use crate::databases::Selection;
-use crate::gaps::{Gap, files_in, gaps};
+use crate::gaps::{DatabaseFile, Gap, files_in, gaps};
 use crate::manifest_txt;
 use crate::mark;
 use crate::tree::is_artifact;
@@ -72,7 +72,8 @@ impl Original {
                 let within = prefix.strip_prefix(artifact).ok()?;
                 Some(files_in(content, artifact, within))
             });
-            let gaps = gaps(own.flatten());
+            let files = Vec::from_iter(own.flatten());
+            let gaps = gaps(files.iter().map(DatabaseFile::from));
             original.gaps.extend(gaps);
         }
         Ok(original)
