@@ -41,17 +41,31 @@ pub(super) struct Output {
 /// Device and inode, of host binaries with their module.
 type Inode = (Option<usize>, SharedInode);
 
-/// The source of an artifact's entry.
+/// The source of an artifact's entry. There may be many, so what few of them have is boxed.
 #[derive(Debug)]
 pub(super) enum EntrySource {
     /// A directory with this one's mode and time.
     Directory(Arc<Path>),
-    /// A copy of a file with changed bytes, or of a symbolic link.
-    Copy(Arc<Path>, Edits),
-    /// New bytes, with another file's mode and time.
-    Bytes(Vec<u8>, Arc<Path>),
+    /// A copy of a file or symbolic link.
+    Copy(Arc<Path>),
+    Edited(Box<Edited>),
+    Bytes(Box<NewFile>),
     /// The host binary of this fat one, to write once its device code is known.
     Host(Arc<Path>),
+}
+
+/// A copy of a file with changed bytes.
+#[derive(Debug)]
+pub(super) struct Edited {
+    pub(super) from: Arc<Path>,
+    pub(super) edits: Edits,
+}
+
+/// New bytes, with another file's mode and time.
+#[derive(Debug)]
+pub(super) struct NewFile {
+    pub(super) bytes: Vec<u8>,
+    pub(super) like: Arc<Path>,
 }
 
 impl Output {
@@ -80,9 +94,9 @@ impl Output {
     pub(super) fn file_at(&self, path: &EntryPath) -> Option<&Path> {
         match self.entries.get(path)? {
             EntrySource::Directory(_) => None,
-            EntrySource::Copy(from, _) | EntrySource::Bytes(_, from) | EntrySource::Host(from) => {
-                Some(from)
-            }
+            EntrySource::Copy(from) | EntrySource::Host(from) => Some(from),
+            EntrySource::Edited(edited) => Some(&edited.from),
+            EntrySource::Bytes(new) => Some(&new.like),
         }
     }
 
@@ -102,7 +116,11 @@ impl Output {
             }
             Node::Symlink | Node::File { .. } => {
                 self.count(item, None, item.size());
-                self.insert(path, &item.from, EntrySource::Copy(from, edits));
+                let source = match edits {
+                    edits if edits.is_empty() => EntrySource::Copy(from),
+                    edits => EntrySource::Edited(Edited { from, edits }.into()),
+                };
+                self.insert(path, &item.from, source);
             }
         }
     }
@@ -118,7 +136,8 @@ impl Output {
         self.files += 1;
         self.size += bytes.len() as u64;
         self.copied += bytes.len() as u64;
-        self.insert(path, like, EntrySource::Bytes(bytes, like.into()));
+        let source = EntrySource::Bytes(NewFile { bytes, like: like.into() }.into());
+        self.insert(path, like, source);
     }
 
     /// The entries to install. `artifact` is its directory.
@@ -138,9 +157,13 @@ impl Output {
                 path,
                 content: match source {
                     EntrySource::Directory(_) => InstalledContent::Directory,
-                    EntrySource::Copy(from, edits) => InstalledContent::File(from, edits),
-                    EntrySource::Host(from) => InstalledContent::File(from, &[]),
-                    EntrySource::Bytes(bytes, _) => InstalledContent::Bytes(bytes),
+                    EntrySource::Copy(from) | EntrySource::Host(from) => {
+                        InstalledContent::File(from, &[])
+                    }
+                    EntrySource::Edited(edited) => {
+                        InstalledContent::File(&edited.from, &edited.edits)
+                    }
+                    EntrySource::Bytes(new) => InstalledContent::Bytes(&new.bytes),
                 },
             })
         })

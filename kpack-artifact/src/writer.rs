@@ -31,14 +31,18 @@ pub(super) fn write(
         match source {
             EntrySource::Host(_) => continue,
             EntrySource::Directory(_) => drop(writer.directory(path)?),
-            EntrySource::Copy(from, edits) => {
+            EntrySource::Copy(from) => {
                 progress.file(path);
-                progress.advance(writer.copy(path, from, edits)?);
+                progress.advance(writer.copy(path, from, &[])?);
             }
-            EntrySource::Bytes(bytes, like) => {
+            EntrySource::Edited(edited) => {
                 progress.file(path);
-                writer.bytes(path, bytes, like)?;
-                progress.advance(bytes.len() as u64);
+                progress.advance(writer.copy(path, &edited.from, &edited.edits)?);
+            }
+            EntrySource::Bytes(new) => {
+                progress.file(path);
+                writer.bytes(path, &new.bytes, &new.like)?;
+                progress.advance(new.bytes.len() as u64);
             }
         }
     }
