@@ -58,7 +58,10 @@ impl Library {
     pub fn read(bytes: &[u8]) -> Result<Self, LibraryError> {
         let mut scan = Scan::default();
         scan.file(bytes).map_err(LibraryError)?;
-        Ok(Self { code_objects: scan.code_objects.into_iter().collect(), ..scan.library })
+        let mut code_objects = Vec::from_iter(scan.code_objects);
+        // It begins with space for four.
+        code_objects.shrink_to_fit();
+        Ok(Self { code_objects, ..scan.library })
     }
 }
 
