@@ -20,12 +20,12 @@ const WAYS: [(&str, &str); 9] = [
     ("level 3", "each -3"),
     ("level 1", "each -1"),
     ("level 2", "each -2"),
-    ("level 3, smaller tables, as kpack", "each --zstd=hlog=16,clog=15 -3"),
-    ("level 3, window of 8 MiB and tables of 1 MiB", "each --zstd=wlog=23,hlog=18,clog=18 -3"),
+    ("level 3, smaller tables", "each --zstd=hlog=16,clog=15 -3"),
+    ("level 3, window of 8 MiB, tables of 1 MiB", "each --zstd=wlog=23,hlog=18,clog=18 -3"),
     ("level 9", "each -9"),
     ("level 19", "each -19"),
     (
-        "level 3, long-distance matching over all",
+        "level 3, long-distance matching over all of them",
         "cat objects/* | zstd -q --no-check -3 --long=28 -c",
     ),
     (
@@ -42,15 +42,16 @@ const EACH: &str = "each() {
     rm -r out
 }";
 
-/// A Markdown table of these libraries: megabytes, the difference, and seconds of CPU time with all programs that the script
-/// runs.
+/// A Markdown table of these libraries: bytes and CPU time of the first way, with all programs that its script runs, and
+/// how much more or less the others have.
 ///
 /// # Errors
 /// A library cannot be split, or zstd fails.
 pub(super) fn table(helper: &Path, libraries: &[Library]) -> Result<String> {
-    let ways = WAYS.map(|(name, _)| name).join(" | ");
+    let [(first, _), others @ ..] = WAYS;
+    let others = others.map(|(name, _)| name).join(" | ");
     let mut text = format!(
-        "| library, for one GPU | code | kpack | {ways} |\n| --- {}|\n",
+        "| library, for one GPU | code | {first} | kpack | {others} |\n| --- {}|\n",
         "| ---: ".repeat(2 + WAYS.len())
     );
     for library in libraries {
@@ -69,7 +70,7 @@ fn row(helper: &Path, library: &Library) -> Result<String> {
         code += stored.code.len() as u64;
         fs::write(work.join(format!("objects/{index}")), &stored.code)?;
     }
-    let mut sizes = vec![(fs::metadata(&archive)?.len(), None)];
+    let mut costs = Vec::new();
     for (name, script) in WAYS {
         process::step(&format!("Compressing its code objects: {name}"));
         let script = format!("{EACH}\n{{ {script}; }} > compressed");
@@ -78,15 +79,18 @@ fn row(helper: &Path, library: &Library) -> Result<String> {
         let ResUse { status, rusage } = shell.wait4()?;
         ensure!(status.success(), "`{script}` failed ({status})");
         let time = (rusage.utime + rusage.stime).as_secs_f64();
-        sizes.push((fs::metadata(work.join("compressed"))?.len(), Some(time)));
+        costs.push((fs::metadata(work.join("compressed"))?.len() as f64, time));
     }
-    let megabytes = |size: u64| format!("{:.2} MB", size as f64 / 1e6);
-    let plain = sizes[1].0 as f64;
-    let cells = sizes.iter().map(|(size, time)| {
-        let more = 100.0 * (*size as f64 / plain - 1.0);
-        let time = time.map(|time| format!(", {time:.2} s")).unwrap_or_default();
-        format!(" {} ({more:+.1}%{time}) |", megabytes(*size))
-    });
-    let cells: String = cells.collect();
-    Ok(format!("| `{}` | {} |{cells}\n", library.name(), megabytes(code)))
+    let (bytes, time) = costs[0];
+    let more = |size: f64| format!("{:+.1}%", 100.0 * (size / bytes - 1.0));
+    let others = costs[1..].iter();
+    let others = others.map(|(size, cpu)| format!(" {}, {:.2} × |", more(*size), cpu / time));
+    Ok(format!(
+        "| `{}` | {:.2} MB | {:.2} MB, {time:.2} s | {} |{}\n",
+        library.name(),
+        code as f64 / 1e6,
+        bytes / 1e6,
+        more(fs::metadata(&archive)?.len() as f64),
+        others.collect::<String>(),
+    ))
 }
