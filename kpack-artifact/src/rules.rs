@@ -250,3 +250,39 @@ pub(crate) fn unreadable(path: &Path, archives: &Archives) -> Result<Option<Stri
     }
     Ok(None)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_entry_in_a_taken_place_conflicts_but_directories_do_not() {
+        use InstalledContent::{Bytes, Directory};
+        let entry = |artifact: &'static str, at: &'static str, content| Installed {
+            at: Path::new(at),
+            component: "blas",
+            artifact: Path::new(artifact),
+            may_share: false,
+            path: Path::new(at),
+            content,
+        };
+        let entries = [
+            entry("one", "lib", Directory),
+            entry("one", "lib/a", Bytes(b"1")),
+            entry("one", "lib/b", Bytes(b"1")),
+            entry("two", "lib", Directory),
+            entry("two", "lib/a", Bytes(b"1")),
+            entry("three", "lib", Bytes(b"1")),
+            entry("three", "lib/a", Directory),
+        ];
+        let found = conflicts(entries.into_iter()).unwrap();
+        let found = found.iter().map(|found| {
+            let [entry, other] =
+                [found.entry, found.other].map(|one| one.artifact.to_str().unwrap());
+            (entry, other, found.entry.at.to_str().unwrap())
+        });
+        let expected =
+            [("two", "one", "lib/a"), ("three", "one", "lib"), ("three", "one", "lib/a")];
+        assert_eq!(Vec::from_iter(found), expected);
+    }
+}
