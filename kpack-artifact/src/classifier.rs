@@ -1,5 +1,6 @@
 //! Decides where one entry of a tree belongs, by its path and its content.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
 use std::path::Path;
 use std::sync::Arc;
@@ -272,6 +273,9 @@ impl Classifier<'_> {
             // They only matter where the path does not say which target it is for.
             if let Class::Target { .. } = class {
                 library.targets.clear();
+            }
+            if let Some(stem) = self.path.file_stem().and_then(OsStr::to_str) {
+                library.keep_own(stem);
             }
             self.library = Some(library);
         }

@@ -179,7 +179,16 @@ impl Classification {
     }
 }
 
-impl DatabaseFile<'_> {
+impl<'a> DatabaseFile<'a> {
+    /// The code objects that it names, if it is a library file.
+    fn code_objects(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let library = self.library;
+        let own = library.filter(|library| library.names_own);
+        let own = own.and(self.path.file_stem()).and_then(OsStr::to_str);
+        let names = library.into_iter().flat_map(|library| &library.code_objects);
+        names.map(String::as_str).chain(own)
+    }
+
     /// The processor whose artifact it goes to.
     fn target(&self) -> Option<TargetId> {
         match self.class {
@@ -246,22 +255,22 @@ impl Directory<'_> {
             };
             let own = file.target();
             let mut missing: BTreeMap<Option<TargetId>, BTreeSet<String>> = BTreeMap::new();
-            for name in &library.code_objects {
+            for name in file.code_objects() {
                 let target = target_names::only_in_file_name(name).map(|target| target.plain());
                 let target = own.clone().or(target);
                 // That of another target may be in a package that is not installed.
                 let is_installed = target.as_ref().is_none_or(|t| self.targets.contains(t));
                 let stem = without_extension(name);
                 let mut names =
-                    [name.clone(), format!("{stem}.co"), format!("{stem}.hsaco")].into_iter();
+                    [name.to_owned(), format!("{stem}.co"), format!("{stem}.hsaco")].into_iter();
                 if is_installed && !names.any(|name| self.has(&name)) {
-                    missing.entry(target).or_default().insert(name.clone());
+                    missing.entry(target).or_default().insert(name.to_owned());
                 }
             }
             // A library for all targets has a code object for each that it names.
             let stem = file.path.file_stem().unwrap_or_default().display();
             let is_merged =
-                library.has_assembly && own.is_none() && library.code_objects.is_empty();
+                library.has_assembly && own.is_none() && file.code_objects().next().is_none();
             for target in library.targets.iter().filter(|_| is_merged).map(TargetId::plain) {
                 let name = format!("{stem}_{target}.co");
                 if self.targets.contains(&target) && !self.has(&name) {
@@ -284,13 +293,12 @@ impl Directory<'_> {
         if !self.has_library(stem) {
             missing.insert(format!("{stem}.dat"));
         }
-        let file = self.get(&format!("{stem}.dat"));
-        let Some(library) = file.and_then(|file| file.library) else {
+        let Some(file) = self.get(&format!("{stem}.dat")) else {
             return;
         };
-        if !library.code_objects.is_empty() {
+        let Some(library) = file.library.filter(|_| file.code_objects().next().is_none()) else {
             return;
-        }
+        };
         if library.has_assembly && !self.has(&format!("{stem}.co")) {
             missing.insert(format!("{stem}.co"));
         }
@@ -330,10 +338,12 @@ impl Directory<'_> {
 
     /// Code objects that no library file names.
     fn code_objects(&self, found: &mut Vec<Gap>) {
-        let libraries = || self.files().filter_map(|file| file.library);
-        let named: BTreeSet<&str> = libraries()
-            .flat_map(|library| library.code_objects.iter().map(|name| without_extension(name)))
-            .chain(libraries().flat_map(|library| library.placeholders.iter().map(String::as_str)))
+        let libraries = self.files().filter_map(|file| file.library);
+        let placeholders = libraries.flat_map(|library| &library.placeholders);
+        let named: BTreeSet<&str> = self
+            .files()
+            .flat_map(|file| file.code_objects().map(without_extension))
+            .chain(placeholders.map(String::as_str))
             .collect();
         // Compressed library files are not read, and one names the code objects of others.
         let names_others = tensile::EXT_OP_LIBRARY;

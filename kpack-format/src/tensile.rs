@@ -25,6 +25,8 @@ pub struct Library {
     /// The code object files that it names, spelled as in the file: lazily loaded libraries omit
     /// the extension. Sorted, each once; most name one, which takes far less memory than in a set.
     pub code_objects: Vec<String>,
+    /// Whether it names the code object that is called like itself, and [`Library::keep_own`] removed that name.
+    pub names_own: bool,
     /// The library files that it loads when they are needed, without their extension.
     pub placeholders: BTreeSet<String>,
     /// Whether it has solutions in assembly, whose kernels are in a `.co`.
@@ -62,6 +64,15 @@ impl Library {
         // It begins with space for four.
         code_objects.shrink_to_fit();
         Ok(Self { code_objects, ..scan.library })
+    }
+
+    /// Keeps the name of the code object that is called like the file itself, `stem`, as a truth value: most files have
+    /// no other, and there may be many.
+    pub fn keep_own(&mut self, stem: &str) {
+        let names = self.code_objects.len();
+        self.code_objects.retain(|name| name != stem);
+        self.names_own |= self.code_objects.len() < names;
+        self.code_objects.shrink_to_fit();
     }
 }
 
@@ -173,6 +184,17 @@ mod tests {
         assert_eq!(targets, ["gfx942"]);
         let code_objects: Vec<&String> = library.code_objects.iter().collect();
         assert_eq!(code_objects, ["TensileLibrary_Type_SS_gfx942", "extop_gfx942.co"]);
+    }
+
+    #[test]
+    fn the_own_name_is_kept_once() {
+        let mut library =
+            Library { code_objects: vec!["a".into(), "b".into()], ..Library::default() };
+        for stem in ["c", "b", "b"] {
+            library.keep_own(stem);
+            assert_eq!(library.names_own, stem == "b");
+        }
+        assert_eq!(library.code_objects, ["a"]);
     }
 
     #[test]
