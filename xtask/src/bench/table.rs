@@ -413,6 +413,8 @@ pub(super) const GROUPS: &[Group] = &[
  bounds: &[Wall(1.3), Memory(65.0)],
  ..FILES
  },
+            Row { what: "Split a tree of 10,000 files", size: 10_000, ..READ_FILES },
+            Row { what: "Split a tree of 100,000 files", size: 100_000, ..READ_FILES },
             Row { what: "Split a tree of 1,000,000 files", size: 1_000_000, large: true, ..FILES },
         ],
     },
@@ -474,6 +476,18 @@ const RECOMBINE: Row = Row {
 };
 
 /// Half a kilobyte of memory for each file is the bound, and 15 MB for everything else.
+/// Where a file belongs is decided before anything is written, so each is read twice.
+const READ_FILES: Row = Row {
+    reference: (
+        "`cat` of all files, `cp -r`, flushed",
+        "find $SIZE -type f -print0 | xargs -0 cat
+        cp -r --reflink=never $SIZE out/copy
+        sync -f out/copy",
+    ),
+    bounds: &[Wall(1.1)],
+    ..FILES
+};
+
 const FILES: Row = Row {
     reference: (
         "`cp -r`, flushed",
