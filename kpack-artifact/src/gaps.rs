@@ -24,7 +24,7 @@ const MOST_NAMES: usize = 3;
 /// A file or symbolic link, among all that are installed together.
 #[derive(Clone, Copy)]
 pub(crate) struct DatabaseFile<'a> {
-    /// Its path in the installation, or in the artifacts, with that in the file system.
+    /// Its path in the installation or artifact, and in the file system.
     pub(crate) path: &'a EntryPath,
     pub(crate) is_link: bool,
     pub(crate) class: &'a Class,
@@ -156,6 +156,9 @@ pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>)
             _ => others.push(file),
         }
     }
+    // Sorting keeps one file per path, but two artifacts may have the same link.
+    let of_tensile = directories.values().flat_map(Directory::files);
+    let links = links(of_tensile.chain(&others));
     directories.values_mut().for_each(Directory::sort);
     let mut found = Vec::new();
     for (path, directory) in &directories {
@@ -164,8 +167,7 @@ pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>)
         directory.of_others(path, &mut found);
         directory.for_all(&mut found);
     }
-    let of_tensile = directories.values().flat_map(Directory::files);
-    found.extend(links(of_tensile.chain(&others)));
+    found.extend(links);
     found.sort_by(|a, b| a.from.cmp(&b.from));
     found
 }
@@ -206,7 +208,7 @@ impl<'a> DatabaseFile<'a> {
 /// A directory of a database.
 #[derive(Default)]
 struct Directory<'a> {
-    /// By name, each once. A map would take more memory than all else about them.
+    /// Once sorted, by name and each once. A map would take more memory.
     files: Vec<(&'a str, DatabaseFile<'a>)>,
     /// The processors that it has files for.
     targets: BTreeSet<TargetId>,
@@ -230,12 +232,12 @@ impl Directory<'_> {
     }
 
     /// The first file whose name is `name` or comes after it.
-    fn from(&self, name: &str) -> Option<&(&str, DatabaseFile<'_>)> {
+    fn at_or_after(&self, name: &str) -> Option<&(&str, DatabaseFile<'_>)> {
         self.files.get(self.files.partition_point(|(found, _)| *found < name))
     }
 
     fn get(&self, name: &str) -> Option<&DatabaseFile<'_>> {
-        self.from(name).filter(|(found, _)| *found == name).map(|(_, file)| file)
+        self.at_or_after(name).filter(|(found, _)| *found == name).map(|(_, file)| file)
     }
 
     fn has(&self, name: &str) -> bool {
@@ -245,7 +247,7 @@ impl Directory<'_> {
     /// Whether there is a library file of this name, compressed or not.
     fn has_library(&self, stem: &str) -> bool {
         let name = format!("{stem}.dat");
-        self.from(&name).is_some_and(|(found, _)| uncompressed(found) == name)
+        self.at_or_after(&name).is_some_and(|(found, _)| uncompressed(found) == name)
     }
 
     fn libraries(&self, found: &mut Vec<Gap>) {
@@ -477,4 +479,26 @@ fn normal(path: &Path) -> PathBuf {
 fn without_extension(name: &str) -> &str {
     let stem = name.strip_suffix(".co").or_else(|| name.strip_suffix(".hsaco"));
     stem.unwrap_or(name)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_in_two_artifacts_dangles_in_both() {
+        let root = tempfile::tempdir().unwrap();
+        let path = Path::new("lib/rocblas/library/TensileLibrary_gfx942.co");
+        let paths =
+            ["one", "two"].map(|artifact| EntryPath::new(&root.path().join(artifact), path));
+        for path in &paths {
+            fs::create_dir_all(path.full().parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink("missing", path.full()).unwrap();
+        }
+        let file = |path| DatabaseFile { path, is_link: true, class: &Class::Host, library: None };
+        let gaps = gaps(paths.iter().map(file));
+        let dangling = gaps.iter().filter(|gap| gap.kind == GapKind::Link(None));
+        let dangling = Vec::from_iter(dangling.map(|gap| &*gap.from));
+        assert_eq!(dangling, paths.each_ref().map(|path| &**path.full()));
+    }
 }
