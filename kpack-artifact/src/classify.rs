@@ -111,7 +111,9 @@ fn classify_found(
         classification.entries.push(entry);
         classification.observations.extend(observations);
     })?;
-    mark_empty(marked(&mut classification.entries), &Class::Host);
+    let entries = classification.entries.iter_mut();
+    let entries = entries.map(|entry| (&*entry.path, &mut entry.node, &mut entry.class));
+    mark_empty(entries, &Class::Host);
     Ok(classification)
 }
 
@@ -127,12 +129,12 @@ fn each_found(
     let mut listed = listed.fuse();
     let classify = |found| classify_entry(prefix, databases, parsed, &found);
     let classified = parallel::try_in_order(&mut listed, classify, add);
-    // What cannot be listed is told first, wherever it is.
+    // A directory that cannot be listed is reported first, wherever it is, so list the rest.
     listed.for_each(drop);
     unlisted.map_or(classified, Err)
 }
 
-/// Takes the directories that something follows for directories with something in them: `host`.
+/// Marks a directory as not empty, and its class as `host`, if the next entry is in it.
 pub(super) fn mark_empty<'e, C: Clone + 'e>(
     entries: impl Iterator<Item = (&'e Path, &'e mut Node, &'e mut C)>,
     host: &C,
@@ -148,13 +150,6 @@ pub(super) fn mark_empty<'e, C: Clone + 'e>(
         }
         last = Some(next);
     }
-}
-
-/// Entries as [`mark_empty`] takes them.
-pub(super) fn marked(
-    entries: &mut [Entry],
-) -> impl Iterator<Item = (&Path, &mut Node, &mut Class)> {
-    entries.iter_mut().map(|entry| (&*entry.path, &mut entry.node, &mut entry.class))
 }
 
 #[cfg(all(test, unix))]

@@ -358,7 +358,7 @@ impl Tree {
         observations.filter(move |found| found.id == id)
     }
 
-    fn add(&mut self, mut content: PrefixContent<'_>) {
+    pub(crate) fn add(&mut self, mut content: PrefixContent<'_>) {
         let host = content.classes.share(Class::Host);
         let entries = content.entries.iter_mut();
         let entries = entries.map(|(path, item)| (&**path, &mut item.node, &mut item.class));
@@ -424,10 +424,10 @@ impl Tree {
 
 /// The classes of entries, each once.
 #[derive(Default)]
-pub(crate) struct Classes(BTreeSet<Arc<Class>>);
+struct Classes(BTreeSet<Arc<Class>>);
 
 impl Classes {
-    pub(crate) fn share(&mut self, class: Class) -> Arc<Class> {
+    fn share(&mut self, class: Class) -> Arc<Class> {
         self.0.get(&class).cloned().unwrap_or_else(|| {
             let class = Arc::new(class);
             self.0.insert(Arc::clone(&class));
@@ -436,8 +436,8 @@ impl Classes {
     }
 }
 
-/// What is in a prefix, without the directories that lead to it.
-struct PrefixContent<'a> {
+/// The content of a prefix, or with an empty prefix, what is in none.
+pub(crate) struct PrefixContent<'a> {
     root: &'a Path,
     prefix: &'a str,
     origin: Arc<Origin>,
@@ -447,7 +447,7 @@ struct PrefixContent<'a> {
 }
 
 impl<'a> PrefixContent<'a> {
-    fn new(shard: &Arc<str>, root: &'a Path, prefix: &'a str) -> Self {
+    pub(crate) fn new(shard: &Arc<str>, root: &'a Path, prefix: &'a str) -> Self {
         Self {
             root,
             prefix,
@@ -470,7 +470,7 @@ impl<'a> PrefixContent<'a> {
         }
     }
 
-    fn add(&mut self, Classified { entry, observations, binary }: Classified) {
+    pub(crate) fn add(&mut self, Classified { entry, observations, binary }: Classified) {
         let directory = Path::new(self.prefix);
         let path = EntryPath::new(self.root, &directory.join(&entry.path));
         let item = self.item(&path, entry.node, entry.class);

@@ -2,14 +2,12 @@
 //! knows what it is for, so it is copied as it is.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use super::report::Report;
-use crate::classify::{self, Class, Entry, Node};
+use crate::classify::{self, Class, Classified, Entry, Node};
 use crate::databases::Selection;
-use crate::entry_path::EntryPath;
 use crate::manifest_txt;
-use crate::tree::{Classes, Item, Origin, Tree};
+use crate::tree::{PrefixContent, Tree};
 use kpack_core::platform::{FileTypeExt, shared_inode};
 use kpack_core::{Error, ids};
 use kpack_split::input::{or_refused, walk_error};
@@ -19,7 +17,7 @@ use kpack_split::input::{or_refused, walk_error};
 /// # Errors
 /// [`Error::Refused`] for what cannot be copied: a pipe, a socket, a device.
 pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Result<(), Error> {
-    let root = &tree.root;
+    let root = &tree.root.clone();
     let mut entries = Vec::new();
     for found in &tree.unlisted {
         let kind = found.file_type();
@@ -51,7 +49,6 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
             }
         }
     }
-    classify::mark_empty(classify::marked(&mut entries), &Class::Host);
     let listed = manifest_txt::FILE_NAME;
     for (top, files) in tops(&entries) {
         let text = match files {
@@ -66,21 +63,12 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
         };
         report.warn(ids::IN_NO_PREFIX, root.join(top), text + to);
     }
-    let mut classes = Classes::default();
-    let origin = Arc::new(Origin { shard: Arc::clone(&tree.shard), prefix: "".into() });
+    let mut content = PrefixContent::new(&tree.shard, root, "");
     for entry in entries {
-        let path = EntryPath::new(root, &entry.path);
-        let item = Item {
-            origin: Arc::clone(&origin),
-            from: Arc::clone(path.full()),
-            node: entry.node,
-            shared_inode: entry.shared_inode.map(Box::new),
-            class: classes.share(in_no_prefix(entry.class)),
-            binary: None,
-            library: None,
-        };
-        tree.entries.insert(path, item);
+        let entry = Entry { class: in_no_prefix(entry.class), library: None, ..entry };
+        content.add(Classified { entry, observations: Vec::new(), binary: None });
     }
+    tree.add(content);
     Ok(())
 }
 
