@@ -95,16 +95,12 @@ pub(crate) fn portable_helper() -> Result<PathBuf> {
 /// Builds `b3sum` beside a helper binary, where benchmarks search first, and for the same processor.
 pub(crate) fn b3sum(helper: &Path, is_portable: bool) -> Result<()> {
     process::step("Building `b3sum`");
-    let flags = if is_portable {
-        PORTABLE.map(|flag| format!("'{flag}'")).join(",")
-    } else {
-        String::new()
-    };
+    let flags = flags(Profile::Release, if is_portable { &PORTABLE } else { &[] })?;
     let directory = helper.parent().context("the helper binary is in no directory")?;
     let target = directory.parent().unwrap_or(directory);
     log::run(cmd!(
         process::shell(),
-        "cargo install --quiet --locked --no-track --force b3sum@{B3SUM} --root {directory} --target-dir {target} --config build.rustflags=[{flags}]"
+        "cargo install {flags...} --quiet --no-track --force b3sum@{B3SUM} --root {directory} --target-dir {target}"
     ))?;
     fs::rename(directory.join("bin/b3sum"), directory.join("b3sum"))
         .with_context(|| format!("b3sum cannot be moved to {}", directory.display()))
