@@ -41,7 +41,7 @@ pub(super) struct Output {
 /// Device and inode, of host binaries with their module.
 type Inode = (Option<usize>, SharedInode);
 
-/// The source of an artifact's entry. There may be many, so what few of them have is boxed.
+/// The source of an artifact's entry. Nearly all are copies, so the others are boxed to keep each small.
 #[derive(Debug)]
 pub(super) enum EntrySource {
     /// A directory with this one's mode and time.
@@ -116,9 +116,10 @@ impl Output {
             }
             Node::Symlink | Node::File { .. } => {
                 self.count(item, None, item.size());
-                let source = match edits {
-                    edits if edits.is_empty() => EntrySource::Copy(from),
-                    edits => EntrySource::Edited(Edited { from, edits }.into()),
+                let source = if edits.is_empty() {
+                    EntrySource::Copy(from)
+                } else {
+                    EntrySource::Edited(Edited { from, edits }.into())
                 };
                 self.insert(path, &item.from, source);
             }

@@ -25,7 +25,7 @@ pub struct Library {
     /// The code object files that it names, spelled as in the file: lazily loaded libraries omit
     /// the extension. Sorted, each once; most name one, which takes far less memory than in a set.
     pub code_objects: Vec<String>,
-    /// Whether it names the code object that is called like itself, and [`Library::keep_own`] removed that name.
+    /// Whether [`keep_own`](Self::keep_own) removed the file's own name from `code_objects`.
     pub names_own: bool,
     /// The library files that it loads when they are needed, without their extension.
     pub placeholders: BTreeSet<String>,
@@ -66,8 +66,8 @@ impl Library {
         Ok(Self { code_objects, ..scan.library })
     }
 
-    /// Keeps the name of the code object that is called like the file itself, `stem`, as a truth value: most files have
-    /// no other, and there may be many.
+    /// Removes the file's own name, `stem`, from `code_objects`, and remembers it as `names_own`. Most library files name
+    /// only the code object that is called like them, so this saves memory where there are many.
     pub fn keep_own(&mut self, stem: &str) {
         let names = self.code_objects.len();
         self.code_objects.retain(|name| name != stem);

@@ -63,7 +63,7 @@ pub(super) fn plan(
     let targets = Targets::choose(options, found, report)?;
     report_observations(&contents.trees, report);
     report_gaps(&contents.trees, report)?;
-    // What library files name is needed for nothing else.
+    // Only the search for gaps needs what library files name.
     let items = contents.trees.all.iter_mut().flat_map(|(_, tree)| tree.entries.values_mut());
     items.for_each(|item| item.library = None);
     let mut planner = Planner::new(options, &contents, &targets, report);
