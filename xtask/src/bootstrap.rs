@@ -127,10 +127,10 @@ impl Tool {
 /// What apt-get would do.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Plan {
-    /// New packages, `NAME=VERSION`.
-    new: Vec<String>,
-    /// Installed packages that would change, or go.
-    changed: Vec<String>,
+    /// What it would fetch, `NAME=VERSION`: new packages, and new versions of installed ones.
+    fetched: Vec<String>,
+    /// The installed packages among them, `NAME OLD -> NEW`.
+    upgraded: Vec<String>,
 }
 
 impl Plan {
@@ -139,15 +139,16 @@ impl Plan {
         let mut plan = Self::default();
         for line in printed.lines() {
             let words = Vec::from_iter(line.split_whitespace());
-            match words.as_slice() {
-                ["Inst", name, old, ..] if old.starts_with('[') => {
-                    plan.changed.push((*name).to_owned());
-                }
-                ["Inst", name, version, ..] => {
-                    plan.new.push(format!("{name}={}", version.trim_start_matches('(')));
-                }
-                ["Remv", name, ..] => plan.changed.push(format!("{name} (removed)")),
-                _ => {}
+            let (name, old, new) = match words.as_slice() {
+                ["Inst", name, old, new, ..] if old.starts_with('[') => (name, Some(old), new),
+                ["Inst", name, new, ..] => (name, None, new),
+                _ => continue,
+            };
+            let new = new.trim_start_matches('(');
+            plan.fetched.push(format!("{name}={new}"));
+            if let Some(old) = old {
+                let old = old.trim_matches(['[', ']']);
+                plan.upgraded.push(format!("{name} {old} -> {new}"));
             }
         }
         plan
@@ -190,13 +191,14 @@ impl Sizes {
     }
 }
 
-/// Installs the missing tools of these tasks, or of all, after a list of them and their sizes. Packages that are installed
-/// stay as they are, unless `upgrade` permits apt-get to upgrade those that a new one needs.
+/// Installs the missing tools of these tasks, or of all, after a list of them and their sizes. apt-get upgrades an installed
+/// package only if a new one needs it, because a machine that lacks some updates is the usual case: a new `perl` demands
+/// `perl-base` in its own version. It removes none.
 ///
 /// # Errors
-/// apt-get is missing or not permitted, a package cannot be installed, or another would change.
-pub(crate) fn install_missing(tasks: &[Needs], upgrade: bool) -> Result<()> {
-    install_packages(tasks, upgrade)?;
+/// apt-get is missing or not permitted, a package cannot be installed, or another would have to go.
+pub(crate) fn install_missing(tasks: &[Needs]) -> Result<()> {
+    install_packages(tasks)?;
     let windows_too = [Needs::Test, Needs::Real];
     if tasks.is_empty() || tasks.iter().any(|task| windows_too.contains(task)) {
         install_standard_library()?;
@@ -219,7 +221,7 @@ fn install_standard_library() -> Result<()> {
     log::run(cmd!(process::shell(), "rustup target add {target}"))
 }
 
-fn install_packages(tasks: &[Needs], upgrade: bool) -> Result<()> {
+fn install_packages(tasks: &[Needs]) -> Result<()> {
     let missing =
         Vec::from_iter(Tool::all().filter(|tool| tool.is_for(tasks) && tool.is_missing()));
     if missing.is_empty() {
@@ -239,9 +241,6 @@ fn install_packages(tasks: &[Needs], upgrade: bool) -> Result<()> {
         println!("   apt-get update failed; continuing with the existing lists: {error:#}");
     }
     let mut arguments = vec!["install", "--yes", "--no-install-recommends", "--no-remove"];
-    if !upgrade {
-        arguments.push("--no-upgrade");
-    }
     arguments.extend(&packages);
     let simulated = &arguments;
     let plan = Plan::parse(&process::run!("apt-get --simulate {simulated...}")?);
@@ -249,19 +248,19 @@ fn install_packages(tasks: &[Needs], upgrade: bool) -> Result<()> {
     for tool in &missing {
         println!("   {:<28} {}", tool.package, tool.purpose);
     }
-    let Sizes { download, installed } = Sizes::of(&plan.new)?;
+    let Sizes { download, installed } = Sizes::of(&plan.fetched)?;
     println!(
         "   with what they need: {} packages, {} MB to download, {} MB on disk",
-        plan.new.len(),
+        plan.fetched.len(),
         download / 1_000_000,
         installed / 1_000_000
     );
-    ensure!(
-        upgrade || plan.changed.is_empty(),
-        "new packages need other versions of installed ones; upgrade these yourself, or permit it with \
-         `cargo xtask bootstrap --upgrade`: {}",
-        plan.changed.join(" ")
-    );
+    if !plan.upgraded.is_empty() {
+        println!("   upgraded, because new packages need it:");
+        for package in &plan.upgraded {
+            println!("   {package}");
+        }
+    }
     apt_get(&arguments)?;
 
     let still = missing.iter().filter(|tool| tool.is_missing());
@@ -273,6 +272,9 @@ fn install_packages(tasks: &[Needs], upgrade: bool) -> Result<()> {
     );
     Ok(())
 }
+
+/// A machine that has just started often installs updates, and another task may install its tools.
+const WAIT_FOR_LOCK: &str = "--option=DPkg::Lock::Timeout=600";
 
 /// Runs apt-get as root, through sudo if needed. The variable goes through `env` since sudo drops
 /// the environment.
@@ -289,7 +291,7 @@ pub(crate) fn apt_get(arguments: &[&str]) -> Result<()> {
     };
     let command: Vec<&str> = sudo
         .iter()
-        .chain(&["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"])
+        .chain(&["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", WAIT_FOR_LOCK])
         .chain(arguments)
         .copied()
         .collect();
@@ -332,15 +334,14 @@ mod tests {
     }
 
     #[test]
-    fn what_apt_get_would_change_is_seen() {
+    fn what_apt_get_would_upgrade_is_listed() {
         let printed = "Reading package lists...\n\
             Inst perl-base [5.36.0-7] (5.36.0-7+deb12u2 Debian:12.11/oldstable [amd64]) []\n\
             Inst perl (5.36.0-7+deb12u2 Debian:12.11/oldstable [amd64])\n\
-            Remv mawk [1.3.4]\n\
             Conf perl-base (5.36.0-7+deb12u2 Debian:12.11/oldstable [amd64])\n";
         let plan = Plan::parse(printed);
-        assert_eq!(plan.new, ["perl=5.36.0-7+deb12u2"]);
-        assert_eq!(plan.changed, ["perl-base", "mawk (removed)"]);
+        assert_eq!(plan.fetched, ["perl-base=5.36.0-7+deb12u2", "perl=5.36.0-7+deb12u2"]);
+        assert_eq!(plan.upgraded, ["perl-base 5.36.0-7 -> 5.36.0-7+deb12u2"]);
     }
 
     #[test]

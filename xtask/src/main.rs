@@ -62,9 +62,6 @@ enum Task {
         /// Only what these tasks need.
         #[arg(value_name = "TASK")]
         tasks: Vec<bootstrap::Needs>,
-        /// Let apt-get upgrade packages that a new one needs in another version.
-        #[arg(long)]
-        upgrade: bool,
     },
     /// Put the helper, the loader, the CMake packages and the documents into an install prefix.
     Dist {
@@ -120,7 +117,7 @@ fn run() -> Result<()> {
         Task::Bench(options) => bench::run(&options),
         Task::Api { update } => api::run(update),
         Task::Fuzz(options) => fuzz::run(&options),
-        Task::Bootstrap { tasks, upgrade } => bootstrap::install_missing(&tasks, upgrade),
+        Task::Bootstrap { tasks } => bootstrap::install_missing(&tasks),
         Task::Book => book::run(),
         Task::Package { release, profile } => package::run(release, profile),
         Task::Dist { prefix, libdir, profile, glibc } => {

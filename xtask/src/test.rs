@@ -42,7 +42,7 @@ impl Options {
 /// A test fails, or a tool cannot be installed.
 pub(crate) fn run(Options { bootstrap, names, rest }: &Options) -> Result<()> {
     if *bootstrap {
-        bootstrap::install_missing(&needs(names), false)?;
+        bootstrap::install_missing(&needs(names))?;
     }
     // A test that lacks a tool now fails, instead of being skipped.
     if (*bootstrap || !names.is_empty()) && env::var_os("KPACK_REQUIRE_TOOLS").is_none() {
