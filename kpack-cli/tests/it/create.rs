@@ -251,13 +251,48 @@ assert is_fat_binary(library, toolchain=Toolchain())
 sizes = kpack_offload_binary(library, library, [".kpack/vec_@GFXARCH@.kpack"])
 assert sizes["new_size"] == library.stat().st_size and not is_fat_binary(library)
 fails(NotFatBinaryError, "no device code", kpack_offload_binary, library, library, ["/a/b_@GFXARCH@.kpack"])
-fails(ValueError, "expected one path", kpack_offload_binary, library, library)
+fails(ValueError, "expected paths", kpack_offload_binary, library, library)
 assert extract_architecture_from_target("host") is None
 write_artifact_manifest(Path("lib"), ["a/stage", "b/stage"])
 assert read_artifact_manifest(Path("lib")) == ["a/stage", "b/stage"]
 fails(FileNotFoundError, "artifact_manifest.txt", read_artifact_manifest, Path("code"))
 found = {path.name for path, _ in scan_directory(Path("lib"), lambda path, _: path.name != ".kpack")}
 assert found == {"libvec.so", "artifact_manifest.txt"}, found
+"#;
+
+/// The same for a library whose wrappers share a bundle.
+const SPLIT_SHARED: &str = r#"
+from rocm_kpack.artifact_utils import extract_architecture_from_target
+from rocm_kpack.binutils import BundledBinary
+from rocm_kpack.elf import kpack_offload_binary
+
+library = Path("lib/libxio.so")
+kernels = {}
+with BundledBinary(library).unbundle() as unbundled:
+    for target_name, file_name in unbundled.target_list:
+        arch = extract_architecture_from_target(target_name)
+        kernels.setdefault(arch, []).append((unbundled.dest_dir / file_name).read_bytes())
+for arch, data in kernels.items():
+    archive = PackedKernelArchive(group_name="xio", gfx_arch_family=arch, gfx_arches=[arch])
+    for index, kernel in enumerate(data):
+        archive.add_kernel(archive.prepare_kernel(f"libxio.so#{index}", arch, kernel))
+    archive.finalize_archive()
+    archive.write(Path(f"lib/.kpack/xio_{arch}.kpack"))
+kpack_offload_binary(library, library, PATHS)
+"#;
+
+/// The list of search paths takes the place of one path, whatever the lengths, up to a maximum.
+const LENGTHS: &str = r#"
+from rocm_kpack import elf
+
+library = Path("lib/libxio.so")
+fails(ValueError, "expected at most", elf.kpack_offload_binary, library, library, LONG)
+fails(ValueError, "expected 21 bytes", elf.kpack_offload_binary, library, library, ["x", "y"])
+for first in range(1, 600):
+    for second in (1, 31, 32, 255, 256):
+        if first + second > 20:
+            listed, placeholder = elf._listed(["x" * first, "y" * second])
+            assert len(listed) == 1 + len(elf._text(placeholder)), (first, second)
 "#;
 
 fn python(tree: &Tree, script: &str) {
@@ -300,4 +335,55 @@ fn python_splits_a_library_and_the_loader_finds_its_code() {
     python(&tree, SPLIT);
     let said = said(&tree, &["verify", "lib/libvec.so"]);
     assert!(said.ends_with("exit code 0\n"), "{said}");
+}
+
+/// With `-fgpu-rdc`, each wrapper has the same code; a wrapper of an object without it has its own.
+#[test]
+fn python_splits_a_library_whose_wrappers_share_a_bundle() {
+    if !tool("python3") {
+        return;
+    }
+    let shared = FatLibrary::new()
+        .wrapper(Storage::Plain, [code("gfx942", "add"), code("gfx1100", "add")])
+        .wrapper_sharing(0);
+    let mixed = FatLibrary::new()
+        .wrapper(Storage::Plain, [code("gfx942", "add")])
+        .wrapper(Storage::Zstd(3), [code("gfx942", "mul")])
+        .wrapper_sharing(0);
+    for library in [shared, mixed] {
+        let tree = Tree::new();
+        library.build(&tree.path("lib/libxio.so")).unwrap();
+        library.build(&tree.path("fat.so")).unwrap();
+        python(&tree, &format!("PATHS = ['.kpack/xio_@GFXARCH@.kpack']\n{SPLIT_SHARED}"));
+        for arguments in [&["lib/libxio.so"][..], &["lib/libxio.so", "--against", "fat.so"]] {
+            let said = said(&tree, &[&["verify"], arguments].concat());
+            assert!(said.ends_with("exit code 0\n") && !said.contains("warning"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn python_writes_several_search_paths() {
+    if !tool("python3") {
+        return;
+    }
+    let own = ".kpack/xio_@GFXARCH@.kpack".to_owned();
+    let many = (0..20).map(|index| format!("{index}_@GFXARCH@.kpack"));
+    let far = format!("{}_@GFXARCH@.kpack", "directory/".repeat(250));
+    let lists = [vec![own.clone(), far], Vec::from_iter(many.chain([own.clone()]))];
+    let library = FatLibrary::new().wrapper(Storage::Plain, [code("gfx942", "add")]);
+    for paths in lists {
+        let tree = Tree::new();
+        library.build(&tree.path("lib/libxio.so")).unwrap();
+        python(&tree, &format!("PATHS = {paths:?}\n{SPLIT_SHARED}"));
+        let shown = succeeds(&tree, &["show", "--json", "lib/libxio.so"]);
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!(shown["kpack_search_paths"], serde_json::json!(paths));
+        let said = said(&tree, &["verify", "lib/libxio.so", "--arch", "gfx942"]);
+        assert!(said.ends_with("exit code 0\n"), "{said}");
+    }
+    let long = ["x".repeat(3000), own];
+    let tree = Tree::new();
+    library.build(&tree.path("lib/libxio.so")).unwrap();
+    python(&tree, &format!("LONG = {long:?}\n{LENGTHS}"));
 }
