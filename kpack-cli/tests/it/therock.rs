@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use crate::command::{kpack, said, succeeds};
+use crate::spirv;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, library_file};
 use kpack_tests::page::repository;
 use kpack_tests::process;
@@ -274,6 +275,44 @@ fn plugins_of_a_target_are_split_where_their_database_is_not_named() {
     assert_eq!(split(&[], "default"), (true, false));
     let both = ["--split-databases", "auto", "miopen_ck"];
     assert_eq!(split(&both, "whole"), (false, true));
+}
+
+/// A library with SPIR-V in each bundle, for two targets that the build lists, and for one that it does not.
+#[test]
+fn spirv_that_is_asked_for_is_split() {
+    let tree = Tree::new();
+    let spirv = |name| spirv::spirv(spirv::CLANG_19, name);
+    let library = FatLibrary::new()
+        .wrapper(Storage::Plain, [code("gfx1100", "add"), code("gfx942", "add"), spirv("add")])
+        .wrapper(Storage::Zstd(3), [code("gfx1100", "mul"), spirv("mul")]);
+    let prefix = "built/rand_lib/stage";
+    library.build(&tree.path(&format!("{prefix}/lib/librocrand.so"))).unwrap();
+    fs::write(tree.path("built/rand_lib/artifact_manifest.txt"), "stage\n").unwrap();
+    let split = |output: &str, more: &[&str]| {
+        let command =
+            ["artifact", "split", "--layout", "artifact", "--artifact-prefix", "rand_lib"];
+        let paths = ["--artifact-dir", "built/rand_lib", "--output-dir", output, "--gpu-targets"];
+        succeeds(&tree, &[&command[..], &paths, more].concat());
+        let names = fs::read_dir(tree.path(output)).unwrap();
+        let mut names =
+            Vec::from_iter(names.map(|entry| entry.unwrap().file_name().into_string().unwrap()));
+        names.sort();
+        names
+    };
+    let both = ["gfx1100", "amdgcnspirv"];
+    let three = ["rand_lib_amdgcnspirv", "rand_lib_generic", "rand_lib_gfx1100"];
+    assert_eq!(split("split", &both), three);
+    succeeds(&tree, &["verify", "--artifacts-dir", "split"]);
+    succeeds(&tree, &["verify", "split", "--against", "built", "--arch", "gfx1100,amdgcnspirv"]);
+    // What is said counts.
+    assert_eq!(split("kept", &[&both[..], &["--spirv", "keep"]].concat()), ["rand_lib_generic"]);
+    // The same without artifacts.
+    let lists = ["--arch", "gfx1100,amdgcnspirv", "--all"];
+    succeeds(&tree, &[&["split", "--prefix", prefix, "--module", "rand"], &lists[..]].concat());
+    for target in both {
+        let archive = format!("{prefix}/lib/.kpack/rand_lib_{target}.kpack");
+        assert!(tree.path(&archive).is_file(), "{archive}");
+    }
 }
 
 /// MIOpen's library and plugins for these targets, split into `output`, without the marks: TheRock's archives drop

@@ -146,7 +146,7 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
     options.layout = arguments.layout;
     options.install_hint.clone_from(&arguments.hint.install_hint);
     options.replace_artifacts = arguments.replace_artifacts;
-    options.storage = arguments.storage.storage();
+    options.storage = arguments.storage.storage_for(&arguments.gpu_targets);
     if options.layout == Layout::Artifact && options.install_hint.is_some() {
         let text = "--install-hint has no effect with --layout artifact, which writes no manifest; remove one of the two options";
         return Err(Error::usage(text));
