@@ -33,6 +33,11 @@ def run(*arguments: str) -> None:
     os.execv(command, [command, *arguments, *sys.argv[1:]])
 
 
+def replaces_artifacts() -> list[str]:
+    """The option of `kpack artifact split` that KPACK_REPLACE_ARTIFACTS=1 stands for: ROCm's build has none for it."""
+    return ["--replace-artifacts"] if os.environ.get("KPACK_REPLACE_ARTIFACTS") == "1" else []
+
+
 def kpack_output(*arguments: str | Path) -> bytes:
     """What kpack prints; a ValueError with its message if it fails."""
     done = subprocess.run([kpack(), *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, check=False)

@@ -4,7 +4,6 @@ With KPACK_REPLACE_ARTIFACTS=1 in the environment, it passes `--replace-artifact
 this, has no option for that.
 """
 
-import os
 import sys
 from pathlib import Path
 
@@ -12,5 +11,4 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from rocm_kpack import binutils  # noqa: E402
 
 if __name__ == "__main__":
-    more = ["--replace-artifacts"] if os.environ.get("KPACK_REPLACE_ARTIFACTS") == "1" else []
-    binutils.run("artifact", "split", "--layout", "artifact", *more)
+    binutils.run("artifact", "split", "--layout", "artifact", *binutils.replaces_artifacts())
