@@ -259,6 +259,20 @@ impl Selection {
         Self { known, rules }
     }
 
+    /// All databases, including those that must be named.
+    pub(crate) fn all() -> Self {
+        let names = DATABASES.iter().map(|database| database.name.to_owned());
+        Self::new(Known::Named(names.collect()), Vec::new())
+    }
+
+    /// The default databases, and those with these names.
+    pub(crate) fn and_named<'a>(names: impl Iterator<Item = &'a str>) -> Self {
+        let names = BTreeSet::from_iter(names);
+        let has = |database: &&Database| database.with.is_none() || names.contains(database.name);
+        let named = DATABASES.iter().filter(has).map(|database| database.name.to_owned());
+        Self::new(Known::Named(named.collect()), Vec::new())
+    }
+
     /// This one, with the rules of another as well.
     pub(crate) fn and_rules_of(mut self, other: &Self) -> Self {
         let new = other.rules.iter().filter(|rule| !self.rules.contains(rule));

@@ -8,6 +8,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::databases::Selection;
+use super::manifest_txt;
+use super::tree::Role;
 use kpack_core::publish::Directory;
 use kpack_core::{Error, Reason, ids};
 
@@ -35,18 +37,32 @@ pub fn naming(databases: Vec<String>) -> Vec<u8> {
     bytes
 }
 
-/// The databases that were split when the artifact was written: all, if it has no mark.
+/// The databases that were split when the artifact with this role was written. Without a mark, nobody knows: other
+/// tools write none, and some packers drop it. What is in the artifact of a target is there because its database was
+/// split, so all databases count there; elsewhere the default ones do.
 ///
 /// # Errors
-/// [`Error::Refused`] for a mark that this version does not understand.
-pub fn databases(artifact: &Path) -> Result<Selection, Error> {
+/// As [`noted`].
+pub(crate) fn databases(artifact: &Path, role: &Role) -> Result<Selection, Error> {
+    Ok(noted(artifact)?.unwrap_or_else(|| match role {
+        Role::Target(_) | Role::Group => Selection::all(),
+        Role::Generic | Role::Unsplit => Selection::default(),
+    }))
+}
+
+/// The databases that the mark of an artifact names; `None` if it has no mark.
+///
+/// # Errors
+/// [`Error::Refused`] for a mark that this version does not understand; [`Error::Io`].
+pub fn noted(artifact: &Path) -> Result<Option<Selection>, Error> {
     let path = artifact.join(FILE_NAME);
     let bytes = match fs::read(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Selection::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         bytes => bytes.map_err(|e| Error::io(&path, "read", e))?,
     };
     match serde_json::from_slice(&bytes) {
         Ok(Mark { format_version: 1, databases }) => Selection::from_names(databases)
+            .map(Some)
             .map_err(|error| Error::rejected(ids::UNSUPPORTED_MARK, &path, error.to_string())),
         Ok(Mark { format_version, .. }) => Err(Error::rejected(
             ids::UNSUPPORTED_MARK,
@@ -78,6 +94,17 @@ pub(crate) fn check_replaceable(above: &Directory, name: &Path) -> Result<(), Er
          choose another output directory, or remove this one"
     );
     Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &above.path().join(name), reason))
+}
+
+/// Whether the entry `name` of the directory `above` is an artifact directory, whoever wrote it.
+pub(crate) fn is_artifact(above: &Directory, name: &Path) -> Result<bool, Error> {
+    if !above.has(name.as_ref())? {
+        return Ok(false);
+    }
+    match above.below(name) {
+        Ok(there) => there.has(manifest_txt::FILE_NAME.as_ref()),
+        Err(_) => Ok(false),
+    }
 }
 
 #[cfg(test)]

@@ -149,8 +149,13 @@ fn role(path: &Path, beside: &[PathBuf]) -> (String, Role) {
 
 /// Whether an artifact directory is a group's, by its name and the manifests in it.
 pub(crate) fn is_of_group(artifact: &Path) -> bool {
+    role_of(artifact) == Role::Group
+}
+
+/// The role of an artifact directory, by its name and the manifests in it.
+pub(crate) fn role_of(artifact: &Path) -> Role {
     let real = artifact.canonicalize();
-    role(real.as_deref().unwrap_or(artifact), &[]).1 == Role::Group
+    role(real.as_deref().unwrap_or(artifact), &[]).1
 }
 
 /// The targets that the artifact of a group has code for.
@@ -158,7 +163,7 @@ pub(crate) fn is_of_group(artifact: &Path) -> bool {
 /// # Errors
 /// [`Error::Refused`] for a list of prefixes that is invalid; [`Error::Io`].
 pub fn targets_of_group(artifact: &Path) -> Result<BTreeSet<TargetId>, Error> {
-    let entries = Tree::read("", artifact)?.entries.into_values();
+    let entries = Tree::read("", artifact, &Role::Group)?.entries.into_values();
     let targets = entries.filter_map(|item| match &*item.class {
         Class::Target { target, .. } => Some(target.clone()),
         _ => None,
@@ -296,8 +301,8 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::Refused`] for an invalid list of prefixes or mark; [`Error::Io`].
-    pub(crate) fn read(shard: &str, root: &Path) -> Result<Self, Error> {
-        Self::read_with(shard, root, &mark::databases(root)?)
+    pub(crate) fn read(shard: &str, root: &Path, role: &Role) -> Result<Self, Error> {
+        Self::read_with(shard, root, &mark::databases(root, role)?)
     }
 
     /// As [`read`](Self::read), with these databases.

@@ -332,8 +332,7 @@ fn source(root: PathBuf, component: String, role: &Role) -> Result<Source, Error
         );
         return Err(Error::rejected(ids::UNREPRESENTABLE_PATH, &root, text));
     }
-    let databases =
-        if mark::is_marked(&root) { Some(mark::databases(&root)?.names()) } else { None };
+    let databases = mark::noted(&root)?.map(|noted| noted.names());
     let entry = Entry { file, component, target, targets, databases, ..Entry::default() };
     Ok(Source { root, entry })
 }

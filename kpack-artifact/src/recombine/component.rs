@@ -10,7 +10,7 @@ use super::shards::{ComponentArtifacts, Shards};
 use crate::classify::Parsed;
 use crate::mark;
 use crate::packaging::{TargetGroup, Validation};
-use crate::tree::Tree;
+use crate::tree::{Role, Tree};
 use kpack_core::Error;
 
 /// A component, and where everything about it is read.
@@ -57,8 +57,8 @@ impl<'a> Component<'a> {
     }
 
     /// Reads an artifact directory of a shard.
-    pub(super) fn tree(self, shard: &str, root: &Path) -> Result<Tree, Error> {
+    pub(super) fn tree(self, shard: &str, root: &Path, role: &Role) -> Result<Tree, Error> {
         let parsed = Parsed { binaries: None, archives: Some(&self.archives.parsed) };
-        Tree::read_once(shard, root, &mark::databases(root)?, parsed)
+        Tree::read_once(shard, root, &mark::databases(root, role)?, parsed)
     }
 }

@@ -41,8 +41,9 @@ pub(super) struct Generic {
 /// Reads a component, with what is wrong with single artifacts.
 pub(super) fn read(component: Component<'_>) -> Result<(Inputs<'_>, Vec<Finding>), Error> {
     let mut findings = Vec::new();
-    let databases = databases_of(component, &mut findings)?;
+    let noted = databases_of(component, &mut findings)?;
     let (device, targets) = device_code(component, &mut findings)?;
+    let databases = noted.unwrap_or_else(|| databases_in(device.values().flatten()));
     let generics = generics(component, &mut findings)?;
     Ok((Inputs { component, databases, generics, device, targets }, findings))
 }
@@ -56,15 +57,17 @@ impl<'a> Inputs<'a> {
 }
 
 /// Which databases were split: what one shard has in the artifacts of targets must not be in
-/// another's generic one.
+/// another's generic one. `None` if no artifact says so.
 fn databases_of(
     component: Component<'_>,
     findings: &mut Vec<Finding>,
-) -> Result<databases::Selection, Error> {
+) -> Result<Option<databases::Selection>, Error> {
     let mut first: Option<(&str, databases::Selection)> = None;
     for (shard, artifacts) in component.shards() {
         for path in artifacts.paths() {
-            let own = mark::databases(path)?;
+            let Some(own) = mark::noted(path)? else {
+                continue;
+            };
             let Some((known, databases)) = &first else {
                 first = Some((shard, own));
                 continue;
@@ -77,7 +80,16 @@ fn databases_of(
             }
         }
     }
-    Ok(first.map(|(_, databases)| databases).unwrap_or_default())
+    Ok(first.map(|(_, databases)| databases))
+}
+
+/// The databases that were split, to judge by what is in the artifacts of targets.
+fn databases_in<'t>(device: impl Iterator<Item = &'t Tree>) -> databases::Selection {
+    let classes = device.flat_map(|tree| tree.entries.values()).map(|item| &*item.class);
+    databases::Selection::and_named(classes.filter_map(|class| match class {
+        Class::Target { database, .. } => Some(&**database),
+        _ => None,
+    }))
 }
 
 /// Device code by target, and the targets of each shard.
@@ -109,8 +121,9 @@ fn device_code<'a>(
                     continue;
                 }
                 DeviceArtifact::Target(target, _) => {
-                    let tree = component.tree(shard, path)?;
-                    findings.extend(damage(&tree, &Role::Target(target.clone()), ""));
+                    let role = Role::Target(target.clone());
+                    let tree = component.tree(shard, path, &role)?;
+                    findings.extend(damage(&tree, &role, ""));
                     parts(&tree, Some(target))
                 }
                 DeviceArtifact::Group(tree) => {
@@ -175,7 +188,7 @@ fn damage(tree: &Tree, role: &Role, advice: &str) -> Vec<Finding> {
 fn generics(component: Component<'_>, findings: &mut Vec<Finding>) -> Result<Vec<Generic>, Error> {
     let mut generics = Vec::new();
     for (shard, path) in with_generic(component, findings) {
-        let tree = component.tree(shard, path)?;
+        let tree = component.tree(shard, path, &Role::Generic)?;
         // Of other shards' device code than the primary one's, nothing would be taken.
         findings.extend(damage(&tree, &Role::Generic, "; was all of it split?"));
         let mut markers = BTreeMap::new();

@@ -97,7 +97,7 @@ impl Shards {
                     Role::Target(target) => {
                         Some(DeviceArtifact::Target(target.clone(), path.clone()))
                     }
-                    Role::Group => match Tree::read(name, &path)? {
+                    Role::Group => match Tree::read(name, &path, &role)? {
                         tree if is_of_targets(&tree) => Some(DeviceArtifact::Group(Box::new(tree))),
                         _ => {
                             others.push((path, true));

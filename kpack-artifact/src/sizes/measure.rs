@@ -12,7 +12,7 @@ use crate::databases::{ForAll, Merge, Selection, for_all};
 use crate::kernel_cache;
 use crate::manifest_txt;
 use crate::mark;
-use crate::tree::find_artifacts;
+use crate::tree::{find_artifacts, role_of};
 use kpack_core::files::{directory_of, with_slashes};
 use kpack_core::{Error, Finding, ids};
 use kpack_split::elf::{DeviceCode, FatBinary};
@@ -46,7 +46,7 @@ pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<M
                     tree.add(RowKey::other("artifacts", "lists of prefixes"), metadata.len());
                 }
             }
-            let databases = mark::databases(&artifact)?;
+            let databases = mark::databases(&artifact, &role_of(&artifact))?;
             for prefix in manifest_txt::read(&artifact)? {
                 let directory = artifact.join(&prefix);
                 if directory.is_dir() {

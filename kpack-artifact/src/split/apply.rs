@@ -49,7 +49,7 @@ pub(super) fn apply(
     let targets: Vec<String> = targets.map(|target| work.name(Some(target))).collect();
     let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
     debug_files.publish()?;
-    let may_replace = |name: &Path| mark::check_replaceable(stage.above(), name);
+    let may_replace = |name: &Path| check_replaceable(options, stage.above(), name);
     let last = generic.as_deref();
     let new = NewNames::new(&targets).with_last(last.as_slice());
     stage.publish(&new.where_allowed(&may_replace))
@@ -100,7 +100,8 @@ impl Work<'_> {
             ));
         }
         for target in artifacts.keys() {
-            mark::check_replaceable(self.stage.above(), self.name(target.as_ref()).as_ref())?;
+            let name = self.name(target.as_ref());
+            check_replaceable(self.options, self.stage.above(), name.as_ref())?;
         }
         for path in directories(&self.options.output_dir)? {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -309,6 +310,21 @@ impl Work<'_> {
         report.archives.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(())
     }
+}
+
+/// Refuses to replace what kpack did not write, except for artifacts with [`Options::replace_artifacts`].
+fn check_replaceable(options: &Options, above: &Directory, name: &Path) -> Result<(), Error> {
+    let checked = mark::check_replaceable(above, name);
+    if checked.is_ok() || !mark::is_artifact(above, name)? {
+        return checked;
+    }
+    if options.replace_artifacts {
+        return Ok(());
+    }
+    checked.map_err(|error| {
+        let advice = "; or, because it is an artifact directory, pass --replace-artifacts";
+        error.about(|reason| reason.then(advice))
+    })
 }
 
 /// When the newest of a module's binaries changed. What is made of them is as old as they are, so

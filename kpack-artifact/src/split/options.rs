@@ -38,6 +38,8 @@ pub struct Options {
     /// How users install the archive of a target, for the manifests of [`Layout::Module`]; see
     /// [`Manifest::install_hint`](kpack_format::manifest::Manifest::install_hint).
     pub install_hint: Option<String>,
+    /// Whether to replace artifact directories that kpack did not write, or that have lost their mark.
+    pub replace_artifacts: bool,
     /// How code objects are stored.
     pub storage: Storage,
 }
@@ -85,6 +87,7 @@ impl Options {
             unknown: Unknown::default(),
             layout: Layout::default(),
             install_hint: None,
+            replace_artifacts: false,
             storage: Storage::zstd(),
         }
     }

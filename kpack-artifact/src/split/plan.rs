@@ -20,7 +20,7 @@ use crate::gaps::{files_of, gaps_once_split};
 use crate::names;
 use crate::output::Output;
 use crate::rules::conflicts;
-use crate::tree::{Item, Tree};
+use crate::tree::{Item, Role, Tree};
 use kpack_core::files::with_slashes;
 use kpack_core::report::{FileReport, Outcome};
 use kpack_core::words::list;
@@ -122,7 +122,8 @@ fn report_observations(trees: &Trees, report: &mut Report) {
 
 /// Reports what kernel databases lack.
 fn report_gaps(trees: &Trees, report: &mut Report) -> Result<(), Error> {
-    let beside = trees.generic_beside.as_deref().map(|generic| Tree::read("", generic));
+    let beside =
+        trees.generic_beside.as_deref().map(|generic| Tree::read("", generic, &Role::Generic));
     let beside = beside.transpose()?;
     let all = trees.all.iter().map(|(_, tree)| tree).chain(&beside);
     for gap in gaps_once_split(all.flat_map(files_of)) {

@@ -38,7 +38,9 @@ impl Trees {
     ) -> Result<Self, Error> {
         let mut trees = Self { databases: options.databases.clone(), ..Self::default() };
         for (_, path) in sources {
-            trees.databases = trees.databases.and_rules_of(&mark::databases(path)?);
+            if let Some(noted) = mark::noted(path)? {
+                trees.databases = trees.databases.and_rules_of(&noted);
+            }
         }
         let only = match sources {
             [(_, path)] => detect_already_split(path, &options.artifact_prefix)?,
@@ -50,7 +52,7 @@ impl Trees {
         } else {
             for (target, path) in sources {
                 let databases = match target {
-                    Some(_) => mark::databases(path)?,
+                    Some(target) => mark::databases(path, &Role::Target(target.clone()))?,
                     None => trees.databases.clone(),
                 };
                 trees.all.push((target.clone(), read(path, &databases)?));
@@ -137,8 +139,8 @@ fn detect_already_split(
     if !is_artifact(&generic) {
         return Ok(None);
     }
-    let tree = read(path, &mark::databases(path)?)?;
     let role = Role::Target(target.clone());
+    let tree = read(path, &mark::databases(path, &role)?)?;
     let is_split = misplaced(&tree, &role).next().is_none();
     Ok(is_split.then_some((target, tree, generic)))
 }

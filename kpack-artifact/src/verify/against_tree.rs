@@ -342,6 +342,9 @@ impl Pair {
                 context.files.compare(&context.files.parsed.open(place)?, unsplit, report)
             }
             _ if same_bytes(place, unsplit)? => Ok(()),
+            _ if self.has_only_spirv(path, context) => {
+                context.files.compare(&context.files.parsed.open(place)?, unsplit, report)
+            }
             _ => {
                 if let Some(text) = lost_in_merge(place, unsplit, path)? {
                     report.fault(ids::FILES_DIFFER, place, text);
@@ -349,6 +352,14 @@ impl Pair {
                 Ok(())
             }
         }
+    }
+
+    /// Whether the binary at `path` is one of those that stay as they are because of their SPIR-V, unless that is
+    /// dropped or archived.
+    fn has_only_spirv(&self, path: &Path, context: &Context<'_>) -> bool {
+        let content = context.original.prefixes.get(&self.unsplit);
+        let mut observed = content.into_iter().flat_map(|content| &content.observations);
+        observed.any(|found| found.id == ids::SPIRV_KEPT && found.path.as_deref() == Some(path))
     }
 
     /// Checks that the outputs add nothing except archives and their manifests.

@@ -68,7 +68,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut options = arguments.options.clone();
     set_place(arguments, &mut options)?;
     options.install_hint.clone_from(&arguments.hint.install_hint);
-    options.storage = arguments.storage.storage();
+    options.storage = arguments.storage.storage_for(&options.architectures);
     let kernel_files = kernel_files::check(&options.prefix, &arguments.kernel_files.rules()?)?;
     let bar = Bar::new(DEVICE_CODE);
     let mut report = install::install(&options, &bar)?;

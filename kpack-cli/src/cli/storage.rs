@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use super::output;
 use super::print::print;
 use kpack_core::{DebugInfo, Spirv, Storage};
+use kpack_format::TargetId;
 
 #[derive(Debug, Args)]
 pub(super) struct StorageArguments {
@@ -31,14 +32,27 @@ pub(super) struct Compression {
 
 #[derive(Debug, Args)]
 pub(super) struct SpirvTreatment {
-    /// What to do with device code of wrappers that have SPIR-V, which HIP runtimes do not read from archives
-    #[arg(long, value_enum, default_value_t = SpirvArgument(Spirv::Keep))]
-    spirv: SpirvArgument,
+    /// What to do with device code of wrappers that have SPIR-V, which HIP runtimes do not read from archives.
+    /// Default: keep, or archive if amdgcnspirv is listed as an expected target
+    #[arg(long, value_enum)]
+    spirv: Option<SpirvArgument>,
 }
 
 impl SpirvTreatment {
     pub(super) fn spirv(&self) -> Spirv {
-        self.spirv.0
+        self.spirv.map_or(Spirv::Keep, |given| given.0)
+    }
+
+    /// The same if these targets are expected. One that is asked for is split, and so is all other code beside it.
+    fn spirv_for(&self, expected: &[TargetId]) -> Spirv {
+        if self.spirv.is_some() || !expected.iter().any(TargetId::is_spirv) {
+            return self.spirv();
+        }
+        if !print().quiet {
+            let text = "amdgcnspirv is listed, so SPIR-V is split, and HIP runtimes do not read it from archives; to leave it in the binaries, pass --spirv keep";
+            output::complain("note", text);
+        }
+        Spirv::Archive
     }
 }
 
@@ -113,6 +127,13 @@ impl StorageArguments {
     pub(super) fn storage(&self) -> Storage {
         let mut storage = self.compression.storage();
         storage.jobs = self.jobs.unwrap_or(storage.jobs);
+        storage
+    }
+
+    /// The same if these targets are expected.
+    pub(super) fn storage_for(&self, expected: &[TargetId]) -> Storage {
+        let mut storage = self.storage();
+        storage.spirv = self.compression.spirv.spirv_for(expected);
         storage
     }
 }

@@ -251,13 +251,102 @@ assert is_fat_binary(library, toolchain=Toolchain())
 sizes = kpack_offload_binary(library, library, [".kpack/vec_@GFXARCH@.kpack"])
 assert sizes["new_size"] == library.stat().st_size and not is_fat_binary(library)
 fails(NotFatBinaryError, "no device code", kpack_offload_binary, library, library, ["/a/b_@GFXARCH@.kpack"])
-fails(ValueError, "expected one path", kpack_offload_binary, library, library)
+fails(ValueError, "expected paths", kpack_offload_binary, library, library)
 assert extract_architecture_from_target("host") is None
 write_artifact_manifest(Path("lib"), ["a/stage", "b/stage"])
 assert read_artifact_manifest(Path("lib")) == ["a/stage", "b/stage"]
 fails(FileNotFoundError, "artifact_manifest.txt", read_artifact_manifest, Path("code"))
 found = {path.name for path, _ in scan_directory(Path("lib"), lambda path, _: path.name != ".kpack")}
 assert found == {"libvec.so", "artifact_manifest.txt"}, found
+"#;
+
+/// The names that scripts import from the package and its modules, besides those above.
+const MODULES: &str = r#"
+import subprocess
+from argparse import Namespace
+
+import rocm_kpack
+from rocm_kpack import UnsupportedBinaryFormat, coff, detect_binary_format, is_elf_binary, is_fat_binary, is_pe_binary
+from rocm_kpack import kpack_offload_binary, read_kpack_ref_marker
+from rocm_kpack.artifact_splitter import ArtifactSplitter
+from rocm_kpack.coff.kpack_transform import kpack_offload_binary as of_windows
+from rocm_kpack.database_handlers import get_database_handlers
+from rocm_kpack.elf.kpack_transform import NotFatBinaryError, kpack_offload_binary as of_linux
+from rocm_kpack.tools import bulk_unbundle
+
+assert of_windows is of_linux is kpack_offload_binary is coff.kpack_offload_binary
+assert all(hasattr(rocm_kpack, name) for name in rocm_kpack.__all__)
+library, dll, text = Path("built/vec_lib/stage/libvec.so"), Path("vec.dll"), Path("text")
+text.write_text("MZ, but no program")
+dll.write_bytes(b"MZ".ljust(60, b"\0") + b"\x40\0\0\0PE\0\0")
+assert detect_binary_format(library) == "elf" and is_elf_binary(library) and not is_pe_binary(library)
+assert detect_binary_format(dll) == "coff" and is_pe_binary(dll) and not is_elf_binary(Path("missing"))
+assert is_fat_binary(library) and not is_fat_binary(text) and not is_pe_binary(text)
+fails(UnsupportedBinaryFormat, "neither ELF nor PE", detect_binary_format, text)
+fails(UnsupportedBinaryFormat, "neither ELF nor PE", read_kpack_ref_marker, text)
+
+# An artifact,
+(Path("built/vec_lib") / "artifact_manifest.txt").write_text("stage\n")
+databases = get_database_handlers(["rocblas", "miopen"])
+assert [database.name() for database in databases] == ["rocblas", "miopen"]
+splitter = ArtifactSplitter("vec_lib", database_handlers=databases, gpu_targets=["gfx942"])
+splitter.split(Path("built/vec_lib"), Path("split"))
+assert sorted(path.name for path in Path("split").iterdir()) == ["vec_lib_generic", "vec_lib_gfx942"]
+assert Path("split/vec_lib_gfx942/stage/lib/rocblas/library/a_gfx942.co").exists()
+ArtifactSplitter("vec_lib", verbose=True).split(Path("built/vec_lib"), Path("without"))
+assert Path("without/vec_lib_generic/stage/lib/rocblas/library/a_gfx942.co").exists()
+unknown = ArtifactSplitter("vec_lib", database_handlers=get_database_handlers(["unknown"]))
+fails(RuntimeError, "exit code 2", unknown.split, Path("built/vec_lib"), Path("split"))
+fails(FileNotFoundError, "missing", splitter.split, Path("missing"), Path("split"))
+
+# code objects,
+bulk_unbundle.run(Namespace(files=[library], output_dir=Path("code"), gfx_arch="gfx942"))
+assert [path.name for path in Path("code").iterdir()] == ["libvec.so-0-gfx942.hsaco"]
+fails(subprocess.CalledProcessError, "status 3", bulk_unbundle.run, Namespace(files=[text]), toolchain=None)
+fails(ValueError, "takes one FILE", bulk_unbundle.run, Namespace(files=[library, text], output_dir=Path("code")))
+
+# and a marker, with paths shorter than those that kpack chooses.
+assert read_kpack_ref_marker(library) is None
+for paths in (["fallback.kpack"], ["kernels.kpack"], [".kpack/a_@GFXARCH@.kpack", "b"]):
+    output = Path("output.so")
+    result = kpack_offload_binary(library, output, paths, kernel_name="vec")
+    assert result["format"] == "elf" and result["new_size"] == output.stat().st_size
+    assert read_kpack_ref_marker(output) == {"kpack_search_paths": paths, "kernel_name": "vec"}
+"#;
+
+/// The same for a library whose wrappers share a bundle.
+const SPLIT_SHARED: &str = r#"
+from rocm_kpack.artifact_utils import extract_architecture_from_target
+from rocm_kpack.binutils import BundledBinary
+from rocm_kpack.elf import kpack_offload_binary
+
+library = Path("lib/libxio.so")
+kernels = {}
+with BundledBinary(library).unbundle() as unbundled:
+    for target_name, file_name in unbundled.target_list:
+        arch = extract_architecture_from_target(target_name)
+        kernels.setdefault(arch, []).append((unbundled.dest_dir / file_name).read_bytes())
+for arch, data in kernels.items():
+    archive = PackedKernelArchive(group_name="xio", gfx_arch_family=arch, gfx_arches=[arch])
+    for index, kernel in enumerate(data):
+        archive.add_kernel(archive.prepare_kernel(f"libxio.so#{index}", arch, kernel))
+    archive.finalize_archive()
+    archive.write(Path(f"lib/.kpack/xio_{arch}.kpack"))
+kpack_offload_binary(library, library, PATHS)
+"#;
+
+/// The list of search paths takes the place of one path, whatever the lengths, up to a maximum.
+const LENGTHS: &str = r#"
+from rocm_kpack import elf, kpack_transform
+
+library = Path("lib/libxio.so")
+fails(ValueError, "expected at most", elf.kpack_offload_binary, library, library, LONG)
+fails(ValueError, "expected paths of 13 bytes", elf.kpack_offload_binary, library, library, ["x", "y"])
+for first in range(1, 600):
+    for second in (1, 31, 32, 255, 256):
+        if first + second > 12:
+            listed, placeholder = kpack_transform._listed(["x" * first, "y" * second])
+            assert len(listed) == 1 + len(kpack_transform._shortest_text(placeholder)), (first, second)
 "#;
 
 fn python(tree: &Tree, script: &str) {
@@ -300,4 +389,71 @@ fn python_splits_a_library_and_the_loader_finds_its_code() {
     python(&tree, SPLIT);
     let said = said(&tree, &["verify", "lib/libvec.so"]);
     assert!(said.ends_with("exit code 0\n"), "{said}");
+}
+
+/// With `-fgpu-rdc`, each wrapper has the same code; a wrapper of an object without it has its own.
+#[test]
+fn python_splits_a_library_whose_wrappers_share_a_bundle() {
+    if !tool("python3") {
+        return;
+    }
+    let shared = FatLibrary::new()
+        .wrapper(Storage::Plain, [code("gfx942", "add"), code("gfx1100", "add")])
+        .wrapper_sharing(0);
+    let mixed = FatLibrary::new()
+        .wrapper(Storage::Plain, [code("gfx942", "add")])
+        .wrapper(Storage::Zstd(3), [code("gfx942", "mul")])
+        .wrapper_sharing(0);
+    for library in [shared, mixed] {
+        let tree = Tree::new();
+        library.build(&tree.path("lib/libxio.so")).unwrap();
+        library.build(&tree.path("fat.so")).unwrap();
+        python(&tree, &format!("PATHS = ['.kpack/xio_@GFXARCH@.kpack']\n{SPLIT_SHARED}"));
+        for arguments in [&["lib/libxio.so"][..], &["lib/libxio.so", "--against", "fat.so"]] {
+            let said = said(&tree, &[&["verify"], arguments].concat());
+            assert!(said.ends_with("exit code 0\n") && !said.contains("warning"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn python_writes_several_search_paths() {
+    if !tool("python3") {
+        return;
+    }
+    let own = ".kpack/xio_@GFXARCH@.kpack".to_owned();
+    let many = (0..20).map(|index| format!("{index}_@GFXARCH@.kpack"));
+    let far = format!("{}_@GFXARCH@.kpack", "directory/".repeat(250));
+    let lists = [vec![own.clone(), far], Vec::from_iter(many.chain([own.clone()]))];
+    let library = FatLibrary::new().wrapper(Storage::Plain, [code("gfx942", "add")]);
+    for paths in lists {
+        let tree = Tree::new();
+        library.build(&tree.path("lib/libxio.so")).unwrap();
+        python(&tree, &format!("PATHS = {paths:?}\n{SPLIT_SHARED}"));
+        let shown = succeeds(&tree, &["show", "--json", "lib/libxio.so"]);
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!(shown["kpack_search_paths"], serde_json::json!(paths));
+        let said = said(&tree, &["verify", "lib/libxio.so", "--arch", "gfx942"]);
+        assert!(said.ends_with("exit code 0\n"), "{said}");
+    }
+    let long = ["x".repeat(3000), own];
+    let tree = Tree::new();
+    library.build(&tree.path("lib/libxio.so")).unwrap();
+    python(&tree, &format!("LONG = {long:?}\n{LENGTHS}"));
+}
+
+#[test]
+fn python_has_the_modules_that_scripts_import() {
+    if !tool("python3") {
+        return;
+    }
+    let tree = Tree::new();
+    let library = FatLibrary::new()
+        .wrapper(Storage::Plain, [code("gfx942", "add"), code("gfx1100", "add")])
+        .wrapper(Storage::Zstd(3), [code("gfx1100", "mul")]);
+    library.build(&tree.path("built/vec_lib/stage/libvec.so")).unwrap();
+    let database = tree.path("built/vec_lib/stage/lib/rocblas/library/a_gfx942.co");
+    fs::create_dir_all(database.parent().unwrap()).unwrap();
+    fs::write(database, code("gfx942", "gemm").1).unwrap();
+    python(&tree, MODULES);
 }

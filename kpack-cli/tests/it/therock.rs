@@ -6,7 +6,8 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use crate::command::{kpack, succeeds};
+use crate::command::{kpack, said, succeeds};
+use crate::spirv;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, library_file};
 use kpack_tests::page::repository;
 use kpack_tests::process;
@@ -274,6 +275,143 @@ fn plugins_of_a_target_are_split_where_their_database_is_not_named() {
     assert_eq!(split(&[], "default"), (true, false));
     let both = ["--split-databases", "auto", "miopen_ck"];
     assert_eq!(split(&both, "whole"), (false, true));
+}
+
+/// A library with SPIR-V in each bundle, for two targets that the build lists, and for one that it does not.
+#[test]
+fn spirv_that_is_asked_for_is_split() {
+    let tree = Tree::new();
+    let spirv = |name| spirv::spirv(spirv::CLANG_19, name);
+    let library = FatLibrary::new()
+        .wrapper(Storage::Plain, [code("gfx1100", "add"), code("gfx942", "add"), spirv("add")])
+        .wrapper(Storage::Zstd(3), [code("gfx1100", "mul"), spirv("mul")]);
+    let prefix = "built/rand_lib/stage";
+    library.build(&tree.path(&format!("{prefix}/lib/librocrand.so"))).unwrap();
+    fs::write(tree.path("built/rand_lib/artifact_manifest.txt"), "stage\n").unwrap();
+    let split = |output: &str, more: &[&str]| {
+        let command =
+            ["artifact", "split", "--layout", "artifact", "--artifact-prefix", "rand_lib"];
+        let paths = ["--artifact-dir", "built/rand_lib", "--output-dir", output, "--gpu-targets"];
+        succeeds(&tree, &[&command[..], &paths, more].concat());
+        let names = fs::read_dir(tree.path(output)).unwrap();
+        let mut names =
+            Vec::from_iter(names.map(|entry| entry.unwrap().file_name().into_string().unwrap()));
+        names.sort();
+        names
+    };
+    let both = ["gfx1100", "amdgcnspirv"];
+    let three = ["rand_lib_amdgcnspirv", "rand_lib_generic", "rand_lib_gfx1100"];
+    assert_eq!(split("split", &both), three);
+    succeeds(&tree, &["verify", "--artifacts-dir", "split"]);
+    succeeds(&tree, &["verify", "split", "--against", "built", "--arch", "gfx1100,amdgcnspirv"]);
+    // What is said counts.
+    assert_eq!(split("kept", &[&both[..], &["--spirv", "keep"]].concat()), ["rand_lib_generic"]);
+    // The same without artifacts.
+    let lists = ["--arch", "gfx1100,amdgcnspirv", "--all"];
+    succeeds(&tree, &[&["split", "--prefix", prefix, "--module", "rand"], &lists[..]].concat());
+    for target in both {
+        let archive = format!("{prefix}/lib/.kpack/rand_lib_{target}.kpack");
+        assert!(tree.path(&archive).is_file(), "{archive}");
+    }
+}
+
+/// MIOpen's library and plugins for these targets, split into `output`, without the marks: TheRock's archives drop
+/// them, and ROCm's own tool writes none.
+fn fetched_miopen(tree: &Tree, output: &str, targets: &[&str]) {
+    let artifact = format!("built/{output}/miopen_lib");
+    let file = |name: &str| tree.path(&format!("{artifact}/stage/{name}"));
+    for target in targets {
+        put(&file(&format!("lib/libMIOpenCKGroupedConv_{target}.so")));
+        put(&file(&format!("share/miopen/db/{target}130.HIP.fdb.txt")));
+    }
+    let codes = targets.iter().map(|target| code(target, "pool"));
+    let library = FatLibrary::new().wrapper(Storage::Zstd(3), Vec::from_iter(codes));
+    library.build(&file("lib/libMIOpen.so.1")).unwrap();
+    fs::write(tree.path(&format!("{artifact}/artifact_manifest.txt")), "stage\n").unwrap();
+    split_miopen(tree, output, &[]);
+    for name in [&["generic"], targets].concat() {
+        fs::remove_file(tree.path(&format!("{output}/miopen_lib_{name}/.kpack-artifact"))).unwrap();
+    }
+}
+
+fn split_miopen(tree: &Tree, output: &str, more: &[&str]) {
+    let input = format!("built/{output}/miopen_lib");
+    let split = ["artifact", "split", "--artifact-prefix", "miopen_lib", "--layout", "artifact"];
+    let paths = ["--artifact-dir", &input, "--output-dir", output, "--split-databases", "miopen"];
+    succeeds(tree, &[&split[..], &paths, more].concat());
+}
+
+#[test]
+fn artifacts_without_marks_are_verified_and_recombined() {
+    let tree = Tree::new();
+    fetched_miopen(&tree, "shards/a", &["gfx942", "gfx90a"]);
+    fetched_miopen(&tree, "shards/b", &["gfx1100"]);
+    succeeds(&tree, &["verify", "--artifacts-dir", "shards/a"]);
+    succeeds(&tree, &["verify", "shards/a", "--against", "built/shards/a"]);
+    let configuration = r#"{
+      "primary_shard": "a",
+      "architecture_groups": {
+        "gfx94X": {"architectures": ["gfx942", "gfx90a"]},
+        "gfx110X": {"architectures": ["gfx1100"]}
+      }
+    }"#;
+    fs::write(tree.path("packaging.json"), configuration).unwrap();
+    let recombine = |shards: &str, output: &str| {
+        let paths = ["--input-shards-dir", shards, "--output-dir", output];
+        let command = ["artifact", "recombine", "--config", "packaging.json"];
+        succeeds(&tree, &[&command[..], &paths].concat());
+        succeeds(&tree, &["verify", output]);
+    };
+    recombine("shards", "packages");
+    let plugin = "stage/lib/libMIOpenCKGroupedConv_gfx942.so";
+    assert!(tree.path(&format!("packages/miopen_lib_gfx94X/{plugin}")).is_file());
+    // Artifacts of groups lose their marks in the same way.
+    for name in ["generic", "gfx94X", "gfx110X"] {
+        let mark = format!("packages/miopen_lib_{name}/.kpack-artifact");
+        fs::remove_file(tree.path(&mark)).unwrap();
+    }
+    succeeds(&tree, &["verify", "packages"]);
+    fs::create_dir(tree.path("groups")).unwrap();
+    fs::rename(tree.path("packages"), tree.path("groups/a")).unwrap();
+    recombine("groups", "again");
+    succeeds(&tree, &["report", "groups/a"]);
+    // What is misplaced is still found.
+    let generic = tree.path("groups/a/miopen_lib_generic/stage/lib/libMIOpenX.so");
+    library().build(&generic).unwrap();
+    let said = said(&tree, &["verify", "groups/a"]);
+    assert_eq!(said.matches("[misplaced-file]").count(), 1, "{said}");
+}
+
+#[test]
+fn artifacts_without_marks_are_replaced_if_that_is_asked_for() {
+    let tree = Tree::new();
+    fetched_miopen(&tree, "fetched", &["gfx942"]);
+    let input = ["--artifact-dir", "built/fetched/miopen_lib", "--output-dir", "fetched"];
+    let split = ["artifact", "split", "--artifact-prefix", "miopen_lib"];
+    let said = fails(&tree, &[&split[..], &input].concat(), 3);
+    assert!(said.contains("pass --replace-artifacts [output-in-the-way]"), "{said}");
+    split_miopen(&tree, "fetched", &["--replace-artifacts"]);
+    assert!(tree.path("fetched/miopen_lib_generic/.kpack-artifact").is_file());
+    if tool("python3") {
+        fs::remove_file(tree.path("fetched/miopen_lib_generic/.kpack-artifact")).unwrap();
+        let adapter = adapter(&tree).join("python/rocm_kpack/tools/split_artifacts.py");
+        let run = |replace: &str| {
+            let mut command = Command::new("python3");
+            command.arg(&adapter).args(["--artifact-prefix", "miopen_lib"]).args(input);
+            command.current_dir(tree.root()).env("KPACK_EXECUTABLE", env!("CARGO_BIN_EXE_kpack"));
+            command.env("PYTHONDONTWRITEBYTECODE", "1").env("KPACK_REPLACE_ARTIFACTS", replace);
+            process::output(&mut command).status.code()
+        };
+        assert_eq!([run(""), run("1")], [Some(3), Some(0)]);
+    }
+    // What is no artifact stays.
+    let target = tree.path("fetched/miopen_lib_gfx942");
+    fs::remove_dir_all(&target).unwrap();
+    fs::create_dir(&target).unwrap();
+    fs::write(target.join("thesis"), "").unwrap();
+    let said = fails(&tree, &[&split[..], &input, &["--replace-artifacts"]].concat(), 3);
+    assert!(said.contains("choose another output directory, or remove this one ["), "{said}");
+    assert!(target.join("thesis").is_file());
 }
 
 const UNBUNDLE: [&str; 5] = ["unbundle", "--gfx-arch", "gfx90a", "--output-dir", "out/of/it"];

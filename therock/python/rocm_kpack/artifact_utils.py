@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Callable, Iterator
 
 from .binutils import kpack_output
+from .format_detect import UnsupportedBinaryFormat, detect_binary_format
 
 _MANIFEST = "artifact_manifest.txt"
 
@@ -41,9 +42,10 @@ def scan_directory(
 
 def is_fat_binary(file_path: Path, toolchain=None) -> bool:
     """Whether a linked binary has device code. kpack needs no toolchain to find out."""
-    with open(file_path, "rb") as file:
-        if not file.read(4).startswith((b"\x7fELF", b"MZ")):
-            return False
+    try:
+        detect_binary_format(file_path)
+    except UnsupportedBinaryFormat:
+        return False
     try:
         shown = json.loads(kpack_output("show", "--json", "--", file_path))
     except ValueError as error:

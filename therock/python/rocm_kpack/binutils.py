@@ -33,12 +33,26 @@ def run(*arguments: str) -> None:
     os.execv(command, [command, *arguments, *sys.argv[1:]])
 
 
+def replaces_artifacts() -> list[str]:
+    """The option of `kpack artifact split` that KPACK_REPLACE_ARTIFACTS=1 stands for: ROCm's build has none for it."""
+    return ["--replace-artifacts"] if os.environ.get("KPACK_REPLACE_ARTIFACTS") == "1" else []
+
+
 def kpack_output(*arguments: str | Path) -> bytes:
     """What kpack prints; a ValueError with its message if it fails."""
     done = subprocess.run([kpack(), *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if done.returncode != 0:
         raise ValueError(done.stderr.decode(errors="replace").strip())
     return done.stdout
+
+
+def _link(path: str | Path, name: Path) -> None:
+    """Gives a file a second name, and replaces what has that name; copies it if there are no hard links."""
+    name.unlink(missing_ok=True)
+    try:
+        os.link(path, name)
+    except OSError:
+        shutil.copyfile(path, name)
 
 
 class Toolchain:
@@ -142,7 +156,8 @@ class BundledBinary:
     def unbundle(
         self, *, dest_dir: Path | None = None, delete_on_close: bool = True, gfx_arch: str | None = None
     ) -> UnbundledContents:
-        """Writes the code objects into a directory, all or those for a processor."""
+        """Writes the code objects into a directory, all or those for a processor. Wrappers that share a bundle, as with
+        `-fgpu-rdc`, have a file each; their files are hard links where the file system has them."""
         directory = Path(dest_dir or tempfile.mkdtemp(prefix="kpack-"))
         contents = UnbundledContents(self, directory, delete_on_close, [])
         try:
@@ -152,21 +167,40 @@ class BundledBinary:
                 wanted = [f"--arch={gfx_arch}"] if gfx_arch else []
                 output = Path(scratch, "code")
                 printed = kpack_output("extract", "--json", f"--output-dir={output}", *wanted, "--", self.file_path)
-                written = json.loads(printed)
-                targets = [code_object["target"] for code_object in written]
+                written = self._of_each_wrapper(json.loads(printed))
+                targets = [target for target, _ in written]
                 is_indexed = len(set(targets)) < len(targets)
-                for index, code_object in enumerate(written):
-                    triple = f"hipv4-amdgcn-amd-amdhsa--{code_object['target']}"
+                for index, (target, path) in enumerate(written):
+                    triple = f"hipv4-amdgcn-amd-amdhsa--{target}"
                     name = f"{triple}_{index}.hsaco" if is_indexed else f"{triple}.hsaco"
-                    os.replace(code_object["path"], directory / name)
+                    _link(path, directory / name)
                     contents.target_list.append((triple, name))
         except BaseException:
             contents.close()
             raise
         return contents
 
+    def _of_each_wrapper(self, extracted: list[dict[str, str]]) -> list[tuple[str, str]]:
+        """The target and path of each code object, in the order of the wrappers. kpack extracts a bundle once, but an
+        archive needs its code for each wrapper that shares it: scripts number the code objects of a target from 0,
+        and that number has to be the wrapper's."""
+        shown = json.loads(kpack_output("show", "--json", "--", self.file_path))
+        by_bundle: dict[int, list[int]] = {}
+        for wrapper in shown.get("wrappers", []):
+            if "bundle_offset" in wrapper:
+                by_bundle.setdefault(wrapper["bundle_offset"], []).append(wrapper["index"])
+        sharing = {wrappers[0]: wrappers for wrappers in by_bundle.values() if len(wrappers) > 1}
+        numbered = []
+        for code_object in extracted:
+            _, _, index = code_object["kernel"].rpartition("#")
+            # Only in the files whose bundles were numbered above do all kernels have an index.
+            first = int(index) if sharing else 0
+            found = (code_object["target"], code_object["path"])
+            numbered += [(wrapper, found) for wrapper in sharing.get(first, [first])]
+        return [found for _, found in sorted(numbered, key=lambda it: it[0])]
+
     def list_bundles(self) -> list[str]:
-        """The GPU target of each code object."""
+        """The GPU target of each code object of each wrapper."""
         with self.unbundle() as contents:
             return [target.rpartition("--")[2] for target, _ in contents.target_list]
 

@@ -108,10 +108,12 @@ def write_archive(
     output: Path | None = None,
 ) -> Path:
     """Writes an archive of kernels: name, target, bytes, type and metadata of each. `directory` is for scratch files."""
-    listed = []
-    for index, (name, target, data, kind, metadata) in enumerate(kernels):
-        Path(directory, str(index)).write_bytes(data)
-        listed.append({"name": name, "target": target, "file": str(index), "type": kind, "metadata": metadata})
+    listed, files = [], {}
+    for name, target, data, kind, metadata in kernels:
+        if id(data) not in files:
+            files[id(data)] = str(len(files))
+            Path(directory, files[id(data)]).write_bytes(data)
+        listed.append({"name": name, "target": target, "file": files[id(data)], "type": kind, "metadata": metadata})
     archive = {
         "group_name": group_name,
         "gfx_arch_family": gfx_arch_family,

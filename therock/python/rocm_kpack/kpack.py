@@ -73,6 +73,8 @@ class PackedKernelArchive:
         #: By name, then by target: `type`, `ordinal`, `original_size` and, if there is any, `metadata`.
         self.toc: dict[str, dict[str, dict[str, Any]]] = {}
         self._data: list[bytes] = []
+        # Wrappers that share a bundle have equal kernels, which are held once.
+        self._equal: dict[bytes, bytes] = {}
         self._path: Path | None = None
         self._is_final = False
 
@@ -104,7 +106,7 @@ class PackedKernelArchive:
         if prepared.metadata:
             entry["metadata"] = dict(prepared.metadata)
         targets[prepared.gfx_arch] = entry
-        self._data.append(prepared.hsaco_data)
+        self._data.append(self._equal.setdefault(prepared.hsaco_data, prepared.hsaco_data))
 
     def finalize_archive(self) -> None:
         """Says that no kernel will be added."""

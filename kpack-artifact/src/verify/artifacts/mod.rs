@@ -73,7 +73,7 @@ impl Member {
         parsed: Parsed<'_>,
     ) -> Result<Result<Self, Report>, Error> {
         let root = path.unwrap_or(root);
-        let tree = mark::databases(root)
+        let tree = mark::databases(root, role)
             .and_then(|databases| Tree::read_once(&set.component, root, &databases, parsed));
         match tree {
             Ok(tree) => Ok(Ok(Self { role: role.clone(), asked_for: path.is_some(), tree })),

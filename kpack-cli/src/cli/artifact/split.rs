@@ -86,6 +86,10 @@ pub(super) struct Arguments {
     /// Where archives go in an install prefix, and how they are named
     #[arg(long, value_enum, default_value_t = Layout::Module)]
     layout: Layout,
+    /// Replace artifact directories of these names even if kpack did not write them, or if .kpack-artifact, by which
+    /// kpack recognises its own, was lost: in a tree of fetched artifacts, for example
+    #[arg(long)]
+    replace_artifacts: bool,
     #[command(flatten)]
     hint: InstallHint,
     #[command(flatten)]
@@ -141,7 +145,8 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
     options.unknown = arguments.unknown;
     options.layout = arguments.layout;
     options.install_hint.clone_from(&arguments.hint.install_hint);
-    options.storage = arguments.storage.storage();
+    options.replace_artifacts = arguments.replace_artifacts;
+    options.storage = arguments.storage.storage_for(&arguments.gpu_targets);
     if options.layout == Layout::Artifact && options.install_hint.is_some() {
         let text = "--install-hint has no effect with --layout artifact, which writes no manifest; remove one of the two options";
         return Err(Error::usage(text));

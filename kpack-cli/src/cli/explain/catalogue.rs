@@ -88,7 +88,7 @@ catalogue! {
         OUTPUT_IN_THE_WAY
             "A file or directory that kpack must not replace is where output would go."
             "kpack replaces only regular files that it could have written."
-            "Remove it, or choose another output."
+            "Remove it, or choose another output. `kpack artifact split --replace-artifacts` replaces artifacts of other tools."
 
         SYSTEM
             "Reading or writing failed."

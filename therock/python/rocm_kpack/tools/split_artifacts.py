@@ -1,4 +1,8 @@
-"""Runs `kpack artifact split --layout artifact` with the arguments of this process."""
+"""Runs `kpack artifact split --layout artifact` with the arguments of this process.
+
+With KPACK_REPLACE_ARTIFACTS=1 in the environment, it passes `--replace-artifacts` as well: ROCm's build, which calls
+this, has no option for that.
+"""
 
 import sys
 from pathlib import Path
@@ -7,4 +11,4 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from rocm_kpack import binutils  # noqa: E402
 
 if __name__ == "__main__":
-    binutils.run("artifact", "split", "--layout", "artifact")
+    binutils.run("artifact", "split", "--layout", "artifact", *binutils.replaces_artifacts())
