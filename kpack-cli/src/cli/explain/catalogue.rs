@@ -233,7 +233,7 @@ catalogue! {
             "Pass `--remap-path-prefix` to the compiler, or `--allow-build-paths`."
 
         NOTHING_SPLIT
-            "No split binary is in the prefix."
+            "No split binary is in the prefix, or the file that was named is not split."
             "There is nothing to join, and kpack cannot compare archives with any binary."
             "Name the prefix of the installed binaries, or split them."
 
