@@ -840,7 +840,7 @@ catalogue! {
 
         UNUSED_KERNELS
             "An archive contains kernels that no binary refers to."
-            "Their binary is missing, truncated, or from another build."
+            "Their binary is missing, truncated, from another build, or was split again into another module."
             "Install the binary that belongs to the archive, or remove the archive."
 
         MARKER_SOUND
