@@ -98,6 +98,12 @@ impl Marker {
         }
     }
 
+    /// Whether it has all search paths of `other`.
+    pub fn refers_to(&self, other: &Self) -> bool {
+        let mut wanted = other.kpack_search_paths.iter();
+        wanted.all(|path| self.kpack_search_paths.contains(path))
+    }
+
     /// The marker without code IDs.
     pub fn without_code_ids(&self) -> Self {
         Self { code_ids: BTreeMap::new(), ..self.clone() }

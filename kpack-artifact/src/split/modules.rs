@@ -113,7 +113,7 @@ impl ModuleBinary {
         let code_ids = code_ids::computed(archives, &self.name);
         let marker = self.marker.clone().with_code_ids(code_ids);
         let mut plan = self.plan.clone();
-        let set = plan.set_marker(&self.file.complete(marker));
+        let set = plan.set_marker(&self.file.complete(marker)?);
         set.map_err(|error| binary_error(&self.file.code.path, error))?;
         Ok(plan)
     }
@@ -188,7 +188,7 @@ impl Named<'_> {
             prefix: self.prefix,
             name: self.names[0].name.clone(),
             files: self.files,
-            plan: file.plan(&file.complete(marker.clone()))?,
+            plan: file.plan(&file.complete(marker.clone())?)?,
             marker,
             file: *file,
         })

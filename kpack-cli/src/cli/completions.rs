@@ -1,14 +1,12 @@
 //! `kpack completions`.
 
-use std::io;
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Command};
 use clap_complete::Shell;
 
-use super::output::STDOUT;
+use super::output;
 use kpack_core::{Error, ids};
 use kpack_format::code_object::processors;
 use kpack_format::target_id::SPIRV;
@@ -63,7 +61,6 @@ pub(super) fn script(shell: Shell, command: Command) -> Vec<u8> {
 /// Prints the completions of a command.
 pub(super) fn run(arguments: &Arguments, command: Command) -> Result<ExitCode, Error> {
     let script = script(arguments.shell, command);
-    io::Write::write_all(&mut io::stdout().lock(), &script)
-        .map_err(|e| Error::io(Path::new(STDOUT), "write to", e))?;
+    output::lines(&String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }

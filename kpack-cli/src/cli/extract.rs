@@ -235,5 +235,5 @@ fn write_out(scratch: &Path, file: &mut File) -> Result<(), Error> {
     file.rewind().map_err(failed)?;
     let mut out = io::stdout().lock();
     let copied = io::copy(file, &mut out).and_then(|_| out.flush());
-    copied.map_err(|e| Error::io(Path::new(output::STDOUT), "write to", e))
+    copied.map_err(output::failed)
 }

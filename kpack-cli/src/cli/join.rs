@@ -67,13 +67,13 @@ impl Architecture {
         }
     }
 
-    pub(super) fn targets(&self, installed: bool) -> Result<Vec<TargetId>, Error> {
+    pub(super) fn targets(&self, may_be_none: bool) -> Result<Vec<TargetId>, Error> {
         if let Self::Target(target) = self {
             return Ok(vec![target.clone()]);
         }
         // What is hidden from a process today may be seen by one tomorrow.
         let gpus = agents().unwrap_or_default();
-        if gpus.is_empty() && !installed {
+        if gpus.is_empty() && !may_be_none {
             return Err(no_gpu(KFD_NODES.as_ref()));
         }
         Ok(gpus)
@@ -85,7 +85,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut options = arguments.options.clone();
     targets::warn_of_unknown(arguments.arch.iter().filter_map(Architecture::named));
     for architecture in &arguments.arch {
-        options.architectures.extend(architecture.targets(options.installed)?);
+        let may_be_none = options.installed && !options.need_result();
+        options.architectures.extend(architecture.targets(may_be_none)?);
     }
     if options.architectures.is_empty() && options.installed {
         if print().json || print().quiet {

@@ -210,9 +210,15 @@ fn misused(mut error: clap::Error) -> ExitCode {
         return ExitCode::from(2);
     }
     if !error.use_stderr() {
-        // Printing help is not an error.
-        let _ = error.print();
-        return ExitCode::SUCCESS;
+        // Printing help is not an error, unless nobody can read it.
+        let printed = error.print().and_then(|()| io::stdout().flush());
+        return match printed.map_err(output::failed) {
+            Err(error) if !is_broken_pipe(&error) => {
+                output::complain_error(&error);
+                ExitCode::from(exit_code(&error))
+            }
+            _ => ExitCode::SUCCESS,
+        };
     }
     if let Some(text) = renamed::explain(&error, env::args_os(), &command()) {
         output::complain("error", text);

@@ -106,9 +106,12 @@ fn label(severity: Severity) -> &'static str {
 
 fn write(text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|e| Error::io(Path::new(STDOUT), "write to", e))
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(failed)
+}
+
+/// The error of writing to standard output.
+pub(super) fn failed(error: io::Error) -> Error {
+    Error::io(Path::new(STDOUT), "write to", error)
 }
 
 /// Writes a message to standard error and ignores a failure to do so. Further lines are indented,

@@ -46,8 +46,8 @@ Examples:
 
 ", exit_codes!()))]
 pub(super) struct Arguments {
-    /// Install prefix: the directory that the binaries are in. Default: the directory above the nearest bin, lib, lib64,
-    /// lib32, libx32 or libexec that FILE is in; without one, the directory of FILE
+    /// Install prefix: the directory that the binaries are in. Default: if FILE is in a directory bin, lib, lib64, lib32,
+    /// libx32 or libexec, or in a directory directly below one, the directory above it; otherwise, the directory of FILE
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
     /// Module that the binaries belong to, the first part of the archives' names. Default: the name of FILE, such as vec
@@ -143,14 +143,16 @@ fn common<T: AsRef<Path>>(
     }
 }
 
-/// The directory above the nearest one for libraries or programs, or else the file's own.
+/// The directory above the one for libraries or programs, if that is the file's own or the next one above, as in
+/// `lib/x86_64-linux-gnu`; or else the file's own. A `lib` far above, such as one in a home directory, is not the
+/// project's.
 fn default_prefix(file: &Path) -> &Path {
     let holds_binaries = |directory: &&Path| {
         let name = directory.file_name().and_then(OsStr::to_str);
         matches!(name, Some("bin" | "lib" | "lib32" | "lib64" | "libx32" | "libexec"))
     };
     let own = file.parent().unwrap_or(file);
-    own.ancestors().find(holds_binaries).and_then(Path::parent).unwrap_or(own)
+    own.ancestors().take(2).find(holds_binaries).and_then(Path::parent).unwrap_or(own)
 }
 
 /// The name of a library without `lib` and what follows its name, or that of a program.
@@ -303,6 +305,9 @@ mod tests {
             ("/opt/rocm/libexec/rocm/tool", "/opt/rocm"),
             ("/usr/lib/python3/torch/bin/tool", "/usr/lib/python3/torch"),
             ("/home/me/libvec/build/libvec.so", "/home/me/libvec/build"),
+            ("/home/me/lib/vec/build/libvec.so", "/home/me/lib/vec/build"),
+            ("/usr/lib/python3/dist-packages/vec/_C.so", "/usr/lib/python3/dist-packages/vec"),
+            ("/home/me/bin/a/b/c/lib/libvec.so", "/home/me/bin/a/b/c"),
             ("/lib/libvec.so", "/"),
             ("/libvec.so", "/"),
             ("/build/bin", "/build"),

@@ -722,15 +722,17 @@ fn reports_as_json() {
 #[test]
 fn a_reader_that_goes_away_is_not_an_error() {
     let tree = split_prefix();
-    let mut child = command(&tree, &["verify", "."])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
-    let mut error = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
-    assert_eq!((child.wait().unwrap().code(), error.as_str()), (Some(0), ""));
+    for line in ["verify .", "help", "--version", "completions bash"] {
+        let mut child = command(&tree, &words(line))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let mut error = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+        assert_eq!((child.wait().unwrap().code(), error.as_str()), (Some(0), ""), "{line}");
+    }
 }
 
 /// Runs it with standard output, standard error or both on a full device.
@@ -756,6 +758,14 @@ fn output_that_cannot_be_written_is_an_error_and_no_panic() {
     assert_eq!(on_full_device(&tree, &extract, true, false), Some(4));
     assert_eq!(on_full_device(&tree, &["show", archive], true, true), Some(4));
     assert_eq!(on_full_device(&tree, &["show", "none"], false, true), Some(4));
+    for line in ["help", "--help", "--version", "help split", "split --help", "artifact -h"] {
+        assert_eq!(on_full_device(&tree, &words(line), true, false), Some(4), "{line}");
+    }
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let completions = ["completions", shell];
+        assert_eq!(on_full_device(&tree, &completions, true, false), Some(4), "{shell}");
+    }
+    assert!(said(&tree, &["--version"]).ends_with("exit code 0\n"));
 }
 
 #[test]

@@ -5,8 +5,10 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
+use crate::verified::assert_holds;
 use kpack_core::DebugInfo;
 use kpack_split::install::{InstallOptions, Only, Outcome, install};
+use kpack_split::join::{JoinOptions, join};
 use kpack_split::{Error, Finding};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::tree::Tree;
@@ -164,6 +166,78 @@ fn another_module_is_refused() {
         "expected `.kpack/other_lib_@GFXARCH@.kpack`",
     ];
     assert_refused(&tree, &options(&tree, "other"), &parts);
+}
+
+/// Given a split library that a new build replaced, when that is split into another module, then the archives of the
+/// former one are of no use any more, and the run says which.
+#[test]
+fn archives_of_a_former_module_are_named() {
+    let tree = split();
+    let build = |name: &str| {
+        let objects = [code("gfx1100", "new"), code("gfx942", "new")];
+        let library = FatLibrary::new().wrapper(Storage::Plain, objects);
+        library.build(&tree.path("prefix/lib").join(name)).unwrap();
+    };
+    // Others' archives, and what is none, do not matter.
+    build("libother.so");
+    let mut other = options(&tree, "other");
+    other.files = vec!["lib/libother.so".into()];
+    assert!(install(&other, &()).unwrap().findings.is_empty());
+    fs::write(tree.path("prefix/lib/.kpack/damaged_lib_gfx942.kpack"), "no archive").unwrap();
+
+    build("libvec.so");
+    let report = install(&options(&tree, "vec2"), &()).unwrap();
+    let [Finding { id, path, text, .. }] = &report.findings[..] else {
+        panic!("{:?}", report.findings);
+    };
+    assert_eq!(
+        (id.as_str(), path.as_deref()),
+        ("unused-kernels", Some(&*tree.path("prefix/lib/libvec.so").canonicalize().unwrap()))
+    );
+    let names = "`vec_lib_gfx1100.kpack`, `vec_lib_gfx942.kpack`";
+    assert!(text.contains(names) && text.ends_with("remove them"), "{text}");
+
+    // Each time; a component is a part of the name, too. An archive that others use stays.
+    fs::remove_file(tree.path("prefix/lib/.kpack/vec_lib_gfx942.kpack")).unwrap();
+    build("libvec.so");
+    let mut both = options(&tree, "other");
+    both.files.push("lib/libother.so".into());
+    let report = install(&both, &()).unwrap();
+    let text = &report.findings[0].text;
+    let names = "`vec2_lib_gfx1100.kpack`, `vec2_lib_gfx942.kpack`, `vec_lib_gfx1100.kpack`";
+    assert!(text.contains(names), "{text}");
+    build("libvec.so");
+    let mut again = options(&tree, "other");
+    again.component = "dev".into();
+    let report = install(&again, &()).unwrap();
+    let text = &report.findings[1].text;
+    assert!(text.contains("`other_lib_gfx1100.kpack`") && text.contains("keep"), "{text}");
+    // Nothing is said of what nothing replaces.
+    build("libvec.so");
+    again.only = Some(Only::Device);
+    assert!(
+        install(&again, &()).unwrap().findings.iter().all(|f| f.id.as_str() != "unused-kernels")
+    );
+}
+
+/// The code that a joined library has not got back is in the archives of its module alone.
+#[test]
+fn a_joined_library_is_refused_for_another_module() {
+    let tree = split();
+    let target = ["gfx1100".parse().unwrap()];
+    join(&JoinOptions::new(tree.path("prefix"), target, ["lib/libvec.so"]), &()).unwrap();
+    let parts = ["lib/libvec.so: ", "gfx942", "`.kpack/vec_lib_@GFXARCH@.kpack`"];
+    assert_refused(&tree, &options(&tree, "other"), &parts);
+    // With all of its code, it is as good as the original.
+    let targets = ["gfx1100", "gfx942"].map(|target| target.parse().unwrap());
+    join(&JoinOptions::new(tree.path("prefix"), targets, ["lib/libvec.so"]), &()).unwrap();
+    let report = install(&options(&tree, "other"), &()).unwrap();
+    assert!(report.findings[0].text.contains("`vec_lib_gfx942.kpack`"), "{:?}", report.findings);
+    for target in ["gfx1100", "gfx942"] {
+        fs::remove_file(tree.path(&format!("prefix/lib/.kpack/vec_lib_{target}.kpack"))).unwrap();
+    }
+    fs::remove_file(tree.path("prefix/lib/.kpack/vec_lib.kpm")).unwrap();
+    assert_holds(&tree.path("prefix"));
 }
 
 #[test]

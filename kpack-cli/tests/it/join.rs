@@ -292,6 +292,43 @@ fn another_output_leaves_the_prefix_as_it_is() {
     assert_eq!(tree.snapshot_with_times(), before);
 }
 
+/// A script goes on with the file that it asked for, or with what was compared.
+#[test]
+fn an_output_or_a_comparison_that_is_not_made_is_an_error() {
+    let tree = split(&library(1));
+    fs::copy(tree.path("fat"), tree.path("prefix/lib/libfat.so")).unwrap();
+    FatLibrary::new().build(&tree.path("prefix/lib/libhost.so")).unwrap();
+    let output = tree.path("joined.so");
+    let fat = tree.path("fat");
+    for (file, target, installed) in [
+        ("lib/libfat.so", "gfx1100", false),
+        ("lib/libfat.so", "gfx1100", true),
+        ("lib/libhost.so", "gfx1100", false),
+        (FILE, "gfx1030", true),
+    ] {
+        let with = |output: Option<&Path>, against: Option<&Path>| {
+            let mut options = options(&tree, &[target]);
+            options.files = vec![file.into()];
+            options.installed = installed;
+            options.output = output.map(Path::to_owned);
+            options.against = against.map(Path::to_owned);
+            refused(&tree, &options)
+        };
+        let text = with(Some(&output), None);
+        assert!(text.contains("joined.so is not written"), "{file}: {text}");
+        let text = with(None, Some(&fat));
+        assert!(text.contains("fat is not compared"), "{file}: {text}");
+    }
+    // What is joined already is compared, too.
+    joined(&tree, &["gfx942"]);
+    let mut options = options(&tree, &["gfx942"]);
+    library(2).build(&tree.path("other")).unwrap();
+    options.against = Some(tree.path("other"));
+    assert!(refused(&tree, &options).contains("[host-differs]"));
+    options.against = Some(fat);
+    join(&options, &()).unwrap();
+}
+
 #[test]
 fn what_there_is_no_code_for_is_refused_with_what_there_is() {
     let tree = split(&library(1));

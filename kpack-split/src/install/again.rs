@@ -29,7 +29,7 @@ pub(super) fn targets(
         if marker.kernel_name.is_none() {
             return Ok(None);
         }
-        if !refers_to(marker, expected) {
+        if !marker.refers_to(expected) {
             return Err(Error::rejected(
                 ids::SPLIT_ALREADY,
                 path,
@@ -45,10 +45,4 @@ pub(super) fn targets(
     let manifest = input::read_manifest(&kpacks.path.join(group.manifest()));
     names.extend(manifest.into_iter().flat_map(|m| m.kpack_files.into_keys()));
     Ok(Some(names.iter().filter_map(|name| name.parse().ok()).collect()))
-}
-
-/// Whether `marker` has the search paths of `expected`.
-pub(super) fn refers_to(marker: &Marker, expected: &Marker) -> bool {
-    let mut wanted = expected.kpack_search_paths.iter();
-    wanted.all(|path| marker.kpack_search_paths.contains(path))
 }

@@ -7,6 +7,7 @@
 mod again;
 mod apply;
 mod binary;
+mod former;
 mod options;
 mod plans;
 mod targets;
@@ -101,6 +102,9 @@ fn attempt(
         Some(Only::Device) => HostPlans::new(),
         _ => plans::plan(&fat, &kpacks, &group, &wants)?,
     };
+    if options.only != Some(Only::Device) {
+        former::warn_of_archives(&fat, &kpacks, &group, &mut report)?;
+    }
 
     let own_debug_files = match options.only {
         // The run for device code writes them.

@@ -62,7 +62,7 @@ pub(super) fn plan(
 ) -> Result<HostPlans, Error> {
     let plans = fat.iter().map(|binary| {
         let ids = code_ids::planned(binary.targets().iter().filter(|target| wants(target)));
-        let marker = marker(binary, kpacks, group, ids);
+        let marker = marker(binary, kpacks, group, ids)?;
         let placed = placed(binary, &marker)?;
         let plan = match binary.fat() {
             Some(file) => HostPlan::Planned(Box::new(file.plan_with(&marker, placed)?)),
@@ -84,7 +84,7 @@ pub(super) fn set_code_ids(
     for binary in fat {
         let path = &binary.located.path;
         let ids = code_ids::computed(archives, &binary.located.name);
-        let marker = marker(binary, kpacks, group, ids);
+        let marker = marker(binary, kpacks, group, ids)?;
         match plans.get_mut(path) {
             Some(HostPlan::Planned(plan)) => {
                 let set = plan.set_marker(&marker);
@@ -136,11 +136,11 @@ fn marker(
     kpacks: &KpackPath,
     group: &Group,
     code_ids: BTreeMap<String, CodeId>,
-) -> Marker {
+) -> Result<Marker, Error> {
     let marker = kpacks.marker(&binary.located, group).with_code_ids(code_ids);
     match binary.fat() {
         Some(fat) => fat.complete(marker),
-        None => marker,
+        None => Ok(marker),
     }
 }
 

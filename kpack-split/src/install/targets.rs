@@ -39,7 +39,7 @@ pub(super) fn split_already<'a>(
         let expected = kpacks.marker(&binary.located, group);
         // Not named, so it may be of another module.
         let mut all = markers.iter();
-        if options.all && !all.all(|group| again::refers_to(&group.marker, &expected)) {
+        if options.all && !all.all(|group| group.marker.refers_to(&expected)) {
             continue;
         }
         let targets = again::targets(path, markers, &expected, kpacks, group, lookup)?;

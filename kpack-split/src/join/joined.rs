@@ -47,6 +47,9 @@ impl MarkedBinary {
         // The same build has the same code.
         let is_known = code.targets().iter().all(|target| ids.contains_key(target));
         if *code.targets() == self.joined && is_known && options.output.is_none() {
+            if let Some(original) = &options.against {
+                compare(&LinkedBinary::open(path)?, original)?;
+            }
             let reason = "it is joined for these targets already".to_owned();
             return Ok(Outcome::LeftAlone { reason });
         }

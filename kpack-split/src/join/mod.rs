@@ -147,6 +147,7 @@ fn named_binaries(
                 return Err(Error::rejected(ids::OTHER_MODULE, &located.path, text));
             }
             Joinable::LeftAlone(reason) => {
+                options.need_no_result(ids::NOTHING_SPLIT, &located.path, &reason)?;
                 report.note(ids::UNCHANGED, &located.path, format!("stays unchanged: {reason}"));
                 left_alone(located.name, &reason, report);
             }
@@ -261,6 +262,7 @@ fn choose(
     }
     for (binary, _) in without {
         let reason = "no device code for the chosen targets";
+        options.need_no_result(ids::MISSING_TARGET, &binary.located.path, reason)?;
         left_alone(binary.located.name, reason, report);
     }
     Ok(planned)

@@ -1,8 +1,9 @@
 //! What to join, and how.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use kpack_core::Id;
 use kpack_format::TargetId;
 
 use crate::Error;
@@ -20,13 +21,14 @@ pub struct JoinOptions {
     #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
     pub module: Option<String>,
     /// Skip targets whose archives are not installed. It is no error if nothing is split, or if this machine has no
-    /// GPU. Package managers need this, because they install one package after the other
+    /// GPU, unless --output or --against asks for a result. Package managers need this, because they install one package
+    /// after the other
     #[cfg_attr(feature = "clap", arg(long))]
     pub installed: bool,
     /// GPU targets to put back. A target without features, such as gfx90a, stands for all of its variants
     #[cfg_attr(feature = "clap", arg(skip))]
     pub architectures: Vec<TargetId>,
-    /// Write the joined binary to this file instead of replacing FILE. Needs exactly one FILE
+    /// Write the joined binary to this file instead of replacing FILE. Needs exactly one FILE, which must be split
     #[cfg_attr(feature = "clap", arg(long, short, value_name = "OUT"))]
     pub output: Option<PathBuf>,
     /// Unsplit original to compare every code object and all host code with. Needs exactly one FILE
@@ -72,5 +74,20 @@ impl JoinOptions {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether the caller goes on with the file in `output`, or relies on the comparison with `against`.
+    pub fn need_result(&self) -> bool {
+        self.output.is_some() || self.against.is_some()
+    }
+
+    /// Checks that nobody relies on a result, because the binary at `path` is not joined, for this `reason`.
+    pub(super) fn need_no_result(&self, id: Id, path: &Path, reason: &str) -> Result<(), Error> {
+        let missing = match (&self.output, &self.against) {
+            (Some(output), _) => format!("{} is not written", output.display()),
+            (None, Some(original)) => format!("{} is not compared", original.display()),
+            (None, None) => return Ok(()),
+        };
+        Err(Error::rejected(id, path, format!("cannot be joined: {reason}; {missing}")))
     }
 }

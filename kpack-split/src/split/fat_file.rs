@@ -183,7 +183,10 @@ impl FatFile {
 
     /// `marker` with a record of the bundles that wrappers share, and with the IDs of a joined binary's code
     /// for targets that are not in it.
-    pub fn complete(&self, mut marker: Marker) -> Marker {
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if that code is in archives that `marker` does not refer to.
+    pub fn complete(&self, mut marker: Marker) -> Result<Marker, Error> {
         match &self.kept {
             // A join may not have followed the record.
             Some(kept) => marker.shared_bundles.clone_from(&kept.shared_bundles),
@@ -191,13 +194,24 @@ impl FatFile {
         }
         let kept = self.kept.iter();
         for kept in kept.filter(|kept| kept.kernel_name == marker.kernel_name) {
-            for target in self.elsewhere() {
-                let target = target.to_string();
-                let id = kept.code_ids.get(&target).copied();
-                marker.code_ids.extend(id.map(|id| (target, id)));
+            let elsewhere = self.elsewhere().into_iter().map(|target| target.to_string());
+            let ids = elsewhere.filter_map(|target| {
+                let id = kept.code_ids.get(&target).copied()?;
+                Some((target, id))
+            });
+            let ids = Vec::from_iter(ids);
+            if !ids.is_empty() && !kept.refers_to(&marker) {
+                let text = format!(
+                    "joined, and its code for {} is only in `{}` (expected `{}`); split it for the module, component and directory that it was split for, or split the original",
+                    list(ids.iter().map(|(target, _)| target)),
+                    kept.kpack_search_paths.join("`, `"),
+                    marker.kpack_search_paths.join("`, `")
+                );
+                return Err(Error::rejected(ids::SPLIT_ALREADY, &self.code.path, text));
             }
+            marker.code_ids.extend(ids);
         }
-        marker
+        Ok(marker)
     }
 
     /// Number of wrappers that belong to objects split before the link.

@@ -233,7 +233,7 @@ catalogue! {
             "Pass `--remap-path-prefix` to the compiler, or `--allow-build-paths`."
 
         NOTHING_SPLIT
-            "No split binary is in the prefix."
+            "No split binary is in the prefix, or the file that was named is not split."
             "There is nothing to join, and kpack cannot compare archives with any binary."
             "Name the prefix of the installed binaries, or split them."
 
@@ -840,7 +840,7 @@ catalogue! {
 
         UNUSED_KERNELS
             "An archive contains kernels that no binary refers to."
-            "Their binary is missing, truncated, or from another build."
+            "Their binary is missing, truncated, from another build, or was split again into another module."
             "Install the binary that belongs to the archive, or remove the archive."
 
         MARKER_SOUND
