@@ -144,6 +144,52 @@ fn files_that_stay_for_the_same_reason_share_a_line() {
     assert_eq!(report["findings"].as_array().unwrap().len(), 3);
 }
 
+/// A program for Windows on another machine, as pip has launchers of, with `code` in it.
+fn program_for(machine: u16, code: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 0x200];
+    bytes[..2].copy_from_slice(b"MZ");
+    bytes[0x3c] = 0x40;
+    bytes[0x40..0x44].copy_from_slice(b"PE\0\0");
+    bytes[0x44..0x46].copy_from_slice(&machine.to_le_bytes());
+    bytes.extend(code);
+    bytes
+}
+
+#[test]
+fn nothing_is_said_of_binaries_that_kpack_cannot_read_if_they_have_no_device_code() {
+    let tree = Tree::new();
+    let launchers = tree.path("venv/pip/_vendor/distlib");
+    fs::create_dir_all(&launchers).unwrap();
+    let mut other_elf = fs::read(std::env::current_exe().unwrap()).unwrap();
+    other_elf.truncate(64);
+    // A 32-bit one, whose headers are not there, either.
+    other_elf[4] = 1;
+    for (name, bytes) in [
+        ("t32.exe", program_for(0x14c, b"")),
+        ("t64-arm.exe", program_for(0xaa64, b"")),
+        ("truncated.exe", b"MZ".to_vec()),
+        ("other.so", other_elf.clone()),
+    ] {
+        fs::write(launchers.join(name), bytes).unwrap();
+    }
+    let said = trim(&tree, "--arch gfx1100 venv");
+    assert_eq!(said, "0 files changed: 0 B -> 0 B, for gfx1100\n");
+    // Code that stays is another matter, in any form.
+    let plain = bundle(Storage::Plain, &[code("gfx942", 1)]).unwrap();
+    let packed = bundle(Storage::Zstd(2), &[code("gfx942", 1)]).unwrap();
+    for (name, bytes) in [
+        ("plain.exe", program_for(0xaa64, &plain)),
+        ("packed.exe", program_for(0x14c, &packed)),
+        ("bare.exe", program_for(0x14c, b".hip_fat")),
+        ("fat.so", [other_elf, plain].concat()),
+    ] {
+        fs::write(launchers.join(name), bytes).unwrap();
+        let said = trim(&tree, "--arch gfx1100 venv");
+        assert!(said.contains(name) && said.contains("stays as it is"), "{said}");
+        fs::remove_file(launchers.join(name)).unwrap();
+    }
+}
+
 #[test]
 fn spirv_stays_where_a_gpu_has_no_other_code_or_if_asked_to() {
     let spirv = || ("amdgcnspirv".to_owned(), b"SPIR-V".repeat(2000));
