@@ -476,6 +476,59 @@ fn databases_archives_and_manifests_keep_what_the_gpus_need() {
     assert_eq!(tree.snapshot_with_times(), after);
 }
 
+/// hipDNN's engines have archives in a directory per target.
+#[test]
+fn archives_in_directories_per_target_are_one_group() {
+    let tree = prefix();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", [LIBRARY]), &()).unwrap();
+    let put = |name: &str, target: &str| {
+        let path = tree.path(&format!("{name}_{target}.kpack"));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::copy(tree.path(&format!("prefix/lib/.kpack/vec_lib_{target}.kpack")), path).unwrap();
+    };
+    // A kernel database that kpack knows, and one that it does not; each has an engine for both GPUs, and one for
+    // gfx1100 alone.
+    for place in ["tree/lib/engines/arch_content", "tree/lib/others"] {
+        put(&format!("{place}/x/gfx1100/c"), "gfx1100");
+        put(&format!("{place}/x/gfx942/c"), "gfx942");
+        put(&format!("{place}/y/gfx1100/d"), "gfx1100");
+    }
+    // A rule names these, so they are a database's, too.
+    put("tree/share/mine/e", "gfx1100");
+    put("tree/share/mine/e", "gfx942");
+    let rule = "--kernel-files mine=share/mine/*_{target}.kpack";
+    let archives = || {
+        let files = tree.files().into_iter();
+        Vec::from_iter(files.filter_map(|file| Some(file.strip_prefix("tree/")?.to_owned())))
+    };
+    let before = archives();
+    let all = trim(&tree, &format!("--arch gfx942,gfx1100 {rule} tree"));
+    assert_eq!(all, "0 files changed: 0 B -> 0 B, for gfx1100, gfx942\n");
+    let none = trim(&tree, &format!("--arch gfx1030 {rule} tree"));
+    assert!(none.starts_with("0 files changed"), "{none}");
+    assert_eq!(archives(), before);
+    // Each that stays is named once.
+    assert_eq!(none.matches("stay as they are").count(), 4, "{none}");
+    let expected = "others/x: the archives of c stay as they are: there are none for gfx1030, only for gfx1100, gfx942";
+    assert!(none.contains(expected), "{none}");
+
+    let said = trim(&tree, &format!("--arch gfx942 {rule} tree"));
+    let left = archives();
+    assert_eq!(
+        Vec::from_iter(left.iter().filter(|file| file.ends_with(".kpack"))),
+        [
+            "lib/engines/arch_content/x/gfx942/c_gfx942.kpack",
+            "lib/others/x/gfx942/c_gfx942.kpack",
+            "lib/others/y/gfx1100/d_gfx1100.kpack",
+            "share/mine/e_gfx942.kpack",
+        ],
+        "{said}"
+    );
+    assert_eq!(said.matches("stay as they are").count(), 1, "{said}");
+    assert!(said.contains("others/y: the archives of d stay as they are"), "{said}");
+    assert!(!tree.path("tree/lib/others/x/gfx1100").exists());
+}
+
 #[test]
 fn rocfft_s_kernel_cache_stays_and_is_named_with_its_code_for_others() {
     let tree = Tree::new();
