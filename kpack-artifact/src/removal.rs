@@ -8,7 +8,7 @@ use kpack_core::publish;
 use kpack_core::words::{bytes, list};
 use kpack_core::{Error, Finding, Severity, ids};
 use kpack_format::names::{archive_ends, is_archive, is_manifest};
-use kpack_format::{Delivery, TargetId};
+use kpack_format::{Delivery, TargetId, target_names};
 use kpack_split::input::{or_refused, walk, walk_error};
 use kpack_split::leftover::is_leftover_entry;
 use kpack_split::trim::Keep;
@@ -49,13 +49,17 @@ pub fn plan(
 ) -> Result<Removal, Error> {
     let mut removal = Removal::default();
     let databases = Selection::new(Known::Auto, rules.to_vec());
-    if let Err(refused) = or_refused(removal.databases(prefix, keep, &databases, real))? {
-        let text = format!("all kernel databases stay as they are: {}", refused.text);
-        let path = refused.file().to_owned();
-        removal = Removal::default();
-        removal.findings.push(Finding::new(Severity::Warning, refused.id, path, text));
-    }
-    removal.archives(prefix, keep)?;
+    let decided = match or_refused(removal.databases(prefix, keep, &databases, real))? {
+        Ok(decided) => decided,
+        Err(refused) => {
+            let text = format!("all kernel databases stay as they are: {}", refused.text);
+            let path = refused.file().to_owned();
+            removal = Removal::default();
+            removal.findings.push(Finding::new(Severity::Warning, refused.id, path, text));
+            BTreeSet::new()
+        }
+    };
+    removal.archives(prefix, keep, &decided)?;
     Ok(removal)
 }
 
@@ -74,15 +78,21 @@ pub fn write_manifest(path: &Path, bytes: &[u8]) -> Result<(), Error> {
 }
 
 impl Removal {
-    /// Files of kernel databases. Where a copy of a database has nothing for the GPUs, all of it stays.
+    /// Files of kernel databases. Where a copy of a database has nothing for the GPUs, all of it stays. Returns the
+    /// archives among them.
     fn databases(
         &mut self,
         prefix: &Path,
         keep: &Keep,
         databases: &Selection,
         real: &dyn Fn(&Path) -> Option<PathBuf>,
-    ) -> Result<(), Error> {
+    ) -> Result<BTreeSet<PathBuf>, Error> {
         let content = classify_databases(prefix, databases, Parsed::default())?;
+        let archives = content
+            .entries
+            .iter()
+            .filter(|entry| matches!(entry.class, Class::Target { .. }) && is_archive(&entry.path));
+        let archives = archives.map(|entry| prefix.join(&entry.path)).collect();
         let contradictory = content.observations.iter();
         let contradictory = contradictory.filter(|found| found.severity == Severity::Fault);
         let contradictory = BTreeSet::from_iter(contradictory.map(Finding::file));
@@ -128,8 +138,6 @@ impl Removal {
                 self.files.push((path, (*target).clone()));
             }
         }
-        self.directories.sort();
-        self.directories.dedup();
         let host_files = content.entries.iter().filter(|entry| entry.class == Class::Host);
         for entry in host_files.filter(|entry| matches!(entry.node, Node::File { .. })) {
             let place = databases.recognise(&with_slashes(&entry.path)).map(|(_, place)| place);
@@ -144,7 +152,7 @@ impl Removal {
                 (prefix.join(found.file()), format!("stays as it is: {}", found.text));
             Finding::new(Severity::Warning, found.id, path, text)
         }));
-        Ok(())
+        Ok(archives)
     }
 
     /// Says what rocFFT's kernel cache has for other GPUs. All of it stays.
@@ -180,8 +188,14 @@ impl Removal {
         }
     }
 
-    /// Archives of either tool. Those of one directory whose names differ only in their targets belong together.
-    fn archives(&mut self, prefix: &Path, keep: &Keep) -> Result<(), Error> {
+    /// Archives of either tool, without those that a database `decided` on. Those of one directory, or of directories
+    /// per target, whose names differ only in their targets belong together.
+    fn archives(
+        &mut self,
+        prefix: &Path,
+        keep: &Keep,
+        decided: &BTreeSet<PathBuf>,
+    ) -> Result<(), Error> {
         let mut groups: BTreeMap<(PathBuf, String), Vec<(PathBuf, TargetId)>> = BTreeMap::new();
         let mut manifests = Vec::new();
         let walk = walk(prefix).into_iter();
@@ -194,7 +208,7 @@ impl Removal {
             if is_manifest(path) {
                 manifests.push(path.to_owned());
             }
-            if !is_archive(path) {
+            if !is_archive(path) || decided.contains(path) {
                 continue;
             }
             let Some(archive) = self.unless_refused(files::open_archive(path))? else {
@@ -212,11 +226,10 @@ impl Removal {
             };
             let mut ends = archive_ends(&target.to_string());
             let group = ends.find_map(|end| name.strip_suffix(&*end).map(str::to_owned));
-            let directory = path.parent().unwrap_or(prefix).to_owned();
+            let directory = directory_of_group(path, prefix, &target).to_owned();
             let group = groups.entry((directory, group.unwrap_or(name))).or_default();
             group.push((path.to_owned(), target.clone()));
         }
-        let mut gone = BTreeSet::new();
         for ((directory, group), archives) in groups {
             let there = Vec::from_iter(archives.iter().map(|(_, target)| target.clone()));
             let taken = keep.stays(&there);
@@ -229,10 +242,16 @@ impl Removal {
                 continue;
             }
             let going = archives.into_iter().filter(|(_, target)| !stays(target));
-            let going = Vec::from_iter(going);
-            gone.extend(going.iter().map(|(path, _)| path.clone()));
-            self.files.extend(going);
+            for (path, target) in going {
+                let own = path.parent().filter(|own| *own != directory);
+                self.directories.extend(own.map(Path::to_owned));
+                self.files.push((path, target));
+            }
         }
+        self.directories.sort();
+        self.directories.dedup();
+        let gone = self.files.iter().map(|(path, _)| path.clone());
+        let gone: BTreeSet<PathBuf> = gone.collect();
         for path in manifests {
             let Some(mut manifest) = self.unless_refused(files::read_manifest(&path))? else {
                 continue;
@@ -261,5 +280,17 @@ impl Removal {
             list(targets)
         );
         self.findings.push(Finding::new(Severity::Warning, ids::MISSING_TARGET, path, text));
+    }
+}
+
+/// The directory of the group that the archive at `path` belongs to: the one that it is in, or the one above if that is
+/// named after the target, as the directories of hipDNN's engines are.
+fn directory_of_group<'p>(path: &'p Path, prefix: &'p Path, target: &TargetId) -> &'p Path {
+    let directory = path.parent().unwrap_or(prefix);
+    let name = directory.file_name().unwrap_or_default().to_string_lossy();
+    let is_named = target_names::of_directory(&name).is_some_and(|named| named.agrees_with(target));
+    match directory.parent() {
+        Some(above) if is_named && directory != prefix => above,
+        _ => directory,
     }
 }

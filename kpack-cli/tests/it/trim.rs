@@ -144,6 +144,52 @@ fn files_that_stay_for_the_same_reason_share_a_line() {
     assert_eq!(report["findings"].as_array().unwrap().len(), 3);
 }
 
+/// A program for Windows on another machine, as pip has launchers of, with `code` in it.
+fn program_for(machine: u16, code: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 0x200];
+    bytes[..2].copy_from_slice(b"MZ");
+    bytes[0x3c] = 0x40;
+    bytes[0x40..0x44].copy_from_slice(b"PE\0\0");
+    bytes[0x44..0x46].copy_from_slice(&machine.to_le_bytes());
+    bytes.extend(code);
+    bytes
+}
+
+#[test]
+fn nothing_is_said_of_binaries_that_kpack_cannot_read_if_they_have_no_device_code() {
+    let tree = Tree::new();
+    let launchers = tree.path("venv/pip/_vendor/distlib");
+    fs::create_dir_all(&launchers).unwrap();
+    let mut other_elf = fs::read(std::env::current_exe().unwrap()).unwrap();
+    other_elf.truncate(64);
+    // A 32-bit one, whose headers are not there, either.
+    other_elf[4] = 1;
+    for (name, bytes) in [
+        ("t32.exe", program_for(0x14c, b"")),
+        ("t64-arm.exe", program_for(0xaa64, b"")),
+        ("truncated.exe", b"MZ".to_vec()),
+        ("other.so", other_elf.clone()),
+    ] {
+        fs::write(launchers.join(name), bytes).unwrap();
+    }
+    let said = trim(&tree, "--arch gfx1100 venv");
+    assert_eq!(said, "0 files changed: 0 B -> 0 B, for gfx1100\n");
+    // Code that stays is another matter, in any form.
+    let plain = bundle(Storage::Plain, &[code("gfx942", 1)]).unwrap();
+    let packed = bundle(Storage::Zstd(2), &[code("gfx942", 1)]).unwrap();
+    for (name, bytes) in [
+        ("plain.exe", program_for(0xaa64, &plain)),
+        ("packed.exe", program_for(0x14c, &packed)),
+        ("bare.exe", program_for(0x14c, b".hip_fat")),
+        ("fat.so", [other_elf, plain].concat()),
+    ] {
+        fs::write(launchers.join(name), bytes).unwrap();
+        let said = trim(&tree, "--arch gfx1100 venv");
+        assert!(said.contains(name) && said.contains("stays as it is"), "{said}");
+        fs::remove_file(launchers.join(name)).unwrap();
+    }
+}
+
 #[test]
 fn spirv_stays_where_a_gpu_has_no_other_code_or_if_asked_to() {
     let spirv = || ("amdgcnspirv".to_owned(), b"SPIR-V".repeat(2000));
@@ -428,6 +474,59 @@ fn databases_archives_and_manifests_keep_what_the_gpus_need() {
     let after = tree.snapshot_with_times();
     trim(&tree, "--arch gfx1100 prefix");
     assert_eq!(tree.snapshot_with_times(), after);
+}
+
+/// hipDNN's engines have archives in a directory per target.
+#[test]
+fn archives_in_directories_per_target_are_one_group() {
+    let tree = prefix();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", [LIBRARY]), &()).unwrap();
+    let put = |name: &str, target: &str| {
+        let path = tree.path(&format!("{name}_{target}.kpack"));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::copy(tree.path(&format!("prefix/lib/.kpack/vec_lib_{target}.kpack")), path).unwrap();
+    };
+    // A kernel database that kpack knows, and one that it does not; each has an engine for both GPUs, and one for
+    // gfx1100 alone.
+    for place in ["tree/lib/engines/arch_content", "tree/lib/others"] {
+        put(&format!("{place}/x/gfx1100/c"), "gfx1100");
+        put(&format!("{place}/x/gfx942/c"), "gfx942");
+        put(&format!("{place}/y/gfx1100/d"), "gfx1100");
+    }
+    // A rule names these, so they are a database's, too.
+    put("tree/share/mine/e", "gfx1100");
+    put("tree/share/mine/e", "gfx942");
+    let rule = "--kernel-files mine=share/mine/*_{target}.kpack";
+    let archives = || {
+        let files = tree.files().into_iter();
+        Vec::from_iter(files.filter_map(|file| Some(file.strip_prefix("tree/")?.to_owned())))
+    };
+    let before = archives();
+    let all = trim(&tree, &format!("--arch gfx942,gfx1100 {rule} tree"));
+    assert_eq!(all, "0 files changed: 0 B -> 0 B, for gfx1100, gfx942\n");
+    let none = trim(&tree, &format!("--arch gfx1030 {rule} tree"));
+    assert!(none.starts_with("0 files changed"), "{none}");
+    assert_eq!(archives(), before);
+    // Each that stays is named once.
+    assert_eq!(none.matches("stay as they are").count(), 4, "{none}");
+    let expected = "others/x: the archives of c stay as they are: there are none for gfx1030, only for gfx1100, gfx942";
+    assert!(none.contains(expected), "{none}");
+
+    let said = trim(&tree, &format!("--arch gfx942 {rule} tree"));
+    let left = archives();
+    assert_eq!(
+        Vec::from_iter(left.iter().filter(|file| file.ends_with(".kpack"))),
+        [
+            "lib/engines/arch_content/x/gfx942/c_gfx942.kpack",
+            "lib/others/x/gfx942/c_gfx942.kpack",
+            "lib/others/y/gfx1100/d_gfx1100.kpack",
+            "share/mine/e_gfx942.kpack",
+        ],
+        "{said}"
+    );
+    assert_eq!(said.matches("stay as they are").count(), 1, "{said}");
+    assert!(said.contains("others/y: the archives of d stay as they are"), "{said}");
+    assert!(!tree.path("tree/lib/others/x/gfx1100").exists());
 }
 
 #[test]

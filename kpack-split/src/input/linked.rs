@@ -16,6 +16,7 @@ use crate::device_code::{DeviceCode, FatBinary};
 use crate::elf::{BinaryError, DataBundles, ReadAt, Wrapper};
 use crate::host::Image;
 use crate::parallel::lock;
+use crate::pe::CODE_SECTIONS;
 use crate::publish::Identity;
 use crate::{Error, ids};
 use kpack_core::words::{counted, list};
@@ -301,6 +302,17 @@ pub fn is_spirv_archived(marker: Option<&Marker>) -> bool {
 
 /// Whether `file`, which is at `path`, contains the start of an offload bundle anywhere.
 pub fn has_bundle(path: &Path, file: &File) -> Result<bool, Error> {
-    let found = ReadAt::contains(file, &[PLAIN_MAGIC, COMPRESSED_MAGIC]);
-    found.map_err(|e| Error::io(path, "read", e))
+    contains(path, file, &[PLAIN_MAGIC, COMPRESSED_MAGIC])
+}
+
+/// Whether a linked binary that cannot be read may have device code: it contains the start of a bundle, or the name of
+/// the section that has code without bundles.
+pub(crate) fn may_have_code(path: &Path, file: &File) -> Result<bool, Error> {
+    let mut words = vec![&PLAIN_MAGIC[..], COMPRESSED_MAGIC];
+    words.extend(CODE_SECTIONS.iter().map(|name| name.as_bytes()));
+    contains(path, file, &words)
+}
+
+fn contains(path: &Path, file: &File, words: &[&[u8]]) -> Result<bool, Error> {
+    ReadAt::contains(file, words).map_err(|e| Error::io(path, "read", e))
 }

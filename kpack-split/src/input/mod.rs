@@ -27,11 +27,11 @@ pub use kpack_core::files::{
     manifest_parts, metadata_of, open, open_archive, open_bundle, open_found, read_archive,
     read_manifest, read_parts, share_archive, wrapper_error,
 };
-pub(crate) use linked::in_sections;
 pub use linked::{
     ClosedBinary, LinkedBinary, ParsedBinaries, by_bundle, has_bundle, is_spirv_archived,
     offload_error,
 };
+pub(crate) use linked::{in_sections, may_have_code};
 pub use locate::{KpackPath, LocatedBinary, Prefix, add_linked, plain};
 pub use lookup::{Kpack, Kpacks, Lookup, placed, prefix_of};
 pub use markers::MarkerGroup;

@@ -83,7 +83,14 @@ pub fn plan(path: &Path, keep: &Keep, scratch: &Path) -> Result<Trim, Error> {
 }
 
 fn linked(path: &Path, file: File, keep: &Keep, scratch: &Path) -> Result<Trim, Error> {
-    let linked = LinkedBinary::read(path, file)?;
+    let again = file.try_clone().map_err(|error| Error::io(path, "read", error))?;
+    let linked = match LinkedBinary::read(path, file) {
+        // Python's packages contain launchers for other machines, and damaged files for tests.
+        Err(Error::Refused { .. }) if !input::may_have_code(path, &again)? => {
+            return Ok(Trim::Nothing);
+        }
+        linked => linked?,
+    };
     let fat = match &linked.code {
         DeviceCode::Fat(fat) if fat.joined.is_none() && fat.split_before.is_empty() => Some(fat),
         DeviceCode::Fat(_) => {
