@@ -23,6 +23,9 @@ const ANY_DIRECTORIES: &str = "**";
 /// The most patterns that the alternatives in braces may stand for.
 const MAX_ALTERNATIVES: usize = 256;
 
+/// The most bytes that these patterns may have together. Each is compared with each path.
+const MAX_PATTERNS: usize = 16 << 10;
+
 /// A rule that says which files are kernel files of a program, and where their paths name the GPU target.
 ///
 /// It is written `NAME=PATTERN`. The pattern is compared with the last components of a path, so it matches in any
@@ -60,9 +63,8 @@ impl KernelFiles {
 
     /// What a path says, given its components; `None` if it is not one of these files.
     pub(crate) fn place(&self, path: &[&str]) -> Option<Place> {
-        let mut starts = (0..path.len()).map(|start| &path[start..]);
-        let named = starts
-            .find_map(|end| self.choices.iter().find_map(|choice| targets_in(end, choice)))?;
+        let matches = self.choices.iter().filter_map(|choice| targets_in(path, choice));
+        let (_, named) = matches.min_by_key(|(start, _)| *start)?;
         let mut named = named.into_iter();
         let first = named.next()?;
         Some(match named.find(|other| !first.covers(other) && !other.covers(&first)) {
@@ -148,28 +150,49 @@ fn alternatives(pattern: &str) -> Result<Vec<String>, String> {
         rest = &braces[end + 1..];
     }
     found.iter_mut().for_each(|choice| choice.push_str(rest));
+    let size = found.iter().map(String::len).sum::<usize>();
+    if size > MAX_PATTERNS {
+        return Err(format!(
+            "its alternatives stand for {size} bytes of patterns (at most {MAX_PATTERNS}); write shorter ones"
+        ));
+    }
     Ok(found)
 }
 
-/// The targets that the components of a path name, if a pattern matches them.
-fn targets_in(path: &[&str], pattern: &[String]) -> Option<Vec<TargetId>> {
-    match (pattern, path) {
-        ([], []) => Some(Vec::new()),
-        ([any, pattern @ ..], _) if any == ANY_DIRECTORIES => {
-            (0..=path.len()).find_map(|skipped| targets_in(&path[skipped..], pattern))
-        }
-        ([part, pattern @ ..], [name, path @ ..]) => {
-            let own = match part.split_once(TARGET) {
-                Some((before, after)) => Some(target_between(name, before, after)?),
-                None if matches_pattern(part, name) => None,
-                None => return None,
-            };
-            let mut targets = targets_in(path, pattern)?;
-            targets.extend(own);
-            Some(targets)
-        }
-        _ => None,
+/// Where the part of a path begins that a pattern matches to its end, and the targets that it names.
+///
+/// Between two `**`, the first match is taken. If the rest of the pattern matches after a later one, it also matches
+/// after the first, so there is nothing to try again: rules come with artifacts that others made.
+fn targets_in(path: &[&str], pattern: &[String]) -> Option<(usize, Vec<TargetId>)> {
+    let mut runs = pattern.split(|part| part == ANY_DIRECTORIES);
+    let last = runs.next_back()?;
+    let (mut begin, mut at, mut targets) = (None, 0, Vec::new());
+    for run in runs {
+        let starts = at..=path.len().checked_sub(run.len())?;
+        let mut found = starts.filter_map(|start| Some((start, matching(&path[start..], run)?)));
+        let (start, own) = found.next()?;
+        begin = begin.or(Some(start));
+        at = start + run.len();
+        targets.extend(own);
     }
+    let start = path.len().checked_sub(last.len()).filter(|start| *start >= at)?;
+    targets.extend(matching(&path[start..], last)?);
+    // What the file's own name says counts first.
+    targets.reverse();
+    Some((begin.unwrap_or(start), targets))
+}
+
+/// The targets that the first components of a path name, if each matches its part of a pattern.
+fn matching(path: &[&str], run: &[String]) -> Option<Vec<TargetId>> {
+    let mut targets = Vec::new();
+    for (part, name) in run.iter().zip(path) {
+        match part.split_once(TARGET) {
+            Some((before, after)) => targets.push(target_between(name, before, after)?),
+            None if matches_pattern(part, name) => {}
+            None => return None,
+        }
+    }
+    Some(targets)
 }
 
 /// The target in a name, between what matches the patterns `before` and `after`.
@@ -260,6 +283,36 @@ mod tests {
     }
 
     #[test]
+    fn between_any_directories_the_first_match_is_taken() {
+        for (pattern, path, target) in [
+            ("a/**/{target}/**/b/*.co", "a/a/x/gfx942/b/b/k.co", Some("gfx942")),
+            ("a/**/{target}/**/b/*.co", "a/gfx942/x/gfx950/b/k.co", Some("gfx942")),
+            ("a/**/{target}/**/b/*.co", "a/gfx942/b/x/k.co", None),
+            ("a/**/b/{target}.co", "a/b/b/a/b/gfx942.co", Some("gfx942")),
+            ("a/**/b/{target}.co", "b/a/gfx942.co", None),
+            ("{target}/**", "x/gfx942", Some("gfx942")),
+            ("**/{target}/**", "gfx942/gfx950/k", Some("gfx942")),
+            ("{x/**,y}/{target}.co", "y/x/gfx942.co", Some("gfx942")),
+            ("{target}/{target}.co", "gfx90a/gfx90a-xnack+.co", Some("gfx90a:xnack+")),
+        ] {
+            assert_eq!(place(&rule(&format!("n={pattern}")), path).as_deref(), target, "{path}");
+        }
+    }
+
+    /// Backtracking would try each way to place them, which takes longer than the test may.
+    #[test]
+    fn many_any_directories_are_matched_in_little_time() {
+        let path = "a/".repeat(200);
+        for part in ["**/", "**/a/", "**/a*/", "**/a/a/"] {
+            let rule = rule(&format!("n={}{{target}}.co", part.repeat(40)));
+            assert_eq!(place(&rule, &format!("{path}b.co")), None);
+            assert_eq!(place(&rule, &format!("{path}gfx942.co")).as_deref(), Some("gfx942"));
+        }
+        let rule = rule(&format!("n={}{{target}}.co", "*a".repeat(40)));
+        assert_eq!(place(&rule, &format!("{}b.co", "a".repeat(200))), None);
+    }
+
+    #[test]
     fn invalid_rules_are_rejected() {
         for (text, reason) in [
             ("kernel_{target}.co", "expected NAME=PATTERN"),
@@ -278,6 +331,9 @@ mod tests {
             let error = text.parse::<KernelFiles>().unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");
         }
+        let long = format!("a={{target}}{}", "{x,y}{1,2}".repeat(4) + &"z".repeat(100));
+        let error = long.parse::<KernelFiles>().unwrap_err().to_string();
+        assert!(error.contains("bytes of patterns (at most 16384)"), "{error}");
         let text = "cycles=lib/kernel*_{target}.{fatbin,hipfb}.zst";
         assert_eq!(rule(text).to_string(), text);
     }

@@ -2,7 +2,7 @@
 //! directory with a mark may be replaced, and the mark says which databases were split.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -10,11 +10,15 @@ use serde::{Deserialize, Serialize};
 use super::databases::Selection;
 use super::manifest_txt;
 use super::tree::Role;
+use kpack_core::files;
 use kpack_core::publish::Directory;
 use kpack_core::{Error, Reason, ids};
 
 /// The name of the file.
 pub const FILE_NAME: &str = ".kpack-artifact";
+
+/// The most bytes of a mark. Each of its rules is compared with each path of the artifact, which others may have made.
+const MAX_SIZE: usize = 64 << 10;
 
 #[derive(Serialize, Deserialize)]
 struct Mark {
@@ -25,8 +29,18 @@ struct Mark {
 }
 
 /// The bytes of the mark for an artifact whose databases in `selection` were split.
-pub(crate) fn to_bytes(selection: &Selection) -> Vec<u8> {
-    naming(selection.names())
+///
+/// # Errors
+/// [`Error::Usage`] if they are more than [`databases`] reads.
+pub(crate) fn to_bytes(selection: &Selection) -> Result<Vec<u8>, Error> {
+    let bytes = naming(selection.names());
+    if bytes.len() > MAX_SIZE {
+        let size = bytes.len();
+        return Err(Error::usage(format!(
+            "the rules for kernel files have {size} bytes as an artifact lists them (at most {MAX_SIZE}); write fewer ones"
+        )));
+    }
+    Ok(bytes)
 }
 
 /// The bytes of the mark for an artifact whose databases of these names were split.
@@ -56,10 +70,20 @@ pub(crate) fn databases(artifact: &Path, role: &Role) -> Result<Selection, Error
 /// [`Error::Refused`] for a mark that this version does not understand; [`Error::Io`].
 pub fn noted(artifact: &Path) -> Result<Option<Selection>, Error> {
     let path = artifact.join(FILE_NAME);
-    let bytes = match fs::read(&path) {
+    let failed = |e| Error::io(&path, "read", e);
+    let file = match fs::metadata(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        bytes => bytes.map_err(|e| Error::io(&path, "read", e))?,
+        Err(error) => return Err(failed(error)),
+        Ok(_) => files::open(&path)?,
     };
+    let mut bytes = Vec::new();
+    file.take(MAX_SIZE as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() > MAX_SIZE {
+        let text = format!(
+            "larger than {MAX_SIZE} bytes; split the artifact with fewer rules for kernel files"
+        );
+        return Err(Error::rejected(ids::UNSUPPORTED_MARK, &path, text));
+    }
     match serde_json::from_slice(&bytes) {
         Ok(Mark { format_version: 1, databases }) => Selection::from_names(databases)
             .map(Some)
@@ -110,6 +134,24 @@ pub(crate) fn is_artifact(above: &Directory, name: &Path) -> Result<bool, Error>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mark_lists_no_more_rules_than_are_read_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let rules = |count: usize| {
+            let rule = |index| format!("n{index}=lib/{{target}}/kernels.co");
+            Selection::from_names((0..count).map(rule).collect()).unwrap()
+        };
+        let bytes = to_bytes(&rules(1000)).unwrap();
+        fs::write(directory.path().join(FILE_NAME), bytes).unwrap();
+        assert_eq!(noted(directory.path()).unwrap(), Some(rules(1000)));
+        let error = to_bytes(&rules(3000)).unwrap_err().to_string();
+        assert!(error.contains("(at most 65536)"), "{error}");
+        let many = naming(rules(3000).names());
+        fs::write(directory.path().join(FILE_NAME), many).unwrap();
+        let error = noted(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("larger than 65536 bytes"), "{error}");
+    }
 
     #[test]
     fn what_a_link_leads_to_is_not_replaceable() {

@@ -58,7 +58,7 @@ pub(super) fn finish(stage: &Stage, name: &str, output: &Output) -> Result<(u64,
     let prefixes = prefixes.filter(|prefix| root.below(Path::new(prefix)).is_ok());
     let list = manifest_txt::to_text(prefixes).into_bytes();
     let files =
-        [(manifest_txt::FILE_NAME, list), (mark::FILE_NAME, mark::to_bytes(&output.databases))];
+        [(manifest_txt::FILE_NAME, list), (mark::FILE_NAME, mark::to_bytes(&output.databases)?)];
     let mut size = 0;
     for (name, bytes) in &files {
         // All is flushed at once before it is published.
