@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::TargetId;
+use crate::code_object::processors;
 
 /// Where a HIP runtime finds device code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -63,22 +64,59 @@ const BUNDLES: Option<RocmVersion> = Some(RocmVersion(6, 4));
 /// The first runtime that can be built to read markers.
 const ARCHIVES: Option<RocmVersion> = Some(RocmVersion(7, 12));
 
+/// The generic target of a known processor, and since when runtimes take its code.
+fn of_processor(processor: &str, delivery: Delivery) -> Option<(&'static str, RocmVersion)> {
+    let (name, _, bundles, archives) =
+        TABLE.iter().find(|(_, processors, ..)| processors.contains(&processor))?;
+    let since = match delivery {
+        Delivery::Bundle => bundles,
+        Delivery::Archive => archives,
+    };
+    Some((name, (*since)?))
+}
+
 impl TargetId {
     /// Whether it is a generic target, such as `gfx11-generic`.
     pub fn is_generic(&self) -> bool {
         self.processor().ends_with("-generic")
     }
 
-    /// The generic target whose code HIP runtimes take for this GPU; `None` if they take none.
+    /// The generic target whose code HIP runtimes take for this GPU; `None` if they take none. For a processor that this
+    /// version does not know, it is the one that [`similar`](Self::similar) processors have.
     pub fn generic(&self, delivery: Delivery) -> Option<Generic> {
-        let (name, _, bundles, archives) =
-            TABLE.iter().find(|(_, processors, ..)| processors.contains(&self.processor()))?;
-        let since = match delivery {
-            Delivery::Bundle => bundles,
-            Delivery::Archive => archives,
+        let (name, since) = match self.is_listed() {
+            true => of_processor(self.processor(), delivery)?,
+            false => {
+                let similar = self.similar().map(|known| of_processor(known, delivery));
+                let similar = similar.collect::<Option<Vec<_>>>()?;
+                let (name, _) = *similar.first()?;
+                let since = similar.iter().map(|(_, since)| *since).max()?;
+                similar.iter().all(|(other, _)| *other == name).then_some((name, since))?
+            }
         };
         let features: Vec<(&str, bool)> = self.features().collect();
-        Some(Generic { target: Self::new(name, &features), since: (*since)? })
+        Some(Generic { target: Self::new(name, &features), since })
+    }
+
+    /// Whether this version knows the processor.
+    fn is_listed(&self) -> bool {
+        processors().any(|known| known == self.processor())
+    }
+
+    /// The known processors whose names differ from this one's in the last digit alone, such as gfx1150 for gfx1154.
+    pub(crate) fn similar(&self) -> impl Iterator<Item = &'static str> {
+        let digits = |name: &str| {
+            name.strip_prefix("gfx").is_some_and(|number| {
+                number.len() > 2 && number.bytes().all(|digit| digit.is_ascii_hexdigit())
+            })
+        };
+        let own = self.processor();
+        processors().filter(move |known| {
+            digits(own)
+                && digits(known)
+                && known.len() == own.len()
+                && known[..known.len() - 1] == own[..own.len() - 1]
+        })
     }
 
     /// Whether this is a generic target whose code HIP runtimes take for `gpu`.
@@ -113,7 +151,9 @@ impl TargetId {
     /// GPU. It then compiles SPIR-V, if there is any.
     pub fn lacks_code(&self, there: &[TargetId], delivery: Delivery) -> bool {
         let own: Vec<&TargetId> = there.iter().filter(|t| t.may_run_on(self)).collect();
-        let has_generic = there.iter().any(|t| t.is_generic_for(self, delivery));
+        // What is only likely to be taken is no reason to do without SPIR-V.
+        let has_generic =
+            self.is_listed() && there.iter().any(|t| t.is_generic_for(self, delivery));
         !has_generic && self.has_variant_without(&own)
     }
 
@@ -176,7 +216,6 @@ impl TargetId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::code_object::processors;
 
     fn id(text: &str) -> TargetId {
         text.parse().unwrap()
@@ -210,6 +249,41 @@ mod tests {
             assert_eq!(is(Delivery::Bundle), bundle, "{generic} {gpu}");
             assert_eq!(is(Delivery::Archive), archive, "{generic} {gpu}");
         }
+    }
+
+    #[test]
+    fn an_unknown_processor_has_the_generic_target_that_all_of_its_neighbours_have() {
+        for (gpu, bundle, archive) in [
+            ("gfx1154", Some(("gfx11-generic", RocmVersion(7, 2))), Some("gfx11-generic")),
+            ("gfx1037", Some(("gfx10-3-generic", RocmVersion(6, 4))), Some("gfx10-3-generic")),
+            (
+                "gfx951:xnack+",
+                Some(("gfx9-4-generic:xnack+", RocmVersion(7, 0))),
+                Some("gfx9-4-generic:xnack+"),
+            ),
+            // gfx1170, gfx90a and gfx940 are known to have none.
+            ("gfx1175", None, None),
+            ("gfx90e", None, None),
+            ("gfx943", None, None),
+            // It has no neighbours, or is a family.
+            ("gfx1160", None, None),
+            ("gfx11-5-generic", None, None),
+            ("gfx115x", None, None),
+            ("gfx940", None, None),
+        ] {
+            let found = |delivery| id(gpu).generic(delivery);
+            let in_bundles =
+                found(Delivery::Bundle).map(|found| (found.target.to_string(), found.since));
+            let expected = bundle.map(|(name, since)| (name.to_owned(), since));
+            assert_eq!(in_bundles, expected, "{gpu}");
+            let in_archives = found(Delivery::Archive).map(|found| found.target.to_string());
+            assert_eq!(in_archives.as_deref(), archive, "{gpu}");
+        }
+        // It is only likely, so SPIR-V stays.
+        let there = [id("gfx11-generic"), id("amdgcnspirv")];
+        assert!(id("gfx1154").lacks_code(&there, Delivery::Bundle));
+        assert!(!id("gfx1153").lacks_code(&there, Delivery::Bundle));
+        assert!(id("gfx1154").needs(&there[0], Delivery::Bundle));
     }
 
     #[test]

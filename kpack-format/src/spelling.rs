@@ -1,8 +1,8 @@
 //! Names of GPU targets that users write, and what they meant by misspelled ones.
 
-use crate::TargetId;
 use crate::code_object::processors;
 use crate::target_id::{EXPECTED, ParseTargetIdError};
+use crate::{Delivery, TargetId};
 
 /// The features that targets have.
 pub(crate) const FEATURES: &[&str] = &["sramecc", "xnack"];
@@ -62,7 +62,14 @@ impl TargetId {
         let near = nearest(self.processor());
         let meant = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
         let processor = self.processor();
-        Some(format!("{processor} is not a processor that this version of kpack knows{meant}"))
+        let generic = self.generic(Delivery::Archive).map_or(String::new(), |generic| {
+            let similar = Vec::from_iter(self.similar()).join(", ");
+            let generic = generic.target.processor().to_owned();
+            format!("; kpack assumes that it runs {generic} code, as {similar} do")
+        });
+        Some(format!(
+            "{processor} is not a processor that this version of kpack knows{generic}{meant}"
+        ))
     }
 
     fn is_processor(&self) -> bool {
@@ -218,6 +225,9 @@ mod tests {
         assert_eq!(warning("amdgcnspirv"), None);
         let text = warning("gfx9999:xnack+").unwrap();
         assert_eq!(text, "gfx9999 is not a processor that this version of kpack knows");
+        let text = warning("gfx1154").unwrap();
+        let expected = "gfx1154 is not a processor that this version of kpack knows; kpack assumes that it runs gfx11-generic code, as gfx1150, gfx1151, gfx1152, gfx1153 do; did you mean gfx1150?";
+        assert_eq!(text, expected);
         let text = warning("gfx943").unwrap();
         assert!(text.ends_with("; did you mean gfx940?"), "{text}");
     }
