@@ -162,7 +162,7 @@ impl Machine {
             system: options.system.clone(),
             asked,
             lookup: Lookup::new(Rules::KPACK, environment.clone()),
-            rocm_lookup: Lookup::new(Rules::ROCM, environment.clone()),
+            rocm_lookup: Lookup::new(Rules::ROCM_7_14, environment.clone()),
             environment,
             shim_mode: get("KPACK_HIP")
                 .and_then(|mode| ShimMode::read(&mode))
