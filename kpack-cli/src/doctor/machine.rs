@@ -144,7 +144,7 @@ pub(super) struct Machine {
     pub(super) shim_mode: ShimMode,
     /// As kpack's loader finds archives.
     pub(super) lookup: Lookup,
-    /// As ROCm's loader finds them.
+    /// As ROCm's loader finds them. All versions look in the same places.
     pub(super) rocm_lookup: Lookup,
 }
 
@@ -162,7 +162,7 @@ impl Machine {
             system: options.system.clone(),
             asked,
             lookup: Lookup::new(Rules::KPACK, environment.clone()),
-            rocm_lookup: Lookup::new(Rules::ROCM_7_14, environment.clone()),
+            rocm_lookup: Lookup::new(Rules::ROCM, environment.clone()),
             environment,
             shim_mode: get("KPACK_HIP")
                 .and_then(|mode| ShimMode::read(&mode))
