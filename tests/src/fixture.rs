@@ -37,7 +37,7 @@ use anyhow::{Context, Result};
 
 pub use bundle::{Storage, bundle};
 pub use code_object::code_object;
-pub use rocm_split::{RocmScheme, rocm_archive, rocm_split, rocm_split_with};
+pub use rocm_split::{RocmScheme, rocm_archive, rocm_split, rocm_split_artifact, rocm_split_with};
 pub use tensile::{lazy_library, library_file, library_of_kernels};
 pub use tiny::{tiny, tiny_dll};
 pub use wheel::Wheel;

@@ -71,7 +71,7 @@ impl HostWheel<'_> {
         }
         let (host, binaries) = (self.host, self.binaries());
         let has_all = |binary: &&Binary| {
-            binary.code.iter().all(|(known, code)| known != gpu || *code == Code::Here)
+            binary.code.iter().all(|(known, code)| known != gpu || code.is_here())
         };
         let lacks_code = !binaries.iter().all(has_all);
         let Some(needed) = host.needed_by(gpu) else {

@@ -10,10 +10,10 @@ use kpack_format::target_id::SPIRV;
 use object::elf;
 use rocm_kpack::ShimMode;
 use rocm_kpack::dynamic_symbols::{LOADER_FUNCTION, Linkage};
-use rocm_kpack::lookup::{self, Rule};
 
 use super::dynamic_linker::{self, Library, Loading};
 use super::machine::Machine;
+use super::rocm_loader::RocmLoader;
 use kpack_artifact::databases::{self, Installed};
 use kpack_core::finding::Id;
 use kpack_core::{Error, ids};
@@ -125,6 +125,8 @@ pub(super) enum Form {
 pub(super) enum Code {
     /// It has.
     Here,
+    /// It has, but whether this version of ROCm's loader finds it is unknown: why, and what to do.
+    Doubtful(String, String),
     /// An archive is missing, damaged, or made for another build: what is wrong, and what to do.
     Fault(Id, String, String),
     /// Nowhere; there is code for these targets only.
@@ -169,13 +171,12 @@ impl Process {
 
     /// Adds a binary, if it has device code.
     fn add(&mut self, linked: &LinkedBinary, machine: &Machine) -> Result<(), Error> {
-        let loader = match &self.runtime {
-            Runtime::Found(hip) => hip.loader.as_ref(),
+        let is_forced = self.shim.is_some() && machine.shim_mode == ShimMode::Force;
+        let hip = match &self.runtime {
+            Runtime::Found(hip) if !is_forced => Some(hip),
             _ => None,
         };
-        let is_forced = self.shim.is_some() && machine.shim_mode == ShimMode::Force;
-        let loader = loader.filter(|_| !is_forced);
-        if let Some(mut binary) = Binary::of(linked, machine, loader)? {
+        if let Some(mut binary) = Binary::of(linked, machine, hip)? {
             binary.join = binary.plan_join(machine)?;
             self.binaries.push(binary);
         }
@@ -368,9 +369,10 @@ impl HipRuntime {
         self.version.first().is_some_and(|major| *major <= 5)
     }
 
-    /// Whether it is known to ask its loader for one code object for all GPUs. ROCm 7.13 and 7.14 do, later
-    /// ones ask for each GPU; which is the first of these is unknown.
-    pub(super) fn asks_once(&self) -> bool {
+    /// Whether it is known to be of ROCm 7.14 or older. ROCm 7.13 and 7.14 ask their loader for one code object for
+    /// all GPUs, and this loader stops at an archive that lacks the kernel. Later ones do neither; which is the first
+    /// of these is unknown.
+    pub(super) fn is_up_to_7_14(&self) -> bool {
         let version = self.version.get(..2);
         version.is_some_and(|version| version <= &[7, 14])
     }
@@ -449,10 +451,10 @@ impl Binary {
     fn of(
         linked: &LinkedBinary,
         machine: &Machine,
-        loader: Option<&Loader>,
+        hip: Option<&HipRuntime>,
     ) -> Result<Option<Self>, Error> {
         let path = placed(&linked.loaded_as()).unwrap_or_else(|| linked.path.clone());
-        let (form, code, name, found_through) = match Form::of(linked, machine, loader) {
+        let (form, code, name, found_through) = match Form::of(linked, machine, hip) {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(None),
             Err(Error::Refused { id, path, reason, .. }) if path == linked.path => {
@@ -525,11 +527,11 @@ impl Form {
     fn of(
         linked: &LinkedBinary,
         machine: &Machine,
-        loader: Option<&Loader>,
+        hip: Option<&HipRuntime>,
     ) -> Result<Option<Found>, Error> {
         let fat = match &linked.code {
             DeviceCode::None(_) => return Ok(None),
-            DeviceCode::Split(_) => return split(linked, machine, loader).map(Some),
+            DeviceCode::Split(_) => return split(linked, machine, hip).map(Some),
             DeviceCode::Fat(fat) => fat,
         };
         let targets = linked.targets(fat, &|_| true)?;
@@ -554,7 +556,7 @@ impl Form {
 fn split(
     linked: &LinkedBinary,
     machine: &Machine,
-    loader: Option<&Loader>,
+    hip: Option<&HipRuntime>,
 ) -> Result<Found, Error> {
     let groups = linked.markers()?;
     let loaded_as = linked.loaded_as();
@@ -570,8 +572,12 @@ fn split(
             Resolver::open(lookup, &linked.image, &loaded_as, &group.marker, name)
         };
         let resolver = open(&machine.lookup)?;
-        let rocm = match loader {
-            Some(Loader::Rocm(loader)) => Some((loader, open(&machine.rocm_lookup)?)),
+        let rocm = match hip {
+            Some(HipRuntime { loader: Some(Loader::Rocm(path)), .. }) => Some(RocmLoader {
+                path,
+                is_old: hip.is_some_and(HipRuntime::is_up_to_7_14),
+                resolver: open(&machine.rocm_lookup)?,
+            }),
             _ => None,
         };
         for (gpu, known) in &mut code {
@@ -583,10 +589,10 @@ fn split(
             {
                 found = Code::replaced(gpu);
             }
-            if let (Code::Here, Some((loader, rocm))) = (&found, &rocm)
-                && let Some(rule) = missed(group, gpu, &resolver, rocm)
+            if let (Code::Here, Some(rocm)) = (&found, &rocm)
+                && let Some(worse) = rocm.judge(group, gpu, &resolver)
             {
-                found = Code::missed(gpu, rule, loader);
+                found = worse;
             }
             known.add(found);
         }
@@ -597,26 +603,12 @@ fn split(
     Ok((Form::Split, code, name, Kpacks::found_through(&kpacks)))
 }
 
-/// What leads kpack's loader to a code object that ROCm's does not find; `None` if it finds all of them.
-fn missed(group: &MarkerGroup, gpu: &TargetId, kpack: &Resolver, rocm: &Resolver) -> Option<Rule> {
-    let targets = kpack.kpacks.targets();
-    // One without features can be any variant.
-    let isas = targets.filter(|target| gpu.may_run(target));
-    let isas = isas.filter_map(|target| target.parse().ok());
-    isas.into_iter().find_map(|isa: TargetId| {
-        let targets = lookup::targets(&[isa]);
-        group.wrappers.iter().find_map(|wrapper| {
-            let index = wrapper.co_index;
-            let place = kpack.find_first(index, &targets)?;
-            match rocm.find_first(index, &targets) {
-                Some(_) => None,
-                None => kpack.rule(place),
-            }
-        })
-    })
-}
-
 impl Code {
+    /// Whether there is code, even if some version of ROCm's loader does not find it.
+    pub(super) fn is_here(&self) -> bool {
+        matches!(self, Self::Here | Self::Doubtful(..))
+    }
+
     /// `ROCM_KPACK_PATH` keeps the loader from the code for `gpu`.
     fn replaced(gpu: &TargetId) -> Self {
         Self::Fault(
@@ -625,24 +617,6 @@ impl Code {
             format!(
                 "unset ROCM_KPACK_PATH: it replaces the installed archives, which have code for {gpu}"
             ),
-        )
-    }
-
-    /// ROCm's `loader` does not find the code for `gpu` that `rule` leads kpack's to.
-    fn missed(gpu: &TargetId, rule: Rule, loader: &Path) -> Self {
-        let (why, alternative) = match rule {
-            Rule::Link => (
-                "does not search the directory of a symbolic link",
-                "install the files themselves instead of links (`uv pip install --link-mode copy`), or ",
-            ),
-            Rule::Path | Rule::PathPrefix => ("does not know `@GFXARCH@` in variables", ""),
-            Rule::Marker => ("stops at an archive that lacks a kernel", ""),
-        };
-        let loader = loader.display();
-        Self::Fault(
-            ids::ROCM_LOADER,
-            format!("ROCm's loader, {loader}, {why}: it misses code for {gpu} that kpack's finds"),
-            format!("{alternative}put kpack's loader (`librocm-kpack0`) in the place of {loader}"),
         )
     }
 
@@ -723,7 +697,9 @@ impl Code {
                 more.append(known);
                 *self = Self::Unlisted(more, places);
             }
-            (Self::Fault(..), _) | (Self::Here, Self::Nowhere(_) | Self::Unlisted(..)) => {}
+            (Self::Fault(..), _)
+            | (Self::Here | Self::Doubtful(..), Self::Nowhere(_) | Self::Unlisted(..))
+            | (Self::Doubtful(..), Self::Here) => {}
             (known, other) => *known = other,
         }
     }

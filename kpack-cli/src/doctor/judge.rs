@@ -196,7 +196,7 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
         Form::Split if binary.has_shim => "split, linked with the shim",
         Form::Split => "split",
     };
-    let has = binary.code.iter().filter(|(_, code)| *code == Code::Here);
+    let has = binary.code.iter().filter(|(_, code)| code.is_here());
     let supported: Vec<String> = has.map(|(gpu, _)| gpu.to_string()).collect();
     if !supported.is_empty() {
         let (targets, through) = (list(&supported), &binary.found_through);
@@ -213,6 +213,11 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
     };
     findings.extend(binary.code.iter().filter_map(|(gpu, code)| match code {
         Code::Here => None,
+        Code::Doubtful(text, advice) => {
+            let text = format!("{form}, but {text}");
+            let note = Finding::new(Severity::Note, ids::ROCM_LOADER, path, text);
+            Some(note.with_help(advice).into())
+        }
         Code::Fault(id, text, advice) => {
             let text = format!("{form}, but {text}");
             let fault = Finding::new(Severity::Fault, *id, path, text).with_help(advice);
@@ -448,14 +453,14 @@ impl<'a> Processes<'a> {
     /// On machines with different GPUs, some runtimes get code for the first one alone.
     fn of_several_gpus(&self, hip: &HipRuntime, machine: &Machine) -> Option<Diagnosis> {
         let several = self.split.iter().find_map(|binary| {
-            let has = binary.code.iter().filter(|(_, code)| *code == Code::Here);
+            let has = binary.code.iter().filter(|(_, code)| code.is_here());
             let gpus: Vec<String> = has.map(|(gpu, _)| gpu.to_string()).collect();
             (gpus.len() > 1).then_some(gpus)
         })?;
         let (first, others) = several.split_first()?;
         let split = self.split.iter().map(|binary| binary.path.as_path());
         let split = names(&Vec::from_iter(split));
-        let (outcome, text) = if hip.asks_once() && !machine.asked {
+        let (outcome, text) = if hip.is_up_to_7_14() && !machine.asked {
             let text = "this HIP runtime asks for code once for all GPUs";
             (Severity::Fault, text)
         } else {
@@ -489,7 +494,7 @@ impl<'a> Processes<'a> {
     fn remedy(&self, machine: &Machine) -> (String, Option<Remedy>) {
         let shim = "set LD_PRELOAD to libkpack_hip.so, the shim";
         let mut code = self.split.iter().flat_map(|binary| &binary.code);
-        let has_code = code.any(|(_, code)| *code == Code::Here);
+        let has_code = code.any(|(_, code)| code.is_here());
         let advice = match self.join_refuses {
             None if machine.to_join().is_empty() => {
                 format!(

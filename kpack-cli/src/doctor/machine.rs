@@ -144,7 +144,7 @@ pub(super) struct Machine {
     pub(super) shim_mode: ShimMode,
     /// As kpack's loader finds archives.
     pub(super) lookup: Lookup,
-    /// As ROCm's loader finds them.
+    /// As ROCm's loader finds them. All versions look in the same places.
     pub(super) rocm_lookup: Lookup,
 }
 

@@ -15,6 +15,7 @@ mod machine;
 mod packages;
 mod places;
 mod remedy;
+mod rocm_loader;
 mod unused;
 
 use std::path::{Path, PathBuf};

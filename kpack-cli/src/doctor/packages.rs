@@ -171,7 +171,7 @@ impl Packages {
     /// The packages in the databases below the root of `machine` that have something to do with these processes.
     pub(super) fn of(processes: &[Process], machine: &Machine) -> Self {
         let binaries = || processes.iter().flat_map(|process| &process.binaries);
-        let lacks_code = |binary: &Binary| binary.code.iter().any(|(_, code)| *code != Code::Here);
+        let lacks_code = |binary: &Binary| binary.code.iter().any(|(_, code)| !code.is_here());
         // A machine may have thousands of packages, and what lists their files has to be read.
         if !binaries().any(lacks_code) {
             return Self::default();
@@ -314,14 +314,14 @@ impl Packages {
             let mut missing: BTreeMap<&str, (&Package, Option<&str>)> = BTreeMap::new();
             let binaries = processes.iter().flat_map(|process| &process.binaries);
             let lacks = |code: &[(TargetId, Code)]| {
-                code.iter().any(|(known, code)| known == gpu && *code != Code::Here)
+                code.iter().any(|(known, code)| known == gpu && !code.is_here())
             };
             for binary in binaries.filter(|binary| lacks(&binary.code)) {
                 let mut owners = self.packages.iter();
                 let Some(owner) = owners.find(|owner| owner.files.contains(&binary.path)) else {
                     continue;
                 };
-                let has = binary.code.iter().any(|(_, code)| *code == Code::Here);
+                let has = binary.code.iter().any(|(_, code)| code.is_here());
                 let is_there = || !owner.files.iter().any(|path| self.missing.contains(path));
                 if owner.manager == Manager::Conda && (!has || machine.asked) && is_there() {
                     let text = format!("{} {} has no code for {gpu}", owner.name, owner.version);

@@ -1105,26 +1105,90 @@ fn rocms_loader_does_not_look_beside_links() {
     assert_eq!(kpack, [""; 0]);
 }
 
+/// Since August 2026, ROCm's loader goes on, and the name of a HIP runtime does not always say how old it is.
 #[test]
-fn rocms_loader_stops_at_an_archive_without_the_kernel() {
+fn older_loaders_of_rocm_stop_at_an_archive_without_the_kernel() {
+    const STOPS: &str =
+        "stops at an archive that lacks a kernel: it misses code for gfx90a that kpack's finds";
+    const MAY_STOP: &str = "if ROCm's loader, /tree/rocm/librocm_kpack.so.0, is of ROCm 7.14 or older, it stops at an \
+                            archive that lacks a kernel, and misses code for gfx90a that kpack's finds";
+    for (name, severity, text, has_code) in [
+        ("libamdhip64.so.7.13.60000", "Fault", STOPS, false),
+        ("libamdhip64.so.7.14.60850", "Fault", STOPS, false),
+        ("libamdhip64.so.7", "Note", MAY_STOP, true),
+        ("libamdhip64.so.10.1.80000", "Note", MAY_STOP, true),
+    ] {
+        let tree = Tree::new();
+        let hip = format!("rocm/{name}");
+        reading_runtime(&tree, &hip, LOADER);
+        let code = |target: &str| (target.to_owned(), code_object(target, &[1; 9000]).unwrap());
+        let library = FatLibrary::new()
+            .wrapper(Storage::Plain, ["gfx90a:xnack-", "gfx90a"].map(code))
+            .wrapper(Storage::Plain, ["gfx90a"].map(code));
+        let library = linked_with(library, &tree, &hip);
+        library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+        install(&InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]), &()).unwrap();
+        let found = findings(&tree, "prefix", "gfx90a");
+        assert_eq!(found.iter().any(|found| found.id == ids::CODE_FOUND), has_code, "{found:#?}");
+        let [rocm, kpack] = with_both_loaders(&tree, "prefix", "gfx90a");
+        assert_eq!(rocm.len(), 1, "{rocm:?}");
+        for part in [
+            &format!("{severity} [rocm-loader] /tree/prefix/lib/libvec.so: "),
+            text,
+            "put kpack's loader (`librocm-kpack0`) in the place of /tree/rocm/librocm_kpack.so.0",
+        ] {
+            assert!(rocm[0].contains(part), "{name}: {rocm:?}");
+        }
+        assert_eq!(kpack, [""; 0]);
+    }
+}
+
+#[test]
+fn rocms_loader_does_not_read_the_archive_names_of_windows() {
     let tree = Tree::new();
     new_runtime(&tree);
-    let code = |target: &str| (target.to_owned(), code_object(target, &[1; 9000]).unwrap());
-    let library = FatLibrary::new()
-        .wrapper(Storage::Plain, ["gfx90a:xnack-", "gfx90a"].map(code))
-        .wrapper(Storage::Plain, ["gfx90a"].map(code));
-    let library = linked_with(library, &tree, HIP);
+    let library = library(&tree, &["gfx90a:xnack-"]);
     library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
     install(&InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]), &()).unwrap();
-    let [rocm, kpack] = with_both_loaders(&tree, "prefix", "gfx90a");
+    let archive = |target: &str| tree.path(&format!("prefix/lib/.kpack/vec_lib_{target}.kpack"));
+    fs::rename(archive("gfx90a:xnack-"), archive("gfx90a-xnack-")).unwrap();
+    let [rocm, kpack] = with_both_loaders(&tree, "prefix", "gfx90a:xnack-");
     assert_eq!(rocm.len(), 1, "{rocm:?}");
-    for part in [
-        "stops at an archive that lacks a kernel: it misses code for gfx90a that kpack's finds",
-        "put kpack's loader (`librocm-kpack0`) in the place of /tree/rocm/librocm_kpack.so.0",
-    ] {
-        assert!(rocm[0].contains(part), "{rocm:?}");
-    }
+    let part = "does not find archives whose names have `-` for the colons of the target: it misses code for \
+                gfx90a:xnack- that kpack's finds";
+    assert!(rocm[0].contains(part), "{rocm:?}");
     assert_eq!(kpack, [""; 0]);
+}
+
+/// kpack's loader goes on to the installed archive.
+#[test]
+fn rocms_loader_runs_the_code_of_another_build() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    let archive = tree.path("prefix/lib/.kpack/vec_lib_gfx942.kpack");
+    tree.write("old.kpack", fs::read(&archive).unwrap());
+    let payload = code_object("gfx942", &[2; 9000]).unwrap();
+    let newer = FatLibrary::new().wrapper(Storage::Plain, [("gfx942", payload)]);
+    let newer = linked_with(newer, &tree, HIP);
+    newer.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]), &()).unwrap();
+    let old = tree.path("old.kpack");
+    let said = || {
+        let mut doctor = command(&tree, &["doctor", "prefix", "--arch", "gfx942", "--quiet"]);
+        let output = doctor.env("ROCM_KPACK_PATH_PREFIX", &old).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let rocm = said();
+    for part in [
+        "[stale-archive]",
+        "does not compare code IDs: it runs the code of another build for gfx942, from ",
+        "old.kpack",
+    ] {
+        assert!(rocm.contains(part), "{rocm}");
+    }
+    kpack_loader(&tree, LOADER);
+    assert_eq!(said(), "");
 }
 
 #[test]

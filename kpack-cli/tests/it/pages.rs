@@ -6,7 +6,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, code, code_object};
+use kpack_tests::fixture::{
+    FatLibrary, Kind, Storage, Wheel, code, code_object, rocm_split_artifact,
+};
 use kpack_tests::page::{Page, Reader, repository};
 use kpack_tests::process;
 use kpack_tests::require;
@@ -244,6 +246,14 @@ fn given(page: &str) -> (Tree, Vec<(&'static str, String)>) {
             replace("clang++ -x hip", &hip_source(&tree));
         }
         "docs/kpack.md" => split(&tree, "."),
+        "docs/rocm-kpack.md" => {
+            let (prefix, file) = ("math-libs/rocBLAS/stage", "lib/librocblas.so.5");
+            let kernels = TARGETS.map(|target| code(target, "add"));
+            let library = FatLibrary::new().wrapper(Storage::Plain, kernels);
+            let artifact = tree.path("blas_lib");
+            library.build(&artifact.join(prefix).join(file)).unwrap();
+            rocm_split_artifact(&library, &artifact, (prefix, file), "blas_lib").unwrap();
+        }
         "docs/kpack-split.md" => {
             let files = [
                 "stage/lib/libvec.so.1.2",

@@ -11,12 +11,13 @@ use kpack_split::install::{InstallOptions, install};
 use kpack_split::join::{JoinOptions, join};
 use kpack_tests::fixture::{
     FatLibrary, Kind, Storage, WindowsBuild, WindowsLinker, add_and_mul, code, rocm_split,
+    rocm_split_artifact,
 };
 use kpack_tests::process::try_run;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
-use crate::command::{said, words};
+use crate::command::{said, succeeds, words};
 use crate::fat::bundles;
 use crate::layouts::{Bench, LINKERS, expected_report, same_bytes};
 use crate::verified::{assert_found, check, check_with, faults};
@@ -235,6 +236,35 @@ fn wrappers_that_never_had_code_are_noted() {
         ["verify --arch gfx1100 prefix", "join --prefix prefix --arch gfx1100 lib/libvec.so"];
     let lines = lines.map(|line| said(&tree, &words(line)));
     with_filters(|| insta::assert_snapshot!(lines.join("\n")));
+}
+
+/// ROCm's tool writes the path in the artifact into the marker, and puts archives into `.kpack` of the prefix that the
+/// artifact's manifest lists.
+#[test]
+fn in_an_artifact_the_layout_of_rocms_tool_needs_its_names() {
+    const PREFIX: &str = "math-libs/BLAS/rocBLAS/stage";
+    let tree = Tree::new();
+    let file = format!("{PREFIX}/{FILE}");
+    let path = tree.path("blas_lib").join(&file);
+    let library = two_wrappers();
+    library.build(&path).unwrap();
+    rocm_split_artifact(&library, &tree.path("blas_lib"), (PREFIX, FILE), "blas_lib").unwrap();
+    fs::copy(&path, tree.path("theirs")).unwrap();
+    let targets = TARGETS.map(|target| format!("--arch {target}")).join(" ");
+    let archives = format!("{PREFIX}/.kpack");
+    for (prefix, directory, is_same) in [
+        ("blas_lib".to_owned(), archives.as_str(), true),
+        ("blas_lib".to_owned(), "lib/.kpack", false),
+        (format!("blas_lib/{PREFIX}"), ".kpack", false),
+    ] {
+        succeeds(&tree, &words(&format!("join --prefix blas_lib {targets} {file}")));
+        let name = path.strip_prefix(tree.path(&prefix)).unwrap().display();
+        let split = format!("split --prefix {prefix} --module blas --kpack-dir {directory} {name}");
+        succeeds(&tree, &words(&split));
+        let same = same_bytes(&tree.path("theirs"), &path);
+        assert_eq!(same.is_ok(), is_same, "{split}: {same:?}");
+        fs::copy(tree.path("theirs"), &path).unwrap();
+    }
 }
 
 /// Steps of a chain: a split by ROCm's tool or by kpack, or a join.

@@ -125,14 +125,17 @@ impl Rules {
         asks_every_archive: true,
     };
 
-    /// Those of the loader that ROCm 7.13 and 7.14 have.
+    /// Those of ROCm's loader since August 2026 (ROCm/rocm-systems, pull request 9953).
     pub const ROCM: Self = Self {
         beside_links: false,
         expands_variables: false,
         compares_code_ids: false,
         reads_other_names: false,
-        asks_every_archive: false,
+        asks_every_archive: true,
     };
+
+    /// Those of the loader of ROCm 7.13 and 7.14, which looks in the same places as [`Self::ROCM`].
+    pub const ROCM_7_14: Self = Self { asks_every_archive: false, ..Self::ROCM };
 
     /// Asks one archive for the first of `kernels` for `target`.
     pub fn ask<'k>(

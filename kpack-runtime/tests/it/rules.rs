@@ -40,9 +40,23 @@ fn find_with(
     })
 }
 
-/// What our rules and ROCm's find for gfx942.
+/// What our rules and ROCm's find for gfx942. Loaders of ROCm differ in what they do with an archive that lacks the
+/// kernel, and in nothing else.
 fn find(tree: &Tree, marker: &Marker, environment: &Environment) -> [Option<(String, Rule)>; 2] {
-    [Rules::KPACK, Rules::ROCM].map(|rules| find_with(rules, tree, marker, environment, "gfx942"))
+    let [kpack, rocm, older] = find_all(tree, marker, environment, "gfx942");
+    assert_eq!(rocm, older);
+    [kpack, rocm]
+}
+
+/// What our rules find, those of ROCm's newest loader, and those of ROCm 7.14.
+fn find_all(
+    tree: &Tree,
+    marker: &Marker,
+    environment: &Environment,
+    isa: &str,
+) -> [Option<(String, Rule)>; 3] {
+    [Rules::KPACK, Rules::ROCM, Rules::ROCM_7_14]
+        .map(|rules| find_with(rules, tree, marker, environment, isa))
 }
 
 fn kpack(tree: &Tree, path: &str, kernel: &str, code: &str) {
@@ -116,12 +130,10 @@ fn an_archive_that_lacks_the_kernel() {
     write(&special, "gfx90a:xnack-", &[("lib/other.so#0", b"other")]);
     let general = tree.path("lib/.kpack/vec_lib_gfx90a.kpack");
     write(&general, "gfx90a", &[(KERNEL, b"general")]);
-    let find = |isa| {
-        [Rules::KPACK, Rules::ROCM].map(|rules| find_with(rules, &tree, &marker(), &none, isa))
-    };
+    let find = |isa| find_all(&tree, &marker(), &none, isa);
     let general = found("general", Rule::Marker);
-    assert_eq!(find("gfx90a:xnack-"), [general.clone(), None]);
-    assert_eq!(find("gfx90a:xnack+"), [general.clone(), general]);
+    assert_eq!(find("gfx90a:xnack-"), [general.clone(), general.clone(), None]);
+    assert_eq!(find("gfx90a:xnack+"), [general.clone(), general.clone(), general]);
 }
 
 /// On Windows, names of files have no colons.
@@ -132,7 +144,9 @@ fn archives_with_the_names_of_windows() {
     let other = tree.path("lib/.kpack/vec_lib_gfx90a-sramecc+-xnack-.kpack");
     write(&other, "gfx90a:sramecc+:xnack-", &[(KERNEL, b"other")]);
     let find = |isa| {
-        [Rules::KPACK, Rules::ROCM].map(|rules| find_with(rules, &tree, &marker(), &none, isa))
+        let [kpack, rocm, older] = find_all(&tree, &marker(), &none, isa);
+        assert_eq!(rocm, older);
+        [kpack, rocm]
     };
     let isa = "gfx90a:sramecc+:xnack-";
     assert_eq!(find(isa), [found("other", Rule::Marker), None]);

@@ -192,20 +192,26 @@ impl Resolver {
 
     /// Locates the code object of wrapper `index` for the first of `targets`, as the loader does.
     pub fn find_first(&self, index: u32, targets: &[String]) -> Option<CodePlace> {
+        self.find_first_by(self.rules, index, targets)
+    }
+
+    /// The same as a loader with other `rules` does, in the archives that were found by this resolver's.
+    pub fn find_first_by(&self, rules: Rules, index: u32, targets: &[String]) -> Option<CodePlace> {
         let archives = self.archives.iter().enumerate();
-        self.rules.first(targets, archives, |archive, target| {
-            self.ask(archive, &[self.kernel(index, target)], target)
+        rules.first(targets, archives, |archive, target| {
+            self.ask(rules, archive, &[self.kernel(index, target)], target)
         })
     }
 
-    /// What the loader gets from an archive.
+    /// What a loader with these rules gets from an archive.
     fn ask(
         &self,
+        rules: Rules,
         (archive, opened): (usize, &OpenedArchive),
         kernels: &[String],
         target: &str,
     ) -> Answer<CodePlace> {
-        let answer = self.rules.ask(opened, &self.marker, kernels, target);
+        let answer = rules.ask(opened, &self.marker, kernels, target);
         let entry = |kernel: &str| {
             let open = lock(&opened.archive);
             open.toc().entry(kernel, target).map(|found| CodePlace {
@@ -227,10 +233,11 @@ impl Resolver {
     pub fn places(&self, index: u32, target: &str) -> Vec<CodePlace> {
         let kernels = [self.kernel(index, target)];
         let archives = self.archives.iter().enumerate();
-        let places = archives.filter_map(|archive| match self.ask(archive, &kernels, target) {
-            Answer::Found(place) => Some(place),
-            _ => None,
-        });
+        let places =
+            archives.filter_map(|archive| match self.ask(self.rules, archive, &kernels, target) {
+                Answer::Found(place) => Some(place),
+                _ => None,
+            });
         places.collect()
     }
 

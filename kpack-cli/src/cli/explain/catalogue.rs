@@ -397,7 +397,7 @@ catalogue! {
             "Join the binaries for all GPUs, or preload the shim with KPACK_HIP=force."
 
         ROCM_LOADER
-            "ROCm's loader misses code that kpack's loader finds."
+            "ROCm's loader misses code that kpack's loader finds. It is a note if only ROCm 7.14 and older miss it, and the version is unknown."
             "Kernels do not load with this HIP runtime."
             "Use kpack's loader instead, or follow the message."
 
