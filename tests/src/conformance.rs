@@ -22,8 +22,15 @@ pub fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance")
 }
 
-/// The readers that the vectors are asked of.
-pub const READERS: [&str; 2] = ["kpack", "ROCm 7.14"];
+/// The readers whose answers the vectors list. Tests ask the first two; the answers of the third are those that its
+/// source gives.
+const READERS: [&str; 3] = [KPACK, ROCM_7_14, ROCM];
+/// kpack's loader.
+pub const KPACK: &str = "kpack";
+/// The loader of ROCm 7.14.
+pub const ROCM_7_14: &str = "ROCm 7.14";
+/// ROCm's loader with pull request 9953 of ROCm/rocm-systems.
+const ROCM: &str = "ROCm since August 2026";
 
 const ARCHIVE: &str = "lib/.kpack/vec_lib_gfx1100.kpack";
 const PATTERN: &str = ".kpack/vec_lib_@GFXARCH@.kpack";
@@ -79,17 +86,18 @@ impl Writer {
         self.vector(name, about, asked, json!([{"answer": answer, "of": READERS}]));
     }
 
-    /// What kpack's loader and ROCm's answer, and why another reader may do as either does.
+    /// Two answers, with the readers that give them, and why another reader may do as either does.
     fn differ(
         &mut self,
         (name, about): (&str, &str),
         asked: &Asked<'_>,
-        [ours, theirs]: [Value; 2],
+        [(one, of_one), (other, of_other)]: [(Value, &[&str]); 2],
         why: &str,
     ) {
-        let [kpack, rocm] = READERS;
-        let answers =
-            json!([{"answer": ours, "of": [kpack]}, {"answer": theirs, "of": [rocm], "why": why}]);
+        let answers = json!([
+            {"answer": one, "of": of_one},
+            {"answer": other, "of": of_other, "why": why},
+        ]);
         self.vector(name, about, asked, answers);
     }
 
@@ -144,6 +152,10 @@ pub fn files(kpack: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
         let own = kernels(target, &[name])?;
         writer.add(&format!("{name}.co"), own[0].1.clone());
         writer.add(&format!("{name}.kpack"), archive(target, &own, RocmScheme::None)?);
+        if name == "xnack" {
+            let damaged = damage_frame(archive(target, &own, RocmScheme::Zstd)?);
+            writer.add("damaged-xnack.kpack", damaged);
+        }
     }
     let other = kernels("gfx1100", &["other"])?;
     writer.add("other.co", other[0].1.clone());
@@ -226,8 +238,17 @@ fn lookups(writer: &mut Writer) {
             "The first archive is for the target, but lacks the kernel.",
         ),
         &asked,
-        [add(), error(Some(5))],
-        "ROCm's loader stops at the first archive for the target; others look in the next one",
+        [(add(), &[KPACK, ROCM]), (error(Some(5)), &[ROCM_7_14])],
+        "the loader of ROCm 7.13 and 7.14 stops at the first archive for the target; others look in the next one",
+    );
+    let damaged = ("lib/.kpack/vec_lib_gfx90a:xnack+.kpack", "damaged-xnack.kpack");
+    let asked =
+        Asked { files: &[damaged, gfx90a], isas: &["gfx90a:sramecc+:xnack+"], ..Asked::default() };
+    writer.differ(
+        ("damaged-variant", "The kernel for the most specific target is damaged."),
+        &asked,
+        [(error(Some(6)), &[KPACK, ROCM_7_14]), (code("gfx90a"), &[ROCM])],
+        "since August 2026, ROCm's loader looks in the next archive, as if this one lacked the kernel",
     );
 
     let own = (ARCHIVE, "plain.kpack");
@@ -265,7 +286,7 @@ fn lookups(writer: &mut Writer) {
     writer.differ(
         ("code-ids", "The marker has the ID of other code than the archive's."),
         &asked,
-        [error(None), add()],
+        [(error(None), &[KPACK]), (add(), &[ROCM_7_14, ROCM])],
         "`code_blake3` is an addition, which readers may ignore",
     );
 }
@@ -314,8 +335,7 @@ fn archives(writer: &mut Writer, sound: &[u8], zstd: &[u8]) {
         offset,
         error(Some(13)),
     );
-    let mut frame = zstd.to_vec();
-    frame[72..76].fill(0xff);
+    let frame = damage_frame(zstd.to_vec());
     odd("damaged-frame", "A frame is no frame of Zstandard's.", frame, error(Some(6)));
     let ordinal = changed(sound, b"ordinal", 7, 9);
     odd(
@@ -324,6 +344,12 @@ fn archives(writer: &mut Writer, sound: &[u8], zstd: &[u8]) {
         ordinal,
         error(None),
     );
+}
+
+/// Overwrites the magic of the first frame of an archive.
+fn damage_frame(mut archive: Vec<u8>) -> Vec<u8> {
+    archive[72..76].fill(0xff);
+    archive
 }
 
 /// Split binaries, whose wrappers lead to their markers as soon as they are loaded.
@@ -391,7 +417,7 @@ fn images(writer: &mut Writer, plain: &[TargetCode], kpack: &Path) -> Result<()>
     Ok(())
 }
 
-/// Asks a loader all questions; `reader` is one of [`READERS`]. Returns how many. Those about binaries for Windows are
+/// Asks a loader all questions; `reader` is [`KPACK`] or [`ROCM_7_14`]. Returns how many. Those about binaries for Windows are
 /// asked of loaders for Windows alone, with what wine keeps about it in the directory `wine`.
 ///
 /// # Errors

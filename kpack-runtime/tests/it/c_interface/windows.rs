@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use kpack_format::archive::Scheme;
-use kpack_tests::conformance::{READERS, check};
+use kpack_tests::conformance::{KPACK, check};
 use kpack_tests::process::run;
 use kpack_tests::require;
 use kpack_tests::tree::{Tree, write};
@@ -66,7 +66,7 @@ fn the_loader_answers_what_the_vectors_say() {
         return;
     }
     let wine = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let asked = check(&loader().join("rocm_kpack.dll"), READERS[0], Some(wine)).unwrap();
+    let asked = check(&loader().join("rocm_kpack.dll"), KPACK, Some(wine)).unwrap();
     assert_eq!(asked, 4);
 }
 

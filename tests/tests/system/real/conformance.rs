@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::{Context, Result};
-use kpack_tests::conformance::{READERS, check};
+use kpack_tests::conformance::{ROCM_7_14, check};
 use kpack_tests::corpus;
 use kpack_tests::require::{checked, fetched};
 
@@ -19,7 +19,7 @@ fn rocms_loader_answers_what_the_vectors_say() -> Result<()> {
         .into_iter()
         .find(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(is_loader));
     let loader = loader.context("no librocm_kpack")?;
-    let count = check(&loader, READERS[1], None)?;
-    checked(&format!("{count} vectors, {}", READERS[1]));
+    let count = check(&loader, ROCM_7_14, None)?;
+    checked(&format!("{count} vectors, {}", ROCM_7_14));
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::slice;
 
 use anyhow::{Context, Result, ensure};
-use kpack_tests::conformance::{READERS, check};
+use kpack_tests::conformance::{ROCM_7_14, check};
 use kpack_tests::fixture::{FatLibrary, Storage, WindowsBuild, WindowsLinker, code};
 use kpack_tests::require::{checked, fetched};
 use kpack_tests::sha256;
@@ -116,9 +116,9 @@ fn both_loaders_for_windows_load_the_same_code() -> Result<()> {
         loads == [expected, without_features],
         "from an archive with a colon in its name, the loaders load {loads:#?}"
     );
-    let vectors = check(&theirs.path, READERS[1], Some(&work))?;
+    let vectors = check(&theirs.path, ROCM_7_14, Some(&work))?;
     let version = run!("wine --version")?;
-    checked(&format!("{vectors} vectors, {} for Windows", READERS[1]));
+    checked(&format!("{vectors} vectors, {} for Windows", ROCM_7_14));
     checked(&format!(
         "{wheel} and kpack {} load the same code under {}; ROCm's finds no archive with `-` for `:` in its name",
         env!("CARGO_PKG_VERSION"),
