@@ -417,7 +417,7 @@ fn images(writer: &mut Writer, plain: &[TargetCode], kpack: &Path) -> Result<()>
     Ok(())
 }
 
-/// Asks a loader all questions; `reader` is one of [`READERS`]. Returns how many. Those about binaries for Windows are
+/// Asks a loader all questions; `reader` is [`KPACK`] or [`ROCM_7_14`]. Returns how many. Those about binaries for Windows are
 /// asked of loaders for Windows alone, with what wine keeps about it in the directory `wine`.
 ///
 /// # Errors
