@@ -1,6 +1,6 @@
 //! Compares the primary shard's generic artifact, which is used, with the others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -39,7 +39,8 @@ pub(super) fn compare(
         counts && item.shared(path).is_none() && !shared.contains(path)
     })?;
     let mut said: Vec<Finding> = Vec::new();
-    let mut same_facts = Vec::new();
+    // By what is said of them.
+    let mut same_code: BTreeMap<String, Vec<_>> = BTreeMap::new();
     for difference in found {
         // The copy that is not taken, if there are two.
         let mut items = [tree, first].into_iter();
@@ -49,7 +50,7 @@ pub(super) fn compare(
         let what = match (item.for_all(&difference.path), compares) {
             (Some(ForAll::MustMatch(why)), _) => must_match(inputs, why, first, tree, &difference)?,
             (_, true) if difference.kind == DifferenceKind::Bytes => {
-                same_facts.push((item.from.clone(), difference.text));
+                same_code.entry(difference.text.text).or_default().push(item.from.clone());
                 continue;
             }
             (_, true) => {
@@ -66,11 +67,11 @@ pub(super) fn compare(
             said.push(Finding::new(severity, id, &*item.from, text));
         }
     }
-    if let Some((path, text)) = same_facts.first() {
+    for (text, paths) in same_code {
         let text = format!("{text}; {}'s is taken", first.shard);
-        let (path, text) = match &same_facts[..] {
-            [_] => (&**path, text),
-            all => (&*tree.root, several(all.iter().map(|(path, _)| &**path), &text)),
+        let (path, text) = match &paths[..] {
+            [path] => (&**path, text),
+            all => (&*tree.root, several(all.iter().map(|path| &**path), &text)),
         };
         let text = host_file(first, tree, &text);
         said.push(Finding::new(Severity::Note, ids::SHARDS_DIFFER, path, text));
