@@ -162,6 +162,14 @@ impl<S: ReadAt> Image<S> {
         Ok(facts)
     }
 
+    /// The parts of the file with the data of the host code, without device code.
+    pub fn data(&self) -> Vec<Range<u64>> {
+        match self {
+            Self::Elf(image) => elf::data(image),
+            Self::Pe(image) => pe::data(image),
+        }
+    }
+
     /// The parts of the file that tell builds of the same code apart, in order: its build ID, the link to its debug
     /// information and, in files for Windows, times and a checksum.
     pub fn build_marks(&self) -> Result<Vec<Range<u64>>, BinaryError> {

@@ -124,6 +124,16 @@ fn is_of_code(section: &Section, machine: Machine) -> bool {
     section.is_alloc() && is_of_input && !has_stubs && !is_of_linker && !is_device(section)
 }
 
+/// The sections in the file with the data of the host code.
+pub(crate) fn data<S>(image: &Image<S>) -> Vec<Range<u64>> {
+    let is_data = |section: &&Section| {
+        let is_code = section.flags.0 & elf::SHF_EXECINSTR.0 != 0;
+        section.kind == elf::SHT_PROGBITS && section.is_alloc() && !is_code && !is_device(section)
+    };
+    let sections = image.sections.iter().filter(is_data);
+    sections.map(|section| section.offset..section.offset.saturating_add(section.size)).collect()
+}
+
 /// Whether a section has device code, or what replaces it.
 fn is_device(section: &Section) -> bool {
     section.name == FAT_SECTION || marker::is_section(&section.name)

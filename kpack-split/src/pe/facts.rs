@@ -63,6 +63,19 @@ pub(crate) fn build_marks<S: ReadAt>(image: &Image<S>) -> Result<Vec<Range<u64>>
 /// Offset of the time of the link, in the COFF header and in the table of exports.
 const TIMESTAMP: u64 = 4;
 
+/// The sections in the file with the data of the host code.
+pub(crate) fn data<S>(image: &Image<S>) -> Vec<Range<u64>> {
+    let is_data = |section: &&Section| {
+        let is_code = section.flags.0 & pe::IMAGE_SCN_MEM_EXECUTE.0 != 0;
+        !is_code && !section.is_device() && !section.is_debug_information()
+    };
+    let in_file = |section: &Section| {
+        let Range { start, end } = section.in_file();
+        section.offset..section.offset + (end - start)
+    };
+    image.sections.iter().filter(is_data).map(in_file).collect()
+}
+
 /// The name of the DLL, and what it exports.
 fn add_exports<S: ReadAt>(image: &Image<S>, facts: &mut Facts) -> Result<(), BinaryError> {
     let directory = image.directory(pe::IMAGE_DIRECTORY_ENTRY_EXPORT);

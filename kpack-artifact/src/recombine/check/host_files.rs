@@ -9,6 +9,7 @@ use super::super::compare::{DifferenceKind, TreeDifference, differences};
 use super::super::read::Inputs;
 use super::super::target_files::target_files;
 use super::super::{Finding, MOST_NAMES, Severity, worst_first};
+use super::kernels::registered_differ;
 use crate::classify::{Class, Node};
 use crate::databases::{ForAll, MustMatch};
 use crate::differences;
@@ -41,12 +42,19 @@ pub(super) fn compare(
     let mut said: Vec<Finding> = Vec::new();
     // By what is said of them.
     let mut same_code: BTreeMap<String, Vec<_>> = BTreeMap::new();
-    for difference in found {
+    for mut difference in found {
         // The copy that is not taken, if there are two.
         let mut items = [tree, first].into_iter();
         let Some(item) = items.find_map(|tree| tree.entries.get(&*difference.path)) else {
             continue;
         };
+        if difference.kind == DifferenceKind::Bytes
+            && *item.class == Class::Split
+            && let Some(text) = registered_differ(inputs, [first, tree], &difference.path)?
+        {
+            difference.kind = DifferenceKind::Content;
+            difference.text = text;
+        }
         let what = match (item.for_all(&difference.path), compares) {
             (Some(ForAll::MustMatch(why)), _) => must_match(inputs, why, first, tree, &difference)?,
             (_, true) if difference.kind == DifferenceKind::Bytes => {
