@@ -23,21 +23,40 @@ const LEAST_TEXT: usize = 6;
 const SAME_FACTS: &str = "has other bytes, but the same names, symbols and sizes of sections: device code of \
                           another size changes the layout";
 
+/// What is said of binaries without device code that are the same but for that.
+const OTHER_BUILD: &str =
+    "has another build ID or link to its debug information, and the same code and data otherwise";
+
 pub(crate) struct Difference {
     pub(crate) text: Reason,
-    /// Whether these are host binaries with the same facts.
-    pub(crate) has_same_facts: bool,
+    /// Whether one of the two can stand for both: host binaries with the same facts, or builds of the same code.
+    pub(crate) is_same_code: bool,
 }
 
 /// Explains how two regular files differ; `None` if they have the same bytes, or are host binaries that
 /// differ in what their markers say of device code only.
 pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Error> {
-    let ((a, b), Some(at)) = first_difference(one, other)? else {
+    let ((a, b), Some(mut at)) = first_difference(one, other)? else {
         return Ok(None);
     };
     let linked = |path| Ok::<_, Error>(LinkedBinary::read(path, input::open(path)?).ok());
     if let (Some(a), Some(b)) = (linked(one)?, linked(other)?) {
-        return of_binaries(&a, &b);
+        if a.code.is_moved() && b.code.is_moved() {
+            return of_binaries(&a, &b);
+        }
+        // Nothing but other code or data gives these another layout.
+        at = match differ_in_code(&a, &b)? {
+            Outside::Same => {
+                return Ok(Some(Difference { text: OTHER_BUILD.into(), is_same_code: true }));
+            }
+            Outside::At(at) => at,
+            Outside::Laid => at,
+        };
+        if let Ok(differ) = fact_differences(&a, &b)?
+            && !differ.is_empty()
+        {
+            return Ok(Some(Difference { text: named(&differ), is_same_code: false }));
+        }
     }
     let mut parts = Vec::new();
     if a != b {
@@ -49,67 +68,100 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
         _ => format!("first difference at byte {at:#x}"),
     });
     let text = format!("differs: {}", parts.join("; "));
-    Ok(Some(Difference { text: text.into(), has_same_facts: false }))
+    Ok(Some(Difference { text: text.into(), is_same_code: false }))
 }
 
 /// Compares the facts of two binaries that have not the same bytes.
 fn of_binaries(one: &LinkedBinary, other: &LinkedBinary) -> Result<Option<Difference>, Error> {
+    let differ = match fact_differences(one, other)? {
+        Ok(differ) => differ,
+        Err(text) => return Ok(Some(Difference { text, is_same_code: false })),
+    };
+    if !differ.is_empty() {
+        return Ok(Some(Difference { text: named(&differ), is_same_code: false }));
+    }
+    let markers = |linked: &LinkedBinary| {
+        let mut sections = linked.image.marker_sections();
+        sections.sort_by_key(|section| section.start);
+        sections
+    };
+    let is_marker_only = differ_outside((one, other), [markers(one), markers(other)])?;
+    let text = SAME_FACTS.into();
+    Ok((is_marker_only != Outside::Same).then_some(Difference { text, is_same_code: true }))
+}
+
+/// The facts that differ, or why those of one cannot be read.
+fn fact_differences(
+    one: &LinkedBinary,
+    other: &LinkedBinary,
+) -> Result<Result<Vec<FactDifference>, Reason>, Error> {
     let mut facts = Vec::new();
     for linked in [one, other] {
         match or_refused(linked.facts())? {
             Ok(own) => facts.push(own),
             Err(found) => {
                 let path = linked.path.display();
-                let text =
-                    found.reason().after(format_args!("differs, and {path} cannot be read: "));
-                return Ok(Some(Difference { text, has_same_facts: false }));
+                let text = format_args!("differs, and {path} cannot be read: ");
+                return Ok(Err(found.reason().after(text)));
             }
         }
     }
-    let differ = facts[0].differences(&facts[1]);
-    if differ.is_empty() && differ_in_markers(one, other)? {
-        return Ok(None);
-    }
-    let has_same_facts = differ.is_empty();
-    let text = if has_same_facts {
-        SAME_FACTS.into()
-    } else {
-        let texts = differ.iter().map(FactDifference::to_string);
-        let text = Reason::from(format!("differs in {}", list_some(texts, MOST_FACTS)));
-        match &differ[..] {
-            [FactDifference { expected, found, .. }] => {
-                text.differs(expected.join(", "), found.join(", "))
-            }
-            _ => text,
-        }
-    };
-    Ok(Some(Difference { text, has_same_facts }))
+    Ok(Ok(facts[0].differences(&facts[1])))
 }
 
-/// Whether two binaries are the same except for their markers, which have the same places.
-fn differ_in_markers(one: &LinkedBinary, other: &LinkedBinary) -> Result<bool, Error> {
-    let sections = |linked: &LinkedBinary| {
-        let mut sections = linked.image.marker_sections();
-        sections.sort_by_key(|section| section.start);
-        sections
-    };
+fn named(differ: &[FactDifference]) -> Reason {
+    let texts = differ.iter().map(FactDifference::to_string);
+    let text = Reason::from(format!("differs in {}", list_some(texts, MOST_FACTS)));
+    match differ {
+        [FactDifference { expected, found, .. }] => {
+            text.differs(expected.join(", "), found.join(", "))
+        }
+        _ => text,
+    }
+}
+
+/// Where two files differ outside of some ranges.
+#[derive(PartialEq)]
+enum Outside {
+    /// Nowhere.
+    Same,
+    /// At this offset.
+    At(u64),
+    /// They have not the same size, or the ranges are not the same.
+    Laid,
+}
+
+/// Where two binaries differ, apart from what tells builds of the same code apart.
+fn differ_in_code(one: &LinkedBinary, other: &LinkedBinary) -> Result<Outside, Error> {
+    let marks = |linked: &LinkedBinary| or_refused(linked.build_marks());
+    match (marks(one)?, marks(other)?) {
+        (Ok(ours), Ok(theirs)) => differ_outside((one, other), [ours, theirs]),
+        _ => Ok(Outside::Laid),
+    }
+}
+
+/// Where two binaries differ outside of ranges, which each has for itself, in order.
+fn differ_outside(
+    (one, other): (&LinkedBinary, &LinkedBinary),
+    [ranges, others]: [Vec<Range<u64>>; 2],
+) -> Result<Outside, Error> {
     let ((a, ours), (b, theirs)) = (open(&one.path)?, open(&other.path)?);
-    if ours != theirs || sections(one) != sections(other) {
-        return Ok(false);
+    if ours != theirs || ranges != others {
+        return Ok(Outside::Laid);
     }
     let mut start = 0;
-    for Range { start: end, end: next } in sections(one).into_iter().chain(once(ours..ours)) {
+    for Range { start: end, end: next } in ranges.into_iter().chain(once(ours..ours)) {
         let found = files::first_difference(
-            end.saturating_sub(start),
+            end.min(ours).saturating_sub(start),
             |at, out| fills(&one.path, &a)(start + at, out),
             |at, out| fills(&other.path, &b)(start + at, out),
         );
-        if found?.is_some() {
-            return Ok(false);
+        if let Some(at) = found? {
+            return Ok(Outside::At(start + at));
         }
-        start = next;
+        start = next.max(start);
     }
-    Ok(true)
+    Ok(Outside::Same)
 }
 
 fn two_texts(a: &str, b: &str) -> String {

@@ -1,4 +1,6 @@
-//! Reads an AMDGPU code object's target and size from its headers.
+//! Reads an AMDGPU code object's target and size from its headers, and its kernels from its metadata.
+
+mod metadata;
 
 use std::fmt;
 use std::io::{Read, Seek, SeekFrom};
@@ -8,6 +10,8 @@ use object::elf;
 use object::pod;
 
 use crate::TargetId;
+
+pub use metadata::{kernel_names, metadata_end};
 
 /// Maximum number of section or program headers; real code objects have dozens.
 const MOST_HEADERS: u64 = 65_535;

@@ -26,6 +26,13 @@ pub enum DeviceCode {
 }
 
 impl DeviceCode {
+    /// Whether a linker laid the file out around device code that may have another size elsewhere: all of it is moved
+    /// into archives, or the file has the debug information of such a binary. Device code that a program loads by other
+    /// means stays in the file, so it counts as data.
+    pub fn is_moved(&self) -> bool {
+        !matches!(self, Self::None(NoDeviceCode::Absent | NoDeviceCode::NoWrappers))
+    }
+
     /// The split wrappers: all those of a split binary, or in a fat binary, those of objects that
     /// were split before the link.
     pub fn split_wrappers(&self) -> &[SplitWrapper] {

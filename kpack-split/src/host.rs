@@ -162,6 +162,25 @@ impl<S: ReadAt> Image<S> {
         Ok(facts)
     }
 
+    /// The parts of the file with the data of the host code, without device code.
+    pub fn data(&self) -> Vec<Range<u64>> {
+        match self {
+            Self::Elf(image) => elf::data(image),
+            Self::Pe(image) => pe::data(image),
+        }
+    }
+
+    /// The parts of the file that tell builds of the same code apart, in order: its build ID, the link to its debug
+    /// information and, in files for Windows, times and a checksum.
+    pub fn build_marks(&self) -> Result<Vec<Range<u64>>, BinaryError> {
+        let mut marks = match self {
+            Self::Elf(image) => elf::build_marks(image),
+            Self::Pe(image) => pe::build_marks(image)?,
+        };
+        marks.sort_by_key(|range| (range.start, range.end));
+        Ok(marks)
+    }
+
     /// Checks that the system would load it.
     pub fn check_loaded(&self) -> Result<(), BinaryError> {
         match self {

@@ -2,6 +2,7 @@
 
 mod duplicates;
 mod host_files;
+mod kernels;
 
 use std::collections::BTreeSet;
 use std::path::Path;

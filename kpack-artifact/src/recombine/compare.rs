@@ -36,7 +36,7 @@ pub(super) enum DifferenceKind {
     OnlyFirst,
     /// Only the second tree has it.
     OnlySecond,
-    /// Two host binaries with the same facts.
+    /// Two host binaries with the same facts, or two builds of the same code.
     Bytes,
 }
 
@@ -127,7 +127,7 @@ fn difference(
             }
             let difference = differences::explain(&first.from, &second.from)?;
             Ok(difference.map(|difference| {
-                if difference.has_same_facts {
+                if difference.is_same_code {
                     (DifferenceKind::Bytes, difference.text)
                 } else {
                     (DifferenceKind::Content, difference.text)

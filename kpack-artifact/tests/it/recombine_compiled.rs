@@ -9,9 +9,11 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::markers::markers;
-use crate::planned::{CONFIGURATION, assert_said, options, planned, said};
+use crate::planned::{
+    CONFIGURATION, assert_said, options, planned, recombine, said, with_validation,
+};
 use crate::shards::PREFIX;
-use crate::verified::assert_holds;
+use crate::verified::{assert_found, assert_holds, check, checks, faults};
 use kpack_artifact::recombine::Severity;
 use kpack_artifact::split::{Options, split};
 use kpack_build::object_file::{self, launch};
@@ -122,6 +124,62 @@ fn any_other_difference_is_an_error() {
         assert_said(&plan, Severity::Fault, &["librocblas.so.5", &text]);
         let text = format!("exported symbol `{ours}` (expected ");
         assert_said(&plan, Severity::Fault, &["librocblas.so.5", &text]);
+    }
+}
+
+/// A kernel that nothing outside of its file can name, so no symbol tells.
+fn of_kernel(name: &str, words: usize) -> String {
+    let source = source(words).replace("__global__ void add(", "static __global__ void KERNEL(");
+    source.replace("add<<<", "KERNEL<<<").replace("KERNEL", name)
+}
+
+/// The code for a target of the other shard has no kernel of the name that the primary shard's host registers.
+#[test]
+fn kernels_that_one_host_registers_and_another_does_not() {
+    if !has_compiler() {
+        return;
+    }
+    let tree = Tree::new();
+    compiled(&tree, "linux-a", &of_kernel("kk1", 20_000), &["gfx1100", "gfx1101"]);
+    compiled(&tree, "linux-c", &of_kernel("kk2", 20_000), &["gfx942"]);
+    let plan = planned(&tree, CONFIGURATION);
+    let text = "differs in the kernels that it registers, which the device code of both shards is for \
+                (expected `_ZL3kk1Pf`, found `_ZL3kk2Pf`)";
+    assert_said(&plan, Severity::Fault, &["linux-c", "librocblas.so.5", text]);
+
+    // Who asks for it nevertheless hears of it, and so does who verifies the result.
+    let lenient = with_validation("verify_generic_artifacts_match", false);
+    let plan = recombine(&tree, &lenient);
+    assert_said(&plan, Severity::Warning, &["linux-c", "librocblas.so.5", text]);
+    let report = check(&tree, "out");
+    let text = "the code for gfx942 at index 0 is from another build: it lacks `_ZL3kk1Pf`, which the host \
+                registers, and has kernels that the host does not register";
+    assert_found(&report, &["librocblas.so.5", text, "stale-archive"]);
+}
+
+/// Nothing is wrong with that, and the original has it, too.
+#[test]
+fn kernels_that_the_source_leaves_out_for_a_target_are_no_fault() {
+    if !has_compiler() {
+        return;
+    }
+    let some = "#if !defined(__HIP_DEVICE_COMPILE__) || defined(__gfx1100__)\n\
+                static __global__ void some(float *a) { a[0] += 2; }\n\
+                #endif\n\
+                #ifndef __HIP_DEVICE_COMPILE__\n\
+                void more(float *a) { some<<<1, 1>>>(a); }\n\
+                #endif\n";
+    let tree = Tree::new();
+    compiled(&tree, "linux-a", &(source(20_000) + some), &["gfx1100", "gfx1101"]);
+    compiled(&tree, "linux-c", &(source(20_000) + some), &["gfx942"]);
+    let plan = recombine(&tree, CONFIGURATION);
+    assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
+    let report = check(&tree, "out");
+    assert!(report.holds(), "{:#?}", faults(&report));
+    for target in ["gfx1101", "gfx942"] {
+        let text = format!("the code for {target} lacks `_ZL4somePf`, which the host registers");
+        let notes = checks(&report, Severity::Note);
+        assert!(notes.iter().any(|note| note.contains(&text)), "{notes:#?}");
     }
 }
 

@@ -133,7 +133,7 @@ fn device_code_that_differs_by_200_mb_is_no_error() -> Result<()> {
 type Change = ([&'static str; 2], [&'static str; 2], &'static str);
 
 /// What differs, and the words that name it.
-const CHANGES: [Change; 9] = [
+const CHANGES: [Change; 16] = [
     (
         ["", ""],
         ["-Wl,-soname,libblas.so.4", "-Wl,-soname,libblas.so.5"],
@@ -184,6 +184,28 @@ const CHANGES: [Change; 9] = [
         ["", ""],
         "size of section `.bss` (expected ",
     ),
+    (
+        ["int f(void) { return 1; }", "__attribute__((weak)) int f(void) { return 1; }"],
+        ["", ""],
+        "bytes, weak)",
+    ),
+    (
+        [
+            "int f(void) { return 1; }",
+            "__attribute__((visibility(\"protected\"))) int f(void) { return 1; }",
+        ],
+        ["", ""],
+        "bytes, protected)",
+    ),
+    (["", ""], ["", "-Wl,-Bsymbolic"], "DT_SYMBOLIC (expected none, found set)"),
+    (["", ""], ["", "-Wl,-z,nodelete"], "DT_FLAGS_1 (expected none, found 0x8)"),
+    (["", ""], ["", "-Wl,-z,now"], "DT_FLAGS (expected none, found 0x8)"),
+    (["", ""], ["", "-Wl,-z,norelro"], "PT_GNU_RELRO (expected set, found none)"),
+    (
+        ["", ""],
+        ["-Wl,-z,noexecstack", "-Wl,-z,execstack"],
+        "PT_GNU_STACK (expected flags 0x6, 0 bytes, found flags 0x7, 0 bytes)",
+    ),
 ];
 
 #[test]
@@ -205,6 +227,22 @@ fn other_host_code_is_named_by_its_fact() -> Result<()> {
         let plan = planned(&tree, CONFIGURATION);
         assert_said(&plan, Severity::Fault, &["linux-c", "librocblas.so.5", "differs in ", words]);
     }
+    Ok(())
+}
+
+/// Of programs, also which dynamic loader starts them.
+#[test]
+fn another_dynamic_loader_is_named() -> Result<()> {
+    let tree = Tree::new();
+    let file = "bin/blas";
+    for (index, (name, target)) in SHARDS.into_iter().enumerate() {
+        let flag = format!("-Wl,--dynamic-linker=/lib64/ld-{index}.so");
+        let fat = library(target, (index + 1) * 10 * PAGE)?.kind(Kind::Pie).flag(flag);
+        shard(&tree, name, file, |path| fat.build(path))?;
+    }
+    let plan = planned(&tree, CONFIGURATION);
+    let words = "dynamic loader (expected `/lib64/ld-0.so`, found `/lib64/ld-1.so`)";
+    assert_said(&plan, Severity::Fault, &["linux-c", file, "differs in ", words]);
     Ok(())
 }
 

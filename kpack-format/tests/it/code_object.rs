@@ -1,9 +1,10 @@
 //! What an AMDGPU ELF file says of itself, checked against a compiler that writes them.
 
+use std::collections::BTreeSet;
 use std::io::Cursor;
 use std::process::Command;
 
-use kpack_format::code_object::CodeObject;
+use kpack_format::code_object::{CodeObject, kernel_names, metadata_end};
 use kpack_tests::require::tool;
 
 /// Compiles nothing for a processor and its features.
@@ -88,4 +89,41 @@ fn an_unknown_processor_is_no_error() {
     let mut bytes = kpack_tests::fixture::code_object("gfx1100", b"code").unwrap();
     bytes[0x30] = 0xee;
     assert_eq!(read(&bytes).target, None);
+}
+
+#[test]
+fn its_kernels_are_in_its_metadata_near_the_start() {
+    if !tool("clang-19") || !tool("ld.lld-19") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (source, output) =
+        (directory.path().join("kernels.c"), directory.path().join("kernels.co"));
+    let text = "#define KERNEL __attribute__((amdgpu_kernel))\n\
+                KERNEL void one(float *a) { *a = 1; }\n\
+                KERNEL void another(float *a) { *a = 2; }\n\
+                void function(void) {}\n";
+    std::fs::write(&source, text).unwrap();
+    let mut command = Command::new("clang-19");
+    command.args(["--target=amdgcn-amd-amdhsa", "-nogpulib", "-mcpu=gfx1100", "-O1"]);
+    let status = command.arg(&source).arg("-o").arg(&output).status().unwrap();
+    assert!(status.success(), "{command:?}");
+    let bytes = std::fs::read(output).unwrap();
+    let expected = BTreeSet::from(["another", "one"]);
+    assert_eq!(kernel_names(&bytes), Some(expected.clone()));
+    let end = metadata_end(&bytes).unwrap() as usize;
+    assert!(end < 4096, "{end}");
+    assert_eq!(kernel_names(&bytes[..end]), Some(expected));
+    // Truncated and damaged ones tell nothing, and nothing fails.
+    for size in 0..end {
+        assert_eq!(kernel_names(&bytes[..size]), None, "{size}");
+    }
+    for at in 0..end {
+        for byte in [0, 0x7f, 0xff] {
+            let mut damaged = bytes[..end].to_vec();
+            damaged[at] = byte;
+            let _ = (kernel_names(&damaged), metadata_end(&damaged));
+        }
+    }
+    assert_eq!(metadata_end(b"no ELF file"), None);
 }

@@ -1,6 +1,7 @@
 //! What linkers cannot change in an ELF file by placing things elsewhere.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use kpack_format::marker;
 use object::LittleEndian as LE;
@@ -19,6 +20,9 @@ const OF_LINKERS: [&str; 7] =
 /// The most bytes of the name of a version that are read.
 const LONGEST_VERSION: usize = 4096;
 
+/// The most bytes of a path that are read.
+const LONGEST_PATH: u64 = 4096;
+
 /// The most versions of symbols that are read: their numbers have 15 bits.
 const MOST_VERSIONS: usize = 1 << 15;
 
@@ -31,16 +35,76 @@ pub(crate) fn facts<S: ReadAt>(image: &Image<S>) -> Result<Facts, BinaryError> {
         (elf::DT_NEEDED, "NEEDED"),
         (elf::DT_RPATH, "RPATH"),
         (elf::DT_RUNPATH, "RUNPATH"),
+        (elf::DT_AUXILIARY, "AUXILIARY"),
+        (elf::DT_FILTER, "FILTER"),
     ] {
         for text in dynamic.strings(image, tag)? {
             facts.add_text(fact, &text)?;
         }
     }
+    add_flags(image, &dynamic, &mut facts)?;
     for section in image.sections.iter().filter(|section| is_of_code(section, image.machine)) {
         facts.add_section(&section.name, section.size);
     }
     add_symbols(image, &dynamic, &mut facts)?;
     Ok(facts)
+}
+
+/// Adds how a link was asked to let the system load the file: the dynamic section's flags, the loader's name, and what
+/// the stack may be.
+fn add_flags<S: ReadAt>(
+    image: &Image<S>,
+    dynamic: &Dynamic,
+    facts: &mut Facts,
+) -> Result<(), BinaryError> {
+    facts.add("ELF type", image.header.e_type.get(LE).0.to_string());
+    facts.add("ELF flags", format!("{:#x}", image.header.e_flags.get(LE).0));
+    for (tag, fact) in [(elf::DT_FLAGS, "DT_FLAGS"), (elf::DT_FLAGS_1, "DT_FLAGS_1")] {
+        // No flag and no entry are the same.
+        if let Some(flags) = dynamic.get(tag).filter(|flags| *flags != 0) {
+            facts.add(fact, format!("{flags:#x}"));
+        }
+    }
+    for (tag, fact) in [
+        (elf::DT_SYMBOLIC, "DT_SYMBOLIC"),
+        (elf::DT_TEXTREL, "DT_TEXTREL"),
+        (elf::DT_BIND_NOW, "DT_BIND_NOW"),
+    ] {
+        if dynamic.get(tag).is_some() {
+            facts.add(fact, "set");
+        }
+    }
+    for segment in &image.segments {
+        match segment.kind {
+            elf::PT_INTERP => {
+                let size = segment.filesz.min(LONGEST_PATH);
+                let end = segment.vaddr.saturating_add(size);
+                // A debug file has no contents there.
+                if size > 0 && image.offset_of(&(segment.vaddr..end)) == Some(segment.offset) {
+                    let what = "the name of the dynamic loader";
+                    let name = image.bytes(segment.offset, size, what)?;
+                    facts.add_text("dynamic loader", text_at(&name, 0))?;
+                }
+            }
+            elf::PT_GNU_STACK => {
+                let (flags, size) = (segment.flags.0, segment.memsz);
+                facts.add("PT_GNU_STACK", format!("flags {flags:#x}, {size} bytes"));
+            }
+            elf::PT_GNU_RELRO => facts.add("PT_GNU_RELRO", "set"),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Sections that tell builds apart, rather than being code or data: a build ID also covers debug information.
+const BUILD_MARKS: [&str; 3] = [".note.gnu.build-id", ".gnu_debuglink", ".gnu_debugaltlink"];
+
+/// The parts of the file that tell builds apart.
+pub(crate) fn build_marks<S: ReadAt>(image: &Image<S>) -> Vec<Range<u64>> {
+    let sections = image.sections.iter().filter(|section| section.has_bytes());
+    let marks = sections.filter(|section| BUILD_MARKS.contains(&&*section.name));
+    marks.map(|section| section.offset..section.offset.saturating_add(section.size)).collect()
 }
 
 /// Whether the size of a section is that of the code and data that were linked. Linkers for AArch64 and
@@ -58,6 +122,16 @@ fn is_of_code(section: &Section, machine: Machine) -> bool {
     let has_stubs = machine != Machine::X86_64 && section.flags.0 & elf::SHF_EXECINSTR.0 != 0;
     let is_of_linker = OF_LINKERS.contains(&&*section.name) || section.name.starts_with(".plt");
     section.is_alloc() && is_of_input && !has_stubs && !is_of_linker && !is_device(section)
+}
+
+/// The sections in the file with the data of the host code.
+pub(crate) fn data<S>(image: &Image<S>) -> Vec<Range<u64>> {
+    let is_data = |section: &&Section| {
+        let is_code = section.flags.0 & elf::SHF_EXECINSTR.0 != 0;
+        section.kind == elf::SHT_PROGBITS && section.is_alloc() && !is_code && !is_device(section)
+    };
+    let sections = image.sections.iter().filter(is_data);
+    sections.map(|section| section.offset..section.offset.saturating_add(section.size)).collect()
 }
 
 /// Whether a section has device code, or what replaces it.
@@ -94,6 +168,17 @@ fn add_symbols<S: ReadAt>(
         let version = versions.get(&number).copied().unwrap_or_default();
         if !version.is_empty() {
             value += &format!(" of version `{}`", String::from_utf8_lossy(version));
+        }
+        let is_hidden = numbers.get(index).is_some_and(|number| number.get(LE) & HIDDEN != 0);
+        for (is_so, what) in [
+            (is_hidden && matches!(linkage, Linkage::Exported), ", not the default"),
+            (symbol.st_bind() == elf::STB_WEAK, ", weak"),
+            (symbol.st_bind() == elf::STB_GNU_UNIQUE, ", unique"),
+            (symbol.st_visibility() == elf::STV_PROTECTED, ", protected"),
+            (symbol.st_type() == elf::STT_TLS, ", thread-local"),
+            (symbol.st_type() == elf::STT_GNU_IFUNC, ", an indirect function"),
+        ] {
+            value += if is_so { what } else { "" };
         }
         facts.add_symbol(linkage, name, value, version)?;
     }

@@ -25,7 +25,7 @@ pub use crate::device_code::{
 };
 pub use check::{code_left, loaded as check_loaded};
 pub use dynamic::{Dynamic, Relocation, Relocations, is_address};
-pub(crate) use facts::facts;
+pub(crate) use facts::{build_marks, data, facts};
 pub use headers::{Section, Segment};
 pub use image::Machine;
 pub use in_data::DataBundles;

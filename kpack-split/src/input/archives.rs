@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use kpack_format::archive::{Archive, Toc};
-use kpack_format::code_object::HEAD_SIZE;
 use kpack_format::names::KernelName;
 use kpack_format::{Blake3, TargetId};
 
+use super::kernel_names::KernelNames;
 use super::{
     ArchiveFile, archive_reader, check_code_object, check_code_object_head, digest, open,
     or_refused, read_archive,
@@ -75,12 +75,14 @@ pub struct Archives {
     pub parsed: ParsedArchives,
     open: Mutex<BTreeMap<PathBuf, OpenArchive>>,
     digests: Mutex<BTreeMap<PathBuf, Blake3>>,
+    /// Those of the code objects that were read, by the real paths of their archives and their ordinals.
+    kernels: Mutex<BTreeMap<PathBuf, BTreeMap<u32, Option<KernelNames>>>>,
 }
 
 impl Archives {
     /// The archive at `path`.
     pub fn open(&self, path: &Path) -> Result<OpenArchive, Error> {
-        let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let real = real(path);
         if let Some(known) = lock(&self.open).get(&real) {
             return Ok(Arc::clone(known));
         }
@@ -135,21 +137,69 @@ impl Archives {
         lock(&self.digests).insert(path.to_owned(), read);
         Ok(read)
     }
+
+    /// Remembers the kernels of code objects of the archive at `path`, by ordinal.
+    pub fn remember_kernels(
+        &self,
+        path: &Path,
+        kernels: impl IntoIterator<Item = (u32, Option<KernelNames>)>,
+    ) {
+        lock(&self.kernels).entry(real(path)).or_default().extend(kernels);
+    }
+
+    /// The kernels of the code object of `kernel` for `target` in the archive at `path`, of which only the start is read,
+    /// unless it was read before. `None` if it does not tell, or cannot be read, which is reported elsewhere.
+    pub fn kernels(
+        &self,
+        path: &Path,
+        kernel: &str,
+        target: &str,
+    ) -> Result<Option<KernelNames>, Error> {
+        let Some(archive) = or_refused(self.open(path))?.ok() else {
+            return Ok(None);
+        };
+        let mut archive = lock(&archive);
+        let Ok(ordinal) = archive.toc().entry(kernel, target).map(|entry| entry.ordinal) else {
+            return Ok(None);
+        };
+        let known = lock(&self.kernels);
+        if let Some(known) = known.get(&real(path)).and_then(|known| known.get(&ordinal)) {
+            return Ok(known.clone());
+        }
+        drop(known);
+        let read = KernelNames::read(&mut archive, kernel, target);
+        let read = or_refused(read.map_err(|e| Error::archive(path, "read", e)))?;
+        let names = read.ok().flatten();
+        self.remember_kernels(path, [(ordinal, names.clone())]);
+        Ok(names)
+    }
+}
+
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// What was found in a code object that was read.
+pub struct Checked<'a> {
+    /// The entries that are wrong, as kernel and target, and why.
+    pub wrong: Vec<(&'a str, &'a str, Reason)>,
+    /// Its kernels; `None` if it does not tell.
+    pub kernels: Option<KernelNames>,
 }
 
 /// Reads the code object of the archive at `path` that all of `entries` share, pairs of kernel and
-/// target, once. Returns the entries that are wrong, and why: it cannot be decompressed, has another
-/// checksum, or its own header does not name the target.
+/// target, once. Entries are wrong if it cannot be decompressed, has another checksum, or its own header does not name the
+/// target.
 ///
 /// # Errors
 /// [`Error::Io`] if reading fails.
-pub fn damage<'a, R: Read + Seek>(
+pub fn check<'a, R: Read + Seek>(
     path: &Path,
     archive: &mut Archive<R>,
     entries: &[(&'a str, &'a str)],
-) -> Result<Vec<(&'a str, &'a str, Reason)>, Error> {
+) -> Result<Checked<'a>, Error> {
     let Some(&(kernel, target)) = entries.first() else {
-        return Ok(Vec::new());
+        return Ok(Checked { wrong: Vec::new(), kernels: None });
     };
     let entry = archive.toc().entry(kernel, target);
     let size = entry.map(|entry| entry.original_size);
@@ -157,14 +207,16 @@ pub fn damage<'a, R: Read + Seek>(
         if size <= LARGE {
             Ok((archive.read(kernel, target)?, size))
         } else {
-            Ok((archive.read_head(kernel, target, HEAD_SIZE)?, size))
+            Ok((archive.read_head(kernel, target, LARGE as usize)?, size))
         }
     });
     let (bytes, size) = match or_refused(read.map_err(|e| Error::archive(path, "read", e)))? {
         Ok(read) => read,
-        Err(found) => return Ok(vec![(kernel, target, found.reason())]),
+        Err(found) => {
+            return Ok(Checked { wrong: vec![(kernel, target, found.reason())], kernels: None });
+        }
     };
-    let check = |target: &str| {
+    let is_right = |target: &str| {
         let id: TargetId = target.parse().map_err(|error| format!("{error}"))?;
         if size <= LARGE {
             check_code_object(&bytes, &id)
@@ -178,8 +230,8 @@ pub fn damage<'a, R: Read + Seek>(
         if !is_of_binary && kind_of(&bytes) != Some(FileKind::CodeObject) {
             return None;
         }
-        let reason = check(target).err()?;
+        let reason = is_right(target).err()?;
         Some((*kernel, *target, reason.into()))
     });
-    Ok(wrong.collect())
+    Ok(Checked { wrong: wrong.collect(), kernels: KernelNames::of(&bytes) })
 }

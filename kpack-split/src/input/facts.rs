@@ -1,6 +1,7 @@
 //! What host binaries from machines that built for other targets have in common.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use kpack_format::digest::{Hasher, hex};
 use kpack_format::marker::Marker;
@@ -15,6 +16,14 @@ use crate::host::Facts;
 const PIECE: u64 = 1 << 20;
 
 impl LinkedBinary {
+    /// The parts of the file that tell builds of the same code apart, in order.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if a table is damaged; [`Error::Io`].
+    pub fn build_marks(&self) -> Result<Vec<Range<u64>>, Error> {
+        self.image.build_marks().map_err(|e| self.error(e))
+    }
+
     /// The facts of the host code, of the markers, and of the SPIR-V that a split keeps.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 mod archives;
 mod compressed;
 mod facts;
+mod kernel_names;
 mod linked;
 mod locate;
 mod lookup;
@@ -18,8 +19,9 @@ use crate::{Error, Finding, Severity, ids};
 use kpack_core::Reason;
 use walkdir::WalkDir;
 
-pub use archives::{Archives, OpenArchive, ParsedArchives, damage};
+pub use archives::{Archives, Checked, OpenArchive, ParsedArchives, check};
 pub use compressed::CompressedCode;
+pub use kernel_names::{KernelNames, NameHash};
 pub use kpack_build::object_file::Unlinked;
 pub use kpack_core::files::{
     ArchiveFile, FileKind, RangeReader, SharedFile, archive_reader, binary_error, bundle_error,

@@ -13,7 +13,8 @@ use kpack_format::offload_bundle::code_object_id;
 use kpack_format::{CodeId, TargetId};
 use rocm_kpack::lookup::{Answer, Listing, Rule, Rules};
 
-use super::archives::damage;
+use super::archives::{Archives, check};
+use super::kernel_names::KernelNames;
 use crate::Error;
 use crate::host::Image;
 use crate::input::{Kpacks, Lookup, OpenArchive, or_refused, read_manifest, share_archive};
@@ -309,17 +310,30 @@ impl Resolver {
     }
 
     /// Checks the code object of wrapper `index` for `target` at `place`; returns the reason if it
-    /// is damaged.
+    /// is damaged. `archives` remember its kernels.
     pub fn damage(
         &mut self,
         place: CodePlace,
         index: u32,
         target: &str,
+        archives: &Archives,
     ) -> Result<Option<Reason>, Error> {
         let kernel = self.kernel(index, target);
         let OpenedArchive { path, archive, .. } = &mut self.archives[place.archive];
-        let damage = damage(path, &mut lock(archive), &[(&kernel, target)])?;
-        Ok(damage.into_iter().next().map(|(_, _, reason)| reason))
+        let checked = check(path, &mut lock(archive), &[(&kernel, target)])?;
+        archives.remember_kernels(path, [(place.ordinal, checked.kernels)]);
+        Ok(checked.wrong.into_iter().next().map(|(_, _, reason)| reason))
+    }
+
+    /// The kernels of the code object of wrapper `index` for `target` at `place`.
+    pub fn kernels(
+        &self,
+        place: CodePlace,
+        index: u32,
+        target: &str,
+        archives: &Archives,
+    ) -> Result<Option<KernelNames>, Error> {
+        archives.kernels(self.path(place), &self.kernel(index, target), target)
     }
 
     /// Why there is no archive of this build for `target`; `None` if there is one.

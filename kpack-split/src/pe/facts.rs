@@ -6,7 +6,7 @@ use object::LittleEndian as LE;
 use object::pe;
 use object::read::pe::{DelayLoadImportTable, ExportTable, Import, ImportTable, ImportThunkList};
 
-use kpack_core::elf::{BinaryError, ReadAt};
+use kpack_core::elf::{BinaryError, ReadAt, pods};
 
 use super::image::{Image, Section};
 use crate::host::{Facts, Linkage};
@@ -24,9 +24,56 @@ pub(crate) fn facts<S: ReadAt>(image: &Image<S>) -> Result<Facts, BinaryError> {
     for section in image.sections.iter().filter(is_of_code) {
         facts.add_section(&section.name, section.memory_size());
     }
+    let optional = &image.optional;
+    facts.add("characteristics", format!("{:#x}", image.header.characteristics.get(LE).0));
+    facts.add("DLL characteristics", format!("{:#x}", optional.dll_characteristics.get(LE).0));
+    facts.add("subsystem", optional.subsystem.get(LE).0.to_string());
+    for (fact, size) in [
+        ("stack", [optional.size_of_stack_reserve, optional.size_of_stack_commit]),
+        ("heap", [optional.size_of_heap_reserve, optional.size_of_heap_commit]),
+    ] {
+        let [reserve, commit] = size.map(|size| size.get(LE));
+        facts.add(fact, format!("{reserve} bytes, {commit} of them committed"));
+    }
     add_exports(image, &mut facts)?;
     add_imports(image, &mut facts)?;
     Ok(facts)
+}
+
+/// The parts of the file that tell builds apart, rather than being code or data: when it was linked, the ID and the path
+/// of its debug information, and the checksum over these. They are in no order.
+pub(crate) fn build_marks<S: ReadAt>(image: &Image<S>) -> Result<Vec<Range<u64>>, BinaryError> {
+    let word = |at: u64| at..at.saturating_add(4);
+    let mut marks = vec![word(image.header_offset + TIMESTAMP), word(image.checksum_offset())];
+    let exports = image.directory(pe::IMAGE_DIRECTORY_ENTRY_EXPORT);
+    if let Some(at) = image.offset_of(&exports).filter(|_| !exports.is_empty()) {
+        marks.push(word(at + TIMESTAMP));
+    }
+    let what = "the debug directory";
+    if let Some((at, bytes)) = image.directory_bytes(pe::IMAGE_DIRECTORY_ENTRY_DEBUG, what)? {
+        marks.push(at..at + bytes.len() as u64);
+        for entry in pods::<pe::ImageDebugDirectory>(&bytes) {
+            let start = u64::from(entry.pointer_to_raw_data.get(LE));
+            marks.push(start..start + u64::from(entry.size_of_data.get(LE)));
+        }
+    }
+    Ok(marks)
+}
+
+/// Offset of the time of the link, in the COFF header and in the table of exports.
+const TIMESTAMP: u64 = 4;
+
+/// The sections in the file with the data of the host code.
+pub(crate) fn data<S>(image: &Image<S>) -> Vec<Range<u64>> {
+    let is_data = |section: &&Section| {
+        let is_code = section.flags.0 & pe::IMAGE_SCN_MEM_EXECUTE.0 != 0;
+        !is_code && !section.is_device() && !section.is_debug_information()
+    };
+    let in_file = |section: &Section| {
+        let Range { start, end } = section.in_file();
+        section.offset..section.offset + (end - start)
+    };
+    image.sections.iter().filter(is_data).map(in_file).collect()
 }
 
 /// The name of the DLL, and what it exports.

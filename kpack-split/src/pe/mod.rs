@@ -18,7 +18,7 @@ mod wrappers;
 
 pub use check::sound as check_loaded;
 pub(crate) use checksum::Sums;
-pub(crate) use facts::facts;
+pub(crate) use facts::{build_marks, data, facts};
 pub use image::{CODE_SECTIONS, Image, MARKER_SECTION, Section, WRAPPER_SECTIONS};
 pub use join::JoinPlan;
 pub use memory::compare;

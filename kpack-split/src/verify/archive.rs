@@ -10,7 +10,7 @@ use kpack_format::names::Group;
 
 use super::context::Context;
 use super::report::Report;
-use crate::input::damage;
+use crate::input::{KernelNames, check};
 use kpack_core::parallel::lock;
 use kpack_core::words::{counted, list_some};
 use kpack_core::{Error, Reason};
@@ -47,7 +47,9 @@ pub(super) fn verify(
         report.note(ids::WITHOUT_CODE, path, "is empty");
     }
     without_kernels(path, &toc, archive.count(), report);
-    let stored = code_objects(path, &toc, &mut archive, report)?;
+    let kernels = code_objects(path, &toc, &mut archive, report)?;
+    let stored = kernels.len();
+    context.lookup.archives.remember_kernels(path, kernels);
     let holds = report.count(Severity::Fault) == faults;
     if holds {
         let what = match toc.checksums {
@@ -81,13 +83,13 @@ fn without_kernels(path: &Path, toc: &Toc, count: usize, report: &mut Report) {
     }
 }
 
-/// Reads every stored code object once and returns how many there are.
+/// Reads every stored code object once and returns the kernels of each.
 fn code_objects<R: Read + Seek>(
     path: &Path,
     toc: &Toc,
     archive: &mut Archive<R>,
     report: &mut Report,
-) -> Result<usize, Error> {
+) -> Result<Vec<(u32, Option<KernelNames>)>, Error> {
     // The first kernel that shares a code object, for each target that lists it.
     let mut shared: BTreeMap<u32, BTreeMap<&str, &str>> = BTreeMap::new();
     for (kernel, targets) in &toc.kernels {
@@ -107,15 +109,18 @@ fn code_objects<R: Read + Seek>(
             kernels.entry(target).or_insert(kernel);
         }
     }
-    for kernels in shared.values() {
+    let mut found = Vec::new();
+    for (ordinal, kernels) in &shared {
         let entries: Vec<_> = kernels.iter().map(|(target, kernel)| (*kernel, *target)).collect();
-        for (kernel, target, reason) in damage(path, archive, &entries)? {
+        let checked = check(path, archive, &entries)?;
+        found.push((*ordinal, checked.kernels));
+        for (kernel, target, reason) in checked.wrong {
             let text = reason.after(format_args!("`{kernel}` for {target}: "));
             let text = text.kernel(kernel).target(target);
             report.fault(ids::DAMAGED_ARCHIVE, path, text);
         }
     }
-    Ok(shared.len())
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -170,7 +175,7 @@ mod tests {
         let stored = code_objects(path, &toc, &mut archive, &mut report).unwrap();
 
         // Then each target is a fault, and the code object was read once.
-        assert_eq!((opened, stored), (1, 1));
+        assert_eq!((opened, stored.len()), (1, 1));
         assert_eq!(report.count(Severity::Fault), 200);
         drop(archive);
         assert!(counting.1 < 20_000, "{} bytes", counting.1);

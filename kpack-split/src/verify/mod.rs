@@ -8,6 +8,7 @@ mod against_binary;
 mod archive;
 mod binary;
 mod context;
+mod kernels;
 mod manifest;
 mod report;
 mod resolution;

@@ -9,6 +9,7 @@ use kpack_format::marker::{Marker, of_another_build};
 use kpack_format::names::KernelName;
 
 use super::context::{Context, Options, means};
+use super::kernels;
 use super::report::Report;
 use crate::input::{
     CodePlace, Kpacks, LinkedBinary, Obstacle, Resolver, or_refused, read_manifest,
@@ -17,17 +18,15 @@ use kpack_core::words::{counted, list};
 use kpack_core::{Error, Reason};
 
 /// The code objects that wrappers with one marker need, and where they are.
-struct Resolution<'a> {
+pub(super) struct Resolution<'a> {
     path: &'a Path,
     marker: &'a Marker,
     kernel_name: &'a str,
     indices: &'a BTreeSet<u32>,
     options: &'a Options,
-    resolver: Resolver,
-    /// Number of code objects found for each index.
-    count_by_index: BTreeMap<u32, usize>,
-    /// Where they are, each with one index and target that leads there.
-    places: BTreeMap<CodePlace, (u32, String)>,
+    pub(super) resolver: Resolver,
+    /// Where they are, by index and target.
+    pub(super) places: BTreeMap<u32, BTreeMap<String, CodePlace>>,
 }
 
 /// Looks up the code objects with these `indices`.
@@ -49,8 +48,7 @@ pub(super) fn verify(
         indices,
         options: context.options,
         resolver,
-        count_by_index: indices.iter().map(|index| (*index, 0)).collect(),
-        places: BTreeMap::new(),
+        places: indices.iter().map(|index| (*index, BTreeMap::new())).collect(),
     };
     context.reached(kernel_name, &this.resolver);
     for (archive, reason) in &this.resolver.damaged {
@@ -76,7 +74,10 @@ pub(super) fn verify(
     }
     this.stale(report);
     this.read(context, report)?;
-    let found: usize = this.count_by_index.values().sum();
+    if context.options.against.is_none() {
+        kernels::verify(binary, &this, context, report)?;
+    }
+    let found: usize = this.places.values().map(BTreeMap::len).sum();
     if report.count(Severity::Fault) == faults && found > 0 {
         let through = Kpacks::found_through([&this.resolver.kpacks]);
         let (found, targets) = (counted(found, "code object"), list(&targets));
@@ -99,9 +100,7 @@ impl Resolution<'_> {
         for &index in self.indices {
             match self.resolver.find(index, target) {
                 Some(place) => {
-                    *self.count_by_index.entry(index).or_default() += 1;
-                    let value = || (index, target.to_owned());
-                    self.places.entry(place).or_insert_with(value);
+                    self.places.entry(index).or_default().insert(target.to_owned(), place);
                 }
                 None => absent.push(index),
             }
@@ -143,7 +142,7 @@ impl Resolution<'_> {
 
     /// Reports indices without a code object for any target.
     fn nowhere(&self, targets: &[String], report: &mut Report) {
-        let empty = self.count_by_index.iter().filter(|(_, count)| **count == 0);
+        let empty = self.places.iter().filter(|(_, places)| places.is_empty());
         let nowhere = list(empty.map(|(index, _)| index));
         if nowhere.is_empty() || targets.is_empty() || self.resolver.other_builds().next().is_some()
         {
@@ -175,14 +174,20 @@ impl Resolution<'_> {
 
     /// Reads the code objects found, except those in archives already verified.
     fn read(&mut self, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
-        for (&place, (index, target)) in &self.places {
+        // Several wrappers and targets may share one.
+        let places = self.places.iter().flat_map(|(index, places)| {
+            places.iter().map(move |(target, place)| (*place, (*index, target.as_str())))
+        });
+        for (place, (index, target)) in BTreeMap::from_iter(places) {
             let real = self.resolver.path(place).canonicalize();
             if real.is_ok_and(|real| context.whole.contains(&real)) {
                 continue;
             }
-            if let Some(reason) = self.resolver.damage(place, *index, target)? {
+            if let Some(reason) =
+                self.resolver.damage(place, index, target, &context.lookup.archives)?
+            {
                 let archive = self.resolver.path(place).display();
-                let kernel = KernelName::new(self.kernel_name, *index);
+                let kernel = KernelName::new(self.kernel_name, index);
                 let text = reason.after(format_args!("`{kernel}` for {target} in `{archive}`: "));
                 let text = text.kernel(kernel).target(target);
                 report.fault(ids::DAMAGED_ARCHIVE, self.path, text);

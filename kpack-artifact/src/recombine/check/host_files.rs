@@ -1,6 +1,6 @@
 //! Compares the primary shard's generic artifact, which is used, with the others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -9,6 +9,7 @@ use super::super::compare::{DifferenceKind, TreeDifference, differences};
 use super::super::read::Inputs;
 use super::super::target_files::target_files;
 use super::super::{Finding, MOST_NAMES, Severity, worst_first};
+use super::kernels::registered_differ;
 use crate::classify::{Class, Node};
 use crate::databases::{ForAll, MustMatch};
 use crate::differences;
@@ -39,17 +40,25 @@ pub(super) fn compare(
         counts && item.shared(path).is_none() && !shared.contains(path)
     })?;
     let mut said: Vec<Finding> = Vec::new();
-    let mut same_facts = Vec::new();
-    for difference in found {
+    // By what is said of them.
+    let mut same_code: BTreeMap<String, Vec<_>> = BTreeMap::new();
+    for mut difference in found {
         // The copy that is not taken, if there are two.
         let mut items = [tree, first].into_iter();
         let Some(item) = items.find_map(|tree| tree.entries.get(&*difference.path)) else {
             continue;
         };
+        if difference.kind == DifferenceKind::Bytes
+            && *item.class == Class::Split
+            && let Some(text) = registered_differ(inputs, [first, tree], &difference.path)?
+        {
+            difference.kind = DifferenceKind::Content;
+            difference.text = text;
+        }
         let what = match (item.for_all(&difference.path), compares) {
             (Some(ForAll::MustMatch(why)), _) => must_match(inputs, why, first, tree, &difference)?,
             (_, true) if difference.kind == DifferenceKind::Bytes => {
-                same_facts.push((item.from.clone(), difference.text));
+                same_code.entry(difference.text.text).or_default().push(item.from.clone());
                 continue;
             }
             (_, true) => {
@@ -66,11 +75,11 @@ pub(super) fn compare(
             said.push(Finding::new(severity, id, &*item.from, text));
         }
     }
-    if let Some((path, text)) = same_facts.first() {
+    for (text, paths) in same_code {
         let text = format!("{text}; {}'s is taken", first.shard);
-        let (path, text) = match &same_facts[..] {
-            [_] => (&**path, text),
-            all => (&*tree.root, several(all.iter().map(|(path, _)| &**path), &text)),
+        let (path, text) = match &paths[..] {
+            [path] => (&**path, text),
+            all => (&*tree.root, several(all.iter().map(|path| &**path), &text)),
         };
         let text = host_file(first, tree, &text);
         said.push(Finding::new(Severity::Note, ids::SHARDS_DIFFER, path, text));

@@ -1,0 +1,94 @@
+//! Verifies that the code objects of each target have the kernels that a host binary registers.
+//!
+//! Start-up code passes the names of kernels to the HIP runtime, which looks for each in the code object of the GPU. The
+//! code for one target may lack a kernel: the source may leave it out with `#if`. But if it also has a kernel that
+//! the host does not know and the other targets lack, it comes from another build.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kpack_core::words::list_some;
+use kpack_core::{Error, Reason, ids};
+
+use super::context::Context;
+use super::report::Report;
+use super::resolution::Resolution;
+use crate::input::{KernelNames, LinkedBinary, NameHash};
+
+/// Maximum number of kernels to name.
+const MOST_KERNELS: usize = 3;
+
+/// The kernels of an index's code objects, by target.
+type OfTargets<'a> = BTreeMap<&'a str, KernelNames>;
+
+/// Compares the code objects of all targets.
+pub(super) fn verify(
+    binary: &LinkedBinary,
+    found: &Resolution<'_>,
+    context: &Context<'_>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let mut differing: BTreeMap<u32, OfTargets<'_>> = BTreeMap::new();
+    for (index, places) in &found.places {
+        let mut of_targets = OfTargets::new();
+        for (target, place) in places {
+            let archives = &context.lookup.archives;
+            if let Some(names) = found.resolver.kernels(*place, *index, target, archives)? {
+                of_targets.insert(target, names);
+            }
+        }
+        let mut all = of_targets.values();
+        let first = all.next();
+        if all.any(|own| Some(own) != first) {
+            differing.insert(*index, of_targets);
+        }
+    }
+    // Mostly none.
+    if differing.is_empty() {
+        return Ok(());
+    }
+    let names = differing.values().flat_map(BTreeMap::values).flat_map(KernelNames::iter);
+    let names: BTreeSet<NameHash> = names.collect();
+    let registered = binary.registered(&|name| names.contains(&name))?;
+    let quoted = |names: &BTreeSet<NameHash>| {
+        let names = names.iter().filter_map(|name| registered.get(name));
+        list_some(names.map(|name| format!("`{name}`")).collect::<Vec<_>>(), MOST_KERNELS)
+    };
+    let mut left_out: BTreeMap<&str, BTreeSet<NameHash>> = BTreeMap::new();
+    for (index, of_targets) in &differing {
+        for (target, own) in of_targets {
+            let others = of_targets.values().filter(|other| *other != own);
+            let is_lacking = |name: &NameHash| registered.contains_key(name) && !own.has(*name);
+            let lacking = others.clone().flat_map(KernelNames::iter).filter(is_lacking);
+            let lacking: BTreeSet<NameHash> = lacking.collect();
+            let is_unknown = |name: NameHash| {
+                let mut others = others.clone();
+                !registered.contains_key(&name) && !others.any(|other| other.has(name))
+            };
+            if lacking.is_empty() {
+                continue;
+            }
+            if !own.iter().any(is_unknown) {
+                left_out.entry(target).or_default().extend(lacking);
+                continue;
+            }
+            let place = found.places.get(index).and_then(|places| places.get(*target));
+            let path = place.map_or(&*binary.path, |place| found.resolver.path(*place));
+            let text = format!(
+                "`{}`: the code for {target} at index {index} is from another build: it lacks {}, which the host \
+                 registers, and has kernels that the host does not register",
+                path.display(),
+                quoted(&lacking)
+            );
+            report.fault(ids::STALE_ARCHIVE, &binary.path, Reason::from(text).target(target));
+        }
+    }
+    for (target, lacking) in left_out {
+        let text = format!(
+            "the code for {target} lacks {}, which the host registers and other targets have; the source may leave \
+             kernels out for some targets",
+            quoted(&lacking)
+        );
+        report.note(ids::MISSING_KERNEL, &binary.path, Reason::from(text).target(target));
+    }
+    Ok(())
+}
