@@ -17,6 +17,7 @@ use super::device::normalized;
 use super::members::{Member, in_member};
 use super::options::{DEVICE_NAME, Options};
 use super::plan::SplitWheel;
+use super::rocm;
 use super::set::{self, ALL};
 use super::variant::{self, Variant};
 use super::variant_json;
@@ -97,6 +98,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
         let (name, record) = (wheel.name.to_string(), wheel.in_dist_info("RECORD"));
         hosts.push(outputs.write(&outputs.hosts, &name, &plan.host()?, &record)?);
         plan.clean()?;
+        findings.extend(rocm::notes(wheel)?);
         plans.push(plan);
     }
     check_groups(options, &plans)?;

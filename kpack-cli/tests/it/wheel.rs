@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::command::{kpack, said};
 use crate::wheels::{FAT, library, members, names, text, vendored};
 use kpack_core::publish::Stage;
-use kpack_core::ids;
+use kpack_core::{Severity, ids};
 use kpack_format::manifest::Manifest;
 use kpack_split::input::LinkedBinary;
 use kpack_tests::fixture::{FatLibrary, Storage, Wheel, add_and_mul, code, library_file};
@@ -1058,6 +1058,49 @@ fn warnings() {
     settings.add_filter(r"\d+ bytes, \d+ before", "[sizes]");
     settings.add_filter(r"have \d+ %", "have [percent] %");
     settings.bind(|| insta::assert_snapshot!(texts.join("\n")));
+}
+
+/// Given a wheel for a ROCm that cannot load what is split, or with libraries of ROCm, then a note says so.
+#[test]
+fn a_wheel_for_an_older_rocm_and_one_with_libraries_of_rocm() {
+    let notes = |wheel: Wheel| {
+        let tree = Tree::new();
+        let fat = wheel.member("vec/_vec.so", library().bytes()).write(&tree.path("dist")).unwrap();
+        let found = run_split(&tree, [&fat]).findings.into_iter();
+        let found =
+            found.filter(|found| [ids::NEWER_ROCM_NEEDED, ids::VENDORED_ROCM].contains(&found.id));
+        Vec::from_iter(found.map(|found| {
+            assert_eq!(found.severity, Severity::Note);
+            (found.id, found.text)
+        }))
+    };
+    let tags = "cp311-cp311-manylinux_2_28_x86_64.whl";
+    let older = Wheel::new(&format!("vec_rocm6_4-1.0+rocm6.4-{tags}"))
+        .field("Requires-Dist", "rocm==7.10")
+        .field("Requires-Dist", "rocm[libraries]==7.10 ; extra == 'a'")
+        .field("Requires-Dist", "torch>=2");
+    let [(ids::NEWER_ROCM_NEEDED, text)] = &notes(older)[..] else { panic!("no note") };
+    let expected = "the split wheel needs ROCm 7.13 or newer, but METADATA has the name vec_rocm6_4, the version \
+                    1.0+rocm6.4, the requirement rocm==7.10, the requirement rocm[libraries]==7.10; publish";
+    assert!(text.starts_with(expected), "{text}");
+    let newer = Wheel::new(&format!("vec_rocm-1.0+rocm7.14.0-{tags}"))
+        .field("Requires-Dist", "rocm>=6.4")
+        .member("vec/librocblas.txt", "");
+    assert_eq!(notes(newer), []);
+    let copies = Wheel::new(&format!("vec-1.0-{tags}"))
+        .member("vec.libs/libamdhip64-9bb0d6b1.so.7.2.53211", vec![0; 2048])
+        .member("vec.libs/librocblas-0a1b2c3d.so.5.1", vec![0; 1024]);
+    let [(ids::VENDORED_ROCM, text)] = &notes(copies)[..] else { panic!("no note") };
+    assert_eq!(
+        text,
+        "contains copies of ROCm's libraries (2 files, 3.00 KiB): libamdhip64-9bb0d6b1.so.7.2.53211, \
+         librocblas-0a1b2c3d.so.5.1; if your users have ROCm, leave each of them out with an option such as \
+         `auditwheel repair --exclude 'libamdhip64.so*'`"
+    );
+    // In ROCm's own wheels, they are no copies.
+    let own = Wheel::new(&format!("rocm_sdk_libraries-7.14.0-{tags}"))
+        .member("_rocm_sdk_libraries/lib/librocblas.so.5", vec![0; 1024]);
+    assert_eq!(notes(own), []);
 }
 
 /// Bytes that cannot be compressed.
