@@ -6,11 +6,13 @@ use std::fmt;
 use crate::Blake3;
 use crate::message_pack::{MessagePackError, Reader, Writer};
 use crate::names::{GFXARCH, in_package_name};
+use crate::target_id::owner_of;
 
 /// The version of the format.
 const FORMAT_VERSION: u32 = 1;
 
-/// Stands for the processor of a target in an install hint: `gfx90a` for `gfx90a:xnack+`.
+/// Stands for the processor in an install hint that the package of a target is named after: `gfx90a` for `gfx90a:xnack+`,
+/// and `gfx1250` for `gfx1250-strict`, which [belongs to its packages](crate::TargetId::package_owner).
 pub const PROCESSOR: &str = "@PROCESSOR@";
 
 /// A module's manifest.
@@ -116,7 +118,7 @@ impl Manifest {
     /// The command that installs the archive of a target, if the manifest has a hint.
     pub fn install_command(&self, target: &str) -> Option<String> {
         let hint = self.install_hint.as_ref()?;
-        let processor = target.split(':').next().unwrap_or_default();
+        let processor = owner_of(target.split(':').next().unwrap_or_default());
         Some(hint.replace(GFXARCH, &in_package_name(target)).replace(PROCESSOR, processor))
     }
 

@@ -156,17 +156,26 @@ impl TargetId {
         }
     }
 
-    /// Whether the processor is `other`'s, or a family that includes it. In names of families, `x`
-    /// stands for any digit.
+    /// Whether the processor is `other`'s, or a family that includes it or the one that
+    /// [owns its packages](Self::package_owner). In names of families, `x` stands for any digit.
     pub fn covers(&self, other: &TargetId) -> bool {
         let family = FAMILIES.iter().find(|(name, _)| *name == self.processor);
         let pattern = family.map_or(&*self.processor, |(_, pattern)| pattern).as_bytes();
-        let processor = other.processor.as_bytes();
+        let processor =
+            if family.is_some() { owner_of(&other.processor) } else { &other.processor };
+        let processor = processor.as_bytes();
         self.processor == other.processor
             || pattern.len() == processor.len()
                 && pattern.starts_with(b"gfx")
                 && std::iter::zip(pattern, processor)
                     .all(|(a, b)| a == b || *a == b'x' && b.is_ascii_hexdigit())
+    }
+
+    /// The target whose packages contain the code for this one: a device wheel, an extra and a requirement have the name
+    /// of that. Most targets have packages of their own.
+    #[must_use]
+    pub fn package_owner(&self) -> Self {
+        Self { processor: owner_of(&self.processor).to_owned(), features: self.features.clone() }
     }
 
     /// A target with these parts.
@@ -187,6 +196,16 @@ pub const FAMILIES: &[(&str, &str)] = &[
     ("gfx11", "gfx11xx"), ("gfx110x", "gfx110x"), ("gfx115x", "gfx115x"),
     ("gfx12", "gfx12xx"), ("gfx12_0", "gfx120x"), ("gfx12_5", "gfx125x"),
 ];
+
+/// Processors that have no packages of their own, each with the one whose packages contain their code. ROCm's tools have
+/// the same table (rocm-bootstrap 0.3.0, `package_metadata.py`).
+const PACKAGE_OWNERS: &[(&str, &str)] = &[("gfx1250-strict", "gfx1250")];
+
+/// The processor whose packages contain the code for this one.
+pub(crate) fn owner_of(processor: &str) -> &str {
+    let owner = PACKAGE_OWNERS.iter().find(|(owned, _)| *owned == processor);
+    owner.map_or(processor, |(_, owner)| owner)
+}
 
 /// Maximum number of features, more than any target has: the targets that run on an agent grow as
 /// the power set of its features.

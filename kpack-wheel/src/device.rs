@@ -45,8 +45,10 @@ impl<'a> DeviceWheel<'a> {
     }
 
     /// Those, and of the generic targets that it has code for.
-    fn names_of_code(&self) -> BTreeSet<&str> {
-        names_of(&self.processors).chain(names_of(&self.targets)).collect()
+    fn names_of_code(&self) -> BTreeSet<String> {
+        let owners = self.targets.iter().map(TargetId::package_owner).collect();
+        let names = names_of(&self.processors).chain(names_of(&owners));
+        names.map(str::to_owned).collect()
     }
 
     /// Whether it has files that one of `other`'s processors needs: for its family, or generic code.
@@ -90,9 +92,10 @@ impl<'a> Devices<'a> {
         content: Content<'a>,
     ) -> Result<(), Error> {
         let groups = &self.options.groups;
+        let owner = target.package_owner();
         for group in groups {
             let own = group.processors.iter();
-            let needing = own.filter(|own| own.needs(target, Delivery::Archive));
+            let needing = own.filter(|own| own.needs(&owner, Delivery::Archive));
             let needing = Vec::from_iter(needing.cloned());
             if !needing.is_empty() {
                 self.device(&group.name)?.processors.extend(needing);
@@ -101,11 +104,11 @@ impl<'a> Devices<'a> {
         let selections = groups.iter().map(|group| group.processors.iter().collect());
         let selections: Vec<Selection> = selections.collect();
         // Two wheels cannot have one file. What several groups need has a wheel that they require.
-        let device = match Selection::groups_of(&selections, target)[..] {
+        let device = match Selection::groups_of(&selections, &owner)[..] {
             [only] => self.device(&groups[only].name)?,
             _ => {
-                let device = self.device(target.processor())?;
-                device.processors.insert(target.plain());
+                let device = self.device(owner.processor())?;
+                device.processors.insert(owner.plain());
                 device
             }
         };

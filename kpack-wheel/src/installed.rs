@@ -331,8 +331,15 @@ impl Distribution {
     pub fn needed_by(&self, gpu: &TargetId) -> Option<Needed> {
         let mut needed = Needed::default();
         let mut others = BTreeSet::new();
+        let owner = gpu.package_owner();
+        let has = |gpu: &TargetId| {
+            let mut extras = self.device_extras();
+            extras.any(|(target, ..)| target.processor() == gpu.processor())
+        };
+        // Versions from before such packages were shared have one for each.
+        let gpu = if has(gpu) { gpu } else { &owner };
         let is_own = |target: &TargetId| target.processor() == gpu.processor();
-        let has_own = self.device_extras().any(|(target, ..)| is_own(&target));
+        let has_own = has(gpu);
         for (target, extra, pins) in self.device_extras() {
             if !gpu.needs(&target, Delivery::Archive) && !target.covers(gpu) {
                 continue;

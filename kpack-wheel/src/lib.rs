@@ -17,6 +17,7 @@ mod name;
 mod options;
 mod plan;
 mod record;
+mod rocm;
 mod sdist;
 mod set;
 mod show;

@@ -119,6 +119,11 @@ pub(super) fn escaped(project: &str) -> String {
     }
 }
 
+/// A project's name, normalised.
+pub(super) fn project_name(project: &str) -> String {
+    PackageName::from_str(project).map_or_else(|_| project.to_owned(), |name| name.to_string())
+}
+
 /// Whether both are names of one project.
 pub(super) fn same_project(a: &str, b: &str) -> bool {
     match (PackageName::from_str(a), PackageName::from_str(b)) {

@@ -124,6 +124,13 @@ impl FromStr for DeviceGroup {
                 );
                 return Err(refuse(text));
             }
+            let owner = target.package_owner();
+            if owner != target {
+                let text = format!(
+                    "the device wheel of {owner} contains the code for {target}; name {owner}"
+                );
+                return Err(refuse(text));
+            }
             known.push(target);
         }
         if let Some(named) = misnamed(&name.to_lowercase(), &known) {

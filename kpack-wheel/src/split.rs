@@ -17,6 +17,7 @@ use super::device::normalized;
 use super::members::{Member, in_member};
 use super::options::{DEVICE_NAME, Options};
 use super::plan::SplitWheel;
+use super::rocm;
 use super::set::{self, ALL};
 use super::variant::{self, Variant};
 use super::variant_json;
@@ -97,6 +98,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
         let (name, record) = (wheel.name.to_string(), wheel.in_dist_info("RECORD"));
         hosts.push(outputs.write(&outputs.hosts, &name, &plan.host()?, &record)?);
         plan.clean()?;
+        findings.extend(rocm::notes(wheel)?);
         plans.push(plan);
     }
     check_groups(options, &plans)?;
@@ -315,16 +317,17 @@ fn with_devices<'p, 'w>(
 /// Refuses groups with processors that no wheel has code for: their device wheels would lack them.
 fn check_groups(options: &Options, plans: &[SplitWheel<'_>]) -> Result<(), Error> {
     let devices = plans.iter().flat_map(|plan| plan.devices.iter());
-    let found: BTreeSet<&TargetId> = devices.flat_map(|device| &device.targets).collect();
+    let targets = devices.flat_map(|device| &device.targets);
+    let found: BTreeSet<TargetId> = targets.map(TargetId::package_owner).collect();
     for group in &options.groups {
         let selection: Selection = group.processors.iter().collect();
-        let lacks = selection.unmatched(&Vec::from_iter(found.iter().copied()));
+        let lacks = selection.unmatched(&Vec::from_iter(&found));
         if !lacks.is_empty() {
             return Err(Error::usage(format!(
                 "group `{}`: no wheel has code for {}; there is code for {}",
                 group.name,
                 list(lacks),
-                list(found)
+                list(&found)
             )));
         }
     }

@@ -243,7 +243,7 @@ fn missing_devices(
     targets: &[TargetId],
     report: &mut Report,
 ) {
-    let selection: Selection = targets.iter().collect();
+    let selection: Selection = targets.iter().map(TargetId::package_owner).collect();
     let extras = Vec::from_iter(pins.targets());
     let labels: Vec<&TargetId> = extras.iter().map(|(target, ..)| target).collect();
     let lacks = selection.unmatched(&labels);

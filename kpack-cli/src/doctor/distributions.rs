@@ -203,7 +203,11 @@ impl HostWheel<'_> {
                             let text = format!("{text}, which is not installed");
                             (ids::HOST_WHEEL_MISSING, text)
                         }
-                        Some(target) if target.processor() != gpu.processor() => {
+                        Some(target)
+                            if ![gpu, &gpu.package_owner()]
+                                .iter()
+                                .any(|own| own.processor() == target.processor()) =>
+                        {
                             let text = format!(
                                 "{text} on {gpu}, for what its family {} shares, but it is not installed",
                                 target.plain_name()

@@ -255,7 +255,7 @@ pub fn extras(paths: &[PathBuf], options: &Options) -> Result<Vec<String>, Error
         });
         let known = Vec::from_iter(known);
         if known.is_empty() {
-            extras.insert(format!("device-{}", gpu.processor()));
+            extras.insert(format!("device-{}", gpu.package_owner().processor()));
         } else {
             extras.extend(known);
         }

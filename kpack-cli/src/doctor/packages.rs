@@ -331,9 +331,7 @@ impl Packages {
                     found.push(fault.about([gpu.clone()]));
                 }
                 for (name, version) in &owner.recommends {
-                    let is_for = target_of(name).is_some_and(|target| {
-                        target.covers(gpu) || gpu.needs(&target, Delivery::Archive)
-                    });
+                    let is_for = target_of(name).is_some_and(|target| is_for(&target, gpu));
                     if is_for && !self.installed.contains(name) {
                         missing.insert(name, (owner, version.as_deref()));
                     }
@@ -399,6 +397,13 @@ impl Manager {
 fn is_plain(text: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || ".+-_~:^".contains(c);
     text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(is_plain)
+}
+
+/// Whether the package of a target has what a GPU needs: its code, or files for its family.
+pub(super) fn is_for(package: &TargetId, gpu: &TargetId) -> bool {
+    [gpu, &gpu.package_owner()]
+        .iter()
+        .any(|gpu| package.covers(gpu) || gpu.needs(package, Delivery::Archive))
 }
 
 /// The target at the end of the name of a device package: that of `libvec1-gfx90a.xnack-on`.

@@ -7,10 +7,10 @@ use serde::Serialize;
 use super::environment::{Installer, PythonEnvironment};
 use super::image;
 use super::machine::{Machine, Options, no_gpu};
+use super::packages::is_for;
 use super::places;
 use super::remedy::Remedy;
 use kpack_core::{Error, ids, shown};
-use kpack_format::Delivery;
 
 /// The device wheels of environments that no GPU of the machine needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -79,8 +79,7 @@ pub fn unused(path: Option<&Path>, options: &Options) -> Result<Unused, Error> {
     let own = environment.installed.distributions.iter().filter(|own| !own.is_inherited);
     for distribution in own {
         let Some(target) = distribution.device_target() else { continue };
-        let is_needed = |gpu| target.covers(gpu) || gpu.needs(&target, Delivery::Archive);
-        if gpus.iter().any(is_needed) {
+        if gpus.iter().any(|gpu| is_for(&target, gpu)) {
             continue;
         }
         let files = distribution.files()?.unwrap_or_default();

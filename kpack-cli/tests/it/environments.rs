@@ -1641,6 +1641,47 @@ fn the_nearest_target_of_a_gpu_that_nobody_builds_for() {
     assert!(said.contains(help), "{said}");
 }
 
+/// Given a GPU whose code belongs to another target's device wheels, then these are what it needs, and its own where there
+/// are some.
+#[test]
+fn the_device_wheels_that_contain_the_code_of_another_target() {
+    let tree = Tree::new();
+    let fields = |targets: &[&str]| -> String {
+        let field = |target: &&str| for_gfx1100("host").replace("gfx1100", target);
+        targets.iter().map(field).collect()
+    };
+    let packages = "env/lib/python3.12/site-packages";
+    by_hand(&tree, packages, "host", &fields(&["gfx1250", "gfx1100"]), "pip\n");
+    let strict = ["--arch", "gfx1250-strict"];
+    let doctor = |more: &[&str]| said(&tree, &[&["doctor", "env"], more, &strict].concat());
+    let missing = doctor(&[]);
+    let text = "host 1 needs host-device-gfx1250==1 on gfx1250-strict, which is not installed";
+    assert!(missing.contains(text), "{missing}");
+    assert!(missing.contains("'host[device-gfx1250]==1'"), "{missing}");
+    let extras = |path| {
+        let more = ["doctor", path, "--print-extra"];
+        String::from_utf8(kpack(&tree, &[&more[..], &strict].concat()).stdout).unwrap()
+    };
+    assert_eq!(extras("env"), "device-gfx1250\n");
+    assert_eq!(extras("none"), "device-gfx1250\n");
+
+    let requires = "Requires-Dist: host==1\n";
+    for name in ["host-device-gfx1250", "host-device-gfx1100"] {
+        by_hand(&tree, packages, name, requires, "pip\n");
+    }
+    let there = doctor(&[]);
+    assert!(!there.contains("host-device-gfx1250"), "{there}");
+    let unused = doctor(&["--unused"]);
+    assert!(unused.contains("host-device-gfx1100"), "{unused}");
+    assert!(!unused.contains("host-device-gfx1250"), "{unused}");
+
+    // Older versions have a wheel for it alone.
+    by_hand(&tree, packages, "host", &fields(&["gfx1250", "gfx1250-strict"]), "pip\n");
+    assert_eq!(extras("env"), "device-gfx1250-strict\n");
+    let older = doctor(&[]);
+    assert!(older.contains("host 1 needs host-device-gfx1250-strict==1"), "{older}");
+}
+
 #[test]
 fn unused_wheels_are_looked_for_in_one_environment() {
     let tree = Tree::new();

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use crate::command::{kpack, said};
 use crate::wheels::{FAT, library, members, names, text, vendored};
-use kpack_core::ids;
 use kpack_core::publish::Stage;
+use kpack_core::{Severity, ids};
 use kpack_format::manifest::Manifest;
 use kpack_split::input::LinkedBinary;
 use kpack_tests::fixture::{FatLibrary, Storage, Wheel, add_and_mul, code, library_file};
@@ -848,6 +848,61 @@ fn a_group_gets_the_generic_code_that_its_gpus_need() {
     );
 }
 
+/// ROCm's packages for gfx1250 contain the code for gfx1250-strict, so there are none of its own.
+#[test]
+fn code_that_belongs_to_another_target_s_packages_is_in_its_device_wheel() {
+    let wheels = |names: &[&str]| Vec::from_iter(names.iter().map(|name| (*name).to_owned()));
+    for targets in [&["gfx1250", "gfx1250-strict"][..], &["gfx1250-strict"]] {
+        let (devices, asked) = grouped(targets, &[]);
+        assert_eq!(devices, ["device-gfx1250"]);
+        assert_eq!(asked, BTreeMap::from([("gfx1250".to_owned(), wheels(&["gfx1250"]))]));
+        let (devices, asked) = grouped(targets, &["g=gfx1250"]);
+        assert_eq!(devices, ["device-g"]);
+        let [g, own] = ["g", "gfx1250"].map(|extra| (extra.to_owned(), wheels(&["g"])));
+        assert_eq!(asked, BTreeMap::from([g, own]));
+    }
+    let tree = Tree::new();
+    let targets = ["gfx1250-strict", "gfx1250"];
+    let fat = Wheel::new(FAT)
+        .member("vec/_vec.so", add_and_mul(targets, targets).bytes())
+        .member("vec/lib/rocblas/library/TensileLibrary_gfx1250.co", code("gfx1250", "k").1)
+        .member(
+            "vec/lib/rocblas/library/TensileLibrary_gfx1250-strict.co",
+            code("gfx1250-strict", "k").1,
+        );
+    let fat = fat.write(&tree.path("dist")).unwrap();
+    let mut options = Options::new([&fat], tree.path("out"));
+    options.device_requires = vec!["rocm-sdk-device-{target}==7.14".to_owned()];
+    options.variant = true;
+    let report = split(&options, &()).unwrap();
+    let [device, ..] = &report.wheels[..] else { panic!("no wheel") };
+    assert_eq!(device.targets, ["gfx1250", "gfx1250-strict"]);
+    let files = Vec::from_iter(members(&device.path).into_keys());
+    for file in [
+        "vec/.kpack/vec_lib_gfx1250-strict.kpack",
+        "vec/.kpack/vec_lib_gfx1250.kpack",
+        "vec/lib/rocblas/library/TensileLibrary_gfx1250-strict.co",
+        "vec/lib/rocblas/library/TensileLibrary_gfx1250.co",
+    ] {
+        assert!(files.iter().any(|found| found == file), "{file}: {files:?}");
+    }
+    let metadata = text(&device.path, "vec_device_gfx1250-1.0.dist-info/METADATA");
+    let required = metadata.lines().filter(|line| line.contains("rocm-sdk"));
+    assert_eq!(Vec::from_iter(required), ["Requires-Dist: rocm-sdk-device-gfx1250==7.14"]);
+    let index = variants(&fs::read(tree.path("out/vec_device-1.0-variants.json")).unwrap());
+    let expected = serde_json::json!({"amd": {"gfx_arch": ["gfx1250"]}});
+    assert_eq!(index["variants"]["gfx1250"], expected);
+    assert_eq!(index["variants"].as_object().unwrap().len(), 2);
+    let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
+    for arch in targets {
+        let said = verified(&tree, &written, &["--arch", arch, "--against", shown(&fat)]);
+        assert!(said.ends_with("exit code 0\n"), "{said}");
+    }
+    let manifest = &members(&report.wheels.last().unwrap().path)["vec/.kpack/vec_lib.kpm"].1;
+    let hint = Manifest::read(manifest).unwrap().install_command("gfx1250-strict");
+    assert_eq!(hint.unwrap(), "pip install 'vec[device-gfx1250]==1.0'");
+}
+
 /// Changes the lines of a wheel's METADATA, and its RECORD.
 fn without_requirement(wheel: &Path, requirement: &str) {
     let script = r#"
@@ -914,6 +969,10 @@ fn groups_that_would_lose_a_gpu_are_refused() {
         ("gfx9=gfx90a,gfx9O8", "did you mean gfx908?"),
         ("gfx942=gfx90a,gfx1100", "it is named like gfx942, which is not in it"),
         ("gfx9=gfx90a:xnack+", "gfx90a:xnack+ is a variant; name gfx90a"),
+        (
+            "gfx12=gfx90a,gfx1250-strict",
+            "group `gfx12`: the device wheel of gfx1250 contains the code for gfx1250-strict; name gfx1250",
+        ),
     ] {
         let mut options = Options::new([&fat], tree.path("out"));
         let result = group.parse().and_then(|group| {
@@ -999,6 +1058,49 @@ fn warnings() {
     settings.add_filter(r"\d+ bytes, \d+ before", "[sizes]");
     settings.add_filter(r"have \d+ %", "have [percent] %");
     settings.bind(|| insta::assert_snapshot!(texts.join("\n")));
+}
+
+/// Given a wheel for a ROCm that cannot load what is split, or with libraries of ROCm, then a note says so.
+#[test]
+fn a_wheel_for_an_older_rocm_and_one_with_libraries_of_rocm() {
+    let notes = |wheel: Wheel| {
+        let tree = Tree::new();
+        let fat = wheel.member("vec/_vec.so", library().bytes()).write(&tree.path("dist")).unwrap();
+        let found = run_split(&tree, [&fat]).findings.into_iter();
+        let found =
+            found.filter(|found| [ids::NEWER_ROCM_NEEDED, ids::VENDORED_ROCM].contains(&found.id));
+        Vec::from_iter(found.map(|found| {
+            assert_eq!(found.severity, Severity::Note);
+            (found.id, found.text)
+        }))
+    };
+    let tags = "cp311-cp311-manylinux_2_28_x86_64.whl";
+    let older = Wheel::new(&format!("vec_rocm6_4-1.0+rocm6.4-{tags}"))
+        .field("Requires-Dist", "rocm==7.10")
+        .field("Requires-Dist", "rocm[libraries]==7.10 ; extra == 'a'")
+        .field("Requires-Dist", "torch>=2");
+    let [(ids::NEWER_ROCM_NEEDED, text)] = &notes(older)[..] else { panic!("no note") };
+    let expected = "the split wheel needs ROCm 7.13 or newer, but METADATA has the name vec_rocm6_4, the version \
+                    1.0+rocm6.4, the requirement rocm==7.10, the requirement rocm[libraries]==7.10; publish";
+    assert!(text.starts_with(expected), "{text}");
+    let newer = Wheel::new(&format!("vec_rocm-1.0+rocm7.14.0-{tags}"))
+        .field("Requires-Dist", "rocm>=6.4")
+        .member("vec/librocblas.txt", "");
+    assert_eq!(notes(newer), []);
+    let copies = Wheel::new(&format!("vec-1.0-{tags}"))
+        .member("vec.libs/libamdhip64-9bb0d6b1.so.7.2.53211", vec![0; 2048])
+        .member("vec.libs/librocblas-0a1b2c3d.so.5.1", vec![0; 1024]);
+    let [(ids::VENDORED_ROCM, text)] = &notes(copies)[..] else { panic!("no note") };
+    assert_eq!(
+        text,
+        "contains copies of ROCm's libraries (2 files, 3.00 KiB): libamdhip64-9bb0d6b1.so.7.2.53211, \
+         librocblas-0a1b2c3d.so.5.1; if your users have ROCm, leave each of them out with an option such as \
+         `auditwheel repair --exclude 'libamdhip64.so*'`"
+    );
+    // In ROCm's own wheels, they are no copies.
+    let own = Wheel::new(&format!("rocm_sdk_libraries-7.14.0-{tags}"))
+        .member("_rocm_sdk_libraries/lib/librocblas.so.5", vec![0; 1024]);
+    assert_eq!(notes(own), []);
 }
 
 /// Bytes that cannot be compressed.

@@ -108,6 +108,8 @@ ids! {
     WHEEL_NAME = "wheel-name";
     NOT_FOR_PYPI = "not-for-pypi";
     OTHER_PYTHONS = "other-pythons";
+    NEWER_ROCM_NEEDED = "newer-rocm-needed";
+    VENDORED_ROCM = "vendored-rocm";
     SIGNATURE_DROPPED = "signature-dropped";
     SMALL_GAIN = "small-gain";
     NO_VARIANT = "no-variant";

@@ -113,3 +113,22 @@ fn spirv_with_the_triples_that_runtimes_write() {
     }
     assert!("spirv64-amd-amdhsa--gfx1100".parse::<TargetId>().is_err());
 }
+
+/// ROCm's packages for gfx1250 contain what is for gfx1250-strict.
+#[test]
+fn a_target_without_packages_of_its_own_belongs_to_those_of_another() {
+    for (target, owner) in [
+        ("gfx1250-strict", "gfx1250"),
+        ("gfx1250-strict:xnack+", "gfx1250:xnack+"),
+        ("gfx1250", "gfx1250"),
+        ("gfx90a:xnack+", "gfx90a:xnack+"),
+        ("gfx11-generic", "gfx11-generic"),
+        ("amdgcnspirv", "amdgcnspirv"),
+    ] {
+        assert_eq!(id(target).package_owner(), id(owner), "{target}");
+    }
+    let strict = id("gfx1250-strict");
+    let families = Vec::from_iter(strict.families().map(|family| family.processor().to_owned()));
+    assert_eq!(families, ["gfx12_5", "gfx12"]);
+    assert!(!id("gfx1250").covers(&strict) && !strict.covers(&id("gfx1250")));
+}

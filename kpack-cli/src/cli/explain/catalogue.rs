@@ -482,6 +482,16 @@ catalogue! {
             "Each Python needs its own device wheels. By default, clang derives a symbol from the directory of Python's headers, so the code differs."
             "Compile with `-fuse-cuid=none`, or publish them as they are."
 
+        NEWER_ROCM_NEEDED
+            "The name, the version or a requirement of the wheel says that it is for a ROCm that cannot load split binaries."
+            "The HIP runtimes of ROCm 7.12 and older do not read markers, so the first kernel launch fails with them."
+            "Publish the wheel as it was for users of an older ROCm, or link the shim into its binaries before the split (docs/older-rocm.md). If its binaries have the shim, ignore the note."
+
+        VENDORED_ROCM
+            "The wheel contains copies of ROCm's own libraries."
+            "`auditwheel repair` copies each library that its options do not exclude. An option excludes only the names that it matches, and the names of ROCm's libraries end with versions, as in `librocblas.so.5`."
+            "If your users have ROCm, or the wheel requires its wheels, exclude the libraries with patterns such as `--exclude 'librocblas.so*'`."
+
         SIGNATURE_DROPPED
             "The signature of the wheel's RECORD was removed."
             "Splitting changes RECORD, so the signature would be wrong."
