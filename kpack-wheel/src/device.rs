@@ -59,6 +59,19 @@ impl<'a> DeviceWheel<'a> {
         self.label != other.label && self.targets.iter().any(is_needed)
     }
 
+    /// The packages that it has files in, as top_level.txt lists them; `None` if there are none. Without it,
+    /// `importlib.metadata` and inspection tools find no packages of a wheel that has no Python files.
+    fn top_level(&self) -> Option<Vec<u8>> {
+        let directories = self.files.keys().filter_map(|path| Some(path.split_once('/')?.0));
+        let is_name = |name: &&str| {
+            let is_part = |c: char| c == '_' || c.is_alphanumeric();
+            name.chars().all(is_part) && !name.starts_with(|c: char| c.is_numeric())
+        };
+        let packages = BTreeSet::from_iter(directories.filter(is_name));
+        let lines = packages.iter().map(|package| format!("{package}\n"));
+        (!packages.is_empty()).then(|| lines.collect::<String>().into_bytes())
+    }
+
     /// Sets the file at a path in `site-packages`.
     pub(super) fn set(&mut self, path: String, mode: u32, content: Content<'a>) {
         let name = path.clone();
@@ -148,6 +161,10 @@ impl<'a> Devices<'a> {
                 mode: licence.mode,
                 content: Content::Bytes(self.wheel.bytes(&licence.name)?),
             });
+        }
+        if let Some(bytes) = device.top_level() {
+            let name = format!("{dist_info}/top_level.txt");
+            items.push(Item { name, mode: 0o644, content: Content::Bytes(bytes) });
         }
         let requirements = self.requirements(device)?;
         let what = (&*device.project, &*device.label);

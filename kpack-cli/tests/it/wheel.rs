@@ -111,8 +111,10 @@ Vectors for everybody.
             "vec_device_gfx90a-1.0.dist-info/RECORD",
             "vec_device_gfx90a-1.0.dist-info/WHEEL",
             "vec_device_gfx90a-1.0.dist-info/licenses/LICENSE",
+            "vec_device_gfx90a-1.0.dist-info/top_level.txt",
         ]
     );
+    assert_eq!(text(&device, "vec_device_gfx90a-1.0.dist-info/top_level.txt"), "vec\n");
     assert_eq!(
         text(&device, "vec_device_gfx90a-1.0.dist-info/METADATA"),
         "\
@@ -129,8 +131,8 @@ Vectors for everybody.
 "
     );
     let record = text(&device, "vec_device_gfx90a-1.0.dist-info/RECORD");
-    assert_eq!(record.lines().count(), 7, "{record}");
-    assert!(record.lines().filter(|row| row.contains(",sha256=")).count() == 6, "{record}");
+    assert_eq!(record.lines().count(), 8, "{record}");
+    assert!(record.lines().filter(|row| row.contains(",sha256=")).count() == 7, "{record}");
 }
 
 /// The path of a wheel in the tree, for the command.
