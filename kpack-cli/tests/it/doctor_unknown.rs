@@ -2,12 +2,17 @@
 //! there.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
-use kpack_tests::tree::Tree;
+use kpack_cli::doctor::{Options, Report, examine};
+use kpack_tests::tree::{Tree, write};
 
 use crate::command::command;
-use crate::environments::{by_hand, for_gfx1100, text_of};
+use crate::environments::{
+    ARCHIVE, by_hand, for_gfx1100, of_package, split_for_packages, text_of,
+};
+use crate::images;
 
 const PACKAGES: &str = "env/lib/python3.12/site-packages";
 
@@ -129,4 +134,106 @@ fn all_indexes_are_named() {
     let said = text_of(&doctor(&tree, "other/env").output().unwrap());
     assert!(said.contains(" --index-url https://a.invalid/s\n"), "{said}");
     assert!(said.contains("https://b.invalid/s"), "{said}");
+}
+
+/// Given a package of dpkg in two architectures and versions, then each file is of its own, and the command names the
+/// architecture that is not the machine's.
+#[test]
+fn two_architectures_of_a_package() {
+    let tree = Tree::new();
+    split_for_packages(&tree.path("root"));
+    let database = tree.path("root/var/lib/dpkg");
+    let root = tree.path("root");
+    write(database.join("arch"), "amd64\ni386\n");
+    let status = |architectures: [(&str, &str); 2], more: &str| {
+        let paragraph = |(architecture, version): (&str, &str)| {
+            format!(
+                "Package: vec\nStatus: install ok installed\nArchitecture: {architecture}\nMulti-Arch: same\n\
+                 Version: {version}\nRecommends: vec-gfx1100 (= {version})\n\n"
+            )
+        };
+        fs::write(database.join("status"), architectures.map(paragraph).concat() + more).unwrap();
+    };
+    let list = |architecture: &str, files: &[&str]| {
+        let text = Vec::from_iter(files.iter().map(|file| format!("/{file}\n"))).concat();
+        write(database.join(format!("info/vec:{architecture}.list")), text);
+    };
+    fs::remove_file(root.join(ARCHIVE)).unwrap();
+    let library = "usr/lib/libvec.so";
+    let found = |id: &str, command: &str| Some((id.to_owned(), command.to_owned()));
+    for both in [[("amd64", "2.0"), ("i386", "1.0")], [("i386", "1.0"), ("amd64", "2.0")]] {
+        status(both, "");
+        list("amd64", &[library, ARCHIVE]);
+        list("i386", &["usr/lib/i386-linux-gnu/libvec.so"]);
+        let command = "apt-get install --reinstall 'vec=2.0'";
+        assert_eq!(of_package(&root, "gfx1100"), found("device-package-damaged", command));
+        list("amd64", &[]);
+        list("i386", &[library, ARCHIVE]);
+        let command = "apt-get install --reinstall 'vec:i386=1.0'";
+        assert_eq!(of_package(&root, "gfx1100"), found("device-package-damaged", command));
+        // A device package of the other architecture is not the one that is recommended.
+        list("i386", &[]);
+        list("amd64", &[library]);
+        let device = |architecture: &str| {
+            format!(
+                "Package: vec-gfx1100\nStatus: install ok installed\nArchitecture: {architecture}\nVersion: 2.0\n"
+            )
+        };
+        status(both, &device("i386"));
+        let command = "apt-get install 'vec-gfx1100=2.0'";
+        assert_eq!(of_package(&root, "gfx1100"), found("device-package-missing", command));
+        for architecture in ["amd64", "all", "i386\nMulti-Arch: foreign"] {
+            status(both, &device(architecture));
+            let found = of_package(&root, "gfx1100").unwrap().0;
+            assert_eq!(found, "missing-archive", "{architecture}");
+        }
+    }
+}
+
+/// What the doctor finds about a library in a root of packages.
+fn report_of(root: &Path, gpu: &str) -> Report {
+    let mut options = Options::default();
+    options.targets = vec![gpu.parse().unwrap()];
+    options.system = root.to_owned();
+    examine(&[root.join("usr/lib/libvec.so")], &options).unwrap()
+}
+
+/// Given a database of packages that kpack does not read, then it says which one, and what it cannot tell.
+#[test]
+fn databases_of_packages_that_kpack_does_not_read() {
+    const BERKELEY: &[u8] = b"\0\0\0\0\0\0\0\0\0\0\0\0\x61\x15\x06\0\x09\0\0\0";
+    const NDB: &[u8] = b"RpmP\0\0\0\0";
+    for (file, content, what) in [
+        ("var/lib/rpm/Packages", Some(BERKELEY), "Berkeley DB"),
+        ("var/lib/rpm/Packages.db", Some(NDB), "ndb"),
+        ("usr/lib/sysimage/rpm/Packages.db", Some(NDB), "ndb"),
+        ("usr/lib/sysimage/rpm/rpmdb.sqlite", Some(b"SQLite format 3\0"), "cannot be read"),
+        ("var/lib/dpkg/status", None, "cannot be read"),
+        ("usr/conda-meta/vec.json", Some(b"[[["), "cannot be read"),
+    ] {
+        let tree = Tree::new();
+        let root = tree.path("root");
+        split_for_packages(&root);
+        match content {
+            Some(content) => write(root.join(file), content),
+            None => fs::create_dir_all(root.join(file)).unwrap(),
+        }
+        let unread = |gpu: &str| {
+            let report = report_of(&root, gpu);
+            let found = report.findings.into_iter().map(|found| found.finding);
+            Vec::from_iter(found.filter(|found| found.id.as_str() == "unread-package-database"))
+        };
+        // It does not matter where nothing is missing.
+        assert_eq!(unread("gfx942"), [], "{file}");
+        fs::remove_file(root.join(ARCHIVE)).unwrap();
+        let [found] = &unread("gfx1100")[..] else { panic!("{file}") };
+        assert_eq!(found.file(), root.canonicalize().unwrap().join(file));
+        assert!(found.text.contains(what), "{file}: {}", found.text);
+        assert!(found.text.contains("which package"), "{file}: {}", found.text);
+    }
+    let Some(tree) = images::image() else { return };
+    write(tree.path("image/var/lib/rpm/Packages"), BERKELEY);
+    fs::remove_file(tree.path("image/opt/vec-1/lib/.kpack/vec_lib_gfx942.kpack")).unwrap();
+    let (said, _) = images::said(&tree, &["/opt/vec"]);
+    assert!(said.contains("\nnote: /var/lib/rpm/Packages: "), "{said}");
 }
