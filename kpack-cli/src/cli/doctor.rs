@@ -163,6 +163,7 @@ fn print_unused(unused: &Unused) -> Result<ExitCode, Error> {
         output::json(unused)?;
         return Ok(ExitCode::SUCCESS);
     }
+    output::complain_findings(&unused.findings);
     let mut text = Text::default();
     let rows = unused.packages.iter();
     let rows = rows

@@ -57,11 +57,14 @@ pub struct Diagnosis {
     /// The GPUs that get no code because of it; if empty, it is not about some of them.
     #[serde(skip)]
     pub gpus: Vec<TargetId>,
+    /// Whether it keeps kpack from telling whether code loads.
+    #[serde(skip)]
+    pub leaves_open: bool,
 }
 
 impl From<Finding> for Diagnosis {
     fn from(finding: Finding) -> Self {
-        Self { finding, remedy: None, gpus: Vec::new() }
+        Self { finding, remedy: None, gpus: Vec::new(), leaves_open: false }
     }
 }
 
@@ -74,6 +77,11 @@ impl Diagnosis {
     /// The same, about these GPUs.
     pub(super) fn about(self, gpus: impl IntoIterator<Item = TargetId>) -> Self {
         Self { gpus: gpus.into_iter().collect(), ..self }
+    }
+
+    /// The same, which keeps kpack from telling whether code loads.
+    pub(super) fn leaving_open(self) -> Self {
+        Self { leaves_open: true, ..self }
     }
 
     /// Whether something is wrong, if only for some GPUs.

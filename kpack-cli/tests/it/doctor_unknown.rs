@@ -6,12 +6,11 @@ use std::path::Path;
 use std::process::Command;
 
 use kpack_cli::doctor::{Options, Report, examine};
-use kpack_tests::tree::{Tree, write};
+use kpack_tests::require;
+use kpack_tests::tree::{Tree, copy_file, write};
 
-use crate::command::command;
-use crate::environments::{
-    ARCHIVE, by_hand, for_gfx1100, of_package, split_for_packages, text_of,
-};
+use crate::command::{command, said};
+use crate::environments::{ARCHIVE, by_hand, for_gfx1100, of_package, split_for_packages, text_of};
 use crate::images;
 
 const PACKAGES: &str = "env/lib/python3.12/site-packages";
@@ -37,6 +36,41 @@ fn doctor(tree: &Tree, path: &str) -> Command {
     }
     doctor.env_remove("VIRTUAL_ENV").env("HOME", tree.root());
     doctor
+}
+
+/// Given a distribution whose METADATA or RECORD is damaged or missing, then its libraries are examined nevertheless.
+#[test]
+fn damaged_metadata_hides_no_library() {
+    for (file, text) in [
+        ("METADATA", Some("[[[")),
+        ("METADATA", Some("Name: host\nVersion: x\n")),
+        ("METADATA", None),
+        ("RECORD", Some("lib/libhost.so,x\n\"")),
+        ("RECORD", None),
+    ] {
+        let tree = environment("");
+        let path = tree.path(&format!("{PACKAGES}/host-1.dist-info/{file}"));
+        fs::remove_file(&path).unwrap();
+        if let Some(text) = text {
+            fs::write(&path, text).unwrap();
+        }
+        for examined in ["env", PACKAGES, &format!("{PACKAGES}/lib")] {
+            let said = said(&tree, &["doctor", examined, "--arch", "gfx1100"]);
+            let is_missed = said.contains("GPU code will not load for gfx1100\n")
+                && said.contains("[missing-archive]")
+                && said.ends_with("exit code 1\n");
+            assert!(is_missed, "{file}: {text:?}: {said}");
+        }
+        let said = said(&tree, &["doctor", "env", "--arch", "gfx942"]);
+        assert!(said.contains("GPU code will load for gfx942\n"), "{file}: {text:?}: {said}");
+    }
+    // What has no metadata is not said to be needed.
+    let tree = environment("");
+    by_hand(&tree, PACKAGES, "host-device-gfx942", "", "pip\n");
+    fs::write(tree.path(&format!("{PACKAGES}/host-device-gfx942-1.dist-info/METADATA")), "[[[")
+        .unwrap();
+    let said = said(&tree, &["doctor", "env", "--arch", "gfx1100", "--unused"]);
+    assert!(said.contains("[damaged-wheel]"), "{said}");
 }
 
 /// Given URLs that programs read in different ways, or that nobody can read, then no place prints their passwords.
@@ -134,6 +168,38 @@ fn all_indexes_are_named() {
     let said = text_of(&doctor(&tree, "other/env").output().unwrap());
     assert!(said.contains(" --index-url https://a.invalid/s\n"), "{said}");
     assert!(said.contains("https://b.invalid/s"), "{said}");
+}
+
+/// Given an image without the dynamic linker of its libraries, then nobody knows which HIP runtime they get.
+#[test]
+fn an_image_without_a_dynamic_linker() {
+    let Some(tree) = images::image() else { return };
+    let linker = tree.path("image/usr/lib64/ld-linux-x86-64.so.2");
+    if !linker.is_file() {
+        return require::skip("this machine has another dynamic linker");
+    }
+    let packages = "image/opt/env/lib/python3.12/site-packages";
+    by_hand(&tree, packages, "host", "", "pip\n");
+    for name in ["libamdhip64.so.7", "librocm_kpack.so.0"] {
+        let from = tree.path("image/opt/rocm-7/lib").join(name);
+        copy_file(from, tree.path(packages).join("lib").join(name));
+    }
+    let record = tree.path(packages).join("host-1.dist-info/RECORD");
+    fs::write(record, "lib/libhost.so,,\nlib/libamdhip64.so.7,,\nlib/librocm_kpack.so.0,,\n")
+        .unwrap();
+    for examined in ["/opt/vec", "/opt/vec/lib/libvec.so", "/opt/env"] {
+        let (said, code) = images::said(&tree, &[examined]);
+        assert!(said.starts_with("GPU code will load for gfx942\n"), "{examined}: {said}");
+        assert_eq!(code, Some(0), "{examined}: {said}");
+    }
+    fs::remove_file(linker).unwrap();
+    for examined in ["/opt/vec", "/opt/vec/lib/libvec.so", "/opt/env"] {
+        let (said, code) = images::said(&tree, &[examined]);
+        let verdict = "kpack cannot tell whether GPU code will load for gfx942\n";
+        assert!(said.starts_with(verdict), "{examined}: {said}");
+        assert!(said.contains("there is no /lib64/ld-linux-x86-64.so.2"), "{examined}: {said}");
+        assert_eq!(code, Some(0), "{examined}: {said}");
+    }
 }
 
 /// Given a package of dpkg in two architectures and versions, then each file is of its own, and the command names the
