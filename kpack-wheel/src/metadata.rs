@@ -1,6 +1,8 @@
 //! `METADATA` and `WHEEL`: fields, each on its own line, and in METADATA a description. They are
 //! edited as bytes, so that all that does not change stays as it is.
 
+use std::borrow::Cow;
+
 /// Fields and description.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Fields {
@@ -38,6 +40,14 @@ const LONG_DESCRIPTION: usize = 1000;
 /// The first version of metadata with extras.
 const WITH_EXTRAS: &str = "2.1";
 
+/// A text for a message, up to where a URL with a password may be in it, as in `NAME @ https://USER:PASSWORD@HOST`.
+pub(super) fn without_url(text: &str) -> Cow<'_, str> {
+    match text.find('@').into_iter().chain(text.find("//")).min() {
+        Some(at) => format!("{}…", &text[..at]).into(),
+        None => text.into(),
+    }
+}
+
 impl Fields {
     /// Reads them.
     ///
@@ -48,7 +58,7 @@ impl Fields {
         let mut start = 0;
         for line in bytes.split_inclusive(|byte| *byte == b'\n') {
             let end = start + line.len();
-            let shown = || String::from_utf8_lossy(line).trim_end().to_owned();
+            let shown = || without_url(String::from_utf8_lossy(line).trim_end()).into_owned();
             let text =
                 std::str::from_utf8(line).map_err(|_| format!("`{}` is not UTF-8", shown()))?;
             let text = text.trim_end_matches(['\r', '\n']);
@@ -70,6 +80,7 @@ impl Fields {
                     });
                 }
                 _ => {
+                    let text = without_url(text);
                     return Err(format!(
                         "`{text}` is not a valid header field (expected NAME: VALUE)"
                     ));
@@ -198,6 +209,18 @@ mod tests {
             ),
         ] {
             assert_eq!(with(before, &more), after);
+        }
+    }
+
+    #[test]
+    fn messages_have_no_urls() {
+        for (line, shown) in [
+            ("a @ https://user:secret@host/b", "`a …` is not"),
+            ("a https://user:secret@host/b", "`a https:…` is not"),
+            ("a b", "`a b` is not"),
+        ] {
+            let error = Fields::parse(format!("{line}\n").replace(':', "").into()).unwrap_err();
+            assert!(error.starts_with(&shown.replace(':', "")), "{line}: {error}");
         }
     }
 

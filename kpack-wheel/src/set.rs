@@ -10,7 +10,7 @@ use pep508_rs::{
 };
 
 use super::archive::Wheel;
-use super::metadata::Fields;
+use super::metadata::{Fields, without_url};
 use kpack_core::Error;
 
 /// The extra that asks for all device wheels.
@@ -174,8 +174,9 @@ const MAX_PARENTHESES: usize = 100;
 /// # Errors
 /// What is wrong with it.
 pub(super) fn requirement(text: &str) -> Result<Requirement<VerbatimUrl>, String> {
+    let shown = without_url(text);
     if text.matches('(').count() > MAX_PARENTHESES {
-        let start: String = text.chars().take(40).collect();
+        let start: String = shown.chars().take(40).collect();
         return Err(format!(
             "`Requires-Dist: {start}…` has more than {MAX_PARENTHESES} parentheses"
         ));
@@ -187,14 +188,17 @@ pub(super) fn requirement(text: &str) -> Result<Requirement<VerbatimUrl>, String
     let (extras, _) = split_at_first(extras, |c| c == ']');
     let mut names = extras.split(',').map(str::trim).chain([name]);
     if let Some(name) = names.find(|name| name.ends_with(['.', '_', '-'])) {
+        let name = without_url(name);
         return Err(format!(
-            "`Requires-Dist: {text}`: `{name}` is not a name (expected a letter or a digit at its end)"
+            "`Requires-Dist: {shown}`: `{name}` is not a name (expected a letter or a digit at its end)"
         ));
     }
     Requirement::from_str(text).map_err(|error| {
         let error = error.to_string();
         let first = error.lines().next().unwrap_or_default();
-        format!("`Requires-Dist: {text}`: {first}")
+        // It can quote the URL.
+        let why = if shown == text { first } else { "not a valid requirement" };
+        format!("`Requires-Dist: {shown}`: {why}")
     })
 }
 

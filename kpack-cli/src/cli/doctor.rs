@@ -9,7 +9,7 @@ use kpack_format::TargetId;
 use super::output::{self, Text, count, size};
 use super::print::print;
 use crate::doctor::{self, Diagnosis, Options, Report, Unused};
-use kpack_core::{Error, Severity};
+use kpack_core::{Error, Severity, ids};
 
 /// Find out whether GPU code loads on this machine, why not, and the command that fixes it
 ///
@@ -116,6 +116,13 @@ fn print_report(report: &Report) -> Result<(), Error> {
     if let Some(cause) = cause {
         add_cause(&mut text, cause);
     }
+    // It is why there is no command.
+    let is_unread = |found: &&Diagnosis| found.finding.id == ids::UNREAD_PACKAGE_DATABASE;
+    if !print().verbose && cause.is_some_and(|cause| cause.remedy.is_none()) {
+        for unread in report.findings.iter().filter(is_unread) {
+            text.line(format_args!("note: {}", output::described(&unread.finding)));
+        }
+    }
     if print().verbose {
         for Diagnosis { finding, .. } in &report.findings {
             text.labelled(finding.severity, output::described(finding));
@@ -156,6 +163,7 @@ fn print_unused(unused: &Unused) -> Result<ExitCode, Error> {
         output::json(unused)?;
         return Ok(ExitCode::SUCCESS);
     }
+    output::complain_findings(&unused.findings);
     let mut text = Text::default();
     let rows = unused.packages.iter();
     let rows = rows

@@ -61,7 +61,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let bar = Bar::new(FILES);
     let mut report = verify::verify_with_kernel_files(&paths, &options, &rules, &bar)?;
     bar.finish();
-    note::explain_all(&mut report.findings, &arguments.arch);
+    note::explain_all(&mut report.findings);
 
     report_checks(&report)
 }

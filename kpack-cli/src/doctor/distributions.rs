@@ -264,9 +264,10 @@ impl PythonEnvironment {
             if let Some(origin) = &host.origin {
                 let shown = masked(origin);
                 let directory = origin.strip_prefix("file://").and_then(|path| {
+                    let is_path = !path.starts_with("//");
                     let path = std::path::Path::new(path);
                     let is_wheel = path.extension().is_some_and(|ending| ending == "whl");
-                    path.parent().filter(|_| is_wheel && path.is_absolute())
+                    path.parent().filter(|_| is_wheel && path.is_absolute() && is_path)
                 });
                 links.extend(directory.and_then(word).filter(|path| !path.contains('%')));
                 cautions.push(format!("{name} was installed from {shown}, not from an index"));

@@ -194,7 +194,7 @@ fn not_of_glibc(linker: &Path) -> Result<Option<String>, Error> {
             Some(format!("{} is not that of the GNU C library", linker.display()))
         }
         Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
-            Some(format!("this machine has no {}", linker.display()))
+            Some(format!("there is no {}, the dynamic linker", linker.display()))
         }
         Err(error) => return Err(error),
     };

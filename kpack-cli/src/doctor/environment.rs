@@ -14,7 +14,8 @@ use kpack_core::{Error, Finding, Severity, ids, parallel};
 use kpack_format::names::is_archive;
 use kpack_split::elf::DeviceCode;
 use kpack_split::input::{self, LinkedBinary, or_refused};
-use kpack_wheel::{Distribution, Environment, InstalledFile};
+use kpack_wheel::{Distribution, Environment};
+use walkdir::WalkDir;
 
 /// A Python environment.
 #[derive(Debug)]
@@ -54,6 +55,8 @@ struct Files {
     damaged: Vec<(PathBuf, String)>,
     runtimes: Vec<PathBuf>,
     findings: Vec<Finding>,
+    /// Whether nothing says which files the distribution has.
+    is_unlisted: bool,
 }
 
 impl PythonEnvironment {
@@ -73,14 +76,22 @@ impl PythonEnvironment {
         let read = parallel::map(&installed.distributions, |distribution| {
             match distribution.files() {
                 // Packages of distributions have no RECORD.
-                Ok(files) => Files::read(files.into_iter()),
+                Ok(Some(files)) => {
+                    Files::read(files.into_iter().map(|file| (file.path, file.size)))
+                }
+                Ok(None) => Files { is_unlisted: true, ..Files::default() },
                 Err(error) => {
                     let (id, text) = (error.id(), error.to_string());
                     let finding = Finding::general(Severity::Warning, id, text);
-                    Files { findings: vec![finding], ..Files::default() }
+                    Files { findings: vec![finding], is_unlisted: true, ..Files::default() }
                 }
             }
         });
+        let damaged = installed.findings.iter().filter_map(|finding| finding.file().parent());
+        let listed = read.iter().zip(&installed.distributions);
+        let without_list = listed.filter(|(files, _)| files.is_unlisted);
+        let unlisted_in = damaged.chain(without_list.map(|(_, own)| own.site_packages()));
+        let unlisted_in: BTreeSet<PathBuf> = unlisted_in.map(Path::to_owned).collect();
         let is_active = is_active(&root);
         let installer = Installer::of(&root, &installed);
         let mut environment = Self {
@@ -119,8 +130,11 @@ impl PythonEnvironment {
             }
             binaries.extend(files.binaries);
         }
-        let own = environment.own_runtime()?;
         let only = only.map(|path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
+        for directory in &unlisted_in {
+            binaries.extend(environment.add_unlisted(directory, only.as_deref()));
+        }
+        let own = environment.own_runtime()?;
         let mut processes = Vec::new();
         for linked in binaries {
             if only.as_ref().is_some_and(|only| !linked.path.starts_with(only)) {
@@ -135,6 +149,34 @@ impl PythonEnvironment {
         Ok(Some((environment, processes)))
     }
 
+    /// The binaries with device code in a directory of packages that belong to no distribution: its list of files is
+    /// missing or damaged. Where there is no list, each file has to be looked at.
+    fn add_unlisted(&mut self, directory: &Path, only: Option<&Path>) -> Vec<LinkedBinary> {
+        let is_listed = |path: &PathBuf| {
+            self.owners.contains_key(path)
+                || self.runtimes.iter().any(|(_, own)| own == path)
+                || self.damaged.iter().any(|(_, own, _)| own == path)
+        };
+        let entries = WalkDir::new(directory).into_iter().flatten();
+        let entries = entries.filter(|entry| !entry.file_type().is_dir());
+        let files = entries.map(|entry| entry.into_path()).filter(|path| !is_listed(path));
+        let files = Files::read(files.map(|path| (path, None)));
+        self.findings.extend(files.findings);
+        for (path, why) in files.damaged {
+            if only.is_none_or(|only| path.starts_with(only)) {
+                let fault = Finding::new(Severity::Fault, ids::DAMAGED_BINARY, path, why);
+                self.findings.push(fault.with_help("install it again"));
+            }
+        }
+        for path in files.runtimes {
+            // The directory stands for the name of the distribution.
+            let inside = path.strip_prefix(directory).unwrap_or(&path);
+            let first = inside.iter().next().unwrap_or_default();
+            self.runtimes.push((first.to_string_lossy().into_owned(), path));
+        }
+        files.binaries
+    }
+
     /// The HIP runtime that programs in the environment preload.
     fn own_runtime(&self) -> Result<Option<HipRuntime>, Error> {
         let Some((_, path)) = self.runtimes.first() else {
@@ -143,10 +185,12 @@ impl PythonEnvironment {
         let Ok(linked) = or_refused(LinkedBinary::open(path))? else {
             return Ok(None);
         };
+        // Without its libraries, nobody knows which loader it calls.
+        let Loading::Listed(listed) = dynamic_linker::libraries(path, &linked.image)? else {
+            return Ok(None);
+        };
         let mut libraries = vec![Library::at(path)];
-        if let Loading::Listed(listed) = dynamic_linker::libraries(path, &linked.image)? {
-            libraries.extend(listed);
-        }
+        libraries.extend(listed);
         Ok(match Runtime::of_libraries(libraries)? {
             Runtime::Found(hip) => Some(hip),
             _ => None,
@@ -265,10 +309,10 @@ fn is_found_by_uv(root: &Path) -> bool {
 }
 
 impl Files {
-    fn read(files: impl Iterator<Item = Vec<InstalledFile>>) -> Self {
+    /// Reads the files at these paths, whose sizes RECORD may have.
+    fn read(files: impl Iterator<Item = (PathBuf, Option<u64>)>) -> Self {
         let mut read = Self::default();
-        for file in files.flatten() {
-            let (path, size) = (file.path, file.size);
+        for (path, size) in files {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if is_archive(&path) {
                 read.damaged.extend(damage(&path, size).map(|why| (path, why)));

@@ -160,9 +160,7 @@ impl Process {
         machine: &Machine,
     ) -> Result<Self, Error> {
         let mut process = Self::new(&linked.path, loading)?;
-        if let (Runtime::Missing(_) | Runtime::None | Runtime::Unknown(_), Some(other)) =
-            (&process.runtime, other)
-        {
+        if let (Runtime::Missing(_) | Runtime::None, Some(other)) = (&process.runtime, other) {
             process.runtime = Runtime::Found(other.clone());
         }
         process.add(linked, machine)?;

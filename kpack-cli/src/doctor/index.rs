@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::image;
 use super::machine::small_text;
-use super::remedy::masked;
+use super::remedy::{is_shown, masked};
+use kpack_core::words::list;
 
 /// Where an installer gets wheels from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub(super) struct Sources {
     index: Option<Place>,
     /// Further places, which the installer reads in its configuration itself.
     others: Vec<Place>,
+    /// Places that a configuration names which the installer does not read from here.
+    unread: Vec<Place>,
 }
 
 /// An index of wheels, or a directory or page of them.
@@ -22,6 +25,8 @@ pub(super) struct Sources {
 struct Place {
     /// Its URL, as configured.
     url: String,
+    /// Whether it is an index.
+    is_index: bool,
     /// The variable or file that names it.
     named_by: String,
     /// Whether only the examined tree names it.
@@ -32,21 +37,34 @@ impl Sources {
     /// The arguments that name the index. There are none if the URL has a secret in it, which the installer then finds in
     /// its configuration.
     pub(super) fn arguments(&self) -> Vec<String> {
-        let index = self.index.iter().filter(|index| masked(&index.url) == index.url);
+        let index = self.index.iter().filter(|index| is_shown(&index.url));
         index.flat_map(|index| ["--index-url".to_owned(), index.url.clone()]).collect()
     }
 
     /// What to know before `project` is installed from there.
     pub(super) fn caution(&self, project: &str) -> Option<String> {
-        let mut places = self.index.iter().chain(&self.others).peekable();
-        if places.peek().is_none() {
+        let named = self.index.iter().chain(&self.others);
+        if named.clone().next().is_none() && self.unread.is_empty() {
             return Some(format!(
                 "nothing says which index {project} came from, so add `--index-url` unless it is your default one"
             ));
         }
-        let Place { url, named_by, .. } = places.find(|place| place.is_foreign)?;
-        let url = masked(url);
-        Some(format!("only {named_by} names the index {url}, so check that you trust it"))
+        let urls = |places: &[&Place]| list(places.iter().map(|place| masked(&place.url)));
+        let mut cautions = Vec::new();
+        let foreign = Vec::from_iter(named.filter(|place| place.is_foreign));
+        if let [first, others @ ..] = &foreign[..] {
+            let (what, them) =
+                if others.is_empty() { ("index", "it") } else { ("indexes", "them") };
+            let (named_by, urls) = (&first.named_by, urls(&foreign));
+            cautions.push(format!(
+                "only {named_by} names the {what} {urls}, so check that you trust {them}"
+            ));
+        }
+        if let [first, ..] = &self.unread[..] {
+            let (named_by, urls) = (&first.named_by, urls(&Vec::from_iter(&self.unread)));
+            cautions.push(format!("this command does not use {urls}, which {named_by} names"));
+        }
+        (!cautions.is_empty()).then(|| cautions.join("; "))
     }
 }
 
@@ -66,26 +84,32 @@ pub(super) fn of_pip(root: &Path, is_active: bool) -> Sources {
         files.push(own.clone());
         files.extend(named);
     }
-    // The section `install` counts more than `global`, in whatever file it is; later files count more.
-    let mut options: BTreeMap<(bool, String), Place> = BTreeMap::new();
+    // The section `install` counts more than `global`, in whatever file it is; later files count more. An option that
+    // counts more replaces all values of the others.
+    let mut options: BTreeMap<(bool, String), Vec<Place>> = BTreeMap::new();
     for path in files {
         let Some(text) = small_text(&path) else { continue };
-        for (is_install, option, url) in pip_options(&text) {
+        for (is_install, option, values) in pip_options(&text) {
             let is_foreign = path == own && !is_active;
             let named_by = path.display().to_string();
-            options.insert((is_install, option), Place { url, named_by, is_foreign });
+            let is_index = option != "find-links";
+            let place = |url| Place { url, is_index, named_by: named_by.clone(), is_foreign };
+            options.insert((is_install, option), values.into_iter().map(place).collect());
         }
     }
     let mut option = |name: &str| {
         let variable = format!("PIP_{}", name.to_uppercase().replace('-', "_"));
-        of_variable(&variable).or_else(|| {
-            let global = options.remove(&(false, name.to_owned()));
-            options.remove(&(true, name.to_owned())).or(global)
-        })
+        let of_variable = of_variable(&variable, |text| pip_values(name, text));
+        if !of_variable.is_empty() {
+            return of_variable;
+        }
+        let global = options.remove(&(false, name.to_owned()));
+        options.remove(&(true, name.to_owned())).or(global).unwrap_or_default()
     };
     Sources {
-        index: option("index-url"),
-        others: ["extra-index-url", "find-links"].into_iter().filter_map(option).collect(),
+        index: option("index-url").into_iter().next(),
+        others: ["extra-index-url", "find-links"].into_iter().flat_map(option).collect(),
+        unread: Vec::new(),
     }
 }
 
@@ -94,10 +118,13 @@ pub(super) fn of_uv(root: &Path, project: Option<&Path>, is_active: bool) -> Sou
     let current = env::current_dir().unwrap_or_default();
     let beside = project.or(root.parent()).unwrap_or(root);
     let is_own = is_active || current.starts_with(beside);
+    let words = |text: &str| text.split_whitespace().map(without_name).collect();
     let mut others = Vec::new();
-    for name in ["UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS"] {
-        others.extend(of_variable(name));
+    for name in ["UV_INDEX", "UV_EXTRA_INDEX_URL"] {
+        others.extend(of_variable(name, words));
     }
+    let paths = |text: &str| text.split(',').map(|path| path.trim().to_owned()).collect();
+    others.extend(of_variable("UV_FIND_LINKS", paths));
     let named = image::variable("UV_CONFIG_FILE").map(PathBuf::from);
     let nearest = || project.unwrap_or(&current).ancestors().find_map(uv_configuration);
     let users = configuration_directory().map(|config| config.join("uv/uv.toml"));
@@ -111,14 +138,30 @@ pub(super) fn of_uv(root: &Path, project: Option<&Path>, is_active: bool) -> Sou
         let is_foreign = is_of_project(&path) && !is_own;
         others.extend(uv_places(&path, is_foreign));
     }
-    let mut index = ["UV_DEFAULT_INDEX", "UV_INDEX_URL"].into_iter().find_map(of_variable);
+    let one = |text: &str| vec![without_name(text.trim())];
+    let mut index = ["UV_DEFAULT_INDEX", "UV_INDEX_URL"]
+        .into_iter()
+        .find_map(|name| of_variable(name, one).into_iter().next());
+    let mut unread = Vec::new();
     if index.is_none() && others.is_empty() && project.is_none() {
-        // uv does not read this one from here.
+        // uv does not read this one from here, so the command has to name what it can.
         let beside = uv_configuration(beside);
-        let mut places = beside.into_iter().flat_map(|path| uv_places(&path, !is_own));
-        index = places.next();
+        unread.extend(beside.into_iter().flat_map(|path| uv_places(&path, !is_own)));
+        let first = unread.iter().position(|place| place.is_index && is_shown(&place.url));
+        index = first.map(|first| unread.remove(first));
     }
-    Sources { index, others }
+    Sources { index, others, unread }
+}
+
+/// The URL of an index that a variable of uv may give a name, as in `NAME=URL`.
+fn without_name(text: &str) -> String {
+    let is_name = |name: &str| {
+        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+    };
+    match text.split_once('=') {
+        Some((name, url)) if is_name(name) => url.to_owned(),
+        _ => text.to_owned(),
+    }
 }
 
 /// The file in a directory that uv reads its configuration from.
@@ -140,7 +183,8 @@ fn uv_table(path: &Path) -> Option<toml::Table> {
 fn uv_places(path: &Path, is_foreign: bool) -> Vec<Place> {
     let table = uv_table(path).unwrap_or_default();
     let pip = table.get("pip").and_then(toml::Value::as_table);
-    let mut urls: Vec<String> = Vec::new();
+    let named_by = path.display().to_string();
+    let mut places = Vec::new();
     for table in pip.into_iter().chain([&table]) {
         for key in ["index", "index-url", "extra-index-url", "find-links"] {
             let values = match table.get(key) {
@@ -149,12 +193,15 @@ fn uv_places(path: &Path, is_foreign: bool) -> Vec<Place> {
             };
             let url =
                 |value: &toml::Value| value.get("url").unwrap_or(value).as_str().map(str::to_owned);
-            urls.extend(values.into_iter().filter_map(url));
+            places.extend(values.into_iter().filter_map(url).map(|url| Place {
+                url,
+                is_index: key != "find-links",
+                named_by: named_by.clone(),
+                is_foreign,
+            }));
         }
     }
-    let named_by = path.display().to_string();
-    let place = |url| Place { url, named_by: named_by.clone(), is_foreign };
-    urls.into_iter().map(place).collect()
+    places
 }
 
 /// The directory of the user's configuration.
@@ -163,16 +210,29 @@ fn configuration_directory() -> Option<PathBuf> {
     named.or_else(|| image::variable("HOME").map(|home| PathBuf::from(home).join(".config")))
 }
 
-/// The place that a variable of the user names.
-fn of_variable(name: &str) -> Option<Place> {
-    let url = image::variable(name)?.into_string().ok()?;
-    let url = Some(url).filter(|value| !value.trim().is_empty())?;
-    Some(Place { url, named_by: name.to_owned(), is_foreign: false })
+/// The places that a variable of the user names, whose `values` say which URLs are in its text.
+fn of_variable(name: &str, values: impl Fn(&str) -> Vec<String>) -> Vec<Place> {
+    let text = image::variable(name).and_then(|text| text.into_string().ok());
+    let mut urls = values(text.unwrap_or_default().as_str());
+    urls.retain(|url| !url.is_empty());
+    let is_index = !name.ends_with("FIND_LINKS");
+    let place = |url| Place { url, is_index, named_by: name.to_owned(), is_foreign: false };
+    urls.into_iter().map(place).collect()
+}
+
+/// The values in the text of an option of pip: there is one index, and any number of other places.
+fn pip_values(option: &str, text: &str) -> Vec<String> {
+    if ["extra-index-url", "find-links"].contains(&option) {
+        text.split_whitespace().map(str::to_owned).collect()
+    } else {
+        let lines = text.lines().map(str::trim);
+        lines.filter(|line| !line.is_empty()).take(1).map(str::to_owned).collect()
+    }
 }
 
 /// The options that count for `pip install` in a configuration file of pip: whether each is in its own section, the name
-/// and the first line of the value, which can be below the name.
-fn pip_options(text: &str) -> Vec<(bool, String, String)> {
+/// and the values, which can be on lines below the name.
+fn pip_options(text: &str) -> Vec<(bool, String, Vec<String>)> {
     let mut section = "";
     let mut options: Vec<(bool, String, String)> = Vec::new();
     // Whether further lines belong to the last option.
@@ -183,9 +243,9 @@ fn pip_options(text: &str) -> Vec<(bool, String, String)> {
             continue;
         }
         if line.starts_with([' ', '\t']) && is_open {
-            let last = options.last_mut().filter(|(.., value)| value.is_empty());
-            if let Some((.., value)) = last {
-                trimmed.clone_into(value);
+            if let Some((.., value)) = options.last_mut() {
+                value.push('\n');
+                value.push_str(trimmed);
             }
         } else if let Some(name) = trimmed.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'))
         {
@@ -199,8 +259,11 @@ fn pip_options(text: &str) -> Vec<(bool, String, String)> {
             }
         }
     }
-    options.retain(|(.., value)| !value.is_empty());
-    options
+    let values = options.into_iter().map(|(is_install, option, value)| {
+        let values = pip_values(&option, &value);
+        (is_install, option, values)
+    });
+    values.filter(|(.., values)| !values.is_empty()).collect()
 }
 
 #[cfg(test)]
@@ -219,9 +282,36 @@ mod tests {
         ] {
             let options = pip_options(text).into_iter();
             let found = options.filter(|(_, name, _)| name == "index-url");
-            let found = Vec::from_iter(found.map(|(install, _, value)| (install, value)));
-            let expected = expected.iter().map(|(install, value)| (*install, (*value).to_owned()));
+            let found = Vec::from_iter(found.map(|(install, _, values)| (install, values)));
+            let expected = expected.iter();
+            let expected = expected.map(|(install, value)| (*install, vec![(*value).to_owned()]));
             assert_eq!(found, Vec::from_iter(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn options_of_pip_with_several_values() {
+        for (text, option, expected) in [
+            ("extra-index-url = a b\n", "extra-index-url", &["a", "b"][..]),
+            ("extra-index-url =\n  # why\n  a\n\n  b c\n", "extra-index-url", &["a", "b", "c"]),
+            ("find-links = a\n\tb\ntimeout = 9\n  c\n", "find-links", &["a", "b"]),
+        ] {
+            let options = pip_options(&format!("[global]\n{text}")).into_iter();
+            let found =
+                options.filter(|(_, name, _)| name == option).flat_map(|(.., values)| values);
+            assert_eq!(Vec::from_iter(found), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_that_uv_gives_to_indexes() {
+        for (text, expected) in [
+            ("own=https://a/b", "https://a/b"),
+            ("https://a/b?c=d", "https://a/b?c=d"),
+            ("https://a/b", "https://a/b"),
+            ("=a", "=a"),
+        ] {
+            assert_eq!(without_name(text), expected);
         }
     }
 

@@ -188,8 +188,8 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
         Form::EarlyMarker => {
             let text = "the marker is in the early plain-text form, which names no kernels; whether it \
                         has code is unknown";
-            return findings
-                .push(Finding::new(Severity::Note, ids::EARLY_MARKER, path, text).into());
+            let note = Finding::new(Severity::Note, ids::EARLY_MARKER, path, text);
+            return findings.push(Diagnosis::from(note).leaving_open());
         }
         Form::Fat => "not split",
         Form::Joined => "joined",
@@ -365,7 +365,9 @@ impl<'a> Processes<'a> {
         let diagnosis = match self.runtime {
             Runtime::Unknown(why) => {
                 let text = format!("the HIP runtime of {files} is unknown: {why}");
-                finding(Severity::Note, ids::UNKNOWN_RUNTIME, text)
+                let note = finding(Severity::Note, ids::UNKNOWN_RUNTIME, text)
+                    .with_help("run `kpack doctor` for the program, in the system where it runs");
+                return findings.push(Diagnosis::from(note).leaving_open());
             }
             Runtime::Fails(why) => finding(
                 Severity::Fault,

@@ -84,6 +84,8 @@ impl Report {
         let all = all.iter().filter(|found| some.is_empty() || !is_consequence(found)).count();
         let (loads, verdict) = if all > 0 || !some.is_empty() && served.is_empty() {
             (Some(false), format!("GPU code will not load {is_for}"))
+        } else if findings.iter().any(|found| found.leaves_open) {
+            (None, format!("kpack cannot tell whether GPU code will load {is_for}"))
         } else if !without.is_empty() && !served.is_empty() {
             let text =
                 format!("GPU code will load for {}, but not for {}", list(&served), list(&without));
@@ -112,10 +114,11 @@ impl Report {
             let mut findings = self.findings.iter();
             findings.find(move |found| found.finding.severity == severity)
         };
+        let open = || self.findings.iter().find(|found| found.leaves_open);
         let mut notes =
             self.findings.iter().filter(|found| found.finding.severity == Severity::Note);
         let why = || notes.find(|found| self.loads.is_none() && found.finding.help.is_some());
-        of(Severity::Fault).or_else(|| of(Severity::Warning)).or_else(why)
+        of(Severity::Fault).or_else(open).or_else(|| of(Severity::Warning)).or_else(why)
     }
 }
 
@@ -143,7 +146,10 @@ impl Subject {
             } else {
                 Vec::new()
             };
-            processes.retain(|process| !found.0.owners.contains_key(&process.file));
+            let known = |file: &Path| found.1.iter().any(|known| known.file == file);
+            processes.retain(|process| {
+                !found.0.owners.contains_key(&process.file) && !known(&process.file)
+            });
             return Ok(Self { environment: Some(found), processes, ..Self::default() });
         }
         let absolute = std::path::absolute(path).map_err(|e| Error::io(path, "find", e))?;

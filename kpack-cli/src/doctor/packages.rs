@@ -23,6 +23,12 @@ use super::remedy::{Diagnosis, Remedy};
 const MAX_LIST: u64 = 16 << 20;
 const MAX_STATUS: u64 = 64 << 20;
 
+/// The files of RPM's databases that are not of SQLite, and what each is.
+const OTHER_RPM_DATABASES: [(&str, &str); 2] = [
+    ("Packages.db", "RPM's database is in the format ndb, which kpack does not read"),
+    ("Packages", "RPM's database is in the format Berkeley DB, which kpack does not read"),
+];
+
 /// A program that installs packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manager {
@@ -40,10 +46,21 @@ struct Package {
     manager: Manager,
     name: String,
     version: String,
+    /// Its architecture, if it is not that of the system.
+    foreign: Option<String>,
     /// Archives, and binaries that are examined, as paths in the root.
     files: Vec<PathBuf>,
-    /// The packages that it recommends, with their versions.
-    recommends: Vec<(String, Option<String>)>,
+    /// The packages that it recommends and that are not installed, with their versions.
+    lacks: Vec<(String, Option<String>)>,
+}
+
+/// What dpkg knows about a package that is installed for an architecture.
+struct DpkgPackage {
+    version: String,
+    architecture: String,
+    /// Whether packages of other architectures can use it.
+    is_for_all: bool,
+    recommends: String,
 }
 
 /// What `conda-meta` says about a package.
@@ -59,8 +76,28 @@ struct CondaPackage {
 #[derive(Debug, Default)]
 pub(super) struct Packages {
     packages: Vec<Package>,
-    installed: BTreeSet<String>,
     missing: BTreeSet<PathBuf>,
+    unread: Vec<Unread>,
+}
+
+/// A database of packages, or a part of one, that kpack does not read.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Unread {
+    path: PathBuf,
+    why: &'static str,
+    /// The command that reads it, if there is one.
+    command: Option<&'static str>,
+}
+
+impl Unread {
+    fn finding(&self) -> Finding {
+        let mut text =
+            format!("{}, so kpack cannot tell which package a file belongs to", self.why);
+        if let Some(command) = self.command {
+            text.push_str(&format!("; run `{command} FILE`"));
+        }
+        Finding::new(Severity::Note, ids::UNREAD_PACKAGE_DATABASE, &self.path, text)
+    }
 }
 
 /// The directory that paths in databases are below.
@@ -150,21 +187,22 @@ pub struct Owner {
     pub files: Vec<PathBuf>,
 }
 
-/// The packages in the databases below `root` that `files` are of.
-pub(crate) fn owners(root: &Path, files: BTreeSet<&Path>) -> Vec<Owner> {
+/// The packages in the databases below `root` that `files` are of, and which databases kpack does not read.
+pub(crate) fn owners(root: &Path, files: BTreeSet<&Path>) -> (Vec<Owner>, Vec<Finding>) {
     let mut found = Packages::default();
     let root = &Root::new(root.to_owned());
     let wanted = &Wanted::new(files, BTreeSet::new());
     found.add_dpkg(root, wanted);
     found.add_rpm(root, wanted);
     let owners = found.packages.into_iter().map(|package| {
-        let Package { manager, name, version, files, .. } = package;
+        let name = package.named(&package.name);
+        let Package { manager, version, files, .. } = package;
         let manager = if manager == Manager::Apt { "dpkg" } else { "rpm" };
         Owner { manager, name, version, files }
     });
     let mut owners = Vec::from_iter(owners);
     owners.sort();
-    owners
+    (owners, found.unread.iter().map(Unread::finding).collect())
 }
 
 impl Packages {
@@ -202,10 +240,14 @@ impl Packages {
     }
 
     fn add_dpkg(&mut self, root: &Root, wanted: &Wanted<'_>) {
-        let status = root.inside("var/lib/dpkg/status");
-        let Some(status) = status.and_then(|path| text(&path, MAX_STATUS)) else { return };
-        let mut fields = BTreeMap::new();
-        for paragraph in status.split("\n\n") {
+        let Some(status) = root.inside("var/lib/dpkg/status") else { return };
+        let Some(text_of_status) = text(&status, MAX_STATUS) else {
+            let why = "dpkg's database cannot be read";
+            return self.unread.push(Unread { path: status, why, command: None });
+        };
+        // A package can be installed for several architectures, in several versions.
+        let mut installed: BTreeMap<String, Vec<DpkgPackage>> = BTreeMap::new();
+        for paragraph in text_of_status.split("\n\n") {
             let field = |name: &str| {
                 let mut lines = paragraph.lines();
                 lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
@@ -214,37 +256,90 @@ impl Packages {
                 && field("Status").is_some_and(|status| status.ends_with(" installed"))
                 && [name, version].into_iter().all(is_plain)
             {
-                self.installed.insert(name.to_owned());
-                let recommends = field("Recommends").unwrap_or_default();
-                fields.insert(name.to_owned(), (version.to_owned(), recommends.to_owned()));
+                let architecture = field("Architecture").unwrap_or_default();
+                installed.entry(name.to_owned()).or_default().push(DpkgPackage {
+                    version: version.to_owned(),
+                    architecture: architecture.to_owned(),
+                    is_for_all: architecture == "all" || field("Multi-Arch") == Some("foreign"),
+                    recommends: field("Recommends").unwrap_or_default().to_owned(),
+                });
             }
         }
+        // dpkg writes this list when the first foreign architecture is added. The system's own one is first.
+        let architectures = root.inside("var/lib/dpkg/arch").and_then(|path| small_text(&path));
+        let own = architectures.as_ref().and_then(|list| list.lines().next()).map(str::trim);
         let lists = root.inside("var/lib/dpkg/info").map(fs::read_dir);
         let lists = lists.into_iter().flatten().flatten().flatten();
         // dpkg writes no links there.
         let lists = lists.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
         let lists = Vec::from_iter(lists.map(|entry| entry.path()));
-        let packages = parallel::map(lists, |path| {
+        let read = parallel::map(lists, |path| {
             let name = path.file_name()?.to_string_lossy();
-            let name = name.strip_suffix(".list")?.split(':').next()?;
-            let (version, recommends) = fields.get(name)?;
-            let list = text(&path, MAX_LIST)?;
+            let name = name.strip_suffix(".list")?;
+            // Only the lists of packages that may be installed for several architectures name theirs.
+            let (name, architecture) = match name.split_once(':') {
+                Some((name, architecture)) => (name, Some(architecture)),
+                None => (name, None),
+            };
+            let mut packages = installed.get(name)?.iter();
+            let package =
+                packages.find(|own| architecture.is_none_or(|name| own.architecture == name))?;
+            let Some(list) = text(&path, MAX_LIST) else {
+                let why = "this list of a package's files cannot be read";
+                return Some(Err(Unread { path, why, command: None }));
+            };
             let files = wanted.among(list.lines(), |line| Some(root.join(line)));
-            (!files.is_empty()).then(|| Package {
+            if files.is_empty() {
+                return None;
+            }
+            let serves = |other: &DpkgPackage| {
+                other.is_for_all || other.architecture == package.architecture
+            };
+            let is_there = |name: &str| {
+                let mut others = installed.get(name).into_iter().flatten();
+                others.any(serves)
+            };
+            let recommends = recommended(&package.recommends);
+            let is_foreign = own.is_some_and(|own| own != package.architecture)
+                && package.architecture != "all"
+                && is_plain(&package.architecture);
+            Some(Ok(Package {
                 manager: Manager::Apt,
                 name: name.to_owned(),
-                version: version.clone(),
+                version: package.version.clone(),
+                foreign: is_foreign.then(|| package.architecture.clone()),
                 files,
-                recommends: recommended(recommends).collect(),
-            })
+                lacks: recommends.filter(|(name, _)| !is_there(name)).collect(),
+            }))
         });
-        self.packages.extend(packages.into_iter().flatten());
+        for found in read.into_iter().flatten() {
+            match found {
+                Ok(package) => self.packages.push(package),
+                Err(unread) => self.unread.push(unread),
+            }
+        }
     }
 
     fn add_rpm(&mut self, root: &Root, wanted: &Wanted<'_>) {
-        let databases = ["usr/lib/sysimage/rpm/rpmdb.sqlite", "var/lib/rpm/rpmdb.sqlite"];
-        let mut databases = databases.into_iter().filter_map(|path| root.inside(path));
-        let Some(database) = databases.find(|path| path.is_file()) else { return };
+        let find = |name: &str| {
+            let places = ["usr/lib/sysimage/rpm", "var/lib/rpm"].into_iter();
+            let mut files = places.filter_map(|place| root.inside(&format!("{place}/{name}")));
+            files.find(|path| path.is_file())
+        };
+        let command = Some("rpm --query --file");
+        let mut unread = |path, why| self.unread.push(Unread { path, why, command });
+        let Some(database) = find("rpmdb.sqlite") else {
+            for (name, why) in OTHER_RPM_DATABASES {
+                if let Some(path) = find(name) {
+                    return unread(path, why);
+                }
+            }
+            return;
+        };
+        let Some(packages) = rpm_database::read(&database) else {
+            let why = "RPM's database cannot be read as it is (damaged, or partly in its write-ahead log)";
+            return unread(database, why);
+        };
         let releases = ["etc/os-release", "usr/lib/os-release"].into_iter();
         let mut releases = releases.filter_map(|path| root.inside(path));
         let release = releases.find_map(|path| small_text(&path)).unwrap_or_default();
@@ -252,21 +347,21 @@ impl Packages {
         let is_suse =
             lines.any(|(key, ids)| ["ID", "ID_LIKE"].contains(&key) && ids.contains("suse"));
         let manager = if is_suse { Manager::Zypper } else { Manager::Dnf };
-        // One that cannot be read says nothing.
-        for package in rpm_database::read(&database).unwrap_or_default() {
+        let installed: BTreeSet<String> = packages.iter().map(|own| own.name.clone()).collect();
+        for package in packages {
             let RpmPackage { name, version, files, recommends, .. } = package;
             if ![&name, &version].into_iter().all(|text| is_plain(text)) {
                 continue;
             }
-            self.installed.insert(name.clone());
             let files =
                 wanted.among(files.iter().map(String::as_str), |path| Some(root.join(path)));
             if !files.is_empty() {
-                let recommends = recommends.into_iter().filter(|(name, version)| {
-                    is_plain(name) && version.as_deref().is_none_or(is_plain)
+                let lacks = recommends.into_iter().filter(|(name, version)| {
+                    let is_sound = is_plain(name) && version.as_deref().is_none_or(is_plain);
+                    is_sound && !installed.contains(name)
                 });
-                let recommends = recommends.collect();
-                self.packages.push(Package { manager, name, version, files, recommends });
+                let lacks = lacks.collect();
+                self.packages.push(Package { manager, name, version, foreign: None, files, lacks });
             }
         }
     }
@@ -277,8 +372,13 @@ impl Packages {
         lists.retain(|path| path.extension().is_some_and(|end| end == "json"));
         lists.sort();
         for path in lists {
-            let Some(package) = text(&path, MAX_LIST) else { continue };
-            let Ok(package) = serde_json::from_str::<CondaPackage>(&package) else { continue };
+            let package = text(&path, MAX_LIST);
+            let package = package.and_then(|text| serde_json::from_str::<CondaPackage>(&text).ok());
+            let Some(package) = package else {
+                let why = "conda's description of a package cannot be read";
+                self.unread.push(Unread { path, why, command: None });
+                continue;
+            };
             let CondaPackage { name, version, build, files } = package;
             if ![&name, &version, &build].into_iter().all(|text| is_plain(text)) {
                 continue;
@@ -286,11 +386,29 @@ impl Packages {
             let files = files.iter().map(String::as_str);
             let files = wanted.among(files, |path| within(prefix, prefix, Path::new(path)));
             if !files.is_empty() {
-                let version = format!("{version} (build {build})");
-                let (manager, recommends) = (Manager::Conda, Vec::new());
-                self.packages.push(Package { manager, name, version, files, recommends });
+                self.packages.push(Package {
+                    manager: Manager::Conda,
+                    name,
+                    version: format!("{version} (build {build})"),
+                    foreign: None,
+                    files,
+                    lacks: Vec::new(),
+                });
             }
         }
+    }
+
+    /// What was not read, if a binary that lacks code belongs to no known package.
+    fn judge_unread(&self, processes: &[Process]) -> impl Iterator<Item = Diagnosis> {
+        let binaries = processes.iter().flat_map(|process| &process.binaries);
+        let lacking = binaries
+            .filter(|binary| binary.code.iter().any(|(_, code)| *code != Code::Here))
+            .map(|binary| &binary.path);
+        let is_known = |path| self.packages.iter().any(|package| package.files.contains(path));
+        let is_wanted = { lacking }.any(|path| !is_known(path));
+        let mut unread = BTreeSet::from_iter(&self.unread);
+        unread.retain(|_| is_wanted);
+        unread.into_iter().map(|unread| unread.finding().into())
     }
 
     /// The findings: archives that a package lists and that are gone, and device packages that are recommended for a GPU
@@ -302,7 +420,8 @@ impl Packages {
             let Some(path) = gone.next() else { continue };
             let text = format!(
                 "the package {} {} is installed, but its archive is missing",
-                package.name, package.version
+                package.named(&package.name),
+                package.version
             );
             let mut fault = Finding::new(Severity::Fault, ids::DEVICE_PACKAGE_DAMAGED, path, text);
             if package.manager == Manager::Conda {
@@ -330,9 +449,8 @@ impl Packages {
                     let fault = Diagnosis::from(fault.with_help(owner.of_conda()));
                     found.push(fault.about([gpu.clone()]));
                 }
-                for (name, version) in &owner.recommends {
-                    let is_for = target_of(name).is_some_and(|target| is_for(&target, gpu));
-                    if is_for && !self.installed.contains(name) {
+                for (name, version) in &owner.lacks {
+                    if target_of(name).is_some_and(|target| is_for(&target, gpu)) {
                         missing.insert(name, (owner, version.as_deref()));
                     }
                 }
@@ -345,19 +463,28 @@ impl Packages {
                 let path = owner.files.first().map_or(Path::new("/"), PathBuf::as_path);
                 let text = format!("{text}: {} has no code for it", shown(path));
                 let fault = Finding::general(Severity::Fault, ids::DEVICE_PACKAGE_MISSING, text);
-                let remedy = owner.manager.install(name, version);
+                let remedy = owner.manager.install(&owner.named(name), version);
                 found.push(Diagnosis::from(fault).mended_by(remedy).about([gpu.clone()]));
             }
         }
+        found.extend(self.judge_unread(processes));
         found
     }
 }
 
 impl Package {
+    /// The name of a package for the same architecture, as programs are told it.
+    fn named(&self, name: &str) -> String {
+        match &self.foreign {
+            Some(architecture) => format!("{name}:{architecture}"),
+            None => name.to_owned(),
+        }
+    }
+
     fn reinstall(&self) -> Option<Remedy> {
         match self.manager {
             Manager::Apt => {
-                let pinned = format!("{}={}", self.name, self.version);
+                let pinned = format!("{}={}", self.named(&self.name), self.version);
                 Remedy::new("apt-get", ["install", "--reinstall", &pinned])
             }
             Manager::Dnf => {
@@ -426,10 +553,12 @@ fn recommended(field: &str) -> impl Iterator<Item = (String, Option<String>)> {
     })
 }
 
-/// The content of a text file, if it is one of at most `size` bytes.
+/// The content of a text file, if it is one of at most `size` bytes. A name in it can have any bytes.
 fn text(path: &Path, size: u64) -> Option<String> {
     // Otherwise a list is read in many small pieces.
-    let mut text = String::with_capacity(16 << 10);
-    input::open(path).ok()?.take(size + 1).read_to_string(&mut text).ok()?;
+    let mut bytes = Vec::with_capacity(16 << 10);
+    input::open(path).ok()?.take(size + 1).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8(bytes);
+    let text = text.unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
     (text.len() as u64 <= size).then_some(text)
 }

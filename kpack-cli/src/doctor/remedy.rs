@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde::Serialize;
+use url::Url;
 
 use kpack_core::{Finding, Severity};
 use kpack_format::TargetId;
@@ -56,11 +57,14 @@ pub struct Diagnosis {
     /// The GPUs that get no code because of it; if empty, it is not about some of them.
     #[serde(skip)]
     pub gpus: Vec<TargetId>,
+    /// Whether it keeps kpack from telling whether code loads.
+    #[serde(skip)]
+    pub leaves_open: bool,
 }
 
 impl From<Finding> for Diagnosis {
     fn from(finding: Finding) -> Self {
-        Self { finding, remedy: None, gpus: Vec::new() }
+        Self { finding, remedy: None, gpus: Vec::new(), leaves_open: false }
     }
 }
 
@@ -75,6 +79,11 @@ impl Diagnosis {
         Self { gpus: gpus.into_iter().collect(), ..self }
     }
 
+    /// The same, which keeps kpack from telling whether code loads.
+    pub(super) fn leaving_open(self) -> Self {
+        Self { leaves_open: true, ..self }
+    }
+
     /// Whether something is wrong, if only for some GPUs.
     pub(super) fn is_wrong(&self) -> bool {
         self.finding.severity >= Severity::Warning
@@ -86,22 +95,59 @@ pub(super) fn word(path: &Path) -> Option<String> {
     path.to_str().map(str::to_owned)
 }
 
-/// A URL without what can be a secret: its user and password, and what comes after its path.
-pub(super) fn masked(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return url.to_owned();
+/// What stands for something that is not printed.
+const MASK: &str = "****";
+
+/// A URL or path without what can be a secret: the user and password of a URL, and what comes after its path. Of what may be
+/// a URL that others read differently, nothing is printed: a browser, pip and uv disagree about where its password is.
+pub(super) fn masked(text: &str) -> String {
+    if is_path(text) {
+        return text.to_owned();
+    }
+    let Some(mut url) = parsed(text) else {
+        return format!("{MASK} (kpack cannot read this URL, so it does not print it)");
     };
-    let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(end);
-    let host = match authority.rfind('@') {
-        Some(at) => format!("****{}", &authority[at..]),
-        None => authority.to_owned(),
-    };
-    let path = match path.find(['?', '#']) {
-        Some(at) if at + 1 < path.len() => format!("{}****", &path[..=at]),
-        _ => path.to_owned(),
-    };
-    format!("{scheme}://{host}{path}")
+    let is_set = |part: Option<&str>| part.is_some_and(|part| !part.is_empty());
+    let has_user = !url.username().is_empty() || url.password().is_some();
+    if !has_user && !is_set(url.query()) && !is_set(url.fragment()) {
+        return text.to_owned();
+    }
+    if has_user && (url.set_username(MASK).is_err() || url.set_password(None).is_err()) {
+        return MASK.to_owned();
+    }
+    if is_set(url.query()) {
+        url.set_query(Some(MASK));
+    }
+    if is_set(url.fragment()) {
+        url.set_fragment(Some(MASK));
+    }
+    url.into()
+}
+
+/// Whether a URL or path has nothing to mask.
+pub(super) fn is_shown(text: &str) -> bool {
+    masked(text) == text
+}
+
+/// Whether a text is a path, and no URL that lacks its scheme.
+fn is_path(text: &str) -> bool {
+    let is_rooted = ["/", "./", "../"].iter().any(|start| text.starts_with(start));
+    let is_local = is_rooted || !text.is_empty() && !text.contains([':', '@']);
+    is_local && !text.starts_with("//") && !text.contains(['\\', '?', '#'])
+}
+
+/// A URL, if every program finds the same parts in it.
+fn parsed(text: &str) -> Option<Url> {
+    let url = Url::parse(text).ok()?;
+    let (scheme, rest) = text.split_once("://")?;
+    if !scheme.eq_ignore_ascii_case(url.scheme()) {
+        return None;
+    }
+    let is_file = url.scheme() == "file" && rest.starts_with('/') && !rest.starts_with("//");
+    let has_host = url.has_host() && !rest.starts_with('/');
+    // The URL standard ignores or replaces these, others keep them.
+    let is_plain = !text.contains(|c: char| c.is_whitespace() || c.is_control() || c == '\\');
+    (is_plain && (is_file || has_host)).then_some(url)
 }
 
 #[cfg(test)]
@@ -124,8 +170,14 @@ mod tests {
         for (url, expected) in [
             ("https://index.example/simple", "https://index.example/simple"),
             ("https://user:secret@index.example/a@b", "https://****@index.example/a@b"),
-            ("https://a@b:secret@index.example", "https://****@index.example"),
-            ("https://token@index.example?x", "https://****@index.example?****"),
+            ("https://a@b:secret@index.example", "https://****@index.example/"),
+            ("https://:secret@index.example/a", "https://****@index.example/a"),
+            ("https://token@index.example?x", "https://****@index.example/?****"),
+            ("git+ssh://git:secret@index.example/a@v1", "git+ssh://****@index.example/a@v1"),
+            ("HTTPS://Index.example/a", "HTTPS://Index.example/a"),
+            ("file:///a/b@c", "file:///a/b@c"),
+            ("../wheels", "../wheels"),
+            ("wheels", "wheels"),
             ("https://index.example/a?token=s@c", "https://index.example/a?****"),
             ("https://index.example/a#s", "https://index.example/a#****"),
             ("https://index.example/a?", "https://index.example/a?"),

@@ -10,7 +10,7 @@ use super::machine::{Machine, Options, no_gpu};
 use super::packages::is_for;
 use super::places;
 use super::remedy::Remedy;
-use kpack_core::{Error, ids, shown};
+use kpack_core::{Error, Finding, ids, shown};
 
 /// The device wheels of environments that no GPU of the machine needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -24,6 +24,8 @@ pub struct Unused {
     pub remedy: Option<Remedy>,
     /// What to do if there is no command.
     pub help: Option<String>,
+    /// What could not be read, and may be a device wheel.
+    pub findings: Vec<Finding>,
 }
 
 /// A device wheel that no GPU needs.
@@ -69,13 +71,16 @@ pub fn unused(path: Option<&Path>, options: &Options) -> Result<Unused, Error> {
             break;
         }
     }
-    let Some((environment, _)) = environment else {
+    let Some((mut environment, _)) = environment else {
         let path = path.map_or_else(|| PathBuf::from("this machine"), Path::to_owned);
         let text = "there is no Python environment (expected lib/python3.*/site-packages)";
         return Err(Error::rejected(ids::NO_DEVICE_CODE, &path, text));
     };
-    let mut unused =
-        Unused { gpus: gpus.iter().map(ToString::to_string).collect(), ..Unused::default() };
+    let mut unused = Unused {
+        gpus: gpus.iter().map(ToString::to_string).collect(),
+        findings: std::mem::take(&mut environment.findings),
+        ..Unused::default()
+    };
     let own = environment.installed.distributions.iter().filter(|own| !own.is_inherited);
     for distribution in own {
         let Some(target) = distribution.device_target() else { continue };

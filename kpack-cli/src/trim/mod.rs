@@ -415,7 +415,9 @@ impl<'a> Run<'a> {
         let files = self.report.files.iter().map(|file| &file.path).chain(&self.changed);
         let files = BTreeSet::from_iter(files.map(PathBuf::as_path));
         if !files.is_empty() {
-            self.report.packages = owners(self.root.directory(), files);
+            let (packages, unread) = owners(self.root.directory(), files);
+            self.report.packages = packages;
+            self.report.findings.extend(unread);
         }
     }
 

@@ -117,15 +117,14 @@ impl Note {
     }
 }
 
-/// Adds to each finding of missing code for one of `gpus` that it went, if it did. It remains a fault.
-pub fn explain_all(findings: &mut [Finding], gpus: &[TargetId]) {
+/// Adds to each finding of missing code for a target that it went, if it did. It remains a fault.
+pub fn explain_all(findings: &mut [Finding]) {
     let missing = [ids::MISSING_TARGET, ids::MISSING_ARCHIVE];
     for finding in findings.iter_mut().filter(|finding| missing.contains(&finding.id)) {
-        let names_it = |gpu: &&TargetId| finding.text.contains(&gpu.to_string());
-        let gpus = gpus.iter().filter(names_it);
-        let path = finding.path.as_deref();
-        let why = path.and_then(|path| gpus.filter_map(|gpu| explain(path, gpu)).next());
-        if let Some(why) = why {
+        // The text may name other targets as well.
+        let target = finding.details.target.as_deref().and_then(|target| target.parse().ok());
+        let why = finding.path.as_deref().zip(target);
+        if let Some(why) = why.and_then(|(path, target)| explain(path, &target)) {
             finding.text.push_str(&format!("; {why}"));
         }
     }

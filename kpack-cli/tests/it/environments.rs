@@ -906,7 +906,7 @@ fn environments_of_uv() {
 }
 
 /// What the doctor says first of all about a library in a root of packages: its ID and its command; `None` if code loads.
-fn of_package(root: &Path, gpu: &str) -> Option<(String, String)> {
+pub(crate) fn of_package(root: &Path, gpu: &str) -> Option<(String, String)> {
     let mut options = Options::default();
     options.targets = vec![gpu.parse().unwrap()];
     options.system = root.to_owned();
@@ -920,7 +920,7 @@ fn of_package(root: &Path, gpu: &str) -> Option<(String, String)> {
 }
 
 /// A library that kpack split, for two GPUs, below `usr` in this directory.
-fn split_for_packages(directory: &Path) {
+pub(crate) fn split_for_packages(directory: &Path) {
     let codes = ["gfx1100", "gfx942"].map(|target| code(target, "add"));
     let library = FatLibrary::new().wrapper(Storage::Plain, codes);
     library.build(&directory.join("usr/lib/libvec.so")).unwrap();
@@ -928,7 +928,7 @@ fn split_for_packages(directory: &Path) {
     install(&options, &()).unwrap();
 }
 
-const ARCHIVE: &str = "usr/lib/.kpack/vec_lib_gfx1100.kpack";
+pub(crate) const ARCHIVE: &str = "usr/lib/.kpack/vec_lib_gfx1100.kpack";
 
 /// Given packages that dpkg installed, without the one for the GPU, or with one whose archive was deleted, then the doctor
 /// names the package and its version. With that installed, code loads.
@@ -1133,7 +1133,7 @@ fn packages_of_conda() {
     }
 }
 
-fn text_of(output: &Output) -> String {
+pub(crate) fn text_of(output: &Output) -> String {
     String::from_utf8([&*output.stdout, &output.stderr].concat()).unwrap()
 }
 
@@ -1407,14 +1407,14 @@ fn what_is_no_file_is_not_opened() {
 }
 
 /// The fields of a wheel that has a device wheel for this GPU.
-fn for_gfx1100(name: &str) -> String {
+pub(crate) fn for_gfx1100(name: &str) -> String {
     format!(
         "Provides-Extra: device-gfx1100\nRequires-Dist: {name}-device-gfx1100==1; extra == 'device-gfx1100'\n"
     )
 }
 
 /// An environment that no installer made: a Python, and this distribution, which `installer` is said to have installed.
-fn by_hand(tree: &Tree, packages: &str, name: &str, fields: &str, installer: &str) {
+pub(crate) fn by_hand(tree: &Tree, packages: &str, name: &str, fields: &str, installer: &str) {
     let packages = tree.path(packages);
     let dist_info = packages.join(format!("{name}-1.dist-info"));
     fs::create_dir_all(&dist_info).unwrap();

@@ -20,7 +20,7 @@ const ARCHIVE: &str = "image/opt/vec-1/lib/.kpack/vec_lib_gfx942.kpack";
 
 /// A tree with the root `image` of a system with merged directories and ROCm, both below absolute links, and a split
 /// library that finds the HIP runtime by an absolute path. `outside` has the same library.
-fn image() -> Option<Tree> {
+pub(crate) fn image() -> Option<Tree> {
     if !require::tools(&["cc", "ldd"]) || !require::root() {
         return None;
     }
@@ -55,7 +55,7 @@ fn image() -> Option<Tree> {
 }
 
 /// What the doctor says about a path in the image, and its exit code, with variables that would change the result.
-fn said(tree: &Tree, arguments: &[&str]) -> (String, Option<i32>) {
+pub(crate) fn said(tree: &Tree, arguments: &[&str]) -> (String, Option<i32>) {
     let mut command = command(tree, &["doctor", "--root", "image", "--arch", "gfx942"]);
     command.args(arguments).env("ROCM_KPACK_DISABLE", "1").env("ROCM_KPACK_PATH", "/nowhere");
     command.env("LD_LIBRARY_PATH", "/nowhere").env("VIRTUAL_ENV", tree.root());

@@ -13,6 +13,7 @@ mod concurrent;
 mod crates;
 mod create;
 mod doctor;
+mod doctor_unknown;
 mod environments;
 mod fat;
 mod findings;

@@ -1077,6 +1077,23 @@ fn the_note_explains_what_went() {
     assert!(!text.contains("kpack trim"), "{text}");
 }
 
+/// Given a file that lost one variant of a GPU's code and has another, then the note does not explain what is missing for
+/// other GPUs, though the message about them names the variant that stayed.
+#[test]
+fn a_note_explains_only_what_went() {
+    let tree = prefix();
+    trim(&tree, "--arch gfx1100,gfx90a:xnack+ prefix");
+    let text = said(&tree, &words("verify --arch gfx90a,gfx1030,gfx942 prefix"));
+    let about = |target: &str| {
+        let start = format!("without code for {target};");
+        let line = text.lines().find(|line| line.contains(&start));
+        line.unwrap_or_else(|| panic!("{text}")).to_owned()
+    };
+    assert!(about("gfx1030").contains("gfx90a:xnack+"), "{text}");
+    assert!(!about("gfx1030").contains("kpack trim"), "{text}");
+    assert!(about("gfx942").contains("`kpack trim` removed the code for gfx9-4-generic, gfx942"));
+}
+
 #[test]
 fn native_is_what_the_machine_has_and_where_none_is_seen_the_option_is_named() {
     let tree = prefix();

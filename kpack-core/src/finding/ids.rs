@@ -84,6 +84,7 @@ ids! {
     NO_DEVICE_WHEEL = "no-device-wheel";
     DEVICE_PACKAGE_MISSING = "device-package-missing";
     DEVICE_PACKAGE_DAMAGED = "device-package-damaged";
+    UNREAD_PACKAGE_DATABASE = "unread-package-database";
     TWO_RUNTIMES = "two-runtimes";
     CODE_FOUND = "code-found";
     EARLY_MARKER = "early-marker";

@@ -356,6 +356,11 @@ catalogue! {
             "The kernels in that archive cannot be loaded."
             "Run the command that `kpack doctor` prints, or install the package again."
 
+        UNREAD_PACKAGE_DATABASE
+            "A database of installed packages is damaged, or in a format that kpack does not read: RPM's Berkeley DB and ndb, which RHEL 8 and SUSE use."
+            "kpack does not know which package a file belongs to, so it cannot print the command that installs it."
+            "Ask the package manager, for instance with `rpm --query --file FILE`."
+
         TWO_RUNTIMES
             "A process would load two HIP runtimes, or one that is not the environment's."
             "Each runtime knows only the code that was registered with it, so it does not find kernels, or the process crashes."
