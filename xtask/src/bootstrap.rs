@@ -86,6 +86,7 @@ skopeo skopeo containers copies images
 umoci umoci containers unpacks images
 podman podman containers pulls images
 docker-registry docker-registry containers serves images
+jq jq test selects findings on a page
 curl curl test,containers fetches packed artifacts
 rocm-cmake /usr/share/rocm/cmake/ROCMConfig.cmake test,real the install functions of ROCm's own libraries";
 

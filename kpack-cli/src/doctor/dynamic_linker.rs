@@ -662,7 +662,7 @@ mod tests {
             "-shared -fPIC -o lib/libtwo.so lib/deep/libthree.so.1 -Wl,--enable-new-dtags,-rpath,$ORIGIN/deep",
         );
         let text = "int one(void) { return 1; }";
-        cc(source("one", text), "-shared -fPIC -o lib/libone.so -lm -Wl,--no-as-needed -lz");
+        cc(source("one", text), "-shared -fPIC -o lib/libone.so -lm -Wl,--no-as-needed -lresolv");
         let text = "int one(void), two(void); int main(void) { return one() + two(); }";
         let main = source("main", text);
         let common = "lib/libone.so lib/libtwo.so -Wl,--allow-shlib-undefined";

@@ -21,7 +21,7 @@ use kpack_tests::require;
 use kpack_tests::tree::{self, Tree, copy_file, write};
 use walkdir::WalkDir;
 
-use crate::command::{kpack, said};
+use crate::command::{NOBODY, for_every_user, kpack, said};
 
 const TARGETS: [&str; 3] = ["gfx1100", "gfx942", "gfx1030"];
 const FAMILY: &str = "gfx110x";
@@ -724,10 +724,12 @@ impl Venv {
     }
 
     fn doctor(&self, arguments: &[&str]) -> Output {
-        let mut command = self.command(env!("CARGO_BIN_EXE_kpack"));
-        if self.is_of_others {
+        let others = self.is_of_others.then(for_every_user);
+        let own = Path::new(env!("CARGO_BIN_EXE_kpack"));
+        let mut command = self.command(others.as_ref().map_or(own, |(kpack, _)| kpack));
+        if others.is_some() {
             use std::os::unix::process::CommandExt;
-            command.uid(65534).gid(65534);
+            command.uid(NOBODY).gid(NOBODY);
         }
         if self.is_left {
             command.arg("doctor").arg(self.root());

@@ -14,7 +14,7 @@ use kpack_tests::process::run;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
-use crate::command::{command, kpack};
+use crate::command::{NOBODY, command, for_every_user, kpack};
 
 const ARCHIVE: &str = "image/opt/vec-1/lib/.kpack/vec_lib_gfx942.kpack";
 
@@ -187,8 +187,10 @@ fn a_gpu_has_to_be_named() {
 fn users_examine_images_as_well() {
     let Some(tree) = image() else { return };
     fs::set_permissions(tree.root(), fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = command(&tree, &["doctor", "--root", "image", "--arch", "gfx942"]);
-    let output = command.arg("/opt/vec").uid(65534).gid(65534).output().unwrap();
+    let (kpack, _directory) = for_every_user();
+    let mut command = Command::new(kpack);
+    command.current_dir(tree.root()).args(["doctor", "--root", "image", "--arch", "gfx942"]);
+    let output = command.arg("/opt/vec").uid(NOBODY).gid(NOBODY).output().unwrap();
     let text = [&*output.stdout, &output.stderr].concat();
     let text = String::from_utf8(text).unwrap();
     if text.contains("image: only root can use it as a root directory here") {

@@ -9,19 +9,16 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use crate::command::{NOBODY, for_every_user};
 use crate::verified::assert_holds;
 use kpack_build::Error;
 use kpack_build::report::{Progress, Report};
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
-use kpack_tests::process;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::process::{Pid, Signal, kill_process};
-
-/// Neither root nor the owner of any file in the tests.
-const NOBODY: u32 = 65534;
 
 /// A prefix with `lib/libvec.so`.
 fn prefix() -> Tree {
@@ -59,11 +56,8 @@ fn install_as_nobody(tree: &Tree) -> Option<String> {
     for directory in ["", "lib"] {
         chown(tree.path(directory), Some(NOBODY), Some(NOBODY)).unwrap();
     }
-    // A copy, since others may not be allowed to read the directory of the build.
-    let copy = Tree::new();
-    fs::set_permissions(copy.root(), fs::Permissions::from_mode(0o755)).unwrap();
-    process::copy(env!("CARGO_BIN_EXE_kpack"), copy.path("kpack"));
-    let mut command = command_of(&copy.path("kpack"), tree, "");
+    let (kpack, _directory) = for_every_user();
+    let mut command = command_of(&kpack, tree, "");
     let output = command.uid(NOBODY).gid(NOBODY).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{said}");

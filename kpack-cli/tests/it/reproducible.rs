@@ -2,8 +2,8 @@
 //! result has the same bytes and directories.
 
 use std::collections::BTreeMap;
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -12,6 +12,8 @@ use kpack_tests::process;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 use walkdir::WalkDir;
+
+use crate::command::for_every_user;
 
 const BINARIES: [&str; 3] = ["bin/vec", "lib/libadd.so", "lib/libmul.so"];
 const OBJECTS: [&str; 2] = ["in/add.o", "in/mul.o"];
@@ -68,11 +70,8 @@ fn result(input: &Tree, way: Way) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
         touch.arg(tree.root()).args(["-exec", "touch", "-d", time, "{}", "+"]);
         process::run(&mut touch);
     }
-    // A copy, since others may not be allowed to read the directory of the build.
-    let kpack = Tree::new();
-    process::copy(env!("CARGO_BIN_EXE_kpack"), kpack.path("kpack"));
+    let (kpack, _directory) = for_every_user();
     if way.nobody {
-        fs::set_permissions(kpack.root(), Permissions::from_mode(0o755)).unwrap();
         process::run(Command::new("chown").args(["-R", "65534:65534"]).arg(tree.root()));
     }
     let (mut binaries, mut objects) = (BINARIES, OBJECTS);
@@ -95,7 +94,7 @@ fn result(input: &Tree, way: Way) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
         [[&install[..], &binaries].concat(), [&object[..], &objects].concat(), split.to_vec()]
     {
         let mut command = Command::new("env");
-        command.args(way.runner).arg(kpack.path("kpack"));
+        command.args(way.runner).arg(&kpack);
         command.args(arguments).current_dir(tree.root());
         command.args(way.jobs.map(|jobs| format!("--jobs={jobs}")));
         process::run(&mut command);

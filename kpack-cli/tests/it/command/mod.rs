@@ -2,9 +2,25 @@
 
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use kpack_tests::process;
 use kpack_tests::tree::Tree;
+
+/// Neither root nor the owner of any file in the tests.
+pub(crate) const NOBODY: u32 = 65534;
+
+/// A copy of the command that every user may run, and the directory that is removed with it: others may not be allowed to
+/// read the directory of the build, such as one in root's home.
+pub(crate) fn for_every_user() -> (PathBuf, Tree) {
+    let tree = Tree::new();
+    fs::set_permissions(tree.root(), Permissions::from_mode(0o755)).unwrap();
+    process::copy(env!("CARGO_BIN_EXE_kpack"), tree.path("kpack"));
+    (tree.path("kpack"), tree)
+}
 
 /// The command, in a tree.
 pub(crate) fn command(tree: &Tree, arguments: &[&str]) -> Command {
