@@ -636,7 +636,10 @@ impl Code {
                 "install the files themselves instead of links (`uv pip install --link-mode copy`), or ",
             ),
             Rule::Path | Rule::PathPrefix => ("does not know `@GFXARCH@` in variables", ""),
-            Rule::Marker => ("stops at an archive that lacks a kernel", ""),
+            Rule::Marker => (
+                "stops at an archive that lacks a kernel",
+                "split the original with `--complete-variants`, or ",
+            ),
         };
         let loader = loader.display();
         Self::Fault(

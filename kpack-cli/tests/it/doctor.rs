@@ -1120,11 +1120,21 @@ fn rocms_loader_stops_at_an_archive_without_the_kernel() {
     assert_eq!(rocm.len(), 1, "{rocm:?}");
     for part in [
         "stops at an archive that lacks a kernel: it misses code for gfx90a that kpack's finds",
+        "split the original with `--complete-variants`, or ",
         "put kpack's loader (`librocm-kpack0`) in the place of /tree/rocm/librocm_kpack.so.0",
     ] {
         assert!(rocm[0].contains(part), "{rocm:?}");
     }
     assert_eq!(kpack, [""; 0]);
+
+    // With complete archives, both find it.
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    fs::remove_file(tree.path(LOADER)).unwrap();
+    new_runtime(&tree);
+    let mut complete = InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
+    complete.storage.complete_variants = true;
+    install(&complete, &()).unwrap();
+    assert_eq!(with_both_loaders(&tree, "prefix", "gfx90a"), [[""; 0]; 2]);
 }
 
 #[test]

@@ -164,8 +164,12 @@ pub fn damage<'a, R: Read + Seek>(
         Ok(read) => read,
         Err(found) => return Ok(vec![(kernel, target, found.reason())]),
     };
-    let check = |target: &str| {
-        let id: TargetId = target.parse().map_err(|error| format!("{error}"))?;
+    let check = |kernel: &str, target: &str| {
+        let entry = archive.toc().entry(kernel, target).ok();
+        let id = match entry.and_then(|entry| entry.less_specific(target)) {
+            Some(id) => id,
+            None => target.parse().map_err(|error| format!("{error}"))?,
+        };
         if size <= LARGE {
             check_code_object(&bytes, &id)
         } else {
@@ -178,7 +182,7 @@ pub fn damage<'a, R: Read + Seek>(
         if !is_of_binary && kind_of(&bytes) != Some(FileKind::CodeObject) {
             return None;
         }
-        let reason = check(target).err()?;
+        let reason = check(kernel, target).err()?;
         Some((*kernel, *target, reason.into()))
     });
     Ok(wrong.collect())

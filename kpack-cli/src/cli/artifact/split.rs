@@ -12,7 +12,7 @@ use crate::cli::kernel_files::KernelFilesArguments;
 use crate::cli::output::{self, Text, count, size};
 use crate::cli::print::print;
 use crate::cli::progress::{ALL, Bar};
-use crate::cli::storage::{InstallHint, StorageArguments};
+use crate::cli::storage::{InstallHint, StorageArguments, Variants};
 use kpack_artifact::databases::{DATABASES, Database, Known, Selection};
 use kpack_artifact::split::{
     self, BatchOptions, BatchReport, Failure, Layout, Options, Outcome, Report, Unknown,
@@ -90,6 +90,8 @@ pub(super) struct Arguments {
     hint: InstallHint,
     #[command(flatten)]
     storage: StorageArguments,
+    #[command(flatten)]
+    variants: Variants,
     /// Accepted for older scripts; temporary files are in the output directory
     #[arg(long, value_name = "DIR", hide = true)]
     tmp_dir: Option<PathBuf>,
@@ -142,6 +144,7 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
     options.layout = arguments.layout;
     options.install_hint.clone_from(&arguments.hint.install_hint);
     options.storage = arguments.storage.storage();
+    options.storage.complete_variants = arguments.variants.complete_variants;
     if options.layout == Layout::Artifact && options.install_hint.is_some() {
         let text = "--install-hint has no effect with --layout artifact, which writes no manifest; remove one of the two options";
         return Err(Error::usage(text));
