@@ -139,7 +139,10 @@ impl Work<'_> {
     fn module(&self, module: &Module) -> Result<Written, Error> {
         let Compressed { archives, debug } = self.compress(module)?;
         let input = self.options.artifact_dir.join(&module.prefix);
-        let findings = debug.findings(&self.options.storage.debug, &input);
+        let mut findings = debug.findings(&self.options.storage.debug, &input);
+        findings.extend(split::variants::warnings(&archives, &BTreeMap::new(), |name| {
+            input.join(name)
+        }));
         self.hosts(module, &archives)?;
         let time = newest(module)?;
         let mut entries = BTreeMap::new();

@@ -12,7 +12,7 @@ use super::kernel_files::KernelFilesArguments;
 use super::output::{self, Text, count, size};
 use super::print::print;
 use super::progress::{Bar, DEVICE_CODE};
-use super::storage::{InstallHint, StorageArguments};
+use super::storage::{InstallHint, StorageArguments, Variants};
 use kpack_artifact::kernel_files;
 use kpack_core::platform::canonicalize;
 use kpack_core::publish::name_part;
@@ -62,6 +62,8 @@ pub(super) struct Arguments {
     hint: InstallHint,
     #[command(flatten)]
     storage: StorageArguments,
+    #[command(flatten)]
+    variants: Variants,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
@@ -69,6 +71,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     set_place(arguments, &mut options)?;
     options.install_hint.clone_from(&arguments.hint.install_hint);
     options.storage = arguments.storage.storage_for(&options.architectures);
+    options.storage.complete_variants = arguments.variants.complete_variants;
     let kernel_files = kernel_files::check(&options.prefix, &arguments.kernel_files.rules()?)?;
     let bar = Bar::new(DEVICE_CODE);
     let mut report = install::install(&options, &bar)?;

@@ -75,6 +75,15 @@ impl StripDebug {
     }
 }
 
+/// What to do about variants of a processor beside plain code.
+#[derive(Debug, Args)]
+pub(super) struct Variants {
+    /// Copy code that is only compiled for a plain processor, such as gfx90a, into the archives for its variants, such as
+    /// gfx90a:xnack+, which ROCm 7.13 and 7.14 need to find it. The archives for variants grow by that code
+    #[arg(long)]
+    pub(super) complete_variants: bool,
+}
+
 /// How code objects are stored.
 #[derive(Debug, Args)]
 pub(super) struct Frames {

@@ -14,7 +14,7 @@ use super::kernel_files::KernelFilesArguments;
 use super::output::{self, Text, size};
 use super::print::print;
 use super::progress::{Bar, DEVICE_CODE};
-use super::storage::StorageArguments;
+use super::storage::{StorageArguments, Variants};
 use super::verify;
 use kpack_core::{Error, Finding};
 use kpack_wheel::{self as wheel, Description, Options, Report, VerifyOptions};
@@ -60,6 +60,8 @@ struct Split {
     kernel_files: KernelFilesArguments,
     #[command(flatten)]
     storage: StorageArguments,
+    #[command(flatten)]
+    variants: Variants,
 }
 
 /// Verify host wheels with their device wheels
@@ -109,6 +111,7 @@ fn split(arguments: &Split) -> Result<ExitCode, Error> {
     let mut options = arguments.options.clone();
     options.kernel_files = arguments.kernel_files.rules()?;
     options.storage = arguments.storage.storage();
+    options.storage.complete_variants = arguments.variants.complete_variants;
     let bar = Bar::new(DEVICE_CODE);
     let report = wheel::split(&options, &bar)?;
     bar.finish();

@@ -27,6 +27,9 @@ enum Miss {
     OtherBuild(PathBuf),
 }
 
+/// How archives come to lack no kernel.
+const COMPLETE: &str = "split the original with `--complete-variants`, or ";
+
 impl RocmLoader<'_> {
     /// What is wrong with the code for `gpu`, all of which kpack's loader finds; `None` if it gets the same.
     pub(super) fn judge(
@@ -47,7 +50,7 @@ impl RocmLoader<'_> {
                 "if ROCm's loader, {path}, is of ROCm 7.14 or older, it stops at an archive that lacks a kernel, and \
                  misses code for {gpu} that kpack's finds"
             );
-            Code::Doubtful(text, self.replace())
+            Code::Doubtful(text, format!("{COMPLETE}{}", self.replace()))
         })
     }
 
@@ -105,7 +108,7 @@ impl RocmLoader<'_> {
                 "does not find archives whose names have `-` for the colons of the target",
                 "rename the archives, with colons, or ",
             ),
-            Miss::Stops => ("stops at an archive that lacks a kernel", ""),
+            Miss::Stops => ("stops at an archive that lacks a kernel", COMPLETE),
         };
         let loader = self.path.display();
         Code::Fault(

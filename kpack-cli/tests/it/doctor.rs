@@ -1135,11 +1135,21 @@ fn older_loaders_of_rocm_stop_at_an_archive_without_the_kernel() {
         for part in [
             &format!("{severity} [rocm-loader] /tree/prefix/lib/libvec.so: "),
             text,
-            "put kpack's loader (`librocm-kpack0`) in the place of /tree/rocm/librocm_kpack.so.0",
+            "split the original with `--complete-variants`, or put kpack's loader (`librocm-kpack0`) in the place of \
+             /tree/rocm/librocm_kpack.so.0",
         ] {
             assert!(rocm[0].contains(part), "{name}: {rocm:?}");
         }
         assert_eq!(kpack, [""; 0]);
+
+        // With complete archives, both find it.
+        library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+        fs::remove_file(tree.path(LOADER)).unwrap();
+        reading_runtime(&tree, &hip, LOADER);
+        let mut complete = InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
+        complete.storage.complete_variants = true;
+        install(&complete, &()).unwrap();
+        assert_eq!(with_both_loaders(&tree, "prefix", "gfx90a"), [[""; 0]; 2], "{name}");
     }
 }
 

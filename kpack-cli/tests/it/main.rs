@@ -66,6 +66,7 @@ mod terminal;
 mod therock;
 mod therock_wheels;
 mod trim;
+mod variants;
 #[path = "../../../kpack-artifact/tests/it/verified/mod.rs"]
 mod verified;
 mod verify;

@@ -17,6 +17,7 @@ use super::content::{Content, Failure, Stored};
 use super::debug_info::{DebugFiles, DebugTotals, treat};
 use super::device_code::PackedCode;
 use super::storage::Storage;
+use super::variants;
 use crate::interrupt;
 use crate::parallel::{self, lock};
 use crate::publish;
@@ -129,6 +130,9 @@ pub fn compress(
                 archive.set_entry_id(kernel, shared.entry_id.as_deref());
             }
         }
+    }
+    if compression.storage.complete_variants {
+        variants::complete(&mut archives, compression.scratch)?;
     }
     Ok(Compressed { archives, debug })
 }

@@ -10,6 +10,7 @@ mod device_code;
 pub mod padding;
 mod spirv;
 mod storage;
+pub mod variants;
 
 pub use budget::{Budget, Permit};
 pub use compress::{Compressed, Compression, compress};

@@ -29,6 +29,8 @@ pub struct Storage {
     pub spirv: Spirv,
     /// What to do with debug sections.
     pub debug: DebugInfo,
+    /// Whether archives for variants of a processor get the plain code that they lack.
+    pub complete_variants: bool,
 }
 
 /// What to do with the debug sections of code objects.
@@ -54,6 +56,7 @@ impl Storage {
             jobs: processors(),
             spirv: Spirv::default(),
             debug: DebugInfo::default(),
+            complete_variants: false,
         }
     }
 

@@ -133,6 +133,7 @@ ids! {
     MISSING_KERNEL = finding::MISSING_KERNEL.as_str();
     STALE_ARCHIVE = finding::STALE_ARCHIVE.as_str();
     FEWER_KERNELS = "fewer-kernels";
+    INCOMPLETE_VARIANT = "incomplete-variant";
     DAMAGED_MANIFEST = "damaged-manifest";
     DAMAGED_MARKER = finding::DAMAGED_MARKER.as_str();
     NOT_AN_ARTIFACT = "not-an-artifact";

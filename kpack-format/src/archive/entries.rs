@@ -2,7 +2,9 @@
 
 use std::ops::Index;
 
+use crate::TargetId;
 use crate::message_pack::{MessagePackError, Reader, Writer};
+use crate::offload_bundle::EntryId;
 
 /// The type of a code object.
 const HSACO: &str = "hsaco";
@@ -31,6 +33,17 @@ pub struct TocEntry {
     pub kind: Option<Box<str>>,
     /// The MessagePack map of its metadata, if that has more than `entry_id`.
     pub metadata: Option<Box<[u8]>>,
+}
+
+impl TocEntry {
+    /// The target that the code object is compiled for, if that is a less specific one than `target`, for which the
+    /// entry is: it completes the archive of a variant (`gfx90a:xnack+`) with plain code (`gfx90a`). The
+    /// [ID](Self::entry_id) says so.
+    pub fn less_specific(&self, target: &str) -> Option<TargetId> {
+        let target: TargetId = target.parse().ok()?;
+        let own = EntryId::read(self.entry_id.as_deref()?).ok()?.target().cloned()?;
+        (own != target && own.runs_on(&target)).then_some(own)
+    }
 }
 
 /// A kernel's entries, ordered by target ID. Nearly every kernel has only one, for which a

@@ -12,6 +12,7 @@ use super::{Archive, ArchiveError, DATA_OFFSET, Encoded, Encoder, Scheme, TocEnt
 use crate::code_id::index_in;
 use crate::digest::{Blake3, LateStart};
 use crate::names::KernelName;
+use crate::offload_bundle::code_object_id;
 use crate::{CodeId, TargetId, code_id};
 
 /// zstd's default level.
@@ -273,6 +274,38 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
                     entered.metadata.clone_from(&entry.metadata);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// The kernels for the first target.
+    pub fn kernels(&self) -> impl Iterator<Item = &str> {
+        let own = self.kernels.keys().filter(|kernel| kernel.target == 0);
+        own.map(|kernel| &*kernel.name)
+    }
+
+    /// Copies the code objects of kernels that this archive lacks from `other`, which is for a less specific target
+    /// and stored by the same scheme. Their entries keep the [ID](TocEntry::entry_id) of the bundle's entry, which names
+    /// that target.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub fn complete_from<T: Read + Write + Seek>(
+        &mut self,
+        other: &mut ArchiveWriter<T>,
+    ) -> Result<(), ArchiveError> {
+        for (kernel, entered) in &other.kernels {
+            let own = KernelOrder { target: 0, ..kernel.clone() };
+            if kernel.target != 0 || self.kernels.contains_key(&own) {
+                continue;
+            }
+            let Stored { offset, size, original_size, checksum } = other.stored[entered.index];
+            other.spool.seek(SeekFrom::Start(offset))?;
+            let mut stored = (&mut other.spool).take(size);
+            let index = self.store(&kernel.name, &mut stored, size, original_size, checksum)?;
+            let usual = || code_object_id(&other.targets[0]).into();
+            let copy = self.enter(&kernel.name, 0, index)?;
+            copy.entry_id = Some(entered.entry_id.clone().unwrap_or_else(usual));
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ pub struct EntryId {
 impl EntryId {
     /// Reads an ID: kind, triple and target (LLVM, "Clang Offload Bundler", "Bundle Entry ID").
     /// The triple's environment is mostly empty, so that the target follows the last `--`.
-    pub(super) fn read(text: &str) -> Result<Self, String> {
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
         let host = text.split('-').next() == Some("host");
         let target = match text.rsplit_once("--") {
             _ if host => None,

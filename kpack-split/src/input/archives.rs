@@ -216,8 +216,12 @@ pub fn check<'a, R: Read + Seek>(
             return Ok(Checked { wrong: vec![(kernel, target, found.reason())], kernels: None });
         }
     };
-    let is_right = |target: &str| {
-        let id: TargetId = target.parse().map_err(|error| format!("{error}"))?;
+    let is_right = |kernel: &str, target: &str| {
+        let entry = archive.toc().entry(kernel, target).ok();
+        let id = match entry.and_then(|entry| entry.less_specific(target)) {
+            Some(id) => id,
+            None => target.parse().map_err(|error| format!("{error}"))?,
+        };
         if size <= LARGE {
             check_code_object(&bytes, &id)
         } else {
@@ -230,7 +234,7 @@ pub fn check<'a, R: Read + Seek>(
         if !is_of_binary && kind_of(&bytes) != Some(FileKind::CodeObject) {
             return None;
         }
-        let reason = is_right(target).err()?;
+        let reason = is_right(kernel, target).err()?;
         Some((*kernel, *target, reason.into()))
     });
     Ok(Checked { wrong: wrong.collect(), kernels: KernelNames::of(&bytes) })

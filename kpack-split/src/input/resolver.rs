@@ -290,6 +290,14 @@ impl Resolver {
         lock(&self.archives[place.archive].archive).read_digest(&kernel, target)
     }
 
+    /// The target of the code object of wrapper `index` for `target` at `place`, if that is a less specific one: it is
+    /// in the archive for that target as well.
+    pub fn less_specific(&self, place: CodePlace, index: u32, target: &str) -> Option<TargetId> {
+        let archive = lock(&self.archives[place.archive].archive);
+        let entry = archive.toc().entry(&self.kernel(index, target), target);
+        entry.ok()?.less_specific(target)
+    }
+
     /// The ID of a bundle's entry for the code object of wrapper `index` for `target` at `place`.
     pub fn entry_id(&self, place: CodePlace, index: u32, target: &str) -> String {
         let archive = lock(&self.archives[place.archive].archive);

@@ -1,15 +1,19 @@
-//! Finds archives that an earlier split wrote for another module, and that binaries no longer load.
+//! What earlier splits left in the directory of the archives: archives of other modules that binaries no longer load,
+//! and the code of other binaries of the module.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::io;
 
 use kpack_core::words::list;
+use kpack_format::archive::Toc;
 use kpack_format::names::{Group, KernelName, is_archive};
 
 use super::binary::InstallBinary;
 use crate::input::{self, KpackPath, or_refused};
 use crate::publish::Directory;
 use crate::report::Report;
+use crate::split::variants::Kernels;
 use crate::{Error, ids};
 
 /// An archive of another module.
@@ -51,28 +55,13 @@ pub(super) fn warn_of_archives(
 /// The archives of other modules than `group` with code of the `known` binaries.
 fn former(kpacks: &KpackPath, group: &Group, known: &BTreeSet<&str>) -> Result<Vec<Former>, Error> {
     let mut found = Vec::new();
-    if known.is_empty() || !kpacks.path.is_dir() {
+    if known.is_empty() {
         return Ok(found);
     }
-    let mut names = Directory::open(&kpacks.path)?.names()?;
-    names.sort();
-    for name in names {
-        let path = kpacks.path.join(&name);
-        if !is_archive(&path) || !path.is_file() {
+    for name in names(kpacks)? {
+        let Some(toc) = toc(kpacks, &name)?.filter(|toc| toc.group_name != **group) else {
             continue;
-        }
-        let archive = match or_refused(input::open_archive(&path)) {
-            Ok(Ok(archive)) => archive,
-            // Damage to others' archives does not matter here.
-            Ok(Err(_)) => continue,
-            // Another run has just removed it.
-            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
         };
-        let toc = archive.toc();
-        if toc.group_name == **group {
-            continue;
-        }
         let binaries = toc.kernels.keys().filter_map(|kernel| KernelName::binary_of(kernel));
         let binaries: BTreeSet<String> = binaries.map(str::to_owned).collect();
         if binaries.iter().any(|name| known.contains(&**name)) {
@@ -80,4 +69,61 @@ fn former(kpacks: &KpackPath, group: &Group, known: &BTreeSet<&str>) -> Result<V
         }
     }
     Ok(found)
+}
+
+/// The kernels of other binaries of the module `group` than `fat` in its archives, if there are archives for variants of
+/// processors. Others need no comparison.
+pub(super) fn kernels_of_others(
+    fat: &[&InstallBinary],
+    kpacks: &KpackPath,
+    group: &Group,
+) -> Result<Kernels, Error> {
+    let mut found = Kernels::new();
+    let targets = fat.iter().flat_map(|binary| binary.targets());
+    let mut is_variant = targets.map(|target| target.features().next().is_some());
+    let archives = names(kpacks)?.into_iter();
+    let archives = archives.filter_map(|name| Some((group.target_of(name.to_str()?)?, name)));
+    let archives = BTreeMap::from_iter(archives);
+    if !archives.keys().any(|target| target.features().next().is_some()) && !is_variant.any(|is| is)
+    {
+        return Ok(found);
+    }
+    for (target, name) in archives {
+        let Some(toc) = toc(kpacks, &name)?.filter(|toc| toc.group_name == **group) else {
+            continue;
+        };
+        let is_other = |kernel: &&String| {
+            let binary = KernelName::parse(kernel).binary;
+            !fat.iter().any(|fat| fat.located.name == binary)
+        };
+        let others = BTreeSet::from_iter(toc.kernels.keys().filter(is_other).cloned());
+        if !others.is_empty() {
+            found.insert(target, others);
+        }
+    }
+    Ok(found)
+}
+
+/// The names in the directory of the archives, sorted.
+fn names(kpacks: &KpackPath) -> Result<Vec<OsString>, Error> {
+    if !kpacks.path.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut names = Directory::open(&kpacks.path)?.names()?;
+    names.sort();
+    Ok(names)
+}
+
+/// The table of an archive; `None` for what is none. Damage is reported where an archive is used.
+fn toc(kpacks: &KpackPath, name: &OsStr) -> Result<Option<Toc>, Error> {
+    let path = kpacks.path.join(name);
+    if !is_archive(&path) || !path.is_file() {
+        return Ok(None);
+    }
+    match or_refused(input::open_archive(&path)) {
+        Ok(archive) => Ok(archive.ok().map(|archive| archive.toc().clone())),
+        // Another run has just removed it.
+        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }

@@ -24,6 +24,7 @@ use crate::input::{self, ClosedBinary, Lookup, Prefix};
 use crate::parallel;
 use crate::split::{
     self, Budget, Compressed, Compression, DebugFiles, FatFile, PackedCode, Presplit, Treatment,
+    variants,
 };
 use crate::{Error, ids};
 use apply::Run;
@@ -119,8 +120,15 @@ fn attempt(
         flushes: true,
         debug_files: debug_files.unwrap_or(&own_debug_files),
     };
-    let Compressed { archives, debug } = archives(&compression, &fat, &wants, progress)?;
+    let others = former::kernels_of_others(&fat, &kpacks, &group)?;
+    // Those for variants that only other binaries of the module have code for.
+    let completed = others.keys().filter(|target| wanted.may_write(target)).cloned();
+    let completed = Vec::from_iter(completed);
+    let Compressed { archives, debug } =
+        archives(&compression, &fat, &wants, &completed, progress)?;
     report.findings.extend(debug.findings(&options.storage.debug, &kpacks.path));
+    let path = |name: &str| prefix.root().path().join(name);
+    report.findings.extend(variants::warnings(&archives, &others, path));
     plans::set_code_ids(&mut plans, &fat, &kpacks, &group, &archives)?;
     if options.only == Some(Only::Device) {
         plans::warn_of_other_builds(&fat, &archives, &mut report);
@@ -174,6 +182,7 @@ fn archives(
     compression: &Compression<'_>,
     fat: &[&InstallBinary],
     wants: &(dyn Fn(&TargetId) -> bool + Sync),
+    completed: &[TargetId],
     progress: &dyn Progress,
 ) -> Result<Compressed, Error> {
     let sources: Vec<(String, &PackedCode)> = fat
@@ -193,6 +202,15 @@ fn archives(
         presplit.collect(&binary.located.name, wants, &treatment, &mut |_, target, fill| {
             fill(storage.archive(archives, target.clone(), (group, target), scratch)?)
         })?;
+    }
+    if storage.complete_variants {
+        let archives = &mut compressed.archives;
+        for target in completed {
+            if variants::less_specific(target).any(|plain| archives.contains_key(&plain)) {
+                storage.archive(archives, target.clone(), (group, target), scratch)?;
+            }
+        }
+        variants::complete(archives, scratch)?;
     }
     Ok(compressed)
 }

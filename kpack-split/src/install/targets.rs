@@ -66,6 +66,11 @@ impl Wanted {
             Self::Selected(selection) => selection.matches(target),
         }
     }
+
+    /// Whether the run may write an archive for `target`, for which the binaries may have no code.
+    pub(super) fn may_write(&self, target: &TargetId) -> bool {
+        matches!(self, Self::All(_)) || self.wants(target)
+    }
 }
 
 /// Finds out which device code to keep.

@@ -109,10 +109,15 @@ impl Code {
                 continue;
             }
             // All of a target's code or none: its ID in the marker is that of all.
-            let mut found = false;
+            let (mut found, mut has_copies) = (false, false);
             let wrappers = wrappers.iter_mut().zip(&binary.indices);
             for (wrapper, index) in wrappers.filter(|(_, index)| !binary.kept.contains_key(index)) {
                 if let Some(place) = resolver.find(*index, &target) {
+                    // Its own target's archive has it, too, and a bundle needs it once.
+                    if resolver.less_specific(place, *index, &target).is_some() {
+                        has_copies = true;
+                        continue;
+                    }
                     wrapper.push(Chosen {
                         target: target.clone(),
                         place,
@@ -124,7 +129,7 @@ impl Code {
             // Not every binary of a module has code for each target.
             if found {
                 targets.insert(target);
-            } else if binary.marker.code_ids.contains_key(&target) {
+            } else if !has_copies && binary.marker.code_ids.contains_key(&target) {
                 let text = format!("the archive for {target} has no code object of it");
                 return Err(Error::rejected(ids::MISSING_KERNEL, &binary.located.path, text));
             } else {

@@ -10,7 +10,7 @@ use kpack_format::offload_bundle::Entry;
 use crate::elf::{DeviceCode, FatBinary};
 use crate::host;
 use crate::input::{LinkedBinary, SharedFile, by_bundle, open_bundle, wrapper_error};
-use crate::split::{Budget, PackedCode, Spirv};
+use crate::split::{Budget, PackedCode, Spirv, variants};
 use crate::{Error, ids};
 
 /// The BLAKE3 digests of code objects, by target and code object index.
@@ -81,6 +81,19 @@ fn compare(found: &Checksums, expected: &Checksums) -> Vec<String> {
         }
     }
     differences
+}
+
+/// The digests of the code objects for `target`, and of those for less specific targets where it has none: an archive
+/// for a variant may have been completed with these, which a join puts back once.
+pub fn completed(digests: &Checksums, target: &str) -> BTreeMap<u32, Blake3> {
+    let mut completed = digests.get(target).cloned().unwrap_or_default();
+    let target: Option<TargetId> = target.parse().ok();
+    for plain in target.iter().flat_map(variants::less_specific) {
+        for (index, digest) in digests.get(&plain.to_string()).into_iter().flatten() {
+            completed.entry(*index).or_insert(*digest);
+        }
+    }
+    completed
 }
 
 /// What to expect of binaries whose debug information may be removed: the original's `stripped` code objects

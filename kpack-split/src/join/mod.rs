@@ -23,7 +23,9 @@ use code::Code;
 use kpack_core::Reason;
 use kpack_core::words::list_some;
 
-pub use differences::{Checksums, differences, digests, kept_differences, stripped_digests};
+pub use differences::{
+    Checksums, completed, differences, digests, kept_differences, stripped_digests,
+};
 pub use options::JoinOptions;
 
 /// How many indices of wrappers a note lists.

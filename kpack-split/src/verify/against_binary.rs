@@ -269,6 +269,60 @@ impl Kernels {
         !places.is_empty() && places.into_iter().all(is_equal)
     }
 
+    /// Takes out of `more`, entries that the original lacks, the copies of its code for less specific targets, which
+    /// complete archives for variants.
+    fn take_copies(
+        &mut self,
+        original: &LinkedBinary,
+        fat: &FatBinary,
+        more: &mut BTreeSet<(u32, String)>,
+    ) -> Result<(), Error> {
+        let copies = more.iter().filter_map(|entry| Some((entry.clone(), self.copied(entry)?)));
+        let copies: BTreeMap<(u32, String), TargetId> = copies.collect();
+        if copies.is_empty() {
+            return Ok(());
+        }
+        let wanted = |index, target: &TargetId| {
+            let mut copies = copies.iter();
+            copies.any(|((position, _), plain)| *position == index && plain == target)
+        };
+        let expected = [
+            join::digests(original, fat, &wanted)?,
+            join::stripped_digests(original, fat, &wanted)?,
+        ];
+        more.retain(|entry| {
+            let Some(plain) = copies.get(entry).map(ToString::to_string) else {
+                return true;
+            };
+            let expected = expected.iter().filter_map(|all| all.get(&plain)?.get(&entry.0));
+            let expected: BTreeSet<Blake3> = expected.copied().collect();
+            !self.all_are(entry, &expected)
+        });
+        Ok(())
+    }
+
+    /// The less specific target whose code an entry is, in each archive that has it.
+    fn copied(&self, (position, target): &(u32, String)) -> Option<TargetId> {
+        let (resolver, index) = self.wrappers.get(position)?;
+        let resolver = &self.resolvers[*resolver];
+        let places = resolver.places(*index, target).into_iter();
+        let mut plain = places.map(|place| resolver.less_specific(place, *index, target));
+        let first = plain.next()??;
+        plain.all(|other| other.as_ref() == Some(&first)).then_some(first)
+    }
+
+    /// Whether the code object of an entry has one of these digests in each archive that has it.
+    fn all_are(&mut self, (position, target): &(u32, String), expected: &BTreeSet<Blake3>) -> bool {
+        let Some((resolver, index)) = self.wrappers.get(position) else {
+            return false;
+        };
+        let resolver = &mut self.resolvers[*resolver];
+        resolver.places(*index, target).into_iter().all(|place| {
+            let stored = resolver.digest(place, *index, target);
+            stored.is_ok_and(|(_, stored)| expected.contains(&stored))
+        })
+    }
+
     /// Every entry that a wrapper uses: position and target.
     fn entries(&self) -> BTreeSet<(u32, String)> {
         let entries: Vec<BTreeSet<(u32, String)>> =
@@ -331,7 +385,9 @@ fn compare_code(
             report.fault(ids::CODE_DIFFERS, path, text.target(&target));
         }
     }
-    for (index, target) in kernels.entries().difference(&in_original) {
+    let mut more: BTreeSet<_> = kernels.entries().difference(&in_original).cloned().collect();
+    kernels.take_copies(original, fat, &mut more)?;
+    for (index, target) in &more {
         let in_both = wrappers.iter().any(|w| w.co_index == *index);
         if in_both && options.wants(target, [target]) {
             let text = format!(

@@ -14,6 +14,7 @@ use super::report::Report;
 use crate::input::{
     CodePlace, Kpacks, LinkedBinary, Obstacle, Resolver, or_refused, read_manifest,
 };
+use crate::split::variants;
 use kpack_core::words::{counted, list};
 use kpack_core::{Error, Reason};
 
@@ -122,11 +123,31 @@ impl Resolution<'_> {
             None if absent.iter().all(|index| self.may_lack(*index, target)) => Severity::Note,
             None => Severity::Fault,
         };
+        if outcome == Severity::Note
+            && let Some(plain) = self.only_for_less_specific(&absent, target)
+        {
+            let text = format!(
+                "{text}, only for {plain}; ROCm 7.13 and 7.14 do not look in that archive if there is one for {target}; split \
+                 the original with `--complete-variants`"
+            );
+            let text = Reason::from(text).target(target);
+            report.add(Severity::Warning, ids::INCOMPLETE_VARIANT, self.path, text);
+            return;
+        }
         let text = match absent[..] {
             [index] => Reason::from(text).kernel(KernelName::new(self.kernel_name, index)),
             _ => text.into(),
         };
         report.add(outcome, ids::MISSING_KERNEL, self.path, text.target(target));
+    }
+
+    /// A less specific target than `target` with code for one of these `indices`.
+    fn only_for_less_specific(&self, indices: &[u32], target: &str) -> Option<TargetId> {
+        let target: TargetId = target.parse().ok()?;
+        variants::less_specific(&target).find(|plain| {
+            let plain = plain.to_string();
+            indices.iter().any(|index| self.resolver.find(*index, &plain).is_some())
+        })
     }
 
     /// Whether the caller does not require a code object for `target`: none is named, or another

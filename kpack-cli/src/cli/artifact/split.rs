@@ -12,7 +12,7 @@ use crate::cli::kernel_files::KernelFilesArguments;
 use crate::cli::output::{self, Text, count, size};
 use crate::cli::print::print;
 use crate::cli::progress::{ALL, Bar};
-use crate::cli::storage::{InstallHint, StorageArguments};
+use crate::cli::storage::{InstallHint, StorageArguments, Variants};
 use kpack_artifact::databases::{DATABASES, Database, Known, Selection};
 use kpack_artifact::split::{
     self, BatchOptions, BatchReport, Failure, Layout, Options, Outcome, Report, Unknown,
@@ -94,6 +94,8 @@ pub(super) struct Arguments {
     hint: InstallHint,
     #[command(flatten)]
     storage: StorageArguments,
+    #[command(flatten)]
+    variants: Variants,
     /// Accepted for older scripts; temporary files are in the output directory
     #[arg(long, value_name = "DIR", hide = true)]
     tmp_dir: Option<PathBuf>,
@@ -147,6 +149,7 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
     options.install_hint.clone_from(&arguments.hint.install_hint);
     options.replace_artifacts = arguments.replace_artifacts;
     options.storage = arguments.storage.storage_for(&arguments.gpu_targets);
+    options.storage.complete_variants = arguments.variants.complete_variants;
     if options.layout == Layout::Artifact && options.install_hint.is_some() {
         let text = "--install-hint has no effect with --layout artifact, which writes no manifest; remove one of the two options";
         return Err(Error::usage(text));

@@ -601,6 +601,11 @@ catalogue! {
             "The kernel does not load."
             "Install the archive that belongs to this build of the binary."
 
+        INCOMPLETE_VARIANT
+            "The archive for a variant of a processor, such as gfx90a:xnack+, lacks code objects that are only compiled for less specific targets, such as gfx90a."
+            "ROCm 7.13 and 7.14 ask only the archive for the variant, so these kernels do not load there, nor does the whole library with some runtimes. kpack's loader and newer ones of ROCm go on to the other archive."
+            "Split the originals of all binaries of the module in one run with `--complete-variants`, which copies that code into the archives for variants, or compile all code for the same targets."
+
         STALE_ARCHIVE
             "An archive contains the code of another build of the binary."
             "Host and device code do not match. kpack's loader rejects the code; ROCm's runs it."
