@@ -229,7 +229,7 @@ impl Packer<'_> {
             if let Some(fault) = link_fault(within, &target) {
                 return refuse(format!("{fault}; `kpack artifact unpack` refuses that"));
             }
-            if Directory::open(directory)?.leads_out(within) {
+            if Directory::open(directory)?.leads_out(within)? {
                 let text = "a symbolic link out of its prefix, by way of others; `kpack artifact unpack` refuses that";
                 return refuse(text.to_owned());
             }
