@@ -7,11 +7,15 @@ use std::path::{Path, PathBuf};
 use walkdir::DirEntry;
 
 use super::mark;
+use kpack_core::files::MAX_DEPTH;
 use kpack_core::{Error, ids};
 use kpack_split::input::{plain, read_text, walk, walk_error};
 
 /// The name of the file.
 pub const FILE_NAME: &str = "artifact_manifest.txt";
+
+/// The most prefixes of an artifact. Real ones have a few, and each path of an artifact is compared with all of them.
+const MAX_PREFIXES: usize = 1000;
 
 /// The prefixes that the artifact directory lists, such as `math-libs/BLAS/rocBLAS/stage`, in the
 /// order of the file, each once, with `/`. Empty lines are skipped.
@@ -47,8 +51,15 @@ pub fn parse(path: &Path, text: &str) -> Result<Vec<String>, Error> {
                 "`{line}`: expected a path within the artifact directory, without `..`"
             ));
         };
+        let depth = Path::new(&prefix).components().count();
+        if depth > MAX_DEPTH {
+            return refuse(format!("a path of {depth} names (expected at most {MAX_DEPTH})"));
+        }
         if prefixes.contains(&prefix) {
             continue;
+        }
+        if prefixes.len() == MAX_PREFIXES {
+            return refuse(format!("one prefix too many (expected at most {MAX_PREFIXES})"));
         }
         let nested = |known: &&String| {
             Path::new(known).starts_with(&prefix) || Path::new(&prefix).starts_with(known)
@@ -174,6 +185,17 @@ mod tests {
         }
         let reason = read_text("a/stage\na/stage/lib\n").unwrap_err();
         assert!(reason.contains("`a/stage/lib` and prefix `a/stage` overlap"), "{reason}");
+    }
+
+    #[test]
+    fn lists_that_would_take_long_are_refused() {
+        let of = |count: usize| Vec::from_iter((0..count).map(|number| format!("{number}/stage")));
+        assert_eq!(read_text(&to_text(of(1000))).unwrap().len(), 1000);
+        let reason = read_text(&to_text(of(300_000))).unwrap_err();
+        assert!(reason.starts_with("line 1001: one prefix too many"), "{reason}");
+        assert!(read_text(&"d/".repeat(64)).is_ok());
+        let reason = read_text(&"d/".repeat(20_000)).unwrap_err();
+        assert_eq!(reason, "line 1: a path of 20000 names (expected at most 64)");
     }
 
     #[test]

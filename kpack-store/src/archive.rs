@@ -24,7 +24,7 @@ use zstd::zstd_safe::CParameter;
 
 use super::index::Entry;
 use super::member::{Contents, MAX_LIST, misplaced};
-use super::path::{bytes, link_fault, plain};
+use super::path::{Directories, bytes, link_fault, plain};
 
 /// What the archives of a run have in common.
 pub(super) struct Format {
@@ -59,6 +59,10 @@ pub(super) fn write(
     let list = read_list(root)?;
     let mut prefixes = manifest_txt::read(root)?;
     prefixes.sort();
+    // Everything else in a tree is a member.
+    Directories::new(&prefixes).map_err(|text| {
+        Error::rejected(ids::INVALID_PREFIX_LIST, &root.join(manifest_txt::FILE_NAME), text)
+    })?;
     let mut packer = Packer {
         root,
         entry,
@@ -229,7 +233,7 @@ impl Packer<'_> {
             if let Some(fault) = link_fault(within, &target) {
                 return refuse(format!("{fault}; `kpack artifact unpack` refuses that"));
             }
-            if Directory::open(directory)?.leads_out(within) {
+            if Directory::open(directory)?.leads_out(within)? {
                 let text = "a symbolic link out of its prefix, by way of others; `kpack artifact unpack` refuses that";
                 return refuse(text.to_owned());
             }

@@ -196,8 +196,8 @@ impl<'a> Extractor<'a> {
         let flattens = self.again.is_some();
         let parent = self.parent(&path)?;
         if let Err(error) = parent.symlink(&name, target) {
-            let is_same = || parent.read_link(&name).is_ok_and(|there| there == target);
-            if !(flattens && error.kind() == io::ErrorKind::AlreadyExists && is_same()) {
+            let is_there = flattens && error.kind() == io::ErrorKind::AlreadyExists;
+            if !(is_there && link_in(parent, &name)?.is_some_and(|there| there == target)) {
                 return Err(self.not_made(&path, error));
             }
         }
@@ -212,7 +212,7 @@ impl<'a> Extractor<'a> {
         let name = path.file_name().unwrap_or_default().to_owned();
         let from = to.file_name().unwrap_or_default();
         let above = to.parent().unwrap_or(Path::new(""));
-        let other = self.root.below(above).ok();
+        let other = self.root.find_below(above)?;
         let linked = match &other {
             Some(other) => self.parent(path)?.hard_link(&name, other, from),
             None => Err(io::ErrorKind::NotFound.into()),
@@ -330,12 +330,24 @@ impl Made {
             }
             let within = link.strip_prefix(above).unwrap_or(link);
             if let Some((_, prefix)) = &prefix
-                && prefix.leads_out(within)
+                && prefix.leads_out(within)?
             {
                 return Ok(Some(link));
             }
         }
         Ok(None)
+    }
+}
+
+/// The target of the symbolic link of that name in `directory`; `None` if there is none.
+pub(super) fn link_in(directory: &Directory, name: &OsStr) -> Result<Option<PathBuf>, Error> {
+    match directory.read_link(name) {
+        Ok(target) => Ok(Some(target)),
+        Err(error) => match error.kind() {
+            // Nothing is there, or no link.
+            io::ErrorKind::NotFound | io::ErrorKind::InvalidInput => Ok(None),
+            _ => Err(Error::io(&directory.path().join(name), "read", error)),
+        },
     }
 }
 

@@ -15,7 +15,7 @@ use tar::EntryType;
 use zstd::stream::read::Decoder;
 
 use super::index::Entry;
-use super::path::{foreign_name, in_prefix, link_fault, plain};
+use super::path::{Directories, foreign_name, in_prefix, link_fault, plain};
 use super::tar_reader::{Header, TarError, members};
 use kpack_artifact::manifest_txt;
 use kpack_core::finding::Id;
@@ -138,7 +138,7 @@ struct Reading<'a> {
     path: &'a Path,
     expected: Option<&'a Entry>,
     visitor: &'a mut dyn Visitor,
-    prefixes: Option<Vec<String>>,
+    prefixes: Option<(Vec<String>, Directories)>,
     contents: Contents,
     /// Hashes of the paths of files and links: whole paths would take much memory.
     known: HashSet<u64>,
@@ -198,7 +198,7 @@ impl Reading<'_> {
             Error::rejected(id, own, text)
         };
         let path = plain(&header.path).map_err(|text| refuse(ids::UNSAFE_MEMBER, &text))?;
-        let Some(prefixes) = &self.prefixes else {
+        let Some((prefixes, directories)) = &mut self.prefixes else {
             return self.list_of_prefixes(&path, header, content);
         };
         let (node, size) =
@@ -211,6 +211,8 @@ impl Reading<'_> {
             let text = format!("in no prefix that {} lists", manifest_txt::FILE_NAME);
             return Err(refuse(ids::IN_NO_PREFIX, &text));
         }
+        let implied = directories.add(&path, matches!(node, Node::Directory));
+        implied.map_err(|text| refuse(ids::UNSAFE_MEMBER, &text))?;
         let misplaced = self.expected.and_then(|entry| misplaced(entry, &path));
         if let Some(text) = misplaced {
             return Err(refuse(ids::MISPLACED_FILE, &text));
@@ -251,8 +253,12 @@ impl Reading<'_> {
             }
         };
         let prefixes = manifest_txt::parse(self.path, &text)?;
+        let directories = Directories::new(&prefixes).map_err(|text| {
+            let text = Reason::from(text).then(PUBLISHED).in_member(manifest_txt::FILE_NAME);
+            Error::rejected(ids::INVALID_PREFIX_LIST, self.path, text)
+        })?;
         self.visitor.prefixes(&text, &prefixes, header.time)?;
-        self.prefixes = Some(prefixes);
+        self.prefixes = Some((prefixes, directories));
         Ok(())
     }
 }

@@ -1,9 +1,12 @@
 //! Names and links that stay in the artifact that they are of: the same rules for what is packed and unpacked.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::hash::{BuildHasher, RandomState};
 use std::path::{Component, MAIN_SEPARATOR, Path, PathBuf};
 
+use kpack_core::files::MAX_DEPTH;
 use kpack_core::platform::{OsStrExt, is_file_name};
 
 /// The longest path of a member in bytes. Linux has twice as much, for the directory that it is unpacked into.
@@ -11,6 +14,10 @@ const MAX_PATH: usize = 2048;
 
 /// The longest name in bytes.
 const MAX_NAME: usize = 255;
+
+/// The most directories that an artifact may imply without listing them, and how many more it may imply for each member.
+const MAX_IMPLIED: usize = 1000;
+const IMPLIED_PER_MEMBER: usize = 8;
 
 /// The bytes of a path in an archive, which are the same on every system.
 pub(super) fn bytes(path: &Path) -> Cow<'_, [u8]> {
@@ -47,6 +54,10 @@ pub(super) fn plain(bytes: &[u8]) -> Result<PathBuf, String> {
         let name = name.display();
         return Err(format!("a name that files cannot have on Windows: `{name}`"));
     }
+    let depth = path.components().count();
+    if depth > MAX_DEPTH {
+        return Err(format!("a path of {depth} names (expected at most {MAX_DEPTH})"));
+    }
     let mut plain = PathBuf::new();
     for part in path.components() {
         match part {
@@ -65,6 +76,51 @@ pub(super) fn plain(bytes: &[u8]) -> Result<PathBuf, String> {
         return Err("an empty path".to_owned());
     }
     Ok(plain)
+}
+
+/// The directories that an artifact implies: they are in the paths of its prefixes and members, and are no members
+/// themselves. Nothing else bounds their number, since names compress well.
+pub(super) struct Directories {
+    /// Hashes of the paths of all directories: whole paths would take much memory.
+    known: HashSet<u64>,
+    hasher: RandomState,
+    /// How many more may be implied.
+    room: usize,
+}
+
+impl Directories {
+    /// Those of an artifact with these prefixes; or why there are too many.
+    pub(super) fn new(prefixes: &[String]) -> Result<Self, String> {
+        let (known, hasher) = (HashSet::new(), RandomState::new());
+        let mut directories = Self { known, hasher, room: MAX_IMPLIED };
+        prefixes.iter().try_for_each(|prefix| directories.imply(Path::new(prefix)))?;
+        Ok(directories)
+    }
+
+    /// Adds a member, and the directories that it is in; or says why there are too many.
+    pub(super) fn add(&mut self, path: &Path, is_directory: bool) -> Result<(), String> {
+        self.room += IMPLIED_PER_MEMBER;
+        if is_directory {
+            self.known.insert(self.hasher.hash_one(path));
+        }
+        path.parent().map_or(Ok(()), |above| self.imply(above))
+    }
+
+    /// Adds a directory, and those above it.
+    fn imply(&mut self, path: &Path) -> Result<(), String> {
+        for above in path.ancestors().filter(|above| *above != Path::new("")) {
+            if !self.known.insert(self.hasher.hash_one(above)) {
+                break;
+            }
+            self.room = self.room.checked_sub(1).ok_or_else(|| {
+                format!(
+                    "more directories than its members need (expected at most {MAX_IMPLIED} that are no members, and \
+                     {IMPLIED_PER_MEMBER} per member)"
+                )
+            })?;
+        }
+        Ok(())
+    }
 }
 
 /// Why a symbolic link at `path`, relative to its prefix, must not lead to `target`; `None` if it may. Whether
@@ -122,6 +178,32 @@ mod tests {
         }
         assert!(plain("x".repeat(256).as_bytes()).is_err());
         assert!(plain("x/".repeat(2000).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn a_path_has_no_more_names_than_real_ones() {
+        assert!(plain("d/".repeat(64).as_bytes()).is_ok());
+        let text = plain("d/".repeat(65).as_bytes()).unwrap_err();
+        assert_eq!(text, "a path of 65 names (expected at most 64)");
+    }
+
+    #[test]
+    fn members_imply_some_directories_and_list_the_others() {
+        let deep =
+            |number: usize| Path::new("stage").join(number.to_string()).join("d/".repeat(60));
+        let implied = |members: usize| {
+            let mut directories = Directories::new(&["stage".to_owned()]).unwrap();
+            (0..members).try_for_each(|number| directories.add(&deep(number).join("file"), false))
+        };
+        assert!(implied(10).is_ok() && implied(100).is_err());
+        let mut directories = Directories::new(&["stage".to_owned()]).unwrap();
+        for number in 0..100 {
+            for path in deep(number).ancestors() {
+                directories.add(path, true).unwrap();
+            }
+        }
+        let prefixes = Vec::from_iter((0..100).map(|number| deep(number).display().to_string()));
+        assert!(Directories::new(&prefixes).is_err());
     }
 
     #[test]

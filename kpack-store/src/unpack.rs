@@ -1,5 +1,6 @@
 //! Makes a tree of packed artifacts.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -10,16 +11,17 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use super::extract::{Extractor, Made, open_in};
+use super::extract::{Extractor, Made, link_in, open_in};
 use super::index::{Entry, FILE_NAME, Index};
 use super::member;
 use super::select::{Choice, select};
 use kpack_artifact::manifest_txt;
-use kpack_core::files::same_bytes;
+use kpack_core::files::{self, same_bytes};
 use kpack_core::parallel;
 use kpack_core::platform::MetadataExt;
 use kpack_core::publish::{
-    CreatedDirectories, Directory, NewNames, Stage, check_room, hidden, resolve,
+    CreatedDirectories, Directory, NewNames, Stage, check_output_directory, check_room, hidden,
+    resolve,
 };
 use kpack_core::report::Progress;
 use kpack_core::words::list_some;
@@ -88,7 +90,7 @@ pub fn unpack(options: &UnpackOptions, progress: &dyn Progress) -> Result<Unpack
     check_fetched(&options.store, &entries)?;
     refuse_overlap(options)?;
     let output = Output::lock(options)?;
-    let size: u64 = entries.iter().map(|entry| entry.unpacked).sum();
+    let size = total(&entries, |entry| entry.unpacked);
     check_room(&options.index, "unpack", output.stage.above().path(), size)?;
     progress.start(size);
     let tree = output.stage.make(output.name.as_deref().unwrap_or(OsStr::new("new")))?;
@@ -101,10 +103,15 @@ pub fn unpack(options: &UnpackOptions, progress: &dyn Progress) -> Result<Unpack
     }
     output.publish(options, &entries, &tree, &made)?;
     Ok(Unpacked {
-        files: entries.iter().map(|entry| entry.files).sum(),
+        files: total(&entries, |entry| entry.files),
         size,
         artifacts: entries.into_iter().cloned().collect(),
     })
+}
+
+/// The sum of a number of each entry, which is whatever the index says.
+fn total(entries: &[&Entry], number: impl Fn(&Entry) -> u64) -> u64 {
+    entries.iter().map(|entry| number(entry)).fold(0, u64::saturating_add)
 }
 
 /// The directory to unpack into.
@@ -113,8 +120,11 @@ struct Output {
     stage: Stage,
     /// Its name, if it is new.
     name: Option<OsString>,
-    /// What an interrupted run was giving names, and what is replaced.
-    earlier: BTreeSet<PathBuf>,
+    /// What an interrupted run was giving names, and what is replaced. `None` if an interrupted run may have made what is
+    /// there, which then has to be what this one makes.
+    earlier: Option<BTreeSet<PathBuf>>,
+    /// What an interrupted run left beside it.
+    _beside: Option<Stage>,
 }
 
 /// The hidden directory in an existing output directory is called after this.
@@ -124,34 +134,41 @@ impl Output {
     fn lock(options: &UnpackOptions) -> Result<Self, Error> {
         let path = absolute(&options.output_dir)?;
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Self::inside(options);
+            return Self::inside(options, None);
         };
         if name.to_str().is_none() {
             let text = "its name is not UTF-8; choose another output directory";
             return Err(Error::rejected(ids::UNREPRESENTABLE_PATH, &options.output_dir, text));
         }
-        if path.symlink_metadata().is_err() {
+        let mut beside = None;
+        if !files::is_there(&path)? || files::is_there(&parent.join(hidden(name)))? {
             let stage = Stage::lock(parent, name)?.obeying_umask();
-            // Another run may have made it while this one waited.
-            if path.symlink_metadata().is_err() {
-                return Ok(Self { stage, name: Some(name.to_owned()), earlier: BTreeSet::new() });
+            if !files::is_there(&path)? {
+                let (name, earlier) = (Some(name.to_owned()), Some(BTreeSet::new()));
+                return Ok(Self { stage, name, earlier, _beside: None });
             }
+            // Another run made it: while this one waited, or before it was killed.
+            beside = Some(stage);
         }
-        Self::inside(options)
+        Self::inside(options, beside)
     }
 
-    fn inside(options: &UnpackOptions) -> Result<Self, Error> {
+    fn inside(options: &UnpackOptions, beside: Option<Stage>) -> Result<Self, Error> {
         let path = &options.output_dir;
-        if !path.is_dir() {
-            kpack_core::publish::check_output_directory(path)?;
+        if !files::metadata_of(path)?.is_some_and(|there| there.is_dir()) {
+            check_output_directory(path)?;
         }
+        let is_interrupted = beside.is_some() || files::is_there(&path.join(hidden(INSIDE)))?;
         // Nothing is made in the directories of others.
-        if !path.join(hidden(INSIDE)).exists() {
+        if !is_interrupted {
             replaceable(&Directory::open(path)?, options, &BTreeSet::new())?;
         }
         let stage = Stage::lock(path, INSIDE)?.obeying_umask();
-        let earlier = replaceable(stage.above(), options, &stage.unfinished()?)?;
-        Ok(Self { stage, name: None, earlier })
+        let earlier = match replaceable(stage.above(), options, &stage.unfinished()?) {
+            Err(Error::Refused { .. }) if is_interrupted && options.flatten => None,
+            earlier => Some(earlier?),
+        };
+        Ok(Self { stage, name: None, earlier, _beside: beside })
     }
 
     fn publish(
@@ -171,7 +188,13 @@ impl Output {
             return stage.publish(&NewNames::new(&[name]).where_allowed(&appeared));
         }
         // What it was made of was checked when this run began.
-        replaceable(stage.above(), options, &self.earlier)?;
+        let earlier = match &self.earlier {
+            Some(earlier) => {
+                replaceable(stage.above(), options, earlier)?;
+                Cow::Borrowed(earlier)
+            }
+            None => Cow::Owned(finished(stage.above(), options, tree)?),
+        };
         let (names, last): (Vec<PathBuf>, _) = if options.flatten {
             let content = tree.walk()?;
             let mut files = Vec::from_iter(content.files);
@@ -187,22 +210,18 @@ impl Output {
         };
         let new: BTreeSet<&Path> =
             names.iter().map(PathBuf::as_path).chain(last.iter().map(Path::new)).collect();
-        let stale = self.earlier.iter().filter(|path| !new.contains(path.as_path()));
+        let stale = earlier.iter().filter(|path| !new.contains(path.as_path()));
         let stale: Vec<PathBuf> = stale.cloned().collect();
         let may_replace =
-            |path: &Path| if self.earlier.contains(path) { Ok(()) } else { appeared(path) };
-        let new = NewNames::new(&names).with_last(last).instead_of(&stale);
-        stage.fill(tree, &new.where_allowed(&may_replace), &|output| {
+            |path: &Path| if earlier.contains(path) { Ok(()) } else { appeared(path) };
+        let mut new = NewNames::new(&names).with_last(last).instead_of(&stale);
+        if options.flatten {
+            new = new.with_directories(made.times.keys());
+        }
+        stage.fill(tree, &new.where_allowed(&may_replace), &|output| match options.flatten {
             // Files were moved into them.
-            if !options.flatten {
-                return Ok(());
-            }
-            let mut created = CreatedDirectories::default();
-            for path in made.times.keys() {
-                output.make_below(path, &mut created)?;
-            }
-            created.keep();
-            made.set_times(output, SystemTime::UNIX_EPOCH)
+            true => made.set_times(output, SystemTime::UNIX_EPOCH),
+            false => Ok(()),
         })
     }
 }
@@ -218,7 +237,7 @@ fn replaceable(
     if names.is_empty() {
         return Ok(unfinished.clone());
     }
-    if !options.flatten && is_unpacked(&output.anchor(), &names) {
+    if !options.flatten && is_unpacked(&output.anchor(), &names)? {
         let names = names.into_iter().map(PathBuf::from);
         return Ok(names.chain(unfinished.iter().cloned()).collect());
     }
@@ -229,9 +248,46 @@ fn replaceable(
     if known {
         return Ok(unfinished.clone());
     }
+    Err(not_empty(options))
+}
+
+fn not_empty(options: &UnpackOptions) -> Error {
     let text = "it is not empty, and not a directory that `kpack artifact unpack` made without --flatten; \
                 choose another output directory, or remove it";
-    Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &options.output_dir, text))
+    Error::rejected(ids::OUTPUT_IN_THE_WAY, &options.output_dir, text)
+}
+
+/// The files in an output directory that a run had filled before it was killed: the same ones are in `tree`. Refuses any
+/// others.
+fn finished(
+    output: &Directory,
+    options: &UnpackOptions,
+    tree: &Directory,
+) -> Result<BTreeSet<PathBuf>, Error> {
+    let mut finished = BTreeSet::new();
+    for (path, is_link) in output.walk()?.files {
+        if path.starts_with(hidden(INSIDE)) {
+            continue;
+        }
+        let (parent, name) =
+            (path.parent().unwrap_or(Path::new("")), path.file_name().unwrap_or_default());
+        let Some(made) = tree.find_below(parent)? else {
+            return Err(not_empty(options));
+        };
+        let there = output.below(parent)?;
+        let is_same = if is_link {
+            link_in(&there, name)? == link_in(&made, name)?
+        } else if let (Some(one), Some(other)) = (there.open_file(name)?, made.open_file(name)?) {
+            same_file(one, other).map_err(|e| Error::io(&output.path().join(&path), "read", e))?
+        } else {
+            false
+        };
+        if !is_same {
+            return Err(not_empty(options));
+        }
+        finished.insert(path);
+    }
+    Ok(finished)
 }
 
 /// The path without `.` and a trailing `/`, so that it has a name.
@@ -242,8 +298,12 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
 
 /// Whether all artifacts are there, before one is unpacked.
 fn check_fetched(store: &Path, entries: &[&Entry]) -> Result<(), Error> {
-    let is_missing = |entry: &&&Entry| !store.join(&entry.file).exists();
-    let missing: Vec<&str> = entries.iter().filter(is_missing).map(|e| &*e.file).collect();
+    let mut missing: Vec<&str> = Vec::new();
+    for entry in entries {
+        if files::metadata_of(&store.join(&entry.file))?.is_none() {
+            missing.push(&entry.file);
+        }
+    }
     if missing.is_empty() {
         return Ok(());
     }
@@ -272,16 +332,25 @@ fn refuse_overlap(options: &UnpackOptions) -> Result<(), Error> {
 
 /// Whether a directory has an index and directories of artifacts that it lists, and nothing else. Packed
 /// artifacts have an index as well.
-fn is_unpacked(directory: &Path, names: &BTreeSet<OsString>) -> bool {
-    let Ok(index) = Index::read(&directory.join(FILE_NAME)) else {
-        return false;
+fn is_unpacked(directory: &Path, names: &BTreeSet<OsString>) -> Result<bool, Error> {
+    let path = directory.join(FILE_NAME);
+    if !files::is_there(&path)? {
+        return Ok(false);
+    }
+    let index = match Index::read(&path) {
+        Err(Error::Refused { .. }) => return Ok(false),
+        index => index?,
     };
     let artifacts = index.artifacts.iter().map(|entry| entry.artifact().into());
     let artifacts: BTreeSet<OsString> = artifacts.collect();
-    names.iter().all(|name| {
-        let list = || directory.join(name).join(manifest_txt::FILE_NAME);
-        name == FILE_NAME || artifacts.contains(name) && list().is_file()
-    })
+    for name in names.iter().filter(|name| *name != FILE_NAME) {
+        let list = directory.join(name).join(manifest_txt::FILE_NAME);
+        let has_list = || Ok(files::metadata_of(&list)?.is_some_and(|list| list.is_file()));
+        if !artifacts.contains(name) || !has_list()? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Unpacks all artifacts into `tree`, and returns what was made where they are flattened.

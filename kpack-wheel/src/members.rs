@@ -10,7 +10,7 @@ use zip::ZipArchive;
 use zip::result::ZipError;
 use zip::unstable::read::ZipIterable;
 
-use kpack_core::files::SharedFile;
+use kpack_core::files::{MAX_DEPTH, SharedFile};
 use kpack_core::finding::Id;
 use kpack_core::parallel::lock;
 use kpack_core::platform::{is_file_name, name_key};
@@ -254,6 +254,12 @@ pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<M
                 "a name in it has {} bytes (expected at most {MAX_NAME}); rename it",
                 part.len()
             );
+            return Err(refused(&text));
+        }
+        let depth = plain.split('/').count();
+        if depth > MAX_DEPTH {
+            let text =
+                format!("a path of {depth} names (expected at most {MAX_DEPTH}); shorten it");
             return Err(refused(&text));
         }
         if entry.is_dir() {

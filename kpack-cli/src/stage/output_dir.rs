@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use kpack_core::files::with_slashes;
+use kpack_core::files::{self, with_slashes};
 use kpack_core::platform::canonicalize;
 use kpack_core::publish::{Content, Directory, NewNames, Stage, hidden};
 use kpack_core::{Error, ids};
@@ -43,9 +43,9 @@ impl OutputDir {
     /// [`Error::Refused`] for an existing file, or files that were not staged.
     pub(super) fn begin(path: &Path) -> Result<Self, Error> {
         let given = std::path::absolute(path).map_err(|e| Error::io(path, "find", e))?;
-        let path = match given.symlink_metadata() {
-            Ok(_) => fs::canonicalize(&given).map_err(|e| Error::io(&given, "follow", e))?,
-            Err(_) => given,
+        let path = match files::is_there(&given)? {
+            true => fs::canonicalize(&given).map_err(|e| Error::io(&given, "follow", e))?,
+            false => given,
         };
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Error::usage(format!(
@@ -53,19 +53,18 @@ impl OutputDir {
                 path.display()
             )));
         };
-        let is_missing = || path.symlink_metadata().is_err();
         // Even beside an existing directory, a killed run may have left something.
-        if is_missing() || Stage::beside(&path).exists() {
+        if !files::is_there(&path)? || files::is_there(&Stage::beside(&path))? {
             let stage = Stage::lock(above, name)?;
             // Another run may have made it while this one waited.
-            if is_missing() {
+            if !files::is_there(&path)? {
                 let tree = stage.make(name)?;
                 let (earlier, unfinished) = (None, BTreeSet::new());
                 return Ok(Self { hidden: tree.anchor(), tree, stage, earlier, unfinished, path });
             }
         }
         // Nothing is made in the directories of others.
-        if !path.is_dir() {
+        if !files::metadata_of(&path)?.is_some_and(|there| there.is_dir()) {
             return Err(cannot_replace(&path, "it is not a directory"));
         }
         let there = Directory::open(&path)?;

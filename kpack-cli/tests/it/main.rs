@@ -59,6 +59,7 @@ mod stage_build_paths;
 mod stage_output_dir;
 mod stage_windows;
 mod store;
+mod store_faults;
 mod strip_debug;
 mod swapped;
 mod target_names;

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 use kpack_artifact::verify;
 use kpack_build::object_file;
@@ -487,7 +488,7 @@ fn a_run_that_fails_leaves_no_debug_files() {
 
     // What a killed run left goes with the next one.
     fs::remove_dir(&path).unwrap();
-    let leftover = tree.path("above/debug/.kpack.0123456789abcdef.tmp");
+    let leftover = tree.path("above/debug/.build-id/.kpack.0123456789abcdef.tmp");
     fs::create_dir(&leftover).unwrap();
     fs::write(leftover.join("0"), "half").unwrap();
     split(&tree, debug);
@@ -495,6 +496,32 @@ fn a_run_that_fails_leaves_no_debug_files() {
     let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, [".build-id"]);
     assert!(fs::read(&path).unwrap() == original(&tree, 0, TARGETS[0]));
+}
+
+#[test]
+fn splits_at_once_share_a_debug_file() {
+    if !tools(&TOOLS) {
+        return;
+    }
+    let first = prefix(&[(Storage::Plain, SMALL)]);
+    let trees = [(); 4].map(|()| {
+        let tree = Tree::new();
+        run(Command::new("cp").arg("-a").arg(first.path(".")).arg(tree.path(".")));
+        tree
+    });
+    let shared = Tree::new();
+    let directory = shared.path("debug");
+    thread::scope(|scope| {
+        for tree in &trees {
+            let debug = DebugInfo::StripTo(directory.clone());
+            scope.spawn(move || install(&options(tree, debug), &()).unwrap());
+        }
+    });
+    for target in TARGETS {
+        let file = debug_file(&directory, &original(&trees[0], 0, target));
+        assert!(fs::read(file).unwrap() == original(&trees[0], 0, target));
+    }
+    assert_eq!(shared.files().len(), TARGETS.len());
 }
 
 #[test]
@@ -553,7 +580,7 @@ fn leftovers_go_also_if_no_debug_file_is_written() {
     let tree = prefix(&[(Storage::Plain, SMALL)]);
     let directory = tree.path("debug");
     split(&tree, DebugInfo::StripTo(directory.clone()));
-    let leftover = directory.join(".kpack.0123456789abcdef.tmp");
+    let leftover = directory.join(".build-id/.kpack.0123456789abcdef.tmp");
     fs::create_dir(&leftover).unwrap();
     tree.copy_file("fat", "prefix/lib/libvec.so");
     split(&tree, DebugInfo::StripTo(directory));

@@ -282,9 +282,10 @@ impl DebugFiles {
         let Some(directory) = &self.directory else {
             return Ok(());
         };
+        // Its lock is that of no other directory that this run or another has locked.
+        let directory = &directory.join(".build-id");
         let (first, rest) = id.split_at(1);
-        let relative = Path::new(".build-id").join(hex(first));
-        let relative = relative.join(format!("{}.debug", hex(rest)));
+        let relative = Path::new(&hex(first)).join(format!("{}.debug", hex(rest)));
         let there = directory.join(&relative);
         let clash = |other: &str| {
             let reason = format!(
@@ -306,7 +307,9 @@ impl DebugFiles {
             Batch::remove_leftovers(directory)?;
             files.is_clean = true;
         }
-        if there.is_file() {
+        // Once no run takes it back.
+        let is_there = || there.is_file();
+        if is_there() && (Batch::settled(directory)?, is_there()).1 {
             return if files::digest(&there)? == checksum {
                 Ok(())
             } else {

@@ -72,6 +72,10 @@ pub fn directory_of(path: &Path) -> &Path {
     if parent.as_os_str().is_empty() { Path::new(".") } else { parent }
 }
 
+/// The most names in a path that an input lists. Such a list may be made to do harm: names compress well, and each is a
+/// directory. No real tree is half as deep.
+pub const MAX_DEPTH: usize = 64;
+
 /// What is at a path; `None` if nothing is, or it may not be looked at.
 ///
 /// # Errors
@@ -80,6 +84,21 @@ pub fn metadata_of(path: &Path) -> Result<Option<Metadata>, Error> {
     match fs::metadata(path) {
         Err(error) if is_exhaustion(&error) => Err(Error::io(path, "read", error)),
         metadata => Ok(metadata.ok()),
+    }
+}
+
+/// Whether something is at a path, which is not followed if it is a symbolic link. That nobody can look does not mean that
+/// nothing is there.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn is_there(path: &Path) -> Result<bool, Error> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        Err(error) => match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => Ok(false),
+            _ => Err(Error::io(path, "read", error)),
+        },
     }
 }
 

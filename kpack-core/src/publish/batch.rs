@@ -2,10 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::directory::{CreatedDirectories, Directory};
 use super::hidden_name::{numbered, numbered_stem};
+use super::output::appeared;
 use super::staged_file::MODE;
 use crate::Error;
 use crate::files;
@@ -16,9 +18,13 @@ use crate::platform::{self, Kind};
 const NAME: &str = "kpack";
 
 /// New files of a run for a directory that other runs and programs write to as well. They are in a hidden directory in
-/// it, `.kpack.<16 hexadecimal digits>.tmp`, until all of them are published. The directory is locked as long as this
-/// lives; an unlocked one is a leftover. If dropped before, nothing changes. Takes few descriptors for any number of
+/// it, `.kpack.<16 hexadecimal digits>.tmp`, until all of them are published. The hidden directory is locked as long as
+/// this lives; an unlocked one is a leftover. If dropped before, nothing changes. Takes few descriptors for any number of
 /// files.
+///
+/// Runs may write the same file at once. The first one gives it its name, and the others use that file, so no run may
+/// take it back after another one has seen it: runs publish one after the other, and whoever looks waits for them
+/// ([`settled`](Batch::settled)).
 #[derive(Debug)]
 pub struct Batch {
     root: Directory,
@@ -42,20 +48,37 @@ impl Batch {
         }
     }
 
+    /// Waits for runs that are giving files in the directory `path` their names. They keep them, or none has one. As long
+    /// as the result lives, no run publishes there.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn settled(path: &Path) -> Result<Directory, Error> {
+        let root = Directory::open(path)?;
+        root.lock()?;
+        Ok(root)
+    }
+
     /// Begins one in the directory `path`, creating it if missing. `flushes`: whether the files are made durable.
     ///
     /// # Errors
     /// [`Error::Io`].
     pub fn begin(path: &Path, flushes: bool) -> Result<Self, Error> {
-        let mut made = CreatedDirectories::default();
-        let mut root = Directory::make(path, &mut made)?;
-        if !flushes {
-            root = root.without_flushes();
-        }
         loop {
+            let mut made = CreatedDirectories::default();
+            let mut root = Directory::make(path, &mut made)?;
+            if !flushes {
+                root = root.without_flushes();
+            }
             let name = numbered(NAME.as_ref());
             let mut own = CreatedDirectories::default();
-            let hidden = root.make_below(name.as_ref(), &mut own)?;
+            let hidden = match root.make_below(name.as_ref(), &mut own) {
+                // Another run had made the directory, and removed it when it failed.
+                Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                    continue;
+                }
+                hidden => hidden?,
+            };
             hidden.lock()?;
             // Before it was locked, another run may have taken it for a leftover and removed it.
             if hidden.is_still(root.below(name.as_ref()))? {
@@ -79,21 +102,29 @@ impl Batch {
         Ok(file)
     }
 
-    /// Gives all files their final names, and makes that durable. On failure none has it.
+    /// Gives all files their final names, and makes that durable. On failure none has it. Nothing is replaced: a file that
+    /// another run has published meanwhile stays, whatever becomes of this run, and must have the same content.
     ///
     /// # Errors
-    /// [`Error::Refused`] if something that is no file is in the place of one; [`Error::Io`].
+    /// [`Error::Refused`] if something else is in the place of a file; [`Error::Io`].
     pub fn publish(mut self) -> Result<(), Error> {
+        self.root.lock()?;
         let mut published = Published { root: &self.root, files: Vec::new(), made: Vec::new() };
         let mut changed = Vec::new();
         for (index, relative) in self.files.iter().enumerate() {
             let parent = relative.parent().unwrap_or(Path::new(""));
             let file_name = relative.file_name().unwrap_or_default();
             let directory = published.directory(parent)?;
-            directory.check_output(file_name, Kind::File)?;
-            let renamed = self.hidden.rename_into(&number(index), &directory, file_name);
-            renamed.map_err(|e| Error::io(&self.root.path().join(relative), "write", e))?;
-            published.files.push(relative);
+            match self.hidden.rename_new(&number(index), &directory, file_name) {
+                Ok(()) => published.files.push(relative),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    self.check_same(index, &directory, file_name)?;
+                    self.hidden.remove(&number(index))?;
+                }
+                Err(error) => {
+                    return Err(Error::io(&self.root.path().join(relative), "write", error));
+                }
+            }
             for above in parent.ancestors() {
                 if !changed.contains(&above) {
                     changed.push(above);
@@ -108,6 +139,20 @@ impl Batch {
         self.files.clear();
         std::mem::take(&mut self.made).keep();
         Ok(())
+    }
+
+    /// Refuses what has the final name of a file unless it is the same file.
+    fn check_same(&self, index: usize, directory: &Directory, name: &OsStr) -> Result<(), Error> {
+        directory.check_output(name, Kind::File)?;
+        let path = directory.path().join(name);
+        let (there, own) = (directory.open_file(name)?, self.hidden.open_file(&number(index))?);
+        let (Some(there), Some(own)) = (there, own) else {
+            return Err(appeared(&path));
+        };
+        match files::same_bytes(&there, &own).map_err(|e| Error::io(&path, "read", e))? {
+            true => Ok(()),
+            false => Err(appeared(&path)),
+        }
     }
 }
 
@@ -131,14 +176,8 @@ struct Published<'a> {
 impl Published<'_> {
     /// Opens the directory `relative`, creating it if missing.
     fn directory(&mut self, relative: &Path) -> Result<Directory, Error> {
-        let path = self.root.path();
-        let missing = relative.ancestors();
-        let missing = missing.take_while(|above| !path.join(above).exists());
-        let missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
-        let mut made = CreatedDirectories::default();
-        let directory = self.root.make_below(relative, &mut made)?;
-        self.made.extend(missing.into_iter().rev());
-        made.keep();
+        let (directory, made) = self.root.make_listed(relative)?;
+        self.made.extend(made);
         Ok(directory)
     }
 
@@ -184,4 +223,80 @@ fn remove_leftovers(root: &Directory) -> Result<(), Error> {
 
 fn number(index: usize) -> OsString {
     index.to_string().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+    use std::thread;
+
+    use super::*;
+    use crate::ids;
+
+    const SHARED: &str = "ab/shared.debug";
+
+    /// A batch of these files.
+    fn batch(root: &Path, files: &[(&str, &str)]) -> Batch {
+        let mut batch = Batch::begin(root, true).unwrap();
+        for (path, text) in files {
+            let mut file = batch.create(path.into()).unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+        }
+        batch
+    }
+
+    /// The files below a directory, without those that have no final name yet.
+    fn content(root: &Path) -> Vec<PathBuf> {
+        let files = Directory::open(root).unwrap().walk().unwrap().files.into_keys();
+        files.filter(|path| !path.to_string_lossy().contains(".tmp/")).collect()
+    }
+
+    #[test]
+    fn what_another_run_has_published_stays_even_if_this_one_fails() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        fs::create_dir_all(root.join("cd/taken.debug")).unwrap();
+        let own = [(SHARED, "code"), ("cd/other.debug", "more")];
+        let (first, second) = (batch(root, &own[..1]), batch(root, &own));
+        let failing = batch(root, &[(SHARED, "code"), ("cd/taken.debug", "never")]);
+        let different = batch(root, &[("cd/new.debug", "new"), (SHARED, "other code")]);
+        first.publish().unwrap();
+        let inode = |path: &str| Directory::open(root).unwrap().identity(path.as_ref()).unwrap();
+        let before = inode(SHARED);
+        assert_eq!(failing.publish().unwrap_err().id(), ids::OUTPUT_IN_THE_WAY);
+        assert_eq!(different.publish().unwrap_err().id(), ids::OUTPUT_IN_THE_WAY);
+        assert_eq!(content(root), [PathBuf::from(SHARED)]);
+        assert_eq!(inode(SHARED), before);
+        second.publish().unwrap();
+        assert_eq!(content(root), own.map(|(path, _)| PathBuf::from(path)));
+        assert_eq!(
+            (inode(SHARED), fs::read(root.join(SHARED)).unwrap()),
+            (before, b"code".to_vec())
+        );
+    }
+
+    #[test]
+    fn nobody_relies_on_a_file_that_a_failing_run_takes_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        let (failing, other) = (batch(root, &[(SHARED, "code")]), batch(root, &[(SHARED, "code")]));
+        // It has published the file, and fails then.
+        let lock = Batch::settled(root).unwrap();
+        let mut published = Published { root: &failing.root, files: Vec::new(), made: Vec::new() };
+        let to = published.directory("ab".as_ref()).unwrap();
+        failing.hidden.rename_new(&number(0), &to, "shared.debug".as_ref()).unwrap();
+        published.files.push(SHARED.as_ref());
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| other.publish());
+            let looks = scope.spawn(|| Batch::settled(root).map(|_| root.join(SHARED).exists()));
+            // Without the lock, both would find the file by now.
+            thread::sleep(std::time::Duration::from_millis(50));
+            drop(published);
+            drop(lock);
+            waits.join().unwrap().unwrap();
+            looks.join().unwrap().unwrap();
+        });
+        assert_eq!(content(root), [PathBuf::from(SHARED)]);
+    }
 }

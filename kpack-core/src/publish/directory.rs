@@ -1,7 +1,6 @@
 //! A directory held open by its descriptor: operations stay in it, even if its path later leads
 //! elsewhere.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
@@ -9,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::identity::Identity;
+use crate::files;
 use crate::interrupt;
 use crate::platform::{Entry, Handle, Kind, try_lock_host};
 use crate::{Error, ids};
@@ -74,6 +74,20 @@ impl Directory {
         Ok(found)
     }
 
+    /// As [`below`](Self::below); `None` if there is no such directory. That it cannot be opened does not mean that it is
+    /// missing.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn find_below(&self, relative: &Path) -> Result<Option<Self>, Error> {
+        match self.below(relative) {
+            // A link or a file has its name.
+            Err(Error::Refused { .. }) => Ok(None),
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
     /// Like [`below`](Self::below), but creates missing directories and records them in `made`.
     pub fn make_below(
         &self,
@@ -105,15 +119,33 @@ impl Directory {
         Ok(found)
     }
 
+    /// Like [`make_below`](Self::make_below), and returns the paths of those that it created, each after those above it.
+    /// They stay.
+    pub(super) fn make_listed(&self, relative: &Path) -> Result<(Self, Vec<PathBuf>), Error> {
+        let mut made = CreatedDirectories::default();
+        let opened = self.make_below(relative, &mut made)?;
+        let number = made.directories.len();
+        made.keep();
+        let mut paths: Vec<PathBuf> =
+            relative.ancestors().take(number).map(Path::to_owned).collect();
+        paths.reverse();
+        Ok((opened, paths))
+    }
+
     /// Opens the directory `path`, creating it and its parents if missing.
     pub fn make(path: &Path, made: &mut CreatedDirectories) -> Result<Self, Error> {
-        let there = path.ancestors().find(|above| above.exists());
-        let there = there.unwrap_or(Path::new(""));
+        let mut there = Path::new("");
+        for above in path.ancestors() {
+            if files::metadata_of(above)?.is_some() {
+                there = above;
+                break;
+            }
+        }
         let rest = path.strip_prefix(there).unwrap_or(path);
         let is_plain = |part: &Component<'_>| *part != Component::ParentDir;
         let plain = PathBuf::from_iter(rest.components().take_while(is_plain));
         let first = there.join(plain.components().next().map_or("".as_ref(), Component::as_os_str));
-        if first.is_symlink() && !first.exists() {
+        if first.is_symlink() && files::metadata_of(&first)?.is_none() {
             let text = "a dangling symbolic link; create its target directory, or choose another";
             return Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &first, text));
         }
@@ -135,6 +167,16 @@ impl Directory {
                 "no longer a directory (expected no symbolic link); run the command again",
             )),
             Err(error) => Err(Error::io(&path, "open", error)),
+        }
+    }
+
+    /// Opens the directory that it is in, which has to be the one of this [`id`](Self::id): somebody may have moved it.
+    pub(super) fn parent(&self, id: (u64, u64)) -> Result<Self, Error> {
+        let opened = self.handle.parent().map_err(|e| Error::io(&self.path, "open", e))?;
+        let parent = self.with(self.path.parent().unwrap_or(Path::new("")).to_owned(), opened);
+        match parent.id()? == id {
+            true => Ok(parent),
+            false => Err(Error::changed(&self.path)),
         }
     }
 
@@ -168,6 +210,11 @@ impl Directory {
     /// Locks it, unless another run has; says whether.
     pub(super) fn try_lock(&self) -> bool {
         matches!(self.handle.try_lock(), Ok(true))
+    }
+
+    /// The file system that it is on, and its number there.
+    pub(super) fn id(&self) -> Result<(u64, u64), Error> {
+        self.handle.id().map_err(|e| Error::io(&self.path, "read", e))
     }
 
     /// Whether `other` is the same directory.
@@ -238,7 +285,10 @@ impl Directory {
 
     /// Whether the path `relative` in it leads out of it, by symbolic links. What leads nowhere stays in it. It looks at
     /// one name after another, since not every system has `openat2`; nobody else may change what is in it meanwhile.
-    pub fn leads_out(&self, relative: &Path) -> bool {
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn leads_out(&self, relative: &Path) -> Result<bool, Error> {
         let parts = |path: &Path| -> Vec<OsString> {
             let parts = path.components().rev();
             let name = |part: Component<'_>| match part {
@@ -253,7 +303,7 @@ impl Directory {
         let mut links = 0;
         while let Some(part) = left.pop() {
             if part == "/" || part == ".." && !there.pop() {
-                return true;
+                return Ok(true);
             }
             if part == ".." || part == "." {
                 continue;
@@ -261,7 +311,7 @@ impl Directory {
             there.push(&part);
             match self.read_link(there.as_os_str()) {
                 // As many as Linux follows.
-                Ok(_) if links == 40 => return false,
+                Ok(_) if links == 40 => return Ok(false),
                 Ok(target) => {
                     links += 1;
                     there.pop();
@@ -270,12 +320,14 @@ impl Directory {
                 Err(error) => match error.kind() {
                     // No link.
                     io::ErrorKind::InvalidInput => {}
-                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => return false,
-                    _ => return true,
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => return Ok(false),
+                    // A path that is too long to look at.
+                    io::ErrorKind::InvalidFilename => return Ok(true),
+                    _ => return Err(Error::io(&self.path.join(there), "read", error)),
                 },
             }
         }
-        false
+        Ok(false)
     }
 
     /// Sets its mode.
@@ -287,10 +339,13 @@ impl Directory {
     }
 
     /// Makes it a directory that only its owner uses. Returns whether this process's user is that owner.
-    pub(super) fn claim(&self) -> bool {
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(super) fn claim(&self) -> Result<bool, Error> {
         // Not every file system has modes.
         let _ = self.handle.set_mode(0o700);
-        self.handle.is_own()
+        self.handle.is_own().map_err(|e| Error::io(&self.path, "read", e))
     }
 
     /// Sets the times of the symbolic link of that name.
@@ -382,53 +437,6 @@ impl Directory {
         Ok(self.entry(name)?.is_some())
     }
 
-    /// Its entries, by relative path: directories, and all else. Links are not followed.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn walk(&self) -> Result<Content, Error> {
-        let mut content = Content::default();
-        self.walk_into(Path::new(""), &mut content.directories, &mut |at, name, kind| {
-            content.files.insert(at.join(name), kind == Kind::Symlink);
-        })?;
-        Ok(content)
-    }
-
-    /// The directories below it, by relative path. Links are not followed.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn directories(&self) -> Result<BTreeSet<PathBuf>, Error> {
-        let mut directories = BTreeSet::new();
-        self.walk_into(Path::new(""), &mut directories, &mut |_, _, _| {})?;
-        Ok(directories)
-    }
-
-    /// Adds the directories, and calls `each` with the directory, name and kind of all else.
-    fn walk_into(
-        &self,
-        at: &Path,
-        directories: &mut BTreeSet<PathBuf>,
-        each: &mut dyn FnMut(&Path, &OsStr, Kind),
-    ) -> Result<(), Error> {
-        for (name, kind) in self.entries()? {
-            let kind = match kind {
-                None => self.kind(&name)?,
-                known => known,
-            };
-            match kind {
-                Some(Kind::Directory) => {
-                    let path = at.join(&name);
-                    self.child(&name)?.walk_into(&path, directories, each)?;
-                    directories.insert(path);
-                }
-                Some(kind) => each(at, &name, kind),
-                None => {}
-            }
-        }
-        Ok(())
-    }
-
     /// The identity of the entry of that name, if there is one.
     pub(super) fn identity(&self, name: &OsStr) -> Result<Option<Identity>, Error> {
         Ok(self.entry(name)?.map(|there| Identity::from(there.facts)))
@@ -472,43 +480,24 @@ impl Directory {
         }
     }
 
-    /// Removes an entry of it that may be missing, with all that is in it, even in directories that may not be written to.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn remove_tree(&self, name: &OsStr) -> Result<(), Error> {
-        let path = self.path.join(name);
-        let failed = |e| Error::io(&path, "remove", e);
-        if self.kind(name)? != Some(Kind::Directory) {
-            return self.remove(name);
-        }
+    /// Opens a directory in it, even if the mode forbids that; `None` if it is a link to one, or none.
+    pub(super) fn open_up(&self, name: &OsStr) -> io::Result<Option<Self>> {
         let opened = match self.handle.child(name) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                self.handle.open_up(name).map_err(failed)?;
+                self.handle.open_up(name)?;
                 self.handle.child(name)
             }
             opened => opened,
         };
-        // A link, or a file, is there by now.
-        let Some(handle) = opened.map_err(failed)? else {
-            return self.remove(name);
-        };
-        let directory = self.with(path.clone(), handle);
-        for entry in directory.names()? {
-            let removed = directory.remove_tree(&entry);
-            match removed {
-                Err(Error::Io { source, .. })
-                    if source.kind() == io::ErrorKind::PermissionDenied =>
-                {
-                    directory.set_mode(0o700).map_err(failed)?;
-                    directory.remove_tree(&entry)?;
-                }
-                removed => removed?,
-            }
-        }
-        drop(directory);
+        Ok(opened?.map(|handle| self.with(self.path.join(name), handle)))
+    }
+
+    /// Removes a directory in it, which must be empty and may be missing.
+    pub(super) fn remove_emptied(&self, name: &OsStr) -> Result<(), Error> {
         match self.handle.remove_empty(name) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::io(&self.path.join(name), "remove", error))
+            }
             _ => Ok(()),
         }
     }
@@ -529,7 +518,7 @@ impl Directory {
     }
 
     /// The same, and what each is, where listing says so.
-    fn entries(&self) -> Result<Vec<(OsString, Option<Kind>)>, Error> {
+    pub(super) fn entries(&self) -> Result<Vec<(OsString, Option<Kind>)>, Error> {
         let entries = self.handle.entries();
         entries.map_err(|error| Error::io(&self.path, "list", error))
     }
@@ -551,16 +540,6 @@ impl Directory {
         let synced = self.handle.sync();
         synced.map_err(|e| Error::io(&self.path, "write", e))
     }
-}
-
-/// What is in a directory, by relative path.
-#[derive(Debug, Default)]
-#[non_exhaustive]
-pub struct Content {
-    /// All entries but directories, and whether each is a symbolic link.
-    pub files: BTreeMap<PathBuf, bool>,
-    /// The directories.
-    pub directories: BTreeSet<PathBuf>,
 }
 
 /// Refuses what is of the kind `there` in the place of the output `path` of the kind `new`, unless they are the
@@ -725,7 +704,7 @@ mod tests {
             ("self", "self", false),
         ] {
             std::os::unix::fs::symlink(target, root.join(link)).unwrap();
-            assert_eq!(opened.leads_out(Path::new(link)), expected, "{link}");
+            assert_eq!(opened.leads_out(Path::new(link)).unwrap(), expected, "{link}");
         }
     }
 

@@ -8,15 +8,17 @@ mod identity;
 mod kpack_dir;
 mod merge;
 mod names;
+mod new_names;
 mod output;
 mod scratch;
 mod sparse;
 mod stage;
 mod staged_file;
 mod transaction;
+mod tree;
 
 pub use batch::Batch;
-pub use directory::{Content, CreatedDirectories, Directory, make_directories};
+pub use directory::{CreatedDirectories, Directory, make_directories};
 #[cfg(windows)]
 pub(crate) use hidden_name::numbered;
 pub use hidden_name::{hidden, is_leftover, stem_of};
@@ -26,11 +28,13 @@ pub use kpack_dir::{
 };
 pub use merge::Update;
 pub use names::{check_names, is_name_part, name_part};
+pub use new_names::NewNames;
 pub use output::{
     check_named_output, check_output, check_output_directory, check_room, resolve, write_output,
 };
 pub use scratch::scratch_file;
 pub use sparse::{begin_flush, copy_range, write_at};
-pub use stage::{NewNames, Stage};
+pub use stage::Stage;
 pub use staged_file::StagedFile;
 pub use transaction::{Transaction, replace};
+pub use tree::Content;

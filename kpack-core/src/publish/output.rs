@@ -1,7 +1,6 @@
 //! The one rule for outputs: a file replaces a regular file, and a directory a directory. Nothing replaces a
 //! device, FIFO, link or socket, or is written into one.
 
-use std::fs;
 use std::io::{Error as IoError, ErrorKind};
 use std::path::{Component, Path, PathBuf};
 
@@ -24,13 +23,24 @@ pub fn check_output(path: &Path) -> Result<(), Error> {
     Directory::of(path)?.check_output(name, Kind::File)
 }
 
+/// Another program has put something in the place of the output `path` since this run looked.
+pub(super) fn appeared(path: &Path) -> Error {
+    let text = "it appeared while kpack ran; run the command again, or choose another output";
+    Error::rejected(ids::OUTPUT_IN_THE_WAY, path, text)
+}
+
 /// The path without symbolic links of a directory that need not be there.
 ///
 /// # Errors
 /// [`Error::Usage`] for a dangling link, and for `..` after what does not exist; [`Error::Io`].
 pub fn resolve(path: &Path) -> Result<PathBuf, Error> {
-    let is_there = |path: &&Path| path.symlink_metadata().is_ok();
-    let there = path.ancestors().find(is_there).unwrap_or(Path::new("."));
+    let mut there = Path::new(".");
+    for above in path.ancestors() {
+        if files::is_there(above)? {
+            there = above;
+            break;
+        }
+    }
     let refuse = |reason: String| {
         let path = path.display();
         Err(Error::usage(format!("output directory {path}: {reason}")))
@@ -71,7 +81,7 @@ pub fn check_output_directory(path: &Path) -> Result<(), Error> {
 /// [`Error::Refused`]; [`Error::Io`].
 pub fn check_named_output(path: &Path) -> Result<(), Error> {
     check_output(path)?;
-    if fs::symlink_metadata(path).is_err() {
+    if !files::is_there(path)? {
         return Ok(());
     }
     let kind = match files::open(path) {

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::directory::{CreatedDirectories, Directory};
 use super::hidden_name::{aside, hidden, hidden_beside, is_aside};
+use super::new_names::NewNames;
+use super::output::appeared;
 use crate::platform::{Kind, OsStrExt};
 use crate::{Error, ids};
 
@@ -19,52 +20,6 @@ const LIST: &str = ".list.tmp";
 
 /// In it: what is being removed. If a run is killed meanwhile, half of it must not get its name back.
 const REMOVED: &str = ".removed.tmp";
-
-/// Asks whether the entry at a path may be replaced.
-type MayReplace<'a> = &'a dyn Fn(&Path) -> Result<(), Error>;
-
-/// Names that output gets together: paths relative to the directory where it appears.
-#[derive(Clone)]
-pub struct NewNames<'a> {
-    names: Vec<&'a Path>,
-    last: &'a [&'a str],
-    replaced: Vec<&'a Path>,
-    may_replace: MayReplace<'a>,
-}
-
-impl<'a> NewNames<'a> {
-    /// These `names`, in the order in which they appear. The output replaces whatever has them.
-    pub fn new<P: AsRef<Path>>(names: &'a [P]) -> Self {
-        let names = names.iter().map(AsRef::as_ref).collect();
-        Self { names, last: &[], replaced: Vec::new(), may_replace: &|_| Ok(()) }
-    }
-
-    /// And after them those in `last`, whose presence says that all others are there and complete.
-    pub fn with_last(self, last: &'a [&'a str]) -> Self {
-        Self { last, ..self }
-    }
-
-    /// Instead of what is at these paths, which is removed, since its contents have other names now.
-    pub fn instead_of<P: AsRef<Path>>(self, replaced: &'a [P]) -> Self {
-        Self { replaced: replaced.iter().map(AsRef::as_ref).collect(), ..self }
-    }
-
-    /// Replaces only what `may_replace` allows, which is asked when something is there.
-    pub fn where_allowed(self, may_replace: MayReplace<'a>) -> Self {
-        Self { may_replace, ..self }
-    }
-}
-
-impl fmt::Debug for NewNames<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { names, last, replaced, .. } = self;
-        f.debug_struct("NewNames")
-            .field("names", names)
-            .field("last", last)
-            .field("replaced", replaced)
-            .finish_non_exhaustive()
-    }
-}
 
 /// `.NAME.tmp/.kpack.tmp` beside the final places of output, in which one run at a time makes it. Users may keep files in
 /// `.NAME.tmp`, and kpack leaves those alone. Both are locked as long as this lives,
@@ -89,9 +44,16 @@ struct Outer {
 
 impl Drop for Outer {
     fn drop(&mut self) {
-        self.lock.remove_empty(hidden(OWN).as_ref());
+        // One failure should leave nothing. Nothing is removed after the outer one: its name tells the next run that this
+        // one has not finished.
+        let remove = |from: &Directory, name: &OsStr| {
+            if from.remove_emptied(name).is_err() {
+                from.remove_empty(name);
+            }
+        };
+        remove(&self.lock, hidden(OWN).as_ref());
         self.lock.prepare_removal();
-        self.above.remove_empty(&self.name);
+        remove(&self.above, &self.name);
     }
 }
 
@@ -135,7 +97,9 @@ impl Stage {
                     "a symbolic link, but kpack writes unfinished output here; remove it",
                 );
             }
-            let lock = match above.make_below(name.as_ref(), &mut made) {
+            // As soon as there is an `Outer`, it removes them.
+            let mut own = CreatedDirectories::default();
+            let lock = match above.make_below(name.as_ref(), &mut own) {
                 // Another run removed it when it was done.
                 Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                     continue;
@@ -147,13 +111,14 @@ impl Stage {
             if !lock.is_still(above.below(name.as_ref()))? {
                 continue;
             }
-            let hidden = lock.make_below(hidden(OWN).as_ref(), &mut made)?;
-            if !hidden.claim() {
+            let hidden = lock.make_below(hidden(OWN).as_ref(), &mut own)?;
+            if !hidden.claim()? {
                 return refuse(
                     "has a directory of another user, who could change what kpack writes; remove it",
                 );
             }
             let outer = Outer { above: above.again()?, name, lock, _made: made };
+            own.keep();
             let stage = Self { hidden, above, _outer: outer };
             stage.empty()?;
             return Ok(stage);
@@ -267,16 +232,37 @@ impl Stage {
         list.write_all(&paths.join(&0)).and_then(|()| list.sync_all()).map_err(failed)?;
         drop(list);
         self.hidden.rename(new_list, LIST.as_ref()).map_err(failed)?;
-        let published = self.hidden.sync().and_then(|()| self.rename_all(tree, new));
-        if published.is_err() && earlier.is_empty() {
+        let filled = self.hidden.sync().and_then(|()| self.fill_all(tree, new, finish));
+        if filled.is_err() && earlier.is_empty() {
             self.hidden.remove(LIST.as_ref())?;
         }
-        published?;
+        filled?;
+        twice(&|| self.clear())
+    }
+
+    /// If anything fails, even the removal of the list, everything is as before: without the list, the next run would not
+    /// know these files.
+    fn fill_all(
+        &self,
+        tree: &Directory,
+        new: &NewNames<'_>,
+        finish: &dyn Fn(&Directory) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut renames = Renames::begin(self, tree, new)?;
+        renames.publish_all()?;
+        renames.publish_last()?;
         finish(&self.above)?;
+        self.hidden.remove(LIST.as_ref())?;
+        renames.keep();
+        Ok(())
+    }
+
+    /// Removes what was replaced, and what else is in the hidden directory.
+    fn clear(&self) -> Result<(), Error> {
         for aside in self.hidden.names()?.into_iter().filter(|name| is_aside(name)) {
             self.discard(&self.hidden, &aside)?;
         }
-        self.hidden.remove(LIST.as_ref())
+        self.empty()
     }
 
     /// Gives the output its final names, and those after all others that come last.
@@ -287,14 +273,11 @@ impl Stage {
     /// # Errors
     /// [`Error::Refused`] if something is in the way; [`Error::Io`].
     pub fn publish(&self, new: &NewNames<'_>) -> Result<(), Error> {
-        self.rename_all(&self.hidden, new)?;
-        self.discard_replaced(&|name| new.replaced.iter().any(|path| *path == name))
-    }
-
-    fn rename_all(&self, tree: &Directory, new: &NewNames<'_>) -> Result<(), Error> {
-        let mut renames = Renames::begin(self, tree, new)?;
+        let mut renames = Renames::begin(self, &self.hidden, new)?;
         renames.publish_all()?;
-        renames.finish()
+        renames.publish_last()?;
+        renames.keep();
+        twice(&|| self.discard_replaced(&|name| new.replaced.iter().any(|path| *path == name)))
     }
 
     /// As [`publish`](Self::publish), after the output of another stage: all appear, or none, and what comes last in this
@@ -307,13 +290,14 @@ impl Stage {
         (other, others): (&Self, &NewNames<'_>),
         new: &NewNames<'_>,
     ) -> Result<(), Error> {
-        let own = Renames::begin(self, &self.hidden, new)?;
+        let mut own = Renames::begin(self, &self.hidden, new)?;
         let mut others = Renames::begin(other, &other.hidden, others)?;
         others.publish_all()?;
-        own.finish()?;
+        own.publish_last()?;
+        own.keep();
         others.keep();
-        other.discard_replaced(&|_| false)?;
-        self.discard_replaced(&|_| false)
+        twice(&|| other.discard_replaced(&|_| false))?;
+        twice(&|| self.discard_replaced(&|_| false))
     }
 
     /// Removes what is in the hidden directory but for what was set aside, and the list.
@@ -359,7 +343,7 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         // What was replaced is still here if it could not get its name back.
-        let _ = self.empty();
+        let _ = twice(&|| self.empty());
     }
 }
 
@@ -410,18 +394,20 @@ impl<'a> Renames<'a> {
         for name in &self.new.replaced {
             self.set_aside(name)?;
         }
+        for path in &self.new.directories {
+            self.parent(path)?;
+        }
         self.sync()
     }
 
     /// Gives the last output its names.
-    fn finish(mut self) -> Result<(), Error> {
+    fn publish_last(&mut self) -> Result<(), Error> {
         for name in self.new.last {
             self.publish(name.as_ref(), false)?;
         }
         if !self.new.last.is_empty() {
             self.stage.above.sync()?;
         }
-        self.keep();
         Ok(())
     }
 
@@ -443,10 +429,7 @@ impl<'a> Renames<'a> {
         }
         match from.rename_new(name, &to, name) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let text =
-                    "it appeared while kpack ran; run the command again, or choose another output";
-                let path = self.stage.output(path);
-                return Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &path, text));
+                return Err(appeared(&self.stage.output(path)));
             }
             renamed => renamed.map_err(failed)?,
         }
@@ -467,21 +450,15 @@ impl<'a> Renames<'a> {
 
     /// Opens the directory `path` of the output, creating it if missing.
     fn parent(&mut self, path: &Path) -> Result<Directory, Error> {
-        let above = &self.stage.above;
-        let is_missing = |path: &&Path| above.below(path).is_err();
-        let mut missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
-        missing.reverse();
-        let mut made = CreatedDirectories::default();
-        let directory = above.make_below(path, &mut made)?;
-        made.keep();
-        self.created.extend(missing.into_iter().map(Path::to_owned));
+        let (directory, created) = self.stage.above.make_listed(path)?;
+        self.created.extend(created);
         Ok(directory)
     }
 
     /// Renames what is at `path`, if anything is, into the directory for what is replaced.
     fn set_aside(&mut self, path: &Path) -> Result<(), Error> {
         let (parent, name) = split(path);
-        let Ok(from) = self.stage.above.below(parent) else {
+        let Some(from) = self.stage.above.find_below(parent)? else {
             return Ok(());
         };
         if from.kind(name)?.is_none() {
@@ -577,6 +554,11 @@ impl Drop for Renames<'_> {
             }
         }
     }
+}
+
+/// Removes what is left when all output is there, or none is. If a call fails only once, that is not the result of the run.
+fn twice(remove: &dyn Fn() -> Result<(), Error>) -> Result<(), Error> {
+    remove().or_else(|_| remove())
 }
 
 /// The directory and the name of a relative path.
@@ -779,22 +761,5 @@ mod tests {
         drop(stage);
         assert_eq!(names(&output.path().join(ONE)), ["thesis"]);
         assert_eq!(names(output.path()), [ONE]);
-    }
-
-    #[test]
-    fn directories_that_may_not_be_written_to_are_removed() {
-        use std::os::unix::fs::PermissionsExt;
-        let directory = tempfile::tempdir().unwrap();
-        let deep = directory.path().join("a/b");
-        fs::create_dir_all(&deep).unwrap();
-        fs::write(deep.join("file"), "").unwrap();
-        for mode in [0o000, 0o500] {
-            for path in [&deep, &directory.path().join("a")] {
-                fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-            }
-            Directory::open(directory.path()).unwrap().remove_tree("a".as_ref()).unwrap();
-            assert!(!directory.path().join("a").exists());
-            fs::create_dir_all(&deep).unwrap();
-        }
     }
 }

@@ -2,10 +2,12 @@
 //! nothing is written outside of the output, and the output is not there.
 
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::Path;
 
+use kpack_core::publish::{CreatedDirectories, Directory};
 use kpack_core::{Error, Id, ids};
-use kpack_store::{UnpackOptions, unpack};
+use kpack_store::{IndexOptions, UnpackOptions, index, unpack};
 use kpack_tests::tree::{Tree, write};
 use serde_json::{Value, json};
 use tar::EntryType;
@@ -154,6 +156,84 @@ fn members_that_no_artifact_has() {
         }
     }
     assert!(!Path::new("/tmp/kpack-escaped").exists());
+}
+
+#[test]
+fn few_bytes_do_not_make_many_directories() {
+    use EntryType::{Link, Regular};
+    let deep = |levels| "d/".repeat(levels);
+    let listing = |prefixes: &str| {
+        let mut tar = Tar::empty().file("artifact_manifest.txt", prefixes.as_bytes());
+        tar.contents = (0, 0);
+        tar
+    };
+    let each = |count: usize, levels| {
+        Vec::from_iter((0..count).map(|number| format!("stage/{number}/{}x", deep(levels))))
+    };
+    let members =
+        |names: Vec<String>| names.iter().fold(Tar::new(), |tar, name| tar.long(Regular, name, ""));
+    let cases = [
+        ("a deep prefix", ids::INVALID_PREFIX_LIST, listing(&(deep(20_000) + "x\n"))),
+        ("deep prefixes", ids::INVALID_PREFIX_LIST, listing(&each(300, 50).join("\n"))),
+        ("many prefixes", ids::INVALID_PREFIX_LIST, listing(&each(50_000, 0).join("\n"))),
+        ("a deep member", ids::UNSAFE_MEMBER, members(each(1, 500))),
+        ("members that imply directories", ids::UNSAFE_MEMBER, members(each(300, 50))),
+        (
+            "a deep hard link",
+            ids::UNSAFE_MEMBER,
+            Tar::new().long(Link, "stage/link", &format!("stage/{}x", deep(500))),
+        ),
+    ];
+    for (what, id, tar) in cases {
+        let (files, size) = tar.contents;
+        let bytes = tar.compressed();
+        rejected_either_way(what, id, &bytes, files, size);
+        // The same rules hold for archives that get an index.
+        let tree = Tree::new();
+        store(&tree, &bytes, files, size);
+        fs::remove_file(tree.path("store/index.json")).unwrap();
+        let error =
+            index(&tree.path("store"), &IndexOptions::default(), NonZeroUsize::MIN).unwrap_err();
+        assert_eq!(error.id(), id, "{what}: {error}");
+    }
+}
+
+#[test]
+fn what_other_tools_pack_need_not_list_directories() {
+    let names = (0..300).map(|number| format!("stage/{number}/one/two/three/four/five/file"));
+    let tar = names.fold(Tar::new(), |tar, name| tar.long(EntryType::Regular, &name, ""));
+    let tree = Tree::new();
+    store(&tree, &tar.compressed(), 300, 0);
+    unpack(&UnpackOptions::new(tree.path("store"), tree.path("out")), &()).unwrap();
+}
+
+#[test]
+fn a_leftover_of_any_depth_is_no_obstacle() {
+    let tree = Tree::new();
+    store(&tree, &sound().compressed(), 2, 7);
+    let mut deep = Directory::open(tree.root()).unwrap();
+    for name in [".out.tmp", ".kpack.tmp", "out"].into_iter().chain(["d"; 5000]) {
+        let mut made = CreatedDirectories::default();
+        deep = deep.make_below(name.as_ref(), &mut made).unwrap();
+        made.keep();
+    }
+    unpack(&UnpackOptions::new(tree.path("store"), tree.path("out")), &()).unwrap();
+    assert_eq!(fs::read(tree.path("out/blas_lib_gfx942/stage/b")).unwrap(), b"four");
+    assert!(!tree.path(".out.tmp").exists());
+}
+
+#[test]
+fn sizes_in_an_index_do_not_overflow() {
+    let tree = Tree::new();
+    let bytes = sound().compressed();
+    let mut entries = ["blas_lib", "copy_lib"].map(|name| {
+        write(tree.path(&format!("store/{name}_gfx942.tar.zst")), &bytes);
+        entry(name, "gfx942", &bytes, 2, 7)
+    });
+    entries.iter_mut().for_each(|entry| entry["unpacked"] = json!(u64::MAX));
+    write_index(&tree.path("store"), &entries);
+    let error = rejected(&tree, false).to_string();
+    assert!(error.starts_with("cannot unpack"), "{error}");
 }
 
 /// An artifact with two members of 3 and 4 bytes.

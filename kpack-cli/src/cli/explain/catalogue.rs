@@ -643,7 +643,7 @@ catalogue! {
         INVALID_PREFIX_LIST
             "A line of artifact_manifest.txt is not a usable prefix."
             "A prefix is a directory within the artifact and outside all other prefixes, and modules are named after it."
-            "Correct the line that the message names, or the directory."
+            "Correct the line that the message names, or the directory. A list may have 1,000 prefixes, and each may have 64 names."
 
         MISSING_PREFIX
             "artifact_manifest.txt lists a prefix that does not exist."
@@ -802,8 +802,8 @@ catalogue! {
             "If its SHA-256 is right, its publisher has to pack it again."
 
         UNSAFE_MEMBER
-            "A packed artifact, or a tree to pack, contains a path or link that points out of it, a device, or a file with special permissions."
-            "Unpacking it could change files elsewhere, or give away permissions."
+            "A packed artifact, or a tree to pack, contains a path or link that points out of it, a device, a file with special permissions, a path of more than 64 names, or more directories than its members need."
+            "Unpacking it could change files elsewhere, give away permissions, or fill the file system with directories."
             "Do not unpack it with another tool unless you trust its origin. From a tree to pack, remove the file that the message names."
 
         INDEX_DIFFERS

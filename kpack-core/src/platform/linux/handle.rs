@@ -44,6 +44,12 @@ impl Handle {
         }
     }
 
+    /// The directory that it is in now.
+    pub(crate) fn parent(&self) -> io::Result<Self> {
+        let file = rustix::fs::openat(&self.0, "..", directory_flags(), Mode::empty())?;
+        Ok(Self(file.into()))
+    }
+
     /// Creates a directory in it. Says whether it did; there may be one.
     pub(crate) fn make(&self, name: &OsStr, mode: u32) -> io::Result<bool> {
         match rustix::fs::mkdirat(&self.0, name, Mode::from_raw_mode(mode)) {
@@ -65,11 +71,11 @@ impl Handle {
     }
 
     /// Whether it belongs to this process's user. A server may know that user by another number, as a new file shows.
-    pub(crate) fn is_own(&self) -> bool {
-        let owner = self.0.metadata().map(|metadata| metadata.uid());
-        let owner = owner.unwrap_or(u32::MAX);
+    pub(crate) fn is_own(&self) -> io::Result<bool> {
+        let owner = self.0.metadata()?.uid();
+        // Not every file system has nameless files.
         let of_new = || self.create_nameless()?.metadata().map(|metadata| metadata.uid());
-        owner == rustix::process::geteuid().as_raw() || of_new().is_ok_and(|new| new == owner)
+        Ok(owner == rustix::process::geteuid().as_raw() || of_new().is_ok_and(|new| new == owner))
     }
 
     /// A path that leads to it whatever becomes of its name.

@@ -68,6 +68,11 @@ impl Handle {
         }))
     }
 
+    /// The directory that it is in.
+    pub(crate) fn parent(&self) -> io::Result<Self> {
+        Self::open(self.path.parent().unwrap_or(Path::new("")))
+    }
+
     /// Creates a directory in it. Says whether it did; there may be one.
     pub(crate) fn make(&self, name: &OsStr, _mode: u32) -> io::Result<bool> {
         match fs::create_dir(self.path.join(name)) {
@@ -86,8 +91,8 @@ impl Handle {
     }
 
     /// Who may use a new directory is inherited from the one it is in.
-    pub(crate) fn is_own(&self) -> bool {
-        true
+    pub(crate) fn is_own(&self) -> io::Result<bool> {
+        Ok(true)
     }
 
     pub(crate) fn anchor(&self, path: &Path) -> PathBuf {

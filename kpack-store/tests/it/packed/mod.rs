@@ -68,6 +68,16 @@ impl Tar {
         self.member(name, EntryType::Regular, 0o644, "", bytes)
     }
 
+    /// Adds a member of this kind with a name, or a link, that is longer than a header can hold.
+    pub(crate) fn long(self, kind: EntryType, name: &str, link: &str) -> Self {
+        let contents = self.contents;
+        let mut tar = self.member("@", EntryType::GNULongName, 0o644, "", name.as_bytes());
+        tar = tar.member("@", EntryType::GNULongLink, 0o644, "", link.as_bytes());
+        tar = tar.member("@", kind, 0o644, "", b"");
+        tar.contents = (contents.0 + 1, contents.1);
+        tar
+    }
+
     pub(crate) fn link(self, name: &str, target: &str) -> Self {
         self.member(name, EntryType::Symlink, 0o777, target, b"")
     }
