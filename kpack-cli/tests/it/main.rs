@@ -16,6 +16,7 @@ mod doctor;
 mod environments;
 mod fat;
 mod findings;
+mod flipped_bits;
 mod images;
 mod inspect;
 mod install;
