@@ -12,7 +12,7 @@ use kpack_format::offload_bundle::Bundle;
 use kpack_format::tensile::Library;
 
 use super::kernel_cache::Unreadable;
-use kpack_core::files::SharedFile;
+use kpack_core::files::{SharedFile, bundle_error, failed_code_object};
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
 use kpack_split::input::{self, FileKind, LinkedBinary, ParsedArchives};
@@ -62,11 +62,15 @@ impl FileContent {
         Ok(match kind {
             Some(FileKind::CodeObject) => {
                 let read = CodeObject::read(&mut reader(), size);
-                Self::CodeObject(read.map_err(|e| refused(ids::DAMAGED_CODE_OBJECT, &e))?.target)
+                Self::CodeObject(read.map_err(|error| failed_code_object(path, error))?.target)
             }
             Some(FileKind::Bundle) => {
                 let read = Bundle::read(&mut reader(), size);
-                let bundle = read.map_err(|e| refused(ids::DAMAGED_BUNDLE, &e))?;
+                let bundle = read.and_then(|bundle| {
+                    bundle.check_hash(reader())?;
+                    Ok(bundle)
+                });
+                let bundle = bundle.map_err(|error| bundle_error(path, "", error))?;
                 let used = bundle.entries.iter().filter(|entry| entry.size > 0);
                 Self::Bundle(used.filter_map(|entry| entry.id.target().cloned()).collect())
             }

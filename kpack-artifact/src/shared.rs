@@ -15,6 +15,7 @@ use kpack_format::{TargetId, target_names};
 
 use super::databases::Merge;
 use super::kernel_cache;
+use kpack_core::files::bundle_error;
 use kpack_core::{Error, ids};
 use kpack_split::input;
 
@@ -144,9 +145,7 @@ fn bundle(path: &Path) -> Result<Result<Entries, String>, Error> {
     if let Some(host) = host {
         found.host = host.id.as_str().to_owned();
     }
-    let damaged = |error: offload_bundle::BundleError| {
-        Error::rejected(ids::DAMAGED_BUNDLE, path, error.to_string())
-    };
+    let damaged = |error| bundle_error(path, "", error);
     for code in read.code_objects(file, |_| true).map_err(damaged)? {
         let code = code.map_err(damaged)?;
         let mut ids = read.entries.iter().filter(|entry| entry.size > 0);

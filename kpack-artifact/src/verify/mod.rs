@@ -164,8 +164,8 @@ fn nothing_checked(path: &Path, report: &mut Report) {
     let mut checks = report.findings.iter();
     if !checks.any(|check| is_below(check) && check.id != ids::LEFTOVER) {
         let text = "there is nothing to verify: no artifact directory, and no binary with device \
-                    code, split or not, no .kpack archive, no .kpm manifest and no kernel \
-                    database";
+                    code, split or not, no .kpack archive, no .kpm manifest, no code object and no \
+                    kernel database";
         report.fault(ids::NOTHING_SPLIT, path, text);
     }
 }

@@ -55,6 +55,10 @@ pub(super) struct Arguments {
     spirv: Spirv,
     #[command(flatten)]
     kernel_files: KernelFilesArguments,
+    /// Compare the content of each compressed bundle with the hash in its header, which takes longer. A damaged file stays
+    /// as it is, with a warning
+    #[arg(long)]
+    check: bool,
     /// Only print what would change
     #[arg(long)]
     dry_run: bool,
@@ -94,7 +98,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let options = Options {
         paths: arguments.paths.clone(),
         root: arguments.root.clone(),
-        keep: Keep { gpus, spirv: arguments.spirv == Spirv::Keep },
+        keep: Keep { gpus, spirv: arguments.spirv == Spirv::Keep, check: arguments.check },
         kernel_files: arguments.kernel_files.rules()?,
         dry_run: arguments.dry_run,
     };

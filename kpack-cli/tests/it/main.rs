@@ -17,6 +17,7 @@ mod doctor_unknown;
 mod environments;
 mod fat;
 mod findings;
+mod flipped_bits;
 mod images;
 mod inspect;
 mod install;

@@ -14,9 +14,9 @@ use kpack_format::digest::{Blake3, Hasher, blake3};
 use kpack_format::offload_bundle::{BundleError, CodeObjectReader};
 
 use super::debug_sections::Stripped;
+use crate::Error;
 use crate::files::{self, RangeReader};
 use crate::publish::scratch_file;
-use crate::{Error, ids};
 
 /// Larger code objects, in bytes, are read and compressed in parts. The limit does not depend on where a
 /// code object comes from, since it decides how the archive's frame looks.
@@ -168,7 +168,7 @@ impl Content {
     /// [`Error::Refused`] for what is no code object, or laid out as no compiler does; [`Error::Io`].
     pub fn without_debug(&self, path: &Path, scratch: &Path) -> Result<Option<Self>, Error> {
         let plan = self.read_with(|mut source| Stripped::plan(&mut source, self.size()));
-        let Some(plan) = plan.map_err(|error| failed(path, error))? else {
+        let Some(plan) = plan.map_err(|error| files::failed_code_object(path, error))? else {
             return Ok(None);
         };
         let size = plan.size();
@@ -268,17 +268,6 @@ impl Content {
             checksum: checksum.unwrap_or_else(|| hasher.finish()),
             original_size,
         })
-    }
-}
-
-/// Adds the path to an error.
-pub(super) fn failed(path: &Path, error: CodeObjectError) -> Error {
-    match error {
-        CodeObjectError::Io(error) => Error::io(path, "read", error),
-        CodeObjectError::Unsupported(_) => {
-            Error::rejected(ids::DEBUG_NOT_REMOVABLE, path, error.to_string())
-        }
-        error => Error::rejected(ids::DAMAGED_CODE_OBJECT, path, error.to_string()),
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use kpack_format::archive::{ArchiveWriter, Encoder};
 use kpack_format::digest::{Blake3, hex};
 
-use super::content::{Content, Failure, failed};
+use super::content::{Content, Failure};
 use super::debug_sections::build_id;
 use super::storage::{DebugInfo, Storage};
 use crate::parallel::lock;
@@ -224,7 +224,7 @@ pub(super) fn treat(
     };
     if let DebugInfo::StripTo(_) = debug {
         let id = content.read_with(|mut source| build_id(&mut source, size));
-        let Some(id) = id.map_err(|error| failed(path, error))? else {
+        let Some(id) = id.map_err(|error| files::failed_code_object(path, error))? else {
             treated.kept = Some(Kept::NoBuildId);
             return Ok((content, treated));
         };

@@ -85,6 +85,41 @@ impl Stripped {
     }
 }
 
+/// Checks the structure of the code object of `size` bytes that `source` starts with: its tables, what they refer to, its
+/// notes, and the sections of its symbols.
+///
+/// # Errors
+/// [`CodeObjectError`].
+pub fn check_structure<R: Read + Seek>(source: &mut R, size: u64) -> Result<(), CodeObjectError> {
+    build_id(source, size)?;
+    let Some(input) = Input::read(source, size)? else {
+        return Ok(());
+    };
+    for (index, segment) in input.segments.iter().enumerate() {
+        let (in_file, loaded) = (segment.p_filesz.get(LE), segment.p_memsz.get(LE));
+        if segment.p_type.get(LE) == elf::PT_LOAD && in_file > loaded {
+            return malformed(format!(
+                "program header {index} loads {loaded:#x} bytes of {in_file:#x} in the file"
+            ));
+        }
+    }
+    input.debug_sections(source)?;
+    let numbers = Vec::from_iter((0..input.sections.len()).map(Some));
+    for (index, section) in input.sections.iter().enumerate() {
+        renumbered(index, section, &numbers)?;
+        if let elf::SHT_SYMTAB | elf::SHT_DYNSYM = section.sh_type.get(LE) {
+            match check_symbols(source, index, content(section), &numbers) {
+                Err(CodeObjectError::Unsupported(_)) => {
+                    let text = "is in a section that does not exist";
+                    return malformed(format!("a symbol of section {index} {text}"));
+                }
+                checked => checked?,
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The build ID (`NT_GNU_BUILD_ID`) of the code object of `size` bytes that `source` starts with.
 /// Debuggers find the separate debug information of code objects by it.
 ///

@@ -15,7 +15,7 @@ use super::content::{Content, LARGE_CODE_OBJECT};
 use super::spirv::Spirv;
 use crate::Error;
 use crate::elf;
-use crate::files::{self, SharedFile};
+use crate::files::{self, RangeReader, SharedFile};
 use crate::publish::Identity;
 
 /// The device code of a linked binary, a relocatable object, or a static library member.
@@ -212,7 +212,7 @@ impl PackedCode {
 
     /// Each wanted code object with its target and the indices of its wrappers. Large ones of compressed
     /// bundles are in files in the directory `scratch`; decompressing takes memory from `budget`. Reads every
-    /// bundle to its end, so that damage anywhere is
+    /// bundle to its end and compares the hash in its header, also of those that are kept, so that damage anywhere is
     /// found.
     pub fn code_objects<'a>(
         &'a self,
@@ -232,11 +232,24 @@ impl PackedCode {
             };
             code_objects.into_iter().flatten().chain(failed)
         };
-        let bundles = move |file| {
+        let bundles = move |file: Arc<File>| {
+            let kept = self.kept.iter();
+            let kept = kept.map(|kept| self.check_kept(&file, kept));
+            let damaged = Vec::from_iter(kept.filter_map(Result::err));
             let bundles = self.bundles.iter();
-            bundles.flat_map(move |located| of_bundle(&file, located))
+            let code_objects = bundles.flat_map(move |located| of_bundle(&file, located));
+            damaged.into_iter().map(Err).chain(code_objects)
         };
         file.into_iter().flat_map(bundles).chain(failed)
+    }
+
+    fn check_kept(&self, file: &File, kept: &KeptBundle) -> Result<(), Error> {
+        let reader =
+            || BufReader::new(RangeReader::new(file, kept.offset..kept.offset + kept.size));
+        let checked =
+            Bundle::read(&mut reader(), kept.size).and_then(|bundle| bundle.check_hash(reader()));
+        let wrapper = kept.wrappers.first().copied().unwrap_or_default();
+        checked.map_err(|error| files::wrapper_error(&self.path, wrapper, kept.offset, error))
     }
 
     fn of_bundle<'a>(

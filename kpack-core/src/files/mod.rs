@@ -8,15 +8,16 @@ mod shared_file;
 
 use std::fs::{self, File, Metadata};
 use std::io::{BufReader, Cursor, ErrorKind, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
 use kpack_format::Reason;
 use kpack_format::TargetId;
 use kpack_format::archive;
-use kpack_format::code_object::{CodeObject, CodeObjectError};
+use kpack_format::code_object::{CodeObject, CodeObjectError, HEAD_SIZE};
 use kpack_format::digest::{Blake3, Hasher};
 use kpack_format::is_exhaustion;
-use kpack_format::offload_bundle::{Bundle, BundleError};
+use kpack_format::offload_bundle::{Bundle, BundleError, Format};
 
 use crate::elf::{self, BinaryError};
 use crate::interrupt;
@@ -165,6 +166,40 @@ pub fn open_bundle<R: Read + Seek>(
     Bundle::read(reader, wrapper.bundle_available)
 }
 
+/// Checks a bundle, of which `range` is the place in `file`: its content against the hash in its header, if it is
+/// compressed, and the headers of each code object. Of a plain bundle, nothing else is read.
+pub fn check_bundle(file: &File, range: Range<u64>, bundle: &Bundle) -> Result<(), BundleError> {
+    let reader = || BufReader::new(RangeReader::new(file, range.clone()));
+    let damaged = |offset: u64, target: &TargetId, what: String| BundleError::Malformed {
+        offset,
+        reason: Reason::from(format!("the code object for {target}: {what}")).target(target),
+    };
+    if !matches!(bundle.format, Format::Compressed { .. }) {
+        for entry in bundle.entries.iter().filter(|entry| entry.size > 0) {
+            if let Some(target) = entry.id.target() {
+                let start = range.start + entry.offset;
+                let code = RangeReader::new(file, start..start + entry.size);
+                check_code_object_in(code, entry.size, target)
+                    .map_err(|what| damaged(entry.offset, target, what))?;
+            }
+        }
+        return Ok(());
+    }
+    let mut code_objects = bundle.code_objects(reader(), |_| true)?;
+    let mut first_error = None;
+    while let Some(mut code_object) = code_objects.next_entry()? {
+        let mut head = Vec::new();
+        code_object.append(&mut head, HEAD_SIZE as u64)?;
+        let mut checked = code_object.targets().map(|target| {
+            check_code_object_head(&head, code_object.size(), target)
+                .map_err(|what| damaged(code_object.offset(), target, what))
+        });
+        first_error = first_error.or_else(|| checked.find_map(Result::err));
+    }
+    // Damage of the whole bundle says more than one that follows from it.
+    first_error.map_or(Ok(()), Err)
+}
+
 /// Adds the path to a bundle's error, and the location if the file has several bundles.
 pub fn bundle_error(path: &Path, place: &str, error: BundleError) -> Error {
     match error {
@@ -182,6 +217,19 @@ pub fn bundle_error(path: &Path, place: &str, error: BundleError) -> Error {
 pub fn wrapper_error(path: &Path, wrapper: u32, offset: u64, error: BundleError) -> Error {
     let place = format!("wrapper {wrapper}, bundle at file offset {offset:#x}: ");
     bundle_error(path, &place, error).about(|reason| reason.at(offset))
+}
+
+/// Adds the path to a code object's error.
+pub fn failed_code_object(path: &Path, error: CodeObjectError) -> Error {
+    match error {
+        CodeObjectError::Io(error) if error.kind() != ErrorKind::UnexpectedEof => {
+            Error::io(path, "read", error)
+        }
+        CodeObjectError::Unsupported(_) => {
+            Error::rejected(ids::DEBUG_NOT_REMOVABLE, path, error.to_string())
+        }
+        error => Error::rejected(ids::DAMAGED_CODE_OBJECT, path, error.to_string()),
+    }
 }
 
 /// Adds the path to an ELF error.

@@ -46,6 +46,7 @@ ids! {
     STALE_CHECKSUM = "stale-checksum";
     DAMAGED_BUNDLE = "damaged-bundle";
     DAMAGED_CODE_OBJECT = "damaged-code-object";
+    DEVICE_CODE_SOUND = "device-code-sound";
     UNACCOUNTED_CODE = "unaccounted-code";
     NO_DEVICE_CODE = "no-device-code";
     BUNDLES_IN_DATA = "bundles-in-data";

@@ -3,6 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read, Take, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use md5::{Digest, Md5};
 use zstd::bulk;
 use zstd::stream::read;
 use zstd::zstd_safe::{CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
@@ -166,6 +167,22 @@ impl<R: Read> Read for BundleReader<R> {
             Self::Zlib(decoder) => decoder.read(buffer),
             Self::Zstd(decoder) => decoder.read(buffer),
         }
+    }
+}
+
+/// The hash in a compressed bundle's header, of the plain bundle inside: the first half of its MD5.
+#[derive(Default)]
+pub(crate) struct ContentHash(Md5);
+
+impl ContentHash {
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    pub(crate) fn finish(self) -> [u8; 8] {
+        let mut half = [0; 8];
+        half.copy_from_slice(&self.0.finalize()[..8]);
+        half
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::{Read, Seek, SeekFrom};
 
 use super::bundle::{Bundle, Entry, Format};
-use super::compressed;
+use super::compressed::{self, Hash};
 use super::entry_id::EntryId;
 use super::error::{BundleError, failed, malformed};
 use super::source::append_up_to;
@@ -15,16 +15,50 @@ impl Bundle {
     /// part of one, with [`CodeObjects::next_entry`]) and a decompression window. `wanted` selects
     /// the entries to return.
     ///
-    /// After the last entry, the rest of a compressed bundle is decompressed too, so that damage
-    /// anywhere in it is found.
+    /// After the last entry, the rest of a compressed bundle is decompressed too, and the hash in its
+    /// header is compared with that of its content, so that damage anywhere in it is found. Until
+    /// then, its code objects may be damaged.
     ///
     /// # Errors
     /// [`BundleError::Io`] if the source cannot be read. The iterator returns any other error, and
     /// ends after it.
     pub fn code_objects<R: Read + Seek>(
         &self,
+        source: R,
+        wanted: impl Fn(&TargetId) -> bool,
+    ) -> Result<CodeObjects<R>, BundleError> {
+        self.read_code_objects(source, wanted, Hash::Compared)
+    }
+
+    /// As [`code_objects`](Self::code_objects), without comparing the hash, which takes longer than
+    /// decompressing. Damage that can still be decompressed is not found.
+    ///
+    /// # Errors
+    /// As [`code_objects`](Self::code_objects).
+    pub fn unchecked_code_objects<R: Read + Seek>(
+        &self,
+        source: R,
+        wanted: impl Fn(&TargetId) -> bool,
+    ) -> Result<CodeObjects<R>, BundleError> {
+        self.read_code_objects(source, wanted, Hash::Ignored)
+    }
+
+    /// Compares the hash in the header of a compressed bundle with that of its content. Other bundles have none.
+    ///
+    /// # Errors
+    /// As [`code_objects`](Self::code_objects); they differ.
+    pub fn check_hash<R: Read + Seek>(&self, source: R) -> Result<(), BundleError> {
+        if let Format::Compressed { .. } = self.format {
+            self.code_objects(source, |_| false)?.next_entry()?;
+        }
+        Ok(())
+    }
+
+    fn read_code_objects<R: Read + Seek>(
+        &self,
         mut source: R,
         wanted: impl Fn(&TargetId) -> bool,
+        hash: Hash,
     ) -> Result<CodeObjects<R>, BundleError> {
         let start = source.stream_position()?;
         let used = self.entries.iter().filter(|entry| entry.size > 0);
@@ -44,7 +78,7 @@ impl Bundle {
         let content = match self.format {
             Format::Plain | Format::CodeObject => Content::Plain { source, start },
             Format::Compressed { .. } => {
-                Content::Compressed(Box::new(compressed::Stream::open(source, self)?))
+                Content::Compressed(Box::new(compressed::Stream::open(source, self, hash)?))
             }
         };
         Ok(CodeObjects { entries: entries.into_iter(), content: Some(content), shared: None })

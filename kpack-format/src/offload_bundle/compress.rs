@@ -3,14 +3,13 @@
 use std::io::{self, Seek, SeekFrom, Write};
 
 use super::bundle::{COMPRESSED_MAGIC, Method};
-use crate::backend::BundleWriter;
-use crate::digest::Hasher;
+use crate::backend::{BundleWriter, ContentHash};
 
 /// Compresses the plain bundle that is written to it, after a header (`CCOB`) of the version and method of another
 /// compressed bundle.
 pub struct Compressed<W: Write + Seek> {
     writer: BundleWriter<W>,
-    hasher: Hasher,
+    hash: ContentHash,
     version: u16,
     method: Method,
     /// Size of the plain bundle in bytes.
@@ -34,7 +33,7 @@ impl<W: Write + Seek> Compressed<W> {
         let start = out.stream_position()?;
         out.write_all(&header(version, method, [size, 0], [0; 8])?)?;
         let writer = BundleWriter::new(out, method, size, long_matches)?;
-        Ok(Self { writer, hasher: Hasher::default(), version, method, size, start })
+        Ok(Self { writer, hash: ContentHash::default(), version, method, size, start })
     }
 
     /// Completes it; returns its size in bytes. `out` is at its end then.
@@ -45,12 +44,9 @@ impl<W: Write + Seek> Compressed<W> {
         let mut out = self.writer.finish()?;
         let end = out.stream_position()?;
         let total = end - self.start;
-        // clang writes the first half of an MD5. What reads it (the cache of comgr) takes it for the bundle's identity,
-        // so it is enough that no other bundle has it.
-        let mut identity = [0; 8];
-        identity.copy_from_slice(&self.hasher.finish()[..8]);
+        let hash = self.hash.finish();
         out.seek(SeekFrom::Start(self.start))?;
-        out.write_all(&header(self.version, self.method, [self.size, total], identity)?)?;
+        out.write_all(&header(self.version, self.method, [self.size, total], hash)?)?;
         out.seek(SeekFrom::Start(end))?;
         Ok(total)
     }
@@ -59,7 +55,7 @@ impl<W: Write + Seek> Compressed<W> {
 impl<W: Write + Seek> Write for Compressed<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.writer.write(bytes)?;
-        self.hasher.update(&bytes[..written]);
+        self.hash.update(&bytes[..written]);
         Ok(written)
     }
 
@@ -79,7 +75,7 @@ fn header(
     version: u16,
     method: Method,
     [size, total]: [u64; 2],
-    identity: [u8; 8],
+    hash: [u8; 8],
 ) -> io::Result<Vec<u8>> {
     let short = |size: u64| match u32::try_from(size) {
         Ok(size) => Ok(size.to_le_bytes()),
@@ -101,7 +97,7 @@ fn header(
         })?,
         _ => [total, size].into_iter().for_each(|size| bytes.extend(size.to_le_bytes())),
     }
-    bytes.extend(identity);
+    bytes.extend(hash);
     Ok(bytes)
 }
 
@@ -119,7 +115,7 @@ mod tests {
             ("host-x86_64-unknown-linux--", &[][..]),
             ("hip-amdgcn-amd-amdhsa--gfx90a", &code),
         ]);
-        let mut identities = Vec::new();
+        let mut hashes = Vec::new();
         for (version, method) in [
             (1, Method::Zlib),
             (1, Method::Zstd),
@@ -148,10 +144,11 @@ mod tests {
                 2 => 24,
                 _ => 32,
             };
-            identities.push(out.get_ref()[end - 8..end].to_vec());
+            hashes.push(out.get_ref()[end - 8..end].to_vec());
         }
-        identities.dedup();
-        assert_eq!(identities.len(), 1);
-        assert_ne!(identities[0], [0; 8]);
+        hashes.dedup();
+        let mut hash = ContentHash::default();
+        hash.update(&inside);
+        assert_eq!(hashes, [hash.finish()]);
     }
 }

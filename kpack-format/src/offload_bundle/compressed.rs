@@ -6,12 +6,16 @@ use super::bundle::{Bundle, Format, Method};
 use super::error::{BundleError, failed, malformed};
 use super::source::read_up_to;
 use super::table;
+use crate::Reason;
 use crate::archive::window;
-use crate::backend::BundleReader;
+use crate::backend::{BundleReader, ContentHash};
+use crate::digest::hex;
 use crate::little_endian;
 
 /// Size of the largest header, that of version 3, in bytes.
 const MAX_HEADER: u64 = 32;
+/// Size of the hash, with which each header ends, in bytes.
+const HASH_SIZE: usize = 8;
 
 /// A CCOB header (LLVM, "Clang Offload Bundler", "Compressed Bundle Header").
 struct Header {
@@ -22,6 +26,8 @@ struct Header {
     /// Size of header and compressed data in bytes; version 1 does not store it.
     total_size: Option<u64>,
     uncompressed_size: u64,
+    /// The first half of the MD5 of the plain bundle inside.
+    hash: [u8; 8],
 }
 
 impl Header {
@@ -59,8 +65,7 @@ impl Header {
                 );
             }
         };
-        // The last field is a hash that only the compiler's own cache uses.
-        field(size - 8, 8)?;
+        let hash = field(size - HASH_SIZE, HASH_SIZE)?.to_le_bytes();
         let size = size as u64;
         if let Some(total) = total_size.filter(|total| !(size..=available).contains(total)) {
             return malformed!(
@@ -68,7 +73,7 @@ impl Header {
                 "truncated: the bundle's header says {total:#x} bytes, found {available:#x}"
             );
         }
-        Ok(Self { version, method, size, total_size, uncompressed_size })
+        Ok(Self { version, method, size, total_size, uncompressed_size, hash })
     }
 }
 
@@ -78,7 +83,7 @@ pub(super) fn read<R: Read + Seek>(source: &mut R, available: u64) -> Result<Bun
     let header = Header::read(source, available)?;
     source.seek(SeekFrom::Start(start + header.size))?;
     let limit = header.total_size.unwrap_or(available);
-    let mut stream = Stream::new(&mut *source, &header, limit)?;
+    let mut stream = Stream::new(&mut *source, &header, limit, Hash::Ignored)?;
     let (entries, _) = table::read(&mut stream, header.uncompressed_size)?;
     let size = match header.total_size {
         Some(total) => total,
@@ -92,6 +97,15 @@ pub(super) fn read<R: Read + Seek>(source: &mut R, available: u64) -> Result<Bun
     Ok(Bundle { format, size, entries })
 }
 
+/// What becomes of the hash in a bundle's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hash {
+    /// It is compared with that of the content.
+    Compared,
+    /// It is not, because computing it takes longer than decompressing.
+    Ignored,
+}
+
 /// The plain bundle inside, decompressed from start to end.
 pub(super) struct Stream<R: Read> {
     decoder: BundleReader<R>,
@@ -102,12 +116,17 @@ pub(super) struct Stream<R: Read> {
     limit: u64,
     /// Whether the compressed data must fill them all.
     exact: bool,
+    /// The hash so far, if it is compared.
+    hash: Option<ContentHash>,
+    expected_hash: [u8; 8],
+    /// Where the hash is in the bundle.
+    hash_at: u64,
     /// Bytes of memory that the decoder takes.
     pub(super) window: u64,
 }
 
 impl<R: Read> Stream<R> {
-    fn new(source: R, header: &Header, limit: u64) -> Result<Self, BundleError> {
+    fn new(source: R, header: &Header, limit: u64, hash: Hash) -> Result<Self, BundleError> {
         let limit = limit - header.size;
         let mut source = BufReader::with_capacity(64 << 10, source.take(limit));
         let window = match header.method {
@@ -120,6 +139,9 @@ impl<R: Read> Stream<R> {
             uncompressed_size: header.uncompressed_size,
             limit,
             exact: header.total_size.is_some(),
+            hash: (hash == Hash::Compared).then(ContentHash::default),
+            expected_hash: header.hash,
+            hash_at: header.size - HASH_SIZE as u64,
             window,
         })
     }
@@ -138,7 +160,7 @@ impl<R: Read> Stream<R> {
         Ok(())
     }
 
-    /// Decompresses the rest and returns the number of compressed bytes.
+    /// Decompresses the rest, compares the hash, and returns the number of compressed bytes.
     pub(super) fn finish(mut self) -> Result<u64, BundleError> {
         io::copy(&mut self, &mut io::sink()).or_else(failed(self.at))?;
         if self.at != self.uncompressed_size {
@@ -148,6 +170,14 @@ impl<R: Read> Stream<R> {
                 self.at,
                 self.uncompressed_size
             );
+        }
+        if let Some(found) = self.hash.map(ContentHash::finish)
+            && found != self.expected_hash
+        {
+            let what = "damaged: its content does not have the hash that its header says";
+            let reason = Reason::mismatch(what, hex(&self.expected_hash), hex(&found));
+            let advice = "; get the file again, for example by reinstalling its package";
+            return malformed(self.hash_at, reason.then(advice));
         }
         let source = self.decoder.into_source();
         let unused = source.get_ref().limit() + source.buffer().len() as u64;
@@ -163,11 +193,11 @@ impl<R: Read> Stream<R> {
 
 impl<R: Read + Seek> Stream<R> {
     /// Opens `bundle`, which starts at the current position of `source`.
-    pub(super) fn open(mut source: R, bundle: &Bundle) -> Result<Self, BundleError> {
+    pub(super) fn open(mut source: R, bundle: &Bundle, hash: Hash) -> Result<Self, BundleError> {
         let start = source.stream_position()?;
         let header = Header::read(&mut source, bundle.size)?;
         source.seek(SeekFrom::Start(start + header.size))?;
-        Self::new(source, &header, bundle.size)
+        Self::new(source, &header, bundle.size, hash)
     }
 }
 
@@ -175,6 +205,9 @@ impl<R: Read> Read for Stream<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.decoder.read(buffer)?;
         self.at += read as u64;
+        if let Some(hash) = &mut self.hash {
+            hash.update(&buffer[..read]);
+        }
         if self.at > self.uncompressed_size {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,

@@ -5,6 +5,7 @@ use std::io::Cursor;
 use std::path::Path;
 use std::process::Command;
 
+use kpack_format::digest::blake3;
 use kpack_format::offload_bundle::{Bundle, BundleError, BundledCode, Format};
 use kpack_tests::fixture::{Storage, bundle, code_with};
 use kpack_tests::require::tool;
@@ -174,6 +175,39 @@ fn a_decompressed_size_that_lies_is_refused() {
         let mut huge = bytes.clone();
         huge[at..at + size].fill(0xff);
         assert!(read(&huge).is_err(), "{storage:?}");
+    }
+}
+
+#[test]
+fn content_that_decompresses_to_other_bytes_is_refused() {
+    // Nothing repeats in it.
+    let code = Vec::from_iter((0..4000_u32).flat_map(|n| blake3(&n.to_le_bytes())));
+    let entries = vec![code_with("gfx1100", &code)];
+    for storage in &STORAGES[4..] {
+        let bytes = bundle(*storage, &entries).unwrap();
+        // Code that cannot be compressed is stored as it is.
+        let place = bytes.windows(64).position(|window| *window == code[50_000..50_064]).unwrap();
+        let mut flipped = bytes.clone();
+        flipped[place] ^= 4;
+        let refused = |bytes: &[u8]| {
+            let error = read(bytes).unwrap_err().to_string();
+            let expected = "damaged: its content does not have the hash that its header says";
+            assert!(error.contains(expected), "{storage:?}: {error}");
+            let bundle = Bundle::read(&mut Cursor::new(bytes), bytes.len() as u64).unwrap();
+            bundle.check_hash(Cursor::new(bytes)).unwrap_err();
+            let unchecked = bundle.unchecked_code_objects(Cursor::new(bytes), |_| true).unwrap();
+            assert_eq!(
+                unchecked.map(|code| code.unwrap().bytes.len()).collect::<Vec<_>>(),
+                [entries[0].1.len()]
+            );
+        };
+        refused(&flipped);
+        let mut hash = bytes.clone();
+        let size = [20, 24, 32][usize::from(bytes[4]) - 1];
+        hash[size - 1] ^= 1;
+        refused(&hash);
+        let bundle = Bundle::read(&mut Cursor::new(&bytes), bytes.len() as u64).unwrap();
+        bundle.check_hash(Cursor::new(&bytes)).unwrap();
     }
 }
 

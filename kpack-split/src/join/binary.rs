@@ -10,7 +10,9 @@ use kpack_format::names::SearchPath;
 
 use crate::elf::{DeviceCode, FatBinary, SplitWrapper};
 use crate::host::Image;
-use crate::input::{self, FileKind, LinkedBinary, LocatedBinary, MarkerGroup};
+use crate::input::{
+    self, FileKind, LinkedBinary, LocatedBinary, MarkerGroup, RangeReader, wrapper_error,
+};
 use crate::publish::Identity;
 use crate::split::code_ids;
 use crate::{Error, ids};
@@ -52,22 +54,26 @@ impl MarkedBinary {
     /// # Errors
     /// [`Error::Refused`] if it is no linked file, is damaged, or has markers that name no archives or
     /// those of several binaries.
-    pub(super) fn read(located: LocatedBinary) -> Result<Joinable, Error> {
+    pub(super) fn read(located: LocatedBinary, check: bool) -> Result<Joinable, Error> {
         let path = located.path.clone();
         let file = input::open(&path)?;
         if input::identify(&path, &file)? != Some(FileKind::Linked) {
             let text = "not an executable or library (ELF or PE)";
             return Err(Error::rejected(ids::UNKNOWN_FILE, &path, text));
         }
-        Self::of(located, &LinkedBinary::read(&path, file)?)
+        Self::of(located, &LinkedBinary::read(&path, file)?, check)
     }
 
-    /// Reads the binary, which was opened.
+    /// Reads the binary, which was opened. With `check`, compares the hashes of bundles that it keeps.
     ///
     /// # Errors
     /// [`Error::Refused`] if it is damaged, or has markers that name no archives or those of several
     /// binaries.
-    pub(super) fn of(located: LocatedBinary, linked: &LinkedBinary) -> Result<Joinable, Error> {
+    pub(super) fn of(
+        located: LocatedBinary,
+        linked: &LinkedBinary,
+        check: bool,
+    ) -> Result<Joinable, Error> {
         let path = &located.path;
         let reason = match &linked.code {
             DeviceCode::Split(wrappers) => {
@@ -79,7 +85,7 @@ impl MarkedBinary {
                 all.extend(kept.map(|w| (w.address, w.co_index)));
                 let mut new = Self::new(linked, located, (marker, at), all.into_iter())?;
                 if let Some(fat) = &linked.kept {
-                    new.kept = bundle_ranges(linked, fat, &|_| true)?;
+                    new.kept = bundle_ranges(linked, fat, check, &|_| true)?;
                 }
                 return Ok(Joinable::Binary(Box::new(new)));
             }
@@ -90,7 +96,7 @@ impl MarkedBinary {
                     let marker = (marker, kept.address);
                     let mut new = Self::new(linked, located, marker, wrappers)?;
                     new.joined = linked.targets(fat, &|index| !spirv.contains(&index))?;
-                    new.kept = bundle_ranges(linked, fat, &|index| spirv.contains(&index))?;
+                    new.kept = bundle_ranges(linked, fat, check, &|index| spirv.contains(&index))?;
                     return Ok(Joinable::Binary(Box::new(new)));
                 }
                 _ => "a fat binary, which has its device code".to_owned(),
@@ -157,13 +163,20 @@ impl MarkedBinary {
 fn bundle_ranges(
     linked: &LinkedBinary,
     fat: &FatBinary,
+    check: bool,
     wanted: &dyn Fn(u32) -> bool,
 ) -> Result<BTreeMap<u32, Range<u64>>, Error> {
     let mut ranges = BTreeMap::new();
     for (wrapper, bundle) in fat.wrappers.iter().zip(linked.bundles(&fat.wrappers)) {
         let start = wrapper.bundle_offset;
-        let range = start..start.saturating_add(bundle?.size);
+        let bundle = bundle?;
+        let range = start..start.saturating_add(bundle.size);
         if wanted(wrapper.co_index) {
+            if check {
+                let source = RangeReader::new(linked.image.source(), range.clone());
+                let failed = |error| wrapper_error(&linked.path, wrapper.co_index, start, error);
+                bundle.check_hash(source).map_err(failed)?;
+            }
             ranges.insert(wrapper.co_index, range);
         }
     }

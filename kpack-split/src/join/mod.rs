@@ -136,7 +136,7 @@ fn named_binaries(
             continue;
         }
         found.push(located.clone());
-        match MarkedBinary::read(located.clone())? {
+        match MarkedBinary::read(located.clone(), options.check)? {
             Joinable::Binary(binary) if binary.is_of(options.module.as_deref()) => {
                 binaries.push(*binary);
             }
@@ -181,7 +181,8 @@ fn all_binaries(prefix: &Prefix, options: &JoinOptions) -> Result<Vec<MarkedBina
     let mut binaries = Vec::new();
     for linked in prefix.binaries() {
         let linked = linked?;
-        if let Joinable::Binary(binary) = MarkedBinary::of(prefix.binary(&linked.path)?, &linked)?
+        if let Joinable::Binary(binary) =
+            MarkedBinary::of(prefix.binary(&linked.path)?, &linked, options.check)?
             && binary.is_of(options.module.as_deref())
         {
             binaries.push(*binary);

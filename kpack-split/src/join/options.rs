@@ -34,6 +34,10 @@ pub struct JoinOptions {
     /// Unsplit original to compare every code object and all host code with. Needs exactly one FILE
     #[cfg_attr(feature = "clap", arg(long, value_name = "ORIGINAL"))]
     pub against: Option<PathBuf>,
+    /// Compare the content of each compressed bundle that stays in a binary, with SPIR-V, with the hash in its header.
+    /// Code objects in archives are always compared with theirs
+    #[cfg_attr(feature = "clap", arg(long))]
+    pub check: bool,
     /// Number of threads. Default: the number of processors
     #[cfg_attr(feature = "clap", arg(long, short, value_name = "N", default_value_t = processors(), hide_default_value = true))]
     pub jobs: NonZeroUsize,
@@ -58,6 +62,7 @@ impl JoinOptions {
             files: files.into_iter().map(Into::into).collect(),
             output: None,
             against: None,
+            check: false,
             jobs: processors(),
         }
     }

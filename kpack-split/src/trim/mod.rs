@@ -21,6 +21,9 @@ pub struct Keep {
     pub gpus: Vec<TargetId>,
     /// Whether SPIR-V stays that none of the GPUs needs.
     pub spirv: bool,
+    /// Whether the hash in the header of each compressed bundle is compared, which takes about twice as long as
+    /// decompressing it. Without, damage that can still be decompressed stays in it.
+    pub check: bool,
 }
 
 impl Keep {
@@ -57,7 +60,7 @@ mod tests {
 
     fn stays(gpus: &[&str], spirv: bool, there: &[&str]) -> Vec<String> {
         let ids = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect();
-        let keep = Keep { gpus: ids(gpus), spirv };
+        let keep = Keep { gpus: ids(gpus), spirv, check: false };
         let there: Vec<TargetId> = ids(there);
         keep.stays(&there).iter().map(ToString::to_string).collect()
     }

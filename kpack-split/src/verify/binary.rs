@@ -11,6 +11,7 @@ use kpack_format::names::{GFXARCH, SearchPath};
 use kpack_format::{Delivery, TargetId, code_id};
 
 use super::context::Context;
+use super::device_code;
 use super::report::Report;
 use super::resolution;
 use crate::elf::{DeviceCode, FatBinary, NoDeviceCode, SplitWrapper};
@@ -30,6 +31,7 @@ pub(super) fn verify(
     let in_data = report.accepted(&binary.path, binary.bundles_in_data())?;
     if let Some(text) = in_data.flatten() {
         report.note(ids::BUNDLES_IN_DATA, &binary.path, text);
+        device_code::in_data(binary, report)?;
     }
     match &binary.code {
         DeviceCode::Split(wrappers) => check(binary, wrappers, context, report)?,
@@ -38,8 +40,12 @@ pub(super) fn verify(
             joined(binary, fat, context, report)?;
         }
         DeviceCode::Fat(fat) => {
+            let faults = report.count(Severity::Fault);
             not_split(&binary.path, fat, report);
-            wanted_are_there(binary, fat, context, report)?;
+            device_code::bundles(binary, &fat.wrappers, report)?;
+            if report.count(Severity::Fault) == faults {
+                wanted_are_there(binary, fat, context, report)?;
+            }
         }
         DeviceCode::None(reason) if asked_for => {
             let id = match reason {
@@ -101,6 +107,7 @@ fn check(
     match &binary.kept {
         None => converted(binary, report)?,
         Some(fat) => {
+            device_code::bundles(binary, &fat.wrappers, report)?;
             let count = counted(fat.wrappers.len(), "wrapper");
             let text = format!("the bundles of {count} stay in it, with SPIR-V");
             report.ok(ids::SPIRV_KEPT, path, text);

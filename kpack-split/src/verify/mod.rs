@@ -8,6 +8,7 @@ mod against_binary;
 mod archive;
 mod binary;
 mod context;
+mod device_code;
 mod kernels;
 mod manifest;
 mod report;
@@ -193,6 +194,9 @@ impl Work {
         let result = match self.kind {
             FileKind::Archive => archive::verify(path, context, &mut report),
             FileKind::Manifest => manifest::verify(path, context, &mut report).map(|()| false),
+            FileKind::CodeObject | FileKind::Bundle => {
+                self.device_code(&mut report).map(|()| false)
+            }
             _ => self.binary(context, &mut report).map(|()| false),
         };
         let is_whole = match result {
@@ -205,6 +209,14 @@ impl Work {
         };
         let real = is_whole.then(|| path.canonicalize().ok());
         Ok((report, real.flatten()))
+    }
+
+    fn device_code(&self, report: &mut Report) -> Result<(), Error> {
+        let checked = device_code::file(&self.path, &input::open(&self.path)?, self.kind);
+        if report.accepted(&self.path, checked)?.is_some() {
+            device_code::sound(&self.path, self.kind, report);
+        }
+        Ok(())
     }
 
     fn binary(&self, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
@@ -254,6 +266,11 @@ fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<()
             Ok(Some(kind @ (FileKind::Linked | FileKind::Archive | FileKind::Manifest))) => {
                 files.push(Work { path, kind, asked_for: false });
             }
+            Ok(Some(kind @ (FileKind::CodeObject | FileKind::Bundle)))
+                if device_code::is_named_like_it(&path) =>
+            {
+                files.push(Work { path, kind, asked_for: false });
+            }
             Ok(_) => {}
             Err(error) if error.is_exhaustion() => return Err(error),
             Err(error) => report.failed(&path, &error),
@@ -264,21 +281,25 @@ fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<()
 
 fn verifiable(path: &Path, kind: Option<FileKind>) -> Result<FileKind, Error> {
     match kind {
-        Some(kind @ (FileKind::Linked | FileKind::Archive | FileKind::Manifest)) => Ok(kind),
+        Some(
+            kind @ (FileKind::Linked
+            | FileKind::Archive
+            | FileKind::Manifest
+            | FileKind::CodeObject
+            | FileKind::Bundle),
+        ) => Ok(kind),
         Some(FileKind::Object | FileKind::StaticLibrary) => Err(Error::rejected(
             ids::UNKNOWN_FILE,
             path,
             "an object or static library; expected a linked binary, a .kpack \
              archive, a .kpm manifest, or a directory",
         )),
-        Some(FileKind::Bundle | FileKind::CodeObject | FileKind::OffloadBinary) => {
-            Err(Error::rejected(
-                ids::UNKNOWN_FILE,
-                path,
-                "a file of device code, which has nothing to compare with; expected a linked binary, a \
-             .kpack archive, a .kpm manifest, or a directory",
-            ))
-        }
+        Some(FileKind::OffloadBinary) => Err(Error::rejected(
+            ids::UNKNOWN_FILE,
+            path,
+            "images for other offloading runtimes than HIP; expected a linked binary, a .kpack \
+             archive, a .kpm manifest, a code object, an offload bundle, or a directory",
+        )),
         None => Err(Error::rejected(
             ids::UNKNOWN_FILE,
             path,

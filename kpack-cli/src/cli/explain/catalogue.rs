@@ -153,14 +153,19 @@ catalogue! {
             "If no tool changed the file on purpose, install it again."
 
         DAMAGED_BUNDLE
-            "kpack cannot read device code in the binary as an offload bundle."
-            "Splitting it would lose code objects."
-            "Build or install the file again."
+            "kpack cannot read an offload bundle, or the content of a compressed one does not have the hash in its header: bits flipped on a disk or on the way."
+            "Splitting it would lose code objects, or give the damaged ones a new checksum."
+            "Get the file again: reinstall its package, or build it again. If the new file has the same fault, report it to whoever publishes the package."
 
         DAMAGED_CODE_OBJECT
             "A code object is not an ELF file for an AMD GPU, or its headers are wrong."
             "A HIP runtime would reject it when a kernel is loaded."
             "Build the file again."
+
+        DEVICE_CODE_SOUND
+            "A file with a code object or an offload bundle is not damaged, as far as its headers and its hash tell."
+            "This is only information."
+            "Nothing."
 
         UNACCOUNTED_CODE
             "Bytes between bundles are neither padding nor in the bundle of a wrapper."

@@ -58,7 +58,7 @@ pub(crate) fn trim(path: &Path, gpus: &[&str]) -> Result<bool> {
     // Every layout has code for gfx1100.
     let has_all = gpus == ["gfx1100"];
     let gpus = gpus.iter().map(|gpu| gpu.parse()).collect::<Result<_, _>>()?;
-    let keep = Keep { gpus, spirv: false };
+    let keep = Keep { gpus, spirv: false, check: false };
     let directory = path.parent().context("it is in a directory")?;
     match trim::plan(path, &keep, directory)? {
         Trim::Planned(plan) => {
