@@ -94,9 +94,8 @@ fn older<'a>(
 /// Whether a name or version has a ROCm in it that is too old, such as `vec-rocm6-4` and `1.0+rocm7.2`.
 fn is_named_older(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
-    let mut places = text
-        .match_indices("rocm")
-        .filter(|(at, _)| !text[..*at].ends_with(|before: char| before.is_ascii_alphanumeric()));
+    let mut places =
+        text.match_indices("rocm").filter(|(at, _)| !text[..*at].ends_with(char::is_alphanumeric));
     places.any(|(at, word)| {
         let rest = &text[at + word.len()..];
         let number = rest.strip_prefix(['-', '_', '.']).unwrap_or(rest);
@@ -193,6 +192,10 @@ fn library(file: &str) -> Option<String> {
         Some((stem, hash)) if is_hash(hash) => stem,
         _ => stem,
     };
+    // It becomes a part of a command.
+    if !stem.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c)) {
+        return None;
+    }
     let name = stem.strip_prefix("lib").unwrap_or(stem).to_ascii_lowercase();
     let is_it = |known: &&&str| {
         let rest = name.strip_prefix(**known);
@@ -235,6 +238,10 @@ mod tests {
             ("vec-rocm-2", false),
             ("torch-rocm-7-14", false),
             ("procm6.4", false),
+            ("rocm\u{e9}6.4", false),
+            ("\u{e9}rocm6.4", false),
+            ("rocm--6.4", false),
+            ("rocm.", false),
             ("rocm", false),
         ] {
             assert_eq!(is_named_older(text), is_older, "{text}");
@@ -287,6 +294,9 @@ mod tests {
             ("rocBLAS-0123456789abcdef0123456789abcdef.DLL", Some("rocBLAS")),
             ("librocm_kpack.so.1", None),
             ("librocblas_extra.so", None),
+            ("librocm_sysdeps_a';b.so.1", None),
+            ("librocm_sysdeps_$(b).so", None),
+            ("librocm_sysdeps_\u{e9}-.so", None),
             ("libtorch_hip.so", None),
             ("rocblas.py", None),
             ("librocblas.sources", None),

@@ -204,9 +204,7 @@ impl HostWheel<'_> {
                             (ids::HOST_WHEEL_MISSING, text)
                         }
                         Some(target)
-                            if ![gpu, &gpu.package_owner()]
-                                .iter()
-                                .any(|own| own.processor() == target.processor()) =>
+                            if target.package_owner().plain() != gpu.package_owner().plain() =>
                         {
                             let text = format!(
                                 "{text} on {gpu}, for what its family {} shares, but it is not installed",

@@ -494,7 +494,7 @@ catalogue! {
 
         NEWER_ROCM_NEEDED
             "The name, the version or a requirement of the wheel says that it is for a ROCm that cannot load split binaries."
-            "The HIP runtimes of ROCm 7.12 and older do not read markers, so the first kernel launch fails with them."
+            "HIP runtimes older than ROCm 7.13 do not read markers, so the first kernel launch fails with them. Only some builds of ROCm 7.12 do."
             "Publish the wheel as it was for users of an older ROCm, or link the shim into its binaries before the split (docs/older-rocm.md). If its binaries have the shim, ignore the note."
 
         VENDORED_ROCM
