@@ -266,6 +266,47 @@ fn a_signed_dll_is_not_changed() -> Result<()> {
     Ok(())
 }
 
+/// One without device code has no reason to have another layout.
+#[test]
+fn a_dll_without_device_code_may_differ_in_times_and_ids_only() -> Result<()> {
+    for (linker, flags) in [
+        (WindowsLinker::Gnu, &["-Wl,--build-id"][..]),
+        (WindowsLinker::LldLink, &["/debug", "/pdbaltpath:plain.pdb"]),
+    ] {
+        if !linker.is_there() {
+            continue;
+        }
+        let tree = Tree::new();
+        Machine { tree: &tree, linker, flags: &[] }.shards([HOST_CODE; 2])?;
+        let output = tree.path("plain.dll");
+        let build = WindowsBuild { linker, is_program: false, flags };
+        FatLibrary::new().build_for_windows(build, &output)?;
+        let plain = fs::read(&output)?;
+        let place = |shard: &str| {
+            tree.path(&format!("shards/{shard}/blas_lib_generic/{PREFIX}/bin/plain.dll"))
+        };
+        fs::write(place("linux-a"), &plain)?;
+        // Given another time of the link, checksum and ID of the debug information,
+        let mut other = plain.clone();
+        let id = plain.windows(4).position(|word| word == b"RSDS").context("an ID")? + 4;
+        for at in [signature(&plain) + 8, signature(&plain) + 24 + 64, id] {
+            other[at] ^= 1;
+        }
+        fs::write(place("linux-c"), &other)?;
+        // then one DLL can stand for both,
+        let plan = planned(&tree, CONFIGURATION);
+        assert_eq!(plan.errors(), 0, "{linker:?}: {:#?}", said(&plan));
+        assert_said(&plan, Severity::Note, &["linux-c", "plain.dll", "another build ID"]);
+        // but not if its code or data differ as well.
+        let at = plain.windows(13).position(|text| text == b"fixture_host\0");
+        other[at.context("a name")?] ^= 1;
+        fs::write(place("linux-c"), other)?;
+        let plan = planned(&tree, CONFIGURATION);
+        assert_said(&plan, Severity::Fault, &["linux-c", "plain.dll", "differs"]);
+    }
+    Ok(())
+}
+
 /// GNU ld writes one.
 #[test]
 fn the_checksum_is_that_of_the_changed_marker() -> Result<()> {

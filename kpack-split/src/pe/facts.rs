@@ -51,16 +51,21 @@ pub(crate) fn build_marks<S: ReadAt>(image: &Image<S>) -> Result<Vec<Range<u64>>
     }
     let what = "the debug directory";
     if let Some((at, bytes)) = image.directory_bytes(pe::IMAGE_DIRECTORY_ENTRY_DEBUG, what)? {
-        marks.push(at..at + bytes.len() as u64);
-        for entry in pods::<pe::ImageDebugDirectory>(&bytes) {
-            let start = u64::from(entry.pointer_to_raw_data.get(LE));
-            marks.push(start..start + u64::from(entry.size_of_data.get(LE)));
+        let entries = pods::<pe::ImageDebugDirectory>(&bytes);
+        let places = (at..).step_by(size_of::<pe::ImageDebugDirectory>());
+        for (entry, at) in entries.iter().zip(places) {
+            marks.push(word(at + TIMESTAMP));
+            let is_id = [pe::IMAGE_DEBUG_TYPE_CODEVIEW, pe::IMAGE_DEBUG_TYPE_REPRO];
+            if is_id.contains(&entry.typ.get(LE)) {
+                let start = u64::from(entry.pointer_to_raw_data.get(LE));
+                marks.push(start..start + u64::from(entry.size_of_data.get(LE)));
+            }
         }
     }
     Ok(marks)
 }
 
-/// Offset of the time of the link, in the COFF header and in the table of exports.
+/// Offset of the time of the link, in the COFF header, the table of exports and the records of debug information.
 const TIMESTAMP: u64 = 4;
 
 /// The sections in the file with the data of the host code.
