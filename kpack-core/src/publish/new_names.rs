@@ -37,9 +37,9 @@ impl<'a> NewNames<'a> {
     }
 
     /// And these directories, even if nothing is in them.
-    pub fn with_directories<P: AsRef<Path>>(self, paths: impl IntoIterator<Item = &'a P>) -> Self
+    pub fn with_directories<P>(self, paths: impl IntoIterator<Item = &'a P>) -> Self
     where
-        P: 'a,
+        P: AsRef<Path> + 'a,
     {
         Self { directories: paths.into_iter().map(AsRef::as_ref).collect(), ..self }
     }
