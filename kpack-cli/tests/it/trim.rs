@@ -633,9 +633,8 @@ fn single_bundles_keep_their_form() {
         if storage == Storage::Plain {
             assert!(found == again, "{storage:?}");
         } else {
-            // All but the sizes and the identity of the compressed bytes.
+            // Version and method. The hash in the header is compared when the code objects are read.
             assert_eq!(found[..8], again[..8], "{storage:?}");
-            assert_ne!(found[..32], again[..32], "{storage:?}");
             let mut source = std::io::Cursor::new(&found);
             let read = kpack_format::offload_bundle::Bundle::read(&mut source, found.len() as u64);
             let read = read.unwrap();

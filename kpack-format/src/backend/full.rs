@@ -1,7 +1,10 @@
 //! The feature `compression`: Zstandard and zlib.
 
 use std::io::{self, BufRead, BufReader, Read, Take, Write};
+use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::{mem, panic};
 
 use md5::{Digest, Md5};
 use zstd::bulk;
@@ -170,19 +173,89 @@ impl<R: Read> Read for BundleReader<R> {
     }
 }
 
-/// The hash in a compressed bundle's header, of the plain bundle inside: the first half of its MD5.
+/// The hash in a compressed bundle's header, of the plain bundle inside: the first half of its MD5. A large content is
+/// hashed on another thread, because MD5 takes as long as decompressing.
 #[derive(Default)]
-pub(crate) struct ContentHash(Md5);
+pub(crate) struct ContentHash {
+    /// Of what was hashed here.
+    hasher: Md5,
+    /// Bytes so far.
+    size: usize,
+    beside: Option<Beside>,
+}
+
+/// A thread that hashes what follows.
+struct Beside {
+    pieces: SyncSender<Vec<u8>>,
+    /// What was not sent yet.
+    piece: Vec<u8>,
+    thread: JoinHandle<Md5>,
+}
+
+/// Less is hashed before a thread would have started.
+const HASHED_HERE: usize = 1 << 20;
+/// Bytes that are hashed at a time: they stay in a processor's cache.
+const HASHED_PIECE: usize = 64 << 10;
+/// The most pieces that wait.
+const WAITING: usize = 16;
 
 impl ContentHash {
     pub(crate) fn update(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
+        self.size = self.size.saturating_add(bytes.len());
+        if self.beside.is_none() && self.size > HASHED_HERE {
+            self.beside = Beside::start(&self.hasher);
+        }
+        match &mut self.beside {
+            Some(beside) => beside.add(bytes),
+            None => self.hasher.update(bytes),
+        }
     }
 
     pub(crate) fn finish(self) -> [u8; 8] {
+        let hasher = match self.beside {
+            Some(beside) => beside.finish(),
+            None => self.hasher,
+        };
         let mut half = [0; 8];
-        half.copy_from_slice(&self.0.finalize()[..8]);
+        half.copy_from_slice(&hasher.finalize()[..8]);
         half
+    }
+}
+
+impl Beside {
+    /// `None` if the system has no room for another thread; it is tried again with the next bytes.
+    fn start(hasher: &Md5) -> Option<Self> {
+        let (pieces, received) = mpsc::sync_channel::<Vec<u8>>(WAITING);
+        let mut hasher = hasher.clone();
+        let hash = move || {
+            received.iter().for_each(|piece| hasher.update(piece));
+            hasher
+        };
+        let thread = thread::Builder::new().spawn(hash).ok()?;
+        Some(Self { pieces, piece: Vec::with_capacity(HASHED_PIECE), thread })
+    }
+
+    fn add(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let room = HASHED_PIECE - self.piece.len();
+            let (now, rest) = bytes.split_at(room.min(bytes.len()));
+            self.piece.extend_from_slice(now);
+            bytes = rest;
+            if self.piece.len() == HASHED_PIECE {
+                self.send(Vec::with_capacity(HASHED_PIECE));
+            }
+        }
+    }
+
+    /// The thread ends only when there is nothing more to send.
+    fn send(&mut self, next: Vec<u8>) {
+        let _ = self.pieces.send(mem::replace(&mut self.piece, next));
+    }
+
+    fn finish(mut self) -> Md5 {
+        self.send(Vec::new());
+        drop(self.pieces);
+        self.thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
     }
 }
 
@@ -309,5 +382,31 @@ fn frame_error(code: usize) -> io::Error {
     match code {
         NO_MEMORY => io::ErrorKind::OutOfMemory.into(),
         code => io::Error::other(get_error_name(code)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_of_any_size_has_the_hash_of_its_bytes() {
+        let bytes = Vec::from_iter((0..3 * HASHED_HERE).map(|at| (at % 251) as u8));
+        for size in
+            [0, 1, HASHED_HERE, HASHED_HERE + 1, 2 * HASHED_HERE + HASHED_PIECE, bytes.len() - 7]
+        {
+            for piece in [1000, HASHED_PIECE, 5 << 20] {
+                let mut hash = ContentHash::default();
+                bytes[..size].chunks(piece).for_each(|piece| hash.update(piece));
+                assert_eq!(hash.beside.is_some(), size > HASHED_HERE, "{size} bytes");
+                let expected = &Md5::digest(&bytes[..size])[..8];
+                assert_eq!(hash.finish(), expected, "{size} bytes, {piece} at once");
+            }
+        }
+        // A run that ends early leaves nothing behind.
+        let mut hash = ContentHash::default();
+        hash.update(&bytes);
+        let thread = hash.beside.take().map(|beside| beside.thread);
+        assert!(thread.is_some_and(|thread| thread.join().is_ok()));
     }
 }
