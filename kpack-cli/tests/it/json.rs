@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::cargo_build::built;
 use crate::command::{command, kpack};
+use crate::environments::by_hand;
 use crate::shards::three_shards;
 
 /// Validates documents, each against the definition of a command, and prints what is wrong.
@@ -119,6 +120,9 @@ fn commands_about_prefixes_print_what_the_schema_says() {
     printed.run(&tree, "report", 0, &["report", "."]);
     printed.run(&tree, "verify", 0, &["verify", "."]);
     printed.run(&tree, "doctor", 1, &["doctor", ".", "--arch", "gfx1030"]);
+    let wheels = Tree::new();
+    by_hand(&wheels, "env/lib/python3.12/site-packages", "host", "", "pip\n");
+    printed.run(&wheels, "doctor", 0, &["doctor", "env", "--arch", "gfx1100", "--unused"]);
     let native = ["join", "--prefix", ".", "--arch", "native", "--installed"];
     printed.run(&tree, "join", 0, &native);
     let join = ["join", "--prefix", ".", "--arch", "gfx942", "lib/libvec.so"];
