@@ -84,15 +84,14 @@ impl TargetId {
     /// The generic target whose code HIP runtimes take for this GPU; `None` if they take none. For a processor that this
     /// version does not know, it is the one that [`similar`](Self::similar) processors have.
     pub fn generic(&self, delivery: Delivery) -> Option<Generic> {
-        let (name, since) = match self.is_listed() {
-            true => of_processor(self.processor(), delivery)?,
-            false => {
-                let similar = self.similar().map(|known| of_processor(known, delivery));
-                let similar = similar.collect::<Option<Vec<_>>>()?;
-                let (name, _) = *similar.first()?;
-                let since = similar.iter().map(|(_, since)| *since).max()?;
-                similar.iter().all(|(other, _)| *other == name).then_some((name, since))?
-            }
+        let (name, since) = if self.is_listed() {
+            of_processor(self.processor(), delivery)?
+        } else {
+            let similar = self.similar().map(|known| of_processor(known, delivery));
+            let similar = similar.collect::<Option<Vec<_>>>()?;
+            let (name, _) = *similar.first()?;
+            let since = similar.iter().map(|(_, since)| *since).max()?;
+            similar.iter().all(|(other, _)| *other == name).then_some((name, since))?
         };
         let features: Vec<(&str, bool)> = self.features().collect();
         Some(Generic { target: Self::new(name, &features), since })

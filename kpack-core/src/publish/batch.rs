@@ -149,9 +149,10 @@ impl Batch {
         let (Some(there), Some(own)) = (there, own) else {
             return Err(appeared(&path));
         };
-        match files::same_bytes(&there, &own).map_err(|e| Error::io(&path, "read", e))? {
-            true => Ok(()),
-            false => Err(appeared(&path)),
+        if files::same_bytes(&there, &own).map_err(|e| Error::io(&path, "read", e))? {
+            Ok(())
+        } else {
+            Err(appeared(&path))
         }
     }
 }

@@ -195,9 +195,9 @@ impl Resolution<'_> {
 
     /// Reads the code objects found, except those in archives already verified.
     fn read(&mut self, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
-        // Several wrappers and targets may share one.
-        let places = self.places.iter().flat_map(|(index, places)| {
-            places.iter().map(move |(target, place)| (*place, (*index, target.as_str())))
+        // Several wrappers and targets may share one: the first of them is named.
+        let places = self.places.iter().rev().flat_map(|(index, places)| {
+            places.iter().rev().map(move |(target, place)| (*place, (*index, target.as_str())))
         });
         for (place, (index, target)) in BTreeMap::from_iter(places) {
             let real = self.resolver.path(place).canonicalize();
