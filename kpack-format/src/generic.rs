@@ -82,7 +82,7 @@ impl TargetId {
     }
 
     /// The generic target whose code HIP runtimes take for this GPU; `None` if they take none. For a processor that this
-    /// version does not know, it is the one that [`similar`](Self::similar) processors have.
+    /// version does not know, it is the one that all known processors have whose names differ in the last digit alone.
     pub fn generic(&self, delivery: Delivery) -> Option<Generic> {
         let (name, since) = if self.is_listed() {
             of_processor(self.processor(), delivery)?
