@@ -37,7 +37,7 @@ pub(crate) fn to_bytes(selection: &Selection) -> Result<Vec<u8>, Error> {
     if bytes.len() > MAX_SIZE {
         let size = bytes.len();
         return Err(Error::usage(format!(
-            "the rules for kernel files have {size} bytes as an artifact lists them (at most {MAX_SIZE}); write fewer ones"
+            "the rules for kernel files have {size} bytes as an artifact lists them (at most {MAX_SIZE}); write fewer rules"
         )));
     }
     Ok(bytes)

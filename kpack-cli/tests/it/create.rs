@@ -251,7 +251,7 @@ assert is_fat_binary(library, toolchain=Toolchain())
 sizes = kpack_offload_binary(library, library, [".kpack/vec_@GFXARCH@.kpack"])
 assert sizes["new_size"] == library.stat().st_size and not is_fat_binary(library)
 fails(NotFatBinaryError, "no device code", kpack_offload_binary, library, library, ["/a/b_@GFXARCH@.kpack"])
-fails(ValueError, "expected paths", kpack_offload_binary, library, library)
+fails(ValueError, "a list of paths", kpack_offload_binary, library, library)
 assert extract_architecture_from_target("host") is None
 write_artifact_manifest(Path("lib"), ["a/stage", "b/stage"])
 assert read_artifact_manifest(Path("lib")) == ["a/stage", "b/stage"]
@@ -341,6 +341,7 @@ from rocm_kpack import elf, kpack_transform
 
 library = Path("lib/libxio.so")
 fails(ValueError, "expected at most", elf.kpack_offload_binary, library, library, LONG)
+fails(ValueError, "a list of paths", elf.kpack_offload_binary, library, library, ".kpack/x")
 fails(ValueError, "expected paths of 13 bytes", elf.kpack_offload_binary, library, library, ["x", "y"])
 for first in range(1, 600):
     for second in (1, 31, 32, 255, 256):
@@ -349,7 +350,8 @@ for first in range(1, 600):
             assert len(listed) == 1 + len(kpack_transform._shortest_text(placeholder)), (first, second)
 "#;
 
-fn python(tree: &Tree, script: &str) {
+/// Runs a script with the modules of the adapter.
+pub(crate) fn python(tree: &Tree, script: &str) {
     let modules = repository().join("therock/python");
     let mut python = Command::new("python3");
     python.args(["-c", &format!("{BEGIN}{script}")]).current_dir(tree.root());

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::{succeeds, words};
+use crate::create::python;
 use crate::verified::{assert_found, assert_holds, assert_holds_against, check};
 use anyhow::{Context, Result, ensure};
 use kpack_artifact::verify::{Options, verify};
@@ -712,6 +713,24 @@ fn a_stale_checksum_is_found() -> Result<()> {
     let at = signature(&bytes) + 24 + 64;
     bytes[at..at + 4].fill(0);
     ensure!(found(&bytes)?.is_empty());
+    Ok(())
+}
+
+/// The Python adapter writes other search paths into what the command wrote.
+#[test]
+fn python_writes_the_checksum_of_a_dll() -> Result<()> {
+    let Some(bench) = dll(&["/release"])? else {
+        return Ok(());
+    };
+    if !require::tool("python3") {
+        return Ok(());
+    }
+    let script = "from rocm_kpack import coff\n\
+                  paths = ['.kpack/a_@GFXARCH@.kpack', '.kpack/b_@GFXARCH@.kpack']\n";
+    let path = bench.path();
+    python(&bench.tree, &format!("{script}coff.kpack_offload_binary({path:?}, {path:?}, paths)"));
+    let image = Image::read(fs::File::open(&path)?)?;
+    ensure!(image.stale_checksum()?.is_none(), "{:?}", image.stale_checksum()?);
     Ok(())
 }
 

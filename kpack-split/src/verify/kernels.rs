@@ -1,13 +1,14 @@
 //! Verifies that the code objects of each target have the kernels that a host binary registers.
 //!
 //! Start-up code passes the names of kernels to the HIP runtime, which looks for each in the code object of the GPU. The
-//! code for one target may lack a kernel: the source may leave it out with `#if`. But if it also has a kernel that
-//! the host does not know and the other targets lack, it comes from another build.
+//! code for one target may lack a kernel: the source may leave it out with `#if`. If it also has a kernel that the host
+//! does not know and the other targets lack, it probably comes from another build. That is no proof, because the source may
+//! also replace one kernel by another, such as `k<64>` by `k<32>`; only the original shows that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use kpack_core::words::list_some;
-use kpack_core::{Error, Reason, ids};
+use kpack_core::{Error, Reason, Severity, ids};
 
 use super::context::Context;
 use super::report::Report;
@@ -74,18 +75,20 @@ pub(super) fn verify(
             let place = found.places.get(index).and_then(|places| places.get(*target));
             let path = place.map_or(&*binary.path, |place| found.resolver.path(*place));
             let text = format!(
-                "`{}`: the code for {target} at index {index} is from another build: it lacks {}, which the host \
-                 registers, and has kernels that the host does not register",
+                "`{}`: the code for {target} at index {index} may be from another build: it lacks {}, which the host \
+                 binary registers and the code for other targets contains, and has kernels that the host does not register; \
+                 run kpack verify --against the original",
                 path.display(),
                 quoted(&lacking)
             );
-            report.fault(ids::STALE_ARCHIVE, &binary.path, Reason::from(text).target(target));
+            let text = Reason::from(text).target(target);
+            report.add(Severity::Warning, ids::STALE_ARCHIVE, &binary.path, text);
         }
     }
     for (target, lacking) in left_out {
         let text = format!(
-            "the code for {target} lacks {}, which the host registers and other targets have; the source may leave \
-             kernels out for some targets",
+            "the code for {target} lacks {}, which the host binary registers and the code for other targets contains; the \
+             source may leave kernels out for some targets",
             quoted(&lacking)
         );
         report.note(ids::MISSING_KERNEL, &binary.path, Reason::from(text).target(target));

@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import struct
+import sys
 import tempfile
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +44,8 @@ def kpack_offload_binary(
     binary, so the archives need all of it: for each wrapper, even if wrappers share a bundle. Returns the format,
     and the sizes in bytes.
     """
-    if not kpack_search_paths:
-        raise ValueError("kpack_search_paths: expected paths, such as .kpack/vec_@GFXARCH@.kpack")
+    if not kpack_search_paths or isinstance(kpack_search_paths, str):
+        raise ValueError("kpack_search_paths: expected a list of paths, such as .kpack/vec_@GFXARCH@.kpack")
     if not is_fat_binary(input_path):
         raise NotFatBinaryError(f"{input_path}: no device code")
     name = Path(kernel_name or Path(input_path).name)
@@ -62,7 +64,7 @@ def kpack_offload_binary(
         written = _KEY + _LIST_OF_ONE + _shortest_text(placeholder)
         if content.count(written) != 1:
             raise RuntimeError(f"{input_path}: kpack left no marker, or the binary has the bytes of {written!r}")
-        binary.write_bytes(content.replace(written, _KEY + listed))
+        binary.write_bytes(_with_checksum(content.replace(written, _KEY + listed)))
         os.replace(binary, output_path)
     new_size = Path(output_path).stat().st_size
     if verbose:
@@ -80,6 +82,23 @@ def read_kpack_ref_marker(binary_path: Path) -> dict[str, Any] | None:
         raise RuntimeError(str(error)) from error
     keys = ("kpack_search_paths", "kernel_name")
     return {key: shown[key] for key in keys} if keys[0] in shown else None
+
+
+def _with_checksum(content: bytes) -> bytes:
+    """The same binary; that of Windows with its checksum (PE format, `CheckSum`), if it had one."""
+    if not content.startswith(b"MZ"):
+        return content
+    at = struct.unpack_from("<I", content, 0x3C)[0] + 0x58
+    before, own, after = content[:at], content[at : at + 4], content[at + 4 :]
+    if own == bytes(4):
+        return content
+    words = array("H", before + bytes(4) + after + bytes(len(content) % 2))
+    if sys.byteorder == "big":
+        words.byteswap()
+    total = sum(words)
+    while total > 0xFFFF:
+        total = (total & 0xFFFF) + (total >> 16)
+    return before + struct.pack("<I", total + len(content)) + after
 
 
 def _listed(paths: list[str]) -> tuple[bytes, bytes]:

@@ -59,7 +59,8 @@ pub(super) fn registered_differ(
         return Ok(None);
     }
     let text = format!(
-        "differs in the kernels that it registers, which the device code of both shards is for (expected {expected}, found {found})"
+        "registers other kernels than the primary shard's binary, although both shards have device code for them \
+         (expected {expected}, found {found})"
     );
     Ok(Some(Reason::from(text).differs(expected, found)))
 }
