@@ -109,6 +109,10 @@ fn complete_archives_are_joined_without_copies() {
     let split = format!("{SPLIT} --complete-variants");
     succeeds(&tree, &words(&split));
     let before = tree.snapshot();
+    // Nothing else tells that a second run completes nothing.
+    let said = kpack(&tree, &words(&split));
+    let said = String::from_utf8(said.stdout).unwrap() + &String::from_utf8(said.stderr).unwrap();
+    assert!(said.contains("already split; `--complete-variants` only affects"), "{said}");
     for arch in ["gfx90a", "gfx90a:xnack+"] {
         let join = format!("join --prefix prefix --arch {arch} --against fat lib/libvec.so");
         succeeds(&tree, &words(&join));
