@@ -32,7 +32,7 @@ pub(super) struct Compression {
 
 #[derive(Debug, Args)]
 pub(super) struct SpirvTreatment {
-    /// What to do with device code of wrappers that have SPIR-V, which HIP runtimes do not read from archives.
+    /// What to do with bundles that contain SPIR-V. HIP runtimes do not read SPIR-V from archives.
     /// Default: keep, or archive if amdgcnspirv is listed as an expected target
     #[arg(long, value_enum)]
     spirv: Option<SpirvArgument>,
@@ -49,7 +49,7 @@ impl SpirvTreatment {
             return self.spirv();
         }
         if !print().quiet {
-            let text = "amdgcnspirv is listed, so SPIR-V is split, and HIP runtimes do not read it from archives; to leave it in the binaries, pass --spirv keep";
+            let text = "amdgcnspirv is listed, so kpack moves SPIR-V into an archive, but no released HIP runtime reads it there; to leave it in the binaries, pass --spirv keep";
             output::complain("note", text);
         }
         Spirv::Archive

@@ -55,8 +55,8 @@ pub(super) struct Arguments {
     spirv: Spirv,
     #[command(flatten)]
     kernel_files: KernelFilesArguments,
-    /// Compare the content of each compressed bundle with the hash in its header, which takes longer. A damaged file stays
-    /// as it is, with a warning
+    /// Compare the content of bundles of which nothing is removed with the hashes in their headers, too, which takes longer.
+    /// A damaged file stays as it is, with a warning and exit code 0
     #[arg(long)]
     check: bool,
     /// Only print what would change

@@ -109,6 +109,10 @@ fn complete_archives_are_joined_without_copies() {
     let split = format!("{SPLIT} --complete-variants");
     succeeds(&tree, &words(&split));
     let before = tree.snapshot();
+    // Nothing else tells that a second run completes nothing.
+    let said = kpack(&tree, &words(&split));
+    let said = String::from_utf8(said.stdout).unwrap() + &String::from_utf8(said.stderr).unwrap();
+    assert!(said.contains("already split; `--complete-variants` only affects"), "{said}");
     for arch in ["gfx90a", "gfx90a:xnack+"] {
         let join = format!("join --prefix prefix --arch {arch} --against fat lib/libvec.so");
         succeeds(&tree, &words(&join));
@@ -129,6 +133,42 @@ fn complete_archives_are_joined_without_copies() {
     let output = kpack(&tree, &words("verify prefix/lib/libvec.so --against other"));
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains("index 0 for gfx90a:xnack+: "), "{said}");
+}
+
+/// Without the archive for plain code, the copies in those for variants are the only code. A joined library without it
+/// would be split again into incomplete archives, so it is not joined.
+#[test]
+fn copies_are_not_lost_if_the_plain_archive_is_not_installed() {
+    let tree = FatLibrary::new()
+        .wrapper(Storage::Plain, [code("gfx90a", "plain")])
+        .wrapper(Storage::Plain, [code("gfx90a:xnack+", "on"), code("gfx90a:xnack-", "off")])
+        .in_prefix(FILE);
+    let split = format!("{SPLIT} --complete-variants");
+    succeeds(&tree, &words(&split));
+    let complete = tree.snapshot();
+    let archive = tree.path("prefix/lib/.kpack/vec_lib_gfx90a.kpack");
+    let plain = fs::read(&archive).unwrap();
+    fs::remove_file(&archive).unwrap();
+    let before = tree.snapshot();
+    for arch in ["gfx90a", "gfx90a:xnack+"] {
+        let join = format!("join --prefix prefix --arch {arch} --installed lib/libvec.so");
+        let output = kpack(&tree, &words(&join));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        for part in
+            ["the archive for gfx90a is missing: ", "vec_lib_gfx90a.kpack", "[missing-archive]"]
+        {
+            assert!(said.contains(part), "{said}");
+        }
+        // A later split has nothing to replace the archives with.
+        succeeds(&tree, &words(SPLIT));
+        assert_eq!(tree.snapshot(), before, "{arch}");
+    }
+    fs::write(&archive, plain).unwrap();
+    succeeds(&tree, &words("join --prefix prefix --arch gfx90a --installed lib/libvec.so"));
+    succeeds(&tree, &words("verify prefix/lib/libvec.so --against fat"));
+    succeeds(&tree, &words(&split));
+    assert_eq!(tree.snapshot(), complete);
 }
 
 /// An archive that another library of the module has for a variant hides the code of a library without variants.

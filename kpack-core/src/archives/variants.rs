@@ -73,7 +73,8 @@ pub fn warnings(
     let warnings = lacking.into_iter().map(|(binary, (variants, absent))| {
         let text = format!(
             "the code of {} is only in the archives for less specific targets than {}; ROCm 7.13 and 7.14 do not look there \
-             if there is an archive for the GPU's variant; split all binaries of the module with `--complete-variants`",
+             if there is an archive for the GPU's variant; split the originals of all binaries of the module in one run \
+             with `--complete-variants`",
             counted(absent.len(), "wrapper"),
             list(variants),
         );

@@ -145,7 +145,8 @@ impl Run<'_> {
                 self.kpacks.path.join(&old.filename),
                 format!(
                     "the manifest lists {} kernels, the archive has {}; name every binary of \
-                     the module in one run",
+                     the module in one run, and pass the same `--complete-variants` to `--only host` \
+                     and `--only device`",
                     old.kernel_count, written.kernel_count
                 ),
             );

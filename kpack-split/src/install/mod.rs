@@ -139,11 +139,16 @@ fn attempt(
         let text = "stays unchanged: another tool split it, such as ROCm's (rocm-kpack)";
         report.note(ids::UNCHANGED, &binary.located.path, text);
     }
-    if options.storage.debug != DebugInfo::Keep {
+    let flags = [
+        (options.storage.debug != DebugInfo::Keep, "`--strip-debug`"),
+        (options.storage.complete_variants, "`--complete-variants`"),
+    ];
+    let given = flags.into_iter().filter_map(|(is_given, flag)| is_given.then_some(flag));
+    for flag in given {
         let is_split = |binary: &&InstallBinary| binary.is_split() && !binary.is_of_other_tool();
         let mut split = binaries.iter().filter(is_split);
         let advice =
-            "`--strip-debug` only affects what is split now, so split the original with it";
+            format!("{flag} only affects what is split now, so split the original with it");
         if !options.all {
             for binary in split {
                 let text = format!("stays unchanged, because it is already split; {advice}");

@@ -65,7 +65,8 @@ impl Code {
     ///
     /// # Errors
     /// [`Error::Refused`] if an archive for a chosen target is missing, damaged, or of another build; with
-    /// [`installed`](JoinOptions::installed), if it is damaged or of another build.
+    /// [`installed`](JoinOptions::installed), if it is damaged or of another build, or if an archive for a variant has
+    /// the only copies of its code.
     pub(super) fn choose(
         binary: &MarkedBinary,
         options: &JoinOptions,
@@ -113,8 +114,10 @@ impl Code {
             let wrappers = wrappers.iter_mut().zip(&binary.indices);
             for (wrapper, index) in wrappers.filter(|(_, index)| !binary.kept.contains_key(index)) {
                 if let Some(place) = resolver.find(*index, &target) {
-                    // Its own target's archive has it, too, and a bundle needs it once.
-                    if resolver.less_specific(place, *index, &target).is_some() {
+                    // A bundle needs it once, and its own target's archive has it, too. Without that, it would be lost: a
+                    // bundle cannot have it for this target, which its ELF header does not name.
+                    if let Some(plain) = resolver.less_specific(place, *index, &target) {
+                        check_archive(binary, &resolver, &plain.to_string())?;
                         has_copies = true;
                         continue;
                     }

@@ -135,7 +135,7 @@ impl NewBundle {
                     let compressed =
                         |out| Compressed::new(out, version, method, layout.size, long_matches);
                     let extract = |out: &mut dyn Write| {
-                        extract((bundle, at, keep.check), &entries, &layout, source.input, out)
+                        extract((bundle, at), &entries, &layout, source.input, out)
                     };
                     if !long_matches || layout.size <= MOST_AT_ONCE {
                         let mut out = compressed(out)?;
@@ -289,10 +289,10 @@ fn part_of_table(input: &File, at: u64, stay: &[bool]) -> io::Result<Vec<u8>> {
     Ok(table)
 }
 
-/// Writes the plain bundle of these entries, in order of offset, and gives their digests. With `check`, the hash in the
-/// header is compared.
+/// Writes the plain bundle of these entries, in order of offset, and gives their digests. Compares the hash in the header:
+/// the new bundle's hash would hide damage from all later checks.
 fn extract(
-    (bundle, at, check): (&Bundle, u64, bool),
+    (bundle, at): (&Bundle, u64),
     entries: &[&Entry],
     layout: &Layout,
     input: &File,
@@ -303,11 +303,7 @@ fn extract(
     let mut reader = SharedFile::of(input);
     reader.seek(SeekFrom::Start(at))?;
     let wanted = |target: &TargetId| entries.iter().any(|entry| entry.id.target() == Some(target));
-    let mut code_objects = if check {
-        bundle.code_objects(reader, wanted)?
-    } else {
-        bundle.unchecked_code_objects(reader, wanted)?
-    };
+    let mut code_objects = bundle.code_objects(reader, wanted)?;
     let mut digests = Vec::new();
     let mut places = entries.iter().zip(&layout.offsets);
     while let Some(mut code_object) = code_objects.next_entry()? {

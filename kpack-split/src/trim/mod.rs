@@ -21,8 +21,8 @@ pub struct Keep {
     pub gpus: Vec<TargetId>,
     /// Whether SPIR-V stays that none of the GPUs needs.
     pub spirv: bool,
-    /// Whether the hash in the header of each compressed bundle is compared, which takes about twice as long as
-    /// decompressing it. Without, damage that can still be decompressed stays in it.
+    /// Whether the hash in the header of each compressed bundle is compared, also of those of which nothing goes, which
+    /// takes about twice as long as decompressing them. That of a bundle that is compressed again always is.
     pub check: bool,
 }
 

@@ -153,7 +153,7 @@ catalogue! {
             "If no tool changed the file on purpose, install it again."
 
         DAMAGED_BUNDLE
-            "kpack cannot read an offload bundle, or the content of a compressed one does not have the hash in its header: bits flipped on a disk or on the way."
+            "kpack cannot read an offload bundle, or the content of a compressed one does not match the hash in its header, because bits flipped on a disk or in transit."
             "Splitting it would lose code objects, or give the damaged ones a new checksum."
             "Get the file again: reinstall its package, or build it again. If the new file has the same fault, report it to whoever publishes the package."
 
@@ -163,7 +163,7 @@ catalogue! {
             "Build the file again."
 
         DEVICE_CODE_SOUND
-            "A file with a code object or an offload bundle is not damaged, as far as its headers and its hash tell."
+            "A file with a code object or an offload bundle shows no damage in its headers or its hash."
             "This is only information."
             "Nothing."
 
