@@ -13,6 +13,7 @@ use super::tree::Role;
 use kpack_core::files;
 use kpack_core::publish::Directory;
 use kpack_core::{Error, Reason, ids};
+use kpack_split::input::or_refused;
 
 /// The name of the file.
 pub const FILE_NAME: &str = ".kpack-artifact";
@@ -74,6 +75,10 @@ pub fn noted(artifact: &Path) -> Result<Option<Selection>, Error> {
     let file = match fs::metadata(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
+        Ok(found) if !found.is_file() => {
+            let text = "not a regular file; remove it";
+            return Err(Error::rejected(ids::UNSUPPORTED_MARK, &path, text));
+        }
         Ok(_) => files::open(&path)?,
     };
     let mut bytes = Vec::new();
@@ -109,26 +114,50 @@ pub(crate) fn check_replaceable(above: &Directory, name: &Path) -> Result<(), Er
         return Ok(());
     }
     if let Ok(there) = above.below(name)
-        && (there.has(FILE_NAME.as_ref())? || there.names()?.is_empty())
+        && (there.open_file(FILE_NAME.as_ref())?.is_some() || there.names()?.is_empty())
     {
         return Ok(());
     }
-    let reason = format!(
-        "is in the way: kpack replaces only directories that it wrote, which have a file {FILE_NAME}; \
-         choose another output directory, or remove this one"
-    );
-    Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &above.path().join(name), reason))
+    Err(in_the_way(above, name, "choose another output directory, or remove this one"))
 }
 
-/// Whether the entry `name` of the directory `above` is an artifact directory, whoever wrote it.
+/// The error about the entry `name` of the directory `above`, which stays.
+pub(crate) fn in_the_way(above: &Directory, name: &Path, advice: &str) -> Error {
+    let reason = format!(
+        "is in the way: kpack replaces only directories that it wrote, which have a file {FILE_NAME}; {advice}"
+    );
+    Error::rejected(ids::OUTPUT_IN_THE_WAY, &above.path().join(name), reason)
+}
+
+/// Whether the entry `name` of the directory `above` is an artifact directory, whoever wrote it, and nothing else: a
+/// user's files beside the prefixes, such as `.git`, must not be lost with them.
+///
+/// # Errors
+/// [`Error::Io`].
 pub(crate) fn is_artifact(above: &Directory, name: &Path) -> Result<bool, Error> {
     if !above.has(name.as_ref())? {
         return Ok(false);
     }
-    match above.below(name) {
-        Ok(there) => there.has(manifest_txt::FILE_NAME.as_ref()),
-        Err(_) => Ok(false),
+    let Ok(there) = above.below(name) else { return Ok(false) };
+    let Some(mut file) = there.open_file(manifest_txt::FILE_NAME.as_ref())? else {
+        return Ok(false);
+    };
+    let mut bytes = Vec::new();
+    let path = there.path().join(manifest_txt::FILE_NAME);
+    file.read_to_end(&mut bytes).map_err(|e| Error::io(&path, "read", e))?;
+    let Ok(text) = String::from_utf8(bytes) else { return Ok(false) };
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    let Ok(prefixes) = or_refused(manifest_txt::parse(&path, text))? else { return Ok(false) };
+    let root = there.anchor();
+    let mut has_prefix = prefixes.is_empty();
+    for prefix in &prefixes {
+        match or_refused(manifest_txt::directory(&root, prefix))? {
+            Ok(directory) => has_prefix |= directory.is_some(),
+            Err(_) => return Ok(false),
+        }
     }
+    let outside = manifest_txt::walk_outside(&root, &prefixes).next().transpose()?;
+    Ok(has_prefix && outside.is_none())
 }
 
 #[cfg(test)]
@@ -151,6 +180,51 @@ mod tests {
         fs::write(directory.path().join(FILE_NAME), many).unwrap();
         let error = noted(directory.path()).unwrap_err().to_string();
         assert!(error.contains("larger than 65536 bytes"), "{error}");
+    }
+
+    #[test]
+    fn only_directories_with_nothing_but_an_artifact_are_artifacts() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let make = |name: &str, list: &str| {
+            fs::create_dir_all(path(name).join("a/stage/lib")).unwrap();
+            fs::write(path(name).join(manifest_txt::FILE_NAME), list).unwrap();
+        };
+        for name in ["whole", "repository", "file", "marked"] {
+            make(name, "a/stage\nb/stage\n");
+        }
+        fs::write(path("marked").join(FILE_NAME), "").unwrap();
+        fs::create_dir(path("repository/.git")).unwrap();
+        fs::write(path("file/a/thesis"), "").unwrap();
+        make("other prefixes", "b/stage\n");
+        fs::remove_dir_all(path("other prefixes/a")).unwrap();
+        make("invalid", "../a\n");
+        for name in ["directory", "dangling", "link", "fifo"] {
+            fs::create_dir_all(path(name).join("a/stage")).unwrap();
+        }
+        let list = |name: &str| path(name).join(manifest_txt::FILE_NAME);
+        fs::create_dir(list("directory")).unwrap();
+        std::os::unix::fs::symlink("nowhere", list("dangling")).unwrap();
+        std::os::unix::fs::symlink(list("whole"), list("link")).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(list("fifo")).status();
+        assert!(made.unwrap().success());
+        let above = Directory::open(directory.path()).unwrap();
+        for name in fs::read_dir(directory.path()).unwrap() {
+            let name = name.unwrap().file_name();
+            let expected = name == "whole" || name == "marked";
+            assert_eq!(is_artifact(&above, name.as_ref()).unwrap(), expected, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_mark_that_is_no_file_is_neither_read_nor_trusted() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir_all(directory.path().join("a").join(FILE_NAME)).unwrap();
+        let error = noted(&directory.path().join("a")).unwrap_err();
+        assert_eq!(error.id(), ids::UNSUPPORTED_MARK);
+        assert!(error.to_string().contains("not a regular file; remove it"), "{error}");
+        let above = Directory::open(directory.path()).unwrap();
+        assert!(check_replaceable(&above, "a".as_ref()).is_err());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use pep440_rs::{Operator, Version, VersionSpecifier};
 use pep508_rs::VersionOrUrl;
 
 use super::archive::Wheel;
+use super::metadata::without_url;
 use super::name::project_name;
 use super::set;
 use kpack_core::words::{bytes, counted, list_some};
@@ -37,7 +38,7 @@ pub(super) fn notes(wheel: &Wheel) -> Result<Vec<Finding>, Error> {
     let older = older(name, version, wheel.metadata.all("Requires-Dist"));
     if !older.is_empty() {
         let text = format!(
-            "the split wheel needs {FIRST} or newer, but METADATA has {}; publish the wheel as it was for users of an older ROCm, or link the shim into its binaries",
+            "the split wheel needs {FIRST} or newer, but METADATA says it is for an older ROCm ({}); also publish the unsplit wheel for users of that ROCm, or link the shim into its binaries",
             list_some(older, MOST_NAMES)
         );
         notes.push(note(ids::NEWER_ROCM_NEEDED, text));
@@ -74,16 +75,16 @@ fn older<'a>(
 ) -> Vec<String> {
     let mut found = Vec::new();
     if is_named_older(name) {
-        found.push(format!("the name {name}"));
+        found.push(format!("name {name}"));
     }
     if is_named_older(version) {
-        found.push(format!("the version {version}"));
+        found.push(format!("version {version}"));
     }
     let older = requirements.filter(|text| requires_older(text));
     // Several extras may have the same one.
     let mut texts = Vec::from_iter(older.map(|text| {
         let requirement = text.split_once(';').map_or(text, |(requirement, _)| requirement);
-        format!("the requirement {}", requirement.trim())
+        format!("requirement {}", without_url(requirement.trim()))
     }));
     texts.sort();
     texts.dedup();

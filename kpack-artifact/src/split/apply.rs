@@ -324,10 +324,8 @@ fn check_replaceable(options: &Options, above: &Directory, name: &Path) -> Resul
     if options.replace_artifacts {
         return Ok(());
     }
-    checked.map_err(|error| {
-        let advice = "; or, because it is an artifact directory, pass --replace-artifacts";
-        error.about(|reason| reason.then(advice))
-    })
+    let advice = "choose another output directory, remove this one, or pass --replace-artifacts to replace it";
+    Err(mark::in_the_way(above, name, advice))
 }
 
 /// When the newest of a module's binaries changed. What is made of them is as old as they are, so

@@ -52,6 +52,8 @@ pub(super) fn judge(
     diagnoses.extend(environment.links(processes));
     diagnoses.extend(environment.several_runtimes(processes));
     diagnoses.extend(environment.findings.iter().cloned().map(Diagnosis::from));
+    let unread = environment.unread.iter().cloned();
+    diagnoses.extend(unread.map(|finding| Diagnosis::from(finding).leaving_open()));
     diagnoses
 }
 

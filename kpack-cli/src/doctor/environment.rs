@@ -15,7 +15,6 @@ use kpack_format::names::is_archive;
 use kpack_split::elf::DeviceCode;
 use kpack_split::input::{self, LinkedBinary, or_refused};
 use kpack_wheel::{Distribution, Environment};
-use walkdir::WalkDir;
 
 /// A Python environment.
 #[derive(Debug)]
@@ -35,6 +34,8 @@ pub(super) struct PythonEnvironment {
     pub(super) runtimes: Vec<(String, PathBuf)>,
     /// What could not be read.
     pub(super) findings: Vec<Finding>,
+    /// Directories that could not be read, where device code may be.
+    pub(super) unread: Vec<Finding>,
 }
 
 /// The program that changes an environment.
@@ -110,6 +111,7 @@ impl PythonEnvironment {
             damaged: Vec::new(),
             runtimes: Vec::new(),
             findings: std::mem::take(&mut installed.findings),
+            unread: Vec::new(),
             installed,
         };
         let mut binaries = Vec::new();
@@ -152,18 +154,40 @@ impl PythonEnvironment {
     /// The binaries with device code in a directory of packages that belong to no distribution: its list of files is
     /// missing or damaged. Where there is no list, each file has to be looked at.
     fn add_unlisted(&mut self, directory: &Path, only: Option<&Path>) -> Vec<LinkedBinary> {
+        let is_wanted = |path: &Path| only.is_none_or(|only| path.starts_with(only));
         let is_listed = |path: &PathBuf| {
             self.owners.contains_key(path)
                 || self.runtimes.iter().any(|(_, own)| own == path)
                 || self.damaged.iter().any(|(_, own, _)| own == path)
         };
-        let entries = WalkDir::new(directory).into_iter().flatten();
-        let entries = entries.filter(|entry| !entry.file_type().is_dir());
-        let files = entries.map(|entry| entry.into_path()).filter(|path| !is_listed(path));
-        let files = Files::read(files.map(|path| (path, None)));
+        let mut found = Vec::new();
+        for entry in input::walk(directory) {
+            match entry {
+                // Neither a FIFO nor a directory is a damaged archive, whatever its name.
+                Ok(entry) => {
+                    let (kind, path) = (entry.file_type(), entry.into_path());
+                    let is_file = kind.is_file() || kind.is_symlink() && path.is_file();
+                    found.extend((is_file && !is_listed(&path)).then_some((path, None)));
+                }
+                Err(error) => {
+                    let path = error.path().unwrap_or(directory).to_owned();
+                    let error = input::walk_error(directory, error);
+                    // Another tool may have removed it.
+                    let is_there = path.symlink_metadata().is_ok();
+                    if is_there
+                        && (is_wanted(&path) || only.is_some_and(|only| only.starts_with(&path)))
+                    {
+                        let text =
+                            format!("{}; run kpack as a user who may read it", error.without_id());
+                        self.unread.push(Finding::general(Severity::Note, error.id(), text));
+                    }
+                }
+            }
+        }
+        let files = Files::read(found.into_iter());
         self.findings.extend(files.findings);
         for (path, why) in files.damaged {
-            if only.is_none_or(|only| path.starts_with(only)) {
+            if is_wanted(&path) {
                 let fault = Finding::new(Severity::Fault, ids::DAMAGED_BINARY, path, why);
                 self.findings.push(fault.with_help("install it again"));
             }

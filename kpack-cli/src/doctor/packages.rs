@@ -94,7 +94,7 @@ impl Unread {
         let mut text =
             format!("{}, so kpack cannot tell which package a file belongs to", self.why);
         if let Some(command) = self.command {
-            text.push_str(&format!("; run `{command} FILE`"));
+            text.push_str(&format!("; run `{command}`"));
         }
         Finding::new(Severity::Note, ids::UNREAD_PACKAGE_DATABASE, &self.path, text)
     }
@@ -243,7 +243,8 @@ impl Packages {
         let Some(status) = root.inside("var/lib/dpkg/status") else { return };
         let Some(text_of_status) = text(&status, MAX_STATUS) else {
             let why = "dpkg's database cannot be read";
-            return self.unread.push(Unread { path: status, why, command: None });
+            let command = Some("dpkg --search FILE");
+            return self.unread.push(Unread { path: status, why, command });
         };
         // A package can be installed for several architectures, in several versions.
         let mut installed: BTreeMap<String, Vec<DpkgPackage>> = BTreeMap::new();
@@ -286,7 +287,7 @@ impl Packages {
                 packages.find(|own| architecture.is_none_or(|name| own.architecture == name))?;
             let Some(list) = text(&path, MAX_LIST) else {
                 let why = "this list of a package's files cannot be read";
-                return Some(Err(Unread { path, why, command: None }));
+                return Some(Err(Unread { path, why, command: Some("dpkg --search FILE") }));
             };
             let files = wanted.among(list.lines(), |line| Some(root.join(line)));
             if files.is_empty() {
@@ -326,7 +327,7 @@ impl Packages {
             let mut files = places.filter_map(|place| root.inside(&format!("{place}/{name}")));
             files.find(|path| path.is_file())
         };
-        let command = Some("rpm --query --file");
+        let command = Some("rpm --query --file FILE");
         let mut unread = |path, why| self.unread.push(Unread { path, why, command });
         let Some(database) = find("rpmdb.sqlite") else {
             for (name, why) in OTHER_RPM_DATABASES {
@@ -337,7 +338,7 @@ impl Packages {
             return;
         };
         let Some(packages) = rpm_database::read(&database) else {
-            let why = "RPM's database cannot be read as it is (damaged, or partly in its write-ahead log)";
+            let why = "kpack cannot read RPM's database: it is damaged, or part of it is still in the write-ahead log";
             return unread(database, why);
         };
         let releases = ["etc/os-release", "usr/lib/os-release"].into_iter();
@@ -376,7 +377,7 @@ impl Packages {
             let package = package.and_then(|text| serde_json::from_str::<CondaPackage>(&text).ok());
             let Some(package) = package else {
                 let why = "conda's description of a package cannot be read";
-                self.unread.push(Unread { path, why, command: None });
+                self.unread.push(Unread { path, why, command: Some("conda list") });
                 continue;
             };
             let CondaPackage { name, version, build, files } = package;
@@ -402,7 +403,7 @@ impl Packages {
     fn judge_unread(&self, processes: &[Process]) -> impl Iterator<Item = Diagnosis> {
         let binaries = processes.iter().flat_map(|process| &process.binaries);
         let lacking = binaries
-            .filter(|binary| binary.code.iter().any(|(_, code)| *code != Code::Here))
+            .filter(|binary| binary.code.iter().any(|(_, code)| !code.is_here()))
             .map(|binary| &binary.path);
         let is_known = |path| self.packages.iter().any(|package| package.files.contains(path));
         let is_wanted = { lacking }.any(|path| !is_known(path));

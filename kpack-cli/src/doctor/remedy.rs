@@ -109,11 +109,18 @@ pub(super) fn masked(text: &str) -> String {
     };
     let is_set = |part: Option<&str>| part.is_some_and(|part| !part.is_empty());
     let has_user = !url.username().is_empty() || url.password().is_some();
-    if !has_user && !is_set(url.query()) && !is_set(url.fragment()) {
+    // What looks like another URL, or like parameters, in the path.
+    let path = url.path().to_ascii_lowercase();
+    let hidden_at = ["//", ";", "%3f"].iter().filter_map(|start| path.find(start)).min();
+    if !has_user && hidden_at.is_none() && !is_set(url.query()) && !is_set(url.fragment()) {
         return text.to_owned();
     }
     if has_user && (url.set_username(MASK).is_err() || url.set_password(None).is_err()) {
         return MASK.to_owned();
+    }
+    if let Some(at) = hidden_at {
+        let shown = format!("{}/{MASK}", url.path()[..at].trim_end_matches('/'));
+        url.set_path(&shown);
     }
     if is_set(url.query()) {
         url.set_query(Some(MASK));
@@ -132,6 +139,14 @@ pub(super) fn is_shown(text: &str) -> bool {
 /// Whether a text is a path, and no URL that lacks its scheme.
 fn is_path(text: &str) -> bool {
     let is_rooted = ["/", "./", "../"].iter().any(|start| text.starts_with(start));
+    // On Windows, a path has a drive, or a server and a share.
+    let rest = match text.as_bytes() {
+        [drive, b':', ..] if drive.is_ascii_alphabetic() => &text[2..],
+        _ => text,
+    };
+    if rest.len() < text.len() && rest.starts_with(['\\', '/']) || text.starts_with(r"\\") {
+        return !rest.contains([':', '@', '?', '#']) && !rest.starts_with("//");
+    }
     let is_local = is_rooted || !text.is_empty() && !text.contains([':', '@']);
     is_local && !text.starts_with("//") && !text.contains(['\\', '?', '#'])
 }
@@ -182,8 +197,21 @@ mod tests {
             ("https://index.example/a#s", "https://index.example/a#****"),
             ("https://index.example/a?", "https://index.example/a?"),
             ("/directory/of@wheels", "/directory/of@wheels"),
+            (r"C:\wheels", r"C:\wheels"),
+            ("C:/wheels", "C:/wheels"),
+            (r"\\server\share", r"\\server\share"),
+            ("https://h/simple/https://u:s3cr3t@h2/", "https://h/simple/https:/****"),
+            ("https://h/a//u:s3cr3t@h/", "https://h/a/****"),
+            ("https://h//u:s3cr3t@h/", "https://h/****"),
+            ("https://h/s;token=x", "https://h/s/****"),
+            ("https://h/%3Ftoken=x", "https://h/****"),
+            ("https://h/a%3ftoken=x?b", "https://h/a/****?****"),
         ] {
             assert_eq!(masked(url), expected);
+        }
+        for url in ["C://u:s3cr3t@h/", r"C:\\u:s3cr3t@h", r"\\u:s3cr3t@h\a", "ab:/u@h"] {
+            let shown = masked(url);
+            assert!(shown.contains(MASK) && !shown.contains("s3cr3t"), "{shown}");
         }
     }
 }

@@ -269,13 +269,15 @@ fn report_of(root: &Path, gpu: &str) -> Report {
 fn databases_of_packages_that_kpack_does_not_read() {
     const BERKELEY: &[u8] = b"\0\0\0\0\0\0\0\0\0\0\0\0\x61\x15\x06\0\x09\0\0\0";
     const NDB: &[u8] = b"RpmP\0\0\0\0";
-    for (file, content, what) in [
-        ("var/lib/rpm/Packages", Some(BERKELEY), "Berkeley DB"),
-        ("var/lib/rpm/Packages.db", Some(NDB), "ndb"),
-        ("usr/lib/sysimage/rpm/Packages.db", Some(NDB), "ndb"),
-        ("usr/lib/sysimage/rpm/rpmdb.sqlite", Some(b"SQLite format 3\0"), "cannot be read"),
-        ("var/lib/dpkg/status", None, "cannot be read"),
-        ("usr/conda-meta/vec.json", Some(b"[[["), "cannot be read"),
+    let (rpm, dpkg) = ("run `rpm --query --file FILE`", "run `dpkg --search FILE`");
+    let damaged: Option<&[u8]> = Some(b"SQLite format 3\0");
+    for (file, content, what, command) in [
+        ("var/lib/rpm/Packages", Some(BERKELEY), "Berkeley DB", rpm),
+        ("var/lib/rpm/Packages.db", Some(NDB), "ndb", rpm),
+        ("usr/lib/sysimage/rpm/Packages.db", Some(NDB), "ndb", rpm),
+        ("usr/lib/sysimage/rpm/rpmdb.sqlite", damaged, "kpack cannot read RPM's database", rpm),
+        ("var/lib/dpkg/status", None, "cannot be read", dpkg),
+        ("usr/conda-meta/vec.json", Some(b"[[["), "cannot be read", "run `conda list`"),
     ] {
         let tree = Tree::new();
         let root = tree.path("root");
@@ -295,6 +297,7 @@ fn databases_of_packages_that_kpack_does_not_read() {
         let [found] = &unread("gfx1100")[..] else { panic!("{file}") };
         assert_eq!(found.file(), root.canonicalize().unwrap().join(file));
         assert!(found.text.contains(what), "{file}: {}", found.text);
+        assert!(found.text.ends_with(command), "{file}: {}", found.text);
         assert!(found.text.contains("which package"), "{file}: {}", found.text);
     }
     let Some(tree) = images::image() else { return };

@@ -1690,3 +1690,35 @@ fn unused_wheels_are_looked_for_in_one_environment() {
     let output = kpack(&tree, &["doctor", "--unused", "one", "two"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
+
+/// Given a package without RECORD, then a directory that kpack cannot read is named, and what is no file is not examined.
+#[test]
+fn directories_of_unlisted_files_that_cannot_be_read_are_named() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let tree = Tree::new();
+    let packages = "env/lib/python3.12/site-packages";
+    by_hand(&tree, packages, "host", "", "pip\n");
+    fs::remove_file(tree.path(&format!("{packages}/host-1.dist-info/RECORD"))).unwrap();
+    write(&tree.path("env/pyvenv.cfg"), "");
+    run(Command::new("mkfifo").arg(tree.path(&format!("{packages}/f.kpack"))));
+    let closed = tree.path(&format!("{packages}/lib"));
+    fs::set_permissions(tree.root(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
+    let (kpack, _directory) = for_every_user();
+    let mut command = Command::new(kpack);
+    command.current_dir(tree.root()).args(["doctor", "env", "--arch", "gfx1100"]);
+    let output = command.uid(NOBODY).gid(NOBODY).output();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o755)).unwrap();
+    let Ok(output) = output else { return };
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        said.contains("site-packages/lib: Permission denied") && said.contains("cannot tell"),
+        "{said}"
+    );
+    assert!(!said.contains("damaged"), "{said}");
+}

@@ -1080,10 +1080,12 @@ fn a_wheel_for_an_older_rocm_and_one_with_libraries_of_rocm() {
     let older = Wheel::new(&format!("vec_rocm6_4-1.0+rocm6.4-{tags}"))
         .field("Requires-Dist", "rocm==7.10")
         .field("Requires-Dist", "rocm[libraries]==7.10 ; extra == 'a'")
+        .field("Requires-Dist", "jax-rocm60-plugin @ https://user:s3cr3t@host.example/x.whl")
         .field("Requires-Dist", "torch>=2");
     let [(ids::NEWER_ROCM_NEEDED, text)] = &notes(older)[..] else { panic!("no note") };
-    let expected = "the split wheel needs ROCm 7.13 or newer, but METADATA has the name vec_rocm6_4, the version \
-                    1.0+rocm6.4, the requirement rocm==7.10, the requirement rocm[libraries]==7.10; publish";
+    let expected = "the split wheel needs ROCm 7.13 or newer, but METADATA says it is for an older ROCm (name \
+                    vec_rocm6_4, version 1.0+rocm6.4, requirement jax-rocm60-plugin …, requirement rocm==7.10, \
+                    requirement rocm[libraries]==7.10); also publish the unsplit wheel";
     assert!(text.starts_with(expected), "{text}");
     let newer = Wheel::new(&format!("vec_rocm-1.0+rocm7.14.0-{tags}"))
         .field("Requires-Dist", "rocm>=6.4")

@@ -35,7 +35,10 @@ def run(*arguments: str) -> None:
 
 def replaces_artifacts() -> list[str]:
     """The option of `kpack artifact split` that KPACK_REPLACE_ARTIFACTS=1 stands for: ROCm's build has none for it."""
-    return ["--replace-artifacts"] if os.environ.get("KPACK_REPLACE_ARTIFACTS") == "1" else []
+    value = os.environ.get("KPACK_REPLACE_ARTIFACTS", "")
+    if value not in ("", "0", "1"):
+        sys.exit(f"kpack: error: KPACK_REPLACE_ARTIFACTS is {value!r} (expected 1 or 0); set it to 1 or unset it")
+    return ["--replace-artifacts"] if value == "1" else []
 
 
 def kpack_output(*arguments: str | Path) -> bytes:

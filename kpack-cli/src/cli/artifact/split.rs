@@ -86,8 +86,8 @@ pub(super) struct Arguments {
     /// Where archives go in an install prefix, and how they are named
     #[arg(long, value_enum, default_value_t = Layout::Module)]
     layout: Layout,
-    /// Replace artifact directories of these names even if kpack did not write them, or if .kpack-artifact, by which
-    /// kpack recognises its own, was lost: in a tree of fetched artifacts, for example
+    /// Replace artifact directories of these names even if kpack did not write them, or if their .kpack-artifact file,
+    /// which marks kpack's own output, is missing (as in a tree of fetched artifacts)
     #[arg(long)]
     replace_artifacts: bool,
     #[command(flatten)]

@@ -238,7 +238,7 @@ catalogue! {
             "Pass `--remap-path-prefix` to the compiler, or `--allow-build-paths`."
 
         NOTHING_SPLIT
-            "No split binary is in the prefix, or the file that was named is not split."
+            "The prefix contains no split binary, or the given file is not split."
             "There is nothing to join, and kpack cannot compare archives with any binary."
             "Name the prefix of the installed binaries, or split them."
 
@@ -364,7 +364,7 @@ catalogue! {
         UNREAD_PACKAGE_DATABASE
             "A database of installed packages is damaged, or in a format that kpack does not read: RPM's Berkeley DB and ndb, which RHEL 8 and SUSE use."
             "kpack does not know which package a file belongs to, so it cannot print the command that installs it."
-            "Ask the package manager, for instance with `rpm --query --file FILE`."
+            "Ask the package manager, for instance `rpm --query --file FILE` or `dpkg --search FILE`."
 
         TWO_RUNTIMES
             "A process would load two HIP runtimes, or one that is not the environment's."
@@ -495,12 +495,12 @@ catalogue! {
         NEWER_ROCM_NEEDED
             "The name, the version or a requirement of the wheel says that it is for a ROCm that cannot load split binaries."
             "HIP runtimes older than ROCm 7.13 do not read markers, so the first kernel launch fails with them. Only some builds of ROCm 7.12 do."
-            "Publish the wheel as it was for users of an older ROCm, or link the shim into its binaries before the split (docs/older-rocm.md). If its binaries have the shim, ignore the note."
+            "Also publish the unsplit wheel for users of that ROCm, or link the shim into its binaries before the split (docs/older-rocm.md). If its binaries are already linked with the shim, ignore the note."
 
         VENDORED_ROCM
             "The wheel contains copies of ROCm's own libraries."
-            "`auditwheel repair` copies each library that its options do not exclude. An option excludes only the names that it matches, and the names of ROCm's libraries end with versions, as in `librocblas.so.5`."
-            "If your users have ROCm, or the wheel requires its wheels, exclude the libraries with patterns such as `--exclude 'librocblas.so*'`."
+            "The copies make the wheel larger, and the process may load two HIP runtimes. `auditwheel repair` copies each library that its options do not exclude. An option excludes only the names that it matches, and the names of ROCm's libraries end with versions, as in `librocblas.so.5`."
+            "If your users have ROCm, or if the wheel depends on ROCm's wheels, exclude the libraries with patterns such as `--exclude 'librocblas.so*'`."
 
         SIGNATURE_DROPPED
             "The signature of the wheel's RECORD was removed."
