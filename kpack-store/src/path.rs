@@ -8,6 +8,7 @@ use std::path::{Component, MAIN_SEPARATOR, Path, PathBuf};
 
 use kpack_core::files::MAX_DEPTH;
 use kpack_core::platform::{OsStrExt, is_file_name};
+use kpack_core::publish::is_own;
 
 /// The longest path of a member in bytes. Linux has twice as much, for the directory that it is unpacked into.
 const MAX_PATH: usize = 2048;
@@ -62,6 +63,7 @@ pub(super) fn plain(bytes: &[u8]) -> Result<PathBuf, String> {
     for part in path.components() {
         match part {
             Component::CurDir => {}
+            Component::Normal(name) if is_own(name) => return Err(own(name)),
             Component::Normal(name) if name.len() <= MAX_NAME => plain.push(name),
             Component::Normal(name) => {
                 return Err(format!(
@@ -76,6 +78,11 @@ pub(super) fn plain(bytes: &[u8]) -> Result<PathBuf, String> {
         return Err("an empty path".to_owned());
     }
     Ok(plain)
+}
+
+/// A later run would take what is in such a directory for what a run of its own left there.
+fn own(name: &OsStr) -> String {
+    format!("a name that only directories of kpack have: `{}`", name.display())
 }
 
 /// The directories that an artifact implies: they are in the paths of its prefixes and members, and are no members
@@ -93,6 +100,10 @@ impl Directories {
     pub(super) fn new(prefixes: &[String]) -> Result<Self, String> {
         let (known, hasher) = (HashSet::new(), RandomState::new());
         let mut directories = Self { known, hasher, room: MAX_IMPLIED };
+        let mut names = prefixes.iter().flat_map(|prefix| Path::new(prefix));
+        if let Some(name) = names.find(|name| is_own(name)) {
+            return Err(own(name));
+        }
         prefixes.iter().try_for_each(|prefix| directories.imply(Path::new(prefix)))?;
         Ok(directories)
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::directory::{CreatedDirectories, Directory};
 use super::hidden_name::{numbered, numbered_stem};
 use super::output::appeared;
+use super::stage::MAX_TRIES;
 use super::staged_file::MODE;
 use crate::Error;
 use crate::files;
@@ -64,7 +65,9 @@ impl Batch {
     /// # Errors
     /// [`Error::Io`].
     pub fn begin(path: &Path, flushes: bool) -> Result<Self, Error> {
+        let mut tries = 0;
         loop {
+            tries += 1;
             let mut made = CreatedDirectories::default();
             let mut root = Directory::make(path, &mut made)?;
             if !flushes {
@@ -74,7 +77,9 @@ impl Batch {
             let mut own = CreatedDirectories::default();
             let hidden = match root.make_below(name.as_ref(), &mut own) {
                 // Another run had made the directory, and removed it when it failed.
-                Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Err(Error::Io { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound && tries < MAX_TRIES =>
+                {
                     continue;
                 }
                 hidden => hidden?,
@@ -290,14 +295,40 @@ mod tests {
         published.files.push(SHARED.as_ref());
         thread::scope(|scope| {
             let waits = scope.spawn(|| other.publish());
-            let looks = scope.spawn(|| Batch::settled(root).map(|_| root.join(SHARED).exists()));
-            // Without the lock, both would find the file by now.
+            // Without the lock, it would find the file by now.
             thread::sleep(std::time::Duration::from_millis(50));
             drop(published);
             drop(lock);
             waits.join().unwrap().unwrap();
-            looks.join().unwrap().unwrap();
         });
         assert_eq!(content(root), [PathBuf::from(SHARED)]);
+    }
+
+    #[test]
+    fn nobody_sees_a_file_that_a_failing_run_takes_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        let failing = batch(root, &[(SHARED, "code")]);
+        let lock = Batch::settled(root).unwrap();
+        let mut published = Published { root: &failing.root, files: Vec::new(), made: Vec::new() };
+        let to = published.directory("ab".as_ref()).unwrap();
+        failing.hidden.rename_new(&number(0), &to, "shared.debug".as_ref()).unwrap();
+        published.files.push(SHARED.as_ref());
+        thread::scope(|scope| {
+            let looks = scope.spawn(|| Batch::settled(root).map(|_| root.join(SHARED).exists()));
+            thread::sleep(std::time::Duration::from_millis(50));
+            drop(published);
+            drop(lock);
+            assert!(!looks.join().unwrap().unwrap());
+        });
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_system_without_new_directories_is_an_error() {
+        let error = Batch::begin(Path::new("/proc"), true).unwrap_err();
+        assert!(matches!(error, Error::Io { .. }), "{error}");
+        let error = crate::publish::Stage::lock(Path::new("/proc"), "out").unwrap_err();
+        assert!(matches!(error, Error::Io { .. }), "{error}");
     }
 }

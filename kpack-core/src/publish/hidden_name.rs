@@ -51,6 +51,15 @@ pub fn is_leftover(name: &OsStr) -> bool {
     hidden_stem(name).is_some()
 }
 
+/// Whether kpack calls its own directories like this, and trusts what is in them. Nothing that others made may have such
+/// a name. Some file systems ignore case.
+pub fn is_own(name: &OsStr) -> bool {
+    const OWN: &[u8] = b".kpack";
+    let bytes = name.as_bytes();
+    let begins = bytes.get(..OWN.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(OWN));
+    begins && bytes.to_ascii_lowercase().ends_with(ENDING.as_bytes())
+}
+
 /// The part of a hidden name between the dot and the ending; `None` if it is no such name.
 fn hidden_stem(hidden: &OsStr) -> Option<&OsStr> {
     let inside = hidden.as_bytes().strip_prefix(b".")?;

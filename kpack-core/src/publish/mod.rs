@@ -21,7 +21,7 @@ pub use batch::Batch;
 pub use directory::{CreatedDirectories, Directory, make_directories};
 #[cfg(windows)]
 pub(crate) use hidden_name::numbered;
-pub use hidden_name::{hidden, is_leftover, stem_of};
+pub use hidden_name::{hidden, is_leftover, is_own, stem_of};
 pub use identity::Identity;
 pub use kpack_dir::{
     KpackDir, Present, entry, entry_of, stage_archive, stage_manifest, write_manifest,

@@ -1,5 +1,6 @@
 //! The one publisher of directories, and of files that belong together.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
@@ -20,6 +21,10 @@ const LIST: &str = ".list.tmp";
 
 /// In it: what is being removed. If a run is killed meanwhile, half of it must not get its name back.
 const REMOVED: &str = ".removed.tmp";
+
+/// How often a directory is made again that another run removes. Some file systems, such as `/proc`, say the same of every
+/// directory, so this must end.
+pub(super) const MAX_TRIES: usize = 1000;
 
 /// `.NAME.tmp/.kpack.tmp` beside the final places of output, in which one run at a time makes it. Users may keep files in
 /// `.NAME.tmp`, and kpack leaves those alone. Both are locked as long as this lives,
@@ -86,7 +91,9 @@ impl Stage {
         name: OsString,
     ) -> Result<Self, Error> {
         let mut made = CreatedDirectories::default();
+        let mut tries = 0;
         loop {
+            tries += 1;
             let above = open(&mut made)?;
             let refuse = |text: &str| {
                 Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &above.path().join(&name), text))
@@ -101,7 +108,9 @@ impl Stage {
             let mut own = CreatedDirectories::default();
             let lock = match above.make_below(name.as_ref(), &mut own) {
                 // Another run removed it when it was done.
-                Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Err(Error::Io { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound && tries < MAX_TRIES =>
+                {
                     continue;
                 }
                 lock => lock?,
@@ -232,11 +241,15 @@ impl Stage {
         list.write_all(&paths.join(&0)).and_then(|()| list.sync_all()).map_err(failed)?;
         drop(list);
         self.hidden.rename(new_list, LIST.as_ref()).map_err(failed)?;
-        let filled = self.hidden.sync().and_then(|()| self.fill_all(tree, new, finish));
-        if filled.is_err() && earlier.is_empty() {
-            self.hidden.remove(LIST.as_ref())?;
+        let is_undone = Cell::new(true);
+        let filled = self.hidden.sync().and_then(|()| self.fill_all(tree, new, finish, &is_undone));
+        if let Err(error) = filled {
+            // Otherwise the next run has to know what this one left.
+            if earlier.is_empty() && is_undone.get() {
+                let _ = self.hidden.remove(LIST.as_ref());
+            }
+            return Err(error);
         }
-        filled?;
         twice(&|| self.clear())
     }
 
@@ -247,8 +260,9 @@ impl Stage {
         tree: &Directory,
         new: &NewNames<'_>,
         finish: &dyn Fn(&Directory) -> Result<(), Error>,
+        is_undone: &Cell<bool>,
     ) -> Result<(), Error> {
-        let mut renames = Renames::begin(self, tree, new)?;
+        let mut renames = Renames::begin_with(self, tree, new, Some(is_undone))?;
         renames.publish_all()?;
         renames.publish_last()?;
         finish(&self.above)?;
@@ -358,6 +372,8 @@ struct Renames<'a> {
     made: Vec<Rename>,
     /// Directories that were created for the output, each after those above it.
     created: Vec<PathBuf>,
+    /// Gets whether everything was undone.
+    is_undone: Option<&'a Cell<bool>>,
 }
 
 enum Rename {
@@ -372,10 +388,20 @@ enum Rename {
 impl<'a> Renames<'a> {
     /// Sets the `last` output of an earlier run aside.
     fn begin(stage: &'a Stage, tree: &'a Directory, new: &'a NewNames<'a>) -> Result<Self, Error> {
+        Self::begin_with(stage, tree, new, None)
+    }
+
+    /// As [`begin`](Self::begin). `is_undone` gets whether everything was undone.
+    fn begin_with(
+        stage: &'a Stage,
+        tree: &'a Directory,
+        new: &'a NewNames<'a>,
+        is_undone: Option<&'a Cell<bool>>,
+    ) -> Result<Self, Error> {
         // After a power failure, no name may refer to content that was lost.
         stage.hidden.sync_file_system()?;
         let (made, created) = (Vec::new(), Vec::new());
-        let mut renames = Self { stage, tree, new, aside: None, made, created };
+        let mut renames = Self { stage, tree, new, aside: None, made, created, is_undone };
         for name in new.last {
             renames.check(&stage.above, name.as_ref())?;
             renames.set_aside(name.as_ref())?;
@@ -541,6 +567,9 @@ impl Drop for Renames<'_> {
         let mut is_undone = true;
         for rename in self.made.iter().rev() {
             is_undone &= self.undo(rename).is_ok();
+        }
+        if let Some(result) = self.is_undone {
+            result.set(is_undone);
         }
         if let Some(aside) = self.aside.take_if(|_| is_undone && !self.made.is_empty()) {
             let name = aside.path().file_name().unwrap_or_default().to_owned();
@@ -746,6 +775,28 @@ mod tests {
             assert_eq!(version(devices.path(), ONE), expected);
             assert_eq!(version(hosts.path(), GENERIC), expected);
             assert_eq!(names(devices.path()), [ONE]);
+        }
+    }
+
+    #[test]
+    fn what_a_failed_run_could_not_take_back_is_still_known() {
+        for is_undone in [true, false] {
+            let output = tempfile::tempdir().unwrap();
+            let stage = Stage::lock(output.path(), "kpack-unpack").unwrap();
+            write(&stage, "new", "1");
+            let tree = stage.make("new").unwrap();
+            let names = [PathBuf::from("version")];
+            let filled = stage.fill(&tree, &NewNames::new(&names), &|above| {
+                if !is_undone {
+                    tree.create("version".as_ref()).unwrap();
+                }
+                Err(Error::changed(above.path()))
+            });
+            assert!(matches!(filled, Err(Error::Changed { .. })), "{filled:?}");
+            assert_eq!(output.path().join("version").exists(), !is_undone);
+            drop((tree, stage));
+            let stage = Stage::lock(output.path(), "kpack-unpack").unwrap();
+            assert_eq!(stage.unfinished().unwrap().is_empty(), is_undone);
         }
     }
 

@@ -86,6 +86,15 @@ fn members_that_no_artifact_has() {
                     "a hard link to a symbolic link",
                     hard_link(Tar::new().link("stage/one", "two"), "stage/one"),
                 ),
+                (
+                    "what an interrupted run would have left",
+                    Tar::new().file("stage/.kpack-unpack.tmp/.kpack.tmp/.list.tmp", b"lib\0home"),
+                ),
+                ("a directory of kpack", Tar::new().directory("stage/lib/.Kpack.tmp")),
+                (
+                    "a hard link to a file of kpack",
+                    hard_link(file(), "stage/.kpack.0123456789abcdef.tmp/0"),
+                ),
                 ("a device", of_kind(Char, 0o666)),
                 ("a FIFO", of_kind(Fifo, 0o666)),
                 ("set-user-ID", of_kind(Regular, 0o4755)),
@@ -114,6 +123,7 @@ fn members_that_no_artifact_has() {
             vec![
                 ("a list of prefixes that leads out", listing(b"../other\n")),
                 ("a prefix that no file can have", listing(b"sta\0ge\n")),
+                ("a prefix in a directory of kpack", listing(b"stage/.kpack-unpack.tmp\n")),
                 ("a list of prefixes that is no text", listing(b"\xff\n")),
             ],
         ),

@@ -807,8 +807,8 @@ catalogue! {
             "If its SHA-256 is right, its publisher has to pack it again."
 
         UNSAFE_MEMBER
-            "A packed artifact, or a tree to pack, contains a path or link that points out of it, a device, a file with special permissions, a path of more than 64 names, or more directories than its members need."
-            "Unpacking it could change files elsewhere, give away permissions, or fill the file system with directories."
+            "A packed artifact, or a tree to pack, contains a path or link that points out of it, a device, a file with special permissions, a path of more than 64 names or with a name that kpack gives to its own directories (such as `.kpack-unpack.tmp`), or more directories than its members need."
+            "Unpacking it could change files elsewhere, make a later run remove files, give away permissions, or fill the file system with directories."
             "Do not unpack it with another tool unless you trust its origin. From a tree to pack, remove the file that the message names."
 
         INDEX_DIFFERS
