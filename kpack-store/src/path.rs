@@ -100,7 +100,7 @@ impl Directories {
     pub(super) fn new(prefixes: &[String]) -> Result<Self, String> {
         let (known, hasher) = (HashSet::new(), RandomState::new());
         let mut directories = Self { known, hasher, room: MAX_IMPLIED };
-        let mut names = prefixes.iter().flat_map(|prefix| Path::new(prefix));
+        let mut names = prefixes.iter().flat_map(Path::new);
         if let Some(name) = names.find(|name| is_own(name)) {
             return Err(own(name));
         }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::path::{Component, Path, PathBuf};
@@ -141,7 +141,11 @@ impl Output {
             return Err(Error::rejected(ids::UNREPRESENTABLE_PATH, &options.output_dir, text));
         }
         let mut beside = None;
-        if !files::is_there(&path)? || files::is_there(&parent.join(hidden(name)))? {
+        // What a run makes is beside it in `.NAME.tmp/.kpack.tmp`. Everything else of that name belongs to somebody else, and
+        // so does a directory that may not be looked into.
+        let unfinished = parent.join(hidden(name)).join(hidden("kpack"));
+        let is_unfinished = || fs::symlink_metadata(&unfinished).is_ok_and(|there| there.is_dir());
+        if !files::is_there(&path)? || (options.flatten && is_unfinished()) {
             let stage = Stage::lock(parent, name)?.obeying_umask();
             if !files::is_there(&path)? {
                 let (name, earlier) = (Some(name.to_owned()), Some(BTreeSet::new()));
