@@ -3,7 +3,7 @@
 use std::io::{Read, Seek, SeekFrom};
 
 use super::bundle::{Bundle, Entry, Format};
-use super::compressed::{self, Hash};
+use super::compressed;
 use super::entry_id::EntryId;
 use super::error::{BundleError, failed, malformed};
 use super::source::append_up_to;
@@ -24,41 +24,8 @@ impl Bundle {
     /// ends after it.
     pub fn code_objects<R: Read + Seek>(
         &self,
-        source: R,
-        wanted: impl Fn(&TargetId) -> bool,
-    ) -> Result<CodeObjects<R>, BundleError> {
-        self.read_code_objects(source, wanted, Hash::Compared)
-    }
-
-    /// As [`code_objects`](Self::code_objects), without comparing the hash, which takes longer than
-    /// decompressing. Damage that can still be decompressed is not found.
-    ///
-    /// # Errors
-    /// As [`code_objects`](Self::code_objects).
-    pub fn unchecked_code_objects<R: Read + Seek>(
-        &self,
-        source: R,
-        wanted: impl Fn(&TargetId) -> bool,
-    ) -> Result<CodeObjects<R>, BundleError> {
-        self.read_code_objects(source, wanted, Hash::Ignored)
-    }
-
-    /// Compares the hash in the header of a compressed bundle with that of its content. Other bundles have none.
-    ///
-    /// # Errors
-    /// As [`code_objects`](Self::code_objects); they differ.
-    pub fn check_hash<R: Read + Seek>(&self, source: R) -> Result<(), BundleError> {
-        if let Format::Compressed { .. } = self.format {
-            self.code_objects(source, |_| false)?.next_entry()?;
-        }
-        Ok(())
-    }
-
-    fn read_code_objects<R: Read + Seek>(
-        &self,
         mut source: R,
         wanted: impl Fn(&TargetId) -> bool,
-        hash: Hash,
     ) -> Result<CodeObjects<R>, BundleError> {
         let start = source.stream_position()?;
         let used = self.entries.iter().filter(|entry| entry.size > 0);
@@ -78,10 +45,21 @@ impl Bundle {
         let content = match self.format {
             Format::Plain | Format::CodeObject => Content::Plain { source, start },
             Format::Compressed { .. } => {
-                Content::Compressed(Box::new(compressed::Stream::open(source, self, hash)?))
+                Content::Compressed(Box::new(compressed::Stream::open(source, self)?))
             }
         };
         Ok(CodeObjects { entries: entries.into_iter(), content: Some(content), shared: None })
+    }
+
+    /// Compares the hash in the header of a compressed bundle with that of its content. Other bundles have none.
+    ///
+    /// # Errors
+    /// As [`code_objects`](Self::code_objects); they differ.
+    pub fn check_hash<R: Read + Seek>(&self, source: R) -> Result<(), BundleError> {
+        if let Format::Compressed { .. } = self.format {
+            self.code_objects(source, |_| false)?.next_entry()?;
+        }
+        Ok(())
     }
 }
 

@@ -99,10 +99,10 @@ pub(super) fn read<R: Read + Seek>(source: &mut R, available: u64) -> Result<Bun
 
 /// What becomes of the hash in a bundle's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hash {
+enum Hash {
     /// It is compared with that of the content.
     Compared,
-    /// It is not, because computing it takes longer than decompressing.
+    /// It is not, because only the table at the start is read.
     Ignored,
 }
 
@@ -193,11 +193,11 @@ impl<R: Read> Stream<R> {
 
 impl<R: Read + Seek> Stream<R> {
     /// Opens `bundle`, which starts at the current position of `source`.
-    pub(super) fn open(mut source: R, bundle: &Bundle, hash: Hash) -> Result<Self, BundleError> {
+    pub(super) fn open(mut source: R, bundle: &Bundle) -> Result<Self, BundleError> {
         let start = source.stream_position()?;
         let header = Header::read(&mut source, bundle.size)?;
         source.seek(SeekFrom::Start(start + header.size))?;
-        Self::new(source, &header, bundle.size, hash)
+        Self::new(source, &header, bundle.size, Hash::Compared)
     }
 }
 
