@@ -1700,7 +1700,7 @@ fn directories_of_unlisted_files_that_cannot_be_read_are_named() {
     let packages = "env/lib/python3.12/site-packages";
     by_hand(&tree, packages, "host", "", "pip\n");
     fs::remove_file(tree.path(&format!("{packages}/host-1.dist-info/RECORD"))).unwrap();
-    write(&tree.path("env/pyvenv.cfg"), "");
+    write(tree.path("env/pyvenv.cfg"), "");
     run(Command::new("mkfifo").arg(tree.path(&format!("{packages}/f.kpack"))));
     let closed = tree.path(&format!("{packages}/lib"));
     fs::set_permissions(tree.root(), fs::Permissions::from_mode(0o755)).unwrap();
