@@ -648,7 +648,7 @@ catalogue! {
         INVALID_PREFIX_LIST
             "A line of artifact_manifest.txt is not a usable prefix."
             "A prefix is a directory within the artifact and outside all other prefixes, and modules are named after it."
-            "Correct the line that the message names, or the directory. A list may have 1,000 prefixes, and each may have 64 names."
+            "Correct the line that the message names, or the directory. A list may have 1,000 prefixes with at most 64 names each, and they may have 1,000 directories in all."
 
         MISSING_PREFIX
             "artifact_manifest.txt lists a prefix that does not exist."
