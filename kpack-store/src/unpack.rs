@@ -21,7 +21,7 @@ use kpack_core::parallel;
 use kpack_core::platform::MetadataExt;
 use kpack_core::publish::{
     CreatedDirectories, Directory, NewNames, Stage, check_output_directory, check_room, hidden,
-    resolve,
+    is_own, resolve,
 };
 use kpack_core::report::Progress;
 use kpack_core::words::list_some;
@@ -130,6 +130,15 @@ struct Output {
 /// The hidden directory in an existing output directory is called after this.
 const INSIDE: &str = "kpack-unpack";
 
+/// Whether an interrupted run may have left this directory. What else has its name belongs to somebody, and so does what may
+/// not be looked into.
+fn is_unfinished(beside: &Path) -> bool {
+    let is_own =
+        |entry: io::Result<fs::DirEntry>| entry.is_ok_and(|entry| is_own(&entry.file_name()));
+    let is_directory = fs::symlink_metadata(beside).is_ok_and(|there| there.is_dir());
+    is_directory && fs::read_dir(beside).is_ok_and(|mut entries| entries.all(is_own))
+}
+
 impl Output {
     fn lock(options: &UnpackOptions) -> Result<Self, Error> {
         let path = absolute(&options.output_dir)?;
@@ -141,11 +150,7 @@ impl Output {
             return Err(Error::rejected(ids::UNREPRESENTABLE_PATH, &options.output_dir, text));
         }
         let mut beside = None;
-        // What a run makes is beside it in `.NAME.tmp/.kpack.tmp`. Everything else of that name belongs to somebody else, and
-        // so does a directory that may not be looked into.
-        let unfinished = parent.join(hidden(name)).join(hidden("kpack"));
-        let is_unfinished = || fs::symlink_metadata(&unfinished).is_ok_and(|there| there.is_dir());
-        if !files::is_there(&path)? || (options.flatten && is_unfinished()) {
+        if !files::is_there(&path)? || is_unfinished(&parent.join(hidden(name))) {
             let stage = Stage::lock(parent, name)?.obeying_umask();
             if !files::is_there(&path)? {
                 let (name, earlier) = (Some(name.to_owned()), Some(BTreeSet::new()));
