@@ -130,8 +130,8 @@ struct Output {
 /// The hidden directory in an existing output directory is called after this.
 const INSIDE: &str = "kpack-unpack";
 
-/// Whether an interrupted run may have left this directory. What else has its name belongs to somebody, and so does what may
-/// not be looked into.
+/// Whether an interrupted run may have left this directory. Anything else of that name belongs to somebody else, and so does
+/// a directory that kpack may not read.
 fn is_unfinished(beside: &Path) -> bool {
     let is_own =
         |entry: io::Result<fs::DirEntry>| entry.is_ok_and(|entry| is_own(&entry.file_name()));

@@ -274,7 +274,7 @@ fn install_packages(tasks: &[Needs]) -> Result<()> {
     Ok(())
 }
 
-/// A machine that has just started often installs updates, and another task may install its tools.
+/// Waits for another apt-get: a machine that has just started often installs updates, and another task may install its tools.
 const WAIT_FOR_LOCK: &str = "--option=DPkg::Lock::Timeout=600";
 
 /// Runs apt-get as root, through sudo if needed. The variable goes through `env` since sudo drops
