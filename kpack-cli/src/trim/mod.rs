@@ -14,7 +14,6 @@ use std::fs;
 use std::path::{Path, PathBuf, absolute};
 use std::slice;
 
-use kpack_artifact::kernel_files::KernelFiles;
 use kpack_artifact::removal::{self, Removal};
 use kpack_core::files::{open, same_bytes};
 use kpack_core::finding::Finding;
@@ -23,6 +22,7 @@ use kpack_core::report::Progress;
 use kpack_core::{Error, Severity, ids};
 use kpack_split::input::{or_refused, until_unchanged};
 use kpack_split::trim::{self, Keep, Trim, TrimPlan};
+use kpack_tree::kernel_files::KernelFiles;
 use serde::Serialize;
 
 use crate::doctor::{Owner, owners};
