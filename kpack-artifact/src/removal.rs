@@ -89,22 +89,21 @@ impl Removal {
     ) -> Result<BTreeSet<PathBuf>, Error> {
         let parsed = Parsed::default();
         let content = Walk { prefix, databases, parsed, only: Only::Databases }.collect()?;
-        let archives = content
-            .entries
-            .iter()
-            .filter(|entry| matches!(entry.class, Class::Target { .. }) && is_archive(&entry.path));
+        let archives = content.entries.iter().filter(|entry| {
+            matches!(*entry.class, Class::Target { .. }) && is_archive(&entry.path)
+        });
         let archives = archives.map(|entry| prefix.join(&entry.path)).collect();
         let contradictory = content.observations.iter();
         let contradictory = contradictory.filter(|found| found.severity == Severity::Fault);
         let contradictory = BTreeSet::from_iter(contradictory.map(Finding::file));
         let mut by_database: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for entry in &content.entries {
-            if let Class::Target { target, database } = &entry.class
-                && !contradictory.contains(entry.path.as_path())
+            if let Class::Target { target, database } = &*entry.class
+                && !contradictory.contains(&*entry.path)
             {
                 let copy = copy_of(database, &with_slashes(&entry.path)).to_owned();
                 let files = by_database.entry((database.clone(), copy)).or_default();
-                files.push((&entry.path, target));
+                files.push((&*entry.path, target));
             }
         }
         // A file for another GPU may have a second name that is for a chosen one.
@@ -126,7 +125,7 @@ impl Removal {
                 continue;
             }
             let goes =
-                |(path, target): &&(&PathBuf, &TargetId)| !keep.matches(target) && !is_used(path);
+                |(path, target): &&(&Path, &TargetId)| !keep.matches(target) && !is_used(path);
             let going = Vec::from_iter(files.iter().filter(goes));
             let mut last = None;
             for (path, target) in going {
@@ -139,7 +138,7 @@ impl Removal {
                 self.files.push((path, (*target).clone()));
             }
         }
-        let host_files = content.entries.iter().filter(|entry| entry.class == Class::Host);
+        let host_files = content.entries.iter().filter(|entry| *entry.class == Class::Host);
         for entry in host_files.filter(|entry| matches!(entry.node, Node::File { .. })) {
             let place = databases.recognise(&with_slashes(&entry.path)).map(|(_, place)| place);
             if let Some(Place::ForAll(ForAll::Merge(Merge::KernelCache))) = place {

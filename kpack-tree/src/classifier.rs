@@ -14,6 +14,7 @@ use walkdir::DirEntry;
 use crate::content::FileContent;
 use crate::data_file::{is_package, not_data};
 use crate::entry::{Class, Classified, Entry, KPACK, Node};
+use crate::entry_path::EntryPath;
 use crate::foreign::{Headers, device_section};
 use crate::kernel_cache::{self, Unreadable};
 use crate::place::{ForAll, Merge, Place};
@@ -57,30 +58,30 @@ pub(super) fn classify_entry(
         binary: None,
     };
     let (node, class) = classifier.entry(found)?;
-    let path = path.to_owned();
-    let shared_inode = classifier.shared_inode;
-    let library = classifier.library.map(Arc::new);
+    let new = Entry::new(EntryPath::below(prefix, found.path()), node);
     Ok(Classified {
-        entry: Entry { path, node, shared_inode, class, library },
+        entry: Entry {
+            shared_inode: classifier.shared_inode.map(Box::new),
+            class: class.into(),
+            binary: classifier.binary.map(Arc::new),
+            library: classifier.library.map(Arc::new),
+            ..new
+        },
         observations: classifier.observations,
-        binary: classifier.binary.map(Arc::new),
     })
 }
 
 /// An entry of such a walk whose content is not read, so that it counts as the host's.
 pub(super) fn unread_entry(prefix: &Path, found: &DirEntry) -> Result<Classified, Error> {
-    let path = found.path().strip_prefix(prefix).unwrap_or(found.path()).to_owned();
     let metadata = found.metadata().map_err(|error| walk_error(prefix, error))?;
     let (node, shared_inode) = if metadata.is_symlink() {
         (Node::Symlink, None)
     } else {
         (Node::File { size: metadata.len() }, shared_inode(&metadata))
     };
-    Ok(Classified {
-        entry: Entry { path, node, shared_inode, class: Class::Host, library: None },
-        observations: Vec::new(),
-        binary: None,
-    })
+    let new = Entry::new(EntryPath::below(prefix, found.path()), node);
+    let entry = Entry { shared_inode: shared_inode.map(Box::new), ..new };
+    Ok(Classified { entry, observations: Vec::new() })
 }
 
 struct Classifier<'a> {
