@@ -1,7 +1,7 @@
 //! Decides where one entry of a tree belongs, by its path and its content.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use kpack_core::{Error, Finding, Id, Severity, ids, shown};
 use kpack_split::elf::{DeviceCode, NoDeviceCode};
 use kpack_split::input::{
     self, ClosedBinary, CompressedCode, FileKind, LinkedBinary, ParsedArchives, ParsedBinaries,
-    Unlinked, walk_error,
+    Unlinked, or_refused, walk_error,
 };
 
 /// What the pointers begin with that Git LFS puts in the place of files.
@@ -156,13 +156,13 @@ impl Classifier<'_> {
         let databases = self.databases;
         let place = databases.recognise(&self.name).or_else(|| databases.recognise(&inside));
         let Some((owner, place)) = place else {
-            let to = || -> Option<Result<_, Error>> {
-                self.full.metadata().ok().filter(Metadata::is_file)?;
-                let file = input::open(self.full).ok()?;
-                let kind = input::identify(self.full, &file).ok()?;
-                Some(not_data(self.full, &file, kind))
-            };
-            return self.by_name(|| to().unwrap_or(Ok(Some("a dangling symbolic link"))));
+            return self.by_name(|| {
+                if !self.full.is_file() {
+                    return Ok(Some("a dangling symbolic link"));
+                }
+                let file = input::open(self.full)?;
+                not_data(self.full, &file, input::identify(self.full, &file)?)
+            });
         };
         if !owner.is_selected() {
             return Ok(Class::Host);
@@ -415,7 +415,7 @@ impl Classifier<'_> {
         let unlinked = matches!(kind, Some(FileKind::Object | FileKind::StaticLibrary));
         // It does not matter here whether it can be read as what it begins like.
         if unlinked
-            && let Ok(unlinked) = Unlinked::read(self.full, file)
+            && let Ok(unlinked) = or_refused(Unlinked::read(self.full, file))?
             && !unlinked.device_objects.is_empty()
         {
             let reason = "has device code that is split before the link".to_owned();
