@@ -16,6 +16,7 @@ use super::output::{self, Text, count, size};
 use super::print::print;
 use super::progress::{Bar, FILES};
 use super::targets;
+use crate::doctor::Owner;
 use crate::trim::{self, FileReport, Options, Outcome, Report};
 
 /// Remove the device code for all but chosen GPUs from installed files
@@ -134,8 +135,8 @@ fn summary(report: &Report) -> Text {
     for file in &report.files {
         text.line(format_args!("{}: {}", shown(&file.path), outcome(file)));
     }
-    for package in &report.packages {
-        let files = count(package.files.len(), "file");
+    for Owner { package, files } in &report.packages {
+        let files = count(files.len(), "file");
         text.line(format_args!("{}: {} ({files})", package.manager, package.name));
     }
     let (before, after) = (report.size_before, report.size_after);

@@ -4,11 +4,14 @@
 //! other GPUs. Here are the trees: files with several names, links, what lists the files, and the note about what
 //! went.
 
+mod explain;
+pub(crate) mod history;
 mod lists;
-pub mod note;
+mod note;
 mod place;
 mod tree;
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf, absolute};
@@ -19,16 +22,20 @@ use kpack_artifact::removal::{self, Removal};
 use kpack_core::files::{open, same_bytes};
 use kpack_core::finding::Finding;
 use kpack_core::platform::{MetadataExt, file_id};
+use kpack_core::publish::Directory;
 use kpack_core::report::Progress;
 use kpack_core::{Error, Severity, ids};
 use kpack_split::input::{or_refused, until_unchanged};
 use kpack_split::trim::{self, Keep, Trim, TrimPlan};
 use serde::Serialize;
 
-use crate::doctor::{Owner, owners};
-use note::{Goes, Note};
+use crate::doctor::{Origins, Owner};
+use note::{Goes, OpenNote};
 use place::Root;
 use tree::{Given, Tree};
+
+pub use explain::explain;
+pub(crate) use explain::{describe, explain_all};
 
 /// The most files that are planned before the note is written for all of them.
 const BATCH: usize = 64;
@@ -60,7 +67,7 @@ pub struct Report {
     pub dry_run: bool,
     /// The files that changed or went.
     pub files: Vec<FileReport>,
-    /// The packages of dpkg and RPM that these files are of.
+    /// The packages that these files belong to.
     pub packages: Vec<Owner>,
     /// Their sizes in sum, in bytes: a file with several names counts once.
     pub size_before: u64,
@@ -113,9 +120,11 @@ pub fn trim(options: &Options, progress: &dyn Progress) -> Result<Report, Error>
         None => absolute(path).map_err(|error| Error::io(path, "find", error)),
     });
     let given = Given::find(&root, &paths.collect::<Result<Vec<_>, Error>>()?)?;
-    if !options.dry_run {
-        given.iter().try_for_each(|given| Note::prepare(given.directory()))?;
-    }
+    let directories = BTreeSet::from_iter(given.iter().map(Given::directory));
+    let notes = directories
+        .into_iter()
+        .map(|path| OpenNote::open(Directory::open(path)?, !options.dry_run));
+    let notes = notes.collect::<Result<Vec<_>, Error>>()?;
     let tree = Tree::read(&root, &given, !options.dry_run)?;
     let mut run = Run {
         options,
@@ -127,6 +136,8 @@ pub fn trim(options: &Options, progress: &dyn Progress) -> Result<Report, Error>
         changed: BTreeSet::new(),
         left: BTreeSet::new(),
         unfinished: Vec::new(),
+        notes,
+        origins: OnceCell::new(),
     };
     run.find_unfinished();
     run.report.gpus = options.keep.gpus.iter().map(ToString::to_string).collect();
@@ -138,7 +149,7 @@ pub fn trim(options: &Options, progress: &dyn Progress) -> Result<Report, Error>
     }
     done?;
     if !options.dry_run {
-        given.iter().try_for_each(|given| Note::finish(given.directory()))?;
+        run.notes.iter_mut().try_for_each(OpenNote::finish)?;
     }
     run.find_owners();
     Ok(run.report)
@@ -158,6 +169,9 @@ struct Run<'a> {
     left: BTreeSet<PathBuf>,
     /// The names of each file that an earlier run may have changed before it was killed.
     unfinished: Vec<Vec<PathBuf>>,
+    notes: Vec<OpenNote>,
+    /// The packages of the files, found when the first one is about to change.
+    origins: OnceCell<Origins>,
 }
 
 /// A file to trim.
@@ -310,8 +324,8 @@ impl<'a> Run<'a> {
     /// Finds the files in the given paths that an earlier run may have changed before it was killed.
     fn find_unfinished(&mut self) {
         let mut there: Option<BTreeSet<&PathBuf>> = None;
-        for given in self.given {
-            for mut names in Note::unfinished(given.directory()) {
+        for note in &self.notes {
+            for mut names in note.unfinished() {
                 let there = there.get_or_insert_with(|| self.tree.files.iter().flatten().collect());
                 names.retain(|name| there.contains(name));
                 self.unfinished.push(names);
@@ -386,7 +400,14 @@ impl<'a> Run<'a> {
             targets: BTreeSet::from([target.clone()]),
             stays: false,
         });
-        self.note(&Vec::from_iter(goes))?;
+        // Archives that come back without their manifest are not found.
+        let manifests = removal.manifests.iter().map(|(manifest, _)| {
+            let files = removal.files.iter();
+            let own = files.filter(|(path, _)| path.parent() == manifest.parent());
+            let targets = own.map(|(_, target)| target.clone()).collect();
+            Goes { names: slice::from_ref(manifest), targets, stays: true }
+        });
+        self.note(&Vec::from_iter(goes.chain(manifests)))?;
         self.update_lists()?;
         for (path, bytes) in &removal.manifests {
             removal::write_manifest(path, bytes)?;
@@ -401,13 +422,14 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Notes what goes from files.
-    fn note(&self, goes: &[Goes<'_>]) -> Result<(), Error> {
-        if self.options.dry_run {
+    /// Notes what goes from files, and which packages bring it back.
+    fn note(&mut self, goes: &[Goes<'_>]) -> Result<(), Error> {
+        if self.options.dry_run || goes.is_empty() {
             return Ok(());
         }
-        let mut given = self.given.iter();
-        given.try_for_each(|given| Note::add(given.directory(), &self.report.gpus, goes))
+        let origins = self.origins.get_or_init(|| self.find_origins());
+        let mut notes = self.notes.iter_mut();
+        notes.try_for_each(|note| note.add(&self.report.gpus, goes, origins))
     }
 
     /// Finds the packages of the files that changed or went: package managers report these.
@@ -415,10 +437,20 @@ impl<'a> Run<'a> {
         let files = self.report.files.iter().map(|file| &file.path).chain(&self.changed);
         let files = BTreeSet::from_iter(files.map(PathBuf::as_path));
         if !files.is_empty() {
-            let (packages, unread) = owners(self.root.directory(), files);
-            self.report.packages = packages;
-            self.report.findings.extend(unread);
+            let origins = self.origins.get_or_init(|| self.find_origins());
+            self.report.packages = origins.owners(files);
+            self.report.findings.extend(origins.findings.iter().cloned());
         }
+    }
+
+    /// The packages of everything in the given paths: while files change, lists lose those that went.
+    fn find_origins(&self) -> Origins {
+        let links = self.tree.links.iter().map(|(link, _)| link);
+        let files = self.tree.files.iter().flatten().chain(links);
+        // Links within the given paths go as well.
+        let files = files.chain(self.report.files.iter().map(|file| &file.path));
+        let given = Vec::from_iter(self.given.iter().map(|given| given.0.as_path()));
+        Origins::find(self.root.directory(), &given, files.map(PathBuf::as_path).collect())
     }
 
     fn update_lists(&mut self) -> Result<(), Error> {
