@@ -8,15 +8,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use kpack_core::files::with_slashes;
+use kpack_core::platform::file_id;
 use kpack_core::publish::{Directory, StagedFile};
 use kpack_core::{Error, ids};
 use kpack_format::TargetId;
 use kpack_format::digest::{blake3, hex};
 use serde::{Deserialize, Serialize};
 
+use super::held::Held;
+use super::tree::Given;
 use crate::doctor::{Origin, Origins};
 
 /// The name of the note.
@@ -65,6 +69,9 @@ pub(super) struct Went {
     left: Option<Left>,
 }
 
+/// The file system of a file, and its number there.
+type FileId = (u64, u64);
+
 /// What a run left of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -85,19 +92,26 @@ enum Left {
 impl Left {
     /// What is left of the file `name` in `directory`.
     fn of(directory: &Directory, name: &str) -> Result<Self, Error> {
+        Ok(Self::and_id(directory, name)?.0)
+    }
+
+    /// The same, with what tells the file from another one in its place.
+    fn and_id(directory: &Directory, name: &str) -> Result<(Self, Option<FileId>), Error> {
         let path = Path::new(name);
         let parent = path.parent().unwrap_or(Path::new(""));
         let (Some(parent), Some(file)) = (directory.find_below(parent)?, path.file_name()) else {
-            return Ok(Self::Nothing);
+            return Ok((Self::Nothing, None));
         };
         let Some((file, metadata)) = parent.open_with_metadata(file)? else {
-            return Ok(if parent.has(file)? { Self::Other } else { Self::Nothing });
+            let is_there = parent.has(file)?;
+            return Ok((if is_there { Self::Other } else { Self::Nothing }, None));
         };
+        let failed = |error| Error::io(&directory.path().join(name), "read", error);
+        let id = file_id(&file).map_err(failed)?;
         let mut start = Vec::new();
-        let read = file.take(START).read_to_end(&mut start);
-        read.map_err(|e| Error::io(&directory.path().join(name), "read", e))?;
+        file.take(START).read_to_end(&mut start).map_err(failed)?;
         let start = hex(&blake3(&start));
-        Ok(Self::File { size: metadata.len(), start })
+        Ok((Self::File { size: metadata.len(), start }, Some(id)))
     }
 }
 
@@ -206,19 +220,36 @@ impl Note {
 /// The note in one directory, which a run keeps open.
 #[derive(Debug)]
 pub(super) struct OpenNote {
-    directory: Directory,
+    directory: Arc<Directory>,
     /// What the file says; `None` if there is no file.
     written: Option<Note>,
     note: Note,
+    /// The files that this run may change, and what the note said of them before.
+    begun: BTreeMap<String, (Option<FileId>, Option<Went>)>,
 }
 
 impl OpenNote {
+    /// Opens those in the directories of what is given, as [`open`](Self::open).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(super) fn all(held: &Held, given: &[Given], changes: bool) -> Result<Vec<Self>, Error> {
+        let directories = BTreeSet::from_iter(given.iter().map(Given::directory));
+        let notes = directories.into_iter().map(|path| Self::open(held.directory(path)?, changes));
+        notes.collect()
+    }
+
+    /// Whether this is the note of what is given.
+    pub(super) fn is_of(&self, given: &Given) -> bool {
+        self.directory.path() == given.directory()
+    }
+
     /// Reads the note in `directory`. If the run `changes` files, removes what an interrupted one left of it, and what it says of
     /// files that were installed again.
     ///
     /// # Errors
     /// [`Error::Refused`] if something other than a note has its name; [`Error::Io`].
-    pub(super) fn open(directory: Directory, changes: bool) -> Result<Self, Error> {
+    fn open(directory: Arc<Directory>, changes: bool) -> Result<Self, Error> {
         let path = directory.path().join(NAME);
         let written = Note::read(&directory)?.map(|(note, _)| note);
         if written.is_none() && directory.has(NAME.as_ref())? {
@@ -231,7 +262,7 @@ impl OpenNote {
             directory.remove_leftovers(&|stem| stem == NAME)?;
             note.forget(&directory)?;
         }
-        Ok(Self { directory, written, note })
+        Ok(Self { directory, written, note, begun: BTreeMap::new() })
     }
 
     /// Adds what goes from files in the directory; `kept` are the GPUs whose code stays.
@@ -256,7 +287,7 @@ impl OpenNote {
         if goes.is_empty() {
             return Ok(());
         }
-        let note = &mut self.note;
+        let mut note = self.note.clone();
         note.kept = kept.to_owned();
         for (goes, names) in goes {
             for (name, origin) in &names {
@@ -267,6 +298,10 @@ impl OpenNote {
                         note.packages.len() - 1
                     })
                 });
+                if goes.stays && !self.begun.contains_key(name) {
+                    let (_, id) = Left::and_id(&self.directory, name)?;
+                    self.begun.insert(name.clone(), (id, note.files.get(name).cloned()));
+                }
                 let went = note.files.entry(name.clone()).or_default();
                 went.removed.extend(goes.targets.iter().map(ToString::to_string));
                 went.package = package;
@@ -277,7 +312,7 @@ impl OpenNote {
             }
         }
         note.tidy();
-        self.write()
+        self.write(note)
     }
 
     /// The names of each file in the directory that an earlier run may have changed before it was killed.
@@ -294,31 +329,44 @@ impl OpenNote {
     /// # Errors
     /// [`Error::Io`].
     pub(super) fn finish(&mut self) -> Result<(), Error> {
-        for name in std::mem::take(&mut self.note.unfinished).into_iter().flatten() {
-            if let Some(went) = self.note.files.get_mut(&name) {
-                went.left = Some(Left::of(&self.directory, &name)?);
+        let mut note = self.note.clone();
+        for name in std::mem::take(&mut note.unfinished).into_iter().flatten() {
+            let (left, id) = Left::and_id(&self.directory, &name)?;
+            let begun = self.begun.get(&name).filter(|(before, _)| *before == id);
+            match (begun, note.files.get_mut(&name)) {
+                (None, Some(went)) => went.left = Some(left),
+                // It was rejected, and stays as it was.
+                (Some((_, Some(before))), Some(went)) => {
+                    went.removed.clone_from(&before.removed);
+                    went.left.clone_from(&before.left);
+                }
+                (Some((_, None)), Some(_)) => _ = note.files.remove(&name),
+                (_, None) => {}
             }
         }
-        if self.written.is_none() && self.note.files.is_empty() {
+        note.tidy();
+        if self.written.is_none() && note.files.is_empty() {
             return Ok(());
         }
-        self.write()
+        self.write(note)
     }
 
     /// Writes the note, unless the file says the same.
-    fn write(&mut self) -> Result<(), Error> {
-        if self.written.as_ref() == Some(&self.note) {
+    fn write(&mut self, note: Note) -> Result<(), Error> {
+        if self.written.as_ref() == Some(&note) {
+            self.note = note;
             return Ok(());
         }
         let path = self.directory.path().join(NAME);
         let failed = |error| Error::io(&path, "write", error);
-        let text = serde_json::to_string_pretty(&self.note).map_err(|e| failed(e.into()))?;
-        let directory = self.directory.below(Path::new(""))?;
+        let text = serde_json::to_string_pretty(&note).map_err(|e| failed(e.into()))?;
+        let directory = Arc::clone(&self.directory);
         let (staged, ()) = StagedFile::write_in(directory, NAME.as_ref(), |staged| {
             staged.file().write_all(format!("{text}\n").as_bytes()).map_err(failed)
         })?;
         staged.commit()?;
-        self.written = Some(self.note.clone());
+        self.written = Some(note.clone());
+        self.note = note;
         Ok(())
     }
 }

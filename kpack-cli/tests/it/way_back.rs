@@ -163,7 +163,7 @@ fn a_note_that_cannot_be_read_is_not_replaced() {
     trim(&tree, "--arch gfx90a prefix");
     assert_eq!(note(&tree)["files"]["lib/a.so"]["removed"], json!(["gfx1030"]));
     if !require::is_root() {
-        fs::set_permissions(tree.path(NOTE), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(tree.path(NOTE), fs::Permissions::from_mode(0o0)).unwrap();
         assert_eq!(run().status.code(), Some(4));
     }
 }

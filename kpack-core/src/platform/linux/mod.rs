@@ -149,7 +149,16 @@ pub fn raise_open_files() {
 
 /// Locks a file, unless another process has; says whether. `File::try_lock` would need Rust 1.89.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
-    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+    try_flock(file, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// As [`try_lock`], for a lock that several processes have.
+fn try_lock_shared(file: &File) -> io::Result<bool> {
+    try_flock(file, FlockOperation::NonBlockingLockShared)
+}
+
+fn try_flock(file: &File, operation: FlockOperation) -> io::Result<bool> {
+    match flock(file, operation) {
         Ok(()) => Ok(true),
         Err(Errno::WOULDBLOCK) => Ok(false),
         Err(error) => Err(error.into()),
