@@ -28,7 +28,7 @@ use crate::trim::{self, FileReport, Options, Outcome, Report};
 /// it. RECORD and conda-meta get the new digests. If a file is used elsewhere, as in uv's cache, the given path gets a
 /// smaller copy, and the other file stays as it is.
 ///
-/// Only installing the files again brings the code back. In a container, trim in the RUN that installs: a later layer
+/// Only installing the files again brings the code back; `kpack doctor` prints the command. In a container, trim in the RUN that installs: a later layer
 /// makes an image larger.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
@@ -96,7 +96,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         about_native(&gpus);
     }
     if stderr().is_terminal() && !print().quiet && !arguments.dry_run {
-        output::complain("note", "what goes comes back only by installing the files again");
+        output::complain(
+            "note",
+            "what goes comes back only by installing the files again; `kpack doctor` prints the command",
+        );
     }
     let options = Options {
         paths: arguments.paths.clone(),

@@ -11,7 +11,6 @@ use kpack_wheel::Environment;
 
 use super::environment::{Installer, PythonEnvironment};
 use super::facts::Process;
-use super::image;
 use super::machine::Machine;
 use super::origins::{Origin, PackageManager};
 use super::packages::{Installed, Package};
@@ -183,7 +182,6 @@ impl Restorer {
             }
         }
         remedies.dedup();
-        remedies.iter_mut().for_each(image::mark);
         let commands = remedies.iter().map(|remedy| format!("run `{}`", remedy.command));
         let help = Vec::from_iter(commands.chain(others)).join("; and ");
         Lost { text: removed.text(), help, remedy: remedies.into_iter().next() }

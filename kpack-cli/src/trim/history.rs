@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use kpack_core::Error;
 use kpack_core::files::with_slashes;
 use kpack_core::publish::Directory;
 use kpack_core::words::list;
+use kpack_core::{Error, shown};
 use kpack_format::names::{archive_ends, is_archive, is_manifest};
 use kpack_format::{Delivery, TargetId};
 
@@ -60,7 +60,7 @@ impl Removed {
             "`kpack trim` removed the code for {} (it kept {}), says {}",
             list(&self.targets),
             list(&self.kept),
-            self.note.display()
+            shown(&self.note)
         )
     }
 }

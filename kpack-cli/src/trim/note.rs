@@ -165,6 +165,14 @@ impl Note {
                 note.files.entry(file).or_default().removed.insert(target.clone());
             }
         }
+        // It may come with files of others, and is printed.
+        let packages = note.packages.iter().flat_map(|own| [&own.name, &own.version]);
+        let targets = note.files.values().flat_map(|went| &went.removed).chain(&note.kept);
+        if let Some(text) = packages.chain(targets).find(|text| !is_printed_as_it_is(text)) {
+            return Err(format!(
+                "not a note of `kpack trim`: `{text}` is neither a target nor a package; {MOVE}"
+            ));
+        }
         note.format = FORMAT;
         Ok(note)
     }
@@ -215,6 +223,11 @@ impl Note {
             went.package = package.and_then(|package| self.packages.binary_search(package).ok());
         }
     }
+}
+
+/// Whether a terminal shows a text as it is.
+fn is_printed_as_it_is(text: &str) -> bool {
+    kpack_core::escaped(text).to_string() == text
 }
 
 /// The note in one directory, which a run keeps open.

@@ -1346,6 +1346,57 @@ fn what_a_machine_does_not_need_is_listed_and_removed() {
     assert_eq!(text_of(&venv.doctor(&["--arch", "gfx1100"])), "GPU code will load for gfx1100\n");
 }
 
+/// Given a trimmed environment, then its note names no index and no password. When another version was installed, which
+/// never had an archive, or a package was removed, then nobody says that trim removed the archive.
+#[test]
+fn a_note_of_another_version_is_not_repeated() {
+    if !require::tools(&["python3", "cc"]) {
+        return;
+    }
+    let mut install = vec!["install", "-q"];
+    install.extend(BOTH);
+    install.push("fat==1.0");
+    let venv = Venv::installed(Pip, &Vec::from_iter(install.into_iter().map(str::to_owned)));
+    let secret = "[global]\nindex-url = https://user:secret@index.invalid/simple?token=secret\n";
+    fs::write(venv.root().join("pip.conf"), secret).unwrap();
+    let info = |name: &str| venv.site_packages().join(format!("{name}.dist-info"));
+    let origin = "{\"url\": \"https://user:secret@host.invalid/fat.whl\", \"archive_info\": {}}";
+    fs::write(info("fat-1.0").join("direct_url.json"), origin).unwrap();
+    let mut trim = venv.command(env!("CARGO_BIN_EXE_kpack"));
+    run(trim.args(["trim", "--arch", "gfx942"]).arg(venv.root()));
+    let note = fs::read_to_string(venv.root().join(".kpack-trimmed")).unwrap();
+    assert!(!note.contains("secret") && !note.contains("invalid"), "{note}");
+    let doctor = || text_of(&venv.doctor(&["--verbose", "--arch", "gfx1100"]));
+    let command = "run `pip install --force-reinstall --no-deps amd-torch-device-gfx1100==2.10.0+rocm7.14.0 fat==1.0 rocm-sdk-device-gfx1100==7.14.0`";
+    let said = doctor();
+    assert!(!said.contains("secret"), "{said}");
+    let removed = "`kpack trim` removed the code for gfx1100";
+    let explained = |said: &str| {
+        let faults =
+            said.lines().filter(|line| line.starts_with("FAULT ") && line.contains(removed));
+        faults.count()
+    };
+    assert_eq!(explained(&said), 3, "{said}");
+    assert!(said.replace('\'', "").contains(command), "{said}");
+    let json = text_of(&venv.doctor(&["--json", "--arch", "gfx1100"]));
+    assert!(
+        json.contains(
+            "fat was installed from https://****@host.invalid/fat.whl, not from an index"
+        ),
+        "{json}"
+    );
+
+    let device = info("rocm_sdk_device_gfx1100-7.14.0");
+    let metadata = fs::read_to_string(device.join("METADATA")).unwrap();
+    let metadata = metadata.replace("Version: 7.14.0", "Version: 7.14.1");
+    write(info("rocm_sdk_device_gfx1100-7.14.1").join("METADATA"), metadata);
+    fs::remove_dir_all(device).unwrap();
+    fs::remove_dir_all(info("amd_torch_device_gfx1100-2.10.0+rocm7.14.0")).unwrap();
+    let said = doctor();
+    assert_eq!(explained(&said), 1, "{said}");
+    assert!(!said.replace('\'', "").contains("--force-reinstall --no-deps rocm"), "{said}");
+}
+
 /// Given no environment, when the extra for a GPU is asked for, then an installer can install it at once.
 #[test]
 fn the_extra_for_a_gpu_is_printed_for_installers() {

@@ -137,6 +137,7 @@ fn a_note_that_cannot_be_read_is_not_replaced() {
         ("{\"format\":3,\"later\":{}}", "in format 3 (expected 2 or less)"),
         ("{\"format\":0}", "in format 0"),
         ("{\"format\":2,\"kept\":7}", "not a note of `kpack trim`"),
+        ("{\"format\":2,\"kept\":[\"a\\u001bb\\nc\"]}", "is neither a target nor a package"),
     ] {
         write(tree.path(NOTE), text);
         let before = tree.snapshot_with_times();
@@ -166,6 +167,29 @@ fn a_note_that_cannot_be_read_is_not_replaced() {
         fs::set_permissions(tree.path(NOTE), fs::Permissions::from_mode(0o0)).unwrap();
         assert_eq!(run().status.code(), Some(4));
     }
+}
+
+/// Given a note that somebody forged, then nothing of it is in a command.
+#[test]
+fn a_forged_note_gets_nothing_into_a_command() {
+    let tree = prefix();
+    trim(&tree, "--arch gfx942 prefix");
+    for manager in ["dpkg", "rpm", "conda", "python"] {
+        let mut forged = note(&tree);
+        forged["packages"] = json!([{"manager": manager, "name": "evil", "version": "1; touch x"}]);
+        forged["files"][LIBRARY]["package"] = json!(0);
+        write(tree.path(NOTE), forged.to_string());
+        let doctor =
+            kpack(&tree, &words(&format!("doctor --json --arch gfx1100 prefix/{LIBRARY}")));
+        let doctor: Value = serde_json::from_slice(&doctor.stdout).unwrap();
+        assert_eq!(doctor["remedy"], Value::Null, "{doctor}");
+        assert!(doctor.to_string().contains("install"), "{doctor}");
+    }
+    // An index that there is no package for.
+    let mut forged = note(&tree);
+    forged["files"][LIBRARY]["package"] = json!(7);
+    write(tree.path(NOTE), forged.to_string());
+    assert!(about(&tree, "gfx1100")[1].contains("install it again from where it came"));
 }
 
 /// Given databases whose files for a GPU went, when the doctor is asked for that GPU, then it says so.
