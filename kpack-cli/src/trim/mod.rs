@@ -23,6 +23,7 @@ use kpack_core::finding::Finding;
 use kpack_core::report::Progress;
 use kpack_split::trim::Keep;
 use kpack_tree::kernel_files::KernelFiles;
+use kpack_tree::{Known, Selection};
 use serde::Serialize;
 
 use crate::doctor::Owner;
@@ -117,8 +118,9 @@ pub fn trim(options: &Options, progress: &dyn Progress) -> Result<Report, Error>
     if !options.dry_run {
         given.iter().try_for_each(|given| Note::prepare(given.directory()))?;
     }
-    let mut tree = Tree::read(&root, &given)?;
-    let planner = Planner { options, root: &root, held: &held };
+    let databases = Selection::new(Known::Auto, options.kernel_files.clone());
+    let mut tree = Tree::read(&root, &given, &databases)?;
+    let planner = Planner { options, root: &root, held: &held, databases: &databases };
     let mut report = Application::new(&planner, &given, &mut tree).run(progress)?;
     report.size_before = report.files.iter().map(|file| file.size_before).sum();
     report.size_after = report.files.iter().map(|file| file.size_after).sum();
