@@ -18,6 +18,7 @@ use super::output::{self, Text, count, size};
 use super::print::print;
 use super::progress::{Bar, FILES};
 use super::targets;
+use crate::doctor::Owner;
 use crate::trim::{self, FileReport, Options, Outcome, Report};
 
 /// Remove the device code for all but chosen GPUs from installed files
@@ -30,8 +31,8 @@ use crate::trim::{self, FileReport, Options, Outcome, Report};
 /// If a file cannot be read or written, kpack names it and trims the others; the exit code is then 4. If another run trims the
 /// same files, this one waits for it.
 ///
-/// Only installing the files again brings the code back. In a container, trim in the RUN that installs: a later layer
-/// makes an image larger.
+/// Only installing the files again brings the code back; `kpack doctor` prints the command. In a container, trim in the RUN
+/// that installs: a later layer makes an image larger.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Examples:
@@ -98,7 +99,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         about_native(&gpus);
     }
     if stderr().is_terminal() && !print().quiet && !arguments.dry_run {
-        output::complain("note", "what goes comes back only by installing the files again");
+        output::complain(
+            "note",
+            "what goes comes back only by installing the files again; `kpack doctor` prints the command",
+        );
     }
     let options = Options {
         paths: arguments.paths.clone(),
@@ -151,8 +155,8 @@ fn summary(report: &Report) -> Text {
     for file in &report.files {
         text.line(format_args!("{}: {}", shown(&file.path), outcome(file)));
     }
-    for package in &report.packages {
-        let files = count(package.files.len(), "file");
+    for Owner { package, files } in &report.packages {
+        let files = count(files.len(), "file");
         text.line(format_args!("{}: {} ({files})", package.manager, package.name));
     }
     let (before, after) = (report.size_before, report.size_after);
