@@ -40,6 +40,7 @@ impl Held {
         root: &Root,
         paths: &[PathBuf],
         changes: bool,
+        waits: &dyn Fn(&Path),
     ) -> Result<(Vec<Given>, Self), Error> {
         loop {
             let given = Given::find(root, paths)?;
@@ -47,7 +48,7 @@ impl Held {
             if !changes {
                 return Ok((given, Self::new(directories, None)));
             }
-            let lock = TreeLock::wait(directories.iter().map(|directory| &**directory))?;
+            let lock = TreeLock::wait(directories.iter().map(|directory| &**directory), waits)?;
             let now = Given::find(root, paths)?;
             let is_still = |(one, other): (&Arc<Directory>, &Arc<Directory>)| one.is(other);
             if now == given && directories.iter().zip(&self::directories(root, &now)?).all(is_still)

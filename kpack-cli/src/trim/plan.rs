@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
-use kpack_artifact::removal;
+use kpack_artifact::removal::{self, Going};
 use kpack_core::finding::Finding;
 use kpack_core::publish::Identity;
 use kpack_core::{Error, Severity, ids};
@@ -175,7 +175,7 @@ impl Planner<'_> {
             errors: removal.unread,
             ..Whole::default()
         };
-        let gone = BTreeSet::from_iter(removal.files.iter().map(|(path, _)| &**path));
+        let gone = BTreeSet::from_iter(removal.files.iter().map(|going| &*going.path));
         for path in removal.manifests {
             match self.manifest(&path, &gone) {
                 Ok(Some(new)) => whole.manifests.push(new),
@@ -187,8 +187,8 @@ impl Planner<'_> {
                 Err(error) => whole.errors.push(error),
             }
         }
-        for (path, target) in &removal.files {
-            match self.removed(path, target) {
+        for going in &removal.files {
+            match self.removed(going) {
                 Ok(removed) => whole.files.push(removed),
                 Err(error) => whole.errors.push(error),
             }
@@ -196,11 +196,10 @@ impl Planner<'_> {
         Ok(whole)
     }
 
-    fn removed(&self, path: &Path, target: &TargetId) -> Result<Removed, Error> {
-        let spot = self.held.find(path)?;
-        let identity = spot.identity()?;
-        let size = if spot.directory.read_link(spot.name).is_ok() { 0 } else { identity.size() };
-        Ok(Removed { path: path.to_owned(), target: target.clone(), identity, size })
+    fn removed(&self, going: &Going) -> Result<Removed, Error> {
+        let identity = self.held.find(&going.path)?.identity()?;
+        let size = if going.is_link { 0 } else { identity.size() };
+        Ok(Removed { path: going.path.clone(), target: going.target.clone(), identity, size })
     }
 
     /// What becomes of a manifest without the archives that are `gone`; `None` if it lists none of them.

@@ -1,6 +1,7 @@
 //! A directory held open by its descriptor: operations stay in it, even if its path later leads
 //! elsewhere.
 
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
@@ -18,6 +19,9 @@ const MODE: u32 = 0o755;
 
 /// Time between attempts to lock. Waiting in the kernel would delay signals too.
 const RETRY: Duration = Duration::from_millis(20);
+
+/// Attempts after which a user should know what a run waits for: about two seconds.
+const MOMENT: u32 = 100;
 
 /// An open directory.
 #[derive(Debug)]
@@ -206,17 +210,25 @@ impl Directory {
 
     /// Waits for the lock on it. It leaves no file behind.
     pub fn lock(&self) -> Result<(), Error> {
-        self.lock_if_possible()?.map_err(|error| Error::io(&self.path, "lock", error))
+        let locked = wait_for_lock(&self.path, || self.handle.try_lock())?;
+        locked.map_err(|error| Error::io(&self.path, "lock", error))
     }
 
-    /// Waits until no other run has the whole lock on it; others may share this one.
-    pub(super) fn lock_shared(&self) -> Result<io::Result<()>, Error> {
-        wait_for_lock(&self.path, || self.handle.try_lock_shared())
-    }
-
-    /// As [`lock`](Self::lock); the inner error says that the file system has no locks.
-    pub(super) fn lock_if_possible(&self) -> Result<io::Result<()>, Error> {
-        wait_for_lock(&self.path, || self.handle.try_lock())
+    /// As [`lock`](Self::lock), or for a lock that others share. Calls `waits` once, if it takes longer than a moment. The
+    /// inner error says that the file system has no locks.
+    pub(super) fn wait_for_part(
+        &self,
+        is_shared: bool,
+        waits: &dyn Fn(),
+    ) -> Result<io::Result<()>, Error> {
+        let tries = Cell::new(0);
+        wait_for_lock(&self.path, || {
+            tries.set(tries.get() + 1);
+            if tries.get() == MOMENT {
+                waits();
+            }
+            if is_shared { self.handle.try_lock_shared() } else { self.handle.try_lock() }
+        })
     }
 
     /// Locks it, unless another run has; says whether.
