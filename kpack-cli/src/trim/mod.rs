@@ -11,6 +11,7 @@ mod tree;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf, absolute};
 use std::slice;
 
@@ -26,6 +27,7 @@ use kpack_split::trim::{self, Keep, Trim, TrimPlan};
 use serde::Serialize;
 
 use crate::doctor::{Owner, owners};
+use lists::Fate;
 use note::{Goes, Note};
 use place::Root;
 use tree::{Given, Tree};
@@ -380,16 +382,22 @@ impl<'a> Run<'a> {
         if self.options.dry_run || removal.files.is_empty() {
             return Ok(());
         }
-        // Afterwards, the next run of a killed one would not know what went.
         let goes = removal.files.iter().map(|(path, target)| Goes {
             names: slice::from_ref(path),
             targets: BTreeSet::from([target.clone()]),
             stays: false,
         });
-        self.note(&Vec::from_iter(goes))?;
-        self.update_lists()?;
+        let targets = removal.files.iter().map(|(_, target)| target.clone());
+        let targets = BTreeSet::from_iter(targets);
+        let manifests = removal.manifests.iter().map(|(path, _)| Goes {
+            names: slice::from_ref(path),
+            targets: targets.clone(),
+            stays: true,
+        });
+        self.note(&Vec::from_iter(goes.chain(manifests)))?;
         for (path, bytes) in &removal.manifests {
             removal::write_manifest(path, bytes)?;
+            self.changed.insert(path.clone());
         }
         for (path, _) in &removal.files {
             fs::remove_file(path).map_err(|e| Error::io(path, "remove", e))?;
@@ -421,10 +429,36 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Corrects the lists of the files that this run or an earlier one changed or removed.
     fn update_lists(&mut self) -> Result<(), Error> {
-        let unfinished = self.unfinished.iter().flatten().collect();
-        let changes = lists::Changes::new(self.given, &self.complete, &self.changed, unfinished);
-        changes.update(&self.tree.files, &mut self.report)
+        let mut fates = BTreeMap::new();
+        fates.extend(self.complete.iter().map(|path| (path.clone(), Fate::Complete)));
+        let tree = self.tree.files.iter().flatten().filter(|path| path.ends_with(note::NAME));
+        let tree = tree.filter_map(|path| path.parent());
+        let above = self.given.iter().flat_map(|given| given.directory().ancestors());
+        let above = above.filter(|directory| self.root.inside(directory).is_some());
+        let is_given = |path: &PathBuf| self.given.iter().any(|given| path.starts_with(&given.0));
+        for directory in BTreeSet::from_iter(tree.chain(above)) {
+            for path in Note::files(directory).into_iter().filter(is_given) {
+                let fate = if is_missing(&path)? { Fate::Gone } else { Fate::Changed };
+                fates.insert(path, fate);
+            }
+        }
+        fates.extend(self.changed.iter().map(|path| (path.clone(), Fate::Changed)));
+        let went = self.report.files.iter().filter(|file| file.outcome == Outcome::Removed);
+        fates.extend(went.map(|file| (file.path.clone(), Fate::Gone)));
+        let corrected = lists::correct(self.root, &fates);
+        self.report.findings.extend(corrected.findings);
+        corrected.errors.into_iter().next().map_or(Ok(()), Err)
+    }
+}
+
+/// Whether nothing has this name.
+fn is_missing(path: &Path) -> Result<bool, Error> {
+    match path.symlink_metadata() {
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(Error::io(path, "read", error)),
     }
 }
 

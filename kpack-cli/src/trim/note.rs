@@ -10,6 +10,7 @@ use kpack_core::publish::{Directory, write_output};
 use kpack_core::words::list;
 use kpack_core::{Error, Finding, ids};
 use kpack_format::{Delivery, TargetId};
+use kpack_wheel::within;
 use serde::{Deserialize, Serialize};
 
 /// The name of the note.
@@ -94,6 +95,12 @@ impl Note {
         let files = Self::read(directory).unwrap_or_default().unfinished.into_iter();
         let below = |names: Vec<String>| names.iter().map(|name| directory.join(name)).collect();
         files.map(below).collect()
+    }
+
+    /// The files that runs changed or removed, by the note in `directory`.
+    pub(super) fn files(directory: &Path) -> BTreeSet<PathBuf> {
+        let files = Self::read(directory).unwrap_or_default().removed.into_values().flatten();
+        files.filter_map(|name| within(directory, directory, name.as_ref())).collect()
     }
 
     /// Notes that a run is complete.
