@@ -1,10 +1,10 @@
 //! What a tree has for other GPUs as a whole: files of kernel databases, kernel files, and archives.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use kpack_core::files::{self, with_slashes};
-use kpack_core::publish;
 use kpack_core::words::{bytes, list};
 use kpack_core::{Error, Finding, Severity, ids};
 use kpack_format::names::{archive_ends, is_archive, is_manifest};
@@ -13,12 +13,10 @@ use kpack_split::input::{or_refused, walk, walk_error};
 use kpack_split::leftover::is_leftover_entry;
 use kpack_split::trim::Keep;
 
-use super::classifier::Parsed;
-use super::classify::classify_databases;
-use super::databases::{ForAll, Known, Merge, Place, Selection, copy_of};
-use super::entry::{Class, Node};
-use super::kernel_cache;
-use super::kernel_files::KernelFiles;
+use kpack_tree::databases::copy_of;
+use kpack_tree::kernel_files::KernelFiles;
+use kpack_tree::place::{ForAll, Merge, Place};
+use kpack_tree::{Class, Known, Node, Only, Parsed, Selection, Walk, kernel_cache};
 
 /// What goes.
 #[derive(Debug, Default)]
@@ -30,8 +28,8 @@ pub struct Removal {
     pub directories: Vec<PathBuf>,
     /// Files of databases that stay as a whole, since nothing is for the chosen GPUs. The findings say so.
     pub left: BTreeSet<PathBuf>,
-    /// Manifests that list archives that go, and what they become.
-    pub manifests: Vec<(PathBuf, Vec<u8>)>,
+    /// Manifests, which may list archives that go.
+    pub manifests: Vec<PathBuf>,
     /// What to say: what stays because nothing is for the chosen GPUs.
     pub findings: Vec<Finding>,
 }
@@ -63,18 +61,20 @@ pub fn plan(
     Ok(removal)
 }
 
-/// Writes what a manifest becomes.
+/// What becomes of the manifest at `path`, which `source` reads, if some archives that it lists are gone; `None` if it lists
+/// none of them.
 ///
 /// # Errors
-/// [`Error::Io`].
-pub fn write_manifest(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let old = files::open(path)?;
-    let (staged, ()) = publish::StagedFile::write(path, |staged| {
-        staged.replaces(&old)?;
-        let ((), _) = staged.fill(&old, |file| publish::write_manifest(path, file, bytes))?;
-        Ok(())
-    })?;
-    publish::replace(staged)
+/// [`Error::Io`]; [`Error::Refused`].
+pub fn without(
+    path: &Path,
+    source: impl Read,
+    is_gone: &dyn Fn(&str) -> bool,
+) -> Result<Option<Vec<u8>>, Error> {
+    let mut manifest = files::parse_manifest(path, source)?;
+    let before = manifest.kpack_files.len();
+    manifest.kpack_files.retain(|_, file| !is_gone(&file.filename));
+    Ok((manifest.kpack_files.len() < before).then(|| manifest.to_bytes()))
 }
 
 impl Removal {
@@ -87,7 +87,8 @@ impl Removal {
         databases: &Selection,
         real: &dyn Fn(&Path) -> Option<PathBuf>,
     ) -> Result<BTreeSet<PathBuf>, Error> {
-        let content = classify_databases(prefix, databases, Parsed::default())?;
+        let parsed = Parsed::default();
+        let content = Walk { prefix, databases, parsed, only: Only::Databases }.collect()?;
         let archives = content
             .entries
             .iter()
@@ -197,7 +198,6 @@ impl Removal {
         decided: &BTreeSet<PathBuf>,
     ) -> Result<(), Error> {
         let mut groups: BTreeMap<(PathBuf, String), Vec<(PathBuf, TargetId)>> = BTreeMap::new();
-        let mut manifests = Vec::new();
         let walk = walk(prefix).into_iter();
         for entry in walk.filter_entry(|entry| !is_leftover_entry(entry)) {
             let entry = entry.map_err(|error| walk_error(prefix, error))?;
@@ -206,7 +206,7 @@ impl Removal {
                 continue;
             }
             if is_manifest(path) {
-                manifests.push(path.to_owned());
+                self.manifests.push(path.to_owned());
             }
             if !is_archive(path) || decided.contains(path) {
                 continue;
@@ -250,19 +250,6 @@ impl Removal {
         }
         self.directories.sort();
         self.directories.dedup();
-        let gone = self.files.iter().map(|(path, _)| path.clone());
-        let gone: BTreeSet<PathBuf> = gone.collect();
-        for path in manifests {
-            let Some(mut manifest) = self.unless_refused(files::read_manifest(&path))? else {
-                continue;
-            };
-            let before = manifest.kpack_files.len();
-            let is_gone = |name: &str| gone.contains(&path.with_file_name(name));
-            manifest.kpack_files.retain(|_, file| !is_gone(&file.filename));
-            if manifest.kpack_files.len() < before {
-                self.manifests.push((path, manifest.to_bytes()));
-            }
-        }
         Ok(())
     }
 

@@ -16,7 +16,10 @@ pub fn signal() -> Arc<AtomicUsize> {
 }
 
 /// Fails if a signal asked the process to end; `path` is the file to read or write next.
-pub(crate) fn check(path: &Path, action: &'static str) -> Result<(), Error> {
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn check(path: &Path, action: &'static str) -> Result<(), Error> {
     asked().map_err(|error| Error::io(path, action, error))
 }
 

@@ -20,8 +20,6 @@ use super::options::Options;
 use super::record::Digest;
 use super::vendor::{Sources, VendoredArchive};
 use super::writer::{Content, Item};
-use kpack_artifact::classify::{Class, Classification, classify};
-use kpack_artifact::databases::{Known, Selection, not_stripped};
 use kpack_core::files::with_slashes;
 use kpack_core::finding::Id;
 use kpack_core::platform::canonicalize;
@@ -33,6 +31,8 @@ use kpack_split::input;
 use kpack_split::input::{ClosedBinary, LinkedBinary};
 use kpack_split::install::{self, install_parsed};
 use kpack_split::split::{DebugFiles, file_names};
+use kpack_tree::databases::not_stripped;
+use kpack_tree::{Class, Known, Only, Parsed, Selection, Tree, Walk};
 
 /// The component of the archives.
 const COMPONENT: &str = "lib";
@@ -80,7 +80,9 @@ impl<'a> SplitWheel<'a> {
         let failed = |error| in_wheel(wheel, &[&tree, &elsewhere], error);
         warn_of_fat_elsewhere(wheel, &elsewhere, findings).map_err(failed)?;
         let kernel_files = Selection::new(Known::Auto, options.kernel_files.clone());
-        let mut found = classify(&tree, &kernel_files).map_err(failed)?;
+        let (databases, parsed) = (&kernel_files, Parsed::default());
+        let walk = Walk { prefix: &tree, databases, parsed, only: Only::All };
+        let mut found = walk.collect().map_err(failed)?;
         found.treat_spirv(options.storage.spirv);
         report_observations(wheel, &tree, &found, findings)?;
 
@@ -139,7 +141,7 @@ impl<'a> SplitWheel<'a> {
     /// `vendored` are in the same `site-packages`.
     fn sort(
         &mut self,
-        found: &Classification,
+        found: &Tree,
         members: &BTreeMap<PathBuf, (SitePackages, usize)>,
         vendored: &BTreeSet<&Path>,
         findings: &mut Vec<Finding>,
@@ -498,7 +500,9 @@ fn warn_of_fat_elsewhere(
     if !elsewhere.exists() {
         return Ok(());
     }
-    for entry in classify(elsewhere, &Selection::new(Known::None, Vec::new()))?.entries {
+    let (databases, parsed) = (&Selection::new(Known::None, Vec::new()), Parsed::default());
+    let walk = Walk { prefix: elsewhere, databases, parsed, only: Only::All };
+    for entry in walk.collect()?.entries {
         if entry.class == Class::Fat {
             let text = "its device code stays in the host wheel, since it is not installed in site-packages";
             let text = Reason::from(text).in_member(entry.path.display());
@@ -512,7 +516,7 @@ fn warn_of_fat_elsewhere(
 fn report_observations(
     wheel: &Wheel,
     tree: &Path,
-    found: &Classification,
+    found: &Tree,
     findings: &mut Vec<Finding>,
 ) -> Result<(), Error> {
     for observation in &found.observations {

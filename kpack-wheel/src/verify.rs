@@ -13,13 +13,12 @@ use super::members::Member;
 use super::record::Digest;
 use super::sdist::{self, is_sdist};
 use super::set::{ALL, Pin, Pins, device_of};
-use kpack_artifact::classify::{Class, classify};
-use kpack_artifact::databases;
 use kpack_artifact::verify::{self, Report};
 use kpack_core::finding::Id;
 use kpack_core::parallel;
 use kpack_core::words::{counted, list, list_some};
 use kpack_core::{Error, Finding, Reason, Severity, ids};
+use kpack_tree::{Class, Only, Parsed, Walk};
 
 /// The most names of device wheels in one line.
 const MOST_NAMES: usize = 8;
@@ -337,7 +336,9 @@ fn shared(
         owners.extend(paths.map(|path| (path, *device)));
     }
     let mut found: BTreeMap<TargetId, BTreeMap<&Path, &Wheel>> = BTreeMap::new();
-    for entry in classify(tree, &databases::Selection::default())?.entries {
+    let (databases, parsed) = (&kpack_tree::Selection::default(), Parsed::default());
+    let walk = Walk { prefix: tree, databases, parsed, only: Only::All };
+    for entry in walk.collect()?.entries {
         if let (Class::Target { target, .. }, Some(owner)) = (entry.class, owners.get(&entry.path))
             && (target.is_generic() || TargetId::family(target.processor()).is_some())
         {

@@ -9,7 +9,9 @@ use kpack_core::words::list;
 use kpack_core::{Error, shown};
 use kpack_split::trim::Keep;
 use rocm_kpack::{GPU_OVERRIDE, is_override};
+use serde::Serialize;
 
+use super::exit_codes::{Problem, exit_code};
 use super::join::Architecture;
 use super::kernel_files::KernelFilesArguments;
 use super::output::{self, Text, count, size};
@@ -106,12 +108,24 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let report = trim::trim(&options, &bar)?;
     bar.finish();
     output::complain_findings(&report.findings);
+    report.errors.iter().for_each(output::complain_error);
     if print().json {
-        output::json(&report)?;
+        let errors = report.errors.iter().map(Problem::from).collect();
+        output::json(&Reported { report: &report, errors })?;
     } else if !print().quiet {
         summary(&report).write()?;
     }
-    Ok(ExitCode::SUCCESS)
+    // That a file cannot be read or written is worse than that it changed meanwhile.
+    let code = report.errors.iter().map(exit_code).max();
+    Ok(code.map_or(ExitCode::SUCCESS, ExitCode::from))
+}
+
+/// The output of `--json`.
+#[derive(Serialize)]
+struct Reported<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    errors: Vec<Problem>,
 }
 
 /// Says which GPUs the machine has, and that somebody may have hidden what they are.

@@ -7,17 +7,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kpack_core::finding::Finding;
-use kpack_core::publish::{Directory, StagedFile, replace};
+use kpack_core::publish::Directory;
 use kpack_core::{Error, Severity, ids, parallel};
 use kpack_format::digest::hex;
 use kpack_split::input::until_unchanged;
 use kpack_wheel::{Digest, Listed, digest_of, package_directories, update_record, within};
 use serde_json::Value;
 
+use super::held::{Spot, nearest};
 use super::place::Root;
 
 /// The largest list, in bytes.
@@ -57,9 +59,9 @@ struct List {
 type Lister<'a> = dyn FnMut(&str, Option<u64>, bool) -> Result<Listed, Error> + 'a;
 
 /// Corrects the lists that name any of these files. Their paths have no symbolic links.
-pub(super) fn correct(root: &Root, files: &BTreeMap<PathBuf, Fate>) -> Corrected {
+pub(super) fn correct(places: Places<'_>, files: &BTreeMap<PathBuf, Fate>) -> Corrected {
     let mut lists = Lists {
-        root,
+        places,
         files,
         names: files.keys().filter_map(|path| path.file_name()).collect(),
         parents: BTreeMap::new(),
@@ -84,30 +86,52 @@ pub(super) fn correct(root: &Root, files: &BTreeMap<PathBuf, Fate>) -> Corrected
     lists.corrected
 }
 
-/// Opens a directory in `root` without following links, `None` if there is none.
-fn open(root: &Root, path: &Path) -> Result<Option<Directory>, Error> {
-    let Some(inside) = root.inside(path) else {
-        return Ok(None);
-    };
-    let drive = || path.ancestors().last().unwrap_or(path);
-    let top = if inside.is_absolute() { drive() } else { root.directory() };
-    Directory::open(top)?.find_below(path.strip_prefix(top).unwrap_or(path))
+/// Where lists and the files that they name are opened. No link is followed.
+#[derive(Clone, Copy)]
+pub(super) struct Places<'a> {
+    pub(super) root: &'a Root,
+    /// The directories of what is given. What is above them is found from the root.
+    pub(super) given: &'a [Arc<Directory>],
 }
 
-/// Opens a file in `root` without following links.
-///
-/// # Errors
-/// [`Error::Changed`] if it is no longer there.
-fn open_file(root: &Root, path: &Path) -> Result<File, Error> {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(Error::changed(path));
-    };
-    let directory = open(root, parent)?.ok_or_else(|| Error::changed(path))?;
-    directory.open_file(name)?.ok_or_else(|| Error::changed(path))
+impl Places<'_> {
+    /// Opens a directory; `None` if there is none.
+    fn open(self, path: &Path) -> Result<Option<Directory>, Error> {
+        if let Some((directory, inside)) = nearest(self.given, path) {
+            return directory.find_below(inside);
+        }
+        let Some(inside) = self.root.inside(path) else {
+            return Ok(None);
+        };
+        match self.root.image() {
+            Some(image) => image.find_below(inside),
+            None => {
+                let top = path.ancestors().last().unwrap_or(path);
+                Directory::open(top)?.find_below(path.strip_prefix(top).unwrap_or(path))
+            }
+        }
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] if it is no longer there; [`Error::Io`].
+    fn open_file(self, path: &Path) -> Result<File, Error> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Error::changed(path));
+        };
+        let directory = self.open(parent)?.ok_or_else(|| Error::changed(path))?;
+        directory.open_file(name)?.ok_or_else(|| Error::changed(path))
+    }
+
+    /// The names in a directory; `None` if there is none.
+    fn names(self, path: &Path) -> Result<Option<Vec<OsString>>, Error> {
+        self.open(path)?.as_ref().map(Directory::names).transpose()
+    }
 }
 
 struct Lists<'a> {
-    root: &'a Root,
+    places: Places<'a>,
     files: &'a BTreeMap<PathBuf, Fate>,
     /// The names of these files.
     names: BTreeSet<&'a OsStr>,
@@ -136,7 +160,7 @@ impl Lists<'_> {
         let mut above = BTreeMap::new();
         for (path, fate) in self.files {
             for directory in path.ancestors().skip(1) {
-                if self.root.inside(directory).is_none() {
+                if self.places.root.inside(directory).is_none() {
                     break;
                 }
                 // It may have gone with the last file in it.
@@ -160,9 +184,7 @@ impl Lists<'_> {
 
     /// The lists of the environment that `prefix` is, if it is one.
     fn find_in(&mut self, prefix: &Path, is_there: bool) -> Result<Vec<List>, Error> {
-        let opened = open(self.root, prefix);
-        let names = match opened.and_then(|found| found.as_ref().map(Directory::names).transpose())
-        {
+        let names = match self.places.names(prefix) {
             Ok(Some(names)) => names,
             Ok(None) if is_there => return Err(Error::changed(prefix)),
             Ok(None) => return Ok(Vec::new()),
@@ -174,8 +196,7 @@ impl Lists<'_> {
         };
         let mut found = Vec::new();
         let mut names_in = |path: &Path| {
-            let opened = open(self.root, path);
-            let names = opened.and_then(|found| found.as_ref().map(Directory::names).transpose());
+            let names = self.places.names(path);
             self.or_say(names).flatten().unwrap_or_default()
         };
         if names.iter().any(|name| name == "conda-meta") {
@@ -217,7 +238,7 @@ impl Lists<'_> {
             return Some(None);
         }
         // A directory in its path may be a link.
-        let root = self.root;
+        let root = self.places.root;
         let find = || root.resolve(root.inside(parent)?).ok();
         let real = self.parents.entry(parent.to_owned()).or_insert_with(find);
         let real = real.as_ref().filter(|real| real.starts_with(&list.prefix));
@@ -228,7 +249,7 @@ impl Lists<'_> {
     /// The file that a link leads to.
     fn linked(&self, list: &List, name: &str) -> Option<(PathBuf, Fate)> {
         let path = within(&list.prefix, &list.base, Path::new(name))?;
-        let path = self.root.resolve(self.root.inside(&path)?).ok()?;
+        let path = self.places.root.resolve(self.places.root.inside(&path)?).ok()?;
         let fate = *self.files.get(&path).filter(|fate| **fate != Fate::Gone)?;
         Some((path, fate))
     }
@@ -246,7 +267,7 @@ impl Lists<'_> {
             return Ok(None);
         };
         if fate == Fate::Complete {
-            let file = open_file(self.root, &path)?;
+            let file = self.places.open_file(&path)?;
             let found = file.metadata().map_err(|e| Error::io(&path, "read", e))?.len();
             if size.is_none_or(|size| size <= found) {
                 return Ok(None);
@@ -273,9 +294,9 @@ impl Lists<'_> {
     /// Reads files for their digests.
     fn hash(&mut self, listed: BTreeSet<(PathBuf, bool)>) {
         let there = Vec::from_iter(listed.into_iter().filter(|(_, is_there)| *is_there));
-        let root = self.root;
+        let places = self.places;
         let digests = parallel::map(there, |(path, _)| {
-            let digest = open_file(root, &path).and_then(|file| digest_of(&path, &file));
+            let digest = places.open_file(&path).and_then(|file| digest_of(&path, &file));
             digest.map(|digest| (path, digest))
         });
         for digest in digests {
@@ -287,7 +308,7 @@ impl Lists<'_> {
     /// The content of a list, its file and its directory; `None` if it is not a regular file.
     fn read(&self, list: &List) -> Result<Option<(Directory, File, Vec<u8>)>, Error> {
         let path = list.path();
-        let Some(directory) = open(self.root, &list.directory)? else {
+        let Some(directory) = self.places.open(&list.directory)? else {
             return Ok(None);
         };
         let Some(file) = directory.open_file(&list.name)? else {
@@ -327,22 +348,14 @@ impl Lists<'_> {
             return Ok(Vec::new());
         };
         let path = list.path();
-        let (staged, lost) = StagedFile::write_in(directory, &list.name, |staged| {
-            staged.replaces(&old)?;
-            let (_, lost) = staged.fill(&old, |mut file| {
-                file.write_all(&new).map_err(|e| Error::io(&path, "write", e))
-            })?;
-            Ok(lost)
-        })?;
-        replace(staged)?;
-        let warning = |id, text| Finding::new(Severity::Warning, id, &path, text);
-        let lost = lost.into_iter().map(|text| warning(ids::ATTRIBUTE_LOST, text));
-        let mut findings = Vec::from_iter(lost);
+        let spot = Spot { path: &path, directory: Arc::new(directory), name: &list.name };
+        spot.rewrite(&old, &new)?;
+        let mut findings = Vec::new();
         if let Some(first) = outside.first() {
             let text = format!(
                 "lists `{first}`, which is outside of the environment; that stays as it is"
             );
-            findings.push(warning(ids::DAMAGED_WHEEL, text));
+            findings.push(Finding::new(Severity::Warning, ids::DAMAGED_WHEEL, path, text));
         }
         Ok(findings)
     }

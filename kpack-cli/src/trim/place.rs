@@ -5,37 +5,43 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use kpack_core::Error;
+use kpack_core::publish::Directory;
 
 /// As many links as Linux follows in a path.
 const MOST_LINKS: usize = 40;
 
 /// Where absolute paths begin: in the root of an image, or on the drive that they name.
 #[derive(Debug)]
-pub(super) struct Root(Option<PathBuf>);
+pub(super) struct Root(Option<Directory>);
 
 impl Root {
     /// That of an image in a directory, or the machine's.
     pub(super) fn find(image: Option<&Path>) -> Result<Self, Error> {
         let real = image
             .map(|image| image.canonicalize().map_err(|error| Error::io(image, "find", error)));
-        real.transpose().map(Self)
+        real.transpose()?.map(|real| Directory::open(&real)).transpose().map(Self)
+    }
+
+    /// The directory of an image, held open.
+    pub(super) fn image(&self) -> Option<&Directory> {
+        self.0.as_ref()
     }
 
     /// The directory in which package managers have their databases.
     pub(super) fn directory(&self) -> &Path {
-        self.0.as_deref().unwrap_or(Path::new("/"))
+        self.image().map_or(Path::new("/"), Directory::path)
     }
 
     /// The directory that an absolute path begins at.
     fn of(&self, path: &Path) -> PathBuf {
         let drive = || path.ancestors().last().unwrap_or(path);
-        self.0.as_deref().unwrap_or_else(drive).to_owned()
+        self.image().map_or_else(drive, Directory::path).to_owned()
     }
 
     /// What a path of the machine is called in it; `None` for one outside.
     pub(super) fn inside<'p>(&self, path: &'p Path) -> Option<&'p Path> {
         match &self.0 {
-            Some(root) => path.strip_prefix(root).ok(),
+            Some(root) => path.strip_prefix(root.path()).ok(),
             None => Some(path),
         }
     }

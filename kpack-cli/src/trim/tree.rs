@@ -1,11 +1,10 @@
 //! What is in the given paths: files with all of their names, and links that lead out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use kpack_core::Error;
 use kpack_core::platform::id_of;
-use kpack_core::publish::Directory;
+use kpack_core::{Error, interrupt};
 use kpack_split::input::{walk, walk_error};
 use kpack_split::leftover::is_leftover_entry;
 
@@ -18,6 +17,10 @@ pub(super) struct Tree {
     pub(super) files: Vec<Vec<PathBuf>>,
     /// Symbolic links to files elsewhere, and those files.
     pub(super) links: Vec<(PathBuf, PathBuf)>,
+    /// Directories with leftovers of interrupted runs.
+    pub(super) leftovers: BTreeSet<PathBuf>,
+    /// Why something could not be listed.
+    pub(super) unread: Vec<Error>,
 }
 
 /// What was given: a directory or a file, without symbolic links; or a symbolic link to a file.
@@ -51,29 +54,31 @@ impl Given {
 }
 
 impl Tree {
-    /// Lists what is in the given paths. Leftovers of interrupted runs are removed if `cleans`.
-    pub(super) fn read(root: &Root, given: &[Given], cleans: bool) -> Result<Self, Error> {
+    /// Lists what is in the given paths.
+    ///
+    /// # Errors
+    /// A signal asked the process to end.
+    pub(super) fn read(root: &Root, given: &[Given]) -> Result<Self, Error> {
         let mut files: BTreeMap<(u64, u64), Vec<PathBuf>> = BTreeMap::new();
         let mut tree = Self::default();
         for Given(path) in given {
             for entry in walk(path).follow_root_links(false) {
-                let entry = entry.map_err(|error| walk_error(path, error))?;
-                if is_leftover_entry(&entry) {
-                    if cleans && entry.file_type().is_file() {
-                        let parent = entry.path().parent().unwrap_or(path);
-                        Directory::open(parent)?.remove_all_leftovers()?;
+                interrupt::check(path, "list")?;
+                let added = entry.map_err(|error| walk_error(path, error)).and_then(|entry| {
+                    let (kind, path) = (entry.file_type(), entry.path());
+                    if is_leftover_entry(&entry) {
+                        tree.leftovers.extend(path.parent().map(Path::to_owned));
+                    } else if kind.is_file() {
+                        let metadata = entry.metadata().map_err(|error| walk_error(path, error))?;
+                        let id = id_of(path, &metadata).map_err(|e| Error::io(path, "read", e))?;
+                        files.entry(id).or_default().push(entry.into_path());
+                    } else if kind.is_symlink() {
+                        let to = leads_out(root, given, path);
+                        tree.links.extend(to.map(|to| (entry.into_path(), to)));
                     }
-                    continue;
-                }
-                let (kind, path) = (entry.file_type(), entry.path());
-                if kind.is_file() {
-                    let metadata = entry.metadata().map_err(|error| walk_error(path, error))?;
-                    let id = id_of(path, &metadata).map_err(|e| Error::io(path, "read", e))?;
-                    files.entry(id).or_default().push(entry.into_path());
-                } else if kind.is_symlink() {
-                    let to = leads_out(root, given, path);
-                    tree.links.extend(to.map(|to| (entry.into_path(), to)));
-                }
+                    Ok(())
+                });
+                tree.unread.extend(added.err());
             }
         }
         tree.files = files.into_values().collect();

@@ -196,7 +196,10 @@ impl Directory {
     }
 
     /// A second handle, without the lock.
-    pub(super) fn again(&self) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn again(&self) -> Result<Self, Error> {
         let handle = self.handle.again().map_err(|e| Error::io(&self.path, "open", e))?;
         Ok(self.with(self.path.clone(), handle))
     }
@@ -218,8 +221,17 @@ impl Directory {
 
     /// Waits for the lock on it. It leaves no file behind.
     pub fn lock(&self) -> Result<(), Error> {
-        let locked = wait_for_lock(&self.path, || self.handle.try_lock())?;
-        locked.map_err(|error| Error::io(&self.path, "lock", error))
+        self.lock_if_possible()?.map_err(|error| Error::io(&self.path, "lock", error))
+    }
+
+    /// Waits until no other run has the whole lock on it; others may share this one.
+    pub(super) fn lock_shared(&self) -> Result<io::Result<()>, Error> {
+        wait_for_lock(&self.path, || self.handle.try_lock_shared())
+    }
+
+    /// As [`lock`](Self::lock); the inner error says that the file system has no locks.
+    pub(super) fn lock_if_possible(&self) -> Result<io::Result<()>, Error> {
+        wait_for_lock(&self.path, || self.handle.try_lock())
     }
 
     /// Locks it, unless another run has; says whether.
@@ -425,6 +437,29 @@ impl Directory {
         Ok(metadata.is_file().then_some((file, metadata)))
     }
 
+    /// Opens the file that had this identity when it was found under this name.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] if something else is there by now; [`Error::Io`].
+    pub fn open_same(&self, name: &OsStr, found: &Identity) -> Result<File, Error> {
+        let path = self.path.join(name);
+        match self.open_file(name)? {
+            Some(file) if Identity::of(&path, &file)? == *found => Ok(file),
+            _ => Err(Error::changed(&path)),
+        }
+    }
+
+    /// Removes the file or symbolic link that had this identity when it was found under this name.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] if something else is there by now; [`Error::Io`].
+    pub fn remove_same(&self, name: &OsStr, found: &Identity) -> Result<(), Error> {
+        match self.identity(name)? {
+            Some(there) if there == *found => self.remove(name),
+            _ => Err(Error::changed(&self.path.join(name))),
+        }
+    }
+
     /// The permission bits of a regular file in it, which need not be readable.
     pub(super) fn mode_of(&self, name: &OsStr) -> Option<u32> {
         let there = self.handle.entry(name).ok().flatten()?;
@@ -452,8 +487,11 @@ impl Directory {
         Ok(self.entry(name)?.is_some())
     }
 
-    /// The identity of the entry of that name, if there is one.
-    pub(super) fn identity(&self, name: &OsStr) -> Result<Option<Identity>, Error> {
+    /// The identity of the entry of that name, if there is one. A symbolic link is not followed.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn identity(&self, name: &OsStr) -> Result<Option<Identity>, Error> {
         Ok(self.entry(name)?.map(|there| Identity::from(there.facts)))
     }
 

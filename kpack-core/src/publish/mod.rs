@@ -16,6 +16,7 @@ mod stage;
 mod staged_file;
 mod transaction;
 mod tree;
+mod tree_lock;
 
 pub use batch::Batch;
 pub use directory::{CreatedDirectories, Directory, make_directories};
@@ -38,3 +39,4 @@ pub use stage::Stage;
 pub use staged_file::StagedFile;
 pub use transaction::{Transaction, replace};
 pub use tree::Content;
+pub use tree_lock::TreeLock;

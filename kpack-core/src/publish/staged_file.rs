@@ -29,8 +29,10 @@ pub struct StagedFile {
     file: File,
     /// Whether it already has the mode of another file.
     has_mode: bool,
-    /// The only file that it may replace, if set.
+    /// The only file, or symbolic link, that it may replace, if set.
     replaces: Option<Identity>,
+    /// Whether that is a symbolic link, which nobody opens or locks.
+    over_link: bool,
     done: bool,
 }
 
@@ -45,29 +47,34 @@ impl StagedFile {
 
     /// Creates the future file `name` in `directory` and lets `write` fill it.
     pub fn write_in<T>(
-        directory: Directory,
+        directory: impl Into<Arc<Directory>>,
         name: &OsStr,
         write: impl FnOnce(&mut Self) -> Result<T, Error>,
     ) -> Result<(Self, T), Error> {
+        let directory = directory.into();
         directory.remove_leftovers(&|stem| stem == stem_of(name))?;
-        let mut staged = Self::create(Arc::new(directory), name)?;
+        let mut staged = Self::create(directory, name)?;
         let value = write(&mut staged)?;
         staged.sync()?;
         Ok((staged, value))
     }
 
-    /// As [`write`](Self::write), for a file that takes the place of the symbolic link at `path`.
+    /// As [`write_in`](Self::write_in), for a file that takes the place of the symbolic `link` of that name, and of
+    /// nothing else.
     ///
     /// # Errors
-    /// Also if there is no symbolic link.
+    /// Also [`Error::Changed`] if that link is not there any more.
     pub fn write_over_link<T>(
-        path: &Path,
+        directory: impl Into<Arc<Directory>>,
+        name: &OsStr,
+        link: Identity,
         write: impl FnOnce(&mut Self) -> Result<T, Error>,
     ) -> Result<(Self, T), Error> {
-        let (directory, name) = (Directory::of(path)?, path.file_name().unwrap_or_default());
-        directory.read_link(name).map_err(|e| Error::io(path, "replace", e))?;
+        let directory = directory.into();
         directory.remove_leftovers(&|stem| stem == stem_of(name))?;
-        let mut staged = Self::create_hidden(Arc::new(directory), name)?;
+        let mut staged = Self::create_hidden(directory, name)?;
+        (staged.replaces, staged.over_link) = (Some(link), true);
+        staged.check()?;
         let value = write(&mut staged)?;
         staged.sync()?;
         Ok((staged, value))
@@ -133,6 +140,7 @@ impl StagedFile {
             file,
             has_mode: false,
             replaces: None,
+            over_link: false,
             done: false,
         }
     }
@@ -181,7 +189,7 @@ impl StagedFile {
 
     /// The only file that it may replace, if set, opened.
     pub(super) fn replaced(&self) -> Result<Option<(Identity, File)>, Error> {
-        let Some(expected) = self.replaces else {
+        let Some(expected) = self.replaces.filter(|_| !self.over_link) else {
             return Ok(None);
         };
         match self.directory.open_file(&self.name)? {

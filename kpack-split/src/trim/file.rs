@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs::{File, FileTimes};
 use std::io::{self, BufReader};
 use std::ops::Range;
@@ -66,13 +67,34 @@ enum Kind {
     Compressed { packed: File, digest: Blake3 },
 }
 
-/// Plans what becomes of the file at `path`. Compressed code is compressed again, into a nameless file in the
-/// directory `scratch`.
+/// Where a trimmed file goes: a name in an open directory.
+#[derive(Debug)]
+pub struct Destination<'a> {
+    /// The directory.
+    pub directory: &'a Arc<Directory>,
+    /// The name of the file in it.
+    pub name: &'a OsStr,
+    /// The symbolic link of that name, if the trimmed file takes the place of a link: then the file that the link leads to
+    /// stays as it is.
+    pub link: Option<Identity>,
+}
+
+/// A trimmed file that was written.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Written {
+    /// Tells whether another file has taken its place since.
+    pub identity: Identity,
+    /// A message for each attribute that could not be kept.
+    pub lost: Vec<String>,
+}
+
+/// Plans what becomes of the open `file`, which is shown as `path`. Compressed code is compressed again, into a nameless
+/// file in the directory `scratch`.
 ///
 /// # Errors
 /// [`Error::Refused`] if the file is damaged, or its code cannot be removed; [`Error::Io`].
-pub fn plan(path: &Path, keep: &Keep, scratch: &Path) -> Result<Trim, Error> {
-    let file = input::open(path)?;
+pub fn plan(path: &Path, file: File, keep: &Keep, scratch: &Path) -> Result<Trim, Error> {
     match identify(path, &file)? {
         Some(FileKind::Linked) => linked(path, file, keep, scratch),
         Some(FileKind::Object | FileKind::StaticLibrary) => objects(path, &file, keep, scratch),
@@ -391,31 +413,39 @@ impl TrimPlan {
         sum(self.bundles.iter().map(|bundle| &bundle.goes))
     }
 
-    /// Writes the smaller file, checks it, and lets it replace the file at `path`, or the symbolic `link` to it: then
-    /// the file stays. Returns a message for each attribute that could not be kept.
+    /// The file that it is for, as it was planned.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Writes the smaller file, checks it, and lets it replace what is at the destination: the planned file `input`, which
+    /// is shown as `path`, or a symbolic link.
     ///
     /// # Errors
-    /// [`Error::Changed`] if the file is not the planned one any more; [`Error::Refused`]; [`Error::Io`].
-    pub fn apply(&self, path: &Path, link: Option<&Path>) -> Result<Vec<String>, Error> {
-        let input = self.identity.open(path)?;
+    /// [`Error::Changed`] if a file is not the planned one any more; [`Error::Refused`]; [`Error::Io`].
+    pub fn apply(&self, path: &Path, input: &File, to: &Destination<'_>) -> Result<Written, Error> {
+        if Identity::of(path, input)? != self.identity {
+            return Err(Error::changed(path));
+        }
         let fill = |staged: &mut StagedFile| {
-            if link.is_none() {
-                staged.replaces(&input)?;
+            if to.link.is_none() {
+                staged.replaces(input)?;
                 staged.check()?;
             }
-            let ((), lost) = staged.fill(&input, |file| self.write(path, &input, file))?;
+            let ((), lost) = staged.fill(input, |file| self.write(path, input, file))?;
             // This completes a file for Windows, which changes its times.
-            self.check(path, &input, staged.file())?;
-            keep_times(staged.file(), &input)
-                .map_err(|e| Error::io(path, "set the times of", e))?;
+            self.check(path, input, staged.file())?;
+            keep_times(staged.file(), input).map_err(|e| Error::io(path, "set the times of", e))?;
             Ok(lost)
         };
-        let (staged, lost) = match link {
-            Some(link) => StagedFile::write_over_link(link, fill)?,
-            None => StagedFile::write(path, fill)?,
+        let directory = Arc::clone(to.directory);
+        let (staged, lost) = match to.link {
+            Some(link) => StagedFile::write_over_link(directory, to.name, link, fill)?,
+            None => StagedFile::write_in(directory, to.name, fill)?,
         };
+        let identity = Identity::of(staged.path(), staged.file())?;
         publish::replace(staged)?;
-        Ok(lost)
+        Ok(Written { identity, lost })
     }
 
     fn offsets(&self) -> Vec<u64> {
@@ -521,18 +551,21 @@ impl std::fmt::Debug for TrimPlan {
     }
 }
 
-/// Makes `other` another name of the file at `path`, as it was before that was trimmed. Whether the system can.
+/// Makes `file` replace the file `old`, which is at `name` in `directory`, as another of its names. Whether the system can.
 ///
 /// # Errors
-/// [`Error::Io`].
-pub fn link_again(path: &Path, other: &Path) -> Result<bool, Error> {
-    let file = input::open(path)?;
-    let directory = Arc::new(Directory::of(other)?);
-    let staged = StagedFile::adopt(&directory, other.file_name().unwrap_or_default(), &file)?;
-    match staged {
-        Some(staged) => publish::replace(staged).map(|()| true),
-        None => Ok(false),
-    }
+/// [`Error::Changed`] if `old` is not there any more; [`Error::Io`].
+pub fn link_again(
+    file: &File,
+    directory: &Arc<Directory>,
+    name: &OsStr,
+    old: &File,
+) -> Result<bool, Error> {
+    let Some(mut staged) = StagedFile::adopt(directory, name, file)? else {
+        return Ok(false);
+    };
+    staged.replaces(old)?;
+    publish::replace(staged).map(|()| true)
 }
 
 /// Gives a new file the times of an old one.

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use kpack_format::offload_bundle::{Bundle, Entry};
 use kpack_format::{Delivery, TargetId};
 
-pub use file::{Trim, TrimPlan, link_again, plan};
+pub use file::{Destination, Trim, TrimPlan, Written, link_again, plan};
 
 /// Which code stays.
 #[derive(Debug, Clone)]

@@ -109,6 +109,11 @@ impl Handle {
         super::try_lock(&self.0)
     }
 
+    /// Locks it together with others who share it, unless a process has locked it alone; says whether.
+    pub(crate) fn try_lock_shared(&self) -> io::Result<bool> {
+        super::try_lock_shared(&self.0)
+    }
+
     /// Creates a file with this mode, as far as the umask allows.
     pub(crate) fn create(&self, name: &OsStr, mode: u32) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;

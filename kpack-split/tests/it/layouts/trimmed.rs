@@ -1,13 +1,15 @@
 //! A binary with the code for some GPUs only.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
+use kpack_core::publish::Directory;
 use kpack_split::ids;
 use kpack_split::input::LinkedBinary;
 use kpack_split::join::differences;
-use kpack_split::trim::{self, Keep, Trim};
+use kpack_split::trim::{self, Destination, Keep, Trim};
 use kpack_tests::fixture::Kind;
 
 use super::{Bench, Made, same_host_code};
@@ -60,9 +62,12 @@ pub(crate) fn trim(path: &Path, gpus: &[&str]) -> Result<bool> {
     let gpus = gpus.iter().map(|gpu| gpu.parse()).collect::<Result<_, _>>()?;
     let keep = Keep { gpus, spirv: false, check: false };
     let directory = path.parent().context("it is in a directory")?;
-    match trim::plan(path, &keep, directory)? {
+    match trim::plan(path, File::open(path)?, &keep, directory)? {
         Trim::Planned(plan) => {
-            let lost = plan.apply(path, None)?;
+            let directory = Arc::new(Directory::open(directory)?);
+            let name = path.file_name().context("it has a name")?;
+            let to = Destination { directory: &directory, name, link: None };
+            let lost = plan.apply(path, &File::open(path)?, &to)?.lost;
             ensure!(lost.is_empty(), "{lost:?}");
             ensure!(fs::metadata(path)?.len() == plan.size_after(), "the size is not as planned");
             Ok(true)

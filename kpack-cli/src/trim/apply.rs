@@ -1,0 +1,469 @@
+//! Changes files as planned, and reports what became of them. Whatever can be done is done: an error is kept for the
+//! report, unless it says that the run is to stop.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::slice;
+
+use kpack_core::files::same_bytes;
+use kpack_core::finding::Finding;
+use kpack_core::platform::{MetadataExt, file_id};
+use kpack_core::publish::Identity;
+use kpack_core::report::Progress;
+use kpack_core::{Error, Severity, ids, interrupt};
+use kpack_split::input::{or_refused, until_unchanged};
+use kpack_split::trim::{self, Destination, Written};
+
+use super::held::Spot;
+use super::lists::{self, Fate, Places};
+use super::note::{self, Goes, Note};
+use super::plan::{Decision, Job, NewManifest, Planner, Removed, Rewrite, Whole};
+use super::tree::{Given, Tree};
+use super::{FileReport, Outcome, Report};
+use crate::doctor::owners;
+
+/// The most files that are planned before the note is written for all of them.
+const BATCH: usize = 64;
+
+/// As many bytes of code that is compressed again may wait for that.
+const MAX_WAITING: u64 = 64 << 20;
+
+/// The changes of a run, so far.
+pub(super) struct Application<'a> {
+    planner: &'a Planner<'a>,
+    given: &'a [Given],
+    tree: &'a Tree,
+    report: Report,
+    /// The files that have code for the chosen GPUs only.
+    complete: BTreeSet<PathBuf>,
+    /// Those of them that this run wrote, or would.
+    changed: BTreeSet<PathBuf>,
+    /// Files of databases that stay as a whole. It is said once.
+    left: BTreeSet<PathBuf>,
+    /// The names of each file that an earlier run may have changed before it was killed.
+    unfinished: Vec<Vec<PathBuf>>,
+    /// Whether some of the work failed that the note says was begun.
+    is_unfinished: bool,
+}
+
+impl<'a> Application<'a> {
+    pub(super) fn new(planner: &'a Planner<'a>, given: &'a [Given], tree: &'a mut Tree) -> Self {
+        let report = Report {
+            gpus: planner.options.keep.gpus.iter().map(ToString::to_string).collect(),
+            dry_run: planner.options.dry_run,
+            errors: std::mem::take(&mut tree.unread),
+            ..Report::default()
+        };
+        let (left, unfinished) = (BTreeSet::new(), Vec::new());
+        let (complete, changed) = (BTreeSet::new(), BTreeSet::new());
+        let is_unfinished = false;
+        Self { planner, given, tree, report, complete, changed, left, unfinished, is_unfinished }
+    }
+
+    /// Does all of it.
+    ///
+    /// # Errors
+    /// A signal asked the process to end.
+    pub(super) fn run(mut self, progress: &dyn Progress) -> Result<Report, Error> {
+        let dry_run = self.planner.options.dry_run;
+        let given = self.given;
+        if !dry_run {
+            self.remove_leftovers()?;
+        }
+        self.find_unfinished();
+        for given in given.iter().filter(|given| given.0.is_dir()) {
+            if let Some(whole) = self.keep_error(self.planner.whole(&given.0))? {
+                self.remove(given, whole)?;
+            }
+        }
+        self.rewrite_all(progress)?;
+        if !dry_run {
+            self.link_unfinished()?;
+            self.update_lists()?;
+        }
+        if !dry_run && !self.is_unfinished {
+            let finished = given.iter().try_for_each(|given| Note::finish(given.directory()));
+            self.keep_error(finished)?;
+        }
+        self.find_owners();
+        Ok(self.report)
+    }
+
+    /// Keeps an error for the report.
+    fn keep_error<T>(&mut self, result: Result<T, Error>) -> Result<Option<T>, Error> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => {
+                interrupt::check(&self.given[0].0, "trim")?;
+                self.report.errors.push(error);
+                Ok(None)
+            }
+        }
+    }
+
+    /// The same, for work that the note says was begun.
+    fn keep_failure<T>(&mut self, result: Result<T, Error>) -> Result<Option<T>, Error> {
+        self.is_unfinished |= result.is_err();
+        self.keep_error(result)
+    }
+
+    /// Removes what interrupted runs left.
+    fn remove_leftovers(&mut self) -> Result<(), Error> {
+        for path in &self.tree.leftovers {
+            let directory = self.planner.held.directory(path);
+            let done = directory.and_then(|directory| directory.remove_all_leftovers());
+            self.keep_error(done)?;
+        }
+        Ok(())
+    }
+
+    /// Removes what is for other GPUs as a whole.
+    fn remove(&mut self, given: &'a Given, whole: Whole) -> Result<(), Error> {
+        self.report.findings.extend(whole.findings);
+        self.left.extend(whole.left);
+        for error in whole.errors {
+            self.keep_error(Err::<(), _>(error))?;
+        }
+        let reported = self.report.files.len();
+        self.report.files.extend(whole.manifests.iter().map(NewManifest::report));
+        self.report.files.extend(whole.files.iter().map(Removed::report));
+        if self.planner.options.dry_run || whole.files.is_empty() {
+            return Ok(());
+        }
+        let targets = BTreeSet::from_iter(whole.files.iter().map(|removed| removed.target.clone()));
+        let manifests = whole.manifests.iter().map(|new| Goes {
+            names: slice::from_ref(&new.path),
+            targets: targets.clone(),
+            stays: true,
+        });
+        let goes = whole.files.iter().map(|removed| Goes {
+            names: slice::from_ref(&removed.path),
+            targets: BTreeSet::from([removed.target.clone()]),
+            stays: false,
+        });
+        if self.note(&Vec::from_iter(goes.chain(manifests)))?.contains(&given) {
+            self.report.files.truncate(reported);
+            return Ok(());
+        }
+        let mut failed = HashSet::new();
+        for manifest in &whole.manifests {
+            let done = self.write_manifest(manifest);
+            match self.keep_failure(done)? {
+                Some(()) => _ = self.changed.insert(manifest.path.clone()),
+                None => _ = failed.insert(&*manifest.path),
+            }
+        }
+        // What a manifest still lists stays.
+        let listing = HashSet::<_>::from_iter(failed.iter().map(|path| path.parent()));
+        for removed in &whole.files {
+            let path = &*removed.path;
+            if listing.contains(&path.parent()) {
+                failed.insert(path);
+                continue;
+            }
+            let spot = self.planner.held.find(path);
+            let done =
+                spot.and_then(|spot| spot.directory.remove_same(spot.name, &removed.identity));
+            if self.keep_failure(done)?.is_none() {
+                failed.insert(path);
+            }
+        }
+        self.report.files.retain(|file| !failed.contains(&*file.path));
+        for directory in whole.directories.iter().rev() {
+            // One with other files stays.
+            if let Ok(spot) = self.planner.held.find(directory) {
+                spot.directory.remove_empty(spot.name);
+            }
+        }
+        Ok(())
+    }
+
+    fn write_manifest(&self, new: &NewManifest) -> Result<(), Error> {
+        let spot = self.planner.held.find(&new.path)?;
+        let old = spot.directory.open_same(spot.name, &new.identity)?;
+        spot.rewrite(&old, &new.bytes)
+    }
+
+    /// Plans what becomes of each file that stays, and changes them, many at a time.
+    fn rewrite_all(&mut self, progress: &dyn Progress) -> Result<(), Error> {
+        let removed = self.report.files.iter();
+        let removed = removed.filter(|file| file.outcome == Outcome::Removed);
+        let removed = HashSet::from_iter(removed.map(|file| &*file.path));
+        let jobs = Job::all(self.tree, &removed);
+        progress.start(jobs.len() as u64);
+        let mut waiting = Vec::new();
+        for job in jobs {
+            progress.file(&job.names[0]);
+            let decision = self.planner.file(&job);
+            if let Some(decision) = self.keep_error(decision)?
+                && let Some(rewrite) = self.decided(&job, decision)
+            {
+                waiting.push((job, rewrite));
+            }
+            let bytes = waiting.iter().map(|(_, rewrite)| rewrite.plan.scratch_size()).sum::<u64>();
+            if waiting.len() >= BATCH || bytes >= MAX_WAITING {
+                self.rewrite_batch(std::mem::take(&mut waiting))?;
+            }
+            progress.advance(1);
+        }
+        self.rewrite_batch(waiting)
+    }
+
+    /// Reports what was decided, unless the file is to be rewritten.
+    fn decided(&mut self, job: &Job, decision: Decision) -> Option<Rewrite> {
+        match decision {
+            Decision::Rewritten(rewrite) => return Some(rewrite),
+            Decision::Complete => self.complete.extend(job.names.iter().cloned()),
+            Decision::Nothing => {}
+            Decision::Stays(finding) => {
+                if finding.id != ids::MISSING_TARGET || !self.left.contains(&job.names[0]) {
+                    self.report.findings.push(finding);
+                }
+            }
+        }
+        None
+    }
+
+    /// Changes files as planned. The note says first what goes from all of them: a killed run has then explained what
+    /// is missing, and the next one knows what it may have changed.
+    fn rewrite_batch(&mut self, planned: Vec<(Job, Rewrite)>) -> Result<(), Error> {
+        let goes = planned.iter().map(|(job, rewrite)| job.goes(rewrite));
+        let without = self.note(&Vec::from_iter(goes))?;
+        let is_noted = |job: &Job| {
+            let mut names = job.names.iter();
+            names.all(|name| !without.iter().any(|given| name.starts_with(&given.0)))
+        };
+        for (job, rewrite) in planned.into_iter().filter(|(job, _)| is_noted(job)) {
+            let done = self.rewrite(&job, rewrite);
+            self.keep_failure(done)?;
+        }
+        Ok(())
+    }
+
+    fn rewrite(&mut self, job: &Job, rewrite: Rewrite) -> Result<(), Error> {
+        let mut planned = Some(rewrite);
+        until_unchanged(|| {
+            if let Some(rewrite) = planned.take() {
+                return self.rewrite_once(job, &rewrite);
+            }
+            // It changed after it was planned.
+            let decision = self.planner.file(job)?;
+            match self.decided(job, decision) {
+                Some(rewrite) if self.note(&[job.goes(&rewrite)])?.is_empty() => {
+                    self.rewrite_once(job, &rewrite)
+                }
+                _ => Ok(()),
+            }
+        })
+    }
+
+    fn rewrite_once(&mut self, job: &Job, rewrite: &Rewrite) -> Result<(), Error> {
+        let (first, others) = (&job.names[0], &job.names[1..]);
+        if self.planner.options.dry_run {
+            self.rewritten(job, rewrite);
+            self.changed.extend(job.names.iter().cloned());
+            return Ok(());
+        }
+        let spot = self.planner.held.find(first)?;
+        let input = match rewrite.link {
+            Some(_) => self.planner.root.open_file(&job.from)?,
+            None => spot.directory.open_same(spot.name, rewrite.plan.identity())?,
+        };
+        let Some(written) = self.write(rewrite, &job.from, &input, &spot)? else {
+            return Ok(());
+        };
+        self.rewritten(job, rewrite);
+        self.is_complete(first);
+        for other in others {
+            let done = self.write_again(rewrite, &spot, &written, other);
+            if self.keep_failure(done)?.is_some() {
+                self.is_complete(other);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_complete(&mut self, path: &Path) {
+        self.complete.insert(path.to_owned());
+        self.changed.insert(path.to_owned());
+    }
+
+    /// Writes a trimmed file; `None` if it cannot be.
+    fn write(
+        &mut self,
+        rewrite: &Rewrite,
+        from: &Path,
+        input: &File,
+        to: &Spot<'_>,
+    ) -> Result<Option<Identity>, Error> {
+        let Spot { path, directory, name } = to;
+        let to = Destination { directory, name, link: rewrite.link };
+        match or_refused(rewrite.plan.apply(from, input, &to))? {
+            Ok(Written { identity, lost, .. }) => {
+                let lost = lost.into_iter();
+                let lost = lost
+                    .map(|text| Finding::new(Severity::Warning, ids::ATTRIBUTE_LOST, *path, text));
+                self.report.findings.extend(lost);
+                Ok(Some(identity))
+            }
+            Err(refused) => {
+                self.report.findings.push(refused);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Makes another name of a file lead to what was `written` at its first one.
+    fn write_again(
+        &mut self,
+        rewrite: &Rewrite,
+        first: &Spot<'_>,
+        written: &Identity,
+        other: &Path,
+    ) -> Result<(), Error> {
+        let spot = self.planner.held.find(other)?;
+        let old = spot.directory.open_same(spot.name, rewrite.plan.identity())?;
+        let new = first.directory.open_same(first.name, written)?;
+        if !trim::link_again(&new, &spot.directory, spot.name, &old)? {
+            self.write(rewrite, other, &old, &spot)?;
+        }
+        Ok(())
+    }
+
+    fn rewritten(&mut self, job: &Job, Rewrite { plan, link }: &Rewrite) {
+        let removed = plan.goes().into_iter();
+        self.report.findings.extend(plan.left().cloned());
+        self.report.files.push(FileReport {
+            path: job.names[0].clone(),
+            outcome: if link.is_some() { Outcome::Copied } else { Outcome::Trimmed },
+            // A link had no size of its own.
+            size_before: if link.is_some() { 0 } else { plan.size_before() },
+            size_after: plan.size_after(),
+            removed: removed.map(|(target, size)| (target.to_string(), size)).collect(),
+        });
+    }
+
+    /// Finds the files in the given paths that an earlier run may have changed before it was killed.
+    fn find_unfinished(&mut self) {
+        let mut there: Option<BTreeSet<&PathBuf>> = None;
+        for given in self.given {
+            for mut names in Note::unfinished(given.directory()) {
+                let there = there.get_or_insert_with(|| self.tree.files.iter().flatten().collect());
+                names.retain(|name| there.contains(name));
+                self.unfinished.push(names);
+            }
+        }
+    }
+
+    /// Links files again that were one before a killed run replaced some of their names.
+    fn link_unfinished(&mut self) -> Result<(), Error> {
+        for names in self.unfinished.clone() {
+            let Some((first, others)) = names.split_first() else { continue };
+            for other in others {
+                let done = self.link_if_alike(first, other);
+                self.keep_failure(done)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn link_if_alike(&self, first: &Path, other: &Path) -> Result<(), Error> {
+        let file = self.planner.held.find(first)?.open()?;
+        let spot = self.planner.held.find(other)?;
+        let old = spot.open()?;
+        if are_alike(&file, &old).map_err(|error| Error::io(other, "read", error))? {
+            trim::link_again(&file, &spot.directory, spot.name, &old)?;
+        }
+        Ok(())
+    }
+
+    /// Notes what goes from files. Returns the given paths whose notes cannot be written: nothing may change there.
+    fn note(&mut self, goes: &[Goes<'_>]) -> Result<Vec<&'a Given>, Error> {
+        let mut without = Vec::new();
+        if self.planner.options.dry_run {
+            return Ok(without);
+        }
+        for given in self.given {
+            let noted = Note::add(given.directory(), &self.report.gpus, goes);
+            if self.keep_error(noted)?.is_none() {
+                without.push(given);
+            }
+        }
+        Ok(without)
+    }
+
+    /// Finds the packages of the files that changed or went: package managers report these.
+    fn find_owners(&mut self) {
+        let files = self.report.files.iter().map(|file| &file.path).chain(&self.changed);
+        let files = BTreeSet::from_iter(files.map(PathBuf::as_path));
+        if !files.is_empty() {
+            let (packages, unread) = owners(self.planner.root.directory(), files);
+            self.report.packages = packages;
+            self.report.findings.extend(unread);
+        }
+    }
+
+    /// Corrects the lists of the files that this run or an earlier one changed or removed.
+    fn update_lists(&mut self) -> Result<(), Error> {
+        let Planner { root, held, .. } = *self.planner;
+        let mut fates = BTreeMap::new();
+        fates.extend(self.complete.iter().map(|path| (path.clone(), Fate::Complete)));
+        let below = self.tree.files.iter().flatten().filter(|path| path.ends_with(note::NAME));
+        let below = below.filter_map(|path| path.parent());
+        let above = self.given.iter().flat_map(|given| given.directory().ancestors());
+        let above = above.filter(|directory| root.inside(directory).is_some());
+        let is_given = |path: &PathBuf| self.given.iter().any(|given| path.starts_with(&given.0));
+        for directory in BTreeSet::from_iter(below.chain(above)) {
+            for path in Note::files(directory).into_iter().filter(is_given) {
+                let is_there = held.is_there(&path);
+                if let Some(is_there) = self.keep_failure(is_there)? {
+                    fates.insert(path, if is_there { Fate::Changed } else { Fate::Gone });
+                }
+            }
+        }
+        fates.extend(self.changed.iter().map(|path| (path.clone(), Fate::Changed)));
+        let went = self.report.files.iter().filter(|file| file.outcome == Outcome::Removed);
+        fates.extend(went.map(|file| (file.path.clone(), Fate::Gone)));
+        let places = Places { root, given: held.directories() };
+        let corrected = lists::correct(places, &fates);
+        self.report.findings.extend(corrected.findings);
+        for error in corrected.errors {
+            self.keep_failure(Err::<(), _>(error))?;
+        }
+        Ok(())
+    }
+}
+
+impl Removed {
+    fn report(&self) -> FileReport {
+        FileReport {
+            path: self.path.clone(),
+            outcome: Outcome::Removed,
+            size_before: self.size,
+            size_after: 0,
+            removed: BTreeMap::from([(self.target.to_string(), self.size)]),
+        }
+    }
+}
+
+impl NewManifest {
+    fn report(&self) -> FileReport {
+        FileReport {
+            path: self.path.clone(),
+            outcome: Outcome::Updated,
+            size_before: self.identity.size(),
+            size_after: self.bytes.len() as u64,
+            removed: BTreeMap::new(),
+        }
+    }
+}
+
+/// Whether two files differ in their names only, and are not one file yet.
+fn are_alike(one: &File, other: &File) -> std::io::Result<bool> {
+    let facts = |file: &File| {
+        let metadata = file.metadata()?;
+        std::io::Result::Ok((metadata.mode(), metadata.len(), metadata.modified()?))
+    };
+    Ok(file_id(one)? != file_id(other)? && facts(one)? == facts(other)? && same_bytes(one, other)?)
+}

@@ -1,0 +1,204 @@
+//! What a run decides, as data. Nothing here changes a file; compressed code that stays waits in nameless scratch files.
+
+use std::collections::{BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
+
+use kpack_artifact::removal;
+use kpack_core::finding::Finding;
+use kpack_core::publish::Identity;
+use kpack_core::{Error, Severity, ids};
+use kpack_format::TargetId;
+use kpack_split::input::{or_refused, until_unchanged};
+use kpack_split::trim::{self, Trim, TrimPlan};
+
+use super::Options;
+use super::held::Held;
+use super::note::Goes;
+use super::place::Root;
+use super::tree::Tree;
+
+/// What decides.
+pub(super) struct Planner<'a> {
+    pub(super) options: &'a Options,
+    pub(super) root: &'a Root,
+    pub(super) held: &'a Held,
+}
+
+/// A file to look at.
+#[derive(Debug, Clone)]
+pub(super) struct Job {
+    /// What is read.
+    pub(super) from: PathBuf,
+    /// All of its names in the given paths; or the link to it that becomes a file of its own.
+    pub(super) names: Vec<PathBuf>,
+    pub(super) is_link: bool,
+}
+
+/// What becomes of a file.
+#[derive(Debug)]
+pub(super) enum Decision {
+    /// It has no code that kpack can remove.
+    Nothing,
+    /// It has code for the chosen GPUs only.
+    Complete,
+    /// It stays as it is, for a reason to tell.
+    Stays(Finding),
+    /// Some of its code goes.
+    Rewritten(Rewrite),
+}
+
+/// How a file becomes smaller.
+#[derive(Debug)]
+pub(super) struct Rewrite {
+    pub(super) plan: Box<TrimPlan>,
+    /// The symbolic link in whose place the smaller file goes.
+    pub(super) link: Option<Identity>,
+}
+
+/// What goes or changes as a whole in a directory, because it is for other GPUs.
+#[derive(Debug, Default)]
+pub(super) struct Whole {
+    pub(super) files: Vec<Removed>,
+    /// Directories to remove if they are empty then, each before those in it.
+    pub(super) directories: Vec<PathBuf>,
+    pub(super) manifests: Vec<NewManifest>,
+    /// Files of databases that stay as a whole.
+    pub(super) left: BTreeSet<PathBuf>,
+    pub(super) findings: Vec<Finding>,
+    /// Why some of it could not be read. That stays as it is.
+    pub(super) errors: Vec<Error>,
+}
+
+/// A file or symbolic link that goes.
+#[derive(Debug)]
+pub(super) struct Removed {
+    pub(super) path: PathBuf,
+    pub(super) target: TargetId,
+    pub(super) identity: Identity,
+    /// In bytes; nothing for a link.
+    pub(super) size: u64,
+}
+
+/// A manifest that lists what goes, and what it becomes.
+#[derive(Debug)]
+pub(super) struct NewManifest {
+    pub(super) path: PathBuf,
+    pub(super) identity: Identity,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Job {
+    /// The files of a tree, but for what is `removed`, and the links that lead out of it.
+    pub(super) fn all(tree: &Tree, removed: &HashSet<&Path>) -> Vec<Self> {
+        let files = tree.files.iter().filter_map(|names| {
+            let left = names.iter().filter(|name| !removed.contains(name.as_path()));
+            let names = Vec::from_iter(left.cloned());
+            Some(Self { from: names.first()?.clone(), names, is_link: false })
+        });
+        let links = tree.links.iter().map(|(link, to)| Self {
+            from: to.clone(),
+            names: vec![link.clone()],
+            is_link: true,
+        });
+        files.chain(links).collect()
+    }
+
+    pub(super) fn goes(&self, rewrite: &Rewrite) -> Goes<'_> {
+        let targets = rewrite.plan.goes().into_keys().collect();
+        Goes { names: &self.names, targets, stays: true }
+    }
+}
+
+impl Planner<'_> {
+    /// Decides what becomes of a file.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Changed`], and [`Error::Refused`] if it is not in its directory any more.
+    pub(super) fn file(&self, job: &Job) -> Result<Decision, Error> {
+        until_unchanged(|| self.file_once(job))
+    }
+
+    fn file_once(&self, job: &Job) -> Result<Decision, Error> {
+        let spot = self.held.find(&job.names[0])?;
+        let (file, link) = if job.is_link {
+            let link = spot.identity()?;
+            self.check_link(job)?;
+            (self.root.open_file(&job.from)?, Some(link))
+        } else {
+            (spot.open()?, None)
+        };
+        let scratch = match self.options.dry_run {
+            true => std::env::temp_dir(),
+            false => spot.directory.anchor(),
+        };
+        Ok(match or_refused(trim::plan(&job.from, file, &self.options.keep, &scratch))? {
+            Ok(Trim::Planned(plan)) => Decision::Rewritten(Rewrite { plan, link }),
+            Ok(Trim::Done) if !job.is_link => Decision::Complete,
+            Ok(Trim::Nothing | Trim::Done) => Decision::Nothing,
+            Ok(Trim::LeftAlone(finding)) => Decision::Stays(finding),
+            Err(refused) => {
+                let text = format!("stays as it is: {}", refused.text);
+                let path = refused.file().to_owned();
+                Decision::Stays(Finding::new(Severity::Warning, refused.id, path, text))
+            }
+        })
+    }
+
+    /// Fails if a link leads to another file by now.
+    fn check_link(&self, job: &Job) -> Result<(), Error> {
+        let link = &job.names[0];
+        let real = self.root.inside(link).and_then(|inside| self.root.resolve(inside).ok());
+        if real.as_ref() == Some(&job.from) { Ok(()) } else { Err(Error::changed(link)) }
+    }
+
+    /// Decides what goes from the given directory `path` as a whole.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(super) fn whole(&self, path: &Path) -> Result<Whole, Error> {
+        let real = |path: &Path| self.root.resolve(self.root.inside(path)?).ok();
+        let Options { keep, kernel_files, .. } = self.options;
+        let removal = removal::plan(path, keep, kernel_files, &real)?;
+        let mut whole = Whole {
+            directories: removal.directories,
+            left: removal.left,
+            findings: removal.findings,
+            ..Whole::default()
+        };
+        let gone = BTreeSet::from_iter(removal.files.iter().map(|(path, _)| &**path));
+        for path in removal.manifests {
+            match self.manifest(&path, &gone) {
+                Ok(Some(new)) => whole.manifests.push(new),
+                Ok(None) => {}
+                Err(Error::Refused { id, path, reason, .. }) if id != ids::CHANGED => {
+                    let text = format!("stays as it is: {reason}");
+                    whole.findings.push(Finding::new(Severity::Warning, id, path, text));
+                }
+                Err(error) => whole.errors.push(error),
+            }
+        }
+        for (path, target) in &removal.files {
+            match self.removed(path, target) {
+                Ok(removed) => whole.files.push(removed),
+                Err(error) => whole.errors.push(error),
+            }
+        }
+        Ok(whole)
+    }
+
+    fn removed(&self, path: &Path, target: &TargetId) -> Result<Removed, Error> {
+        let spot = self.held.find(path)?;
+        let identity = spot.identity()?;
+        let size = if spot.directory.read_link(spot.name).is_ok() { 0 } else { identity.size() };
+        Ok(Removed { path: path.to_owned(), target: target.clone(), identity, size })
+    }
+
+    /// What becomes of a manifest without the archives that are `gone`; `None` if it lists none of them.
+    fn manifest(&self, path: &Path, gone: &BTreeSet<&Path>) -> Result<Option<NewManifest>, Error> {
+        let file = self.held.find(path)?.open()?;
+        let identity = Identity::of(path, &file)?;
+        let is_gone = |name: &str| gone.contains(&*path.with_file_name(name));
+        let bytes = removal::without(path, file, &is_gone)?;
+        Ok(bytes.map(|bytes| NewManifest { path: path.to_owned(), identity, bytes }))
+    }
+}
