@@ -109,6 +109,20 @@ impl Environment {
         Some(environment)
     }
 
+    /// Reads what is in the directory `packages` alone, without what its environment inherits from a base Python: that may be
+    /// outside of what the caller examines.
+    pub fn in_packages(packages: &Path) -> Self {
+        let root = Self::around(packages).unwrap_or_else(|| packages.to_owned());
+        let mut environment = Self { root: root.clone(), ..Self::default() };
+        environment.add(&root, &[packages.to_owned()], false);
+        environment
+    }
+
+    /// Whether distributions are installed in this directory: by its name, or by what is in it.
+    pub fn is_packages(directory: &Path) -> bool {
+        is_packages(directory)
+    }
+
     /// Adds what is in these directories of the prefix `root`. What is there by the same name comes first.
     fn add(&mut self, root: &Path, packages: &[PathBuf], is_inherited: bool) {
         let mut found = BTreeSet::new();

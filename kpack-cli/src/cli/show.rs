@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::exit_codes::{Failed, exit_code};
 use super::output::{self, Text, count, size};
 use super::print::print;
-use crate::trim::note;
+use crate::trim;
 use kpack_format::code_object::CodeObject;
 use kpack_format::manifest::Manifest;
 use kpack_format::marker::of_another_build;
@@ -46,7 +46,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     if let Some(note) = note(&inspection)? {
         output::complain_finding(&note);
     }
-    if let Some(text) = note::describe(&inspection.path) {
+    if let Some(text) = trim::describe(&inspection) {
         let trimmed = Finding::new(Severity::Note, ids::MISSING_TARGET, &inspection.path, text);
         output::complain_finding(&trimmed);
     }

@@ -18,6 +18,7 @@ use super::output::{self, Text, count, size};
 use super::print::print;
 use super::progress::{Bar, FILES};
 use super::targets;
+use crate::doctor::Owner;
 use crate::trim::{self, FileReport, Options, Outcome, Report};
 
 /// Remove the device code for all but chosen GPUs from installed files
@@ -27,7 +28,7 @@ use crate::trim::{self, FileReport, Options, Outcome, Report};
 /// it. RECORD and conda-meta get the new digests. If a file is used elsewhere, as in uv's cache, the given path gets a
 /// smaller copy, and the other file stays as it is.
 ///
-/// Only installing the files again brings the code back. In a container, trim in the RUN that installs: a later layer
+/// Only installing the files again brings the code back; `kpack doctor` prints the command. In a container, trim in the RUN that installs: a later layer
 /// makes an image larger.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
@@ -95,7 +96,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         about_native(&gpus);
     }
     if stderr().is_terminal() && !print().quiet && !arguments.dry_run {
-        output::complain("note", "what goes comes back only by installing the files again");
+        output::complain(
+            "note",
+            "what goes comes back only by installing the files again; `kpack doctor` prints the command",
+        );
     }
     let options = Options {
         paths: arguments.paths.clone(),
@@ -148,8 +152,8 @@ fn summary(report: &Report) -> Text {
     for file in &report.files {
         text.line(format_args!("{}: {}", shown(&file.path), outcome(file)));
     }
-    for package in &report.packages {
-        let files = count(package.files.len(), "file");
+    for Owner { package, files } in &report.packages {
+        let files = count(files.len(), "file");
         text.line(format_args!("{}: {} ({files})", package.manager, package.name));
     }
     let (before, after) = (report.size_before, report.size_after);

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::trim::note;
+use crate::trim;
 use clap::{ArgGroup, Args};
 use kpack_format::TargetId;
 
@@ -61,7 +61,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let bar = Bar::new(FILES);
     let mut report = verify::verify_with_kernel_files(&paths, &options, &rules, &bar)?;
     bar.finish();
-    note::explain_all(&mut report.findings);
+    trim::explain_all(&mut report.findings);
 
     report_checks(&report)
 }

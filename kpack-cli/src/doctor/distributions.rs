@@ -251,28 +251,37 @@ impl HostWheel<'_> {
     }
 }
 
+/// The directories of the wheels from which distributions were installed that did not come from an index, and what to say
+/// about each of these.
+fn origins(distributions: &[&Distribution]) -> (BTreeSet<String>, Vec<String>) {
+    let (mut links, mut cautions) = (BTreeSet::new(), Vec::new());
+    for Distribution { name, origin, .. } in distributions {
+        let Some(origin) = origin else { continue };
+        let directory = origin.strip_prefix("file://").and_then(|path| {
+            let is_path = !path.starts_with("//");
+            let path = std::path::Path::new(path);
+            let is_wheel = path.extension().is_some_and(|ending| ending == "whl");
+            path.parent().filter(|_| is_wheel && path.is_absolute() && is_path)
+        });
+        links.extend(directory.and_then(word).filter(|path| !path.contains('%')));
+        let shown = masked(origin);
+        cautions.push(format!("{name} was installed from {shown}, not from an index"));
+    }
+    (links, cautions)
+}
+
 impl PythonEnvironment {
     /// The command that installs what is `wanted`.
     fn install(&self, wanted: &Wanted) -> Option<Remedy> {
         let mut words = Vec::new();
-        let mut cautions = Vec::new();
-        let mut links = BTreeSet::new();
+        let mut hosts = Vec::new();
         for (name, extras) in &wanted.extras {
             let host = self.installed.get(name)?;
             let extras = Vec::from_iter(extras.iter().map(String::as_str)).join(",");
             words.push(format!("{name}[{extras}]=={}", host.version));
-            if let Some(origin) = &host.origin {
-                let shown = masked(origin);
-                let directory = origin.strip_prefix("file://").and_then(|path| {
-                    let is_path = !path.starts_with("//");
-                    let path = std::path::Path::new(path);
-                    let is_wheel = path.extension().is_some_and(|ending| ending == "whl");
-                    path.parent().filter(|_| is_wheel && path.is_absolute() && is_path)
-                });
-                links.extend(directory.and_then(word).filter(|path| !path.contains('%')));
-                cautions.push(format!("{name} was installed from {shown}, not from an index"));
-            }
+            hosts.push(host);
         }
+        let (links, mut cautions) = origins(&hosts);
         words.extend(wanted.others.iter().map(Required::to_string));
         if words.is_empty() {
             return None;
@@ -370,7 +379,11 @@ impl PythonEnvironment {
     }
 
     /// The command that installs these distributions again, without others.
-    fn reinstall(&self, distributions: &[&Distribution], options: &[&str]) -> Option<Remedy> {
+    pub(super) fn reinstall(
+        &self,
+        distributions: &[&Distribution],
+        options: &[&str],
+    ) -> Option<Remedy> {
         let names = distributions.iter();
         let (action, flags) = match &self.installer {
             Installer::Other(_) => return None,
@@ -387,7 +400,18 @@ impl PythonEnvironment {
             _ => words.extend(names.map(|own| format!("{}=={}", own.name, own.version))),
         }
         let first = distributions.first()?;
-        Some(self.command(action, words)?.with_caution(self.sources.caution(&first.name)))
+        let (mut links, mut cautions) = origins(distributions);
+        if let Installer::UvProject(_) = self.installer {
+            // Its lock file says where they come from.
+            (links, cautions) = Default::default();
+        }
+        if links.is_empty() {
+            cautions.extend(self.sources.caution(&first.name));
+        }
+        words
+            .extend(links.into_iter().flat_map(|directory| ["--find-links".to_owned(), directory]));
+        let caution = (!cautions.is_empty()).then(|| cautions.join("; "));
+        Some(self.command(action, words)?.with_caution(caution))
     }
 
     /// ROCm's loader follows a link to a library, and looks for archives beside the real file. uv can install so.

@@ -71,7 +71,7 @@ impl PythonEnvironment {
         // Installers are told of the environment, not of its directory with packages.
         let whole = Environment::around(&root).filter(|_| only.is_none());
         let root = whole.unwrap_or(root);
-        let Some(mut installed) = Environment::read(&root) else {
+        let Some(installed) = Environment::read(&root) else {
             return Ok(None);
         };
         let read = parallel::map(&installed.distributions, |distribution| {
@@ -93,27 +93,7 @@ impl PythonEnvironment {
         let without_list = listed.filter(|(files, _)| files.is_unlisted);
         let unlisted_in = damaged.chain(without_list.map(|(_, own)| own.site_packages()));
         let unlisted_in: BTreeSet<PathBuf> = unlisted_in.map(Path::to_owned).collect();
-        let is_active = is_active(&root);
-        let installer = Installer::of(&root, &installed);
-        let mut environment = Self {
-            is_default: match installer {
-                Installer::Pip => is_active && is_pip_of(&root),
-                _ => is_active || is_found_by_uv(&root),
-            },
-            sources: match &installer {
-                Installer::Pip | Installer::Other(_) => index::of_pip(&root, is_active),
-                Installer::Uv => index::of_uv(&root, None, is_active),
-                Installer::UvProject(project) => index::of_uv(&root, Some(project), is_active),
-            },
-            installer,
-            owners: BTreeMap::new(),
-            linked: BTreeSet::new(),
-            damaged: Vec::new(),
-            runtimes: Vec::new(),
-            findings: std::mem::take(&mut installed.findings),
-            unread: Vec::new(),
-            installed,
-        };
+        let mut environment = Self::of(root, installed);
         let mut binaries = Vec::new();
         for (files, distribution) in read.into_iter().zip(&environment.installed.distributions) {
             let name = &distribution.name;
@@ -149,6 +129,35 @@ impl PythonEnvironment {
             environment.keep(only);
         }
         Ok(Some((environment, processes)))
+    }
+
+    /// The environment at `root`, with what decides about commands, and nothing about files.
+    pub(super) fn described(root: &Path) -> Option<Self> {
+        Some(Self::of(root.to_owned(), Environment::read(root)?))
+    }
+
+    fn of(root: PathBuf, mut installed: Environment) -> Self {
+        let is_active = is_active(&root);
+        let installer = Installer::of(&root, &installed);
+        Self {
+            is_default: match installer {
+                Installer::Pip => is_active && is_pip_of(&root),
+                _ => is_active || is_found_by_uv(&root),
+            },
+            sources: match &installer {
+                Installer::Pip | Installer::Other(_) => index::of_pip(&root, is_active),
+                Installer::Uv => index::of_uv(&root, None, is_active),
+                Installer::UvProject(project) => index::of_uv(&root, Some(project), is_active),
+            },
+            installer,
+            owners: BTreeMap::new(),
+            linked: BTreeSet::new(),
+            damaged: Vec::new(),
+            runtimes: Vec::new(),
+            findings: std::mem::take(&mut installed.findings),
+            unread: Vec::new(),
+            installed,
+        }
     }
 
     /// The binaries with device code in a directory of packages that belong to no distribution: its list of files is

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use kpack_format::TargetId;
 use kpack_format::target_id::SPIRV;
+use kpack_format::{Delivery, TargetId};
 use object::elf;
 use rocm_kpack::ShimMode;
 use rocm_kpack::dynamic_symbols::{LOADER_FUNCTION, Linkage};
@@ -86,6 +86,8 @@ pub(super) struct Binary {
     pub(super) form: Form,
     /// Whether there is code for each GPU.
     pub(super) code: Vec<(TargetId, Code)>,
+    /// Its archives, and where others would be.
+    pub(super) archives: Vec<PathBuf>,
     /// What led to archives, apart from the ordinary way, for the end of a message.
     pub(super) found_through: String,
     /// Whether the shim is linked into it, so that every HIP runtime gets its code.
@@ -452,11 +454,11 @@ impl Binary {
         hip: Option<&HipRuntime>,
     ) -> Result<Option<Self>, Error> {
         let path = placed(&linked.loaded_as()).unwrap_or_else(|| linked.path.clone());
-        let (form, code, name, found_through) = match Form::of(linked, machine, hip) {
+        let (form, code, name, archives, found_through) = match Form::of(linked, machine, hip) {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(None),
             Err(Error::Refused { id, path, reason, .. }) if path == linked.path => {
-                (Form::Damaged(id, reason), Vec::new(), None, String::new())
+                (Form::Damaged(id, reason), Vec::new(), None, Vec::new(), String::new())
             }
             Err(Error::Io { path, source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
                 let text = format!("this user may not read {}", path.display());
@@ -464,7 +466,7 @@ impl Binary {
                 let fault = Code::Fault(ids::DAMAGED_ARCHIVE, text, advice.to_owned());
                 let gpus = machine.gpus().iter().cloned();
                 let code = gpus.map(|gpu| (gpu, fault.clone())).collect();
-                (Form::Split, code, None, String::new())
+                (Form::Split, code, None, Vec::new(), String::new())
             }
             Err(error) => return Err(error),
         };
@@ -477,12 +479,28 @@ impl Binary {
             path,
             form,
             code,
+            archives,
             found_through,
             // If its dynamic section is damaged, nothing loads it.
             has_shim: linked.image.elf().is_some_and(|image| has_shim(image).unwrap_or(false)),
             join: None,
             databases,
         }))
+    }
+
+    /// Its kernel databases that have no files for a GPU, or for a family that it is in.
+    pub(super) fn lacking_databases<'a>(
+        &'a self,
+        machine: &'a Machine,
+    ) -> impl Iterator<Item = (&'a TargetId, &'a Installed)> {
+        let has_files = |database: &Installed, gpu: &TargetId| {
+            let mut targets = database.targets.iter();
+            targets.any(|target| target.may_be_taken_for(gpu, Delivery::Archive))
+        };
+        self.databases.iter().flat_map(move |database| {
+            let gpus = machine.gpus().iter().filter(move |gpu| !has_files(database, gpu));
+            gpus.map(move |gpu| (gpu, database))
+        })
     }
 
     /// Plans a join for all GPUs of the machine, without writing.
@@ -517,9 +535,9 @@ impl Binary {
     }
 }
 
-/// What a binary is, whether there is code for each GPU, its path in the install prefix, and what led to
-/// archives.
-type Found = (Form, Vec<(TargetId, Code)>, Option<String>, String);
+/// What a binary is, whether there is code for each GPU, its path in the install prefix, where archives are or would be,
+/// and what led to them.
+type Found = (Form, Vec<(TargetId, Code)>, Option<String>, Vec<PathBuf>, String);
 
 impl Form {
     fn of(
@@ -545,8 +563,8 @@ impl Form {
         let gpus = machine.gpus().iter();
         let code = gpus.map(|gpu| (gpu.clone(), code(gpu))).collect();
         Ok(Some(match linked.kept_marker()? {
-            Some(marker) => (Self::Joined, code, marker.kernel_name, String::new()),
-            None => (Self::Fat, code, None, String::new()),
+            Some(marker) => (Self::Joined, code, marker.kernel_name, Vec::new(), String::new()),
+            None => (Self::Fat, code, None, Vec::new(), String::new()),
         }))
     }
 }
@@ -558,13 +576,13 @@ fn split(
 ) -> Result<Found, Error> {
     let groups = linked.markers()?;
     let loaded_as = linked.loaded_as();
-    let mut kpacks = Vec::new();
+    let (mut kpacks, mut archives) = (Vec::new(), Vec::new());
     let code = machine.gpus().iter().cloned();
     let code = code.map(|gpu| (gpu, Code::Nowhere(BTreeSet::new())));
     let mut code: Vec<(TargetId, Code)> = code.collect();
     for group in &groups {
         let Some(name) = &group.marker.kernel_name else {
-            return Ok((Form::EarlyMarker, Vec::new(), None, String::new()));
+            return Ok((Form::EarlyMarker, Vec::new(), None, Vec::new(), String::new()));
         };
         let open = |lookup: &Lookup| {
             Resolver::open(lookup, &linked.image, &loaded_as, &group.marker, name)
@@ -593,18 +611,26 @@ fn split(
                 found = worse;
             }
             known.add(found);
+            archives.extend(resolver.unlisted(gpu));
         }
+        archives.extend(resolver.kpacks.files.iter().map(|kpack| kpack.path.clone()));
         kpacks.push(resolver.kpacks);
     }
     let mut names = groups.iter().map(|group| group.marker.kernel_name.clone());
     let name = names.next().flatten().filter(|name| !is_object(name));
-    Ok((Form::Split, code, name, Kpacks::found_through(&kpacks)))
+    Ok((Form::Split, code, name, archives, Kpacks::found_through(&kpacks)))
 }
 
 impl Code {
     /// Whether there is code, even if some version of ROCm's loader does not find it.
     pub(super) fn is_here(&self) -> bool {
         matches!(self, Self::Here | Self::Doubtful(..))
+    }
+
+    /// Whether it is neither in the binary nor in an archive that is there.
+    pub(super) fn is_missing(&self) -> bool {
+        let is_fault = matches!(self, Self::Fault(id, ..) if *id == ids::MISSING_ARCHIVE);
+        is_fault || matches!(self, Self::Nowhere(_) | Self::Unlisted(..))
     }
 
     /// `ROCM_KPACK_PATH` keeps the loader from the code for `gpu`.

@@ -3,26 +3,30 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::trim::note;
 use kpack_format::{Delivery, Generic, TargetId};
 use rocm_kpack::GPU_OVERRIDE;
 
 use super::facts::{Binary, Code, Form, HipRuntime, Join, Loader, Process, Runtime};
 use super::machine::{Machine, ON_WINDOWS};
 use super::remedy::{Diagnosis, Remedy, word};
+use super::restore::{AllLost, Lost};
 use kpack_core::words::{list, list_some};
 use kpack_core::{Finding, Severity, ids};
 
 /// The most names in one message.
 const MOST_NAMES: usize = 5;
 
-/// All findings about processes: the code of each binary, then the HIP runtimes.
-pub(super) fn judge(machine: &Machine, processes: &[Process]) -> Vec<Diagnosis> {
+/// All findings about processes: the code of each binary, then the HIP runtimes. `all_lost` is what trim removed.
+pub(super) fn judge(
+    machine: &Machine,
+    processes: &[Process],
+    all_lost: &AllLost,
+) -> Vec<Diagnosis> {
     let mut findings = Vec::new();
     for process in processes {
         for binary in &process.binaries {
-            of_binary(binary, process, machine, &mut findings);
-            of_databases(binary, machine, &mut findings);
+            of_binary(binary, process, machine, all_lost, &mut findings);
+            of_databases(binary, machine, all_lost, &mut findings);
         }
     }
     for group in Processes::all(processes, machine) {
@@ -154,31 +158,44 @@ fn of_container(machine: &Machine) -> &'static str {
 }
 
 /// Reports kernel databases without files for a GPU, or for a family that it is in.
-fn of_databases(binary: &Binary, machine: &Machine, findings: &mut Vec<Diagnosis>) {
-    for database in &binary.databases {
-        let has_files = |gpu: &TargetId| {
-            let mut targets = database.targets.iter();
-            targets.any(|target| {
-                target.may_run_on(gpu) || target.is_generic_for(gpu, Delivery::Archive)
-            })
-        };
-        for gpu in machine.gpus().iter().filter(|gpu| !has_files(gpu)) {
-            let families = gpu.families().map(|family| family.plain_name().to_owned());
-            let named = Vec::from_iter([gpu.processor().to_owned()].into_iter().chain(families));
-            let text = format!(
-                "the kernel database {} has no files for {}, only for {}",
-                database.name,
-                named.join(" or "),
-                list(&database.targets)
-            );
-            let help = format!("install the package with its files for {}", gpu.processor());
-            let note = Finding::new(Severity::Note, ids::MISSING_TARGET, &database.directory, text);
-            findings.push(note.with_help(help).into());
-        }
+fn of_databases(
+    binary: &Binary,
+    machine: &Machine,
+    all_lost: &AllLost,
+    findings: &mut Vec<Diagnosis>,
+) {
+    for (gpu, database) in binary.lacking_databases(machine) {
+        let families = gpu.families().map(|family| family.plain_name().to_owned());
+        let named = Vec::from_iter([gpu.processor().to_owned()].into_iter().chain(families));
+        let text = format!(
+            "the kernel database {} has no files for {}, only for {}",
+            database.name,
+            named.join(" or "),
+            list(&database.targets)
+        );
+        let help = format!("install the package with its files for {}", gpu.processor());
+        let note = Finding::new(Severity::Note, ids::MISSING_TARGET, &database.directory, text);
+        let lost = all_lost.get(&(database.directory.clone(), gpu.clone()));
+        findings.push(explained(note.with_help(help).into(), lost));
     }
 }
 
-fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &mut Vec<Diagnosis>) {
+/// The same, with what trim removed, and what brings it back.
+fn explained(mut diagnosis: Diagnosis, lost: Option<&Lost>) -> Diagnosis {
+    let Some(Lost { text, help, remedy }) = lost else { return diagnosis };
+    diagnosis.finding.text.push_str(&format!("; {text}"));
+    diagnosis.finding.help = Some(help.clone());
+    diagnosis.mended_by(remedy.clone())
+}
+
+fn of_binary(
+    binary: &Binary,
+    process: &Process,
+    machine: &Machine,
+    all_lost: &AllLost,
+    findings: &mut Vec<Diagnosis>,
+) {
+    let lost = |gpu: &TargetId| all_lost.get(&(binary.path.clone(), gpu.clone()));
     let path = binary.path.as_path();
     let form = match &binary.form {
         Form::Damaged(id, reason) => {
@@ -221,7 +238,7 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
         Code::Fault(id, text, advice) => {
             let text = format!("{form}, but {text}");
             let fault = Finding::new(Severity::Fault, *id, path, text).with_help(advice);
-            Some(fault.into())
+            Some(explained(fault.into(), lost(gpu).filter(|_| code.is_missing())))
         }
         Code::Nowhere(known) | Code::Unlisted(known, _) => match generic(&binary.form, known, gpu) {
             Ok(Some(Generic { target, since })) => {
@@ -241,7 +258,7 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
                 }
                 let advice = "install the package that contains it";
                 let found = Finding::new(outcome, ids::MISSING_ARCHIVE, path, text);
-                Some(found.with_help(advice).into())
+                Some(explained(found.with_help(advice).into(), lost(gpu)))
             }
             found => {
                 let mut text = if known.is_empty() {
@@ -252,9 +269,6 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
                 };
                 if let Err(why) = found {
                     text.push_str(&format!(" ({why})"));
-                }
-                if let Some(why) = note::explain(path, gpu) {
-                    text.push_str(&format!("; {why}"));
                 }
                 let mut remedy = None;
                 let mut advice = match (&binary.form, &binary.join) {
@@ -277,7 +291,8 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
                     }
                 }
                 let found = Finding::new(outcome, ids::MISSING_TARGET, path, text);
-                Some(Diagnosis::from(found.with_help(advice)).mended_by(remedy))
+                let found = Diagnosis::from(found.with_help(advice)).mended_by(remedy);
+                Some(explained(found, lost(gpu)))
             }
         },
     }));

@@ -12,9 +12,11 @@ mod image;
 mod index;
 mod judge;
 mod machine;
+mod origins;
 mod packages;
 mod places;
 mod remedy;
+mod restore;
 mod rocm_loader;
 mod unused;
 
@@ -35,9 +37,9 @@ use packages::Packages;
 pub use image::enter;
 pub(crate) use machine::no_gpu;
 pub use machine::{Options, processors};
-pub use packages::Owner;
-pub(crate) use packages::owners;
+pub use origins::{Origin, Origins, Owner, PackageManager};
 pub use remedy::{Diagnosis, Remedy};
+pub(crate) use restore::Restorer;
 pub use unused::{Unused, unused};
 
 /// What was found out.
@@ -231,9 +233,12 @@ fn findings_of(subjects: &[Subject], machine: &Machine) -> Vec<Diagnosis> {
         }
         processes.extend(of_machine(&subject.processes));
     }
-    findings.extend(Packages::of(&processes, machine).judge(&processes, machine));
+    let packages = Packages::of(&processes, machine);
+    let of_distribution = processes.len();
     processes.extend(of_python);
-    findings.extend(judge::judge(machine, &processes));
+    let lost = restore::all_lost(&processes, machine);
+    findings.extend(packages.judge(&processes[..of_distribution], machine, &lost));
+    findings.extend(judge::judge(machine, &processes, &lost));
     findings
 }
 

@@ -13,11 +13,12 @@ use kpack_format::names::is_archive;
 use kpack_format::{Delivery, TargetId};
 use kpack_split::input;
 use kpack_wheel::within;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::facts::{Binary, Code, Process};
 use super::machine::{Machine, small_text};
 use super::remedy::{Diagnosis, Remedy};
+use super::restore::{AllLost, Restorer};
 
 /// The largest list of the files of a package, and the largest database of dpkg, in bytes.
 const MAX_LIST: u64 = 16 << 20;
@@ -31,7 +32,7 @@ const OTHER_RPM_DATABASES: [(&str, &str); 2] = [
 
 /// A program that installs packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Manager {
+pub(super) enum Manager {
     Apt,
     Dnf,
     /// That of SUSE.
@@ -42,14 +43,14 @@ enum Manager {
 
 /// An installed package, as far as it matters.
 #[derive(Debug, Clone)]
-struct Package {
-    manager: Manager,
-    name: String,
-    version: String,
+pub(super) struct Package {
+    pub(super) manager: Manager,
+    pub(super) name: String,
+    pub(super) version: String,
     /// Its architecture, if it is not that of the system.
     foreign: Option<String>,
     /// Archives, and binaries that are examined, as paths in the root.
-    files: Vec<PathBuf>,
+    pub(super) files: Vec<PathBuf>,
     /// The packages that it recommends and that are not installed, with their versions.
     lacks: Vec<(String, Option<String>)>,
 }
@@ -75,14 +76,14 @@ struct CondaPackage {
 /// What the examined binaries have to do with packages.
 #[derive(Debug, Default)]
 pub(super) struct Packages {
-    packages: Vec<Package>,
+    pub(super) packages: Vec<Package>,
     missing: BTreeSet<PathBuf>,
-    unread: Vec<Unread>,
+    pub(super) unread: Vec<Unread>,
 }
 
 /// A database of packages, or a part of one, that kpack does not read.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Unread {
+pub(super) struct Unread {
     path: PathBuf,
     why: &'static str,
     /// The command that reads it, if there is one.
@@ -90,7 +91,7 @@ struct Unread {
 }
 
 impl Unread {
-    fn finding(&self) -> Finding {
+    pub(super) fn finding(&self) -> Finding {
         let mut text =
             format!("{}, so kpack cannot tell which package a file belongs to", self.why);
         if let Some(command) = self.command {
@@ -100,17 +101,102 @@ impl Unread {
     }
 }
 
+impl DpkgPackage {
+    /// The installed packages by name. One can be installed for several architectures, in several versions.
+    fn installed(root: &Root) -> Result<BTreeMap<String, Vec<Self>>, Unread> {
+        let mut installed: BTreeMap<String, Vec<Self>> = BTreeMap::new();
+        let Some(status) = root.inside("var/lib/dpkg/status") else { return Ok(installed) };
+        let Some(text_of_status) = text(&status, MAX_STATUS) else {
+            let why = "dpkg's database cannot be read";
+            return Err(Unread { path: status, why, command: Some("dpkg --search FILE") });
+        };
+        for paragraph in text_of_status.split("\n\n") {
+            let field = |name: &str| {
+                let mut lines = paragraph.lines();
+                lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+            };
+            if let (Some(name), Some(version)) = (field("Package"), field("Version"))
+                && field("Status").is_some_and(|status| status.ends_with(" installed"))
+                && [name, version].into_iter().all(is_plain)
+            {
+                let architecture = field("Architecture").unwrap_or_default();
+                installed.entry(name.to_owned()).or_default().push(Self {
+                    version: version.to_owned(),
+                    architecture: architecture.to_owned(),
+                    is_for_all: architecture == "all" || field("Multi-Arch") == Some("foreign"),
+                    recommends: field("Recommends").unwrap_or_default().to_owned(),
+                });
+            }
+        }
+        Ok(installed)
+    }
+
+    /// It by its name, where the system has the architecture `own`.
+    fn named(&self, name: &str, own: Option<&str>) -> Package {
+        let is_foreign = own.is_some_and(|own| own != self.architecture)
+            && self.architecture != "all"
+            && is_plain(&self.architecture);
+        Package {
+            manager: Manager::Apt,
+            name: name.to_owned(),
+            version: self.version.clone(),
+            foreign: is_foreign.then(|| self.architecture.clone()),
+            files: Vec::new(),
+            lacks: Vec::new(),
+        }
+    }
+}
+
+/// The architecture of the system, if others are known. dpkg writes this list when the first foreign one is added, and the
+/// system's own one is first.
+fn own_architecture(root: &Root) -> Option<String> {
+    let architectures = root.inside("var/lib/dpkg/arch").and_then(|path| small_text(&path))?;
+    Some(architectures.lines().next()?.trim().to_owned())
+}
+
+/// The packages in RPM's database, and the program that installs them; `None` if there is no database.
+fn rpm_packages(root: &Root) -> Result<Option<(Manager, Vec<RpmPackage>)>, Unread> {
+    let find = |name: &str| {
+        let places = ["usr/lib/sysimage/rpm", "var/lib/rpm"].into_iter();
+        let mut files = places.filter_map(|place| root.inside(&format!("{place}/{name}")));
+        files.find(|path| path.is_file())
+    };
+    let command = Some("rpm --query --file FILE");
+    let unread = |path, why| Err(Unread { path, why, command });
+    let Some(database) = find("rpmdb.sqlite") else {
+        for (name, why) in OTHER_RPM_DATABASES {
+            if let Some(path) = find(name) {
+                return unread(path, why);
+            }
+        }
+        return Ok(None);
+    };
+    let Some(packages) = rpm_database::read(&database) else {
+        let why = "kpack cannot read RPM's database: it is damaged, or part of it is still in the write-ahead log";
+        return unread(database, why);
+    };
+    let releases = ["etc/os-release", "usr/lib/os-release"].into_iter();
+    let mut releases = releases.filter_map(|path| root.inside(path));
+    let release = releases.find_map(|path| small_text(&path)).unwrap_or_default();
+    let mut lines = release.lines().filter_map(|line| line.split_once('='));
+    let is_suse = lines.any(|(key, ids)| ["ID", "ID_LIKE"].contains(&key) && ids.contains("suse"));
+    let manager = if is_suse { Manager::Zypper } else { Manager::Dnf };
+    let is_sound =
+        |own: &RpmPackage| [&own.name, &own.version].into_iter().all(|text| is_plain(text));
+    Ok(Some((manager, packages.into_iter().filter(is_sound).collect())))
+}
+
 /// The directory that paths in databases are below.
-struct Root {
+pub(super) struct Root {
     path: PathBuf,
     /// The same without links.
-    real: PathBuf,
+    pub(super) real: PathBuf,
     /// The directories `/lib` and others that are links into `/usr`.
     merged: Vec<&'static str>,
 }
 
 impl Root {
-    fn new(path: PathBuf) -> Self {
+    pub(super) fn new(path: PathBuf) -> Self {
         let mut merged = Vec::from(["lib", "lib64", "bin", "sbin"]);
         merged.retain(|name| {
             let target = fs::read_link(path.join(name));
@@ -140,7 +226,7 @@ impl Root {
 }
 
 /// The files whose packages are looked for.
-struct Wanted<'a> {
+pub(super) struct Wanted<'a> {
     files: BTreeSet<&'a Path>,
     /// Their names: a machine's packages list many thousands of files, and most are rejected by these alone.
     names: HashSet<&'a OsStr>,
@@ -149,13 +235,18 @@ struct Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    fn new(files: BTreeSet<&'a Path>, places: BTreeSet<PathBuf>) -> Self {
+    pub(super) fn new(files: BTreeSet<&'a Path>, places: BTreeSet<PathBuf>) -> Self {
         let names = files.iter().filter_map(|path| path.file_name()).collect();
         Self { files, names, places }
     }
 
+    /// Whether the package of this file is looked for.
+    pub(super) fn contains(&self, path: &Path) -> bool {
+        self.files.contains(path)
+    }
+
     /// Those among the files that a package lists; `real` says where one is.
-    fn among<'l>(
+    pub(super) fn among<'l>(
         &self,
         listed: impl Iterator<Item = &'l str>,
         real: impl Fn(&str) -> Option<PathBuf>,
@@ -173,36 +264,42 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// A package of dpkg or RPM, and some of its files.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Owner {
-    /// `dpkg` or `rpm`.
-    pub manager: &'static str,
-    /// Its name.
-    pub name: String,
-    /// Its version.
-    pub version: String,
-    /// The files.
-    #[serde(serialize_with = "kpack_core::lossy::paths")]
-    pub files: Vec<PathBuf>,
-}
+/// The installed packages of dpkg and RPM, without their files. Of a database that cannot be read, none are known.
+#[derive(Debug, Default)]
+pub(super) struct Installed(Vec<Package>);
 
-/// The packages in the databases below `root` that `files` are of, and which databases kpack does not read.
-pub(crate) fn owners(root: &Path, files: BTreeSet<&Path>) -> (Vec<Owner>, Vec<Finding>) {
-    let mut found = Packages::default();
-    let root = &Root::new(root.to_owned());
-    let wanted = &Wanted::new(files, BTreeSet::new());
-    found.add_dpkg(root, wanted);
-    found.add_rpm(root, wanted);
-    let owners = found.packages.into_iter().map(|package| {
-        let name = package.named(&package.name);
-        let Package { manager, version, files, .. } = package;
-        let manager = if manager == Manager::Apt { "dpkg" } else { "rpm" };
-        Owner { manager, name, version, files }
-    });
-    let mut owners = Vec::from_iter(owners);
-    owners.sort();
-    (owners, found.unread.iter().map(Unread::finding).collect())
+impl Installed {
+    /// Reads the databases below `root`.
+    pub(super) fn read(root: &Path) -> Self {
+        let root = &Root::new(root.to_owned());
+        let own = own_architecture(root);
+        let dpkg = DpkgPackage::installed(root).unwrap_or_default().into_iter();
+        let mut found = Vec::from_iter(dpkg.flat_map(|(name, packages)| {
+            let own = own.as_deref();
+            Vec::from_iter(packages.iter().map(|package| package.named(&name, own)))
+        }));
+        if let Ok(Some((manager, packages))) = rpm_packages(root) {
+            found.extend(packages.into_iter().map(|own| Package {
+                manager,
+                name: own.name,
+                version: own.version,
+                foreign: None,
+                files: Vec::new(),
+                lacks: Vec::new(),
+            }));
+        }
+        Self(found)
+    }
+
+    /// Whether none is known.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The package of that full name in that version.
+    pub(super) fn get(&self, name: &str, version: &str) -> Option<&Package> {
+        self.0.iter().find(|own| own.full_name() == name && own.version == version)
+    }
 }
 
 impl Packages {
@@ -234,41 +331,23 @@ impl Packages {
             found.add_conda(prefix, wanted);
         }
         let files = found.packages.iter().flat_map(|package| &package.files);
-        let is_missing = |path: &&PathBuf| fs::symlink_metadata(path).is_err();
+        let mut restorer = Restorer::new(&machine.system);
+        // What trim removed is missed only where a binary lacks it.
+        let is_missing =
+            |path: &&PathBuf| fs::symlink_metadata(path).is_err() && !restorer.has_removed(path);
         found.missing = files.filter(is_missing).cloned().collect();
         found
     }
 
-    fn add_dpkg(&mut self, root: &Root, wanted: &Wanted<'_>) {
-        let Some(status) = root.inside("var/lib/dpkg/status") else { return };
-        let Some(text_of_status) = text(&status, MAX_STATUS) else {
-            let why = "dpkg's database cannot be read";
-            let command = Some("dpkg --search FILE");
-            return self.unread.push(Unread { path: status, why, command });
+    pub(super) fn add_dpkg(&mut self, root: &Root, wanted: &Wanted<'_>) {
+        let installed = match DpkgPackage::installed(root) {
+            Ok(installed) => installed,
+            Err(unread) => return self.unread.push(unread),
         };
-        // A package can be installed for several architectures, in several versions.
-        let mut installed: BTreeMap<String, Vec<DpkgPackage>> = BTreeMap::new();
-        for paragraph in text_of_status.split("\n\n") {
-            let field = |name: &str| {
-                let mut lines = paragraph.lines();
-                lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
-            };
-            if let (Some(name), Some(version)) = (field("Package"), field("Version"))
-                && field("Status").is_some_and(|status| status.ends_with(" installed"))
-                && [name, version].into_iter().all(is_plain)
-            {
-                let architecture = field("Architecture").unwrap_or_default();
-                installed.entry(name.to_owned()).or_default().push(DpkgPackage {
-                    version: version.to_owned(),
-                    architecture: architecture.to_owned(),
-                    is_for_all: architecture == "all" || field("Multi-Arch") == Some("foreign"),
-                    recommends: field("Recommends").unwrap_or_default().to_owned(),
-                });
-            }
+        if installed.is_empty() {
+            return;
         }
-        // dpkg writes this list when the first foreign architecture is added. The system's own one is first.
-        let architectures = root.inside("var/lib/dpkg/arch").and_then(|path| small_text(&path));
-        let own = architectures.as_ref().and_then(|list| list.lines().next()).map(str::trim);
+        let own = own_architecture(root);
         let lists = root.inside("var/lib/dpkg/info").map(fs::read_dir);
         let lists = lists.into_iter().flatten().flatten().flatten();
         // dpkg writes no links there.
@@ -301,17 +380,8 @@ impl Packages {
                 others.any(serves)
             };
             let recommends = recommended(&package.recommends);
-            let is_foreign = own.is_some_and(|own| own != package.architecture)
-                && package.architecture != "all"
-                && is_plain(&package.architecture);
-            Some(Ok(Package {
-                manager: Manager::Apt,
-                name: name.to_owned(),
-                version: package.version.clone(),
-                foreign: is_foreign.then(|| package.architecture.clone()),
-                files,
-                lacks: recommends.filter(|(name, _)| !is_there(name)).collect(),
-            }))
+            let lacks = recommends.filter(|(name, _)| !is_there(name)).collect();
+            Some(Ok(Package { files, lacks, ..package.named(name, own.as_deref()) }))
         });
         for found in read.into_iter().flatten() {
             match found {
@@ -321,39 +391,15 @@ impl Packages {
         }
     }
 
-    fn add_rpm(&mut self, root: &Root, wanted: &Wanted<'_>) {
-        let find = |name: &str| {
-            let places = ["usr/lib/sysimage/rpm", "var/lib/rpm"].into_iter();
-            let mut files = places.filter_map(|place| root.inside(&format!("{place}/{name}")));
-            files.find(|path| path.is_file())
+    pub(super) fn add_rpm(&mut self, root: &Root, wanted: &Wanted<'_>) {
+        let (manager, packages) = match rpm_packages(root) {
+            Ok(Some(found)) => found,
+            Ok(None) => return,
+            Err(unread) => return self.unread.push(unread),
         };
-        let command = Some("rpm --query --file FILE");
-        let mut unread = |path, why| self.unread.push(Unread { path, why, command });
-        let Some(database) = find("rpmdb.sqlite") else {
-            for (name, why) in OTHER_RPM_DATABASES {
-                if let Some(path) = find(name) {
-                    return unread(path, why);
-                }
-            }
-            return;
-        };
-        let Some(packages) = rpm_database::read(&database) else {
-            let why = "kpack cannot read RPM's database: it is damaged, or part of it is still in the write-ahead log";
-            return unread(database, why);
-        };
-        let releases = ["etc/os-release", "usr/lib/os-release"].into_iter();
-        let mut releases = releases.filter_map(|path| root.inside(path));
-        let release = releases.find_map(|path| small_text(&path)).unwrap_or_default();
-        let mut lines = release.lines().filter_map(|line| line.split_once('='));
-        let is_suse =
-            lines.any(|(key, ids)| ["ID", "ID_LIKE"].contains(&key) && ids.contains("suse"));
-        let manager = if is_suse { Manager::Zypper } else { Manager::Dnf };
         let installed: BTreeSet<String> = packages.iter().map(|own| own.name.clone()).collect();
         for package in packages {
             let RpmPackage { name, version, files, recommends, .. } = package;
-            if ![&name, &version].into_iter().all(|text| is_plain(text)) {
-                continue;
-            }
             let files =
                 wanted.among(files.iter().map(String::as_str), |path| Some(root.join(path)));
             if !files.is_empty() {
@@ -367,7 +413,7 @@ impl Packages {
         }
     }
 
-    fn add_conda(&mut self, prefix: &Path, wanted: &Wanted<'_>) {
+    pub(super) fn add_conda(&mut self, prefix: &Path, wanted: &Wanted<'_>) {
         let entries = fs::read_dir(prefix.join("conda-meta")).into_iter().flatten().flatten();
         let mut lists = Vec::from_iter(entries.map(|entry| entry.path()));
         lists.retain(|path| path.extension().is_some_and(|end| end == "json"));
@@ -413,8 +459,13 @@ impl Packages {
     }
 
     /// The findings: archives that a package lists and that are gone, and device packages that are recommended for a GPU
-    /// and not installed.
-    pub(super) fn judge(&self, processes: &[Process], machine: &Machine) -> Vec<Diagnosis> {
+    /// and not installed. `all_lost` is what trim removed, which `judge` explains.
+    pub(super) fn judge(
+        &self,
+        processes: &[Process],
+        machine: &Machine,
+        all_lost: &AllLost,
+    ) -> Vec<Diagnosis> {
         let mut found = Vec::new();
         for package in &self.packages {
             let mut gone = package.files.iter().filter(|path| self.missing.contains(*path));
@@ -442,7 +493,9 @@ impl Packages {
                     continue;
                 };
                 let has = binary.code.iter().any(|(_, code)| code.is_here());
-                let is_there = || !owner.files.iter().any(|path| self.missing.contains(path));
+                let is_lost = all_lost.contains_key(&(binary.path.clone(), gpu.clone()));
+                let is_there =
+                    || !is_lost && !owner.files.iter().any(|path| self.missing.contains(path));
                 if owner.manager == Manager::Conda && (!has || machine.asked) && is_there() {
                     let text = format!("{} {} has no code for {gpu}", owner.name, owner.version);
                     let id = ids::DEVICE_PACKAGE_MISSING;
@@ -474,6 +527,11 @@ impl Packages {
 }
 
 impl Package {
+    /// Its name, as programs are told it.
+    pub(super) fn full_name(&self) -> String {
+        self.named(&self.name)
+    }
+
     /// The name of a package for the same architecture, as programs are told it.
     fn named(&self, name: &str) -> String {
         match &self.foreign {
@@ -483,20 +541,7 @@ impl Package {
     }
 
     fn reinstall(&self) -> Option<Remedy> {
-        match self.manager {
-            Manager::Apt => {
-                let pinned = format!("{}={}", self.named(&self.name), self.version);
-                Remedy::new("apt-get", ["install", "--reinstall", &pinned])
-            }
-            Manager::Dnf => {
-                Remedy::new("dnf", ["reinstall", &format!("{}-{}", self.name, self.version)])
-            }
-            Manager::Zypper => {
-                let pinned = format!("{}={}", self.name, self.version);
-                Remedy::new("zypper", ["install", "--force", &pinned])
-            }
-            Manager::Conda => None,
-        }
+        self.manager.reinstall(&[self])
     }
 
     /// What to do about a package of conda, for which there is no command that is sure.
@@ -509,15 +554,33 @@ impl Package {
 }
 
 impl Manager {
+    /// The program, and what is between a name and its version there.
+    fn program(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Apt => Some(("apt-get", "=")),
+            Self::Dnf => Some(("dnf", "-")),
+            Self::Zypper => Some(("zypper", "=")),
+            Self::Conda => None,
+        }
+    }
+
     fn install(self, name: &str, version: Option<&str>) -> Option<Remedy> {
-        let (program, between) = match self {
-            Self::Apt => ("apt-get", "="),
-            Self::Dnf => ("dnf", "-"),
-            Self::Zypper => ("zypper", "="),
-            Self::Conda => return None,
-        };
+        let (program, between) = self.program()?;
         let pinned = version.map_or(name.to_owned(), |version| format!("{name}{between}{version}"));
         Remedy::new(program, ["install", &pinned])
+    }
+
+    /// The command that installs these packages again, in the versions that they have.
+    pub(super) fn reinstall(self, packages: &[&Package]) -> Option<Remedy> {
+        let (program, between) = self.program()?;
+        let action = match self {
+            Self::Dnf => &["reinstall"][..],
+            Self::Zypper => &["install", "--force"],
+            Self::Apt | Self::Conda => &["install", "--reinstall"],
+        };
+        let pinned =
+            packages.iter().map(|own| format!("{}{between}{}", own.full_name(), own.version));
+        Remedy::new(program, action.iter().map(|&word| word.to_owned()).chain(pinned))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Changes files as planned, and reports what became of them. Whatever can be done is done: an error is kept for the
 //! report, unless it says that the run is to stop.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,11 +18,11 @@ use kpack_split::trim::{self, Destination, Written};
 
 use super::held::Spot;
 use super::lists::{self, Fate, Places};
-use super::note::{self, Goes, Note};
+use super::note::{self, Goes, OpenNote};
 use super::plan::{Decision, Job, NewManifest, Planner, Removed, Rewrite, Whole};
 use super::tree::{Given, Tree};
 use super::{FileReport, Outcome, Report};
-use crate::doctor::owners;
+use crate::doctor::Origins;
 
 /// The most files that are planned before the note is written for all of them.
 const BATCH: usize = 64;
@@ -45,10 +46,18 @@ pub(super) struct Application<'a> {
     unfinished: Vec<Vec<PathBuf>>,
     /// Whether some of the work failed that the note says was begun.
     is_unfinished: bool,
+    notes: Vec<OpenNote>,
+    /// The packages of the files, found when the first one is about to change.
+    origins: OnceCell<Origins>,
 }
 
 impl<'a> Application<'a> {
-    pub(super) fn new(planner: &'a Planner<'a>, given: &'a [Given], tree: &'a mut Tree) -> Self {
+    pub(super) fn new(
+        planner: &'a Planner<'a>,
+        given: &'a [Given],
+        notes: Vec<OpenNote>,
+        tree: &'a mut Tree,
+    ) -> Self {
         let report = Report {
             gpus: planner.options.keep.gpus.iter().map(ToString::to_string).collect(),
             dry_run: planner.options.dry_run,
@@ -57,8 +66,19 @@ impl<'a> Application<'a> {
         };
         let (left, unfinished) = (BTreeSet::new(), Vec::new());
         let (complete, changed) = (BTreeSet::new(), BTreeSet::new());
-        let is_unfinished = false;
-        Self { planner, given, tree, report, complete, changed, left, unfinished, is_unfinished }
+        Self {
+            planner,
+            given,
+            tree,
+            report,
+            complete,
+            changed,
+            left,
+            unfinished,
+            is_unfinished: false,
+            notes,
+            origins: OnceCell::new(),
+        }
     }
 
     /// Does all of it.
@@ -83,7 +103,7 @@ impl<'a> Application<'a> {
             self.update_lists()?;
         }
         if !dry_run && !self.is_unfinished {
-            let finished = given.iter().try_for_each(|given| Note::finish(given.directory()));
+            let finished = self.notes.iter_mut().try_for_each(OpenNote::finish);
             self.keep_error(finished)?;
         }
         self.find_owners();
@@ -131,16 +151,17 @@ impl<'a> Application<'a> {
         if self.planner.options.dry_run || whole.files.is_empty() {
             return Ok(());
         }
-        let targets = BTreeSet::from_iter(whole.files.iter().map(|removed| removed.target.clone()));
-        let manifests = whole.manifests.iter().map(|new| Goes {
-            names: slice::from_ref(&new.path),
-            targets: targets.clone(),
-            stays: true,
-        });
         let goes = whole.files.iter().map(|removed| Goes {
             names: slice::from_ref(&removed.path),
             targets: BTreeSet::from([removed.target.clone()]),
             stays: false,
+        });
+        // Archives that come back without their manifest are not found.
+        let manifests = whole.manifests.iter().map(|manifest| {
+            let own = whole.files.iter();
+            let own = own.filter(|removed| removed.path.parent() == manifest.path.parent());
+            let targets = own.map(|removed| removed.target.clone()).collect();
+            Goes { names: slice::from_ref(&manifest.path), targets, stays: true }
         });
         if self.note(&Vec::from_iter(goes.chain(manifests)))?.contains(&given) {
             self.report.files.truncate(reported);
@@ -347,8 +368,8 @@ impl<'a> Application<'a> {
     /// Finds the files in the given paths that an earlier run may have changed before it was killed.
     fn find_unfinished(&mut self) {
         let mut there: Option<BTreeSet<&PathBuf>> = None;
-        for given in self.given {
-            for mut names in Note::unfinished(given.directory()) {
+        for note in &self.notes {
+            for mut names in note.unfinished() {
                 let there = there.get_or_insert_with(|| self.tree.files.iter().flatten().collect());
                 names.retain(|name| there.contains(name));
                 self.unfinished.push(names);
@@ -381,15 +402,18 @@ impl<'a> Application<'a> {
     /// Notes what goes from files. Returns the given paths whose notes cannot be written: nothing may change there.
     fn note(&mut self, goes: &[Goes<'_>]) -> Result<Vec<&'a Given>, Error> {
         let mut without = Vec::new();
-        if self.planner.options.dry_run {
+        if self.planner.options.dry_run || goes.is_empty() {
             return Ok(without);
         }
-        for given in self.given {
-            let noted = Note::add(given.directory(), &self.report.gpus, goes);
+        let origins = self.origins.take().unwrap_or_else(|| self.find_origins());
+        for mut note in std::mem::take(&mut self.notes) {
+            let noted = note.add(&self.report.gpus, goes, &origins);
             if self.keep_error(noted)?.is_none() {
-                without.push(given);
+                without.extend(self.given.iter().filter(|given| note.is_of(given)));
             }
+            self.notes.push(note);
         }
+        let _ = self.origins.set(origins);
         Ok(without)
     }
 
@@ -398,10 +422,21 @@ impl<'a> Application<'a> {
         let files = self.report.files.iter().map(|file| &file.path).chain(&self.changed);
         let files = BTreeSet::from_iter(files.map(PathBuf::as_path));
         if !files.is_empty() {
-            let (packages, unread) = owners(self.planner.root.directory(), files);
-            self.report.packages = packages;
-            self.report.findings.extend(unread);
+            let origins = self.origins.get_or_init(|| self.find_origins());
+            self.report.packages = origins.owners(files);
+            self.report.findings.extend(origins.findings.iter().cloned());
         }
+    }
+
+    /// The packages of everything in the given paths: while files change, lists lose those that went.
+    fn find_origins(&self) -> Origins {
+        let links = self.tree.links.iter().map(|(link, _)| link);
+        let files = self.tree.files.iter().flatten().chain(links);
+        // Links within the given paths go as well.
+        let files = files.chain(self.report.files.iter().map(|file| &file.path));
+        let given = Vec::from_iter(self.given.iter().map(|given| given.0.as_path()));
+        let root = self.planner.root.directory();
+        Origins::find(root, &given, files.map(PathBuf::as_path).collect())
     }
 
     /// Corrects the lists of the files that this run or an earlier one changed or removed.
@@ -414,8 +449,10 @@ impl<'a> Application<'a> {
         let above = self.given.iter().flat_map(|given| given.directory().ancestors());
         let above = above.filter(|directory| root.inside(directory).is_some());
         let is_given = |path: &PathBuf| self.given.iter().any(|given| path.starts_with(&given.0));
+        let places = Places { root, given: held.directories() };
         for directory in BTreeSet::from_iter(below.chain(above)) {
-            for path in Note::files(directory).into_iter().filter(is_given) {
+            let noted = self.keep_failure(places.noted(directory))?.unwrap_or_default();
+            for path in noted.into_iter().filter(is_given) {
                 let is_there = held.is_there(&path);
                 if let Some(is_there) = self.keep_failure(is_there)? {
                     fates.insert(path, if is_there { Fate::Changed } else { Fate::Gone });
@@ -425,7 +462,6 @@ impl<'a> Application<'a> {
         fates.extend(self.changed.iter().map(|path| (path.clone(), Fate::Changed)));
         let went = self.report.files.iter().filter(|file| file.outcome == Outcome::Removed);
         fates.extend(went.map(|file| (file.path.clone(), Fate::Gone)));
-        let places = Places { root, given: held.directories() };
         let corrected = lists::correct(places, &fates);
         self.report.findings.extend(corrected.findings);
         for error in corrected.errors {

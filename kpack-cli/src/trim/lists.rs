@@ -20,6 +20,7 @@ use kpack_wheel::{Digest, Listed, digest_of, package_directories, update_record,
 use serde_json::Value;
 
 use super::held::{Spot, nearest};
+use super::note::Note;
 use super::place::Root;
 
 /// The largest list, in bytes.
@@ -124,10 +125,31 @@ impl Places<'_> {
         directory.open_file(name)?.ok_or_else(|| Error::changed(path))
     }
 
+    /// The files that earlier runs changed or removed, by the note in a directory.
+    pub(super) fn noted(self, directory: &Path) -> Result<Vec<PathBuf>, Error> {
+        let note = match self
+            .open(directory)
+            .and_then(|opened| opened.as_ref().map(Note::read).transpose())
+        {
+            Ok(note) => note.flatten(),
+            Err(error) if is_closed(&error) => None,
+            // It is somebody else's.
+            Err(Error::Refused { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        let paths = note.iter().flat_map(|(note, _)| note.paths(directory));
+        Ok(paths.collect())
+    }
+
     /// The names in a directory; `None` if there is none.
     fn names(self, path: &Path) -> Result<Option<Vec<OsString>>, Error> {
         self.open(path)?.as_ref().map(Directory::names).transpose()
     }
+}
+
+/// Whether a directory cannot be read by this user. Directories such as `/home` often cannot, and nobody installs there.
+fn is_closed(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied)
 }
 
 struct Lists<'a> {
@@ -188,10 +210,7 @@ impl Lists<'_> {
             Ok(Some(names)) => names,
             Ok(None) if is_there => return Err(Error::changed(prefix)),
             Ok(None) => return Ok(Vec::new()),
-            // Directories such as `/home` are often closed, and nobody installs there.
-            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
-                return Ok(Vec::new());
-            }
+            Err(error) if is_closed(&error) => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
         let mut found = Vec::new();

@@ -8,9 +8,11 @@
 //! ([`plan`]), and does that ([`apply`]).
 
 mod apply;
+mod explain;
 mod held;
+pub(crate) mod history;
 mod lists;
-pub mod note;
+mod note;
 mod place;
 mod plan;
 mod tree;
@@ -28,10 +30,13 @@ use serde::Serialize;
 use crate::doctor::Owner;
 use apply::Application;
 use held::Held;
-use note::Note;
+use note::OpenNote;
 use place::Root;
 use plan::Planner;
 use tree::Tree;
+
+pub use explain::explain;
+pub(crate) use explain::{describe, explain_all};
 
 /// What to trim, and for what.
 #[derive(Debug, Clone)]
@@ -57,7 +62,7 @@ pub struct Report {
     pub dry_run: bool,
     /// The files that changed or went.
     pub files: Vec<FileReport>,
-    /// The packages of dpkg and RPM that these files are of.
+    /// The packages that these files belong to.
     pub packages: Vec<Owner>,
     /// Their sizes in sum, in bytes: a file with several names counts once.
     pub size_before: u64,
@@ -103,7 +108,7 @@ pub enum Outcome {
 /// Removes the code for other GPUs from what is in the given paths.
 ///
 /// # Errors
-/// [`Error::Io`] if a given path cannot be read; [`Error::Refused`] if something other than a file has the name of the note.
+/// [`Error::Io`] if a given path cannot be read; [`Error::Refused`] if something other than a note has its name.
 /// What cannot be trimmed stays as it is, with a warning, or an error in the [report](Report::errors).
 pub fn trim(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
     let root = Root::find(options.root.as_deref())?;
@@ -114,12 +119,10 @@ pub fn trim(options: &Options, progress: &dyn Progress) -> Result<Report, Error>
     });
     let paths = paths.collect::<Result<Vec<_>, Error>>()?;
     let (given, held) = Held::open(&root, &paths, !options.dry_run)?;
-    if !options.dry_run {
-        given.iter().try_for_each(|given| Note::prepare(given.directory()))?;
-    }
+    let notes = OpenNote::all(&held, &given, !options.dry_run)?;
     let mut tree = Tree::read(&root, &given)?;
     let planner = Planner { options, root: &root, held: &held };
-    let mut report = Application::new(&planner, &given, &mut tree).run(progress)?;
+    let mut report = Application::new(&planner, &given, notes, &mut tree).run(progress)?;
     report.size_before = report.files.iter().map(|file| file.size_before).sum();
     report.size_after = report.files.iter().map(|file| file.size_after).sum();
     Ok(report)

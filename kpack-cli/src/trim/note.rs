@@ -1,36 +1,119 @@
-//! `.kpack-trimmed`: what went from the files in a directory, so that others can say why there is no code for a GPU; and
-//! while a run changes files, which ones, so that the next run can finish the work of a killed one.
+//! `.kpack-trimmed`: what went from the files in a directory, and which packages bring it back, so that others can say why
+//! there is no code for a GPU; and while a run changes files, which ones, so that the next run can finish the work of a
+//! killed one.
+//!
+//! The note records facts and no commands: which index a package comes from, and which program installs into an
+//! environment, depends on the machine where somebody asks, and may be secret. [`super::history`] reads notes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use kpack_core::files::with_slashes;
-use kpack_core::publish::{Directory, write_output};
-use kpack_core::words::list;
-use kpack_core::{Error, Finding, ids};
-use kpack_format::{Delivery, TargetId};
+use kpack_core::platform::file_id;
+use kpack_core::publish::{Directory, StagedFile};
+use kpack_core::{Error, ids};
+use kpack_format::TargetId;
+use kpack_format::digest::{blake3, hex};
 use kpack_wheel::within;
 use serde::{Deserialize, Serialize};
 
+use super::held::Held;
+use super::tree::Given;
+use crate::doctor::{Origin, Origins};
+
 /// The name of the note.
-pub const NAME: &str = ".kpack-trimmed";
+pub(super) const NAME: &str = ".kpack-trimmed";
 
 /// The largest note, in bytes.
 const MAX_NOTE: u64 = 64 << 20;
 
+/// The version of the format.
+const FORMAT: u32 = 2;
+
+/// As many bytes at the start of a file tell one build of it from another: a linked file has its build ID and its symbol
+/// table there, a bundle and an archive their tables.
+const START: u64 = 64 << 10;
+
 /// What went. It has no times: trimming a tree twice gives the same bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Note {
-    /// The version of the format.
+pub(super) struct Note {
     format: u32,
     /// The GPUs whose code stayed, in the last run that changed something.
-    kept: Vec<String>,
-    /// The targets whose code went, and the files, relative to the note.
-    removed: BTreeMap<String, BTreeSet<String>>,
+    pub(super) kept: Vec<String>,
+    /// The packages that files belong to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    packages: Vec<Origin>,
+    /// What went from each file, whose path is relative to the note.
+    #[serde(default)]
+    pub(super) files: BTreeMap<String, Went>,
     /// The names of each file that a run is changing. A complete run leaves none.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     unfinished: BTreeSet<Vec<String>>,
+    /// What format 1 has instead of `files`: the files by target.
+    #[serde(default, skip_serializing)]
+    removed: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// What went from a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Went {
+    /// The targets whose code went.
+    pub(super) removed: BTreeSet<String>,
+    /// The index of its package; `None` if it belongs to none that kpack knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    package: Option<usize>,
+    /// What was left of it; `None` if a run was killed before it could tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    left: Option<Left>,
+}
+
+/// The file system of a file, and its number there.
+type FileId = (u64, u64);
+
+/// What a run left of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Left {
+    /// Nothing.
+    Nothing,
+    /// Something that is no file, such as a link.
+    Other,
+    /// A file like this.
+    File {
+        /// Its size in bytes.
+        size: u64,
+        /// The BLAKE3 digest of its first [`START`] bytes.
+        start: String,
+    },
+}
+
+impl Left {
+    /// What is left of the file `name` in `directory`.
+    fn of(directory: &Directory, name: &str) -> Result<Self, Error> {
+        Ok(Self::and_id(directory, name)?.0)
+    }
+
+    /// The same, with what tells the file from another one in its place.
+    fn and_id(directory: &Directory, name: &str) -> Result<(Self, Option<FileId>), Error> {
+        let path = Path::new(name);
+        let parent = path.parent().unwrap_or(Path::new(""));
+        let (Some(parent), Some(file)) = (directory.find_below(parent)?, path.file_name()) else {
+            return Ok((Self::Nothing, None));
+        };
+        let Some((file, metadata)) = parent.open_with_metadata(file)? else {
+            let is_there = parent.has(file)?;
+            return Ok((if is_there { Self::Other } else { Self::Nothing }, None));
+        };
+        let failed = |error| Error::io(&directory.path().join(name), "read", error);
+        let id = file_id(&file).map_err(failed)?;
+        let mut start = Vec::new();
+        file.take(START).read_to_end(&mut start).map_err(failed)?;
+        let start = hex(&blake3(&start));
+        Ok((Self::File { size: metadata.len(), start }, Some(id)))
+    }
 }
 
 /// What goes from a file.
@@ -44,31 +127,178 @@ pub(super) struct Goes<'a> {
 }
 
 impl Note {
-    /// The note in `directory`; `None` if there is none that can be read.
-    fn read(directory: &Path) -> Option<Self> {
-        let file = Directory::open(directory).ok()?.open_file(NAME.as_ref()).ok()??;
-        let mut bytes = Vec::new();
-        file.take(MAX_NOTE).read_to_end(&mut bytes).ok()?;
-        serde_json::from_slice(&bytes).ok().filter(|note: &Self| note.format == 1)
-    }
-
-    /// Removes what an interrupted run left of it.
+    /// The note in `directory`, and when it was written; `None` if there is none.
     ///
     /// # Errors
-    /// [`Error::Refused`] if something other than a file has its name.
-    pub(super) fn prepare(directory: &Path) -> Result<(), Error> {
-        let path = directory.join(NAME);
-        if path.symlink_metadata().is_ok_and(|metadata| !metadata.is_file()) {
+    /// [`Error::Io`]; [`Error::Refused`] if it is no note that this version reads.
+    pub(super) fn read(directory: &Directory) -> Result<Option<(Self, SystemTime)>, Error> {
+        let path = directory.path().join(NAME);
+        let failed = |error| Error::io(&path, "read", error);
+        let Some((file, metadata)) = directory.open_with_metadata(NAME.as_ref())? else {
+            return Ok(None);
+        };
+        let mut bytes = Vec::new();
+        file.take(MAX_NOTE + 1).read_to_end(&mut bytes).map_err(failed)?;
+        let note = Self::parse(&bytes)
+            .map_err(|text| Error::rejected(ids::OUTPUT_IN_THE_WAY, &path, text))?;
+        Ok(Some((note, metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH))))
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Format {
+            format: u32,
+        }
+        const MOVE: &str = "move it away";
+        if bytes.len() as u64 > MAX_NOTE {
+            return Err(format!("more than {MAX_NOTE} bytes, so kpack did not write it; {MOVE}"));
+        }
+        let foreign = |error| format!("not a note of `kpack trim`: {error}; {MOVE}");
+        let Format { format } = serde_json::from_slice(bytes).map_err(foreign)?;
+        if format == 0 || format > FORMAT {
+            return Err(format!(
+                "a note of `kpack trim` in format {format} (expected {FORMAT} or less); use a newer kpack, or {MOVE}"
+            ));
+        }
+        let mut note: Self = serde_json::from_slice(bytes).map_err(foreign)?;
+        for (target, files) in std::mem::take(&mut note.removed) {
+            for file in files {
+                note.files.entry(file).or_default().removed.insert(target.clone());
+            }
+        }
+        // It may come with files of others, and is printed.
+        let packages = note.packages.iter().flat_map(|own| [&own.name, &own.version]);
+        let targets = note.files.values().flat_map(|went| &went.removed).chain(&note.kept);
+        if let Some(text) = packages.chain(targets).find(|text| !is_printed_as_it_is(text)) {
+            return Err(format!(
+                "not a note of `kpack trim`: `{text}` is neither a target nor a package; {MOVE}"
+            ));
+        }
+        note.format = FORMAT;
+        Ok(note)
+    }
+
+    /// The package that a file belongs to.
+    pub(super) fn package(&self, went: &Went) -> Option<&Origin> {
+        self.packages.get(went.package?)
+    }
+
+    /// Whether the file `name` is as trim left it. If nothing tells, it is.
+    pub(super) fn holds(
+        &self,
+        directory: &Directory,
+        name: &str,
+        went: &Went,
+    ) -> Result<bool, Error> {
+        Ok(match &went.left {
+            None => true,
+            Some(left) => *left == Left::of(directory, name)?,
+        })
+    }
+
+    /// The files that runs changed or removed in `directory`, which the note is in.
+    pub(super) fn paths<'n>(&'n self, directory: &'n Path) -> impl Iterator<Item = PathBuf> + 'n {
+        self.files.keys().filter_map(|name| within(directory, directory, name.as_ref()))
+    }
+
+    /// Whether trim removed the file as a whole.
+    pub(super) fn is_gone(went: &Went) -> bool {
+        went.left == Some(Left::Nothing)
+    }
+
+    /// Removes what it says of files that were installed again since.
+    fn forget(&mut self, directory: &Directory) -> Result<(), Error> {
+        let mut held = BTreeMap::new();
+        for (name, went) in std::mem::take(&mut self.files) {
+            if self.holds(directory, &name, &went)? {
+                held.insert(name, went);
+            }
+        }
+        self.files = held;
+        self.tidy();
+        Ok(())
+    }
+
+    /// Removes packages that no file belongs to, and sorts the others.
+    fn tidy(&mut self) {
+        let used = BTreeSet::from_iter(self.files.values().filter_map(|went| self.package(went)));
+        let sorted = Vec::from_iter(used.into_iter().cloned());
+        let old = std::mem::replace(&mut self.packages, sorted);
+        for went in self.files.values_mut() {
+            let package = went.package.and_then(|index| old.get(index));
+            went.package = package.and_then(|package| self.packages.binary_search(package).ok());
+        }
+    }
+}
+
+/// Whether a terminal shows a text as it is.
+fn is_printed_as_it_is(text: &str) -> bool {
+    kpack_core::escaped(text).to_string() == text
+}
+
+/// The note in one directory, which a run keeps open.
+#[derive(Debug)]
+pub(super) struct OpenNote {
+    directory: Arc<Directory>,
+    /// What the file says; `None` if there is no file.
+    written: Option<Note>,
+    note: Note,
+    /// The files that this run may change, and what the note said of them before.
+    begun: BTreeMap<String, (Option<FileId>, Option<Went>)>,
+}
+
+impl OpenNote {
+    /// Opens those in the directories of what is given, as [`open`](Self::open).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(super) fn all(held: &Held, given: &[Given], changes: bool) -> Result<Vec<Self>, Error> {
+        let directories = BTreeSet::from_iter(given.iter().map(Given::directory));
+        let notes = directories.into_iter().map(|path| Self::open(held.directory(path)?, changes));
+        notes.collect()
+    }
+
+    /// Whether this is the note of what is given.
+    pub(super) fn is_of(&self, given: &Given) -> bool {
+        self.directory.path() == given.directory()
+    }
+
+    /// Reads the note in `directory`. If the run `changes` files, removes what an interrupted one left of it, and what it says of
+    /// files that were installed again.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if something other than a note has its name; [`Error::Io`].
+    fn open(directory: Arc<Directory>, changes: bool) -> Result<Self, Error> {
+        let path = directory.path().join(NAME);
+        let written = Note::read(&directory)?.map(|(note, _)| note);
+        if written.is_none() && directory.has(NAME.as_ref())? {
             let text = "not a regular file, but kpack writes what it trims here; remove it";
             return Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &path, text));
         }
-        Directory::open(directory)?.remove_leftovers(&|stem| stem == NAME)
+        let mut note = written.clone().unwrap_or_default();
+        note.format = FORMAT;
+        if changes {
+            directory.remove_leftovers(&|stem| stem == NAME)?;
+            note.forget(&directory)?;
+        }
+        Ok(Self { directory, written, note, begun: BTreeMap::new() })
     }
 
-    /// Adds what goes from files in `directory`; `kept` are the GPUs whose code stays.
-    pub(super) fn add(directory: &Path, kept: &[String], goes: &[Goes<'_>]) -> Result<(), Error> {
+    /// Adds what goes from files in the directory; `kept` are the GPUs whose code stays.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(super) fn add(
+        &mut self,
+        kept: &[String],
+        goes: &[Goes<'_>],
+        origins: &Origins,
+    ) -> Result<(), Error> {
         let names_in = |goes: &Goes<'_>| {
-            let inside = |path: &PathBuf| path.strip_prefix(directory).ok().map(with_slashes);
+            let inside = |path: &PathBuf| {
+                let inside = path.strip_prefix(self.directory.path()).ok()?;
+                Some((with_slashes(inside), origins.of(path).cloned()))
+            };
             Vec::from_iter(goes.names.iter().filter_map(inside))
         };
         let goes = goes.iter().map(|goes| (goes, names_in(goes)));
@@ -76,99 +306,86 @@ impl Note {
         if goes.is_empty() {
             return Ok(());
         }
-        let before = Self::read(directory).unwrap_or_default();
-        let mut note = Self { format: 1, kept: kept.to_owned(), ..before.clone() };
+        let mut note = self.note.clone();
+        note.kept = kept.to_owned();
         for (goes, names) in goes {
-            for target in &goes.targets {
-                let files = note.removed.entry(target.to_string()).or_default();
-                files.extend(names.iter().cloned());
+            for (name, origin) in &names {
+                let package = origin.as_ref().map(|origin| {
+                    let known = note.packages.iter().position(|known| known == origin);
+                    known.unwrap_or_else(|| {
+                        note.packages.push(origin.clone());
+                        note.packages.len() - 1
+                    })
+                });
+                if goes.stays && !self.begun.contains_key(name) {
+                    let (_, id) = Left::and_id(&self.directory, name)?;
+                    self.begun.insert(name.clone(), (id, note.files.get(name).cloned()));
+                }
+                let went = note.files.entry(name.clone()).or_default();
+                went.removed.extend(goes.targets.iter().map(ToString::to_string));
+                went.package = package;
+                went.left = (!goes.stays).then_some(Left::Nothing);
             }
             if goes.stays {
-                note.unfinished.insert(names);
+                note.unfinished.insert(names.into_iter().map(|(name, _)| name).collect());
             }
         }
-        if note == before { Ok(()) } else { note.write(directory) }
+        note.tidy();
+        self.write(note)
     }
 
-    /// The names of each file in `directory` that an earlier run may have changed before it was killed.
-    pub(super) fn unfinished(directory: &Path) -> Vec<Vec<PathBuf>> {
-        let files = Self::read(directory).unwrap_or_default().unfinished.into_iter();
-        let below = |names: Vec<String>| names.iter().map(|name| directory.join(name)).collect();
+    /// The names of each file in the directory that an earlier run may have changed before it was killed.
+    pub(super) fn unfinished(&self) -> Vec<Vec<PathBuf>> {
+        let files = self.note.unfinished.iter();
+        let below = |names: &Vec<String>| {
+            names.iter().map(|name| self.directory.path().join(name)).collect()
+        };
         files.map(below).collect()
     }
 
-    /// The files that runs changed or removed, by the note in `directory`.
-    pub(super) fn files(directory: &Path) -> BTreeSet<PathBuf> {
-        let files = Self::read(directory).unwrap_or_default().removed.into_values().flatten();
-        files.filter_map(|name| within(directory, directory, name.as_ref())).collect()
-    }
-
-    /// Notes that a run is complete.
-    pub(super) fn finish(directory: &Path) -> Result<(), Error> {
-        match Self::read(directory) {
-            Some(note) if !note.unfinished.is_empty() => {
-                Self { unfinished: BTreeSet::new(), ..note }.write(directory)
+    /// Notes that a run is complete, and what it left of the files that it changed.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(super) fn finish(&mut self) -> Result<(), Error> {
+        let mut note = self.note.clone();
+        for name in std::mem::take(&mut note.unfinished).into_iter().flatten() {
+            let (left, id) = Left::and_id(&self.directory, &name)?;
+            let begun = self.begun.get(&name).filter(|(before, _)| *before == id);
+            match (begun, note.files.get_mut(&name)) {
+                (None, Some(went)) => went.left = Some(left),
+                // It was rejected, and stays as it was.
+                (Some((_, Some(before))), Some(went)) => {
+                    went.removed.clone_from(&before.removed);
+                    went.left.clone_from(&before.left);
+                }
+                (Some((_, None)), Some(_)) => _ = note.files.remove(&name),
+                (_, None) => {}
             }
-            _ => Ok(()),
         }
-    }
-
-    fn write(&self, directory: &Path) -> Result<(), Error> {
-        let path = directory.join(NAME);
-        let text = serde_json::to_string_pretty(self);
-        let text = text.map_err(|e| Error::io(&path, "write", e.into()))?;
-        write_output(&path, |staged| {
-            let written = staged.file().write_all(format!("{text}\n").as_bytes());
-            written.map_err(|e| Error::io(&path, "write", e))
-        })
-    }
-}
-
-/// Adds to each finding of missing code for a target that it went, if it did. It remains a fault.
-pub fn explain_all(findings: &mut [Finding]) {
-    let missing = [ids::MISSING_TARGET, ids::MISSING_ARCHIVE];
-    for finding in findings.iter_mut().filter(|finding| missing.contains(&finding.id)) {
-        // The text may name other targets as well.
-        let target = finding.details.target.as_deref().and_then(|target| target.parse().ok());
-        let why = finding.path.as_deref().zip(target);
-        if let Some(why) = why.and_then(|(path, target)| explain(path, &target)) {
-            finding.text.push_str(&format!("; {why}"));
+        note.tidy();
+        if self.written.is_none() && note.files.is_empty() {
+            return Ok(());
         }
+        self.write(note)
     }
-}
 
-/// What went from the file at `path`: a sentence.
-pub fn describe(path: &Path) -> Option<String> {
-    let path = std::path::absolute(path).ok()?;
-    let mut directories = path.ancestors().skip(1);
-    directories.find_map(|directory| {
-        let note = Note::read(directory)?;
-        let inside = with_slashes(path.strip_prefix(directory).ok()?);
-        let went = note.removed.iter().filter(|(_, files)| files.contains(&inside));
-        let went = Vec::from_iter(went.map(|(target, _)| target));
-        (!went.is_empty()).then(|| format!("`kpack trim` removed its code for {}", list(went)))
-    })
-}
-
-/// Why the file at `path` has no code for `gpu`, if that went.
-pub fn explain(path: &Path, gpu: &TargetId) -> Option<String> {
-    let path = std::path::absolute(path).ok()?;
-    path.ancestors().find_map(|directory| {
-        let note = Note::read(directory)?;
-        let inside = with_slashes(path.strip_prefix(directory).ok()?);
-        let went = note.removed.iter().filter(|(target, files)| {
-            let target = target.parse::<TargetId>();
-            let is_for = target.is_ok_and(|target| target.may_be_taken_for(gpu, Delivery::Bundle));
-            is_for && (inside.is_empty() || files.contains(&inside))
-        });
-        let went = Vec::from_iter(went.map(|(target, _)| target));
-        (!went.is_empty()).then(|| {
-            format!(
-                "`kpack trim` removed the code for {} (it kept {}), says {}; installing the files again brings it back",
-                list(went),
-                list(&note.kept),
-                directory.join(NAME).display()
-            )
-        })
-    })
+    /// Writes the note, unless the file says the same.
+    fn write(&mut self, note: Note) -> Result<(), Error> {
+        if self.written.as_ref() == Some(&note) {
+            self.note = note;
+            return Ok(());
+        }
+        let path = self.directory.path().join(NAME);
+        let failed = |error| Error::io(&path, "write", error);
+        let text = serde_json::to_string_pretty(&note).map_err(|e| failed(e.into()))?;
+        let directory = Arc::clone(&self.directory);
+        let (staged, ()) = StagedFile::write_in(directory, NAME.as_ref(), |staged| {
+            staged.file().write_all(format!("{text}\n").as_bytes()).map_err(failed)
+        })?;
+        staged.commit()?;
+        self.written = Some(note.clone());
+        self.note = note;
+        Ok(())
+    }
 }

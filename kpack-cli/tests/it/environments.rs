@@ -61,10 +61,12 @@ enum Break {
     Forbid(&'static str),
     /// Examines the environment from outside, where it is not active.
     Leave,
+    /// Trims the environment to this GPU.
+    Trim(&'static str),
     /// Sets a variable for the doctor. `STUBS` stands for a directory with another HIP runtime.
     Set(&'static str, &'static str),
 }
-use Break::{Cut, Forbid, Halve, Leave, Remove, Run, Set, Write};
+use Break::{Cut, Forbid, Halve, Leave, Remove, Run, Set, Trim, Write};
 
 /// An environment, how it is broken, and what the doctor has to say.
 struct Row {
@@ -454,6 +456,103 @@ const OF_UV: &[Row] = &[
     Row { name: "a project of uv, everything", tool: UvProject, ..SOUND },
 ];
 
+/// torch with everything that a gfx1100 and a gfx942 need.
+const BOTH: &[&str] = &[
+    "torch[device-gfx1100,device-gfx942]==2.10.0+rocm7.14.0",
+    "rocm[device-gfx1100,device-gfx942]==7.14.0",
+    "amd-torch-device-gfx110x==2.10.0+rocm7.14.0",
+];
+
+/// Environments that were trimmed to another GPU.
+const TRIMMED: &[Row] = &[
+    Row {
+        name: "split libraries",
+        install: BOTH,
+        breaks: &[Trim("gfx942")],
+        id: Some("missing-archive"),
+        command: Some(
+            "pip install --force-reinstall --no-deps 'amd-torch-device-gfx1100==2.10.0+rocm7.14.0' 'rocm-sdk-device-gfx1100==7.14.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "split libraries, in an environment that is not active",
+        install: BOTH,
+        breaks: &[Trim("gfx942"), Leave],
+        id: Some("missing-archive"),
+        command: Some(
+            "pip --python ENV install --force-reinstall --no-deps 'amd-torch-device-gfx1100==2.10.0+rocm7.14.0' 'rocm-sdk-device-gfx1100==7.14.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "a fat library",
+        install: &["fat==1.0"],
+        breaks: &[Trim("gfx942")],
+        id: Some("missing-target"),
+        command: Some("pip install --force-reinstall --no-deps 'fat==1.0' --index-url INDEX"),
+        ..SOUND
+    },
+    Row {
+        name: "a fat library from a directory of wheels",
+        install: &[
+            "--no-deps",
+            "WHEELS/fat-1.0-py3-none-linux_x86_64.whl",
+            "rocm-sdk-core==7.14.0",
+        ],
+        breaks: &[Trim("gfx942")],
+        id: Some("missing-target"),
+        command: Some(
+            "pip install --force-reinstall --no-deps 'fat==1.0' --find-links WHEELS --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "a fat library, trimmed twice",
+        install: &["fat==1.0"],
+        breaks: &[Trim("gfx942,gfx1030"), Trim("gfx942")],
+        arch: "gfx1030",
+        id: Some("missing-target"),
+        command: Some("pip install --force-reinstall --no-deps 'fat==1.0' --index-url INDEX"),
+        ..SOUND
+    },
+];
+
+/// The same with uv.
+const TRIMMED_OF_UV: &[Row] = &[
+    Row {
+        name: "uv, split libraries",
+        tool: Uv,
+        install: BOTH,
+        breaks: &[Trim("gfx942")],
+        id: Some("missing-archive"),
+        command: Some(
+            "uv pip install --reinstall --no-deps 'amd-torch-device-gfx1100==2.10.0+rocm7.14.0' 'rocm-sdk-device-gfx1100==7.14.0' --index-url INDEX",
+        ),
+        ..SOUND
+    },
+    Row {
+        name: "uv, a fat library",
+        tool: Uv,
+        install: &["fat==1.0"],
+        breaks: &[Trim("gfx942")],
+        id: Some("missing-target"),
+        command: Some("uv pip install --reinstall --no-deps 'fat==1.0' --index-url INDEX"),
+        ..SOUND
+    },
+    Row {
+        name: "a project of uv, split libraries",
+        tool: UvProject,
+        install: BOTH,
+        breaks: &[Trim("gfx942")],
+        id: Some("missing-archive"),
+        command: Some(
+            "uv sync --reinstall-package amd-torch-device-gfx1100 --reinstall-package rocm-sdk-device-gfx1100",
+        ),
+        ..SOUND
+    },
+];
+
 /// The wheels, and a simple index of them, built once.
 static WHEELS: LazyLock<PathBuf> = LazyLock::new(|| {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("environments");
@@ -558,6 +657,15 @@ fn build_wheels(root: &Path) {
         let libraries = Wheel::new(&name("rocm_sdk_libraries", rocm));
         write(with(libraries, &blas, "_rocm_sdk_libraries", ".so"));
     }
+    // A wheel with a library that is not split.
+    let fat = root.join("libfat.so");
+    let codes = TARGETS.map(|target| code(target, "add"));
+    let library = FatLibrary::new().wrapper(Storage::Plain, codes).flag("-Wl,--no-as-needed");
+    library.flag(stubs.join(HIP)).build(&fat).unwrap();
+    let bytes = fs::read(fat).unwrap();
+    let row = format!("fat/libfat.so,,{}", bytes.len());
+    let wheel = Wheel::new(&name("fat", "1.0")).field("Requires-Dist", "rocm-sdk-core==7.14.0");
+    write(wheel.row(&row).member_with_mode("fat/libfat.so", 0o755, bytes));
     // A wheel with a HIP runtime of its own, which a tool renamed.
     for (version, code) in [("1.0", ""), ("2.0", hip)] {
         let libraries = root.join(format!("vec-libs-{version}"));
@@ -795,6 +903,10 @@ fn check_row(row: &Row) -> Result<(), String> {
             Run(arguments) => venv.install(arguments),
             Remove(file) => fs::remove_file(venv.site_packages().join(file)).unwrap(),
             Leave => venv.is_left = true,
+            Trim(gpu) => {
+                let mut trim = venv.command(env!("CARGO_BIN_EXE_kpack"));
+                run(trim.args(["trim", "--quiet", "--arch", gpu]).arg(venv.root()));
+            }
             Forbid(file) => {
                 let path = venv.site_packages().join(file);
                 fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
@@ -898,6 +1010,23 @@ fn sound_environments_of_pip() {
 }
 
 #[test]
+fn trimmed_environments_of_pip() {
+    if require::tools(&["python3", "cc"]) {
+        check(TRIMMED);
+    }
+}
+
+#[test]
+fn trimmed_environments_of_uv() {
+    if require::tools(&["python3", "cc"]) {
+        match &*UV {
+            Some(_) => check(TRIMMED_OF_UV),
+            None => require::skip("there is no uv, and it cannot be installed"),
+        }
+    }
+}
+
+#[test]
 fn environments_of_uv() {
     if require::tools(&["python3", "cc"]) {
         match &*UV {
@@ -909,10 +1038,14 @@ fn environments_of_uv() {
 
 /// What the doctor says first of all about a library in a root of packages: its ID and its command; `None` if code loads.
 pub(crate) fn of_package(root: &Path, gpu: &str) -> Option<(String, String)> {
+    of_library(root, "usr/lib/libvec.so", gpu)
+}
+
+fn of_library(root: &Path, library: &str, gpu: &str) -> Option<(String, String)> {
     let mut options = Options::default();
     options.targets = vec![gpu.parse().unwrap()];
     options.system = root.to_owned();
-    let report = examine(&[root.join("usr/lib/libvec.so")], &options).unwrap();
+    let report = examine(&[root.join(library)], &options).unwrap();
     if report.loads == Some(true) {
         return None;
     }
@@ -958,12 +1091,14 @@ fn packages_of_dpkg() {
         deb
     };
     let recommends = "Recommends: vec-gfx1100 (= 1:2.0-1) | kpack-without-gfx1100, vec-gfx942 (= 1:2.0-1) | kpack-without-gfx942\n";
+    fat_for_packages(&tree.path("built"));
+    let fat = package("fat", "", &[FAT]);
     let host = package("vec", recommends, &["usr/lib/libvec.so", "usr/lib/.kpack/vec_lib.kpm"]);
     let device = package("vec-gfx1100", "", &[ARCHIVE]);
     let other = package("vec-gfx942", "", &["usr/lib/.kpack/vec_lib_gfx942.kpack"]);
     let root = PackageRoot::new(&tree.path("root")).unwrap();
-    root.dpkg("-i", &[&host, &other]).unwrap();
-    let apt = Apt::new(&tree, &root, &[&device]);
+    root.dpkg("-i", &[&host, &other, &fat]).unwrap();
+    let apt = Apt::new(&tree, &root, &[&device, &host, &fat]);
     let found = |gpu| of_package(&tree.path("root"), gpu);
     let expected = |id: &str, command: &str| Some((id.to_owned(), command.to_owned()));
     assert_eq!(found("gfx942"), None);
@@ -979,6 +1114,38 @@ fn packages_of_dpkg() {
     assert_eq!(found("gfx942"), None);
     apt.run(command);
     assert_eq!(found("gfx1100"), None);
+
+    // The manifest, which lists the archive, is in the package of the library.
+    let command = "apt-get install --reinstall 'vec=1:2.0-1' 'vec-gfx1100=1:2.0-1'";
+    trim_root(&tree);
+    assert_eq!(found("gfx942"), None);
+    assert_eq!(found("gfx1100"), expected("missing-archive", command));
+    apt.run(command);
+    assert_eq!(found("gfx1100"), None);
+    let fat = |gpu| of_library(&tree.path("root"), FAT, gpu);
+    let command = "apt-get install --reinstall 'fat=1:2.0-1'";
+    assert_eq!(fat("gfx1100"), expected("missing-target", command));
+    apt.run(command);
+    assert_eq!(fat("gfx1100"), None);
+    // Neither package has code for that GPU, trimmed or not.
+    trim_root(&tree);
+    for found in [found("gfx1030"), fat("gfx1030")] {
+        assert_eq!(found, expected("missing-target", ""));
+    }
+}
+
+/// A library that is not split.
+const FAT: &str = "usr/lib/libfat.so";
+
+fn fat_for_packages(directory: &Path) {
+    let codes = ["gfx1100", "gfx942"].map(|target| code(target, "add"));
+    FatLibrary::new().wrapper(Storage::Plain, codes).build(&directory.join(FAT)).unwrap();
+}
+
+/// Trims the root of packages in a tree.
+fn trim_root(tree: &Tree) {
+    let said = said(tree, &["trim", "--arch", "gfx942", "--root", "root", "/usr"]);
+    assert!(said.contains("exit code 0"), "{said}");
 }
 
 /// apt for a root of packages, with a repository of its own and nothing of this machine.
@@ -1028,11 +1195,14 @@ fn packages_of_rpm() {
     }
     let tree = Tree::new();
     split_for_packages(&tree.path("built"));
+    fat_for_packages(&tree.path("built"));
     let spec = format!(
-        "Name: vec\nVersion: 2.0\nRelease: 1\nSummary: vectors\nLicense: MIT\nEpoch: 1\nRecommends: vec-gfx1100 = 1:2.0-1\n%description\nvectors\n\
+        "Name: vec\nVersion: 2.0\nRelease: 1\nSummary: vectors\nLicense: MIT\nEpoch: 1\nAutoReqProv: no\nRecommends: vec-gfx1100 = 1:2.0-1\n%description\nvectors\n\
          %package gfx1100\nSummary: code\n%description gfx1100\ncode\n\
-         %install\ncp -a {}/. %{{buildroot}}\nrm %{{buildroot}}/usr/lib/.kpack/*gfx942*\n\
-         %files\n/usr/lib/libvec.so\n/usr/lib/.kpack/vec_lib.kpm\n%files gfx1100\n/{ARCHIVE}\n",
+         %install\ncp -a {}/. %{{buildroot}}\n\
+         %package gfx942\nSummary: code\n%description gfx942\ncode\n%package -n fat\nSummary: fat\nAutoReqProv: no\n%description -n fat\nfat\n\
+         %files\n/usr/lib/libvec.so\n/usr/lib/.kpack/vec_lib.kpm\n%files gfx1100\n/{ARCHIVE}\n\
+         %files gfx942\n/usr/lib/.kpack/vec_lib_gfx942.kpack\n%files -n fat\n/{FAT}\n",
         tree.path("built").display()
     );
     fs::write(tree.path("vec.spec"), spec).unwrap();
@@ -1066,6 +1236,18 @@ fn packages_of_rpm() {
     fs::write(tree.path(".rpmmacros"), "%_dbpath /var/lib/rpm\n").unwrap();
     dnf(command);
     assert_eq!(found(), None);
+
+    trim_root(&tree);
+    assert_eq!(of_package(&tree.path("root"), "gfx942"), None);
+    let command = "dnf reinstall vec-1:2.0-1 vec-gfx1100-1:2.0-1";
+    assert_eq!(found(), expected("missing-archive", command));
+    dnf(command);
+    assert_eq!(found(), None);
+    let fat = || of_library(&tree.path("root"), FAT, "gfx1100");
+    let command = "dnf reinstall fat-1:2.0-1";
+    assert_eq!(fat(), expected("missing-target", command));
+    dnf(command);
+    assert_eq!(fat(), None);
 
     root.rpm("-e", &["vec-gfx1100"]).unwrap();
     let command = "dnf install vec-gfx1100-1:2.0-1";
@@ -1162,6 +1344,57 @@ fn what_a_machine_does_not_need_is_listed_and_removed() {
     let said = text_of(&venv.doctor(&["--unused", "--arch", "gfx1100"]));
     assert_eq!(said, "every device wheel is for gfx1100\n");
     assert_eq!(text_of(&venv.doctor(&["--arch", "gfx1100"])), "GPU code will load for gfx1100\n");
+}
+
+/// Given a trimmed environment, then its note names no index and no password. When another version was installed, which
+/// never had an archive, or a package was removed, then nobody says that trim removed the archive.
+#[test]
+fn a_note_of_another_version_is_not_repeated() {
+    if !require::tools(&["python3", "cc"]) {
+        return;
+    }
+    let mut install = vec!["install", "-q"];
+    install.extend(BOTH);
+    install.push("fat==1.0");
+    let venv = Venv::installed(Pip, &Vec::from_iter(install.into_iter().map(str::to_owned)));
+    let secret = "[global]\nindex-url = https://user:secret@index.invalid/simple?token=secret\n";
+    fs::write(venv.root().join("pip.conf"), secret).unwrap();
+    let info = |name: &str| venv.site_packages().join(format!("{name}.dist-info"));
+    let origin = "{\"url\": \"https://user:secret@host.invalid/fat.whl\", \"archive_info\": {}}";
+    fs::write(info("fat-1.0").join("direct_url.json"), origin).unwrap();
+    let mut trim = venv.command(env!("CARGO_BIN_EXE_kpack"));
+    run(trim.args(["trim", "--arch", "gfx942"]).arg(venv.root()));
+    let note = fs::read_to_string(venv.root().join(".kpack-trimmed")).unwrap();
+    assert!(!note.contains("secret") && !note.contains("invalid"), "{note}");
+    let doctor = || text_of(&venv.doctor(&["--verbose", "--arch", "gfx1100"]));
+    let command = "run `pip install --force-reinstall --no-deps amd-torch-device-gfx1100==2.10.0+rocm7.14.0 fat==1.0 rocm-sdk-device-gfx1100==7.14.0`";
+    let said = doctor();
+    assert!(!said.contains("secret"), "{said}");
+    let removed = "`kpack trim` removed the code for gfx1100";
+    let explained = |said: &str| {
+        let faults =
+            said.lines().filter(|line| line.starts_with("FAULT ") && line.contains(removed));
+        faults.count()
+    };
+    assert_eq!(explained(&said), 3, "{said}");
+    assert!(said.replace('\'', "").contains(command), "{said}");
+    let json = text_of(&venv.doctor(&["--json", "--arch", "gfx1100"]));
+    assert!(
+        json.contains(
+            "fat was installed from https://****@host.invalid/fat.whl, not from an index"
+        ),
+        "{json}"
+    );
+
+    let device = info("rocm_sdk_device_gfx1100-7.14.0");
+    let metadata = fs::read_to_string(device.join("METADATA")).unwrap();
+    let metadata = metadata.replace("Version: 7.14.0", "Version: 7.14.1");
+    write(info("rocm_sdk_device_gfx1100-7.14.1").join("METADATA"), metadata);
+    fs::remove_dir_all(device).unwrap();
+    fs::remove_dir_all(info("amd_torch_device_gfx1100-2.10.0+rocm7.14.0")).unwrap();
+    let said = doctor();
+    assert_eq!(explained(&said), 1, "{said}");
+    assert!(!said.replace('\'', "").contains("--force-reinstall --no-deps rocm"), "{said}");
 }
 
 /// Given no environment, when the extra for a GPU is asked for, then an installer can install it at once.

@@ -171,6 +171,28 @@ fn a_command_is_for_the_image() {
     assert_eq!(said(&tree, &["/opt/vec", "--fix"]).0, "");
 }
 
+/// Given an image that was trimmed, then the doctor finds its note and its packages in the image.
+#[test]
+fn what_was_trimmed_in_an_image_comes_from_its_packages() {
+    let Some(tree) = image() else { return };
+    let info = tree.path("image/var/lib/dpkg");
+    let status =
+        "Package: vec\nStatus: install ok installed\nVersion: 1.0-1\nArchitecture: amd64\n\n";
+    fs::write(info.join("status"), status).unwrap();
+    let list = "/opt/vec-1/lib/libvec.so\n/opt/vec-1/lib/.kpack/vec_lib.kpm\n\
+                /opt/vec-1/lib/.kpack/vec_lib_gfx942.kpack\n";
+    fs::write(info.join("info/vec.list"), list).unwrap();
+    let trim = ["trim", "--arch", "gfx1030", "--root", "image", "/opt/vec"];
+    let trimmed = kpack(&tree, &trim);
+    assert!(trimmed.status.success(), "{trimmed:?}");
+    let (text, code) = said(&tree, &["/opt/vec"]);
+    assert_eq!(code, Some(1), "{text}");
+    let command = "\napt-get install --reinstall 'vec=1.0-1'\n\
+                   note: run this inside the image image, not here\n";
+    assert!(text.contains(command), "{text}");
+    assert!(text.contains("says /opt/vec-1/.kpack-trimmed"), "{text}");
+}
+
 #[test]
 fn a_gpu_has_to_be_named() {
     let tree = Tree::new();

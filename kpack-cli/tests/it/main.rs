@@ -73,6 +73,7 @@ mod variants;
 #[path = "../../../kpack-artifact/tests/it/verified/mod.rs"]
 mod verified;
 mod verify;
+mod way_back;
 mod wheel;
 mod wheel_damaged;
 #[path = "../../../kpack-wheel/tests/it/wheels/mod.rs"]

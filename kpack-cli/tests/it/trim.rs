@@ -1054,7 +1054,7 @@ fn the_note_explains_what_went() {
     let tree = prefix();
     trim(&tree, "--arch gfx1100 prefix");
     let library = tree.path("prefix").join(LIBRARY);
-    let explain = |gpu: &str| kpack_cli::trim::note::explain(&library, &gpu.parse().unwrap());
+    let explain = |gpu: &str| kpack_cli::trim::explain(&library, &gpu.parse().unwrap());
     let text = explain("gfx942").unwrap();
     assert!(text.contains("`kpack trim` removed the code for gfx9-4-generic, gfx942 "), "{text}");
     assert!(text.contains("(it kept gfx1100)"), "{text}");
@@ -1071,7 +1071,7 @@ fn the_note_explains_what_went() {
         );
     }
     let text = said(&tree, &words("show prefix/lib/libvec.so"));
-    assert!(text.contains("`kpack trim` removed its code for gfx9-4-generic"), "{text}");
+    assert!(text.contains("`kpack trim` removed the code for gfx9-4-generic"), "{text}");
     let text = said(&tree, &words("verify --arch gfx1030 prefix"));
     assert!(!text.contains("kpack trim"), "{text}");
 }

@@ -438,7 +438,7 @@ catalogue! {
         MISSING_TARGET
             "There is no device code for a GPU target."
             "Kernels do not load on such a GPU."
-            "Install the archive for the target, or build with it in `--offload-arch`."
+            "Install the archive for the target, or build with it in `--offload-arch`. If `kpack trim` removed the code, run the command that `kpack doctor` prints."
 
         CODE_DROPPED
             "The joined binary loses its code for a target."
@@ -589,7 +589,7 @@ catalogue! {
         MISSING_ARCHIVE
             "There is no archive at the paths in the marker and the variables."
             "The kernels in it do not load."
-            "Install the package with the archive, or split the binary again."
+            "Install the package with the archive, or split the binary again. If `kpack trim` removed the archive, run the command that `kpack doctor` prints."
 
         DAMAGED_ARCHIVE
             "An archive cannot be read."

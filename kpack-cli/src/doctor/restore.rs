@@ -1,0 +1,235 @@
+//! How code that `kpack trim` removed comes back. Its note says which packages files belong to; the command comes from what
+//! is installed, and from the index that the machine names.
+
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use kpack_core::Error;
+use kpack_format::{Delivery, TargetId};
+use kpack_wheel::Environment;
+
+use super::environment::{Installer, PythonEnvironment};
+use super::facts::Process;
+use super::machine::Machine;
+use super::origins::{Origin, PackageManager};
+use super::packages::{Installed, Package};
+use super::remedy::Remedy;
+use crate::trim::history::{History, Removed, Subject};
+
+/// What trim removed from something, and how it comes back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// What went, for the end of a message.
+    pub(crate) text: String,
+    /// What to do.
+    pub(crate) help: String,
+    /// The command that does it, if there is one.
+    pub(crate) remedy: Option<Remedy>,
+}
+
+/// What was removed from binaries and databases, by path and GPU.
+pub(super) type AllLost = BTreeMap<(PathBuf, TargetId), Lost>;
+
+/// Finds how packages are installed again.
+#[derive(Debug)]
+pub(crate) struct Restorer {
+    /// Where databases of packages are.
+    root: PathBuf,
+    history: History,
+    state: State,
+}
+
+/// What is installed, as far as somebody asked.
+#[derive(Debug, Default)]
+struct State {
+    installed: OnceCell<Installed>,
+    /// The environments around files, by root.
+    environments: BTreeMap<PathBuf, Option<PythonEnvironment>>,
+}
+
+impl State {
+    fn environment(&mut self, path: &Path) -> Option<&PythonEnvironment> {
+        let root = Environment::around(path)?;
+        let read = || PythonEnvironment::described(&root);
+        self.environments.entry(root.clone()).or_insert_with(read).as_ref()
+    }
+
+    fn installed(&self, root: &Path) -> &Installed {
+        self.installed.get_or_init(|| Installed::read(root))
+    }
+
+    /// Whether a package is installed in this version. One that nothing tells about may be.
+    fn is_installed(&mut self, root: &Path, origin: &Origin, path: &Path) -> bool {
+        let (name, version) = (&origin.name, &origin.version);
+        match origin.manager {
+            PackageManager::Dpkg | PackageManager::Rpm => {
+                let installed = self.installed(root);
+                installed.is_empty() || installed.get(name, version).is_some()
+            }
+            PackageManager::Python => self.environment(path).is_none_or(|environment| {
+                let own = environment.installed.get(name);
+                own.is_some_and(|own| own.version == *version)
+            }),
+            PackageManager::Conda => true,
+        }
+    }
+}
+
+impl Restorer {
+    /// One for what is below `root`.
+    pub(crate) fn new(root: &Path) -> Self {
+        Self { root: root.to_owned(), history: History::default(), state: State::default() }
+    }
+
+    /// What was removed from something.
+    ///
+    /// # Errors
+    /// As [`History::removed`].
+    pub(crate) fn removed(
+        &mut self,
+        subject: Subject<'_>,
+        is_wanted: &dyn Fn(&TargetId, Delivery) -> bool,
+    ) -> Result<Option<Removed>, Error> {
+        let (root, state) = (&self.root, &mut self.state);
+        let mut is_installed =
+            |origin: &Origin, path: &Path| state.is_installed(root, origin, path);
+        self.history.removed(subject, is_wanted, &mut is_installed)
+    }
+
+    /// Whether trim removed the file that is no longer at `path`.
+    pub(super) fn has_removed(&mut self, path: &Path) -> bool {
+        let removed = self.removed(Subject::File(path, &[]), &|_, _| true);
+        removed.is_ok_and(|removed| removed.is_some())
+    }
+
+    /// How all of this comes back: one command for the packages of each program, since code loads only with all of them.
+    pub(crate) fn restore(&mut self, all: &[Removed]) -> Vec<Lost> {
+        let origins = || all.iter().flat_map(|removed| &removed.origins);
+        let mut names: BTreeMap<PathBuf, BTreeSet<&str>> = BTreeMap::new();
+        let mut system: BTreeSet<(&str, &str)> = BTreeSet::new();
+        for (origin, path) in origins() {
+            let Some(Origin { manager, name, version }) = origin else { continue };
+            match manager {
+                PackageManager::Dpkg | PackageManager::Rpm => _ = system.insert((name, version)),
+                PackageManager::Python => {
+                    if let Some(environment) = self.state.environment(path) {
+                        let root = environment.installed.root.clone();
+                        names.entry(root).or_default().insert(name);
+                    }
+                }
+                PackageManager::Conda => {}
+            }
+        }
+        let of_system = || {
+            let installed = self.state.installed(&self.root);
+            let packages = system.iter().filter_map(|(name, version)| installed.get(name, version));
+            let packages: Vec<&Package> = packages.collect();
+            packages.first()?.manager.reinstall(&packages)
+        };
+        let of_system = if system.is_empty() { None } else { of_system() };
+        let mut of_python = BTreeMap::new();
+        for (root, names) in names {
+            let environment = self.state.environments.get(&root).and_then(Option::as_ref);
+            let remedy = environment.and_then(|environment| {
+                let own = names.iter().filter_map(|name| environment.installed.get(name));
+                // What the base Python has would come into this environment instead.
+                let own = Vec::from_iter(own.filter(|own| !own.is_inherited));
+                environment.reinstall(&own, &[])
+            });
+            of_python.insert(root, remedy);
+        }
+        all.iter().map(|removed| self.lost(removed, &of_python, of_system.as_ref())).collect()
+    }
+
+    fn lost(
+        &self,
+        removed: &Removed,
+        of_python: &BTreeMap<PathBuf, Option<Remedy>>,
+        of_system: Option<&Remedy>,
+    ) -> Lost {
+        let (mut remedies, mut others) = (Vec::new(), BTreeSet::new());
+        for (origin, path) in &removed.origins {
+            let Some(origin) = origin else {
+                let text = "install it again from where it came, since it belongs to no package that kpack knows";
+                others.insert(text.to_owned());
+                continue;
+            };
+            let what = format!("{} {}", origin.name, origin.version);
+            match origin.manager {
+                PackageManager::Dpkg | PackageManager::Rpm => match of_system {
+                    Some(remedy) => remedies.push(remedy.clone()),
+                    None => _ = others.insert(format!("install the package {what} again")),
+                },
+                PackageManager::Conda => {
+                    others.insert(format!(
+                        "with the program that made this conda environment, install {what} again"
+                    ));
+                }
+                PackageManager::Python => {
+                    let root = Environment::around(path);
+                    let remedy = root.as_ref().and_then(|root| of_python.get(root)?.clone());
+                    let environment =
+                        root.and_then(|root| self.state.environments.get(&root)?.as_ref());
+                    match (remedy, environment.map(|environment| &environment.installer)) {
+                        (Some(remedy), _) => remedies.push(remedy),
+                        (None, Some(Installer::Other(help))) => {
+                            others.insert(format!("install {what} again; {help}"));
+                        }
+                        (None, _) => _ = others.insert(format!("install {what} again")),
+                    }
+                }
+            }
+        }
+        remedies.dedup();
+        let commands = remedies.iter().map(|remedy| format!("run `{}`", remedy.command));
+        let help = Vec::from_iter(commands.chain(others)).join("; and ");
+        Lost { text: removed.text(), help, remedy: remedies.into_iter().next() }
+    }
+
+    /// Why there is no code in something for targets that are wanted, and what brings it back; `None` if trim did not remove it.
+    pub(crate) fn explain(
+        &mut self,
+        subject: Subject<'_>,
+        is_wanted: &dyn Fn(&TargetId, Delivery) -> bool,
+    ) -> Option<String> {
+        match self.removed(subject, is_wanted) {
+            Ok(None) => None,
+            Ok(Some(removed)) => {
+                let lost = self.restore(&[removed]).pop()?;
+                Some(format!("{}; to get it back, {}", lost.text, lost.help))
+            }
+            Err(error) => Some(error.in_one_line()),
+        }
+    }
+}
+
+/// What trim removed of the code that processes lack.
+pub(super) fn all_lost(processes: &[Process], machine: &Machine) -> AllLost {
+    let mut restorer = Restorer::new(&machine.system);
+    let (mut found, mut lost) = (Vec::new(), AllLost::new());
+    let mut look = |key: (PathBuf, TargetId), subject: Subject<'_>| {
+        let gpu = key.1.clone();
+        let is_wanted = |target: &TargetId, delivery| target.may_be_taken_for(&gpu, delivery);
+        match restorer.removed(subject, &is_wanted) {
+            Ok(removed) => found.extend(removed.map(|removed| (key, removed))),
+            Err(error) => {
+                let text = error.in_one_line();
+                let help = "install it again".to_owned();
+                lost.insert(key, Lost { text, help, remedy: None });
+            }
+        }
+    };
+    for binary in processes.iter().flat_map(|process| &process.binaries) {
+        for (gpu, _) in binary.code.iter().filter(|(_, code)| code.is_missing()) {
+            look((binary.path.clone(), gpu.clone()), Subject::File(&binary.path, &binary.archives));
+        }
+        for (gpu, database) in binary.lacking_databases(machine) {
+            let directory = &database.directory;
+            look((directory.clone(), gpu.clone()), Subject::Directory(directory));
+        }
+    }
+    let (keys, removed): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+    lost.extend(keys.into_iter().zip(restorer.restore(&removed)));
+    lost
+}

@@ -1,0 +1,66 @@
+//! Says of files in what `kpack show` and `kpack verify` print that trim removed code from them, and what brings it back.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use kpack_core::{Finding, ids};
+use kpack_format::{Delivery, TargetId};
+
+use super::history::Subject;
+use crate::doctor::Restorer;
+use crate::inspect::{Content, Inspection, inspect};
+
+/// Adds to each finding of missing code for a target that it went, if it did. It remains a fault.
+pub(crate) fn explain_all(findings: &mut [Finding]) {
+    let missing = [ids::MISSING_TARGET, ids::MISSING_ARCHIVE];
+    let mut restorer = Restorer::new(Path::new("/"));
+    for finding in findings.iter_mut().filter(|finding| missing.contains(&finding.id)) {
+        // The text may name other targets as well.
+        let target = finding.details.target.as_deref().and_then(|target| target.parse().ok());
+        let Some((path, target)) = finding.path.as_deref().zip(target) else { continue };
+        if let Some(why) = explain_with(&mut restorer, path, &target) {
+            finding.text.push_str(&format!("; {why}"));
+        }
+    }
+}
+
+/// Why there is no code for `gpu` in what is at `path`, if trim removed it.
+pub fn explain(path: &Path, gpu: &TargetId) -> Option<String> {
+    explain_with(&mut Restorer::new(Path::new("/")), path, gpu)
+}
+
+fn explain_with(restorer: &mut Restorer, path: &Path, gpu: &TargetId) -> Option<String> {
+    let is_wanted = |target: &TargetId, delivery| target.may_be_taken_for(gpu, delivery);
+    if path.is_dir() {
+        return restorer.explain(Subject::Directory(path), &is_wanted);
+    }
+    // What cannot be read has a finding of its own.
+    let archives = inspect(path).map(|found| archives(&found)).unwrap_or_default();
+    restorer.explain(Subject::File(path, &archives), &is_wanted)
+}
+
+/// What trim removed from the file: a sentence.
+pub(crate) fn describe(inspection: &Inspection) -> Option<String> {
+    let has: BTreeSet<String> = match &inspection.content {
+        Content::FatBinary(fat) => fat.targets().keys().map(ToString::to_string).collect(),
+        _ => BTreeSet::new(),
+    };
+    let archives = archives(inspection);
+    let lacks = |target: &TargetId, _: Delivery| !has.contains(&target.to_string());
+    let mut restorer = Restorer::new(Path::new("/"));
+    restorer.explain(Subject::File(&inspection.path, &archives), &lacks)
+}
+
+/// The archives that a binary or a manifest refers to.
+fn archives(inspection: &Inspection) -> Vec<PathBuf> {
+    match &inspection.content {
+        Content::SplitBinary(split) => {
+            split.kpacks.files.iter().map(|kpack| kpack.path.clone()).collect()
+        }
+        Content::Manifest(manifest) => {
+            let files = manifest.kpack_files.values();
+            files.map(|file| inspection.path.with_file_name(&file.filename)).collect()
+        }
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,223 @@
+//! What earlier runs of `kpack trim` removed, as their notes say. A note only explains what a file lacks: where the file
+//! was installed again since, the file counts and not the note.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use kpack_core::files::with_slashes;
+use kpack_core::publish::Directory;
+use kpack_core::words::list;
+use kpack_core::{Error, shown};
+use kpack_format::names::{archive_ends, is_archive, is_manifest};
+use kpack_format::{Delivery, TargetId};
+
+use super::note::{NAME, Note, Went};
+use crate::doctor::Origin;
+
+/// The notes that were read, by directory.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    notes: BTreeMap<PathBuf, Option<Arc<Read>>>,
+}
+
+/// A note.
+#[derive(Debug)]
+struct Read {
+    directory: Directory,
+    note: Note,
+    written: SystemTime,
+}
+
+/// What somebody looks for code in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Subject<'a> {
+    /// A binary, and the archives that it has or looked for.
+    File(&'a Path, &'a [PathBuf]),
+    /// Everything in a directory, such as that of a kernel database.
+    Directory(&'a Path),
+}
+
+/// What went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Removed {
+    /// The targets.
+    pub(crate) targets: BTreeSet<String>,
+    /// The GPUs whose code stayed.
+    kept: Vec<String>,
+    /// The note.
+    note: PathBuf,
+    /// A file of each package, or of none, from which something went.
+    pub(crate) origins: BTreeMap<Option<Origin>, PathBuf>,
+}
+
+impl Removed {
+    /// What went from where, for the end of a message.
+    pub(crate) fn text(&self) -> String {
+        format!(
+            "`kpack trim` removed the code for {} (it kept {}), says {}",
+            list(&self.targets),
+            list(&self.kept),
+            shown(&self.note)
+        )
+    }
+}
+
+impl History {
+    /// What went from `subject`, of the targets that are `wanted` with this delivery. `is_installed` says whether a package
+    /// whose file is gone is still installed in this version.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a note cannot be read; [`Error::Refused`] if a file with its name is no note that this version reads.
+    pub(crate) fn removed(
+        &mut self,
+        subject: Subject<'_>,
+        is_wanted: &dyn Fn(&TargetId, Delivery) -> bool,
+        is_installed: &mut dyn FnMut(&Origin, &Path) -> bool,
+    ) -> Result<Option<Removed>, Error> {
+        let mut notes = Vec::new();
+        for directory in subject.directories()? {
+            notes.extend(self.read(&directory)?);
+        }
+        // The newest one that agrees with what is there counts.
+        notes.sort_by_key(|read| std::cmp::Reverse(read.written));
+        for read in notes {
+            let mut targets = BTreeSet::new();
+            let mut origins = BTreeMap::new();
+            for (name, went) in subject.among(&read) {
+                let delivery = match went {
+                    _ if Note::is_gone(went) || is_manifest(Path::new(name)) => Delivery::Archive,
+                    _ => Delivery::Bundle,
+                };
+                let of_file = went.removed.iter().filter(|target| {
+                    let target = target.parse::<TargetId>();
+                    target.is_ok_and(|target| is_wanted(&target, delivery))
+                });
+                let mut of_file = of_file.peekable();
+                if of_file.peek().is_none() || !read.note.holds(&read.directory, name, went)? {
+                    continue;
+                }
+                let path = read.directory.path().join(name);
+                let origin = read.note.package(went);
+                // If another version of its package is installed, that may never have had the file.
+                let is_other = |origin| !is_installed(origin, &path);
+                if Note::is_gone(went) && origin.is_some_and(is_other) {
+                    continue;
+                }
+                targets.extend(of_file.cloned());
+                origins.entry(origin.cloned()).or_insert(path);
+            }
+            if !targets.is_empty() {
+                let (kept, note) = (read.note.kept.clone(), read.directory.path().join(NAME));
+                return Ok(Some(Removed { targets, kept, note, origins }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn read(&mut self, directory: &Path) -> Result<Option<Arc<Read>>, Error> {
+        if let Some(known) = self.notes.get(directory) {
+            return Ok(known.clone());
+        }
+        let read = match Directory::open(directory) {
+            Ok(directory) => Note::read(&directory)?
+                .map(|(note, written)| Arc::new(Read { directory, note, written })),
+            // One need not be allowed to list what is above a file.
+            Err(Error::Io { source, .. })
+                if [ErrorKind::NotFound, ErrorKind::NotADirectory, ErrorKind::PermissionDenied]
+                    .contains(&source.kind()) =>
+            {
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        self.notes.insert(directory.to_owned(), read.clone());
+        Ok(read)
+    }
+}
+
+impl Subject<'_> {
+    /// The directories that notes about it can be in.
+    fn directories(self) -> Result<BTreeSet<PathBuf>, Error> {
+        let (path, archives): (&Path, &[PathBuf]) = match self {
+            Self::File(path, archives) => (path, archives),
+            Self::Directory(path) => (path, &[]),
+        };
+        let mut found = BTreeSet::new();
+        for path in archives.iter().map(PathBuf::as_path).chain([path]) {
+            found.extend(real(path)?.ancestors().map(Path::to_owned));
+        }
+        Ok(found)
+    }
+
+    /// What a note says that concerns it.
+    fn among(self, read: &Read) -> Vec<(&str, &Went)> {
+        let inside = |path: &Path| {
+            let path = real(path).ok()?;
+            path.strip_prefix(read.directory.path()).ok().map(with_slashes)
+        };
+        let files = read.note.files.iter().map(|(name, went)| (name.as_str(), went));
+        match self {
+            Self::File(path, archives) => {
+                let own = inside(path);
+                let archives = Vec::from_iter(archives.iter().filter_map(|path| inside(path)));
+                let is_own = |name: &str, went: &Went| {
+                    let mut targets = went.removed.iter();
+                    is_archive(Path::new(name))
+                        && targets.any(|target| {
+                            archives.iter().any(|other| is_sibling(name, target, other))
+                        })
+                };
+                let own_archives = files.clone().filter(|(name, went)| is_own(name, went));
+                let places = own_archives.filter_map(|(name, _)| Path::new(name).parent());
+                let places = BTreeSet::from_iter(places);
+                let is_listing = |path: &Path| {
+                    is_manifest(path) && path.parent().is_some_and(|place| places.contains(place))
+                };
+                let concerns = |name: &str, went: &Went| {
+                    own.as_deref() == Some(name)
+                        || is_own(name, went)
+                        || is_listing(Path::new(name))
+                };
+                files.filter(|(name, went)| concerns(name, went)).collect()
+            }
+            Self::Directory(path) => {
+                let Some(own) = inside(path) else { return Vec::new() };
+                let below = |name: &str| {
+                    own.is_empty()
+                        || name.strip_prefix(&own).is_some_and(|rest| rest.starts_with('/'))
+                };
+                files.filter(|(name, _)| below(name)).collect()
+            }
+        }
+    }
+}
+
+/// The path without symbolic links of what need not be there any more.
+fn real(path: &Path) -> Result<PathBuf, Error> {
+    let of_directory = || {
+        let directory = path.parent()?.canonicalize().ok()?;
+        Some(directory.join(path.file_name()?))
+    };
+    let found = path.canonicalize().ok().or_else(of_directory);
+    found.map_or_else(|| std::path::absolute(path).map_err(|e| Error::io(path, "find", e)), Ok)
+}
+
+/// Whether two archives are of one group: their names differ in the target alone. The archive `name` is for `target`. Each may be
+/// in a directory of its target.
+fn is_sibling(name: &str, target: &str, other: &str) -> bool {
+    let split = |path: &str| {
+        let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
+        (directory.to_owned(), name.to_owned())
+    };
+    let ((directory, name), (other_directory, other)) = (split(name), split(other));
+    let mut ends = archive_ends(target);
+    let Some(stem) = ends.find_map(|end| name.strip_suffix(&*end).map(str::to_owned)) else {
+        return name == other;
+    };
+    let above = |directory: &str| split(directory).0;
+    let is_near = directory == other_directory || above(&directory) == above(&other_directory);
+    is_near && other.strip_prefix(&stem).is_some_and(|rest| rest.starts_with('_'))
+}

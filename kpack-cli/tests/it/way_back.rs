@@ -1,0 +1,212 @@
+//! Given trimmed files, when somebody asks why there is no code for a GPU, then `.kpack-trimmed` explains it as long as the
+//! files are as trim left them. `environments` runs the commands that bring the code back.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::time::{Duration, SystemTime};
+
+use kpack_split::install::{InstallOptions, install};
+use kpack_tests::fixture::{FatLibrary, Storage, code};
+use kpack_tests::require;
+use kpack_tests::tree::{Tree, copy_file, write};
+use serde_json::{Value, json};
+
+use crate::command::{kpack, said, words};
+
+const LIBRARY: &str = "lib/libvec.so";
+const NOTE: &str = "prefix/.kpack-trimmed";
+const TRIMMED: &str = "`kpack trim` removed the code for ";
+
+fn library(targets: &[&str]) -> FatLibrary {
+    let codes = targets.iter().map(|target| code(target, "add"));
+    FatLibrary::new().wrapper(Storage::Plain, codes)
+}
+
+fn prefix() -> Tree {
+    library(&["gfx1100", "gfx942", "gfx90a"]).in_prefix(LIBRARY)
+}
+
+/// A prefix with a library that kpack split.
+fn split_prefix() -> Tree {
+    let tree = prefix();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", [LIBRARY]), &()).unwrap();
+    tree
+}
+
+fn trim(tree: &Tree, arguments: &str) {
+    let output = kpack(tree, &words(&format!("trim {arguments}")));
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// What the commands say about a GPU's code in the library.
+fn about(tree: &Tree, gpu: &str) -> Vec<String> {
+    [
+        format!("verify --arch {gpu} prefix/{LIBRARY}"),
+        format!("doctor --arch {gpu} prefix/{LIBRARY}"),
+        format!("show prefix/{LIBRARY}"),
+    ]
+    .map(|command| said(tree, &words(&command)))
+    .into()
+}
+
+fn note(tree: &Tree) -> Value {
+    serde_json::from_slice(&fs::read(tree.path(NOTE)).unwrap()).unwrap()
+}
+
+#[test]
+fn what_went_from_split_and_from_fat_libraries_is_explained_by_all_commands() {
+    for tree in [prefix(), split_prefix()] {
+        trim(&tree, "--arch gfx942 prefix");
+        for text in about(&tree, "gfx1100") {
+            assert!(text.contains(TRIMMED) && text.contains("gfx1100"), "{text}");
+            assert!(text.contains("install it again from where it came"), "{text}");
+        }
+        for text in &about(&tree, "gfx1030")[..2] {
+            assert!(!text.contains(TRIMMED), "{text}");
+        }
+    }
+}
+
+/// The note of a directory above, and of the library's own directory.
+#[test]
+fn of_several_notes_the_newest_that_agrees_counts() {
+    let tree = prefix();
+    let targets = ["gfx1100", "gfx942", "gfx90a"];
+    trim(&tree, "--arch gfx942,gfx90a prefix");
+    trim(&tree, "--arch gfx942 prefix/lib/libvec.so");
+    assert!(
+        about(&tree, "gfx90a")[1]
+            .contains("(it kept gfx942), says /tree/prefix/lib/.kpack-trimmed")
+    );
+    // The one above says what the library was like before.
+    assert!(!about(&tree, "gfx1100")[1].contains(TRIMMED));
+    // The newest note is about another file than the one that is there.
+    copy_file(tree.path("fat"), tree.path("prefix").join(LIBRARY));
+    trim(&tree, "--arch gfx942,gfx1100 prefix");
+    let later = SystemTime::now() + Duration::from_secs(100);
+    let newer = tree.path("prefix/lib/.kpack-trimmed");
+    File::options().write(true).open(newer).unwrap().set_modified(later).unwrap();
+    let text = &about(&tree, targets[2])[1];
+    assert!(text.contains("(it kept gfx1100, gfx942), says /tree/prefix/.kpack-trimmed"), "{text}");
+}
+
+#[test]
+fn a_note_that_is_out_of_date_is_not_repeated_and_trim_forgets_it() {
+    let tree = prefix();
+    trim(&tree, "--arch gfx942 prefix");
+    let path = tree.path("prefix").join(LIBRARY);
+    // Another version, which never had the code.
+    library(&["gfx942", "gfx1201"]).build(&path).unwrap();
+    for text in about(&tree, "gfx1100") {
+        assert!(!text.contains(TRIMMED), "{text}");
+    }
+    trim(&tree, "--arch gfx942,gfx1201 prefix");
+    assert_eq!(note(&tree)["files"], json!({}));
+    // The same version.
+    trim(&tree, "--arch gfx942 prefix");
+    assert_eq!(note(&tree)["files"][LIBRARY]["removed"], json!(["gfx1201"]));
+    copy_file(tree.path("fat"), &path);
+    for text in about(&tree, "gfx1100") {
+        assert!(!text.contains(TRIMMED), "{text}");
+    }
+}
+
+#[test]
+fn archives_that_came_back_are_not_named() {
+    let tree = split_prefix();
+    let archive = tree.path("prefix/lib/.kpack/vec_lib_gfx1100.kpack");
+    let kept = tree.path("kept");
+    copy_file(&archive, &kept);
+    trim(&tree, "--arch gfx942 prefix");
+    copy_file(&kept, &archive);
+    let text = said(&tree, &words(&format!("verify --arch gfx1100 prefix/{LIBRARY}")));
+    assert!(!text.contains("code for gfx1100 (it kept"), "{text}");
+    let text = said(&tree, &words(&format!("doctor --arch gfx90a prefix/{LIBRARY}")));
+    assert!(text.contains("code for gfx90a (it kept gfx942)"), "{text}");
+}
+
+/// Given what is no note, or one that cannot be read, or that a later version wrote, then trim stops before it changes
+/// anything, and says which it is; the commands that explain say why they cannot.
+#[test]
+fn a_note_that_cannot_be_read_is_not_replaced() {
+    let tree = prefix();
+    let run = || kpack(&tree, &words("trim --arch gfx942 prefix"));
+    for (text, expected) in [
+        ("", "not a note of `kpack trim`"),
+        ("[1]", "not a note of `kpack trim`"),
+        ("{\"format\":3,\"later\":{}}", "in format 3 (expected 2 or less)"),
+        ("{\"format\":0}", "in format 0"),
+        ("{\"format\":2,\"kept\":7}", "not a note of `kpack trim`"),
+        ("{\"format\":2,\"kept\":[\"a\\u001bb\\nc\"]}", "is neither a target nor a package"),
+    ] {
+        write(tree.path(NOTE), text);
+        let before = tree.snapshot_with_times();
+        let output = run();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{text}: {error}");
+        assert!(error.contains(".kpack-trimmed: ") && error.contains(expected), "{text}: {error}");
+        assert_eq!(tree.snapshot_with_times(), before, "{text}");
+        let doctor = said(&tree, &words(&format!("doctor --arch gfx1030 prefix/{LIBRARY}")));
+        assert!(doctor.contains(expected) && doctor.contains("exit code 1"), "{doctor}");
+    }
+    fs::remove_file(tree.path(NOTE)).unwrap();
+    fs::create_dir(tree.path(NOTE)).unwrap();
+    assert_eq!(run().status.code(), Some(3));
+    fs::remove_dir(tree.path(NOTE)).unwrap();
+    symlink("fat", tree.path(NOTE)).unwrap();
+    assert_eq!(run().status.code(), Some(3));
+    fs::remove_file(tree.path(NOTE)).unwrap();
+    assert!(run().status.success());
+    // What format 1 says is not lost.
+    let old = json!({"format": 1, "kept": ["gfx942"], "removed": {"gfx1030": ["lib/a.so"]}});
+    write(tree.path(NOTE), old.to_string());
+    copy_file(tree.path("fat"), tree.path("prefix").join(LIBRARY));
+    trim(&tree, "--arch gfx90a prefix");
+    assert_eq!(note(&tree)["files"]["lib/a.so"]["removed"], json!(["gfx1030"]));
+    if !require::is_root() {
+        fs::set_permissions(tree.path(NOTE), fs::Permissions::from_mode(0o0)).unwrap();
+        assert_eq!(run().status.code(), Some(4));
+    }
+}
+
+/// Given a note that somebody forged, then nothing of it is in a command.
+#[test]
+fn a_forged_note_gets_nothing_into_a_command() {
+    let tree = prefix();
+    trim(&tree, "--arch gfx942 prefix");
+    for manager in ["dpkg", "rpm", "conda", "python"] {
+        let mut forged = note(&tree);
+        forged["packages"] = json!([{"manager": manager, "name": "evil", "version": "1; touch x"}]);
+        forged["files"][LIBRARY]["package"] = json!(0);
+        write(tree.path(NOTE), forged.to_string());
+        let doctor =
+            kpack(&tree, &words(&format!("doctor --json --arch gfx1100 prefix/{LIBRARY}")));
+        let doctor: Value = serde_json::from_slice(&doctor.stdout).unwrap();
+        assert_eq!(doctor["remedy"], Value::Null, "{doctor}");
+        assert!(doctor.to_string().contains("install"), "{doctor}");
+    }
+    // An index that there is no package for.
+    let mut forged = note(&tree);
+    forged["files"][LIBRARY]["package"] = json!(7);
+    write(tree.path(NOTE), forged.to_string());
+    assert!(about(&tree, "gfx1100")[1].contains("install it again from where it came"));
+}
+
+/// Given databases whose files for a GPU went, when the doctor is asked for that GPU, then it says so.
+#[test]
+fn files_of_databases_that_went_are_explained() {
+    let tree = library(&["gfx1100", "gfx942"]).in_prefix("lib/librocblas.so");
+    for gpu in ["gfx1100", "gfx942"] {
+        write(
+            tree.path(&format!("prefix/lib/rocblas/library/Kernels.so-000-{gpu}.hsaco")),
+            code(gpu, "add").1,
+        );
+    }
+    trim(&tree, "--arch gfx942 prefix");
+    let database = tree.path("prefix/lib/rocblas/library");
+    assert_eq!(fs::read_dir(database).unwrap().count(), 1);
+    let command = "doctor --verbose --arch gfx1100 prefix/lib/librocblas.so";
+    let text = said(&tree, &words(command));
+    let line = text.lines().find(|line| line.contains("the kernel database rocblas")).unwrap();
+    assert!(line.contains(TRIMMED) && line.contains("gfx1100 (it kept gfx942)"), "{text}");
+}
