@@ -6,6 +6,7 @@
 //! the binaries and archives in them. [`sizes`] adds up the bytes of each module and target.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod code_ids;
 mod differences;

@@ -6,6 +6,7 @@
 //! written here.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod check;
 mod classifier;

@@ -9,6 +9,7 @@ use super::archive::Wheel;
 use super::members::Member;
 use kpack_core::Error;
 use kpack_core::parallel;
+use kpack_core::publish::Directory;
 use kpack_format::names::{is_archive, is_manifest};
 use kpack_split::input::{LinkedBinary, Lookup};
 use kpack_tree::{Class, Only, Parsed, Selection, Tree, Walk};
@@ -72,7 +73,7 @@ impl Wheel {
         let needed: Vec<&Member> = needed.map(|(member, _)| member).collect();
         let tree = TempDir::new();
         let tree = tree.map_err(|e| Error::io(&std::env::temp_dir(), "create files in", e))?;
-        self.unpack_some(&needed, tree.path())?;
+        self.unpack_some(&needed, &Directory::open(tree.path())?)?;
         let (databases, parsed) = (&Selection::default(), Parsed::default());
         let walk = Walk { prefix: tree.path(), databases, parsed, only: Only::All };
         self.split_elsewhere_in(tree.path(), &walk.collect()?)

@@ -6,6 +6,7 @@
 //! version of the others. [`verify()`] checks such a set, and [`describe`] lists the extra for each GPU.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod archive;
 mod device;
