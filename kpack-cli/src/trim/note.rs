@@ -151,7 +151,7 @@ pub fn explain(path: &Path, gpu: &TargetId) -> Option<String> {
         let inside = with_slashes(path.strip_prefix(directory).ok()?);
         let went = note.removed.iter().filter(|(target, files)| {
             let target = target.parse::<TargetId>();
-            let is_for = target.is_ok_and(|target| target.may_be_taken_for(gpu, Delivery::Bundle));
+            let is_for = target.is_ok_and(|target| target.may_be_taken_for(gpu, Delivery::AnyBundle));
             is_for && (inside.is_empty() || files.contains(&inside))
         });
         let went = Vec::from_iter(went.map(|(target, _)| target));

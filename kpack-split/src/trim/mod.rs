@@ -29,15 +29,15 @@ pub struct Keep {
 impl Keep {
     /// Whether what is for `found` stays, if nothing else is known: by the name of a file.
     pub fn matches(&self, found: &TargetId) -> bool {
-        self.gpus.iter().any(|gpu| gpu.needs(found, Delivery::Bundle))
+        self.gpus.iter().any(|gpu| gpu.needs(found, Delivery::AnyBundle))
     }
 
-    /// Those of the targets `there` are, of one kernel, whose code stays: what a HIP runtime may take for a GPU, and
+    /// Those of the targets `there` are, of one kernel, whose code stays: what any HIP runtime may take for a GPU, and
     /// SPIR-V where a GPU has no code.
     pub fn stays(&self, there: &[TargetId]) -> BTreeSet<TargetId> {
-        let taken = self.gpus.iter().flat_map(|gpu| gpu.taken(there, Delivery::Bundle));
+        let taken = self.gpus.iter().flat_map(|gpu| gpu.taken(there, Delivery::AnyBundle));
         let mut stays = BTreeSet::from_iter(taken.cloned());
-        let lacks_code = |gpu: &TargetId| gpu.lacks_code(there, Delivery::Bundle);
+        let lacks_code = |gpu: &TargetId| gpu.lacks_code(there, Delivery::AnyBundle);
         if self.spirv || self.gpus.iter().any(lacks_code) {
             stays.extend(there.iter().filter(|target| target.is_spirv()).cloned());
         }
@@ -77,5 +77,17 @@ mod tests {
         assert_eq!(stays(&["gfx1100"], false, &there), ["amdgcnspirv"]);
         assert_eq!(stays(&["gfx1100", "gfx942"], false, &there), ["amdgcnspirv", "gfx942"]);
         assert_eq!(stays(&["gfx1100"], false, &there[..4]), [""; 0]);
+    }
+
+    #[test]
+    fn code_stays_for_each_variant_and_each_runtime() {
+        // ROCm 6.4 alone takes generic code for gfx906, so SPIR-V stays for the others.
+        let there = ["gfx906:xnack+", "gfx9-generic", "amdgcnspirv"];
+        let all = ["amdgcnspirv", "gfx9-generic", "gfx906:xnack+"];
+        assert_eq!(stays(&["gfx906"], false, &there), all);
+        assert_eq!(stays(&["gfx906:xnack+"], false, &there), ["gfx906:xnack+"]);
+        assert_eq!(stays(&["gfx906:xnack-"], false, &there), all[..2]);
+        let there = ["gfx906:xnack+", "gfx906:xnack-", "gfx9-generic", "amdgcnspirv"];
+        assert_eq!(stays(&["gfx906"], false, &there), ["gfx906:xnack-", "gfx906:xnack+"]);
     }
 }
