@@ -8,11 +8,45 @@ mod bundle;
 mod file;
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::path::Path;
 
+use kpack_core::Error;
+use kpack_core::publish::scratch_file;
 use kpack_format::offload_bundle::{Bundle, Entry};
 use kpack_format::{Delivery, TargetId};
 
 pub use file::{Destination, Trim, TrimPlan, Written, link_again, plan};
+
+/// Where plans keep code that was compressed again.
+#[derive(Debug, Clone, Copy)]
+pub struct Scratch<'a> {
+    /// The directory of the nameless files.
+    pub directory: &'a Path,
+    /// Whether such plans are only printed: then they keep no code, and cannot be applied. What does not fit into memory needs
+    /// files all the same.
+    pub only_measured: bool,
+}
+
+impl Scratch<'_> {
+    fn file(self) -> Result<File, Error> {
+        scratch_file(self.directory).map_err(|error| match error {
+            Error::Io { source, .. } => self.failed(source),
+            error => error,
+        })
+    }
+
+    /// Why it cannot be used, and what to do.
+    fn failed(self, error: io::Error) -> Error {
+        let advice = match self.only_measured {
+            true => "free some space there, or set TMPDIR to another directory",
+            false => "free some space there, and check that you may write there",
+        };
+        let error = io::Error::new(error.kind(), format!("{error}; {advice}"));
+        Error::io(self.directory, "write a scratch file in", error)
+    }
+}
 
 /// Which code stays.
 #[derive(Debug, Clone)]
