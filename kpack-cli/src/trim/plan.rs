@@ -9,7 +9,7 @@ use kpack_core::publish::Identity;
 use kpack_core::{Error, Severity, ids};
 use kpack_format::TargetId;
 use kpack_split::input::{or_refused, until_unchanged};
-use kpack_split::trim::{self, Trim, TrimPlan};
+use kpack_split::trim::{self, Scratch, Trim, TrimPlan};
 
 use kpack_tree::Selection;
 
@@ -137,11 +137,12 @@ impl Planner<'_> {
         } else {
             (spot.open()?, None)
         };
-        let scratch = match self.options.dry_run {
+        let directory = match self.options.dry_run {
             true => std::env::temp_dir(),
             false => spot.directory.anchor(),
         };
-        Ok(match or_refused(trim::plan(&job.from, file, &self.options.keep, &scratch))? {
+        let scratch = Scratch { directory: &directory, only_measured: self.options.dry_run };
+        Ok(match or_refused(trim::plan(&job.from, file, &self.options.keep, scratch))? {
             Ok(Trim::Planned(plan)) => Decision::Rewritten(Rewrite { plan, link }),
             Ok(Trim::Done) if !job.is_link => Decision::Complete,
             Ok(Trim::Nothing | Trim::Done) => Decision::Nothing,

@@ -68,6 +68,7 @@ mod terminal;
 mod therock;
 mod therock_wheels;
 mod trim;
+mod trim_compiled;
 mod trim_faults;
 mod trim_lists;
 mod variants;

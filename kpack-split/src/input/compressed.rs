@@ -82,12 +82,22 @@ impl CompressedCode {
     /// # Errors
     /// [`Error::Refused`] for damaged or too large device code; [`Error::Io`].
     pub fn decompress(self, path: &Path, scratch: &Path) -> Result<(File, u64), Error> {
+        let failed = |error| Error::io(scratch, "write a scratch file in", error);
         let mut file = scratch_file(scratch)?;
-        let size = self.pieces(path, &mut |piece| {
-            file.write_all(piece).map_err(|e| Error::io(scratch, "write in", e))
-        })?;
-        file.rewind().map_err(|e| Error::io(scratch, "write in", e))?;
+        let size = self.decompress_into(path, &mut file, failed)?;
         Ok((file, size))
+    }
+
+    /// The same, into an empty file. `failed` says why that cannot be written.
+    pub(crate) fn decompress_into(
+        self,
+        path: &Path,
+        file: &mut File,
+        failed: impl Fn(io::Error) -> Error,
+    ) -> Result<u64, Error> {
+        let size = self.pieces(path, &mut |piece| file.write_all(piece).map_err(&failed))?;
+        file.rewind().map_err(failed)?;
+        Ok(size)
     }
 
     pub(crate) fn digest(self, path: &Path) -> Result<Blake3, Error> {
