@@ -1,26 +1,15 @@
 //! Splits, merges and verifies artifact directories, which a build system writes and a packager reads.
 //!
-//! An artifact directory lists its prefixes in `artifact_manifest.txt`. [`classify`] identifies the files in a
-//! prefix, with the help of the kernel databases in [`databases`]. [`split`] makes a generic artifact and one for
-//! each target; [`recombine`] merges those of several machines. Both plan each artifact as an `output`, which a
-//! `Stage` publishes. [`verify`] checks trees, and lets `kpack-split` check the binaries and archives in them.
-//! [`sizes`] adds up the bytes of each module and target.
+//! An artifact directory lists its prefixes in `artifact_manifest.txt`; a [`Walk`](kpack_tree::Walk) reads each.
+//! [`split`] makes a generic artifact and one for each target; [`recombine`] merges those of several machines. Both
+//! plan each artifact as an `output`, which a `Stage` publishes. [`verify`] checks trees, and lets `kpack-split` check
+//! the binaries and archives in them. [`sizes`] adds up the bytes of each module and target.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-mod classifier;
-pub mod classify;
 mod code_ids;
-mod content;
-mod data_file;
-pub mod databases;
 mod differences;
-mod entry;
-mod entry_path;
-mod foreign;
-mod gaps;
-mod kernel_cache;
-pub mod kernel_files;
 pub mod manifest_txt;
 pub mod mark;
 pub mod names;
@@ -33,7 +22,6 @@ mod rules;
 mod shared;
 pub mod sizes;
 pub mod split;
-mod tensile;
 pub mod tree;
 pub mod verify;
 mod writer;

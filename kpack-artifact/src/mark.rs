@@ -7,13 +7,13 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::databases::Selection;
 use super::manifest_txt;
 use super::tree::Role;
 use kpack_core::files;
 use kpack_core::publish::Directory;
 use kpack_core::{Error, Reason, ids};
 use kpack_split::input::or_refused;
+use kpack_tree::Selection;
 
 /// The name of the file.
 pub const FILE_NAME: &str = ".kpack-artifact";

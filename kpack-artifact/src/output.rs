@@ -4,12 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::classify::Node;
-use super::databases::Selection;
-use super::entry_path::EntryPath;
 use super::rules::{Installed, InstalledContent};
 use super::tree::{Item, Tree};
 use kpack_core::platform::SharedInode;
+use kpack_tree::{EntryPath, Node, Selection};
 
 pub(super) type Edits = Vec<(u64, Vec<u8>)>;
 

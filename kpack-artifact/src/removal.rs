@@ -13,12 +13,10 @@ use kpack_split::input::{or_refused, walk, walk_error};
 use kpack_split::leftover::is_leftover_entry;
 use kpack_split::trim::Keep;
 
-use super::classifier::Parsed;
-use super::classify::classify_databases;
-use super::databases::{ForAll, Known, Merge, Place, Selection, copy_of};
-use super::entry::{Class, Node};
-use super::kernel_cache;
-use super::kernel_files::KernelFiles;
+use kpack_tree::databases::copy_of;
+use kpack_tree::kernel_files::KernelFiles;
+use kpack_tree::place::{ForAll, Merge, Place};
+use kpack_tree::{Class, Known, Node, Only, Parsed, Selection, Walk, kernel_cache};
 
 /// What goes.
 #[derive(Debug, Default)]
@@ -89,7 +87,8 @@ impl Removal {
         databases: &Selection,
         real: &dyn Fn(&Path) -> Option<PathBuf>,
     ) -> Result<BTreeSet<PathBuf>, Error> {
-        let content = classify_databases(prefix, databases, Parsed::default())?;
+        let parsed = Parsed::default();
+        let content = Walk { prefix, databases, parsed, only: Only::Databases }.collect()?;
         let archives = content
             .entries
             .iter()

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kpack_split::input;
 
-use crate::kernel_cache::open_database;
+use kpack_tree::kernel_cache::open_database;
 
 /// An installed package.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use kpack_format::archive::Toc;
 use kpack_format::names::KernelName;
 
-use super::classify::{Class, Node};
 use super::differences::same_bytes;
 use super::tree::{Item, Role, Tree};
 use kpack_core::Error;
 use kpack_core::parallel::lock;
 use kpack_format::names::is_object;
 use kpack_split::input::Archives;
+use kpack_tree::{Class, Node};
 
 /// Why an entry does not belong in an artifact.
 #[derive(Debug, PartialEq, Eq)]

@@ -13,11 +13,11 @@ use kpack_format::offload_bundle::{self, Bundle};
 use kpack_format::raw_map::{self, Key};
 use kpack_format::{TargetId, target_names};
 
-use super::databases::Merge;
-use super::kernel_cache;
 use kpack_core::files::bundle_error;
 use kpack_core::{Error, ids};
 use kpack_split::input;
+use kpack_tree::kernel_cache;
+use kpack_tree::place::Merge;
 
 /// The entries of a shared file.
 #[derive(Debug, Clone, PartialEq, Eq)]

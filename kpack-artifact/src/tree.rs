@@ -10,10 +10,6 @@ use kpack_format::tensile::Library;
 use kpack_format::{TargetId, target_names};
 use walkdir::{DirEntry, WalkDir};
 
-use super::classify::{Class, Classified, KPACK, Node, Parsed, classify_each, mark_empty};
-use super::databases::{ForAll, Merge, Selection, for_all};
-use super::entry::no_more_kept;
-use super::entry_path::EntryPath;
 use super::manifest_txt;
 use super::mark;
 use super::names;
@@ -22,6 +18,13 @@ use kpack_core::publish::is_leftover;
 use kpack_core::{Error, Finding, Id, Spirv};
 use kpack_split::input::{ClosedBinary, LinkedBinary, or_refused, walk};
 use kpack_split::leftover::{directories, is_leftover_entry};
+use kpack_tree::databases::for_all;
+use kpack_tree::gaps::DatabaseFile;
+use kpack_tree::place::{ForAll, Merge};
+use kpack_tree::{
+    Class, Classified, EntryPath, KPACK, Node, Only, Parsed, Selection, Walk, mark_empty,
+    no_more_kept,
+};
 
 /// What belongs in an artifact directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -334,8 +337,9 @@ impl Tree {
             let directory = root.join(&prefix);
             let mut content = PrefixContent::new(&tree.shard, root, &prefix);
             let add = |classified| content.add(classified);
-            match or_refused(classify_each(&directory, databases, parsed, add))? {
-                Ok(()) => tree.add(content),
+            let walk = Walk { prefix: &directory, databases, parsed, only: Only::All };
+            match or_refused(walk.each(add))? {
+                Ok(_) => tree.add(content),
                 Err(refused) => tree.rejected.push(refused),
             }
         }
@@ -425,6 +429,17 @@ impl Tree {
             }
         }
     }
+}
+
+/// The files of an artifact.
+pub(crate) fn files_of(tree: &Tree) -> impl Iterator<Item = DatabaseFile<'_>> {
+    let files = tree.entries.iter().filter(|(_, item)| !item.is_directory());
+    files.map(|(path, item)| DatabaseFile {
+        path,
+        is_link: item.node == Node::Symlink,
+        class: &item.class,
+        library: item.library.as_deref(),
+    })
 }
 
 /// The classes of entries, each once.

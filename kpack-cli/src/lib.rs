@@ -5,6 +5,7 @@
 //! Rust programs from Cargo's messages about a build, and [`trim`] removes device code for other GPUs from trees.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod cli;
 pub mod create;

@@ -9,6 +9,7 @@
 //! before they are linked.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod device_code;
 pub mod elf;

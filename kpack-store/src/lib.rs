@@ -7,6 +7,7 @@
 //! files.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod archive;
 mod extract;

@@ -1,7 +1,6 @@
 //! A wheel as a ZIP archive: where its members are installed, and whether they are what RECORD says.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -20,7 +19,7 @@ use super::record::{self, Digest, Row};
 use super::variant_json;
 use kpack_core::files::{HostFormat, SharedFile};
 use kpack_core::parallel;
-use kpack_core::publish;
+use kpack_core::publish::{self, CreatedDirectories, Directory};
 use kpack_core::{Error, Reason, ids};
 use kpack_split::input;
 use kpack_split::pe::MARKER_SECTION;
@@ -379,13 +378,16 @@ impl Wheel {
     }
 
     /// Unpacks `members` of `site-packages` into `directory`.
-    pub(super) fn unpack_some(&self, members: &[&Member], directory: &Path) -> Result<(), Error> {
+    pub(super) fn unpack_some(
+        &self,
+        members: &[&Member],
+        directory: &Directory,
+    ) -> Result<(), Error> {
         let size = unpacked(members.iter().copied());
-        publish::check_room(&self.path, "unpack", directory, size)?;
+        publish::check_room(&self.path, "unpack", directory.path(), size)?;
         parallel::try_map(members, |member| {
             if let Place::Site(_, path) = self.place(member) {
-                let path = directory.join(path);
-                self.read(member, &mut create(&path)?, &path)?;
+                self.read_into(member, directory, &path)?;
             }
             Ok(())
         })
@@ -395,27 +397,27 @@ impl Wheel {
     /// As [`read_all`](Self::read_all); also unpacks each member to the path in `directory` that `to` says.
     pub(super) fn unpack(
         &self,
-        directory: &Path,
+        directory: &Directory,
         to: &(dyn Fn(&Member) -> Option<PathBuf> + Sync),
     ) -> Result<Vec<Digest>, Error> {
-        publish::check_room(&self.path, "unpack", directory, unpacked(&self.members))?;
-        self.read_members(&|member| Some(directory.join(to(member)?)))
+        publish::check_room(&self.path, "unpack", directory.path(), unpacked(&self.members))?;
+        self.read_members(&|member| match to(member) {
+            Some(path) => self.read_into(member, directory, &path),
+            None => self.digest(member),
+        })
     }
 
     /// Checks all members against RECORD. Returns their digests.
     pub(super) fn read_all(&self) -> Result<Vec<Digest>, Error> {
-        self.read_members(&|_| None)
+        self.read_members(&|member| self.digest(member))
     }
 
     fn read_members(
         &self,
-        to: &(dyn Fn(&Member) -> Option<PathBuf> + Sync),
+        read: &(dyn Fn(&Member) -> Result<Digest, Error> + Sync),
     ) -> Result<Vec<Digest>, Error> {
         parallel::try_map(&self.members, |member| {
-            let digest = match to(member) {
-                None => self.digest(member)?,
-                Some(path) => self.read(member, &mut create(&path)?, &path)?,
-            };
+            let digest = read(member)?;
             self.check(member, &digest)?;
             Ok(digest)
         })
@@ -452,6 +454,22 @@ impl Wheel {
                 Err(member_error(&self.path, &member.name, text))
             }
         }
+    }
+
+    /// Unpacks a member to a new file in `directory`.
+    fn read_into(
+        &self,
+        member: &Member,
+        directory: &Directory,
+        relative: &Path,
+    ) -> Result<Digest, Error> {
+        let mut made = CreatedDirectories::default();
+        let parent = directory.make_below(relative.parent().unwrap_or(Path::new("")), &mut made)?;
+        made.keep();
+        let path = directory.path().join(relative);
+        let name = relative.file_name().unwrap_or_default();
+        let file = parent.create_open(name, false);
+        self.read(member, &mut file.map_err(|e| Error::io(&path, "create", e))?, &path)
     }
 
     /// Copies a member to a file at `path`. The library compares its CRC.
@@ -541,13 +559,6 @@ fn has_name(mut from: impl Read, name: &str) -> io::Result<bool> {
         kept = end.min(name.len() - 1);
         some.copy_within(end - kept..end, 0);
     }
-}
-
-/// Creates a file and its directory.
-fn create(path: &Path) -> Result<File, Error> {
-    let directory = path.parent().unwrap_or(Path::new(""));
-    publish::make_directories(directory)?;
-    File::create_new(path).map_err(|e| Error::io(path, "create", e))
 }
 
 #[cfg(test)]

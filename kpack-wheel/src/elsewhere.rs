@@ -7,12 +7,12 @@ use tempfile::TempDir;
 
 use super::archive::Wheel;
 use super::members::Member;
-use kpack_artifact::classify::{Class, Classification, classify};
-use kpack_artifact::databases::Selection;
 use kpack_core::Error;
 use kpack_core::parallel;
+use kpack_core::publish::Directory;
 use kpack_format::names::{is_archive, is_manifest};
 use kpack_split::input::{LinkedBinary, Lookup};
+use kpack_tree::{Class, Only, Parsed, Selection, Tree, Walk};
 
 /// A library that another tool split.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,8 +73,10 @@ impl Wheel {
         let needed: Vec<&Member> = needed.map(|(member, _)| member).collect();
         let tree = TempDir::new();
         let tree = tree.map_err(|e| Error::io(&std::env::temp_dir(), "create files in", e))?;
-        self.unpack_some(&needed, tree.path())?;
-        self.split_elsewhere_in(tree.path(), &classify(tree.path(), &Selection::default())?)
+        self.unpack_some(&needed, &Directory::open(tree.path())?)?;
+        let (databases, parsed) = (&Selection::default(), Parsed::default());
+        let walk = Walk { prefix: tree.path(), databases, parsed, only: Only::All };
+        self.split_elsewhere_in(tree.path(), &walk.collect()?)
     }
 
     /// As [`split_elsewhere`](Self::split_elsewhere), in `tree`, where the wheel was unpacked, with what was
@@ -82,7 +84,7 @@ impl Wheel {
     pub(super) fn split_elsewhere_in(
         &self,
         tree: &Path,
-        classified: &Classification,
+        classified: &Tree,
     ) -> Result<Vec<SplitElsewhere>, Error> {
         let mut found = Vec::new();
         if self.pins()?.are_of_host() {

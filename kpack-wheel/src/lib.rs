@@ -1,11 +1,12 @@
 //! Splits Python wheels into a host wheel without device code, and a small device wheel for each GPU processor.
 //!
 //! A wheel is unpacked into a hidden directory, where [`install`](kpack_split::install::install) splits its binaries
-//! and [`classify`](kpack_artifact::classify::classify) finds the files of kernel databases. [`split()`] then writes
+//! and a [`Walk`](kpack_tree::Walk) finds the files of kernel databases. [`split()`] then writes
 //! the host wheel, whose extras (`device-gfx942`, `device-all`) require the device wheels. Each wheel pins the
 //! version of the others. [`verify()`] checks such a set, and [`describe`] lists the extra for each GPU.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod archive;
 mod device;

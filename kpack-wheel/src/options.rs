@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use kpack_artifact::kernel_files::KernelFiles;
 use kpack_artifact::packaging::misnamed;
 use kpack_core::Error;
 use kpack_core::Storage;
 use kpack_format::TargetId;
+use kpack_tree::kernel_files::KernelFiles;
 
 /// What to split, and how: the arguments of `kpack wheel split`.
 #[derive(Debug, Clone)]

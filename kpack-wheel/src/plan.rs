@@ -2,7 +2,7 @@
 //! and each file then belongs to the host wheel or to a device wheel.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,12 +20,10 @@ use super::options::Options;
 use super::record::Digest;
 use super::vendor::{Sources, VendoredArchive};
 use super::writer::{Content, Item};
-use kpack_artifact::classify::{Class, Classification, classify};
-use kpack_artifact::databases::{Known, Selection, not_stripped};
 use kpack_core::files::with_slashes;
 use kpack_core::finding::Id;
 use kpack_core::platform::canonicalize;
-use kpack_core::publish::{Directory, make_directories};
+use kpack_core::publish::{self, CreatedDirectories, Directory};
 use kpack_core::report::Progress;
 use kpack_core::words::list;
 use kpack_core::{Error, Finding, Reason, Severity, ids, shown};
@@ -33,9 +31,17 @@ use kpack_split::input;
 use kpack_split::input::{ClosedBinary, LinkedBinary};
 use kpack_split::install::{self, install_parsed};
 use kpack_split::split::{DebugFiles, file_names};
+use kpack_tree::databases::not_stripped;
+use kpack_tree::{Class, Known, Only, Parsed, Selection, Tree, Walk};
 
 /// The component of the archives.
 const COMPONENT: &str = "lib";
+
+/// Where the files of `site-packages` are unpacked.
+const SITE: &str = "site";
+
+/// Where all other files are unpacked, for as long as it takes to look at them.
+const ELSEWHERE: &str = "elsewhere";
 
 /// One wheel, read and split.
 pub(super) struct SplitWheel<'a> {
@@ -46,7 +52,7 @@ pub(super) struct SplitWheel<'a> {
     pub(super) scheme: SitePackages,
     /// Where it was unpacked, with a path that leads there as long as it is open.
     tree: PathBuf,
-    _scratch: Directory,
+    scratch: Directory,
     /// The binaries that are host binaries now, by their paths in `site-packages`.
     split: BTreeSet<String>,
     /// The libraries that another tool split and whose markers were changed, by their paths in `site-packages`.
@@ -72,15 +78,18 @@ impl<'a> SplitWheel<'a> {
         // Reports have the path without symbolic links.
         let root = canonicalize(&scratch.anchor());
         let root = root.map_err(|e| Error::io(&options.output_dir, "open", e))?;
-        let (tree, elsewhere) = (root.join("site"), root.join("elsewhere"));
-        let digests = wheel.unpack(&root, &|member| match wheel.place(member) {
-            Place::Elsewhere => Some(elsewhere.join(&member.name)),
-            Place::Site(_, path) => Some(tree.join(path)),
+        let (tree, elsewhere) = (root.join(SITE), root.join(ELSEWHERE));
+        let digests = wheel.unpack(&scratch, &|member| match wheel.place(member) {
+            Place::Elsewhere => Some(Path::new(ELSEWHERE).join(&member.name)),
+            Place::Site(_, path) => Some(Path::new(SITE).join(path)),
         })?;
         let failed = |error| in_wheel(wheel, &[&tree, &elsewhere], error);
         warn_of_fat_elsewhere(wheel, &elsewhere, findings).map_err(failed)?;
+        scratch.remove_tree(ELSEWHERE.as_ref())?;
         let kernel_files = Selection::new(Known::Auto, options.kernel_files.clone());
-        let mut found = classify(&tree, &kernel_files).map_err(failed)?;
+        let (databases, parsed) = (&kernel_files, Parsed::default());
+        let walk = Walk { prefix: &tree, databases, parsed, only: Only::All };
+        let mut found = walk.collect().map_err(failed)?;
         found.treat_spirv(options.storage.spirv);
         report_observations(wheel, &tree, &found, findings)?;
 
@@ -94,7 +103,7 @@ impl<'a> SplitWheel<'a> {
             digests,
             scheme: wheel.root(),
             tree: tree.clone(),
-            _scratch: scratch,
+            scratch,
             split: BTreeSet::new(),
             changed: BTreeSet::new(),
             manifests: BTreeSet::new(),
@@ -139,7 +148,7 @@ impl<'a> SplitWheel<'a> {
     /// `vendored` are in the same `site-packages`.
     fn sort(
         &mut self,
-        found: &Classification,
+        found: &Tree,
         members: &BTreeMap<PathBuf, (SitePackages, usize)>,
         vendored: &BTreeSet<&Path>,
         findings: &mut Vec<Finding>,
@@ -226,7 +235,7 @@ impl<'a> SplitWheel<'a> {
             let has_others = names != names.on_disk();
             let manifest = one.kpack_dir.join(group.manifest());
             if has_others && !report.archives.is_empty() {
-                rename_listed(&self.tree.join(&manifest), &group)?;
+                self.rename_listed(&manifest, &group)?;
             }
             self.manifests.insert(with_slashes(&manifest));
             for archive in report.archives {
@@ -261,7 +270,8 @@ impl<'a> SplitWheel<'a> {
         for library in libraries {
             let path = self.tree.join(library.path());
             let vendored = sources.vendor(&LinkedBinary::open(&path)?)?;
-            if vendored.apply(&path)? {
+            let (directory, name) = self.place(library.path())?;
+            if vendored.apply(&path, directory, name)? {
                 let path = with_slashes(library.path());
                 self.changed.insert(path);
             }
@@ -309,24 +319,50 @@ impl<'a> SplitWheel<'a> {
         }
         let target = archive.target.to_string();
         let open = input::open_archive(&archive.from)?;
-        let size = fs::metadata(&archive.from);
+        let size = std::fs::metadata(&archive.from);
         let size = size.map_err(|e| Error::io(&archive.from, "read", e))?.len();
         let checksum = input::digest(&archive.from)?;
         let file = KpackFile::new(&target, name, size, open.kernel_count(), Some(checksum));
         let content = Content::Archive(archive.from);
         self.devices.add(&archive.target, &path, 0o644, content)?;
-        let manifest = directory.join(archive.group.manifest());
-        self.manifests.insert(with_slashes(&manifest));
-        let manifest = self.tree.join(manifest);
+        let relative = directory.join(archive.group.manifest());
+        self.manifests.insert(with_slashes(&relative));
+        let manifest = self.tree.join(&relative);
         let mut listed = match input::metadata_of(&manifest)? {
             Some(_) => input::read_manifest(&manifest)?,
             None => Manifest::new(archive.group.to_string(), with_slashes(beside)),
         };
         listed.kpack_files.insert(target, file);
         listed.install_hint = Some(hint.to_owned());
-        make_directories(&self.tree.join(directory))?;
-        let written = fs::write(&manifest, listed.to_bytes());
-        written.map_err(|e| Error::io(&manifest, "write", e))
+        self.write_manifest(&relative, &listed)
+    }
+
+    /// Gives the archives that the manifest at `path` in the unpacked tree lists the names of a group.
+    fn rename_listed(&self, path: &Path, group: &Group) -> Result<(), Error> {
+        let mut manifest = input::read_manifest(&self.tree.join(path))?;
+        for (target, file) in &mut manifest.kpack_files {
+            file.filename = group.archive(target);
+        }
+        self.write_manifest(path, &manifest)
+    }
+
+    /// The directory of what has this path in the unpacked tree, which may be missing so far, and its name there.
+    fn place<'p>(&self, path: &'p Path) -> Result<(Directory, &'p OsStr), Error> {
+        let directory = Path::new(SITE).join(path.parent().unwrap_or(Path::new("")));
+        let mut made = CreatedDirectories::default();
+        let directory = self.scratch.make_below(&directory, &mut made)?;
+        made.keep();
+        Ok((directory, path.file_name().unwrap_or_default()))
+    }
+
+    /// Writes a manifest to the unpacked tree, in which it has this path.
+    fn write_manifest(&self, path: &Path, manifest: &Manifest) -> Result<(), Error> {
+        let (directory, name) = self.place(path)?;
+        directory.remove(name)?;
+        let shown = self.tree.join(path);
+        let file = directory.create_open(name, false);
+        let file = file.map_err(|e| Error::io(&shown, "write", e))?;
+        publish::write_manifest(&shown, &file, &manifest.to_bytes())
     }
 
     /// A finding about the unpacked tree, as one about the wheel.
@@ -362,8 +398,7 @@ impl<'a> SplitWheel<'a> {
             });
             if is_whole && moved {
                 manifest.install_hint = Some(self.install_hint()?);
-                let written = fs::write(&file, manifest.to_bytes());
-                written.map_err(|e| Error::io(&file, "write", e))?;
+                self.write_manifest(path, &manifest)?;
                 self.manifests.insert(name);
             }
         }
@@ -442,22 +477,12 @@ impl<'a> SplitWheel<'a> {
             if let Place::Site(_, path) = self.wheel.place(member)
                 && !matches!(self.devices.content(&with_slashes(&path)), Some(Content::Archive(_)))
             {
-                let path = self.tree.join(path);
-                fs::remove_file(&path).map_err(|e| Error::io(&path, "remove", e))?;
+                let (directory, name) = self.place(&path)?;
+                directory.remove(name)?;
             }
         }
         Ok(())
     }
-}
-
-/// Gives the archives that the manifest at `path` lists the names of a group.
-fn rename_listed(path: &Path, group: &Group) -> Result<(), Error> {
-    let mut manifest = input::read_manifest(path)?;
-    for (target, file) in &mut manifest.kpack_files {
-        file.filename = group.archive(target);
-    }
-    let written = fs::write(path, manifest.to_bytes());
-    written.map_err(|e| Error::io(path, "write", e))
 }
 
 /// The members that are installed in `site-packages`, by their paths there.
@@ -498,21 +523,23 @@ fn warn_of_fat_elsewhere(
     if !elsewhere.exists() {
         return Ok(());
     }
-    for entry in classify(elsewhere, &Selection::new(Known::None, Vec::new()))?.entries {
+    let (databases, parsed) = (&Selection::new(Known::None, Vec::new()), Parsed::default());
+    let walk = Walk { prefix: elsewhere, databases, parsed, only: Only::All };
+    for entry in walk.collect()?.entries {
         if entry.class == Class::Fat {
             let text = "its device code stays in the host wheel, since it is not installed in site-packages";
             let text = Reason::from(text).in_member(entry.path.display());
             findings.push(warning(ids::OUTSIDE_SITE_PACKAGES, wheel, text));
         }
     }
-    fs::remove_dir_all(elsewhere).map_err(|e| Error::io(elsewhere, "remove", e))
+    Ok(())
 }
 
 /// Reports what is odd about files of kernel databases.
 fn report_observations(
     wheel: &Wheel,
     tree: &Path,
-    found: &Classification,
+    found: &Tree,
     findings: &mut Vec<Finding>,
 ) -> Result<(), Error> {
     for observation in &found.observations {

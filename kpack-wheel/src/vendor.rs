@@ -2,7 +2,7 @@
 //! auditwheel does, leave its archives in ROCm's prefix.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::OpenOptions;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use kpack_core::platform::FileExt;
@@ -11,6 +11,7 @@ use kpack_format::marker::Marker;
 use kpack_format::names::{Group, KernelName, Pattern, SearchPath, is_archive};
 
 use kpack_core::parallel::lock;
+use kpack_core::publish::{Directory, StagedFile};
 use kpack_core::words::list;
 use kpack_core::{Error, ids, shown};
 use kpack_split::input::{self, Archives, LinkedBinary, MarkerGroup};
@@ -172,17 +173,23 @@ impl Sources {
 }
 
 impl Vendored {
-    /// Changes the library at `path`. Returns whether anything changed.
-    pub(super) fn apply(&self, path: &Path) -> Result<bool, Error> {
+    /// Changes the library `name` in `directory`, which was read at `path`. Returns whether anything changed.
+    pub(super) fn apply(
+        &self,
+        path: &Path,
+        directory: Directory,
+        name: &OsStr,
+    ) -> Result<bool, Error> {
         if self.edits.is_empty() {
             return Ok(false);
         }
-        let failed = |error| Error::io(path, "write", error);
-        let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
-        for (offset, bytes) in &self.edits {
-            file.write_all_at(bytes, *offset).map_err(failed)?;
-        }
-        Ok(true)
+        let library = directory.open_file(name)?.ok_or_else(|| Error::changed(path))?;
+        let staged = StagedFile::copy_in(directory, name, (path, &library), |file| {
+            let mut edits = self.edits.iter();
+            let written = edits.try_for_each(|(offset, bytes)| file.write_all_at(bytes, *offset));
+            written.map_err(|error| Error::io(path, "write", error))
+        })?;
+        staged.commit().map(|_| true)
     }
 }
 

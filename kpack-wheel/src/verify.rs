@@ -1,7 +1,6 @@
 //! Verifies host wheels with their device wheels.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -13,13 +12,13 @@ use super::members::Member;
 use super::record::Digest;
 use super::sdist::{self, is_sdist};
 use super::set::{ALL, Pin, Pins, device_of};
-use kpack_artifact::classify::{Class, classify};
-use kpack_artifact::databases;
 use kpack_artifact::verify::{self, Report};
 use kpack_core::finding::Id;
 use kpack_core::parallel;
+use kpack_core::publish::{CreatedDirectories, Directory};
 use kpack_core::words::{counted, list, list_some};
 use kpack_core::{Error, Finding, Reason, Severity, ids};
+use kpack_tree::{Class, Only, Parsed, Walk};
 
 /// The most names of device wheels in one line.
 const MOST_NAMES: usize = 8;
@@ -282,19 +281,24 @@ fn overlay(
     let scratch = scratch.map_err(|e| Error::io(&std::env::temp_dir(), "create files in", e))?;
     let scratch = scratch.path();
     let scratch = &scratch.canonicalize().map_err(|e| Error::io(scratch, "open", e))?;
-    let (tree, original) = (scratch.join("site"), scratch.join("fat"));
+    let directory = Directory::open(scratch)?;
+    let make = |name: &str| {
+        let mut made = CreatedDirectories::default();
+        let found = directory.make_below(name.as_ref(), &mut made);
+        made.keep();
+        found
+    };
+    let (site, whole) = (make("site")?, make("fat")?);
+    let (tree, original) = (site.path().to_owned(), whole.path().to_owned());
     let wheels = Vec::from_iter([host].into_iter().chain(devices.iter().copied()));
     if !fit_together(&wheels, report) {
         return Ok(());
     }
     for wheel in wheels {
-        wheel.unpack(scratch, &|member| Some(tree.join(in_site(wheel, member)?)))?;
+        wheel.unpack(&site, &|member| in_site(wheel, member))?;
     }
     if let Some(fat) = fat {
-        fat.unpack(scratch, &|member| Some(original.join(in_site(fat, member)?)))?;
-    }
-    for directory in [&tree, &original] {
-        fs::create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
+        fat.unpack(&whole, &|member| in_site(fat, member))?;
     }
     shared(host, pins, devices, &tree, report)?;
     let mut unpacked = verify::Options::default();
@@ -337,7 +341,9 @@ fn shared(
         owners.extend(paths.map(|path| (path, *device)));
     }
     let mut found: BTreeMap<TargetId, BTreeMap<&Path, &Wheel>> = BTreeMap::new();
-    for entry in classify(tree, &databases::Selection::default())?.entries {
+    let (databases, parsed) = (&kpack_tree::Selection::default(), Parsed::default());
+    let walk = Walk { prefix: tree, databases, parsed, only: Only::All };
+    for entry in walk.collect()?.entries {
         if let (Class::Target { target, .. }, Some(owner)) = (entry.class, owners.get(&entry.path))
             && (target.is_generic() || TargetId::family(target.processor()).is_some())
         {

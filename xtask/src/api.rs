@@ -11,12 +11,13 @@ use xshell::cmd;
 use crate::{log, process, repository};
 
 /// The packages, and the names of their libraries.
-const CRATES: [(&str, &str); 8] = [
+const CRATES: [(&str, &str); 9] = [
     ("kpack-format", "kpack_format"),
     ("kpack-core", "kpack_core"),
     ("kpack-build", "kpack_build"),
     ("kpack-runtime", "rocm_kpack"),
     ("kpack-split", "kpack_split"),
+    ("kpack-tree", "kpack_tree"),
     ("kpack-artifact", "kpack_artifact"),
     ("kpack-store", "kpack_store"),
     ("kpack-wheel", "kpack_wheel"),

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use kpack_format::Blake3;
 use kpack_format::archive::Toc;
 
-use crate::classify::Node;
 use crate::differences;
 use crate::tree::{Item, Tree};
 use kpack_core::platform::MetadataExt;
 use kpack_core::words::list_some;
 use kpack_core::{Error, Reason};
 use kpack_split::input::Archives;
+use kpack_tree::Node;
 
 /// A difference between two trees at a path.
 #[derive(Debug)]

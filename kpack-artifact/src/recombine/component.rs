@@ -7,11 +7,11 @@ use kpack_split::input::Archives;
 
 use super::Options;
 use super::shards::{ComponentArtifacts, Shards};
-use crate::classify::Parsed;
 use crate::mark;
 use crate::packaging::{TargetGroup, Validation};
 use crate::tree::{Role, Tree};
 use kpack_core::Error;
+use kpack_tree::Parsed;
 
 /// A component, and where everything about it is read.
 #[derive(Clone, Copy)]

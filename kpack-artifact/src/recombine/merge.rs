@@ -10,13 +10,13 @@ use super::read::Inputs;
 use super::shared_files::merge_shared;
 use super::target_files::target_files;
 use super::{Finding, Severity, manifests};
-use crate::classify::Class;
 use crate::code_ids::MoreCodeIds;
 use crate::names;
 use crate::output::{Edits, Output};
 use crate::packaging::TargetGroup;
 use crate::tree::Tree;
 use kpack_core::{Error, ids};
+use kpack_tree::Class;
 
 /// An artifact to be written.
 #[derive(Debug, Default, Serialize)]

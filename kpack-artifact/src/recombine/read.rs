@@ -9,8 +9,8 @@ use kpack_format::{Selection, TargetId};
 use super::component::Component;
 use super::shards::{DeviceArtifact, parts};
 use super::{Finding, Severity};
-use crate::classify::Class;
-use crate::databases;
+use kpack_tree::Class;
+
 use crate::mark;
 use crate::names;
 use crate::rules::misplaced;
@@ -22,7 +22,7 @@ use kpack_core::{Error, Reason, ids};
 pub(super) struct Inputs<'a> {
     pub(super) component: Component<'a>,
     /// The databases that were split, the same in all shards.
-    pub(super) databases: databases::Selection,
+    pub(super) databases: kpack_tree::Selection,
     /// The generic artifacts, that whose host files are taken first.
     pub(super) generics: Vec<Generic>,
     /// The device code that groups take, by target: a tree for each shard that has some.
@@ -61,8 +61,8 @@ impl<'a> Inputs<'a> {
 fn databases_of(
     component: Component<'_>,
     findings: &mut Vec<Finding>,
-) -> Result<Option<databases::Selection>, Error> {
-    let mut first: Option<(&str, databases::Selection)> = None;
+) -> Result<Option<kpack_tree::Selection>, Error> {
+    let mut first: Option<(&str, kpack_tree::Selection)> = None;
     for (shard, artifacts) in component.shards() {
         for path in artifacts.paths() {
             let Some(own) = mark::noted(path)? else {
@@ -84,9 +84,9 @@ fn databases_of(
 }
 
 /// The databases that were split, to judge by what is in the artifacts of targets.
-fn databases_in<'t>(device: impl Iterator<Item = &'t Tree>) -> databases::Selection {
+fn databases_in<'t>(device: impl Iterator<Item = &'t Tree>) -> kpack_tree::Selection {
     let classes = device.flat_map(|tree| tree.entries.values()).map(|item| &*item.class);
-    databases::Selection::and_named(classes.filter_map(|class| match class {
+    kpack_tree::Selection::and_named(classes.filter_map(|class| match class {
         Class::Target { database, .. } => Some(&**database),
         _ => None,
     }))

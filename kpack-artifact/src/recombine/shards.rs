@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 
-use crate::classify::{Class, Node};
 use crate::tree::{Item, Role, Siblings, Tree, is_of_group};
 use kpack_core::publish::is_leftover;
 use kpack_core::{Error, ids};
 use kpack_split::leftover::{directories, leftovers};
+use kpack_tree::{Class, Node};
 
 /// A shard: the split artifacts that one machine built.
 #[derive(Debug)]

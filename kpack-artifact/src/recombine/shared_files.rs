@@ -5,13 +5,13 @@ use std::path::Path;
 
 use super::component::Component;
 use super::{Finding, MOST_NAMES, Severity};
-use crate::databases::Merge;
 use crate::differences;
 use crate::output::Output;
 use crate::shared::Entries;
 use crate::tree::{Item, Tree};
 use kpack_core::words::{list, list_some};
 use kpack_core::{Error, ids};
+use kpack_tree::place::Merge;
 
 /// A file for all targets with the entries of all shards.
 pub(super) struct MergedFile<'t> {

@@ -6,8 +6,8 @@ use std::path::Path;
 use kpack_format::{TargetId, target_names};
 
 use super::read::Inputs;
-use crate::classify::Class;
 use crate::tree::{Item, Tree};
+use kpack_tree::Class;
 
 /// The target-specific host files of `tree` that `other` lacks: their names have one target, which a
 /// group lists and no other shard builds for.

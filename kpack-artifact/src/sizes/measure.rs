@@ -7,9 +7,6 @@ use kpack_core::platform::{MetadataExt, SharedInode};
 use kpack_format::names::{Group, KernelName, SearchPath, is_manifest};
 
 use super::debug;
-use crate::classify::{Class, Entry, KPACK, Node, classify_without_special_files};
-use crate::databases::{ForAll, Merge, Selection, for_all};
-use crate::kernel_cache;
 use crate::manifest_txt;
 use crate::mark;
 use crate::tree::{find_artifacts, role_of};
@@ -17,6 +14,9 @@ use kpack_core::files::{directory_of, with_slashes};
 use kpack_core::{Error, Finding, ids};
 use kpack_split::elf::{DeviceCode, FatBinary};
 use kpack_split::input::{self, LinkedBinary, by_bundle};
+use kpack_tree::databases::for_all;
+use kpack_tree::place::{ForAll, Merge};
+use kpack_tree::{Class, Entry, KPACK, Node, Only, Parsed, Selection, Walk, kernel_cache};
 
 /// Measures install prefixes, artifact directories, and directories of artifact directories. Adds
 /// leftover directories of interrupted runs to `leftovers`.
@@ -146,7 +146,9 @@ impl Measured {
         module: Option<String>,
         leftovers: &[PathBuf],
     ) -> Result<(), Error> {
-        for entry in classify_without_special_files(directory, databases)?.entries {
+        let parsed = Parsed::default();
+        let walk = Walk { prefix: directory, databases, parsed, only: Only::WithBytes };
+        for entry in walk.collect()?.entries {
             let Node::File { size } = entry.node else {
                 continue;
             };

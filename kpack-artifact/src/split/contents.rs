@@ -12,12 +12,12 @@ use super::report::Report;
 use super::sources::{Sources, Trees};
 use super::targets::{Targets, refuse_none_expected};
 use super::{Layout, Options, Unknown};
-use crate::classify::Class;
 use crate::manifest_txt;
 use crate::mark;
 use kpack_core::{Error, ids, shown};
 use kpack_split::input::{Lookup, or_refused, read_manifest};
 use kpack_split::split::Presplit;
+use kpack_tree::Class;
 
 /// What is in an artifact.
 pub(super) struct Contents {

@@ -11,8 +11,6 @@ use kpack_format::names::{FileNames, Group};
 
 use super::targets::Targets;
 use super::{Layout, Options};
-use crate::classify::Class;
-use crate::entry_path::EntryPath;
 use crate::manifest_txt;
 use crate::tree::{Item, Tree};
 use kpack_core::publish::is_name_part;
@@ -20,6 +18,7 @@ use kpack_core::{Error, ids};
 use kpack_split::host::Plan;
 use kpack_split::input::{KpackPath, LocatedBinary, Prefix, binary_error};
 use kpack_split::split::{self, BinaryKind, FatFile, Spirv, code_ids};
+use kpack_tree::{Class, EntryPath};
 
 /// The fat binaries of a prefix, or of all prefixes of an artifact.
 pub(super) struct Module {

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use kpack_format::TargetId;
 
-use crate::databases::Selection;
 use kpack_core::Error;
 use kpack_core::Storage;
 use kpack_core::publish::is_name_part;
 use kpack_split::split::Unexpected;
+use kpack_tree::Selection;
 
 /// What to split, and how.
 #[derive(Debug, Clone)]

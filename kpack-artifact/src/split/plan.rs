@@ -12,20 +12,20 @@ use super::report::Report;
 use super::sources::Trees;
 use super::targets::Targets;
 use super::{Options, Unknown};
-use crate::classify::{Class, Node};
 use crate::code_ids;
-use crate::databases::{self, Place};
-use crate::entry_path::EntryPath;
-use crate::gaps::{files_of, gaps_once_split};
 use crate::names;
 use crate::output::Output;
 use crate::rules::conflicts;
+use crate::tree::files_of;
 use crate::tree::{Item, Role, Tree};
 use kpack_core::files::with_slashes;
 use kpack_core::report::{FileReport, Outcome};
 use kpack_core::words::list;
 use kpack_core::{Error, Severity, ids};
 use kpack_split::split::warn_of_names;
+use kpack_tree::gaps::gaps_once_split;
+use kpack_tree::place::Place;
+use kpack_tree::{Class, EntryPath, Node, databases};
 
 /// How many files of one directory that look architecture-specific are named one by one.
 const MOST_UNKNOWN: usize = 5;

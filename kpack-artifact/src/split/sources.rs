@@ -7,13 +7,12 @@ use kpack_format::TargetId;
 
 use super::report::Report;
 use super::{Options, unlisted};
-use crate::databases::Selection;
-use crate::entry_path::EntryPath;
 use crate::mark;
 use crate::names;
 use crate::rules::misplaced;
 use crate::tree::{Item, Role, Tree, is_artifact};
 use kpack_core::{Error, ids};
+use kpack_tree::{EntryPath, Selection};
 
 /// The directories that an artifact is read from: one, which may be of an earlier split, or all
 /// artifacts of an earlier split with their targets, the generic one first.

@@ -4,13 +4,12 @@
 use std::path::Path;
 
 use super::report::Report;
-use crate::classify::{self, Class, Classified, Entry, Node};
-use crate::databases::Selection;
 use crate::manifest_txt;
 use crate::tree::{PrefixContent, Tree};
-use kpack_core::platform::{FileTypeExt, shared_inode};
+use kpack_core::platform::FileTypeExt;
 use kpack_core::{Error, ids};
-use kpack_split::input::{or_refused, walk_error};
+use kpack_split::input::or_refused;
+use kpack_tree::{Class, Classified, Entry, Node, Only, Parsed, Selection, Walk};
 
 /// Adds what is in no prefix to the entries of `tree`, with an empty prefix.
 ///
@@ -18,6 +17,8 @@ use kpack_split::input::{or_refused, walk_error};
 /// [`Error::Refused`] for what cannot be copied: a pipe, a socket, a device.
 pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Result<(), Error> {
     let root = &tree.root.clone();
+    let (databases, parsed) = (&Selection::default(), Parsed::default());
+    let walk = Walk { prefix: root, databases, parsed, only: Only::All };
     let mut entries = Vec::new();
     for found in &tree.unlisted {
         let kind = found.file_type();
@@ -25,27 +26,13 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
             let reason = "not a file, directory or symbolic link, and in no prefix; remove it";
             return Err(Error::rejected(ids::NOT_A_FILE, found.path(), reason));
         }
-        match or_refused(classify::classify_entry(
-            root,
-            &Selection::default(),
-            classify::Parsed::default(),
-            found,
-        ))? {
+        match or_refused(walk.entry(found))? {
             Ok(read) => entries.push(read.entry),
             // It is not installed, so its damage does not matter.
             Err(read) => {
-                let metadata = found.metadata();
-                let metadata = metadata.map_err(|e| walk_error(root, e))?;
                 let text = format!("in no prefix, and damaged: {}", read.text);
                 report.note(read.id, read.file(), text);
-                let within = found.path().strip_prefix(root).unwrap_or(found.path());
-                entries.push(Entry {
-                    path: within.to_owned(),
-                    node: Node::File { size: metadata.len() },
-                    shared_inode: shared_inode(&metadata),
-                    class: Class::Host,
-                    library: None,
-                });
+                entries.push(walk.unread(found)?.entry);
             }
         }
     }
@@ -64,8 +51,8 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
         report.warn(ids::IN_NO_PREFIX, root.join(top), text + to);
     }
     let mut content = PrefixContent::new(&tree.shard, root, "");
-    for entry in entries {
-        let entry = Entry { class: in_no_prefix(entry.class), library: None, ..entry };
+    for mut entry in entries {
+        (entry.class, entry.library) = (in_no_prefix(entry.class), None);
         content.add(Classified { entry, observations: Vec::new(), binary: None });
     }
     tree.add(content);

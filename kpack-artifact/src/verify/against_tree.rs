@@ -12,8 +12,6 @@ use super::Context;
 use super::Report;
 use super::artifact_sets::Set;
 use super::original::artifacts;
-use crate::classify::{Class, Entry, Node, classify_once};
-use crate::databases::{ForAll, for_all, recognise};
 use crate::differences::same_bytes;
 use crate::manifest_txt;
 use crate::shared::Entries;
@@ -24,6 +22,9 @@ use kpack_core::parallel;
 use kpack_core::words::{counted, list_some};
 use kpack_core::{Error, shown};
 use kpack_split::input::{or_refused, walk};
+use kpack_tree::databases::{for_all, recognise};
+use kpack_tree::place::ForAll;
+use kpack_tree::{Class, Entry, Node, Only, Walk};
 use walkdir::WalkDir;
 
 /// Maximum number of lost entries that a fault names.
@@ -370,14 +371,15 @@ impl Pair {
         report: &mut Report,
     ) -> Result<(), Error> {
         for root in self.roots.iter().filter(|root| root.is_dir()) {
-            let content =
-                match or_refused(classify_once(root, context.kernel_files, context.known()))? {
-                    Ok(content) => content,
-                    Err(found) => {
-                        report.findings.push(found);
-                        continue;
-                    }
-                };
+            let (databases, parsed) = (context.kernel_files, context.known());
+            let walk = Walk { prefix: root, databases, parsed, only: Only::All };
+            let content = match or_refused(walk.collect())? {
+                Ok(content) => content,
+                Err(found) => {
+                    report.findings.push(found);
+                    continue;
+                }
+            };
             for entry in content.entries {
                 let made = is_archive(&entry.path) || is_manifest(&entry.path);
                 let is_directory = matches!(entry.node, Node::Directory { .. });

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use super::Context;
 use super::Report;
-use crate::classify::{Classification, classify_databases};
-use crate::gaps::{DatabaseFile, Gap, files_in, gaps};
 use kpack_core::Error;
 use kpack_core::words::counted;
 use kpack_core::{Finding, Severity, ids};
 use kpack_split::input::or_refused;
+use kpack_tree::gaps::{DatabaseFile, Gap, files_in, gaps};
+use kpack_tree::{Only, Tree, Walk};
 
 /// Verifies that the database files below `prefix` are undamaged, match the targets in their names,
 /// and belong together.
@@ -19,15 +19,16 @@ pub(super) fn verify(
     report: &mut Report,
 ) -> Result<(), Error> {
     let faults = report.count(Severity::Fault);
-    let content = or_refused(classify_databases(prefix, context.kernel_files, context.known()))?
-        .unwrap_or_else(|found| {
-            // A damaged code object was reported as a file.
-            let is_known = |known: &Finding| known.id == found.id && known.file() == found.file();
-            if !report.findings.iter().any(is_known) {
-                report.findings.push(found);
-            }
-            Classification::default()
-        });
+    let (databases, parsed) = (context.kernel_files, context.known());
+    let walk = Walk { prefix, databases, parsed, only: Only::Databases };
+    let content = or_refused(walk.collect())?.unwrap_or_else(|found| {
+        // A damaged code object was reported as a file.
+        let is_known = |known: &Finding| known.id == found.id && known.file() == found.file();
+        if !report.findings.iter().any(is_known) {
+            report.findings.push(found);
+        }
+        Tree::default()
+    });
     for found in &content.observations {
         if found.severity == Severity::Fault || found.id == ids::FILE_FOR_ALL_TARGETS {
             let path = prefix.join(found.file());

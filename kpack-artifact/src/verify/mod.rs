@@ -15,10 +15,9 @@ use kpack_core::{Error, Finding, Severity, ids, shown};
 use kpack_split::input::Lookup;
 use kpack_split::verify::{self as files, Surroundings};
 
-use crate::classify::Parsed;
-use crate::databases::{Known, Selection};
-use crate::kernel_files::KernelFiles;
 use artifact_sets::Artifacts;
+use kpack_tree::kernel_files::KernelFiles;
+use kpack_tree::{Known, Parsed, Selection};
 use original::Original;
 
 pub use kpack_split::verify::{Options, Report};

@@ -6,17 +6,16 @@ use std::path::{Path, PathBuf};
 use kpack_core::{Error, ids};
 use kpack_split::leftover::directories;
 
-use crate::classify::{Class, Classification, Parsed, classify_once};
-use crate::databases::Selection;
-use crate::gaps::{DatabaseFile, Gap, files_in, gaps};
 use crate::manifest_txt;
 use crate::mark;
 use crate::tree::is_artifact;
+use kpack_tree::gaps::{DatabaseFile, Gap, files_in, gaps};
+use kpack_tree::{Class, Only, Parsed, Selection, Tree, Walk};
 
 /// The unsplit original of a tree: the contents of its install prefixes, by directory.
 #[derive(Default)]
 pub(super) struct Original {
-    pub(super) prefixes: BTreeMap<PathBuf, Classification>,
+    pub(super) prefixes: BTreeMap<PathBuf, Tree>,
     /// What its kernel databases lack, with paths in the prefix or the artifact.
     gaps: Vec<Gap>,
 }
@@ -25,10 +24,10 @@ impl Original {
     /// Reads an install prefix, an artifact directory, or a directory of these.
     ///
     /// # Errors
-    /// As [`classify_once`]; [`Error::Refused`] if it is itself split, so that it could not show a loss.
+    /// As [`Walk::collect`]; [`Error::Refused`] if it is itself split, so that it could not show a loss.
     pub(super) fn read(
         unsplit: &Path,
-        selection: &Selection,
+        databases: &Selection,
         parsed: Parsed<'_>,
     ) -> Result<Self, Error> {
         let mut original = Self::default();
@@ -46,7 +45,8 @@ impl Original {
             prefixes.push(unsplit.to_owned());
         }
         for prefix in prefixes.into_iter().filter(|prefix| prefix.is_dir()) {
-            let content = classify_once(&prefix, selection, parsed)?;
+            let walk = Walk { prefix: &prefix, databases, parsed, only: Only::All };
+            let content = walk.collect()?;
             original.prefixes.insert(prefix, content);
         }
         let entries = || {

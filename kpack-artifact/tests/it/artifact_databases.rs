@@ -3,10 +3,10 @@
 use crate::planned;
 use std::fs;
 
-use kpack_artifact::databases::{Known, Selection};
 use kpack_artifact::recombine::{Severity, plan};
 use kpack_artifact::split::Options;
 use kpack_tests::tree::Tree;
+use kpack_tree::{Known, Selection};
 
 use crate::blas::{ROCBLAS, artifact, files, options, refusal, run};
 use crate::planned::{CONFIGURATION, assert_said, planned, said};

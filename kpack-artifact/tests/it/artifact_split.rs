@@ -8,7 +8,6 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use kpack_artifact::databases::{Known, Selection};
 use kpack_artifact::split::{BatchOptions, Options, Outcome, Unknown, batch, split};
 use kpack_core::ids;
 use kpack_split::Error;
@@ -17,6 +16,7 @@ use kpack_tests::bytes;
 use kpack_tests::fixture::{FatLibrary, Storage, bundle, code, code_object, library_file};
 use kpack_tests::process;
 use kpack_tests::tree::Tree;
+use kpack_tree::{Known, Selection};
 
 use crate::blas::{
     HIPBLASLT, ROCBLAS, artifact, fat, files, manifest, options, overlay, refusal, run, warnings,

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use clap::Args;
-use kpack_artifact::kernel_files::KernelFiles;
 use kpack_core::Error;
+use kpack_tree::kernel_files::KernelFiles;
 
 #[derive(Debug, Args)]
 pub(super) struct KernelFilesArguments {

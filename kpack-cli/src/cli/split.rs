@@ -13,12 +13,12 @@ use super::output::{self, Text, count, size};
 use super::print::print;
 use super::progress::{Bar, DEVICE_CODE};
 use super::storage::{InstallHint, StorageArguments, Variants};
-use kpack_artifact::kernel_files;
 use kpack_core::platform::canonicalize;
 use kpack_core::publish::name_part;
 use kpack_core::{Error, shown};
 use kpack_format::{Delivery, TargetId};
 use kpack_split::install::{self, InstallOptions, Outcome, Report};
+use kpack_tree::check;
 
 /// Split binaries: move device code into archives, and leave a marker
 ///
@@ -72,7 +72,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     options.install_hint.clone_from(&arguments.hint.install_hint);
     options.storage = arguments.storage.storage_for(&options.architectures);
     options.storage.complete_variants = arguments.variants.complete_variants;
-    let kernel_files = kernel_files::check(&options.prefix, &arguments.kernel_files.rules()?)?;
+    let kernel_files = check::kernel_files(&options.prefix, &arguments.kernel_files.rules()?)?;
     let bar = Bar::new(DEVICE_CODE);
     let mut report = install::install(&options, &bar)?;
     bar.finish();

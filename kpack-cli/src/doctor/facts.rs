@@ -14,7 +14,6 @@ use rocm_kpack::dynamic_symbols::{LOADER_FUNCTION, Linkage};
 use super::dynamic_linker::{self, Library, Loading};
 use super::machine::Machine;
 use super::rocm_loader::RocmLoader;
-use kpack_artifact::databases::{self, Installed};
 use kpack_core::finding::Id;
 use kpack_core::{Error, ids};
 use kpack_format::names::is_object;
@@ -25,6 +24,7 @@ use kpack_split::input::{
 };
 use kpack_split::input::{Obstacle, Resolver};
 use kpack_split::join;
+use kpack_tree::databases::{self, Installed};
 
 /// A process that loads binaries with device code: a program, or one with a library of a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,8 +1,10 @@
 //! Collects the files of a release.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 
 use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
@@ -13,7 +15,10 @@ use kpack_format::names::Group;
 use super::messages::Binary;
 use super::options::Options;
 use super::output_dir::OutputDir;
-use kpack_core::publish::{StagedFile, Transaction, Update, make_directories, name_part};
+use kpack_core::files::open;
+use kpack_core::publish::{
+    CreatedDirectories, Directory, StagedFile, Transaction, Update, name_part,
+};
 use kpack_core::report::{FileReport, Outcome, Report};
 use kpack_core::{Error, Storage, ids};
 use kpack_split::input::Lookup;
@@ -27,6 +32,9 @@ const KPACK_DIR: &str = "lib/.kpack";
 
 /// Archives in progress, by module, component and target.
 type Writers = BTreeMap<(Group, TargetId), ArchiveWriter<File>>;
+
+/// The directory of a staged binary, and its name there.
+type To<'a> = (Arc<Directory>, &'a OsStr);
 
 /// A release in progress.
 pub(super) struct Release<'a> {
@@ -65,8 +73,11 @@ impl<'a> Release<'a> {
     pub(super) fn add(&mut self, binary: &Binary) -> Result<(), Error> {
         let file_name = binary.path.file_name().unwrap_or_default();
         let name = format!("{}/{}", binary.directory, file_name.display());
-        let to = self.output.hidden.join(&name);
-        if to.exists() {
+        let mut made = CreatedDirectories::default();
+        let directory = self.output.tree.make_below(binary.directory.as_ref(), &mut made)?;
+        made.keep();
+        let to = (Arc::new(directory), file_name);
+        if to.0.has(file_name)? {
             return Err(Error::rejected(
                 ids::NAME_CLASH,
                 &binary.path,
@@ -76,8 +87,6 @@ impl<'a> Release<'a> {
                 ),
             ));
         }
-        let directory = self.output.hidden.join(binary.directory);
-        make_directories(&directory)?;
         let (linked, reason) = match split::read(&binary.path, Some(Spirv::Keep))? {
             // Objects for Windows are not split before the link.
             BinaryKind::Fat(file, _) if file.is_for_windows() => {
@@ -107,9 +116,9 @@ impl<'a> Release<'a> {
         };
         let presplit = linked.map(|linked| Presplit::read(linked, true, &self.lookup));
         let outcome = match presplit.transpose()?.flatten() {
-            Some(presplit) => self.place(&presplit, &name, binary.directory)?,
+            Some(presplit) => self.place(&presplit, &name, binary.directory, &to)?,
             None => {
-                fs::copy(&binary.path, &to).map_err(|e| Error::io(&to, "write", e))?;
+                copy(&binary.path, &to)?;
                 Outcome::LeftAlone { reason }
             }
         };
@@ -119,8 +128,8 @@ impl<'a> Release<'a> {
     }
 
     /// Copies a binary for Windows, to be split with the others of its module.
-    fn split_later(&mut self, binary: &Binary, name: String, to: &Path) -> Result<(), Error> {
-        fs::copy(&binary.path, to).map_err(|e| Error::io(to, "write", e))?;
+    fn split_later(&mut self, binary: &Binary, name: String, to: &To<'_>) -> Result<(), Error> {
+        copy(&binary.path, to)?;
         let module = module_of(&binary.path);
         self.fat.entry(module).or_default().push(name);
         Ok(())
@@ -132,6 +141,7 @@ impl<'a> Release<'a> {
         presplit: &Presplit,
         name: &str,
         directory: &str,
+        to: &To<'_>,
     ) -> Result<Outcome, Error> {
         let hidden = &self.output.hidden;
         let archives = &mut self.archives;
@@ -153,9 +163,8 @@ impl<'a> Release<'a> {
             marker(name, directory, group).with_code_ids(code_ids::computed(own, name))
         };
         let edits = HostPlan::Edited(presplit.edits(&marker_of)?);
-        let to = hidden.join(name);
-        let (staged, ()) = StagedFile::write(&to, |staged| {
-            edits.write(&to, presplit.file(), staged.file())?;
+        let (staged, ()) = StagedFile::write_in(Arc::clone(&to.0), to.1, |staged| {
+            edits.write(&hidden.join(name), presplit.file(), staged.file())?;
             staged.keep_mode(presplit.file())
         })?;
         staged.commit()?;
@@ -240,4 +249,11 @@ fn marker(name: &str, directory: &str, group: &Group) -> Marker {
         _ => "../lib/.kpack",
     };
     Marker::new(name, vec![format!("{kpacks}/{}", group.archive_pattern())])
+}
+
+/// Copies a file, with its mode.
+fn copy(from: &Path, (directory, name): &To<'_>) -> Result<(), Error> {
+    let input = open(from)?;
+    let staged = StagedFile::copy_in(Arc::clone(directory), name, (from, &input), |_| Ok(()))?;
+    staged.commit().map(drop)
 }

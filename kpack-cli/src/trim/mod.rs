@@ -20,11 +20,11 @@ mod tree;
 use std::collections::BTreeMap;
 use std::path::{PathBuf, absolute};
 
-use kpack_artifact::kernel_files::KernelFiles;
 use kpack_core::Error;
 use kpack_core::finding::Finding;
 use kpack_core::report::Progress;
 use kpack_split::trim::Keep;
+use kpack_tree::kernel_files::KernelFiles;
 use serde::Serialize;
 
 use crate::doctor::Owner;

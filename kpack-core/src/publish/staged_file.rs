@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::directory::Directory;
 use super::hidden_name::{leftover_stem, numbered, numbered_stem, stem_of};
 use super::identity::Identity;
+use super::sparse::copy_range;
 use crate::Error;
 use crate::files::same_bytes;
 use crate::interrupt;
@@ -57,6 +58,26 @@ impl StagedFile {
         let value = write(&mut staged)?;
         staged.sync()?;
         Ok((staged, value))
+    }
+
+    /// As [`write_in`](Self::write_in), for a copy of `input`, the file at `from`, with its mode. `change` may change it.
+    ///
+    /// # Errors
+    /// Those of `change`; [`Error::Io`].
+    pub fn copy_in(
+        directory: impl Into<Arc<Directory>>,
+        name: &OsStr,
+        (from, input): (&Path, &File),
+        change: impl FnOnce(&File) -> Result<(), Error>,
+    ) -> Result<Self, Error> {
+        let (staged, ()) = Self::write_in(directory, name, |staged| {
+            let size = input.metadata().map(|metadata| metadata.len());
+            let copied = size.and_then(|size| copy_range(input, staged.file(), 0..size, 0));
+            copied.map_err(|error| Error::io(from, "copy", error))?;
+            change(staged.file())?;
+            staged.keep_mode(input)
+        })?;
+        Ok(staged)
     }
 
     /// As [`write_in`](Self::write_in), for a file that takes the place of the symbolic `link` of that name, and of

@@ -10,13 +10,13 @@ use super::super::read::Inputs;
 use super::super::target_files::target_files;
 use super::super::{Finding, MOST_NAMES, Severity, worst_first};
 use super::kernels::registered_differ;
-use crate::classify::{Class, Node};
-use crate::databases::{ForAll, MustMatch};
 use crate::differences;
 use crate::tree::{Item, Tree};
 use kpack_core::words::list_some;
 use kpack_core::{Error, Id, Reason, ids};
 use kpack_split::input;
+use kpack_tree::place::{ForAll, MustMatch};
+use kpack_tree::{Class, Node};
 
 /// How many bytes of a file are searched for NUL.
 const HEAD: u64 = 1 << 13;

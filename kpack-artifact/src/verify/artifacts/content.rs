@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use kpack_format::TargetId;
 
 use super::Member;
-use crate::classify::Class;
 use crate::manifest_txt;
 use crate::rules::{Misplaced, belongs};
 use crate::tree::{Item, Role};
 use crate::verify::Report;
 use kpack_core::words::{counted, list};
 use kpack_core::{Severity, ids};
+use kpack_tree::Class;
 
 impl Member {
     pub(super) fn verify(&self) -> Report {

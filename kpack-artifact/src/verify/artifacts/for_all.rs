@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 use kpack_format::{TargetId, target_names};
 
 use super::Member;
-use crate::classify::Class;
-use crate::databases::Merge;
 use crate::shared::Entries;
 use crate::tree::{Item, Role};
 use crate::verify::Options;
@@ -16,6 +14,8 @@ use crate::verify::artifact_sets::Set;
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
 use kpack_split::input::{or_refused, read_manifest};
+use kpack_tree::Class;
+use kpack_tree::place::Merge;
 
 /// A target that a manifest lists.
 struct Promised {

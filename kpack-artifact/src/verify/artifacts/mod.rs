@@ -12,9 +12,9 @@ use kpack_core::parallel;
 use super::Context;
 use super::Report;
 use super::artifact_sets::Set;
-use crate::classify::Parsed;
 use crate::mark;
 use crate::tree::{Role, Tree};
+use kpack_tree::Parsed;
 
 /// Verifies the content of each artifact directory, and the artifacts of a component, or of
 /// neighbouring components, together.

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::Member;
-use crate::gaps::{files_of, gaps};
 use crate::names;
 use crate::rules::{HostFault, Installed, InstalledContent, conflicts, kernels_without_host};
 use crate::tree::Role;
+use crate::tree::files_of;
 use crate::verify::Context;
 use crate::verify::Report;
 use crate::verify::artifact_sets::Set;
@@ -16,6 +16,7 @@ use crate::verify::databases;
 use kpack_core::{Error, ids};
 use kpack_split::input::{Archives, or_refused};
 use kpack_split::verify::without_host;
+use kpack_tree::gaps::gaps;
 
 /// Checks that no path is installed by two artifacts of one directory.
 pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Result<(), Error> {

@@ -13,7 +13,6 @@ use crate::cli::output::{self, Text, count, size};
 use crate::cli::print::print;
 use crate::cli::progress::{ALL, Bar};
 use crate::cli::storage::{InstallHint, StorageArguments, Variants};
-use kpack_artifact::databases::{DATABASES, Database, Known, Selection};
 use kpack_artifact::split::{
     self, BatchOptions, BatchReport, Failure, Layout, Options, Outcome, Report, Unknown,
 };
@@ -21,6 +20,8 @@ use kpack_core::Error;
 use kpack_core::finding::with_id;
 use kpack_core::{Finding, Severity, ids};
 use kpack_split::install::Unexpected;
+use kpack_tree::databases::{DATABASES, Database};
+use kpack_tree::{Known, Selection};
 
 /// Split artifact directories into a generic artifact and one for each GPU target
 ///

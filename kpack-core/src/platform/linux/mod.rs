@@ -88,6 +88,40 @@ pub(crate) fn free_space(directory: &Path) -> io::Result<Option<u64>> {
     Ok((system.f_blocks != 0).then_some(free))
 }
 
+/// The file systems that the kernel makes up: they show what it knows, and nothing is stored in them (statfs(2)).
+const PSEUDO_FILE_SYSTEMS: &[u64] = &[
+    0x9fa0,      // proc
+    0x6265_6572, // sysfs
+    0x1cd1,      // devpts
+    0x0027_e0eb, // cgroup
+    0x6367_7270, // cgroup2
+    0x6462_6720, // debugfs
+    0x7472_6163, // tracefs
+    0x7363_6673, // securityfs
+    0xf97c_ff8c, // selinuxfs
+    0x4341_5d53, // smackfs
+    0x5a3c_69f0, // apparmorfs
+    0xcafe_4a11, // bpf
+    0x6165_676c, // pstore
+    0xde5e_81e4, // efivarfs
+    0x4249_4e4d, // binfmt_misc
+    0x1980_0202, // mqueue
+    0x6573_5543, // fusectl
+    0x6265_6570, // configfs
+    0x6e73_6673, // nsfs
+    0x6759_6969, // rpc_pipefs
+];
+
+/// Whether a directory is in a file system that the kernel makes up, such as `/proc`.
+///
+/// # Errors
+/// Those of the system.
+pub fn is_pseudo_file_system(directory: &Path) -> io::Result<bool> {
+    // Its type differs between machines, in size and sign; the numbers have 32 bits.
+    let found = rustix::fs::statfs(directory)?.f_type as u64 & 0xffff_ffff;
+    Ok(PSEUDO_FILE_SYSTEMS.contains(&found))
+}
+
 /// The path without symbolic links. One below an [anchor](crate::publish::Directory::anchor) stays so.
 ///
 /// # Errors

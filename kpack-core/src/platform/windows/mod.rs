@@ -262,6 +262,14 @@ pub(crate) fn free_space(_directory: &Path) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
+/// Whether the system makes up the file system of a directory: there are none.
+///
+/// # Errors
+/// None.
+pub fn is_pseudo_file_system(_directory: &Path) -> io::Result<bool> {
+    Ok(false)
+}
+
 /// The path without symbolic links.
 ///
 /// # Errors

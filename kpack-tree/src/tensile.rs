@@ -2,8 +2,8 @@
 
 use kpack_format::target_names;
 
-use super::data_file::uncompressed;
-use super::databases::{ForAll, Merge, MustMatch, Place};
+use crate::data_file::uncompressed;
+use crate::place::{ForAll, Merge, MustMatch, Place};
 
 /// How names of their files look.
 pub(super) const TYPICAL: &[&str] = &["TensileLibrary*", "Kernels.so-*"];

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// They are in the order of [`Path`], and comparing them is faster. The paths must have no `.` and no needless
 /// separators.
 #[derive(Debug, Clone)]
-pub(crate) struct EntryPath {
+pub struct EntryPath {
     full: Arc<Path>,
     /// Where the path in the artifact begins.
     start: usize,
@@ -21,14 +21,14 @@ pub(crate) struct EntryPath {
 
 impl EntryPath {
     /// Of what is at `path` in the directory `root`.
-    pub(crate) fn new(root: &Path, path: &Path) -> Self {
+    pub fn new(root: &Path, path: &Path) -> Self {
         let full = root.join(path);
         let start = full.as_os_str().len() - path.as_os_str().len();
         Self { full: full.into(), start }
     }
 
     /// The path in the file system, if it was made of that.
-    pub(crate) fn full(&self) -> &Arc<Path> {
+    pub fn full(&self) -> &Arc<Path> {
         &self.full
     }
 

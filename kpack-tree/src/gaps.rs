@@ -9,12 +9,13 @@ use std::path::{Component, Path, PathBuf};
 use kpack_format::tensile::Library;
 use kpack_format::{TargetId, target_names};
 
-use super::data_file::uncompressed;
-use super::databases::{self, ForAll, Merge};
-use super::entry::{Class, Classification, Entry, Node};
-use super::entry_path::EntryPath;
-use super::tensile;
-use super::tree::Tree;
+use crate::data_file::uncompressed;
+use crate::databases;
+use crate::entry::{Class, Entry, Node};
+use crate::entry_path::EntryPath;
+use crate::place::{ForAll, Merge};
+use crate::tensile;
+use crate::tree::Tree;
 use kpack_core::files::with_slashes;
 use kpack_core::words::{list, list_some};
 
@@ -23,27 +24,29 @@ const MOST_NAMES: usize = 3;
 
 /// A file or symbolic link, among all that are installed together.
 #[derive(Clone, Copy)]
-pub(crate) struct DatabaseFile<'a> {
+pub struct DatabaseFile<'a> {
     /// Its path in the installation or artifact, and in the file system.
-    pub(crate) path: &'a EntryPath,
-    pub(crate) is_link: bool,
-    pub(crate) class: &'a Class,
+    pub path: &'a EntryPath,
+    /// Whether it is a symbolic link.
+    pub is_link: bool,
+    /// Where it belongs.
+    pub class: &'a Class,
     /// Its content, if it is a library file.
-    pub(crate) library: Option<&'a Library>,
+    pub library: Option<&'a Library>,
 }
 
 /// Something that a database lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Gap {
+pub struct Gap {
     /// The path, as that of a [`DatabaseFile`], of the file that it is about, or of the directory.
     path: PathBuf,
     /// The same in the file system.
-    pub(crate) from: PathBuf,
+    pub from: PathBuf,
     kind: GapKind,
     /// What is missing: names of files.
     missing: BTreeSet<String>,
     /// The targets that suffer.
-    pub(crate) targets: BTreeSet<TargetId>,
+    pub targets: BTreeSet<TargetId>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +64,8 @@ enum GapKind {
 }
 
 impl Gap {
-    pub(crate) fn text(&self) -> String {
+    /// What is missing, for people.
+    pub fn text(&self) -> String {
         let missing = || list_some(self.missing.iter(), MOST_NAMES);
         match &self.kind {
             GapKind::Named if self.missing.len() > 1 => {
@@ -89,7 +93,7 @@ impl Gap {
     }
 
     /// Whether `other`, of the unsplit tree, is at least this.
-    pub(crate) fn is_in(&self, other: &Self) -> bool {
+    pub fn is_in(&self, other: &Self) -> bool {
         self.path == other.path
             && std::mem::discriminant(&self.kind) == std::mem::discriminant(&other.kind)
             && self.missing.is_subset(&other.missing)
@@ -97,20 +101,9 @@ impl Gap {
     }
 }
 
-/// The files of an artifact.
-pub(crate) fn files_of(tree: &Tree) -> impl Iterator<Item = DatabaseFile<'_>> {
-    let files = tree.entries.iter().filter(|(_, item)| !item.is_directory());
-    files.map(|(path, item)| DatabaseFile {
-        path,
-        is_link: item.node == Node::Symlink,
-        class: &item.class,
-        library: item.library.as_deref(),
-    })
-}
-
 /// The files of the prefix `within` of the artifact or installation `root`, with their paths.
-pub(crate) fn files_in<'c>(
-    content: &'c Classification,
+pub fn files_in<'c>(
+    content: &'c Tree,
     root: &Path,
     within: &Path,
 ) -> impl Iterator<Item = (EntryPath, &'c Entry)> {
@@ -131,7 +124,7 @@ impl<'a> From<&'a (EntryPath, &'a Entry)> for DatabaseFile<'a> {
 }
 
 /// What the databases in an installation, or in artifacts that are installed together, lack.
-pub(crate) fn gaps<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec<Gap> {
+pub fn gaps<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec<Gap> {
     let mut gaps = gaps_once_split(files);
     let leads_there =
         |gap: &Gap| matches!(gap.kind, GapKind::Link(_)) && gap.from.metadata().is_ok();
@@ -140,7 +133,7 @@ pub(crate) fn gaps<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec<Gap
 }
 
 /// As [`gaps`], with links that lead to files which the split puts into another artifact.
-pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec<Gap> {
+pub fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec<Gap> {
     let mut directories: BTreeMap<&Path, Directory<'_>> = BTreeMap::new();
     let mut others = Vec::new();
     for file in files {
@@ -172,7 +165,7 @@ pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>)
     found
 }
 
-impl Classification {
+impl Tree {
     /// What the databases lack: the full path of a file in `prefix`, and what is wrong with it.
     pub fn lacking(&self, prefix: &Path) -> Vec<(PathBuf, String)> {
         let files = Vec::from_iter(files_in(self, prefix, Path::new("")));

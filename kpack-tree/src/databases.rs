@@ -3,21 +3,19 @@
 //!
 //! To add a database, add a row to [`DATABASES`]: where its files are, which targets their paths name,
 //! and which files are for all targets. The test below has a line for each kind of file.
-//! [`classify`](super::classify) compares the paths with the contents, in the same way for all.
+//! The classifier compares the paths with the contents, in the same way for all.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use kpack_core::words::counted;
 use kpack_core::{DebugInfo, Finding, Severity, ids};
 use kpack_format::{TargetId, target_names};
 
-use super::data_file::uncompressed;
-use super::kernel_files::KernelFiles;
-use super::tensile;
+use crate::data_file::uncompressed;
+use crate::place::{ForAll, Merge, MustMatch, Place, matches_pattern};
+use crate::tensile;
 use kpack_core::Error;
 use kpack_core::files::{list, with_slashes};
 
@@ -38,9 +36,9 @@ pub struct Database {
     /// How names of its files look, as in `for_all`, wherever they are.
     typical: &'static [&'static str],
     /// Whether the targets in its files may differ from those in their paths, so only paths count.
-    is_opaque: bool,
+    pub(crate) is_opaque: bool,
     /// Whether it is one of Tensile's, whose code objects and library files belong together.
-    pub(super) is_tensile: bool,
+    pub is_tensile: bool,
     /// If the database is only selected by name: another database whose name also selects it.
     pub with: Option<&'static str>,
 }
@@ -83,53 +81,6 @@ const TENSILE: Database = Database {
     is_tensile: true,
     ..DATABASE
 };
-
-/// What the path of a database file says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Place {
-    /// It belongs to a target.
-    Target(TargetId),
-    /// It is for all targets, whatever targets it contains or names.
-    ForAll(ForAll),
-    /// It names no target; the content may.
-    Unnamed,
-    /// It names several targets.
-    Contradiction(TargetId, TargetId),
-}
-
-/// How to merge the copies of a file that several machines built for all targets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ForAll {
-    /// Each has its own targets' entries.
-    Merge(Merge),
-    /// Copies must be equal.
-    MustMatch(MustMatch),
-}
-
-/// The form of a file for all targets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Merge {
-    /// An offload bundle, or a code object alone: an entry for each target.
-    Bundle,
-    /// A MessagePack map with targets as keys.
-    ByTarget,
-    /// A text with a line for each file that was built.
-    Lines,
-    /// rocFFT's kernel cache: a row for each kernel and target.
-    KernelCache,
-}
-
-/// Why copies must be equal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MustMatch {
-    /// The file maps ranges of kernels to files. A key is the first number of a range, and every build
-    /// numbers its kernels from 0, so the ranges of two builds overlap.
-    Mapping,
-    /// A library file that names the kernels for GPUs without their own. It is the same for all targets
-    /// unless they name their kernels differently.
-    Fallback,
-}
 
 /// The directories of translated kernels, and the processor that each is for.
 const TRANSLATIONS: &[(&str, &str)] = &[("gfx1250-b0-a0", "gfx1250")];
@@ -225,133 +176,6 @@ pub const DATABASES: &[Database] = &[
     },
 ];
 
-/// Which kernel files to recognise.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Selection {
-    known: Known,
-    rules: Vec<KernelFiles>,
-}
-
-/// Which of the [`DATABASES`] to recognise.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Known {
-    /// All except those that must be named.
-    #[default]
-    Auto,
-    /// No database.
-    None,
-    /// Those with these names.
-    Named(Vec<String>),
-}
-
-impl fmt::Display for Selection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.names() {
-            names if names.is_empty() => f.write_str("none"),
-            names => f.write_str(&names.join(", ")),
-        }
-    }
-}
-
-impl Selection {
-    /// These databases, and files that the rules name. The rules are asked first.
-    pub fn new(known: Known, rules: Vec<KernelFiles>) -> Self {
-        Self { known, rules }
-    }
-
-    /// All databases, including those that must be named.
-    pub(crate) fn all() -> Self {
-        let names = DATABASES.iter().map(|database| database.name.to_owned());
-        Self::new(Known::Named(names.collect()), Vec::new())
-    }
-
-    /// The default databases, and those with these names.
-    pub(crate) fn and_named<'a>(names: impl Iterator<Item = &'a str>) -> Self {
-        let names = BTreeSet::from_iter(names);
-        let has = |database: &&Database| database.with.is_none() || names.contains(database.name);
-        let named = DATABASES.iter().filter(has).map(|database| database.name.to_owned());
-        Self::new(Known::Named(named.collect()), Vec::new())
-    }
-
-    /// This one, with the rules of another as well.
-    pub(crate) fn and_rules_of(mut self, other: &Self) -> Self {
-        let new = other.rules.iter().filter(|rule| !self.rules.contains(rule));
-        let new: Vec<KernelFiles> = new.cloned().collect();
-        self.rules.extend(new);
-        self
-    }
-
-    /// The names of the selected databases, and the rules as they are written.
-    pub fn names(&self) -> Vec<String> {
-        let selected = DATABASES.iter().filter(|database| self.has(database));
-        let known = selected.map(|database| database.name.to_owned());
-        known.chain(self.rules.iter().map(KernelFiles::to_string)).collect()
-    }
-
-    /// What [`names`](Self::names) returned.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] for an invalid rule.
-    pub(crate) fn from_names(names: Vec<String>) -> Result<Self, Error> {
-        let (rules, known) = names.into_iter().partition(|name| name.contains('='));
-        let rules: Vec<String> = rules;
-        let rules = rules.iter().map(|rule| rule.parse()).collect::<Result<_, _>>()?;
-        Ok(Self { known: Known::Named(known), rules })
-    }
-
-    /// Whether this database is selected.
-    pub fn has(&self, database: &Database) -> bool {
-        match &self.known {
-            Known::Auto => database.with.is_none(),
-            Known::None => false,
-            Known::Named(names) => names.iter().any(|name| name == database.name),
-        }
-    }
-
-    /// What a file with this path in the prefix belongs to, selected or not, and what the path says.
-    pub(crate) fn recognise(&self, path: &str) -> Option<(Owner<'_>, Place)> {
-        let parts: Vec<&str> = path.split('/').collect();
-        let mut rules = self.rules.iter();
-        let by_rule = rules.find_map(|rule| Some((Owner::Rule(rule), rule.place(&parts)?)));
-        by_rule.or_else(|| {
-            let (database, place) = recognise(path)?;
-            Some((Owner::Database(database, self.has(database)), place))
-        })
-    }
-}
-
-/// What a kernel file belongs to.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Owner<'a> {
-    /// A database, and whether it is selected.
-    Database(&'static Database, bool),
-    /// Files that a rule names.
-    Rule(&'a KernelFiles),
-}
-
-impl Owner<'_> {
-    pub(crate) fn name(self) -> Cow<'static, str> {
-        match self {
-            Self::Database(database, _) => database.name.into(),
-            Self::Rule(rule) => rule.name().to_owned().into(),
-        }
-    }
-
-    pub(crate) fn is_selected(self) -> bool {
-        !matches!(self, Self::Database(_, false))
-    }
-
-    /// Whether the targets in its files may differ from those in their paths, so only paths count.
-    pub(crate) fn is_opaque(self) -> bool {
-        matches!(self, Self::Database(database, _) if database.is_opaque)
-    }
-
-    /// Whether it is one of Tensile's databases.
-    pub(crate) fn is_tensile(self) -> bool {
-        matches!(self, Self::Database(database, _) if database.is_tensile)
-    }
-}
-
 /// The database that a file with this path in the prefix belongs to, and what the path says. A path
 /// belongs to at most one database.
 pub fn recognise(path: &str) -> Option<(&'static Database, Place)> {
@@ -362,7 +186,7 @@ pub fn recognise(path: &str) -> Option<(&'static Database, Place)> {
 
 /// Where the copy of the database `name` is that a file with this path belongs to: the path before the database's
 /// directories. Files that a rule names belong to one copy.
-pub(super) fn copy_of<'a>(name: &str, path: &'a str) -> &'a str {
+pub fn copy_of<'a>(name: &str, path: &'a str) -> &'a str {
     let parts: Vec<&str> = path.split('/').collect();
     let database = DATABASES.iter().find(|database| database.name == name);
     let mut directories = database.into_iter().flat_map(|database| database.directories);
@@ -378,7 +202,7 @@ pub(super) fn copy_of<'a>(name: &str, path: &'a str) -> &'a str {
 }
 
 /// The directories of the databases that have files with such a name, for people.
-pub(super) fn places_of(name: &str) -> impl Iterator<Item = String> {
+pub fn places_of(name: &str) -> impl Iterator<Item = String> {
     let is_typical = |pattern: &&str| matches_pattern(pattern, name);
     let found = DATABASES.iter().filter(move |d| d.typical.iter().any(is_typical));
     let directories = found.flat_map(|database| database.directories);
@@ -398,36 +222,66 @@ pub struct Installed {
 
 /// The databases in these directories of an install prefix, or of a part of it, such as `lib`. Files without a target
 /// do not count, nor do directories within directories.
+///
+/// # Errors
+/// [`Error::Io`].
 pub fn installed(directories: &[&Path]) -> Result<Vec<Installed>, Error> {
     let mut found = Vec::new();
-    for database in DATABASES {
-        for (root, parts) in directories
-            .iter()
-            .flat_map(|root| database.directories.iter().map(move |parts| (root, *parts)))
-        {
-            let directory = parts.iter().fold(root.to_path_buf(), |path, part| path.join(part));
-            if parts.is_empty() || !directory.is_dir() {
-                continue;
+    for root in directories {
+        let places = DATABASES.iter().flat_map(|database| database.directories);
+        let places = BTreeSet::from_iter(places.filter(|parts| !parts.is_empty()));
+        for directory in places.into_iter().map(|parts| directories_at(root, parts)) {
+            for directory in directory? {
+                found.extend(installed_in(root, directory)?);
             }
-            let mut targets = BTreeSet::new();
-            for path in list(&directory)? {
-                let name = path.file_name().unwrap_or_default().to_string_lossy();
-                let mut within = [parts, &[&name]].concat();
-                if path.is_dir() {
-                    within.push("file");
-                }
-                if let Some(Place::Target(target)) = database.recognise(&within) {
-                    targets.insert(target);
-                }
-            }
-            found.push(Installed { name: database.name, directory, targets });
         }
     }
     Ok(found)
 }
 
+/// The directories below `root` whose paths are these names, each but the last perhaps with a version after it.
+fn directories_at(root: &Path, names: &[&str]) -> Result<Vec<PathBuf>, Error> {
+    let mut found = vec![root.to_owned()];
+    for (index, name) in names.iter().enumerate() {
+        let mut next = Vec::new();
+        for above in found {
+            if index > 0 {
+                let versions = list(&above)?.into_iter();
+                let is_version = |path: &PathBuf| {
+                    is_version(&path.file_name().unwrap_or_default().to_string_lossy())
+                };
+                next.extend(versions.filter(is_version).map(|version| version.join(name)));
+            }
+            next.push(above.join(name));
+        }
+        next.retain(|path| path.is_dir());
+        found = next;
+    }
+    Ok(found)
+}
+
+/// The databases that have files in `directory`, which is below `root`.
+fn installed_in(root: &Path, directory: PathBuf) -> Result<Option<Installed>, Error> {
+    let mut own = None;
+    let mut targets = BTreeSet::new();
+    for path in list(&directory)? {
+        let mut within = with_slashes(path.strip_prefix(root).unwrap_or(&path));
+        if path.is_dir() {
+            within += "/file";
+        }
+        if let Some((database, place)) = recognise(&within) {
+            own = Some(database.name);
+            targets.extend(match place {
+                Place::Target(target) => Some(target),
+                _ => None,
+            });
+        }
+    }
+    Ok(own.map(|name| Installed { name, directory, targets }))
+}
+
 /// How to merge the copies of the file with this path in the prefix, if it is for all targets.
-pub(crate) fn for_all(path: &Path) -> Option<ForAll> {
+pub fn for_all(path: &Path) -> Option<ForAll> {
     match recognise(&with_slashes(path))? {
         (_, Place::ForAll(how)) => Some(how),
         _ => None,
@@ -453,22 +307,6 @@ impl Database {
         };
         Some(Place::ForAll(for_all))
     }
-}
-
-/// Whether a name matches a pattern, in which each `*` stands for anything.
-pub(super) fn matches_pattern(pattern: &str, name: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let Some(rest) = parts.next().and_then(|start| name.strip_prefix(start)) else {
-        return false;
-    };
-    let Some(end) = parts.next_back() else {
-        return rest.is_empty();
-    };
-    let mut inside = rest.strip_suffix(end);
-    for part in parts {
-        inside = inside.and_then(|rest| rest.split_once(part)).map(|(_, rest)| rest);
-    }
-    inside.is_some()
 }
 
 /// The components of `path` after these directories, which may be anywhere in it, each but the last with a
@@ -598,15 +436,29 @@ mod tests {
     }
 
     #[test]
-    fn a_selection_names_databases() {
-        let names = |known: Known| -> Vec<&str> {
-            let selection = Selection::new(known, Vec::new());
-            let selected = DATABASES.iter().filter(|database| selection.has(database));
-            selected.map(|database| database.name).collect()
-        };
-        let optional = DATABASES.iter().filter(|database| database.with.is_some());
-        assert_eq!(names(Known::Auto).len(), DATABASES.len() - optional.count());
-        assert!(names(Known::None).is_empty());
-        assert_eq!(names(Known::Named(vec!["miopen".to_owned()])), ["miopen"]);
+    fn what_is_installed_is_what_is_recognised() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = FILES.trim().lines().filter_map(|line| line.split_whitespace().next());
+        // Some name the target in a library, or in a directory within others.
+        let deeper = ["miopen_ck", "composablekernel", "hipkernelprovider", "hotswap_cache"];
+        let mut expected = Vec::new();
+        for path in paths {
+            let (database, place) = recognise(path).unwrap();
+            let file = root.path().join(path);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(&file, "").unwrap();
+            if let Place::Target(target) = place
+                && !deeper.contains(&database.name)
+            {
+                expected.push((database.name, file, target));
+            }
+        }
+        let installed = installed(&[root.path(), &root.path().join("lib")]).unwrap();
+        for (name, file, target) in expected {
+            let mut own = installed.iter().filter(|found| found.name == name);
+            let has = own
+                .any(|found| file.starts_with(&found.directory) && found.targets.contains(&target));
+            assert!(has, "{}: {installed:?}", file.display());
+        }
     }
 }

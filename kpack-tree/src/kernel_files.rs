@@ -1,18 +1,16 @@
 //! Rules for kernel files that [`DATABASES`] does not list: `cycles=lib/kernel*_{target}.{fatbin,hipfb}.zst`.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use kpack_core::Error;
 use kpack_core::publish::is_name_part;
-use kpack_core::words::{counted, list};
-use kpack_core::{Error, Finding, Severity, ids};
 use kpack_format::{TargetId, target_names};
 
-use crate::classify::{Class, Parsed, classify_databases};
-use crate::databases::{DATABASES, Known, Place, Selection, matches_pattern};
+use crate::databases::DATABASES;
+use crate::place::{Place, matches_pattern};
 
 /// Stands for a GPU target in a pattern.
 const TARGET: &str = "{target}";
@@ -62,7 +60,7 @@ impl KernelFiles {
     }
 
     /// What a path says, given its components; `None` if it is not one of these files.
-    pub(crate) fn place(&self, path: &[&str]) -> Option<Place> {
+    pub fn place(&self, path: &[&str]) -> Option<Place> {
         let matches = self.choices.iter().filter_map(|choice| targets_in(path, choice));
         let (_, named) = matches.min_by_key(|(start, _)| *start)?;
         let mut named = named.into_iter();
@@ -202,37 +200,6 @@ fn target_between(name: &str, before: &str, after: &str) -> Option<TargetId> {
         let (target, rest) = target_names::at_start(text)?;
         (matches_pattern(before, start) && matches_pattern(after, rest)).then_some(target)
     })
-}
-
-/// Checks that the files below `prefix` which the rules name are for the targets in their paths. Says which files
-/// there are.
-///
-/// # Errors
-/// [`Error::Refused`] for a damaged file, and for one that is for another target; [`Error::Io`].
-pub fn check(prefix: &Path, rules: &[KernelFiles]) -> Result<Vec<Finding>, Error> {
-    if rules.is_empty() {
-        return Ok(Vec::new());
-    }
-    let selection = Selection::new(Known::None, rules.to_vec());
-    let content = classify_databases(prefix, &selection, Parsed::default())?;
-    let mut observations = content.observations.into_iter();
-    if let Some(fault) = observations.find(|found| found.severity == Severity::Fault) {
-        return Err(Error::rejected(fault.id, &prefix.join(fault.file()), fault.text));
-    }
-    let mut found: BTreeMap<String, (usize, BTreeSet<TargetId>)> = BTreeMap::new();
-    for entry in content.entries {
-        if let Class::Target { target, database } = entry.class {
-            let (files, targets) = found.entry(database.into_owned()).or_default();
-            *files += 1;
-            targets.insert(target);
-        }
-    }
-    let notes = found.into_iter().map(|(name, (files, targets))| {
-        let files = counted(files, "kernel file");
-        let text = format!("{files} of {name} for {}; unchanged", list(&targets));
-        Finding::new(Severity::Note, ids::UNCHANGED, prefix, text)
-    });
-    Ok(notes.collect())
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ const SCHEMA: &str = "CREATE TABLE cache_v1 (
 
 /// A row without its code.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct CacheRow {
+pub struct CacheRow {
     arch: String,
     kernel_name: String,
     hip_version: i64,
@@ -35,7 +35,8 @@ pub(super) struct CacheRow {
     timestamp: i64,
 }
 
-pub(super) type WithCode = (CacheRow, Vec<u8>);
+/// A row and its code.
+pub type WithCode = (CacheRow, Vec<u8>);
 
 /// The primary key, for people; the target first.
 impl fmt::Display for CacheRow {
@@ -50,27 +51,38 @@ impl fmt::Display for CacheRow {
 
 /// Why a file in a database cannot be read as what it should be.
 #[derive(Debug)]
-pub(crate) struct Unreadable {
-    pub(super) reason: String,
+pub struct Unreadable {
+    /// What is wrong with it.
+    pub reason: String,
     /// Whether it is not even an intact file of the expected format or another one.
-    pub(super) damaged: bool,
+    pub damaged: bool,
 }
 
 /// The targets that it has code for, as they are written. The table is read instead of its index,
 /// so that damage is noticed.
-pub(crate) fn targets(path: &Path) -> Result<Result<BTreeSet<String>, Unreadable>, Error> {
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn targets(path: &Path) -> Result<Result<BTreeSet<String>, Unreadable>, Error> {
     let query = "SELECT DISTINCT arch FROM cache_v1 NOT INDEXED";
     read(path, query, |row| row.get(0))
 }
 
 /// The same, with the bytes of that code.
-pub(super) fn sizes(path: &Path) -> Result<Result<BTreeMap<String, u64>, Unreadable>, Error> {
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn sizes(path: &Path) -> Result<Result<BTreeMap<String, u64>, Unreadable>, Error> {
     let query =
         "SELECT arch, coalesce(sum(length(code)), 0) FROM cache_v1 NOT INDEXED GROUP BY arch";
     read(path, query, |row| Ok((row.get(0)?, row.get::<_, i64>(1)?.unsigned_abs())))
 }
 
-pub(super) fn rows(path: &Path) -> Result<Result<Vec<WithCode>, Unreadable>, Error> {
+/// All rows, with their code.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn rows(path: &Path) -> Result<Result<Vec<WithCode>, Unreadable>, Error> {
     let query =
         "SELECT arch, kernel_name, hip_version, generator_sum, timestamp, code FROM cache_v1";
     read(path, query, |row| {
@@ -85,7 +97,11 @@ pub(super) fn rows(path: &Path) -> Result<Result<Vec<WithCode>, Unreadable>, Err
     })
 }
 
-pub(super) fn to_bytes<'a>(
+/// A kernel cache with these rows.
+///
+/// # Errors
+/// That of a row, and those of SQLite.
+pub fn to_bytes<'a>(
     rows: impl Iterator<Item = io::Result<(CacheRow, &'a [u8])>>,
 ) -> io::Result<Vec<u8>> {
     let mut database = Connection::open_in_memory().map_err(io::Error::other)?;
@@ -150,7 +166,7 @@ fn read<T, C: FromIterator<T>>(
 }
 
 /// Opens a database without writing anything, not even beside it.
-pub(crate) fn open_database(path: &Path) -> rusqlite::Result<Connection> {
+pub fn open_database(path: &Path) -> rusqlite::Result<Connection> {
     let mut uri = "file:".to_owned();
     for byte in path.as_os_str().as_encoded_bytes() {
         uri += &format!("%{byte:02x}");

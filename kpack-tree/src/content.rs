@@ -11,7 +11,7 @@ use kpack_format::code_object::CodeObject;
 use kpack_format::offload_bundle::Bundle;
 use kpack_format::tensile::Library;
 
-use super::kernel_cache::Unreadable;
+use crate::kernel_cache::Unreadable;
 use kpack_core::files::{SharedFile, bundle_error, failed_code_object};
 use kpack_core::words::list;
 use kpack_core::{Error, ids};

@@ -1,29 +1,14 @@
 //! What an entry of a prefix is, and where it belongs.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use kpack_core::Finding;
 use kpack_core::platform::SharedInode;
-use kpack_core::{Finding, Spirv, ids};
 use kpack_format::TargetId;
 use kpack_format::tensile::Library;
 use kpack_split::input::ClosedBinary;
-
-/// The content of a prefix.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct Classification {
-    /// Everything below the prefix, sorted by path, a directory before what is in it.
-    pub entries: Vec<Entry>,
-    /// What is worth saying about some of them, by their paths in the prefix: a file that contradicts
-    /// itself or is damaged is a fault, one that counts as a host file because it cannot be read is a
-    /// warning, all else is a note.
-    pub observations: Vec<Finding>,
-    /// What was read of the binaries with device code, split or not, by path.
-    pub binaries: BTreeMap<PathBuf, Arc<ClosedBinary>>,
-}
 
 /// A file, symbolic link or directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +33,7 @@ pub struct Entry {
 pub enum Node {
     /// A directory.
     Directory {
-        /// Whether nothing is in it.
+        /// Whether the walk lists nothing in it.
         empty: bool,
     },
     /// A symbolic link.
@@ -88,22 +73,14 @@ pub enum Class {
     },
 }
 
-impl Classification {
-    /// Takes binaries that stay because of their SPIR-V for fat ones, if that is dropped or archived.
-    pub fn treat_spirv(&mut self, spirv: Spirv) {
-        let fat = no_more_kept(&mut self.observations, spirv);
-        let entries = self.entries.iter_mut();
-        let entries = entries.filter(|entry| fat.contains(&entry.path));
-        entries.for_each(|entry| entry.class = Class::Fat);
-    }
-}
-
-/// Removes the binaries that do not stay from observations.
-pub(super) fn no_more_kept(found: &mut Vec<Finding>, spirv: Spirv) -> BTreeSet<PathBuf> {
-    let stays = |o: &Finding| o.id != ids::SPIRV_KEPT || spirv == Spirv::Keep;
-    let (stay, fat): (Vec<_>, Vec<_>) = std::mem::take(found).into_iter().partition(stays);
-    *found = stay;
-    fat.into_iter().filter_map(|found| found.path).collect()
+/// What was found out about an entry.
+pub struct Classified {
+    /// What it is.
+    pub entry: Entry,
+    /// What is worth saying about it, by its path in the prefix.
+    pub observations: Vec<Finding>,
+    /// What was read of a binary with device code, split or not.
+    pub binary: Option<Arc<ClosedBinary>>,
 }
 
 /// What the database of kpack archives is called in [`Class::Target`].

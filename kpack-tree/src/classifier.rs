@@ -11,17 +11,18 @@ use kpack_format::tensile::Library;
 use kpack_format::{TargetId, target_names};
 use walkdir::DirEntry;
 
-use super::content::FileContent;
-use super::data_file::{is_package, not_data};
-use super::databases::{ForAll, Merge, Owner, Place, Selection};
-use super::entry::{Class, Entry, KPACK, Node};
-use super::foreign::{Headers, device_section};
-use super::kernel_cache::{self, Unreadable};
+use crate::content::FileContent;
+use crate::data_file::{is_package, not_data};
+use crate::entry::{Class, Classified, Entry, KPACK, Node};
+use crate::foreign::{Headers, device_section};
+use crate::kernel_cache::{self, Unreadable};
+use crate::place::{ForAll, Merge, Place};
+use crate::selection::{Owner, Selection};
 use kpack_core::{Error, Finding, Id, Severity, ids, shown};
 use kpack_split::elf::{DeviceCode, NoDeviceCode};
 use kpack_split::input::{
     self, ClosedBinary, CompressedCode, FileKind, LinkedBinary, ParsedArchives, ParsedBinaries,
-    Unlinked,
+    Unlinked, walk_error,
 };
 
 /// What the pointers begin with that Git LFS puts in the place of files.
@@ -29,17 +30,11 @@ const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
 /// What was parsed before, and is not parsed again.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Parsed<'a> {
-    pub(crate) binaries: Option<&'a ParsedBinaries>,
-    pub(crate) archives: Option<&'a ParsedArchives>,
-}
-
-/// What was found out about an entry.
-pub(crate) struct Classified {
-    pub(crate) entry: Entry,
-    pub(crate) observations: Vec<Finding>,
-    /// What was read of a binary with device code, split or not.
-    pub(crate) binary: Option<Arc<ClosedBinary>>,
+pub struct Parsed<'a> {
+    /// Binaries with device code.
+    pub binaries: Option<&'a ParsedBinaries>,
+    /// Archives.
+    pub archives: Option<&'a ParsedArchives>,
 }
 
 /// Classifies one entry of a walk below `prefix`. Directories are taken to be empty.
@@ -69,6 +64,22 @@ pub(super) fn classify_entry(
         entry: Entry { path, node, shared_inode, class, library },
         observations: classifier.observations,
         binary: classifier.binary.map(Arc::new),
+    })
+}
+
+/// An entry of such a walk whose content is not read, so that it counts as the host's.
+pub(super) fn unread_entry(prefix: &Path, found: &DirEntry) -> Result<Classified, Error> {
+    let path = found.path().strip_prefix(prefix).unwrap_or(found.path()).to_owned();
+    let metadata = found.metadata().map_err(|error| walk_error(prefix, error))?;
+    let (node, shared_inode) = if metadata.is_symlink() {
+        (Node::Symlink, None)
+    } else {
+        (Node::File { size: metadata.len() }, shared_inode(&metadata))
+    };
+    Ok(Classified {
+        entry: Entry { path, node, shared_inode, class: Class::Host, library: None },
+        observations: Vec::new(),
+        binary: None,
     })
 }
 

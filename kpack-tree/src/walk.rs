@@ -1,0 +1,298 @@
+//! Walks through a prefix: each entry is listed once, in order, and read in one of several threads.
+
+use std::path::{Path, PathBuf};
+
+use kpack_core::Error;
+use kpack_core::files::with_slashes;
+use kpack_core::platform::is_pseudo_file_system;
+use kpack_core::{Finding, Severity, parallel};
+use kpack_split::input::{self, or_refused, walk_error};
+use kpack_split::leftover::is_leftover_entry;
+use walkdir::DirEntry;
+
+use crate::classifier::{self, Parsed};
+use crate::entry::Classified;
+use crate::selection::Selection;
+use crate::tree::{LeftOut, Tree};
+
+/// What is read below a prefix.
+#[derive(Clone, Copy)]
+pub struct Walk<'a> {
+    /// The directory.
+    pub prefix: &'a Path,
+    /// Which kernel files to recognise. Files of other databases are for the host.
+    pub databases: &'a Selection,
+    /// What need not be parsed again.
+    pub parsed: Parsed<'a>,
+    /// What is listed and read.
+    pub only: Only,
+}
+
+/// What a walk lists and reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Only {
+    /// Everything. What is neither a file, a directory nor a symbolic link is refused.
+    All,
+    /// Everything except FIFOs, sockets and devices, which have no bytes.
+    WithBytes,
+    /// The files and symbolic links in the places of selected databases, without leftovers of interrupted runs.
+    Databases,
+    /// The names of everything that has bytes, and the content of what is in the place of a selected database; all else
+    /// counts as the host's. Whatever can be listed and read is, so it works for trees that hold more than what was
+    /// installed, up to the root of a system: what fails is [unread](LeftOut::unread), leftovers of interrupted runs
+    /// are listed separately, and file systems that the kernel makes up, such as `/proc`, are not entered.
+    Inventory,
+}
+
+impl Walk<'_> {
+    /// Gives each entry to `add`, in the order of [`Tree::entries`], as soon as it is read. Directories are taken to be
+    /// empty.
+    ///
+    /// # Errors
+    /// Except for an [inventory](Only::Inventory), [`Error::Io`] for what cannot be listed, which comes before all
+    /// others, or not be read; [`Error::Refused`] for a damaged file of a database or archive in `.kpack`, and for what
+    /// has no bytes. `add` has got what is before that.
+    pub fn each(&self, mut add: impl FnMut(Classified) + Send) -> Result<LeftOut, Error> {
+        let mut left_out = LeftOut::default();
+        let LeftOut { unread, leftovers } = &mut left_out;
+        if self.only == Only::Inventory && is_made_up(self.prefix) {
+            return Ok(left_out);
+        }
+        let walk = input::walk(self.prefix).min_depth(1).into_iter();
+        let walk = walk.filter_entry(|entry| self.enters(entry, leftovers));
+        let mut unlisted = Vec::new();
+        let found = walk.filter_map(|entry| match entry {
+            Ok(entry) => self.lists(&entry).then_some(entry),
+            Err(error) => {
+                unlisted.push(walk_error(self.prefix, error));
+                None
+            }
+        });
+        let mut found = found.fuse();
+        let read = |found| self.read(&found);
+        let done = parallel::try_in_order(&mut found, read, |(classified, error)| {
+            unread.extend(error);
+            classified.into_iter().for_each(&mut add);
+        });
+        // What cannot be listed is reported first, wherever it is, so list the rest.
+        found.for_each(drop);
+        if self.only == Only::Inventory {
+            unread.append(&mut unlisted);
+        }
+        unlisted.into_iter().next().map_or(done, Err).map(|()| left_out)
+    }
+
+    /// Reads everything into one tree.
+    ///
+    /// # Errors
+    /// As [`each`](Self::each).
+    pub fn collect(&self) -> Result<Tree, Error> {
+        let mut tree = Tree::default();
+        let left_out = self.each(|classified| tree.add(classified))?;
+        tree.leave_out(self.prefix, left_out);
+        Ok(tree)
+    }
+
+    /// Reads one entry of a walk below the prefix. A directory is taken to be empty.
+    ///
+    /// # Errors
+    /// As [`each`](Self::each), for this entry.
+    pub fn entry(&self, found: &DirEntry) -> Result<Classified, Error> {
+        classifier::classify_entry(self.prefix, self.databases, self.parsed, found)
+    }
+
+    /// The same, if its content is not read: a file that counts as the host's.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn unread(&self, found: &DirEntry) -> Result<Classified, Error> {
+        classifier::unread_entry(self.prefix, found)
+    }
+
+    /// Whether to list an entry and what is in it.
+    fn enters(&self, entry: &DirEntry, leftovers: &mut Vec<PathBuf>) -> bool {
+        let has_leftovers = matches!(self.only, Only::All | Only::WithBytes);
+        if !has_leftovers && is_leftover_entry(entry) {
+            leftovers.push(self.within(entry).to_owned());
+            return false;
+        }
+        let is_directory = entry.file_type().is_dir();
+        !(self.only == Only::Inventory && is_directory && is_made_up(entry.path()))
+    }
+
+    /// Whether an entry is one of the result.
+    fn lists(&self, entry: &DirEntry) -> bool {
+        let kind = entry.file_type();
+        match self.only {
+            Only::All => true,
+            Only::WithBytes | Only::Inventory => {
+                kind.is_file() || kind.is_dir() || kind.is_symlink()
+            }
+            Only::Databases => {
+                let owner = self.databases.recognise(&with_slashes(self.within(entry)));
+                !kind.is_dir() && owner.is_some_and(|(owner, _)| owner.is_selected())
+            }
+        }
+    }
+
+    /// What was found out about an entry, and for an inventory, why that is not all.
+    fn read(&self, found: &DirEntry) -> Result<(Option<Classified>, Option<Error>), Error> {
+        if self.only != Only::Inventory {
+            return Ok((Some(self.entry(found)?), None));
+        }
+        let (read, error) = if self.is_of_database(found) {
+            match or_refused(self.entry(found)) {
+                Ok(Ok(read)) => return Ok((Some(read), None)),
+                Ok(Err(refused)) => (Some(refused), None),
+                Err(error) => (None, Some(error)),
+            }
+        } else {
+            (None, None)
+        };
+        let mut entry = match self.unread(found) {
+            Ok(entry) => entry,
+            Err(failed) => return Ok((None, error.or(Some(failed)))),
+        };
+        entry.observations.extend(read.map(|refused| {
+            let path = self.within(found);
+            Finding::new(Severity::Fault, refused.id, path, refused.reason())
+        }));
+        Ok((Some(entry), error))
+    }
+
+    /// Whether something is in the place of a selected database, or a directory, which is not read.
+    fn is_of_database(&self, found: &DirEntry) -> bool {
+        let name = with_slashes(self.within(found));
+        let kind = found.file_type();
+        let place = self.databases.recognise(&name);
+        let inside = || self.databases.recognise(&format!("{name}/."));
+        let place = place.or_else(|| kind.is_symlink().then(inside).flatten());
+        kind.is_dir() || place.is_some_and(|(owner, _)| owner.is_selected())
+    }
+
+    /// The path of an entry in the prefix.
+    fn within<'e>(&self, entry: &'e DirEntry) -> &'e Path {
+        entry.path().strip_prefix(self.prefix).unwrap_or(entry.path())
+    }
+}
+
+/// Whether a directory is in a file system that the kernel makes up. If that cannot be found out, listing the directory
+/// fails as well, and names it.
+fn is_made_up(directory: &Path) -> bool {
+    is_pseudo_file_system(directory).unwrap_or(false)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use kpack_core::ids;
+
+    use super::*;
+    use crate::entry::{Class, Node};
+
+    fn walk<'a>(prefix: &'a Path, databases: &'a Selection, only: Only) -> Walk<'a> {
+        Walk { prefix, databases, parsed: Parsed::default(), only }
+    }
+
+    /// A directory that nobody can list: its path is longer than paths may be.
+    fn unlisted(above: &Path) -> PathBuf {
+        let name = "n".repeat(200);
+        let long =
+            |top: &str| -> PathBuf { (0..12).fold(above.join(top), |path, _| path.join(&name)) };
+        let (first, second) = (long("deep"), long("deeper"));
+        fs::create_dir_all(&first).unwrap();
+        fs::create_dir_all(&second).unwrap();
+        fs::rename(above.join("deeper"), first.join("deeper")).unwrap();
+        first.join(second.strip_prefix(above).unwrap())
+    }
+
+    /// A directory of a database, in which `deep` is a directory that cannot be listed.
+    fn database(root: &Path) -> PathBuf {
+        let library = root.join("lib/rocblas/library");
+        fs::create_dir_all(&library).unwrap();
+        fs::write(library.join("TensileLibrary_lazy_gfx942.dat"), [0x80]).unwrap();
+        unlisted(&library);
+        library
+    }
+
+    #[test]
+    fn what_cannot_be_listed_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let library = database(root.path());
+        let databases = Selection::default();
+        for only in [Only::All, Only::WithBytes, Only::Databases] {
+            let walk = walk(root.path(), &databases, only);
+            for failed in [walk.collect().map(drop), walk.each(drop).map(drop)] {
+                let failed = failed.unwrap_err();
+                assert!(
+                    matches!(&failed, Error::Io { path, .. } if path.starts_with(library.join("deep"))),
+                    "{only:?}: {failed}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn an_inventory_names_what_cannot_be_listed_and_goes_on() {
+        let root = tempfile::tempdir().unwrap();
+        let library = database(root.path());
+        fs::write(root.path().join("z"), "").unwrap();
+        let databases = Selection::default();
+        let walk = walk(root.path(), &databases, Only::Inventory);
+        let tree = walk.collect().unwrap();
+        let is_named = |unread: &[Error]| matches!(unread, [Error::Io { path, .. }] if path.starts_with(library.join("deep")));
+        assert!(is_named(&tree.unread), "{:?}", tree.unread);
+        let mut entries = Vec::new();
+        let left_out = walk.each(|found| entries.push(found.entry.path)).unwrap();
+        assert!(is_named(&left_out.unread), "{left_out:?}");
+        assert_eq!(entries.last().unwrap(), Path::new("z"));
+        // It is not known to be empty.
+        let directories = tree.entries.iter().filter(|entry| {
+            matches!(entry.node, Node::Directory { empty: true }) && entry.class == Class::Host
+        });
+        assert_eq!(directories.count(), 0);
+        assert!(tree.entries.iter().any(|entry| matches!(entry.class, Class::Target { .. })));
+    }
+
+    #[test]
+    fn an_inventory_reads_files_of_databases_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let library = root.path().join("lib/rocblas/library");
+        fs::create_dir_all(&library).unwrap();
+        let damaged = library.join("TensileLibrary_gfx942.co");
+        fs::write(&damaged, b"__CLANG_OFFLOAD_BUNDLE__damaged").unwrap();
+        fs::write(root.path().join("lib/other.co"), b"__CLANG_OFFLOAD_BUNDLE__damaged").unwrap();
+        symlink("TensileLibrary_gfx942.co", library.join("TensileLibrary_gfx90a.co")).unwrap();
+        fs::hard_link(&damaged, root.path().join("lib/again.co")).unwrap();
+        let _socket = UnixListener::bind(root.path().join("lib/socket")).unwrap();
+        fs::write(library.join(".x.dat.0123456789abcdef.tmp"), "").unwrap();
+        let tree = walk(root.path(), &Selection::default(), Only::Inventory).collect().unwrap();
+        let leftover = Path::new("lib/rocblas/library/.x.dat.0123456789abcdef.tmp");
+        assert_eq!(tree.leftovers, [leftover]);
+        assert!(tree.unread.is_empty(), "{:?}", tree.unread);
+        let [damage] = &tree.observations[..] else { panic!("{:?}", tree.observations) };
+        let within = Path::new("lib/rocblas/library/TensileLibrary_gfx942.co");
+        assert_eq!((damage.file(), damage.severity), (within, Severity::Fault));
+        let of = |path: &str| tree.entries.iter().find(|entry| entry.path.ends_with(path)).unwrap();
+        let shared = |path| of(path).shared_inode.unwrap();
+        assert_eq!(shared("again.co"), shared("TensileLibrary_gfx942.co"));
+        assert!(matches!(of("TensileLibrary_gfx90a.co").class, Class::Target { .. }));
+        assert!(!tree.entries.iter().any(|entry| entry.path.ends_with("socket")));
+        let refused = walk(root.path(), &Selection::default(), Only::All).collect().unwrap_err();
+        assert!(
+            matches!(refused, Error::Refused { id, .. } if id == ids::DAMAGED_BUNDLE || id == ids::NOT_A_FILE)
+        );
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn an_inventory_enters_no_file_system_that_the_kernel_makes_up() {
+        let databases = Selection::default();
+        let tree = walk(Path::new("/proc"), &databases, Only::Inventory).collect().unwrap();
+        assert!(tree.entries.is_empty() && tree.unread.is_empty());
+        assert!(!is_made_up(&std::env::temp_dir()));
+    }
+}
