@@ -6,17 +6,14 @@ use std::path::{Path, PathBuf};
 
 use kpack_core::files::{self, with_slashes};
 use kpack_core::words::{bytes, list};
-use kpack_core::{Error, Finding, Severity, ids};
+use kpack_core::{Error, Finding, Severity, ids, interrupt};
 use kpack_format::names::{archive_ends, is_archive, is_manifest};
 use kpack_format::{Delivery, TargetId, target_names};
-use kpack_split::input::{or_refused, walk, walk_error};
-use kpack_split::leftover::is_leftover_entry;
 use kpack_split::trim::Keep;
 
 use kpack_tree::databases::copy_of;
-use kpack_tree::kernel_files::KernelFiles;
 use kpack_tree::place::{ForAll, Merge, Place};
-use kpack_tree::{Class, Known, Node, Only, Parsed, Selection, Walk, kernel_cache};
+use kpack_tree::{Class, Entry, Node, Selection, Tree, kernel_cache};
 
 /// What goes.
 #[derive(Debug, Default)]
@@ -32,32 +29,38 @@ pub struct Removal {
     pub manifests: Vec<PathBuf>,
     /// What to say: what stays because nothing is for the chosen GPUs.
     pub findings: Vec<Finding>,
+    /// Why something could not be read. It stays.
+    pub unread: Vec<Error>,
 }
 
-/// Plans what goes from `prefix`. `rules` name kernel files that kpack does not know; `real` follows the symbolic links
-/// in a path.
+/// Plans what goes from `prefix`, of which `tree` is an [inventory](kpack_tree::Only::Inventory) with these `databases`;
+/// `real` follows the symbolic links in a path.
 ///
 /// # Errors
-/// [`Error::Io`].
+/// A signal asked the process to end.
 pub fn plan(
     prefix: &Path,
+    tree: &Tree,
+    databases: &Selection,
     keep: &Keep,
-    rules: &[KernelFiles],
     real: &dyn Fn(&Path) -> Option<PathBuf>,
 ) -> Result<Removal, Error> {
     let mut removal = Removal::default();
-    let databases = Selection::new(Known::Auto, rules.to_vec());
-    let decided = match or_refused(removal.databases(prefix, keep, &databases, real))? {
-        Ok(decided) => decided,
-        Err(refused) => {
-            let text = format!("all kernel databases stay as they are: {}", refused.text);
-            let path = refused.file().to_owned();
-            removal = Removal::default();
-            removal.findings.push(Finding::new(Severity::Warning, refused.id, path, text));
-            BTreeSet::new()
-        }
-    };
-    removal.archives(prefix, keep, &decided)?;
+    let faults = tree.observations.iter().filter(|found| found.severity == Severity::Fault);
+    let (contradictory, refused): (Vec<_>, Vec<_>) = faults.partition(|found| {
+        [ids::CONTRADICTORY_TARGET, ids::DAMAGED_DATABASE_FILE].contains(&found.id)
+    });
+    // Whatever is for a target by its name may be what nobody can read there.
+    if let Some(refused) = refused.first() {
+        let text = format!("all kernel databases stay as they are: {}", refused.text);
+        let path = prefix.join(refused.file());
+        removal.findings.push(Finding::new(Severity::Warning, refused.id, path, text));
+    } else {
+        removal.databases(prefix, tree, databases, keep, &contradictory, real)?;
+    }
+    let is_decided =
+        |entry: &Entry| refused.is_empty() && matches!(entry.class, Class::Target { .. });
+    removal.archives(prefix, tree, keep, &is_decided)?;
     Ok(removal)
 }
 
@@ -78,58 +81,54 @@ pub fn without(
 }
 
 impl Removal {
-    /// Files of kernel databases. Where a copy of a database has nothing for the GPUs, all of it stays. Returns the
-    /// archives among them.
+    /// Files of kernel databases. Where a copy of a database has nothing for the GPUs, all of it stays.
     fn databases(
         &mut self,
         prefix: &Path,
-        keep: &Keep,
+        tree: &Tree,
         databases: &Selection,
+        keep: &Keep,
+        contradictory: &[&Finding],
         real: &dyn Fn(&Path) -> Option<PathBuf>,
-    ) -> Result<BTreeSet<PathBuf>, Error> {
-        let parsed = Parsed::default();
-        let content = Walk { prefix, databases, parsed, only: Only::Databases }.collect()?;
-        let archives = content
-            .entries
-            .iter()
-            .filter(|entry| matches!(entry.class, Class::Target { .. }) && is_archive(&entry.path));
-        let archives = archives.map(|entry| prefix.join(&entry.path)).collect();
-        let contradictory = content.observations.iter();
-        let contradictory = contradictory.filter(|found| found.severity == Severity::Fault);
-        let contradictory = BTreeSet::from_iter(contradictory.map(Finding::file));
+    ) -> Result<(), Error> {
         let mut by_database: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for entry in &content.entries {
+        let is_contradictory = BTreeSet::from_iter(contradictory.iter().map(|found| found.file()));
+        let files =
+            tree.entries.iter().filter(|entry| !matches!(entry.node, Node::Directory { .. }));
+        for entry in files {
+            let path: &Path = &entry.path;
             if let Class::Target { target, database } = &entry.class
-                && !contradictory.contains(entry.path.as_path())
+                && !is_contradictory.contains(path)
             {
-                let copy = copy_of(database, &with_slashes(&entry.path)).to_owned();
+                let copy = copy_of(database, &with_slashes(path)).to_owned();
                 let files = by_database.entry((database.clone(), copy)).or_default();
-                files.push((&entry.path, target));
+                files.push((path, target, entry.node == Node::Symlink));
             }
         }
         // A file for another GPU may have a second name that is for a chosen one.
         let links = by_database
             .values()
             .flatten()
-            .filter(|(path, target)| keep.matches(target) && prefix.join(path).is_symlink());
-        let used = BTreeSet::from_iter(links.filter_map(|(path, _)| real(&prefix.join(path))));
+            .filter(|(_, target, is_link)| *is_link && keep.matches(target));
+        let used = BTreeSet::from_iter(links.filter_map(|(path, ..)| real(&prefix.join(path))));
         let is_used = |path: &Path| {
             let path = (!used.is_empty()).then(|| real(&prefix.join(path))).flatten();
             path.is_some_and(|path| path.ancestors().any(|above| used.contains(above)))
         };
         for ((database, copy), files) in by_database {
-            if !files.iter().any(|(_, target)| keep.matches(target)) {
-                let targets = BTreeSet::from_iter(files.iter().map(|(_, target)| *target));
-                self.left.extend(files.iter().map(|(path, _)| prefix.join(path)));
+            interrupt::check(prefix, "read")?;
+            if !files.iter().any(|(_, target, _)| keep.matches(target)) {
+                let targets = BTreeSet::from_iter(files.iter().map(|(_, target, _)| *target));
+                self.left.extend(files.iter().map(|(path, ..)| prefix.join(path)));
                 let what = format!("all files of {database} ({})", files.len());
                 self.without_any(&prefix.join(copy), &what, keep, targets);
                 continue;
             }
-            let goes =
-                |(path, target): &&(&PathBuf, &TargetId)| !keep.matches(target) && !is_used(path);
-            let going = Vec::from_iter(files.iter().filter(goes));
+            let goes = |(path, target, _): &&(&Path, &TargetId, bool)| {
+                !keep.matches(target) && !is_used(path)
+            };
             let mut last = None;
-            for (path, target) in going {
+            for (path, target, _) in files.iter().filter(goes) {
                 let path = prefix.join(path);
                 let parents = path.ancestors().skip(1).take_while(|parent| *parent != prefix);
                 // Files come in the order of their paths.
@@ -139,21 +138,32 @@ impl Removal {
                 self.files.push((path, (*target).clone()));
             }
         }
-        let host_files = content.entries.iter().filter(|entry| entry.class == Class::Host);
+        let host_files = tree.entries.iter().filter(|entry| entry.class == Class::Host);
         for entry in host_files.filter(|entry| matches!(entry.node, Node::File { .. })) {
             let place = databases.recognise(&with_slashes(&entry.path)).map(|(_, place)| place);
             if let Some(Place::ForAll(ForAll::Merge(Merge::KernelCache))) = place {
-                self.kernel_cache(&prefix.join(&entry.path), keep)?;
+                let read = self.kernel_cache(&prefix.join(&entry.path), keep);
+                self.keep_error(read)?;
             }
         }
-        let observations = content.observations.into_iter();
-        let faults = observations.filter(|found| found.severity == Severity::Fault);
-        self.findings.extend(faults.map(|found| {
+        self.findings.extend(contradictory.iter().map(|found| {
             let (path, text) =
                 (prefix.join(found.file()), format!("stays as it is: {}", found.text));
             Finding::new(Severity::Warning, found.id, path, text)
         }));
-        Ok(archives)
+        Ok(())
+    }
+
+    /// Keeps an error of the system, unless a signal asked the process to end.
+    fn keep_error<T>(&mut self, read: Result<T, Error>) -> Result<Option<T>, Error> {
+        match read {
+            Err(error) => {
+                interrupt::check(Path::new(""), "read")?;
+                self.unread.push(error);
+                Ok(None)
+            }
+            read => read.map(Some),
+        }
     }
 
     /// Says what rocFFT's kernel cache has for other GPUs. All of it stays.
@@ -189,32 +199,31 @@ impl Removal {
         }
     }
 
-    /// Archives of either tool, without those that a database `decided` on. Those of one directory, or of directories
+    /// Archives of either tool, without those that a database decided on. Those of one directory, or of directories
     /// per target, whose names differ only in their targets belong together.
     fn archives(
         &mut self,
         prefix: &Path,
+        tree: &Tree,
         keep: &Keep,
-        decided: &BTreeSet<PathBuf>,
+        is_decided: &dyn Fn(&Entry) -> bool,
     ) -> Result<(), Error> {
         let mut groups: BTreeMap<(PathBuf, String), Vec<(PathBuf, TargetId)>> = BTreeMap::new();
-        let walk = walk(prefix).into_iter();
-        for entry in walk.filter_entry(|entry| !is_leftover_entry(entry)) {
-            let entry = entry.map_err(|error| walk_error(prefix, error))?;
-            let path = entry.path();
-            if !entry.file_type().is_file() {
-                continue;
-            }
+        let files = tree.entries.iter().filter(|entry| matches!(entry.node, Node::File { .. }));
+        for entry in files {
+            let path = prefix.join(&entry.path);
+            let path = &*path;
             if is_manifest(path) {
                 self.manifests.push(path.to_owned());
             }
-            if !is_archive(path) || decided.contains(path) {
+            if !is_archive(path) || is_decided(entry) {
                 continue;
             }
-            let Some(archive) = self.unless_refused(files::open_archive(path))? else {
+            let opened = self.unless_refused(files::open_archive(path));
+            let Some(archive) = self.keep_error(opened)?.flatten() else {
                 continue;
             };
-            let name = entry.file_name().to_string_lossy().into_owned();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let target = match &archive.toc().gfx_arches[..] {
                 [target] => target.parse().ok(),
                 _ => None,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use kpack_core::Error;
 use kpack_core::files::with_slashes;
 use kpack_core::platform::is_pseudo_file_system;
-use kpack_core::{Finding, Severity, parallel};
+use kpack_core::{Finding, Severity, interrupt, parallel};
 use kpack_split::input::{self, or_refused, walk_error};
 use kpack_split::leftover::is_leftover_entry;
 use walkdir::DirEntry;
@@ -61,10 +61,17 @@ impl Walk<'_> {
         let walk = input::walk(self.prefix).min_depth(1).into_iter();
         let walk = walk.filter_entry(|entry| self.enters(entry, leftovers));
         let mut unlisted = Vec::new();
+        // What is in a directory comes after it, errors first; those of a directory that is half listed do not name it.
+        let mut directory = self.prefix.to_owned();
         let found = walk.filter_map(|entry| match entry {
-            Ok(entry) => self.lists(&entry).then_some(entry),
+            Ok(entry) => {
+                if entry.file_type().is_dir() {
+                    entry.path().clone_into(&mut directory);
+                }
+                self.lists(&entry).then_some(entry)
+            }
             Err(error) => {
-                unlisted.push(walk_error(self.prefix, error));
+                unlisted.push(walk_error(&directory, error));
                 None
             }
         });
@@ -75,7 +82,7 @@ impl Walk<'_> {
             classified.into_iter().for_each(&mut add);
         });
         // What cannot be listed is reported first, wherever it is, so list the rest.
-        found.for_each(drop);
+        found.take_while(|_| interrupt::check(self.prefix, "list").is_ok()).for_each(drop);
         if self.only == Only::Inventory {
             unread.append(&mut unlisted);
         }
@@ -137,6 +144,7 @@ impl Walk<'_> {
 
     /// What was found out about an entry, and for an inventory, why that is not all.
     fn read(&self, found: &DirEntry) -> Result<(Option<Classified>, Option<Error>), Error> {
+        interrupt::check(found.path(), "read")?;
         if self.only != Only::Inventory {
             return Ok((Some(self.entry(found)?), None));
         }

@@ -91,10 +91,9 @@ impl<'a> Application<'a> {
             self.remove_leftovers()?;
         }
         self.find_unfinished();
-        for given in given.iter().filter(|given| given.0.is_dir()) {
-            if let Some(whole) = self.keep_error(self.planner.whole(&given.0))? {
-                self.remove(given, whole)?;
-            }
+        for (given, inventory) in given.iter().zip(&self.tree.inventories) {
+            let whole = self.planner.whole(&given.0, inventory)?;
+            self.remove(given, whole)?;
         }
         self.rewrite_all(progress)?;
         if !dry_run {

@@ -25,6 +25,7 @@ use kpack_core::finding::Finding;
 use kpack_core::report::Progress;
 use kpack_split::trim::Keep;
 use kpack_tree::kernel_files::KernelFiles;
+use kpack_tree::{Known, Selection};
 use serde::Serialize;
 
 use crate::doctor::Owner;
@@ -120,8 +121,9 @@ pub fn trim(options: &Options, progress: &dyn Progress) -> Result<Report, Error>
     let paths = paths.collect::<Result<Vec<_>, Error>>()?;
     let (given, held) = Held::open(&root, &paths, !options.dry_run)?;
     let notes = OpenNote::all(&held, &given, !options.dry_run)?;
-    let mut tree = Tree::read(&root, &given)?;
-    let planner = Planner { options, root: &root, held: &held };
+    let databases = Selection::new(Known::Auto, options.kernel_files.clone());
+    let mut tree = Tree::read(&root, &given, &databases)?;
+    let planner = Planner { options, root: &root, held: &held, databases: &databases };
     let mut report = Application::new(&planner, &given, notes, &mut tree).run(progress)?;
     report.size_before = report.files.iter().map(|file| file.size_before).sum();
     report.size_after = report.files.iter().map(|file| file.size_after).sum();

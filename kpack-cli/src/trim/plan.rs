@@ -11,6 +11,8 @@ use kpack_format::TargetId;
 use kpack_split::input::{or_refused, until_unchanged};
 use kpack_split::trim::{self, Trim, TrimPlan};
 
+use kpack_tree::Selection;
+
 use super::Options;
 use super::held::Held;
 use super::note::Goes;
@@ -22,6 +24,8 @@ pub(super) struct Planner<'a> {
     pub(super) options: &'a Options,
     pub(super) root: &'a Root,
     pub(super) held: &'a Held,
+    /// The kernel files that are recognised.
+    pub(super) databases: &'a Selection,
 }
 
 /// A file to look at.
@@ -115,7 +119,13 @@ impl Planner<'_> {
     /// # Errors
     /// [`Error::Io`]; [`Error::Changed`], and [`Error::Refused`] if it is not in its directory any more.
     pub(super) fn file(&self, job: &Job) -> Result<Decision, Error> {
-        until_unchanged(|| self.file_once(job))
+        until_unchanged(|| self.file_once(job)).map_err(|error| match error {
+            // Only the link says why that file was read.
+            Error::Io { path, action, source, .. } if job.is_link && path == job.from => {
+                Error::io(&job.names[0], action, source)
+            }
+            error => error,
+        })
     }
 
     fn file_once(&self, job: &Job) -> Result<Decision, Error> {
@@ -151,18 +161,18 @@ impl Planner<'_> {
         if real.as_ref() == Some(&job.from) { Ok(()) } else { Err(Error::changed(link)) }
     }
 
-    /// Decides what goes from the given directory `path` as a whole.
+    /// Decides what goes as a whole from the given directory `path`, which has these entries.
     ///
     /// # Errors
-    /// [`Error::Io`].
-    pub(super) fn whole(&self, path: &Path) -> Result<Whole, Error> {
+    /// A signal asked the process to end.
+    pub(super) fn whole(&self, path: &Path, tree: &kpack_tree::Tree) -> Result<Whole, Error> {
         let real = |path: &Path| self.root.resolve(self.root.inside(path)?).ok();
-        let Options { keep, kernel_files, .. } = self.options;
-        let removal = removal::plan(path, keep, kernel_files, &real)?;
+        let removal = removal::plan(path, tree, self.databases, &self.options.keep, &real)?;
         let mut whole = Whole {
             directories: removal.directories,
             left: removal.left,
             findings: removal.findings,
+            errors: removal.unread,
             ..Whole::default()
         };
         let gone = BTreeSet::from_iter(removal.files.iter().map(|(path, _)| &**path));

@@ -3,23 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use kpack_core::platform::id_of;
+use kpack_core::platform::{SharedInode, shared_inode};
 use kpack_core::{Error, interrupt};
-use kpack_split::input::{walk, walk_error};
-use kpack_split::leftover::is_leftover_entry;
+use kpack_tree::{Node, Only, Parsed, Selection, Walk};
 
 use super::place::Root;
 
 /// The files and links in some paths.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
+    /// What each given path has: nothing, if it is a file.
+    pub(super) inventories: Vec<kpack_tree::Tree>,
     /// The names of each file, in order.
     pub(super) files: Vec<Vec<PathBuf>>,
     /// Symbolic links to files elsewhere, and those files.
     pub(super) links: Vec<(PathBuf, PathBuf)>,
     /// Directories with leftovers of interrupted runs.
     pub(super) leftovers: BTreeSet<PathBuf>,
-    /// Why something could not be listed.
+    /// Why something could not be listed or read.
     pub(super) unread: Vec<Error>,
 }
 
@@ -54,36 +55,61 @@ impl Given {
 }
 
 impl Tree {
-    /// Lists what is in the given paths.
+    /// Reads what is in the given paths, with kernel files of these `databases`.
     ///
     /// # Errors
     /// A signal asked the process to end.
-    pub(super) fn read(root: &Root, given: &[Given]) -> Result<Self, Error> {
-        let mut files: BTreeMap<(u64, u64), Vec<PathBuf>> = BTreeMap::new();
+    pub(super) fn read(root: &Root, given: &[Given], databases: &Selection) -> Result<Self, Error> {
         let mut tree = Self::default();
+        let mut shared: BTreeMap<SharedInode, usize> = BTreeMap::new();
         for Given(path) in given {
-            for entry in walk(path).follow_root_links(false) {
-                interrupt::check(path, "list")?;
-                let added = entry.map_err(|error| walk_error(path, error)).and_then(|entry| {
-                    let (kind, path) = (entry.file_type(), entry.path());
-                    if is_leftover_entry(&entry) {
-                        tree.leftovers.extend(path.parent().map(Path::to_owned));
-                    } else if kind.is_file() {
-                        let metadata = entry.metadata().map_err(|error| walk_error(path, error))?;
-                        let id = id_of(path, &metadata).map_err(|e| Error::io(path, "read", e))?;
-                        files.entry(id).or_default().push(entry.into_path());
-                    } else if kind.is_symlink() {
-                        let to = leads_out(root, given, path);
-                        tree.links.extend(to.map(|to| (entry.into_path(), to)));
-                    }
-                    Ok(())
-                });
-                tree.unread.extend(added.err());
+            let mut inventory = kpack_tree::Tree::default();
+            let metadata = path.symlink_metadata().map_err(|e| Error::io(path, "read", e))?;
+            if metadata.is_file() {
+                tree.add_file(&mut shared, path.clone(), shared_inode(&metadata));
+            } else if metadata.is_symlink() {
+                tree.add_link(root, given, path.clone());
+            } else {
+                let parsed = Parsed::default();
+                let walk = Walk { prefix: path, databases, parsed, only: Only::Inventory };
+                inventory = walk.collect()?;
             }
+            tree.unread.append(&mut inventory.unread);
+            for leftover in &inventory.leftovers {
+                tree.leftovers.extend(path.join(leftover).parent().map(Path::to_owned));
+            }
+            for entry in &inventory.entries {
+                interrupt::check(path, "read")?;
+                let path = path.join(&entry.path);
+                match entry.node {
+                    Node::File { .. } => tree.add_file(&mut shared, path, entry.shared_inode),
+                    Node::Symlink => tree.add_link(root, given, path),
+                    Node::Directory { .. } => {}
+                }
+            }
+            tree.inventories.push(inventory);
         }
-        tree.files = files.into_values().collect();
         tree.files.sort();
         Ok(tree)
+    }
+
+    fn add_file(
+        &mut self,
+        shared: &mut BTreeMap<SharedInode, usize>,
+        path: PathBuf,
+        inode: Option<SharedInode>,
+    ) {
+        let next = self.files.len();
+        match inode.map(|inode| *shared.entry(inode).or_insert(next)).filter(|at| *at < next) {
+            Some(at) => self.files[at].push(path),
+            None => self.files.push(vec![path]),
+        }
+    }
+
+    fn add_link(&mut self, root: &Root, given: &[Given], path: PathBuf) {
+        if let Some(to) = leads_out(root, given, &path) {
+            self.links.push((path, to));
+        }
     }
 }
 

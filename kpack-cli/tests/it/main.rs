@@ -68,6 +68,7 @@ mod terminal;
 mod therock;
 mod therock_wheels;
 mod trim;
+mod trim_faults;
 mod variants;
 #[path = "../../../kpack-artifact/tests/it/verified/mod.rs"]
 mod verified;

@@ -123,7 +123,7 @@ fn stopped(strace: &mut Child, trace: &Path, times: usize) -> Option<Pid> {
 }
 
 /// Runs a command that stops after the call `number` of a kind, when a directory is swapped. `None` if there is no such call.
-fn run(
+pub(crate) fn run(
     tree: &Tree,
     line: &str,
     follow: &[&str],
@@ -157,6 +157,19 @@ fn victims(tree: &Tree) -> Snapshot {
     tree.snapshot().into_iter().filter(|(path, _)| path.starts_with("victim")).collect()
 }
 
+/// Whether strace can stop a program.
+pub(crate) fn can_stop() -> bool {
+    if !require::tool("strace") {
+        return false;
+    }
+    let probe = Command::new("strace").args(["-einject=getpid:signal=CONT", "true"]).output();
+    let can = probe.unwrap().status.success();
+    if !can {
+        require::skip("strace cannot change a program here");
+    }
+    can
+}
+
 /// Runs a command that makes directories, and swaps one of them after each of its calls; `is_deep` says whether all that
 /// it makes is out of reach by its path.
 fn check(line: &str, is_deep: bool) {
@@ -165,12 +178,7 @@ fn check(line: &str, is_deep: bool) {
 
 /// As [`check`], with these `inputs`, in the threads that strace watches with the option `follow`.
 fn check_in(inputs: &Tree, line: &str, is_deep: bool, follow: &[&str]) {
-    if !require::tool("strace") {
-        return;
-    }
-    let probe = Command::new("strace").args(["-einject=getpid:signal=CONT", "true"]).output();
-    if !probe.unwrap().status.success() {
-        require::skip("strace cannot change a program here");
+    if !can_stop() {
         return;
     }
     let mut swaps = 0;

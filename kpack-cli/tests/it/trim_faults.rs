@@ -1,0 +1,249 @@
+//! Given somebody who changes a tree while it is trimmed, a second run, or a system that fails, when a tree is trimmed, then
+//! nothing elsewhere changes, nothing is lost, and what can be done is done.
+
+use std::fs;
+use std::iter::successors;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::command::{command, kpack, words};
+use crate::fat::targets_of;
+use crate::swapped::{can_stop, run};
+use kpack_split::install::{InstallOptions, install};
+use kpack_tests::fixture::{FatLibrary, Storage, code_with};
+use kpack_tests::process;
+use kpack_tests::tree::{Snapshot, Tree, copy_file};
+
+/// Calls after which a directory is swapped: each of the first ones, and fewer and fewer of the later ones.
+const CALLS: [&str; 6] = ["openat", "newfstatat", "renameat", "unlinkat", "linkat", "readlinkat"];
+
+const LIBRARY: &str = "lib/libvec.so";
+const DATABASE: &str = "lib/rocblas/library";
+
+fn build(path: &Path) {
+    let both = |seed| ["gfx1100", "gfx942"].map(|target| code_with(target, &[seed; 5_000]));
+    FatLibrary::new().wrapper(Storage::Zstd(2), both(1)).build(path).unwrap();
+}
+
+/// A tree with everything that trim changes.
+fn tree() -> Tree {
+    let tree = Tree::new();
+    build(&tree.path("fat"));
+    build(&tree.path("out/lib/libsplit.so"));
+    install(&InstallOptions::new(tree.path("out"), "vec", ["lib/libsplit.so"]), &()).unwrap();
+    copy_file(tree.path("fat"), tree.path("out").join(LIBRARY));
+    for target in ["gfx1100", "gfx942"] {
+        let code = code_with(target, &[1; 500]).1;
+        tree.write(&format!("out/{DATABASE}/TensileLibrary_Type_SS_{target}.hsaco"), code);
+    }
+    symlink(tree.path("fat"), tree.path("out/lib/linked.so")).unwrap();
+    tree
+}
+
+/// What a copy of the tree does not have.
+fn with_hard_links(tree: &Tree) {
+    for name in ["lib/libvec.so.1", "lib/rocblas/libvec.so.2"] {
+        fs::hard_link(tree.path("out").join(LIBRARY), tree.path("out").join(name)).unwrap();
+    }
+}
+
+fn of_victim(tree: &Tree) -> Snapshot {
+    tree.snapshot().into_iter().filter(|(path, _)| path.starts_with("victim")).collect()
+}
+
+/// Swaps a directory after calls of each kind for a link to the victim's, or for the victim's itself.
+fn swap_at_any_moment(line: &str, directories: &[&str]) {
+    if !can_stop() {
+        return;
+    }
+    let inputs = tree();
+    let mut swaps = 0;
+    for (directory, call) in directories.iter().flat_map(|d| CALLS.map(|call| (d, call))) {
+        for number in successors(Some(1), |number| Some(number + 1 + number / 2)) {
+            let tree = inputs.copy();
+            process::copy(tree.path("out"), tree.path("victim"));
+            with_hard_links(&tree);
+            let victim = of_victim(&tree);
+            let swap = || {
+                fs::rename(tree.path("out").join(directory), tree.path("taken")).unwrap();
+                let to = tree.path("victim").join(directory);
+                symlink(to, tree.path("out").join(directory)).unwrap();
+                true
+            };
+            let Some(swapped) = run(&tree, line, &["-f"], (call, number), &swap) else {
+                break;
+            };
+            swaps += usize::from(swapped);
+            assert!(of_victim(&tree) == victim, "{directory} at {call} {number}");
+        }
+    }
+    assert!(swaps > 0);
+}
+
+#[test]
+fn directories_that_are_swapped_lead_nowhere_else() {
+    let directories = ["lib", DATABASE, "lib/.kpack", "lib/rocblas"];
+    swap_at_any_moment("trim --arch gfx1100 out", &directories);
+}
+
+#[test]
+fn in_a_root_directories_that_are_swapped_lead_nowhere_else() {
+    swap_at_any_moment("trim --arch gfx1100 --root out /", &["lib", DATABASE]);
+}
+
+const FILES: usize = 60;
+
+/// A database with as many files for each GPU, and a library.
+fn with_database() -> Tree {
+    let tree = tree();
+    for (target, number) in
+        ["gfx1100", "gfx942"].iter().flat_map(|t| (0..FILES).map(move |n| (t, n)))
+    {
+        let code = code_with(target, &[number as u8; 500]).1;
+        tree.write(&format!("out/{DATABASE}/Kernels{number}_{target}.hsaco"), code);
+    }
+    tree
+}
+
+/// The files of the database for a GPU, and the targets in the library.
+fn left(tree: &Tree, gpu: &str) -> (usize, Vec<String>) {
+    let files = fs::read_dir(tree.path("out").join(DATABASE)).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    (
+        names.filter(|name| name.ends_with(&format!("_{gpu}.hsaco"))).count(),
+        targets_of(&tree.path("out").join(LIBRARY)),
+    )
+}
+
+#[test]
+fn two_runs_at_once_are_as_one_after_the_other() {
+    for (gpus, paths) in [
+        (["gfx1100", "gfx942"], ["out", "out"]),
+        (["gfx1100", "gfx942"], ["out", "out/lib/rocblas"]),
+        (["gfx942", "gfx1100"], ["out/lib/libvec.so out/lib/rocblas", "out"]),
+        (["gfx1100", "gfx1100"], ["out", "out/lib"]),
+    ] {
+        let tree = with_database();
+        let runs = [0, 1].map(|run| {
+            let line = format!("trim --arch {} {}", gpus[run], paths[run]);
+            command(&tree, &words(&line)).stderr(std::process::Stdio::piped()).spawn().unwrap()
+        });
+        for run in runs {
+            let said = run.wait_with_output().unwrap();
+            assert!(said.status.success(), "{paths:?}: {}", String::from_utf8_lossy(&said.stderr));
+        }
+        // Whichever came first has the files of its GPU, all of them.
+        let first = gpus.iter().find(|gpu| left(&tree, gpu).0 > 0);
+        let first = *first.unwrap_or_else(|| panic!("{paths:?}: nothing is left"));
+        let other = if first == "gfx942" { "gfx1100" } else { "gfx942" };
+        assert_eq!(left(&tree, first).0, FILES + 1, "{paths:?}");
+        assert_eq!(left(&tree, other).0, 0, "{paths:?}");
+        // The library was not given to every run.
+        let [target] = &left(&tree, first).1[..] else { panic!("{paths:?}") };
+        assert!(target == first || paths[1] != "out" || paths[0] != "out", "{paths:?}");
+    }
+}
+
+/// Runs trim while some calls fail.
+fn run_failing(tree: &Tree, inject: &[&str], arguments: &str) -> (Option<i32>, String) {
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-o", "trace"]).args(inject).arg(env!("CARGO_BIN_EXE_kpack"));
+    strace.args(words(&format!("trim --arch gfx1100 {arguments}"))).current_dir(tree.root());
+    let said = process::output(strace.env("RAYON_NUM_THREADS", "1"));
+    let text = [said.stdout, said.stderr].concat();
+    (said.status.code(), String::from_utf8(text).unwrap())
+}
+
+#[test]
+fn what_cannot_be_read_is_named_and_the_rest_is_done() {
+    if !can_stop() {
+        return;
+    }
+    for (inject, path, named) in [
+        // It has no bytes at its start.
+        (&[][..], "lib/memory.so", "out/lib/memory.so"),
+        (&["-einject=pread64:error=EIO"], "lib/a.so", "out/lib/a.so"),
+        (&["-einject=getdents64:error=EIO"], "lib/unlisted", "out/lib/unlisted"),
+        (&["-einject=getdents64:error=EIO"], "lib/rocblas/library", "out/lib/rocblas/library"),
+    ] {
+        let tree = tree();
+        symlink("/proc/self/mem", tree.path("out/lib/memory.so")).unwrap();
+        if !inject.is_empty() {
+            fs::remove_file(tree.path("out/lib/memory.so")).unwrap();
+        }
+        copy_file(tree.path("fat"), tree.path("out/lib/a.so"));
+        fs::create_dir(tree.path("out/lib/unlisted")).unwrap();
+        let path = tree.path("out").join(path);
+        let only = [&["-P", path.to_str().unwrap()][..], inject].concat();
+        let before = tree.snapshot_with_times();
+        let failing = if inject.is_empty() { inject } else { &only };
+        let (code, text) = run_failing(&tree, failing, "--dry-run out");
+        assert_eq!(code, Some(4), "{named}: {text}");
+        fs::remove_file(tree.path("trace")).unwrap();
+        assert!(tree.snapshot_with_times() == before);
+        let (code, text) = run_failing(&tree, failing, "out");
+        assert_eq!(code, Some(4), "{named}: {text}");
+        let lines = Vec::from_iter(text.lines().filter(|line| line.contains("kpack: error: ")));
+        assert!(lines.iter().all(|line| line.contains(named)) && !lines.is_empty(), "{text}");
+        assert_eq!(targets_of(&tree.path("out").join(LIBRARY)), ["gfx1100"], "{named}");
+        assert!(text.contains("files changed"), "{text}");
+        // Once it can be read, the rest is done.
+        let (code, text) = run_failing(&tree, &[], "out");
+        assert_eq!(code, Some(if inject.is_empty() { 4 } else { 0 }), "{named}: {text}");
+        assert_eq!(targets_of(&tree.path("out/lib/a.so")), ["gfx1100"], "{named}");
+        assert_eq!(left(&tree, "gfx942").0, 0, "{named}");
+    }
+}
+
+#[test]
+fn what_cannot_be_written_is_named_and_the_rest_is_done() {
+    if !can_stop() {
+        return;
+    }
+    for inject in [
+        "-einject=pwrite64:error=ENOSPC:when=1",
+        "-einject=unlinkat:error=EIO:when=1",
+        "-einject=renameat:error=EIO:when=4",
+    ] {
+        let tree = tree();
+        for name in ["a", "b", "c", "d"] {
+            copy_file(tree.path("fat"), tree.path(&format!("out/lib/{name}.so")));
+        }
+        let (code, text) = run_failing(&tree, &[inject], "out");
+        assert_eq!(code, Some(4), "{inject}: {text}");
+        assert!(text.contains("kpack: error: cannot ") && text.contains("[system]"), "{text}");
+        assert!(!text.contains("damaged"), "{text}");
+        let names = ["a", "b", "c", "d"].map(|name| tree.path(&format!("out/lib/{name}.so")));
+        let done = names.iter().filter(|path| targets_of(path) == ["gfx1100"]).count();
+        assert!(done >= 2, "{inject}: {text}");
+        assert!(!tree.files().iter().any(|file| file.ends_with(".tmp")), "{:?}", tree.files());
+        let (code, text) = run_failing(&tree, &[], "out");
+        assert_eq!(code, Some(0), "{inject}: {text}");
+        assert!(names.iter().all(|path| targets_of(path) == ["gfx1100"]), "{inject}");
+        assert_eq!(left(&tree, "gfx942").0, 0, "{inject}");
+    }
+}
+
+#[test]
+fn a_signal_ends_a_run_within_a_second() {
+    let tree = tree();
+    for directory in 0..300 {
+        for file in 0..120 {
+            tree.write(&format!("out/lib/python{directory}/module{file}.py"), "pass");
+        }
+    }
+    let rule = "vec=lib/python*/none_{target}.co";
+    for delay in [20, 100, 300, 700] {
+        let started = command(&tree, &["trim", "--arch", "gfx1100", "--kernel-files", rule, "out"]);
+        let mut run = { started }.spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(delay));
+        let asked = Instant::now();
+        process::run(Command::new("kill").arg(run.id().to_string()));
+        run.wait().unwrap();
+        assert!(asked.elapsed() < Duration::from_secs(1), "{delay}: {:?}", asked.elapsed());
+        assert!(!tree.files().iter().any(|file| file.ends_with(".tmp")));
+    }
+    assert!(kpack(&tree, &words("trim --arch gfx1100 out")).status.success());
+}
