@@ -182,7 +182,10 @@ impl Restorer {
             }
         }
         remedies.dedup();
-        let commands = remedies.iter().map(|remedy| format!("run `{}`", remedy.command));
+        let commands = remedies.iter().map(|remedy| {
+            let caution = remedy.caution.iter().map(|caution| format!(" ({caution})"));
+            format!("run `{}`{}", remedy.command, String::from_iter(caution))
+        });
         let help = Vec::from_iter(commands.chain(others)).join("; and ");
         Lost { text: removed.text(), help, remedy: remedies.into_iter().next() }
     }

@@ -43,6 +43,10 @@ fn explain_with(restorer: &mut Restorer, path: &Path, gpu: &TargetId) -> Option<
 pub(crate) fn describe(inspection: &Inspection) -> Option<String> {
     let has: BTreeSet<String> = match &inspection.content {
         Content::FatBinary(fat) => fat.targets().keys().map(ToString::to_string).collect(),
+        Content::SplitBinary(split) => {
+            let there = split.kpacks.files.iter().filter(|kpack| kpack.size.is_some());
+            there.map(|kpack| kpack.target.clone()).collect()
+        }
         _ => BTreeSet::new(),
     };
     let archives = archives(inspection);

@@ -207,16 +207,12 @@ impl Note {
     }
 
     /// Removes what it says of files that were installed again since.
-    fn forget(&mut self, directory: &Directory) -> Result<(), Error> {
-        let mut held = BTreeMap::new();
-        for (name, went) in std::mem::take(&mut self.files) {
-            if self.holds(directory, &name, &went)? {
-                held.insert(name, went);
-            }
-        }
-        self.files = held;
+    fn forget(&mut self, directory: &Directory) {
+        let mut files = std::mem::take(&mut self.files);
+        // What cannot be read says nothing about the note.
+        files.retain(|name, went| self.holds(directory, name, went).unwrap_or(true));
+        self.files = files;
         self.tidy();
-        Ok(())
     }
 
     /// Removes packages that no file belongs to, and sorts the others.
@@ -279,7 +275,7 @@ impl OpenNote {
         note.format = FORMAT;
         if changes {
             directory.remove_leftovers(&|stem| stem == NAME)?;
-            note.forget(&directory)?;
+            note.forget(&directory);
         }
         Ok(Self { directory, written, note, begun: BTreeMap::new() })
     }
@@ -318,7 +314,8 @@ impl OpenNote {
                     })
                 });
                 if goes.stays && !self.begun.contains_key(name) {
-                    let (_, id) = Left::and_id(&self.directory, name)?;
+                    // What cannot be read has an error of its own.
+                    let id = Left::and_id(&self.directory, name).ok().and_then(|(_, id)| id);
                     self.begun.insert(name.clone(), (id, note.files.get(name).cloned()));
                 }
                 let went = note.files.entry(name.clone()).or_default();
@@ -350,8 +347,9 @@ impl OpenNote {
     pub(super) fn finish(&mut self) -> Result<(), Error> {
         let mut note = self.note.clone();
         for name in std::mem::take(&mut note.unfinished).into_iter().flatten() {
-            let (left, id) = Left::and_id(&self.directory, &name)?;
-            let begun = self.begun.get(&name).filter(|(before, _)| *before == id);
+            // Of what cannot be read, nobody knows what was left.
+            let Ok((left, id)) = Left::and_id(&self.directory, &name) else { continue };
+            let begun = self.begun.get(&name).filter(|(before, _)| id.is_some() && *before == id);
             match (begun, note.files.get_mut(&name)) {
                 (None, Some(went)) => went.left = Some(left),
                 // It was rejected, and stays as it was.

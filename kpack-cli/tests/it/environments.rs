@@ -1386,6 +1386,23 @@ fn a_note_of_another_version_is_not_repeated() {
         "{json}"
     );
 
+    let library = venv.site_packages().join("fat/libfat.so");
+    let library = library.to_str().unwrap();
+    for arguments in [&["show", library][..], &["verify", "--arch", "gfx1100", library]] {
+        let mut kpack = venv.command(env!("CARGO_BIN_EXE_kpack"));
+        let said = text_of(&kpack.args(arguments).output().unwrap());
+        let command = "run `pip install --force-reinstall --no-deps 'fat==1.0'`";
+        assert!(
+            said.contains("`kpack trim` removed the code for ") && said.contains(command),
+            "{said}"
+        );
+        assert!(
+            said.contains(" (fat was installed from https://****@host.invalid/fat.whl,"),
+            "{said}"
+        );
+        assert!(!said.contains("secret"), "{said}");
+    }
+
     let device = info("rocm_sdk_device_gfx1100-7.14.0");
     let metadata = fs::read_to_string(device.join("METADATA")).unwrap();
     let metadata = metadata.replace("Version: 7.14.0", "Version: 7.14.1");

@@ -2,7 +2,9 @@
 //! files are as trim left them. `environments` runs the commands that bring the code back.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use kpack_split::install::{InstallOptions, install};
@@ -11,7 +13,7 @@ use kpack_tests::require;
 use kpack_tests::tree::{Tree, copy_file, write};
 use serde_json::{Value, json};
 
-use crate::command::{kpack, said, words};
+use crate::command::{NOBODY, for_every_user, kpack, said, words};
 
 const LIBRARY: &str = "lib/libvec.so";
 const NOTE: &str = "prefix/.kpack-trimmed";
@@ -119,8 +121,8 @@ fn archives_that_came_back_are_not_named() {
     copy_file(&archive, &kept);
     trim(&tree, "--arch gfx942 prefix");
     copy_file(&kept, &archive);
-    let text = said(&tree, &words(&format!("verify --arch gfx1100 prefix/{LIBRARY}")));
-    assert!(!text.contains("code for gfx1100 (it kept"), "{text}");
+    let text = said(&tree, &words(&format!("show prefix/{LIBRARY}")));
+    assert!(text.contains("removed the code for gfx90a (it kept gfx942)"), "{text}");
     let text = said(&tree, &words(&format!("doctor --arch gfx90a prefix/{LIBRARY}")));
     assert!(text.contains("code for gfx90a (it kept gfx942)"), "{text}");
 }
@@ -163,9 +165,52 @@ fn a_note_that_cannot_be_read_is_not_replaced() {
     copy_file(tree.path("fat"), tree.path("prefix").join(LIBRARY));
     trim(&tree, "--arch gfx90a prefix");
     assert_eq!(note(&tree)["files"]["lib/a.so"]["removed"], json!(["gfx1030"]));
-    if !require::is_root() {
-        fs::set_permissions(tree.path(NOTE), fs::Permissions::from_mode(0o0)).unwrap();
-        assert_eq!(run().status.code(), Some(4));
+}
+
+/// Given a note that this user may not read, then trim stops with the system's error, and the note stays.
+#[test]
+fn a_note_that_the_system_does_not_let_kpack_read_is_not_replaced() {
+    if !require::root() {
+        return;
+    }
+    let tree = prefix();
+    for path in ["prefix", "prefix/lib", "prefix/lib/libvec.so"] {
+        chown(tree.path(path), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    fs::set_permissions(tree.root(), fs::Permissions::from_mode(0o755)).unwrap();
+    let text =
+        json!({"format": 2, "kept": ["gfx90a"], "files": {"lib/a.so": {"removed": ["gfx1030"]}}});
+    write(tree.path(NOTE), text.to_string());
+    fs::set_permissions(tree.path(NOTE), fs::Permissions::from_mode(0o600)).unwrap();
+    let (program, _own) = for_every_user();
+    let run = || {
+        let mut trim = Command::new(&program);
+        trim.args(["trim", "--arch", "gfx942"]).arg(tree.path("prefix"));
+        trim.uid(NOBODY).gid(NOBODY).output().unwrap()
+    };
+    let output = run();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{error}");
+    assert!(error.contains(".kpack-trimmed: Permission denied"), "{error}");
+    assert_eq!(fs::read_to_string(tree.path(NOTE)).unwrap(), text.to_string());
+    fs::set_permissions(tree.path(NOTE), fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(run().status.success());
+    assert_eq!(note(&tree)["files"]["lib/a.so"]["removed"], json!(["gfx1030"]));
+    assert_eq!(note(&tree)["files"][LIBRARY]["removed"], json!(["gfx1100", "gfx90a"]));
+}
+
+/// Given a library of a conda package, then the doctor names the package, and no command.
+#[test]
+fn a_package_of_conda_is_named() {
+    let tree = prefix();
+    let meta = json!({"name": "vec", "version": "2.0", "build": "h1_0", "files": [LIBRARY]});
+    write(tree.path("prefix/conda-meta/vec-2.0-h1_0.json"), meta.to_string());
+    let said = said(&tree, &words("trim --arch gfx942 prefix"));
+    assert!(said.contains("\nconda: vec (1 file)\n"), "{said}");
+    let help =
+        "with the program that made this conda environment, install vec 2.0 (build h1_0) again";
+    for text in about(&tree, "gfx1100") {
+        assert!(text.contains(TRIMMED) && text.contains(help), "{text}");
     }
 }
 
