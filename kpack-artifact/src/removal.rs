@@ -71,7 +71,7 @@ pub fn plan(
         removal.databases(prefix, tree, databases, keep, &contradictory, real)?;
     }
     let is_decided =
-        |entry: &Entry| refused.is_empty() && matches!(entry.class, Class::Target { .. });
+        |entry: &Entry| refused.is_empty() && matches!(*entry.class, Class::Target { .. });
     removal.archives(prefix, tree, keep, &is_decided)?;
     Ok(removal)
 }
@@ -109,7 +109,7 @@ impl Removal {
             tree.entries.iter().filter(|entry| !matches!(entry.node, Node::Directory { .. }));
         for entry in files {
             let path: &Path = &entry.path;
-            if let Class::Target { target, database } = &entry.class
+            if let Class::Target { target, database } = &*entry.class
                 && !is_contradictory.contains(path)
             {
                 let copy = copy_of(database, &with_slashes(path)).to_owned();
@@ -150,7 +150,7 @@ impl Removal {
                 self.files.push(Going { path, target: target.clone(), is_link });
             }
         }
-        let host_files = tree.entries.iter().filter(|entry| entry.class == Class::Host);
+        let host_files = tree.entries.iter().filter(|entry| *entry.class == Class::Host);
         for entry in host_files.filter(|entry| matches!(entry.node, Node::File { .. })) {
             let place = databases.recognise(&with_slashes(&entry.path)).map(|(_, place)| place);
             if let Some(Place::ForAll(ForAll::Merge(Merge::KernelCache))) = place {

@@ -69,6 +69,7 @@ mod therock;
 mod therock_wheels;
 mod trim;
 mod trim_faults;
+mod trim_lists;
 mod variants;
 #[path = "../../../kpack-artifact/tests/it/verified/mod.rs"]
 mod verified;

@@ -72,8 +72,19 @@ impl Directory {
     /// none when it was found, so one placed there now would redirect the output.
     pub fn below(&self, relative: &Path) -> Result<Self, Error> {
         let mut found = self.again()?;
-        for name in names(relative) {
-            found = found.child(name?)?;
+        let mut names = names(relative).peekable();
+        while let Some(name) = names.next() {
+            let name = name?;
+            found = match found.child(name) {
+                // Whoever may not list a directory may go through it.
+                Err(Error::Io { source, .. })
+                    if source.kind() == io::ErrorKind::PermissionDenied
+                        && names.peek().is_some() =>
+                {
+                    found.entered(name, found.handle.passage(name))?
+                }
+                opened => opened?,
+            };
         }
         Ok(found)
     }
@@ -162,8 +173,12 @@ impl Directory {
     }
 
     fn child(&self, name: &OsStr) -> Result<Self, Error> {
+        self.entered(name, self.handle.child(name))
+    }
+
+    fn entered(&self, name: &OsStr, opened: io::Result<Option<Handle>>) -> Result<Self, Error> {
         let path = self.path.join(name);
-        match self.handle.child(name) {
+        match opened {
             Ok(Some(handle)) => Ok(self.with(path, handle)),
             Ok(None) => Err(Error::rejected(
                 ids::CHANGED,

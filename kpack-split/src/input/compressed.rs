@@ -57,7 +57,7 @@ impl CompressedCode {
             };
         let mut start = Vec::new();
         let read = Read::by_ref(&mut decoder).take(START as u64).read_to_end(&mut start);
-        read.map_err(|error| damaged(path, &error))?;
+        read.map_err(|error| damaged(path, error))?;
         Ok(match kind_of(&start) {
             Some(kind @ (FileKind::CodeObject | FileKind::Bundle)) => Some(Self {
                 compression,
@@ -107,7 +107,7 @@ impl CompressedCode {
         let (mut content, mut buffer) = (self.content, vec![0; 1 << 16]);
         let mut size = 0;
         loop {
-            let read = content.read(&mut buffer).map_err(|error| damaged(path, &error))?;
+            let read = content.read(&mut buffer).map_err(|error| damaged(path, error))?;
             if read == 0 {
                 return Ok(size);
             }
@@ -165,7 +165,26 @@ fn copy(mut from: &File, to: &mut impl Write) -> io::Result<Blake3> {
     }
 }
 
-fn damaged(path: &Path, error: &io::Error) -> Error {
+/// The error of a decompressor. It reports damage as one without an error number.
+fn damaged(path: &Path, error: io::Error) -> Error {
+    if error.raw_os_error().is_some() || error.kind() == io::ErrorKind::OutOfMemory {
+        return Error::io(path, "read", error);
+    }
     let text = format!("damaged: it cannot be decompressed: {error}");
     Error::rejected(ids::DAMAGED_DATABASE_FILE, path, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_read_is_no_damage() {
+        let path = Path::new("a.co.gz");
+        let failed = damaged(path, io::Error::from_raw_os_error(5));
+        assert!(matches!(failed, Error::Io { .. }), "{failed}");
+        let mut content = Vec::new();
+        let broken = MultiGzDecoder::new(&b"no gzip"[..]).read_to_end(&mut content).unwrap_err();
+        assert!(matches!(damaged(path, broken), Error::Refused { .. }));
+    }
 }
