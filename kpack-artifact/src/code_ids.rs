@@ -1,7 +1,7 @@
 //! The IDs of device code in the markers of host files. Recombining adds those of the targets that
 //! other shards built; splitting again takes out those of the targets that it leaves out.
 
-use std::collections::btree_map::Entry;
+use std::collections::btree_map;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -9,9 +9,9 @@ use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 
 use super::output::Edits;
-use crate::tree::Item;
 use kpack_core::Error;
 use kpack_split::elf::BinaryError;
+use kpack_tree::Entry;
 
 /// What other shards' host files tell of device code, for the host files that are taken.
 #[derive(Default)]
@@ -39,8 +39,8 @@ impl MoreCodeIds {
     }
 
     /// What changes in the host file `item`, which is taken, where it has room for more IDs.
-    pub(super) fn edits(&self, path: &Path, item: &Item) -> Result<Edits, Error> {
-        let more = match self.by_path.get(path) {
+    pub(super) fn edits(&self, item: &Entry) -> Result<Edits, Error> {
+        let more = match self.by_path.get(&*item.path) {
             Some(more) if more.iter().any(|marker| !marker.code_ids.is_empty()) => more,
             _ => return Ok(Edits::new()),
         };
@@ -54,7 +54,7 @@ impl MoreCodeIds {
 
 /// What changes in the host file `item` when its markers lose the IDs of the targets that are left
 /// out, which a binary that is split now does not expect either.
-pub(super) fn without(item: &Item, left_out: &BTreeSet<TargetId>) -> Result<Edits, Error> {
+pub(super) fn without(item: &Entry, left_out: &BTreeSet<TargetId>) -> Result<Edits, Error> {
     if left_out.is_empty() {
         return Ok(Edits::new());
     }
@@ -74,13 +74,13 @@ pub(super) fn without(item: &Item, left_out: &BTreeSet<TargetId>) -> Result<Edit
 
 /// What `change` makes of each marker of a host file, given the room that the marker has; `None`
 /// where it stays as it is.
-fn edits(item: &Item, change: &dyn Fn(&Marker, usize) -> Option<Vec<u8>>) -> Result<Edits, Error> {
+fn edits(item: &Entry, change: &dyn Fn(&Marker, usize) -> Option<Vec<u8>>) -> Result<Edits, Error> {
     let linked = item.linked()?;
     let mut edits = BTreeMap::new();
     for group in linked.markers()? {
         for wrapper in &group.wrappers {
             let offset = wrapper.marker_offset;
-            if let Entry::Vacant(new) = edits.entry(offset) {
+            if let btree_map::Entry::Vacant(new) = edits.entry(offset) {
                 let room = linked.marker_room(offset)?;
                 new.insert(change(&group.marker, room));
             }

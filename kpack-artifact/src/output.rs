@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::rules::{Installed, InstalledContent};
-use super::tree::{Item, Tree};
+use super::tree::Tree;
 use kpack_core::platform::SharedInode;
-use kpack_tree::{EntryPath, Node, Selection};
+use kpack_tree::{Entry, EntryPath, Node, Selection};
 
 pub(super) type Edits = Vec<(u64, Vec<u8>)>;
 
@@ -100,17 +100,17 @@ impl Output {
 
     /// Adds a copy of an entry and its parent directories. Directories that are not empty are only
     /// added this way.
-    pub(super) fn add(&mut self, path: &EntryPath, item: &Item) {
-        self.add_edited(path, item, Edits::new());
+    pub(super) fn add(&mut self, item: &Entry) {
+        self.add_edited(item, Edits::new());
     }
 
     /// Adds a copy of an entry with changed bytes.
-    pub(super) fn add_edited(&mut self, path: &EntryPath, item: &Item, edits: Edits) {
-        let from = item.from.clone();
+    pub(super) fn add_edited(&mut self, item: &Entry, edits: Edits) {
+        let from = Arc::clone(item.path.full());
         match item.node {
             Node::Directory { empty: false } => {}
             Node::Directory { empty: true } => {
-                self.insert(path, &item.from, EntrySource::Directory(from));
+                self.insert(&item.path, item.full(), EntrySource::Directory(from));
             }
             Node::Symlink | Node::File { .. } => {
                 self.count(item, None, item.size());
@@ -119,15 +119,15 @@ impl Output {
                 } else {
                     EntrySource::Edited(Edited { from, edits }.into())
                 };
-                self.insert(path, &item.from, source);
+                self.insert(&item.path, item.full(), source);
             }
         }
     }
 
     /// Adds the host binary of `item`, of this module, which will have `size` bytes.
-    pub(super) fn add_host(&mut self, path: &EntryPath, item: &Item, module: usize, size: u64) {
+    pub(super) fn add_host(&mut self, item: &Entry, module: usize, size: u64) {
         self.count(item, Some(module), size);
-        self.insert(path, &item.from, EntrySource::Host(item.from.clone()));
+        self.insert(&item.path, item.full(), EntrySource::Host(Arc::clone(item.path.full())));
     }
 
     /// Adds a new file with the mode and time of `like`.
@@ -189,11 +189,11 @@ impl Output {
         self.entries.insert(path.clone(), source);
     }
 
-    fn count(&mut self, item: &Item, module: Option<usize>, size: u64) {
+    fn count(&mut self, item: &Entry, module: Option<usize>, size: u64) {
         self.files += 1;
         self.archives += u64::from(item.is_kpack());
-        if !self.shards.contains(&*item.origin.shard) {
-            self.shards.insert(item.origin.shard.to_string());
+        if !self.shards.contains(&*item.origin.tree) {
+            self.shards.insert(item.origin.tree.to_string());
         }
         let inode = item.shared_inode.as_deref();
         if inode.is_none_or(|inode| self.counted.insert((module, *inode))) {

@@ -19,8 +19,8 @@ use kpack_tree::{Class, Entry, Node, Selection, Tree, kernel_cache};
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Removal {
-    /// Files and symbolic links, and the target that each is for.
-    pub files: Vec<(PathBuf, TargetId)>,
+    /// Files and symbolic links.
+    pub files: Vec<Going>,
     /// Directories to remove if they are empty then, each before those in it.
     pub directories: Vec<PathBuf>,
     /// Files of databases that stay as a whole, since nothing is for the chosen GPUs. The findings say so.
@@ -31,6 +31,18 @@ pub struct Removal {
     pub findings: Vec<Finding>,
     /// Why something could not be read. It stays.
     pub unread: Vec<Error>,
+}
+
+/// A file or symbolic link that goes.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Going {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it is for.
+    pub target: TargetId,
+    /// Whether it is a symbolic link.
+    pub is_link: bool,
 }
 
 /// Plans what goes from `prefix`, of which `tree` is an [inventory](kpack_tree::Only::Inventory) with these `databases`;
@@ -59,7 +71,7 @@ pub fn plan(
         removal.databases(prefix, tree, databases, keep, &contradictory, real)?;
     }
     let is_decided =
-        |entry: &Entry| refused.is_empty() && matches!(entry.class, Class::Target { .. });
+        |entry: &Entry| refused.is_empty() && matches!(*entry.class, Class::Target { .. });
     removal.archives(prefix, tree, keep, &is_decided)?;
     Ok(removal)
 }
@@ -97,7 +109,7 @@ impl Removal {
             tree.entries.iter().filter(|entry| !matches!(entry.node, Node::Directory { .. }));
         for entry in files {
             let path: &Path = &entry.path;
-            if let Class::Target { target, database } = &entry.class
+            if let Class::Target { target, database } = &*entry.class
                 && !is_contradictory.contains(path)
             {
                 let copy = copy_of(database, &with_slashes(path)).to_owned();
@@ -128,17 +140,17 @@ impl Removal {
                 !keep.matches(target) && !is_used(path)
             };
             let mut last = None;
-            for (path, target, _) in files.iter().filter(goes) {
+            for &(path, target, is_link) in files.iter().filter(goes) {
                 let path = prefix.join(path);
                 let parents = path.ancestors().skip(1).take_while(|parent| *parent != prefix);
                 // Files come in the order of their paths.
                 let new = parents.take_while(|parent| last.as_deref() != Some(*parent));
                 self.directories.extend(new.map(Path::to_owned));
                 last = path.parent().map(Path::to_owned);
-                self.files.push((path, (*target).clone()));
+                self.files.push(Going { path, target: target.clone(), is_link });
             }
         }
-        let host_files = tree.entries.iter().filter(|entry| entry.class == Class::Host);
+        let host_files = tree.entries.iter().filter(|entry| *entry.class == Class::Host);
         for entry in host_files.filter(|entry| matches!(entry.node, Node::File { .. })) {
             let place = databases.recognise(&with_slashes(&entry.path)).map(|(_, place)| place);
             if let Some(Place::ForAll(ForAll::Merge(Merge::KernelCache))) = place {
@@ -254,7 +266,7 @@ impl Removal {
             for (path, target) in going {
                 let own = path.parent().filter(|own| *own != directory);
                 self.directories.extend(own.map(Path::to_owned));
-                self.files.push((path, target));
+                self.files.push(Going { path, target, is_link: false });
             }
         }
         self.directories.sort();

@@ -1,6 +1,6 @@
 //! The rules for a tree of artifacts, which split, recombine and verify share.
 
-use std::collections::hash_map::Entry;
+use std::collections::hash_map;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use kpack_format::archive::Toc;
 use kpack_format::names::KernelName;
 
 use super::differences::same_bytes;
-use super::tree::{Item, Role, Tree};
+use super::tree::{Role, Tree};
 use kpack_core::Error;
 use kpack_core::parallel::lock;
 use kpack_format::names::is_object;
 use kpack_split::input::Archives;
-use kpack_tree::{Class, Node};
+use kpack_tree::{Class, Entry, Node};
 
 /// Why an entry does not belong in an artifact.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) enum Misplaced {
 }
 
 /// Whether an entry belongs in an artifact with this role; `None` if it does.
-pub(crate) fn belongs(role: &Role, item: &Item) -> Option<Misplaced> {
+pub(crate) fn belongs(role: &Role, item: &Entry) -> Option<Misplaced> {
     let artifact = match role {
         Role::Target(target) => format!("an artifact for {target}"),
         _ => "an artifact of targets".to_owned(),
@@ -73,8 +73,8 @@ pub(crate) fn belongs(role: &Role, item: &Item) -> Option<Misplaced> {
 pub(crate) fn misplaced<'t>(
     tree: &'t Tree,
     role: &Role,
-) -> impl Iterator<Item = (&'t Item, String)> {
-    let entries = tree.entries.values();
+) -> impl Iterator<Item = (&'t Entry, String)> {
+    let entries = tree.entries.iter();
     entries.filter_map(move |item| match belongs(role, item)? {
         Misplaced::Wrong(reason) => Some((item, reason)),
         Misplaced::Unexplained(_) => None,
@@ -131,11 +131,11 @@ pub(crate) fn conflicts<'a>(
     let mut found = Vec::new();
     for entry in entries.filter(|entry| twice.contains(entry.at)) {
         let other = *match first.entry(entry.at) {
-            Entry::Vacant(free) => {
+            hash_map::Entry::Vacant(free) => {
                 free.insert(entry);
                 continue;
             }
-            Entry::Occupied(ref other) => other.get(),
+            hash_map::Entry::Occupied(ref other) => other.get(),
         };
         if let (InstalledContent::Directory, InstalledContent::Directory) =
             (other.content, entry.content)
@@ -210,7 +210,7 @@ pub(crate) fn kernels_without_host<'t>(
     path: &Path,
     toc: &Toc,
     prefixes: &[String],
-    entry: &dyn Fn(&Path) -> Option<&'t Item>,
+    entry: &dyn Fn(&Path) -> Option<&'t Entry>,
 ) -> BTreeMap<String, HostFault> {
     let kernels = toc.kernels.keys();
     let binaries: BTreeSet<&str> =

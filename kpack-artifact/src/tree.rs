@@ -1,29 +1,23 @@
 //! An artifact directory as data: its role, which its name tells, and its entries, read once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kpack_format::names::{Group, is_manifest};
-use kpack_format::tensile::Library;
 use kpack_format::{TargetId, target_names};
 use walkdir::{DirEntry, WalkDir};
 
 use super::manifest_txt;
 use super::mark;
 use super::names;
-use kpack_core::platform::SharedInode;
 use kpack_core::publish::is_leftover;
 use kpack_core::{Error, Finding, Id, Spirv};
-use kpack_split::input::{ClosedBinary, LinkedBinary, or_refused, walk};
+use kpack_split::input::{or_refused, walk};
 use kpack_split::leftover::{directories, is_leftover_entry};
-use kpack_tree::databases::for_all;
-use kpack_tree::gaps::DatabaseFile;
-use kpack_tree::place::{ForAll, Merge};
 use kpack_tree::{
-    Class, Classified, EntryPath, KPACK, Node, Only, Parsed, Selection, Walk, mark_empty,
-    no_more_kept,
+    Class, Entry, Only, Origin, Parsed, Selection, Tree as Found, Walk, no_more_kept,
 };
 
 /// What belongs in an artifact directory.
@@ -166,7 +160,7 @@ pub(crate) fn role_of(artifact: &Path) -> Role {
 /// # Errors
 /// [`Error::Refused`] for a list of prefixes that is invalid; [`Error::Io`].
 pub fn targets_of_group(artifact: &Path) -> Result<BTreeSet<TargetId>, Error> {
-    let entries = Tree::read("", artifact, &Role::Group)?.entries.into_values();
+    let entries = Tree::read("", artifact, &Role::Group)?.entries.into_iter();
     let targets = entries.filter_map(|item| match &*item.class {
         Class::Target { target, .. } => Some(target.clone()),
         _ => None,
@@ -196,103 +190,13 @@ pub(crate) struct Tree {
     /// Listed prefixes that do not exist.
     pub(crate) missing: Vec<String>,
     /// By path in the artifact directory. Parents of the prefixes are included.
-    pub(crate) entries: BTreeMap<EntryPath, Item>,
+    pub(crate) entries: BTreeSet<Entry>,
     /// What is in no prefix: files, and directories that do not lead to one.
     pub(crate) unlisted: Vec<DirEntry>,
     /// Observations about the files in the prefixes, with full paths.
     pub(crate) observations: Vec<Finding>,
     /// Files that cannot be classified, and why. The prefix of such a file is left empty.
     pub(crate) rejected: Vec<Finding>,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct Item {
-    /// Shared with the others of its prefix.
-    pub(crate) origin: Arc<Origin>,
-    pub(crate) from: Arc<Path>,
-    pub(crate) node: Node,
-    pub(crate) shared_inode: Option<Box<SharedInode>>,
-    /// Shared with others of its class.
-    pub(crate) class: Arc<Class>,
-    /// What was read of it, if it is a binary with device code, split or not.
-    pub(crate) binary: Option<Arc<ClosedBinary>>,
-    /// That of the [entry](super::classify::Entry).
-    pub(crate) library: Option<Arc<Library>>,
-}
-
-/// Where an entry was found.
-#[derive(Debug)]
-pub(crate) struct Origin {
-    /// The shard of its tree.
-    pub(crate) shard: Arc<str>,
-    /// The prefix that it is in, of those of the artifact; empty for what is in none.
-    pub(crate) prefix: Arc<str>,
-}
-
-impl Item {
-    pub(crate) fn is_directory(&self) -> bool {
-        matches!(self.node, Node::Directory { .. })
-    }
-
-    /// The binary, opened again.
-    ///
-    /// # Errors
-    /// [`Error::Changed`] if it was replaced or modified.
-    pub(crate) fn linked(&self) -> Result<LinkedBinary, Error> {
-        match &self.binary {
-            Some(closed) => closed.open(),
-            None => LinkedBinary::open(&self.from),
-        }
-    }
-
-    /// Size in bytes; 0 if it is not a file.
-    pub(crate) fn size(&self) -> u64 {
-        match self.node {
-            Node::File { size } => size,
-            _ => 0,
-        }
-    }
-
-    /// The installed path for a path in the artifact; `None` for what is outside the prefix.
-    pub(crate) fn installed<'p>(&self, path: &'p Path) -> Option<&'p Path> {
-        path.strip_prefix(&*self.origin.prefix).ok()
-    }
-
-    /// How to merge the copies of a file that all targets share. `path` is its path in the artifact.
-    pub(crate) fn for_all(&self, path: &Path) -> Option<ForAll> {
-        let how = for_all(self.installed(path)?)?;
-        match (how, self.node) {
-            (_, Node::Directory { .. }) | (ForAll::Merge(_), Node::Symlink) => None,
-            _ => Some(how),
-        }
-    }
-
-    /// How to merge the copies of a file that each shard has a part of.
-    pub(crate) fn shared(&self, path: &Path) -> Option<Merge> {
-        match self.for_all(path)? {
-            ForAll::Merge(merge) => Some(merge),
-            ForAll::MustMatch(_) => None,
-        }
-    }
-
-    /// The target that it is for: its own, or that of the artifact that it is in.
-    pub(crate) fn target<'t>(&'t self, artifact: Option<&'t TargetId>) -> Option<&'t TargetId> {
-        match &*self.class {
-            Class::Target { target, .. } => Some(target),
-            Class::Unknown { target, .. } => artifact.map(|own| target.as_ref().unwrap_or(own)),
-            Class::Host | Class::Fat | Class::Split => artifact,
-        }
-    }
-
-    /// Whether it is an archive of kernels.
-    pub(crate) fn is_kpack(&self) -> bool {
-        matches!(&*self.class, Class::Target { database, .. } if *database == KPACK)
-    }
-
-    /// Whether it is a manifest of kpacks.
-    pub(crate) fn is_manifest(&self) -> bool {
-        matches!(self.node, Node::File { .. }) && is_manifest(&self.from)
-    }
 }
 
 impl Tree {
@@ -335,11 +239,9 @@ impl Tree {
         tree.unlisted = unlisted.collect::<Result<_, Error>>()?;
         for prefix in BTreeSet::from_iter(tree.prefixes.clone()) {
             let directory = root.join(&prefix);
-            let mut content = PrefixContent::new(&tree.shard, root, &prefix);
-            let add = |classified| content.add(classified);
             let walk = Walk { prefix: &directory, databases, parsed, only: Only::All };
-            match or_refused(walk.each(add))? {
-                Ok(_) => tree.add(content),
+            match or_refused(walk.collect())? {
+                Ok(found) => tree.add(&prefix, found),
                 Err(refused) => tree.rejected.push(refused),
             }
         }
@@ -356,10 +258,20 @@ impl Tree {
     /// Takes binaries that stay because of their SPIR-V for fat ones, if that is dropped or archived.
     pub(crate) fn treat_spirv(&mut self, spirv: Spirv) {
         let fat = no_more_kept(&mut self.observations, spirv);
-        let items = self.entries.values_mut();
-        let items = items.filter(|item| fat.contains(&*item.from));
         let class = Arc::new(Class::Fat);
-        items.for_each(|item| item.class = Arc::clone(&class));
+        let is_fat = |entry: &Entry| fat.contains(entry.full());
+        self.change(is_fat, |entry| entry.class = Arc::clone(&class));
+    }
+
+    /// Changes some of the entries, but not their paths.
+    pub(crate) fn change(&mut self, which: impl Fn(&Entry) -> bool, change: impl Fn(&mut Entry)) {
+        let chosen = self.entries.iter().filter(|entry| which(entry));
+        for path in Vec::from_iter(chosen.map(|entry| entry.path.clone())) {
+            if let Some(mut entry) = self.entries.take(&*path) {
+                change(&mut entry);
+                self.entries.insert(entry);
+            }
+        }
     }
 
     pub(crate) fn about(&self, id: Id) -> impl Iterator<Item = &Finding> {
@@ -367,36 +279,41 @@ impl Tree {
         observations.filter(move |found| found.id == id)
     }
 
-    pub(crate) fn add(&mut self, mut content: PrefixContent<'_>) {
-        let host = content.classes.share(Class::Host);
-        let entries = content.entries.iter_mut();
-        let entries = entries.map(|(path, item)| (&**path, &mut item.node, &mut item.class));
-        mark_empty(entries, &host);
+    /// Adds what was `found` in a prefix, or with an empty prefix, what is in none.
+    pub(crate) fn add(&mut self, prefix: &str, found: Found) {
+        let origin = Origin { tree: Arc::clone(&self.shard), prefix: prefix.into() };
+        let origin = Arc::new(origin);
+        let entries = found.entries.into_iter().map(|entry| {
+            let mut entry = entry.within(&self.root);
+            entry.origin = Arc::clone(&origin);
+            entry
+        });
         // They come in order, so this compares far fewer paths than inserting each.
-        let mut entries = BTreeMap::from_iter(std::mem::take(&mut content.entries));
-        for above in Path::new(content.prefix).ancestors() {
-            if above != Path::new("") && !self.entries.contains_key(above) {
-                let above = EntryPath::new(&self.root, above);
-                let directory = content.item(&above, Node::Directory { empty: false }, Class::Host);
-                entries.insert(above, directory);
+        let mut entries = BTreeSet::from_iter(entries);
+        for above in Path::new(prefix).ancestors() {
+            if above != Path::new("") && !self.entries.contains(above) {
+                entries.insert(Entry::directory(&self.root, above, &origin));
             }
         }
         self.entries.append(&mut entries);
-        self.observations.append(&mut content.observations);
+        let directory = self.root.join(prefix);
+        self.observations.extend(found.observations.into_iter().map(|mut found| {
+            found.path = Some(directory.join(found.file()));
+            found
+        }));
     }
 
     /// The entries in the prefixes, with their installed paths.
-    pub(crate) fn in_prefixes(&self) -> impl Iterator<Item = (&Path, &Path, &Item)> {
+    pub(crate) fn in_prefixes(&self) -> impl Iterator<Item = (&Path, &Path, &Entry)> {
         let entries = self.entries.iter();
-        let installed =
-            entries.filter_map(|(path, item)| Some((item.installed(path)?, &**path, item)));
+        let installed = entries.filter_map(|item| Some((item.installed()?, &*item.path, item)));
         installed.filter(|(at, ..)| *at != Path::new(""))
     }
 
     /// The entry at `path`, and those below it.
-    pub(crate) fn at_and_below(&self, path: &Path) -> impl Iterator<Item = &Item> {
+    pub(crate) fn at_and_below(&self, path: &Path) -> impl Iterator<Item = &Entry> {
         let from = self.entries.range::<Path, _>((Bound::Included(path), Bound::Unbounded));
-        from.take_while(move |(at, _)| at.starts_with(path)).map(|(_, item)| item)
+        from.take_while(move |entry| entry.path.starts_with(path))
     }
 
     /// Adds what only `other` has, without manifests.
@@ -406,9 +323,9 @@ impl Tree {
                 self.prefixes.push(prefix);
             }
         }
-        for (path, item) in other.entries {
-            if !item.is_manifest() {
-                self.entries.entry(path).or_insert(item);
+        for entry in other.entries {
+            if !entry.is_manifest() && !self.entries.contains(&entry) {
+                self.entries.insert(entry);
             }
         }
     }
@@ -422,84 +339,11 @@ impl Tree {
             self.prefixes.push(item.origin.prefix.to_string());
         }
         for above in path.ancestors() {
-            if let Some((path, item)) = other.entries.get_key_value(above)
-                && !self.entries.contains_key(path)
+            if let Some(entry) = other.entries.get(above)
+                && !self.entries.contains(entry)
             {
-                self.entries.insert(path.clone(), item.clone());
+                self.entries.insert(entry.clone());
             }
-        }
-    }
-}
-
-/// The files of an artifact.
-pub(crate) fn files_of(tree: &Tree) -> impl Iterator<Item = DatabaseFile<'_>> {
-    let files = tree.entries.iter().filter(|(_, item)| !item.is_directory());
-    files.map(|(path, item)| DatabaseFile {
-        path,
-        is_link: item.node == Node::Symlink,
-        class: &item.class,
-        library: item.library.as_deref(),
-    })
-}
-
-/// The classes of entries, each once.
-#[derive(Default)]
-struct Classes(BTreeSet<Arc<Class>>);
-
-impl Classes {
-    fn share(&mut self, class: Class) -> Arc<Class> {
-        self.0.get(&class).cloned().unwrap_or_else(|| {
-            let class = Arc::new(class);
-            self.0.insert(Arc::clone(&class));
-            class
-        })
-    }
-}
-
-/// The content of a prefix, or with an empty prefix, what is in none.
-pub(crate) struct PrefixContent<'a> {
-    root: &'a Path,
-    prefix: &'a str,
-    origin: Arc<Origin>,
-    entries: Vec<(EntryPath, Item)>,
-    observations: Vec<Finding>,
-    classes: Classes,
-}
-
-impl<'a> PrefixContent<'a> {
-    pub(crate) fn new(shard: &Arc<str>, root: &'a Path, prefix: &'a str) -> Self {
-        Self {
-            root,
-            prefix,
-            origin: Origin { shard: Arc::clone(shard), prefix: prefix.into() }.into(),
-            entries: Vec::new(),
-            observations: Vec::new(),
-            classes: Classes::default(),
-        }
-    }
-
-    fn item(&mut self, path: &EntryPath, node: Node, class: Class) -> Item {
-        Item {
-            origin: Arc::clone(&self.origin),
-            from: Arc::clone(path.full()),
-            node,
-            shared_inode: None,
-            class: self.classes.share(class),
-            binary: None,
-            library: None,
-        }
-    }
-
-    pub(crate) fn add(&mut self, Classified { entry, observations, binary }: Classified) {
-        let directory = Path::new(self.prefix);
-        let path = EntryPath::new(self.root, &directory.join(&entry.path));
-        let item = self.item(&path, entry.node, entry.class);
-        let (shared_inode, library) = (entry.shared_inode.map(Box::new), entry.library);
-        self.entries.push((path, Item { shared_inode, binary, library, ..item }));
-        for mut observation in observations {
-            let within = directory.join(observation.file());
-            observation.path = Some(self.root.join(within));
-            self.observations.push(observation);
         }
     }
 }

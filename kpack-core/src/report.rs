@@ -143,6 +143,11 @@ pub trait Progress: Sync {
         let _ = done;
     }
 
+    /// Another run has locked this directory, and work starts when it is done.
+    fn waits(&self, path: &Path) {
+        let _ = path;
+    }
+
     /// Work on a file or component starts.
     fn file(&self, path: &Path) {
         let _ = path;

@@ -8,8 +8,11 @@ use crate::code_object::processors;
 /// Where a HIP runtime finds device code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Delivery {
-    /// In a bundle: of a fat or joined binary, or made by the shim.
+    /// In a bundle: of a fat or joined binary, or made by the shim. The newest HIP runtime chooses.
     Bundle,
+    /// In a bundle, if any HIP runtime may read it, including those whose successors choose differently. Who removes code for
+    /// good needs this, because nobody knows which runtime will load the rest.
+    AnyBundle,
     /// In an archive, through a loader that it asks.
     Archive,
 }
@@ -39,40 +42,55 @@ pub struct Generic {
 /// `TargetGenericMap`; since ROCm 6.4). LLVM's "User Guide for AMDGPU Backend", "AMDGPU Generic Processors",
 /// has more processors (gfx11-7-generic, gfx12-5-generic, gfx13-generic), which no released runtime takes
 /// generic code for. For gfx906, the runtime asks for `gfx9-generic:sramecc+:xnack-`: no bundle has that,
-/// since gfx9-generic has no sramecc; loaders try fewer features as well. (ROCm 6.4 took it from bundles; no later
-/// one does.) `cargo xtask test real` compares the table with real runtimes: 5.2, 5.7 and 7.14, and `real::extra` with 6.4 and 7.2.
+/// since gfx9-generic has no sramecc; loaders try fewer features as well. `cargo xtask test real` compares the table with real runtimes: 5.2, 5.7 and 7.14, and `real::extra` with 6.4 and 7.2.
 #[rustfmt::skip]
 const TABLE: &[Row] = &[
     ("gfx9-generic", &["gfx900", "gfx902", "gfx904", "gfx909", "gfx90c"], BUNDLES, ARCHIVES),
-    ("gfx9-generic", &["gfx906"], None, ARCHIVES),
+    ("gfx9-generic", &["gfx906"], Bundles::Only(RocmVersion(6, 4)), ARCHIVES),
     ("gfx9-4-generic", &["gfx942"], BUNDLES, ARCHIVES),
     // The first ROCm for this GPU.
-    ("gfx9-4-generic", &["gfx950"], Some(RocmVersion(7, 0)), ARCHIVES),
+    ("gfx9-4-generic", &["gfx950"], Bundles::Always(RocmVersion(7, 0)), ARCHIVES),
     ("gfx10-1-generic", &["gfx1010", "gfx1011", "gfx1012", "gfx1013"], BUNDLES, ARCHIVES),
     ("gfx10-3-generic", &["gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"], BUNDLES, ARCHIVES),
     ("gfx11-generic", &["gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151"], BUNDLES, ARCHIVES),
     // Tried: 6.4.3 does not, 7.2.4 does.
-    ("gfx11-generic", &["gfx1152", "gfx1153"], Some(RocmVersion(7, 2)), ARCHIVES),
+    ("gfx11-generic", &["gfx1152", "gfx1153"], Bundles::Since(RocmVersion(7, 2)), ARCHIVES),
     ("gfx12-generic", &["gfx1200", "gfx1201"], BUNDLES, ARCHIVES),
 ];
 
 /// The generic target, its processors, and since when runtimes take its code from bundles and from archives.
-type Row = (&'static str, &'static [&'static str], Option<RocmVersion>, Option<RocmVersion>);
+type Row = (&'static str, &'static [&'static str], Bundles, RocmVersion);
+
+/// Which runtimes take generic code for a processor from bundles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bundles {
+    /// All that take generic code and know the processor: since this version.
+    Always(RocmVersion),
+    /// Some that know the processor do not. Those since this version do.
+    Since(RocmVersion),
+    /// This version alone.
+    Only(RocmVersion),
+}
 
 /// The first runtime that takes generic code.
-const BUNDLES: Option<RocmVersion> = Some(RocmVersion(6, 4));
+const BUNDLES: Bundles = Bundles::Always(RocmVersion(6, 4));
 /// The first runtime that can be built to read markers.
-const ARCHIVES: Option<RocmVersion> = Some(RocmVersion(7, 12));
+const ARCHIVES: RocmVersion = RocmVersion(7, 12);
+
+/// The row of a known processor.
+fn row(processor: &str) -> Option<&'static Row> {
+    TABLE.iter().find(|(_, processors, ..)| processors.contains(&processor))
+}
 
 /// The generic target of a known processor, and since when runtimes take its code.
 fn of_processor(processor: &str, delivery: Delivery) -> Option<(&'static str, RocmVersion)> {
-    let (name, _, bundles, archives) =
-        TABLE.iter().find(|(_, processors, ..)| processors.contains(&processor))?;
-    let since = match delivery {
-        Delivery::Bundle => bundles,
-        Delivery::Archive => archives,
+    let (name, _, bundles, archives) = row(processor)?;
+    let since = match (delivery, bundles) {
+        (Delivery::Archive, _) => archives,
+        (Delivery::Bundle, Bundles::Only(_)) => return None,
+        (_, Bundles::Always(since) | Bundles::Since(since) | Bundles::Only(since)) => since,
     };
-    Some((name, (*since)?))
+    Some((name, *since))
 }
 
 impl TargetId {
@@ -150,10 +168,23 @@ impl TargetId {
     /// GPU. It then compiles SPIR-V, if there is any.
     pub fn lacks_code(&self, there: &[TargetId], delivery: Delivery) -> bool {
         let own: Vec<&TargetId> = there.iter().filter(|t| t.may_run_on(self)).collect();
-        // What is only likely to be taken is no reason to do without SPIR-V.
-        let has_generic =
-            self.is_listed() && there.iter().any(|t| t.is_generic_for(self, delivery));
-        !has_generic && self.has_variant_without(&own)
+        let is_sure = self.takes_generic_for_sure(delivery);
+        let generic = there.iter().filter(|t| is_sure && t.is_generic_for(self, delivery));
+        let generic: Vec<&TargetId> = generic.collect();
+        let all: Vec<&TargetId> = own.iter().chain(&generic).copied().collect();
+        !self.variants(&all).iter().all(|variant| {
+            let as_generic = variant.generic(delivery);
+            let has_generic = as_generic
+                .is_some_and(|taken| generic.iter().any(|own| own.runs_on(&taken.target)));
+            has_generic || own.iter().any(|own| own.runs_on(variant))
+        })
+    }
+
+    /// Whether each HIP runtime that knows this GPU takes its generic code. What is only likely to be taken is no reason to do
+    /// without SPIR-V.
+    fn takes_generic_for_sure(&self, delivery: Delivery) -> bool {
+        let always = || matches!(row(self.processor()), Some((_, _, Bundles::Always(_), _)));
+        self.is_listed() && (delivery != Delivery::AnyBundle || always())
     }
 
     /// Whether this GPU may be one that none of the targets runs on. Each of them may run on some variant of it.
@@ -205,7 +236,15 @@ impl TargetId {
         let known = self.generic(Delivery::Archive);
         Some(match known.filter(|known| known.target.processor() == generic) {
             Some(Generic { since, .. }) => {
-                format!("HIP runtimes take {generic} for {own} only from archives, since {since}")
+                let bundles = match row(own) {
+                    Some((_, _, Bundles::Only(version), _)) => {
+                        format!("; from bundles, only {version} does")
+                    }
+                    _ => String::new(),
+                };
+                format!(
+                    "HIP runtimes take {generic} for {own} only from archives, since {since}{bundles}"
+                )
             }
             None => format!("HIP runtimes do not take {generic} for {own}"),
         })
@@ -317,6 +356,42 @@ mod tests {
     }
 
     #[test]
+    fn code_stays_that_only_some_runtimes_take() {
+        let ids = |there: &[&str]| Vec::from_iter(there.iter().map(|target| id(target)));
+        let taken = |gpu: &str, there: &[&str], delivery| {
+            let there = ids(there);
+            let taken = id(gpu).taken(&there, delivery).into_iter();
+            taken.map(TargetId::to_string).collect::<Vec<_>>()
+        };
+        let there = ["gfx906:xnack+", "gfx9-generic"];
+        assert_eq!(taken("gfx906", &there, Delivery::Bundle), there[..1]);
+        assert_eq!(taken("gfx906", &there, Delivery::AnyBundle), there);
+        assert_eq!(taken("gfx906:xnack-", &there, Delivery::AnyBundle), there[1..]);
+        assert_eq!(taken("gfx906:xnack+", &there, Delivery::AnyBundle), there[..1]);
+        assert_eq!(taken("gfx908", &there, Delivery::AnyBundle), [""; 0]);
+        let lacks = |gpu: &str, there: &[&str], delivery| id(gpu).lacks_code(&ids(there), delivery);
+        assert!(lacks("gfx906", &there, Delivery::AnyBundle));
+        // ROCm 6.4 does not take it, and compiles SPIR-V.
+        assert!(lacks("gfx1152", &["gfx11-generic"], Delivery::AnyBundle));
+        assert!(!lacks("gfx1152", &["gfx11-generic"], Delivery::Bundle));
+        assert!(!lacks("gfx950", &["gfx9-4-generic"], Delivery::AnyBundle));
+    }
+
+    #[test]
+    fn generic_code_for_one_variant_is_none_for_the_other() {
+        let lacks = |gpu: &str, there: &[&str]| {
+            let there = Vec::from_iter(there.iter().map(|target| id(target)));
+            id(gpu).lacks_code(&there, Delivery::Bundle)
+        };
+        let [generic, own] = ["gfx9-4-generic:xnack+", "gfx942:xnack-"];
+        assert!(lacks("gfx942", &[generic]));
+        assert!(!lacks("gfx942:xnack+", &[generic]));
+        assert!(!lacks("gfx942", &[generic, own]));
+        assert!(lacks("gfx950", &[generic, own]));
+        assert!(!lacks("gfx942:sramecc+", &[generic, own]));
+    }
+
+    #[test]
     fn why_generic_code_is_not_taken() {
         let why =
             |gpu: &str, generic: &str| id(gpu).why_not_generic(&id(generic), Delivery::Bundle);
@@ -326,7 +401,9 @@ mod tests {
         );
         assert_eq!(
             why("gfx906", "gfx9-generic").as_deref(),
-            Some("HIP runtimes take gfx9-generic for gfx906 only from archives, since ROCm 7.12")
+            Some(
+                "HIP runtimes take gfx9-generic for gfx906 only from archives, since ROCm 7.12; from bundles, only ROCm 6.4 does"
+            )
         );
         assert_eq!(why("gfx1100", "gfx11-generic"), None);
         assert_eq!(why("gfx1100", "gfx9-generic"), None);

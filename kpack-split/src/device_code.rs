@@ -298,6 +298,13 @@ impl PlannedWrapper {
     }
 }
 
+/// What the bundles of these wrappers are aligned to, in bytes; at most [`BUNDLE_ALIGN`]. Compressed ones need not begin on a
+/// page, since runtimes decompress them elsewhere. Smaller bundles in their places have room if they are aligned no more.
+pub(crate) fn bundle_align(fat: &FatBinary) -> u64 {
+    let starts = fat.wrappers.iter().map(|wrapper| wrapper.bundle_address);
+    starts.map(|start| 1 << start.trailing_zeros().min(63)).fold(BUNDLE_ALIGN, u64::min)
+}
+
 /// The wrappers of the host binary, in order of address. Those of objects that were split before
 /// the link keep their own markers.
 pub(crate) fn planned_wrappers(fat: &FatBinary, marker: u64) -> Vec<PlannedWrapper> {
@@ -312,6 +319,17 @@ pub(crate) fn planned_wrappers(fat: &FatBinary, marker: u64) -> Vec<PlannedWrapp
 
 /// What clang aligns bundles and code objects to, and the runtime maps, in bytes.
 pub(crate) const BUNDLE_ALIGN: u64 = 4096;
+
+/// Places bundles of these `sizes` one after another, from `start` on. Returns where each begins and where the last one ends.
+pub(crate) fn place_bundles(start: u64, sizes: &[u64], align: u64) -> (Vec<u64>, u64) {
+    let mut end = start;
+    let starts = sizes.iter().map(|size| {
+        let start = end.checked_next_multiple_of(align).unwrap_or(u64::MAX);
+        end = start.saturating_add(*size);
+        start
+    });
+    (starts.collect(), end)
+}
 
 /// Device code to put back.
 #[derive(Debug, Clone)]

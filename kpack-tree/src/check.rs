@@ -32,10 +32,10 @@ pub fn kernel_files(prefix: &Path, rules: &[KernelFiles]) -> Result<Vec<Finding>
     }
     let mut found: BTreeMap<String, (usize, BTreeSet<TargetId>)> = BTreeMap::new();
     for entry in content.entries {
-        if let Class::Target { target, database } = entry.class {
-            let (files, targets) = found.entry(database.into_owned()).or_default();
+        if let Class::Target { target, database } = &*entry.class {
+            let (files, targets) = found.entry(database.to_string()).or_default();
             *files += 1;
-            targets.insert(target);
+            targets.insert(target.clone());
         }
     }
     let notes = found.into_iter().map(|(name, (files, targets))| {

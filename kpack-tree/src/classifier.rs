@@ -1,7 +1,7 @@
 //! Decides where one entry of a tree belongs, by its path and its content.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use walkdir::DirEntry;
 use crate::content::FileContent;
 use crate::data_file::{is_package, not_data};
 use crate::entry::{Class, Classified, Entry, KPACK, Node};
+use crate::entry_path::EntryPath;
 use crate::foreign::{Headers, device_section};
 use crate::kernel_cache::{self, Unreadable};
 use crate::place::{ForAll, Merge, Place};
@@ -22,7 +23,7 @@ use kpack_core::{Error, Finding, Id, Severity, ids, shown};
 use kpack_split::elf::{DeviceCode, NoDeviceCode};
 use kpack_split::input::{
     self, ClosedBinary, CompressedCode, FileKind, LinkedBinary, ParsedArchives, ParsedBinaries,
-    Unlinked, walk_error,
+    Unlinked, or_refused, walk_error,
 };
 
 /// What the pointers begin with that Git LFS puts in the place of files.
@@ -57,30 +58,30 @@ pub(super) fn classify_entry(
         binary: None,
     };
     let (node, class) = classifier.entry(found)?;
-    let path = path.to_owned();
-    let shared_inode = classifier.shared_inode;
-    let library = classifier.library.map(Arc::new);
+    let new = Entry::new(EntryPath::below(prefix, found.path()), node);
     Ok(Classified {
-        entry: Entry { path, node, shared_inode, class, library },
+        entry: Entry {
+            shared_inode: classifier.shared_inode.map(Box::new),
+            class: class.into(),
+            binary: classifier.binary.map(Arc::new),
+            library: classifier.library.map(Arc::new),
+            ..new
+        },
         observations: classifier.observations,
-        binary: classifier.binary.map(Arc::new),
     })
 }
 
 /// An entry of such a walk whose content is not read, so that it counts as the host's.
 pub(super) fn unread_entry(prefix: &Path, found: &DirEntry) -> Result<Classified, Error> {
-    let path = found.path().strip_prefix(prefix).unwrap_or(found.path()).to_owned();
     let metadata = found.metadata().map_err(|error| walk_error(prefix, error))?;
     let (node, shared_inode) = if metadata.is_symlink() {
         (Node::Symlink, None)
     } else {
         (Node::File { size: metadata.len() }, shared_inode(&metadata))
     };
-    Ok(Classified {
-        entry: Entry { path, node, shared_inode, class: Class::Host, library: None },
-        observations: Vec::new(),
-        binary: None,
-    })
+    let new = Entry::new(EntryPath::below(prefix, found.path()), node);
+    let entry = Entry { shared_inode: shared_inode.map(Box::new), ..new };
+    Ok(Classified { entry, observations: Vec::new() })
 }
 
 struct Classifier<'a> {
@@ -155,13 +156,13 @@ impl Classifier<'_> {
         let databases = self.databases;
         let place = databases.recognise(&self.name).or_else(|| databases.recognise(&inside));
         let Some((owner, place)) = place else {
-            let to = || -> Option<Result<_, Error>> {
-                self.full.metadata().ok().filter(Metadata::is_file)?;
-                let file = input::open(self.full).ok()?;
-                let kind = input::identify(self.full, &file).ok()?;
-                Some(not_data(self.full, &file, kind))
-            };
-            return self.by_name(|| to().unwrap_or(Ok(Some("a dangling symbolic link"))));
+            return self.by_name(|| {
+                if !self.full.is_file() {
+                    return Ok(Some("a dangling symbolic link"));
+                }
+                let file = input::open(self.full)?;
+                not_data(self.full, &file, input::identify(self.full, &file)?)
+            });
         };
         if !owner.is_selected() {
             return Ok(Class::Host);
@@ -414,7 +415,7 @@ impl Classifier<'_> {
         let unlinked = matches!(kind, Some(FileKind::Object | FileKind::StaticLibrary));
         // It does not matter here whether it can be read as what it begins like.
         if unlinked
-            && let Ok(unlinked) = Unlinked::read(self.full, file)
+            && let Ok(unlinked) = or_refused(Unlinked::read(self.full, file))?
             && !unlinked.device_objects.is_empty()
         {
             let reason = "has device code that is split before the link".to_owned();

@@ -1,4 +1,4 @@
-//! The path of an entry in an artifact, kept once with its path in the file system.
+//! The path of an entry in its tree, kept once with its path in the file system.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf, is_separator};
 use std::str;
 use std::sync::Arc;
 
-/// The path of an entry in its artifact: the end of its path in the file system, unless it is made from another path
-/// alone. Clones share it.
+/// The path of an entry in its tree: the end of its path in the file system, unless it is made from another path alone.
+/// Clones share it.
 ///
 /// They are in the order of [`Path`], and comparing them is faster. The paths must have no `.` and no needless
 /// separators.
 #[derive(Debug, Clone)]
 pub struct EntryPath {
     full: Arc<Path>,
-    /// Where the path in the artifact begins.
+    /// Where the path in the tree begins.
     start: usize,
 }
 
@@ -25,6 +25,18 @@ impl EntryPath {
         let full = root.join(path);
         let start = full.as_os_str().len() - path.as_os_str().len();
         Self { full: full.into(), start }
+    }
+
+    /// Of what is at `full`, in the directory `root`.
+    pub fn below(root: &Path, full: impl Into<Arc<Path>>) -> Self {
+        Self { full: full.into(), start: 0 }.within(root)
+    }
+
+    /// The same in another directory above.
+    pub fn within(self, root: &Path) -> Self {
+        let path = self.full.strip_prefix(root).unwrap_or(&self.full);
+        let start = self.full.as_os_str().len() - path.as_os_str().len();
+        Self { start, ..self }
     }
 
     /// The path in the file system, if it was made of that.
@@ -130,6 +142,9 @@ mod tests {
         for one in paths.map(Path::new) {
             let own = EntryPath::new(Path::new("root"), one);
             assert_eq!((&*own, &**own.full()), (one, &*Path::new("root").join(one)));
+            let below = EntryPath::below(Path::new("root"), Arc::clone(own.full()));
+            assert_eq!(&*below, one);
+            assert_eq!(&*below.within(Path::new("")), &**own.full());
             for other in paths.map(Path::new) {
                 assert_eq!(own.cmp(&EntryPath::from(other)), one.cmp(other), "{one:?} {other:?}");
             }

@@ -1,8 +1,9 @@
 //! Recognises binaries that kpack cannot split: files for other hosts, ELF files without section headers, and objects
 //! for Windows.
 
+use std::cell::Cell;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
 
 use kpack_core::platform::FileExt;
 
@@ -72,21 +73,60 @@ const SECTION: &str = ".hip_fat";
 
 /// The section of a PE/COFF image or object that holds device code, if any; `None` for other files.
 pub(super) fn device_section(file: &File) -> io::Result<Option<String>> {
-    // To the cache, any failed read is the end of the file.
     let size = file.metadata()?.len();
-    let cache = ReadCache::new(file);
-    let kind = FileKind::parse(&cache);
+    let failed = Cell::new(None);
+    let found = section_in(size, &ReadCache::new(Reader { file, failed: &failed }));
+    failed.take().map_or(Ok(found), Err)
+}
+
+/// To the cache, any failed read is the end of the file, so this remembers why it failed.
+struct Reader<'f> {
+    file: &'f File,
+    failed: &'f Cell<Option<io::Error>>,
+}
+
+impl Read for Reader<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.file.read(bytes).inspect_err(|error| {
+            if error.kind() != io::ErrorKind::Interrupted {
+                self.failed.set(error.raw_os_error().map(io::Error::from_raw_os_error));
+            }
+        })
+    }
+}
+
+impl Seek for Reader<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
+}
+
+fn section_in(size: u64, cache: &ReadCache<Reader<'_>>) -> Option<String> {
+    let kind = FileKind::parse(cache);
     let is_pe =
         matches!(kind, Ok(FileKind::Pe32 | FileKind::Pe64 | FileKind::Coff | FileKind::CoffBig));
     if size == 0 || !is_pe {
-        return Ok(None);
+        return None;
     }
-    let Ok(object) = Object::parse(&cache) else {
-        return Ok(None);
-    };
-    let names = object.sections().filter_map(|section| {
+    let object = Object::parse(cache).ok()?;
+    object.sections().find_map(|section| {
         let name = section.name().ok()?;
         name.starts_with(SECTION).then(|| name.to_owned())
-    });
-    Ok(names.into_iter().next())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.obj");
+        std::fs::write(&path, [0; 64]).unwrap();
+        assert!(device_section(&File::open(&path).unwrap()).unwrap().is_none());
+        // It is not open for reading.
+        let file = File::options().write(true).open(&path).unwrap();
+        device_section(&file).unwrap_err();
+    }
 }

@@ -6,13 +6,11 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use kpack_format::tensile::Library;
 use kpack_format::{TargetId, target_names};
 
 use crate::data_file::uncompressed;
 use crate::databases;
 use crate::entry::{Class, Entry, Node};
-use crate::entry_path::EntryPath;
 use crate::place::{ForAll, Merge};
 use crate::tensile;
 use crate::tree::Tree;
@@ -21,19 +19,6 @@ use kpack_core::words::{list, list_some};
 
 /// Maximum number of missing files that a message names.
 const MOST_NAMES: usize = 3;
-
-/// A file or symbolic link, among all that are installed together.
-#[derive(Clone, Copy)]
-pub struct DatabaseFile<'a> {
-    /// Its path in the installation or artifact, and in the file system.
-    pub path: &'a EntryPath,
-    /// Whether it is a symbolic link.
-    pub is_link: bool,
-    /// Where it belongs.
-    pub class: &'a Class,
-    /// Its content, if it is a library file.
-    pub library: Option<&'a Library>,
-}
 
 /// Something that a database lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,30 +86,8 @@ impl Gap {
     }
 }
 
-/// The files of the prefix `within` of the artifact or installation `root`, with their paths.
-pub fn files_in<'c>(
-    content: &'c Tree,
-    root: &Path,
-    within: &Path,
-) -> impl Iterator<Item = (EntryPath, &'c Entry)> {
-    let is_file = |node: &Node| !matches!(node, Node::Directory { .. });
-    let files = content.entries.iter().filter(move |entry| is_file(&entry.node));
-    files.map(move |entry| (EntryPath::new(root, &within.join(&entry.path)), entry))
-}
-
-impl<'a> From<&'a (EntryPath, &'a Entry)> for DatabaseFile<'a> {
-    fn from((path, entry): &'a (EntryPath, &'a Entry)) -> Self {
-        Self {
-            path,
-            is_link: entry.node == Node::Symlink,
-            class: &entry.class,
-            library: entry.library.as_deref(),
-        }
-    }
-}
-
 /// What the databases in an installation, or in artifacts that are installed together, lack.
-pub fn gaps<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec<Gap> {
+pub fn gaps<'a>(files: impl Iterator<Item = &'a Entry>) -> Vec<Gap> {
     let mut gaps = gaps_once_split(files);
     let leads_there =
         |gap: &Gap| matches!(gap.kind, GapKind::Link(_)) && gap.from.metadata().is_ok();
@@ -133,17 +96,17 @@ pub fn gaps<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec<Gap> {
 }
 
 /// As [`gaps`], with links that lead to files which the split puts into another artifact.
-pub fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec<Gap> {
+pub fn gaps_once_split<'a>(files: impl Iterator<Item = &'a Entry>) -> Vec<Gap> {
     let mut directories: BTreeMap<&Path, Directory<'_>> = BTreeMap::new();
     let mut others = Vec::new();
-    for file in files {
-        let Some((database, _)) = databases::recognise(&with_slashes(file.path)) else {
+    for file in files.filter(|file| !file.is_directory()) {
+        let Some((database, _)) = databases::recognise(&with_slashes(&file.path)) else {
             continue;
         };
         match (file.path.parent(), file.path.file_name().and_then(OsStr::to_str)) {
             (Some(parent), Some(name)) if database.is_tensile => {
                 let directory = directories.entry(parent).or_default();
-                directory.targets.extend(file.target());
+                directory.targets.extend(file.processor());
                 directory.files.push((name, file));
             }
             _ => others.push(file),
@@ -151,7 +114,7 @@ pub fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec
     }
     // Sorting keeps one file per path, but two artifacts may have the same link.
     let of_tensile = directories.values().flat_map(Directory::files);
-    let links = links(of_tensile.chain(&others));
+    let links = links(of_tensile.chain(others.iter().copied()));
     directories.values_mut().for_each(Directory::sort);
     let mut found = Vec::new();
     for (path, directory) in &directories {
@@ -166,18 +129,16 @@ pub fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec
 }
 
 impl Tree {
-    /// What the databases lack: the full path of a file in `prefix`, and what is wrong with it.
-    pub fn lacking(&self, prefix: &Path) -> Vec<(PathBuf, String)> {
-        let files = Vec::from_iter(files_in(self, prefix, Path::new("")));
-        let gaps = gaps(files.iter().map(DatabaseFile::from)).into_iter();
-        gaps.map(|gap| (gap.from.clone(), gap.text())).collect()
+    /// What the databases lack: the path of a file in the file system, and what is wrong with it.
+    pub fn lacking(&self) -> Vec<(PathBuf, String)> {
+        gaps(self.entries.iter()).iter().map(|gap| (gap.from.clone(), gap.text())).collect()
     }
 }
 
-impl<'a> DatabaseFile<'a> {
+impl Entry {
     /// The code objects that it names, if it is a library file.
-    fn code_objects(&self) -> impl Iterator<Item = &'a str> + use<'a> {
-        let library = self.library;
+    fn code_objects(&self) -> impl Iterator<Item = &str> {
+        let library = self.library.as_deref();
         let own = library.filter(|library| library.names_own);
         let own = own.and(self.path.file_stem()).and_then(OsStr::to_str);
         let names = library.into_iter().flat_map(|library| &library.code_objects);
@@ -185,8 +146,8 @@ impl<'a> DatabaseFile<'a> {
     }
 
     /// The processor whose artifact it goes to.
-    fn target(&self) -> Option<TargetId> {
-        match self.class {
+    fn processor(&self) -> Option<TargetId> {
+        match &*self.class {
             Class::Target { target, .. } => Some(target.plain()),
             _ => None,
         }
@@ -202,7 +163,7 @@ impl<'a> DatabaseFile<'a> {
 #[derive(Default)]
 struct Directory<'a> {
     /// Once sorted, by name and each once. A map would take more memory.
-    files: Vec<(&'a str, DatabaseFile<'a>)>,
+    files: Vec<(&'a str, &'a Entry)>,
     /// The processors that it has files for.
     targets: BTreeSet<TargetId>,
 }
@@ -220,17 +181,17 @@ impl Directory<'_> {
         });
     }
 
-    fn files(&self) -> impl Iterator<Item = &DatabaseFile<'_>> + Clone {
-        self.files.iter().map(|(_, file)| file)
+    fn files(&self) -> impl Iterator<Item = &Entry> + Clone {
+        self.files.iter().map(|(_, file)| *file)
     }
 
     /// The first file whose name is `name` or comes after it.
-    fn at_or_after(&self, name: &str) -> Option<&(&str, DatabaseFile<'_>)> {
+    fn at_or_after(&self, name: &str) -> Option<&(&str, &Entry)> {
         self.files.get(self.files.partition_point(|(found, _)| *found < name))
     }
 
-    fn get(&self, name: &str) -> Option<&DatabaseFile<'_>> {
-        self.at_or_after(name).filter(|(found, _)| *found == name).map(|(_, file)| file)
+    fn get(&self, name: &str) -> Option<&Entry> {
+        self.at_or_after(name).filter(|(found, _)| *found == name).map(|(_, file)| *file)
     }
 
     fn has(&self, name: &str) -> bool {
@@ -245,10 +206,10 @@ impl Directory<'_> {
 
     fn libraries(&self, found: &mut Vec<Gap>) {
         for file in self.files() {
-            let Some(library) = file.library else {
+            let Some(library) = &file.library else {
                 continue;
             };
-            let own = file.target();
+            let own = file.processor();
             let mut missing: BTreeMap<Option<TargetId>, BTreeSet<String>> = BTreeMap::new();
             for name in file.code_objects() {
                 let target = target_names::only_in_file_name(name).map(|target| target.plain());
@@ -291,7 +252,9 @@ impl Directory<'_> {
         let Some(file) = self.get(&format!("{stem}.dat")) else {
             return;
         };
-        let Some(library) = file.library.filter(|_| file.code_objects().next().is_none()) else {
+        let Some(library) =
+            file.library.as_deref().filter(|_| file.code_objects().next().is_none())
+        else {
             return;
         };
         if library.has_assembly && !self.has(&format!("{stem}.co")) {
@@ -319,7 +282,7 @@ impl Directory<'_> {
     /// The variants of a processor that source kernels are built for, or the processor alone.
     fn built_for(&self, processor: &TargetId) -> BTreeSet<TargetId> {
         let sources = self.files.iter().filter(|(name, _)| name.ends_with(".hsaco"));
-        let variants = sources.filter_map(|(_, file)| match file.class {
+        let variants = sources.filter_map(|(_, file)| match &*file.class {
             Class::Target { target, .. } if target.plain() == *processor => Some(target),
             _ => None,
         });
@@ -333,7 +296,7 @@ impl Directory<'_> {
 
     /// Code objects that no library file names.
     fn code_objects(&self, found: &mut Vec<Gap>) {
-        let libraries = self.files().filter_map(|file| file.library);
+        let libraries = self.files().filter_map(|file| file.library.as_deref());
         let placeholders = libraries.flat_map(|library| &library.placeholders);
         let named: BTreeSet<&str> = self
             .files()
@@ -346,7 +309,7 @@ impl Directory<'_> {
         let may_be_named =
             names.any(|name| name != names_others && uncompressed(name) == names_others);
         for (name, file) in &self.files {
-            let (Some(stem), Some(target)) = (name.strip_suffix(".co"), file.target()) else {
+            let (Some(stem), Some(target)) = (name.strip_suffix(".co"), file.processor()) else {
                 continue;
             };
             if named.contains(stem)
@@ -371,9 +334,9 @@ impl Directory<'_> {
     /// Files that each target should have if one has: those that are loaded by name.
     fn of_others(&self, path: &Path, found: &mut Vec<Gap>) {
         let mut having: BTreeMap<(&str, &str), BTreeSet<TargetId>> = BTreeMap::new();
-        let mut example: Option<&DatabaseFile<'_>> = None;
+        let mut example: Option<&Entry> = None;
         for (name, file) in &self.files {
-            if let Class::Target { target, .. } = file.class
+            if let Class::Target { target, .. } = &*file.class
                 && let Some(loaded) = tensile::loaded_by_target(name)
             {
                 having.entry(loaded).or_default().insert(target.clone());
@@ -413,9 +376,9 @@ impl Directory<'_> {
     /// Files for all targets that have nothing for one that other files are for.
     fn for_all(&self, found: &mut Vec<Gap>) {
         for file in self.files() {
-            let merge = databases::for_all(file.path);
+            let merge = databases::for_all(&file.path);
             let (Some(ForAll::Merge(Merge::Bundle | Merge::ByTarget)), Some(library)) =
-                (merge, file.library)
+                (merge, &file.library)
             else {
                 continue;
             };
@@ -431,8 +394,8 @@ impl Directory<'_> {
 }
 
 /// The gap of a link that leads to no file that is always installed with it.
-fn dangling(link: &DatabaseFile<'_>, owners: &BTreeMap<&Path, Option<TargetId>>) -> Option<Gap> {
-    let target = link.target();
+fn dangling(link: &Entry, owners: &BTreeMap<&Path, Option<TargetId>>) -> Option<Gap> {
+    let target = link.processor();
     let to = fs::read_link(link.path.full()).ok()?;
     let resolved = normal(&link.path.parent()?.join(&to));
     let kind = match owners.get(&*resolved) {
@@ -445,13 +408,13 @@ fn dangling(link: &DatabaseFile<'_>, owners: &BTreeMap<&Path, Option<TargetId>>)
 }
 
 /// What the symbolic links among files of databases lack.
-fn links<'f>(files: impl Iterator<Item = &'f DatabaseFile<'f>> + Clone) -> Vec<Gap> {
+fn links<'f>(files: impl Iterator<Item = &'f Entry> + Clone) -> Vec<Gap> {
     let files = || files.clone();
-    if !files().any(|file| file.is_link) {
+    if !files().any(|file| file.node == Node::Symlink) {
         return Vec::new();
     }
-    let owners = files().map(|file| (&**file.path, file.target())).collect();
-    let links = files().filter(|file| file.is_link);
+    let owners = files().map(|file| (&*file.path, file.processor())).collect();
+    let links = files().filter(|file| file.node == Node::Symlink);
     links.filter_map(|link| dangling(link, &owners)).collect()
 }
 
@@ -477,21 +440,23 @@ fn without_extension(name: &str) -> &str {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
+    use crate::entry_path::EntryPath;
 
     #[test]
     fn a_link_in_two_artifacts_dangles_in_both() {
         let root = tempfile::tempdir().unwrap();
         let path = Path::new("lib/rocblas/library/TensileLibrary_gfx942.co");
-        let paths =
-            ["one", "two"].map(|artifact| EntryPath::new(&root.path().join(artifact), path));
-        for path in &paths {
-            fs::create_dir_all(path.full().parent().unwrap()).unwrap();
-            std::os::unix::fs::symlink("missing", path.full()).unwrap();
+        let links = ["one", "two"].map(|artifact| {
+            let path = EntryPath::new(&root.path().join(artifact), path);
+            Entry::new(path, Node::Symlink)
+        });
+        for link in &links {
+            fs::create_dir_all(link.full().parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink("missing", link.full()).unwrap();
         }
-        let file = |path| DatabaseFile { path, is_link: true, class: &Class::Host, library: None };
-        let gaps = gaps(paths.iter().map(file));
+        let gaps = gaps(links.iter());
         let dangling = gaps.iter().filter(|gap| gap.kind == GapKind::Link(None));
         let dangling = Vec::from_iter(dangling.map(|gap| &*gap.from));
-        assert_eq!(dangling, paths.each_ref().map(|path| &**path.full()));
+        assert_eq!(dangling, links.each_ref().map(Entry::full));
     }
 }

@@ -26,8 +26,8 @@ mod tree;
 mod walk;
 
 pub use classifier::Parsed;
-pub use entry::{Class, Classified, Entry, KPACK, Node};
+pub use entry::{Class, Classified, Entry, KPACK, Node, Origin};
 pub use entry_path::EntryPath;
 pub use selection::{Known, Owner, Selection};
-pub use tree::{LeftOut, Tree, mark_empty, no_more_kept};
+pub use tree::{LeftOut, Tree, no_more_kept};
 pub use walk::{Only, Walk};

@@ -1,13 +1,12 @@
 //! What a walk found, in order.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kpack_core::{Error, Finding, Spirv, ids};
-use kpack_split::input::ClosedBinary;
 
-use crate::entry::{Class, Classified, Entry, Node};
+use crate::entry::{Class, Entry, Node};
 
 /// The content of a prefix.
 #[derive(Debug, Default)]
@@ -19,8 +18,6 @@ pub struct Tree {
     /// itself or is damaged is a fault, one that counts as a host file because it cannot be read is a
     /// warning, all else is a note.
     pub observations: Vec<Finding>,
-    /// What was read of the binaries with device code, split or not, by path.
-    pub binaries: BTreeMap<PathBuf, Arc<ClosedBinary>>,
     /// Why something could not be listed or read, if the walk goes on then. A directory that could not be listed is
     /// an entry that is not empty.
     pub unread: Vec<Error>,
@@ -38,29 +35,24 @@ pub struct LeftOut {
     pub leftovers: Vec<PathBuf>,
 }
 
-impl Tree {
-    pub(crate) fn add(&mut self, Classified { entry, observations, binary }: Classified) {
-        let binary = binary.map(|binary| (entry.path.clone(), binary));
-        self.binaries.extend(binary);
-        self.entries.push(entry);
-        self.observations.extend(observations);
+impl From<Vec<Entry>> for Tree {
+    /// These are sorted by their paths.
+    fn from(mut entries: Vec<Entry>) -> Self {
+        mark_empty(&mut entries);
+        Self { entries, ..Self::default() }
     }
+}
 
-    /// Adds what a walk below `prefix` left out, after all entries.
-    pub(crate) fn leave_out(&mut self, prefix: &Path, LeftOut { unread, leftovers }: LeftOut) {
-        let entries = self.entries.iter_mut();
-        let entries = entries.map(|entry| (&*entry.path, &mut entry.node, &mut entry.class));
-        mark_empty(entries, &Class::Host);
-        let failed = unread.iter().filter_map(|error| match error {
-            Error::Io { path, .. } => path.strip_prefix(prefix).ok(),
-            _ => None,
-        });
-        for path in failed {
-            let at = self.entries.binary_search_by(|entry| (*entry.path).cmp(path));
-            if let Ok(Entry { node: Node::Directory { empty }, class, .. }) =
-                at.map(|at| &mut self.entries[at])
+impl Tree {
+    /// Adds what a walk left out, after all entries.
+    pub(crate) fn leave_out(&mut self, LeftOut { unread, leftovers }: LeftOut) {
+        for error in &unread {
+            if let Error::Io { path, .. } = error
+                && let Ok(at) = self.entries.binary_search_by(|entry| entry.full().cmp(path))
+                && self.entries[at].is_directory()
             {
-                (*empty, *class) = (false, Class::Host);
+                let entry = &mut self.entries[at];
+                *entry = Entry { node: Node::Directory { empty: false }, ..entry.clone() };
             }
         }
         self.unread = unread;
@@ -71,8 +63,9 @@ impl Tree {
     pub fn treat_spirv(&mut self, spirv: Spirv) {
         let fat = no_more_kept(&mut self.observations, spirv);
         let entries = self.entries.iter_mut();
-        let entries = entries.filter(|entry| fat.contains(&entry.path));
-        entries.for_each(|entry| entry.class = Class::Fat);
+        let entries = entries.filter(|entry| fat.contains(&*entry.path));
+        let class = Arc::new(Class::Fat);
+        entries.for_each(|entry| entry.class = Arc::clone(&class));
     }
 }
 
@@ -84,20 +77,14 @@ pub fn no_more_kept(found: &mut Vec<Finding>, spirv: Spirv) -> BTreeSet<PathBuf>
     fat.into_iter().filter_map(|found| found.path).collect()
 }
 
-/// Marks a directory as not empty, and its class as `host`, if the next entry is in it.
-pub fn mark_empty<'e, C: Clone + 'e>(
-    entries: impl Iterator<Item = (&'e Path, &'e mut Node, &'e mut C)>,
-    host: &C,
-) {
-    let mut last: Option<(&Path, &mut Node, &mut C)> = None;
-    for next in entries {
-        if let Some((path, node, class)) = last
-            && *node == (Node::Directory { empty: true })
-            && next.0.starts_with(path)
-        {
-            *node = Node::Directory { empty: false };
-            class.clone_from(host);
+/// Marks each directory as not empty, and of no target, if the next entry is in it.
+fn mark_empty(entries: &mut [Entry]) {
+    let host = Arc::new(Class::Host);
+    for at in 1..entries.len() {
+        let [directory, next] = &mut entries[at - 1..=at] else { continue };
+        if directory.is_directory() && next.path.starts_with(&*directory.path) {
+            directory.node = Node::Directory { empty: false };
+            directory.class = Arc::clone(&host);
         }
-        last = Some(next);
     }
 }

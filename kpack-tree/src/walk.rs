@@ -1,6 +1,8 @@
 //! Walks through a prefix: each entry is listed once, in order, and read in one of several threads.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kpack_core::Error;
 use kpack_core::files::with_slashes;
@@ -77,9 +79,17 @@ impl Walk<'_> {
         });
         let mut found = found.fuse();
         let read = |found| self.read(&found);
+        // Each class once: many entries have the same.
+        let mut classes = BTreeSet::new();
         let done = parallel::try_in_order(&mut found, read, |(classified, error)| {
             unread.extend(error);
-            classified.into_iter().for_each(&mut add);
+            if let Some(Classified { mut entry, observations }) = classified {
+                match classes.get(&entry.class) {
+                    Some(known) => entry.class = Arc::clone(known),
+                    None => drop(classes.insert(Arc::clone(&entry.class))),
+                }
+                add(Classified { entry, observations });
+            }
         });
         // What cannot be listed is reported first, wherever it is, so list the rest.
         found.take_while(|_| interrupt::check(self.prefix, "list").is_ok()).for_each(drop);
@@ -94,9 +104,13 @@ impl Walk<'_> {
     /// # Errors
     /// As [`each`](Self::each).
     pub fn collect(&self) -> Result<Tree, Error> {
-        let mut tree = Tree::default();
-        let left_out = self.each(|classified| tree.add(classified))?;
-        tree.leave_out(self.prefix, left_out);
+        let (mut entries, mut observations) = (Vec::new(), Vec::new());
+        let left_out = self.each(|mut found| {
+            entries.push(found.entry);
+            observations.append(&mut found.observations);
+        })?;
+        let mut tree = Tree { observations, ..Tree::from(entries) };
+        tree.leave_out(left_out);
         Ok(tree)
     }
 
@@ -256,13 +270,13 @@ mod tests {
         let mut entries = Vec::new();
         let left_out = walk.each(|found| entries.push(found.entry.path)).unwrap();
         assert!(is_named(&left_out.unread), "{left_out:?}");
-        assert_eq!(entries.last().unwrap(), Path::new("z"));
+        assert_eq!(&**entries.last().unwrap(), Path::new("z"));
         // It is not known to be empty.
         let directories = tree.entries.iter().filter(|entry| {
-            matches!(entry.node, Node::Directory { empty: true }) && entry.class == Class::Host
+            matches!(entry.node, Node::Directory { empty: true }) && *entry.class == Class::Host
         });
         assert_eq!(directories.count(), 0);
-        assert!(tree.entries.iter().any(|entry| matches!(entry.class, Class::Target { .. })));
+        assert!(tree.entries.iter().any(|entry| matches!(*entry.class, Class::Target { .. })));
     }
 
     #[test]
@@ -285,9 +299,9 @@ mod tests {
         let within = Path::new("lib/rocblas/library/TensileLibrary_gfx942.co");
         assert_eq!((damage.file(), damage.severity), (within, Severity::Fault));
         let of = |path: &str| tree.entries.iter().find(|entry| entry.path.ends_with(path)).unwrap();
-        let shared = |path| of(path).shared_inode.unwrap();
+        let shared = |path| of(path).shared_inode.clone().unwrap();
         assert_eq!(shared("again.co"), shared("TensileLibrary_gfx942.co"));
-        assert!(matches!(of("TensileLibrary_gfx90a.co").class, Class::Target { .. }));
+        assert!(matches!(*of("TensileLibrary_gfx90a.co").class, Class::Target { .. }));
         assert!(!tree.entries.iter().any(|entry| entry.path.ends_with("socket")));
         let refused = walk(root.path(), &Selection::default(), Only::All).collect().unwrap_err();
         assert!(

@@ -11,7 +11,7 @@ use kpack_core::Error;
 use kpack_core::parallel;
 use kpack_core::publish::Directory;
 use kpack_format::names::{is_archive, is_manifest};
-use kpack_split::input::{LinkedBinary, Lookup};
+use kpack_split::input::Lookup;
 use kpack_tree::{Class, Only, Parsed, Selection, Tree, Walk};
 
 /// A library that another tool split.
@@ -76,29 +76,21 @@ impl Wheel {
         self.unpack_some(&needed, &Directory::open(tree.path())?)?;
         let (databases, parsed) = (&Selection::default(), Parsed::default());
         let walk = Walk { prefix: tree.path(), databases, parsed, only: Only::All };
-        self.split_elsewhere_in(tree.path(), &walk.collect()?)
+        self.split_elsewhere_in(&walk.collect()?)
     }
 
-    /// As [`split_elsewhere`](Self::split_elsewhere), in `tree`, where the wheel was unpacked, with what was
-    /// `classified` there.
-    pub(super) fn split_elsewhere_in(
-        &self,
-        tree: &Path,
-        classified: &Tree,
-    ) -> Result<Vec<SplitElsewhere>, Error> {
+    /// As [`split_elsewhere`](Self::split_elsewhere), in the `tree` where the wheel was unpacked.
+    pub(super) fn split_elsewhere_in(&self, tree: &Tree) -> Result<Vec<SplitElsewhere>, Error> {
         let mut found = Vec::new();
         if self.pins()?.are_of_host() {
             return Ok(found);
         }
         let lookup = Lookup::default();
-        for entry in &classified.entries {
-            if entry.class != Class::Split {
+        for entry in &tree.entries {
+            if *entry.class != Class::Split {
                 continue;
             }
-            let linked = match classified.binaries.get(&entry.path) {
-                Some(closed) => closed.open()?,
-                None => LinkedBinary::open(&tree.join(&entry.path))?,
-            };
+            let linked = entry.linked()?;
             let mut missing = Vec::new();
             for group in linked.markers()? {
                 let files = lookup.find(&linked.loaded_as(), &group.marker)?.files;
@@ -107,7 +99,7 @@ impl Wheel {
                 }
             }
             missing.dedup();
-            found.push(SplitElsewhere { path: entry.path.clone(), missing });
+            found.push(SplitElsewhere { path: entry.path.to_path_buf(), missing });
         }
         Ok(found)
     }

@@ -1,7 +1,8 @@
 //! The distributions of a Python environment, as their `.dist-info` directories, or older `.egg-info`, describe them. Only
 //! names and metadata are read, and nothing is trusted: names are parsed by PEP 503, versions by PEP 440.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
@@ -12,7 +13,7 @@ use pep440_rs::Version;
 use pep508_rs::{MarkerEnvironment, MarkerEnvironmentBuilder, PackageName};
 
 use super::metadata::Fields;
-use super::record;
+use super::record::{self, Change, Digest};
 use super::set::{ALL, Pin, Pins, pins};
 use kpack_core::{Error, Finding, Severity, ids, parallel};
 use kpack_split::input;
@@ -218,22 +219,35 @@ fn site_packages(root: &Path) -> Vec<PathBuf> {
     if is_packages(root) && root.is_dir() {
         return vec![root.to_owned()];
     }
-    let mut found = Vec::new();
-    for lib in ["lib", "lib64", "Lib"].map(|name| root.join(name)) {
-        let entries = fs::read_dir(&lib).into_iter().flatten().flatten();
-        let pythons = entries.map(|entry| entry.path()).filter(|path| {
-            let name = path.file_name().unwrap_or_default();
-            name.as_encoded_bytes().starts_with(b"python3")
-        });
-        for python in pythons.chain([lib.clone()]) {
-            found.extend(["site-packages", "dist-packages"].map(|name| python.join(name)));
-        }
-    }
+    let mut found = package_directories(root, &mut |directory| {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name()).collect()
+    });
     found.retain(|path| path.is_dir());
     found.sort();
     // `lib64` is often a link to `lib`.
     let mut real = BTreeSet::new();
     found.retain(|path| real.insert(path.canonicalize().unwrap_or_else(|_| path.clone())));
+    found
+}
+
+/// Where the directories with installed distributions of the prefix `root` may be. `names_in` lists a directory, which
+/// may be missing.
+pub fn package_directories(
+    root: &Path,
+    names_in: &mut dyn FnMut(&Path) -> Vec<OsString>,
+) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for lib in ["lib", "lib64", "Lib"].map(|name| root.join(name)) {
+        let pythons = names_in(&lib).into_iter().filter(|name| {
+            let name = name.as_encoded_bytes();
+            name.starts_with(b"python3") || name.starts_with(b"pypy3")
+        });
+        let pythons = pythons.map(|name| lib.join(name));
+        for python in pythons.chain([lib.clone()]) {
+            found.extend(["site-packages", "dist-packages"].map(|name| python.join(name)));
+        }
+    }
     found
 }
 
@@ -451,40 +465,31 @@ fn device_target(name: &str) -> Option<TargetId> {
 pub enum Listed {
     /// What it says.
     Same,
-    /// The file has another SHA-256 and size.
-    Changed([u8; 32], u64),
+    /// The file has this digest and size.
+    Now(Digest),
     /// The file is no longer there.
     Gone,
-    /// The file is elsewhere, where nothing of a distribution may be.
-    Outside,
 }
 
 /// Says what a list should say of a file, by its name and the size that the list has.
 pub type Lister<'a> = dyn FnMut(&str, Option<u64>) -> Result<Listed, Error> + 'a;
 
-/// The new content of the RECORD at `path`, whose content is `bytes`, if anything in it changes. `listed` gets the name of
-/// each file and its size. Other rows keep their bytes.
+/// The new content of a RECORD whose content is `bytes`, if anything in it changes. `listed` gets the name of each file and
+/// its size. Rows that are right keep their bytes, and those without a digest and a size stay without.
 ///
 /// # Errors
-/// [`Error::Refused`] if it cannot be read; those of `listed`.
-pub fn update_record(
-    path: &Path,
-    bytes: &[u8],
-    listed: &mut Lister<'_>,
-) -> Result<Option<Vec<u8>>, Error> {
-    let rows = record::parse(bytes);
-    let rows = rows.map_err(|text| Error::rejected(ids::DAMAGED_WHEEL, path, text))?;
-    let mut changed = BTreeMap::new();
-    for (name, row) in &rows {
-        match listed(name, row.size())? {
-            Listed::Same | Listed::Outside => {}
-            Listed::Gone => _ = changed.insert(name.as_str(), None),
-            Listed::Changed(sha256, size) => {
-                changed.insert(name.as_str(), Some(record::Digest { sha256, size }));
-            }
-        }
-    }
-    Ok((!changed.is_empty()).then(|| record::with_changes(bytes, &changed)))
+/// Those of `listed`.
+pub fn update_record(bytes: &[u8], listed: &mut Lister<'_>) -> Result<Option<Vec<u8>>, Error> {
+    record::with_changes(bytes, &mut |name, row| {
+        Ok(match listed(name, row.size())? {
+            Listed::Same => Change::Nothing,
+            Listed::Gone => Change::Gone,
+            Listed::Now(digest) => match row.contradiction(&digest.hash(), digest.size) {
+                Some(_) => Change::To(digest),
+                None => Change::Nothing,
+            },
+        })
+    })
 }
 
 /// A project's name, normalised.

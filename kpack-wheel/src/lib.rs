@@ -30,11 +30,11 @@ mod verify;
 mod writer;
 
 pub use installed::{
-    Distribution, Environment, InstalledFile, Listed, Lister, Needed, Required, update_record,
-    within,
+    Distribution, Environment, InstalledFile, Listed, Lister, Needed, Required,
+    package_directories, update_record, within,
 };
 pub use options::{DeviceGroup, Options};
-pub use record::sha256;
+pub use record::{Digest, digest_of};
 pub use show::{Description, Device, describe};
 pub use split::{Report, Written, split};
 pub use verify::{VerifyOptions, verify};

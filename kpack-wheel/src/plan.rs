@@ -28,7 +28,7 @@ use kpack_core::report::Progress;
 use kpack_core::words::list;
 use kpack_core::{Error, Finding, Reason, Severity, ids, shown};
 use kpack_split::input;
-use kpack_split::input::{ClosedBinary, LinkedBinary};
+use kpack_split::input::LinkedBinary;
 use kpack_split::install::{self, install_parsed};
 use kpack_split::split::{DebugFiles, file_names};
 use kpack_tree::databases::not_stripped;
@@ -93,7 +93,7 @@ impl<'a> SplitWheel<'a> {
         found.treat_spirv(options.storage.spirv);
         report_observations(wheel, &tree, &found, findings)?;
 
-        let elsewhere = wheel.split_elsewhere_in(&tree, &found)?;
+        let elsewhere = wheel.split_elsewhere_in(&found)?;
         let (lacking, elsewhere): (Vec<_>, Vec<_>) = elsewhere
             .into_iter()
             .partition(|library| !options.archives.is_empty() && library.lacks_archives());
@@ -110,15 +110,15 @@ impl<'a> SplitWheel<'a> {
             devices: Devices::new(wheel, options),
         };
         let targets = found.entries.iter();
-        let targets = targets.filter(|entry| matches!(entry.class, Class::Target { .. }));
-        let files = targets.map(|entry| entry.path.as_path());
+        let targets = targets.filter(|entry| matches!(*entry.class, Class::Target { .. }));
+        let files = targets.map(|entry| &*entry.path);
         findings.extend(not_stripped(files, &options.storage.debug, &wheel.path));
         let vendored = lacking.iter().map(SplitElsewhere::path).collect();
         plan.sort(&found, &members, &vendored, findings)?;
-        plan.install(options, found.binaries, debug_files, progress, findings).map_err(failed)?;
+        plan.install(options, &found, debug_files, progress, findings).map_err(failed)?;
         plan.vendor(sources, &lacking, findings).map_err(failed)?;
         if plan.devices.is_empty() {
-            let is_split = found.entries.iter().any(|entry| entry.class == Class::Split);
+            let is_split = found.entries.iter().any(|entry| *entry.class == Class::Split);
             let mut observations = found.observations.iter();
             let kept = observations.find(|observation| observation.id == ids::SPIRV_KEPT);
             let (id, text) = match (elsewhere.first(), kept, is_split) {
@@ -155,11 +155,11 @@ impl<'a> SplitWheel<'a> {
     ) -> Result<(), Error> {
         let mut schemes = BTreeSet::new();
         for entry in &found.entries {
-            let Some((scheme, index)) = members.get(&entry.path) else {
+            let Some((scheme, index)) = members.get(&*entry.path) else {
                 continue;
             };
             let path = &*with_slashes(&entry.path);
-            match &entry.class {
+            match &*entry.class {
                 Class::Fat => {
                     self.split.insert(path.to_owned());
                 }
@@ -199,14 +199,15 @@ impl<'a> SplitWheel<'a> {
     fn install(
         &mut self,
         options: &Options,
-        binaries: BTreeMap<PathBuf, Arc<ClosedBinary>>,
+        found: &Tree,
         debug_files: &DebugFiles,
         progress: &dyn Progress,
         findings: &mut Vec<Finding>,
     ) -> Result<(), Error> {
-        let parsed = binaries.into_iter();
-        let parsed: BTreeMap<PathBuf, Arc<ClosedBinary>> =
-            parsed.map(|(path, binary)| (self.tree.join(path), binary)).collect();
+        let parsed = found.entries.iter().filter_map(|entry| {
+            Some((entry.full().to_owned(), Arc::clone(entry.binary.as_ref()?)))
+        });
+        let parsed = BTreeMap::from_iter(parsed);
         if let Some(root) = &options.overlay_root
             && !self.tree.join(root).is_dir()
         {
@@ -526,7 +527,7 @@ fn warn_of_fat_elsewhere(
     let (databases, parsed) = (&Selection::new(Known::None, Vec::new()), Parsed::default());
     let walk = Walk { prefix: elsewhere, databases, parsed, only: Only::All };
     for entry in walk.collect()?.entries {
-        if entry.class == Class::Fat {
+        if *entry.class == Class::Fat {
             let text = "its device code stays in the host wheel, since it is not installed in site-packages";
             let text = Reason::from(text).in_member(entry.path.display());
             findings.push(warning(ids::OUTSIDE_SITE_PACKAGES, wheel, text));
@@ -551,7 +552,7 @@ fn report_observations(
         let severity = observation.severity.min(Severity::Warning);
         findings.push(Finding::new(severity, id, &wheel.path, text.in_member(path)));
     }
-    for (path, text) in found.lacking(tree) {
+    for (path, text) in found.lacking() {
         let path = path.strip_prefix(tree).unwrap_or(&path).display();
         let text = Reason::from(text).in_member(path);
         findings.push(warning(ids::INCOMPLETE_DATABASE, wheel, text));

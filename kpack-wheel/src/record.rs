@@ -1,6 +1,7 @@
 //! `RECORD`: the members of a wheel with their digests and sizes, as CSV.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 
@@ -8,14 +9,16 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
 
-use kpack_core::{Error, Reason};
-use kpack_split::input;
+use kpack_core::interrupt::Watched;
+use kpack_core::{Error, Reason, files};
 
-/// The digest and size of a member.
+/// The digest and size of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Digest {
-    pub(super) sha256: [u8; 32],
-    pub(super) size: u64,
+pub struct Digest {
+    /// The SHA-256.
+    pub sha256: [u8; 32],
+    /// The size in bytes.
+    pub size: u64,
 }
 
 impl Digest {
@@ -23,6 +26,16 @@ impl Digest {
     pub(super) fn hash(&self) -> String {
         format!("sha256={}", URL_SAFE_NO_PAD.encode(self.sha256))
     }
+}
+
+/// What becomes of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    Nothing,
+    /// The file is no longer there.
+    Gone,
+    /// The file has another digest.
+    To(Digest),
 }
 
 /// Computes a longer digest than SHA-256 of what is written.
@@ -80,10 +93,17 @@ pub(super) fn copy(
 }
 
 /// The SHA-256 of a file.
-pub fn sha256(path: &Path) -> Result<[u8; 32], Error> {
-    let mut hasher = Sha256::new();
-    input::read_parts(path, &mut |part| hasher.update(part))?;
-    Ok(hasher.finalize().into())
+pub(super) fn sha256(path: &Path) -> Result<[u8; 32], Error> {
+    Ok(digest_of(path, &files::open(path)?)?.sha256)
+}
+
+/// The digest and size of an open file, from where it stands.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn digest_of(path: &Path, file: &File) -> Result<Digest, Error> {
+    let failed = |error| Error::io(path, "read", error);
+    copy(file, &mut Watched(io::sink()), &failed, &failed)
 }
 
 /// A row of RECORD, whose fields may be empty.
@@ -152,39 +172,61 @@ pub(super) fn parse(bytes: &[u8]) -> Result<BTreeMap<String, Row>, String> {
     Ok(rows)
 }
 
-/// A RECORD with new digests of the files in `changed`, and without those that have none. Other rows keep their bytes.
-pub(super) fn with_changes(bytes: &[u8], changed: &BTreeMap<&str, Option<Digest>>) -> Vec<u8> {
+/// A RECORD in which some rows have changed; `None` if none has. `change` gets each name and row. Other rows keep their
+/// bytes.
+///
+/// Installers accept rows that the format forbids, such as a second one for a file, or a name that is not UTF-8. The
+/// other rows are as good as ever, so kpack corrects these nevertheless.
+pub(super) fn with_changes<E>(
+    bytes: &[u8],
+    change: &mut dyn FnMut(&str, &Row) -> Result<Change, E>,
+) -> Result<Option<Vec<u8>>, E> {
     let mut reader = csv::ReaderBuilder::new();
     let mut reader = reader.has_headers(false).flexible(true).from_reader(bytes);
-    let (mut record, mut start) = (csv::StringRecord::new(), 0);
+    let (mut record, mut start) = (csv::ByteRecord::new(), 0);
     let mut new = Vec::with_capacity(bytes.len());
-    // What is no record was refused when it was parsed.
-    while reader.read_record(&mut record).unwrap_or(false) {
+    let mut is_changed = false;
+    // Reading from memory does not fail.
+    while reader.read_byte_record(&mut record).unwrap_or(false) {
         let mut end = reader.position().byte() as usize;
         // The reader stops within CRLF, and skips the rest with the next record.
         if bytes[..end].ends_with(b"\r") && bytes.get(end) == Some(&b'\n') {
             end += 1;
         }
-        let row = &bytes[start..end];
+        let text = &bytes[start..end];
         start = end;
-        let Some(change) = record.get(0).and_then(|name| changed.get(name)) else {
-            new.extend_from_slice(row);
-            continue;
+        let field = |index| str::from_utf8(record.get(index).unwrap_or_default());
+        let change = match (field(0), field(1), field(2)) {
+            (Ok(name), Ok(hash), Ok(size)) => {
+                change(name, &Row { hash: hash.to_owned(), size: size.to_owned() })?
+            }
+            _ => Change::Nothing,
         };
-        let Some(digest) = change else {
-            continue;
-        };
-        let mut builder = csv::WriterBuilder::new();
-        if row.ends_with(b"\r\n") {
-            builder.terminator(csv::Terminator::CRLF);
+        match change {
+            Change::Nothing => {
+                new.extend_from_slice(text);
+                continue;
+            }
+            Change::Gone => {}
+            Change::To(digest) => {
+                let end = if text.ends_with(b"\r\n") {
+                    csv::Terminator::CRLF
+                } else {
+                    csv::Terminator::Any(b'\n')
+                };
+                let mut writer = csv::WriterBuilder::new();
+                let mut writer = writer.terminator(end).from_writer(Vec::new());
+                let (hash, size) = (digest.hash(), digest.size.to_string());
+                let name = record.get(0).unwrap_or_default();
+                // Writing to memory does not fail.
+                let _ = writer.write_record([name, hash.as_bytes(), size.as_bytes()]);
+                new.extend(writer.into_inner().unwrap_or_default());
+            }
         }
-        let mut writer = builder.from_writer(Vec::new());
-        let name = record.get(0).unwrap_or_default();
-        // Writing to memory does not fail.
-        let _ = writer.write_record([name, &digest.hash(), &digest.size.to_string()]);
-        new.extend(writer.into_inner().unwrap_or_default());
+        is_changed = true;
     }
-    new
+    new.extend_from_slice(&bytes[start..]);
+    Ok(is_changed.then_some(new))
 }
 
 /// The RECORD of these members; `own` is its own path.
@@ -201,6 +243,8 @@ pub(super) fn to_bytes(members: &[(String, Digest)], own: &str) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use sha2::{Digest as _, Sha256};
 
     use super::*;
@@ -225,12 +269,34 @@ mod tests {
     #[test]
     fn rows_that_do_not_change_keep_their_bytes() {
         let digest = Digest { sha256: Sha256::digest(b"text").into(), size: 4 };
-        let changed = BTreeMap::from([("b, c.so", Some(digest)), ("gone.co", None)]);
+        let hash = digest.hash();
+        let mut change = |name: &str, _: &Row| {
+            Ok::<_, Infallible>(match name {
+                "b, c.so" | "two\nlines.so" => Change::To(digest),
+                "gone.co" => Change::Gone,
+                _ => Change::Nothing,
+            })
+        };
         for end in ["\n", "\r\n"] {
-            let old = format!("\"a\",sha256=x,1{end}\"b, c.so\",sha256=y,9{end}gone.co,,{end}R,,");
-            let new = String::from_utf8(with_changes(old.as_bytes(), &changed)).unwrap();
-            let hash = digest.hash();
-            assert_eq!(new, format!("\"a\",sha256=x,1{end}\"b, c.so\",{hash},4{end}R,,"));
+            let old = [
+                format!("\"a\",sha256=x,1{end}\"b, c.so\",sha256=y,9{end}gone.co,,{end}")
+                    .as_bytes(),
+                b"\xff.so,sha256=x,1",
+                format!("{end}\"two\nlines.so\",,,more{end}\"b, c.so\",sha256=z,8{end}R,,")
+                    .as_bytes(),
+            ]
+            .concat();
+            let expected = [
+                format!("\"a\",sha256=x,1{end}\"b, c.so\",{hash},4{end}").as_bytes(),
+                b"\xff.so,sha256=x,1",
+                format!("{end}\"two\nlines.so\",{hash},4{end}\"b, c.so\",{hash},4{end}R,,")
+                    .as_bytes(),
+            ]
+            .concat();
+            let Ok(new) = with_changes(&old, &mut change);
+            assert_eq!(new.unwrap(), expected, "{}", String::from_utf8_lossy(&expected));
         }
+        let Ok(none) = with_changes(b"a,sha256=x,1\n", &mut change);
+        assert_eq!(none, None);
     }
 }

@@ -344,10 +344,11 @@ fn shared(
     let (databases, parsed) = (&kpack_tree::Selection::default(), Parsed::default());
     let walk = Walk { prefix: tree, databases, parsed, only: Only::All };
     for entry in walk.collect()?.entries {
-        if let (Class::Target { target, .. }, Some(owner)) = (entry.class, owners.get(&entry.path))
+        if let (Class::Target { target, .. }, Some(owner)) =
+            (&*entry.class, owners.get(&*entry.path))
             && (target.is_generic() || TargetId::family(target.processor()).is_some())
         {
-            found.entry(target).or_default().insert(&owner.path, owner);
+            found.entry(target.clone()).or_default().insert(&owner.path, owner);
         }
     }
     let sharing: BTreeSet<&Path> = found.values().flat_map(BTreeMap::keys).copied().collect();

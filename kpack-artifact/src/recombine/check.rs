@@ -107,7 +107,7 @@ fn split_before_link(generic: &Generic) -> Vec<Finding> {
              and those of other shards have other names; run `kpack split` on it before \
              `kpack artifact split`"
         );
-        let from = &*generic.tree.entries.get(&**path)?.from;
+        let from = generic.tree.entries.get(&**path)?.full();
         Some(Finding::new(Severity::Fault, ids::SPLIT_BEFORE_LINK, from, text))
     });
     of_object.collect()
@@ -119,12 +119,12 @@ fn hosts_are_split(inputs: &Inputs<'_>, host: &Generic) -> Result<Vec<Finding>, 
     let host = &host.tree;
     let mut wrong = BTreeSet::new();
     for tree in inputs.device.values().flatten() {
-        for (path, item) in tree.entries.iter().filter(|(_, item)| item.is_kpack()) {
-            let toc = inputs.component.archives.toc(&item.from)?;
+        for item in tree.entries.iter().filter(|item| item.is_kpack()) {
+            let toc = inputs.component.archives.toc(item.full())?;
             let entry = |path: &Path| host.entries.get(path);
-            let faults = kernels_without_host(path, &toc, &host.prefixes, &entry);
+            let faults = kernels_without_host(&item.path, &toc, &host.prefixes, &entry);
             wrong.extend(faults.into_values().filter_map(|fault| match fault {
-                HostFault::NotSplit(path) => host.entries.get(&*path).map(|item| &*item.from),
+                HostFault::NotSplit(path) => host.entries.get(&*path).map(|item| item.full()),
                 _ => None,
             }));
         }

@@ -8,12 +8,12 @@ use kpack_format::Blake3;
 use kpack_format::archive::Toc;
 
 use crate::differences;
-use crate::tree::{Item, Tree};
+use crate::tree::Tree;
 use kpack_core::platform::MetadataExt;
 use kpack_core::words::list_some;
 use kpack_core::{Error, Reason};
 use kpack_split::input::Archives;
-use kpack_tree::Node;
+use kpack_tree::{Entry, Node};
 
 /// A difference between two trees at a path.
 #[derive(Debug)]
@@ -46,16 +46,16 @@ pub(super) fn differences<'t>(
     first: &'t Tree,
     second: &'t Tree,
     archives: &Archives,
-    compared: impl Fn(&Path, &Item) -> bool,
+    compared: impl Fn(&Entry) -> bool,
 ) -> Result<Vec<TreeDifference>, Error> {
-    let counts = |path: &Path, item: &Item| !item.is_manifest() && compared(path, item);
+    let counts = |item: &&Entry| !item.is_manifest() && compared(item);
     let mut found = Vec::new();
-    let entries = |tree: &'t Tree| tree.entries.iter().filter(|(path, item)| counts(path, item));
-    for (path, item) in entries(first) {
-        if let Some(theirs) = second.entries.get(path)
+    let entries = |tree: &'t Tree| tree.entries.iter().filter(counts);
+    for item in entries(first) {
+        if let Some(theirs) = second.entries.get(item)
             && let Some((kind, text)) = difference(item, theirs, archives)?
         {
-            let path = path.to_path_buf();
+            let path = item.path.to_path_buf();
             found.push(TreeDifference { path, kind, text });
         }
     }
@@ -63,12 +63,12 @@ pub(super) fn differences<'t>(
         [(DifferenceKind::OnlyFirst, first, second), (DifferenceKind::OnlySecond, second, first)]
     {
         let mut lacks = PathBuf::from("/");
-        for (path, item) in entries(tree) {
-            let is_there = other.entries.contains_key(path);
-            if !is_there && !path.starts_with(&lacks) && !has_only_manifests(tree, path, item) {
-                lacks = path.to_path_buf();
+        for item in entries(tree) {
+            let is_there = other.entries.contains(item);
+            if !is_there && !item.path.starts_with(&lacks) && !has_only_manifests(tree, item) {
+                lacks = item.path.to_path_buf();
                 let (path, text) =
-                    (path.to_path_buf(), format!("only shard {} has it", item.origin.shard).into());
+                    (lacks.clone(), format!("only shard {} has it", item.origin.tree).into());
                 found.push(TreeDifference { path, kind, text });
             }
         }
@@ -78,17 +78,17 @@ pub(super) fn differences<'t>(
 }
 
 /// Whether an entry is a directory with manifests and nothing else.
-fn has_only_manifests(tree: &Tree, path: &Path, item: &Item) -> bool {
+fn has_only_manifests(tree: &Tree, item: &Entry) -> bool {
     item.node == Node::Directory { empty: false }
-        && tree.at_and_below(path).all(|item| item.is_manifest() || item.is_directory())
+        && tree.at_and_below(&item.path).all(|item| item.is_manifest() || item.is_directory())
 }
 
 fn difference(
-    first: &Item,
-    second: &Item,
+    first: &Entry,
+    second: &Entry,
     archives: &Archives,
 ) -> Result<Option<(DifferenceKind, Reason)>, Error> {
-    let nature = |item: &Item| match item.node {
+    let nature = |item: &Entry| match item.node {
         Node::Directory { .. } => "a directory",
         Node::Symlink => "a symbolic link",
         Node::File { .. } => "a file",
@@ -106,12 +106,12 @@ fn difference(
         Node::Directory { .. } => Ok(None),
         Node::Symlink => {
             let target = |path: &Path| fs::read_link(path).map_err(|e| Error::io(path, "read", e));
-            let (a, b) = (target(&first.from)?, target(&second.from)?);
+            let (a, b) = (target(first.full())?, target(second.full())?);
             let text = || format!("link to {} against {}", a.display(), b.display());
             Ok((a != b).then(|| (DifferenceKind::Content, text().into())))
         }
         Node::File { .. } => {
-            let (a, b) = (mode(&first.from)?, mode(&second.from)?);
+            let (a, b) = (mode(first.full())?, mode(second.full())?);
             if a != b {
                 let text = format!("mode {a:o} against {b:o}");
                 let text = Reason::from(text).differs(format!("{a:o}"), format!("{b:o}"));
@@ -121,11 +121,11 @@ fn difference(
                 return kernels_differ(first, second, archives);
             }
             let same = first.size() == second.size()
-                && archives.digest(&first.from)? == archives.digest(&second.from)?;
+                && archives.digest(first.full())? == archives.digest(second.full())?;
             if same {
                 return Ok(None);
             }
-            let difference = differences::explain(&first.from, &second.from)?;
+            let difference = differences::explain(first.full(), second.full())?;
             Ok(difference.map(|difference| {
                 if difference.is_same_code {
                     (DifferenceKind::Bytes, difference.text)
@@ -147,11 +147,11 @@ type KernelSums = BTreeMap<(String, String), Option<Blake3>>;
 
 /// The difference between the kernels of two archives, however they are compressed.
 fn kernels_differ(
-    first: &Item,
-    second: &Item,
+    first: &Entry,
+    second: &Entry,
     archives: &Archives,
 ) -> Result<Option<(DifferenceKind, Reason)>, Error> {
-    let (a, b) = (archives.toc(&first.from)?, archives.toc(&second.from)?);
+    let (a, b) = (archives.toc(first.full())?, archives.toc(second.full())?);
     let (ours, theirs) = (kernels(&a), kernels(&b));
     let only = |own: &KernelSums, other: &KernelSums| -> BTreeSet<String> {
         let names = own.keys().filter(|key| !other.contains_key(*key));
@@ -169,14 +169,14 @@ fn kernels_differ(
         if summed && a.group_name == b.group_name {
             return Ok(None);
         }
-        let difference = differences::explain(&first.from, &second.from)?;
+        let difference = differences::explain(first.full(), second.full())?;
         return Ok(difference.map(|difference| (DifferenceKind::Content, difference.text)));
     }
     let mut parts = Vec::new();
     for (names, what) in [
         (&differ, "other code for".to_owned()),
-        (&only_first, format!("only shard {} has", first.origin.shard)),
-        (&only_second, format!("only shard {} has", second.origin.shard)),
+        (&only_first, format!("only shard {} has", first.origin.tree)),
+        (&only_second, format!("only shard {} has", second.origin.tree)),
     ] {
         if !names.is_empty() {
             parts.push(format!("{what} {}", list_some(names, 1)));

@@ -15,12 +15,13 @@ use kpack_format::names::{Group, archive_ends};
 
 use super::{Artifact, Finding, Severity, is_error};
 use crate::rules::unreadable;
-use crate::tree::{Item, Tree};
+use crate::tree::Tree;
 use kpack_core::Error;
 use kpack_core::files::with_slashes;
 use kpack_core::publish::{self, Present};
 use kpack_split::input::{self, Archives};
 use kpack_split::verify::not_as_listed;
+use kpack_tree::Entry;
 
 /// A module's archives in all groups.
 pub(super) struct ModuleManifest {
@@ -57,9 +58,8 @@ pub(super) fn merge(
 ) -> Result<(Vec<ModuleManifest>, Vec<Finding>), Error> {
     let mut merge = ManifestMerge::read(generics)?;
     for tree in groups {
-        let kpacks = tree.entries.iter();
-        for (path, item) in kpacks.filter(|(_, item)| item.is_kpack()) {
-            merge.add(path, item, archives)?;
+        for item in tree.entries.iter().filter(|item| item.is_kpack()) {
+            merge.add(item, archives)?;
         }
     }
     merge.nothing_missing(wanted);
@@ -88,16 +88,17 @@ impl ManifestMerge {
     fn read(generics: &[&Tree]) -> Result<Self, Error> {
         let mut merge = Self::default();
         for tree in generics {
-            let own = tree.entries.iter().filter(|(_, item)| item.is_manifest());
-            let own = own.map(|(path, _)| path.to_path_buf()).collect();
+            let manifests = || tree.entries.iter().filter(|item| item.is_manifest());
+            let own = manifests().map(|item| item.path.to_path_buf()).collect();
             merge.by_shard.insert(tree.shard.clone(), own);
-            for (path, item) in tree.entries.iter().filter(|(_, item)| item.is_manifest()) {
-                let mut manifest = input::read_manifest(&item.from)?;
+            for item in manifests() {
+                let path = &item.path;
+                let mut manifest = input::read_manifest(item.full())?;
                 let targets = merge.listed.entry(path.to_path_buf()).or_default();
                 for (target, file) in std::mem::take(&mut manifest.kpack_files) {
                     targets.entry(target).or_default().push(ListedArchive {
                         shard: tree.shard.clone(),
-                        manifest: item.from.to_path_buf(),
+                        manifest: item.full().to_path_buf(),
                         file,
                     });
                 }
@@ -105,7 +106,7 @@ impl ManifestMerge {
                 let module = merge.modules.entry(path.to_path_buf());
                 let module = module.or_insert_with(|| ModuleManifest {
                     directory: parent(path),
-                    like: item.from.to_path_buf(),
+                    like: item.full().to_path_buf(),
                     manifest,
                 });
                 let taken = &mut module.manifest.install_hint;
@@ -118,7 +119,7 @@ impl ManifestMerge {
                         taken.as_deref().unwrap_or_default().escape_debug(),
                         hint.escape_debug()
                     );
-                    merge.say(Severity::Warning, ids::SHARDS_DIFFER, &item.from, text);
+                    merge.say(Severity::Warning, ids::SHARDS_DIFFER, item.full(), text);
                 }
             }
         }
@@ -130,9 +131,10 @@ impl ManifestMerge {
     }
 
     /// Adds an archive to the manifest of its module.
-    fn add(&mut self, path: &Path, item: &Item, archives: &Archives) -> Result<(), Error> {
-        let toc = archives.toc(&item.from)?;
-        let refuse = |reason: String| Error::rejected(ids::MISNAMED_ARCHIVE, &item.from, reason);
+    fn add(&mut self, item: &Entry, archives: &Archives) -> Result<(), Error> {
+        let path = &*item.path;
+        let toc = archives.toc(item.full())?;
+        let refuse = |reason: String| Error::rejected(ids::MISNAMED_ARCHIVE, item.full(), reason);
         let parsed = toc.gfx_arch_family.parse();
         let target: TargetId = parsed.map_err(|e| refuse(format!("{e}")))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -153,11 +155,11 @@ impl ManifestMerge {
                  may be missing",
                 manifest.display()
             );
-            self.say(Severity::Warning, ids::MISSING_ARTIFACT, &item.from, text);
+            self.say(Severity::Warning, ids::MISSING_ARTIFACT, item.full(), text);
         }
         let module = self.modules.entry(manifest).or_insert_with(|| ModuleManifest {
             directory: parent(path),
-            like: item.from.to_path_buf(),
+            like: item.full().to_path_buf(),
             manifest: Manifest::new(group.to_string(), &expected),
         });
         module.manifest.kpack_files.insert(target.to_string(), file);
@@ -166,7 +168,7 @@ impl ManifestMerge {
             let text = format!(
                 "the manifest's prefix is `{said}`; expected `{expected}` from its location; using that"
             );
-            self.say(Severity::Warning, ids::INCONSISTENT_MANIFEST, &item.from, text);
+            self.say(Severity::Warning, ids::INCONSISTENT_MANIFEST, item.full(), text);
         }
         Ok(())
     }
@@ -178,20 +180,25 @@ impl ManifestMerge {
         manifest: &Path,
         target: &TargetId,
         group: &Group,
-        item: &Item,
+        item: &Entry,
         archives: &Archives,
     ) -> Result<Option<KpackFile>, Error> {
-        let has_none = self.by_shard.get(&item.origin.shard);
+        let has_none = self.by_shard.get(&item.origin.tree);
         let has_none = has_none.is_some_and(|manifests| !manifests.contains(manifest));
         let Some(targets) = self.listed.get(manifest).filter(|_| !has_none) else {
-            if let Some(reason) = unreadable(&item.from, archives)? {
-                self.say(Severity::Fault, ids::DAMAGED_ARCHIVE, &item.from, format!("it {reason}"));
+            if let Some(reason) = unreadable(item.full(), archives)? {
+                self.say(
+                    Severity::Fault,
+                    ids::DAMAGED_ARCHIVE,
+                    item.full(),
+                    format!("it {reason}"),
+                );
             }
             let present = Present {
-                path: item.from.to_path_buf(),
-                archive: archives.parsed.open(&item.from)?,
+                path: item.full().to_path_buf(),
+                archive: archives.parsed.open(item.full())?,
             };
-            let name = item.from.file_name().unwrap_or_default();
+            let name = item.full().file_name().unwrap_or_default();
             let name = name.to_string_lossy().into_owned();
             return publish::entry_of(target, name, &present, None).map(Some);
         };
@@ -202,9 +209,9 @@ impl ManifestMerge {
         let listed = targets.get(&target.to_string());
         let listed = listed.map_or(&[][..], Vec::as_slice);
         for listed in listed {
-            let mut wrong = not_as_listed(&item.from, group, &listed.file, archives)?;
+            let mut wrong = not_as_listed(item.full(), group, &listed.file, archives)?;
             if wrong.is_empty() && listed.file.checksum.is_none() {
-                wrong.extend(unreadable(&item.from, archives)?);
+                wrong.extend(unreadable(item.full(), archives)?);
             }
             let Some(wrong) = wrong.first() else {
                 return Ok(Some(listed.file.clone()));
@@ -216,7 +223,7 @@ impl ManifestMerge {
                 manifest.display()
             );
         }
-        self.say(Severity::Fault, ids::NOT_AS_LISTED, &item.from, reason);
+        self.say(Severity::Fault, ids::NOT_AS_LISTED, item.full(), reason);
         Ok(None)
     }
 
@@ -270,7 +277,7 @@ fn parent(path: &Path) -> PathBuf {
 
 /// The directory in the install prefix that holds the kpack directory at `directory` of the
 /// artifact.
-fn installed_prefix(directory: &Path, item: &Item) -> String {
+fn installed_prefix(directory: &Path, item: &Entry) -> String {
     let within = directory.strip_prefix(&*item.origin.prefix).unwrap_or(directory);
     let holder = within.parent().unwrap_or(Path::new(""));
     with_slashes(holder)

@@ -1,6 +1,6 @@
 //! The third phase: plans the artifacts, a generic one and one for each group. It writes nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use kpack_format::{Selection, TargetId};
@@ -119,24 +119,24 @@ fn of_group(inputs: &Inputs<'_>, group: &TargetGroup) -> (Artifact, Tree, Vec<Fi
         }
         artifact.targets.insert(target.clone());
         artifact.output.add_prefixes(&tree.prefixes);
-        for (path, item) in tree.entries {
+        for item in tree.entries {
             if item.is_manifest() {
                 continue;
             }
-            if let Some(known) = all.entries.get(&path) {
+            if let Some(known) = all.entries.get(&item) {
                 if !(known.is_directory() && item.is_directory()) {
                     let text = format!(
                         "{} has the same path in group `{}`; a file is of one target",
-                        known.from.display(),
+                        known.full().display(),
                         group.name
                     );
                     let id = ids::CONFLICTING_FILES;
-                    findings.push(Finding::new(Severity::Fault, id, &*item.from, text));
+                    findings.push(Finding::new(Severity::Fault, id, item.full(), text));
                 }
                 continue;
             }
-            artifact.output.add(&path, &item);
-            all.entries.insert(path, item);
+            artifact.output.add(&item);
+            all.entries.insert(item);
         }
     }
     (artifact, all, findings)
@@ -165,38 +165,38 @@ fn generic(inputs: &Inputs<'_>) -> Result<Option<(Artifact, Vec<Finding>)>, Erro
     for (path, markers) in others.iter().flat_map(|other| &other.markers) {
         code_ids.collect(path, markers.clone());
     }
-    for (path, item) in &tree.entries {
-        if item.is_manifest() || merged.contains_key(&**path) {
+    for item in &tree.entries {
+        if item.is_manifest() || merged.contains_key(&*item.path) {
             continue;
         }
         let edits = match *item.class {
-            Class::Split => code_ids.edits(path, item)?,
+            Class::Split => code_ids.edits(item)?,
             _ => Edits::new(),
         };
         if !edits.is_empty() && item.linked()?.image.is_signed() {
             let text = "has a signature, which would not fit the recombined binary; recombine unsigned ones, then \
                         sign the result";
-            findings.push(Finding::new(Severity::Fault, ids::SIGNED_BINARY, &*item.from, text));
+            findings.push(Finding::new(Severity::Fault, ids::SIGNED_BINARY, item.full(), text));
         }
-        artifact.output.add_edited(path, item, edits);
+        artifact.output.add_edited(item, edits);
     }
-    for (path, file) in merged {
-        file.add_to(path, &mut artifact.output);
+    for file in merged.into_values() {
+        file.add_to(&mut artifact.output);
     }
-    let mut own = BTreeMap::new();
+    let mut own = BTreeSet::new();
     for other in others {
-        for (path, item, target) in target_files(inputs, &other.tree, tree) {
+        for (item, target) in target_files(inputs, &other.tree, tree) {
             let text = format!(
                 "taken: only shard {} builds for {target}, and only it has this host file",
-                item.origin.shard
+                item.origin.tree
             );
-            findings.push(Finding::new(Severity::Note, ids::MERGED_FILE, &*item.from, text));
-            own.insert(path, item);
+            findings.push(Finding::new(Severity::Note, ids::MERGED_FILE, item.full(), text));
+            own.insert(item);
         }
     }
-    for (path, item) in own {
+    for item in own {
         artifact.output.add_prefixes(&[item.origin.prefix.to_string()]);
-        artifact.output.add(&path.into(), item);
+        artifact.output.add(item);
     }
     Ok(Some((artifact, findings)))
 }

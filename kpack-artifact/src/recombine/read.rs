@@ -85,7 +85,7 @@ fn databases_of(
 
 /// The databases that were split, to judge by what is in the artifacts of targets.
 fn databases_in<'t>(device: impl Iterator<Item = &'t Tree>) -> kpack_tree::Selection {
-    let classes = device.flat_map(|tree| tree.entries.values()).map(|item| &*item.class);
+    let classes = device.flat_map(|tree| &tree.entries).map(|item| &*item.class);
     kpack_tree::Selection::and_named(classes.filter_map(|class| match class {
         Class::Target { database, .. } => Some(&**database),
         _ => None,
@@ -140,13 +140,13 @@ fn device_code<'a>(
                 // ROCm's tool writes an artifact for each variant.
                 if let (Some(known), DeviceArtifact::Target(..)) = (own.get_mut(&target), artifact)
                 {
-                    let mut files = tree.entries.iter().filter(|(_, item)| !item.is_directory());
-                    let both = files.find(|(path, _)| known.entries.contains_key(*path));
-                    if let Some((_, file)) = both {
+                    let mut files = tree.entries.iter().filter(|item| !item.is_directory());
+                    let both = files.find(|file| known.entries.contains(*file));
+                    if let Some(file) = both {
                         let known = known.root.display();
                         let text = format!("is in {known} as well; remove one of them");
                         let id = ids::CONFLICTING_FILES;
-                        findings.push(Finding::new(Severity::Fault, id, &*file.from, text));
+                        findings.push(Finding::new(Severity::Fault, id, file.full(), text));
                     }
                     known.add_missing(tree);
                     continue;
@@ -177,7 +177,7 @@ fn damage(tree: &Tree, role: &Role, advice: &str) -> Vec<Finding> {
     findings.extend(tree.about(ids::DAMAGED_DATABASE_FILE).cloned());
     let misplaced = misplaced(tree, role).map(|(item, reason)| {
         let text = format!("it {reason}{advice}");
-        Finding::new(Severity::Fault, ids::MISPLACED_FILE, &*item.from, text)
+        Finding::new(Severity::Fault, ids::MISPLACED_FILE, item.full(), text)
     });
     findings.extend(misplaced);
     findings
@@ -192,16 +192,16 @@ fn generics(component: Component<'_>, findings: &mut Vec<Finding>) -> Result<Vec
         // Of other shards' device code than the primary one's, nothing would be taken.
         findings.extend(damage(&tree, &Role::Generic, "; was all of it split?"));
         let mut markers = BTreeMap::new();
-        for (path, item) in tree.entries.iter().filter(|(_, item)| *item.class == Class::Split) {
+        for item in tree.entries.iter().filter(|item| *item.class == Class::Split) {
             let linked = item.linked()?;
             if let Err(error) = linked.image.check_loaded() {
                 let text = format!("{error}; split again");
                 let id = ids::DAMAGED_BINARY;
-                findings.push(Finding::new(Severity::Fault, id, &*item.from, text));
+                findings.push(Finding::new(Severity::Fault, id, item.full(), text));
             }
             if component.shards().count() > 1 {
                 let own = linked.markers()?.into_iter().map(|group| group.marker);
-                markers.insert(path.to_path_buf(), own.collect());
+                markers.insert(item.path.to_path_buf(), own.collect());
             }
         }
         generics.push(Generic { tree, markers });

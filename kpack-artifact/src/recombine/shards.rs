@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 
-use crate::tree::{Item, Role, Siblings, Tree, is_of_group};
+use crate::tree::{Role, Siblings, Tree, is_of_group};
 use kpack_core::publish::is_leftover;
 use kpack_core::{Error, ids};
 use kpack_split::leftover::{directories, leftovers};
-use kpack_tree::{Class, Node};
+use kpack_tree::{Class, Entry, Node};
 
 /// A shard: the split artifacts that one machine built.
 #[derive(Debug)]
@@ -173,7 +173,7 @@ impl Shards {
 }
 
 /// The target that an entry of an artifact with device code is for.
-fn target_of(item: &Item) -> Option<&TargetId> {
+fn target_of(item: &Entry) -> Option<&TargetId> {
     match &*item.class {
         Class::Target { target, .. } => Some(target),
         Class::Unknown { target, .. } => target.as_ref(),
@@ -183,10 +183,10 @@ fn target_of(item: &Item) -> Option<&TargetId> {
 
 /// Whether an artifact that is named like a group's is one. An unsplit one may be (`blas_lib_gfx110X`).
 fn is_of_targets(tree: &Tree) -> bool {
-    let mut files = tree.entries.values();
-    let is_of_one = |item: &Item| target_of(item).is_some();
-    let may_be = |item: &Item| is_of_one(item) || item.is_directory() || item.is_manifest();
-    tree.entries.values().any(is_of_one) && (files.all(may_be) || is_of_group(&tree.root))
+    let mut files = tree.entries.iter();
+    let is_of_one = |item: &Entry| target_of(item).is_some();
+    let may_be = |item: &Entry| is_of_one(item) || item.is_directory() || item.is_manifest();
+    tree.entries.iter().any(is_of_one) && (files.all(may_be) || is_of_group(&tree.root))
 }
 
 /// What an artifact has for each target; `own` is the target that the artifact is for, which entries of no
@@ -195,17 +195,17 @@ pub(super) fn parts(tree: &Tree, own: Option<&TargetId>) -> BTreeMap<TargetId, T
     let mut parts: BTreeMap<TargetId, Tree> = BTreeMap::new();
     let mut others = Vec::new();
     let empty = || Tree::empty(&tree.shard, &tree.root);
-    for (path, item) in &tree.entries {
+    for item in &tree.entries {
         let is_within = item.node == (Node::Directory { empty: false }) || item.is_manifest();
         // Another target's files are misplaced, and stay where they are.
         let is_own = |target: &&TargetId| own.is_none_or(|own| target.plain() == own.plain());
         match target_of(item).filter(is_own) {
             Some(target) => {
                 let part = parts.entry(target.clone()).or_insert_with(empty);
-                part.add_from(tree, path);
+                part.add_from(tree, &item.path);
             }
             None if is_within => {}
-            None => others.push(path),
+            None => others.push(&item.path),
         }
     }
     let own = own.or(parts.keys().next()).cloned();

@@ -8,33 +8,34 @@ use super::{Finding, MOST_NAMES, Severity};
 use crate::differences;
 use crate::output::Output;
 use crate::shared::Entries;
-use crate::tree::{Item, Tree};
+use crate::tree::Tree;
 use kpack_core::words::{list, list_some};
 use kpack_core::{Error, ids};
+use kpack_tree::Entry;
 use kpack_tree::place::Merge;
 
 /// A file for all targets with the entries of all shards.
 pub(super) struct MergedFile<'t> {
-    like: &'t Item,
+    like: &'t Entry,
     /// The bytes, if no shard's copy has everything.
     bytes: Option<Vec<u8>>,
     shards: Vec<String>,
 }
 
 impl MergedFile<'_> {
-    /// Adds it at `path`, and the directories that it is in.
-    pub(super) fn add_to(self, path: &Path, output: &mut Output) {
+    /// Adds it, and the directories that it is in.
+    pub(super) fn add_to(self, output: &mut Output) {
         output.add_prefixes(&[self.like.origin.prefix.to_string()]);
         match self.bytes {
-            Some(bytes) => output.add_bytes(&path.into(), bytes, &self.like.from),
-            None => output.add(&path.into(), self.like),
+            Some(bytes) => output.add_bytes(&self.like.path, bytes, self.like.full()),
+            None => output.add(self.like),
         }
         output.shards.extend(self.shards);
     }
 }
 
 struct ShardCopy<'a> {
-    item: &'a Item,
+    item: &'a Entry,
     entries: Entries,
 }
 
@@ -50,7 +51,7 @@ pub(super) fn merge_shared<'t>(
     let mut files: BTreeMap<&Path, Merge> = BTreeMap::new();
     for tree in trees {
         let entries = tree.entries.iter();
-        files.extend(entries.filter_map(|(path, item)| Some((&**path, item.shared(path)?))));
+        files.extend(entries.filter_map(|item| Some((&*item.path, item.shared()?))));
     }
     let (mut merged, mut findings) = (BTreeMap::new(), Vec::new());
     for (path, kind) in files {
@@ -71,12 +72,12 @@ pub(super) fn merge_shared<'t>(
 /// The shards' copies of a shared file; or why one is not in the expected format, which makes
 /// them host files like others.
 fn copies<'t>(
-    items: &[&'t Item],
+    items: &[&'t Entry],
     kind: Merge,
 ) -> Result<Result<Vec<ShardCopy<'t>>, String>, Error> {
     let mut copies = Vec::new();
     for item in items {
-        match Entries::read(&item.from, kind)? {
+        match Entries::read(item.full(), kind)? {
             Ok(entries) => copies.push(ShardCopy { item, entries }),
             Err(reason) => return Ok(Err(reason)),
         }
@@ -87,7 +88,7 @@ fn copies<'t>(
 /// Compares copies that cannot be merged, for `reason`, as host files.
 fn all_the_same(
     component: Component<'_>,
-    copies: &[&Item],
+    copies: &[&Entry],
     reason: &str,
 ) -> Result<Vec<Finding>, Error> {
     let severity = if component.validation().verify_generic_artifacts_match {
@@ -100,12 +101,12 @@ fn all_the_same(
         return Ok(findings);
     };
     for other in others {
-        if let Some(difference) = differences::explain(&first.from, &other.from)? {
-            let shard = &first.origin.shard;
+        if let Some(difference) = differences::explain(first.full(), other.full())? {
+            let shard = &first.origin.tree;
             let text = difference
                 .text
                 .after(format_args!("cannot be merged with shard {shard}'s ({reason}), and "));
-            findings.push(Finding::new(severity, ids::UNMERGEABLE_FILE, &*other.from, text));
+            findings.push(Finding::new(severity, ids::UNMERGEABLE_FILE, other.full(), text));
         }
     }
     Ok(findings)
@@ -135,20 +136,19 @@ fn merge<'t>(
             "its entries {} {} differ between shards {} and {}; {end}",
             all.noun(),
             list_some(differ, MOST_NAMES),
-            list(before.map(|copy| &copy.item.origin.shard)),
-            copy.item.origin.shard
+            list(before.map(|copy| &copy.item.origin.tree)),
+            copy.item.origin.tree
         );
         let id = ids::DUPLICATE_DEVICE_CODE;
-        findings.push(Finding::new(severity, id, &*copy.item.from, text));
+        findings.push(Finding::new(severity, id, copy.item.full(), text));
     }
     if let Some(whole) = copies.iter().find(|copy| copy.entries.same(&all)) {
         let file = MergedFile { like: whole.item, bytes: None, shards: Vec::new() };
         return Ok((Some(file), findings));
     }
-    let shards: Vec<String> =
-        copies.iter().map(|copy| copy.item.origin.shard.to_string()).collect();
+    let shards: Vec<String> = copies.iter().map(|copy| copy.item.origin.tree.to_string()).collect();
     let text = format!("merged from the copies of {}", list(&shards));
-    findings.push(Finding::new(Severity::Note, ids::MERGED_FILE, &*first.item.from, text));
-    let bytes = all.to_bytes().map_err(|e| Error::io(&first.item.from, "merge", e))?;
+    findings.push(Finding::new(Severity::Note, ids::MERGED_FILE, first.item.full(), text));
+    let bytes = all.to_bytes().map_err(|e| Error::io(first.item.full(), "merge", e))?;
     Ok((Some(MergedFile { like: first.item, bytes: Some(bytes), shards }), findings))
 }

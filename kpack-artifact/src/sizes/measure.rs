@@ -156,7 +156,7 @@ impl Measured {
             if leftovers.iter().any(|leftover| path.starts_with(leftover)) {
                 continue;
             }
-            if entry.shared_inode.is_some_and(|inode| !self.inodes.insert(inode)) {
+            if entry.shared_inode.as_deref().is_some_and(|inode| !self.inodes.insert(*inode)) {
                 continue;
             }
             let metadata = path.symlink_metadata();
@@ -189,7 +189,7 @@ impl Measured {
         size: u64,
         module: Option<&str>,
     ) -> Result<(), Error> {
-        let (of_content, target, what) = match &entry.class {
+        let (of_content, target, what) = match &*entry.class {
             Class::Fat | Class::Split => {
                 return self.linked(path, &with_slashes(&entry.path), size, module);
             }

@@ -120,7 +120,7 @@ fn refuse_uninstalled(trees: &Trees, report: &mut Report) -> Result<(), Error> {
             Ok(Some(_)) => {
                 let text = "the device code was split before the link, and is where it was built; \
                             expected it in the artifact, where `kpack split` puts it";
-                return Err(Error::rejected(ids::SPLIT_BEFORE_LINK, &item.from, text));
+                return Err(Error::rejected(ids::SPLIT_BEFORE_LINK, item.full(), text));
             }
             Err(found) => report.warn(found.id, found.file(), &found.text),
         }
@@ -145,13 +145,13 @@ fn found(
             add(&target, &binary.file.code.path);
         }
     }
-    for (owner, _, item) in trees.entries().filter(|(.., item)| !item.is_directory()) {
+    for (owner, item) in trees.entries().filter(|(.., item)| !item.is_directory()) {
         let target = item.target(owner).or(match &*item.class {
             Class::Unknown { target, .. } if options.unknown == Unknown::Move => target.as_ref(),
             _ => None,
         });
         if let Some(target) = target {
-            add(target, &item.from);
+            add(target, item.full());
         }
     }
     for listed in manifests {
@@ -212,12 +212,12 @@ pub(super) fn retain(manifest: &mut Manifest, targets: &Targets) {
 /// The manifests in the input. An unreadable one is copied like any other file.
 fn manifests(trees: &Trees, report: &mut Report) -> Result<Vec<Listed>, Error> {
     let mut manifests = Vec::new();
-    for (owner, _, item) in trees.entries() {
+    for (owner, item) in trees.entries() {
         let is_listed = owner.is_some() || !item.origin.prefix.is_empty();
         if !is_listed || !item.is_manifest() {
             continue;
         }
-        let from = item.from.to_path_buf();
+        let from = item.full().to_path_buf();
         match or_refused(read_manifest(&from))? {
             Ok(manifest) => manifests.push(Listed { from, manifest }),
             Err(found) => {

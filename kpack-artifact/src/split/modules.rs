@@ -12,13 +12,13 @@ use kpack_format::names::{FileNames, Group};
 use super::targets::Targets;
 use super::{Layout, Options};
 use crate::manifest_txt;
-use crate::tree::{Item, Tree};
+use crate::tree::Tree;
 use kpack_core::publish::is_name_part;
 use kpack_core::{Error, ids};
 use kpack_split::host::Plan;
 use kpack_split::input::{KpackPath, LocatedBinary, Prefix, binary_error};
 use kpack_split::split::{self, BinaryKind, FatFile, Spirv, code_ids};
-use kpack_tree::{Class, EntryPath};
+use kpack_tree::{Class, Entry};
 
 /// The fat binaries of a prefix, or of all prefixes of an artifact.
 pub(super) struct Module {
@@ -125,11 +125,10 @@ pub(super) fn module(
     prefixes: &[String],
     options: &Options,
 ) -> Result<Option<Module>, Error> {
-    let is_own = |item: &Item| prefixes.iter().any(|prefix| **prefix == *item.origin.prefix);
-    let all = || tree.entries.iter().filter(|(_, item)| is_own(item));
-    let fat: Vec<(&EntryPath, &Item)> =
-        all().filter(|(_, item)| *item.class == Class::Fat).collect();
-    let Some((_, first)) = fat.first() else {
+    let is_own = |item: &Entry| prefixes.iter().any(|prefix| **prefix == *item.origin.prefix);
+    let all = || tree.entries.iter().filter(|item| is_own(item));
+    let fat: Vec<&Entry> = all().filter(|item| *item.class == Class::Fat).collect();
+    let Some(first) = fat.first() else {
         return Ok(None);
     };
     let prefix = first.origin.prefix.to_string();
@@ -146,12 +145,12 @@ pub(super) fn module(
     let binaries: Vec<ModuleBinary> = binaries.collect::<Result<_, Error>>()?;
     let directory = Path::new(&prefix).join(&kpacks.name);
     let mut present = BTreeMap::new();
-    for (path, item) in all() {
+    for item in all() {
         if let Class::Target { target, .. } = &*item.class
-            && path.parent() == Some(&*directory)
-            && group.target_of(&file_name(path)).as_ref() == Some(target)
+            && item.path.parent() == Some(&*directory)
+            && group.target_of(&file_name(&item.path)).as_ref() == Some(target)
         {
-            present.insert(target.clone(), item.from.to_path_buf());
+            present.insert(target.clone(), item.full().to_path_buf());
         }
     }
     let manifest = tree.entries.get(&*directory.join(group.manifest()));
@@ -163,14 +162,14 @@ pub(super) fn module(
         kpacks,
         binaries,
         present,
-        manifest: manifest.map(|item| item.from.to_path_buf()),
+        manifest: manifest.map(|item| item.full().to_path_buf()),
     }))
 }
 
 /// A fat binary, with all of its names in the install prefix.
 struct Named<'a> {
     prefix: String,
-    item: &'a Item,
+    item: &'a Entry,
     files: Vec<(PathBuf, PathBuf)>,
     names: Vec<LocatedBinary>,
 }
@@ -195,17 +194,18 @@ impl Named<'_> {
 }
 
 /// The binaries that fat files are names of.
-fn names<'a>(tree: &Tree, fat: &[(&EntryPath, &'a Item)]) -> Result<Vec<Named<'a>>, Error> {
+fn names<'a>(tree: &Tree, fat: &[&'a Entry]) -> Result<Vec<Named<'a>>, Error> {
     let mut binaries: Vec<Named<'a>> = Vec::new();
     let mut inodes = HashMap::new();
-    for (path, item) in fat {
+    for item in fat {
+        let path = &item.path;
         let prefix = &*item.origin.prefix;
         let installed = Prefix::new(&tree.root.join(prefix))?;
         let located = installed.binary(path.strip_prefix(prefix).unwrap_or(path))?;
         let next = binaries.len();
         let inode = item.shared_inode.as_deref();
         let binary = inode.map_or(next, |inode| *inodes.entry(inode).or_insert(next));
-        let file = (path.to_path_buf(), item.from.to_path_buf());
+        let file = (path.to_path_buf(), item.full().to_path_buf());
         match binaries.get_mut(binary) {
             Some(known) => {
                 known.names.push(located);

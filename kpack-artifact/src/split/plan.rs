@@ -16,8 +16,7 @@ use crate::code_ids;
 use crate::names;
 use crate::output::Output;
 use crate::rules::conflicts;
-use crate::tree::files_of;
-use crate::tree::{Item, Role, Tree};
+use crate::tree::{Role, Tree};
 use kpack_core::files::with_slashes;
 use kpack_core::report::{FileReport, Outcome};
 use kpack_core::words::list;
@@ -25,7 +24,7 @@ use kpack_core::{Error, Severity, ids};
 use kpack_split::split::warn_of_names;
 use kpack_tree::gaps::gaps_once_split;
 use kpack_tree::place::Place;
-use kpack_tree::{Class, EntryPath, Node, databases};
+use kpack_tree::{Class, Entry, Node, databases};
 
 /// How many files of one directory that look architecture-specific are named one by one.
 const MOST_UNKNOWN: usize = 5;
@@ -64,19 +63,20 @@ pub(super) fn plan(
     report_observations(&contents.trees, report);
     report_gaps(&contents.trees, report)?;
     // Only the search for gaps needs what library files name.
-    let items = contents.trees.all.iter_mut().flat_map(|(_, tree)| tree.entries.values_mut());
-    items.for_each(|item| item.library = None);
+    for (_, tree) in &mut contents.trees.all {
+        tree.change(|entry| entry.library.is_some(), |entry| entry.library = None);
+    }
     let mut planner = Planner::new(options, &contents, &targets, report);
-    for (owner, path, item) in contents.trees.entries() {
-        planner.add(owner, path, item)?;
+    for (owner, item) in contents.trees.entries() {
+        planner.add(owner, item)?;
     }
     let artifacts = planner.finish();
     let databases = contents.trees.entries();
-    let databases = databases.filter(|(_, _, item)| {
+    let databases = databases.filter(|(_, item)| {
         let is_kept = |target| targets.keeps(target);
         matches!(&*item.class, Class::Target { target, .. } if is_kept(target))
     });
-    let files = databases.map(|(_, path, _)| &**path);
+    let files = databases.map(|(_, item)| &*item.path);
     let debug = &options.storage.debug;
     let note = databases::not_stripped(files, debug, &options.artifact_dir);
     report.findings.extend(note);
@@ -126,7 +126,7 @@ fn report_gaps(trees: &Trees, report: &mut Report) -> Result<(), Error> {
         trees.generic_beside.as_deref().map(|generic| Tree::read("", generic, &Role::Generic));
     let beside = beside.transpose()?;
     let all = trees.all.iter().map(|(_, tree)| tree).chain(&beside);
-    for gap in gaps_once_split(all.flat_map(files_of)) {
+    for gap in gaps_once_split(all.flat_map(|tree| &tree.entries)) {
         let is_read = trees.all.iter().any(|(_, tree)| gap.from.starts_with(&tree.root));
         if is_read {
             report.warn(ids::INCOMPLETE_DATABASE, &gap.from, gap.text());
@@ -237,38 +237,33 @@ impl<'a> Planner<'a> {
     }
 
     /// Adds an entry, which is in the artifact of `owner` already, if in any.
-    fn add(
-        &mut self,
-        owner: Option<&TargetId>,
-        path: &'a EntryPath,
-        item: &'a Item,
-    ) -> Result<(), Error> {
+    fn add(&mut self, owner: Option<&TargetId>, item: &'a Entry) -> Result<(), Error> {
         let Destination::Kept(target) = self.destination(owner, item)? else {
             return Ok(());
         };
-        if self.written_anew.contains(&*item.from) {
+        if self.written_anew.contains(item.full()) {
             return Ok(());
         }
         self.report.already_split += u64::from(*item.class == Class::Split);
-        if target.is_none() && self.is_device_code(owner, path, item) {
+        if target.is_none() && self.is_device_code(owner, item) {
             self.report.left_generic += 1;
         }
         let Some(output) = self.artifacts.get_mut(&target) else {
             return Ok(());
         };
-        if let Some(other) = output.file_at(path).filter(|_| !item.is_directory()) {
+        if let Some(other) = output.file_at(&item.path).filter(|_| !item.is_directory()) {
             let reason = format!("takes the place of {}", other.display());
-            return Err(Error::rejected(ids::CONFLICTING_FILES, &item.from, reason));
+            return Err(Error::rejected(ids::CONFLICTING_FILES, item.full(), reason));
         }
-        match (self.rewritten.remove(&*item.from), &*item.class) {
-            (Some(bytes), _) => output.add_bytes(path, bytes, &item.from),
+        match (self.rewritten.remove(item.full()), &*item.class) {
+            (Some(bytes), _) => output.add_bytes(&item.path, bytes, item.full()),
             (None, Class::Split) => {
                 let left_out = &self.targets.left_out;
-                output.add_edited(path, item, code_ids::without(item, left_out)?);
+                output.add_edited(item, code_ids::without(item, left_out)?);
             }
-            (None, _) => match self.hosts.get(&*item.from) {
-                Some((module, size)) => output.add_host(path, item, *module, *size),
-                None => output.add(path, item),
+            (None, _) => match self.hosts.get(item.full()) {
+                Some((module, size)) => output.add_host(item, *module, *size),
+                None => output.add(item),
             },
         }
         Ok(())
@@ -277,11 +272,11 @@ impl<'a> Planner<'a> {
     fn destination(
         &mut self,
         owner: Option<&TargetId>,
-        item: &'a Item,
+        item: &'a Entry,
     ) -> Result<Destination, Error> {
         let target = match (owner, &*item.class) {
             (None, Class::Unknown { target, reason, .. }) => {
-                let file = UnknownFile { from: &item.from, reason };
+                let file = UnknownFile { from: item.full(), reason };
                 self.unknown(file, target.as_ref())?
             }
             _ => item.target(owner),
@@ -365,9 +360,9 @@ impl<'a> Planner<'a> {
     }
 
     /// Whether an entry is device code, in a known place or not.
-    fn is_device_code(&self, owner: Option<&TargetId>, path: &Path, item: &Item) -> bool {
+    fn is_device_code(&self, owner: Option<&TargetId>, item: &Entry) -> bool {
         let is_of_unselected_database = || {
-            let path = with_slashes(item.installed(path).unwrap_or(path));
+            let path = with_slashes(item.installed().unwrap_or(&item.path));
             matches!(self.contents.trees.databases.recognise(&path), Some((owner, place))
                 if !owner.is_selected() && !matches!(place, Place::ForAll(_)))
         };

@@ -10,9 +10,9 @@ use super::{Options, unlisted};
 use crate::mark;
 use crate::names;
 use crate::rules::misplaced;
-use crate::tree::{Item, Role, Tree, is_artifact};
+use crate::tree::{Role, Tree, is_artifact};
 use kpack_core::{Error, ids};
-use kpack_tree::{EntryPath, Selection};
+use kpack_tree::{Entry, Selection};
 
 /// The directories that an artifact is read from: one, which may be of an earlier split, or all
 /// artifacts of an earlier split with their targets, the generic one first.
@@ -66,7 +66,7 @@ impl Trees {
                     "{reason}; several artifacts have this name, so builds seem to be mixed; split each build \
                      into a separate output directory"
                 );
-                return Err(Error::rejected(ids::SPLIT_ARTIFACT, &file.from, text));
+                return Err(Error::rejected(ids::SPLIT_ARTIFACT, file.full(), text));
             }
             for prefix in &tree.missing {
                 let path = tree.root.join(prefix);
@@ -94,12 +94,11 @@ impl Trees {
         tree.map_or(Path::new(""), |(_, tree)| &tree.root)
     }
 
-    /// The entries with the targets whose artifacts they are in, and their paths in these.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (Option<&TargetId>, &EntryPath, &Item)> {
-        self.all.iter().flat_map(|(target, tree)| {
-            let entries = tree.entries.iter();
-            entries.map(move |(path, item)| (target.as_ref(), path, item))
-        })
+    /// The entries with the targets whose artifacts they are in.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (Option<&TargetId>, &Entry)> {
+        self.all
+            .iter()
+            .flat_map(|(target, tree)| tree.entries.iter().map(move |item| (target.as_ref(), item)))
     }
 
     /// The prefixes, each once.

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use super::report::Report;
 use crate::manifest_txt;
-use crate::tree::{PrefixContent, Tree};
+use crate::tree::Tree;
 use kpack_core::platform::FileTypeExt;
 use kpack_core::{Error, ids};
 use kpack_split::input::or_refused;
-use kpack_tree::{Class, Classified, Entry, Node, Only, Parsed, Selection, Walk};
+use kpack_tree::{Class, Entry, Node, Only, Parsed, Selection, Walk};
 
 /// Adds what is in no prefix to the entries of `tree`, with an empty prefix.
 ///
@@ -50,12 +50,11 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
         };
         report.warn(ids::IN_NO_PREFIX, root.join(top), text + to);
     }
-    let mut content = PrefixContent::new(&tree.shard, root, "");
-    for mut entry in entries {
-        (entry.class, entry.library) = (in_no_prefix(entry.class), None);
-        content.add(Classified { entry, observations: Vec::new(), binary: None });
+    for entry in &mut entries {
+        (entry.class, entry.library) = (in_no_prefix(&entry.class).into(), None);
+        entry.binary = None;
     }
-    tree.add(content);
+    tree.add("", entries.into());
     Ok(())
 }
 
@@ -76,12 +75,12 @@ fn tops(entries: &[Entry]) -> Vec<(&Path, Option<u64>)> {
 }
 
 /// What looks architecture-specific is in no known place here, and stays generic.
-fn in_no_prefix(class: Class) -> Class {
+fn in_no_prefix(class: &Class) -> Class {
     let (device_code, reason) = match class {
         Class::Fat => (true, "a fat binary".to_owned()),
         Class::Target { target, database } => (true, format!("for {target} ({database})")),
-        Class::Unknown { device_code, reason, .. } => (device_code, reason),
-        Class::Host | Class::Split => return class,
+        Class::Unknown { device_code, reason, .. } => (*device_code, reason.clone()),
+        Class::Host | Class::Split => return class.clone(),
     };
     Class::Unknown { target: None, device_code, reason: reason + " in no prefix" }
 }

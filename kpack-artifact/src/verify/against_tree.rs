@@ -150,7 +150,7 @@ impl Pair {
             files += usize::from(is_file);
             report.extend([own]);
         }
-        let expected = entries.iter().map(|entry| entry.path.clone()).collect();
+        let expected = entries.iter().map(|entry| entry.path.to_path_buf()).collect();
         self.nothing_added(&expected, context, report)?;
         if report.count(Severity::Fault) == faults {
             let limited = match left_out {
@@ -205,7 +205,7 @@ impl Pair {
             let mut places = self.roots.iter().map(|root| root.join(&entry.path));
             places.any(|place| place.symlink_metadata().is_ok())
         };
-        is_wanted(entry, context) || matches!(entry.class, Class::Unknown { .. }) && is_there()
+        is_wanted(entry, context) || matches!(*entry.class, Class::Unknown { .. }) && is_there()
     }
 
     /// Compares an entry with its counterpart; `is_listed` tells whether it is in a prefix. Also returns
@@ -383,7 +383,7 @@ impl Pair {
             for entry in content.entries {
                 let made = is_archive(&entry.path) || is_manifest(&entry.path);
                 let is_directory = matches!(entry.node, Node::Directory { .. });
-                let known = is_directory || made || expected.contains(&entry.path);
+                let known = is_directory || made || expected.contains(&*entry.path);
                 if !known && is_wanted(&entry, context) {
                     let text = "is not in the unsplit tree";
                     report.fault(ids::FILES_DIFFER, &root.join(entry.path), text);
@@ -396,7 +396,7 @@ impl Pair {
 
 /// Whether the caller did not leave out its target.
 fn is_wanted(entry: &Entry, context: &Context<'_>) -> bool {
-    match &entry.class {
+    match &*entry.class {
         Class::Target { target, .. } | Class::Unknown { target: Some(target), .. } => {
             let named: kpack_format::Selection = context.files.options.targets.iter().collect();
             named.is_empty() || named.matches(target)

@@ -8,7 +8,7 @@ use kpack_core::Error;
 use kpack_core::words::counted;
 use kpack_core::{Finding, Severity, ids};
 use kpack_split::input::or_refused;
-use kpack_tree::gaps::{DatabaseFile, Gap, files_in, gaps};
+use kpack_tree::gaps::{Gap, gaps};
 use kpack_tree::{Only, Tree, Walk};
 
 /// Verifies that the database files below `prefix` are undamaged, match the targets in their names,
@@ -35,9 +35,7 @@ pub(super) fn verify(
             report.add(found.severity, found.id, &path, &found.text);
         }
     }
-    let files = Vec::from_iter(files_in(&content, prefix, Path::new("")));
-    let gaps = gaps(files.iter().map(DatabaseFile::from));
-    report_gaps(gaps, context, report);
+    report_gaps(gaps(content.entries.iter()), context, report);
     if !content.entries.is_empty() && report.count(Severity::Fault) == faults {
         let files = counted(content.entries.len(), "file");
         let text =

@@ -9,7 +9,7 @@ use kpack_split::leftover::directories;
 use crate::manifest_txt;
 use crate::mark;
 use crate::tree::is_artifact;
-use kpack_tree::gaps::{DatabaseFile, Gap, files_in, gaps};
+use kpack_tree::gaps::{Gap, gaps};
 use kpack_tree::{Class, Only, Parsed, Selection, Tree, Walk};
 
 /// The unsplit original of a tree: the contents of its install prefixes, by directory.
@@ -49,16 +49,12 @@ impl Original {
             let content = walk.collect()?;
             original.prefixes.insert(prefix, content);
         }
-        let entries = || {
-            let prefixes = original.prefixes.iter();
-            prefixes.flat_map(|(prefix, content)| content.entries.iter().map(move |e| (prefix, e)))
-        };
-        let first_split = entries().find(|(_, entry)| entry.class == Class::Split);
+        let entries = || original.prefixes.values().flat_map(|content| &content.entries);
+        let first_split = entries().find(|entry| *entry.class == Class::Split);
         match first_split {
-            Some((prefix, split)) if !entries().any(|(_, entry)| entry.class == Class::Fat) => {
+            Some(split) if !entries().any(|entry| *entry.class == Class::Fat) => {
                 let reason = "the original is already split";
-                let path = prefix.join(&split.path);
-                return Err(Error::rejected(ids::SPLIT_ARTIFACT, &path, reason));
+                return Err(Error::rejected(ids::SPLIT_ARTIFACT, split.full(), reason));
             }
             _ => {}
         }
@@ -68,13 +64,10 @@ impl Original {
             artifacts => artifacts.iter().map(PathBuf::as_path).collect(),
         };
         for artifact in roots {
-            let own = original.prefixes.iter().filter_map(|(prefix, content)| {
-                let within = prefix.strip_prefix(artifact).ok()?;
-                Some(files_in(content, artifact, within))
-            });
-            let files = Vec::from_iter(own.flatten());
-            let gaps = gaps(files.iter().map(DatabaseFile::from));
-            original.gaps.extend(gaps);
+            let own = original.prefixes.iter().filter(|(prefix, _)| prefix.starts_with(artifact));
+            let files = own.flat_map(|(_, content)| &content.entries);
+            let files = Vec::from_iter(files.map(|file| file.clone().within(artifact)));
+            original.gaps.extend(gaps(files.iter()));
         }
         Ok(original)
     }

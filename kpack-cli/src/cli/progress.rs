@@ -52,6 +52,11 @@ impl Progress for Bar {
         self.bar.inc(done);
     }
 
+    fn waits(&self, path: &Path) {
+        let text = format!("waiting for another program, which has locked {}", shown(path));
+        self.bar.suspend(|| output::complain("note", text));
+    }
+
     fn file(&self, path: &Path) {
         output::processing(path);
         let name = path.file_name().unwrap_or_default();

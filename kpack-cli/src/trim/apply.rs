@@ -17,10 +17,11 @@ use kpack_split::input::{or_refused, until_unchanged};
 use kpack_split::trim::{self, Destination, Written};
 
 use super::held::Spot;
-use super::note::{Goes, OpenNote};
+use super::lists::{self, Fate, Places};
+use super::note::{self, Goes, OpenNote};
 use super::plan::{Decision, Job, NewManifest, Planner, Removed, Rewrite, Whole};
 use super::tree::{Given, Tree};
-use super::{FileReport, Outcome, Report, lists};
+use super::{FileReport, Outcome, Report};
 use crate::doctor::Origins;
 
 /// The most files that are planned before the note is written for all of them.
@@ -149,7 +150,6 @@ impl<'a> Application<'a> {
         if self.planner.options.dry_run || whole.files.is_empty() {
             return Ok(());
         }
-        // Afterwards, the next run of a killed one would not know what went.
         let goes = whole.files.iter().map(|removed| Goes {
             names: slice::from_ref(&removed.path),
             targets: BTreeSet::from([removed.target.clone()]),
@@ -166,12 +166,12 @@ impl<'a> Application<'a> {
             self.report.files.truncate(reported);
             return Ok(());
         }
-        self.update_lists()?;
         let mut failed = HashSet::new();
         for manifest in &whole.manifests {
             let done = self.write_manifest(manifest);
-            if self.keep_failure(done)?.is_none() {
-                failed.insert(&*manifest.path);
+            match self.keep_failure(done)? {
+                Some(()) => _ = self.changed.insert(manifest.path.clone()),
+                None => _ = failed.insert(&*manifest.path),
             }
         }
         // What a manifest still lists stays.
@@ -438,11 +438,35 @@ impl<'a> Application<'a> {
         Origins::find(root, &given, files.map(PathBuf::as_path).collect())
     }
 
+    /// Corrects the lists of the files that this run or an earlier one changed or removed.
     fn update_lists(&mut self) -> Result<(), Error> {
-        let unfinished = self.unfinished.iter().flatten().collect();
-        let changes = lists::Changes::new(self.given, &self.complete, &self.changed, unfinished);
-        let updated = changes.update(&self.tree.files, &mut self.report);
-        self.keep_failure(updated).map(drop)
+        let Planner { root, held, .. } = *self.planner;
+        let mut fates = BTreeMap::new();
+        fates.extend(self.complete.iter().map(|path| (path.clone(), Fate::Complete)));
+        let below = self.tree.files.iter().flatten().filter(|path| path.ends_with(note::NAME));
+        let below = below.filter_map(|path| path.parent());
+        let above = self.given.iter().flat_map(|given| given.directory().ancestors());
+        let above = above.filter(|directory| root.inside(directory).is_some());
+        let is_given = |path: &PathBuf| self.given.iter().any(|given| path.starts_with(&given.0));
+        let places = Places { root, given: held.directories() };
+        for directory in BTreeSet::from_iter(below.chain(above)) {
+            let noted = self.keep_failure(places.noted(directory))?.unwrap_or_default();
+            for path in noted.into_iter().filter(is_given) {
+                let is_there = held.is_there(&path);
+                if let Some(is_there) = self.keep_failure(is_there)? {
+                    fates.insert(path, if is_there { Fate::Changed } else { Fate::Gone });
+                }
+            }
+        }
+        fates.extend(self.changed.iter().map(|path| (path.clone(), Fate::Changed)));
+        let went = self.report.files.iter().filter(|file| file.outcome == Outcome::Removed);
+        fates.extend(went.map(|file| (file.path.clone(), Fate::Gone)));
+        let corrected = lists::correct(places, &fates);
+        self.report.findings.extend(corrected.findings);
+        for error in corrected.errors {
+            self.keep_failure(Err::<(), _>(error))?;
+        }
+        Ok(())
     }
 }
 

@@ -40,6 +40,7 @@ impl Held {
         root: &Root,
         paths: &[PathBuf],
         changes: bool,
+        waits: &dyn Fn(&Path),
     ) -> Result<(Vec<Given>, Self), Error> {
         loop {
             let given = Given::find(root, paths)?;
@@ -47,7 +48,7 @@ impl Held {
             if !changes {
                 return Ok((given, Self::new(directories, None)));
             }
-            let lock = TreeLock::wait(directories.iter().map(|directory| &**directory))?;
+            let lock = TreeLock::wait(directories.iter().map(|directory| &**directory), waits)?;
             let now = Given::find(root, paths)?;
             let is_still = |(one, other): (&Arc<Directory>, &Arc<Directory>)| one.is(other);
             if now == given && directories.iter().zip(&self::directories(root, &now)?).all(is_still)
@@ -61,6 +62,11 @@ impl Held {
         Self { directories, last: RefCell::new(None), _lock: lock }
     }
 
+    /// The directories of what is given.
+    pub(super) fn directories(&self) -> &[Arc<Directory>] {
+        &self.directories
+    }
+
     /// Finds the directory of `path`, which is below a given one.
     ///
     /// # Errors
@@ -68,6 +74,18 @@ impl Held {
     pub(super) fn find<'p>(&self, path: &'p Path) -> Result<Spot<'p>, Error> {
         let (parent, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
         Ok(Spot { path, directory: self.directory(parent)?, name })
+    }
+
+    /// Whether something is at `path`, which is below a given directory.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(super) fn is_there(&self, path: &Path) -> Result<bool, Error> {
+        let (parent, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
+        let Some((directory, inside)) = nearest(&self.directories, parent) else {
+            return Ok(false);
+        };
+        directory.find_below(inside)?.map_or(Ok(false), |directory| directory.has(name))
     }
 
     /// Opens the directory at `path`, which is a given one or below one.
@@ -80,18 +98,25 @@ impl Held {
         {
             return Ok(Arc::clone(last));
         }
-        let inside = self.directories.iter().filter_map(|directory| {
-            path.strip_prefix(directory.path()).ok().map(|inside| (directory, inside))
-        });
-        // The nearest one, so that as few directories as possible are opened.
-        let nearest = inside.min_by_key(|(_, inside)| inside.components().count());
-        let Some((directory, inside)) = nearest else {
+        let Some((directory, inside)) = nearest(&self.directories, path) else {
             return Err(Error::changed(path));
         };
         let found = Arc::new(directory.below(inside)?);
         *self.last.borrow_mut() = Some(Arc::clone(&found));
         Ok(found)
     }
+}
+
+/// The nearest of these directories that `path` is in or that is there itself, so that as few as possible are opened, and
+/// the path in it.
+pub(super) fn nearest<'d, 'p>(
+    directories: &'d [Arc<Directory>],
+    path: &'p Path,
+) -> Option<(&'d Arc<Directory>, &'p Path)> {
+    let inside = directories.iter().filter_map(|directory| {
+        path.strip_prefix(directory.path()).ok().map(|inside| (directory, inside))
+    });
+    inside.min_by_key(|(_, inside)| inside.components().count())
 }
 
 fn directories(root: &Root, given: &[Given]) -> Result<Vec<Arc<Directory>>, Error> {

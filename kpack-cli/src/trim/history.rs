@@ -89,7 +89,7 @@ impl History {
             for (name, went) in subject.among(&read) {
                 let delivery = match went {
                     _ if Note::is_gone(went) || is_manifest(Path::new(name)) => Delivery::Archive,
-                    _ => Delivery::Bundle,
+                    _ => Delivery::AnyBundle,
                 };
                 let of_file = went.removed.iter().filter(|target| {
                     let target = target.parse::<TargetId>();

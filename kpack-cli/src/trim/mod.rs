@@ -119,7 +119,7 @@ pub fn trim(options: &Options, progress: &dyn Progress) -> Result<Report, Error>
         None => absolute(path).map_err(|error| Error::io(path, "find", error)),
     });
     let paths = paths.collect::<Result<Vec<_>, Error>>()?;
-    let (given, held) = Held::open(&root, &paths, !options.dry_run)?;
+    let (given, held) = Held::open(&root, &paths, !options.dry_run, &|path| progress.waits(path))?;
     let notes = OpenNote::all(&held, &given, !options.dry_run)?;
     let databases = Selection::new(Known::Auto, options.kernel_files.clone());
     let mut tree = Tree::read(&root, &given, &databases)?;

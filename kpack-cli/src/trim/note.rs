@@ -17,6 +17,7 @@ use kpack_core::publish::{Directory, StagedFile};
 use kpack_core::{Error, ids};
 use kpack_format::TargetId;
 use kpack_format::digest::{blake3, hex};
+use kpack_wheel::within;
 use serde::{Deserialize, Serialize};
 
 use super::held::Held;
@@ -193,6 +194,11 @@ impl Note {
             None => true,
             Some(left) => *left == Left::of(directory, name)?,
         })
+    }
+
+    /// The files that runs changed or removed in `directory`, which the note is in.
+    pub(super) fn paths<'n>(&'n self, directory: &'n Path) -> impl Iterator<Item = PathBuf> + 'n {
+        self.files.keys().filter_map(|name| within(directory, directory, name.as_ref()))
     }
 
     /// Whether trim removed the file as a whole.

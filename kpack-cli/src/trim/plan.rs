@@ -3,13 +3,13 @@
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
-use kpack_artifact::removal;
+use kpack_artifact::removal::{self, Going};
 use kpack_core::finding::Finding;
 use kpack_core::publish::Identity;
 use kpack_core::{Error, Severity, ids};
 use kpack_format::TargetId;
 use kpack_split::input::{or_refused, until_unchanged};
-use kpack_split::trim::{self, Trim, TrimPlan};
+use kpack_split::trim::{self, Scratch, Trim, TrimPlan};
 
 use kpack_tree::Selection;
 
@@ -137,11 +137,12 @@ impl Planner<'_> {
         } else {
             (spot.open()?, None)
         };
-        let scratch = match self.options.dry_run {
+        let directory = match self.options.dry_run {
             true => std::env::temp_dir(),
             false => spot.directory.anchor(),
         };
-        Ok(match or_refused(trim::plan(&job.from, file, &self.options.keep, &scratch))? {
+        let scratch = Scratch { directory: &directory, only_measured: self.options.dry_run };
+        Ok(match or_refused(trim::plan(&job.from, file, &self.options.keep, scratch))? {
             Ok(Trim::Planned(plan)) => Decision::Rewritten(Rewrite { plan, link }),
             Ok(Trim::Done) if !job.is_link => Decision::Complete,
             Ok(Trim::Nothing | Trim::Done) => Decision::Nothing,
@@ -175,7 +176,7 @@ impl Planner<'_> {
             errors: removal.unread,
             ..Whole::default()
         };
-        let gone = BTreeSet::from_iter(removal.files.iter().map(|(path, _)| &**path));
+        let gone = BTreeSet::from_iter(removal.files.iter().map(|going| &*going.path));
         for path in removal.manifests {
             match self.manifest(&path, &gone) {
                 Ok(Some(new)) => whole.manifests.push(new),
@@ -187,8 +188,8 @@ impl Planner<'_> {
                 Err(error) => whole.errors.push(error),
             }
         }
-        for (path, target) in &removal.files {
-            match self.removed(path, target) {
+        for going in &removal.files {
+            match self.removed(going) {
                 Ok(removed) => whole.files.push(removed),
                 Err(error) => whole.errors.push(error),
             }
@@ -196,11 +197,10 @@ impl Planner<'_> {
         Ok(whole)
     }
 
-    fn removed(&self, path: &Path, target: &TargetId) -> Result<Removed, Error> {
-        let spot = self.held.find(path)?;
-        let identity = spot.identity()?;
-        let size = if spot.directory.read_link(spot.name).is_ok() { 0 } else { identity.size() };
-        Ok(Removed { path: path.to_owned(), target: target.clone(), identity, size })
+    fn removed(&self, going: &Going) -> Result<Removed, Error> {
+        let identity = self.held.find(&going.path)?.identity()?;
+        let size = if going.is_link { 0 } else { identity.size() };
+        Ok(Removed { path: going.path.clone(), target: going.target.clone(), identity, size })
     }
 
     /// What becomes of a manifest without the archives that are `gone`; `None` if it lists none of them.

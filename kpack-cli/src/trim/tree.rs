@@ -82,7 +82,9 @@ impl Tree {
                 interrupt::check(path, "read")?;
                 let path = path.join(&entry.path);
                 match entry.node {
-                    Node::File { .. } => tree.add_file(&mut shared, path, entry.shared_inode),
+                    Node::File { .. } => {
+                        tree.add_file(&mut shared, path, entry.shared_inode.as_deref().copied())
+                    }
                     Node::Symlink => tree.add_link(root, given, path),
                     Node::Directory { .. } => {}
                 }

@@ -68,7 +68,9 @@ mod terminal;
 mod therock;
 mod therock_wheels;
 mod trim;
+mod trim_compiled;
 mod trim_faults;
+mod trim_lists;
 mod variants;
 #[path = "../../../kpack-artifact/tests/it/verified/mod.rs"]
 mod verified;

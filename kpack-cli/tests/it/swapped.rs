@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
+use kpack_tests::fixture::{Storage, bundle, code_with};
 use kpack_tests::require;
 use kpack_tests::tree::{Snapshot, Tree, write};
 use rustix::process::{Pid, Signal, kill_process};
@@ -274,4 +275,44 @@ fn launch() {
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     fs::write(tree.path("out/vec.o.kpack/.kpack/vec_lib_gfx1100.kpack"), "stale").unwrap();
     check_in(&tree, line, false, &[]);
+}
+
+/// The lists that a trim corrects are above what is given.
+#[test]
+fn lists_of_a_trim() {
+    if !require::tool("strace") {
+        return;
+    }
+    const PACKAGES: &str = "venv/lib/python3.12/site-packages";
+    let inputs = Tree::new();
+    let codes = ["gfx1100", "gfx942"].map(|target| code_with(target, &[1; 1000]));
+    let fat = bundle(Storage::Plain, &codes).unwrap();
+    inputs.write(&format!("{PACKAGES}/vec/a.hipfb"), &fat);
+    let rows = format!("vec/a.hipfb,sha256=x,{}\nvec-1.dist-info/RECORD,,\n", fat.len());
+    for list in [&format!("{PACKAGES}/vec-1.dist-info/RECORD"), "victim/RECORD"] {
+        inputs.write(list, &rows);
+    }
+    let line = format!("trim --arch gfx1100 {PACKAGES}/vec");
+    let (mut swaps, mut corrected) = (0, 0);
+    for call in ["openat", "renameat"] {
+        for number in successors(Some(1), |number| Some(number + 1 + number / 8)) {
+            let tree = inputs.copy();
+            let info = tree.path(&format!("{PACKAGES}/vec-1.dist-info"));
+            let swap = || {
+                fs::rename(&info, tree.path("taken")).unwrap();
+                symlink(tree.path("victim"), &info).unwrap();
+                true
+            };
+            let Some(swapped) = run(&tree, &line, &["-f"], (call, number), &swap) else {
+                break;
+            };
+            swaps += usize::from(swapped);
+            corrected +=
+                usize::from(fs::read_to_string(tree.path("taken/RECORD")).unwrap() != rows);
+            let files = Vec::from_iter(victims(&tree));
+            assert!(files == Vec::from_iter(victims(&inputs)), "{call} {number}");
+        }
+    }
+    // Some swaps came before kpack opened the directory, and some afterwards.
+    assert!(corrected > 0 && swaps > corrected, "{corrected} of {swaps}");
 }

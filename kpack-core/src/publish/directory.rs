@@ -1,6 +1,7 @@
 //! A directory held open by its descriptor: operations stay in it, even if its path later leads
 //! elsewhere.
 
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
@@ -18,6 +19,9 @@ const MODE: u32 = 0o755;
 
 /// Time between attempts to lock. Waiting in the kernel would delay signals too.
 const RETRY: Duration = Duration::from_millis(20);
+
+/// Attempts after which a user should know what a run waits for: about two seconds.
+const MOMENT: u32 = 100;
 
 /// An open directory.
 #[derive(Debug)]
@@ -68,8 +72,19 @@ impl Directory {
     /// none when it was found, so one placed there now would redirect the output.
     pub fn below(&self, relative: &Path) -> Result<Self, Error> {
         let mut found = self.again()?;
-        for name in names(relative) {
-            found = found.child(name?)?;
+        let mut names = names(relative).peekable();
+        while let Some(name) = names.next() {
+            let name = name?;
+            found = match found.child(name) {
+                // Whoever may not list a directory may go through it.
+                Err(Error::Io { source, .. })
+                    if source.kind() == io::ErrorKind::PermissionDenied
+                        && names.peek().is_some() =>
+                {
+                    found.entered(name, found.handle.passage(name))?
+                }
+                opened => opened?,
+            };
         }
         Ok(found)
     }
@@ -158,8 +173,12 @@ impl Directory {
     }
 
     fn child(&self, name: &OsStr) -> Result<Self, Error> {
+        self.entered(name, self.handle.child(name))
+    }
+
+    fn entered(&self, name: &OsStr, opened: io::Result<Option<Handle>>) -> Result<Self, Error> {
         let path = self.path.join(name);
-        match self.handle.child(name) {
+        match opened {
             Ok(Some(handle)) => Ok(self.with(path, handle)),
             Ok(None) => Err(Error::rejected(
                 ids::CHANGED,
@@ -206,17 +225,25 @@ impl Directory {
 
     /// Waits for the lock on it. It leaves no file behind.
     pub fn lock(&self) -> Result<(), Error> {
-        self.lock_if_possible()?.map_err(|error| Error::io(&self.path, "lock", error))
+        let locked = wait_for_lock(&self.path, || self.handle.try_lock())?;
+        locked.map_err(|error| Error::io(&self.path, "lock", error))
     }
 
-    /// Waits until no other run has the whole lock on it; others may share this one.
-    pub(super) fn lock_shared(&self) -> Result<io::Result<()>, Error> {
-        wait_for_lock(&self.path, || self.handle.try_lock_shared())
-    }
-
-    /// As [`lock`](Self::lock); the inner error says that the file system has no locks.
-    pub(super) fn lock_if_possible(&self) -> Result<io::Result<()>, Error> {
-        wait_for_lock(&self.path, || self.handle.try_lock())
+    /// As [`lock`](Self::lock), or for a lock that others share. Calls `waits` once, if it takes longer than a moment. The
+    /// inner error says that the file system has no locks.
+    pub(super) fn wait_for_part(
+        &self,
+        is_shared: bool,
+        waits: &dyn Fn(),
+    ) -> Result<io::Result<()>, Error> {
+        let tries = Cell::new(0);
+        wait_for_lock(&self.path, || {
+            tries.set(tries.get() + 1);
+            if tries.get() == MOMENT {
+                waits();
+            }
+            if is_shared { self.handle.try_lock_shared() } else { self.handle.try_lock() }
+        })
     }
 
     /// Locks it, unless another run has; says whether.

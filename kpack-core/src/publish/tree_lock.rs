@@ -18,11 +18,15 @@ pub struct TreeLock {
 
 impl TreeLock {
     /// Waits for the locks on `directories`, whose paths are absolute and without symbolic links. Where the file system
-    /// has no locks, or a directory above may not be read, this does without.
+    /// has no locks, or a directory above may not be read, this does without. Calls `waits` for a directory whose lock
+    /// somebody else has for longer than a moment.
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn wait<'d>(directories: impl IntoIterator<Item = &'d Directory>) -> Result<Self, Error> {
+    pub fn wait<'d>(
+        directories: impl IntoIterator<Item = &'d Directory>,
+        waits: &dyn Fn(&Path),
+    ) -> Result<Self, Error> {
         // In the order of their numbers, so that no two runs wait for each other; each once, since a process would wait
         // for itself, too.
         let mut wanted: BTreeMap<(u64, u64), (Directory, bool)> = BTreeMap::new();
@@ -37,9 +41,8 @@ impl TreeLock {
         }
         let mut locked = Vec::new();
         for (directory, is_whole) in wanted.into_values() {
-            let lock =
-                if is_whole { directory.lock_if_possible() } else { directory.lock_shared() };
-            if lock?.is_ok() {
+            let lock = directory.wait_for_part(!is_whole, &|| waits(directory.path()))?;
+            if lock.is_ok() {
                 locked.push(directory);
             }
         }
@@ -72,11 +75,11 @@ mod tests {
         ] {
             let [one, other] =
                 [one, other].map(|paths| Vec::from_iter(paths.iter().map(|p| open(p))));
-            let lock = TreeLock::wait(&one).unwrap();
+            let lock = TreeLock::wait(&one, &|_| {}).unwrap();
             let (sender, receiver) = channel();
             thread::scope(|scope| {
                 scope.spawn(move || {
-                    let _lock = TreeLock::wait(&other).unwrap();
+                    let _lock = TreeLock::wait(&other, &|_| {}).unwrap();
                     sender.send(()).unwrap();
                 });
                 let found = receiver.recv_timeout(Duration::from_millis(100));

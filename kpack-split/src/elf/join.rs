@@ -31,7 +31,7 @@ use super::section_table::SectionTable;
 use super::{BinaryError, ReadAt, check};
 use super::{refuse, unsupported};
 use crate::device_code::{
-    BUNDLE_ALIGN, DeviceCode, FatBinary, KeptMarker, NewCode, PlannedWrapper,
+    BUNDLE_ALIGN, DeviceCode, FatBinary, KeptMarker, NewCode, PlannedWrapper, place_bundles,
 };
 use crate::plan::{self, WrappersAt};
 use crate::rewrite::{Edits, Gap, Gaps};
@@ -370,14 +370,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
     ) -> Result<Chosen<'p>, BinaryError> {
         let page = self.image.page_size();
         for place in places {
-            let mut end = place.free.start;
-            let bundles = sizes.iter().map(|size| {
-                let start = end.checked_next_multiple_of(BUNDLE_ALIGN);
-                let start = start.unwrap_or(u64::MAX);
-                end = start.saturating_add(*size);
-                start
-            });
-            let bundles = bundles.collect();
+            let (bundles, end) = place_bundles(place.free.start, sizes, BUNDLE_ALIGN);
             let record = self.former(place, 0).size();
             let segment = &self.image.segments[place.load];
             let is_record_inside = end.saturating_add(record) <= place.free.end;

@@ -21,7 +21,9 @@ use super::room::{self, Moved, Room};
 use super::section_table::SectionTable;
 
 use super::{BinaryError, ReadAt, check, refuse, unsupported};
-use crate::device_code::{BUNDLE_ALIGN, FatBinary, NewCode, PlannedWrapper, planned_wrappers};
+use crate::device_code::{
+    BUNDLE_ALIGN, FatBinary, NewCode, PlannedWrapper, bundle_align, place_bundles, planned_wrappers,
+};
 use crate::rewrite::{Edits, Gap, Gaps};
 
 /// What takes the place of the device code.
@@ -46,14 +48,8 @@ pub(crate) struct Bundles {
 
 impl Bundles {
     /// Bundles of these `sizes` after an address.
-    fn after(address: u64, sizes: &[u64]) -> Self {
-        let mut end = address;
-        let starts = sizes.iter().map(|size| {
-            let start = end.checked_next_multiple_of(BUNDLE_ALIGN).unwrap_or(u64::MAX);
-            end = start.saturating_add(*size);
-            start
-        });
-        let starts = Vec::from_iter(starts);
+    fn after(address: u64, sizes: &[u64], align: u64) -> Self {
+        let (starts, end) = place_bundles(address, sizes, align);
         let first = starts.first().copied().unwrap_or(address);
         Self { section: first..end, starts, end }
     }
@@ -231,7 +227,7 @@ impl Geometry {
         if follows {
             content_end = split.make_room(image, dynamic)?;
             if let Replacement::Bundles(sizes) = new {
-                let bundles = Bundles::after(content_end, sizes);
+                let bundles = Bundles::after(content_end, sizes, bundle_align(fat));
                 content_end = bundles.end;
                 split.bundles = Some(bundles);
             }
@@ -273,7 +269,9 @@ impl Geometry {
         let Range { start, end } = fat.addresses;
         let (marker, bundles) = match new {
             Replacement::Marker(marker) => (marker.len() as u64, None),
-            Replacement::Bundles(sizes) => (0, Some(Bundles::after(start, sizes))),
+            Replacement::Bundles(sizes) => {
+                (0, Some(Bundles::after(start, sizes, bundle_align(fat))))
+            }
         };
         let new_end = bundles.as_ref().map_or(start + marker, |bundles| bundles.end);
         if new_end > end {

@@ -57,7 +57,7 @@ impl CompressedCode {
             };
         let mut start = Vec::new();
         let read = Read::by_ref(&mut decoder).take(START as u64).read_to_end(&mut start);
-        read.map_err(|error| damaged(path, &error))?;
+        read.map_err(|error| damaged(path, error))?;
         Ok(match kind_of(&start) {
             Some(kind @ (FileKind::CodeObject | FileKind::Bundle)) => Some(Self {
                 compression,
@@ -82,12 +82,22 @@ impl CompressedCode {
     /// # Errors
     /// [`Error::Refused`] for damaged or too large device code; [`Error::Io`].
     pub fn decompress(self, path: &Path, scratch: &Path) -> Result<(File, u64), Error> {
+        let failed = |error| Error::io(scratch, "write a scratch file in", error);
         let mut file = scratch_file(scratch)?;
-        let size = self.pieces(path, &mut |piece| {
-            file.write_all(piece).map_err(|e| Error::io(scratch, "write in", e))
-        })?;
-        file.rewind().map_err(|e| Error::io(scratch, "write in", e))?;
+        let size = self.decompress_into(path, &mut file, failed)?;
         Ok((file, size))
+    }
+
+    /// The same, into an empty file. `failed` says why that cannot be written.
+    pub(crate) fn decompress_into(
+        self,
+        path: &Path,
+        file: &mut File,
+        failed: impl Fn(io::Error) -> Error,
+    ) -> Result<u64, Error> {
+        let size = self.pieces(path, &mut |piece| file.write_all(piece).map_err(&failed))?;
+        file.rewind().map_err(failed)?;
+        Ok(size)
     }
 
     pub(crate) fn digest(self, path: &Path) -> Result<Blake3, Error> {
@@ -107,7 +117,7 @@ impl CompressedCode {
         let (mut content, mut buffer) = (self.content, vec![0; 1 << 16]);
         let mut size = 0;
         loop {
-            let read = content.read(&mut buffer).map_err(|error| damaged(path, &error))?;
+            let read = content.read(&mut buffer).map_err(|error| damaged(path, error))?;
             if read == 0 {
                 return Ok(size);
             }
@@ -165,7 +175,26 @@ fn copy(mut from: &File, to: &mut impl Write) -> io::Result<Blake3> {
     }
 }
 
-fn damaged(path: &Path, error: &io::Error) -> Error {
+/// The error of a decompressor. It reports damage as one without an error number.
+fn damaged(path: &Path, error: io::Error) -> Error {
+    if error.raw_os_error().is_some() || error.kind() == io::ErrorKind::OutOfMemory {
+        return Error::io(path, "read", error);
+    }
     let text = format!("damaged: it cannot be decompressed: {error}");
     Error::rejected(ids::DAMAGED_DATABASE_FILE, path, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_read_is_no_damage() {
+        let path = Path::new("a.co.gz");
+        let failed = damaged(path, io::Error::from_raw_os_error(5));
+        assert!(matches!(failed, Error::Io { .. }), "{failed}");
+        let mut content = Vec::new();
+        let broken = MultiGzDecoder::new(&b"no gzip"[..]).read_to_end(&mut content).unwrap_err();
+        assert!(matches!(damaged(path, broken), Error::Refused { .. }));
+    }
 }

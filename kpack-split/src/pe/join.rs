@@ -17,7 +17,9 @@ use super::checksum::Sums;
 use super::former::{self, Former, FormerSection};
 use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, SECTION_HEADER, Section, moved};
 use super::plan::{Parts, Plan, can_be_rewritten};
-use crate::device_code::{BUNDLE_ALIGN, FatBinary, KeptMarker, NewCode, PlannedWrapper};
+use crate::device_code::{
+    BUNDLE_ALIGN, FatBinary, KeptMarker, NewCode, PlannedWrapper, place_bundles,
+};
 use crate::plan::{self, WrappersAt};
 use crate::rewrite::{Edits, Gap, Gaps};
 
@@ -362,13 +364,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
 
     /// The addresses of bundles of these sizes from `start` on, and the bytes with the record, in the file.
     fn bundles(&self, start: u64, sizes: &[u64]) -> (Vec<u64>, u64) {
-        let mut end = start;
-        let mut bundles = Vec::with_capacity(sizes.len());
-        for size in sizes {
-            let at = end.next_multiple_of(BUNDLE_ALIGN);
-            bundles.push(at);
-            end = at.saturating_add(*size);
-        }
+        let (bundles, end) = place_bundles(start, sizes, BUNDLE_ALIGN);
         let saved = if self.has_saved() { self.saved.len() as u64 } else { 0 };
         let record = saved + former::SIZE;
         let end = end.min(2 * check::LARGEST).next_multiple_of(8) + record;

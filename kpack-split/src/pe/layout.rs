@@ -15,7 +15,7 @@ use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, SECTION_HEADER, Section
 use super::join::{self, JoinPlan};
 use super::plan::{Parts, Plan, can_be_rewritten};
 use super::relocations::Relocations;
-use crate::device_code::{BUNDLE_ALIGN, FatBinary, NewCode, planned_wrappers};
+use crate::device_code::{FatBinary, NewCode, bundle_align, place_bundles, planned_wrappers};
 use crate::rewrite::{Edits, Gap, Gaps};
 
 impl Plan {
@@ -92,13 +92,7 @@ impl JoinPlan {
             refuse!("no section `{}`", CODE_SECTIONS[1]);
         };
         check_references(image, fat, section)?;
-        let mut end = section.address;
-        let starts = code.sizes.iter().map(|size| {
-            let start = end.next_multiple_of(BUNDLE_ALIGN);
-            end = start.saturating_add(*size);
-            start
-        });
-        let starts = Vec::from_iter(starts);
+        let (starts, end) = place_bundles(section.address, code.sizes, bundle_align(fat));
         let used = end - section.address;
         if used > fat.size() {
             refuse!(

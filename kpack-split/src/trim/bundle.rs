@@ -1,11 +1,11 @@
 //! One bundle, with the code for chosen GPUs only.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::ops::Range;
-use std::path::Path;
+use std::rc::Rc;
 
 use kpack_format::TargetId;
 use kpack_format::digest::{Blake3, Hasher};
@@ -13,9 +13,10 @@ use kpack_format::offload_bundle::{
     Bundle, BundleError, Compressed, Entry, Format, Layout, PLAIN_MAGIC,
 };
 
-use super::Keep;
+use super::{Keep, Scratch};
+use crate::Error;
 use crate::input::{RangeReader, SharedFile};
-use crate::publish::{copy_range, scratch_file};
+use crate::publish::copy_range;
 use kpack_core::files::first_difference;
 use kpack_core::platform::FileExt;
 
@@ -45,34 +46,177 @@ enum Content {
     Same(Range<u64>),
     /// A plain bundle: its table, and where code objects are in the input and come to be in the bundle.
     Plain { table: Vec<u8>, code: Vec<(Range<u64>, u64)> },
-    /// A compressed bundle, in the scratch file; with the IDs, sizes and digests of its code objects.
+    /// A compressed bundle, in the scratch file, unless it was only measured; with the IDs, sizes and digests of its code objects.
     Compressed { scratch: Range<u64>, code: Vec<(String, u64, Blake3)> },
 }
 
 /// What a bundle is read from, and compressed into.
 pub(super) struct Source<'a> {
     pub(super) input: &'a File,
-    /// A scratch file, made when it is needed, in this directory.
-    pub(super) scratch: OnceCell<File>,
-    pub(super) directory: &'a Path,
+    /// A scratch file, made when it is needed.
+    pub(super) file: OnceCell<File>,
+    pub(super) scratch: Scratch<'a>,
     /// The ID of the host's entry in a bundle that is new: in place of a single code object.
     pub(super) host_entry: &'a str,
     /// Whether what stays of a plain bundle keeps its place in it, because nobody knows what points there.
     pub(super) in_place: bool,
 }
 
-impl Source<'_> {
-    fn scratch(&self) -> io::Result<&File> {
-        if let Some(file) = self.scratch.get() {
-            return Ok(file);
+/// Why a bundle cannot be planned.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// It is damaged, or cannot be read.
+    Bundle(BundleError),
+    /// The scratch file cannot be written, which says nothing about the bundle.
+    Scratch(Error),
+}
+
+impl From<BundleError> for Failure {
+    fn from(error: BundleError) -> Self {
+        Self::Bundle(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Bundle(error.into())
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Scratch(error)
+    }
+}
+
+impl Failure {
+    /// The error of a file, with what `of_bundle` makes of that of a bundle.
+    pub(super) fn error(self, of_bundle: impl FnOnce(BundleError) -> Error) -> Error {
+        match self {
+            Self::Bundle(error) => of_bundle(error),
+            Self::Scratch(error) => error,
         }
-        let new = self.new_file()?;
-        Ok(self.scratch.get_or_init(|| new))
+    }
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn new(input: &'a File, scratch: Scratch<'a>, host_entry: &'a str) -> Self {
+        Self { input, file: OnceCell::new(), scratch, host_entry, in_place: false }
     }
 
-    /// Another scratch file.
-    fn new_file(&self) -> io::Result<File> {
-        scratch_file(self.directory).map_err(|error| io::Error::other(error.to_string()))
+    fn file(&self) -> Result<&File, Error> {
+        if let Some(file) = self.file.get() {
+            return Ok(file);
+        }
+        let new = self.scratch.file()?;
+        Ok(self.file.get_or_init(|| new))
+    }
+
+    /// Compresses a bundle with `write` to the end of the scratch file, or only counts its bytes.
+    fn compress<T>(
+        &self,
+        start: u64,
+        write: impl FnOnce(&mut dyn WriteSeek) -> Result<T, BundleError>,
+    ) -> Result<T, Failure> {
+        let out: Box<dyn WriteSeek> = match self.scratch.only_measured {
+            true => Box::new(Counter::default()),
+            false => Box::new(self.file()?),
+        };
+        self.write_scratch(start, out, write)
+    }
+
+    /// Writes with `write` into a scratch file. An error of the file is not one of what is read meanwhile.
+    fn write_scratch<T>(
+        &self,
+        start: u64,
+        file: Box<dyn WriteSeek + '_>,
+        write: impl FnOnce(&mut dyn WriteSeek) -> Result<T, BundleError>,
+    ) -> Result<T, Failure> {
+        let failed = Rc::default();
+        let mut out = BufWriter::new(Noticing { file, failed: Rc::clone(&failed) });
+        let done = out.seek(SeekFrom::Start(start)).map_err(BundleError::from);
+        let done = done.and_then(|_| write(&mut out));
+        let done = done.and_then(|value| Ok(out.flush().map(|()| value)?));
+        match failed.take() {
+            Some(error) => Err(self.scratch.failed(error).into()),
+            None => Ok(done?),
+        }
+    }
+}
+
+/// What can be written at any position.
+trait WriteSeek: Write + Seek {}
+
+impl<T: Write + Seek + ?Sized> WriteSeek for T {}
+
+/// Notices why it could not be written.
+struct Noticing<'a> {
+    file: Box<dyn WriteSeek + 'a>,
+    failed: Rc<Cell<Option<io::Error>>>,
+}
+
+impl Noticing<'_> {
+    fn noticed<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        result.map_err(|error| {
+            let same = match error.raw_os_error() {
+                Some(code) => io::Error::from_raw_os_error(code),
+                None => error.kind().into(),
+            };
+            if error.kind() != io::ErrorKind::Interrupted {
+                self.failed.set(Some(error));
+            }
+            same
+        })
+    }
+}
+
+impl Write for Noticing<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes);
+        self.noticed(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = self.file.flush();
+        self.noticed(flushed)
+    }
+}
+
+impl Seek for Noticing<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = self.file.seek(to);
+        self.noticed(at)
+    }
+}
+
+/// Takes the place of a file whose content nobody needs.
+#[derive(Default)]
+struct Counter {
+    position: u64,
+    size: u64,
+}
+
+impl Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.position += bytes.len() as u64;
+        self.size = self.size.max(self.position);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for Counter {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let position = match to {
+            SeekFrom::Start(position) => Some(position),
+            SeekFrom::Current(by) => self.position.checked_add_signed(by),
+            SeekFrom::End(by) => self.size.checked_add_signed(by),
+        };
+        self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position)
     }
 }
 
@@ -84,7 +228,7 @@ impl NewBundle {
         at: u64,
         keep: &Keep,
         source: &Source<'_>,
-    ) -> Result<Self, BundleError> {
+    ) -> Result<Self, Failure> {
         let stay = keep.entries(bundle);
         let mut new = Self {
             size: bundle.size,
@@ -127,36 +271,40 @@ impl NewBundle {
         let layout = Layout::new(&ids);
         (new.size, new.content) = match bundle.format {
             Format::Compressed { version, method, .. } => {
-                let scratch = source.scratch()?;
-                let start = scratch.metadata()?.len();
-                let compress = |long_matches: bool| -> Result<_, BundleError> {
-                    let mut out = BufWriter::new(scratch);
-                    out.seek(SeekFrom::Start(start))?;
-                    let compressed =
-                        |out| Compressed::new(out, version, method, layout.size, long_matches);
+                let start = match source.scratch.only_measured {
+                    true => 0,
+                    false => source.file()?.metadata()?.len(),
+                };
+                let compress = |long_matches: bool| -> Result<_, Failure> {
+                    let size = layout.size;
                     let extract = |out: &mut dyn Write| {
                         extract((bundle, at), &entries, &layout, source.input, out)
                     };
-                    if !long_matches || layout.size <= MOST_AT_ONCE {
-                        let mut out = compressed(out)?;
-                        return Ok((extract(&mut out)?, out.finish()?));
+                    if !long_matches || size <= MOST_AT_ONCE {
+                        return source.compress(start, |out| {
+                            let mut out =
+                                Compressed::new(out, version, method, size, long_matches)?;
+                            Ok((extract(&mut out)?, out.finish()?))
+                        });
                     }
-                    let plain = source.new_file()?;
-                    let mut to = BufWriter::new(&plain);
-                    let code = extract(&mut to)?;
-                    to.flush()?;
-                    drop(to);
+                    let plain = source.scratch.file()?;
+                    let code =
+                        source.write_scratch(0, Box::new(&plain), |mut out| extract(&mut out))?;
                     (&plain).rewind()?;
-                    let mut out = compressed(out)?;
-                    let mut plain = BufReader::with_capacity(PIECE as usize, plain);
-                    io::copy(&mut plain, &mut out)?;
-                    Ok((code, out.finish()?))
+                    source.compress(start, |out| {
+                        let mut out = Compressed::new(out, version, method, size, long_matches)?;
+                        let mut plain = BufReader::with_capacity(PIECE as usize, plain);
+                        io::copy(&mut plain, &mut out)?;
+                        Ok((code, out.finish()?))
+                    })
                 };
                 let several = entries.iter().filter(|entry| entry.size > 0).count() > 1;
                 let (mut code, mut size) = compress(several)?;
                 // Hardly anything may go from a bundle that was compressed with long matches.
                 if size > bundle.size && !several {
-                    scratch.set_len(start)?;
+                    if let Some(file) = source.file.get() {
+                        file.set_len(start).map_err(|error| source.scratch.failed(error))?;
+                    }
                     (code, size) = compress(true)?;
                 }
                 (size, Content::Compressed { scratch: start..start + size, code })

@@ -1,6 +1,5 @@
 //! One file of any kind, with the code for chosen GPUs only.
 
-use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{File, FileTimes};
@@ -13,8 +12,8 @@ use kpack_format::TargetId;
 use kpack_format::digest::Blake3;
 use kpack_format::offload_bundle::{Bundle, BundleError, Format};
 
-use super::Keep;
-use super::bundle::{NewBundle, Sizes, Source};
+use super::bundle::{Failure, NewBundle, Sizes, Source};
+use super::{Keep, Scratch};
 use crate::device_code::{DeviceCode, NewCode};
 use crate::elf::{BinaryError, Wrapper};
 use crate::host::JoinPlan;
@@ -22,7 +21,7 @@ use crate::input::{
     self, CompressedCode, FileKind, LinkedBinary, RangeReader, SharedFile, binary_error,
     bundle_error, by_bundle, identify, in_sections, open_bundle, or_refused, wrapper_error,
 };
-use crate::publish::{self, Directory, Identity, StagedFile, scratch_file};
+use crate::publish::{self, Directory, Identity, StagedFile};
 use crate::split::padding;
 use crate::{Error, Finding, Severity, ids};
 use kpack_build::object_file::{FatObjects, ResizedObjects};
@@ -90,11 +89,11 @@ pub struct Written {
 }
 
 /// Plans what becomes of the open `file`, which is shown as `path`. Compressed code is compressed again, into a nameless
-/// file in the directory `scratch`.
+/// file, unless it is only measured.
 ///
 /// # Errors
 /// [`Error::Refused`] if the file is damaged, or its code cannot be removed; [`Error::Io`].
-pub fn plan(path: &Path, file: File, keep: &Keep, scratch: &Path) -> Result<Trim, Error> {
+pub fn plan(path: &Path, file: File, keep: &Keep, scratch: Scratch<'_>) -> Result<Trim, Error> {
     match identify(path, &file)? {
         Some(FileKind::Linked) => linked(path, file, keep, scratch),
         Some(FileKind::Object | FileKind::StaticLibrary) => objects(path, &file, keep, scratch),
@@ -104,7 +103,7 @@ pub fn plan(path: &Path, file: File, keep: &Keep, scratch: &Path) -> Result<Trim
     }
 }
 
-fn linked(path: &Path, file: File, keep: &Keep, scratch: &Path) -> Result<Trim, Error> {
+fn linked(path: &Path, file: File, keep: &Keep, scratch: Scratch<'_>) -> Result<Trim, Error> {
     let again = file.try_clone().map_err(|error| Error::io(path, "read", error))?;
     let linked = match LinkedBinary::read(path, file) {
         // Python's packages contain launchers for other machines, and damaged files for tests.
@@ -124,13 +123,7 @@ fn linked(path: &Path, file: File, keep: &Keep, scratch: &Path) -> Result<Trim, 
     };
     let input = linked.image.source();
     let host_entry = format!("host-{}--", linked.image.host_triple());
-    let mut source = Source {
-        input,
-        scratch: OnceCell::new(),
-        directory: scratch,
-        host_entry: &host_entry,
-        in_place: false,
-    };
+    let mut source = Source::new(input, scratch, &host_entry);
     let wrappers = fat.map_or(&[][..], |fat| &fat.wrappers);
     let (mut bundles, ranges) = new_bundles(path, wrappers, keep, &source)?;
     source.in_place = true;
@@ -171,7 +164,7 @@ fn linked(path: &Path, file: File, keep: &Keep, scratch: &Path) -> Result<Trim, 
         identity,
         kind,
         bundles,
-        scratch: source.scratch.into_inner(),
+        scratch: source.file.into_inner(),
         size_after,
         left: in_data.left,
     })))
@@ -181,19 +174,13 @@ fn linked(path: &Path, file: File, keep: &Keep, scratch: &Path) -> Result<Trim, 
 type Ranges = BTreeMap<u64, (usize, Range<u64>)>;
 
 /// Objects and static libraries. Wrappers get other addends, and what follows the bundles moves up.
-fn objects(path: &Path, file: &File, keep: &Keep, scratch: &Path) -> Result<Trim, Error> {
+fn objects(path: &Path, file: &File, keep: &Keep, scratch: Scratch<'_>) -> Result<Trim, Error> {
     // Most have no device code, whatever they are.
     if !input::has_bundle(path, file)? {
         return Ok(Trim::Nothing);
     }
     let objects = FatObjects::read(path, file)?;
-    let source = Source {
-        input: file,
-        scratch: OnceCell::new(),
-        directory: scratch,
-        host_entry: "host-x86_64-unknown-linux--",
-        in_place: false,
-    };
+    let source = Source::new(file, scratch, "host-x86_64-unknown-linux--");
     let (bundles, ranges) = new_bundles(path, &objects.wrappers(), keep, &source)?;
     if let Some(trim) = nothing_goes(path, &bundles, keep) {
         return Ok(if bundles.is_empty() { Trim::Nothing } else { trim });
@@ -210,7 +197,7 @@ fn objects(path: &Path, file: &File, keep: &Keep, scratch: &Path) -> Result<Trim
             plan: Box::new(plan),
         },
         bundles,
-        scratch: source.scratch.into_inner(),
+        scratch: source.file.into_inner(),
         left: None,
     })))
 }
@@ -229,37 +216,37 @@ fn new_bundles(
         let failed = |error| wrapper_error(path, wrappers[0].co_index, at, error);
         let bundle = open_bundle(&mut reader, wrappers[0]).map_err(failed)?;
         ranges.insert(at, (bundles.len(), at..at.saturating_add(bundle.size)));
-        bundles.push(NewBundle::plan(&bundle, at, keep, source).map_err(failed)?);
+        let new = NewBundle::plan(&bundle, at, keep, source);
+        bundles.push(new.map_err(|error| error.error(failed))?);
     }
     Ok((bundles, ranges))
 }
 
-fn bundle_file(path: &Path, file: &File, keep: &Keep, scratch: &Path) -> Result<Trim, Error> {
+fn bundle_file(path: &Path, file: &File, keep: &Keep, scratch: Scratch<'_>) -> Result<Trim, Error> {
     let failed = |error: BundleError| bundle_error(path, "", error);
     let identity = Identity::of(path, file)?;
     let size = identity.size();
     let bundle = Bundle::read(&mut BufReader::new(RangeReader::new(file, 0..size)), size);
     let bundle = bundle.map_err(failed)?;
     padding::check(path, file, 0..size, std::iter::once(0..bundle.size))?;
-    let source = Source {
-        input: file,
-        scratch: OnceCell::new(),
-        directory: scratch,
-        host_entry: "",
-        in_place: false,
-    };
-    let new = NewBundle::plan(&bundle, 0, keep, &source).map_err(failed)?;
+    let source = Source::new(file, scratch, "");
+    let new = NewBundle::plan(&bundle, 0, keep, &source).map_err(|error| error.error(failed))?;
     let (size_after, bundles) = (new.size, vec![new]);
     if let Some(trim) = nothing_goes(path, &bundles, keep) {
         return Ok(trim);
     }
-    let (kind, scratch) = (Kind::Bundle, source.scratch.into_inner());
+    let (kind, scratch) = (Kind::Bundle, source.file.into_inner());
     let left = None;
     Ok(Trim::Planned(Box::new(TrimPlan { identity, kind, bundles, scratch, size_after, left })))
 }
 
 /// A bundle that was compressed as a whole, with zstd or gzip, and will be again.
-fn compressed_file(path: &Path, file: &File, keep: &Keep, scratch: &Path) -> Result<Trim, Error> {
+fn compressed_file(
+    path: &Path,
+    file: &File,
+    keep: &Keep,
+    scratch: Scratch<'_>,
+) -> Result<Trim, Error> {
     let identity = Identity::of(path, file)?;
     // Any file may begin like a compressed one.
     let Ok(Some(code)) = or_refused(CompressedCode::find(path, file))?
@@ -268,16 +255,19 @@ fn compressed_file(path: &Path, file: &File, keep: &Keep, scratch: &Path) -> Res
         return Ok(Trim::Nothing);
     };
     let compression = code.compression();
-    let (plain, _) = code.decompress(path, scratch)?;
-    let trimmed = match bundle_file(path, &plain, keep, scratch)? {
+    let mut plain = scratch.file()?;
+    code.decompress_into(path, &mut plain, |error| scratch.failed(error))?;
+    // Its size tells nothing about that of the compressed file.
+    let within = Scratch { only_measured: false, ..scratch };
+    let trimmed = match bundle_file(path, &plain, keep, within)? {
         Trim::Planned(plan) => *plan,
         other => return Ok(other),
     };
-    let failed = |error| Error::io(path, "compress the code of", error);
-    let new = scratch_file(scratch)?;
-    trimmed.write(path, &plain, &new)?;
+    let new = scratch.file()?;
+    trimmed.write(scratch.directory, &plain, &new)?;
     trimmed.check(path, &plain, &new)?;
-    let packed = scratch_file(scratch)?;
+    let packed = scratch.file()?;
+    let failed = |error| scratch.failed(error);
     let digest = compression.compress(&new, &packed).map_err(failed)?;
     let size_after = packed.metadata().map_err(failed)?.len();
     if size_after > identity.size() {
@@ -325,14 +315,17 @@ fn in_data(
             };
             let available = section.end - start;
             let mut reader = BufReader::new(RangeReader::new(source.input, *start..section.end));
-            let new = Bundle::read(&mut reader, available).and_then(|bundle| {
+            let bundle = Bundle::read(&mut reader, available).map_err(Failure::Bundle);
+            let new = bundle.and_then(|bundle| {
                 let new = NewBundle::plan(&bundle, *start, keep, source)?;
                 Ok((bundle, new))
             });
             let (bundle, new) = match new {
                 Ok(planned) => planned,
-                Err(BundleError::Io(error)) => return Err(Error::io(path, "read", error)),
-                Err(error) => return stay(&error),
+                Err(failure) => match failure.error(|error| bundle_error(path, "", error)) {
+                    Error::Refused { reason, .. } => return stay(&reason),
+                    error => return Err(error),
+                },
             };
             if let Format::Compressed { version: 1, .. } = bundle.format
                 && new.changes()

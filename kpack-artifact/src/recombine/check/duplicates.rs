@@ -26,7 +26,7 @@ pub(super) fn compare(
     };
     let mut taken = first.clone();
     for other in others {
-        let mut found = differences(&taken, other, inputs.component.archives, |_, _| true)?;
+        let mut found = differences(&taken, other, inputs.component.archives, |_| true)?;
         if is_strict && parts_of_one(&taken, other, &found) {
             found.clear();
         }
@@ -50,8 +50,8 @@ fn duplicates(
     for TreeDifference { path, kind, text: Reason { text, details, .. } } in differences {
         let first = taken.entries.get(&**path);
         let from = other.entries.get(&**path).or(first);
-        let from = from.map_or_else(|| other.root.join(path), |item| item.from.to_path_buf());
-        let first = first.map_or(&*taken.shard, |item| &*item.origin.shard);
+        let from = from.map_or_else(|| other.root.join(path), |item| item.full().to_path_buf());
+        let first = first.map_or(&*taken.shard, |item| &*item.origin.tree);
         let (severity, what) = match kind {
             _ if is_strict => (Severity::Fault, String::new()),
             DifferenceKind::OnlyFirst => continue,
@@ -88,7 +88,7 @@ fn duplicates(
 /// are often installed for all targets, whatever was built.
 fn parts_of_one(first: &Tree, second: &Tree, differences: &[TreeDifference]) -> bool {
     let with_kpacks = |tree: &Tree| -> BTreeSet<Arc<str>> {
-        let kpacks = tree.entries.values().filter(|item| item.is_kpack());
+        let kpacks = tree.entries.iter().filter(|item| item.is_kpack());
         kpacks.map(|item| Arc::clone(&item.origin.prefix)).collect()
     };
     let (ours, theirs) = (with_kpacks(first), with_kpacks(second));

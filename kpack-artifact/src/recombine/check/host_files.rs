@@ -11,12 +11,12 @@ use super::super::target_files::target_files;
 use super::super::{Finding, MOST_NAMES, Severity, worst_first};
 use super::kernels::registered_differ;
 use crate::differences;
-use crate::tree::{Item, Tree};
+use crate::tree::Tree;
 use kpack_core::words::list_some;
 use kpack_core::{Error, Id, Reason, ids};
 use kpack_split::input;
 use kpack_tree::place::{ForAll, MustMatch};
-use kpack_tree::{Class, Node};
+use kpack_tree::{Class, Entry, Node};
 
 /// How many bytes of a file are searched for NUL.
 const HEAD: u64 = 1 << 13;
@@ -32,12 +32,12 @@ pub(super) fn compare(
     // Target-specific files are in one tree only, and so may their directories be.
     let own = [(first, tree), (tree, first)].into_iter();
     let own = own.flat_map(|(tree, other)| target_files(inputs, tree, other));
-    let own = own.flat_map(|(path, ..)| path.ancestors());
+    let own = own.flat_map(|(item, _)| item.path.ancestors());
     let shared = [first, tree].into_iter().flat_map(around_shared);
     let shared: BTreeSet<&Path> = shared.chain(own).collect();
-    let found = differences(first, tree, inputs.component.archives, |path, item| {
+    let found = differences(first, tree, inputs.component.archives, |item| {
         let counts = compares || matches!(item.node, Node::File { .. });
-        counts && item.shared(path).is_none() && !shared.contains(path)
+        counts && item.shared().is_none() && !shared.contains(&*item.path)
     })?;
     let mut said: Vec<Finding> = Vec::new();
     // By what is said of them.
@@ -55,10 +55,10 @@ pub(super) fn compare(
             difference.kind = DifferenceKind::Content;
             difference.text = text;
         }
-        let what = match (item.for_all(&difference.path), compares) {
+        let what = match (item.for_all(), compares) {
             (Some(ForAll::MustMatch(why)), _) => must_match(inputs, why, first, tree, &difference)?,
             (_, true) if difference.kind == DifferenceKind::Bytes => {
-                same_code.entry(difference.text.text).or_default().push(item.from.clone());
+                same_code.entry(difference.text.text).or_default().push(item.full());
                 continue;
             }
             (_, true) => {
@@ -72,14 +72,14 @@ pub(super) fn compare(
         };
         if let Some((severity, id, text)) = what {
             let text = Reason::new(text, difference.text.details);
-            said.push(Finding::new(severity, id, &*item.from, text));
+            said.push(Finding::new(severity, id, item.full(), text));
         }
     }
     for (text, paths) in same_code {
         let text = format!("{text}; {}'s is taken", first.shard);
         let (path, text) = match &paths[..] {
-            [path] => (&**path, text),
-            all => (&*tree.root, several(all.iter().map(|path| &**path), &text)),
+            [path] => (*path, text),
+            all => (&*tree.root, several(all.iter().copied(), &text)),
         };
         let text = host_file(first, tree, &text);
         said.push(Finding::new(Severity::Note, ids::SHARDS_DIFFER, path, text));
@@ -147,10 +147,10 @@ fn several<'p>(paths: impl ExactSizeIterator<Item = &'p Path>, text: &str) -> St
 
 /// Whether both have the same file at `path`, whatever its mode.
 fn same_bytes(first: &Tree, second: &Tree, path: &Path) -> Result<bool, Error> {
-    let is_file = |item: &&Item| matches!(item.node, Node::File { .. });
+    let is_file = |item: &&Entry| matches!(item.node, Node::File { .. });
     let [one, other] = [first, second].map(|tree| tree.entries.get(path).filter(is_file));
     match (one, other) {
-        (Some(a), Some(b)) => Ok(differences::explain(&a.from, &b.from)?.is_none()),
+        (Some(a), Some(b)) => Ok(differences::explain(a.full(), b.full())?.is_none()),
         _ => Ok(false),
     }
 }
@@ -159,10 +159,10 @@ fn same_bytes(first: &Tree, second: &Tree, path: &Path) -> Result<bool, Error> {
 /// binaries, and data.
 fn left_out(
     first: &Tree,
-    item: &Item,
+    item: &Entry,
     difference: &TreeDifference,
 ) -> Result<Option<String>, Error> {
-    let (shard, text) = (&item.origin.shard, &difference.text);
+    let (shard, text) = (&item.origin.tree, &difference.text);
     let is_only = difference.kind == DifferenceKind::OnlySecond;
     if matches!(difference.kind, DifferenceKind::OnlyFirst | DifferenceKind::Bytes) {
         return Ok(None);
@@ -179,7 +179,7 @@ fn left_out(
             Some(format!("{reason}, and is not the same as {}'s, which is used", first.shard))
         }
         Class::Split => Some(taken),
-        Class::Host if is_text(&item.from)? => None,
+        Class::Host if is_text(item.full())? => None,
         Class::Host if is_only => Some(format!("skipped: {text}")),
         Class::Host => Some(taken),
         // An error already.
@@ -198,7 +198,6 @@ fn is_text(path: &Path) -> Result<bool, Error> {
 
 /// The directories of files for all targets.
 fn around_shared(tree: &Tree) -> impl Iterator<Item = &Path> {
-    let shared = tree.entries.iter();
-    let shared = shared.filter(|(path, item)| item.for_all(path).is_some());
-    shared.flat_map(|(path, _)| path.ancestors().skip(1))
+    let shared = tree.entries.iter().filter(|item| item.for_all().is_some());
+    shared.flat_map(|item| item.path.ancestors().skip(1))
 }

@@ -39,8 +39,8 @@ pub(super) fn registered_differ(
     let device = device.filter(|own| shards.iter().any(|tree| tree.shard == own.shard));
     let archives = inputs.component.archives;
     let mut names: BTreeSet<NameHash> = BTreeSet::new();
-    for item in device.flat_map(|tree| tree.entries.values()).filter(|item| item.is_kpack()) {
-        let archive = archives.open(&item.from)?;
+    for item in device.flat_map(|tree| &tree.entries).filter(|item| item.is_kpack()) {
+        let archive = archives.open(item.full())?;
         let mut kernels = Vec::new();
         for (kernel, targets) in &lock(&archive).toc().kernels {
             if KernelName::binary_of(kernel).is_some_and(|binary| binaries.contains(binary)) {
@@ -48,7 +48,7 @@ pub(super) fn registered_differ(
             }
         }
         for (kernel, target) in kernels {
-            let own = archives.kernels(&item.from, &kernel, &target)?;
+            let own = archives.kernels(item.full(), &kernel, &target)?;
             names.extend(own.iter().flat_map(KernelNames::iter));
         }
     }

@@ -7,11 +7,11 @@ use kpack_format::TargetId;
 use super::Member;
 use crate::manifest_txt;
 use crate::rules::{Misplaced, belongs};
-use crate::tree::{Item, Role};
+use crate::tree::Role;
 use crate::verify::Report;
 use kpack_core::words::{counted, list};
 use kpack_core::{Severity, ids};
-use kpack_tree::Class;
+use kpack_tree::{Class, Entry};
 
 impl Member {
     pub(super) fn verify(&self) -> Report {
@@ -35,9 +35,11 @@ impl Member {
         for (.., item) in self.tree.in_prefixes() {
             seen.add(item);
             match belongs(&self.role, item) {
-                Some(Misplaced::Wrong(text)) => report.fault(ids::MISPLACED_FILE, &item.from, text),
+                Some(Misplaced::Wrong(text)) => {
+                    report.fault(ids::MISPLACED_FILE, item.full(), text)
+                }
                 Some(Misplaced::Unexplained(text)) => {
-                    report.note(ids::UNPLACED_FILE, &item.from, text)
+                    report.note(ids::UNPLACED_FILE, item.full(), text)
                 }
                 None => {}
             }
@@ -78,7 +80,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn add(&mut self, item: &Item) {
+    fn add(&mut self, item: &Entry) {
         self.files += usize::from(!item.is_directory());
         match &*item.class {
             Class::Target { target, .. } => drop(self.targets.insert(target.clone())),

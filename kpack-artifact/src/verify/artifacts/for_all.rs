@@ -7,15 +7,15 @@ use kpack_format::{TargetId, target_names};
 
 use super::Member;
 use crate::shared::Entries;
-use crate::tree::{Item, Role};
+use crate::tree::Role;
 use crate::verify::Options;
 use crate::verify::Report;
 use crate::verify::artifact_sets::Set;
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
 use kpack_split::input::{or_refused, read_manifest};
-use kpack_tree::Class;
 use kpack_tree::place::Merge;
+use kpack_tree::{Class, Entry};
 
 /// A target that a manifest lists.
 struct Promised {
@@ -37,18 +37,18 @@ impl Set {
         let generic = members.iter().find(|member| member.role == Role::Generic);
         for prefix in generic.iter().flat_map(|generic| &generic.tree.prefixes) {
             let entries = generic.iter().flat_map(|generic| &generic.tree.entries);
-            let own = entries.filter(|(_, item)| *item.origin.prefix == **prefix);
+            let own = entries.filter(|item| *item.origin.prefix == **prefix);
             let mut listed = Vec::new();
             let mut for_all = Vec::new();
-            for (path, item) in own {
+            for item in own {
                 if item.is_manifest() {
-                    listed.extend(promised(path, item, options)?);
-                } else if let Some(kind) = item.shared(path).filter(|kind| *kind != Merge::Lines) {
-                    for_all.push((path, item, kind));
+                    listed.extend(promised(item, options)?);
+                } else if let Some(kind) = item.shared().filter(|kind| *kind != Merge::Lines) {
+                    for_all.push((item, kind));
                 }
             }
-            for (path, item, kind) in for_all {
-                has_each((path, item), kind, &listed, members, report)?;
+            for (item, kind) in for_all {
+                has_each(item, kind, &listed, members, report)?;
             }
         }
         Ok(())
@@ -56,20 +56,20 @@ impl Set {
 }
 
 fn has_each(
-    (path, item): (&Path, &Item),
+    item: &Entry,
     kind: Merge,
     listed: &[Promised],
     members: &[Member],
     report: &mut Report,
 ) -> Result<(), Error> {
-    let full = &item.from;
+    let full = item.full();
     let read = report.accepted(full, Entries::read(full, kind))?;
     // A file of another form is an ordinary host file.
     let Some(Ok(entries)) = read else {
         return Ok(());
     };
     let own = entries.targets();
-    let database = targets_beside(path, members);
+    let database = targets_beside(&item.path, members);
     // What other files of the database are for is reported with what they lack.
     let lacks = |listed: &&Promised| {
         let mut others = own.iter().chain(&database);
@@ -81,7 +81,7 @@ fn has_each(
     // A library may have kernels for more targets than its database.
     let (without, lost): (Vec<_>, Vec<_>) = lacking.into_iter().partition(|listed| {
         let mut trees = members.iter().map(|member| &member.tree);
-        trees.any(|tree| tree.entries.contains_key(&*listed.archive))
+        trees.any(|tree| tree.entries.contains(&*listed.archive))
     });
     let names = |promised: &[&Promised]| list(promised.iter().map(|promised| &promised.target));
     if let Some(first) = lost.first() {
@@ -122,8 +122,8 @@ fn targets_beside(path: &Path, members: &[Member]) -> BTreeSet<TargetId> {
 }
 
 /// The wanted targets that a manifest lists; none if it is unreadable, which is reported elsewhere.
-fn promised(path: &Path, item: &Item, options: &Options) -> Result<Vec<Promised>, Error> {
-    let Ok(manifest) = or_refused(read_manifest(&item.from))? else {
+fn promised(item: &Entry, options: &Options) -> Result<Vec<Promised>, Error> {
+    let Ok(manifest) = or_refused(read_manifest(item.full()))? else {
         return Ok(Vec::new());
     };
     let listed: Vec<String> = manifest.kpack_files.keys().cloned().collect();
@@ -132,8 +132,8 @@ fn promised(path: &Path, item: &Item, options: &Options) -> Result<Vec<Promised>
     let promised = files.filter_map(|(target, file)| {
         Some(Promised {
             target: target_names::exact(&target).filter(|t| t.processor().starts_with("gfx"))?,
-            by: item.installed(path)?.to_owned(),
-            archive: path.with_file_name(file.filename),
+            by: item.installed()?.to_owned(),
+            archive: item.path.with_file_name(file.filename),
         })
     });
     Ok(promised.collect())

@@ -8,7 +8,6 @@ use super::Member;
 use crate::names;
 use crate::rules::{HostFault, Installed, InstalledContent, conflicts, kernels_without_host};
 use crate::tree::Role;
-use crate::tree::files_of;
 use crate::verify::Context;
 use crate::verify::Report;
 use crate::verify::artifact_sets::Set;
@@ -37,7 +36,7 @@ pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Resul
                 content: if item.is_directory() {
                     InstalledContent::Directory
                 } else {
-                    InstalledContent::File(&item.from, &[])
+                    InstalledContent::File(item.full(), &[])
                 },
             });
             places.entry(place).or_default().extend(installed);
@@ -64,7 +63,7 @@ impl Set {
             .filter(|member| member.asked_for)
             .map(|member| member.tree.root.as_path())
             .collect();
-        let mut gaps = gaps(members.iter().flat_map(|member| files_of(&member.tree)));
+        let mut gaps = gaps(members.iter().flat_map(|member| &member.tree.entries));
         gaps.retain(|gap| asked_for.iter().any(|root| gap.from.starts_with(root)));
         databases::report_gaps(gaps, context, report);
     }
@@ -93,20 +92,20 @@ impl Set {
             let mut trees = members.iter().map(|member| &member.tree);
             trees.find_map(|tree| tree.entries.get(path))
         };
-        for (path, item) in entries().filter(|(_, item)| item.is_kpack()) {
+        for item in entries().filter(|item| item.is_kpack()) {
             let prefixes = &generic.tree.prefixes;
             // A damaged one was reported already.
-            let Ok(toc) = or_refused(archives.toc(&item.from))? else {
+            let Ok(toc) = or_refused(archives.toc(item.full()))? else {
                 continue;
             };
-            for (binary, host) in kernels_without_host(path, &toc, prefixes, &entry) {
+            for (binary, host) in kernels_without_host(&item.path, &toc, prefixes, &entry) {
                 let text = match host {
                     HostFault::Missing => {
                         format!("has kernels of `{binary}`, which no artifact has")
                     }
                     HostFault::NotSplit(_) => without_host(&binary),
                 };
-                report.fault(ids::UNUSED_KERNELS, &item.from, text);
+                report.fault(ids::UNUSED_KERNELS, item.full(), text);
             }
         }
         Ok(())

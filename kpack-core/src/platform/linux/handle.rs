@@ -44,6 +44,16 @@ impl Handle {
         }
     }
 
+    /// As [`child`](Self::child), only to open what is in it, for which it need not be readable.
+    pub(crate) fn passage(&self, name: &OsStr) -> io::Result<Option<Self>> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::openat(&self.0, name, flags, Mode::empty()) {
+            Ok(file) => Ok(Some(Self(file.into()))),
+            Err(Errno::LOOP | Errno::NOTDIR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// The directory that it is in now.
     pub(crate) fn parent(&self) -> io::Result<Self> {
         let file = rustix::fs::openat(&self.0, "..", directory_flags(), Mode::empty())?;

@@ -56,6 +56,11 @@ impl Handle {
         Self::new(self.path.join(name), NOT_FOLLOWED)
     }
 
+    /// As [`child`](Self::child), only to open what is in it.
+    pub(crate) fn passage(&self, name: &OsStr) -> io::Result<Option<Self>> {
+        self.child(name)
+    }
+
     fn new(path: PathBuf, flags: u32) -> io::Result<Option<Self>> {
         let mut options = OpenOptions::new();
         let file = options.read(true).custom_flags(DIRECTORIES | flags).open(&path)?;

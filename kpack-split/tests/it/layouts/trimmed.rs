@@ -9,7 +9,7 @@ use kpack_core::publish::Directory;
 use kpack_split::ids;
 use kpack_split::input::LinkedBinary;
 use kpack_split::join::differences;
-use kpack_split::trim::{self, Destination, Keep, Trim};
+use kpack_split::trim::{self, Destination, Keep, Scratch, Trim};
 use kpack_tests::fixture::Kind;
 
 use super::{Bench, Made, same_host_code};
@@ -62,7 +62,8 @@ pub(crate) fn trim(path: &Path, gpus: &[&str]) -> Result<bool> {
     let gpus = gpus.iter().map(|gpu| gpu.parse()).collect::<Result<_, _>>()?;
     let keep = Keep { gpus, spirv: false, check: false };
     let directory = path.parent().context("it is in a directory")?;
-    match trim::plan(path, File::open(path)?, &keep, directory)? {
+    let scratch = Scratch { directory, only_measured: false };
+    match trim::plan(path, File::open(path)?, &keep, scratch)? {
         Trim::Planned(plan) => {
             let directory = Arc::new(Directory::open(directory)?);
             let name = path.file_name().context("it has a name")?;
