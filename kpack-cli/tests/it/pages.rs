@@ -320,6 +320,7 @@ fn given(page: &str) -> (Tree, Vec<(&'static str, String)>) {
             let files = roots.map(|root| format!("{root}/lib/libvec.so"));
             fat(&tree, &files.each_ref().map(String::as_str));
             replace("/opt/rocm /opt/venv", "opt/rocm opt/venv");
+            replace("gfx90a /opt/venv", "gfx90a opt/venv");
             for target in ["gfx1100", "gfx942"] {
                 let (name, bytes) = kernels(target);
                 tree.write(&format!("opt/blender/{name}"), &bytes);
