@@ -12,7 +12,8 @@ use kpack_core::elf::{BinaryError, FAT_SECTION, ReadAt};
 use kpack_core::files::{HostFormat, START};
 use kpack_format::marker::{self, Marker};
 use kpack_format::offload_binary::{self, OffloadImage};
-use object::elf::PT_INTERP;
+use object::elf::{DF_1_PIE, DT_FLAGS_1, ET_EXEC, PT_INTERP};
+use object::{LittleEndian as LE, pe::IMAGE_FILE_DLL};
 
 use crate::device_code::{DeviceCode, FatBinary, NewCode, SplitWrapper};
 use crate::pe::Sums;
@@ -118,6 +119,23 @@ impl<S: ReadAt> Image<S> {
             Some(HostFormat::Pe) => Self::Pe(pe::Image::read(source)?),
             Some(HostFormat::Elf) | None => Self::Elf(elf::Image::read(source)?),
         })
+    }
+
+    /// Whether it is a program, and not a library.
+    ///
+    /// # Errors
+    /// [`BinaryError`] if its dynamic section is damaged.
+    pub fn is_program(&self) -> Result<bool, BinaryError> {
+        let image = match self {
+            Self::Elf(image) => image,
+            Self::Pe(image) => {
+                return Ok(image.header.characteristics.get(LE).0 & IMAGE_FILE_DLL.0 == 0);
+            }
+        };
+        // A program that is linked statically has no dynamic linker, and may be anywhere in memory.
+        let flags = elf::Dynamic::read(image)?.get(DT_FLAGS_1).unwrap_or(0);
+        let is_executable = image.header.e_type.get(LE) == ET_EXEC;
+        Ok(self.has_real_path() || is_executable || flags & DF_1_PIE.0 != 0)
     }
 
     /// The file of the image.

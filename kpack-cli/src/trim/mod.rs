@@ -11,6 +11,7 @@ mod apply;
 mod explain;
 mod held;
 pub(crate) mod history;
+mod links;
 mod lists;
 mod note;
 mod place;

@@ -15,6 +15,7 @@ use kpack_tree::Selection;
 
 use super::Options;
 use super::held::Held;
+use super::links;
 use super::note::Goes;
 use super::place::Root;
 use super::tree::Tree;
@@ -143,7 +144,10 @@ impl Planner<'_> {
         };
         let scratch = Scratch { directory: &directory, only_measured: self.options.dry_run };
         Ok(match or_refused(trim::plan(&job.from, file, &self.options.keep, scratch))? {
-            Ok(Trim::Planned(plan)) => Decision::Rewritten(Rewrite { plan, link }),
+            Ok(Trim::Planned(plan)) => match self.stays_a_link(job)? {
+                Some(finding) => Decision::Stays(finding),
+                None => Decision::Rewritten(Rewrite { plan, link }),
+            },
             Ok(Trim::Done) if !job.is_link => Decision::Complete,
             Ok(Trim::Nothing | Trim::Done) => Decision::Nothing,
             Ok(Trim::LeftAlone(finding)) => Decision::Stays(finding),
@@ -153,6 +157,23 @@ impl Planner<'_> {
                 Decision::Stays(Finding::new(Severity::Warning, refused.id, path, text))
             }
         })
+    }
+
+    /// Why a link to a file outside stays a link, if it does.
+    fn stays_a_link(&self, job: &Job) -> Result<Option<Finding>, Error> {
+        if !job.is_link {
+            return Ok(None);
+        }
+        let (link, real) = (&job.names[0], &job.from);
+        let file = self.root.open_file(real)?;
+        let why = links::why_it_stays(self.root, link, real, &file)?;
+        Ok(why.map(|why| {
+            let text = format!(
+                "stays a symbolic link to {}, with all of its code: {why}; pass that file, too, to trim it there",
+                real.display()
+            );
+            Finding::new(Severity::Warning, ids::SHARED_LINK, link.clone(), text)
+        }))
     }
 
     /// Fails if a link leads to another file by now.

@@ -70,6 +70,7 @@ mod therock_wheels;
 mod trim;
 mod trim_compiled;
 mod trim_faults;
+mod trim_links;
 mod trim_lists;
 mod variants;
 #[path = "../../../kpack-artifact/tests/it/verified/mod.rs"]

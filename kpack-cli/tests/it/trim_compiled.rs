@@ -119,7 +119,7 @@ fn bundles_that_are_not_aligned_to_pages_are_trimmed_split_and_joined() {
         fs::write(&library, before).unwrap();
         succeeds(&tree, "split lib/libvec.so");
         succeeds(&tree, "verify --against fat lib/libvec.so");
-        succeeds(&tree, "join --arch gfx1100 lib/libvec.so");
+        succeeds(&tree, "join --prefix . --arch gfx1100 lib/libvec.so");
         assert_eq!(targets_of(&library), ["gfx1100"], "{alignment}");
         succeeds(&tree, "verify --against fat lib/libvec.so");
     }
