@@ -175,11 +175,14 @@ fn outcome(file: &FileReport) -> String {
     let without = list(file.removed.keys());
     let sizes = format!("{} -> {}", size(file.size_before), size(file.size_after));
     match file.outcome {
-        // Bundles that cannot move leave holes.
-        Outcome::Trimmed if file.size_before == file.size_after => {
-            let went = size(file.removed.values().sum());
-            format!("{went} of {} replaced by holes, without {without}", size(file.size_before))
-        }
+        // Bundles that cannot move leave holes, if these are larger than what a file system allocates.
+        Outcome::Trimmed if file.size_before == file.size_after => match file.freed {
+            Some(freed) if freed > 0 => {
+                let (freed, before) = (size(freed), size(file.size_before));
+                format!("{freed} of {before} replaced by holes, without {without}")
+            }
+            _ => format!("still {}, without {without}", size(file.size_after)),
+        },
         Outcome::Trimmed => format!("{sizes}, without {without}"),
         Outcome::Copied => {
             format!("{}, now a separate copy, without {without}", size(file.size_after))

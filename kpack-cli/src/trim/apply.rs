@@ -281,7 +281,7 @@ impl<'a> Application<'a> {
     fn rewrite_once(&mut self, job: &Job, rewrite: &Rewrite) -> Result<(), Error> {
         let (first, others) = (&job.names[0], &job.names[1..]);
         if self.planner.options.dry_run {
-            self.rewritten(job, rewrite);
+            self.rewritten(job, rewrite, None);
             self.changed.extend(job.names.iter().cloned());
             return Ok(());
         }
@@ -293,10 +293,10 @@ impl<'a> Application<'a> {
         let Some(written) = self.write(rewrite, &job.from, &input, &spot)? else {
             return Ok(());
         };
-        self.rewritten(job, rewrite);
+        self.rewritten(job, rewrite, Some(written.freed));
         self.is_complete(first);
         for other in others {
-            let done = self.write_again(rewrite, &spot, &written, other);
+            let done = self.write_again(rewrite, &spot, &written.identity, other);
             if self.keep_failure(done)?.is_some() {
                 self.is_complete(other);
             }
@@ -316,16 +316,16 @@ impl<'a> Application<'a> {
         from: &Path,
         input: &File,
         to: &Spot<'_>,
-    ) -> Result<Option<Identity>, Error> {
+    ) -> Result<Option<Written>, Error> {
         let Spot { path, directory, name } = to;
         let to = Destination { directory, name, link: rewrite.link };
         match or_refused(rewrite.plan.apply(from, input, &to))? {
-            Ok(Written { identity, lost, .. }) => {
-                let lost = lost.into_iter();
+            Ok(mut written) => {
+                let lost = std::mem::take(&mut written.lost).into_iter();
                 let lost = lost
                     .map(|text| Finding::new(Severity::Warning, ids::ATTRIBUTE_LOST, *path, text));
                 self.report.findings.extend(lost);
-                Ok(Some(identity))
+                Ok(Some(written))
             }
             Err(refused) => {
                 self.report.findings.push(refused);
@@ -351,7 +351,7 @@ impl<'a> Application<'a> {
         Ok(())
     }
 
-    fn rewritten(&mut self, job: &Job, Rewrite { plan, link }: &Rewrite) {
+    fn rewritten(&mut self, job: &Job, Rewrite { plan, link }: &Rewrite, freed: Option<u64>) {
         let removed = plan.goes().into_iter();
         self.report.findings.extend(plan.left().cloned());
         self.report.files.push(FileReport {
@@ -360,6 +360,7 @@ impl<'a> Application<'a> {
             // A link had no size of its own.
             size_before: if link.is_some() { 0 } else { plan.size_before() },
             size_after: plan.size_after(),
+            freed,
             removed: removed.map(|(target, size)| (target.to_string(), size)).collect(),
         });
     }
@@ -477,6 +478,7 @@ impl Removed {
             outcome: Outcome::Removed,
             size_before: self.size,
             size_after: 0,
+            freed: None,
             removed: BTreeMap::from([(self.target.to_string(), self.size)]),
         }
     }
@@ -489,6 +491,7 @@ impl NewManifest {
             outcome: Outcome::Updated,
             size_before: self.identity.size(),
             size_after: self.bytes.len() as u64,
+            freed: None,
             removed: BTreeMap::new(),
         }
     }

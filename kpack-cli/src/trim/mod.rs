@@ -89,6 +89,9 @@ pub struct FileReport {
     pub size_before: u64,
     /// The same afterwards.
     pub size_after: u64,
+    /// How many bytes less it takes on the disk; unknown before it is written.
+    #[serde(skip)]
+    pub freed: Option<u64>,
     /// Bytes of code that went, by target, as it is decompressed.
     pub removed: BTreeMap<String, u64>,
 }

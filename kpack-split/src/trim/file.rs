@@ -27,8 +27,11 @@ use crate::{Error, Finding, Severity, ids};
 use kpack_build::object_file::{FatObjects, ResizedObjects};
 use kpack_core::files::first_difference;
 use kpack_core::parallel;
-use kpack_core::platform::FileExt;
+use kpack_core::platform::{FileExt, MetadataExt};
 use kpack_core::words::list;
+
+/// The unit of [`MetadataExt::blocks`], in bytes, whatever the file system's is.
+const BLOCK: u64 = 512;
 
 /// What becomes of a file.
 #[derive(Debug)]
@@ -86,6 +89,8 @@ pub struct Written {
     pub identity: Identity,
     /// A message for each attribute that could not be kept.
     pub lost: Vec<String>,
+    /// How many bytes less than the old file it takes on the disk.
+    pub freed: u64,
 }
 
 /// Plans what becomes of the open `file`, which is shown as `path`. Compressed code is compressed again, into a nameless
@@ -437,8 +442,12 @@ impl TrimPlan {
             None => StagedFile::write_in(directory, to.name, fill)?,
         };
         let identity = Identity::of(staged.path(), staged.file())?;
+        let blocks = |file: &File| Ok::<_, std::io::Error>(file.metadata()?.blocks());
+        let freed = blocks(input)
+            .and_then(|old| Ok(BLOCK * old.saturating_sub(blocks(staged.file())?)))
+            .map_err(|error| Error::io(path, "read", error))?;
         publish::replace(staged)?;
-        Ok(Written { identity, lost })
+        Ok(Written { identity, lost, freed })
     }
 
     fn offsets(&self) -> Vec<u64> {

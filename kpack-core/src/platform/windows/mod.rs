@@ -106,6 +106,8 @@ pub trait MetadataExt {
     fn nlink(&self) -> u64;
     /// When it was written, in seconds since 1970.
     fn mtime(&self) -> i64;
+    /// What it takes on the disk, in blocks of 512 bytes: kpack makes no holes here.
+    fn blocks(&self) -> u64;
 }
 
 impl MetadataExt for Metadata {
@@ -122,6 +124,10 @@ impl MetadataExt for Metadata {
         let modified = self.modified().ok();
         let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         since.map_or(0, |since| since.as_secs() as i64)
+    }
+
+    fn blocks(&self) -> u64 {
+        self.len().div_ceil(512)
     }
 }
 
