@@ -17,7 +17,8 @@ use crate::data_file::uncompressed;
 use crate::place::{ForAll, Merge, MustMatch, Place, matches_pattern};
 use crate::tensile;
 use kpack_core::Error;
-use kpack_core::files::{list, with_slashes};
+use kpack_core::files::{list, metadata_of, with_slashes};
+use kpack_split::input::{walk, walk_error};
 
 /// A kernel database.
 #[derive(Debug)]
@@ -220,64 +221,104 @@ pub struct Installed {
     pub targets: BTreeSet<TargetId>,
 }
 
-/// The databases in these directories of an install prefix, or of a part of it, such as `lib`. Files without a target
-/// do not count, nor do directories within directories.
-///
-/// # Errors
-/// [`Error::Io`].
-pub fn installed(directories: &[&Path]) -> Result<Vec<Installed>, Error> {
-    let mut found = Vec::new();
+/// The databases that `is_wanted` accepts in these directories of an install prefix, or of a part of it, such as `lib`,
+/// and why parts of them cannot be listed. Files without a target do not count. Only names are read, and only in the
+/// directories of these databases, since the others may have thousands of files.
+pub fn installed(
+    directories: &[&Path],
+    is_wanted: &dyn Fn(&Database) -> bool,
+) -> (Vec<Installed>, Vec<Error>) {
+    let (mut found, mut unlisted) = (Vec::new(), Vec::new());
     for root in directories {
-        let places = DATABASES.iter().flat_map(|database| database.directories);
-        let places = BTreeSet::from_iter(places.filter(|parts| !parts.is_empty()));
-        for directory in places.into_iter().map(|parts| directories_at(root, parts)) {
-            for directory in directory? {
-                found.extend(installed_in(root, directory)?);
+        for database in DATABASES.iter().filter(|database| is_wanted(database)) {
+            for parts in database.directories.iter().filter(|parts| !parts.is_empty()) {
+                for directory in directories_at(root, parts, &mut unlisted) {
+                    let targets = targets_in(root, &directory, database, &mut unlisted);
+                    found.push(Installed { name: database.name, directory, targets });
+                }
             }
         }
     }
-    Ok(found)
+    (found, unlisted)
 }
 
 /// The directories below `root` whose paths are these names, each but the last perhaps with a version after it.
-fn directories_at(root: &Path, names: &[&str]) -> Result<Vec<PathBuf>, Error> {
+fn directories_at(root: &Path, names: &[&str], unlisted: &mut Vec<Error>) -> Vec<PathBuf> {
     let mut found = vec![root.to_owned()];
     for (index, name) in names.iter().enumerate() {
         let mut next = Vec::new();
         for above in found {
             if index > 0 {
-                let versions = list(&above)?.into_iter();
+                let versions = list(&above).map_err(|error| unlisted.push(error));
                 let is_version = |path: &PathBuf| {
                     is_version(&path.file_name().unwrap_or_default().to_string_lossy())
                 };
-                next.extend(versions.filter(is_version).map(|version| version.join(name)));
+                let versions = versions.into_iter().flatten().filter(is_version);
+                next.extend(versions.map(|version| version.join(name)));
             }
             next.push(above.join(name));
         }
-        next.retain(|path| path.is_dir());
+        next.retain(|path| is_directory(path, unlisted));
         found = next;
     }
-    Ok(found)
+    found
 }
 
-/// The databases that have files in `directory`, which is below `root`.
-fn installed_in(root: &Path, directory: PathBuf) -> Result<Option<Installed>, Error> {
-    let mut own = None;
+/// Whether there is a directory, or a link to one.
+fn is_directory(path: &Path, unlisted: &mut Vec<Error>) -> bool {
+    let found = metadata_of(path).map_err(|error| unlisted.push(error));
+    found.is_ok_and(|found| found.is_some_and(|found| found.is_dir()))
+}
+
+/// The targets that `database` has files for in `directory`, which is below `root`.
+fn targets_in(
+    root: &Path,
+    directory: &Path,
+    database: &Database,
+    unlisted: &mut Vec<Error>,
+) -> BTreeSet<TargetId> {
     let mut targets = BTreeSet::new();
-    for path in list(&directory)? {
-        let mut within = with_slashes(path.strip_prefix(root).unwrap_or(&path));
-        if path.is_dir() {
-            within += "/file";
+    let target_of = |path: &str| match recognise(path)? {
+        (owner, Place::Target(target)) if owner.name == database.name => Some(target),
+        _ => None,
+    };
+    // What every file in a directory is for.
+    let target_in = |path: &Path| target_of(&with_slashes(&path.join(".")));
+    let mut walk = walk(directory).min_depth(1).into_iter();
+    while let Some(entry) = walk.next() {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                unlisted.push(walk_error(directory, error));
+                continue;
+            }
+        };
+        let path = entry.path().strip_prefix(root).unwrap_or(entry.path());
+        let is_known =
+            |path: &Path| target_in(path).is_some_and(|target| targets.contains(&target));
+        if entry.file_type().is_dir() {
+            // There can be thousands of files for it.
+            if is_known(path) {
+                walk.skip_current_dir();
+            }
+            continue;
         }
-        if let Some((database, place)) = recognise(&within) {
-            own = Some(database.name);
-            targets.extend(match place {
-                Place::Target(target) => Some(target),
-                _ => None,
-            });
+        let target = match entry.path_is_symlink() {
+            true => match metadata_of(entry.path()).map_err(|error| unlisted.push(error)) {
+                Ok(Some(there)) if there.is_dir() => target_in(path),
+                Ok(Some(_)) => target_of(&with_slashes(path)),
+                // Nothing can be loaded through it.
+                Ok(None) | Err(()) => None,
+            },
+            false => target_of(&with_slashes(path)),
+        };
+        targets.extend(target);
+        let above = path.parent().unwrap_or(path);
+        if target_in(above).is_some_and(|target| targets.contains(&target)) {
+            walk.skip_current_dir();
         }
     }
-    Ok(own.map(|name| Installed { name, directory, targets }))
+    targets
 }
 
 /// How to merge the copies of the file with this path in the prefix, if it is for all targets.
@@ -439,26 +480,44 @@ mod tests {
     fn what_is_installed_is_what_is_recognised() {
         let root = tempfile::tempdir().unwrap();
         let paths = FILES.trim().lines().filter_map(|line| line.split_whitespace().next());
-        // Some name the target in a library, or in a directory within others.
-        let deeper = ["miopen_ck", "composablekernel", "hipkernelprovider", "hotswap_cache"];
+        let more = [
+            "lib/rocblas/library/all/gfx908/TensileLibrary.dat",
+            "lib/rocblas/2.47.0/library/gfx940/TensileLibrary.dat",
+            "share/miopen/db/more/gfx1030.kdb",
+        ];
         let mut expected = Vec::new();
-        for path in paths {
+        for path in paths.chain(more) {
             let (database, place) = recognise(path).unwrap();
             let file = root.path().join(path);
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(&file, "").unwrap();
+            // These have no directories of their own.
+            let is_alone = database.directories.iter().all(|parts| parts.is_empty());
             if let Place::Target(target) = place
-                && !deeper.contains(&database.name)
+                && !is_alone
             {
                 expected.push((database.name, file, target));
             }
         }
-        let installed = installed(&[root.path(), &root.path().join("lib")]).unwrap();
+        let library = root.path().join("lib/rocblas/library");
+        std::fs::create_dir(library.join("gfx1010")).unwrap();
+        for (target, link) in [("gfx1100", "gfx1102"), ("missing", "gfx1103")] {
+            kpack_core::platform::symlink(target, library.join(link)).unwrap();
+        }
+        expected.push(("rocblas", library.join("gfx1102"), "gfx1102".parse().unwrap()));
+        let roots = ["", "lib", "lib/hipkp", "bin"].map(|path| root.path().join(path));
+        let roots = Vec::from_iter(roots.iter().map(PathBuf::as_path));
+        let (installed, unlisted) = installed(&roots, &|_| true);
+        assert!(unlisted.is_empty(), "{unlisted:?}");
         for (name, file, target) in expected {
             let mut own = installed.iter().filter(|found| found.name == name);
             let has = own
                 .any(|found| file.starts_with(&found.directory) && found.targets.contains(&target));
             assert!(has, "{}: {installed:?}", file.display());
         }
+        let empty = ["gfx1010", "gfx1103"].map(|name| name.parse().unwrap());
+        assert!(!installed.iter().any(|found| empty.iter().any(|t| found.targets.contains(t))));
+        let (only, _) = super::installed(&roots, &|database| database.name == "miopen");
+        assert!(!only.is_empty() && only.iter().all(|found| found.name == "miopen"), "{only:?}");
     }
 }

@@ -283,7 +283,9 @@ impl Pair {
             expected.insert(path.to_owned());
         }
         for root in &self.roots {
-            for entry in manifest_txt::walk_outside(root, prefixes).flatten() {
+            for entry in manifest_txt::walk_outside(root, prefixes) {
+                // What cannot be listed may have files that the unsplit tree lacks.
+                let entry = entry?;
                 let path = entry.path().strip_prefix(root).unwrap_or(entry.path());
                 if !entry.file_type().is_dir() && !expected.contains(path) {
                     let text = "is not in the unsplit tree";

@@ -14,8 +14,9 @@ use rocm_kpack::dynamic_symbols::{LOADER_FUNCTION, Linkage};
 use super::dynamic_linker::{self, Library, Loading};
 use super::machine::Machine;
 use super::rocm_loader::RocmLoader;
+use kpack_core::files;
 use kpack_core::finding::Id;
-use kpack_core::{Error, ids};
+use kpack_core::{Error, Finding, Severity, ids};
 use kpack_format::names::is_object;
 use kpack_split::elf::{BinaryError, DeviceCode, Dynamic, Image};
 use kpack_split::input::{
@@ -24,7 +25,7 @@ use kpack_split::input::{
 };
 use kpack_split::input::{Obstacle, Resolver};
 use kpack_split::join;
-use kpack_tree::databases::{self, Installed};
+use kpack_tree::databases::{self, Database, Installed};
 
 /// A process that loads binaries with device code: a program, or one with a library of a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,6 +97,8 @@ pub(super) struct Binary {
     pub(super) join: Option<Join>,
     /// The kernel databases that it loads files of.
     pub(super) databases: Vec<Installed>,
+    /// Why parts of them cannot be listed.
+    pub(super) unlisted: Vec<Finding>,
 }
 
 /// What `kpack join` would do with a binary.
@@ -270,17 +273,20 @@ fn in_prefix(path: &Path, machine: &Machine) -> Result<Vec<Process>, Error> {
 /// The processes of ROCm's libraries in a directory that has those of the whole distribution.
 pub(super) fn in_libraries(directory: &Path, machine: &Machine) -> Result<Vec<Process>, Error> {
     const NAMES: [&str; 5] = ["libroc", "libhip", "libamdhip64", "libMIOpen", "librccl"];
-    let entries = std::fs::read_dir(directory).map_err(|e| Error::io(directory, "list", e))?;
-    let entries = entries.flatten().filter(|entry| {
-        let name = entry.file_name();
-        let is_named =
-            NAMES.iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()));
-        is_named && entry.file_type().is_ok_and(|kind| kind.is_file())
-    });
-    let mut files = Vec::from_iter(entries.map(|entry| entry.path()));
-    files.sort();
     let mut processes = Vec::new();
-    for path in files {
+    for path in files::list(directory)? {
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        if !NAMES.iter().any(|start| name.starts_with(start.as_bytes())) {
+            continue;
+        }
+        let metadata = match path.symlink_metadata() {
+            // It is being replaced.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            metadata => metadata.map_err(|e| Error::io(&path, "read", e))?,
+        };
+        if !metadata.is_file() {
+            continue;
+        }
         let linked = match or_refused(open_linked(&path))? {
             Ok(Some(linked)) => linked,
             Ok(None) => continue,
@@ -435,15 +441,23 @@ fn has_shim(image: &Image<File>) -> Result<bool, BinaryError> {
     Ok(image.has_note(SHIM_NOTE)? || needed.any(|name| name.starts_with(SHIM.as_bytes())))
 }
 
-/// The kernel databases of a library: those that are named as it is, and the images of AOTriton, which PyTorch's
-/// libraries load.
-fn databases(path: &Path, directory: &Path) -> Result<Vec<Installed>, Error> {
+/// The kernel databases of a library, and why parts of them cannot be listed: those that are named as it is, and the images
+/// of AOTriton, which PyTorch's libraries load.
+fn databases(path: &Path, directory: &Path) -> (Vec<Installed>, Vec<Finding>) {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     let parent = directory.parent().unwrap_or(directory);
-    let mut found = databases::installed(&[directory, parent])?;
-    let is_own = |database: &Installed| name.contains(database.name) || database.name == "aotriton";
-    found.retain(|database| is_own(database) && !database.targets.is_empty());
-    Ok(found)
+    let is_own = |database: &Database| name.contains(database.name) || database.name == "aotriton";
+    let (mut found, unlisted) = databases::installed(&[directory, parent], &is_own);
+    found.retain(|database| !database.targets.is_empty());
+    let unlisted = unlisted.into_iter().map(|error| {
+        let text = format!(
+            "{}, so kpack cannot tell which GPUs the kernel database has files for",
+            error.without_id()
+        );
+        let note = Finding::general(Severity::Note, error.id(), text);
+        note.with_help("run kpack as a user who may read it")
+    });
+    (found, unlisted.collect())
 }
 
 impl Binary {
@@ -473,7 +487,7 @@ impl Binary {
         let prefix = name.and_then(|name| prefix_of(&path, &name));
         let directory = path.parent().unwrap_or(Path::new("/"));
         // A database that cannot be listed keeps nothing else from being examined.
-        let databases = databases(&path, directory).unwrap_or_default();
+        let (databases, unlisted) = databases(&path, directory);
         Ok(Some(Self {
             prefix: prefix.unwrap_or_else(|| directory.to_owned()),
             path,
@@ -485,6 +499,7 @@ impl Binary {
             has_shim: linked.image.elf().is_some_and(|image| has_shim(image).unwrap_or(false)),
             join: None,
             databases,
+            unlisted,
         }))
     }
 

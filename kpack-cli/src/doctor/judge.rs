@@ -157,7 +157,7 @@ fn of_container(machine: &Machine) -> &'static str {
     }
 }
 
-/// Reports kernel databases without files for a GPU, or for a family that it is in.
+/// Reports kernel databases without files for a GPU, or for a family that it is in, and those that cannot be listed.
 fn of_databases(
     binary: &Binary,
     machine: &Machine,
@@ -178,6 +178,8 @@ fn of_databases(
         let lost = all_lost.get(&(database.directory.clone(), gpu.clone()));
         findings.push(explained(note.with_help(help).into(), lost));
     }
+    let unlisted = binary.unlisted.iter().cloned();
+    findings.extend(unlisted.map(|finding| Diagnosis::from(finding).leaving_open()));
 }
 
 /// The same, with what trim removed, and what brings it back.

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::command::{command, kpack, said};
+use crate::command::{NOBODY, command, for_every_user, kpack, said};
 use insta::assert_snapshot;
 use kpack_artifact::verify::{self, verify};
 use kpack_build::object_file;
@@ -329,6 +329,64 @@ fn a_kernel_database_without_files_for_the_gpu_or_its_families() {
     assert_eq!(said("gfx1151").as_deref(), Some(lacks));
     images("gfx11xx");
     assert_eq!(said("gfx1151"), None);
+}
+
+/// Debian's have a version in their path, and newer ones a directory for each target. An empty one has no files.
+#[test]
+fn a_kernel_database_with_a_version_or_directories_of_targets() {
+    for place in ["rocblas/2.47.0/library", "rocblas/library/all"] {
+        let tree = Tree::new();
+        new_runtime(&tree);
+        let built = library(&tree, &["gfx1030", "gfx942"]);
+        built.build(&tree.path("prefix/lib/librocblas.so")).unwrap();
+        for target in ["gfx942", "gfx90a"] {
+            write(tree.path(&format!("prefix/lib/{place}/{target}/TensileLibrary.dat")), "kernels");
+        }
+        fs::create_dir(tree.path(&format!("prefix/lib/{place}/gfx1030"))).unwrap();
+        let said = |gpu: &str| {
+            let found = findings(&tree, "prefix/lib/librocblas.so", gpu).into_iter();
+            Vec::from_iter(found.map(|f| f.text).filter(|text| text.contains("kernel database")))
+        };
+        let lacks = said("gfx1030");
+        assert!(
+            matches!(lacks.as_slice(), [one] if one.ends_with(", only for gfx90a, gfx942")),
+            "{place}: {lacks:?}"
+        );
+        assert_eq!(said("gfx942"), [""; 0], "{place}");
+    }
+}
+
+/// Given a database that this user may not list, then the doctor names it, examines all else, and does not say that code
+/// loads.
+#[test]
+fn a_kernel_database_that_cannot_be_listed_is_named() {
+    use std::os::unix::process::CommandExt;
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    let directory = |target: &str| tree.path(&format!("prefix/lib/aotriton.images/amd-{target}"));
+    for target in ["gfx90a", "gfx942"] {
+        write(directory(target).join("flash/fwd.aks2"), "kernels");
+    }
+    let open = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(tree.root(), open.clone()).unwrap();
+    let closed = directory("gfx90a");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
+    let (kpack, _directory) = for_every_user();
+    let mut command = Command::new(kpack);
+    command.current_dir(tree.root()).args(["doctor", "prefix/lib/libvec.so", "--arch", "gfx942"]);
+    let output = command.uid(NOBODY).gid(NOBODY).output();
+    fs::set_permissions(&closed, open).unwrap();
+    // Only root may become another user.
+    let Ok(output) = output else { return };
+    let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+    let named = "prefix/lib/aotriton.images/amd-gfx90a: Permission denied";
+    assert!(
+        said.contains(named) && said.contains("which GPUs the kernel database has files"),
+        "{said}"
+    );
+    assert!(said.contains("cannot tell whether GPU code will load"), "{said}");
+    assert!(!said.contains("has no files for"), "{said}");
 }
 
 #[test]
