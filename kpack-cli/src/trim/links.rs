@@ -91,8 +91,12 @@ impl Around<'_> {
         let name = name.to_lowercase();
         let prefix = self.real.parent();
         for above in [Some(&*self.real), prefix].into_iter().flatten() {
-            let is_own = |found: &databases::Installed| name.contains(found.name);
-            for found in databases::installed(&[above])?.into_iter().filter(is_own) {
+            let is_own = |database: &databases::Database| name.contains(database.name);
+            let (installed, unlisted) = databases::installed(&[above], &is_own);
+            if let Some(error) = unlisted.into_iter().next() {
+                return Err(error);
+            }
+            for found in installed {
                 let Ok(inside) = found.directory.strip_prefix(above) else {
                     continue;
                 };
