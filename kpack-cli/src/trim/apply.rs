@@ -1,7 +1,6 @@
 //! Changes files as planned, and reports what became of them. Whatever can be done is done: an error is kept for the
 //! report, unless it says that the run is to stop.
 
-use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,12 +16,12 @@ use kpack_split::input::{or_refused, until_unchanged};
 use kpack_split::trim::{self, Destination, Written};
 
 use super::held::Spot;
+use super::ledger::Ledger;
 use super::lists::{self, Fate, Places};
-use super::note::{self, Goes, OpenNote};
-use super::plan::{Decision, Job, NewManifest, Planner, Removed, Rewrite, Whole};
-use super::tree::{Given, Tree};
+use super::note::{self, Goes};
+use super::plan::{Decision, Job, NewManifest, Plan, Planner, Removed, Rewrite, Whole};
+use super::tree::Given;
 use super::{FileReport, Outcome, Report};
-use crate::doctor::Origins;
 
 /// The most files that are planned before the note is written for all of them.
 const BATCH: usize = 64;
@@ -33,79 +32,63 @@ const MAX_WAITING: u64 = 64 << 20;
 /// The changes of a run, so far.
 pub(super) struct Application<'a> {
     planner: &'a Planner<'a>,
-    given: &'a [Given],
-    tree: &'a Tree,
+    plan: &'a Plan<'a>,
+    ledger: Ledger<'a>,
     report: Report,
-    /// The files that have code for the chosen GPUs only.
-    complete: BTreeSet<PathBuf>,
-    /// Those of them that this run wrote, or would.
-    changed: BTreeSet<PathBuf>,
-    /// Files of databases that stay as a whole. It is said once.
-    left: BTreeSet<PathBuf>,
-    /// The names of each file that an earlier run may have changed before it was killed.
-    unfinished: Vec<Vec<PathBuf>>,
+    /// What became of files, or would.
+    fates: BTreeMap<PathBuf, Fate>,
     /// Whether some of the work failed that the note says was begun.
     is_unfinished: bool,
-    notes: Vec<OpenNote>,
-    /// The packages of the files, found when the first one is about to change.
-    origins: OnceCell<Origins>,
 }
 
 impl<'a> Application<'a> {
-    pub(super) fn new(
-        planner: &'a Planner<'a>,
-        given: &'a [Given],
-        notes: Vec<OpenNote>,
-        tree: &'a mut Tree,
-    ) -> Self {
+    pub(super) fn new(planner: &'a Planner<'a>, plan: &'a Plan<'a>, ledger: Ledger<'a>) -> Self {
         let report = Report {
             gpus: planner.options.keep.gpus.iter().map(ToString::to_string).collect(),
             dry_run: planner.options.dry_run,
-            errors: std::mem::take(&mut tree.unread),
             ..Report::default()
         };
-        let (left, unfinished) = (BTreeSet::new(), Vec::new());
-        let (complete, changed) = (BTreeSet::new(), BTreeSet::new());
-        Self {
-            planner,
-            given,
-            tree,
-            report,
-            complete,
-            changed,
-            left,
-            unfinished,
-            is_unfinished: false,
-            notes,
-            origins: OnceCell::new(),
-        }
+        Self { planner, plan, ledger, report, fates: BTreeMap::new(), is_unfinished: false }
     }
 
-    /// Does all of it.
+    /// Does all of it. `errors` say what could not be read for the plan.
     ///
     /// # Errors
     /// A signal asked the process to end.
-    pub(super) fn run(mut self, progress: &dyn Progress) -> Result<Report, Error> {
-        let dry_run = self.planner.options.dry_run;
-        let given = self.given;
-        if !dry_run {
+    pub(super) fn run(
+        mut self,
+        errors: Vec<Error>,
+        progress: &dyn Progress,
+    ) -> Result<Report, Error> {
+        let plan = self.plan;
+        for error in errors {
+            self.keep_error(Err::<(), _>(error))?;
+        }
+        self.report.findings.extend(plan.findings.iter().cloned());
+        if self.planner.options.dry_run {
+            for whole in &plan.wholes {
+                self.report.files.extend(whole.report());
+            }
+            self.rewrite_all(progress)?;
+        } else {
             self.remove_leftovers()?;
-        }
-        self.find_unfinished();
-        for (given, inventory) in given.iter().zip(&self.tree.inventories) {
-            let whole = self.planner.whole(&given.0, inventory)?;
-            self.remove(given, whole)?;
-        }
-        self.rewrite_all(progress)?;
-        if !dry_run {
+            for whole in &plan.wholes {
+                self.remove(whole)?;
+            }
+            self.rewrite_all(progress)?;
             self.link_unfinished()?;
             self.update_lists()?;
+            if !self.is_unfinished {
+                let finished = self.ledger.finish();
+                self.keep_error(finished)?;
+            }
         }
-        if !dry_run && !self.is_unfinished {
-            let finished = self.notes.iter_mut().try_for_each(OpenNote::finish);
-            self.keep_error(finished)?;
-        }
-        self.find_owners();
+        let files = self.report.files.iter().map(|file| &file.path);
+        let changed = self.fates.iter().filter(|(_, fate)| **fate != Fate::Complete);
+        let files = files.chain(changed.map(|(path, _)| path)).map(PathBuf::as_path);
+        let (packages, findings) = self.ledger.owners(files.collect());
+        self.report.packages = packages;
+        self.report.findings.extend(findings);
         Ok(self.report)
     }
 
@@ -114,7 +97,7 @@ impl<'a> Application<'a> {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error) => {
-                interrupt::check(&self.given[0].0, "trim")?;
+                interrupt::check(&self.plan.given[0].0, "trim")?;
                 self.report.errors.push(error);
                 Ok(None)
             }
@@ -129,7 +112,7 @@ impl<'a> Application<'a> {
 
     /// Removes what interrupted runs left.
     fn remove_leftovers(&mut self) -> Result<(), Error> {
-        for path in &self.tree.leftovers {
+        for path in &self.plan.tree.leftovers {
             let directory = self.planner.held.directory(path);
             let done = directory.and_then(|directory| directory.remove_all_leftovers());
             self.keep_error(done)?;
@@ -138,16 +121,8 @@ impl<'a> Application<'a> {
     }
 
     /// Removes what is for other GPUs as a whole.
-    fn remove(&mut self, given: &'a Given, whole: Whole) -> Result<(), Error> {
-        self.report.findings.extend(whole.findings);
-        self.left.extend(whole.left);
-        for error in whole.errors {
-            self.keep_error(Err::<(), _>(error))?;
-        }
-        let reported = self.report.files.len();
-        self.report.files.extend(whole.manifests.iter().map(NewManifest::report));
-        self.report.files.extend(whole.files.iter().map(Removed::report));
-        if self.planner.options.dry_run || whole.files.is_empty() {
+    fn remove(&mut self, whole: &Whole<'a>) -> Result<(), Error> {
+        if whole.files.is_empty() {
             return Ok(());
         }
         let goes = whole.files.iter().map(|removed| Goes {
@@ -162,15 +137,14 @@ impl<'a> Application<'a> {
             let targets = own.map(|removed| removed.target.clone()).collect();
             Goes { names: slice::from_ref(&manifest.path), targets, stays: true }
         });
-        if self.note(&Vec::from_iter(goes.chain(manifests)))?.contains(&given) {
-            self.report.files.truncate(reported);
+        if self.note(&Vec::from_iter(goes.chain(manifests)))?.contains(&whole.given) {
             return Ok(());
         }
         let mut failed = HashSet::new();
         for manifest in &whole.manifests {
             let done = self.write_manifest(manifest);
             match self.keep_failure(done)? {
-                Some(()) => _ = self.changed.insert(manifest.path.clone()),
+                Some(()) => _ = self.fates.insert(manifest.path.clone(), Fate::Changed),
                 None => _ = failed.insert(&*manifest.path),
             }
         }
@@ -185,11 +159,13 @@ impl<'a> Application<'a> {
             let spot = self.planner.held.find(path);
             let done =
                 spot.and_then(|spot| spot.directory.remove_same(spot.name, &removed.identity));
-            if self.keep_failure(done)?.is_none() {
-                failed.insert(path);
+            match self.keep_failure(done)? {
+                Some(()) => _ = self.fates.insert(path.to_owned(), Fate::Gone),
+                None => _ = failed.insert(path),
             }
         }
-        self.report.files.retain(|file| !failed.contains(&*file.path));
+        let done = whole.report().filter(|file| !failed.contains(&*file.path));
+        self.report.files.extend(done);
         for directory in whole.directories.iter().rev() {
             // One with other files stays.
             if let Ok(spot) = self.planner.held.find(directory) {
@@ -207,17 +183,14 @@ impl<'a> Application<'a> {
 
     /// Plans what becomes of each file that stays, and changes them, many at a time.
     fn rewrite_all(&mut self, progress: &dyn Progress) -> Result<(), Error> {
-        let removed = self.report.files.iter();
-        let removed = removed.filter(|file| file.outcome == Outcome::Removed);
-        let removed = HashSet::from_iter(removed.map(|file| &*file.path));
-        let jobs = Job::all(self.tree, &removed);
-        progress.start(jobs.len() as u64);
+        let plan = self.plan;
+        progress.start(plan.jobs.len() as u64);
         let mut waiting = Vec::new();
-        for job in jobs {
+        for job in &plan.jobs {
             progress.file(&job.names[0]);
-            let decision = self.planner.file(&job);
+            let decision = self.planner.file(job);
             if let Some(decision) = self.keep_error(decision)?
-                && let Some(rewrite) = self.decided(&job, decision)
+                && let Some(rewrite) = self.decided(job, decision)
             {
                 waiting.push((job, rewrite));
             }
@@ -234,10 +207,12 @@ impl<'a> Application<'a> {
     fn decided(&mut self, job: &Job, decision: Decision) -> Option<Rewrite> {
         match decision {
             Decision::Rewritten(rewrite) => return Some(rewrite),
-            Decision::Complete => self.complete.extend(job.names.iter().cloned()),
+            Decision::Complete => {
+                self.fates.extend(job.names.iter().map(|name| (name.clone(), Fate::Complete)));
+            }
             Decision::Nothing => {}
             Decision::Stays(finding) => {
-                if finding.id != ids::MISSING_TARGET || !self.left.contains(&job.names[0]) {
+                if finding.id != ids::MISSING_TARGET || !self.plan.left.contains(&job.names[0]) {
                     self.report.findings.push(finding);
                 }
             }
@@ -247,7 +222,7 @@ impl<'a> Application<'a> {
 
     /// Changes files as planned. The note says first what goes from all of them: a killed run has then explained what
     /// is missing, and the next one knows what it may have changed.
-    fn rewrite_batch(&mut self, planned: Vec<(Job, Rewrite)>) -> Result<(), Error> {
+    fn rewrite_batch(&mut self, planned: Vec<(&Job, Rewrite)>) -> Result<(), Error> {
         let goes = planned.iter().map(|(job, rewrite)| job.goes(rewrite));
         let without = self.note(&Vec::from_iter(goes))?;
         let is_noted = |job: &Job| {
@@ -255,7 +230,7 @@ impl<'a> Application<'a> {
             names.all(|name| !without.iter().any(|given| name.starts_with(&given.0)))
         };
         for (job, rewrite) in planned.into_iter().filter(|(job, _)| is_noted(job)) {
-            let done = self.rewrite(&job, rewrite);
+            let done = self.rewrite(job, rewrite);
             self.keep_failure(done)?;
         }
         Ok(())
@@ -282,7 +257,7 @@ impl<'a> Application<'a> {
         let (first, others) = (&job.names[0], &job.names[1..]);
         if self.planner.options.dry_run {
             self.rewritten(job, rewrite, None);
-            self.changed.extend(job.names.iter().cloned());
+            job.names.iter().for_each(|name| self.has_changed(name));
             return Ok(());
         }
         let spot = self.planner.held.find(first)?;
@@ -294,19 +269,18 @@ impl<'a> Application<'a> {
             return Ok(());
         };
         self.rewritten(job, rewrite, Some(written.freed));
-        self.is_complete(first);
+        self.has_changed(first);
         for other in others {
             let done = self.write_again(rewrite, &spot, &written.identity, other);
             if self.keep_failure(done)?.is_some() {
-                self.is_complete(other);
+                self.has_changed(other);
             }
         }
         Ok(())
     }
 
-    fn is_complete(&mut self, path: &Path) {
-        self.complete.insert(path.to_owned());
-        self.changed.insert(path.to_owned());
+    fn has_changed(&mut self, path: &Path) {
+        self.fates.insert(path.to_owned(), Fate::Changed);
     }
 
     /// Writes a trimmed file; `None` if it cannot be.
@@ -365,21 +339,9 @@ impl<'a> Application<'a> {
         });
     }
 
-    /// Finds the files in the given paths that an earlier run may have changed before it was killed.
-    fn find_unfinished(&mut self) {
-        let mut there: Option<BTreeSet<&PathBuf>> = None;
-        for note in &self.notes {
-            for mut names in note.unfinished() {
-                let there = there.get_or_insert_with(|| self.tree.files.iter().flatten().collect());
-                names.retain(|name| there.contains(name));
-                self.unfinished.push(names);
-            }
-        }
-    }
-
     /// Links files again that were one before a killed run replaced some of their names.
     fn link_unfinished(&mut self) -> Result<(), Error> {
-        for names in self.unfinished.clone() {
+        for names in &self.plan.unfinished {
             let Some((first, others)) = names.split_first() else { continue };
             for other in others {
                 let done = self.link_if_alike(first, other);
@@ -401,73 +363,54 @@ impl<'a> Application<'a> {
 
     /// Notes what goes from files. Returns the given paths whose notes cannot be written: nothing may change there.
     fn note(&mut self, goes: &[Goes<'_>]) -> Result<Vec<&'a Given>, Error> {
-        let mut without = Vec::new();
         if self.planner.options.dry_run || goes.is_empty() {
-            return Ok(without);
+            return Ok(Vec::new());
         }
-        let origins = self.origins.take().unwrap_or_else(|| self.find_origins());
-        for mut note in std::mem::take(&mut self.notes) {
-            let noted = note.add(&self.report.gpus, goes, &origins);
-            if self.keep_error(noted)?.is_none() {
-                without.extend(self.given.iter().filter(|given| note.is_of(given)));
-            }
-            self.notes.push(note);
+        let (without, errors) = self.ledger.add(&self.report.gpus, goes);
+        for error in errors {
+            self.keep_error(Err::<(), _>(error))?;
         }
-        let _ = self.origins.set(origins);
         Ok(without)
-    }
-
-    /// Finds the packages of the files that changed or went: package managers report these.
-    fn find_owners(&mut self) {
-        let files = self.report.files.iter().map(|file| &file.path).chain(&self.changed);
-        let files = BTreeSet::from_iter(files.map(PathBuf::as_path));
-        if !files.is_empty() {
-            let origins = self.origins.get_or_init(|| self.find_origins());
-            self.report.packages = origins.owners(files);
-            self.report.findings.extend(origins.findings.iter().cloned());
-        }
-    }
-
-    /// The packages of everything in the given paths: while files change, lists lose those that went.
-    fn find_origins(&self) -> Origins {
-        let links = self.tree.links.iter().map(|(link, _)| link);
-        let files = self.tree.files.iter().flatten().chain(links);
-        // Links within the given paths go as well.
-        let files = files.chain(self.report.files.iter().map(|file| &file.path));
-        let given = Vec::from_iter(self.given.iter().map(|given| given.0.as_path()));
-        let root = self.planner.root.directory();
-        Origins::find(root, &given, files.map(PathBuf::as_path).collect())
     }
 
     /// Corrects the lists of the files that this run or an earlier one changed or removed.
     fn update_lists(&mut self) -> Result<(), Error> {
         let Planner { root, held, .. } = *self.planner;
-        let mut fates = BTreeMap::new();
-        fates.extend(self.complete.iter().map(|path| (path.clone(), Fate::Complete)));
-        let below = self.tree.files.iter().flatten().filter(|path| path.ends_with(note::NAME));
+        let Plan { tree, given, .. } = *self.plan;
+        // Those of earlier runs are not reported again.
+        let mut fates = self.fates.clone();
+        let below = tree.files.iter().flatten().filter(|path| path.ends_with(note::NAME));
         let below = below.filter_map(|path| path.parent());
-        let above = self.given.iter().flat_map(|given| given.directory().ancestors());
+        let above = given.iter().flat_map(|given| given.directory().ancestors());
         let above = above.filter(|directory| root.inside(directory).is_some());
-        let is_given = |path: &PathBuf| self.given.iter().any(|given| path.starts_with(&given.0));
+        let is_given = |path: &PathBuf| given.iter().any(|given| path.starts_with(&given.0));
         let places = Places { root, given: held.directories() };
         for directory in BTreeSet::from_iter(below.chain(above)) {
             let noted = self.keep_failure(places.noted(directory))?.unwrap_or_default();
             for path in noted.into_iter().filter(is_given) {
                 let is_there = held.is_there(&path);
-                if let Some(is_there) = self.keep_failure(is_there)? {
-                    fates.insert(path, if is_there { Fate::Changed } else { Fate::Gone });
+                let Some(is_there) = self.keep_failure(is_there)? else {
+                    continue;
+                };
+                let own = fates.entry(path).or_insert(Fate::Complete);
+                if *own == Fate::Complete {
+                    *own = if is_there { Fate::Changed } else { Fate::Gone };
                 }
             }
         }
-        fates.extend(self.changed.iter().map(|path| (path.clone(), Fate::Changed)));
-        let went = self.report.files.iter().filter(|file| file.outcome == Outcome::Removed);
-        fates.extend(went.map(|file| (file.path.clone(), Fate::Gone)));
         let corrected = lists::correct(places, &fates);
         self.report.findings.extend(corrected.findings);
         for error in corrected.errors {
             self.keep_failure(Err::<(), _>(error))?;
         }
         Ok(())
+    }
+}
+
+impl Whole<'_> {
+    fn report(&self) -> impl Iterator<Item = FileReport> + '_ {
+        let manifests = self.manifests.iter().map(NewManifest::report);
+        manifests.chain(self.files.iter().map(Removed::report))
     }
 }
 

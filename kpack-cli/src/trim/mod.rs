@@ -4,13 +4,14 @@
 //! other GPUs. Here are the trees: files with several names, links, what lists the files, and the note about what
 //! went.
 //!
-//! A run opens the given directories and locks them ([`held`]), lists what is in them ([`tree`]), decides what becomes of it
-//! ([`plan`]), and does that ([`apply`]).
+//! A run opens the given directories and locks them (`held`), lists what is in them (`tree`), decides what becomes of it (`plan`),
+//! and does that (`apply`).
 
 mod apply;
 mod explain;
 mod held;
 pub(crate) mod history;
+mod ledger;
 mod links;
 mod lists;
 mod note;
@@ -32,6 +33,7 @@ use serde::Serialize;
 use crate::doctor::Owner;
 use apply::Application;
 use held::Held;
+use ledger::Ledger;
 use note::OpenNote;
 use place::Root;
 use plan::Planner;
@@ -128,7 +130,10 @@ pub fn trim(options: &Options, progress: &dyn Progress) -> Result<Report, Error>
     let databases = Selection::new(Known::Auto, options.kernel_files.clone());
     let mut tree = Tree::read(&root, &given, &databases)?;
     let planner = Planner { options, root: &root, held: &held, databases: &databases };
-    let mut report = Application::new(&planner, &given, notes, &mut tree).run(progress)?;
+    let mut errors = std::mem::take(&mut tree.unread);
+    let plan = planner.plan(&given, &tree, &notes, &mut errors)?;
+    let ledger = Ledger::new(notes, &root, &plan);
+    let mut report = Application::new(&planner, &plan, ledger).run(errors, progress)?;
     report.size_before = report.files.iter().map(|file| file.size_before).sum();
     report.size_after = report.files.iter().map(|file| file.size_after).sum();
     Ok(report)

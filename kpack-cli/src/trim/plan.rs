@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
-use kpack_artifact::removal::{self, Going};
+use kpack_artifact::removal::{self, Going, Removal};
 use kpack_core::finding::Finding;
 use kpack_core::publish::Identity;
 use kpack_core::{Error, Severity, ids};
@@ -16,9 +16,9 @@ use kpack_tree::Selection;
 use super::Options;
 use super::held::Held;
 use super::links;
-use super::note::Goes;
+use super::note::{Goes, OpenNote};
 use super::place::Root;
-use super::tree::Tree;
+use super::tree::{Given, Tree};
 
 /// What decides.
 pub(super) struct Planner<'a> {
@@ -60,18 +60,30 @@ pub(super) struct Rewrite {
     pub(super) link: Option<Identity>,
 }
 
-/// What goes or changes as a whole in a directory, because it is for other GPUs.
-#[derive(Debug, Default)]
-pub(super) struct Whole {
+/// What a run does, decided before it changes anything; but how a file becomes smaller, which may take a scratch file, is
+/// decided shortly before that.
+pub(super) struct Plan<'a> {
+    pub(super) given: &'a [Given],
+    pub(super) tree: &'a Tree,
+    pub(super) wholes: Vec<Whole<'a>>,
+    /// The files to look at.
+    pub(super) jobs: Vec<Job>,
+    /// Files of databases that stay as a whole. It is said once.
+    pub(super) left: BTreeSet<PathBuf>,
+    /// The names of each file that an earlier run may have changed before it was killed.
+    pub(super) unfinished: Vec<Vec<PathBuf>>,
+    /// What to say of all that.
+    pub(super) findings: Vec<Finding>,
+}
+
+/// What goes or changes as a whole in a given path, because it is for other GPUs.
+#[derive(Debug)]
+pub(super) struct Whole<'a> {
+    pub(super) given: &'a Given,
     pub(super) files: Vec<Removed>,
     /// Directories to remove if they are empty then, each before those in it.
     pub(super) directories: Vec<PathBuf>,
     pub(super) manifests: Vec<NewManifest>,
-    /// Files of databases that stay as a whole.
-    pub(super) left: BTreeSet<PathBuf>,
-    pub(super) findings: Vec<Finding>,
-    /// Why some of it could not be read. That stays as it is.
-    pub(super) errors: Vec<Error>,
 }
 
 /// A file or symbolic link that goes.
@@ -183,39 +195,57 @@ impl Planner<'_> {
         if real.as_ref() == Some(&job.from) { Ok(()) } else { Err(Error::changed(link)) }
     }
 
-    /// Decides what goes as a whole from the given directory `path`, which has these entries.
+    /// Plans a run that finds this `tree` in what is given, and these `notes` of earlier ones. What cannot be read is an error
+    /// in the list, and stays as it is.
     ///
     /// # Errors
     /// A signal asked the process to end.
-    pub(super) fn whole(&self, path: &Path, tree: &kpack_tree::Tree) -> Result<Whole, Error> {
-        let real = |path: &Path| self.root.resolve(self.root.inside(path)?).ok();
-        let removal = removal::plan(path, tree, self.databases, &self.options.keep, &real)?;
-        let mut whole = Whole {
-            directories: removal.directories,
-            left: removal.left,
-            findings: removal.findings,
-            errors: removal.unread,
-            ..Whole::default()
-        };
+    pub(super) fn plan<'p>(
+        &self,
+        given: &'p [Given],
+        tree: &'p Tree,
+        notes: &[OpenNote],
+        errors: &mut Vec<Error>,
+    ) -> Result<Plan<'p>, Error> {
+        let (mut wholes, mut left, mut findings) = (Vec::new(), BTreeSet::new(), Vec::new());
+        for (given, inventory) in given.iter().zip(&tree.inventories) {
+            let real = |path: &Path| self.root.resolve(self.root.inside(path)?).ok();
+            let keep = &self.options.keep;
+            let mut removal = removal::plan(&given.0, inventory, self.databases, keep, &real)?;
+            wholes.push(self.whole(given, &mut removal));
+            left.append(&mut removal.left);
+            findings.append(&mut removal.findings);
+            errors.append(&mut removal.unread);
+        }
+        let removed = wholes.iter().flat_map(|whole| &whole.files);
+        let jobs = Job::all(tree, &removed.map(|removed| &*removed.path).collect());
+        let unfinished = unfinished(tree, notes);
+        Ok(Plan { given, tree, wholes, jobs, left, unfinished, findings })
+    }
+
+    /// What goes as a whole from a given path. Adds to the removal what else there is to say.
+    fn whole<'p>(&self, given: &'p Given, removal: &mut Removal) -> Whole<'p> {
+        let directories = std::mem::take(&mut removal.directories);
+        let mut whole = Whole { given, files: Vec::new(), directories, manifests: Vec::new() };
         let gone = BTreeSet::from_iter(removal.files.iter().map(|going| &*going.path));
-        for path in removal.manifests {
-            match self.manifest(&path, &gone) {
+        for path in &removal.manifests {
+            match self.manifest(path, &gone) {
                 Ok(Some(new)) => whole.manifests.push(new),
                 Ok(None) => {}
                 Err(Error::Refused { id, path, reason, .. }) if id != ids::CHANGED => {
                     let text = format!("stays as it is: {reason}");
-                    whole.findings.push(Finding::new(Severity::Warning, id, path, text));
+                    removal.findings.push(Finding::new(Severity::Warning, id, path, text));
                 }
-                Err(error) => whole.errors.push(error),
+                Err(error) => removal.unread.push(error),
             }
         }
         for going in &removal.files {
             match self.removed(going) {
                 Ok(removed) => whole.files.push(removed),
-                Err(error) => whole.errors.push(error),
+                Err(error) => removal.unread.push(error),
             }
         }
-        Ok(whole)
+        whole
     }
 
     fn removed(&self, going: &Going) -> Result<Removed, Error> {
@@ -232,4 +262,14 @@ impl Planner<'_> {
         let bytes = removal::without(path, file, &is_gone)?;
         Ok(bytes.map(|bytes| NewManifest { path: path.to_owned(), identity, bytes }))
     }
+}
+
+/// The names of each file in the given paths that an earlier run may have changed before it was killed.
+fn unfinished(tree: &Tree, notes: &[OpenNote]) -> Vec<Vec<PathBuf>> {
+    let mut unfinished = Vec::from_iter(notes.iter().flat_map(OpenNote::unfinished));
+    if !unfinished.is_empty() {
+        let there = HashSet::<&PathBuf>::from_iter(tree.files.iter().flatten());
+        unfinished.iter_mut().for_each(|names| names.retain(|name| there.contains(name)));
+    }
+    unfinished
 }
