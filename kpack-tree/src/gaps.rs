@@ -23,7 +23,7 @@ const MOST_NAMES: usize = 3;
 /// Something that a database lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gap {
-    /// The path, as that of a [`DatabaseFile`], of the file that it is about, or of the directory.
+    /// The path in its tree of the file that it is about, or of the directory.
     path: PathBuf,
     /// The same in the file system.
     pub from: PathBuf,

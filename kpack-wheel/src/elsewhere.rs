@@ -71,6 +71,10 @@ impl Wheel {
             *split || is_archive(name) || is_manifest(name)
         });
         let needed: Vec<&Member> = needed.map(|(member, _)| member).collect();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "nobody else may write to a temporary directory"
+        )]
         let tree = TempDir::new();
         let tree = tree.map_err(|e| Error::io(&std::env::temp_dir(), "create files in", e))?;
         self.unpack_some(&needed, &Directory::open(tree.path())?)?;

@@ -277,6 +277,7 @@ fn overlay(
     options: &VerifyOptions,
     report: &mut Report,
 ) -> Result<(), Error> {
+    #[expect(clippy::disallowed_methods, reason = "nobody else may write to a temporary directory")]
     let scratch = TempDir::new();
     let scratch = scratch.map_err(|e| Error::io(&std::env::temp_dir(), "create files in", e))?;
     let scratch = scratch.path();

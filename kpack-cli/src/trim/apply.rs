@@ -272,7 +272,7 @@ impl<'a> Application<'a> {
         self.has_changed(first);
         for other in others {
             let done = self.write_again(rewrite, &spot, &written.identity, other);
-            if self.keep_failure(done)?.is_some() {
+            if self.keep_failure(done)? == Some(true) {
                 self.has_changed(other);
             }
         }
@@ -294,6 +294,10 @@ impl<'a> Application<'a> {
         let Spot { path, directory, name } = to;
         let to = Destination { directory, name, link: rewrite.link };
         match or_refused(rewrite.plan.apply(from, input, &to))? {
+            // That is no finding about the file.
+            Err(refused) if refused.id == ids::UNSOUND_OUTPUT => {
+                Err(Error::rejected(refused.id, path, refused.text))
+            }
             Ok(mut written) => {
                 let lost = std::mem::take(&mut written.lost).into_iter();
                 let lost = lost
@@ -308,21 +312,21 @@ impl<'a> Application<'a> {
         }
     }
 
-    /// Makes another name of a file lead to what was `written` at its first one.
+    /// Makes another name of a file lead to what was `written` at its first one. Whether it could.
     fn write_again(
         &mut self,
         rewrite: &Rewrite,
         first: &Spot<'_>,
         written: &Identity,
         other: &Path,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let spot = self.planner.held.find(other)?;
         let old = spot.directory.open_same(spot.name, rewrite.plan.identity())?;
         let new = first.directory.open_same(first.name, written)?;
-        if !trim::link_again(&new, &spot.directory, spot.name, &old)? {
-            self.write(rewrite, other, &old, &spot)?;
+        if trim::link_again(&new, &spot.directory, spot.name, &old)? {
+            return Ok(true);
         }
-        Ok(())
+        Ok(self.write(rewrite, other, &old, &spot)?.is_some())
     }
 
     fn rewritten(&mut self, job: &Job, Rewrite { plan, link }: &Rewrite, freed: Option<u64>) {

@@ -2,6 +2,7 @@
 //! may lead elsewhere by then: somebody may have put a link in the place of a directory.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 
 use kpack_core::publish::{Directory, Identity, StagedFile, TreeLock, replace};
 use kpack_core::{Error, files};
+use kpack_split::input::until_unchanged;
 
 use super::place::Root;
 use super::tree::Given;
@@ -42,7 +44,7 @@ impl Held {
         changes: bool,
         waits: &dyn Fn(&Path),
     ) -> Result<(Vec<Given>, Self), Error> {
-        loop {
+        until_unchanged(|| {
             let given = Given::find(root, paths)?;
             let directories = directories(root, &given)?;
             if !changes {
@@ -55,7 +57,8 @@ impl Held {
             {
                 return Ok((given, Self::new(directories, Some(lock))));
             }
-        }
+            Err(Error::changed(given[0].directory()))
+        })
     }
 
     fn new(directories: Vec<Arc<Directory>>, lock: Option<TreeLock>) -> Self {
@@ -119,8 +122,10 @@ pub(super) fn nearest<'d, 'p>(
     inside.min_by_key(|(_, inside)| inside.components().count())
 }
 
+/// Each once, since many files may be given that are in one directory.
 fn directories(root: &Root, given: &[Given]) -> Result<Vec<Arc<Directory>>, Error> {
-    given.iter().map(|given| root.open(given.directory()).map(Arc::new)).collect()
+    let paths = BTreeSet::from_iter(given.iter().map(Given::directory));
+    paths.into_iter().map(|path| root.open(path).map(Arc::new)).collect()
 }
 
 impl Spot<'_> {

@@ -26,7 +26,10 @@ pub(super) struct Tree {
 
 /// What was given: a directory or a file, without symbolic links; or a symbolic link to a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Given(pub(super) PathBuf);
+pub(super) struct Given(pub(super) PathBuf, IsDirectory);
+
+/// As it was found: somebody may have put something else there by now.
+type IsDirectory = bool;
 
 impl Given {
     /// The paths in `root`, without those within others.
@@ -41,7 +44,8 @@ impl Given {
             {
                 real = root.resolve(parent).map_err(failed)?.join(name);
             }
-            found.push(Self(real));
+            let is_directory = real.is_dir();
+            found.push(Self(real, is_directory));
         }
         found.sort();
         found.dedup_by(|next, first| next.0.starts_with(&first.0));
@@ -50,7 +54,7 @@ impl Given {
 
     /// The directory that notes are in.
     pub(super) fn directory(&self) -> &Path {
-        if self.0.is_dir() { &self.0 } else { self.0.parent().unwrap_or(&self.0) }
+        if self.1 { &self.0 } else { self.0.parent().unwrap_or(&self.0) }
     }
 }
 
@@ -62,7 +66,7 @@ impl Tree {
     pub(super) fn read(root: &Root, given: &[Given], databases: &Selection) -> Result<Self, Error> {
         let mut tree = Self::default();
         let mut shared: BTreeMap<SharedInode, usize> = BTreeMap::new();
-        for Given(path) in given {
+        for Given(path, _) in given {
             let mut inventory = kpack_tree::Tree::default();
             let metadata = path.symlink_metadata().map_err(|e| Error::io(path, "read", e))?;
             if metadata.is_file() {
