@@ -26,7 +26,7 @@ pub struct Entry {
     pub origin: Arc<Origin>,
     /// What the file system says it is.
     pub node: Node,
-    /// Device and inode of a file with more than one name.
+    /// Device and inode of a file with more than one name; on Windows, only an [inventory](crate::Only::Inventory) asks.
     pub shared_inode: Option<Box<SharedInode>>,
     /// Where it belongs, shared with others of this class. A directory that is not empty is [`Class::Host`], and belongs
     /// wherever something in it does.

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use kpack_core::Error;
 use kpack_core::files::with_slashes;
-use kpack_core::platform::is_pseudo_file_system;
+use kpack_core::platform::{is_pseudo_file_system, shared_inode_at};
 use kpack_core::{Finding, Severity, interrupt, parallel};
 use kpack_split::input::{self, or_refused, walk_error};
 use kpack_split::leftover::is_leftover_entry;
 use walkdir::DirEntry;
 
 use crate::classifier::{self, Parsed};
-use crate::entry::Classified;
+use crate::entry::{Classified, Node};
 use crate::selection::Selection;
 use crate::tree::{LeftOut, Tree};
 
@@ -163,7 +163,7 @@ impl Walk<'_> {
             return Ok((Some(self.entry(found)?), None));
         }
         let (read, error) = if self.is_of_database(found) {
-            match or_refused(self.entry(found)) {
+            match or_refused(self.entry(found).and_then(with_names)) {
                 Ok(Ok(read)) => return Ok((Some(read), None)),
                 Ok(Err(refused)) => (Some(refused), None),
                 Err(error) => (None, Some(error)),
@@ -171,7 +171,7 @@ impl Walk<'_> {
         } else {
             (None, None)
         };
-        let mut entry = match self.unread(found) {
+        let mut entry = match self.unread(found).and_then(with_names) {
             Ok(entry) => entry,
             Err(failed) => return Ok((None, error.or(Some(failed)))),
         };
@@ -196,6 +196,21 @@ impl Walk<'_> {
     fn within<'e>(&self, entry: &'e DirEntry) -> &'e Path {
         entry.path().strip_prefix(self.prefix).unwrap_or(entry.path())
     }
+}
+
+/// An entry that says on Windows, too, whether it is a file with several names. An inventory is for those who change
+/// files, which must stay one file; all others do without opening each file there.
+fn with_names(mut found: Classified) -> Result<Classified, Error> {
+    let entry = &mut found.entry;
+    if let Node::File { .. } = entry.node {
+        let known = entry.shared_inode.as_deref().copied();
+        let inode = shared_inode_at(entry.full(), known);
+        let inode = inode.map_err(|e| Error::io(entry.full(), "read", e))?;
+        if inode != known {
+            entry.shared_inode = inode.map(Box::new);
+        }
+    }
+    Ok(found)
 }
 
 /// Whether a directory is in a file system that the kernel makes up. If that cannot be found out, listing the directory

@@ -13,7 +13,7 @@ use crate::tree::{find_artifacts, role_of};
 use kpack_core::files::{directory_of, with_slashes};
 use kpack_core::{Error, Finding, ids};
 use kpack_split::elf::{DeviceCode, FatBinary};
-use kpack_split::input::{self, LinkedBinary, by_bundle};
+use kpack_split::input::{self, LinkedBinary, by_bundle, walk_error};
 use kpack_tree::databases::for_all;
 use kpack_tree::place::{ForAll, Merge};
 use kpack_tree::{Class, Entry, KPACK, Node, Only, Parsed, Selection, Walk, kernel_cache};
@@ -29,7 +29,7 @@ pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<M
                         directory of them)";
             return Err(Error::rejected(ids::UNKNOWN_FILE, path, text));
         }
-        let (artifacts, own) = find_artifacts(path, |e| Err(Error::io(path, "list", e.into())))?;
+        let (artifacts, own) = find_artifacts(path, |e| Err(walk_error(path, e)))?;
         leftovers.extend(own);
         if artifacts.is_empty() {
             tree.prefix(path, &Selection::default(), None, leftovers)?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -89,9 +90,7 @@ impl Work<'_> {
         let artifacts = &self.plan.artifacts;
         let generic = self.stage.output(self.name(None));
         let is_empty = artifacts.get(&None).is_some_and(|output| !output.has_files());
-        let mut there = manifest_txt::walk_outside(&generic, &[]).flatten();
-        let mut has_files = || there.any(|entry| !entry.file_type().is_dir());
-        if artifacts.len() > 1 && is_empty && has_files() {
+        if artifacts.len() > 1 && is_empty && has_files(&generic)? {
             return Err(Error::rejected(
                 ids::OUTPUT_IN_THE_WAY,
                 &generic,
@@ -315,6 +314,19 @@ impl Work<'_> {
     }
 }
 
+/// Whether an artifact directory, which may be missing, has files. What cannot be listed may be some.
+fn has_files(artifact: &Path) -> Result<bool, Error> {
+    for entry in manifest_txt::walk_outside(artifact, &[]) {
+        match entry {
+            Ok(entry) if entry.file_type().is_dir() => {}
+            Ok(_) => return Ok(true),
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
 /// Refuses to replace what kpack did not write, except for artifacts with [`Options::replace_artifacts`].
 fn check_replaceable(options: &Options, above: &Directory, name: &Path) -> Result<(), Error> {
     let checked = mark::check_replaceable(above, name);
@@ -335,4 +347,27 @@ fn newest(module: &Module) -> Result<SystemTime, Error> {
     binaries.try_fold(SystemTime::UNIX_EPOCH, |newest, binary| {
         Ok(newest.max(modified(&binary.file.code.path)?))
     })
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use kpack_tests::tree::Tree;
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_listed_is_not_taken_for_empty() {
+        let tree = Tree::new();
+        fs::create_dir_all(tree.path("empty/lib")).unwrap();
+        tree.write("full/lib/file", b"");
+        symlink("loop", tree.path("loop")).unwrap();
+        for (name, expected) in [("missing", false), ("empty", false), ("full", true)] {
+            assert_eq!(has_files(&tree.path(name)).unwrap(), expected, "{name}");
+        }
+        let error = has_files(&tree.path("loop")).unwrap_err();
+        assert_eq!(error.id(), ids::SYSTEM, "{error:?}");
+    }
 }

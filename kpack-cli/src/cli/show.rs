@@ -24,7 +24,7 @@ use crate::inspect::{
 use kpack_artifact::sizes::debug_note;
 use kpack_core::{Error, Finding, Severity, ids};
 use kpack_format::names::{is_archive, is_object};
-use kpack_split::input::{Kpacks, LinkedBinary, walk};
+use kpack_split::input::{Kpacks, LinkedBinary, walk, walk_error};
 
 /// Show what a file is, or the files with device code in a directory
 ///
@@ -157,7 +157,7 @@ impl Directory {
                 Err(error) => {
                     let of = error.path().unwrap_or(path).to_owned();
                     let is_root = error.depth() == 0;
-                    let error = Error::io(&of, "list", error.into());
+                    let error = walk_error(path, error);
                     if is_root {
                         return Err(error);
                     }

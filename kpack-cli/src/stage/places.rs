@@ -14,7 +14,7 @@ use kpack_core::report::Report;
 use kpack_core::staging::workspaces;
 use kpack_core::{Error, ids};
 use kpack_format::names::is_archive;
-use kpack_split::input::{open_archive, walk};
+use kpack_split::input::{open_archive, walk, walk_error};
 
 /// Name of a file that Cargo creates in every target directory.
 const TARGET_DIRECTORY: &str = "CACHEDIR.TAG";
@@ -67,7 +67,7 @@ impl BuildDirectories {
         report: &mut Report,
     ) -> Result<(), Error> {
         for file in walk(&output.hidden) {
-            let file = file.map_err(|e| Error::io(&output.hidden, "list", e.into()))?;
+            let file = file.map_err(|e| walk_error(&output.hidden, e))?;
             if !file.file_type().is_file() {
                 continue;
             }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use kpack_core::platform::{SharedInode, shared_inode};
+use kpack_core::platform::{SharedInode, shared_inode, shared_inode_at};
 use kpack_core::{Error, interrupt};
 use kpack_tree::{Node, Only, Parsed, Selection, Walk};
 
@@ -70,7 +70,9 @@ impl Tree {
             let mut inventory = kpack_tree::Tree::default();
             let metadata = path.symlink_metadata().map_err(|e| Error::io(path, "read", e))?;
             if metadata.is_file() {
-                tree.add_file(&mut shared, path.clone(), shared_inode(&metadata));
+                let inode = shared_inode_at(path, shared_inode(&metadata));
+                let inode = inode.map_err(|e| Error::io(path, "read", e))?;
+                tree.add_file(&mut shared, path.clone(), inode);
             } else if metadata.is_symlink() {
                 tree.add_link(root, given, path.clone());
             } else {

@@ -8,7 +8,7 @@ mod system;
 pub use system::{
     FileExt, FileTypeExt, MetadataExt, OsStrExt, OsStringExt, canonicalize, id_of, is_file_name,
     is_pseudo_file_system, name_key, raise_open_files, readable, set_mode, set_mode_at,
-    shared_inode, symlink,
+    shared_inode, shared_inode_at, symlink,
 };
 pub(crate) use system::{
     Handle, begin_flush, free_space, keep_attributes, link_count, next_data, next_hole, open,

@@ -9,7 +9,7 @@ use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 use walkdir::WalkDir;
 
-use super::{FileKind, LinkedBinary, identify, open, placed};
+use super::{FileKind, LinkedBinary, identify, open, placed, walk_error};
 use crate::leftover::is_leftover_entry;
 use crate::publish::{Directory, stem_of};
 use crate::{Error, ids};
@@ -76,7 +76,7 @@ impl Prefix {
         walk.filter_map(|entry| match entry {
             Ok(entry) if !entry.file_type().is_file() => None,
             Ok(entry) => open_linked(entry.into_path()).transpose(),
-            Err(error) => Some(Err(self.not_listed(error))),
+            Err(error) => Some(Err(walk_error(&self.path, error))),
         })
     }
 
@@ -88,7 +88,7 @@ impl Prefix {
         let (mut files, mut links) = (Vec::new(), Vec::new());
         let walk = WalkDir::new(&self.path).into_iter();
         for entry in walk.filter_entry(|entry| !is_leftover_entry(entry)) {
-            let entry = entry.map_err(|e| self.not_listed(e))?;
+            let entry = entry.map_err(|error| walk_error(&self.path, error))?;
             if entry.file_type().is_file() {
                 files.push(entry.into_path());
             } else if entry.path_is_symlink() {
@@ -101,11 +101,6 @@ impl Prefix {
             opened.map(|found| found.and_then(|(path, file)| LinkedBinary::read(&path, file)));
         let is_of_others = |error: &Error| matches!(error, Error::Refused { id, .. } if *id != ids::DAMAGED_BINARY);
         Ok(read.filter(move |read| !read.as_ref().is_err_and(is_of_others)))
-    }
-
-    fn not_listed(&self, error: walkdir::Error) -> Error {
-        let path = error.path().unwrap_or(&self.path).to_owned();
-        Error::io(&path, "list", error.into())
     }
 
     /// As [`linked_files`](Self::linked_files), each read, without those that kpack does not read: most files

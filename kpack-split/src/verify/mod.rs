@@ -239,10 +239,11 @@ fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<()
     while let Some(entry) = walk.next() {
         let entry = match entry {
             Ok(entry) => entry,
-            Err(error) if error.depth() == 0 => return Err(Error::io(root, "list", error.into())),
+            Err(error) if error.depth() == 0 => return Err(input::walk_error(root, error)),
             Err(error) => {
                 let path = error.path().unwrap_or(root).to_owned();
-                report.fault(ids::SYSTEM, &path, format!("cannot be read: {error}"));
+                let why = error.io_error().map_or_else(|| error.to_string(), ToString::to_string);
+                report.fault(ids::SYSTEM, &path, format!("cannot be read: {why}"));
                 continue;
             }
         };

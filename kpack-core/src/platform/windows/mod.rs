@@ -211,14 +211,30 @@ pub(crate) fn link_count(file: &File) -> io::Result<u64> {
 /// # Errors
 /// Those of the system.
 pub fn id_of(path: &Path, _metadata: &Metadata) -> io::Result<(u64, u64)> {
-    let mut options = OpenOptions::new();
-    let file = options.access_mode(0).custom_flags(DIRECTORIES).open(path)?;
-    facts(&file).map(|facts| facts.id)
+    facts(&open_to_ask(path)?).map(|facts| facts.id)
+}
+
+/// Opens what a path leads to without access to its content.
+fn open_to_ask(path: &Path) -> io::Result<File> {
+    OpenOptions::new().access_mode(0).custom_flags(DIRECTORIES).open(path)
 }
 
 /// Unknown, since only an open file tells: each name counts as a file.
 pub fn shared_inode(_metadata: &Metadata) -> Option<SharedInode> {
     None
+}
+
+/// Which file is at a path, if it has more than one name. What [`shared_inode`] found says nothing here.
+///
+/// # Errors
+/// Those of the system.
+pub fn shared_inode_at(
+    path: &Path,
+    _found: Option<SharedInode>,
+) -> io::Result<Option<SharedInode>> {
+    let file = open_to_ask(path)?;
+    let is_shared = link_count(&file)? > 1;
+    is_shared.then(|| facts(&file).map(SharedInode)).transpose()
 }
 
 /// Opens a file for reading.
