@@ -444,11 +444,13 @@ impl NewManifest {
     }
 }
 
-/// Whether two files differ in their names only, and are not one file yet.
+/// Whether two files differ in their names only, and are not one file yet. Anybody may have written the note that names them,
+/// so one of another owner is another file, whatever it contains.
 fn are_alike(one: &File, other: &File) -> std::io::Result<bool> {
     let facts = |file: &File| {
         let metadata = file.metadata()?;
-        std::io::Result::Ok((metadata.mode(), metadata.len(), metadata.modified()?))
+        let owner = (metadata.uid(), metadata.gid());
+        std::io::Result::Ok((owner, metadata.mode(), metadata.len(), metadata.modified()?))
     };
     Ok(file_id(one)? != file_id(other)? && facts(one)? == facts(other)? && same_bytes(one, other)?)
 }

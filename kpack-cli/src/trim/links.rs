@@ -19,6 +19,9 @@ use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH};
 
 use super::place::Root;
 
+/// How many libraries are looked for at most: a small file could name any number of libraries and directories.
+const MOST_LOOKUPS: usize = 100_000;
+
 /// Why a copy of the open `file` at `real` may not take the place of a `link` to it; `None` if it may.
 ///
 /// # Errors
@@ -45,7 +48,7 @@ pub(super) fn why_it_stays(
     if let Some(image) = image.elf()
         && let Some(lost) = around.lost_library(image).map_err(failed)?
     {
-        return Ok(Some(around.lacks(&lost)));
+        return Ok(Some(lost));
     }
     let lost = around.lost_database(&real.file_name().unwrap_or_default().to_string_lossy())?;
     Ok(lost.map(|lost| around.lacks(&lost)))
@@ -63,14 +66,21 @@ impl Around<'_> {
         self.root.inside(path).is_some_and(|inside| self.root.resolve(inside).is_ok())
     }
 
-    /// A library that the real file finds by `$ORIGIN`, and a copy would not.
-    fn lost_library(&self, image: &elf::Image<File>) -> Result<Option<PathBuf>, BinaryError> {
+    /// Why a copy would not find the libraries that the real file finds by `$ORIGIN`.
+    fn lost_library(&self, image: &elf::Image<File>) -> Result<Option<String>, BinaryError> {
         let dynamic = Dynamic::read(image)?;
         let strings = |tag| dynamic.strings(image, tag);
-        let lists = [strings(DT_RUNPATH)?, strings(DT_RPATH)?].concat();
+        // The dynamic linker ignores DT_RPATH beside the other.
+        let runpath = strings(DT_RUNPATH)?;
+        let lists = if runpath.is_empty() { strings(DT_RPATH)? } else { runpath };
         let parts = lists.iter().flat_map(|list| list.split(|byte| *byte == b':'));
         let directories = Vec::from_iter(parts.filter_map(after_origin));
-        for name in strings(DT_NEEDED)? {
+        let names = strings(DT_NEEDED)?;
+        if names.len().saturating_mul(directories.len()) > MOST_LOOKUPS {
+            let text = format!("more than {MOST_LOOKUPS} libraries would have to be looked for");
+            return Ok(Some(text));
+        }
+        for name in names {
             let places: Vec<PathBuf> = match after_origin(&name) {
                 Some(place) => vec![place],
                 None if name.contains(&b'/') => continue,
@@ -80,7 +90,7 @@ impl Around<'_> {
             if let Some(place) = found(&self.real)
                 && found(&self.link).is_none()
             {
-                return Ok(Some(self.real.join(place)));
+                return Ok(Some(self.lacks(&self.real.join(place))));
             }
         }
         Ok(None)

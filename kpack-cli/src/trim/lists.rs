@@ -206,11 +206,16 @@ impl Lists<'_> {
 
     /// The lists of the environment that `prefix` is, if it is one.
     fn find_in(&mut self, prefix: &Path, is_there: bool) -> Result<Vec<List>, Error> {
+        let mut is_listed = true;
         let names = match self.places.names(prefix) {
             Ok(Some(names)) => names,
             Ok(None) if is_there => return Err(Error::changed(prefix)),
             Ok(None) => return Ok(Vec::new()),
-            Err(error) if is_closed(&error) => return Ok(Vec::new()),
+            // It may still be conda's.
+            Err(error) if is_closed(&error) => {
+                is_listed = false;
+                vec!["conda-meta".into()]
+            }
             Err(error) => return Err(error),
         };
         let mut found = Vec::new();
@@ -231,7 +236,9 @@ impl Lists<'_> {
             }));
         }
         let mut packages = package_directories(prefix, &mut names_in);
-        packages.push(prefix.to_owned());
+        if is_listed {
+            packages.push(prefix.to_owned());
+        }
         for packages in packages {
             let names = names_in(&packages).into_iter().map(PathBuf::from);
             let names = names.filter(|name| name.extension() == Some("dist-info".as_ref()));

@@ -7,6 +7,7 @@ use std::ops::Range;
 use kpack_format::Reason;
 
 use super::error::{BinaryError, refuse};
+use crate::interrupt;
 use crate::platform::FileExt;
 
 /// A source of bytes that are read by position: a file or memory.
@@ -22,6 +23,7 @@ pub trait ReadAt {
         let mut buffer = vec![0; CHUNK.min(size) as usize];
         let mut at = 0;
         while at < size {
+            interrupt::asked()?;
             let some = &mut buffer[..CHUNK.min(size - at) as usize];
             self.read_exact_at(at, some)?;
             let found = |word: &&[u8]| some.windows(word.len()).any(|window| window == *word);
@@ -43,6 +45,7 @@ const CHUNK: u64 = 64 << 10;
 pub fn find_content(source: &impl ReadAt, range: Range<u64>) -> io::Result<Option<u64>> {
     let mut at = range.start;
     while at < range.end {
+        interrupt::asked()?;
         let mut bytes = vec![0; CHUNK.min(range.end - at) as usize];
         source.read_exact_at(at, &mut bytes)?;
         if let Some(position) = bytes.iter().position(|byte| *byte != 0) {

@@ -37,6 +37,9 @@ pub struct StagedFile {
     done: bool,
 }
 
+/// A failure of the device, which has no kind (`errno(3)`).
+const EIO: i32 = 5;
+
 impl StagedFile {
     /// Creates the future file `path` and lets `write` fill it.
     pub fn write<T>(
@@ -147,7 +150,18 @@ impl StagedFile {
             match directory.link(&file, &hidden) {
                 Ok(()) => return Ok(Some(Self::new(directory, hidden, name, file))),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(_) => return Ok(None),
+                Err(error) => {
+                    return match error.kind() {
+                        // Those of a disk do not mean that the file could not have this name.
+                        io::ErrorKind::StorageFull
+                        | io::ErrorKind::QuotaExceeded
+                        | io::ErrorKind::ReadOnlyFilesystem => Err(Error::io(&path, "link", error)),
+                        _ if error.raw_os_error() == Some(EIO) => {
+                            Err(Error::io(&path, "link", error))
+                        }
+                        _ => Ok(None),
+                    };
+                }
             }
         }
     }

@@ -108,6 +108,10 @@ pub trait MetadataExt {
     fn mtime(&self) -> i64;
     /// What it takes on the disk, in blocks of 512 bytes: kpack makes no holes here.
     fn blocks(&self) -> u64;
+    /// The owner: the same for all, since Windows has no numbers for owners.
+    fn uid(&self) -> u32;
+    /// The group, in the same way.
+    fn gid(&self) -> u32;
 }
 
 impl MetadataExt for Metadata {
@@ -124,6 +128,14 @@ impl MetadataExt for Metadata {
         let modified = self.modified().ok();
         let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         since.map_or(0, |since| since.as_secs() as i64)
+    }
+
+    fn uid(&self) -> u32 {
+        0
+    }
+
+    fn gid(&self) -> u32 {
+        0
     }
 
     fn blocks(&self) -> u64 {
