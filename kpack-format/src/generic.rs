@@ -10,8 +10,8 @@ use crate::code_object::processors;
 pub enum Delivery {
     /// In a bundle: of a fat or joined binary, or made by the shim. The newest HIP runtime chooses.
     Bundle,
-    /// In a bundle, if any HIP runtime may read it, including those whose successors choose differently. Who removes code for
-    /// good needs this, because nobody knows which runtime will load the rest.
+    /// In a bundle that any HIP runtime may read, including those whose successors choose differently. Ask this before
+    /// code is removed for good, because nobody knows which runtime will load the rest.
     AnyBundle,
     /// In an archive, through a loader that it asks.
     Archive,

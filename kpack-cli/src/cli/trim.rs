@@ -52,7 +52,7 @@ pub(super) struct Arguments {
     /// as well. A target without features, such as gfx90a, stands for all of its variants
     #[arg(long, value_name = "TARGET", value_delimiter = ',', required = true)]
     arch: Vec<Architecture>,
-    /// The root directory of an image. Paths and absolute links are resolved inside it, and nothing outside is read or
+    /// The root directory of an image. Paths and absolute links are resolved inside it, and nothing outside is
     /// written
     #[arg(long, value_name = "DIRECTORY")]
     root: Option<PathBuf>,

@@ -1,8 +1,8 @@
-//! Trees with the code for chosen GPUs only: what `kpack trim` does.
+//! What `kpack trim` does: it removes the code for other GPUs from whole trees.
 //!
 //! `kpack-split` trims one file, and `kpack-artifact` knows which files of kernel databases and which archives are for
-//! other GPUs. Here are the trees: files with several names, links, what lists the files, and the note about what
-//! went.
+//! other GPUs. This module handles files with several names, links, lists of installed files, and the note about what was
+//! removed.
 //!
 //! A run opens the given directories and locks them (`held`), lists what is in them (`tree`), decides what becomes of it (`plan`),
 //! and does that (`apply`).
@@ -72,7 +72,7 @@ pub struct Report {
     pub size_before: u64,
     /// The same afterwards.
     pub size_after: u64,
-    /// What else there is to say.
+    /// Warnings and notes.
     pub findings: Vec<Finding>,
     /// Why some files could not be read or written. They stay as they are.
     #[serde(skip)]
