@@ -7,7 +7,7 @@ use kpack_core::Finding;
 use kpack_wheel::Environment;
 use serde::{Deserialize, Serialize};
 
-use super::packages::{Manager, Packages, Root, Unread, Wanted};
+use super::packages::{Packages, Root, Unread, Wanted};
 
 /// What keeps the list of a package's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -80,11 +80,7 @@ impl Origins {
         }
         let mut origins = Self::default();
         for package in found.packages {
-            let manager = match package.manager {
-                Manager::Apt => PackageManager::Dpkg,
-                Manager::Dnf | Manager::Zypper => PackageManager::Rpm,
-                Manager::Conda => PackageManager::Conda,
-            };
+            let manager = package.manager.lists();
             let (name, version) = (package.full_name(), package.version);
             origins.add(Origin { manager, name, version }, package.files);
         }

@@ -17,6 +17,7 @@ use serde::Deserialize;
 
 use super::facts::{Binary, Code, Process};
 use super::machine::{Machine, small_text};
+use super::origins::{Origin, PackageManager};
 use super::remedy::{Diagnosis, Remedy};
 use super::restore::{AllLost, Restorer};
 
@@ -302,6 +303,17 @@ impl Installed {
     }
 }
 
+/// The packages of dpkg and RPM, by the databases below `root`, that list any of these files and directories, with those.
+/// Of a database that cannot be read, none are known.
+pub(super) fn listing(root: &Path, paths: BTreeSet<&Path>) -> Vec<Package> {
+    let root = &Root::new(root.canonicalize().unwrap_or_else(|_| root.to_owned()));
+    let wanted = &Wanted::new(paths, BTreeSet::new());
+    let mut found = Packages::default();
+    found.add_dpkg(root, wanted);
+    found.add_rpm(root, wanted);
+    found.packages
+}
+
 impl Packages {
     /// The packages in the databases below the root of `machine` that have something to do with these processes.
     pub(super) fn of(processes: &[Process], machine: &Machine) -> Self {
@@ -540,6 +552,13 @@ impl Package {
         }
     }
 
+    /// Whether this is the package that a note names. The note does not tell DNF from Zypper.
+    pub(super) fn is(&self, origin: &Origin) -> bool {
+        self.manager.lists() == origin.manager
+            && self.full_name() == origin.name
+            && self.version == origin.version
+    }
+
     fn reinstall(&self) -> Option<Remedy> {
         self.manager.reinstall(&[self])
     }
@@ -554,6 +573,15 @@ impl Package {
 }
 
 impl Manager {
+    /// What keeps the lists of its packages.
+    pub(super) fn lists(self) -> PackageManager {
+        match self {
+            Self::Apt => PackageManager::Dpkg,
+            Self::Dnf | Self::Zypper => PackageManager::Rpm,
+            Self::Conda => PackageManager::Conda,
+        }
+    }
+
     /// The program, and what is between a name and its version there.
     fn program(self) -> Option<(&'static str, &'static str)> {
         match self {

@@ -237,6 +237,39 @@ fn a_forged_note_gets_nothing_into_a_command() {
     assert!(about(&tree, "gfx1100")[1].contains("install it again from where it came"));
 }
 
+/// Given a file of another system, such as an unpacked image, and a package that is installed here as well, then the package
+/// is named, but no command: it would install the package here.
+#[test]
+fn a_package_of_another_system_is_named_without_a_command() {
+    let status = fs::read_to_string("/var/lib/dpkg/status").unwrap_or_default();
+    let mut installed = status.split("\n\n").filter_map(|paragraph| {
+        let field = |name: &str| {
+            let mut lines = paragraph.lines();
+            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+        };
+        field("Status").filter(|status| status.ends_with(" installed"))?;
+        Some((field("Package")?.to_owned(), field("Version")?.to_owned()))
+    });
+    let Some((name, version)) = installed.next() else { return };
+    for tree in [prefix(), split_prefix()] {
+        trim(&tree, "--arch gfx942 prefix");
+        // The package may be here in this version, or in another one.
+        for version in [&version, "0~other"] {
+            let mut note = note(&tree);
+            note["packages"] = json!([{"manager": "dpkg", "name": name, "version": version}]);
+            for file in note["files"].as_object_mut().unwrap().values_mut() {
+                file["package"] = json!(0);
+            }
+            write(tree.path(NOTE), note.to_string());
+            let expected = format!("install the package {name} {version} again in the system that");
+            for text in about(&tree, "gfx1100") {
+                assert!(text.contains(TRIMMED) && text.contains(&expected), "{text}");
+                assert!(!text.contains("apt-get"), "{text}");
+            }
+        }
+    }
+}
+
 /// Given databases whose files for a GPU went, when the doctor is asked for that GPU, then it says so.
 #[test]
 fn files_of_databases_that_went_are_explained() {
