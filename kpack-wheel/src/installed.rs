@@ -20,6 +20,8 @@ use kpack_split::input;
 
 /// The largest METADATA or RECORD, in bytes.
 const MAX_METADATA: u64 = 64 << 20;
+/// What is read in a `.dist-info` or `.egg-info` directory.
+const FILES: [&str; 5] = ["METADATA", "PKG-INFO", "INSTALLER", "direct_url.json", "RECORD"];
 /// The longest name or version of a distribution.
 const LONGEST: usize = 200;
 
@@ -101,20 +103,20 @@ impl Environment {
             return None;
         }
         let mut environment = Self { root: root.to_owned(), ..Self::default() };
-        environment.add(root, &packages, false);
+        environment.add(root, &packages, false, &|_| true);
         if let Some((base, packages)) = inherited(root, &packages) {
-            environment.add(&base, &packages, true);
+            environment.add(&base, &packages, true, &|_| true);
         }
         environment.distributions.sort_by(|a, b| a.name.cmp(&b.name));
         Some(environment)
     }
 
     /// Reads what is in the directory `packages` alone, without what its environment inherits from a base Python: that may be
-    /// outside of what the caller examines.
-    pub fn in_packages(packages: &Path) -> Self {
+    /// outside of what the caller examines. A distribution with a file for which `may_read` is false is left out.
+    pub fn in_packages(packages: &Path, may_read: &(dyn Fn(&Path) -> bool + Sync)) -> Self {
         let root = Self::around(packages).unwrap_or_else(|| packages.to_owned());
         let mut environment = Self { root: root.clone(), ..Self::default() };
-        environment.add(&root, &[packages.to_owned()], false);
+        environment.add(&root, &[packages.to_owned()], false, may_read);
         environment
     }
 
@@ -124,21 +126,46 @@ impl Environment {
     }
 
     /// Adds what is in these directories of the prefix `root`. What is there by the same name comes first.
-    fn add(&mut self, root: &Path, packages: &[PathBuf], is_inherited: bool) {
+    fn add(
+        &mut self,
+        root: &Path,
+        packages: &[PathBuf],
+        is_inherited: bool,
+        may_read: &(dyn Fn(&Path) -> bool + Sync),
+    ) {
         let mut found = BTreeSet::new();
         for directory in packages {
-            let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-            let described = entries.map(|entry| entry.path()).filter(|path| {
+            let entries = fs::read_dir(directory).and_then(Iterator::collect);
+            let entries: Vec<fs::DirEntry> = match entries {
+                Ok(entries) => entries,
+                Err(error) if is_absent(&error) => continue,
+                Err(error) => {
+                    let text = format!("{error}, so kpack knows no Python package in it");
+                    let id = ids::UNREAD_PACKAGE_DATABASE;
+                    self.findings.push(Finding::new(Severity::Warning, id, directory, text));
+                    continue;
+                }
+            };
+            let described = entries.iter().map(fs::DirEntry::path).filter(|path| {
                 let ending = path.extension().unwrap_or_default();
                 ending == "dist-info" && path.is_dir() || ending == "egg-info"
             });
             found.extend(described);
         }
+        // A link can lead elsewhere.
+        let is_allowed = |path: &Path| {
+            let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
+            let files = FILES.iter().map(|name| path.join(name)).filter(is_there);
+            may_read(path) && { files }.all(|path| may_read(&path))
+        };
         let real = root.canonicalize().unwrap_or_else(|_| root.to_owned());
-        for (path, read) in parallel::map(found, |path| {
-            let read = Distribution::read(&path, &real);
-            (path, read)
-        }) {
+        let read = parallel::map(found, |path| {
+            is_allowed(&path).then(|| {
+                let read = Distribution::read(&path, &real);
+                (path, read)
+            })
+        });
+        for (path, read) in read.into_iter().flatten() {
             match read {
                 Ok(found) if self.get(&found.name).is_some() => {}
                 Ok(found) => self.distributions.push(Distribution { is_inherited, ..found }),
@@ -298,10 +325,7 @@ impl Distribution {
     /// [`Error::Refused`] if RECORD cannot be read.
     pub fn files(&self) -> Result<Option<Vec<InstalledFile>>, Error> {
         let path = self.dist_info.join("RECORD");
-        let is_gone = |error: std::io::Error| {
-            matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
-        };
-        if path.symlink_metadata().is_err_and(is_gone) {
+        if path.symlink_metadata().is_err_and(|error| is_absent(&error)) {
             return Ok(None);
         }
         let refused = |text| Error::rejected(ids::DAMAGED_WHEEL, &path, text);
@@ -490,6 +514,10 @@ pub fn update_record(bytes: &[u8], listed: &mut Lister<'_>) -> Result<Option<Vec
             },
         })
     })
+}
+
+fn is_absent(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 /// A project's name, normalised.

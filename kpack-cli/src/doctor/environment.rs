@@ -88,7 +88,9 @@ impl PythonEnvironment {
                 }
             }
         });
-        let damaged = installed.findings.iter().filter_map(|finding| finding.file().parent());
+        let of_one = |finding: &&Finding| finding.id == ids::DAMAGED_WHEEL;
+        let damaged = installed.findings.iter().filter(of_one);
+        let damaged = damaged.filter_map(|finding| finding.file().parent());
         let listed = read.iter().zip(&installed.distributions);
         let without_list = listed.filter(|(files, _)| files.is_unlisted);
         let unlisted_in = damaged.chain(without_list.map(|(_, own)| own.site_packages()));

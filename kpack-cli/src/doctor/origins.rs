@@ -7,7 +7,7 @@ use kpack_core::Finding;
 use kpack_wheel::Environment;
 use serde::{Deserialize, Serialize};
 
-use super::packages::{Manager, Packages, Root, Unread, Wanted};
+use super::packages::{Packages, Root, Unread, Wanted};
 
 /// What keeps the list of a package's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -76,15 +76,11 @@ impl Origins {
         found.add_dpkg(root, wanted);
         found.add_rpm(root, wanted);
         for prefix in &directories {
-            found.add_conda(prefix, wanted);
+            found.add_conda(prefix, wanted, Some(root));
         }
         let mut origins = Self::default();
         for package in found.packages {
-            let manager = match package.manager {
-                Manager::Apt => PackageManager::Dpkg,
-                Manager::Dnf | Manager::Zypper => PackageManager::Rpm,
-                Manager::Conda => PackageManager::Conda,
-            };
+            let manager = package.manager.lists();
             let (name, version) = (package.full_name(), package.version);
             origins.add(Origin { manager, name, version }, package.files);
         }
@@ -100,25 +96,41 @@ impl Origins {
             name == "site-packages" || name == "dist-packages" || described.contains(*path)
         };
         for packages in directories.iter().filter(is_packages) {
-            origins.add_python(packages, root, wanted);
+            found.unread.extend(origins.add_python(packages, root, wanted));
         }
         origins.findings = found.unread.iter().map(Unread::finding).collect();
         origins
     }
 
-    fn add_python(&mut self, packages: &Path, root: &Root, wanted: &Wanted<'_>) {
-        for own in Environment::in_packages(packages).distributions {
-            // uv can link these from its cache, which an image need not contain.
-            let is_inside = own.dist_info.join("RECORD").canonicalize();
-            if own.installer == "conda" || !is_inside.is_ok_and(|at| at.starts_with(&root.real)) {
+    /// Adds the distributions in a directory, and returns what of them cannot be read.
+    fn add_python(&mut self, packages: &Path, root: &Root, wanted: &Wanted<'_>) -> Vec<Unread> {
+        // uv can link these from its cache, which an image need not contain.
+        let may_read = |path: &Path| root.has(path).unwrap_or(true);
+        let environment = Environment::in_packages(packages, &may_read);
+        let unread = |path, why| Unread { path, why, command: None };
+        // Installers that were interrupted leave directories without METADATA.
+        let is_leftover = |path: &Path| {
+            path != packages && root.has(&path.join("METADATA")).is_ok_and(|is_there| !is_there)
+        };
+        let damaged = environment.findings.iter().map(Finding::file);
+        let damaged = damaged.filter(|path| !is_leftover(path));
+        let why = "the description of a Python package cannot be read";
+        let mut all = Vec::from_iter(damaged.map(|path| unread(path.to_owned(), why)));
+        for own in environment.distributions {
+            if own.installer == "conda" {
                 continue;
             }
-            let files = own.files().ok().flatten().unwrap_or_default();
-            let files = files.into_iter().map(|file| file.path);
+            let Ok(files) = own.files() else {
+                let why = "this list of the files of a Python package cannot be read";
+                all.push(unread(own.dist_info.join("RECORD"), why));
+                continue;
+            };
+            let files = files.into_iter().flatten().map(|file| file.path);
             let files = files.filter(|path| wanted.contains(path)).collect();
             let (name, version) = (own.name, own.version);
             self.add(Origin { manager: PackageManager::Python, name, version }, files);
         }
+        all
     }
 
     fn add(&mut self, origin: Origin, files: Vec<PathBuf>) {

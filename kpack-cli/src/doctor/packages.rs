@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsStr;
-use std::fs;
-use std::io::Read;
+use std::fs::{self, DirEntry};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use kpack_artifact::rpm_database::{self, RpmPackage};
@@ -17,6 +17,7 @@ use serde::Deserialize;
 
 use super::facts::{Binary, Code, Process};
 use super::machine::{Machine, small_text};
+use super::origins::{Origin, PackageManager};
 use super::remedy::{Diagnosis, Remedy};
 use super::restore::{AllLost, Restorer};
 
@@ -84,10 +85,10 @@ pub(super) struct Packages {
 /// A database of packages, or a part of one, that kpack does not read.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Unread {
-    path: PathBuf,
-    why: &'static str,
+    pub(super) path: PathBuf,
+    pub(super) why: &'static str,
     /// The command that reads it, if there is one.
-    command: Option<&'static str>,
+    pub(super) command: Option<&'static str>,
 }
 
 impl Unread {
@@ -207,6 +208,17 @@ impl Root {
         Self { path, real, merged }
     }
 
+    /// Whether there is something at this path, and no link leads outside.
+    ///
+    /// # Errors
+    /// Those of the system, unless nothing is there.
+    pub(super) fn has(&self, path: &Path) -> io::Result<bool> {
+        match fs::canonicalize(path) {
+            Err(error) if is_absent(&error) => Ok(false),
+            found => Ok(found?.starts_with(&self.real)),
+        }
+    }
+
     /// A file or directory of the root by its real path, unless a link leads outside.
     fn inside(&self, path: &str) -> Option<PathBuf> {
         let path = fs::canonicalize(self.path.join(path)).ok()?;
@@ -302,6 +314,17 @@ impl Installed {
     }
 }
 
+/// The packages of dpkg and RPM, by the databases below `root`, that list any of these files and directories, with those.
+/// Of a database that cannot be read, none are known.
+pub(super) fn listing(root: &Path, paths: BTreeSet<&Path>) -> Vec<Package> {
+    let root = &Root::new(root.canonicalize().unwrap_or_else(|_| root.to_owned()));
+    let wanted = &Wanted::new(paths, BTreeSet::new());
+    let mut found = Packages::default();
+    found.add_dpkg(root, wanted);
+    found.add_rpm(root, wanted);
+    found.packages
+}
+
 impl Packages {
     /// The packages in the databases below the root of `machine` that have something to do with these processes.
     pub(super) fn of(processes: &[Process], machine: &Machine) -> Self {
@@ -328,7 +351,7 @@ impl Packages {
         found.add_dpkg(root, wanted);
         found.add_rpm(root, wanted);
         for prefix in prefixes {
-            found.add_conda(prefix, wanted);
+            found.add_conda(prefix, wanted, None);
         }
         let files = found.packages.iter().flat_map(|package| &package.files);
         let mut restorer = Restorer::new(&machine.system);
@@ -348,9 +371,14 @@ impl Packages {
             return;
         }
         let own = own_architecture(root);
-        let lists = root.inside("var/lib/dpkg/info").map(fs::read_dir);
-        let lists = lists.into_iter().flatten().flatten().flatten();
+        let Some(info) = root.inside("var/lib/dpkg/info") else { return };
+        let Ok(lists) = entries(&info) else {
+            let why = "dpkg's lists of the files of packages cannot be listed";
+            let command = Some("dpkg --search FILE");
+            return self.unread.push(Unread { path: info, why, command });
+        };
         // dpkg writes no links there.
+        let lists = lists.into_iter();
         let lists = lists.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
         let lists = Vec::from_iter(lists.map(|entry| entry.path()));
         let read = parallel::map(lists, |path| {
@@ -413,17 +441,29 @@ impl Packages {
         }
     }
 
-    pub(super) fn add_conda(&mut self, prefix: &Path, wanted: &Wanted<'_>) {
-        let entries = fs::read_dir(prefix.join("conda-meta")).into_iter().flatten().flatten();
-        let mut lists = Vec::from_iter(entries.map(|entry| entry.path()));
+    /// Adds the packages of a prefix. Of an `image`, nothing that a link leads out of is read.
+    pub(super) fn add_conda(&mut self, prefix: &Path, wanted: &Wanted<'_>, image: Option<&Root>) {
+        let may_read = |path: &Path| image.map_or(Ok(true), |image| image.has(path));
+        let command = Some("conda list");
+        let directory = prefix.join("conda-meta");
+        let listed = may_read(&directory)
+            .and_then(|may| if may { entries(&directory) } else { Ok(Vec::new()) });
+        let Ok(listed) = listed else {
+            let why = "conda's descriptions of packages cannot be listed";
+            return self.unread.push(Unread { path: directory, why, command });
+        };
+        let mut lists = Vec::from_iter(listed.iter().map(DirEntry::path));
         lists.retain(|path| path.extension().is_some_and(|end| end == "json"));
         lists.sort();
         for path in lists {
+            if may_read(&path).is_ok_and(|may| !may) {
+                continue;
+            }
             let package = text(&path, MAX_LIST);
             let package = package.and_then(|text| serde_json::from_str::<CondaPackage>(&text).ok());
             let Some(package) = package else {
                 let why = "conda's description of a package cannot be read";
-                self.unread.push(Unread { path, why, command: Some("conda list") });
+                self.unread.push(Unread { path, why, command });
                 continue;
             };
             let CondaPackage { name, version, build, files } = package;
@@ -540,6 +580,13 @@ impl Package {
         }
     }
 
+    /// Whether this is the package that a note names. The note does not tell DNF from Zypper.
+    pub(super) fn is(&self, origin: &Origin) -> bool {
+        self.manager.lists() == origin.manager
+            && self.full_name() == origin.name
+            && self.version == origin.version
+    }
+
     fn reinstall(&self) -> Option<Remedy> {
         self.manager.reinstall(&[self])
     }
@@ -554,6 +601,15 @@ impl Package {
 }
 
 impl Manager {
+    /// What keeps the lists of its packages.
+    pub(super) fn lists(self) -> PackageManager {
+        match self {
+            Self::Apt => PackageManager::Dpkg,
+            Self::Dnf | Self::Zypper => PackageManager::Rpm,
+            Self::Conda => PackageManager::Conda,
+        }
+    }
+
     /// The program, and what is between a name and its version there.
     fn program(self) -> Option<(&'static str, &'static str)> {
         match self {
@@ -625,4 +681,16 @@ fn text(path: &Path, size: u64) -> Option<String> {
     let text = String::from_utf8(bytes);
     let text = text.unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
     (text.len() as u64 <= size).then_some(text)
+}
+
+/// What is in a directory, which may be missing.
+fn entries(directory: &Path) -> io::Result<Vec<DirEntry>> {
+    match fs::read_dir(directory) {
+        Err(error) if is_absent(&error) => Ok(Vec::new()),
+        listed => listed?.collect(),
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }

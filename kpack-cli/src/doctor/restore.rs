@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use kpack_core::Error;
+use kpack_core::{Error, shown};
 use kpack_format::{Delivery, TargetId};
 use kpack_wheel::Environment;
 
@@ -13,7 +13,7 @@ use super::environment::{Installer, PythonEnvironment};
 use super::facts::Process;
 use super::machine::Machine;
 use super::origins::{Origin, PackageManager};
-use super::packages::{Installed, Package};
+use super::packages::{Installed, Package, listing};
 use super::remedy::Remedy;
 use crate::trim::history::{History, Removed, Subject};
 
@@ -44,6 +44,8 @@ pub(crate) struct Restorer {
 #[derive(Debug, Default)]
 struct State {
     installed: OnceCell<Installed>,
+    /// The full names of the packages of dpkg and RPM that list a directory.
+    in_directories: BTreeMap<PathBuf, BTreeSet<String>>,
     /// The environments around files, by root.
     environments: BTreeMap<PathBuf, Option<PythonEnvironment>>,
 }
@@ -59,13 +61,16 @@ impl State {
         self.installed.get_or_init(|| Installed::read(root))
     }
 
-    /// Whether a package is installed in this version. One that nothing tells about may be.
+    /// Whether a package is installed in this version. One that nothing tells about may be: a file in an unpacked image, or
+    /// one that was copied, is of another system, whose packages say nothing here.
     fn is_installed(&mut self, root: &Path, origin: &Origin, path: &Path) -> bool {
         let (name, version) = (&origin.name, &origin.version);
         match origin.manager {
             PackageManager::Dpkg | PackageManager::Rpm => {
                 let installed = self.installed(root);
-                installed.is_empty() || installed.get(name, version).is_some()
+                installed.is_empty()
+                    || installed.get(name, version).is_some()
+                    || !self.has_files_beside(root, name, path)
             }
             PackageManager::Python => self.environment(path).is_none_or(|environment| {
                 let own = environment.installed.get(name);
@@ -74,10 +79,20 @@ impl State {
             PackageManager::Conda => true,
         }
     }
+
+    /// Whether the package lists the directory of a file.
+    fn has_files_beside(&mut self, root: &Path, name: &str, path: &Path) -> bool {
+        let Some(directory) = path.parent() else { return false };
+        let read = || {
+            let packages = listing(root, BTreeSet::from([directory]));
+            packages.iter().map(Package::full_name).collect()
+        };
+        self.in_directories.entry(directory.to_owned()).or_insert_with(read).contains(name)
+    }
 }
 
 impl Restorer {
-    /// One for what is below `root`.
+    /// One for what is below `root`, or in an image that is unpacked there.
     pub(crate) fn new(root: &Path) -> Self {
         Self { root: root.to_owned(), history: History::default(), state: State::default() }
     }
@@ -107,11 +122,11 @@ impl Restorer {
     pub(crate) fn restore(&mut self, all: &[Removed]) -> Vec<Lost> {
         let origins = || all.iter().flat_map(|removed| &removed.origins);
         let mut names: BTreeMap<PathBuf, BTreeSet<&str>> = BTreeMap::new();
-        let mut system: BTreeSet<(&str, &str)> = BTreeSet::new();
+        let mut system: BTreeSet<&Path> = BTreeSet::new();
         for (origin, path) in origins() {
-            let Some(Origin { manager, name, version }) = origin else { continue };
+            let Some(Origin { manager, name, .. }) = origin else { continue };
             match manager {
-                PackageManager::Dpkg | PackageManager::Rpm => _ = system.insert((name, version)),
+                PackageManager::Dpkg | PackageManager::Rpm => _ = system.insert(path),
                 PackageManager::Python => {
                     if let Some(environment) = self.state.environment(path) {
                         let root = environment.installed.root.clone();
@@ -121,13 +136,15 @@ impl Restorer {
                 PackageManager::Conda => {}
             }
         }
-        let of_system = || {
-            let installed = self.state.installed(&self.root);
-            let packages = system.iter().filter_map(|(name, version)| installed.get(name, version));
-            let packages: Vec<&Package> = packages.collect();
-            packages.first()?.manager.reinstall(&packages)
+        // The same package may be installed here and in an image, so its name alone does not say whose file this is.
+        let listing = if system.is_empty() { Vec::new() } else { listing(&self.root, system) };
+        let is_ours = |own: &Package| {
+            origins().any(|(origin, path)| {
+                let origin = origin.as_ref();
+                origin.is_some_and(|origin| own.is(origin)) && own.files.contains(path)
+            })
         };
-        let of_system = if system.is_empty() { None } else { of_system() };
+        let of_system = Vec::from_iter(listing.iter().filter(|own| is_ours(own)));
         let mut of_python = BTreeMap::new();
         for (root, names) in names {
             let environment = self.state.environments.get(&root).and_then(Option::as_ref);
@@ -139,15 +156,16 @@ impl Restorer {
             });
             of_python.insert(root, remedy);
         }
-        all.iter().map(|removed| self.lost(removed, &of_python, of_system.as_ref())).collect()
+        all.iter().map(|removed| self.lost(removed, &of_python, &of_system)).collect()
     }
 
     fn lost(
         &self,
         removed: &Removed,
         of_python: &BTreeMap<PathBuf, Option<Remedy>>,
-        of_system: Option<&Remedy>,
+        of_system: &[&Package],
     ) -> Lost {
+        let reinstall = of_system.first().and_then(|own| own.manager.reinstall(of_system));
         let (mut remedies, mut others) = (Vec::new(), BTreeSet::new());
         for (origin, path) in &removed.origins {
             let Some(origin) = origin else {
@@ -157,10 +175,18 @@ impl Restorer {
             };
             let what = format!("{} {}", origin.name, origin.version);
             match origin.manager {
-                PackageManager::Dpkg | PackageManager::Rpm => match of_system {
-                    Some(remedy) => remedies.push(remedy.clone()),
-                    None => _ = others.insert(format!("install the package {what} again")),
-                },
+                PackageManager::Dpkg | PackageManager::Rpm => {
+                    let is_ours = |own: &&Package| own.is(origin) && own.files.contains(path);
+                    match reinstall.as_ref().filter(|_| of_system.iter().any(is_ours)) {
+                        Some(remedy) => remedies.push(remedy.clone()),
+                        None => {
+                            others.insert(format!(
+                                "install the package {what} again in the system that {} belongs to",
+                                shown(path)
+                            ));
+                        }
+                    }
+                }
                 PackageManager::Conda => {
                     others.insert(format!(
                         "with the program that made this conda environment, install {what} again"

@@ -126,11 +126,12 @@ pub fn trim(options: &Options, progress: &dyn Progress) -> Result<Report, Error>
     });
     let paths = paths.collect::<Result<Vec<_>, Error>>()?;
     let (given, held) = Held::open(&root, &paths, !options.dry_run, &|path| progress.waits(path))?;
-    let notes = OpenNote::all(&held, &given, !options.dry_run)?;
+    let mut notes = OpenNote::all(&held, &given, !options.dry_run)?;
     let databases = Selection::new(Known::Auto, options.kernel_files.clone());
     let mut tree = Tree::read(&root, &given, &databases)?;
     let planner = Planner { options, root: &root, held: &held, databases: &databases };
     let mut errors = std::mem::take(&mut tree.unread);
+    errors.extend(notes.iter_mut().flat_map(|note| std::mem::take(&mut note.unread)));
     let plan = planner.plan(&given, &tree, &notes, &mut errors)?;
     let ledger = Ledger::new(notes, &root, &plan);
     let mut report = Application::new(&planner, &plan, ledger).run(errors, progress)?;

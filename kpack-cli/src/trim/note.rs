@@ -6,7 +6,7 @@
 //! environment, depends on the machine where somebody asks, and may be secret. [`super::history`] reads notes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -14,7 +14,7 @@ use std::time::SystemTime;
 use kpack_core::files::with_slashes;
 use kpack_core::platform::file_id;
 use kpack_core::publish::{Directory, StagedFile};
-use kpack_core::{Error, ids};
+use kpack_core::{Error, ids, interrupt};
 use kpack_format::TargetId;
 use kpack_format::digest::{blake3, hex};
 use kpack_wheel::within;
@@ -28,7 +28,10 @@ use crate::doctor::{Origin, Origins};
 pub(super) const NAME: &str = ".kpack-trimmed";
 
 /// The largest note, in bytes.
-const MAX_NOTE: u64 = 64 << 20;
+const MAX_NOTE: u64 = 256 << 20;
+
+/// The most that the end of a run adds to a note for each file that it changed, in bytes: [`Left::File`].
+const MOST_LEFT: u64 = 256;
 
 /// The version of the format.
 const FORMAT: u32 = 2;
@@ -99,8 +102,7 @@ impl Left {
     /// The same, with what tells the file from another one in its place.
     fn and_id(directory: &Directory, name: &str) -> Result<(Self, Option<FileId>), Error> {
         let path = Path::new(name);
-        let parent = path.parent().unwrap_or(Path::new(""));
-        let (Some(parent), Some(file)) = (directory.find_below(parent)?, path.file_name()) else {
+        let (Some(parent), Some(file)) = (parent_of(directory, path)?, path.file_name()) else {
             return Ok((Self::Nothing, None));
         };
         let Some((file, metadata)) = parent.open_with_metadata(file)? else {
@@ -113,6 +115,33 @@ impl Left {
         file.take(START).read_to_end(&mut start).map_err(failed)?;
         let start = hex(&blake3(&start));
         Ok((Self::File { size: metadata.len(), start }, Some(id)))
+    }
+}
+
+/// The directory of `path`, which is relative to `directory`; `None` if there is none.
+fn parent_of(directory: &Directory, path: &Path) -> Result<Option<Directory>, Error> {
+    directory.find_below(path.parent().unwrap_or(Path::new("")))
+}
+
+/// What tells the file from another one in its place, without reading it; `None` if there is none.
+fn id_of(directory: &Directory, name: &str) -> Result<Option<FileId>, Error> {
+    let path = Path::new(name);
+    let (Some(parent), Some(file)) = (parent_of(directory, path)?, path.file_name()) else {
+        return Ok(None);
+    };
+    let Some(file) = parent.open_file(file)? else { return Ok(None) };
+    file_id(&file).map(Some).map_err(|e| Error::io(&directory.path().join(name), "read", e))
+}
+
+/// What was found of a file; `None` if this user may not look, or it went meanwhile, which says nothing about the note.
+fn if_allowed<T>(found: Result<T, Error>) -> Result<Option<T>, Error> {
+    match found {
+        Err(Error::Io { source, .. })
+            if [ErrorKind::NotFound, ErrorKind::PermissionDenied].contains(&source.kind()) =>
+        {
+            Ok(None)
+        }
+        found => found.map(Some),
     }
 }
 
@@ -151,7 +180,7 @@ impl Note {
         }
         const MOVE: &str = "move it away";
         if bytes.len() as u64 > MAX_NOTE {
-            return Err(format!("more than {MAX_NOTE} bytes, so kpack did not write it; {MOVE}"));
+            return Err(format!("more than {MAX_NOTE} bytes, which kpack does not write; {MOVE}"));
         }
         let foreign = |error| format!("not a note of `kpack trim`: {error}; {MOVE}");
         let Format { format } = serde_json::from_slice(bytes).map_err(foreign)?;
@@ -206,13 +235,25 @@ impl Note {
         went.left == Some(Left::Nothing)
     }
 
-    /// Removes what it says of files that were installed again since.
-    fn forget(&mut self, directory: &Directory) {
-        let mut files = std::mem::take(&mut self.files);
-        // What cannot be read says nothing about the note.
-        files.retain(|name, went| self.holds(directory, name, went).unwrap_or(true));
-        self.files = files;
+    /// Removes what it says of files that were installed again since. Returns why some could not be read.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the run was interrupted.
+    fn forget(&mut self, directory: &Directory) -> Result<Vec<Error>, Error> {
+        let mut outdated = BTreeSet::new();
+        let mut errors = Vec::new();
+        for (name, went) in &self.files {
+            interrupt::check(directory.path(), "read")?;
+            match if_allowed(self.holds(directory, name, went)) {
+                Ok(Some(false)) => _ = outdated.insert(name.clone()),
+                Ok(_) => {}
+                // The entry stays: nobody knows whether the file is another one now.
+                Err(error) => errors.push(error),
+            }
+        }
+        self.files.retain(|name, _| !outdated.contains(name));
         self.tidy();
+        Ok(errors)
     }
 
     /// Removes packages that no file belongs to, and sorts the others.
@@ -241,6 +282,8 @@ pub(super) struct OpenNote {
     note: Note,
     /// The files that this run may change, and what the note said of them before.
     begun: BTreeMap<String, (Option<FileId>, Option<Went>)>,
+    /// Why files that it names could not be read.
+    pub(super) unread: Vec<Error>,
 }
 
 impl OpenNote {
@@ -273,11 +316,12 @@ impl OpenNote {
         }
         let mut note = written.clone().unwrap_or_default();
         note.format = FORMAT;
+        let mut unread = Vec::new();
         if changes {
             directory.remove_leftovers(&|stem| stem == NAME)?;
-            note.forget(&directory);
+            unread = note.forget(&directory)?;
         }
-        Ok(Self { directory, written, note, begun: BTreeMap::new() })
+        Ok(Self { directory, written, note, begun: BTreeMap::new(), unread })
     }
 
     /// Adds what goes from files in the directory; `kept` are the GPUs whose code stays.
@@ -314,8 +358,7 @@ impl OpenNote {
                     })
                 });
                 if goes.stays && !self.begun.contains_key(name) {
-                    // What cannot be read has an error of its own.
-                    let id = Left::and_id(&self.directory, name).ok().and_then(|(_, id)| id);
+                    let id = if_allowed(id_of(&self.directory, name))?.flatten();
                     self.begun.insert(name.clone(), (id, note.files.get(name).cloned()));
                 }
                 let went = note.files.entry(name.clone()).or_default();
@@ -328,7 +371,9 @@ impl OpenNote {
             }
         }
         note.tidy();
-        self.write(note)
+        // Once files have changed, there is no way back, so the note has to fit as the end of the run leaves it.
+        let unfinished = note.unfinished.iter().flatten().count() as u64;
+        self.write(note, unfinished * MOST_LEFT)
     }
 
     /// The names of each file in the directory that an earlier run may have changed before it was killed.
@@ -343,12 +388,20 @@ impl OpenNote {
     /// Notes that a run is complete, and what it left of the files that it changed.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`]. If a file cannot be read, the note is complete but for what was left of that one.
     pub(super) fn finish(&mut self) -> Result<(), Error> {
         let mut note = self.note.clone();
+        let mut unread = None;
         for name in std::mem::take(&mut note.unfinished).into_iter().flatten() {
-            // Of what cannot be read, nobody knows what was left.
-            let Ok((left, id)) = Left::and_id(&self.directory, &name) else { continue };
+            interrupt::check(self.directory.path(), "read")?;
+            let (left, id) = match if_allowed(Left::and_id(&self.directory, &name)) {
+                Ok(Some(found)) => found,
+                Ok(None) => continue,
+                Err(error) => {
+                    unread.get_or_insert(error);
+                    continue;
+                }
+            };
             let begun = self.begun.get(&name).filter(|(before, _)| id.is_some() && *before == id);
             match (begun, note.files.get_mut(&name)) {
                 (None, Some(went)) => went.left = Some(left),
@@ -362,14 +415,14 @@ impl OpenNote {
             }
         }
         note.tidy();
-        if self.written.is_none() && note.files.is_empty() {
-            return Ok(());
+        if self.written.is_some() || !note.files.is_empty() {
+            self.write(note, 0)?;
         }
-        self.write(note)
+        unread.map_or(Ok(()), Err)
     }
 
-    /// Writes the note, unless the file says the same.
-    fn write(&mut self, note: Note) -> Result<(), Error> {
+    /// Writes the note, unless the file says the same. It must be so small that it can grow by `more` bytes.
+    fn write(&mut self, note: Note, more: u64) -> Result<(), Error> {
         if self.written.as_ref() == Some(&note) {
             self.note = note;
             return Ok(());
@@ -377,6 +430,7 @@ impl OpenNote {
         let path = self.directory.path().join(NAME);
         let failed = |error| Error::io(&path, "write", error);
         let text = serde_json::to_string_pretty(&note).map_err(|e| failed(e.into()))?;
+        check_size(&path, text.len() as u64 + 1 + more)?;
         let directory = Arc::clone(&self.directory);
         let (staged, ()) = StagedFile::write_in(directory, NAME.as_ref(), |staged| {
             staged.file().write_all(format!("{text}\n").as_bytes()).map_err(failed)
@@ -385,5 +439,42 @@ impl OpenNote {
         self.written = Some(note.clone());
         self.note = note;
         Ok(())
+    }
+}
+
+/// Fails if a note of this size could not be read again.
+fn check_size(path: &Path, size: u64) -> Result<(), Error> {
+    if size <= MAX_NOTE {
+        return Ok(());
+    }
+    let text = format!(
+        "the note about what goes would have up to {size} bytes (expected {MAX_NOTE} or less), so these files stay as they are; trim the directories in it one by one"
+    );
+    Err(Error::rejected(ids::SIZE_LIMIT, path, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_that_could_not_be_read_again_is_not_written() {
+        let path = Path::new("/opt/.kpack-trimmed");
+        assert!(check_size(path, MAX_NOTE).is_ok());
+        let error = check_size(path, MAX_NOTE + 1).unwrap_err();
+        assert_eq!(error.id(), ids::SIZE_LIMIT);
+        assert!(error.to_string().contains("expected 268435456 or less"), "{error}");
+    }
+
+    #[test]
+    fn what_is_left_of_a_file_fits_into_what_is_kept_free_for_it() {
+        let left = Some(Left::File { size: u64::MAX, start: "f".repeat(64) });
+        let note = |left| {
+            let went = Went { left, ..Went::default() };
+            let files = BTreeMap::from([("a".to_owned(), went)]);
+            let note = Note { files, ..Note::default() };
+            serde_json::to_string_pretty(&note).unwrap().len() as u64
+        };
+        assert!(note(left) - note(None) <= MOST_LEFT);
     }
 }

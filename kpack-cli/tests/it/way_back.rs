@@ -214,6 +214,30 @@ fn a_package_of_conda_is_named() {
     }
 }
 
+/// Given descriptions of packages that links of an image lead out to, and a RECORD that cannot be read, then trim reads nothing
+/// outside, and says that it does not know the packages.
+#[test]
+fn packages_are_looked_for_within_the_image_and_what_cannot_be_read_is_named() {
+    let tree = library(&["gfx1100", "gfx942"]).in_prefix(LIBRARY);
+    let packages = tree.path("prefix/lib/python3.12/site-packages");
+    let meta = json!({"name": "out", "version": "2.0", "build": "h1_0", "files": [LIBRARY]});
+    write(tree.path("outside/conda-meta/out-2.0-h1_0.json"), meta.to_string());
+    symlink("../outside/conda-meta", tree.path("prefix/conda-meta")).unwrap();
+    let metadata = |name: &str| format!("Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n");
+    write(tree.path("outside/METADATA"), metadata("elsewhere"));
+    fs::create_dir_all(packages.join("elsewhere-1.0.dist-info")).unwrap();
+    let link = packages.join("elsewhere-1.0.dist-info/METADATA");
+    symlink(tree.path("outside/METADATA"), link).unwrap();
+    write(packages.join("elsewhere-1.0.dist-info/RECORD"), "../../libvec.so,,\n");
+    write(packages.join("vec-1.0.dist-info/METADATA"), metadata("vec"));
+    fs::create_dir(packages.join("vec-1.0.dist-info/RECORD")).unwrap();
+    let said = said(&tree, &words("trim --arch gfx942 --root prefix /lib"));
+    assert!(!said.contains("conda: ") && !said.contains("python: "), "{said}");
+    let unread =
+        "vec-1.0.dist-info/RECORD: this list of the files of a Python package cannot be read";
+    assert!(said.contains(unread), "{said}");
+}
+
 /// Given a note that somebody forged, then nothing of it is in a command.
 #[test]
 fn a_forged_note_gets_nothing_into_a_command() {
@@ -235,6 +259,39 @@ fn a_forged_note_gets_nothing_into_a_command() {
     forged["files"][LIBRARY]["package"] = json!(7);
     write(tree.path(NOTE), forged.to_string());
     assert!(about(&tree, "gfx1100")[1].contains("install it again from where it came"));
+}
+
+/// Given a file of another system, such as an unpacked image, and a package that is installed here as well, then the package
+/// is named, but no command: it would install the package here.
+#[test]
+fn a_package_of_another_system_is_named_without_a_command() {
+    let status = fs::read_to_string("/var/lib/dpkg/status").unwrap_or_default();
+    let mut installed = status.split("\n\n").filter_map(|paragraph| {
+        let field = |name: &str| {
+            let mut lines = paragraph.lines();
+            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+        };
+        field("Status").filter(|status| status.ends_with(" installed"))?;
+        Some((field("Package")?.to_owned(), field("Version")?.to_owned()))
+    });
+    let Some((name, version)) = installed.next() else { return };
+    for tree in [prefix(), split_prefix()] {
+        trim(&tree, "--arch gfx942 prefix");
+        // The package may be here in this version, or in another one.
+        for version in [&version, "0~other"] {
+            let mut note = note(&tree);
+            note["packages"] = json!([{"manager": "dpkg", "name": name, "version": version}]);
+            for file in note["files"].as_object_mut().unwrap().values_mut() {
+                file["package"] = json!(0);
+            }
+            write(tree.path(NOTE), note.to_string());
+            let expected = format!("install the package {name} {version} again in the system that");
+            for text in about(&tree, "gfx1100") {
+                assert!(text.contains(TRIMMED) && text.contains(&expected), "{text}");
+                assert!(!text.contains("apt-get"), "{text}");
+            }
+        }
+    }
 }
 
 /// Given databases whose files for a GPU went, when the doctor is asked for that GPU, then it says so.

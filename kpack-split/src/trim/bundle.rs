@@ -3,7 +3,7 @@
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -77,12 +77,6 @@ impl From<BundleError> for Failure {
     }
 }
 
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Self::Bundle(error.into())
-    }
-}
-
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::Scratch(error)
@@ -149,13 +143,13 @@ trait WriteSeek: Write + Seek {}
 
 impl<T: Write + Seek + ?Sized> WriteSeek for T {}
 
-/// Notices why it could not be written.
-struct Noticing<'a> {
-    file: Box<dyn WriteSeek + 'a>,
+/// Notices why a file could not be read or written.
+struct Noticing<F> {
+    file: F,
     failed: Rc<Cell<Option<io::Error>>>,
 }
 
-impl Noticing<'_> {
+impl<F> Noticing<F> {
     fn noticed<T>(&self, result: io::Result<T>) -> io::Result<T> {
         result.map_err(|error| {
             let same = match error.raw_os_error() {
@@ -170,7 +164,14 @@ impl Noticing<'_> {
     }
 }
 
-impl Write for Noticing<'_> {
+impl<F: Read> Read for Noticing<F> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(bytes);
+        self.noticed(read)
+    }
+}
+
+impl<F: Write> Write for Noticing<F> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes);
         self.noticed(written)
@@ -182,7 +183,7 @@ impl Write for Noticing<'_> {
     }
 }
 
-impl Seek for Noticing<'_> {
+impl<F: Seek> Seek for Noticing<F> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let at = self.file.seek(to);
         self.noticed(at)
@@ -255,7 +256,7 @@ impl NewBundle {
                 let from = at + entry.offset;
                 (from..from + entry.size, entry.offset)
             });
-            let table = part_of_table(source.input, at, &stay)?;
+            let table = part_of_table(source.input, at, &stay).map_err(BundleError::from)?;
             new.content = Content::Plain { code: code.collect(), table };
             return Ok(new);
         }
@@ -271,9 +272,10 @@ impl NewBundle {
         let layout = Layout::new(&ids);
         (new.size, new.content) = match bundle.format {
             Format::Compressed { version, method, .. } => {
+                let failed = |error| source.scratch.failed(error);
                 let start = match source.scratch.only_measured {
                     true => 0,
-                    false => source.file()?.metadata()?.len(),
+                    false => source.file()?.metadata().map_err(failed)?.len(),
                 };
                 let compress = |long_matches: bool| -> Result<_, Failure> {
                     let size = layout.size;
@@ -290,20 +292,24 @@ impl NewBundle {
                     let plain = source.scratch.file()?;
                     let code =
                         source.write_scratch(0, Box::new(&plain), |mut out| extract(&mut out))?;
-                    (&plain).rewind()?;
-                    source.compress(start, |out| {
+                    (&plain).rewind().map_err(failed)?;
+                    let unread = Rc::default();
+                    let plain = Noticing { file: plain, failed: Rc::clone(&unread) };
+                    let done = source.compress(start, |out| {
                         let mut out = Compressed::new(out, version, method, size, long_matches)?;
                         let mut plain = BufReader::with_capacity(PIECE as usize, plain);
                         io::copy(&mut plain, &mut out)?;
                         Ok((code, out.finish()?))
-                    })
+                    });
+                    // It is not the bundle that could not be read.
+                    unread.take().map_or(done, |error| Err(failed(error).into()))
                 };
                 let several = entries.iter().filter(|entry| entry.size > 0).count() > 1;
                 let (mut code, mut size) = compress(several)?;
                 // Hardly anything may go from a bundle that was compressed with long matches.
                 if size > bundle.size && !several {
                     if let Some(file) = source.file.get() {
-                        file.set_len(start).map_err(|error| source.scratch.failed(error))?;
+                        file.set_len(start).map_err(failed)?;
                     }
                     (code, size) = compress(true)?;
                 }

@@ -565,9 +565,9 @@ catalogue! {
             "Pass `--kernel` and `--arch`, or `--output-dir` to get all of them."
 
         SIZE_LIMIT
-            "The output would exceed the limit of `--max-bytes`."
-            "Device code compresses well, so a small archive can fill a disk."
-            "Raise the limit, or select fewer code objects."
+            "The output would exceed the limit of `--max-bytes`, or `.kpack-trimmed` its own limit of 256 MiB."
+            "Device code compresses well, so a small archive can fill a disk. kpack does not read a larger `.kpack-trimmed`, so it removes no code whose removal it cannot note there."
+            "Raise the limit, or select fewer code objects. For `.kpack-trimmed`, trim the directories one by one."
 
         CODE_IN_ARCHIVES
             "The device code of the binary is in archives, not in the binary."
