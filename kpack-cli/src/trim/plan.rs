@@ -227,7 +227,14 @@ impl Planner<'_> {
     fn whole<'p>(&self, given: &'p Given, removal: &mut Removal) -> Whole<'p> {
         let directories = std::mem::take(&mut removal.directories);
         let mut whole = Whole { given, files: Vec::new(), directories, manifests: Vec::new() };
-        let gone = BTreeSet::from_iter(removal.files.iter().map(|going| &*going.path));
+        for going in &removal.files {
+            match self.removed(going) {
+                Ok(removed) => whole.files.push(removed),
+                Err(error) => removal.unread.push(error),
+            }
+        }
+        // What stays, a manifest still lists.
+        let gone = BTreeSet::from_iter(whole.files.iter().map(|removed| &*removed.path));
         for path in &removal.manifests {
             match self.manifest(path, &gone) {
                 Ok(Some(new)) => whole.manifests.push(new),
@@ -236,12 +243,6 @@ impl Planner<'_> {
                     let text = format!("stays as it is: {reason}");
                     removal.findings.push(Finding::new(Severity::Warning, id, path, text));
                 }
-                Err(error) => removal.unread.push(error),
-            }
-        }
-        for going in &removal.files {
-            match self.removed(going) {
-                Ok(removed) => whole.files.push(removed),
                 Err(error) => removal.unread.push(error),
             }
         }
