@@ -46,7 +46,7 @@ pub struct Going {
 }
 
 /// Plans what goes from `prefix`, of which `tree` is an [inventory](kpack_tree::Only::Inventory) with these `databases`;
-/// `real` follows the symbolic links in a path.
+/// `real` follows the symbolic links in a path, and gives `None` if they lead to nothing.
 ///
 /// # Errors
 /// A signal asked the process to end.
@@ -55,7 +55,7 @@ pub fn plan(
     tree: &Tree,
     databases: &Selection,
     keep: &Keep,
-    real: &dyn Fn(&Path) -> Option<PathBuf>,
+    real: &dyn Fn(&Path) -> Result<Option<PathBuf>, Error>,
 ) -> Result<Removal, Error> {
     let mut removal = Removal::default();
     let faults = tree.observations.iter().filter(|found| found.severity == Severity::Fault);
@@ -101,7 +101,7 @@ impl Removal {
         databases: &Selection,
         keep: &Keep,
         contradictory: &[&Finding],
-        real: &dyn Fn(&Path) -> Option<PathBuf>,
+        real: &dyn Fn(&Path) -> Result<Option<PathBuf>, Error>,
     ) -> Result<(), Error> {
         let mut by_database: BTreeMap<_, Vec<_>> = BTreeMap::new();
         let is_contradictory = BTreeSet::from_iter(contradictory.iter().map(|found| found.file()));
@@ -122,13 +122,20 @@ impl Removal {
             .values()
             .flatten()
             .filter(|(_, target, is_link)| *is_link && keep.matches(target));
-        let used = BTreeSet::from_iter(links.filter_map(|(path, ..)| real(&prefix.join(path))));
-        let is_used = |path: &Path| {
-            let path = (!used.is_empty()).then(|| real(&prefix.join(path))).flatten();
-            path.is_some_and(|path| path.ancestors().any(|above| used.contains(above)))
-        };
+        let (mut used, mut is_known) = (BTreeSet::new(), true);
+        for (path, ..) in links {
+            match self.keep_error(real(&prefix.join(path)))? {
+                Some(real) => used.extend(real),
+                None => is_known = false,
+            }
+        }
         for ((database, copy), files) in by_database {
             interrupt::check(prefix, "read")?;
+            // It may have what a link leads to that cannot be followed.
+            if !is_known {
+                self.left.extend(files.iter().map(|(path, ..)| prefix.join(path)));
+                continue;
+            }
             if !files.iter().any(|(_, target, _)| keep.matches(target)) {
                 let targets = BTreeSet::from_iter(files.iter().map(|(_, target, _)| *target));
                 self.left.extend(files.iter().map(|(path, ..)| prefix.join(path)));
@@ -136,12 +143,17 @@ impl Removal {
                 self.without_any(&prefix.join(copy), &what, keep, targets);
                 continue;
             }
-            let goes = |(path, target, _): &&(&Path, &TargetId, bool)| {
-                !keep.matches(target) && !is_used(path)
-            };
+            let others = files.iter().filter(|(_, target, _)| !keep.matches(target));
             let mut last = None;
-            for &(path, target, is_link) in files.iter().filter(goes) {
+            for &(path, target, is_link) in others {
                 let path = prefix.join(path);
+                if !used.is_empty() {
+                    let Some(real) = self.keep_error(real(&path))? else { continue };
+                    let mut above = real.iter().flat_map(|real| real.ancestors());
+                    if above.any(|above| used.contains(above)) {
+                        continue;
+                    }
+                }
                 let parents = path.ancestors().skip(1).take_while(|parent| *parent != prefix);
                 // Files come in the order of their paths.
                 let new = parents.take_while(|parent| last.as_deref() != Some(*parent));

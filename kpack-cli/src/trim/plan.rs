@@ -209,7 +209,7 @@ impl Planner<'_> {
     ) -> Result<Plan<'p>, Error> {
         let (mut wholes, mut left, mut findings) = (Vec::new(), BTreeSet::new(), Vec::new());
         for (given, inventory) in given.iter().zip(&tree.inventories) {
-            let real = |path: &Path| self.root.resolve(self.root.inside(path)?).ok();
+            let real = |path: &Path| self.root.follow(path);
             let keep = &self.options.keep;
             let mut removal = removal::plan(&given.0, inventory, self.databases, keep, &real)?;
             wholes.push(self.whole(given, &mut removal));
