@@ -211,7 +211,9 @@ impl Planner<'_> {
         for (given, inventory) in given.iter().zip(&tree.inventories) {
             let real = |path: &Path| self.root.follow(path);
             let keep = &self.options.keep;
-            let mut removal = removal::plan(&given.0, inventory, self.databases, keep, &real)?;
+            let open = |path: &Path| self.held.find(path)?.open();
+            let mut removal =
+                removal::plan(&given.0, inventory, self.databases, keep, &real, &open)?;
             wholes.push(self.whole(given, &mut removal));
             left.append(&mut removal.left);
             findings.append(&mut removal.findings);
@@ -250,8 +252,17 @@ impl Planner<'_> {
     }
 
     fn removed(&self, going: &Going) -> Result<Removed, Error> {
-        let identity = self.held.find(&going.path)?.identity()?;
-        let size = if going.is_link { 0 } else { identity.size() };
+        let spot = self.held.find(&going.path)?;
+        let identity = spot.identity()?;
+        // Somebody else's file may be there by now, which nobody has read.
+        let is_same = match &going.identity {
+            Some(read) => identity == *read,
+            None => spot.directory.open_file(spot.name)?.is_none(),
+        };
+        if !is_same {
+            return Err(Error::changed(&going.path));
+        }
+        let size = going.identity.map_or(0, |read| read.size());
         Ok(Removed { path: going.path.clone(), target: going.target.clone(), identity, size })
     }
 

@@ -228,6 +228,25 @@ fn what_a_link_leads_to_that_cannot_be_followed_stays() {
 }
 
 #[test]
+fn a_file_that_takes_the_place_of_one_that_was_read_stays() {
+    if !can_stop() {
+        return;
+    }
+    let tree = tree();
+    let path = tree.path("out").join(DATABASE).join("TensileLibrary_Type_SS_gfx942.hsaco");
+    let swap = || {
+        fs::write(tree.path("new"), "new").unwrap();
+        fs::rename(tree.path("new"), &path).unwrap();
+        true
+    };
+    // The walk has opened it.
+    let options = ["-f", "-P", path.to_str().unwrap()];
+    let swapped = run(&tree, "trim --arch gfx1100 out", &options, ("openat", 1), &swap);
+    assert_eq!(swapped, Some(true));
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+}
+
+#[test]
 fn what_cannot_be_written_is_named_and_the_rest_is_done() {
     if !can_stop() {
         return;
