@@ -1,10 +1,12 @@
 //! What a tree has for other GPUs as a whole: files of kernel databases, kernel files, and archives.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use kpack_core::files::{self, with_slashes};
+use kpack_core::publish::Identity;
 use kpack_core::words::{bytes, list};
 use kpack_core::{Error, Finding, Severity, ids, interrupt};
 use kpack_format::names::{archive_ends, is_archive, is_manifest};
@@ -41,12 +43,13 @@ pub struct Going {
     pub path: PathBuf,
     /// What it is for.
     pub target: TargetId,
-    /// Whether it is a symbolic link.
-    pub is_link: bool,
+    /// The identity of the file that was read; `None` for a symbolic link.
+    pub identity: Option<Identity>,
 }
 
 /// Plans what goes from `prefix`, of which `tree` is an [inventory](kpack_tree::Only::Inventory) with these `databases`;
-/// `real` follows the symbolic links in a path.
+/// `real` follows the symbolic links in a path, and gives `None` if they lead to nothing;
+/// `open` opens a file of the tree.
 ///
 /// # Errors
 /// A signal asked the process to end.
@@ -55,7 +58,8 @@ pub fn plan(
     tree: &Tree,
     databases: &Selection,
     keep: &Keep,
-    real: &dyn Fn(&Path) -> Option<PathBuf>,
+    real: &dyn Fn(&Path) -> Result<Option<PathBuf>, Error>,
+    open: &dyn Fn(&Path) -> Result<File, Error>,
 ) -> Result<Removal, Error> {
     let mut removal = Removal::default();
     let faults = tree.observations.iter().filter(|found| found.severity == Severity::Fault);
@@ -72,7 +76,7 @@ pub fn plan(
     }
     let is_decided =
         |entry: &Entry| refused.is_empty() && matches!(*entry.class, Class::Target { .. });
-    removal.archives(prefix, tree, keep, &is_decided)?;
+    removal.archives(prefix, tree, keep, &is_decided, open)?;
     Ok(removal)
 }
 
@@ -101,7 +105,7 @@ impl Removal {
         databases: &Selection,
         keep: &Keep,
         contradictory: &[&Finding],
-        real: &dyn Fn(&Path) -> Option<PathBuf>,
+        real: &dyn Fn(&Path) -> Result<Option<PathBuf>, Error>,
     ) -> Result<(), Error> {
         let mut by_database: BTreeMap<_, Vec<_>> = BTreeMap::new();
         let is_contradictory = BTreeSet::from_iter(contradictory.iter().map(|found| found.file()));
@@ -114,21 +118,28 @@ impl Removal {
             {
                 let copy = copy_of(database, &with_slashes(path)).to_owned();
                 let files = by_database.entry((database.clone(), copy)).or_default();
-                files.push((path, target, entry.node == Node::Symlink));
+                files.push((path, target, entry));
             }
         }
         // A file for another GPU may have a second name that is for a chosen one.
         let links = by_database
             .values()
             .flatten()
-            .filter(|(_, target, is_link)| *is_link && keep.matches(target));
-        let used = BTreeSet::from_iter(links.filter_map(|(path, ..)| real(&prefix.join(path))));
-        let is_used = |path: &Path| {
-            let path = (!used.is_empty()).then(|| real(&prefix.join(path))).flatten();
-            path.is_some_and(|path| path.ancestors().any(|above| used.contains(above)))
-        };
+            .filter(|(_, target, entry)| entry.node == Node::Symlink && keep.matches(target));
+        let (mut used, mut is_known) = (BTreeSet::new(), true);
+        for (path, ..) in links {
+            match self.keep_error(real(&prefix.join(path)))? {
+                Some(real) => used.extend(real),
+                None => is_known = false,
+            }
+        }
         for ((database, copy), files) in by_database {
             interrupt::check(prefix, "read")?;
+            // It may have what a link leads to that cannot be followed.
+            if !is_known {
+                self.left.extend(files.iter().map(|(path, ..)| prefix.join(path)));
+                continue;
+            }
             if !files.iter().any(|(_, target, _)| keep.matches(target)) {
                 let targets = BTreeSet::from_iter(files.iter().map(|(_, target, _)| *target));
                 self.left.extend(files.iter().map(|(path, ..)| prefix.join(path)));
@@ -136,18 +147,24 @@ impl Removal {
                 self.without_any(&prefix.join(copy), &what, keep, targets);
                 continue;
             }
-            let goes = |(path, target, _): &&(&Path, &TargetId, bool)| {
-                !keep.matches(target) && !is_used(path)
-            };
+            let others = files.iter().filter(|(_, target, _)| !keep.matches(target));
             let mut last = None;
-            for &(path, target, is_link) in files.iter().filter(goes) {
+            for &(path, target, entry) in others {
                 let path = prefix.join(path);
+                if !used.is_empty() {
+                    let Some(real) = self.keep_error(real(&path))? else { continue };
+                    let mut above = real.iter().flat_map(|real| real.ancestors());
+                    if above.any(|above| used.contains(above)) {
+                        continue;
+                    }
+                }
                 let parents = path.ancestors().skip(1).take_while(|parent| *parent != prefix);
                 // Files come in the order of their paths.
                 let new = parents.take_while(|parent| last.as_deref() != Some(*parent));
                 self.directories.extend(new.map(Path::to_owned));
                 last = path.parent().map(Path::to_owned);
-                self.files.push(Going { path, target: target.clone(), is_link });
+                let identity = entry.identity.as_deref().copied();
+                self.files.push(Going { path, target: target.clone(), identity });
             }
         }
         let host_files = tree.entries.iter().filter(|entry| *entry.class == Class::Host);
@@ -219,8 +236,9 @@ impl Removal {
         tree: &Tree,
         keep: &Keep,
         is_decided: &dyn Fn(&Entry) -> bool,
+        open: &dyn Fn(&Path) -> Result<File, Error>,
     ) -> Result<(), Error> {
-        let mut groups: BTreeMap<(PathBuf, String), Vec<(PathBuf, TargetId)>> = BTreeMap::new();
+        let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
         let files = tree.entries.iter().filter(|entry| matches!(entry.node, Node::File { .. }));
         for entry in files {
             let path = prefix.join(&entry.path);
@@ -231,8 +249,12 @@ impl Removal {
             if !is_archive(path) || is_decided(entry) {
                 continue;
             }
-            let opened = self.unless_refused(files::open_archive(path));
-            let Some(archive) = self.keep_error(opened)?.flatten() else {
+            let opened = open(path).and_then(|file| Ok((Identity::of(path, &file)?, file)));
+            let Some((identity, file)) = self.keep_error(opened)? else {
+                continue;
+            };
+            let read = self.unless_refused(files::read_archive(path, file));
+            let Some(archive) = self.keep_error(read)?.flatten() else {
                 continue;
             };
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -249,10 +271,10 @@ impl Removal {
             let group = ends.find_map(|end| name.strip_suffix(&*end).map(str::to_owned));
             let directory = directory_of_group(path, prefix, &target).to_owned();
             let group = groups.entry((directory, group.unwrap_or(name))).or_default();
-            group.push((path.to_owned(), target.clone()));
+            group.push((path.to_owned(), target.clone(), identity));
         }
         for ((directory, group), archives) in groups {
-            let there = Vec::from_iter(archives.iter().map(|(_, target)| target.clone()));
+            let there = Vec::from_iter(archives.iter().map(|(_, target, _)| target.clone()));
             let taken = keep.stays(&there);
             let stays = |target: &TargetId| {
                 let mut gpus = keep.gpus.iter();
@@ -262,11 +284,11 @@ impl Removal {
                 self.without_any(&directory, &format!("the archives of {group}"), keep, &there);
                 continue;
             }
-            let going = archives.into_iter().filter(|(_, target)| !stays(target));
-            for (path, target) in going {
+            let going = archives.into_iter().filter(|(_, target, _)| !stays(target));
+            for (path, target, identity) in going {
                 let own = path.parent().filter(|own| *own != directory);
                 self.directories.extend(own.map(Path::to_owned));
-                self.files.push(Going { path, target, is_link: false });
+                self.files.push(Going { path, target, identity: Some(identity) });
             }
         }
         self.directories.sort();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use kpack_core::files::with_slashes;
 use kpack_core::platform::{FileExt, SharedInode, shared_inode};
+use kpack_core::publish::Identity;
 use kpack_format::tensile::Library;
 use kpack_format::{TargetId, target_names};
 use walkdir::DirEntry;
@@ -54,6 +55,7 @@ pub(super) fn classify_entry(
         parsed,
         observations: Vec::new(),
         shared_inode: None,
+        identity: None,
         library: None,
         binary: None,
     };
@@ -62,6 +64,7 @@ pub(super) fn classify_entry(
     Ok(Classified {
         entry: Entry {
             shared_inode: classifier.shared_inode.map(Box::new),
+            identity: classifier.identity.map(Box::new),
             class: class.into(),
             binary: classifier.binary.map(Arc::new),
             library: classifier.library.map(Arc::new),
@@ -93,6 +96,7 @@ struct Classifier<'a> {
     parsed: Parsed<'a>,
     observations: Vec<Finding>,
     shared_inode: Option<SharedInode>,
+    identity: Option<Identity>,
     library: Option<Library>,
     binary: Option<ClosedBinary>,
 }
@@ -116,6 +120,8 @@ impl Classifier<'_> {
         let (file, metadata) = input::open_found(self.full)?;
         let node = Node::File { size: metadata.len() };
         self.shared_inode = shared_inode(&metadata);
+        // Before its content is read: whoever changes it meanwhile makes it another file.
+        let identity = Identity::of(self.full, &file)?;
         let class = match self.file(&file, metadata.len()) {
             Err(Error::Refused { reason, .. }) if !self.must_be_valid(&file)? => {
                 let text = format!("damaged, or only begins like device code: {reason}");
@@ -124,6 +130,7 @@ impl Classifier<'_> {
             }
             class => class?,
         };
+        self.identity = matches!(class, Class::Target { .. }).then_some(identity);
         Ok((node, class))
     }
 

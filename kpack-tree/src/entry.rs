@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use kpack_core::platform::SharedInode;
+use kpack_core::publish::Identity;
 use kpack_core::{Error, Finding};
 use kpack_format::TargetId;
 use kpack_format::names::is_manifest;
@@ -28,6 +29,8 @@ pub struct Entry {
     pub node: Node,
     /// Device and inode of a file with more than one name; on Windows, only an [inventory](crate::Only::Inventory) asks.
     pub shared_inode: Option<Box<SharedInode>>,
+    /// The identity of the file that was read, if it is for one target.
+    pub identity: Option<Box<Identity>>,
     /// Where it belongs, shared with others of this class. A directory that is not empty is [`Class::Host`], and belongs
     /// wherever something in it does.
     pub class: Arc<Class>,
@@ -57,6 +60,7 @@ impl Entry {
             origin: Arc::clone(origin),
             node,
             shared_inode: None,
+            identity: None,
             class: Arc::clone(class),
             binary: None,
             library: None,

@@ -1,7 +1,7 @@
 //! Paths in the root of an image: absolute links lead into it, and nothing leads out.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Component, Path, PathBuf};
 
 use kpack_core::Error;
@@ -81,6 +81,24 @@ impl Root {
             left.extend(parts(&target));
         }
         Ok(found)
+    }
+
+    /// [Resolves](Self::resolve) a path of the machine; `None` if it leads to nothing, in circles, or out of an image.
+    ///
+    /// # Errors
+    /// [`Error::Io`]: what it leads to is not known.
+    pub(super) fn follow(&self, path: &Path) -> Result<Option<PathBuf>, Error> {
+        let Some(inside) = self.inside(path) else {
+            return Ok(None);
+        };
+        match self.resolve(inside) {
+            Ok(real) => Ok(Some(real)),
+            Err(error) => match error.kind() {
+                // The last is that of too many links: those of the system are of other kinds.
+                ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::Other => Ok(None),
+                _ => Err(Error::io(path, "follow", error)),
+            },
+        }
     }
 }
 

@@ -209,9 +209,11 @@ impl Planner<'_> {
     ) -> Result<Plan<'p>, Error> {
         let (mut wholes, mut left, mut findings) = (Vec::new(), BTreeSet::new(), Vec::new());
         for (given, inventory) in given.iter().zip(&tree.inventories) {
-            let real = |path: &Path| self.root.resolve(self.root.inside(path)?).ok();
+            let real = |path: &Path| self.root.follow(path);
             let keep = &self.options.keep;
-            let mut removal = removal::plan(&given.0, inventory, self.databases, keep, &real)?;
+            let open = |path: &Path| self.held.find(path)?.open();
+            let mut removal =
+                removal::plan(&given.0, inventory, self.databases, keep, &real, &open)?;
             wholes.push(self.whole(given, &mut removal));
             left.append(&mut removal.left);
             findings.append(&mut removal.findings);
@@ -227,7 +229,14 @@ impl Planner<'_> {
     fn whole<'p>(&self, given: &'p Given, removal: &mut Removal) -> Whole<'p> {
         let directories = std::mem::take(&mut removal.directories);
         let mut whole = Whole { given, files: Vec::new(), directories, manifests: Vec::new() };
-        let gone = BTreeSet::from_iter(removal.files.iter().map(|going| &*going.path));
+        for going in &removal.files {
+            match self.removed(going) {
+                Ok(removed) => whole.files.push(removed),
+                Err(error) => removal.unread.push(error),
+            }
+        }
+        // What stays, a manifest still lists.
+        let gone = BTreeSet::from_iter(whole.files.iter().map(|removed| &*removed.path));
         for path in &removal.manifests {
             match self.manifest(path, &gone) {
                 Ok(Some(new)) => whole.manifests.push(new),
@@ -239,18 +248,21 @@ impl Planner<'_> {
                 Err(error) => removal.unread.push(error),
             }
         }
-        for going in &removal.files {
-            match self.removed(going) {
-                Ok(removed) => whole.files.push(removed),
-                Err(error) => removal.unread.push(error),
-            }
-        }
         whole
     }
 
     fn removed(&self, going: &Going) -> Result<Removed, Error> {
-        let identity = self.held.find(&going.path)?.identity()?;
-        let size = if going.is_link { 0 } else { identity.size() };
+        let spot = self.held.find(&going.path)?;
+        let identity = spot.identity()?;
+        // Somebody else's file may be there by now, which nobody has read.
+        let is_same = match &going.identity {
+            Some(read) => identity == *read,
+            None => spot.directory.open_file(spot.name)?.is_none(),
+        };
+        if !is_same {
+            return Err(Error::changed(&going.path));
+        }
+        let size = going.identity.map_or(0, |read| read.size());
         Ok(Removed { path: going.path.clone(), target: going.target.clone(), identity, size })
     }
 

@@ -115,23 +115,33 @@ impl Tree {
     }
 
     fn add_link(&mut self, root: &Root, given: &[Given], path: PathBuf) {
-        if let Some(to) = leads_out(root, given, &path) {
-            self.links.push((path, to));
+        match leads_out(root, given, &path) {
+            Ok(Some(to)) => self.links.push((path, to)),
+            Ok(None) => {}
+            Err(error) => self.unread.push(error),
         }
     }
 }
 
 /// The file outside of the given paths that a link leads to, unless it does so by another link in them.
-fn leads_out(root: &Root, given: &[Given], link: &Path) -> Option<PathBuf> {
+///
+/// # Errors
+/// [`Error::Io`]: what it leads to is not known.
+fn leads_out(root: &Root, given: &[Given], link: &Path) -> Result<Option<PathBuf>, Error> {
     let is_given = |path: &Path| given.iter().any(|given| path.starts_with(&given.0));
-    let inside = root.inside(link)?;
-    let real = root.resolve(inside).ok()?;
-    if is_given(&real) || !real.metadata().ok()?.is_file() {
-        return None;
+    let failed = |error| Error::io(link, "follow", error);
+    let (Some(inside), Some(real)) = (root.inside(link), root.follow(link)?) else {
+        return Ok(None);
+    };
+    if is_given(&real) || !real.symlink_metadata().map_err(failed)?.is_file() {
+        return Ok(None);
     }
     // Its next step, without following what that is.
-    let target = link.read_link().ok()?;
-    let next = inside.parent()?.join(target);
-    let directory = root.resolve(next.parent()?).ok()?;
-    (!is_given(&directory.join(next.file_name()?))).then_some(real)
+    let target = link.read_link().map_err(failed)?;
+    let next = inside.parent().unwrap_or(inside).join(target);
+    let (Some(directory), Some(name)) = (next.parent(), next.file_name()) else {
+        return Ok(None);
+    };
+    let directory = root.resolve(directory).map_err(failed)?;
+    Ok((!is_given(&directory.join(name))).then_some(real))
 }

@@ -206,6 +206,47 @@ fn what_cannot_be_read_is_named_and_the_rest_is_done() {
 }
 
 #[test]
+fn what_a_link_leads_to_that_cannot_be_followed_stays() {
+    if !can_stop() {
+        return;
+    }
+    for link in [&format!("{DATABASE}/Again_gfx1100.hsaco"), "lib/unread.so"] {
+        let tree = tree();
+        let database = tree.path("out").join(DATABASE);
+        let other = "TensileLibrary_Type_SS_gfx942.hsaco";
+        symlink(other, database.join("Again_gfx1100.hsaco")).unwrap();
+        symlink(tree.path("fat"), tree.path("out/lib/unread.so")).unwrap();
+        let link = tree.path("out").join(link);
+        let failing = ["-P", link.to_str().unwrap(), "-einject=readlink,readlinkat:error=EIO"];
+        let (code, text) = run_failing(&tree, &failing, "out");
+        assert_eq!(code, Some(4), "{text}");
+        let named = format!("kpack: error: cannot follow {}", link.display());
+        assert!(text.contains(&named), "{text}");
+        assert!(database.join(other).exists(), "{text}");
+        assert_eq!(targets_of(&tree.path("out").join(LIBRARY)), ["gfx1100"], "{text}");
+    }
+}
+
+#[test]
+fn a_file_that_takes_the_place_of_one_that_was_read_stays() {
+    if !can_stop() {
+        return;
+    }
+    let tree = tree();
+    let path = tree.path("out").join(DATABASE).join("TensileLibrary_Type_SS_gfx942.hsaco");
+    let swap = || {
+        fs::write(tree.path("new"), "new").unwrap();
+        fs::rename(tree.path("new"), &path).unwrap();
+        true
+    };
+    // The walk has opened it.
+    let options = ["-f", "-P", path.to_str().unwrap()];
+    let swapped = run(&tree, "trim --arch gfx1100 out", &options, ("openat", 1), &swap);
+    assert_eq!(swapped, Some(true));
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+}
+
+#[test]
 fn what_cannot_be_written_is_named_and_the_rest_is_done() {
     if !can_stop() {
         return;
