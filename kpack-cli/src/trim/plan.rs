@@ -1,6 +1,7 @@
 //! What a run decides, as data. Nothing here changes a file; compressed code that stays waits in nameless scratch files.
 
 use std::collections::{BTreeSet, HashSet};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use kpack_artifact::removal::{self, Going, Removal};
@@ -155,8 +156,9 @@ impl Planner<'_> {
             false => spot.directory.anchor(),
         };
         let scratch = Scratch { directory: &directory, only_measured: self.options.dry_run };
+        let again = file.try_clone().map_err(|error| Error::io(&job.from, "read", error))?;
         Ok(match or_refused(trim::plan(&job.from, file, &self.options.keep, scratch))? {
-            Ok(Trim::Planned(plan)) => match self.stays_a_link(job)? {
+            Ok(Trim::Planned(plan)) => match self.stays_a_link(job, &plan, &again)? {
                 Some(finding) => Decision::Stays(finding),
                 None => Decision::Rewritten(Rewrite { plan, link }),
             },
@@ -171,14 +173,21 @@ impl Planner<'_> {
         })
     }
 
-    /// Why a link to a file outside stays a link, if it does.
-    fn stays_a_link(&self, job: &Job) -> Result<Option<Finding>, Error> {
+    /// Why a link to a file outside stays a link, if it does. That `file` is the planned one.
+    fn stays_a_link(
+        &self,
+        job: &Job,
+        plan: &TrimPlan,
+        file: &File,
+    ) -> Result<Option<Finding>, Error> {
         if !job.is_link {
             return Ok(None);
         }
         let (link, real) = (&job.names[0], &job.from);
-        let file = self.root.open_file(real)?;
-        let why = links::why_it_stays(self.root, link, real, &file)?;
+        let why = links::why_it_stays(self.root, link, real, file)?;
+        if Identity::of(real, file)? != *plan.identity() {
+            return Err(Error::changed(real));
+        }
         Ok(why.map(|why| {
             let text = format!(
                 "stays a symbolic link to {}, with all of its code: {why}; pass that file, too, to trim it there",
