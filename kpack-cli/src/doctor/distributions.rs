@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::environment::{Installer, PythonEnvironment};
 use super::facts::{Binary, Code, Process, Runtime};
 use super::image;
+use super::index::{self, Sources};
 use super::machine::Machine;
 use super::remedy::{Diagnosis, Remedy, masked, word};
 use kpack_core::words::list;
@@ -257,17 +258,27 @@ fn origins(distributions: &[&Distribution]) -> (BTreeSet<String>, Vec<String>) {
     let (mut links, mut cautions) = (BTreeSet::new(), Vec::new());
     for Distribution { name, origin, .. } in distributions {
         let Some(origin) = origin else { continue };
-        let directory = origin.strip_prefix("file://").and_then(|path| {
-            let is_path = !path.starts_with("//");
-            let path = std::path::Path::new(path);
-            let is_wheel = path.extension().is_some_and(|ending| ending == "whl");
-            path.parent().filter(|_| is_wheel && path.is_absolute() && is_path)
-        });
-        links.extend(directory.and_then(word).filter(|path| !path.contains('%')));
+        links.extend(directory_of_wheel(origin));
         let shown = masked(origin);
         cautions.push(format!("{name} was installed from {shown}, not from an index"));
     }
     (links, cautions)
+}
+
+/// The directory of a wheel with this URL, if an installer can look for it there.
+fn directory_of_wheel(origin: &str) -> Option<String> {
+    let path = origin.strip_prefix("file://").filter(|path| !path.starts_with("//"))?;
+    let path = std::path::Path::new(path);
+    let is_wheel = path.extension().is_some_and(|ending| ending == "whl");
+    let directory = path.parent().filter(|_| is_wheel && path.is_absolute())?;
+    word(directory).filter(|path| !path.contains('%'))
+}
+
+/// What to do to install a distribution again that came neither from an index nor from a directory of wheels. An index may
+/// have another project of that name, so there is no command.
+pub(super) fn again_from_elsewhere(own: &Distribution) -> Option<String> {
+    let origin = own.origin.as_ref().filter(|origin| directory_of_wheel(origin).is_none())?;
+    Some(format!("install {} again from {}", own.name, masked(origin)))
 }
 
 impl PythonEnvironment {
@@ -317,9 +328,19 @@ impl PythonEnvironment {
 
     /// A command of the program that installs things here.
     pub(super) fn command(&self, action: &str, words: Vec<String>) -> Option<Remedy> {
+        self.command_of(&self.installer, &self.sources, action, words)
+    }
+
+    fn command_of(
+        &self,
+        installer: &Installer,
+        sources: &Sources,
+        action: &str,
+        words: Vec<String>,
+    ) -> Option<Remedy> {
         let root = &self.installed.root;
         let mut all: Vec<String> = Vec::new();
-        let program = match &self.installer {
+        let program = match installer {
             Installer::Pip => {
                 if !self.is_default {
                     all.extend(["--python".to_owned(), word(root)?]);
@@ -345,8 +366,8 @@ impl PythonEnvironment {
             }
         };
         all.extend(words);
-        if action != "uninstall" && !matches!(self.installer, Installer::UvProject(_)) {
-            all.extend(self.sources.arguments());
+        if action != "uninstall" && !matches!(installer, Installer::UvProject(_)) {
+            all.extend(sources.arguments());
         }
         Remedy::new(program, all)
     }
@@ -355,6 +376,7 @@ impl PythonEnvironment {
     fn damaged(&self) -> Vec<Diagnosis> {
         let names: BTreeSet<&String> = self.damaged.iter().map(|(name, ..)| name).collect();
         let all = names.iter().filter_map(|name| self.installed.get(name));
+        let all = all.filter(|own| again_from_elsewhere(own).is_none());
         let remedy = self.reinstall(&Vec::from_iter(all), &[]);
         let found = names.into_iter().filter_map(|name| {
             let own = self.installed.get(name)?;
@@ -373,45 +395,48 @@ impl PythonEnvironment {
             );
             let root = &self.installed.root;
             let finding = Finding::new(Severity::Fault, ids::DEVICE_WHEEL_DAMAGED, root, text);
-            Some(self.mended(finding.into(), remedy.clone()))
+            Some(match again_from_elsewhere(own) {
+                Some(help) => finding.with_help(help).into(),
+                None => self.mended(finding.into(), remedy.clone()),
+            })
         });
         found.collect()
     }
 
-    /// The command that installs these distributions again, without others.
+    /// The command that installs these distributions again, without others. Also in a project of uv, it is one of `uv pip`:
+    /// `uv sync` would uninstall what the project does not ask for by default, such as extras. `None` if one of them
+    /// came [from elsewhere](again_from_elsewhere).
     pub(super) fn reinstall(
         &self,
         distributions: &[&Distribution],
         options: &[&str],
     ) -> Option<Remedy> {
-        let names = distributions.iter();
-        let (action, flags) = match &self.installer {
-            Installer::Other(_) => return None,
-            Installer::Pip => ("install", &["--force-reinstall", "--no-deps"][..]),
-            Installer::Uv => ("install", &["--reinstall", "--no-deps"][..]),
-            Installer::UvProject(_) => ("sync", &[][..]),
-        };
-        let mut words: Vec<String> = flags.iter().chain(options).map(|&word| word.into()).collect();
-        match &self.installer {
-            Installer::UvProject(_) => {
-                let names = names.flat_map(|own| ["--reinstall-package".into(), own.name.clone()]);
-                words.extend(names);
-            }
-            _ => words.extend(names.map(|own| format!("{}=={}", own.name, own.version))),
+        if distributions.iter().any(|own| again_from_elsewhere(own).is_some()) {
+            return None;
         }
         let first = distributions.first()?;
-        let (mut links, mut cautions) = origins(distributions);
-        if let Installer::UvProject(_) = self.installer {
-            // Its lock file says where they come from.
-            (links, cautions) = Default::default();
-        }
+        let of_lock;
+        let (installer, flags, sources) = match &self.installer {
+            Installer::Other(_) => return None,
+            Installer::Pip => (&Installer::Pip, "--force-reinstall", &self.sources),
+            Installer::Uv => (&Installer::Uv, "--reinstall", &self.sources),
+            Installer::UvProject(project) => {
+                let names = Vec::from_iter(distributions.iter().map(|own| own.name.as_str()));
+                of_lock = index::of_lock(&self.installed.root, project, &names, self.is_default);
+                (&Installer::Uv, "--reinstall", &of_lock)
+            }
+        };
+        let flags = [flags, "--no-deps"];
+        let mut words: Vec<String> = flags.iter().chain(options).map(|&word| word.into()).collect();
+        words.extend(distributions.iter().map(|own| format!("{}=={}", own.name, own.version)));
+        let (links, mut cautions) = origins(distributions);
         if links.is_empty() {
-            cautions.extend(self.sources.caution(&first.name));
+            cautions.extend(sources.caution(&first.name));
         }
         words
             .extend(links.into_iter().flat_map(|directory| ["--find-links".to_owned(), directory]));
         let caution = (!cautions.is_empty()).then(|| cautions.join("; "));
-        Some(self.command(action, words)?.with_caution(caution))
+        Some(self.command_of(installer, sources, "install", words)?.with_caution(caution))
     }
 
     /// ROCm's loader follows a link to a library, and looks for archives beside the real file. uv can install so.
@@ -433,9 +458,15 @@ impl PythonEnvironment {
             "the libraries of {names} are links into a cache, where ROCm's loader finds no code"
         );
         let owners = owners.into_iter().filter_map(|owner| self.installed.get(owner));
-        let remedy = self.reinstall(&Vec::from_iter(owners), &["--link-mode", "copy"]);
+        let owners = Vec::from_iter(owners);
+        let remedy = self.reinstall(&owners, &["--link-mode", "copy"]);
         let root = &self.installed.root;
-        let finding = Finding::new(Severity::Fault, ids::ROCM_LOADER, root, text);
+        let mut finding = Finding::new(Severity::Fault, ids::ROCM_LOADER, root, text);
+        let elsewhere = Vec::from_iter(owners.into_iter().filter_map(again_from_elsewhere));
+        if !elsewhere.is_empty() {
+            let help = format!("with `--link-mode copy`, {}", elsewhere.join("; and "));
+            finding = finding.with_help(help);
+        }
         Some(Diagnosis::from(finding).mended_by(remedy))
     }
 

@@ -1,6 +1,6 @@
 //! Where installers get wheels from: what the configuration of pip and uv says, without running them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::path::{Path, PathBuf};
 
@@ -151,6 +151,30 @@ pub(super) fn of_uv(root: &Path, project: Option<&Path>, is_active: bool) -> Sou
         index = first.map(|first| unread.remove(first));
     }
     Sources { index, others, unread }
+}
+
+/// What `uv pip` gets the packages `names` from, as the lock file of a project says: it knows the index of each, also of one
+/// that the project asks for only some packages. If they come from several, or from none, what uv is configured for.
+pub(super) fn of_lock(root: &Path, project: &Path, names: &[&str], is_active: bool) -> Sources {
+    let path = project.join("uv.lock");
+    let lock = std::fs::read_to_string(&path).ok().and_then(|text| text.parse().ok());
+    let lock: toml::Table = lock.unwrap_or_default();
+    let packages = lock.get("package").and_then(toml::Value::as_array).into_iter().flatten();
+    let named = packages.filter(|package| {
+        package.get("name").and_then(toml::Value::as_str).is_some_and(|name| names.contains(&name))
+    });
+    let urls = named.map(|package| package.get("source")?.get("registry")?.as_str());
+    let urls: Option<BTreeSet<&str>> = urls.collect();
+    match urls.map(Vec::from_iter).as_deref() {
+        Some([url]) if url.starts_with("https://") || url.starts_with("http://") => {
+            let is_foreign =
+                !is_active && !env::current_dir().is_ok_and(|at| at.starts_with(project));
+            let named_by = path.display().to_string();
+            let index = Place { url: (*url).to_owned(), is_index: true, named_by, is_foreign };
+            Sources { index: Some(index), ..Sources::default() }
+        }
+        _ => of_uv(root, None, is_active),
+    }
 }
 
 /// The URL of an index that a variable of uv may give a name, as in `NAME=URL`.

@@ -9,6 +9,7 @@ use kpack_core::{Error, shown};
 use kpack_format::{Delivery, TargetId};
 use kpack_wheel::Environment;
 
+use super::distributions::again_from_elsewhere;
 use super::environment::{Installer, PythonEnvironment};
 use super::facts::Process;
 use super::machine::Machine;
@@ -151,7 +152,8 @@ impl Restorer {
             let remedy = environment.and_then(|environment| {
                 let own = names.iter().filter_map(|name| environment.installed.get(name));
                 // What the base Python has would come into this environment instead.
-                let own = Vec::from_iter(own.filter(|own| !own.is_inherited));
+                let own = own.filter(|own| !own.is_inherited);
+                let own = Vec::from_iter(own.filter(|own| again_from_elsewhere(own).is_none()));
                 environment.reinstall(&own, &[])
             });
             of_python.insert(root, remedy);
@@ -197,6 +199,13 @@ impl Restorer {
                     let remedy = root.as_ref().and_then(|root| of_python.get(root)?.clone());
                     let environment =
                         root.and_then(|root| self.state.environments.get(&root)?.as_ref());
+                    let elsewhere = environment
+                        .and_then(|environment| environment.installed.get(&origin.name))
+                        .and_then(again_from_elsewhere);
+                    if let Some(help) = elsewhere {
+                        others.insert(help);
+                        continue;
+                    }
                     match (remedy, environment.map(|environment| &environment.installer)) {
                         (Some(remedy), _) => remedies.push(remedy),
                         (None, Some(Installer::Other(help))) => {

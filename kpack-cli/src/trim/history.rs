@@ -96,7 +96,7 @@ impl History {
                     target.is_ok_and(|target| is_wanted(&target, delivery))
                 });
                 let mut of_file = of_file.peekable();
-                if of_file.peek().is_none() || !read.note.holds(&read.directory, name, went)? {
+                if of_file.peek().is_none() || !read.note.explains(&read.directory, name, went)? {
                     continue;
                 }
                 let path = read.directory.path().join(name);

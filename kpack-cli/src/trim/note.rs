@@ -212,8 +212,19 @@ impl Note {
         self.packages.get(went.package?)
     }
 
+    /// Whether the file `name` is as trim left it, so that the note explains what it lacks. Where a run was killed before it
+    /// could tell what it left, there is no proof.
+    pub(super) fn explains(
+        &self,
+        directory: &Directory,
+        name: &str,
+        went: &Went,
+    ) -> Result<bool, Error> {
+        Ok(went.left.is_some() && self.holds(directory, name, went)?)
+    }
+
     /// Whether the file `name` is as trim left it. If nothing tells, it is.
-    pub(super) fn holds(
+    fn holds(
         &self,
         directory: &Directory,
         name: &str,
@@ -357,11 +368,16 @@ impl OpenNote {
                         note.packages.len() - 1
                     })
                 });
-                if goes.stays && !self.begun.contains_key(name) {
+                let is_begun = self.begun.contains_key(name);
+                if goes.stays && !is_begun {
                     let id = if_allowed(id_of(&self.directory, name))?.flatten();
                     self.begun.insert(name.clone(), (id, note.files.get(name).cloned()));
                 }
                 let went = note.files.entry(name.clone()).or_default();
+                if went.left.is_none() && !is_begun {
+                    // A killed run said so before it changed the file, which may be another one since.
+                    went.removed.clear();
+                }
                 went.removed.extend(goes.targets.iter().map(ToString::to_string));
                 went.package = package;
                 went.left = (!goes.stays).then_some(Left::Nothing);

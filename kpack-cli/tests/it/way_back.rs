@@ -113,6 +113,24 @@ fn a_note_that_is_out_of_date_is_not_repeated_and_trim_forgets_it() {
     }
 }
 
+/// Given the note of a killed run, which says no more than what it was about to do, then nobody takes that as proof, and the
+/// next run does not repeat it.
+#[test]
+fn a_note_of_a_killed_run_proves_nothing() {
+    let tree = prefix();
+    let files = json!({LIBRARY: {"removed": ["gfx1030"]}});
+    let killed =
+        json!({"format": 2, "kept": ["gfx942"], "files": files, "unfinished": [[LIBRARY]]});
+    write(tree.path(NOTE), killed.to_string());
+    for text in about(&tree, "gfx1030") {
+        assert!(!text.contains(TRIMMED), "{text}");
+    }
+    trim(&tree, "--arch gfx942 prefix");
+    assert_eq!(note(&tree)["files"][LIBRARY]["removed"], json!(["gfx1100", "gfx90a"]));
+    assert!(!about(&tree, "gfx1030")[1].contains(TRIMMED));
+    assert!(about(&tree, "gfx1100")[1].contains(TRIMMED));
+}
+
 #[test]
 fn archives_that_came_back_are_not_named() {
     let tree = split_prefix();
