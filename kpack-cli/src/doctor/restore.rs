@@ -77,7 +77,14 @@ impl State {
                 let own = environment.installed.get(name);
                 own.is_some_and(|own| own.version == *version)
             }),
-            PackageManager::Conda => true,
+            PackageManager::Conda => {
+                let lists = path.ancestors().map(|prefix| prefix.join("conda-meta"));
+                let mut lists = lists.filter(|lists| lists.is_dir());
+                // The version has the build after it.
+                let version = version.replace(" (build ", "-").replace(')', "");
+                let list = format!("{name}-{version}.json");
+                lists.next().is_none_or(|lists| lists.join(list).is_file())
+            }
         }
     }
 
@@ -237,9 +244,14 @@ impl Restorer {
                 let lost = self.restore(&[removed]).pop()?;
                 Some(format!("{}; to get it back, {}", lost.text, lost.help))
             }
-            Err(error) => Some(error.in_one_line()),
+            Err(error) => Some(untold(&error)),
         }
     }
+}
+
+/// Why nobody knows whether trim removed something. Its finding has an ID already.
+fn untold(error: &Error) -> String {
+    format!("kpack cannot tell whether `kpack trim` removed it: {}", error.without_id())
 }
 
 /// What trim removed of the code that processes lack.
@@ -252,7 +264,7 @@ pub(super) fn all_lost(processes: &[Process], machine: &Machine) -> AllLost {
         match restorer.removed(subject, &is_wanted) {
             Ok(removed) => found.extend(removed.map(|removed| (key, removed))),
             Err(error) => {
-                let text = error.in_one_line();
+                let text = untold(&error);
                 let help = "install it again".to_owned();
                 lost.insert(key, Lost { text, help, remedy: None });
             }

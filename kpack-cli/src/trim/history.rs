@@ -45,8 +45,8 @@ pub(crate) enum Subject<'a> {
 pub(crate) struct Removed {
     /// The targets.
     pub(crate) targets: BTreeSet<String>,
-    /// The GPUs whose code stayed.
-    kept: Vec<String>,
+    /// The GPUs whose code stayed; `None` if they differ from file to file, or nothing tells.
+    kept: Option<Vec<String>>,
     /// The note.
     note: PathBuf,
     /// A file of each package, or of none, from which something went.
@@ -56,10 +56,11 @@ pub(crate) struct Removed {
 impl Removed {
     /// What went from where, for the end of a message.
     pub(crate) fn text(&self) -> String {
+        let kept = self.kept.iter().map(|kept| format!(" (it kept {})", list(kept)));
         format!(
-            "`kpack trim` removed the code for {} (it kept {}), says {}",
+            "`kpack trim` removed the code for {}{}, says {}",
             list(&self.targets),
-            list(&self.kept),
+            String::from_iter(kept),
             shown(&self.note)
         )
     }
@@ -70,25 +71,38 @@ impl History {
     /// whose file is gone is still installed in this version.
     ///
     /// # Errors
-    /// [`Error::Io`] if a note cannot be read; [`Error::Refused`] if a file with its name is no note that this version reads.
+    /// If no other note explains it: [`Error::Io`] if a note cannot be read; [`Error::Refused`] if a file with its name is no
+    /// note that this version reads.
     pub(crate) fn removed(
         &mut self,
         subject: Subject<'_>,
         is_wanted: &dyn Fn(&TargetId, Delivery) -> bool,
         is_installed: &mut dyn FnMut(&Origin, &Path) -> bool,
     ) -> Result<Option<Removed>, Error> {
-        let mut notes = Vec::new();
-        for directory in subject.directories()? {
-            notes.extend(self.read(&directory)?);
+        let (mut notes, mut failed) = (Vec::new(), None);
+        // The nearest first.
+        for directory in subject.directories()?.iter().rev() {
+            match self.read(directory) {
+                Ok(found) => notes.extend(found),
+                // It must not hide what the others say.
+                Err(error) => _ = failed.get_or_insert(error),
+            }
         }
         // The newest one that agrees with what is there counts.
         notes.sort_by_key(|read| std::cmp::Reverse(read.written));
         for read in notes {
             let mut targets = BTreeSet::new();
             let mut origins = BTreeMap::new();
-            for (name, went) in subject.among(&read) {
+            let mut kept = BTreeSet::new();
+            let mut evidence = BTreeMap::new();
+            // The directories of archives that went.
+            let mut places = BTreeSet::new();
+            let is_listing = |name: &str| is_manifest(Path::new(name));
+            let mut among = subject.among(&read);
+            among.sort_by_key(|(name, _)| is_listing(name));
+            for (name, went) in among {
                 let delivery = match went {
-                    _ if Note::is_gone(went) || is_manifest(Path::new(name)) => Delivery::Archive,
+                    _ if Note::is_gone(went) || is_listing(name) => Delivery::Archive,
                     _ => Delivery::AnyBundle,
                 };
                 let of_file = went.removed.iter().filter(|target| {
@@ -102,19 +116,39 @@ impl History {
                 let path = read.directory.path().join(name);
                 let origin = read.note.package(went);
                 // If another version of its package is installed, that may never have had the file.
-                let is_other = |origin| !is_installed(origin, &path);
-                if Note::is_gone(went) && origin.is_some_and(is_other) {
+                let mut is_other = |origin| !is_installed(origin, &path);
+                let place = Path::new(name).parent().unwrap_or(Path::new(""));
+                if Note::is_gone(went) {
+                    let is_other = match origin {
+                        Some(origin) => is_other(origin),
+                        None => !*evidence.entry(place).or_insert_with(|| read.has_other(place)),
+                    };
+                    if is_other {
+                        continue;
+                    }
+                }
+                // A manifest matters beside an archive that it listed, unless it is the one of another GPU's package.
+                let of_other = |target: &TargetId| !is_wanted(target, Delivery::Archive);
+                if is_listing(name)
+                    && !subject.is(&path)
+                    && (!places.contains(place) || target_of(name).is_some_and(|t| of_other(&t)))
+                {
                     continue;
                 }
+                if is_archive(Path::new(name)) {
+                    places.insert(place);
+                }
                 targets.extend(of_file.cloned());
+                kept.insert(went.kept.clone());
                 origins.entry(origin.cloned()).or_insert(path);
             }
             if !targets.is_empty() {
-                let (kept, note) = (read.note.kept.clone(), read.directory.path().join(NAME));
+                let note = read.directory.path().join(NAME);
+                let kept = kept.pop_first().filter(|first| kept.is_empty() && !first.is_empty());
                 return Ok(Some(Removed { targets, kept, note, origins }));
             }
         }
-        Ok(None)
+        failed.map_or(Ok(None), Err)
     }
 
     fn read(&mut self, directory: &Path) -> Result<Option<Arc<Read>>, Error> {
@@ -138,7 +172,32 @@ impl History {
     }
 }
 
+impl Read {
+    /// Whether a file of no package, in this directory or above it, is as trim left it: where all of them are others, somebody
+    /// unpacked another version, which may never have had what is gone.
+    fn has_other(&self, place: &Path) -> bool {
+        let mut others = self.note.files.iter().filter(|(name, went)| {
+            let other = Path::new(name).parent().unwrap_or(Path::new(""));
+            !Note::is_gone(went) && place.starts_with(other) && self.note.package(went).is_none()
+        });
+        others.any(|(name, went)| {
+            self.note.explains(&self.directory, name, went).is_ok_and(|explains| explains)
+        })
+    }
+}
+
+/// The target that the name of a manifest ends with.
+fn target_of(name: &str) -> Option<TargetId> {
+    let stem = Path::new(name).file_stem()?.to_str()?;
+    stem.rsplit(['.']).next()?.parse().ok()
+}
+
 impl Subject<'_> {
+    /// Whether it is the file at `path`.
+    fn is(self, path: &Path) -> bool {
+        matches!(self, Self::File(own, _) if real(own).is_ok_and(|own| own == path))
+    }
+
     /// The directories that notes about it can be in.
     fn directories(self) -> Result<BTreeSet<PathBuf>, Error> {
         let (path, archives): (&Path, &[PathBuf]) = match self {

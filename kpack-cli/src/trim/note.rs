@@ -44,8 +44,9 @@ const START: u64 = 64 << 10;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Note {
     format: u32,
-    /// The GPUs whose code stayed, in the last run that changed something.
-    pub(super) kept: Vec<String>,
+    /// What format 1 says of all files: the GPUs whose code stayed.
+    #[serde(default, skip_serializing)]
+    kept: Vec<String>,
     /// The packages that files belong to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     packages: Vec<Origin>,
@@ -65,6 +66,9 @@ pub(super) struct Note {
 pub(super) struct Went {
     /// The targets whose code went.
     pub(super) removed: BTreeSet<String>,
+    /// The GPUs whose code stayed, in the last run that changed it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) kept: Vec<String>,
     /// The index of its package; `None` if it belongs to none that kpack knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     package: Option<usize>,
@@ -183,22 +187,28 @@ impl Note {
             return Err(format!("more than {MAX_NOTE} bytes, which kpack does not write; {MOVE}"));
         }
         let foreign = |error| format!("not a note of `kpack trim`: {error}; {MOVE}");
-        let Format { format } = serde_json::from_slice(bytes).map_err(foreign)?;
+        let object: serde_json::Map<_, _> = serde_json::from_slice(bytes).map_err(foreign)?;
+        let Format { format } = serde_json::from_value(object.into()).map_err(foreign)?;
         if format == 0 || format > FORMAT {
             return Err(format!(
                 "a note of `kpack trim` in format {format} (expected {FORMAT} or less); use a newer kpack, or {MOVE}"
             ));
         }
         let mut note: Self = serde_json::from_slice(bytes).map_err(foreign)?;
+        let kept = std::mem::take(&mut note.kept);
         for (target, files) in std::mem::take(&mut note.removed) {
             for file in files {
                 note.files.entry(file).or_default().removed.insert(target.clone());
             }
         }
         // It may come with files of others, and is printed.
-        let packages = note.packages.iter().flat_map(|own| [&own.name, &own.version]);
-        let targets = note.files.values().flat_map(|went| &went.removed).chain(&note.kept);
-        if let Some(text) = packages.chain(targets).find(|text| !is_printed_as_it_is(text)) {
+        let is_package = |own: &Origin| is_name(&own.name) && is_printed_as_it_is(&own.version);
+        let foreign = note.packages.iter().filter(|own| !is_package(own)).map(|own| &own.name);
+        let is_target = |text: &&String| text.parse::<TargetId>().is_ok();
+        let files = note.files.values();
+        let targets = files.flat_map(|went| went.removed.iter().chain(&went.kept)).chain(&kept);
+        let mut foreign = foreign.chain(targets.filter(|text| !is_target(text)));
+        if let Some(text) = foreign.next() {
             return Err(format!(
                 "not a note of `kpack trim`: `{text}` is neither a target nor a package; {MOVE}"
             ));
@@ -224,12 +234,7 @@ impl Note {
     }
 
     /// Whether the file `name` is as trim left it. If nothing tells, it is.
-    fn holds(
-        &self,
-        directory: &Directory,
-        name: &str,
-        went: &Went,
-    ) -> Result<bool, Error> {
+    fn holds(&self, directory: &Directory, name: &str, went: &Went) -> Result<bool, Error> {
         Ok(match &went.left {
             None => true,
             Some(left) => *left == Left::of(directory, name)?,
@@ -277,6 +282,12 @@ impl Note {
             went.package = package.and_then(|package| self.packages.binary_search(package).ok());
         }
     }
+}
+
+/// Whether a text is the name of a package, as all package managers have them: also with an architecture.
+fn is_name(text: &str) -> bool {
+    let may_have = |c: char| c.is_ascii_alphanumeric() || ".+-_:".contains(c);
+    text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_') && text.chars().all(may_have)
 }
 
 /// Whether a terminal shows a text as it is.
@@ -358,7 +369,6 @@ impl OpenNote {
             return Ok(());
         }
         let mut note = self.note.clone();
-        note.kept = kept.to_owned();
         for (goes, names) in goes {
             for (name, origin) in &names {
                 let package = origin.as_ref().map(|origin| {
@@ -379,6 +389,7 @@ impl OpenNote {
                     went.removed.clear();
                 }
                 went.removed.extend(goes.targets.iter().map(ToString::to_string));
+                went.kept = kept.to_owned();
                 went.package = package;
                 went.left = (!goes.stays).then_some(Left::Nothing);
             }
@@ -424,6 +435,7 @@ impl OpenNote {
                 // It was rejected, and stays as it was.
                 (Some((_, Some(before))), Some(went)) => {
                     went.removed.clone_from(&before.removed);
+                    went.kept.clone_from(&before.kept);
                     went.left.clone_from(&before.left);
                 }
                 (Some((_, None)), Some(_)) => _ = note.files.remove(&name),

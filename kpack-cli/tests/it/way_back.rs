@@ -113,6 +113,64 @@ fn a_note_that_is_out_of_date_is_not_repeated_and_trim_forgets_it() {
     }
 }
 
+/// Given two trims for different GPUs, then each file has what its own run kept.
+#[test]
+fn what_stayed_is_told_of_each_file() {
+    let tree = prefix();
+    copy_file(tree.path("fat"), tree.path("prefix/lib/libother.so"));
+    trim(&tree, "--arch gfx942 prefix/lib/libvec.so");
+    trim(&tree, "--arch gfx90a prefix/lib/libother.so");
+    assert!(about(&tree, "gfx1100")[1].contains("gfx1100 (it kept gfx942), says"));
+    let other = said(&tree, &words("doctor --arch gfx1100 prefix/lib/libother.so"));
+    assert!(other.contains("gfx1100 (it kept gfx90a), says"), "{other}");
+}
+
+/// Given a note above that cannot be read, then the one nearer to the file still explains it; and where there is no other, one
+/// sentence says why nothing is known.
+#[test]
+fn a_broken_note_above_hides_no_other() {
+    let tree = prefix();
+    trim(&tree, "--arch gfx942 prefix/lib/libvec.so");
+    write(tree.path(NOTE), "broken");
+    for text in about(&tree, "gfx1100") {
+        assert!(text.contains(TRIMMED) && !text.contains("not a note"), "{text}");
+    }
+    fs::remove_file(tree.path("prefix/lib/.kpack-trimmed")).unwrap();
+    for text in about(&tree, "gfx1100") {
+        let why = "kpack cannot tell whether `kpack trim` removed it: ";
+        assert!(text.contains(why) && !text.contains("output-in-the-way"), "{text}");
+    }
+}
+
+/// Given an archive of no package that is gone, when another version was unpacked over everything, then nobody says that
+/// trim removed it. The same with a conda package of another version.
+#[test]
+fn what_is_gone_is_explained_only_while_something_is_as_trim_left_it() {
+    let tree = split_prefix();
+    trim(&tree, "--arch gfx942 prefix");
+    assert!(about(&tree, "gfx1100")[1].contains(TRIMMED));
+    let mut other = note(&tree);
+    for went in other["files"].as_object_mut().unwrap().values_mut() {
+        if went["left"].is_object() {
+            went["left"]["file"]["size"] = json!(1);
+        }
+    }
+    write(tree.path(NOTE), other.to_string());
+    assert!(!about(&tree, "gfx1100")[1].contains(TRIMMED));
+
+    let tree = split_prefix();
+    let archive = "lib/.kpack/vec_lib_gfx1100.kpack";
+    let meta = json!({"name": "vec", "version": "2.0", "build": "h1_0", "files": [archive]});
+    let list = tree.path("prefix/conda-meta/vec-2.0-h1_0.json");
+    write(&list, meta.to_string());
+    trim(&tree, "--arch gfx942 prefix");
+    let text = &about(&tree, "gfx1100")[1];
+    assert!(text.contains("install vec 2.0 (build h1_0) again"), "{text}");
+    fs::rename(&list, tree.path("prefix/conda-meta/vec-2.1-h1_0.json")).unwrap();
+    let text = &about(&tree, "gfx1100")[1];
+    assert!(!text.contains("removed the code for gfx1100"), "{text}");
+}
+
 /// Given the note of a killed run, which says no more than what it was about to do, then nobody takes that as proof, and the
 /// next run does not repeat it.
 #[test]
@@ -157,6 +215,7 @@ fn a_note_that_cannot_be_read_is_not_replaced() {
         ("{\"format\":3,\"later\":{}}", "in format 3 (expected 2 or less)"),
         ("{\"format\":0}", "in format 0"),
         ("{\"format\":2,\"kept\":7}", "not a note of `kpack trim`"),
+        ("{\"format\":1,\"kept\":[\"run this\"]}", "`run this` is neither a target nor a package"),
         ("{\"format\":2,\"kept\":[\"a\\u001bb\\nc\"]}", "is neither a target nor a package"),
     ] {
         write(tree.path(NOTE), text);
