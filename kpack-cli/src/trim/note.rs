@@ -358,7 +358,9 @@ impl OpenNote {
     ) -> Result<(), Error> {
         let names_in = |goes: &Goes<'_>| {
             let inside = |path: &PathBuf| {
+                // JSON has no other names, and one that is nearly the same may be that of another file.
                 let inside = path.strip_prefix(self.directory.path()).ok()?;
+                inside.to_str()?;
                 Some((with_slashes(inside), origins.of(path).cloned()))
             };
             Vec::from_iter(goes.names.iter().filter_map(inside))
