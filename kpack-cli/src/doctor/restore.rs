@@ -152,7 +152,8 @@ impl Restorer {
                 origin.is_some_and(|origin| own.is(origin)) && own.files.contains(path)
             })
         };
-        let of_system = Vec::from_iter(listing.iter().filter(|own| is_ours(own)));
+        let mut of_system = Vec::from_iter(listing.iter().filter(|own| is_ours(own)));
+        of_system.sort_by(|one, other| one.name.cmp(&other.name));
         let mut of_python = BTreeMap::new();
         for (root, names) in names {
             let environment = self.state.environments.get(&root).and_then(Option::as_ref);

@@ -12,7 +12,7 @@ use kpack_core::publish::Directory;
 use kpack_core::words::list;
 use kpack_core::{Error, shown};
 use kpack_format::names::{archive_ends, is_archive, is_manifest};
-use kpack_format::{Delivery, TargetId};
+use kpack_format::{Delivery, TargetId, target_names};
 
 use super::note::{NAME, Note, Went};
 use crate::doctor::Origin;
@@ -188,8 +188,8 @@ impl Read {
 
 /// The target that the name of a manifest ends with.
 fn target_of(name: &str) -> Option<TargetId> {
-    let stem = Path::new(name).file_stem()?.to_str()?;
-    stem.rsplit(['.']).next()?.parse().ok()
+    let (_, label) = Path::new(name).file_stem()?.to_str()?.rsplit_once('.')?;
+    target_names::exact(label)
 }
 
 impl Subject<'_> {
