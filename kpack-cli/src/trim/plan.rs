@@ -156,9 +156,10 @@ impl Planner<'_> {
             false => spot.directory.anchor(),
         };
         let scratch = Scratch { directory: &directory, only_measured: self.options.dry_run };
-        let again = file.try_clone().map_err(|error| Error::io(&job.from, "read", error))?;
+        let again = job.is_link.then(|| file.try_clone()).transpose();
+        let again = again.map_err(|error| Error::io(&job.from, "read", error))?;
         Ok(match or_refused(trim::plan(&job.from, file, &self.options.keep, scratch))? {
-            Ok(Trim::Planned(plan)) => match self.stays_a_link(job, &plan, &again)? {
+            Ok(Trim::Planned(plan)) => match self.stays_a_link(job, &plan, again.as_ref())? {
                 Some(finding) => Decision::Stays(finding),
                 None => Decision::Rewritten(Rewrite { plan, link }),
             },
@@ -173,16 +174,16 @@ impl Planner<'_> {
         })
     }
 
-    /// Why a link to a file outside stays a link, if it does. That `file` is the planned one.
+    /// Why a link to a file outside stays a link, if it does. That `file` is the planned one; there is none for what is no link.
     fn stays_a_link(
         &self,
         job: &Job,
         plan: &TrimPlan,
-        file: &File,
+        file: Option<&File>,
     ) -> Result<Option<Finding>, Error> {
-        if !job.is_link {
+        let Some(file) = file else {
             return Ok(None);
-        }
+        };
         let (link, real) = (&job.names[0], &job.from);
         let why = links::why_it_stays(self.root, link, real, file)?;
         if Identity::of(real, file)? != *plan.identity() {
