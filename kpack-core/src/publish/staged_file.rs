@@ -37,9 +37,6 @@ pub struct StagedFile {
     done: bool,
 }
 
-/// A failure of the device, which has no kind (`errno(3)`).
-const EIO: i32 = 5;
-
 impl StagedFile {
     /// Creates the future file `path` and lets `write` fill it.
     pub fn write<T>(
@@ -150,18 +147,11 @@ impl StagedFile {
             match directory.link(&file, &hidden) {
                 Ok(()) => return Ok(Some(Self::new(directory, hidden, name, file))),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => {
-                    return match error.kind() {
-                        // Those of a disk do not mean that the file could not have this name.
-                        io::ErrorKind::StorageFull
-                        | io::ErrorKind::QuotaExceeded
-                        | io::ErrorKind::ReadOnlyFilesystem => Err(Error::io(&path, "link", error)),
-                        _ if error.raw_os_error() == Some(EIO) => {
-                            Err(Error::io(&path, "link", error))
-                        }
-                        _ => Ok(None),
-                    };
+                // That does not mean that the file could not have this name.
+                Err(error) if platform::is_disk_failure(&error) => {
+                    return Err(Error::io(&path, "link", error));
                 }
+                Err(_) => return Ok(None),
             }
         }
     }

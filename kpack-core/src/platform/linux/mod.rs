@@ -123,6 +123,12 @@ const PSEUDO_FILE_SYSTEMS: &[u64] = &[
     0x6759_6969, // rpc_pipefs
 ];
 
+/// Whether an error comes from a disk that fails, or is full or read-only.
+pub(crate) fn is_disk_failure(error: &io::Error) -> bool {
+    let number = Errno::from_io_error(error);
+    matches!(number, Some(Errno::IO | Errno::NOSPC | Errno::DQUOT | Errno::ROFS))
+}
+
 /// Whether a directory is in a file system that the kernel makes up, such as `/proc`.
 ///
 /// # Errors

@@ -296,6 +296,12 @@ pub(crate) fn free_space(_directory: &Path) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
+/// Whether an error comes from a disk that is full or read-only.
+pub(crate) fn is_disk_failure(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), QuotaExceeded | ReadOnlyFilesystem | StorageFull)
+}
+
 /// Whether the system makes up the file system of a directory: there are none.
 ///
 /// # Errors
