@@ -14,9 +14,7 @@ use super::manifest_txt;
 use super::mark;
 use super::output::{EntrySource, Output};
 use kpack_core::Error;
-use kpack_core::publish::{
-    CreatedDirectories, Directory, Stage, StagedFile, copy_range, write_manifest,
-};
+use kpack_core::publish::{Directory, Stage, StagedFile, copy_range, write_manifest};
 use kpack_core::report::Progress;
 
 /// Writes the entries of the artifact `name`, except host binaries.
@@ -192,10 +190,7 @@ impl Writer {
 
     /// Opens a directory of the artifact, creating it if missing.
     fn directory(&self, path: &Path) -> Result<Directory, Error> {
-        let mut made = CreatedDirectories::default();
-        let directory = self.root.make_below(path, &mut made);
-        made.keep();
-        directory
+        self.root.provide_below(path)
     }
 }
 

@@ -11,7 +11,7 @@ use super::index::Entry;
 use super::member::{Member, Node, Visitor, unreadable};
 use kpack_artifact::{manifest_txt, mark};
 use kpack_core::interrupt::Watched;
-use kpack_core::publish::{CreatedDirectories, Directory};
+use kpack_core::publish::Directory;
 use kpack_core::report::Progress;
 use kpack_core::{Error, Reason, ids};
 
@@ -89,9 +89,7 @@ impl<'a> Extractor<'a> {
     }
 
     fn directory(&mut self, path: &Path) -> Result<Directory, Error> {
-        let mut made = CreatedDirectories::default();
-        let opened = self.root.make_below(path, &mut made);
-        made.keep();
+        let opened = self.root.provide_below(path);
         for above in path.ancestors().filter(|path| *path != Path::new("")) {
             self.made.times.entry(above.to_owned()).or_default();
         }

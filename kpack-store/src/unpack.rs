@@ -20,8 +20,7 @@ use kpack_core::files::{self, same_bytes};
 use kpack_core::parallel;
 use kpack_core::platform::MetadataExt;
 use kpack_core::publish::{
-    CreatedDirectories, Directory, NewNames, Stage, check_output_directory, check_room, hidden,
-    is_own, resolve,
+    Directory, NewNames, Stage, check_output_directory, check_room, hidden, is_own, resolve,
 };
 use kpack_core::report::Progress;
 use kpack_core::words::list_some;
@@ -401,10 +400,7 @@ fn extract_all(
 
 /// Opens a directory in `tree`, creating it if missing. The umask is for what is made in it.
 fn below(tree: &Directory, name: &str) -> Result<Directory, Error> {
-    let mut made = CreatedDirectories::default();
-    let directory = tree.make_below(name.as_ref(), &mut made)?;
-    made.keep();
-    Ok(directory)
+    tree.provide_below(name.as_ref())
 }
 
 fn finish(made: &Made, root: &Directory, source: &Path) -> Result<(), Error> {

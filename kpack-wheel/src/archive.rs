@@ -19,7 +19,7 @@ use super::record::{self, Digest, Row};
 use super::variant_json;
 use kpack_core::files::{HostFormat, SharedFile};
 use kpack_core::parallel;
-use kpack_core::publish::{self, CreatedDirectories, Directory};
+use kpack_core::publish::{self, Directory};
 use kpack_core::{Error, Reason, ids};
 use kpack_split::input;
 use kpack_split::pe::MARKER_SECTION;
@@ -463,9 +463,7 @@ impl Wheel {
         directory: &Directory,
         relative: &Path,
     ) -> Result<Digest, Error> {
-        let mut made = CreatedDirectories::default();
-        let parent = directory.make_below(relative.parent().unwrap_or(Path::new("")), &mut made)?;
-        made.keep();
+        let parent = directory.provide_below(relative.parent().unwrap_or(Path::new("")))?;
         let path = directory.path().join(relative);
         let name = relative.file_name().unwrap_or_default();
         let file = parent.create_open(name, false);

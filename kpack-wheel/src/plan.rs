@@ -23,7 +23,7 @@ use super::writer::{Content, Item};
 use kpack_core::files::with_slashes;
 use kpack_core::finding::Id;
 use kpack_core::platform::canonicalize;
-use kpack_core::publish::{self, CreatedDirectories, Directory};
+use kpack_core::publish::{self, Directory};
 use kpack_core::report::Progress;
 use kpack_core::words::list;
 use kpack_core::{Error, Finding, Reason, Severity, ids, shown};
@@ -350,10 +350,7 @@ impl<'a> SplitWheel<'a> {
     /// The directory of what has this path in the unpacked tree, which may be missing so far, and its name there.
     fn place<'p>(&self, path: &'p Path) -> Result<(Directory, &'p OsStr), Error> {
         let directory = Path::new(SITE).join(path.parent().unwrap_or(Path::new("")));
-        let mut made = CreatedDirectories::default();
-        let directory = self.scratch.make_below(&directory, &mut made)?;
-        made.keep();
-        Ok((directory, path.file_name().unwrap_or_default()))
+        Ok((self.scratch.provide_below(&directory)?, path.file_name().unwrap_or_default()))
     }
 
     /// Writes a manifest to the unpacked tree, in which it has this path.

@@ -15,7 +15,7 @@ use super::set::{ALL, Pin, Pins, device_of};
 use kpack_artifact::verify::{self, Report};
 use kpack_core::finding::Id;
 use kpack_core::parallel;
-use kpack_core::publish::{CreatedDirectories, Directory};
+use kpack_core::publish::Directory;
 use kpack_core::words::{counted, list, list_some};
 use kpack_core::{Error, Finding, Reason, Severity, ids};
 use kpack_tree::{Class, Only, Parsed, Walk};
@@ -283,12 +283,7 @@ fn overlay(
     let scratch = scratch.path();
     let scratch = &scratch.canonicalize().map_err(|e| Error::io(scratch, "open", e))?;
     let directory = Directory::open(scratch)?;
-    let make = |name: &str| {
-        let mut made = CreatedDirectories::default();
-        let found = directory.make_below(name.as_ref(), &mut made);
-        made.keep();
-        found
-    };
+    let make = |name: &str| directory.provide_below(name.as_ref());
     let (site, whole) = (make("site")?, make("fat")?);
     let (tree, original) = (site.path().to_owned(), whole.path().to_owned());
     let wheels = Vec::from_iter([host].into_iter().chain(devices.iter().copied()));

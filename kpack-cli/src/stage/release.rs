@@ -16,9 +16,7 @@ use super::messages::Binary;
 use super::options::Options;
 use super::output_dir::OutputDir;
 use kpack_core::files::open;
-use kpack_core::publish::{
-    CreatedDirectories, Directory, StagedFile, Transaction, Update, name_part,
-};
+use kpack_core::publish::{Directory, StagedFile, Transaction, Update, name_part};
 use kpack_core::report::{FileReport, Outcome, Report};
 use kpack_core::{Error, Storage, ids};
 use kpack_split::input::Lookup;
@@ -73,9 +71,7 @@ impl<'a> Release<'a> {
     pub(super) fn add(&mut self, binary: &Binary) -> Result<(), Error> {
         let file_name = binary.path.file_name().unwrap_or_default();
         let name = format!("{}/{}", binary.directory, file_name.display());
-        let mut made = CreatedDirectories::default();
-        let directory = self.output.tree.make_below(binary.directory.as_ref(), &mut made)?;
-        made.keep();
+        let directory = self.output.tree.provide_below(binary.directory.as_ref())?;
         let to = (Arc::new(directory), file_name);
         if to.0.has(file_name)? {
             return Err(Error::rejected(

@@ -151,11 +151,9 @@ impl Planner<'_> {
         } else {
             (spot.open()?, None)
         };
-        let directory = match self.options.dry_run {
-            true => std::env::temp_dir(),
-            false => spot.directory.anchor(),
-        };
-        let scratch = Scratch { directory: &directory, only_measured: self.options.dry_run };
+        let dry_run = self.options.dry_run;
+        let directory = if dry_run { std::env::temp_dir() } else { spot.directory.anchor() };
+        let scratch = Scratch { directory: &directory, only_measured: dry_run };
         let again = job.is_link.then(|| file.try_clone()).transpose();
         let again = again.map_err(|error| Error::io(&job.from, "read", error))?;
         Ok(match or_refused(trim::plan(&job.from, file, &self.options.keep, scratch))? {

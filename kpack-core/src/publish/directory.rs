@@ -134,6 +134,17 @@ impl Directory {
         Ok(found)
     }
 
+    /// Opens the directory `relative` in this one, creating it if missing. What it creates stays.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Refused`] if something else has the name of one.
+    pub fn provide_below(&self, relative: &Path) -> Result<Self, Error> {
+        let mut made = CreatedDirectories::default();
+        let directory = self.make_below(relative, &mut made);
+        made.keep();
+        directory
+    }
+
     /// Like [`make_below`](Self::make_below), and returns the paths of those that it created, each after those above it.
     /// They stay.
     pub(super) fn make_listed(&self, relative: &Path) -> Result<(Self, Vec<PathBuf>), Error> {

@@ -169,10 +169,7 @@ impl Stage {
     /// # Errors
     /// [`Error::Io`].
     pub fn make(&self, path: impl AsRef<Path>) -> Result<Directory, Error> {
-        let mut made = CreatedDirectories::default();
-        let directory = self.hidden.make_below(path.as_ref(), &mut made);
-        made.keep();
-        directory
+        self.hidden.provide_below(path.as_ref())
     }
 
     /// Gives the output `name` its name back if a run was killed while it replaced it.

@@ -129,15 +129,12 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::publish::CreatedDirectories;
 
     /// Makes this many directories, each in the one before, and a file in the last.
     fn make_deep(root: &Directory, levels: usize) {
         let mut here = root.again().unwrap();
         for _ in 0..levels {
-            let mut made = CreatedDirectories::default();
-            here = here.make_below("d".as_ref(), &mut made).unwrap();
-            made.keep();
+            here = here.provide_below("d".as_ref()).unwrap();
         }
         here.create("file".as_ref()).unwrap();
     }
