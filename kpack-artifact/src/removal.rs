@@ -128,7 +128,7 @@ impl Removal {
             .filter(|(_, target, entry)| entry.node == Node::Symlink && keep.matches(target));
         let (mut used, mut is_known) = (BTreeSet::new(), true);
         for (path, ..) in links {
-            match self.keep_error(real(&prefix.join(path)))? {
+            match self.keep(real(&prefix.join(path)))? {
                 Some(real) => used.extend(real),
                 None => is_known = false,
             }
@@ -152,7 +152,7 @@ impl Removal {
             for &(path, target, entry) in others {
                 let path = prefix.join(path);
                 if !used.is_empty() {
-                    let Some(real) = self.keep_error(real(&path))? else { continue };
+                    let Some(real) = self.keep(real(&path))? else { continue };
                     let mut above = real.iter().flat_map(|real| real.ancestors());
                     if above.any(|above| used.contains(above)) {
                         continue;
@@ -172,7 +172,7 @@ impl Removal {
             let place = databases.recognise(&with_slashes(&entry.path)).map(|(_, place)| place);
             if let Some(Place::ForAll(ForAll::Merge(Merge::KernelCache))) = place {
                 let read = self.kernel_cache(&prefix.join(&entry.path), keep);
-                self.keep_error(read)?;
+                self.keep(read)?;
             }
         }
         self.findings.extend(contradictory.iter().map(|found| {
@@ -183,11 +183,21 @@ impl Removal {
         Ok(())
     }
 
-    /// Keeps an error of the system, unless a signal asked the process to end.
-    fn keep_error<T>(&mut self, read: Result<T, Error>) -> Result<Option<T>, Error> {
+    /// What was read of something; `None` if it stays as it is: a finding says so if it was refused, and an error is kept.
+    ///
+    /// # Errors
+    /// A signal asked the process to end.
+    pub fn keep<T>(&mut self, read: Result<T, Error>) -> Result<Option<T>, Error> {
         match read {
+            Err(Error::Refused { id, path, reason, .. }) if id != ids::CHANGED => {
+                let text = format!("stays as it is: {reason}");
+                self.findings.push(Finding::new(Severity::Warning, id, path, text));
+                Ok(None)
+            }
             Err(error) => {
-                interrupt::check(Path::new(""), "read")?;
+                if interrupt::check(Path::new(""), "read").is_err() {
+                    return Err(error);
+                }
                 self.unread.push(error);
                 Ok(None)
             }
@@ -216,18 +226,6 @@ impl Removal {
         Ok(())
     }
 
-    /// What was read of a file; `None` if that was refused: then it stays, and a finding says so.
-    fn unless_refused<T>(&mut self, read: Result<T, Error>) -> Result<Option<T>, Error> {
-        match read {
-            Err(Error::Refused { id, path, reason, .. }) => {
-                let text = format!("stays as it is: {reason}");
-                self.findings.push(Finding::new(Severity::Warning, id, path, text));
-                Ok(None)
-            }
-            read => read.map(Some),
-        }
-    }
-
     /// Archives of either tool, without those that a database decided on. Those of one directory, or of directories
     /// per target, whose names differ only in their targets belong together.
     fn archives(
@@ -249,12 +247,11 @@ impl Removal {
             if !is_archive(path) || is_decided(entry) {
                 continue;
             }
-            let opened = open(path).and_then(|file| Ok((Identity::of(path, &file)?, file)));
-            let Some((identity, file)) = self.keep_error(opened)? else {
-                continue;
+            let read = || {
+                let file = open(path)?;
+                Ok((Identity::of(path, &file)?, files::read_archive(path, file)?))
             };
-            let read = self.unless_refused(files::read_archive(path, file));
-            let Some(archive) = self.keep_error(read)?.flatten() else {
+            let Some((identity, archive)) = self.keep(read())? else {
                 continue;
             };
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

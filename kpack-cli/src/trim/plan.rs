@@ -222,7 +222,7 @@ impl Planner<'_> {
             let open = |path: &Path| self.held.find(path)?.open();
             let mut removal =
                 removal::plan(&given.0, inventory, self.databases, keep, &real, &open)?;
-            wholes.push(self.whole(given, &mut removal));
+            wholes.push(self.whole(given, &mut removal)?);
             left.append(&mut removal.left);
             findings.append(&mut removal.findings);
             errors.append(&mut removal.unread);
@@ -234,29 +234,18 @@ impl Planner<'_> {
     }
 
     /// What goes as a whole from a given path. Adds to the removal what else there is to say.
-    fn whole<'p>(&self, given: &'p Given, removal: &mut Removal) -> Whole<'p> {
+    fn whole<'p>(&self, given: &'p Given, removal: &mut Removal) -> Result<Whole<'p>, Error> {
         let directories = std::mem::take(&mut removal.directories);
         let mut whole = Whole { given, files: Vec::new(), directories, manifests: Vec::new() };
-        for going in &removal.files {
-            match self.removed(going) {
-                Ok(removed) => whole.files.push(removed),
-                Err(error) => removal.unread.push(error),
-            }
+        for going in std::mem::take(&mut removal.files) {
+            whole.files.extend(removal.keep(self.removed(&going))?);
         }
         // What stays, a manifest still lists.
         let gone = BTreeSet::from_iter(whole.files.iter().map(|removed| &*removed.path));
-        for path in &removal.manifests {
-            match self.manifest(path, &gone) {
-                Ok(Some(new)) => whole.manifests.push(new),
-                Ok(None) => {}
-                Err(Error::Refused { id, path, reason, .. }) if id != ids::CHANGED => {
-                    let text = format!("stays as it is: {reason}");
-                    removal.findings.push(Finding::new(Severity::Warning, id, path, text));
-                }
-                Err(error) => removal.unread.push(error),
-            }
+        for path in std::mem::take(&mut removal.manifests) {
+            whole.manifests.extend(removal.keep(self.manifest(&path, &gone))?.flatten());
         }
-        whole
+        Ok(whole)
     }
 
     fn removed(&self, going: &Going) -> Result<Removed, Error> {
