@@ -58,7 +58,7 @@ libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so.6 test the C library of
 gcc-powerpc64le-linux-gnu powerpc64le-linux-gnu-gcc test builds host binaries for ppc64le
 libc6-dev-ppc64el-cross /usr/powerpc64le-linux-gnu/lib/libc.so.6 test the C library of host binaries for ppc64le
 qemu-user qemu-aarch64 test runs host binaries for AArch64 and ppc64le
-gcc-mingw-w64-x86-64-posix x86_64-w64-mingw32-gcc-posix test,faults,real builds programs for Windows
+gcc-mingw-w64-x86-64-posix x86_64-w64-mingw32-gcc-posix test,faults,real,bench builds programs for Windows
 g++-mingw-w64-x86-64-posix x86_64-w64-mingw32-g++-posix test     links HIP programs for Windows, as clang does with the C++ library
 wine wine test,real runs programs for Windows
 hipcc hipcc test,real the distribution's own HIP compiler
@@ -77,9 +77,9 @@ lintian lintian test,packages checks Debian packages
 dnf dnf test chooses RPM packages to install
 createrepo-c createrepo_c test a repository of RPM packages
 git git package,packages the time of the commit
-python3 python3 e2e,test,real,wheels,containers,workflow,corpus,package,packages makes and unpacks Python wheels
+python3 python3 e2e,test,real,wheels,containers,workflow,corpus,bench,package,packages makes and unpacks Python wheels
 python3-jsonschema jsonschema test validates the output of --json
-python3-pip pip3 e2e,test,real,wheels,workflow,corpus,package,packages downloads and builds Python wheels
+python3-pip pip3 e2e,test,real,wheels,workflow,corpus,bench,package,packages downloads and builds Python wheels
 buildah buildah containers builds images
 debootstrap debootstrap containers makes the root of an image
 skopeo skopeo containers copies images

@@ -1,9 +1,8 @@
 //! Builds what people install.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 use xshell::cmd;
 
@@ -56,12 +55,7 @@ fn flags(profile: Profile, more: &[&str]) -> Result<Vec<String>> {
 }
 
 /// Builds the helper binary `kpack` optimised, and returns its path.
-pub(crate) fn helper(profile: Profile) -> Result<PathBuf> {
-    helper_with(&Cargo::System, profile)
-}
-
-/// As [`helper`].
-pub(crate) fn helper_with(cargo: &Cargo, profile: Profile) -> Result<PathBuf> {
+pub(crate) fn helper(cargo: &Cargo, profile: Profile) -> Result<PathBuf> {
     process::step(&format!("Building the helper binary `kpack` ({})", profile.name()));
     let built: &[&str] = match (cargo, profile) {
         // With the tests, or cargo would compile most dependencies for another set of features.
@@ -70,40 +64,6 @@ pub(crate) fn helper_with(cargo: &Cargo, profile: Profile) -> Result<PathBuf> {
     };
     cargo.run("build", &flags(profile, &[])?, built)?;
     Ok(cargo.output()?.join(profile.directory()).join("kpack"))
-}
-
-/// Takes instructions away that older processors lack: SHA-256 uses none, and BLAKE3 SSE 4.1 at most.
-const PORTABLE: [&str; 3] =
-    ["--cfg=sha2_backend=\"soft\"", "--cfg=feature=\"no_avx2\"", "--cfg=feature=\"no_avx512\""];
-
-/// The version of `b3sum` that is compared with.
-const B3SUM: &str = "1.8.7";
-
-/// Builds the helper binary optimised, for a processor without SHA, AVX2 and AVX-512, and returns its path.
-pub(crate) fn portable_helper() -> Result<PathBuf> {
-    process::step("Building the helper binary `kpack` without SHA, AVX2 and AVX-512");
-    let flags = flags(Profile::Dist, &PORTABLE)?;
-    // With other flags, cargo would compile everything again for the usual one.
-    let directory = repository::target_directory().join("portable");
-    log::run(cmd!(
-        process::shell(),
-        "cargo build {flags...} --target-dir {directory} --package kpack-cli --bin kpack"
-    ))?;
-    Ok(directory.join(Profile::Dist.directory()).join("kpack"))
-}
-
-/// Builds `b3sum` beside a helper binary, where benchmarks search first, and for the same processor.
-pub(crate) fn b3sum(helper: &Path, is_portable: bool) -> Result<()> {
-    process::step("Building `b3sum`");
-    let flags = flags(Profile::Release, if is_portable { &PORTABLE } else { &[] })?;
-    let directory = helper.parent().context("the helper binary is in no directory")?;
-    let target = directory.parent().unwrap_or(directory);
-    log::run(cmd!(
-        process::shell(),
-        "cargo install {flags...} --quiet --no-track --force b3sum@{B3SUM} --root {directory} --target-dir {target}"
-    ))?;
-    fs::rename(directory.join("bin/b3sum"), directory.join("b3sum"))
-        .with_context(|| format!("b3sum cannot be moved to {}", directory.display()))
 }
 
 /// Builds the helper binary with a C library linked into it, so that it runs on every Linux of this architecture, and

@@ -46,7 +46,7 @@ impl Built {
     }
 
     fn with(cargo: &Cargo, profile: Profile) -> Result<Self> {
-        let helper = build::helper_with(cargo, profile)?;
+        let helper = build::helper(cargo, profile)?;
         let loader = build::loader(cargo, profile)?;
         let [shared_shim, static_shim] = build::shim(cargo, profile)?;
         Ok(Self { helper, runtime: loader, shared_shim, static_shim })

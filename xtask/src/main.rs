@@ -5,7 +5,6 @@ mod bench;
 mod book;
 mod bootstrap;
 mod build;
-mod corpus_sizes;
 #[cfg(test)]
 mod dependencies;
 mod dist;
@@ -42,13 +41,11 @@ enum Task {
     /// Run all tests of the workspace, or those that need packages or minutes.
     Test(test::Options),
     /// Fetch real libraries with device code, by package name, into `target/corpus`.
-    Corpus {
-        /// Split the largest library of each package, and print the sizes as a Markdown table.
-        #[arg(long)]
-        sizes: bool,
-    },
+    #[command(disable_help_flag = true)]
+    Corpus(bench::Arguments),
     /// Measure speed and memory against other programs: all, or only what is named.
-    Bench(bench::Options),
+    #[command(disable_help_flag = true)]
+    Bench(bench::Arguments),
     /// Compare the public API of the library crates with the listings in their directories.
     Api {
         /// Write the listings again.
@@ -112,9 +109,8 @@ fn run() -> Result<()> {
     match Arguments::parse().task {
         Task::E2e { bootstrap } => test::run(&test::Options::of("e2e", bootstrap)),
         Task::Test(options) => test::run(&options),
-        Task::Corpus { sizes: false } => corpus_sizes::list(),
-        Task::Corpus { sizes: true } => corpus_sizes::run(),
-        Task::Bench(options) => bench::run(&options),
+        Task::Corpus(arguments) => bench::run("corpus", &arguments),
+        Task::Bench(arguments) => bench::run("bench", &arguments),
         Task::Api { update } => api::run(update),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Bootstrap { tasks } => bootstrap::install_missing(&tasks),

@@ -6,22 +6,20 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use kpack_tests::corpus::{self, Library};
 use kpack_tests::fixture::{
     FatLibrary, Storage, WindowsBuild, WindowsLinker, add_and_mul, code_object, library_file,
     rocm_split,
 };
-use kpack_tests::process::try_run;
+use kpack_tests::process::{cargo, try_run};
+use kpack_tests::python::{self, Tools};
+use kpack_tests::runtime;
 use serde_json::{Value, json};
 use walkdir::WalkDir;
 
-use super::comparison::Setup;
-use super::stored;
-use crate::build::{self, Profile};
-use crate::dist::Cargo;
-use crate::{corpus_sizes, process, repository};
-use kpack_tests::corpus::{self, Library};
-use kpack_tests::python::Tools;
-use kpack_tests::runtime;
+use crate::comparison::Setup;
+use crate::corpus::{archives, largest_of_each};
+use crate::{build, stored};
 
 /// The GPU whose code objects of the largest library are used where one is enough.
 const TARGET: &str = "gfx1030";
@@ -47,8 +45,7 @@ fn code_objects_of_copies(setup: &Setup<'_>) -> Result<Vec<TargetCode>> {
         kpack split --quiet --module bench --prefix split split/lib/*.so";
     run(setup, script)?;
     let mut found = Vec::new();
-    for archive in repository::files_with_extension(&setup.work.join("split/lib/.kpack"), "kpack")?
-    {
+    for archive in archives(&setup.work.join("split/lib"))? {
         found.extend(code_objects(&archive)?);
     }
     run(setup, "rm -r split")?;
@@ -94,7 +91,7 @@ distribution("host_device_gfx1100", "", archives)
 "#;
 
 /// The environment in `env`.
-pub(super) fn environment(setup: &Setup<'_>) -> Result<()> {
+pub(crate) fn environment(setup: &Setup<'_>) -> Result<()> {
     for number in 0..20 {
         let code = code_object("gfx1100", &[number; 4096])?;
         let library = FatLibrary::new().wrapper(Storage::Plain, [("gfx1100", code)]);
@@ -103,7 +100,8 @@ pub(super) fn environment(setup: &Setup<'_>) -> Result<()> {
         rocm_split(&library, &setup.work.join("host"), &name, &format!("group{number}"))?;
     }
     fs::write(setup.work.join("environment.py"), ENVIRONMENT)?;
-    run(setup, "python3 -m venv env; env/bin/python environment.py")
+    python::environment(&setup.work.join("env"), &["pip"])?;
+    run(setup, "env/bin/python environment.py")
 }
 
 /// What an archive stores, one frame after another.
@@ -113,14 +111,14 @@ fn frames(archive: &Path) -> Result<Vec<u8>> {
 }
 
 /// `library.so`: the largest library of the corpus.
-pub(super) fn largest(setup: &Setup<'_>) -> Result<()> {
+pub(crate) fn largest(setup: &Setup<'_>) -> Result<()> {
     symlink(corpus_library(corpus::LARGEST)?.path, setup.work.join("library.so"))?;
     Ok(())
 }
 
 /// `lib` has libraries with compressed bundles, `frames` what is compressed in each of these, and
 /// `objects` the code objects that kpack stores.
-pub(super) fn compressed(setup: &Setup<'_>) -> Result<()> {
+pub(crate) fn compressed(setup: &Setup<'_>) -> Result<()> {
     let Setup { work, .. } = setup;
     for directory in ["lib", "frames", "objects"] {
         fs::create_dir(work.join(directory))?;
@@ -160,16 +158,16 @@ fn compressed_bundles(library: &[u8]) -> Result<Vec<&[u8]>> {
 }
 
 /// `library.so`: a library with four code objects.
-pub(super) fn small(setup: &Setup<'_>) -> Result<()> {
+pub(crate) fn small(setup: &Setup<'_>) -> Result<()> {
     let targets = ["gfx90a", "gfx1100"];
     add_and_mul(targets, targets).build(&setup.work.join("library.so"))
 }
 
 /// `bench.kpack`: the archive of the largest library for one GPU; `load`: a program that loads its kernels.
-pub(super) fn load(setup: &Setup<'_>) -> Result<()> {
-    let built = process::run!(
-        "cargo bench --quiet --locked --package kpack-runtime --bench load --no-run --message-format json"
-    )?;
+pub(crate) fn load(setup: &Setup<'_>) -> Result<()> {
+    let build = "bench --quiet --locked --package=kpack-runtime --bench=load --no-run --message-format=json";
+    let mut build = cargo(&Vec::from_iter(build.split(' ')));
+    let built = try_run(build.current_dir(build::root()))?;
     let messages = built.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let program = messages
         .filter(|message| message["target"]["name"] == "load")
@@ -190,8 +188,8 @@ const START: &str =
 
 /// `rocm` and `kpack`: ROCm's HIP runtime over a stub of the HSA runtime, with either loader; `start`: what starts one
 /// with a library; `fat` and `split`: the largest library, and a small one with one code object; `code.zst`: the kernels of both.
-pub(super) fn runtime(setup: &Setup<'_>) -> Result<()> {
-    let loader = build::loader(&Cargo::System, Profile::Dist)?.join("librocm_kpack.so");
+pub(crate) fn runtime(setup: &Setup<'_>) -> Result<()> {
+    let loader = build::loader()?;
     for (name, loader) in [("rocm", None), ("kpack", Some(loader.as_path()))] {
         let directory = setup.work.join(name);
         fs::create_dir(&directory)?;
@@ -202,7 +200,7 @@ pub(super) fn runtime(setup: &Setup<'_>) -> Result<()> {
     let fat = setup.work.join("fat/lib");
     fs::create_dir_all(&fat)?;
     fs::copy(corpus_library(corpus::LARGEST)?.path, fat.join("library.so"))?;
-    let code = repository::root().join("tests/fixtures/code-objects/dot.gfx11-generic.hsaco");
+    let code = build::root().join("tests/fixtures/code-objects/dot.gfx11-generic.hsaco");
     let mut code = fs::read(code)?;
     // The same code, as for this GPU: what runtimes read is in `e_flags`.
     code[48..52].copy_from_slice(&0x36_u32.to_le_bytes());
@@ -219,7 +217,7 @@ pub(super) fn runtime(setup: &Setup<'_>) -> Result<()> {
 }
 
 /// `prefix`: the largest library, split; `copy`: joined for one GPU; `code.zst`: the code for that GPU, compressed.
-pub(super) fn join(setup: &Setup<'_>) -> Result<()> {
+pub(crate) fn join(setup: &Setup<'_>) -> Result<()> {
     largest(setup)?;
     let archive = split_largest(setup, &[])?;
     fs::write(setup.work.join("code.zst"), frames(&archive)?)?;
@@ -227,7 +225,7 @@ pub(super) fn join(setup: &Setup<'_>) -> Result<()> {
 }
 
 /// `trimmed.so`: the largest library, trimmed for one GPU.
-pub(super) fn trim(setup: &Setup<'_>) -> Result<()> {
+pub(crate) fn trim(setup: &Setup<'_>) -> Result<()> {
     largest(setup)?;
     let script = "cp -L library.so trimmed.so
         kpack trim --quiet --arch";
@@ -236,7 +234,7 @@ pub(super) fn trim(setup: &Setup<'_>) -> Result<()> {
 
 /// `library.so`: RCCL of Debian experimental; `frames`: what is compressed in each of its bundles; `stays`: the code
 /// objects for one GPU.
-pub(super) fn trim_compressed(setup: &Setup<'_>) -> Result<()> {
+pub(crate) fn trim_compressed(setup: &Setup<'_>) -> Result<()> {
     let package = corpus::package_of("experimental", "librccl1")?;
     symlink(package, setup.work.join("package.deb"))?;
     run(
@@ -255,7 +253,7 @@ pub(super) fn trim_compressed(setup: &Setup<'_>) -> Result<()> {
 }
 
 /// `10000`: a tree with that many files; `trimmed`: what is left of it; `goes`: the paths of the rest, in `tree`.
-pub(super) fn trim_tree(setup: &Setup<'_>) -> Result<()> {
+pub(crate) fn trim_tree(setup: &Setup<'_>) -> Result<()> {
     files(setup)?;
     run(
         setup,
@@ -269,7 +267,7 @@ pub(super) fn trim_tree(setup: &Setup<'_>) -> Result<()> {
 }
 
 /// `elf` and `pe`: a shared library and a DLL with the code of the largest library for one GPU, both split.
-pub(super) fn join_windows(setup: &Setup<'_>) -> Result<()> {
+pub(crate) fn join_windows(setup: &Setup<'_>) -> Result<()> {
     largest(setup)?;
     let archive = split_largest(setup, &["--arch", TARGET])?;
     let library = library_of(&code_objects(&archive)?, 190_000_000, 0)?;
@@ -293,7 +291,7 @@ fn split_largest(setup: &Setup<'_>, options: &[&str]) -> Result<PathBuf> {
 }
 
 /// `tools`: Python's own tools for wheels; the wheels, each in a directory named after its package.
-pub(super) fn wheels(setup: &Setup<'_>) -> Result<()> {
+pub(crate) fn wheels(setup: &Setup<'_>) -> Result<()> {
     Tools::install(setup.work.join("tools"))?;
     for package in ["cyllama-rocm", "bitsandbytes"] {
         let wheel = corpus::wheel(package)?;
@@ -304,8 +302,8 @@ pub(super) fn wheels(setup: &Setup<'_>) -> Result<()> {
 }
 
 /// Empty packages, named after the only build dependency that each has and does not use.
-pub(super) fn build_dependencies(setup: &Setup<'_>) -> Result<()> {
-    let own = repository::root().join("kpack-build");
+pub(crate) fn build_dependencies(setup: &Setup<'_>) -> Result<()> {
+    let own = build::root().join("kpack-build");
     let packages = [
         ("kpack-build", format!("{{ path = {own:?} }}")),
         ("cc", "\"1\"".to_owned()),
@@ -332,7 +330,7 @@ const BINARIES: usize = 20;
 /// `blas_lib`: an artifact directory with real fat binaries in several modules and a kernel database of real
 /// code objects; `shards`: split, one half of the targets in each shard; `recombined` by `groups.json`; and
 /// `frames`: the compressed frames of each of its archives.
-pub(super) fn tree(setup: &Setup<'_>) -> Result<()> {
+pub(crate) fn tree(setup: &Setup<'_>) -> Result<()> {
     let Setup { work, .. } = setup;
     let mut libraries = corpus::libraries()?;
     libraries.retain(|library| library.package != corpus::LARGEST);
@@ -350,7 +348,7 @@ pub(super) fn tree(setup: &Setup<'_>) -> Result<()> {
     }
     prefixes.dedup();
     run(setup, "mkdir lib")?;
-    for library in corpus_sizes::largest_of_each()? {
+    for library in largest_of_each()? {
         if library.package == corpus::LARGEST {
             continue;
         }
@@ -413,7 +411,7 @@ fn add_database(
 }
 
 /// Directories named after the number of files in each: artifact directories with a kernel database.
-pub(super) fn files(setup: &Setup<'_>) -> Result<()> {
+pub(crate) fn files(setup: &Setup<'_>) -> Result<()> {
     let code = |target: &&str| Ok(((*target).to_owned(), code_object(target, &[7; 1000])?));
     let code_objects: Vec<TargetCode> =
         ["gfx90a", "gfx942", "gfx1100", "gfx1201"].iter().map(code).collect::<Result<_>>()?;
@@ -427,7 +425,7 @@ pub(super) fn files(setup: &Setup<'_>) -> Result<()> {
 
 /// Directories named after the megabytes of code in each: libraries of 1 GB at most, with a real library's code
 /// objects. No two are the same, since kpack would store them once.
-pub(super) fn bytes(setup: &Setup<'_>) -> Result<()> {
+pub(crate) fn bytes(setup: &Setup<'_>) -> Result<()> {
     largest(setup)?;
     let archive = split_largest(setup, &["--arch", TARGET])?;
     let code_objects = code_objects(&archive)?;
@@ -488,7 +486,7 @@ const MACHINE_HOST: usize = 24_000_000;
 
 /// Directories named after the number of components: `shards`, as three machines split them; `packages`, merged;
 /// and `store`, packed. The bytes are those of a real library's code objects.
-pub(super) fn machines(setup: &Setup<'_>) -> Result<()> {
+pub(crate) fn machines(setup: &Setup<'_>) -> Result<()> {
     largest(setup)?;
     let archive = split_largest(setup, &["--arch", TARGET])?;
     let real: Vec<u8> = code_objects(&archive)?.into_iter().flat_map(|(_, code)| code).collect();

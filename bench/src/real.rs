@@ -5,13 +5,13 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
+use kpack_tests::corpus;
+use kpack_tests::process::target_directory;
 
-use super::comparison::Bound::{Cpu, Memory, Wall};
-use super::comparison::{self, Group, Row, Setup};
-use super::page::{self, ratio};
-use super::{sizes, table};
-use crate::{build, process, repository};
-use kpack_tests::corpus::{self, Library};
+use crate::comparison::Bound::{Cpu, Memory, Wall};
+use crate::comparison::{self, Group, Row, Setup};
+use crate::page::{self, ratio};
+use crate::{build, table};
 
 /// Options of `cargo xtask bench real`.
 #[derive(Debug, clap::Args)]
@@ -22,9 +22,6 @@ pub(crate) struct Options {
     /// How often to run each program, alternately
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Compare ways to compress their code objects, too, which takes minutes for each
-    #[arg(long)]
-    sizes: bool,
 }
 
 /// The second reference compresses and hashes the library, and nothing else, so it shows whether a bound can be met.
@@ -51,7 +48,7 @@ const SPLIT: Group = Group {
 ///
 /// # Errors
 /// There is none, or it cannot be split.
-pub(super) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(options: &Options) -> Result<()> {
     let mut libraries = Vec::new();
     for path in &options.paths {
         let found = corpus::with_device_code(path)?;
@@ -61,20 +58,20 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let mut text = page::machine(options.rounds)?;
     text += "\n| library | wall time against `zstd -3 -T2` | CPU time | wall time against that and `b3sum` | CPU time against both | wall and CPU ratio without SHA, AVX2 and AVX-512 | the same against both | peak MB | bounds |\n\
         | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n";
-    let helper = build::helper(build::Profile::Dist)?;
-    let portable = build::portable_helper()?;
-    build::b3sum(&helper, false)?;
+    let kpack = build::kpack(build::PACKAGED)?;
+    let portable = build::portable_kpack()?;
+    build::b3sum(&kpack, false)?;
     build::b3sum(&portable, true)?;
-    let work = repository::target_directory().join("bench");
+    let work = target_directory().join("bench");
     for library in &libraries {
         let _ = fs::remove_dir_all(&work);
         fs::create_dir(&work)?;
         symlink(fs::canonicalize(library)?, work.join("library.so"))?;
         let name = library.file_name().unwrap_or_default().display();
-        process::step(&name.to_string());
+        build::step(&name.to_string());
         let setup = Setup {
             work: &work,
-            kpack: &helper,
+            kpack: &kpack,
             portable: &portable,
             rows: &Vec::from_iter(SPLIT.rows),
         };
@@ -97,10 +94,6 @@ pub(super) fn run(options: &Options) -> Result<()> {
         );
     }
     fs::remove_dir_all(&work)?;
-    if options.sizes {
-        let libraries = libraries.into_iter().map(|path| Library { package: "given", path });
-        text += &sizes::table(&helper, &Vec::from_iter(libraries))?;
-    }
     println!("\n{text}");
     Ok(())
 }

@@ -6,18 +6,18 @@ use std::thread;
 
 use anyhow::{Context, Result};
 
-use super::comparison::{Outcome, Spread};
-use crate::repository;
+use crate::build;
+use crate::comparison::{Outcome, Spread};
 
 /// Parts of the page, by name; each stands between two comments, `<!-- NAME -->` and `<!-- end -->`.
-pub(super) type Parts = Vec<(&'static str, String)>;
+pub(crate) type Parts = Vec<(&'static str, String)>;
 
 /// Replaces parts of `docs/dev/performance.md`.
 ///
 /// # Errors
 /// The page cannot be written, or has no such part.
-pub(super) fn write(parts: &Parts) -> Result<()> {
-    let path = repository::root().join("docs/dev/performance.md");
+pub(crate) fn write(parts: &Parts) -> Result<()> {
+    let path = build::root().join("docs/dev/performance.md");
     let mut page = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     for (name, text) in parts {
         page = replaced(&page, name, text)
@@ -39,7 +39,7 @@ fn replaced(page: &str, name: &str, text: &str) -> Option<String> {
 ///
 /// # Errors
 /// There is no `/proc`.
-pub(super) fn machine(rounds: u32) -> Result<String> {
+pub(crate) fn machine(rounds: u32) -> Result<String> {
     let info = fs::read_to_string("/proc/cpuinfo").context("/proc/cpuinfo")?;
     let field = |name: &str| {
         let line = info.lines().find(|line| line.starts_with(name));
@@ -62,7 +62,7 @@ pub(super) fn machine(rounds: u32) -> Result<String> {
 }
 
 /// A table of comparisons; empty without any.
-pub(super) fn table<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> String {
+pub(crate) fn table<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> String {
     let mut outcomes = outcomes.into_iter().peekable();
     if outcomes.peek().is_none() {
         return String::new();
@@ -89,7 +89,7 @@ pub(super) fn table<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> Stri
 }
 
 /// What was read and written, where that was counted; empty without any.
-pub(super) fn transfers(outcomes: &[Outcome]) -> String {
+pub(crate) fn transfers(outcomes: &[Outcome]) -> String {
     let mut rows = String::new();
     for outcome in outcomes {
         if let Some([read, written]) = outcome.per_byte() {
@@ -108,7 +108,7 @@ pub(super) fn transfers(outcomes: &[Outcome]) -> String {
 }
 
 /// Which bounds hold.
-pub(super) fn bounds(outcome: &Outcome) -> String {
+pub(crate) fn bounds(outcome: &Outcome) -> String {
     let bounds = outcome.row.bounds.iter();
     let judged = bounds.map(|bound| match outcome.judge(*bound) {
         (words, true) => format!("{words}: holds"),
@@ -126,11 +126,11 @@ fn pair([reference, own]: [f64; 2]) -> String {
 }
 
 /// What it would take without the instructions that hash fast; empty if that was not measured.
-pub(super) fn portable(outcome: &Outcome) -> String {
+pub(crate) fn portable(outcome: &Outcome) -> String {
     let ratios = outcome.portable_ratios();
     ratios.map_or_else(String::new, |[wall, cpu]| format!("{:.2}, {:.2}", wall.median, cpu.median))
 }
 
-pub(super) fn ratio(Spread { median, least, most }: &Spread) -> String {
+pub(crate) fn ratio(Spread { median, least, most }: &Spread) -> String {
     format!("{median:.2} ({least:.2}–{most:.2})")
 }

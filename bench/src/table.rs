@@ -1,11 +1,11 @@
 //! What is compared with what, and what must hold.
 
-use super::comparison::Bound::{Cpu, Memory, More, Read, Wall};
-use super::comparison::{Group, ROW, Row};
-use super::setup;
+use crate::comparison::Bound::{Cpu, Memory, More, Read, Wall};
+use crate::comparison::{Group, ROW, Row};
+use crate::setup;
 
 /// `library.so` in a prefix. A second name keeps it, so that neither side frees its blocks on the disk.
-pub(super) const FRESH_PREFIX: &str = "rm -rf prefix kept *.zst
+pub(crate) const FRESH_PREFIX: &str = "rm -rf prefix kept *.zst
     mkdir -p prefix/lib
     cp -L library.so prefix/lib
     ln prefix/lib/library.so kept";
@@ -20,7 +20,7 @@ const NEW_OUTPUT: &str = "mkdir -p before
     mkdir out";
 
 /// Splitting it.
-pub(super) const SPLIT: Row = Row {
+pub(crate) const SPLIT: Row = Row {
     reference: ("`zstd -3 -T2`", "zstd -3 -T2 -q prefix/lib/library.so -o library.zst"),
     own: PLAIN,
     hashes: true,
@@ -29,7 +29,7 @@ pub(super) const SPLIT: Row = Row {
 
 const PLAIN: &str = "kpack split --quiet --module bench --prefix prefix lib/library.so";
 
-pub(super) const GROUPS: &[Group] = &[
+pub(crate) const GROUPS: &[Group] = &[
     Group {
         name: "split",
         setup: setup::largest,

@@ -13,35 +13,35 @@ use walkdir::WalkDir;
 
 /// The variable that says from which size malloc returns a block to the system. Only this program has it, not what it
 /// measures.
-pub(super) const MALLOC: &str = "MALLOC_MMAP_THRESHOLD_";
+pub(crate) const MALLOC: &str = "MALLOC_MMAP_THRESHOLD_";
 
 /// Comparisons of the same input.
-pub(super) struct Group {
+pub(crate) struct Group {
     /// Its name on the command line.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// Puts the input into the group's directory.
-    pub(super) setup: fn(&Setup<'_>) -> Result<()>,
+    pub(crate) setup: fn(&Setup<'_>) -> Result<()>,
     /// A shell script that runs before each command and is not measured.
-    pub(super) fresh: &'static str,
+    pub(crate) fresh: &'static str,
     /// The comparisons.
-    pub(super) rows: &'static [Row],
+    pub(crate) rows: &'static [Row],
 }
 
 /// What a set-up may use.
-pub(super) struct Setup<'a> {
+pub(crate) struct Setup<'a> {
     /// The group's directory, empty.
-    pub(super) work: &'a Path,
+    pub(crate) work: &'a Path,
     /// The optimised program.
-    pub(super) kpack: &'a Path,
+    pub(crate) kpack: &'a Path,
     /// The same for a processor without SHA, AVX2 and AVX-512.
-    pub(super) portable: &'a Path,
+    pub(crate) portable: &'a Path,
     /// The comparisons to run.
-    pub(super) rows: &'a [&'static Row],
+    pub(crate) rows: &'a [&'static Row],
 }
 
 impl Setup<'_> {
     /// A shell script in the group's directory, which finds the optimised program first.
-    pub(super) fn command(&self, script: &str) -> Command {
+    pub(crate) fn command(&self, script: &str) -> Command {
         self.command_with(self.kpack, script)
     }
 
@@ -61,29 +61,29 @@ impl Setup<'_> {
 }
 
 /// kpack against another program that does the least that any program must do, or the same by other means.
-pub(super) struct Row {
+pub(crate) struct Row {
     /// What both do.
-    pub(super) what: &'static str,
+    pub(crate) what: &'static str,
     /// The reference, as the table names it, and its shell script.
-    pub(super) reference: (&'static str, &'static str),
+    pub(crate) reference: (&'static str, &'static str),
     /// kpack's shell script.
-    pub(super) own: &'static str,
+    pub(crate) own: &'static str,
     /// What must hold.
-    pub(super) bounds: &'static [Bound],
+    pub(crate) bounds: &'static [Bound],
     /// Whether kpack is also measured without the instructions that hash fast.
-    pub(super) hashes: bool,
+    pub(crate) hashes: bool,
     /// How often a script runs its program: times are for one.
-    pub(super) calls: u32,
+    pub(crate) calls: u32,
     /// The size of the input, for comparisons that only differ in it; scripts have it as `$SIZE`.
-    pub(super) size: u32,
+    pub(crate) size: u32,
     /// Whether only `--large` runs it.
-    pub(super) large: bool,
+    pub(crate) large: bool,
     /// What it has to read, in the directory `$SIZE`; what it writes is in `out`. Empty if bytes are not counted.
-    pub(super) input: &'static str,
+    pub(crate) input: &'static str,
 }
 
 /// A row with one call, no bounds and no size, for `..ROW`.
-pub(super) const ROW: Row = Row {
+pub(crate) const ROW: Row = Row {
     what: "",
     reference: ("", ""),
     own: "",
@@ -97,7 +97,7 @@ pub(super) const ROW: Row = Row {
 
 /// A limit for kpack.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Bound {
+pub(crate) enum Bound {
     /// The ratio of wall time.
     Wall(f64),
     /// The ratio of processor time.
@@ -123,8 +123,8 @@ struct Cost {
 }
 
 /// The runs of both sides.
-pub(super) struct Outcome {
-    pub(super) row: &'static Row,
+pub(crate) struct Outcome {
+    pub(crate) row: &'static Row,
     reference: Vec<Cost>,
     own: Vec<Cost>,
     /// kpack's without SHA, AVX2 and AVX-512, if they were measured.
@@ -135,17 +135,17 @@ pub(super) struct Outcome {
 }
 
 /// The median, the smallest and the largest of some numbers.
-pub(super) struct Spread {
-    pub(super) median: f64,
-    pub(super) least: f64,
-    pub(super) most: f64,
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) least: f64,
+    pub(crate) most: f64,
 }
 
 /// Makes the group's input and runs both sides of each row alternately.
 ///
 /// # Errors
 /// The set-up or a command fails.
-pub(super) fn run(group: &Group, setup: &Setup<'_>, rounds: u32) -> Result<Vec<Outcome>> {
+pub(crate) fn run(group: &Group, setup: &Setup<'_>, rounds: u32) -> Result<Vec<Outcome>> {
     let start = Instant::now();
     (group.setup)(setup)?;
     println!("   {:.1} s for the data", start.elapsed().as_secs_f64());
@@ -237,27 +237,27 @@ fn measure(setup: &Setup<'_>, kpack: &Path, script: &str, row: &Row) -> Result<C
 
 impl Outcome {
     /// Median wall time of the reference and of kpack, in seconds.
-    pub(super) fn wall(&self) -> [f64; 2] {
+    pub(crate) fn wall(&self) -> [f64; 2] {
         [&self.reference, &self.own].map(|costs| median_of(costs, |cost| cost.wall))
     }
 
     /// Median processor time of the reference and of kpack, in seconds.
-    pub(super) fn cpu(&self) -> [f64; 2] {
+    pub(crate) fn cpu(&self) -> [f64; 2] {
         [&self.reference, &self.own].map(|costs| median_of(costs, |cost| cost.cpu))
     }
 
     /// The ratios of wall time, by round.
-    pub(super) fn wall_ratio(&self) -> Spread {
+    pub(crate) fn wall_ratio(&self) -> Spread {
         self.spread(|own, reference| own.wall / reference.wall)
     }
 
     /// The ratios of processor time, by round.
-    pub(super) fn cpu_ratio(&self) -> Spread {
+    pub(crate) fn cpu_ratio(&self) -> Spread {
         self.spread(|own, reference| own.cpu / reference.cpu)
     }
 
     /// The ratios of wall time and of processor time without SHA, AVX2 and AVX-512, if they were measured.
-    pub(super) fn portable_ratios(&self) -> Option<[Spread; 2]> {
+    pub(crate) fn portable_ratios(&self) -> Option<[Spread; 2]> {
         let ratio = |of: fn(&Cost) -> f64| {
             spread(&self.portable, &self.reference, |own, reference| of(own) / of(reference))
         };
@@ -266,13 +266,13 @@ impl Outcome {
     }
 
     /// Peak memory of the reference and of kpack, in MB.
-    pub(super) fn memory(&self) -> [f64; 2] {
+    pub(crate) fn memory(&self) -> [f64; 2] {
         [&self.reference, &self.own]
             .map(|costs| costs.iter().map(|cost| cost.memory).fold(0.0, f64::max))
     }
 
     /// The bound in words, and whether it holds.
-    pub(super) fn judge(&self, bound: Bound) -> (String, bool) {
+    pub(crate) fn judge(&self, bound: Bound) -> (String, bool) {
         let ratio =
             |name, bound, ratio: Spread| (format!("{name} ≤ {bound}"), ratio.median <= bound);
         match bound {
@@ -293,7 +293,7 @@ impl Outcome {
     }
 
     /// Bytes that kpack read and wrote per byte of output, and the reference, if they are counted.
-    pub(super) fn per_byte(&self) -> Option<[[f64; 2]; 2]> {
+    pub(crate) fn per_byte(&self) -> Option<[[f64; 2]; 2]> {
         let per_byte = |of: fn(&Cost) -> f64| {
             [&self.own, &self.reference].map(|costs| median_of(costs, of) / self.output)
         };

@@ -9,18 +9,18 @@ use anyhow::{Context, Result};
 use kpack_format::archive::Archive;
 
 /// A code object that an archive stores once, for however many kernels.
-pub(super) struct Stored {
-    pub(super) target: String,
-    pub(super) code: Vec<u8>,
+pub(crate) struct Stored {
+    pub(crate) target: String,
+    pub(crate) code: Vec<u8>,
     /// Its compressed form.
-    pub(super) frame: Vec<u8>,
+    pub(crate) frame: Vec<u8>,
 }
 
 /// Everything that an archive stores.
 ///
 /// # Errors
 /// The archive cannot be read, or is damaged.
-pub(super) fn read(path: &Path) -> Result<Vec<Stored>> {
+pub(crate) fn read(path: &Path) -> Result<Vec<Stored>> {
     let bytes = fs::read(path).with_context(|| path.display().to_string())?;
     let mut archive = Archive::open(Cursor::new(&bytes))?;
     let mut names = BTreeMap::new();
