@@ -9,6 +9,8 @@ mod build;
 mod dependencies;
 mod dist;
 mod fuzz;
+#[cfg(test)]
+mod links;
 mod log;
 mod package;
 mod process;
