@@ -110,6 +110,9 @@ fn needs(names: &[String], choice: Choice) -> Vec<Needs> {
     let needs = modules.map(|module| Needs::from_str(&module.replace('_', "-"), true));
     if names.is_empty() {
         choice.needs()
+    } else if choice == Choice::All && names.iter().any(|name| name == "extra") {
+        // Modules of all kinds have tests that take longer.
+        Vec::new()
     } else {
         needs.map(|needs| needs.unwrap_or(Needs::Test)).collect()
     }
