@@ -12,7 +12,8 @@ use anyhow::Result;
 use crate::process::output;
 
 /// Whether these programs are installed. If one is not, reports the skipped test, or, with
-/// `KPACK_REQUIRE_TOOLS` set to anything but `0`, fails it.
+/// `KPACK_REQUIRE_TOOLS` set to anything but `0`, fails it, unless `KPACK_OPTIONAL_TOOLS` names it. That is a list with commas,
+/// for which the last part of a path suffices.
 pub fn tools(programs: &[&str]) -> bool {
     let missing = programs.iter().find(|program| find(program, None).is_none());
     missing.is_none_or(|program| report_missing(program))
@@ -85,7 +86,19 @@ pub fn is_root() -> bool {
 }
 
 fn report_missing(what: &str) -> bool {
-    missing(&format!("`{what}` is missing"))
+    let why = format!("`{what}` is missing");
+    let optional = env::var("KPACK_OPTIONAL_TOOLS").unwrap_or_default();
+    if is_among(&optional, what) {
+        skip(&why);
+        return false;
+    }
+    missing(&why)
+}
+
+/// Whether a list names a program or a file.
+fn is_among(list: &str, what: &str) -> bool {
+    let last = what.rsplit('/').next();
+    list.split(',').any(|name| name == what || Some(name) == last)
 }
 
 /// Reports something that the test needs and that is missing, as [`tools`] does.
@@ -111,4 +124,19 @@ fn say(how: &str, what: &str) {
     let test = thread::current();
     let test = test.name().unwrap_or("a test");
     let _ = writeln!(io::stderr(), "\n{how}: {test}: {}", what.lines().next().unwrap_or_default());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_among;
+
+    #[test]
+    fn optional_tools_are_named_by_program_or_path() {
+        let list = "wine,/usr/share/rocm/cmake/ROCMConfig.cmake,x86_64-pc-windows-gnu";
+        for what in list.split(',').chain(["/rust/lib/rustlib/x86_64-pc-windows-gnu"]) {
+            assert!(is_among(list, what), "{what}");
+        }
+        assert!(!is_among(list, "wineserver") && !is_among(list, "cmake"));
+        assert!(!is_among("", "wine"));
+    }
 }
