@@ -73,7 +73,7 @@ pub(crate) fn run(Options { bootstrap, names, rest }: &Options) -> Result<()> {
     let started = Instant::now();
     let mut tests = Tests::default();
     let ended =
-        log::watch(kpack_tests::process::cargo_variables().fold(cargo, Cmd::env_remove), |line| {
+        log::watch(kpack_tools::process::cargo_variables().fold(cargo, Cmd::env_remove), |line| {
             if let Some(done) = tests.read(line) {
                 println!("   [{:>3} s] {done}", started.elapsed().as_secs());
             }
