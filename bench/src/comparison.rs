@@ -35,6 +35,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) kpack: &'a Path,
     /// The same for a processor without SHA, AVX2 and AVX-512.
     pub(crate) portable: &'a Path,
+    /// An older `kpack`, which then is the reference of all rows.
+    pub(crate) older: Option<&'a Path>,
     /// The comparisons to run.
     pub(crate) rows: &'a [&'static Row],
 }
@@ -125,6 +127,10 @@ struct Cost {
 /// The runs of both sides.
 pub(crate) struct Outcome {
     pub(crate) row: &'static Row,
+    /// The reference, as the table names it.
+    pub(crate) against: &'static str,
+    /// What must hold; nothing does for an older `kpack`.
+    pub(crate) bounds: &'static [Bound],
     reference: Vec<Cost>,
     own: Vec<Cost>,
     /// kpack's without SHA, AVX2 and AVX-512, if they were measured.
@@ -154,16 +160,20 @@ pub(crate) fn run(group: &Group, setup: &Setup<'_>, rounds: u32) -> Result<Vec<O
 }
 
 fn compare(setup: &Setup<'_>, group: &Group, row: &'static Row, rounds: u32) -> Result<Outcome> {
-    println!("\n{} against {}", row.what, row.reference.0);
+    let (against, script, program, bounds) = match setup.older {
+        Some(older) => ("the older kpack", row.own, older, &[][..]),
+        None => (row.reference.0, row.reference.1, setup.kpack, row.bounds),
+    };
+    println!("\n{} against {against}", row.what);
     let start = Instant::now();
     let (mut input, mut output) = (0.0, 0.0);
     let mut costs: [Vec<Cost>; 3] = [const { Vec::new() }; 3];
     let sides = [
-        ("reference", row.reference.1, setup.kpack),
+        ("reference", script, program),
         ("kpack", row.own, setup.kpack),
         ("portable", row.own, setup.portable),
     ];
-    let sides = if row.hashes { &sides[..] } else { &sides[..2] };
+    let sides = if row.hashes && setup.older.is_none() { &sides[..] } else { &sides[..2] };
     for round in 0..rounds {
         // Whoever comes second may find a warmer cache: take turns.
         for turn in 0..sides.len() {
@@ -185,7 +195,7 @@ fn compare(setup: &Setup<'_>, group: &Group, row: &'static Row, rounds: u32) -> 
     }
     println!("   {:.1} s for all rounds", start.elapsed().as_secs_f64());
     let [reference, own, portable] = costs;
-    Ok(Outcome { row, reference, own, portable, input, output })
+    Ok(Outcome { row, against, bounds, reference, own, portable, input, output })
 }
 
 /// Bytes of the files below a directory; one with several names counts once.

@@ -13,7 +13,7 @@ mod table;
 use std::env;
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -73,6 +73,9 @@ struct Options {
     /// Measure with 5 GB of device code and with a million files as well
     #[arg(long)]
     large: bool,
+    /// Compare two builds of kpack instead, both named `kpack`, and build none
+    #[arg(long, num_args = 2, value_names = ["OLDER", "NEWER"])]
+    compare: Option<Vec<PathBuf>>,
 }
 
 /// What is measured with inputs that the caller names.
@@ -101,18 +104,22 @@ fn run(options: &Options) -> Result<()> {
     let chosen = |name: &str| all || options.names.iter().any(|chosen| chosen == name);
     let start = Instant::now();
     let mut machine = page::machine(options.rounds)?;
-    let kpack = build::kpack(build::PACKAGED)?;
+    let (older, kpack) = match options.compare.as_deref() {
+        Some([older, newer]) => (Some(fs::canonicalize(older)?), fs::canonicalize(newer)?),
+        _ => (None, build::kpack(build::PACKAGED)?),
+    };
     let groups = || GROUPS.iter().filter(|group| chosen(group.name));
     // Building it takes minutes.
-    let portable = if groups().any(|group| group.rows.iter().any(|row| row.hashes)) {
-        build::portable_kpack()?
-    } else {
-        kpack.clone()
-    };
+    let portable =
+        if older.is_none() && groups().any(|group| group.rows.iter().any(|row| row.hashes)) {
+            build::portable_kpack()?
+        } else {
+            kpack.clone()
+        };
     let (mut outcomes, mut failed) = (Vec::new(), Vec::new());
     for group in groups() {
         build::step(&format!("{}: making its data", group.name));
-        match measure(group, [&kpack, &portable], options) {
+        match measure(group, [&kpack, &portable], older.as_deref(), options) {
             Ok(measured) => outcomes.extend(measured),
             Err(error) => {
                 eprintln!("error: {}: {error:#}", group.name);
@@ -137,7 +144,7 @@ fn run(options: &Options) -> Result<()> {
         println!("{text}");
     }
     println!("All took {:.1} minutes.", start.elapsed().as_secs_f64() / 60.0);
-    if all {
+    if all && older.is_none() {
         page::write(&parts)?;
     }
     ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
@@ -159,6 +166,7 @@ fn give_memory_back() -> Result<()> {
 fn measure(
     group: &'static Group,
     [kpack, portable]: [&Path; 2],
+    older: Option<&Path>,
     options: &Options,
 ) -> Result<Vec<Outcome>> {
     // Also what a run left that was killed.
@@ -166,8 +174,12 @@ fn measure(
     let _ = fs::remove_dir_all(&work);
     fs::create_dir(&work)?;
     let rows = group.rows.iter();
-    let rows: Vec<_> = rows.filter(|row| options.large || !row.large).collect();
-    let setup = Setup { work: &work, kpack, portable, rows: &rows };
+    let mut rows: Vec<_> = rows.filter(|row| options.large || !row.large).collect();
+    if older.is_some() {
+        // Rows of the same command differ only in what they compare it with.
+        rows.dedup_by_key(|row| (row.own, row.size));
+    }
+    let setup = Setup { work: &work, kpack, portable, older, rows: &rows };
     let outcomes = comparison::run(group, &setup, options.rounds);
     fs::remove_dir_all(&work)?;
     outcomes

@@ -75,7 +75,7 @@ pub(crate) fn table<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> Stri
             text,
             "| {} | {} | {} | {} | {} | {} | {} | {:.0} | {} |",
             outcome.row.what,
-            outcome.row.reference.0,
+            outcome.against,
             pair(outcome.wall()),
             ratio(&outcome.wall_ratio()),
             pair(outcome.cpu()),
@@ -94,7 +94,7 @@ pub(crate) fn transfers(outcomes: &[Outcome]) -> String {
     for outcome in outcomes {
         if let Some([read, written]) = outcome.per_byte() {
             let pair = |[own, reference]: [f64; 2]| format!("{own:.2} : {reference:.2}");
-            let (what, reference) = (outcome.row.what, outcome.row.reference.0);
+            let (what, reference) = (outcome.row.what, outcome.against);
             let (read, written) = (pair(read), pair(written));
             let _ = writeln!(rows, "| {what} | {reference} | {read} | {written} |");
         }
@@ -109,7 +109,7 @@ pub(crate) fn transfers(outcomes: &[Outcome]) -> String {
 
 /// Which bounds hold.
 pub(crate) fn bounds(outcome: &Outcome) -> String {
-    let bounds = outcome.row.bounds.iter();
+    let bounds = outcome.bounds.iter();
     let judged = bounds.map(|bound| match outcome.judge(*bound) {
         (words, true) => format!("{words}: holds"),
         (words, false) => format!("{words}: **missed**"),

@@ -73,6 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             work: &work,
             kpack: &kpack,
             portable: &portable,
+            older: None,
             rows: &Vec::from_iter(SPLIT.rows),
         };
         let outcomes = comparison::run(&SPLIT, &setup, options.rounds)?;

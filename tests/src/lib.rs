@@ -6,6 +6,7 @@ pub mod conformance;
 pub mod corpus;
 pub mod elflint;
 pub mod fixture;
+pub mod lintian;
 pub mod package_root;
 pub mod page;
 pub mod process;

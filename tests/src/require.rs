@@ -2,32 +2,22 @@
 
 use std::env;
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 
 use anyhow::Result;
+use kpack_tools::programs::find;
+pub use kpack_tools::programs::{find_program, is_root};
 
 use crate::process::output;
 
 /// Whether these programs are installed. If one is not, reports the skipped test, or, with
-/// `KPACK_REQUIRE_TOOLS` set to anything but `0`, fails it.
+/// `KPACK_REQUIRE_TOOLS` set to anything but `0`, fails it, unless `KPACK_OPTIONAL_TOOLS` names it. That is a list with commas,
+/// for which the last part of a path suffices.
 pub fn tools(programs: &[&str]) -> bool {
     let missing = programs.iter().find(|program| find(program, None).is_none());
     missing.is_none_or(|program| report_missing(program))
-}
-
-/// Where the first of some programs, `a|b`, is: at its path, in `PATH`, or among the programs that Debian installs for
-/// LLVM 19 without a version in the name.
-pub fn find_program(names: &str) -> Option<PathBuf> {
-    names.split('|').find_map(|name| find(name, Some("/usr/lib/llvm-19/bin")))
-}
-
-fn find(program: &str, more: Option<&str>) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let mut directories = env::split_paths(&path).chain(more.map(PathBuf::from));
-    directories.find_map(|directory| Some(directory.join(program)).filter(|file| file.is_file()))
 }
 
 /// [`tools`] for one program.
@@ -76,16 +66,20 @@ pub fn root() -> bool {
     root
 }
 
-/// Whether this process runs as root.
-///
-/// # Panics
-/// There is no `/proc`.
-pub fn is_root() -> bool {
-    std::fs::metadata("/proc/self").unwrap().uid() == 0
+fn report_missing(what: &str) -> bool {
+    let why = format!("`{what}` is missing");
+    let optional = env::var("KPACK_OPTIONAL_TOOLS").unwrap_or_default();
+    if is_among(&optional, what) {
+        skip(&why);
+        return false;
+    }
+    missing(&why)
 }
 
-fn report_missing(what: &str) -> bool {
-    missing(&format!("`{what}` is missing"))
+/// Whether a list names a program or a file.
+fn is_among(list: &str, what: &str) -> bool {
+    let last = what.rsplit('/').next();
+    list.split(',').any(|name| name == what || Some(name) == last)
 }
 
 /// Reports something that the test needs and that is missing, as [`tools`] does.
@@ -111,4 +105,19 @@ fn say(how: &str, what: &str) {
     let test = thread::current();
     let test = test.name().unwrap_or("a test");
     let _ = writeln!(io::stderr(), "\n{how}: {test}: {}", what.lines().next().unwrap_or_default());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_among;
+
+    #[test]
+    fn optional_tools_are_named_by_program_or_path() {
+        let list = "wine,/usr/share/rocm/cmake/ROCMConfig.cmake,x86_64-pc-windows-gnu";
+        for what in list.split(',').chain(["/rust/lib/rustlib/x86_64-pc-windows-gnu"]) {
+            assert!(is_among(list, what), "{what}");
+        }
+        assert!(!is_among(list, "wineserver") && !is_among(list, "cmake"));
+        assert!(!is_among("", "wine"));
+    }
 }

@@ -9,7 +9,7 @@ use crate::process::{cargo, run, target_directory};
 use crate::{require, sha256};
 
 /// Rust's name for what the compiler builds.
-pub const TARGET: &str = "x86_64-pc-windows-gnu";
+pub use kpack_tools::WINDOWS as TARGET;
 /// The C compiler, with the threads of POSIX.
 pub const COMPILER: &str = "x86_64-w64-mingw32-gcc-posix";
 

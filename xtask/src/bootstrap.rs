@@ -1,13 +1,15 @@
 //! Installs the tools of the tasks with Debian's apt-get: only those that the named tasks need.
 
+mod apt;
+
 use std::collections::BTreeSet;
 use std::env::consts::ARCH;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::ValueEnum;
-use kpack_tests::require::{self, is_root};
-use kpack_tests::windows;
+use kpack_tools::WINDOWS;
+use kpack_tools::programs::find_program;
 use xshell::cmd;
 
 use crate::{log, process};
@@ -16,7 +18,10 @@ use crate::{log, process};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Needs {
     E2e,
+    /// The tests of Linux, CMake, Rust and Python wheels.
     Test,
+    /// Other tests: Windows, other processors, packages of distributions, ROCm, shells and a browser.
+    TestAll,
     Real,
     Wheels,
     Containers,
@@ -29,70 +34,90 @@ pub(crate) enum Needs {
     Package,
     /// `cargo xtask test packages`
     Packages,
+    /// `cargo xtask test bootstrap`
+    Bootstrap,
 }
 
-/// The tools, a line each: a package of Debian 12; a program or file of it, which must be there; the tasks that need it, or `all`;
-/// what it is for.
+/// What `cargo xtask test --bootstrap` installs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Choice {
+    /// What the tests of Linux, CMake, Rust and Python wheels need.
+    Basic,
+    /// What all tests need, about 3 GB more.
+    All,
+}
+
+impl Choice {
+    pub(crate) fn needs(self) -> Vec<Needs> {
+        match self {
+            Self::Basic => vec![Needs::Test],
+            Self::All => vec![Needs::Test, Needs::TestAll],
+        }
+    }
+}
+
+/// The tools, a line each: a package of Debian 12; programs or files of it, which must be there; the tasks that need it, or `all`; what it is
+/// for. What only some tests need and what takes much room is for `test-all`.
 const TOOLS: &str = "\
 gcc cc all links fixtures and the stub HIP runtime
 g++ g++ e2e,test,real,wheels,packages,fuzz C++ standard library of the HIP project
 make make e2e,test,real,package,packages a CMake generator under test
 cmake cmake e2e,test,real,package,packages configures the HIP project, and makes packages
 ninja-build ninja e2e,test builds the HIP project
-clang-19 clang++-19 e2e,test,faults,wheels,packages,thread-sanitizer the HIP compiler
+clang-19 clang++-19,clang-19 e2e,test,faults,wheels,packages,thread-sanitizer the HIP compiler
 clang-tools-19 clang-offload-bundler-19 e2e,test,wheels,packages compresses bundles
-lld-19 ld.lld-19 e2e,test,faults,wheels,packages links device code
-llvm-19 llvm-strip-19 e2e,test,wheels,packages,corpus a strip under test, and llvm-objcopy, with which bundles are made
-libclang-rt-19-dev /usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan-@ARCH@.a e2e,thread-sanitizer AddressSanitizer and ThreadSanitizer
+lld-19 ld.lld-19,lld-link-19 e2e,test,faults,wheels,packages links device code
+llvm-19 llvm-strip-19,llvm-objcopy-19,llvm-dlltool-19,llvm-readobj-19 e2e,test,wheels,packages,corpus a strip under test, and llvm-objcopy, with which bundles are made
+libclang-rt-19-dev /usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.tsan-@ARCH@.a thread-sanitizer ThreadSanitizer
 binutils strip all GNU strip, objcopy, ld and gold
-elfutils eu-strip test,wheels,corpus a strip and a linter under test
+elfutils eu-strip,eu-elflint test,wheels,corpus a strip and a linter under test
 patchelf patchelf test,wheels,corpus changes RPATH after the split
-mold mold test a linker under test
+mold mold,ld.mold test a linker under test
 ccache ccache test another compiler launcher
 gdb gdb test finds separate debug files
 pkg-config pkg-config test finds the loader as a library
 strace strace test,faults,workflow shows when files are flushed, and stops programs
 zstd zstd test,bench what `cargo xtask bench` compares with
-gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc test builds host binaries for AArch64
-libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so.6 test the C library of host binaries for AArch64
-gcc-powerpc64le-linux-gnu powerpc64le-linux-gnu-gcc test builds host binaries for ppc64le
-libc6-dev-ppc64el-cross /usr/powerpc64le-linux-gnu/lib/libc.so.6 test the C library of host binaries for ppc64le
-qemu-user qemu-aarch64 test runs host binaries for AArch64 and ppc64le
-gcc-mingw-w64-x86-64-posix x86_64-w64-mingw32-gcc-posix test,faults,real,bench builds programs for Windows
-g++-mingw-w64-x86-64-posix x86_64-w64-mingw32-g++-posix test     links HIP programs for Windows, as clang does with the C++ library
-wine wine test,real runs programs for Windows
-hipcc hipcc test,real the distribution's own HIP compiler
+gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc test-all builds host binaries for AArch64
+libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so.6 test-all the C library of host binaries for AArch64
+gcc-powerpc64le-linux-gnu powerpc64le-linux-gnu-gcc test-all builds host binaries for ppc64le
+libc6-dev-ppc64el-cross /usr/powerpc64le-linux-gnu/lib/libc.so.6 test-all the C library of host binaries for ppc64le
+qemu-user qemu-aarch64,qemu-ppc64le test-all runs host binaries for AArch64 and ppc64le
+gcc-mingw-w64-x86-64-posix x86_64-w64-mingw32-gcc-posix,x86_64-w64-mingw32-gcc,x86_64-w64-mingw32-strip,x86_64-w64-mingw32-objcopy,x86_64-w64-mingw32-objdump test-all,faults,real,bench builds programs for Windows
+g++-mingw-w64-x86-64-posix x86_64-w64-mingw32-g++-posix test-all links HIP programs for Windows, as clang does with the C++ library
+wine wine test-all,real runs programs for Windows
+hipcc hipcc test-all,real the distribution's own HIP compiler
 libhsa-runtime-dev /usr/include/hsa/hsa.h e2e,wheels,bench headers of the HSA runtime
-libamdhip64-dev /usr/include/hip/hip_runtime.h test,real,packages ROCm's headers and HIP runtime
-librocrand-dev /usr/include/rocrand/rocrand_kernel.h test,real device functions of a real library
-chromium chromium test shows the report's page
-fish fish test a shell that completes commands
-zsh zsh test a shell that completes commands
-file file test,package,packages CPack's DEB generator
-dpkg-dev dpkg-shlibdeps test,package,packages CPack's DEB generator
-rpm rpmbuild test,package,packages CPack's RPM generator
+libamdhip64-dev /usr/include/hip/hip_runtime.h test-all,real,packages ROCm's headers and HIP runtime
+librocrand-dev /usr/include/rocrand/rocrand_kernel.h test-all,real device functions of a real library
+chromium chromium test-all shows the report's page
+fish fish test-all a shell that completes commands
+zsh zsh test-all a shell that completes commands
+file file test-all,package,packages CPack's DEB generator
+dpkg-dev dpkg-shlibdeps,dpkg-scanpackages,dpkg-buildpackage test-all,package,packages CPack's DEB generator
+rpm rpmbuild,rpm test-all,package,packages CPack's RPM generator
 perl pod2man package,packages the manual of dh_kpack
-debhelper dh test,packages builds the example of a Debian package
-lintian lintian test,packages checks Debian packages
-dnf dnf test chooses RPM packages to install
-createrepo-c createrepo_c test a repository of RPM packages
+debhelper dh test-all,packages builds the example of a Debian package
+lintian lintian test-all,packages checks Debian packages
+dnf dnf test-all chooses RPM packages to install
+createrepo-c createrepo_c test-all a repository of RPM packages
 git git package,packages the time of the commit
 python3 python3 e2e,test,real,wheels,containers,workflow,corpus,bench,package,packages makes and unpacks Python wheels
 python3-jsonschema jsonschema test validates the output of --json
 python3-pip pip3 e2e,test,real,wheels,workflow,corpus,bench,package,packages downloads and builds Python wheels
 buildah buildah containers builds images
-debootstrap debootstrap containers makes the root of an image
+debootstrap debootstrap containers,bootstrap makes the root of an image
 skopeo skopeo containers copies images
 umoci umoci containers unpacks images
 podman podman containers pulls images
 docker-registry docker-registry containers serves images
 jq jq test selects findings on a page
 curl curl test,containers fetches packed artifacts
-rocm-cmake /usr/share/rocm/cmake/ROCMConfig.cmake test,real the install functions of ROCm's own libraries";
+rocm-cmake /usr/share/rocm/cmake/ROCMConfig.cmake test-all,real the install functions of ROCm's own libraries";
 
 struct Tool {
     package: &'static str,
-    name: String,
+    programs: String,
     tasks: &'static str,
     purpose: String,
 }
@@ -103,7 +128,7 @@ impl Tool {
             let mut words = line.split_whitespace();
             Self {
                 package: words.next().unwrap_or_default(),
-                name: words.next().unwrap_or_default().replace("@ARCH@", ARCH),
+                programs: words.next().unwrap_or_default().replace("@ARCH@", ARCH),
                 tasks: words.next().unwrap_or_default(),
                 purpose: Vec::from_iter(words).join(" "),
             }
@@ -120,106 +145,75 @@ impl Tool {
         tasks.is_empty() || self.tasks == "all" || tasks.iter().any(named)
     }
 
+    fn programs(&self) -> impl Iterator<Item = &str> {
+        self.programs.split(',')
+    }
+
     fn is_missing(&self) -> bool {
-        require::find_program(&self.name).is_none()
+        self.programs().any(|program| find_program(program).is_none())
     }
 }
 
-/// What apt-get would do.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Plan {
-    /// What it would fetch, `NAME=VERSION`: new packages, and new versions of installed ones.
-    fetched: Vec<String>,
-    /// The installed packages among them, `NAME OLD -> NEW`.
-    upgraded: Vec<String>,
-}
-
-impl Plan {
-    /// From what `apt-get install --simulate` prints.
-    fn parse(printed: &str) -> Self {
-        let mut plan = Self::default();
-        for line in printed.lines() {
-            let words = Vec::from_iter(line.split_whitespace());
-            let (name, old, new) = match words.as_slice() {
-                ["Inst", name, old, new, ..] if old.starts_with('[') => (name, Some(old), new),
-                ["Inst", name, new, ..] => (name, None, new),
-                _ => continue,
-            };
-            let new = new.trim_start_matches('(');
-            plan.fetched.push(format!("{name}={new}"));
-            if let Some(old) = old {
-                let old = old.trim_matches(['[', ']']);
-                plan.upgraded.push(format!("{name} {old} -> {new}"));
-            }
-        }
-        plan
-    }
-}
-
-/// Bytes of packages.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Sizes {
-    download: u64,
-    installed: u64,
-}
-
-impl Sizes {
-    /// The sum of what `apt-cache show` prints.
-    fn parse(printed: &str) -> Self {
-        let mut sum = Self::default();
-        let mut seen = BTreeSet::new();
-        for package in printed.split("\n\n") {
-            let field = |key: &str| {
-                let mut lines = package.lines();
-                lines
-                    .find_map(|line| line.strip_prefix(key)?.strip_prefix(": "))
-                    .unwrap_or_default()
-            };
-            // Two archives may have the same version.
-            if seen.insert(["Package", "Version", "Architecture"].map(field)) {
-                sum.download += field("Size").parse::<u64>().unwrap_or(0);
-                sum.installed += 1024 * field("Installed-Size").parse::<u64>().unwrap_or(0);
-            }
-        }
-        sum
-    }
-
-    fn of(packages: &[String]) -> Result<Self> {
-        if packages.is_empty() {
-            return Ok(Self::default());
-        }
-        Ok(Self::parse(&process::run!("apt-cache show --no-all-versions {packages...}")?))
-    }
-}
-
-/// Installs the missing tools of these tasks, or of all, after a list of them and their sizes. apt-get upgrades an installed
-/// package only if a new one needs it, because a machine that lacks some updates is the usual case: a new `perl` demands
-/// `perl-base` in its own version. It removes none.
+/// Installs the missing tools of these tasks, or of all, after a list of them and their sizes.
 ///
 /// # Errors
 /// apt-get is missing or not permitted, a package cannot be installed, or another would have to go.
 pub(crate) fn install_missing(tasks: &[Needs]) -> Result<()> {
     install_packages(tasks)?;
-    let windows_too = [Needs::Test, Needs::Real];
+    let windows_too = [Needs::TestAll, Needs::Real];
     if tasks.is_empty() || tasks.iter().any(|task| windows_too.contains(task)) {
         install_standard_library()?;
     }
     Ok(())
 }
 
+/// The programs and files that no choice but [`Choice::All`] installs, or that could not be: a test that lacks one is skipped.
+pub(crate) fn optional(choice: Choice) -> Vec<String> {
+    let tools = Tool::all().filter(|tool| !tool.is_for(&choice.needs()));
+    let programs = tools.flat_map(|tool| Vec::from_iter(tool.programs().map(str::to_owned)));
+    // Only rustup can install it.
+    programs.chain([WINDOWS.to_owned()]).collect()
+}
+
+/// The tests that were skipped because of a missing tool, in a line, and how to install it.
+pub(crate) fn skipped(why: &str, tests: &BTreeSet<String>) -> String {
+    let names = Vec::from_iter(tests.iter().map(String::as_str)).join(", ");
+    let tool = why.split('`').nth(1).unwrap_or_default();
+    match option_for(tool) {
+        Some(option) => format!("{} tests; {option} installs it: {names}", tests.len()),
+        None => names,
+    }
+}
+
+/// The option that installs what a test misses, if one does.
+fn option_for(missing: &str) -> Option<&'static str> {
+    let is_named = |choice: Choice| {
+        let mut tools = Tool::all().filter(|tool| tool.is_for(&choice.needs()));
+        tools.any(|tool| tool.programs().any(|program| program == missing))
+    };
+    if is_named(Choice::Basic) {
+        Some("--bootstrap")
+    } else if is_named(Choice::All) || missing.ends_with(WINDOWS) {
+        Some("--bootstrap=all")
+    } else {
+        None
+    }
+}
+
 /// Rust's standard library for Windows.
 fn install_standard_library() -> Result<()> {
-    let target = windows::TARGET;
     let sysroot = process::run!("rustc --print sysroot")?;
-    if Path::new(sysroot.trim()).join("lib/rustlib").join(target).is_dir() {
+    if Path::new(sysroot.trim()).join("lib/rustlib").join(WINDOWS).is_dir() {
         return Ok(());
     }
-    if require::find_program("rustup").is_none() {
-        println!("   rustup is missing; tests for Windows need Rust's {target}");
+    if find_program("rustup").is_none() {
+        println!(
+            "   rustup is missing, so tests for Windows are skipped: they need Rust's {WINDOWS}"
+        );
         return Ok(());
     }
-    process::step(&format!("Installing Rust's standard library for {target} (125 MB on disk)"));
-    log::run(cmd!(process::shell(), "rustup target add {target}"))
+    process::step(&format!("Installing Rust's standard library for {WINDOWS} (125 MB on disk)"));
+    log::run(cmd!(process::shell(), "rustup target add {WINDOWS}"))
 }
 
 fn install_packages(tasks: &[Needs]) -> Result<()> {
@@ -229,27 +223,14 @@ fn install_packages(tasks: &[Needs]) -> Result<()> {
         process::step("All tools are installed");
         return Ok(());
     }
-    let packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
-    ensure!(
-        require::find_program("apt-get").is_some(),
-        "apt-get is missing; install the tools in these Debian packages by other means: {}",
-        packages.join(" ")
-    );
+    let packages = Vec::from_iter(missing.iter().map(|tool| tool.package));
     process::step("Looking up the missing tools with apt-get");
-    // A third-party archive that does not respond need not stop us: only the install itself must
-    // succeed.
-    if let Err(error) = apt_get(&["update"]) {
-        println!("   apt-get update failed; continuing with the existing lists: {error:#}");
-    }
-    let mut arguments = vec!["install", "--yes", "--no-install-recommends", "--no-remove"];
-    arguments.extend(&packages);
-    let simulated = &arguments;
-    let plan = Plan::parse(&process::run!("apt-get --simulate {simulated...}")?);
+    let (apt, plan) = apt::plan(&packages)?;
     process::step("Installing the missing tools with apt-get:");
     for tool in &missing {
         println!("   {:<28} {}", tool.package, tool.purpose);
     }
-    let Sizes { download, installed } = Sizes::of(&plan.fetched)?;
+    let apt::Sizes { download, installed } = apt.sizes(&plan)?;
     println!(
         "   with what they need: {} packages, {} MB to download, {} MB on disk",
         plan.fetched.len(),
@@ -262,7 +243,7 @@ fn install_packages(tasks: &[Needs]) -> Result<()> {
             println!("   {package}");
         }
     }
-    apt_get(&arguments)?;
+    apt.install(&packages)?;
 
     let still = missing.iter().filter(|tool| tool.is_missing());
     let still = Vec::from_iter(still.map(|tool| tool.package));
@@ -274,35 +255,9 @@ fn install_packages(tasks: &[Needs]) -> Result<()> {
     Ok(())
 }
 
-/// Waits for another apt-get: a machine that has just started often installs updates, and another task may install its tools.
-const WAIT_FOR_LOCK: &str = "--option=DPkg::Lock::Timeout=600";
-
-/// Runs apt-get as root, through sudo if needed. The variable goes through `env` since sudo drops
-/// the environment.
-pub(crate) fn apt_get(arguments: &[&str]) -> Result<()> {
-    let sudo: &[&str] = if is_root() {
-        &[]
-    } else {
-        ensure!(
-            require::find_program("sudo").is_some(),
-            "apt-get needs root, and sudo is missing; run `apt-get {}` as root",
-            arguments.join(" ")
-        );
-        &["sudo"]
-    };
-    let command: Vec<&str> = sudo
-        .iter()
-        .chain(&["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", WAIT_FOR_LOCK])
-        .chain(arguments)
-        .copied()
-        .collect();
-    let (first, rest) = command.split_first().context("a command is never empty")?;
-    log::run(cmd!(process::shell(), "{first} {rest...}"))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Needs, Plan, Sizes, Tool};
+    use super::{Choice, Needs, Tool, option_for, optional, skipped};
     use clap::ValueEnum as _;
 
     #[test]
@@ -319,9 +274,29 @@ mod tests {
         for other in ["wine", "chromium", "podman", "lintian", "dnf", "fish", "zsh", "hipcc"] {
             assert!(!e2e.contains(&other), "{e2e:?}");
         }
-        assert!(!packages(Needs::Test).contains(&"podman"));
+        let all = packages(Needs::TestAll);
+        for heavy in ["wine", "chromium", "lintian", "dnf", "fish", "zsh", "hipcc"] {
+            assert!(all.contains(&heavy) && !packages(Needs::Test).contains(&heavy), "{heavy}");
+        }
+        assert!(!packages(Needs::Test).contains(&"podman") && !all.contains(&"podman"));
         assert!(!packages(Needs::Package).contains(&"clang-19"));
         assert!(Tool::all().all(|tool| tool.is_for(&[])));
+    }
+
+    #[test]
+    fn a_missing_tool_is_skipped_or_fails_its_test() {
+        let [basic, all] = [Choice::Basic, Choice::All].map(optional);
+        for (tool, option) in [("wine", "--bootstrap=all"), ("strace", "--bootstrap")] {
+            assert_eq!(option_for(tool), Some(option), "{tool}");
+            assert_eq!(basic.iter().any(|name| name == tool), option.ends_with("all"));
+            assert!(!all.iter().any(|name| name == tool));
+        }
+        assert_eq!(option_for("/lib/rustlib/x86_64-pc-windows-gnu"), Some("--bootstrap=all"));
+        assert_eq!(option_for("only root can do this"), None);
+        let tests = ["one", "two"].map(str::to_owned).into();
+        let line = skipped("`wine` is missing", &tests);
+        assert_eq!(line, "2 tests; --bootstrap=all installs it: one, two");
+        assert_eq!(skipped("no GPU", &tests), "one, two");
     }
 
     /// A misspelt task would leave its tool out.
@@ -332,24 +307,5 @@ mod tests {
                 assert!(Needs::from_str(name, false).is_ok(), "{}: {name}", tool.package);
             }
         }
-    }
-
-    #[test]
-    fn what_apt_get_would_upgrade_is_listed() {
-        let printed = "Reading package lists...\n\
-            Inst perl-base [5.36.0-7] (5.36.0-7+deb12u2 Debian:12.11/oldstable [amd64]) []\n\
-            Inst perl (5.36.0-7+deb12u2 Debian:12.11/oldstable [amd64])\n\
-            Conf perl-base (5.36.0-7+deb12u2 Debian:12.11/oldstable [amd64])\n";
-        let plan = Plan::parse(printed);
-        assert_eq!(plan.fetched, ["perl-base=5.36.0-7+deb12u2", "perl=5.36.0-7+deb12u2"]);
-        assert_eq!(plan.upgraded, ["perl-base 5.36.0-7 -> 5.36.0-7+deb12u2"]);
-    }
-
-    #[test]
-    fn sizes_are_summed_once_for_each_version() {
-        let one = "Package: a\nVersion: 1\nInstalled-Size: 2\nSize: 700\n";
-        let other = "Package: b\nVersion: 1\nInstalled-Size: 3\nSize: 1\n";
-        let sum = Sizes::parse(&[one, one, other].join("\n"));
-        assert_eq!(sum, Sizes { download: 701, installed: 5 * 1024 });
     }
 }

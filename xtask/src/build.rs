@@ -54,12 +54,15 @@ fn flags(profile: Profile, more: &[&str]) -> Result<Vec<String>> {
     Ok(flags)
 }
 
+/// The command and the smallest test. Cargo compiles a dependency again for each set of features. All
+/// packages together have the features of `cargo test --workspace --all-features`, but only if a test is built as well.
+const FOR_TESTS: [&str; 4] = ["--workspace", "--all-features", "--bin=kpack", "--test=programs"];
+
 /// Builds the helper binary `kpack` optimised, and returns its path.
 pub(crate) fn helper(cargo: &Cargo, profile: Profile) -> Result<PathBuf> {
     process::step(&format!("Building the helper binary `kpack` ({})", profile.name()));
     let built: &[&str] = match (cargo, profile) {
-        // With the tests, or cargo would compile most dependencies for another set of features.
-        (Cargo::System, Profile::Dev) => &["--workspace", "--all-features", "--all-targets"],
+        (Cargo::System, Profile::Dev) => &FOR_TESTS,
         _ => &["--package=kpack-cli", "--bin=kpack"],
     };
     cargo.run("build", &flags(profile, &[])?, built)?;

@@ -4,16 +4,13 @@
 mod files;
 mod glibc;
 pub(crate) mod licences;
-mod manual;
 mod shim;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use kpack_format::code_object::processors;
-use kpack_format::{Delivery, TargetId};
 
 use crate::build::{self, Profile};
 use crate::{process, repository};
@@ -183,13 +180,13 @@ fn install_helper(prefix: &Path, documents: &Path, built: &Built) -> Result<()> 
     let shim = so_name(&built.shared_shim)?;
     copy_file(&built.shared_shim, &prefix.join("lib").join(&shim))?;
     link_file(&shim, &prefix.join("lib/libkpack_hip.so"))?;
-    let scratch = tempfile::tempdir()?;
+    let scratch = process::shell().create_temp_dir()?;
     let static_shim = built.merged_shim(scratch.path())?;
     copy_file(&static_shim, &prefix.join("lib/libkpack_hip.a"))?;
     copy_tree(&root.join("cmake"), &prefix.join("lib/cmake/Kpack"))?;
     copy_tree(&root.join("therock"), &prefix.join("share/kpack/therock"))?;
-    install_packagers_tools(prefix)?;
-    manual::install(prefix)?;
+    install_packagers_tools(prefix, &built.helper)?;
+    install_manual(prefix, &built.helper)?;
     copy_tree(&root.join("docs"), &documents.join("docs"))?;
     for name in ["README.md", "LICENSE-APACHE", "LICENSE-MIT"] {
         copy_file(&root.join(name), &documents.join(name))?;
@@ -204,7 +201,7 @@ pub(crate) const FOR_DEBIAN: [&str; 2] =
 pub(crate) const FOR_RPM: [&str; 1] = ["lib/rpm/macros.d/macros.kpack"];
 
 /// Installs what the packages of programs with GPU code are made with.
-fn install_packagers_tools(prefix: &Path) -> Result<()> {
+fn install_packagers_tools(prefix: &Path, kpack: &Path) -> Result<()> {
     let source = repository::root().join("packaging");
     let files = FOR_DEBIAN.map(|file| ("debian", file));
     let files = files
@@ -215,26 +212,36 @@ fn install_packagers_tools(prefix: &Path) -> Result<()> {
         let name = Path::new(file).file_name().context("a file has a name")?;
         copy_file(&source.join(directory).join(name), &prefix.join(file))?;
     }
-    // Each processor, with the generic targets whose code runs on it, and the families that it is in.
-    let mut lines = String::new();
-    for name in processors().filter(|name| !name.ends_with("-generic")) {
-        let gpu: TargetId = name.parse()?;
-        let generic = [Delivery::Bundle, Delivery::Archive].map(|delivery| gpu.generic(delivery));
-        let generic: BTreeSet<String> = generic
-            .into_iter()
-            .flatten()
-            .map(|generic| generic.target.processor().to_owned())
-            .collect();
-        let families = Vec::from_iter(gpu.families());
-        let families = families.iter().map(|family| family.plain_name());
-        lines.push_str(name);
-        for other in generic.iter().map(String::as_str).chain(families) {
-            lines.push(' ');
-            lines.push_str(other);
-        }
-        lines.push('\n');
+    let processors = process::run!("{kpack} documents processors")?;
+    write_file(&prefix.join("share/kpack/processors"), processors.as_bytes())
+}
+
+/// The shells, and where each looks for completions of installed programs.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "share/bash-completion/completions/kpack"),
+    ("zsh", "share/zsh/vendor-completions/_kpack"),
+    ("fish", "share/fish/vendor_completions.d/kpack.fish"),
+];
+
+/// Installs the manual pages and the completions, which the command prints.
+fn install_manual(prefix: &Path, kpack: &Path) -> Result<()> {
+    let script = repository::root().join("packaging/kpack-gpu-package");
+    let pages = process::run!("{kpack} documents manual {script}")?;
+    let pages: BTreeMap<String, String> = serde_json::from_str(&pages)?;
+    let directory = prefix.join("share/man/man1");
+    let pages = pages.iter().map(|(name, page)| {
+        let file = directory.join(name);
+        write_file(&file, page.as_bytes()).map(|()| file)
+    });
+    let pages = pages.collect::<Result<Vec<PathBuf>>>()?;
+    process::run!("gzip -n9 --force {pages...}")?;
+    for (shell, file) in COMPLETIONS {
+        let script = process::run!("{kpack} completions {shell}")?;
+        write_file(&prefix.join(file), script.as_bytes())?;
     }
-    write_file(&prefix.join("share/kpack/processors"), lines.as_bytes())
+    // Where zsh looks on other distributions than Debian.
+    let link = prefix.join("share/zsh/site-functions/_kpack");
+    link_file("../vendor-completions/_kpack", &link)
 }
 
 /// Installs the loader's headers, its static library, and its CMake and pkg-config packages.

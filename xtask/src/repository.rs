@@ -6,8 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
-pub(crate) use kpack_tests::process::target_directory;
+use crate::process;
+
+pub(crate) use kpack_tools::process::target_directory;
 
 /// The root of the repository.
 pub(crate) fn root() -> &'static Path {
@@ -56,4 +59,10 @@ pub(crate) fn cargo_home() -> Result<PathBuf> {
     let home = || Some(env::home_dir()?.join(".cargo"));
     let named = env::var_os("CARGO_HOME").map(PathBuf::from);
     named.or_else(home).context("there is no home directory")
+}
+
+/// What cargo knows of the workspace and, without `--no-deps`, of all that it depends on.
+pub(crate) fn metadata(options: &[&str]) -> Result<Value> {
+    let printed = process::run!("cargo metadata --format-version 1 --locked {options...}")?;
+    Ok(serde_json::from_str(&printed)?)
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: the tests of the workspace, or those that are ignored since they need packages or minutes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 use xshell::{Cmd, cmd};
 
-use crate::bootstrap::{self, Needs};
+use crate::bootstrap::{self, Choice, Needs};
 use crate::{dist, log, process, repository};
 
 /// How many lines of failed tests are repeated at the end.
@@ -17,9 +17,10 @@ const MOST_LINES: usize = 400;
 /// Options of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// First install the tools that the tests run, with apt-get; a missing tool then fails its test.
-    #[arg(long)]
-    pub(crate) bootstrap: bool,
+    /// First install the tools that the tests run, with apt-get: for the tests of Linux, CMake, Rust and Python wheels, or all.
+    /// Without NAME, `basic` skips tests that lack a tool of `all`. Any other missing tool fails its test.
+    #[arg(long, value_name = "TOOLS", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "basic")]
+    pub(crate) bootstrap: Option<Choice>,
     /// Run the ignored tests with such names, such as `faults`, `faults::quick::join` or `wheels::extra`, which need
     /// packages or minutes. A missing tool fails them. Default: all other tests
     #[arg(value_name = "NAME")]
@@ -32,7 +33,11 @@ pub(crate) struct Options {
 impl Options {
     /// The ignored tests of a module.
     pub(crate) fn of(module: &str, bootstrap: bool) -> Self {
-        Self { bootstrap, names: vec![module.to_owned()], rest: Vec::new() }
+        Self {
+            bootstrap: bootstrap.then_some(Choice::All),
+            names: vec![module.to_owned()],
+            rest: Vec::new(),
+        }
     }
 }
 
@@ -41,11 +46,14 @@ impl Options {
 /// # Errors
 /// A test fails, or a tool cannot be installed.
 pub(crate) fn run(Options { bootstrap, names, rest }: &Options) -> Result<()> {
-    if *bootstrap {
-        bootstrap::install_missing(&needs(names))?;
+    if let Some(choice) = *bootstrap {
+        bootstrap::install_missing(&needs(names, choice))?;
+        if names.is_empty() {
+            process::shell().set_var("KPACK_OPTIONAL_TOOLS", bootstrap::optional(choice).join(","));
+        }
     }
     // A test that lacks a tool now fails, instead of being skipped.
-    if (*bootstrap || !names.is_empty()) && env::var_os("KPACK_REQUIRE_TOOLS").is_none() {
+    if (bootstrap.is_some() || !names.is_empty()) && env::var_os("KPACK_REQUIRE_TOOLS").is_none() {
         process::shell().set_var("KPACK_REQUIRE_TOOLS", "1");
     }
     if !names.is_empty() {
@@ -65,13 +73,13 @@ pub(crate) fn run(Options { bootstrap, names, rest }: &Options) -> Result<()> {
     let started = Instant::now();
     let mut tests = Tests::default();
     let ended =
-        log::watch(kpack_tests::process::cargo_variables().fold(cargo, Cmd::env_remove), |line| {
+        log::watch(kpack_tools::process::cargo_variables().fold(cargo, Cmd::env_remove), |line| {
             if let Some(done) = tests.read(line) {
                 println!("   [{:>3} s] {done}", started.elapsed().as_secs());
             }
         });
     for (why, names) in &tests.skipped {
-        println!("   skipped: {why}: {}", names.join(", "));
+        println!("   skipped: {why}: {}", bootstrap::skipped(why, names));
         for name in names {
             process::note_not_run(name, why)?;
         }
@@ -97,11 +105,11 @@ pub(crate) fn run(Options { bootstrap, names, rest }: &Options) -> Result<()> {
 }
 
 /// The tools of the tests with such names: a module may be a task of its own.
-fn needs(names: &[String]) -> Vec<Needs> {
+fn needs(names: &[String], choice: Choice) -> Vec<Needs> {
     let modules = names.iter().map(|name| name.split("::").next().unwrap_or_default());
     let needs = modules.map(|module| Needs::from_str(&module.replace('_', "-"), true));
     if names.is_empty() {
-        vec![Needs::Test]
+        choice.needs()
     } else {
         needs.map(|needs| needs.unwrap_or(Needs::Test)).collect()
     }
@@ -150,7 +158,7 @@ struct Tests {
     /// Whether the program that runs has not said its result.
     is_running: bool,
     /// The tests that did not run, by the reason.
-    skipped: BTreeMap<String, Vec<String>>,
+    skipped: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Tests {
@@ -191,7 +199,7 @@ impl Tests {
         } else if let Some((name, why)) =
             line.strip_prefix("skipped: ").and_then(|l| l.split_once(": "))
         {
-            self.skipped.entry(why.to_owned()).or_default().push(name.to_owned());
+            self.skipped.entry(why.to_owned()).or_default().insert(name.to_owned());
         } else if let Some(checked) = line.strip_prefix("checked: ") {
             return Some(checked.to_owned());
         } else if let Some(program) = line.trim_start().strip_prefix("Running ") {
@@ -251,6 +259,6 @@ mod tests {
             ["tests/it/main.rs: three", "tests/other/main.rs: ended without a result"]
         );
         assert_eq!(tests.failures, ["", "---- three stdout ----", "assertion failed", ""]);
-        assert_eq!(tests.skipped["`wine` is missing"], ["two"]);
+        assert!(tests.skipped["`wine` is missing"].iter().eq(["two"]));
     }
 }

@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 
 use anyhow::{Context, Result, bail, ensure};
 use kpack_tests::corpus;
+use kpack_tests::lintian;
 use kpack_tests::package_root::PackageRoot;
 use kpack_tests::process::{target_directory, try_run, xtask};
 use kpack_tests::python;
@@ -59,14 +60,10 @@ fn lintian() -> Result<()> {
         return Ok(());
     }
     let files = made("deb")?;
-    let of_nobody = "bogus-mail-host,bogus-mail-host-in-debian-changelog,root-in-contact";
+    let of_nobody = ["bogus-mail-host", "bogus-mail-host-in-debian-changelog", "root-in-contact"];
     let has_no_publisher =
         fs::read_to_string(root().join("Cargo.toml"))?.contains("\ncontact = \"\"\n");
-    let suppressed: &[&str] = if has_no_publisher { &["--suppress-tags", of_nobody] } else { &[] };
-    run!(
-        "lintian --allow-root --fail-on error,warning --tag-display-limit 0 {suppressed...} {files...}"
-    )
-    .map(drop)
+    lintian::lintian(files, if has_no_publisher { &of_nobody } else { &[] })
 }
 
 /// The wheel, for those who call the command, those whose project is built with scikit-build-core,
