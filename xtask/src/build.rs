@@ -54,9 +54,10 @@ fn flags(profile: Profile, more: &[&str]) -> Result<Vec<String>> {
     Ok(flags)
 }
 
-/// The command and the smallest test. Cargo compiles a dependency again for each set of features. All
+/// The command, all libraries, and the smallest test. Cargo compiles a dependency again for each set of features. All
 /// packages together have the features of `cargo test --workspace --all-features`, but only if a test is built as well.
-const FOR_TESTS: [&str; 4] = ["--workspace", "--all-features", "--bin=kpack", "--test=programs"];
+const FOR_TESTS: [&str; 5] =
+    ["--workspace", "--all-features", "--lib", "--bin=kpack", "--test=programs"];
 
 /// Builds the helper binary `kpack` optimised, and returns its path.
 pub(crate) fn helper(cargo: &Cargo, profile: Profile) -> Result<PathBuf> {
@@ -105,4 +106,12 @@ pub(crate) fn shim(cargo: &Cargo, profile: Profile) -> Result<[PathBuf; 2]> {
     let output = cargo.output()?;
     let shared = output.join(profile.directory()).join("libkpack_hip.so");
     Ok([shared, output.join("shim/libkpack_hip_link.a")])
+}
+
+/// As [`shim`], of what is built for tests anyway: optimising the static library takes as long as compiling the command.
+pub(crate) fn shim_for_tests() -> Result<[PathBuf; 2]> {
+    let (cargo, profile) = (Cargo::System, Profile::Dev);
+    cargo.run("build", &flags(profile, &[])?, &FOR_TESTS)?;
+    let output = cargo.output()?.join(profile.directory());
+    Ok(["libkpack_hip.so", "libkpack_hip_link.a"].map(|name| output.join(name)))
 }

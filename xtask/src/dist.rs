@@ -49,6 +49,14 @@ impl Built {
         Ok(Self { helper, runtime: loader, shared_shim, static_shim })
     }
 
+    /// Builds everything as the tests are built, also the shim, which has a profile of its own otherwise.
+    fn for_tests() -> Result<Self> {
+        let helper = build::helper(&Cargo::System, Profile::Dev)?;
+        let loader = build::loader(&Cargo::System, Profile::Dev)?;
+        let [shared_shim, static_shim] = build::shim_for_tests()?;
+        Ok(Self { helper, runtime: loader, shared_shim, static_shim })
+    }
+
     /// The shared library.
     pub(crate) fn loader(&self) -> PathBuf {
         self.runtime.join("librocm_kpack.so")
@@ -129,6 +137,15 @@ pub(crate) fn install(
     let shim = Path::new("lib").join(so_name(&built.shared_shim)?);
     let loader = libdir.join(built.so_name()?);
     cargo.report(prefix, &[Path::new("bin/kpack"), &*loader, &*shim])
+}
+
+/// As [`install`], from what cargo compiles for tests anyway. The shim is then not small, which takes the linker longer to
+/// optimise than all else takes.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn install_for_tests(prefix: &Path) -> Result<()> {
+    fill(prefix, Path::new("lib"), &Built::for_tests()?)
 }
 
 /// As [`install`], from existing build results.

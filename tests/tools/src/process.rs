@@ -45,11 +45,14 @@ pub fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// The variables that cargo sets for what it runs; `OUT_DIR` for tests of packages with a build script. If they reach
-/// another cargo, it compiles again all dependencies whose build scripts read them.
+/// The variables that cargo sets for what it runs, `OUT_DIR` for tests of packages with a build script, and the one that
+/// makes libtest print JSON for `cargo xtask test`. If they reach another cargo, it compiles again all dependencies whose
+/// build scripts read them.
 pub fn cargo_variables() -> impl Iterator<Item = String> {
     env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| {
-        name == "OUT_DIR" || name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+        ["OUT_DIR", "RUSTC_BOOTSTRAP"].contains(&&**name)
+            || name.starts_with("CARGO_PKG_")
+            || name.starts_with("CARGO_MANIFEST_")
     })
 }
 
