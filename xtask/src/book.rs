@@ -93,7 +93,7 @@ fn mdbook() -> Result<PathBuf> {
     if !program.exists() {
         process::step("Installing mdBook");
         process::run!(
-            "cargo install --locked --debug --root {tools} mdbook@{MDBOOK} --no-default-features --features search"
+            "cargo install --locked --debug --config profile.dev.debug=0 --root {tools} mdbook@{MDBOOK} --no-default-features --features search"
         )?;
     }
     Ok(program)

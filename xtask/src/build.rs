@@ -77,7 +77,13 @@ pub(crate) fn static_helper(profile: Profile) -> Result<PathBuf> {
         "Building the helper binary `kpack` with a C library in it ({})",
         profile.name()
     ));
-    let flags = flags(profile, &["-Ctarget-feature=+crt-static"])?;
+    let mut flags = flags(profile, &["-Ctarget-feature=+crt-static"])?;
+    if profile == Profile::Dev {
+        // Cargo compiles every crate again for it, and it runs for seconds.
+        for quick in ["profile.dev.debug=0", "profile.dev.package.zstd-sys.opt-level=0"] {
+            flags.extend(["--config", quick].map(str::to_owned));
+        }
+    }
     let target = repository::explicit_target()?;
     log::run(cmd!(
         process::shell(),
