@@ -128,7 +128,12 @@ fn arguments(names: &[String]) -> (Vec<&str>, Vec<String>) {
         |name: &String| if name.contains("::") { name.clone() } else { format!("{name}::") };
     own.extend(names.iter().map(module));
     // With the features of all tests, or cargo would compile most dependencies for another set.
-    (vec!["--workspace", "--test=system"], own)
+    let mut packages = vec!["--workspace", "--test=system"];
+    // Some of these are beside the fast tests that do the same for fewer cases.
+    if names.iter().any(|name| name.contains("faults") || name.contains("extra")) {
+        packages.push("--test=it");
+    }
+    (packages, own)
 }
 
 /// Makes what all ignored tests use, unless somebody has made it: kpack as it is installed.
